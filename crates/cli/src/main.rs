@@ -1,0 +1,2 @@
+//! Coral's commands: one binary, many names.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The Lustre client as a library: MGC, MDC, OSC, LMV, LOV and llite.

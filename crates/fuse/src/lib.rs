@@ -1,0 +1,1 @@
+//! llite as a FUSE mount.

@@ -1,0 +1,1 @@
+//! PTLRPC: requests, bulk, imports with recovery on the client side, services on the server side.

@@ -1,0 +1,1 @@
+//! Lustre servers: MGS, MDT and OST targets, their exports, transactions and recovery.

@@ -1,0 +1,2 @@
+//! What developers run: `cargo xtask test|bench|setup|ci`.
+fn main() {}
