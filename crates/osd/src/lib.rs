@@ -1,1 +1,83 @@
-//! Object storage devices: the storage trait, osd-fs on a local directory and osd-mem for tests.
+//! Object storage devices: how Coral's bytes reach a disk.
+//!
+//! An OSD is two things side by side, as in Lustre (`lustre/osd-ldiskfs`, `lustre/osd-zfs`):
+//! * [`Kv`]: ordered tables of small records with atomic batches. One Lustre transaction is one
+//!   [`Batch`], so a crash leaves a prefix of the transactions and never half of one.
+//! * [`Objects`]: the data objects of an OST, addressed by [`ObjectId`], created at first use.
+//!
+//! Two backends: [`OsdFs`] (fjall and sparse files in a local directory) and [`OsdMem`] (ordered
+//! maps, with faults on demand, for tests).
+//!
+//! Invariants:
+//! * [`Kv::commit`] returns only when the batch survives `kill -9`; [`Kv::sync`] and
+//!   [`Objects::sync_object`] return only when what was acknowledged before survives power loss.
+//! * Calls are synchronous and short (page cache); only the syncs may take long, and the caller
+//!   moves those off the runtime's threads.
+//! * An object that was never written is empty, not an error.
+//!
+//! Deliberately absent: transactions that span [`Kv`] and [`Objects`], quotas.
+
+mod batch;
+mod error;
+mod fs;
+mod label;
+mod mem;
+mod objects;
+
+pub use batch::{Batch, Op, Table};
+pub use error::{OpenError, OsdError};
+pub use fs::{OsdFs, OsdFsOptions};
+pub use label::{FORMAT_VERSION, Label, TargetKind};
+pub use mem::{Fault, OsdMem};
+pub use objects::{FallocMode, ObjAttr, ObjectId, Objects, SeekWhence, SetAttr, Time};
+
+use bytes::Bytes;
+
+/// Ordered tables of small records. Keys order as byte strings.
+pub trait Kv: Send + Sync {
+    /// The value of `key` in `t`, if there is one.
+    fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError>;
+
+    /// Records with `from <= key < to` in key order, at most `limit`; `to = None` is no bound.
+    fn range(
+        &self,
+        t: Table,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, OsdError>;
+
+    /// The record with the greatest key that begins with `prefix`.
+    fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError>;
+
+    /// Applies `b` whole or not at all, after every batch committed before it. On return the
+    /// batch survives `kill -9` of the process (not yet power loss: see [`Kv::sync`]).
+    fn commit(&self, b: Batch) -> Result<(), OsdError>;
+
+    /// Makes every committed batch survive power loss. May take milliseconds.
+    fn sync(&self) -> Result<(), OsdError>;
+
+    /// Space under the tables.
+    fn statfs(&self) -> Result<StatFs, OsdError>;
+}
+
+/// A whole device: tables and objects.
+pub trait Osd: Kv + Objects {}
+impl<T: Kv + Objects> Osd for T {}
+
+/// Space of the file system under an OSD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatFs {
+    /// Size of a block in bytes; all block counts are in this unit.
+    pub block_size: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Blocks not used.
+    pub blocks_free: u64,
+    /// Blocks an ordinary writer may still use (free less the reserve).
+    pub blocks_avail: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Inodes not used.
+    pub files_free: u64,
+}

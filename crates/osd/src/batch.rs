@@ -1,0 +1,79 @@
+//! Tables and the batches that change them.
+
+use bytes::Bytes;
+
+/// Names a table; declared as constants by whoever stores in it. A table exists from its first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Table(pub &'static str);
+
+/// One change in a [`Batch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Store `val` under `key`, replacing what was there.
+    Put {
+        /// Table to change.
+        table: Table,
+        /// Key, at most 65535 bytes.
+        key: Bytes,
+        /// Value.
+        val: Bytes,
+    },
+    /// Forget `key`; not an error when it is absent.
+    Del {
+        /// Table to change.
+        table: Table,
+        /// Key.
+        key: Bytes,
+    },
+}
+
+/// Changes that are applied together or not at all, in the order they were added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    ops: Vec<Op>,
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds "store `val` under `key` in `t`".
+    pub fn put(&mut self, t: Table, key: impl Into<Bytes>, val: impl Into<Bytes>) -> &mut Self {
+        self.ops.push(Op::Put { table: t, key: key.into(), val: val.into() });
+        self
+    }
+
+    /// Adds "forget `key` in `t`".
+    pub fn del(&mut self, t: Table, key: impl Into<Bytes>) -> &mut Self {
+        self.ops.push(Op::Del { table: t, key: key.into() });
+        self
+    }
+
+    /// Adds every change of `other` after ours.
+    pub fn extend(&mut self, other: Batch) -> &mut Self {
+        self.ops.extend(other.ops);
+        self
+    }
+
+    /// The changes in order.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// The changes in order, consumed.
+    pub fn into_ops(self) -> Vec<Op> {
+        self.ops
+    }
+
+    /// Number of changes.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// True when there is nothing to change.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+}
