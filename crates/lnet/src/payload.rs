@@ -1,0 +1,119 @@
+//! Message payload: a short list of reference-counted segments, never copied on its way to the LND.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// Bytes of one message as a list of segments. Cloning and slicing copy no bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Payload {
+    segs: SmallVec<[Bytes; 4]>,
+    len: usize,
+}
+
+impl Payload {
+    /// An empty payload.
+    pub fn new() -> Payload {
+        Payload::default()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends a segment; empty ones are left out.
+    pub fn push(&mut self, seg: Bytes) {
+        if !seg.is_empty() {
+            self.len += seg.len();
+            self.segs.push(seg);
+        }
+    }
+
+    /// Appends all segments of `other`.
+    pub fn append(&mut self, other: Payload) {
+        for seg in other.segs {
+            self.push(seg);
+        }
+    }
+
+    /// The segments in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Bytes> {
+        self.segs.iter()
+    }
+
+    /// The bytes `range` of this payload, sharing its memory. Panics when the range is outside (programmer error).
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Payload {
+        assert!(range.start <= range.end && range.end <= self.len, "slice {range:?} of a payload of {} bytes", self.len);
+        let mut out = Payload::new();
+        let mut at = 0;
+        for seg in &self.segs {
+            let (lo, hi) = (range.start.max(at), range.end.min(at + seg.len()));
+            if lo < hi {
+                out.push(seg.slice(lo - at..hi - at));
+            }
+            at += seg.len();
+        }
+        out
+    }
+
+    /// All bytes as one `Bytes`: shared when there is one segment, copied otherwise.
+    pub fn copy_to_bytes(&self) -> Bytes {
+        match self.segs.len() {
+            0 => Bytes::new(),
+            1 => self.segs[0].clone(),
+            _ => {
+                let mut all = Vec::with_capacity(self.len);
+                for seg in &self.segs {
+                    all.extend_from_slice(seg);
+                }
+                Bytes::from(all)
+            }
+        }
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(seg: Bytes) -> Payload {
+        let mut p = Payload::new();
+        p.push(seg);
+        p
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(v: Vec<u8>) -> Payload {
+        Payload::from(Bytes::from(v))
+    }
+}
+
+impl FromIterator<Bytes> for Payload {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(iter: I) -> Payload {
+        let mut p = Payload::new();
+        for seg in iter {
+            p.push(seg);
+        }
+        p
+    }
+}
+
+impl<'a> IntoIterator for &'a Payload {
+    type Item = &'a Bytes;
+    type IntoIter = std::slice::Iter<'a, Bytes>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl PartialEq for Payload {
+    /// Equal bytes, however they are cut into segments.
+    fn eq(&self, other: &Payload) -> bool {
+        self.len == other.len && self.iter().flatten().eq(other.iter().flatten())
+    }
+}
+
+impl Eq for Payload {}
