@@ -113,6 +113,11 @@ pub trait Objects: Send + Sync {
     /// Up to `len` bytes from `off`; short at the end of the object.
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError>;
 
+    /// As [`Objects::read`] when that needs no waiting for a disk; `None` when it would.
+    fn try_read(&self, id: ObjectId, off: u64, len: usize) -> Result<Option<Bytes>, OsdError> {
+        self.read(id, off, len).map(Some)
+    }
+
     /// Stores `bufs` one after the other from `off`, all or an error (then a prefix may be stored).
     /// Does not set times: see [`Objects::set_attr`].
     fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError>;

@@ -1,12 +1,35 @@
 //! `OsdFs`: a device in a local directory: fjall for tables, one sparse file per object.
+//!
+//! ```text
+//! DIR/CORAL      the label (written last by format)
+//! DIR/LOCK       locked while open, holds the pid
+//! DIR/kv/        tables
+//! DIR/objects/   xx/yy/<seq>-<oid>
+//! ```
+//!
+//! Invariant: nothing is written under a directory without a valid label and the lock.
 
+mod attr;
+mod handle;
+mod lock;
+mod objects;
+mod pool;
+mod space;
+mod tables;
+
+use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
+use self::lock::DirLock;
+use self::objects::FsObjects;
+use self::space::SpaceGate;
+use self::tables::Tables;
 use crate::{
     Batch, FallocMode, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, SeekWhence,
-    SetAttr, StatFs, Table,
+    SetAttr, StatFs, Table, TargetKind,
 };
 
 /// Limits of an [`OsdFs`].
@@ -25,17 +48,47 @@ impl Default for OsdFsOptions {
 }
 
 /// A device in a local directory.
-pub struct OsdFs {}
+pub struct OsdFs {
+    tables: Arc<Tables>,
+    objects: FsObjects,
+    space: Arc<SpaceGate>,
+    // Last: the lock goes after everything that writes.
+    _lock: DirLock,
+}
 
 impl OsdFs {
     /// Makes a target of `dir`, which is created or must be empty.
-    pub fn format(_dir: &Path, _label: &Label) -> Result<(), OpenError> {
-        todo!()
+    pub fn format(dir: &Path, label: &Label) -> Result<(), OpenError> {
+        let fail = |what: &str, source| OpenError::Io {
+            what: format!("{what} {}", dir.display()),
+            source,
+        };
+        fs::create_dir_all(dir).map_err(|e| fail("create", e))?;
+        match Label::load(dir) {
+            Ok(there) => {
+                let what = there.target_name();
+                return Err(OpenError::AlreadyFormatted { dir: dir.to_owned(), what });
+            }
+            Err(OpenError::NotOurs { .. }) => {}
+            Err(e) => return Err(e),
+        }
+        if let Some(why) = foreign_content(dir).map_err(|e| fail("list", e))? {
+            return Err(OpenError::NotOurs { dir: dir.to_owned(), why });
+        }
+        let lock = DirLock::acquire(dir)?;
+        fs::create_dir_all(dir.join("objects")).map_err(|e| fail("create objects in", e))?;
+        let space = open_gate(dir).map_err(|e| fail("open", e))?;
+        let tables = open_tables(dir, &OsdFsOptions::default(), label.kind, space)?;
+        tables.sync().map_err(|e| bad_kv(dir, e.to_string()))?;
+        drop(tables);
+        label.store(dir)?;
+        drop(lock);
+        Ok(())
     }
 
     /// The label of a target without opening or locking it.
-    pub fn label(_dir: &Path) -> Result<Label, OpenError> {
-        todo!()
+    pub fn label(dir: &Path) -> Result<Label, OpenError> {
+        Label::load(dir)
     }
 
     /// Opens and locks the target in `dir`.
@@ -44,82 +97,139 @@ impl OsdFs {
     }
 
     /// Opens and locks the target in `dir` with limits of one's own.
-    pub fn open_with(_dir: &Path, _options: OsdFsOptions) -> Result<(OsdFs, Label), OpenError> {
-        todo!()
+    pub fn open_with(dir: &Path, options: OsdFsOptions) -> Result<(OsdFs, Label), OpenError> {
+        let label = Label::load(dir)?;
+        let lock = DirLock::acquire(dir)?;
+        let fail =
+            |source| OpenError::Io { what: format!("open objects of {}", dir.display()), source };
+        let space = open_gate(dir).map_err(fail)?;
+        let tables = open_tables(dir, &options, label.kind, space.clone())?;
+        let tables = Arc::new(tables);
+        let objects =
+            FsObjects::open(&dir.join("objects"), options.open_files, space.clone(), &tables)
+                .map_err(fail)?;
+        Ok((OsdFs { tables, objects, space, _lock: lock }, label))
+    }
+
+    /// Reads every table record and visits every object, so that every stored checksum is
+    /// verified; the numbers of records and objects. For `coral check`.
+    pub fn verify(&self) -> Result<(u64, u64), OsdError> {
+        let records = self.tables.verify()?;
+        let mut objects = 0;
+        self.objects.iterate(&mut |_, _| {
+            objects += 1;
+            true
+        })?;
+        Ok((records, objects))
     }
 }
 
+/// Why `dir` may not be formatted, if so. What an interrupted format left is ours to take.
+fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let ours = ["lost+found", "LOCK", "kv", "objects", "CORAL.new"];
+        if !ours.iter().any(|o| name == *o) {
+            return Ok(Some("it is not empty"));
+        }
+    }
+    Ok(None)
+}
+
+fn open_gate(dir: &Path) -> std::io::Result<Arc<SpaceGate>> {
+    Ok(Arc::new(SpaceGate::new(fs::File::open(dir)?.into())))
+}
+
+fn open_tables(
+    dir: &Path,
+    options: &OsdFsOptions,
+    kind: TargetKind,
+    space: Arc<SpaceGate>,
+) -> Result<Tables, OpenError> {
+    // An MDT flushes and compacts at the same time; the others hardly write.
+    let workers = if kind == TargetKind::Mdt { 2 } else { 1 };
+    let kv = dir.join("kv");
+    Tables::open(&kv, options.kv_cache_bytes, workers, space).map_err(|why| bad_kv(dir, why))
+}
+
+fn bad_kv(dir: &Path, why: String) -> OpenError {
+    OpenError::BadKv { dir: dir.join("kv"), why }
+}
+
 impl Kv for OsdFs {
-    fn get(&self, _t: Table, _key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        todo!()
+    fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        self.tables.get(t, key)
     }
     fn range(
         &self,
-        _t: Table,
-        _from: &[u8],
-        _to: Option<&[u8]>,
-        _limit: usize,
+        t: Table,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
-        todo!()
+        self.tables.range(t, from, to, limit)
     }
-    fn last(&self, _t: Table, _prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
-        todo!()
+    fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
+        self.tables.last(t, prefix)
     }
-    fn commit(&self, _b: Batch) -> Result<(), OsdError> {
-        todo!()
+    fn commit(&self, b: Batch) -> Result<(), OsdError> {
+        self.tables.commit(b)
     }
     fn sync(&self) -> Result<(), OsdError> {
-        todo!()
+        self.tables.sync()
     }
     fn statfs(&self) -> Result<StatFs, OsdError> {
-        todo!()
+        self.space.statfs()
     }
 }
 
 impl Objects for OsdFs {
-    fn read(&self, _id: ObjectId, _off: u64, _len: usize) -> Result<Bytes, OsdError> {
-        todo!()
+    fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
+        self.objects.read(id, off, len)
     }
-    fn write(&self, _id: ObjectId, _off: u64, _bufs: &[Bytes]) -> Result<(), OsdError> {
-        todo!()
+    fn try_read(&self, id: ObjectId, off: u64, len: usize) -> Result<Option<Bytes>, OsdError> {
+        self.objects.try_read(id, off, len)
     }
-    fn truncate(&self, _id: ObjectId, _size: u64) -> Result<(), OsdError> {
-        todo!()
+    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+        self.objects.write(id, off, bufs)
     }
-    fn punch(&self, _id: ObjectId, _start: u64, _end: u64) -> Result<(), OsdError> {
-        todo!()
+    fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
+        self.objects.truncate(id, size)
+    }
+    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
+        self.objects.punch(id, start, end)
     }
     fn fallocate(
         &self,
-        _id: ObjectId,
-        _mode: FallocMode,
-        _start: u64,
-        _end: u64,
+        id: ObjectId,
+        mode: FallocMode,
+        start: u64,
+        end: u64,
     ) -> Result<(), OsdError> {
-        todo!()
+        self.objects.fallocate(id, mode, start, end)
     }
-    fn seek(&self, _id: ObjectId, _off: u64, _w: SeekWhence) -> Result<Option<u64>, OsdError> {
-        todo!()
+    fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
+        self.objects.seek(id, off, whence)
     }
-    fn attr(&self, _id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
-        todo!()
+    fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
+        self.objects.attr(id)
     }
-    fn set_attr(&self, _id: ObjectId, _set: &SetAttr) -> Result<(), OsdError> {
-        todo!()
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<(), OsdError> {
+        self.objects.set_attr(id, set)
     }
-    fn destroy(&self, _id: ObjectId) -> Result<bool, OsdError> {
-        todo!()
+    fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
+        self.objects.destroy(id)
     }
-    fn sync_object(&self, _id: ObjectId) -> Result<(), OsdError> {
-        todo!()
+    fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
+        self.objects.sync_object(id)
     }
     fn sync_all(&self) -> Result<(), OsdError> {
-        todo!()
+        self.objects.sync_all()
     }
-    fn iterate(&self, _f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError> {
-        todo!()
+    fn iterate(&self, f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError> {
+        self.objects.iterate(f)
     }
     fn space(&self) -> Result<StatFs, OsdError> {
-        todo!()
+        self.objects.space()
     }
 }

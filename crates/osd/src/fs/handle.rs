@@ -1,0 +1,164 @@
+//! An open object file, and the bounded cache of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::attr::Record;
+use crate::{ObjectId, OsdError};
+
+/// An open object. At most one exists per object at any time.
+pub(super) struct Handle {
+    pub(super) id: ObjectId,
+    pub(super) file: OwnedFd,
+    /// The attribute record as stored; held while it changes.
+    pub(super) record: Mutex<Record>,
+    /// Created by us and its directory not synced since.
+    pub(super) dir_dirty: AtomicBool,
+    /// Where a sequential reader would read next, in bytes.
+    pub(super) next_read: AtomicU64,
+    /// Up to where read-ahead was asked for, in bytes.
+    pub(super) ahead_end: AtomicU64,
+    used: AtomicBool,
+}
+
+impl Handle {
+    pub(super) fn new(id: ObjectId, file: OwnedFd, record: Record, created: bool) -> Self {
+        Handle {
+            id,
+            file,
+            record: Mutex::new(record),
+            dir_dirty: AtomicBool::new(created),
+            next_read: AtomicU64::new(0),
+            ahead_end: AtomicU64::new(0),
+            used: AtomicBool::new(true),
+        }
+    }
+}
+
+/// Shards of the cache, to keep lookups of different objects apart.
+const SHARDS: usize = 8;
+
+/// Open objects by id. Opening and removing happen under the shard's lock, which is what keeps a
+/// handle the only one of its object. A handle in use is never evicted, so the bound may be
+/// exceeded by the calls under way.
+pub(super) struct HandleCache {
+    shards: [Mutex<Shard>; SHARDS],
+    shard_max: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    open: HashMap<ObjectId, Arc<Handle>>,
+    /// Second-chance order; holds ids that may be gone already.
+    order: VecDeque<ObjectId>,
+}
+
+impl HandleCache {
+    pub(super) fn new(open_files: usize) -> Self {
+        HandleCache {
+            shards: Default::default(),
+            shard_max: open_files.div_ceil(SHARDS).max(1),
+        }
+    }
+
+    fn shard(&self, id: ObjectId) -> &Mutex<Shard> {
+        &self.shards[(id.oid ^ id.seq) as usize % SHARDS]
+    }
+
+    /// The handle of `id`, opened by `open` when it is not cached.
+    pub(super) fn find(
+        &self,
+        id: ObjectId,
+        open: impl FnOnce() -> Result<Option<Handle>, OsdError>,
+    ) -> Result<Option<Arc<Handle>>, OsdError> {
+        let mut shard = self.shard(id).lock();
+        if let Some(h) = shard.open.get(&id) {
+            h.used.store(true, Ordering::Relaxed);
+            return Ok(Some(h.clone()));
+        }
+        let Some(handle) = open()? else { return Ok(None) };
+        let handle = Arc::new(handle);
+        shard.evict(self.shard_max - 1);
+        shard.order.push_back(id);
+        shard.open.insert(id, handle.clone());
+        Ok(Some(handle))
+    }
+
+    /// Forgets `id` and lets `remove` take its name away while nobody can open it.
+    pub(super) fn remove<T>(&self, id: ObjectId, remove: impl FnOnce() -> T) -> T {
+        let mut shard = self.shard(id).lock();
+        shard.open.remove(&id);
+        remove()
+    }
+
+    /// The handle of `id` if it is open.
+    pub(super) fn peek(&self, id: ObjectId) -> Option<Arc<Handle>> {
+        self.shard(id).lock().open.get(&id).cloned()
+    }
+
+    /// Every open handle.
+    pub(super) fn all(&self) -> Vec<Arc<Handle>> {
+        self.shards.iter().flat_map(|s| s.lock().open.values().cloned().collect::<Vec<_>>()).collect()
+    }
+}
+
+impl Shard {
+    fn evict(&mut self, keep: usize) {
+        let mut tries = 2 * self.order.len();
+        while self.open.len() > keep && tries > 0 {
+            tries -= 1;
+            let Some(id) = self.order.pop_front() else { return };
+            let Some(h) = self.open.get(&id) else { continue };
+            if h.used.swap(false, Ordering::Relaxed) || Arc::strong_count(h) > 1 {
+                self.order.push_back(id);
+            } else {
+                self.open.remove(&id);
+            }
+        }
+        if self.order.len() > 2 * self.open.len() + 16 {
+            let open = &self.open;
+            self.order.retain(|id| open.contains_key(id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(oid: u64) -> ObjectId {
+        ObjectId { seq: 0, oid: oid * SHARDS as u64 }
+    }
+
+    fn open(id: ObjectId) -> Result<Option<Handle>, OsdError> {
+        let file = std::fs::File::open("/dev/null").unwrap().into();
+        Ok(Some(Handle::new(id, file, Record::default(), false)))
+    }
+
+    #[test]
+    fn is_bounded_but_keeps_what_is_in_use() {
+        let cache = HandleCache::new(4 * SHARDS);
+        let held = cache.find(id(0), || open(id(0))).unwrap().unwrap();
+        for n in 1..100 {
+            cache.find(id(n), || open(id(n))).unwrap();
+        }
+        assert_eq!(cache.all().len(), 4);
+        let again = cache.find(id(0), || panic!("was in use")).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&held, &again));
+        let order = cache.shard(id(0)).lock().order.len();
+        assert!(order < 40, "{order} stale ids");
+    }
+
+    #[test]
+    fn a_removed_object_is_opened_anew() {
+        let cache = HandleCache::new(100);
+        cache.find(id(1), || open(id(1))).unwrap();
+        cache.remove(id(1), || ());
+        assert!(cache.peek(id(1)).is_none());
+        assert!(cache.find(id(1), || Ok(None)).unwrap().is_none());
+    }
+}

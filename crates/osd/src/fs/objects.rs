@@ -1,0 +1,577 @@
+//! Objects as sparse files: `objects/xx/yy/<seq>-<oid>`, numbers in hex.
+//!
+//! Consecutive objects share a directory (256 of them), so creating many touches few directories.
+//! A write costs one `pwritev` and one `futimens`; the attribute record is written when it changes.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use rustix::fs::{
+    Advice, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
+};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::attr::{RECORD_BYTES, Record, XATTR};
+use super::handle::{Handle, HandleCache};
+use super::pool::BufPool;
+use super::space::{Class, SpaceGate};
+use super::tables::Tables;
+use crate::{
+    Batch, FallocMode, ObjAttr, ObjectId, Objects, OsdError, SeekWhence, SetAttr, StatFs, Table, Time,
+};
+
+/// Buffers in one `pwritev`.
+const IOV_MAX: usize = 1024;
+/// Bytes asked ahead of a sequential reader that met the disk.
+const READ_AHEAD_BYTES: u64 = 8 << 20;
+/// Attribute records where the file system has no extended attributes.
+const OBJ_ATTR: Table = Table("osd_object_attr");
+
+/// The objects of one target.
+pub(super) struct FsObjects {
+    root: OwnedFd,
+    path: PathBuf,
+    handles: HandleCache,
+    pool: Arc<BufPool>,
+    space: Arc<SpaceGate>,
+    /// Holds the attribute records where xattrs are not to be had.
+    records: Option<Arc<Tables>>,
+}
+
+impl FsObjects {
+    pub(super) fn open(
+        dir: &Path,
+        open_files: usize,
+        space: Arc<SpaceGate>,
+        tables: &Arc<Tables>,
+    ) -> std::io::Result<FsObjects> {
+        let root = OwnedFd::from(std::fs::File::open(dir)?);
+        let has_xattr = match rustix::fs::fsetxattr(&root, XATTR, b"", XattrFlags::empty()) {
+            Ok(()) => true,
+            Err(Errno::NOTSUP | Errno::PERM) => false,
+            Err(e) => return Err(e.into()),
+        };
+        Ok(FsObjects {
+            root,
+            path: dir.to_owned(),
+            handles: HandleCache::new(open_files),
+            pool: Arc::default(),
+            space,
+            records: (!has_xattr).then(|| tables.clone()),
+        })
+    }
+
+    fn find(&self, id: ObjectId) -> Result<Option<Arc<Handle>>, OsdError> {
+        self.handles.find(id, || self.open_file(id, false))
+    }
+
+    fn make(&self, id: ObjectId) -> Result<Arc<Handle>, OsdError> {
+        let handle = self.handles.find(id, || self.open_file(id, true))?;
+        handle.ok_or(OsdError::Invalid("an object that cannot be created"))
+    }
+
+    fn open_file(&self, id: ObjectId, create: bool) -> Result<Option<Handle>, OsdError> {
+        let name = file_name(id);
+        let mut created = false;
+        let file = match self.openat(&name, OFlags::empty()) {
+            Err(Errno::NOENT) if create => {
+                self.space.admit(Class::Object, 4096)?;
+                created = true;
+                self.create_file(id, &name)
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            other => other,
+        };
+        let file = file.map_err(|e| failed("open object", id, e))?;
+        let record = if created { Record::default() } else { self.load_record(id, &file)? };
+        Ok(Some(Handle::new(id, file, record, created)))
+    }
+
+    fn openat(&self, name: &str, more: OFlags) -> rustix::io::Result<OwnedFd> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOATIME | more;
+        match rustix::fs::openat(&self.root, name, flags, mode) {
+            // Not our file (another user wrote it): then its atime moves, nothing else.
+            Err(Errno::PERM) => rustix::fs::openat(&self.root, name, flags - OFlags::NOATIME, mode),
+            other => other,
+        }
+    }
+
+    fn create_file(&self, id: ObjectId, name: &str) -> rustix::io::Result<OwnedFd> {
+        match self.openat(name, OFlags::CREATE) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+        let (outer, inner) = dir_names(id);
+        for dir in [&outer, &inner] {
+            match rustix::fs::mkdirat(&self.root, dir.as_str(), Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.openat(name, OFlags::CREATE)
+    }
+
+    fn load_record(&self, id: ObjectId, file: &OwnedFd) -> Result<Record, OsdError> {
+        let damaged = || OsdError::Corrupt(format!("attributes of object {id}"));
+        if let Some(tables) = &self.records {
+            let rec = tables.get(OBJ_ATTR, &record_key(id))?;
+            return rec.map_or(Ok(Record::default()), |b| Record::decode(&b).ok_or_else(damaged));
+        }
+        let mut buf = [0; RECORD_BYTES];
+        match rustix::fs::fgetxattr(file, XATTR, &mut buf) {
+            Ok(n) => Record::decode(&buf[..n]).ok_or_else(damaged),
+            Err(Errno::NODATA) => Ok(Record::default()),
+            Err(Errno::RANGE) => Err(damaged()),
+            Err(e) => Err(failed("read attributes of object", id, e)),
+        }
+    }
+
+    fn store_record(&self, id: ObjectId, file: &OwnedFd, rec: &Record) -> Result<(), OsdError> {
+        let bytes = rec.encode();
+        if let Some(tables) = &self.records {
+            let mut b = Batch::new();
+            b.put(OBJ_ATTR, record_key(id).to_vec(), bytes.to_vec());
+            return tables.commit(b);
+        }
+        rustix::fs::fsetxattr(file, XATTR, &bytes, XattrFlags::empty())
+            .map_err(|e| failed("store attributes of object", id, e))
+    }
+
+    /// Room for `len` bytes at `off`. On a full disk, bytes that have their blocks already may
+    /// still be overwritten.
+    fn admit_write(&self, h: &Handle, off: u64, len: u64) -> Result<(), OsdError> {
+        let Err(full) = self.space.admit(Class::Object, len) else { return Ok(()) };
+        match rustix::fs::seek(&h.file, SeekFrom::Hole(off)) {
+            Ok(hole) if hole >= off.saturating_add(len) => Ok(()),
+            _ => Err(full),
+        }
+    }
+
+    fn pwrite_all(&self, h: &Handle, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+        let mut at = off;
+        let (mut first, mut skip) = (0, 0);
+        while first < bufs.len() {
+            if skip == bufs[first].len() {
+                (first, skip) = (first + 1, 0);
+                continue;
+            }
+            let head = [IoSlice::new(&bufs[first][skip..])];
+            let rest = &bufs[first + 1..bufs.len().min(first + IOV_MAX)];
+            let iov: Vec<_>;
+            let iov = if rest.is_empty() {
+                &head[..]
+            } else {
+                iov = head.into_iter().chain(rest.iter().map(|b| IoSlice::new(b))).collect();
+                &iov[..]
+            };
+            let n = match rustix::io::pwritev(&h.file, iov, at) {
+                Ok(0) => return Err(failed("write object", h.id, Errno::IO)),
+                Ok(n) => n,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(failed("write object", h.id, e)),
+            };
+            at += n as u64;
+            let mut left = n;
+            while left > 0 {
+                let step = left.min(bufs[first].len() - skip);
+                left -= step;
+                skip += step;
+                if skip == bufs[first].len() {
+                    (first, skip) = (first + 1, 0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pread_all(&self, h: &Handle, off: u64, buf: &mut [u8]) -> Result<usize, OsdError> {
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pread(&h.file, &mut buf[done..], off + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(failed("read object", h.id, e)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Keeps the disk busy ahead of a reader that goes forward. `met_disk` starts it; an object
+    /// that lies in memory whole never pays for it.
+    fn read_ahead(&self, h: &Handle, off: u64, len: u64, met_disk: bool) {
+        let end = off + len;
+        let sequential = h.next_read.swap(end, Ordering::Relaxed) == off;
+        let ahead = h.ahead_end.load(Ordering::Relaxed);
+        let streaming = ahead > off && ahead <= end + READ_AHEAD_BYTES;
+        if !sequential || !(met_disk || streaming) || (streaming && ahead >= end + READ_AHEAD_BYTES / 2)
+        {
+            return;
+        }
+        let from = if streaming { ahead.max(end) } else { end };
+        let to = end + READ_AHEAD_BYTES;
+        h.ahead_end.store(to, Ordering::Relaxed);
+        // A hint: whether it works shows in the speed only.
+        let _ = rustix::fs::fadvise(&h.file, from, NonZeroU64::new(to - from), Advice::WillNeed);
+    }
+
+    fn stat(&self, h: &Handle) -> Result<Stat, OsdError> {
+        rustix::fs::fstat(&h.file).map_err(|e| failed("stat object", h.id, e))
+    }
+
+    fn fallocate_file(
+        &self,
+        h: &Handle,
+        flags: FallocateFlags,
+        start: u64,
+        len: u64,
+    ) -> Result<(), OsdError> {
+        loop {
+            match rustix::fs::fallocate(&h.file, flags, start, len) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) => return Err(OsdError::NotSupported("fallocate")),
+                Err(e) => return Err(failed("fallocate object", h.id, e)),
+            }
+        }
+    }
+
+    /// Makes `start..end` read as zeros within the size, as a hole where possible.
+    fn punch_handle(&self, h: &Handle, start: u64, end: u64) -> Result<(), OsdError> {
+        let end = end.min(self.stat(h)?.st_size as u64);
+        if start >= end {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match self.fallocate_file(h, flags, start, end - start) {
+            Err(OsdError::NotSupported(_)) => self.write_zeros(h, start, end),
+            other => other,
+        }
+    }
+
+    fn write_zeros(&self, h: &Handle, start: u64, end: u64) -> Result<(), OsdError> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let mut at = start;
+        while at < end {
+            let n = (end - at).min(ZEROS.len() as u64);
+            self.pwrite_all(h, at, &[Bytes::from_static(&ZEROS[..n as usize])])?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn zero_range(&self, h: &Handle, start: u64, end: u64, keep: bool) -> Result<(), OsdError> {
+        let mut flags = FallocateFlags::ZERO_RANGE;
+        if keep {
+            flags |= FallocateFlags::KEEP_SIZE;
+        }
+        match self.fallocate_file(h, flags, start, end - start) {
+            Err(OsdError::NotSupported(_)) => {}
+            other => return other,
+        }
+        self.punch_handle(h, start, end)?;
+        if !keep && (self.stat(h)?.st_size as u64) < end {
+            rustix::fs::ftruncate(&h.file, end).map_err(|e| failed("extend object", h.id, e))?;
+        }
+        Ok(())
+    }
+
+    fn each_dir(
+        &self,
+        dir: &Path,
+        f: &mut dyn FnMut(&Path) -> Result<bool, OsdError>,
+    ) -> Result<bool, OsdError> {
+        let fail = |e| OsdError::io(format!("list {}", dir.display()), e);
+        for entry in std::fs::read_dir(dir).map_err(fail)? {
+            if !f(&entry.map_err(fail)?.path())? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn visit_file(
+        &self,
+        path: &Path,
+        f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool,
+    ) -> Result<bool, OsdError> {
+        let name = path.file_name().and_then(|n| n.to_str());
+        let Some(id) = name.and_then(parse_name) else {
+            return Err(OsdError::Corrupt(format!("{}: not an object", path.display())));
+        };
+        if path != self.path.join(file_name(id)) {
+            return Err(OsdError::Corrupt(format!("{}: in the wrong directory", path.display())));
+        }
+        Ok(self.attr(id)?.is_none_or(|attr| f(id, attr)))
+    }
+}
+
+impl Objects for FsObjects {
+    fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
+        let Some(h) = self.find(id)? else { return Ok(Bytes::new()) };
+        let data = self.pool.fill(len, |buf| self.pread_all(&h, off, buf))?;
+        self.read_ahead(&h, off, data.len() as u64, false);
+        Ok(data)
+    }
+
+    fn try_read(&self, id: ObjectId, off: u64, len: usize) -> Result<Option<Bytes>, OsdError> {
+        let Some(h) = self.find(id)? else { return Ok(Some(Bytes::new())) };
+        let mut short = None;
+        let data = self.pool.fill(len, |buf| {
+            let got = rustix::io::preadv2(
+                &h.file,
+                &mut [IoSliceMut::new(buf)],
+                off,
+                ReadWriteFlags::NOWAIT,
+            );
+            match got {
+                Ok(n) => {
+                    short = (n < len).then_some(n);
+                    Ok(n)
+                }
+                Err(Errno::AGAIN) => {
+                    short = Some(0);
+                    Ok(0)
+                }
+                // This file system cannot tell: read and maybe wait.
+                Err(Errno::OPNOTSUPP) => self.pread_all(&h, off, buf),
+                Err(e) => Err(failed("read object", id, e)),
+            }
+        })?;
+        let at_end = || Ok::<_, OsdError>(off + data.len() as u64 >= self.stat(&h)?.st_size as u64);
+        if short.is_none() || at_end()? {
+            self.read_ahead(&h, off, data.len() as u64, false);
+            return Ok(Some(data));
+        }
+        self.read_ahead(&h, off, len as u64, true);
+        Ok(None)
+    }
+
+    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+        let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
+        let end = off.checked_add(len).filter(|e| *e <= i64::MAX as u64);
+        end.ok_or(OsdError::TooLarge(off))?;
+        let h = self.make(id)?;
+        self.admit_write(&h, off, len)?;
+        self.pwrite_all(&h, off, bufs)
+    }
+
+    fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
+        if size > i64::MAX as u64 {
+            return Err(OsdError::TooLarge(size));
+        }
+        let h = self.make(id)?;
+        rustix::fs::ftruncate(&h.file, size).map_err(|e| failed("truncate object", id, e))
+    }
+
+    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
+        self.find(id)?.map_or(Ok(()), |h| self.punch_handle(&h, start, end))
+    }
+
+    fn fallocate(
+        &self,
+        id: ObjectId,
+        mode: FallocMode,
+        start: u64,
+        end: u64,
+    ) -> Result<(), OsdError> {
+        if start >= end {
+            return Err(OsdError::Invalid("an empty range"));
+        }
+        if end > i64::MAX as u64 {
+            return Err(OsdError::TooLarge(end));
+        }
+        if mode == FallocMode::PunchHole {
+            return self.punch(id, start, end);
+        }
+        let h = self.make(id)?;
+        self.admit_write(&h, start, end - start)?;
+        match mode {
+            FallocMode::Allocate => {
+                self.fallocate_file(&h, FallocateFlags::empty(), start, end - start)
+            }
+            FallocMode::AllocateKeepSize => {
+                self.fallocate_file(&h, FallocateFlags::KEEP_SIZE, start, end - start)
+            }
+            FallocMode::ZeroRange => self.zero_range(&h, start, end, false),
+            FallocMode::ZeroRangeKeepSize => self.zero_range(&h, start, end, true),
+            FallocMode::PunchHole => Ok(()),
+        }
+    }
+
+    fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
+        let Some(h) = self.find(id)? else { return Ok(None) };
+        if off > i64::MAX as u64 {
+            return Ok(None);
+        }
+        let from = match whence {
+            SeekWhence::Data => SeekFrom::Data(off),
+            SeekWhence::Hole => SeekFrom::Hole(off),
+        };
+        match rustix::fs::seek(&h.file, from) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(e) => Err(failed("seek object", id, e)),
+        }
+    }
+
+    fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
+        let Some(h) = self.find(id)? else { return Ok(None) };
+        let st = self.stat(&h)?;
+        let mut attr = ObjAttr {
+            size: st.st_size as u64,
+            blocks: st.st_blocks as u64,
+            mtime: mtime(&st),
+            atime: Time { secs: st.st_atime as i64, nsecs: st.st_atime_nsec as u32 },
+            ..Default::default()
+        };
+        h.record.lock().fill(&mut attr);
+        Ok(Some(attr))
+    }
+
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<(), OsdError> {
+        let h = self.make(id)?;
+        let mut record = h.record.lock();
+        let old_mtime = mtime(&self.stat(&h)?);
+        if set.mtime.is_some() || set.atime.is_some() {
+            let times = Timestamps {
+                last_access: timespec(set.atime),
+                last_modification: timespec(set.mtime),
+            };
+            rustix::fs::futimens(&h.file, &times).map_err(|e| failed("set times of", id, e))?;
+        }
+        let new_mtime = match set.mtime {
+            // What the file system made of it: it may keep fewer digits or years.
+            Some(_) => mtime(&self.stat(&h)?),
+            None => old_mtime,
+        };
+        let new = record.after(set, old_mtime, new_mtime);
+        if new != *record {
+            self.store_record(id, &h.file, &new)?;
+            *record = new;
+        }
+        Ok(())
+    }
+
+    fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
+        let name = file_name(id);
+        let unlink = || rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
+        match self.handles.remove(id, unlink) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(false),
+            Err(e) => return Err(failed("remove object", id, e)),
+        }
+        if let Some(tables) = &self.records {
+            let mut b = Batch::new();
+            b.del(OBJ_ATTR, record_key(id).to_vec());
+            tables.commit(b)?;
+        }
+        Ok(true)
+    }
+
+    fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
+        let Some(h) = self.find(id)? else { return Ok(()) };
+        rustix::fs::fsync(&h.file).map_err(|e| failed("sync object", id, e))?;
+        if h.dir_dirty.swap(false, Ordering::Relaxed) {
+            let (outer, inner) = dir_names(id);
+            for dir in [inner.as_str(), outer.as_str(), "."] {
+                let done = sync_dir(self.root.as_fd(), dir);
+                done.map_err(|e| failed("sync the directory of object", id, e))?;
+            }
+        }
+        match &self.records {
+            Some(tables) => tables.sync(),
+            None => Ok(()),
+        }
+    }
+
+    fn sync_all(&self) -> Result<(), OsdError> {
+        rustix::fs::syncfs(&self.root).map_err(|e| OsdError::io("sync objects", e.into()))?;
+        for h in self.handles.all() {
+            h.dir_dirty.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn iterate(&self, f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError> {
+        self.each_dir(&self.path, &mut |outer| {
+            self.each_dir(outer, &mut |inner| {
+                self.each_dir(inner, &mut |file| self.visit_file(file, f))
+            })
+        })?;
+        Ok(())
+    }
+
+    fn space(&self) -> Result<StatFs, OsdError> {
+        self.space.statfs()
+    }
+}
+
+fn failed(what: &str, id: ObjectId, e: Errno) -> OsdError {
+    OsdError::io(format!("{what} {id}"), e.into())
+}
+
+fn mtime(st: &Stat) -> Time {
+    Time { secs: st.st_mtime as i64, nsecs: st.st_mtime_nsec as u32 }
+}
+
+fn timespec(t: Option<Time>) -> Timespec {
+    match t {
+        Some(t) => Timespec { tv_sec: t.secs, tv_nsec: t.nsecs.min(999_999_999) as _ },
+        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+    }
+}
+
+fn sync_dir(root: rustix::fd::BorrowedFd<'_>, dir: &str) -> rustix::io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::fsync(rustix::fs::openat(root, dir, flags, Mode::empty())?)
+}
+
+/// Directories of an object, relative to the root: `xx` and `xx/yy`.
+fn dir_names(id: ObjectId) -> (String, String) {
+    let (x, y) = ((id.oid >> 16) as u8, (id.oid >> 8) as u8);
+    (format!("{x:02x}"), format!("{x:02x}/{y:02x}"))
+}
+
+fn file_name(id: ObjectId) -> String {
+    let (x, y) = ((id.oid >> 16) as u8, (id.oid >> 8) as u8);
+    format!("{x:02x}/{y:02x}/{:x}-{:x}", id.seq, id.oid)
+}
+
+fn parse_name(name: &str) -> Option<ObjectId> {
+    let (seq, oid) = name.split_once('-')?;
+    let hex = |s: &str| u64::from_str_radix(s, 16).ok();
+    Some(ObjectId { seq: hex(seq)?, oid: hex(oid)? })
+}
+
+fn record_key(id: ObjectId) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&id.seq.to_be_bytes());
+    key[8..].copy_from_slice(&id.oid.to_be_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back_and_neighbours_share_a_directory() {
+        for oid in [0, 1, 255, 256, 0xdead_beef_0123, u64::MAX] {
+            let id = ObjectId { seq: oid ^ 7, oid };
+            let name = file_name(id);
+            let (dir, file) = name.rsplit_once('/').unwrap();
+            assert_eq!(parse_name(file), Some(id));
+            assert_eq!(dir, dir_names(id).1);
+        }
+        let dir = |oid| dir_names(ObjectId { seq: 0, oid }).1;
+        assert_eq!(dir(0x1_2300), "01/23");
+        assert_eq!(dir(0x1_2300), dir(0x1_23ff));
+    }
+}

@@ -1,0 +1,94 @@
+//! Buffers for large reads, used again instead of being faulted in anew each time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+/// Size of a pooled buffer in bytes: one bulk descriptor.
+const BUF_BYTES: usize = 1 << 20;
+/// Smallest read served from the pool, in bytes; smaller ones are cheap to allocate.
+const MIN_BYTES: usize = 128 << 10;
+/// Buffers kept while nobody uses them.
+const IDLE_MAX: usize = 16;
+
+/// A pool of 1 MiB buffers. Buffers in use are not counted: they belong to replies under way,
+/// which are bounded elsewhere.
+#[derive(Default)]
+pub(super) struct BufPool {
+    idle: Mutex<Vec<Box<[u8]>>>,
+}
+
+/// A buffer on loan; back in the pool when the last [`Bytes`] over it goes.
+struct Loan {
+    buf: Box<[u8]>,
+    len: usize,
+    pool: Arc<BufPool>,
+}
+
+impl AsRef<[u8]> for Loan {
+    fn as_ref(&self) -> &[u8] {
+        &self.buf[..self.len]
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let buf = std::mem::take(&mut self.buf);
+        let mut idle = self.pool.idle.lock();
+        if idle.len() < IDLE_MAX {
+            idle.push(buf);
+        }
+    }
+}
+
+impl BufPool {
+    /// Lets `fill` store up to `len` bytes and say how many, and returns those. The buffer it is
+    /// given is initialised, with old contents.
+    pub(super) fn fill<E>(
+        self: &Arc<Self>,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<Bytes, E> {
+        if !(MIN_BYTES..=BUF_BYTES).contains(&len) {
+            let mut buf = vec![0; len];
+            let n = fill(&mut buf)?;
+            buf.truncate(n);
+            return Ok(buf.into());
+        }
+        let idle = self.idle.lock().pop();
+        let buf = idle.unwrap_or_else(|| vec![0; BUF_BYTES].into_boxed_slice());
+        let mut loan = Loan { buf, len: 0, pool: self.clone() };
+        loan.len = fill(&mut loan.buf[..len])?;
+        assert!(loan.len <= len, "a read filled more than its buffer");
+        Ok(Bytes::from_owner(loan))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_but_not_while_somebody_reads_it() {
+        let pool = Arc::new(BufPool::default());
+        let fill = |v: u8| {
+            pool.fill(MIN_BYTES, |b| {
+                b.fill(v);
+                Ok::<_, ()>(b.len() - 1)
+            })
+            .unwrap()
+        };
+        let a = fill(1);
+        let part = a.slice(10..20);
+        let b = fill(2);
+        assert_eq!(a.len(), MIN_BYTES - 1);
+        drop(a);
+        assert!(pool.idle.lock().is_empty(), "a slice still uses it");
+        assert!(part.iter().all(|x| *x == 1) && b.iter().all(|x| *x == 2));
+        drop((part, b));
+        assert_eq!(pool.idle.lock().len(), 2);
+        fill(3);
+        assert_eq!(pool.idle.lock().len(), 2);
+    }
+}

@@ -1,0 +1,185 @@
+//! Tables in fjall, a log-structured store.
+//!
+//! Durability: a commit is in the operating system's hands when it returns (the journal is written
+//! with `write(2)` before the batch becomes visible), so it survives `kill -9`; `sync` asks for the
+//! disk. fjall stops accepting writes after a failed journal write, hence the [`SpaceGate`]: it
+//! must never meet a full disk.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use parking_lot::RwLock;
+
+use super::space::{Class, SpaceGate};
+use crate::{Batch, Op, OsdError, Table};
+
+/// Bytes of recent changes held in memory for each table before they are sorted to disk.
+const MEMTABLE_BYTES: u64 = 16 << 20;
+/// Bytes of journals kept on disk before tables are flushed to let them go.
+const JOURNALS_MAX_BYTES: u64 = 256 << 20;
+/// Journal bytes a change takes beside its key and value.
+const CHANGE_OVERHEAD_BYTES: u64 = 64;
+
+/// The tables of one target.
+pub(super) struct Tables {
+    db: Database,
+    /// Few enough that a scan beats hashing.
+    open: RwLock<Vec<(Table, Keyspace)>>,
+    space: Arc<SpaceGate>,
+}
+
+impl Tables {
+    /// Opens or creates the store in `dir`. The message of an error says what is damaged.
+    pub(super) fn open(
+        dir: &Path,
+        cache_bytes: u64,
+        workers: usize,
+        space: Arc<SpaceGate>,
+    ) -> Result<Tables, String> {
+        let open = || {
+            Database::builder(dir)
+                .cache_size(cache_bytes)
+                .worker_threads(workers)
+                .max_journaling_size(JOURNALS_MAX_BYTES)
+                .open()
+        };
+        // A store that is damaged in ways fjall does not expect makes it panic.
+        let db = catch_unwind(AssertUnwindSafe(open))
+            .map_err(|_| "it is damaged in a way the store does not handle".to_owned())?
+            .map_err(|e| describe(&e))?;
+        Ok(Tables { db, open: RwLock::default(), space })
+    }
+
+    fn keyspace(&self, t: Table) -> Result<Keyspace, OsdError> {
+        if let Some((_, k)) = self.open.read().iter().find(|(name, _)| *name == t) {
+            return Ok(k.clone());
+        }
+        let options = || {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(MEMTABLE_BYTES)
+                .expect_point_read_hits(false)
+        };
+        let k = self.db.keyspace(t.0, options).map_err(from_fjall)?;
+        let mut open = self.open.write();
+        if !open.iter().any(|(name, _)| *name == t) {
+            open.push((t, k.clone()));
+        }
+        Ok(k)
+    }
+
+    pub(super) fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        let val = self.keyspace(t)?.get(key).map_err(from_fjall)?;
+        Ok(val.map(|v| Bytes::copy_from_slice(&v)))
+    }
+
+    pub(super) fn range(
+        &self,
+        t: Table,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        if to.is_some_and(|to| to <= from) {
+            return Ok(Vec::new());
+        }
+        let k = self.keyspace(t)?;
+        let iter = match to {
+            Some(to) => k.range(from..to),
+            None => k.range(from..),
+        };
+        iter.take(limit).map(|g| pair(g.into_inner())).collect()
+    }
+
+    pub(super) fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
+        let last = self.keyspace(t)?.prefix(prefix).next_back();
+        last.map(|g| pair(g.into_inner())).transpose()
+    }
+
+    pub(super) fn commit(&self, b: Batch) -> Result<(), OsdError> {
+        if b.is_empty() {
+            return Ok(());
+        }
+        let (class, bytes) = weigh(&b)?;
+        self.space.admit(class, bytes)?;
+        let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), b.len())
+            .durability(Some(PersistMode::Buffer));
+        for op in b.ops() {
+            match op {
+                Op::Put { table, key, val } => {
+                    batch.insert(&self.keyspace(*table)?, &key[..], &val[..]);
+                }
+                Op::Del { table, key } => batch.remove(&self.keyspace(*table)?, &key[..]),
+            }
+        }
+        batch.commit().map_err(from_fjall)
+    }
+
+    pub(super) fn sync(&self) -> Result<(), OsdError> {
+        self.db.persist(PersistMode::SyncAll).map_err(from_fjall)
+    }
+
+    /// Reads every record of every table, so that every checksum is verified; the number of
+    /// records.
+    pub(super) fn verify(&self) -> Result<u64, OsdError> {
+        let mut count = 0;
+        for name in self.db.list_keyspace_names() {
+            let k = self.db.keyspace(&name, KeyspaceCreateOptions::default).map_err(from_fjall)?;
+            for guard in k.iter() {
+                guard.into_inner().map_err(|e| {
+                    OsdError::Corrupt(format!("table {}: {}", &*name, describe(&e)))
+                })?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// What a batch needs of the disk. A batch that removes something may use more of it.
+fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
+    let mut class = Class::Table;
+    let mut bytes = 0;
+    for op in b.ops() {
+        let (key, val) = match op {
+            Op::Put { key, val, .. } => (key, val.len()),
+            Op::Del { key, .. } => {
+                class = Class::Removal;
+                (key, 0)
+            }
+        };
+        if key.is_empty() || key.len() > u16::MAX as usize {
+            return Err(OsdError::Invalid("a key of no bytes or more than 65535"));
+        }
+        bytes += key.len() as u64 + val as u64 + CHANGE_OVERHEAD_BYTES;
+    }
+    Ok((class, bytes))
+}
+
+fn pair(
+    p: fjall::Result<(fjall::UserKey, fjall::UserValue)>,
+) -> Result<(Bytes, Bytes), OsdError> {
+    let (k, v) = p.map_err(from_fjall)?;
+    Ok((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)))
+}
+
+fn from_fjall(e: fjall::Error) -> OsdError {
+    match e {
+        fjall::Error::Io(e) => OsdError::io("key-value store", e),
+        fjall::Error::Storage(fjall::LsmError::Io(e)) => OsdError::io("key-value store", e),
+        fjall::Error::Poisoned => OsdError::Poisoned("restart the server".into()),
+        e => OsdError::Corrupt(format!("key-value store: {}", describe(&e))),
+    }
+}
+
+fn describe(e: &fjall::Error) -> String {
+    match e {
+        fjall::Error::Io(e) => e.to_string(),
+        fjall::Error::Storage(e) => format!("{e:?}"),
+        fjall::Error::JournalRecovery(e) => format!("journal: {e:?}"),
+        fjall::Error::Locked => "another process has it open".into(),
+        e => format!("{e:?}"),
+    }
+}

@@ -1,0 +1,442 @@
+//! `OsdMem`: a device in ordered maps, with faults on demand, for tests.
+//!
+//! Besides the device as it is, it keeps the device as power loss would leave it: batches wait in
+//! order until a sync makes them safe, objects are copied (pages shared) when they are synced.
+
+mod object;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use self::object::{MemObject, PAGE_BYTES};
+use crate::{
+    Batch, FallocMode, Kv, ObjAttr, ObjectId, Objects, Op, OsdError, SeekWhence, SetAttr, StatFs,
+    Table,
+};
+
+/// Size of a device unless said otherwise, in bytes.
+const CAPACITY_BYTES: u64 = 16 << 30;
+
+/// A failure to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// The n-th write from now (1 = the next; commits and object changes count) fails with EIO.
+    FailWrite(u64),
+    /// Every write from the n-th on fails with ENOSPC, until [`OsdMem::inject`] is called again.
+    Full(u64),
+    /// No fault.
+    #[default]
+    None,
+}
+
+/// A device in memory. Clones share the same contents.
+#[derive(Clone)]
+pub struct OsdMem {
+    state: Arc<Mutex<State>>,
+}
+
+type Rows = BTreeMap<Table, BTreeMap<Bytes, Bytes>>;
+
+#[derive(Default)]
+struct State {
+    capacity: u64,
+    fault: Fault,
+    tables: Rows,
+    /// Tables as they would be after power loss.
+    safe_tables: Rows,
+    /// Committed since, in order.
+    unsafe_batches: Vec<Batch>,
+    objects: BTreeMap<ObjectId, MemObject>,
+    /// Objects as they would be after power loss.
+    safe_objects: BTreeMap<ObjectId, MemObject>,
+    page_count: u64,
+}
+
+impl Default for OsdMem {
+    fn default() -> Self {
+        Self::with_capacity(CAPACITY_BYTES)
+    }
+}
+
+impl OsdMem {
+    /// An empty device.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty device with room for so many bytes of objects.
+    pub fn with_capacity(bytes: u64) -> Self {
+        let state = State { capacity: bytes, ..Default::default() };
+        OsdMem { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Orders a fault, replacing the one ordered before.
+    pub fn inject(&self, fault: Fault) {
+        self.state.lock().fault = fault;
+    }
+
+    /// The device as it would be found after power loss now: only what was synced, and of the
+    /// rest nothing.
+    pub fn power_loss(&self) -> OsdMem {
+        self.power_loss_keeping(0)
+    }
+
+    /// As [`OsdMem::power_loss`], but the first `batches` of the batches not yet synced happened
+    /// to reach the disk.
+    pub fn power_loss_keeping(&self, batches: usize) -> OsdMem {
+        let s = self.state.lock();
+        let mut tables = s.safe_tables.clone();
+        for b in s.unsafe_batches.iter().take(batches) {
+            apply(&mut tables, b.clone());
+        }
+        let state = State {
+            capacity: s.capacity,
+            safe_tables: tables.clone(),
+            tables,
+            objects: s.safe_objects.clone(),
+            safe_objects: s.safe_objects.clone(),
+            page_count: s.safe_objects.values().map(MemObject::page_count).sum(),
+            ..Default::default()
+        };
+        OsdMem { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Number of batches committed and not yet synced.
+    pub fn unsynced_batches(&self) -> usize {
+        self.state.lock().unsafe_batches.len()
+    }
+
+    /// Lets `change` change an object, created if need be, unless a fault is due or the
+    /// `start..end` it will fill does not fit.
+    fn change(
+        &self,
+        id: ObjectId,
+        (start, end): (u64, u64),
+        change: impl FnOnce(&mut MemObject),
+    ) -> Result<(), OsdError> {
+        let mut s = self.state.lock();
+        s.write_gate()?;
+        let before = s.objects.get(&id).map_or(0, MemObject::page_count);
+        let more = match s.objects.get(&id) {
+            Some(o) => o.missing_pages(start, end),
+            None => MemObject::default().missing_pages(start, end),
+        };
+        if more > 0 && (s.page_count + more) * PAGE_BYTES > s.capacity {
+            return Err(OsdError::NoSpace);
+        }
+        let object = s.objects.entry(id).or_default();
+        change(object);
+        let after = object.page_count();
+        s.page_count = s.page_count + after - before;
+        Ok(())
+    }
+}
+
+impl State {
+    /// Counts a write and fails it when its time has come.
+    fn write_gate(&mut self) -> Result<(), OsdError> {
+        match &mut self.fault {
+            Fault::None => Ok(()),
+            Fault::FailWrite(n) => {
+                *n = n.saturating_sub(1);
+                if *n > 0 {
+                    return Ok(());
+                }
+                self.fault = Fault::None;
+                Err(OsdError::Injected)
+            }
+            Fault::Full(n) => {
+                *n = n.saturating_sub(1);
+                if *n > 0 { Ok(()) } else { Err(OsdError::NoSpace) }
+            }
+        }
+    }
+
+    fn statfs(&self) -> StatFs {
+        let blocks = self.capacity / PAGE_BYTES;
+        let free = blocks.saturating_sub(self.page_count);
+        StatFs {
+            block_size: PAGE_BYTES as u32,
+            blocks,
+            blocks_free: free,
+            blocks_avail: free,
+            files: self.objects.len() as u64 + free,
+            files_free: free,
+        }
+    }
+}
+
+fn apply(tables: &mut Rows, b: Batch) {
+    for op in b.into_ops() {
+        match op {
+            Op::Put { table, key, val } => {
+                tables.entry(table).or_default().insert(key, val);
+            }
+            Op::Del { table, key } => {
+                tables.entry(table).or_default().remove(&key);
+            }
+        }
+    }
+}
+
+impl Kv for OsdMem {
+    fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        let s = self.state.lock();
+        Ok(s.tables.get(&t).and_then(|rows| rows.get(key)).cloned())
+    }
+
+    fn range(
+        &self,
+        t: Table,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        use std::ops::Bound::{Included, Unbounded};
+        let s = self.state.lock();
+        let Some(rows) = s.tables.get(&t) else { return Ok(Vec::new()) };
+        let rows = rows.range::<[u8], _>((Included(from), Unbounded));
+        let rows = rows.take_while(|(k, _)| to.is_none_or(|to| &k[..] < to)).take(limit);
+        Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+
+    fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let s = self.state.lock();
+        let Some(rows) = s.tables.get(&t) else { return Ok(None) };
+        let after = after_prefix(prefix);
+        let to = after.as_deref().map_or(Unbounded, Excluded);
+        let last = rows.range::<[u8], _>((Included(prefix), to)).next_back();
+        Ok(last.map(|(k, v)| (k.clone(), v.clone())))
+    }
+
+    fn commit(&self, b: Batch) -> Result<(), OsdError> {
+        let mut s = self.state.lock();
+        s.write_gate()?;
+        s.unsafe_batches.push(b.clone());
+        apply(&mut s.tables, b);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), OsdError> {
+        let mut s = self.state.lock();
+        for b in std::mem::take(&mut s.unsafe_batches) {
+            apply(&mut s.safe_tables, b);
+        }
+        Ok(())
+    }
+
+    fn statfs(&self) -> Result<StatFs, OsdError> {
+        Ok(self.state.lock().statfs())
+    }
+}
+
+/// The first key after all that begin with `prefix`, if there is one.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let keep = prefix.iter().rposition(|b| *b != 0xff)?;
+    let mut after = prefix[..=keep].to_vec();
+    after[keep] += 1;
+    Some(after)
+}
+
+impl Objects for OsdMem {
+    fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
+        let s = self.state.lock();
+        Ok(s.objects.get(&id).map_or_else(Bytes::new, |o| o.read(off, len)))
+    }
+
+    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+        let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
+        let end = off.checked_add(len).filter(|e| *e <= i64::MAX as u64);
+        let end = end.ok_or(OsdError::TooLarge(off))?;
+        self.change(id, (off, end), |o| {
+            let mut at = off;
+            for b in bufs {
+                o.write(at, b);
+                at += b.len() as u64;
+            }
+        })
+    }
+
+    fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
+        if size > i64::MAX as u64 {
+            return Err(OsdError::TooLarge(size));
+        }
+        self.change(id, (0, 0), |o| o.truncate(size))
+    }
+
+    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
+        if !self.state.lock().objects.contains_key(&id) {
+            return Ok(());
+        }
+        self.change(id, (0, 0), |o| o.punch(start, end))
+    }
+
+    fn fallocate(
+        &self,
+        id: ObjectId,
+        mode: FallocMode,
+        start: u64,
+        end: u64,
+    ) -> Result<(), OsdError> {
+        if start >= end {
+            return Err(OsdError::Invalid("an empty range"));
+        }
+        if end > i64::MAX as u64 {
+            return Err(OsdError::TooLarge(end));
+        }
+        match mode {
+            FallocMode::PunchHole => self.punch(id, start, end),
+            FallocMode::Allocate => self.change(id, (start, end), |o| o.allocate(start, end, false)),
+            FallocMode::AllocateKeepSize => {
+                self.change(id, (start, end), |o| o.allocate(start, end, true))
+            }
+            FallocMode::ZeroRange | FallocMode::ZeroRangeKeepSize => {
+                let keep = mode == FallocMode::ZeroRangeKeepSize;
+                self.change(id, (start, end), |o| {
+                    o.zero(start, end);
+                    o.allocate(start, end, keep);
+                })
+            }
+        }
+    }
+
+    fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
+        Ok(self.state.lock().objects.get(&id).and_then(|o| o.seek(off, whence)))
+    }
+
+    fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
+        Ok(self.state.lock().objects.get(&id).map(MemObject::attr))
+    }
+
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<(), OsdError> {
+        self.change(id, (0, 0), |o| o.set_attr(set))
+    }
+
+    fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
+        let mut s = self.state.lock();
+        s.write_gate()?;
+        let Some(o) = s.objects.remove(&id) else { return Ok(false) };
+        s.page_count -= o.page_count();
+        Ok(true)
+    }
+
+    fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
+        let mut s = self.state.lock();
+        match s.objects.get(&id).cloned() {
+            Some(o) => s.safe_objects.insert(id, o),
+            None => s.safe_objects.remove(&id),
+        };
+        Ok(())
+    }
+
+    fn sync_all(&self) -> Result<(), OsdError> {
+        let mut s = self.state.lock();
+        s.safe_objects = s.objects.clone();
+        Ok(())
+    }
+
+    fn iterate(&self, f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError> {
+        let all: Vec<_> = {
+            let s = self.state.lock();
+            s.objects.iter().map(|(id, o)| (*id, o.attr())).collect()
+        };
+        let _ = all.into_iter().all(|(id, attr)| f(id, attr));
+        Ok(())
+    }
+
+    fn space(&self) -> Result<StatFs, OsdError> {
+        Ok(self.state.lock().statfs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Table = Table("t");
+    const ID: ObjectId = ObjectId { seq: 0, oid: 1 };
+
+    fn put(osd: &OsdMem, key: &'static str) -> Result<(), OsdError> {
+        let mut b = Batch::new();
+        b.put(T, key, "v");
+        osd.commit(b)
+    }
+
+    fn keys(osd: &OsdMem) -> Vec<String> {
+        let rows = osd.range(T, b"", None, 100).unwrap();
+        rows.iter().map(|(k, _)| String::from_utf8(k.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn power_loss_keeps_what_was_synced_and_a_prefix_of_the_rest() {
+        let osd = OsdMem::new();
+        put(&osd, "a").unwrap();
+        osd.sync().unwrap();
+        put(&osd, "b").unwrap();
+        put(&osd, "c").unwrap();
+        assert_eq!(osd.unsynced_batches(), 2);
+        assert_eq!(keys(&osd), ["a", "b", "c"]);
+        assert_eq!(keys(&osd.power_loss()), ["a"]);
+        assert_eq!(keys(&osd.power_loss_keeping(1)), ["a", "b"]);
+        assert_eq!(keys(&osd.power_loss_keeping(9)), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn power_loss_takes_objects_back_to_their_sync() {
+        let osd = OsdMem::new();
+        osd.write(ID, 0, &[Bytes::from_static(b"one")]).unwrap();
+        osd.sync_object(ID).unwrap();
+        osd.write(ID, 3, &[Bytes::from_static(b"two")]).unwrap();
+        let other = ObjectId { seq: 0, oid: 2 };
+        osd.write(other, 0, &[Bytes::from_static(b"x")]).unwrap();
+        let after = osd.power_loss();
+        assert_eq!(&after.read(ID, 0, 99).unwrap()[..], b"one");
+        assert_eq!(after.attr(other).unwrap(), None);
+        assert_eq!(&osd.read(ID, 0, 99).unwrap()[..], b"onetwo");
+    }
+
+    #[test]
+    fn the_nth_write_fails_once_and_changes_nothing() {
+        let osd = OsdMem::new();
+        osd.inject(Fault::FailWrite(2));
+        put(&osd, "a").unwrap();
+        assert!(matches!(put(&osd, "b"), Err(OsdError::Injected)));
+        put(&osd, "c").unwrap();
+        assert_eq!(keys(&osd), ["a", "c"]);
+    }
+
+    #[test]
+    fn a_full_device_gives_its_space_back_on_destroy() {
+        let osd = OsdMem::with_capacity(3 * PAGE_BYTES);
+        let data = Bytes::from(vec![1; 2 * PAGE_BYTES as usize]);
+        osd.write(ID, 0, &[data.clone()]).unwrap();
+        let full = osd.write(ID, 2 * PAGE_BYTES, &[data.clone()]);
+        assert!(matches!(full, Err(OsdError::NoSpace)));
+        osd.write(ID, 0, &[data.clone()]).unwrap();
+        assert_eq!(osd.space().unwrap().blocks_avail, 1);
+        assert!(osd.destroy(ID).unwrap() && !osd.destroy(ID).unwrap());
+        osd.write(ID, PAGE_BYTES, &[data]).unwrap();
+        osd.inject(Fault::Full(1));
+        assert!(matches!(osd.truncate(ID, 1), Err(OsdError::NoSpace)));
+    }
+
+    #[test]
+    fn last_finds_the_greatest_key_of_a_prefix() {
+        let osd = OsdMem::new();
+        let mut b = Batch::new();
+        for key in [&[1, 0][..], &[1, 0xff, 0xff], &[2], &[0xff, 0xff]] {
+            b.put(T, key.to_vec(), "v");
+        }
+        osd.commit(b).unwrap();
+        let last = |p: &[u8]| osd.last(T, p).unwrap().map(|(k, _)| k.to_vec());
+        assert_eq!(last(&[1]), Some(vec![1, 0xff, 0xff]));
+        assert_eq!(last(&[1, 0xff]), Some(vec![1, 0xff, 0xff]));
+        assert_eq!(last(&[0xff]), Some(vec![0xff, 0xff]));
+        assert_eq!(last(&[]), Some(vec![0xff, 0xff]));
+        assert_eq!(last(&[3]), None);
+    }
+}
