@@ -1,0 +1,93 @@
+//! Opcodes of requests (`lustre_idl.h`: `ost_cmd`, `mds_cmd`, `ldlm_cmd`, `mgs_cmd`, `obd_cmd`, `llogd_rpc_ops`, ..).
+
+/// Lists the opcodes with their names.
+macro_rules! opcodes {
+    ($($name:ident = $n:literal $text:literal),* $(,)?) => {
+        $(#[doc = $text] pub const $name: u32 = $n;)*
+        /// The opcode's name as Lustre writes it, if it is a known one.
+        pub fn name(opc: u32) -> Option<&'static str> {
+            match opc { $($n => Some(stringify!($name)),)* _ => None }
+        }
+        /// All known opcodes, ascending within each service.
+        pub const ALL: &[u32] = &[$($n),*];
+    };
+}
+
+opcodes! {
+    OST_GETATTR = 1 "Attributes of an object.",
+    OST_SETATTR = 2 "Set attributes of an object.",
+    OST_READ = 3 "Bulk read.",
+    OST_WRITE = 4 "Bulk write.",
+    OST_CREATE = 5 "Precreate objects (servers only).",
+    OST_DESTROY = 6 "Destroy objects (servers only).",
+    OST_GET_INFO = 7 "Values by key: FIEMAP, LAST_ID.",
+    OST_CONNECT = 8 "Connect to an OST.",
+    OST_DISCONNECT = 9 "Disconnect from an OST.",
+    OST_PUNCH = 10 "Truncate or punch.",
+    OST_STATFS = 13 "Space of an OST.",
+    OST_SYNC = 16 "Write an object or the whole OST to disk.",
+    OST_SET_INFO = 17 "Set values by key: grant_shrink.",
+    OST_QUOTACTL = 19 "Quota commands.",
+    OST_LADVISE = 21 "Access hints.",
+    OST_FALLOCATE = 22 "Preallocate, punch, zero.",
+    OST_SEEK = 23 "SEEK_HOLE and SEEK_DATA.",
+    MDS_GETATTR = 33 "Attributes by FID.",
+    MDS_GETATTR_NAME = 34 "Attributes by name.",
+    MDS_CLOSE = 35 "Close an open handle.",
+    MDS_REINT = 36 "Modify the namespace: see the reint opcodes.",
+    MDS_READPAGE = 37 "Directory pages.",
+    MDS_CONNECT = 38 "Connect to an MDT.",
+    MDS_DISCONNECT = 39 "Disconnect from an MDT.",
+    MDS_GET_ROOT = 40 "FID of the root or of a subdirectory mount.",
+    MDS_STATFS = 41 "Space of an MDT or of the file system.",
+    MDS_SYNC = 44 "Write an inode or the whole MDT to disk.",
+    MDS_SET_INFO = 46 "Set values by key: changelog_clear.",
+    MDS_QUOTACTL = 48 "Quota commands.",
+    MDS_GETXATTR = 49 "Extended attribute by name or list.",
+    MDS_SETXATTR = 50 "Obsolete: a reint operation now.",
+    MDS_WRITEPAGE = 51 "Obsolete.",
+    MDS_GET_INFO = 53 "Values by key: fid2path.",
+    MDS_HSM_STATE_GET = 54 "HSM state of a file.",
+    MDS_HSM_STATE_SET = 55 "Set the HSM state of a file.",
+    MDS_HSM_ACTION = 56 "Current HSM action on a file.",
+    MDS_HSM_PROGRESS = 57 "Progress of a copytool.",
+    MDS_HSM_REQUEST = 58 "User's HSM request.",
+    MDS_HSM_CT_REGISTER = 59 "A copytool appears.",
+    MDS_HSM_CT_UNREGISTER = 60 "A copytool goes.",
+    MDS_SWAP_LAYOUTS = 61 "Exchange the layouts of two files.",
+    MDS_RMFID = 62 "Remove files by FID.",
+    MDS_BATCH = 63 "Several sub-requests at once.",
+    MDS_HSM_DATA_VERSION = 64 "Data version of an HSM file.",
+    LDLM_ENQUEUE = 101 "Ask for a lock, maybe with an intent.",
+    LDLM_CONVERT = 102 "Drop some bits of an inode bits lock.",
+    LDLM_CANCEL = 103 "Give locks back.",
+    LDLM_BL_CALLBACK = 104 "Server to client: somebody waits for this lock.",
+    LDLM_CP_CALLBACK = 105 "Server to client: the lock is granted.",
+    LDLM_GL_CALLBACK = 106 "Server to client: how big is the object?",
+    LDLM_SET_INFO = 107 "Server to client: values by key.",
+    MGS_CONNECT = 250 "Connect to the MGS.",
+    MGS_DISCONNECT = 251 "Disconnect from the MGS.",
+    MGS_EXCEPTION = 252 "Obsolete.",
+    MGS_TARGET_REG = 253 "A target registers itself.",
+    MGS_TARGET_DEL = 254 "Obsolete.",
+    MGS_SET_INFO = 255 "lctl conf_param.",
+    MGS_CONFIG_READ = 256 "Read nid tables, nodemaps, params in bulk.",
+    OBD_PING = 400 "Keep the export alive.",
+    OBD_IDX_READ = 403 "Read an index object.",
+    LLOG_ORIGIN_HANDLE_CREATE = 501 "Open a log by name.",
+    LLOG_ORIGIN_HANDLE_NEXT_BLOCK = 502 "Read the block that holds an index.",
+    LLOG_ORIGIN_HANDLE_READ_HEADER = 503 "Read a log's header.",
+    LLOG_ORIGIN_HANDLE_PREV_BLOCK = 508 "Read backwards.",
+    LLOG_ORIGIN_HANDLE_DESTROY = 509 "Obsolete.",
+    QUOTA_DQACQ = 601 "Quota slave asks its master.",
+    QUOTA_DQREL = 602 "Quota slave gives back.",
+    SEQ_QUERY = 700 "Ask for a FID sequence.",
+    SEC_CTX_INIT = 801 "GSS context.",
+    SEC_CTX_INIT_CONT = 802 "GSS context.",
+    SEC_CTX_FINI = 803 "GSS context ends.",
+    FLD_QUERY = 900 "Which target holds a sequence?",
+    FLD_READ = 901 "All sequences of a target.",
+    OUT_UPDATE = 1000 "Updates between servers.",
+    LFSCK_NOTIFY = 1101 "Checker of servers.",
+    LFSCK_QUERY = 1102 "Checker of servers.",
+}
