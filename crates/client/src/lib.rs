@@ -1,1 +1,13 @@
 //! The Lustre client as a library: MGC, MDC, OSC, LMV, LOV and llite.
+//!
+//! Layers, top down, as in Lustre: [`llite`] is a POSIX file system without a mount; it asks [`lmv`] which metadata
+//! server a name lives on, [`mdc`] speaks to one MDT, [`lov`] maps file offsets to objects, [`osc`] speaks to one OST,
+//! [`mgc`] reads the configuration. Nothing in this crate blocks a thread, and nothing is global: a mount is a value.
+
+pub mod llite;
+
+pub use llite::types::{
+    Attr, Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, MountError, MountOptions, SeekWhence, SetAttr, SetTime,
+    StatFs, Timespec,
+};
+pub use llite::{DirHandle, FileHandle, Llite};

@@ -1,0 +1,295 @@
+//! The vocabulary of [`super::Llite`]: what a caller hands in and gets back. No behaviour beyond small conversions.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_lnet::Node;
+use coral_wire::{Errno, fid::Fid, nid::Nid};
+
+/// A point in time, seconds and nanoseconds since 1970 (seconds may be negative).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Timespec {
+    /// Whole seconds since the epoch.
+    pub secs: i64,
+    /// Nanoseconds within the second, 0..1_000_000_000.
+    pub nanos: u32,
+}
+
+/// Attributes of one file, merged from its MDT and (regular files) its OST objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// FID; the inode number is `fid.flatten()`.
+    pub fid: Fid,
+    /// Type and permission bits (`S_IFMT | 07777`).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project id.
+    pub projid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte blocks in use.
+    pub blocks: u64,
+    /// Hard links.
+    pub nlink: u32,
+    /// Device number of character and block devices, as Linux encodes it for user space (`makedev`).
+    pub rdev: u32,
+    /// Last access.
+    pub atime: Timespec,
+    /// Last change of content.
+    pub mtime: Timespec,
+    /// Last change of content or attributes.
+    pub ctime: Timespec,
+    /// Creation.
+    pub btime: Timespec,
+    /// Preferred I/O size, bytes.
+    pub blksize: u32,
+    /// Inode flags (`FS_*_FL`: immutable, append only, ...).
+    pub flags: u32,
+}
+
+/// A name resolved: the attributes of what it names and for how long the caller may remember them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// Attributes of the object.
+    pub attr: Attr,
+    /// How long attributes may be cached; zero unless covered by a lock whose loss is told through [`Invalidate`].
+    pub attr_ttl: Duration,
+    /// The same for the name.
+    pub entry_ttl: Duration,
+}
+
+/// Who asks. Supplementary groups are read from `/proc/<pid>/status` when first needed.
+#[derive(Debug, Clone, Default)]
+pub struct Cred {
+    /// File system user id.
+    pub uid: u32,
+    /// File system group id.
+    pub gid: u32,
+    /// Process (thread) id of the caller, 0 if unknown: then there are no supplementary groups but [`Cred::groups`].
+    pub pid: u32,
+    /// The caller's umask (only create, mkdir and mknod look at it).
+    pub umask: u32,
+    /// Supplementary groups when the caller knows them already; `None`: read from `/proc/<pid>/status` when needed.
+    pub groups: Option<std::sync::Arc<[u32]>>,
+}
+
+impl Cred {
+    /// The superuser without umask and groups.
+    pub fn root() -> Self {
+        Self { groups: Some(std::sync::Arc::from([])), ..Self::default() }
+    }
+
+    /// A user with one group and nothing else.
+    pub fn user(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, groups: Some(std::sync::Arc::from([])), ..Self::default() }
+    }
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The present (`UTIME_NOW`): needs write permission only.
+    Now,
+    /// A given time: needs ownership.
+    At(Timespec),
+}
+
+/// Attributes to change; `None` stays as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// Permission bits (`07777`).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes: truncates or extends.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+    /// Change time (FUSE sends it with writeback caching only).
+    pub ctime: Option<Timespec>,
+    /// Clear setuid, and setgid where group execute is set (FUSE `FATTR_KILL_SUIDGID`).
+    pub kill_suidgid: bool,
+    /// Inode flags (`FS_*_FL`, chattr).
+    pub flags: Option<u32>,
+    /// Project id.
+    pub projid: Option<u32>,
+}
+
+/// One entry of a directory listing. "." and ".." are included, first.
+#[derive(Debug, Clone)]
+pub struct DirEntry {
+    /// FID of what is named.
+    pub fid: Fid,
+    /// The name, without NUL.
+    pub name: Bytes,
+    /// `S_IFMT` bits of the type.
+    pub kind: u32,
+    /// The cookie that continues AFTER this entry (stable: telldir).
+    pub next: u64,
+    /// With `plus`: attributes, except for "." and "..", or when they could not be had.
+    pub entry: Option<Entry>,
+}
+
+/// Whole file system statistics (sum of the targets). Units as in `statvfs(3)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StatFs {
+    /// Bytes per block.
+    pub bsize: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub bfree: u64,
+    /// Free blocks for users.
+    pub bavail: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub ffree: u64,
+    /// Longest name, bytes.
+    pub namelen: u32,
+}
+
+/// Kind of a byte-range or whole-file lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockKind {
+    /// Shared.
+    Read,
+    /// Exclusive.
+    Write,
+    /// Free the range.
+    Unlock,
+}
+
+/// A byte-range lock (fcntl). `end` is inclusive, `u64::MAX` (or anything >= i64::MAX) means to the end of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileLock {
+    /// First byte.
+    pub start: u64,
+    /// Last byte, inclusive.
+    pub end: u64,
+    /// Shared, exclusive or unlock.
+    pub kind: LockKind,
+    /// Process id of the owner (of the holder, in the answer of `getlk`).
+    pub pid: u32,
+}
+
+/// What `lseek` looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekWhence {
+    /// Next hole at or after the offset (the end of the file counts as one).
+    Hole,
+    /// Next data at or after the offset; ENXIO when there is none.
+    Data,
+}
+
+/// How to mount.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// File system name, 1 to 8 characters.
+    pub fsname: String,
+    /// NIDs of the MGS, tried in turn.
+    pub mgs_nids: Vec<Nid>,
+    /// Directory of the file system to mount instead of its root, without leading slash.
+    pub subdir: Option<String>,
+    /// Ask for `user.*` xattrs (mount option user_xattr).
+    pub user_xattr: bool,
+    /// Keep attributes and names under LDLM locks (phase 2). Off: every answer is asked from the servers.
+    pub cache: bool,
+    /// Bound of what is cached, MiB.
+    pub cache_mb: u32,
+    /// flock and fcntl locks go to the servers (mount option flock). Off: ENOSYS, so the kernel keeps them local.
+    pub flock: bool,
+    /// How long to wait for the MGS and the targets before giving up.
+    pub connect_timeout: Duration,
+    /// Claim data checksums on the wire (ignored between nodes of one process).
+    pub checksums: bool,
+}
+
+impl MountOptions {
+    /// Defaults for `fsname` served by `mgs_nids`.
+    pub fn new(fsname: &str, mgs_nids: Vec<Nid>) -> Self {
+        Self {
+            fsname: fsname.to_owned(),
+            mgs_nids,
+            subdir: None,
+            user_xattr: true,
+            cache: true,
+            cache_mb: 256,
+            flock: true,
+            connect_timeout: Duration::from_secs(10),
+            checksums: true,
+        }
+    }
+}
+
+/// Why a mount failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The name is empty, longer than 8 characters, or not [A-Za-z0-9_-].
+    #[error("'{0}' is not a file system name (1 to 8 of A-Z a-z 0-9 _ -)")]
+    BadFsname(String),
+    /// No MGS answered.
+    #[error("no answer from the MGS at {nids}: {reason}; is it running, and is the port right?")]
+    MgsUnreachable {
+        /// NIDs tried, comma separated.
+        nids: String,
+        /// The last failure.
+        reason: String,
+    },
+    /// The MGS does not know the file system.
+    #[error("the MGS at {mgs} knows no file system '{fsname}'; check the name (`lctl dl` on the MGS lists them)")]
+    NoSuchFs {
+        /// The name asked for.
+        fsname: String,
+        /// The MGS that answered.
+        mgs: String,
+    },
+    /// The configuration log could not be read or understood.
+    #[error("configuration log {log}: {reason}")]
+    Config {
+        /// Name of the log.
+        log: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A metadata target could not be connected.
+    #[error("cannot connect to {target} at {nids}: {reason}")]
+    Target {
+        /// Target name, `fs-MDT0000`.
+        target: String,
+        /// NIDs tried.
+        nids: String,
+        /// The last failure.
+        reason: String,
+    },
+    /// The subdirectory does not exist or is no directory.
+    #[error("cannot mount subdirectory '{path}': {errno}")]
+    Subdir {
+        /// The path asked for.
+        path: String,
+        /// The server's answer.
+        errno: Errno,
+    },
+}
+
+/// Told what the caller's own caches (the kernel's, under a FUSE mount) must forget, because a lock was lost.
+/// Called inline from lock callbacks: must not block and must not call back into [`super::Llite`].
+pub trait Invalidate: Send + Sync {
+    /// Attributes of `fid` are no longer known; with `attr_only` false cached pages are not either.
+    fn inval_inode(&self, fid: Fid, attr_only: bool);
+    /// The name `name` in `parent` may now mean something else.
+    fn inval_entry(&self, parent: Fid, name: &[u8]);
+}
+
+/// Wall time of the node as a [`Timespec`].
+pub(crate) fn now(node: &Node) -> Timespec {
+    let (secs, nanos) = node.wall_time();
+    Timespec { secs, nanos }
+}
