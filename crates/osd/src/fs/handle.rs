@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -18,10 +18,6 @@ pub(super) struct Handle {
     pub(super) record: Mutex<Record>,
     /// Created by us and its directory not synced since.
     pub(super) dir_dirty: AtomicBool,
-    /// Where a sequential reader would read next, in bytes.
-    pub(super) next_read: AtomicU64,
-    /// Up to where read-ahead was asked for, in bytes.
-    pub(super) ahead_end: AtomicU64,
     used: AtomicBool,
 }
 
@@ -32,8 +28,6 @@ impl Handle {
             file,
             record: Mutex::new(record),
             dir_dirty: AtomicBool::new(created),
-            next_read: AtomicU64::new(0),
-            ahead_end: AtomicU64::new(0),
             used: AtomicBool::new(true),
         }
     }
@@ -95,11 +89,6 @@ impl HandleCache {
         remove()
     }
 
-    /// The handle of `id` if it is open.
-    pub(super) fn peek(&self, id: ObjectId) -> Option<Arc<Handle>> {
-        self.shard(id).lock().open.get(&id).cloned()
-    }
-
     /// Every open handle.
     pub(super) fn all(&self) -> Vec<Arc<Handle>> {
         self.shards.iter().flat_map(|s| s.lock().open.values().cloned().collect::<Vec<_>>()).collect()
@@ -158,7 +147,6 @@ mod tests {
         let cache = HandleCache::new(100);
         cache.find(id(1), || open(id(1))).unwrap();
         cache.remove(id(1), || ());
-        assert!(cache.peek(id(1)).is_none());
         assert!(cache.find(id(1), || Ok(None)).unwrap().is_none());
     }
 }

@@ -11,8 +11,10 @@
 
 mod attr;
 mod handle;
+mod journal;
 mod lock;
 mod objects;
+mod page_cache;
 mod pool;
 mod space;
 mod tables;
@@ -149,6 +151,7 @@ fn open_tables(
     // An MDT flushes and compacts at the same time; the others hardly write.
     let workers = if kind == TargetKind::Mdt { 2 } else { 1 };
     let kv = dir.join("kv");
+    journal::check(&kv).map_err(|why| bad_kv(dir, why))?;
     Tables::open(&kv, options.kv_cache_bytes, workers, space).map_err(|why| bad_kv(dir, why))
 }
 

@@ -3,8 +3,7 @@
 //! Consecutive objects share a directory (256 of them), so creating many touches few directories.
 //! A write costs one `pwritev` and one `futimens`; the attribute record is written when it changes.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::num::NonZeroU64;
+use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,12 +11,13 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use rustix::fs::{
-    Advice, AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
+    AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
 };
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::Errno;
 
 use super::attr::{RECORD_BYTES, Record, XATTR};
 use super::handle::{Handle, HandleCache};
+use super::page_cache;
 use super::pool::BufPool;
 use super::space::{Class, SpaceGate};
 use super::tables::Tables;
@@ -27,8 +27,6 @@ use crate::{
 
 /// Buffers in one `pwritev`.
 const IOV_MAX: usize = 1024;
-/// Bytes asked ahead of a sequential reader that met the disk.
-const READ_AHEAD_BYTES: u64 = 8 << 20;
 /// Attribute records where the file system has no extended attributes.
 const OBJ_ATTR: Table = Table("osd_object_attr");
 
@@ -203,24 +201,6 @@ impl FsObjects {
         Ok(done)
     }
 
-    /// Keeps the disk busy ahead of a reader that goes forward. `met_disk` starts it; an object
-    /// that lies in memory whole never pays for it.
-    fn read_ahead(&self, h: &Handle, off: u64, len: u64, met_disk: bool) {
-        let end = off + len;
-        let sequential = h.next_read.swap(end, Ordering::Relaxed) == off;
-        let ahead = h.ahead_end.load(Ordering::Relaxed);
-        let streaming = ahead > off && ahead <= end + READ_AHEAD_BYTES;
-        if !sequential || !(met_disk || streaming) || (streaming && ahead >= end + READ_AHEAD_BYTES / 2)
-        {
-            return;
-        }
-        let from = if streaming { ahead.max(end) } else { end };
-        let to = end + READ_AHEAD_BYTES;
-        h.ahead_end.store(to, Ordering::Relaxed);
-        // A hint: whether it works shows in the speed only.
-        let _ = rustix::fs::fadvise(&h.file, from, NonZeroU64::new(to - from), Advice::WillNeed);
-    }
-
     fn stat(&self, h: &Handle) -> Result<Stat, OsdError> {
         rustix::fs::fstat(&h.file).map_err(|e| failed("stat object", h.id, e))
     }
@@ -315,42 +295,18 @@ impl FsObjects {
 impl Objects for FsObjects {
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
         let Some(h) = self.find(id)? else { return Ok(Bytes::new()) };
-        let data = self.pool.fill(len, |buf| self.pread_all(&h, off, buf))?;
-        self.read_ahead(&h, off, data.len() as u64, false);
-        Ok(data)
+        self.pool.fill(len, |buf| self.pread_all(&h, off, buf))
     }
 
     fn try_read(&self, id: ObjectId, off: u64, len: usize) -> Result<Option<Bytes>, OsdError> {
         let Some(h) = self.find(id)? else { return Ok(Some(Bytes::new())) };
-        let mut short = None;
-        let data = self.pool.fill(len, |buf| {
-            let got = rustix::io::preadv2(
-                &h.file,
-                &mut [IoSliceMut::new(buf)],
-                off,
-                ReadWriteFlags::NOWAIT,
-            );
-            match got {
-                Ok(n) => {
-                    short = (n < len).then_some(n);
-                    Ok(n)
-                }
-                Err(Errno::AGAIN) => {
-                    short = Some(0);
-                    Ok(0)
-                }
-                // This file system cannot tell: read and maybe wait.
-                Err(Errno::OPNOTSUPP) => self.pread_all(&h, off, buf),
-                Err(e) => Err(failed("read object", id, e)),
-            }
-        })?;
-        let at_end = || Ok::<_, OsdError>(off + data.len() as u64 >= self.stat(&h)?.st_size as u64);
-        if short.is_none() || at_end()? {
-            self.read_ahead(&h, off, data.len() as u64, false);
-            return Ok(Some(data));
+        // Not RWF_NOWAIT: a read that may not wait asks for no read-ahead either, and sequential
+        // reading falls to a third of the disk's speed.
+        let end = (off + len as u64).min(self.stat(&h)?.st_size as u64);
+        if off < end && !page_cache::holds(h.file.as_fd(), off, end - off) {
+            return Ok(None);
         }
-        self.read_ahead(&h, off, len as u64, true);
-        Ok(None)
+        self.pool.fill(len, |buf| self.pread_all(&h, off, buf)).map(Some)
     }
 
     fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {

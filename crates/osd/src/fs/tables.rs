@@ -6,13 +6,15 @@
 //! must never meet a full disk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::RwLock;
 
+use super::journal;
 use super::space::{Class, SpaceGate};
 use crate::{Batch, Op, OsdError, Table};
 
@@ -29,6 +31,9 @@ pub(super) struct Tables {
     /// Few enough that a scan beats hashing.
     open: RwLock<Vec<(Table, Keyspace)>>,
     space: Arc<SpaceGate>,
+    dir: PathBuf,
+    /// A sync failed: what the kernel dropped then, no later sync would bring back.
+    sync_failed: AtomicBool,
 }
 
 impl Tables {
@@ -50,7 +55,13 @@ impl Tables {
         let db = catch_unwind(AssertUnwindSafe(open))
             .map_err(|_| "it is damaged in a way the store does not handle".to_owned())?
             .map_err(|e| describe(&e))?;
-        Ok(Tables { db, open: RwLock::default(), space })
+        Ok(Tables {
+            db,
+            open: RwLock::default(),
+            space,
+            dir: dir.to_owned(),
+            sync_failed: AtomicBool::new(false),
+        })
     }
 
     fn keyspace(&self, t: Table) -> Result<Keyspace, OsdError> {
@@ -102,6 +113,7 @@ impl Tables {
         if b.is_empty() {
             return Ok(());
         }
+        self.refuse_after_failure()?;
         let (class, bytes) = weigh(&b)?;
         self.space.admit(class, bytes)?;
         let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), b.len())
@@ -118,7 +130,18 @@ impl Tables {
     }
 
     pub(super) fn sync(&self) -> Result<(), OsdError> {
-        self.db.persist(PersistMode::SyncAll).map_err(from_fjall)
+        self.refuse_after_failure()?;
+        journal::sync(&self.dir).map_err(|e| {
+            self.sync_failed.store(true, Ordering::Relaxed);
+            OsdError::io("sync the key-value store", e)
+        })
+    }
+
+    fn refuse_after_failure(&self) -> Result<(), OsdError> {
+        match self.sync_failed.load(Ordering::Relaxed) {
+            true => Err(OsdError::Poisoned("a sync failed; restart the server".into())),
+            false => Ok(()),
+        }
     }
 
     /// Reads every record of every table, so that every checksum is verified; the number of

@@ -1,0 +1,164 @@
+//! Directories that must be refused, each with its own error, and what an operator is told.
+
+use std::fs;
+use std::path::Path;
+
+use bytes::Bytes;
+use coral_osd::{Batch, Kv, Label, ObjectId, Objects, OpenError, OsdFs, Table, TargetKind};
+
+const T: Table = Table("rows");
+
+fn label() -> Label {
+    Label {
+        kind: TargetKind::Mdt,
+        fsname: "coral".into(),
+        index: 0,
+        uuid: "test".into(),
+        mgs_nids: vec!["10.0.0.1@tcp".into()],
+    }
+}
+
+fn formatted() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    OsdFs::format(dir.path(), &label()).unwrap();
+    dir
+}
+
+fn open_error(dir: &Path) -> OpenError {
+    match OsdFs::open(dir) {
+        Ok(_) => panic!("opened"),
+        Err(e) => e,
+    }
+}
+
+#[test]
+fn the_label_comes_back() {
+    let dir = formatted();
+    assert_eq!(OsdFs::open(dir.path()).unwrap().1, label());
+    assert_eq!(OsdFs::label(dir.path()).unwrap(), label());
+}
+
+#[test]
+fn foreign_directories_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(open_error(dir.path()), OpenError::NotOurs { .. }));
+    assert!(matches!(open_error(Path::new("/nonexistent")), OpenError::NotOurs { .. }));
+    fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+    let e = open_error(dir.path());
+    assert!(matches!(e, OpenError::NotOurs { .. }), "{e}");
+    let e = OsdFs::format(dir.path(), &label()).unwrap_err();
+    assert!(matches!(e, OpenError::NotOurs { .. }), "{e}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was added");
+}
+
+#[test]
+fn a_target_is_not_formatted_twice() {
+    let dir = formatted();
+    let e = OsdFs::format(dir.path(), &label()).unwrap_err();
+    assert!(matches!(e, OpenError::AlreadyFormatted { .. }), "{e}");
+    assert!(e.to_string().contains("coral-MDT0000"), "{e}");
+}
+
+#[test]
+fn a_format_that_was_interrupted_can_be_repeated() {
+    let dir = formatted();
+    fs::remove_file(dir.path().join("CORAL")).unwrap();
+    OsdFs::format(dir.path(), &label()).unwrap();
+    OsdFs::open(dir.path()).unwrap();
+}
+
+#[test]
+fn two_openers_are_kept_apart_and_the_first_is_named() {
+    let dir = formatted();
+    let first = OsdFs::open(dir.path()).unwrap();
+    let OpenError::InUse { pid, .. } = open_error(dir.path()) else { panic!("wrong error") };
+    assert_eq!(pid, std::process::id());
+    drop(first);
+    OsdFs::open(dir.path()).unwrap();
+}
+
+fn filled() -> tempfile::TempDir {
+    let dir = formatted();
+    let (osd, _) = OsdFs::open(dir.path()).unwrap();
+    for n in 0..200u32 {
+        let mut b = Batch::new();
+        b.put(T, n.to_be_bytes().to_vec(), vec![n as u8; 100]);
+        b.put(Table("count"), "n", n.to_be_bytes().to_vec());
+        osd.commit(b).unwrap();
+    }
+    osd.sync().unwrap();
+    osd.write(ObjectId { seq: 0, oid: 1 }, 0, &[Bytes::from_static(b"x")]).unwrap();
+    dir
+}
+
+/// The journal with the rows in it, and how many of its bytes are written.
+fn journal(dir: &Path) -> (std::path::PathBuf, usize) {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir.join("kv")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "jnl") {
+            let used = fs::read(&path).unwrap().iter().rposition(|b| *b != 0).map_or(0, |n| n + 1);
+            found.push((used, path));
+        }
+    }
+    let (used, path) = found.into_iter().max().unwrap();
+    (path, used)
+}
+
+/// All 200 rows, or an error that says what is wrong: never fewer rows and silence.
+fn whole_or_refused(dir: &Path, what: &str) -> bool {
+    match OsdFs::open(dir) {
+        Ok((osd, _)) => match osd.range(T, b"", None, 1000) {
+            Ok(rows) => {
+                assert_eq!(rows.len(), 200, "{what}: rows were lost silently");
+                for (n, (k, v)) in rows.iter().enumerate() {
+                    assert_eq!(k[..], (n as u32).to_be_bytes(), "{what}");
+                    assert!(v.iter().all(|b| *b == n as u8), "{what}");
+                }
+                true
+            }
+            Err(e) => {
+                assert_eq!(e.errno(), libc::EIO, "{what}: {e}");
+                false
+            }
+        },
+        Err(e) => {
+            assert!(matches!(e, OpenError::BadKv { .. }), "{what}: {e}");
+            false
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_the_journal_is_reported() {
+    let dir = filled();
+    let (path, used) = journal(dir.path());
+    let good = fs::read(&path).unwrap();
+    let mut refused = 0;
+    // Every part of a record in the middle, and samples of all the rest.
+    let middle = used / 2;
+    for at in (middle..middle + 400).step_by(7).chain((0..used - 400).step_by(used / 40)) {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << (at % 8);
+        fs::write(&path, &bad).unwrap();
+        refused += !whole_or_refused(dir.path(), &format!("byte {at} of {used}")) as u32;
+        fs::write(&path, &good).unwrap();
+    }
+    assert!(refused > 20, "only {refused} refused");
+    assert!(whole_or_refused(dir.path(), "restored"));
+}
+
+#[test]
+fn a_journal_cut_short_in_the_last_batch_loses_that_batch_only() {
+    let dir = filled();
+    let (path, used) = journal(dir.path());
+    let good = fs::read(&path).unwrap();
+    for cut in [1, 5, 40, 100] {
+        fs::write(&path, &good[..used - cut]).unwrap();
+        let (osd, _) = OsdFs::open(dir.path()).unwrap();
+        let rows = osd.range(T, b"", None, 1000).unwrap();
+        let count = osd.get(Table("count"), b"n").unwrap().unwrap();
+        assert_eq!(rows.len(), 199, "cut {cut}");
+        assert_eq!(count[..], 198u32.to_be_bytes(), "both tables of the batch");
+    }
+}
