@@ -7,11 +7,14 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("Coral writes its structures as they lie in memory: little endian hosts only");
 
+pub mod acl;
 pub mod connect;
 pub mod errno;
 pub mod fid;
 pub mod fld;
+pub mod layout;
 pub mod ldlm;
+pub mod lnet;
 pub mod mds;
 pub mod mgs;
 pub mod nid;
