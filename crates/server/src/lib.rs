@@ -1,1 +1,2 @@
 //! Lustre servers: MGS, MDT and OST targets, their exports, transactions and recovery.
+pub mod mdt;

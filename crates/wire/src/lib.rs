@@ -9,6 +9,7 @@ compile_error!("Coral writes its structures as they lie in memory: little endian
 
 pub mod acl;
 pub mod connect;
+pub mod coral;
 pub mod errno;
 pub mod fid;
 pub mod fld;

@@ -1,0 +1,58 @@
+//! What two Coral ends agree on by [`ConnectFlags2::CORAL`](crate::connect::ConnectFlags2::CORAL),
+//! a bit Lustre has not assigned. Without it in the connect reply nothing here is on the wire.
+//!
+//! On a connection to an MDT the bit means:
+//! * **times with nanoseconds**: every time field of `MdtBody` (mtime, atime, ctime, btime) and of
+//!   the reint records (time, mtime, atime, ctime) holds [`pack_time`] instead of seconds. On a
+//!   connection to an OST the same holds for mtime, atime and ctime of an obdo.
+//! * **own locks stay**: a reint or open of this client does not revoke the locks of this very
+//!   client on parents and children (LAYOUT bits excepted). In exchange the reply says how the
+//!   parents look now, so that the client's cache under those locks can follow: an `MdtBody` in the
+//!   reply buffer CAPA1 for the parent (rename: of the source) and CAPA2 (rename: of the target
+//!   directory, if another). A link reply has these buffers behind its body too. An unlink or
+//!   rename says how the object that lost a name looks now in its main body (fid1 zero: nothing).
+//! * **versions**: `MdtBody::version` counts the changes of the object; of two bodies of one object
+//!   the one with the greater version is the newer.
+//! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
+//! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
+//!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
+
+/// The rename fails with EEXIST when the target exists.
+pub const RENAME_NOREPLACE: u32 = 1;
+/// The rename swaps source and target.
+pub const RENAME_EXCHANGE: u32 = 2;
+
+/// Bits of [`pack_time`] that hold nanoseconds.
+const NSEC_BITS: u32 = 30;
+
+/// Seconds since 1970 (within ±2^33, that is 272 years) and nanoseconds (0..1e9) in one word.
+pub const fn pack_time(secs: i64, nsecs: u32) -> i64 {
+    let limit = (1i64 << (63 - NSEC_BITS)) - 1;
+    let secs = if secs > limit {
+        limit
+    } else if secs < -limit {
+        -limit
+    } else {
+        secs
+    };
+    (secs << NSEC_BITS) | nsecs as i64
+}
+
+/// Seconds and nanoseconds of a packed time; nanoseconds beyond 999,999,999 are cut to that.
+pub const fn unpack_time(packed: i64) -> (i64, u32) {
+    let nsecs = (packed & ((1 << NSEC_BITS) - 1)) as u32;
+    (packed >> NSEC_BITS, if nsecs > 999_999_999 { 999_999_999 } else { nsecs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_survive_packing() {
+        for (s, n) in [(0, 0), (1, 999_999_999), (-1, 5), (1 << 32, 7), (-(1 << 32), 0)] {
+            assert_eq!(unpack_time(pack_time(s, n)), (s, n));
+        }
+        assert!(pack_time(i64::MAX, 0) > 0);
+    }
+}
