@@ -1,2 +1,15 @@
 //! Lustre servers: MGS, MDT and OST targets, their exports, transactions and recovery.
+//!
+//! - [`dispatch`]: [`ServerNode`], the services of one node; routes each request to its target.
+//! - [`target`]: what all targets share: exports, transactions with reply data, last_committed, recovery, evictions.
+//! - [`mgs`], [`mdt`], [`ost`]: the targets themselves, as [`TargetOps`].
+#![warn(missing_docs)]
+
+pub mod dispatch;
 pub mod mdt;
+pub mod mgs;
+pub mod ost;
+pub mod target;
+
+pub use dispatch::ServerNode;
+pub use target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest, TargetStats};

@@ -1,0 +1,1 @@
+//! MGS target (its owner fills this in).

@@ -1,0 +1,1 @@
+//! OST target (its owner fills this in).
