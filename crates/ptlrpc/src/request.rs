@@ -1,0 +1,261 @@
+//! What a caller hands to an import and what comes back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_lnet::{Nid, Payload};
+use coral_wire::Wire;
+use coral_wire::ptlrpc::{Message, PtlrpcBody, portal};
+
+/// Whether a request is kept after its reply, for replay when the server restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Replay {
+    /// Not kept.
+    #[default]
+    No,
+    /// Kept until the server's `last_committed` reaches its transno.
+    UntilCommitted,
+    /// An open: kept until [`crate::Import::forget_open`], and then until the close is committed.
+    Open,
+}
+
+/// Bulk data of a request, one memory descriptor per at most 1 MiB.
+#[derive(Clone, Debug)]
+pub enum Bulk {
+    /// The server fetches these (a write).
+    Source {
+        /// Bulk portal.
+        portal: u32,
+        /// One payload per descriptor, each at most [`coral_lnet::LNET_MTU`] bytes; all but the last whole 4 KiB pages.
+        data: Vec<Payload>,
+    },
+    /// The server sends up to so many bytes (a read).
+    Sink {
+        /// Bulk portal.
+        portal: u32,
+        /// Capacity in bytes of each descriptor.
+        lens: Vec<u32>,
+    },
+}
+
+impl Bulk {
+    /// Number of memory descriptors.
+    pub fn md_count(&self) -> usize {
+        match self {
+            Bulk::Source { data, .. } => data.len(),
+            Bulk::Sink { lens, .. } => lens.len(),
+        }
+    }
+}
+
+/// A request as its caller knows it: everything but what the import fills in.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Request portal.
+    pub portal: u32,
+    /// Reply portal.
+    pub reply_portal: u32,
+    /// Opcode.
+    pub opc: u32,
+    /// `pb_version`; [`Request::new`] fills in what the opcode demands.
+    pub version: u32,
+    /// The buffers after the body.
+    pub bufs: Vec<Bytes>,
+    /// Bulk data.
+    pub bulk: Option<Bulk>,
+    /// Takes a modify slot and its tag.
+    pub modifies: bool,
+    /// Kept for replay.
+    pub replay: Replay,
+    /// Caller's uid, informative.
+    pub uid: u32,
+    /// Caller's gid, informative.
+    pub gid: u32,
+    /// Job id, NUL filled.
+    pub jobid: [u8; 32],
+    /// Fails when the connection is lost, instead of being sent again.
+    pub no_resend: bool,
+    /// Longest time the call may take in all.
+    pub limit: Option<Duration>,
+    /// Neither waits for the in-flight limit nor for other requests (lock cancels: something may wait for them).
+    pub urgent: bool,
+    /// `lm_repsize`: 0 but for opens that want data in the reply.
+    pub repsize: u32,
+}
+
+impl Request {
+    /// A request to `portal` with no buffers yet. The reply portal is the one Lustre uses for that portal.
+    pub fn new(portal: u32, opc: u32) -> Request {
+        Request {
+            portal,
+            reply_portal: portal::reply_of(portal).unwrap_or(portal::CONNMGR_REPLY),
+            opc,
+            version: coral_wire::ptlrpc::version_of(opc),
+            bufs: Vec::new(),
+            bulk: None,
+            modifies: false,
+            replay: Replay::No,
+            uid: 0,
+            gid: 0,
+            jobid: [0; 32],
+            no_resend: false,
+            limit: None,
+            urgent: false,
+            repsize: 0,
+        }
+    }
+
+    /// Appends a fixed structure as a buffer.
+    pub fn push<T: Wire>(self, v: &T) -> Request {
+        self.push_bytes(v.to_bytes())
+    }
+
+    /// Appends a buffer.
+    pub fn push_bytes(mut self, b: impl Into<Bytes>) -> Request {
+        self.bufs.push(b.into());
+        self
+    }
+
+    /// Appends a string buffer with its closing NUL.
+    pub fn push_str_nul(self, s: &[u8]) -> Request {
+        let mut v = Vec::with_capacity(s.len() + 1);
+        v.extend_from_slice(s);
+        v.push(0);
+        self.push_bytes(v)
+    }
+
+    /// Appends an empty buffer.
+    pub fn push_empty(self) -> Request {
+        self.push_bytes(Bytes::new())
+    }
+
+    /// Sets the bulk data.
+    pub fn bulk(mut self, b: Bulk) -> Request {
+        self.bulk = Some(b);
+        self
+    }
+
+    /// Takes a modify slot.
+    pub fn modifying(mut self) -> Request {
+        self.modifies = true;
+        self
+    }
+
+    /// Modifies and is kept until committed.
+    pub fn replayable(mut self) -> Request {
+        self.modifies = true;
+        self.replay = Replay::UntilCommitted;
+        self
+    }
+
+    /// Modifies and is kept as an open.
+    pub fn replayable_open(mut self) -> Request {
+        self.modifies = true;
+        self.replay = Replay::Open;
+        self
+    }
+
+    /// Sets the caller's ids.
+    pub fn ids(mut self, uid: u32, gid: u32) -> Request {
+        self.uid = uid;
+        self.gid = gid;
+        self
+    }
+
+    /// Fails when the connection is lost.
+    pub fn no_resend(mut self) -> Request {
+        self.no_resend = true;
+        self
+    }
+
+    /// Longest time in all.
+    pub fn limit(mut self, d: Duration) -> Request {
+        self.limit = Some(d);
+        self
+    }
+
+    /// Waits for no other request.
+    pub fn urgent(mut self) -> Request {
+        self.urgent = true;
+        self
+    }
+}
+
+/// A reply to a request; negative `status` is the server's errno.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The whole message; buffer 0 is the body.
+    pub msg: Message,
+    /// Its body.
+    pub body: PtlrpcBody,
+    /// `pb_status`: 0, a negative errno, or a positive LDLM status.
+    pub status: i32,
+    /// What arrived in each descriptor of a [`Bulk::Sink`], in order.
+    pub bulk: Vec<Payload>,
+    /// xid of the request.
+    pub xid: u64,
+    /// Transaction number, 0 for none.
+    pub transno: u64,
+    /// Server's service time in seconds.
+    pub service_time_s: u32,
+}
+
+/// Why a call brought no reply.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+pub enum RpcError {
+    /// The server has evicted us: what was cached or locked through this import is void.
+    #[error("evicted by {0}")]
+    Evicted(String),
+    /// The import is closed, was never connected, or the request must not be sent again.
+    #[error("cannot reach {0}")]
+    Unreachable(String),
+    /// The caller gave up.
+    #[error("interrupted")]
+    Interrupted,
+    /// The request's own time limit is over.
+    #[error("timed out")]
+    Timeout,
+    /// The server answered with something that is not PTLRPC.
+    #[error("protocol error: {0}")]
+    Proto(String),
+}
+
+/// Why a target could not be connected.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+pub enum ConnectError {
+    /// None of the NIDs answered.
+    #[error("{target} does not answer at {} within {waited_s} s: {last}", nids.iter().map(|n| n.to_string()).collect::<Vec<_>>().join(", "))]
+    NoAnswer {
+        /// Target uuid.
+        target: String,
+        /// The NIDs tried.
+        nids: Vec<Nid>,
+        /// Seconds waited.
+        waited_s: u64,
+        /// What the last attempt said.
+        last: String,
+    },
+    /// The server refused.
+    #[error("{target} at {nid} refuses the connection: {}", coral_wire::Errno::from_status(*status).map(|e| e.to_string()).unwrap_or_default())]
+    Refused {
+        /// Target uuid.
+        target: String,
+        /// Who refused.
+        nid: Nid,
+        /// Negative errno.
+        status: i32,
+    },
+    /// The server's answer breaks the protocol.
+    #[error("{target} at {nid}: {what}")]
+    Proto {
+        /// Target uuid.
+        target: String,
+        /// Who answered.
+        nid: Nid,
+        /// What is wrong.
+        what: String,
+    },
+    /// The import was closed meanwhile.
+    #[error("the import is closed")]
+    Closed,
+}
