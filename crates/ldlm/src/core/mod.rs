@@ -1,0 +1,607 @@
+//! The lock table of one server namespace, as a plain state machine: no I/O, no clock, no mutex.
+//!
+//! A resource has granted locks and a queue of waiting ones. A lock is granted when it conflicts with no granted lock and
+//! with no lock that waits before it; flocks look at granted locks only (as in Lustre and POSIX). Whoever is in the way
+//! of a waiting lock gets one blocking callback; a waiting lock that is itself in the way learns it with its grant
+//! (`AST_SENT`). What must be sent comes out as [`Action`]s, in order.
+//!
+//! Lustre: `lustre/ldlm/ldlm_lock.c` (`ldlm_lock_enqueue`, `ldlm_reprocess_all`), `ldlm_extent.c`, `ldlm_inodebits.c`,
+//! `ldlm_flock.c`, `ldlm_plain.c`. Different here: waiting locks are tried past the first one that stays blocked (up to
+//! [`MAX_BLOCKED_TRIED`]), and flock deadlocks are searched over all blockers, not the first.
+
+pub mod extent;
+pub mod flock;
+mod ibits;
+mod lock;
+mod posix;
+mod table;
+
+pub use lock::{Action, LockInfo};
+pub use table::{FoldHasher, FoldMap, MAX_LOCKS};
+
+pub(crate) use lock::overlap;
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
+use lock::{Lock, conflicts};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use table::Table;
+
+use crate::ExportId;
+
+/// Waiting locks that stay blocked before a pass over a queue ends (Lustre: the first ends it). Flocks are all tried.
+pub const MAX_BLOCKED_TRIED: usize = 32;
+
+/// What comes out of an operation.
+pub type Actions = SmallVec<[Action; 2]>;
+type Found = SmallVec<[u32; 8]>;
+
+/// A lock asked for.
+#[derive(Debug, Clone)]
+pub struct Want {
+    /// Resource.
+    pub res: ResId,
+    /// Lock type; all locks of a resource have the same.
+    pub ty: LdlmType,
+    /// Mode.
+    pub mode: LdlmMode,
+    /// What is to be covered.
+    pub policy: Policy,
+    /// `BLOCK_NOWAIT`, `TEST_LOCK`, `NO_EXPANSION`, `CANCEL_ON_BLOCK`, `AST_DISCARD_DATA`, `SPECULATIVE` count.
+    pub flags: LdlmFlags,
+    /// Owner; `None`: a server-side lock.
+    pub export: Option<ExportId>,
+    /// The client's cookie.
+    pub remote: u64,
+    /// Locks of this export are no obstacle.
+    pub ignore: Option<ExportId>,
+}
+
+/// How an enqueue went.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Granted; the cookie names it.
+    Granted(u64),
+    /// Queued; a [`Action::Completion`] or [`Action::LocalGranted`] will follow.
+    Waiting(u64),
+    /// Flock: done, and no lock of this name remains (an unlock, or merged into an older lock of the owner).
+    Absorbed,
+    /// F_GETLK: the first lock in the way, if any.
+    Tested(Option<LockInfo>),
+}
+
+/// Why an enqueue was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// It conflicts and may not wait.
+    WouldBlock,
+    /// Flock: waiting would never end.
+    Deadlock,
+    /// None of the bits is free, or none was asked for.
+    Aborted,
+    /// [`MAX_LOCKS`] reached.
+    TooMany,
+    /// The resource has locks of another type, or policy and type do not fit.
+    WrongType,
+}
+
+#[derive(Debug, Default)]
+struct Resource {
+    ty: LdlmType,
+    granted: SmallVec<[u32; 4]>,
+    waiting: VecDeque<u32>,
+    /// Granted locks by mode (index: bit number), and the modes present as a mask: most scans need not look further.
+    by_mode: [u32; 9],
+    modes: u32,
+}
+
+impl Resource {
+    fn add_granted(&mut self, idx: u32, mode: LdlmMode) {
+        self.granted.push(idx);
+        self.by_mode[mode.0.trailing_zeros() as usize] += 1;
+        self.modes |= mode.0;
+    }
+
+    fn drop_granted(&mut self, idx: u32, mode: LdlmMode) {
+        let pos = self.granted.iter().position(|i| *i == idx).expect("granted lock is in its resource");
+        self.granted.swap_remove(pos);
+        let n = &mut self.by_mode[mode.0.trailing_zeros() as usize];
+        *n -= 1;
+        if *n == 0 {
+            self.modes &= !mode.0;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.granted.is_empty() && self.waiting.is_empty()
+    }
+}
+
+/// The lock table of one target.
+#[derive(Debug)]
+pub struct Namespace {
+    table: Table,
+    resources: FoldMap<ResId, Resource>,
+    flock_waiters: posix::Waiters,
+    replaying: bool,
+}
+
+impl Namespace {
+    /// An empty table. `base` makes cookies differ from those of earlier lives: any random number.
+    pub fn new(base: u64) -> Namespace {
+        Namespace { table: Table::new(base), resources: FoldMap::default(), flock_waiters: Default::default(), replaying: false }
+    }
+
+    /// Number of locks, granted and waiting.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// True without locks.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of resources.
+    pub fn resource_count(&self) -> usize {
+        self.resources.len()
+    }
+
+    /// Copy of a lock.
+    pub fn info(&self, cookie: u64) -> Option<LockInfo> {
+        self.table.find(cookie).map(|i| self.table.lock(i).info())
+    }
+
+    /// Copies of all locks.
+    pub fn locks(&self) -> impl Iterator<Item = LockInfo> {
+        self.table.iter().map(Lock::info)
+    }
+
+    /// Copies of the granted locks of a resource.
+    pub fn granted(&self, res: &ResId) -> impl Iterator<Item = LockInfo> {
+        self.resources.get(res).into_iter().flat_map(|r| r.granted.iter().map(|i| self.table.lock(*i).info()))
+    }
+
+    /// The lock an export has under its own cookie. Linear in the export's locks: for resends only.
+    pub fn find_remote(&self, exp: ExportId, remote: u64) -> Option<LockInfo> {
+        self.table.of_export(exp).iter().map(|i| self.table.lock(*i)).find(|l| l.remote == remote).map(Lock::info)
+    }
+
+    /// True when a blocking callback was sent for the lock, or will go with its grant.
+    pub fn ast_sent(&self, cookie: u64) -> bool {
+        self.table.find(cookie).is_some_and(|i| self.table.lock(i).ast_sent)
+    }
+
+    /// Asks for a lock. With `reply_pending` a later grant makes no completion callback until [`Self::reply_done`].
+    pub fn enqueue(&mut self, want: Want, reply_pending: bool, out: &mut Actions) -> Result<Outcome, Refused> {
+        self.check_type(&want)?;
+        if want.ty == LdlmType::FLOCK {
+            return self.enqueue_flock(want, reply_pending, out);
+        }
+        let nowait = want.flags.intersects(LdlmFlags::BLOCK_NOWAIT | LdlmFlags::SPECULATIVE);
+        let idx = self.insert(want, reply_pending)?;
+        let mut removed = false;
+        let outcome = loop {
+            let mut found = Found::new();
+            self.trim_try_bits(idx);
+            if !ibits::wants_something(self.table.lock(idx)) {
+                self.discard(idx);
+                break Err(Refused::Aborted);
+            }
+            if !self.blocked(idx, &mut found) {
+                self.grant(idx);
+                break Ok(Outcome::Granted(self.table.lock(idx).cookie));
+            }
+            if nowait {
+                self.discard(idx);
+                break Err(Refused::WouldBlock);
+            }
+            if self.ask(&found, idx, out) {
+                removed = true;
+                continue;
+            }
+            self.queue(idx);
+            break Ok(Outcome::Waiting(self.table.lock(idx).cookie));
+        };
+        if removed {
+            let res = match &outcome {
+                Ok(Outcome::Granted(c) | Outcome::Waiting(c)) => self.table.find(*c).map(|i| self.table.lock(i).res),
+                _ => None,
+            };
+            if let Some(res) = res {
+                self.reprocess(res, out);
+            }
+        }
+        outcome
+    }
+
+    fn check_type(&self, want: &Want) -> Result<(), Refused> {
+        let fits = matches!(
+            (want.ty, &want.policy),
+            (LdlmType::PLAIN, Policy::Plain)
+                | (LdlmType::EXTENT, Policy::Extent { .. })
+                | (LdlmType::IBITS, Policy::Ibits { .. })
+                | (LdlmType::FLOCK, Policy::Flock { .. })
+        );
+        let one_mode = want.mode.0.is_power_of_two() && want.mode.0 <= LdlmMode::TXN.0;
+        let ordered = match want.policy {
+            Policy::Extent { start, end, .. } | Policy::Flock { start, end, .. } => start <= end,
+            _ => true,
+        };
+        let same = self.resources.get(&want.res).is_none_or(|r| r.ty == want.ty);
+        if fits && one_mode && ordered && same { Ok(()) } else { Err(Refused::WrongType) }
+    }
+
+    /// A grant that needs no callbacks and changes nothing when it is not possible.
+    pub fn try_enqueue(&mut self, mut want: Want) -> Result<u64, Refused> {
+        want.flags |= LdlmFlags::BLOCK_NOWAIT;
+        let mut out = Actions::new();
+        match self.enqueue(want, false, &mut out)? {
+            Outcome::Granted(cookie) => Ok(cookie),
+            other => unreachable!("a lock that may not wait is granted or refused, not {other:?}"),
+        }
+    }
+
+    /// The enqueue's reply is written now: returns whether it says "granted"; from here a grant makes a completion callback.
+    pub fn reply_done(&mut self, cookie: u64) -> Option<LockInfo> {
+        let idx = self.table.find(cookie)?;
+        let lock = self.table.lock_mut(idx);
+        lock.reply_pending = false;
+        Some(lock.info())
+    }
+
+    fn insert(&mut self, want: Want, reply_pending: bool) -> Result<u32, Refused> {
+        let req = match want.policy {
+            Policy::Extent { start, end, .. } => (start, end),
+            _ => (0, u64::MAX),
+        };
+        let (res, ty) = (want.res, want.ty);
+        let lock = Lock {
+            cookie: 0,
+            remote: want.remote,
+            export: want.export,
+            ignore: want.ignore,
+            res,
+            ty,
+            mode: want.mode,
+            granted: false,
+            policy: want.policy,
+            req,
+            flags: want.flags & (LdlmFlags::CANCEL_ON_BLOCK | LdlmFlags::NO_EXPANSION | LdlmFlags::AST_DISCARD_DATA),
+            ast_sent: false,
+            reply_pending,
+            exp_pos: 0,
+        };
+        let idx = self.table.insert(lock).ok_or(Refused::TooMany)?;
+        self.resources.entry(res).or_insert_with(|| Resource { ty, ..Resource::default() });
+        Ok(idx)
+    }
+
+    /// Forgets a lock that is on no queue.
+    fn discard(&mut self, idx: u32) {
+        let lock = self.table.remove(idx);
+        self.drop_resource_if_empty(lock.res);
+    }
+
+    fn drop_resource_if_empty(&mut self, res: ResId) {
+        if self.resources.get(&res).is_some_and(Resource::is_empty) {
+            self.resources.remove(&res);
+        }
+    }
+
+    /// True when the lock must wait; `found` receives who is in the way.
+    fn blocked(&self, idx: u32, found: &mut Found) -> bool {
+        let want = self.table.lock(idx);
+        let r = &self.resources[&want.res];
+        let table = &self.table;
+        if r.modes & !want.mode.compat_mask() != 0 || want.mode == LdlmMode::GROUP {
+            found.extend(r.granted.iter().copied().filter(|i| conflicts(table.lock(*i), want)));
+        }
+        let group = want.mode == LdlmMode::GROUP;
+        if want.ty != LdlmType::FLOCK && !(group && self.joins_group(r, want)) {
+            let before = r.waiting.iter().copied().take_while(|i| *i != idx);
+            // A group lock goes before all others that wait.
+            let before = before.filter(|i| !group || table.lock(*i).mode == LdlmMode::GROUP);
+            found.extend(before.filter(|i| conflicts(table.lock(*i), want)));
+        }
+        !found.is_empty()
+    }
+
+    /// True when a granted group lock of the same gid is there already.
+    fn joins_group(&self, r: &Resource, want: &Lock) -> bool {
+        r.modes & LdlmMode::GROUP.0 != 0
+            && r.granted.iter().map(|i| self.table.lock(*i)).any(|l| l.mode == LdlmMode::GROUP && !conflicts(l, want))
+    }
+
+    /// Puts a blocked lock into the queue.
+    fn queue(&mut self, idx: u32) {
+        let lock = self.table.lock(idx);
+        let (res, group) = (lock.res, lock.mode == LdlmMode::GROUP);
+        let r = self.resources.get_mut(&res).expect("lock has a resource");
+        let pos = if group { r.waiting.iter().position(|i| self.table.lock(*i).mode != LdlmMode::GROUP) } else { None };
+        match pos {
+            Some(p) => r.waiting.insert(p, idx),
+            None => r.waiting.push_back(idx),
+        }
+    }
+
+    /// Makes the lock granted, with all it can get.
+    fn grant(&mut self, idx: u32) {
+        let policy = match self.table.lock(idx).ty {
+            LdlmType::EXTENT => self.grown(idx),
+            LdlmType::IBITS => ibits::with_try_bits(self.table.lock(idx).policy),
+            _ => self.table.lock(idx).policy,
+        };
+        let lock = self.table.lock_mut(idx);
+        lock.granted = true;
+        lock.policy = policy;
+        let (res, mode) = (lock.res, lock.mode);
+        self.resources.get_mut(&res).expect("lock has a resource").add_granted(idx, mode);
+    }
+
+    fn grown(&self, idx: u32) -> Policy {
+        let lock = self.table.lock(idx);
+        let Policy::Extent { start, end, gid } = lock.policy else { return lock.policy };
+        if lock.export.is_none() || (start, end) == (0, extent::EOF) {
+            return lock.policy;
+        }
+        let (start, end) = if lock.flags.contains(LdlmFlags::NO_EXPANSION) {
+            extent::aligned(lock.mode, (start, end))
+        } else {
+            let r = &self.resources[&lock.res];
+            let other = |i: &u32| {
+                let l = self.table.lock(*i);
+                let (start, end) = l.range();
+                extent::Other { mode: l.mode, start, end, req: l.req, export: l.export }
+            };
+            extent::grow(lock.mode, (start, end), lock.export, r.granted.iter().map(other), r.waiting.iter().filter(|i| **i != idx).map(other))
+        };
+        Policy::Extent { start, end, gid }
+    }
+
+    /// Leaves out the optional bits that others hold or wait for.
+    fn trim_try_bits(&mut self, idx: u32) {
+        if ibits::try_bits(self.table.lock(idx)) == 0 {
+            return;
+        }
+        let want = self.table.lock(idx);
+        let r = &self.resources[&want.res];
+        let others = r.granted.iter().chain(&r.waiting).filter(|i| **i != idx).map(|i| self.table.lock(*i));
+        let policy = ibits::trimmed(want, others);
+        self.table.lock_mut(idx).policy = policy;
+    }
+
+    /// Asks the locks in `found` to make way for `idx`. True when one of them is gone already (`CANCEL_ON_BLOCK`).
+    fn ask(&mut self, found: &Found, idx: u32, out: &mut Actions) -> bool {
+        let by = self.table.lock(idx).info().desc();
+        let discard = self.table.lock(idx).flags.contains(LdlmFlags::AST_DISCARD_DATA);
+        let mut removed = false;
+        for i in found.iter().copied() {
+            let lock = self.table.lock_mut(i);
+            if lock.ast_sent || lock.ty == LdlmType::FLOCK || lock.mode == LdlmMode::GROUP {
+                continue;
+            }
+            lock.ast_sent = true;
+            if discard {
+                lock.flags |= LdlmFlags::DISCARD_DATA;
+            }
+            if !lock.granted || lock.export.is_none() {
+                continue;
+            }
+            let instant = lock.flags.contains(LdlmFlags::CANCEL_ON_BLOCK);
+            out.push(Action::Blocking { lock: lock.info(), by, instant });
+            if instant {
+                self.unlink(i);
+                removed = true;
+            }
+        }
+        removed
+    }
+
+    /// Takes a lock off its queue and out of the table, without serving anybody. The resource stays.
+    fn unlink(&mut self, idx: u32) -> Lock {
+        let lock = self.table.remove(idx);
+        let r = self.resources.get_mut(&lock.res).expect("lock has a resource");
+        if lock.granted {
+            r.drop_granted(idx, lock.mode);
+        } else {
+            r.waiting.retain(|i| *i != idx);
+            if let (LdlmType::FLOCK, Some(owner)) = (lock.ty, lock.flock_owner()) {
+                self.flock_waiters.remove(owner, idx);
+            }
+        }
+        lock
+    }
+
+    /// Grants what can be granted on `res`, asks who is in the way of the rest, forgets the resource when it is empty.
+    fn reprocess(&mut self, res: ResId, out: &mut Actions) {
+        let (mut i, mut blocked) = (0, 0);
+        while let Some(r) = self.resources.get(&res) {
+            let Some(idx) = r.waiting.get(i).copied().filter(|_| !self.replaying) else { break };
+            let flock = r.ty == LdlmType::FLOCK;
+            let mut found = Found::new();
+            if self.blocked(idx, &mut found) {
+                if flock && self.flock_deadlocks(idx) {
+                    self.refuse_deadlock(idx, out);
+                    continue;
+                }
+                if self.ask(&found, idx, out) {
+                    i = 0;
+                    continue;
+                }
+                (i, blocked) = (i + 1, blocked + 1);
+                if blocked >= MAX_BLOCKED_TRIED && !flock {
+                    break;
+                }
+                continue;
+            }
+            self.dequeue(res, i);
+            if self.grant_waiting(idx, out) {
+                i = 0;
+            }
+        }
+        self.drop_resource_if_empty(res);
+    }
+
+    fn dequeue(&mut self, res: ResId, pos: usize) {
+        self.resources.get_mut(&res).expect("resource is there").waiting.remove(pos);
+    }
+
+    /// Grants a lock that waited and announces it. True when the queue must be looked at from its head again.
+    fn grant_waiting(&mut self, idx: u32, out: &mut Actions) -> bool {
+        if self.table.lock(idx).ty == LdlmType::FLOCK {
+            return self.grant_waiting_flock(idx, out);
+        }
+        self.trim_try_bits(idx);
+        self.grant(idx);
+        self.announce(idx, out);
+        false
+    }
+
+    /// Tells the owner that its lock is granted, unless the enqueue's own reply will.
+    fn announce(&mut self, idx: u32, out: &mut Actions) {
+        let lock = self.table.lock(idx);
+        match lock.export {
+            None => out.push(Action::LocalGranted { cookie: lock.cookie }),
+            Some(_) if lock.reply_pending => {}
+            Some(_) => {
+                let mut flags = lock.flags & LdlmFlags::DISCARD_DATA;
+                if lock.ast_sent {
+                    flags |= LdlmFlags::AST_SENT;
+                }
+                let (info, gone) = (lock.info(), lock.ast_sent && lock.flags.contains(LdlmFlags::CANCEL_ON_BLOCK));
+                out.push(Action::Completion { lock: info, flags });
+                if gone {
+                    self.unlink(idx);
+                }
+            }
+        }
+    }
+
+    /// Cancels a lock, granted or waiting, and serves who waited for it. `exp`: only when it is that export's. False:
+    /// there is no such lock.
+    pub fn cancel(&mut self, cookie: u64, exp: Option<ExportId>, out: &mut Actions) -> bool {
+        match self.table.find(cookie) {
+            Some(idx) if exp.is_none() || self.table.lock(idx).export == exp => {
+                let res = self.unlink(idx).res;
+                self.reprocess(res, out);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Drops all locks of an export; returns how many.
+    pub fn export_gone(&mut self, exp: ExportId, out: &mut Actions) -> usize {
+        let all = self.table.of_export(exp).to_vec();
+        let mut touched: Vec<ResId> = Vec::new();
+        for idx in &all {
+            touched.push(self.unlink(*idx).res);
+        }
+        touched.dedup();
+        for res in touched {
+            self.reprocess(res, out);
+        }
+        all.len()
+    }
+
+    /// Turns a granted server-side lock into one of a client (Lustre: `mdt_intent_lock_replace`). Whoever waits for it
+    /// now waits for the client. `None`: no such lock, or it would conflict with what the export holds already.
+    pub fn hand_over(&mut self, cookie: u64, exp: ExportId, remote: u64, out: &mut Actions) -> Option<LockInfo> {
+        let idx = self.table.find(cookie)?;
+        let lock = self.table.lock_mut(idx);
+        if !lock.granted || lock.export.is_some() {
+            return None;
+        }
+        let ignored = lock.ignore.take();
+        if ignored.is_some() && self.meets_granted(idx) {
+            self.table.lock_mut(idx).ignore = ignored;
+            return None;
+        }
+        self.table.set_export(idx, exp, remote);
+        let lock = self.table.lock_mut(idx);
+        let (info, wanted, res) = (lock.info(), lock.ast_sent, lock.res);
+        lock.ast_sent = false;
+        if wanted {
+            self.reprocess(res, out);
+        }
+        Some(info)
+    }
+
+    fn meets_granted(&self, idx: u32) -> bool {
+        let want = self.table.lock(idx);
+        self.resources[&want.res].granted.iter().any(|i| *i != idx && conflicts(self.table.lock(*i), want))
+    }
+
+    /// Drops inode bits of a granted lock (LDLM_CONVERT). The lock goes when no bit is left. False: no such lock.
+    pub fn drop_bits(&mut self, cookie: u64, exp: ExportId, drop: u64, out: &mut Actions) -> bool {
+        let Some(idx) = self.table.find(cookie) else { return false };
+        let lock = self.table.lock_mut(idx);
+        if lock.export != Some(exp) || !lock.granted || lock.ty != LdlmType::IBITS {
+            return false;
+        }
+        lock.policy = ibits::without(lock.policy, drop);
+        lock.ast_sent = false;
+        let res = lock.res;
+        if !ibits::wants_something(lock) {
+            self.unlink(idx);
+        }
+        self.reprocess(res, out);
+        true
+    }
+
+    /// From now on waiting locks are only collected (replay after a restart).
+    pub fn begin_replay(&mut self) {
+        self.replaying = true;
+    }
+
+    /// Puts a replayed lock where it stood, without looking at others. Returns its cookie.
+    pub fn replay(&mut self, want: Want, granted: bool) -> Result<u64, Refused> {
+        self.check_type(&want)?;
+        let idx = self.insert(want, false)?;
+        if granted {
+            let lock = self.table.lock_mut(idx);
+            lock.granted = true;
+            let (res, mode) = (lock.res, lock.mode);
+            self.resources.get_mut(&res).expect("lock has a resource").add_granted(idx, mode);
+        } else {
+            self.queue(idx);
+            if let Some(owner) = self.table.lock(idx).flock_owner() {
+                self.flock_waiters.add(owner, idx);
+            }
+        }
+        Ok(self.table.lock(idx).cookie)
+    }
+
+    /// Lock replay is over: serves all queues.
+    pub fn end_replay(&mut self, out: &mut Actions) {
+        self.replaying = false;
+        let mut names: Vec<ResId> = self.resources.iter().filter(|(_, r)| !r.waiting.is_empty()).map(|(n, _)| *n).collect();
+        names.sort_unstable();
+        for res in names {
+            self.reprocess(res, out);
+        }
+    }
+
+    /// True when nobody waits on `res` and no other granted lock conflicts; tells the checks that two locks agree.
+    #[cfg(test)]
+    pub(crate) fn check_invariants(&self) {
+        for (name, r) in &self.resources {
+            assert!(!r.is_empty(), "{name} is empty and still there");
+            for (n, a) in r.granted.iter().enumerate() {
+                let a = self.table.lock(*a);
+                assert!(a.granted && a.res == *name);
+                for b in r.granted[n + 1..].iter().map(|b| self.table.lock(*b)) {
+                    assert!(!conflicts(a, b) || !conflicts(b, a), "{a:?} and {b:?} are both granted");
+                }
+            }
+            for w in r.waiting.iter().map(|w| self.table.lock(*w)) {
+                assert!(!w.granted && w.res == *name);
+            }
+        }
+    }
+}
+
+/// Short form for the wire.
+pub(crate) fn desc_of(info: &LockInfo) -> LockDesc {
+    info.desc()
+}
