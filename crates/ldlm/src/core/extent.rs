@@ -98,11 +98,10 @@ fn fix_up(mode: LdlmMode, (start, end): (u64, u64), mut new: (u64, u64), conflic
         }
     }
     mask -= 1;
-    let lower = new.0.wrapping_sub(1) | mask;
-    // A request that is not page aligned itself is never cut.
-    new.0 = lower.wrapping_add(1).min(start);
-    new.1 = (new.1.wrapping_add(1) & !mask).wrapping_sub(1).max(end);
-    new
+    // Up to the next boundary, and down to the last byte before one; a request that is not aligned itself is never cut.
+    let lower = (new.0.wrapping_sub(1) | mask).wrapping_add(1);
+    let upper = if new.1 == EOF { EOF } else { ((new.1 + 1) & !mask).saturating_sub(1) };
+    (lower.min(start), upper.max(end))
 }
 
 /// The extent of a lock that must not grow (`NO_EXPANSION`).

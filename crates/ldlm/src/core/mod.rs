@@ -19,8 +19,7 @@ mod table;
 pub use lock::{Action, LockInfo};
 pub use table::{FoldHasher, FoldMap, MAX_LOCKS};
 
-pub(crate) use lock::overlap;
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use lock::{Lock, conflicts};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -582,7 +581,7 @@ impl Namespace {
         }
     }
 
-    /// True when nobody waits on `res` and no other granted lock conflicts; tells the checks that two locks agree.
+    /// Panics when two granted locks conflict, or a resource is empty.
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         for (name, r) in &self.resources {
@@ -601,7 +600,5 @@ impl Namespace {
     }
 }
 
-/// Short form for the wire.
-pub(crate) fn desc_of(info: &LockInfo) -> LockDesc {
-    info.desc()
-}
+#[cfg(test)]
+mod tests;
