@@ -5,9 +5,8 @@
 //! cookie (handle 0) and the handle the client gave at connect (`pb_handle`).
 
 use bytes::Bytes;
-use coral_lnet::Node;
+use coral_lnet::{Nid, Node};
 use coral_wire::ldlm::{LdlmFlags, LockDesc};
-use coral_wire::nid::Nid;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 
