@@ -15,12 +15,12 @@
 //! history, COS and TXN bookkeeping beyond the mode table, quota glimpses.
 
 pub mod ast;
-// pub mod client;
+pub mod client;
 pub mod core;
 pub mod server;
 
 pub use ast::{AstError, AstPeer, AstPeers, AstSender, EvictReason, PtlrpcAsts};
-// pub use client::{ClientConfig, ClientNamespace, FlockOp, LdlmClient, LockError, LockHook, LockRef, PendingLock};
+pub use client::{ClientConfig, ClientNamespace, FlockOp, LdlmClient, LockError, LockHook, LockRef, PendingLock};
 pub use core::LockInfo;
 pub use server::{EnqueueError, EnqueueReply, GlimpseReply, LdlmConfig, LdlmServer, LocalLock, LvbOps};
 
