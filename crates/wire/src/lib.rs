@@ -8,19 +8,23 @@
 compile_error!("Coral writes its structures as they lie in memory: little endian hosts only");
 
 pub mod acl;
+pub mod cfg;
 pub mod connect;
 pub mod coral;
 pub mod errno;
 pub mod fid;
 pub mod fld;
+pub mod formats;
 pub mod layout;
 pub mod ldlm;
+pub mod llog;
 pub mod lnet;
 pub mod mds;
 pub mod mgs;
 pub mod nid;
 pub mod ost;
 pub mod ptlrpc;
+pub mod quota;
 pub mod raw;
 
 pub use connect::{ConnectFlags, ConnectFlags2, ObdConnectData};

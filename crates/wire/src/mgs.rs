@@ -1,5 +1,7 @@
 //! MGS structures (`lustre_idl.h`, mgs part; `lustre/mgs`).
 
+pub use crate::cfg::{CfgMarker, ConfigLogReader, ConfigLogWriter, ConfigRecord, Lcfg, LmvDesc, LovDesc, LustreCfg};
+
 use crate::nid::Nid;
 use crate::raw::{DecodeError, Wire, wire_struct};
 use bytes::Bytes;

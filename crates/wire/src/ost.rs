@@ -368,3 +368,40 @@ impl CksumType {
 pub fn crc32(data: &[u8]) -> u32 {
     CksumType::Crc32.compute([data])
 }
+
+wire_struct! {
+    /// `fiemap` without its extents (Linux `fiemap.h`).
+    #[derive(Eq)]
+    pub struct Fiemap : 32 {
+        0 start: u64,
+        8 length: u64,
+        16 flags: u32,
+        20 mapped_extents: u32,
+        24 extent_count: u32,
+        28 reserved: u32,
+    }
+}
+
+wire_struct! {
+    /// `fiemap_extent`.
+    #[derive(Eq)]
+    pub struct FiemapExtent : 56 {
+        0 logical: u64,
+        8 physical: u64,
+        16 length: u64,
+        24 reserved64: [u64; 2],
+        40 flags: u32,
+        /// Lustre: the OST or stripe.
+        44 device: u32,
+        48 reserved: [u32; 2],
+    }
+}
+
+wire_struct! {
+    /// `ll_fiemap_info_key`: key of OST_GET_INFO for FIEMAP.
+    pub struct FiemapInfoKey : 248 {
+        0 name: [u8; 8],
+        8 oa: Obdo,
+        216 fiemap: Fiemap,
+    }
+}

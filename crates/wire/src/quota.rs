@@ -1,0 +1,71 @@
+//! Quota commands and requests (`lustre_idl.h`: `obd_quotactl`, `quota_body`; `lustre_user.h`).
+
+use crate::fid::Fid;
+use crate::raw::wire_struct;
+
+wire_struct! {
+    /// `obd_dqinfo`.
+    #[derive(Eq)]
+    pub struct ObdDqinfo : 24 {
+        /// Seconds of grace for blocks.
+        0 bgrace: u64,
+        /// Seconds of grace for inodes.
+        8 igrace: u64,
+        16 flags: u32,
+        20 valid: u32,
+    }
+}
+
+wire_struct! {
+    /// `obd_dqblk`: limits and usage of one id.
+    #[derive(Eq)]
+    pub struct ObdDqblk : 72 {
+        /// KiB.
+        0 bhardlimit: u64,
+        /// KiB.
+        8 bsoftlimit: u64,
+        /// Bytes.
+        16 curspace: u64,
+        24 ihardlimit: u64,
+        32 isoftlimit: u64,
+        40 curinodes: u64,
+        /// Seconds.
+        48 btime: u64,
+        /// Seconds.
+        56 itime: u64,
+        64 valid: u32,
+        68 padding: u32,
+    }
+}
+
+wire_struct! {
+    /// `obd_quotactl`; a pool's name may follow.
+    #[derive(Eq)]
+    pub struct ObdQuotactl : 112 {
+        0 cmd: u32,
+        /// 0 user, 1 group, 2 project.
+        4 r#type: u32,
+        8 id: u32,
+        12 stat: u32,
+        16 dqinfo: ObdDqinfo,
+        40 dqblk: ObdDqblk,
+    }
+}
+
+wire_struct! {
+    /// `quota_body` (servers only).
+    #[derive(Eq)]
+    pub struct QuotaBody : 112 {
+        0 fid: Fid,
+        16 id: [u64; 2],
+        32 flags: u32,
+        36 padding: u32,
+        40 count: u64,
+        48 usage: u64,
+        56 slv_ver: u64,
+        64 lockh: u64,
+        72 glb_lockh: u64,
+        80 glb_ver: u64,
+        88 padding1: [u64; 3],
+    }
+}
