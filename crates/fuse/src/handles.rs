@@ -49,6 +49,8 @@ impl<T> Handles<T> {
         std::mem::take(&mut slab.slots).into_iter().flatten().collect()
     }
 
+    #[cfg(test)]
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         let slab = self.slab.read();
         slab.slots.len() - slab.free.len()

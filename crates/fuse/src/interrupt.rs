@@ -77,6 +77,8 @@ impl Waiting {
     }
 
     /// Requests waiting now.
+    #[cfg(test)]
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.inner.lock().waiting.len()
     }

@@ -267,7 +267,7 @@ impl Mount {
 
     /// Files the kernel knows at this moment.
     pub fn known_files(&self) -> usize {
-        self.nodes.len()
+        self.nodes.count()
     }
 
     /// Who tells the kernel about lost locks.

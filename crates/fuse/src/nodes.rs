@@ -100,13 +100,8 @@ impl Nodes {
     }
 
     /// Number of files the kernel knows, the root included.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.inner.lock().by_id.len()
-    }
-
-    /// Never: the root stays.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 }
 
@@ -130,7 +125,7 @@ mod tests {
         assert_eq!((t.fid(a), t.id(fid(2))), (None, None));
         let again = t.remember(fid(2));
         assert_ne!(again, a, "ids are not reused");
-        assert_eq!(t.len(), 3);
+        assert_eq!(t.count(), 3);
     }
 
     #[test]

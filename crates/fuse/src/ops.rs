@@ -24,7 +24,7 @@ use crate::reply::{self, Body, Reply};
 use crate::session::Shared;
 
 /// A name as it travels in a future: most fit without allocation.
-type Name = SmallVec<[u8; 40]>;
+type Name = SmallVec<[u8; 32]>;
 
 /// What a request turned into.
 pub(crate) enum Started {
@@ -700,6 +700,6 @@ mod tests {
         let v = Bytes::from_static(b"value");
         assert!(matches!(sized(v.clone(), 4), Err(Errno(libc::ERANGE))));
         assert!(matches!(sized(v.clone(), 5), Ok(Body::Bytes(_))));
-        assert!(matches!(sized(v, 0), Ok(Body::Small(_))));
+        assert!(matches!(sized(v, 0), Ok(Body::Small { .. })));
     }
 }

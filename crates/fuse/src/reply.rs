@@ -13,10 +13,13 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, OutHeader};
 
+/// Longest body kept inline: that of CREATE.
+const SMALL: usize = size_of::<abi::CreateOut>();
+
 /// What follows the header. Most answers fit inline.
 pub(crate) enum Body {
     Empty,
-    Small(SmallVec<[u8; 152]>),
+    Small { bytes: [u8; SMALL], len: usize },
     Bytes(Bytes),
     Vec(Vec<u8>),
     Payload(Payload),
@@ -28,7 +31,15 @@ pub(crate) type Reply = Result<Body, Errno>;
 impl Body {
     /// A structure of the kernel interface.
     pub fn of<T: IntoBytes + Immutable>(v: &T) -> Body {
-        Body::Small(SmallVec::from_slice(v.as_bytes()))
+        let v = v.as_bytes();
+        let mut bytes = [0; SMALL];
+        match bytes.get_mut(..v.len()) {
+            Some(room) => {
+                room.copy_from_slice(v);
+                Body::Small { bytes, len: v.len() }
+            }
+            None => Body::Vec(v.to_vec()),
+        }
     }
 }
 
@@ -42,9 +53,9 @@ pub(crate) fn send(dev: BorrowedFd<'_>, unique: u64, reply: &Reply) -> rustix::i
             write(dev, &[IoSlice::new(header.as_bytes())])
         }
         Ok(Body::Empty) => write(dev, &[IoSlice::new(header.as_bytes())]),
-        Ok(Body::Small(b)) => {
-            one(b.len());
-            write(dev, &[IoSlice::new(header.as_bytes()), IoSlice::new(b)])
+        Ok(Body::Small { bytes, len }) => {
+            one(*len);
+            write(dev, &[IoSlice::new(header.as_bytes()), IoSlice::new(&bytes[..*len])])
         }
         Ok(Body::Bytes(b)) => {
             one(b.len());
@@ -56,14 +67,15 @@ pub(crate) fn send(dev: BorrowedFd<'_>, unique: u64, reply: &Reply) -> rustix::i
         }
         Ok(Body::Payload(p)) => {
             one(p.len());
-            let mut parts: SmallVec<[IoSlice<'_>; 9]> = SmallVec::new();
+            let all;
+            let mut parts: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
             parts.push(IoSlice::new(header.as_bytes()));
             // writev takes 1024 parts; a payload has one per stripe piece, far fewer. Should it not, copy.
             if p.iter().len() < 1000 {
                 parts.extend(p.iter().map(|s| IoSlice::new(s)));
                 return write(dev, &parts);
             }
-            let all = p.copy_to_bytes();
+            all = p.copy_to_bytes();
             parts.push(IoSlice::new(&all));
             write(dev, &parts)
         }
