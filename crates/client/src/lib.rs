@@ -4,7 +4,14 @@
 //! server a name lives on, [`mdc`] speaks to one MDT, [`lov`] maps file offsets to objects, [`osc`] speaks to one OST,
 //! [`mgc`] reads the configuration. Nothing in this crate blocks a thread, and nothing is global: a mount is a value.
 
+mod error;
 pub mod llite;
+pub mod lov;
+pub mod mdc;
+pub mod mgc;
+pub mod osc;
+pub mod target;
+pub mod time;
 
 pub use llite::types::{
     Attr, Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, MountError, MountOptions, SeekWhence, SetAttr, SetTime,

@@ -3,17 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::Node;
 use coral_wire::{Errno, fid::Fid, nid::Nid};
 
-/// A point in time, seconds and nanoseconds since 1970 (seconds may be negative).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Timespec {
-    /// Whole seconds since the epoch.
-    pub secs: i64,
-    /// Nanoseconds within the second, 0..1_000_000_000.
-    pub nanos: u32,
-}
+pub use crate::time::Timespec;
 
 /// Attributes of one file, merged from its MDT and (regular files) its OST objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -286,10 +278,4 @@ pub trait Invalidate: Send + Sync {
     fn inval_inode(&self, fid: Fid, attr_only: bool);
     /// The name `name` in `parent` may now mean something else.
     fn inval_entry(&self, parent: Fid, name: &[u8]);
-}
-
-/// Wall time of the node as a [`Timespec`].
-pub(crate) fn now(node: &Node) -> Timespec {
-    let (secs, nanos) = node.wall_time();
-    Timespec { secs, nanos }
 }

@@ -1,0 +1,216 @@
+//! A file's layout as I/O needs it: components in file order, each RAID0 over objects.
+//!
+//! Invariants: parts are sorted by `start` and do not overlap (of mirrors, the first that is not stale is used).
+//! Offsets inside a component are file offsets: the arithmetic of a component does not start anew at its `start`.
+//!
+//! Lustre: `lustre/lov/lov_ea.c`, `lov_offset.c`.
+
+use bytes::Bytes;
+use coral_wire::fid::Fid;
+use coral_wire::layout::{Layout, LovMd, lcme};
+use coral_wire::{DecodeError, Errno};
+
+use crate::osc::ObjectRef;
+
+/// One component: bytes `start..end` of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// First byte.
+    pub start: u64,
+    /// End, exclusive (`u64::MAX`: no end).
+    pub end: u64,
+    /// RAID0 over objects; no objects while not instantiated.
+    pub md: LovMd,
+    /// Has objects.
+    pub init: bool,
+}
+
+/// What kind of data a file has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// No layout (yet): attributes come from the MDT alone.
+    None,
+    /// Objects on OSTs.
+    Objects,
+    /// Data this client cannot do I/O on: on the MDT, foreign, released.
+    Unsupported,
+}
+
+/// The layout of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileLayout {
+    /// The EA as the MDT gave it.
+    pub raw: Bytes,
+    /// Changes with every change of the layout.
+    pub generation: u32,
+    /// What it is.
+    pub form: Form,
+    parts: Vec<Part>,
+}
+
+/// One stripe of one component.
+#[derive(Debug, Clone, Copy)]
+pub struct Stripe<'a> {
+    /// The component.
+    pub part: &'a Part,
+    /// Index of the stripe in the component.
+    pub index: usize,
+}
+
+impl FileLayout {
+    /// No layout.
+    pub fn none() -> Self {
+        Self { raw: Bytes::new(), generation: 0, form: Form::None, parts: Vec::new() }
+    }
+
+    /// From a LOV EA; empty means none.
+    pub fn decode(raw: &Bytes) -> Result<Self, DecodeError> {
+        if raw.is_empty() {
+            return Ok(Self::none());
+        }
+        let layout = Layout::decode(raw)?;
+        let mut out = Self { raw: raw.clone(), generation: layout.layout_gen(), form: Form::Objects, parts: Vec::new() };
+        match layout {
+            Layout::Plain(md) if md.objects.is_empty() && !md.is_released() => out.form = Form::None,
+            Layout::Plain(md) => {
+                let ok = usable(&md);
+                out.parts.push(Part { start: 0, end: u64::MAX, init: true, md });
+                if !ok {
+                    out.form = Form::Unsupported;
+                }
+            }
+            Layout::Composite(c) => {
+                let mut entries: Vec<_> = c.entries.iter().filter(|e| e.head.flags & lcme::STALE == 0).collect();
+                entries.sort_by_key(|e| e.head.start);
+                for e in entries {
+                    let Some(md) = e.plain() else {
+                        out.form = Form::Unsupported;
+                        continue;
+                    };
+                    let (start, end) = (e.head.start, e.head.end);
+                    // a mirror of what is there already
+                    if out.parts.last().is_some_and(|p: &Part| start < p.end) {
+                        continue;
+                    }
+                    let init = e.is_init();
+                    if init && !usable(md) || md.is_dom() {
+                        out.form = Form::Unsupported;
+                    }
+                    out.parts.push(Part { start, end, init, md: md.clone() });
+                }
+                if out.parts.is_empty() {
+                    out.form = Form::None;
+                }
+            }
+            Layout::Foreign(_) => out.form = Form::Unsupported,
+        }
+        Ok(out)
+    }
+
+    /// Components in file order.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Components that overlap `start..end`.
+    pub fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(move |p| p.start < end && p.end > start)
+    }
+
+    /// Every stripe of every instantiated component.
+    pub fn stripes(&self) -> impl Iterator<Item = Stripe<'_>> {
+        self.parts
+            .iter()
+            .filter(|p| p.init)
+            .flat_map(|part| (0..part.md.objects.len()).map(move |index| Stripe { part, index }))
+    }
+
+    /// Some component in `start..end` has no objects yet, so a write there needs a layout intent first.
+    pub fn needs_init(&self, start: u64, end: u64) -> bool {
+        self.form == Form::None || self.overlapping(start, end).any(|p| !p.init)
+    }
+
+    /// EOPNOTSUPP unless data can be read and written here.
+    pub fn check(&self) -> Result<(), Errno> {
+        if self.form == Form::Unsupported { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    }
+}
+
+/// RAID0 with a stripe size, objects where data is.
+fn usable(md: &LovMd) -> bool {
+    !md.is_dom() && !md.is_released() && md.stripe_size > 0 && !md.objects.is_empty() && md.objects.len() == md.stripe_count as usize
+}
+
+impl Stripe<'_> {
+    /// The object.
+    pub fn object(&self, parent: Fid) -> ObjectRef {
+        ObjectRef { oi: self.part.md.objects[self.index].oi, parent, stripe_idx: self.index as u32 }
+    }
+
+    /// Index of its OST.
+    pub fn ost(&self) -> u32 {
+        self.part.md.objects[self.index].ost_idx
+    }
+
+    /// How many bytes of this stripe lie in the first `size` bytes of the file.
+    pub fn object_size(&self, size: u64) -> u64 {
+        self.part.md.object_size(self.index, size)
+    }
+
+    /// Length of the file if this object with that size were the last.
+    pub fn file_size(&self, object_size: u64) -> u64 {
+        self.part.md.file_size(self.index, object_size)
+    }
+
+    /// File offset of a byte of the object.
+    pub fn file_offset(&self, object_offset: u64) -> u64 {
+        let ssize = self.part.md.stripe_size as u64;
+        let width = ssize * self.part.md.objects.len() as u64;
+        (object_offset / ssize)
+            .saturating_mul(width)
+            .saturating_add(self.index as u64 * ssize + object_offset % ssize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coral_wire::fid::OstId;
+    use coral_wire::layout::{CompEntry, CompMd, LovOstData};
+
+    fn objects(n: u32) -> Vec<LovOstData> {
+        (0..n).map(|i| LovOstData { oi: OstId::group0(100 + i as u64), ost_gen: 0, ost_idx: i }).collect()
+    }
+
+    #[test]
+    fn plain_and_none() {
+        assert_eq!(FileLayout::decode(&Bytes::new()).unwrap().form, Form::None);
+        let l = FileLayout::decode(&LovMd::new(65536, objects(2)).encode()).unwrap();
+        assert_eq!((l.form, l.parts().len(), l.stripes().count()), (Form::Objects, 1, 2));
+        assert!(!l.needs_init(0, 1 << 40));
+    }
+
+    #[test]
+    fn file_offset_undoes_object_size() {
+        let l = FileLayout::decode(&LovMd::new(65536, objects(3)).encode()).unwrap();
+        for s in l.stripes() {
+            for off in [0u64, 1, 65535, 65536, 200_000, 10_000_000] {
+                let f = s.file_offset(off);
+                assert_eq!(s.object_size(f), off, "stripe {} offset {off}", s.index);
+            }
+        }
+    }
+
+    #[test]
+    fn composite_with_a_component_to_come() {
+        let first = CompEntry::new(1, lcme::INIT, 0, 1 << 20, LovMd::new(65536, objects(1)));
+        let mut md = LovMd::new(65536, vec![]);
+        md.stripe_count = 2;
+        let second = CompEntry::new(2, 0, 1 << 20, u64::MAX, md);
+        let raw = Layout::Composite(CompMd::new(3, 0, 0, vec![first, second])).encode();
+        let l = FileLayout::decode(&raw).unwrap();
+        assert_eq!((l.generation, l.form, l.stripes().count()), (3, Form::Objects, 1));
+        assert!(!l.needs_init(0, 1 << 20));
+        assert!(l.needs_init(0, (1 << 20) + 1));
+    }
+}

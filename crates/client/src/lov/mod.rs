@@ -1,0 +1,351 @@
+//! LOV: maps bytes of files to objects on OSTs and does their I/O, stripe by stripe.
+//!
+//! Data is never copied: writes hand out slices of the caller's [`Payload`], reads put slices together, holes are slices of
+//! one static page of zeroes. Tasks are spawned only where several stripes have much to do.
+//!
+//! Lustre: `lustre/lov/lov_io.c`, `lov_merge.c`.
+
+mod layout;
+
+pub use layout::{FileLayout, Form, Part, Stripe};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_lnet::Payload;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use futures_util::future::try_join_all;
+use parking_lot::RwLock;
+
+use crate::osc::{IoLock, ObjectAttr, ObjectRef, ObjectTimes, Osc, WriteAttr};
+
+/// From so many bytes per stripe on, stripes are worked on by tasks of their own.
+const SPAWN_BYTES: u64 = 256 << 10;
+
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The OSTs of a file system.
+#[derive(Default)]
+pub struct Lov {
+    oscs: RwLock<BTreeMap<u32, Arc<Osc>>>,
+}
+
+/// A range of one object and the pieces of the file it is made of.
+struct ObjectRange {
+    osc: Arc<Osc>,
+    object: ObjectRef,
+    offset: u64,
+    len: u64,
+    /// (offset relative to the start of the I/O, bytes), in object order.
+    pieces: Vec<(u64, u64)>,
+}
+
+impl Lov {
+    /// Adds or replaces an OST.
+    pub fn add(&self, osc: Arc<Osc>) {
+        self.oscs.write().insert(osc.index, osc);
+    }
+
+    /// All OSTs by index.
+    pub fn oscs(&self) -> Vec<Arc<Osc>> {
+        self.oscs.read().values().cloned().collect()
+    }
+
+    /// One OST; EIO when the configuration does not know it.
+    pub fn osc(&self, index: u32) -> Result<Arc<Osc>, Errno> {
+        self.oscs.read().get(&index).cloned().ok_or(Errno::EIO)
+    }
+
+    /// Size, blocks and newest times over all objects.
+    pub async fn getattr(&self, layout: &FileLayout, fid: Fid) -> Result<ObjectAttr, Errno> {
+        let stripes: Vec<_> = layout.stripes().collect();
+        let attrs = try_join_all(stripes.iter().map(|s| async move {
+            let a = self.osc(s.ost())?.getattr(&s.object(fid)).await?;
+            Ok::<_, Errno>((s.file_size(a.size), a))
+        }))
+        .await?;
+        let mut sum = ObjectAttr::default();
+        for (size, a) in attrs {
+            sum.size = sum.size.max(size);
+            sum.blocks += a.blocks;
+            sum.mtime = sum.mtime.max(a.mtime);
+            sum.atime = sum.atime.max(a.atime);
+            sum.ctime = sum.ctime.max(a.ctime);
+        }
+        Ok(sum)
+    }
+
+    /// The object ranges that `offset..offset+len` touches in instantiated components, in order of first touch.
+    fn ranges(&self, layout: &FileLayout, fid: Fid, offset: u64, len: u64) -> Result<Vec<ObjectRange>, Errno> {
+        let mut out: Vec<ObjectRange> = Vec::new();
+        let end = offset.saturating_add(len);
+        for part in layout.overlapping(offset, end).filter(|p| p.init) {
+            let base = out.len();
+            let from = offset.max(part.start);
+            for piece in part.md.map(from, end.min(part.end) - from) {
+                let stripe = Stripe { part, index: piece.stripe };
+                let object = stripe.object(fid);
+                let at = (piece.file_offset - offset, piece.len);
+                match out[base..].iter_mut().find(|r| r.object == object) {
+                    Some(r) => {
+                        debug_assert_eq!(r.offset + r.len, piece.object_offset, "pieces of a stripe follow one another");
+                        r.len += piece.len;
+                        r.pieces.push(at);
+                    }
+                    None => out.push(ObjectRange {
+                        osc: self.osc(stripe.ost())?,
+                        object,
+                        offset: piece.object_offset,
+                        len: piece.len,
+                        pieces: vec![at],
+                    }),
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Reads up to `len` bytes at `offset`; short only at the end of the file, holes are zeroes.
+    pub async fn read(&self, layout: &FileLayout, fid: Fid, offset: u64, len: usize, lock: &Locks) -> Result<Payload, Errno> {
+        if len == 0 || layout.form == Form::None {
+            return Ok(Payload::new());
+        }
+        let ranges = self.ranges(layout, fid, offset, len as u64)?;
+        // the common case: one object holds it all, and its end is the file's
+        if let [r] = &ranges[..]
+            && r.len == len as u64
+        {
+            let got = r.osc.read(&r.object, r.offset, len, lock.of(&r.object)).await?;
+            if got.len() == len || layout.stripes().count() == 1 && layout.parts().len() == 1 {
+                return Ok(got);
+            }
+            let size = self.getattr(layout, fid).await?.size;
+            return Ok(pad(got, len.min(size.saturating_sub(offset) as usize)));
+        }
+        let mut pieces = self.read_ranges(&ranges, lock).await?;
+        pieces.sort_by_key(|(at, _, _)| *at);
+        self.assemble(layout, fid, offset, len, pieces).await
+    }
+
+    /// What each piece brought: (offset in the I/O, bytes wanted, data).
+    async fn read_ranges(&self, ranges: &[ObjectRange], lock: &Locks) -> Result<Vec<(u64, u64, Payload)>, Errno> {
+        let big = ranges.len() > 1 && ranges.iter().all(|r| r.len >= SPAWN_BYTES);
+        let jobs = ranges.iter().map(|r| {
+            let (osc, object, offset, len, lock) = (r.osc.clone(), r.object, r.offset, r.len as usize, lock.of(&r.object));
+            async move { osc.read(&object, offset, len, lock).await }
+        });
+        let datas = if big { spawn_all(jobs).await? } else { try_join_all(jobs).await? };
+        let mut out = Vec::new();
+        for (r, data) in ranges.iter().zip(datas) {
+            let mut done = 0usize;
+            for (at, len) in &r.pieces {
+                let n = (*len as usize).min(data.len().saturating_sub(done));
+                let part = if n == 0 { Payload::new() } else { data.slice(done..done + n) };
+                out.push((*at, *len, part));
+                done += *len as usize;
+            }
+        }
+        Ok(out)
+    }
+
+    /// Puts sorted pieces together; a piece that came short is a hole when the file goes on behind it.
+    async fn assemble(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        offset: u64,
+        len: usize,
+        pieces: Vec<(u64, u64, Payload)>,
+    ) -> Result<Payload, Errno> {
+        let full = pieces.iter().map(|(_, _, d)| d.len()).sum::<usize>() == len;
+        let known = pieces.iter().filter(|(_, _, d)| !d.is_empty()).map(|(at, _, d)| *at as usize + d.len()).max().unwrap_or(0);
+        let last_is_full = known == len;
+        let total = if full || last_is_full {
+            len
+        } else {
+            let size = self.getattr(layout, fid).await?.size;
+            len.min(size.saturating_sub(offset) as usize)
+        };
+        let mut out = Payload::new();
+        for (at, _, data) in pieces {
+            let at = at as usize;
+            if at >= total {
+                break;
+            }
+            out = pad(out, at);
+            let n = data.len().min(total - at);
+            out.append(if n == data.len() { data } else { data.slice(0..n) });
+        }
+        Ok(pad(out, total))
+    }
+
+    /// Writes all of `data` at `offset`. Every component touched must be instantiated.
+    pub async fn write(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        offset: u64,
+        data: Payload,
+        attr: &WriteAttr,
+        lock: &Locks,
+    ) -> Result<(), Errno> {
+        let ranges = self.ranges(layout, fid, offset, data.len() as u64)?;
+        if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
+            return Err(Errno::EIO);
+        }
+        if let [r] = &ranges[..] {
+            return r.osc.write(&r.object, r.offset, data, attr, lock.of(&r.object)).await;
+        }
+        let big = ranges.iter().all(|r| r.len >= SPAWN_BYTES);
+        let jobs = ranges.into_iter().map(|r| {
+            let mut part = Payload::new();
+            for (at, len) in &r.pieces {
+                part.append(data.slice(*at as usize..(*at + *len) as usize));
+            }
+            let (attr, lock) = (*attr, lock.of(&r.object));
+            async move { r.osc.write(&r.object, r.offset, part, &attr, lock).await }
+        });
+        match big {
+            true => spawn_all(jobs).await.map(drop),
+            false => try_join_all(jobs).await.map(drop),
+        }
+    }
+
+    /// Makes the file `size` bytes long. The component that holds `size` must be instantiated when the file grows.
+    pub async fn truncate(&self, layout: &FileLayout, fid: Fid, size: u64, attr: &WriteAttr) -> Result<(), Errno> {
+        let from = size.saturating_sub(1);
+        let jobs = layout.stripes().filter(|s| s.part.end > from).map(|s| {
+            // behind the component that holds the end, objects are empty: they must not say a size of their own
+            let object_size = if s.part.start >= size && size > 0 || size == 0 { 0 } else { s.object_size(size) };
+            async move { self.osc(s.ost())?.truncate(&s.object(fid), object_size, attr).await }
+        });
+        try_join_all(jobs).await.map(drop)
+    }
+
+    /// Sets times on every object.
+    pub async fn set_times(&self, layout: &FileLayout, fid: Fid, times: &ObjectTimes) -> Result<(), Errno> {
+        try_join_all(layout.stripes().map(|s| async move { self.osc(s.ost())?.setattr(&s.object(fid), times).await }))
+            .await
+            .map(drop)
+    }
+
+    /// Every object is on disk when this returns.
+    pub async fn sync(&self, layout: &FileLayout, fid: Fid) -> Result<(), Errno> {
+        try_join_all(layout.stripes().map(|s| async move { self.osc(s.ost())?.sync(&s.object(fid)).await })).await.map(drop)
+    }
+
+    /// fallocate(2) of `start..end` with `mode`; components touched must be instantiated.
+    pub async fn fallocate(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        mode: u32,
+        start: u64,
+        end: u64,
+        attr: &WriteAttr,
+    ) -> Result<(), Errno> {
+        let jobs = layout.stripes().filter(|s| s.part.start < end && s.part.end > start).map(|s| async move {
+            let (from, to) = (s.object_size(start.max(s.part.start)), s.object_size(end.min(s.part.end)));
+            if from >= to {
+                return Ok(());
+            }
+            self.osc(s.ost())?.fallocate(&s.object(fid), mode, from, to, attr).await
+        });
+        try_join_all(jobs).await.map(drop)
+    }
+
+    /// SEEK_DATA or SEEK_HOLE from `offset`; ENXIO at or behind the end, or when no data follows.
+    pub async fn seek(&self, layout: &FileLayout, fid: Fid, offset: u64, hole: bool) -> Result<u64, Errno> {
+        let size = self.getattr(layout, fid).await?.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        let mut best = if hole { Some(size) } else { None };
+        for part in layout.overlapping(offset, size) {
+            let from = offset.max(part.start);
+            if !part.init {
+                if hole {
+                    best = best.map(|b| b.min(from));
+                }
+                continue;
+            }
+            let found = try_join_all((0..part.md.objects.len()).map(|index| {
+                let s = Stripe { part, index };
+                async move {
+                    let at = s.object_size(from);
+                    let hit = self.osc(s.ost())?.seek(&s.object(fid), at, hole).await?;
+                    // no hole found: the object ends before, all of it from here on is hole
+                    let hit = if hole { Some(hit.unwrap_or(at)) } else { hit };
+                    Ok::<_, Errno>(hit.map(|h| s.file_offset(h)))
+                }
+            }))
+            .await?;
+            if let Some(f) = found.into_iter().flatten().filter(|f| *f < part.end).min() {
+                best = Some(best.map_or(f, |b| b.min(f)));
+                break;
+            }
+        }
+        best.filter(|b| hole || *b < size).ok_or(Errno::ENXIO)
+    }
+}
+
+/// Which extent locks of ours cover an I/O; none: the servers lock.
+#[derive(Debug, Clone, Default)]
+pub struct Locks {
+    /// Objects and the server cookies of our locks on them.
+    pub held: Vec<(ObjectRef, u64)>,
+}
+
+impl Locks {
+    fn of(&self, obj: &ObjectRef) -> IoLock {
+        match self.held.iter().find(|(o, _)| o == obj) {
+            Some((_, cookie)) => IoLock::Ours(*cookie),
+            None => IoLock::Server,
+        }
+    }
+}
+
+/// Fills with zeroes up to `len` bytes.
+fn pad(mut p: Payload, len: usize) -> Payload {
+    while p.len() < len {
+        let n = (len - p.len()).min(ZEROES.len());
+        p.push(Bytes::from_static(&ZEROES[..n]));
+    }
+    p
+}
+
+/// Runs all to the end on tasks of their own; the first error wins. Dropping it stops them.
+async fn spawn_all<T, F>(jobs: impl Iterator<Item = F>) -> Result<Vec<T>, Errno>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Errno>> + Send + 'static,
+{
+    let mut set = tokio::task::JoinSet::new();
+    let mut count = 0;
+    for (i, job) in jobs.enumerate() {
+        set.spawn(async move { (i, job.await) });
+        count = i + 1;
+    }
+    let mut out: Vec<Option<T>> = (0..count).map(|_| None).collect();
+    while let Some(done) = set.join_next().await {
+        let (i, result) = done.map_err(|_| Errno::EIO)?;
+        out[i] = Some(result?);
+    }
+    Ok(out.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_is_zeroes() {
+        let p = pad(Payload::from(Bytes::from_static(b"abc")), 200_000);
+        assert_eq!(p.len(), 200_000);
+        let all = p.copy_to_bytes();
+        assert_eq!(&all[..3], b"abc");
+        assert!(all[3..].iter().all(|b| *b == 0));
+    }
+}

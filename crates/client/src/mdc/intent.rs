@@ -1,0 +1,252 @@
+//! Intents: a lock enqueue that carries an operation; the MDT does it and says in the reply what came of it.
+//!
+//! Lustre: `lustre/mdc/mdc_locks.c` (`mdc_enqueue`, `mdc_finish_intent_lock`), `lustre/mdt/mdt_open.c`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use coral_ldlm::{LockRef, PendingLock};
+use coral_ptlrpc::{Reply, Request};
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, it};
+use coral_wire::mds::{LayoutIntent, MdtBody, RecCreate, ReintOp, disp, open};
+use coral_wire::ptlrpc::{opc, portal};
+use coral_wire::Wire;
+
+use super::{Attrs, EA_BYTES, Ids, Mdc, WANT, nul};
+use crate::error::{proto, rpc_errno};
+use crate::time::Timespec;
+
+/// What a lookup or getattr intent found.
+pub struct Found {
+    /// Attributes, layout, ACL.
+    pub attrs: Attrs,
+    /// The lock that covers them, if the server gave one.
+    pub lock: Option<LockRef>,
+}
+
+/// An open file as the MDT answered it.
+pub struct Opened {
+    /// Attributes, layout, ACL.
+    pub attrs: Attrs,
+    /// The open handle; changes when the open is replayed to a restarted server.
+    pub handle: Arc<AtomicU64>,
+    /// Names the open for replay.
+    pub transno: u64,
+    /// The file did not exist before.
+    pub created: bool,
+    /// A lock that came with it.
+    pub lock: Option<LockRef>,
+}
+
+/// What an intent reply says apart from its buffers.
+struct Outcome {
+    disposition: u64,
+    lock: Option<LockRef>,
+    reply: Reply,
+}
+
+impl Outcome {
+    fn has(&self, bit: u64) -> bool {
+        self.disposition & bit != 0
+    }
+}
+
+impl Mdc {
+    /// Sends an intent RPC under `pending`; an error of the operation (policy_res2) becomes `Err` after the lock, if any, is given up.
+    async fn intent(&self, rq: Request, pending: PendingLock) -> Result<Outcome, Errno> {
+        let reply = match self.import().call(rq).await {
+            Ok(r) => r,
+            Err(e) => return Err(rpc_errno(&e)),
+        };
+        let rep = match reply.msg.get::<LdlmReply>(1) {
+            Ok(r) => r,
+            Err(_) if reply.status < 0 => return Err(Errno(-reply.status)),
+            Err(e) => return Err(proto(e)),
+        };
+        let lock = self.namespace().finish(pending, &rep, reply.status);
+        if reply.status < 0 {
+            return Err(Errno(-reply.status));
+        }
+        if reply.status > 0 && reply.status != ELDLM_LOCK_ABORTED {
+            tracing::debug!(status = reply.status, "intent reply with an unusual lock status");
+        }
+        let status = rep.policy_res2 as i32;
+        if status < 0 && rep.policy_res1 & disp::IT_EXECD != 0 {
+            self.drop_lock(lock);
+            return Err(Errno(-status));
+        }
+        Ok(Outcome { disposition: rep.policy_res1, lock, reply })
+    }
+
+    /// Gives a lock back without waiting for it.
+    pub(crate) fn drop_lock(&self, lock: Option<LockRef>) {
+        if let Some(l) = lock {
+            let ns = self.namespace().clone();
+            tokio::spawn(async move { ns.cancel(l).await });
+        }
+    }
+
+    fn intent_rq(it: u64, dlm: &LdlmRequest) -> Request {
+        Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE)
+            .push_bytes(dlm.to_bytes())
+            .push(&LdlmIntent { opc: it })
+    }
+
+    fn pend(&self, fid: Fid, mode: LdlmMode, bits: Ibits) -> PendingLock {
+        self.namespace().prepare(fid.res_id(), LdlmType::IBITS, mode, Policy::ibits(bits), LdlmFlags::HAS_INTENT)
+    }
+
+    /// Looks a name up (`name` empty: the object `parent` itself), asking for LOOKUP, UPDATE and PERM bits on what is found.
+    pub async fn lookup_lock(&self, ids: &Ids, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
+        let pending = self.pend(parent, LdlmMode::CR, Ibits::UPDATE);
+        let mut body = ids.body(parent, WANT);
+        body.eadatasize = EA_BYTES;
+        if name.is_empty() {
+            body.fid2 = parent;
+        }
+        let rq = Self::intent_rq(it::GETATTR, &pending.request()).push(&body).push_bytes(Bytes::new()).push_bytes(nul(name));
+        let out = self.intent(rq, pending).await?;
+        if out.has(disp::LOOKUP_NEG) {
+            self.drop_lock(out.lock);
+            return Err(Errno::ENOENT);
+        }
+        let attrs = Attrs::read(&out.reply, 2)?;
+        if attrs.truncated() {
+            let attrs = self.getattr_sized(ids, attrs.body.fid1, super::BIG_EA_BYTES).await?;
+            return Ok(Found { attrs, lock: out.lock });
+        }
+        Ok(Found { attrs, lock: out.lock })
+    }
+
+    /// Opens. `fid2` is the FID for the new file with `CREAT`, else the file itself; `name` empty: open by FID.
+    /// `flags` are [`open`] bits; `eadata` a layout the caller demands.
+    #[expect(clippy::too_many_arguments, reason = "an open has that many parts")]
+    pub async fn open(
+        &self,
+        ids: &Ids,
+        parent: Fid,
+        name: &[u8],
+        fid2: Fid,
+        flags: u64,
+        mode: u32,
+        now: Timespec,
+        eadata: Bytes,
+    ) -> Result<Opened, Errno> {
+        let creat = flags & open::CREAT != 0;
+        let mut flags = flags;
+        if name.is_empty() {
+            flags |= open::BY_FID;
+        }
+        if !eadata.is_empty() {
+            flags |= open::HAS_EA;
+        }
+        let mut rec = RecCreate {
+            opcode: ReintOp::OPEN,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid1: ids.suppgids[0],
+            suppgid2: ids.suppgids[1],
+            fid1: parent,
+            fid2,
+            time: self.time(now),
+            mode,
+            umask: ids.umask,
+            ..Default::default()
+        };
+        rec.set_flags(flags);
+        let (lock_mode, bits) = if creat { (LdlmMode::CW, Ibits::UPDATE) } else { (LdlmMode::CR, Ibits::LOOKUP) };
+        let pending = self.pend(parent, lock_mode, bits);
+        let intent = if creat { it::OPEN | it::CREAT } else { it::OPEN };
+        let dlm = pending.request();
+        let rq = open_rq(intent, &dlm, &rec, name, &eadata).replayable_open();
+        let out = self.intent(rq, pending).await?;
+        if !out.has(disp::OPEN_OPEN) {
+            let negative = out.has(disp::LOOKUP_NEG);
+            self.drop_lock(out.lock);
+            return Err(if negative { Errno::ENOENT } else { Errno::EPROTO });
+        }
+        let mut attrs = Attrs::read(&out.reply, 2)?;
+        let body = attrs.body;
+        let transno = out.reply.transno;
+        let handle = Arc::new(AtomicU64::new(body.open_handle));
+        self.keep_for_replay(transno, intent, dlm, rec, &body, name, &eadata, &handle);
+        if attrs.truncated() {
+            attrs.md = self.getattr_sized(&Ids::root(), body.fid1, super::BIG_EA_BYTES).await?.md;
+        }
+        Ok(Opened { attrs, handle, transno, created: out.disposition & disp::OPEN_CREATE != 0, lock: out.lock })
+    }
+
+    /// Puts into the kept request what a replay must say: the FID and handle of the first reply, and no lock wanted.
+    #[expect(clippy::too_many_arguments, reason = "all parts of the request that was sent")]
+    fn keep_for_replay(
+        &self,
+        transno: u64,
+        intent: u64,
+        mut dlm: LdlmRequest,
+        mut rec: RecCreate,
+        body: &MdtBody,
+        name: &[u8],
+        eadata: &Bytes,
+        handle: &Arc<AtomicU64>,
+    ) {
+        if transno == 0 {
+            return;
+        }
+        dlm.flags |= LdlmFlags::INTENT_ONLY;
+        rec.fid2 = body.fid1;
+        rec.open_handle_old = body.open_handle;
+        let bufs = open_rq(intent, &dlm, &rec, name, eadata).bufs;
+        self.import().amend_replay(transno, bufs);
+        self.opens.lock().insert(transno, Arc::downgrade(handle));
+    }
+
+    /// The server replayed an open: its new handle replaces the old one.
+    pub(crate) fn open_replayed(&self, transno: u64, reply: &Reply) {
+        let handle = self.opens.lock().get(&transno).and_then(std::sync::Weak::upgrade);
+        if let (Some(h), Ok(body)) = (handle, reply.msg.get::<MdtBody>(2)) {
+            h.store(body.open_handle, Ordering::Release);
+        }
+    }
+
+    /// The file is closed: its open need not be replayed any more.
+    pub(crate) fn forget_open(&self, transno: u64) {
+        if transno != 0 {
+            self.opens.lock().remove(&transno);
+            self.import().forget_open(transno);
+        }
+    }
+
+    /// The layout of a file, after instantiating `start..end` when `intent_op` says write or truncate
+    /// (`coral_wire::mds::layout_intent`). The lock, if given, covers it.
+    pub async fn layout(&self, fid: Fid, intent_op: u32, start: u64, end: u64) -> Result<(Bytes, Option<LockRef>), Errno> {
+        let mode = if intent_op == coral_wire::mds::layout_intent::ACCESS { LdlmMode::CR } else { LdlmMode::EX };
+        let pending = self.pend(fid, mode, Ibits::LAYOUT);
+        let li = LayoutIntent { opc: intent_op, flags: 0, start, end };
+        let mut rq = Self::intent_rq(it::LAYOUT, &pending.request()).push(&li).push_bytes(Bytes::new());
+        if intent_op != coral_wire::mds::layout_intent::ACCESS {
+            rq = rq.replayable();
+        }
+        let out = self.intent(rq, pending).await?;
+        Ok((out.reply.msg.buf(2).clone(), out.lock))
+    }
+}
+
+/// The buffers of an open intent.
+fn open_rq(intent: u64, dlm: &LdlmRequest, rec: &RecCreate, name: &[u8], eadata: &Bytes) -> Request {
+    Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE)
+        .push_bytes(dlm.to_bytes())
+        .push(&LdlmIntent { opc: intent })
+        .push_bytes(rec.to_bytes())
+        .push_empty()
+        .push_empty()
+        .push_bytes(nul(name))
+        .push_bytes(eadata.clone())
+        .push_empty()
+        .push_empty()
+        .push_empty()
+        .push_empty()
+}

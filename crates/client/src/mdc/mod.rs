@@ -1,0 +1,288 @@
+//! MDC: one MDT as a client sees it. Packs metadata requests and reads their replies.
+//!
+//! Requests are what a stock MDT accepts (formats of `lustre/ptlrpc/layout.c`, packing as `lustre/mdc/mdc_lib.c`); the
+//! portals are those of the kernel client. Nothing is remembered here except the FID sequence and open handles for replay.
+//!
+//! Lustre: `lustre/mdc/*.c`. Absent: batches, HSM, quota, migration, PCC.
+
+mod ids;
+mod intent;
+mod readdir;
+mod reint;
+mod seq;
+
+pub use ids::Ids;
+pub use intent::{Found, Opened};
+pub use readdir::DirChunk;
+pub use reint::{CreateArgs, SetattrArgs};
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use coral_ldlm::ClientNamespace;
+use coral_ptlrpc::{Import, Reply, Request};
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::mds::{GetinfoFid2path, MdtBody, MdtIoepoch, RecSetattr, ReintOp, attr, md};
+use coral_wire::ost::ObdStatfs;
+use coral_wire::ptlrpc::{opc, portal};
+
+use crate::error::{ok, proto};
+use crate::target::Target;
+use crate::time::Timespec;
+
+/// Room asked for a layout in a reply, bytes: 160 stripes. A bigger one is fetched again with [`BIG_EA_BYTES`].
+const EA_BYTES: u32 = 4096;
+/// Largest layout, bytes.
+const BIG_EA_BYTES: u32 = 65536;
+
+/// Reply of requests that answer attributes: mdt_body, layout or symlink text, ACL.
+#[derive(Debug, Clone)]
+pub struct Attrs {
+    /// Attributes.
+    pub body: MdtBody,
+    /// LOV or LMV EA, or symlink target, as `body.valid` says.
+    pub md: Bytes,
+    /// POSIX ACL xattr, version word included.
+    pub acl: Bytes,
+}
+
+/// A connection to one MDT.
+pub struct Mdc {
+    /// Index of the MDT.
+    pub index: u32,
+    target: Arc<Target>,
+    seq: seq::SeqClient,
+    /// Opens kept for replay: transno -> where their handle lives.
+    opens: parking_lot::Mutex<HashMap<u64, Weak<AtomicU64>>>,
+}
+
+impl Mdc {
+    pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
+        Arc::new(Self { index, target, seq: seq::SeqClient::default(), opens: Default::default() })
+    }
+
+    /// Target uuid.
+    pub fn uuid(&self) -> &str {
+        &self.target.uuid
+    }
+
+    /// The import.
+    pub fn import(&self) -> &Arc<Import> {
+        &self.target.import
+    }
+
+    /// Inode-bit and flock locks held from this MDT.
+    pub fn namespace(&self) -> &Arc<ClientNamespace> {
+        &self.target.namespace
+    }
+
+    /// What the server agreed to.
+    pub fn granted(&self) -> Arc<coral_wire::connect::ObdConnectData> {
+        self.target.granted()
+    }
+
+    /// Both ends are Coral (`coral_wire::coral`).
+    pub fn coral(&self) -> bool {
+        self.target.coral()
+    }
+
+    /// A time as this MDT wants it in its fields.
+    fn time(&self, t: Timespec) -> i64 {
+        t.to_wire(self.coral())
+    }
+
+    /// A time field of a reply.
+    pub(crate) fn untime(&self, t: i64) -> Timespec {
+        Timespec::from_wire(t, self.coral())
+    }
+
+    async fn call(&self, rq: Request) -> Result<Reply, Errno> {
+        ok(self.import().call(rq).await)
+    }
+
+    /// A FID never used before.
+    pub async fn new_fid(&self) -> Result<Fid, Errno> {
+        self.seq.next(self.import()).await
+    }
+
+    /// FID of the root, or of a subdirectory (no leading slash).
+    pub async fn root(&self, path: Option<&str>) -> Result<Fid, Errno> {
+        let mut rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_ROOT).push(&Ids::root().body(Fid::ZERO, 0));
+        rq = match path {
+            Some(p) => rq.push_bytes(nul(format!("/{p}").as_bytes())),
+            None => rq.push_bytes(Bytes::new()),
+        };
+        let reply = self.call(rq).await?;
+        Ok(reply.msg.get::<MdtBody>(1).map_err(proto)?.fid1)
+    }
+
+    /// Space of this MDT; with `all`, of the whole file system if the MDT can sum.
+    pub async fn statfs(&self, all: bool) -> Result<ObdStatfs, Errno> {
+        let mut body = MdtBody::default();
+        if all {
+            body.valid = md::FLAGSTATFS;
+        }
+        let reply = self.call(Request::new(portal::MDS_REQUEST, opc::MDS_STATFS).push(&body)).await?;
+        reply.msg.get::<ObdStatfs>(1).map_err(proto)
+    }
+
+    /// Attributes by FID, with layout and ACL, under no lock.
+    pub async fn getattr(&self, ids: &Ids, fid: Fid) -> Result<Attrs, Errno> {
+        self.getattr_sized(ids, fid, EA_BYTES).await
+    }
+
+    async fn getattr_sized(&self, ids: &Ids, fid: Fid, ea: u32) -> Result<Attrs, Errno> {
+        let mut body = ids.body(fid, WANT);
+        body.eadatasize = ea;
+        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETATTR).push(&body).push_bytes(Bytes::new());
+        let reply = self.call(rq).await?;
+        let a = Attrs::read(&reply, 1)?;
+        match a.truncated() && ea < BIG_EA_BYTES {
+            true => Box::pin(self.getattr_sized(ids, fid, BIG_EA_BYTES)).await,
+            false => Ok(a),
+        }
+    }
+
+    /// Attributes by name, under no lock. ENOENT when there is no such name.
+    pub async fn getattr_name(&self, ids: &Ids, parent: Fid, name: &[u8]) -> Result<Attrs, Errno> {
+        let mut body = ids.body(parent, WANT);
+        body.eadatasize = EA_BYTES;
+        let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GETATTR_NAME)
+            .push(&body)
+            .push_bytes(Bytes::new())
+            .push_bytes(nul(name));
+        let reply = self.call(rq).await?;
+        let a = Attrs::read(&reply, 1)?;
+        match a.truncated() {
+            true => self.getattr_sized(ids, a.body.fid1, BIG_EA_BYTES).await,
+            false => Ok(a),
+        }
+    }
+
+    /// Target of a symbolic link.
+    pub async fn readlink(&self, ids: &Ids, fid: Fid) -> Result<Bytes, Errno> {
+        let mut body = ids.body(fid, md::LINKNAME);
+        body.eadatasize = 4096 + 1;
+        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETATTR).push(&body).push_bytes(Bytes::new());
+        let reply = self.call(rq).await?;
+        let a = Attrs::read(&reply, 1)?;
+        if a.body.valid & md::LINKNAME == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = a.md.iter().position(|b| *b == 0).unwrap_or(a.md.len());
+        Ok(a.md.slice(0..end))
+    }
+
+    /// Closes an open handle. `atime`: time of the last read, if any.
+    pub async fn close(&self, fid: Fid, open_handle: u64, mode: u32, atime: Option<Timespec>) -> Result<(), Errno> {
+        let mut rec = RecSetattr { opcode: ReintOp::SETATTR, fid, mode, ..Default::default() };
+        rec.cap = u32::MAX;
+        if let Some(t) = atime {
+            rec.atime = self.time(t);
+            rec.valid |= attr::ATIME | attr::ATIME_SET;
+        }
+        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
+            .push(&MdtIoepoch { open_handle, ..Default::default() })
+            .push(&rec)
+            .push_bytes(Bytes::new())
+            .modifying()
+            .replayable();
+        self.call(rq).await.map(drop)
+    }
+
+    /// Everything about the file (or with `Fid::ZERO` the whole MDT) is on disk when this returns.
+    pub async fn sync(&self, fid: Fid) -> Result<(), Errno> {
+        let rq = Request::new(portal::MDS_REQUEST, opc::MDS_SYNC)
+            .push(&Ids::root().body(fid, 0))
+            .push_bytes(Bytes::new());
+        self.call(rq).await.map(drop)
+    }
+
+    /// Value of one xattr.
+    pub async fn getxattr(&self, ids: &Ids, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        self.xattr_rpc(ids, fid, md::FLXATTR, name).await
+    }
+
+    /// Names of all xattrs, each ended by a NUL.
+    pub async fn listxattr(&self, ids: &Ids, fid: Fid) -> Result<Bytes, Errno> {
+        self.xattr_rpc(ids, fid, md::FLXATTRLS, b"").await
+    }
+
+    async fn xattr_rpc(&self, ids: &Ids, fid: Fid, valid: u64, name: &[u8]) -> Result<Bytes, Errno> {
+        let mut body = ids.body(fid, valid);
+        body.eadatasize = BIG_EA_BYTES;
+        let name = if name.is_empty() { Bytes::new() } else { nul(name) };
+        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETXATTR)
+            .push(&body)
+            .push_bytes(Bytes::new())
+            .push_bytes(name)
+            .push_bytes(Bytes::new())
+            .push_bytes(Bytes::new());
+        let reply = self.call(rq).await?;
+        let body = reply.msg.get::<MdtBody>(1).map_err(proto)?;
+        let value = reply.msg.buf(2).clone();
+        let len = (body.eadatasize as usize).min(value.len());
+        Ok(value.slice(0..len))
+    }
+
+    /// A path of `fid` below `root` (or the file system's root), without leading slash.
+    pub async fn fid2path(&self, fid: Fid, root: Fid) -> Result<Bytes, Errno> {
+        const KEY: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
+        const PATH_MAX: u32 = 4096;
+        let head = GetinfoFid2path { fid, recno: u64::MAX, linkno: 0, pathlen: PATH_MAX };
+        let mut key = BytesMut::with_capacity(64);
+        key.put_slice(KEY);
+        key.put_slice(&coral_wire::Wire::to_bytes(&head));
+        key.put_slice(&coral_wire::Wire::to_bytes(&root));
+        let vallen = size_of::<GetinfoFid2path>() as u32 + PATH_MAX;
+        let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_INFO)
+            .push_bytes(key.freeze())
+            .push_bytes(Bytes::copy_from_slice(&vallen.to_le_bytes()));
+        let reply = self.call(rq).await?;
+        let value = reply.msg.buf(1);
+        let text = value.get(size_of::<GetinfoFid2path>()..).ok_or(Errno::EPROTO)?;
+        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+        Ok(value.slice(size_of::<GetinfoFid2path>()..size_of::<GetinfoFid2path>() + end))
+    }
+}
+
+/// What every getattr asks for.
+pub(crate) const WANT: u64 = md::FLGETATTR
+    | md::FLBLOCKS
+    | md::FLEASIZE
+    | md::FLMODEASIZE
+    | md::FLDIREA
+    | md::FLACL
+    | md::MEA;
+
+impl Attrs {
+    /// From a reply whose mdt_body is buffer `at`, layout and ACL behind it.
+    pub(crate) fn read(reply: &Reply, at: usize) -> Result<Self, Errno> {
+        let body = reply.msg.get::<MdtBody>(at).map_err(proto)?;
+        let md = reply.msg.buf(at + 1);
+        let acl = reply.msg.buf(at + 2);
+        let aclsize = (body.aclsize as usize).min(acl.len());
+        let acl = if body.valid & md::FLACL != 0 { acl.slice(0..aclsize) } else { Bytes::new() };
+        let easize = match body.valid & (md::FLEASIZE | md::FLDIREA | md::LINKNAME) {
+            0 => 0,
+            _ => (body.eadatasize as usize).min(md.len()),
+        };
+        Ok(Self { body, md: md.slice(0..easize), acl })
+    }
+
+    /// The layout did not fit into the room asked for.
+    fn truncated(&self) -> bool {
+        self.body.valid & md::FLEASIZE != 0 && self.md.len() < self.body.eadatasize as usize
+    }
+}
+
+/// Bytes with a terminating NUL.
+pub(crate) fn nul(s: &[u8]) -> Bytes {
+    let mut b = BytesMut::with_capacity(s.len() + 1);
+    b.put_slice(s);
+    b.put_u8(0);
+    b.freeze()
+}

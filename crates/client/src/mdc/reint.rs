@@ -1,0 +1,256 @@
+//! Changes of the namespace and of attributes: MDS_REINT in its kinds.
+//!
+//! Lustre: `lustre/mdc/mdc_reint.c`, packing `lustre/mdc/mdc_lib.c`.
+
+use bytes::Bytes;
+use coral_ptlrpc::{Reply, Request};
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::LdlmRequest;
+use coral_wire::mds::{RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, md};
+use coral_wire::ptlrpc::{opc, portal};
+
+use super::{Attrs, Ids, Mdc, nul};
+use crate::time::Timespec;
+
+/// What to make.
+#[derive(Debug, Clone)]
+pub struct CreateArgs<'a> {
+    /// Directory.
+    pub parent: Fid,
+    /// Name, without NUL.
+    pub name: &'a [u8],
+    /// FID of the new object.
+    pub fid: Fid,
+    /// Type and permission bits; the server applies the umask.
+    pub mode: u32,
+    /// Device number.
+    pub rdev: u32,
+    /// Time of the change.
+    pub now: Timespec,
+    /// Target of a symbolic link.
+    pub symlink: Option<&'a [u8]>,
+    /// Default or demanded layout of a directory (`lmv_user_md`), or empty.
+    pub eadata: Bytes,
+}
+
+/// What to change; `valid` is `coral_wire::mds::attr` bits.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SetattrArgs {
+    /// Which fields count.
+    pub valid: u64,
+    /// Permission bits (type bits are ignored).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Access time.
+    pub atime: Timespec,
+    /// Modification time.
+    pub mtime: Timespec,
+    /// Change time.
+    pub ctime: Timespec,
+    /// Inode flags.
+    pub flags: u32,
+    /// Project id.
+    pub projid: u32,
+    /// `coral_wire::mds::bias`.
+    pub bias: u32,
+}
+
+/// A DLM_REQ buffer without early cancels.
+fn no_elc() -> Bytes {
+    LdlmRequest::default().to_bytes()
+}
+
+impl Mdc {
+    async fn reint(&self, rq: Request) -> Result<Reply, Errno> {
+        self.call(rq.replayable()).await
+    }
+
+    fn reint_rq(rec: Bytes) -> Request {
+        Request::new(portal::MDS_REQUEST, opc::MDS_REINT).push_bytes(rec).push_empty()
+    }
+
+    /// mkdir, mknod, symlink. The reply's attributes.
+    pub async fn create(&self, ids: &Ids, a: &CreateArgs<'_>) -> Result<Attrs, Errno> {
+        let mut rec = RecCreate {
+            opcode: ReintOp::CREATE,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid1: ids.suppgids[0],
+            suppgid2: ids.suppgids[1],
+            fid1: a.parent,
+            fid2: a.fid,
+            time: self.time(a.now),
+            rdev: a.rdev as u64,
+            mode: a.mode,
+            umask: ids.umask,
+            ..Default::default()
+        };
+        rec.set_flags(0);
+        let data = match a.symlink {
+            Some(target) => nul(target),
+            None => a.eadata.clone(),
+        };
+        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
+            .push_bytes(nul(a.name))
+            .push_bytes(data)
+            .push_bytes(no_elc())
+            .push_empty()
+            .push_empty()
+            .push_empty()
+            .push_empty();
+        let reply = self.reint(rq).await?;
+        let mut attrs = Attrs::read(&reply, 1)?;
+        // CAPA1 stands where other replies have the layout.
+        attrs.md = Bytes::new();
+        attrs.acl = Bytes::new();
+        Ok(attrs)
+    }
+
+    /// A further name.
+    pub async fn link(&self, ids: &Ids, fid: Fid, parent: Fid, name: &[u8], now: Timespec) -> Result<(), Errno> {
+        let rec = RecLink {
+            opcode: ReintOp::LINK,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid1: ids.suppgids[0],
+            suppgid2: ids.suppgids[1],
+            fid1: fid,
+            fid2: parent,
+            time: self.time(now),
+            ..Default::default()
+        };
+        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
+            .push_empty()
+            .push_bytes(nul(name))
+            .push_bytes(no_elc())
+            .push_empty();
+        self.reint(rq).await.map(drop)
+    }
+
+    /// Removes a name; `dir`: it must be an empty directory, else it must be none. Attributes of what it named.
+    pub async fn unlink(&self, ids: &Ids, parent: Fid, name: &[u8], child: Fid, dir: bool, now: Timespec) -> Result<Attrs, Errno> {
+        let rec = RecUnlink {
+            opcode: ReintOp::UNLINK,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid1: ids.suppgids[0],
+            suppgid2: ids.suppgids[1],
+            fid1: parent,
+            fid2: child,
+            time: self.time(now),
+            mode: if dir { libc::S_IFDIR } else { 0 },
+            ..Default::default()
+        };
+        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec)).push_bytes(nul(name)).push_bytes(no_elc()).push_empty();
+        let reply = self.reint(rq).await?;
+        Attrs::read(&reply, 1)
+    }
+
+    /// Renames; what stood at the new name is removed. `mode`: type bits of what is renamed, if known.
+    #[expect(clippy::too_many_arguments, reason = "two names in two directories")]
+    pub async fn rename(
+        &self,
+        ids: &Ids,
+        parent: Fid,
+        name: &[u8],
+        new_parent: Fid,
+        new_name: &[u8],
+        mode: u32,
+        now: Timespec,
+    ) -> Result<Attrs, Errno> {
+        let rec = RecRename {
+            opcode: ReintOp::RENAME,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid1: ids.suppgids[0],
+            suppgid2: ids.suppgids[1],
+            fid1: parent,
+            fid2: new_parent,
+            time: self.time(now),
+            mode,
+            ..Default::default()
+        };
+        let mut rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
+            .push_empty()
+            .push_bytes(nul(name))
+            .push_bytes(nul(new_name))
+            .push_bytes(no_elc())
+            .push_empty();
+        rq.portal = portal::MDS_IO;
+        let reply = self.reint(rq).await?;
+        Attrs::read(&reply, 1)
+    }
+
+    /// Changes attributes; the new ones.
+    pub async fn setattr(&self, ids: &Ids, fid: Fid, a: &SetattrArgs) -> Result<Attrs, Errno> {
+        let rec = RecSetattr {
+            opcode: ReintOp::SETATTR,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid: ids.suppgids[0],
+            fid,
+            valid: a.valid,
+            uid: a.uid,
+            gid: a.gid,
+            size: a.size,
+            mtime: self.time(a.mtime),
+            atime: self.time(a.atime),
+            ctime: self.time(a.ctime),
+            attr_flags: a.flags,
+            mode: a.mode,
+            bias: a.bias,
+            projid: a.projid,
+            ..Default::default()
+        };
+        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
+            .push_empty()
+            .push_empty()
+            .push_empty()
+            .push_bytes(no_elc());
+        let reply = self.reint(rq).await?;
+        Attrs::read(&reply, 1)
+    }
+
+    /// Sets (`Some`) or removes (`None`) an xattr; `flags` XATTR_CREATE 1, XATTR_REPLACE 2.
+    pub async fn setxattr(
+        &self,
+        ids: &Ids,
+        fid: Fid,
+        name: &[u8],
+        value: Option<Bytes>,
+        flags: u32,
+        now: Timespec,
+    ) -> Result<(), Errno> {
+        let rec = RecSetxattr {
+            opcode: ReintOp::SETXATTR,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid1: ids.suppgids[0],
+            suppgid2: ids.suppgids[1],
+            fid,
+            valid: md::FLCTIME | if value.is_some() { md::FLXATTR } else { md::FLXATTRRM },
+            time: self.time(now),
+            size: value.as_ref().map_or(0, |v| v.len() as u32),
+            flags,
+            ..Default::default()
+        };
+        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
+            .push_bytes(nul(name))
+            .push_bytes(value.unwrap_or_default())
+            .push_bytes(no_elc())
+            .push_empty();
+        self.reint(rq).await.map(drop)
+    }
+}

@@ -1,0 +1,278 @@
+//! Bulk reads and writes of one object: cut into RPCs, short I/O inside the message, checksums.
+//!
+//! An RPC carries one contiguous range of at most `ocd_brw_size` bytes, in bulk descriptors (MDs) of at most 1 MiB.
+//! Lustre: `osc_brw_prep_request`, `osc_brw_fini_request` in `lustre/osc/osc_request.c`.
+
+use bytes::Bytes;
+use coral_lnet::Payload;
+use coral_ptlrpc::{Bulk, Reply, Request};
+use coral_wire::Errno;
+use coral_wire::connect::ConnectFlags;
+use coral_wire::ost::{CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, brw, md};
+use coral_wire::ptlrpc::{opc, portal};
+use futures_util::future::try_join_all;
+
+use super::{ObjectRef, Osc, WriteAttr};
+use crate::error::{ok, proto};
+
+/// Largest bulk descriptor, bytes (LNET_MTU).
+pub const MD_BYTES: usize = 1 << 20;
+/// Data up to this travels inside the message (Lustre: OBD_DEF_SHORT_IO_BYTES 16 KiB), bytes.
+pub const SHORT_IO_BYTES: usize = 16 << 10;
+/// A write whose checksum does not match is sent again so often (Lustre: osc_resends 10).
+const CKSUM_RETRIES: u32 = 10;
+/// RPCs of one call in flight at once per object (Lustre: max_rpcs_in_flight 8).
+const IN_FLIGHT: usize = 8;
+
+/// Whose lock covers the I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoLock {
+    /// The server takes one for the duration.
+    Server,
+    /// An extent lock of ours: its server cookie (0 when not known).
+    Ours(u64),
+}
+
+impl Osc {
+    /// Largest RPC this OST takes, bytes.
+    fn rpc_bytes(&self) -> usize {
+        (self.target.granted().brw_size as usize).clamp(4096, 4 << 20)
+    }
+
+    fn short_io(&self, len: usize) -> bool {
+        len <= SHORT_IO_BYTES && self.target.granted().has(ConnectFlags::SHORTIO)
+    }
+
+    /// Reads `len` bytes at `offset`; short when the object ends before.
+    pub async fn read(&self, obj: &ObjectRef, offset: u64, len: usize, lock: IoLock) -> Result<Payload, Errno> {
+        let max = self.rpc_bytes();
+        if len <= max {
+            return self.read_rpc(obj, offset, len, lock).await;
+        }
+        let mut out = Payload::new();
+        let mut at = 0;
+        while at < len {
+            let mut batch = Vec::new();
+            while at < len && batch.len() < IN_FLIGHT {
+                let n = max.min(len - at);
+                batch.push((self.read_rpc(obj, offset + at as u64, n, lock), n));
+                at += n;
+            }
+            let wanted: Vec<usize> = batch.iter().map(|(_, n)| *n).collect();
+            for (part, n) in try_join_all(batch.into_iter().map(|(f, _)| f)).await?.into_iter().zip(wanted) {
+                let short = part.len() < n;
+                out.append(part);
+                if short {
+                    return Ok(out);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Writes `data` at `offset`.
+    pub async fn write(
+        &self,
+        obj: &ObjectRef,
+        offset: u64,
+        data: Payload,
+        attr: &WriteAttr,
+        lock: IoLock,
+    ) -> Result<(), Errno> {
+        let max = self.rpc_bytes();
+        if data.len() <= max {
+            return self.write_rpc(obj, offset, data, attr, lock).await;
+        }
+        let mut at = 0;
+        while at < data.len() {
+            let mut batch = Vec::new();
+            while at < data.len() && batch.len() < IN_FLIGHT {
+                let n = max.min(data.len() - at);
+                batch.push(self.write_rpc(obj, offset + at as u64, data.slice(at..at + n), attr, lock));
+                at += n;
+            }
+            try_join_all(batch).await?;
+        }
+        Ok(())
+    }
+
+    fn brw_obdo(obj: &ObjectRef, lock: IoLock) -> Obdo {
+        let mut o = Self::obdo(obj);
+        o.valid |= md::FLFLAGS;
+        if let IoLock::Ours(cookie) = lock
+            && cookie != 0
+        {
+            o.handle = cookie;
+            o.valid |= md::FLHANDLE;
+        }
+        o
+    }
+
+    fn brw_request(opcode: u32, obj: &ObjectRef, o: &Obdo, offset: u64, len: usize, lock: IoLock, write: bool) -> Request {
+        let mds = len.div_ceil(MD_BYTES).max(1) as u32;
+        let dir = if write { brw::WRITE } else { brw::READ };
+        let flags = dir | if lock == IoLock::Server { brw::SRVLOCK } else { 0 };
+        Request::new(portal::OST_IO, opcode)
+            .push(o)
+            .push(&ObdIoobj::new(obj.oi, mds, 1))
+            .push(&NiobufRemote { offset, len: len as u32, flags })
+            .push_bytes(Bytes::new())
+    }
+
+    async fn read_rpc(&self, obj: &ObjectRef, offset: u64, len: usize, lock: IoLock) -> Result<Payload, Errno> {
+        let mut o = Self::brw_obdo(obj, lock);
+        let cksum = self.cksum();
+        if let Some(c) = cksum {
+            o.valid |= md::FLCKSUM;
+            o.flags |= c.flags();
+        }
+        let short = self.short_io(len);
+        if short {
+            o.flags |= ObdFlags::SHORT_IO;
+        }
+        for attempt in 0.. {
+            let mut rq = Self::brw_request(opc::OST_READ, obj, &o, offset, len, lock, false).push_bytes(Bytes::new());
+            if !short {
+                rq = rq.bulk(Bulk::Sink { portal: portal::OST_BULK, lens: md_lens(len) });
+            }
+            let reply = ok(self.import().call(rq).await)?;
+            let data = read_data(&reply, short, len)?;
+            match verify(&reply, cksum, &data)? {
+                true => return Ok(data),
+                false if attempt < CKSUM_RETRIES => tracing::warn!(oi = ?obj.oi, offset, len, "read checksum differs, reading again"),
+                false => return Err(Errno::EIO),
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    async fn write_rpc(
+        &self,
+        obj: &ObjectRef,
+        offset: u64,
+        data: Payload,
+        attr: &WriteAttr,
+        lock: IoLock,
+    ) -> Result<(), Errno> {
+        let mut o = Self::brw_obdo(obj, lock);
+        self.stamp(&mut o, attr);
+        let cksum = self.cksum();
+        let mut sum = 0;
+        if let Some(c) = cksum {
+            o.valid |= md::FLCKSUM;
+            o.flags |= c.flags();
+            sum = c.compute(data.iter().map(|b| &b[..]));
+            o.nlink = sum; // o_cksum shares the field
+        }
+        let short = self.short_io(data.len());
+        if short {
+            o.flags |= ObdFlags::SHORT_IO;
+        }
+        for attempt in 0.. {
+            let rq = Self::brw_request(opc::OST_WRITE, obj, &o, offset, data.len(), lock, true);
+            let rq = if short {
+                rq.push_bytes(data.copy_to_bytes())
+            } else {
+                rq.push_bytes(Bytes::new()).bulk(Bulk::Source { portal: portal::OST_BULK, data: md_slices(&data) })
+            };
+            let reply = ok(self.import().call(rq.replayable()).await)?;
+            check_rcs(reply.msg.buf(2))?;
+            let body = reply.msg.get::<Obdo>(1).map_err(proto)?;
+            let differs = cksum.is_some() && body.valid & md::FLCKSUM != 0 && body.nlink != sum;
+            if !differs {
+                return Ok(());
+            }
+            tracing::warn!(oi = ?obj.oi, offset, len = data.len(), attempt, "write checksum differs, writing again");
+            if attempt >= CKSUM_RETRIES {
+                return Err(Errno::EAGAIN);
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+}
+
+/// Lengths of the bulk descriptors of a transfer.
+fn md_lens(len: usize) -> Vec<u32> {
+    (0..len.div_ceil(MD_BYTES)).map(|i| MD_BYTES.min(len - i * MD_BYTES) as u32).collect()
+}
+
+/// The data cut at descriptor boundaries, without copying.
+fn md_slices(data: &Payload) -> Vec<Payload> {
+    let len = data.len();
+    if len <= MD_BYTES {
+        return vec![data.clone()];
+    }
+    (0..len.div_ceil(MD_BYTES)).map(|i| data.slice(i * MD_BYTES..len.min((i + 1) * MD_BYTES))).collect()
+}
+
+/// Bytes a read reply brought: its status says how many, beyond that the buffers may be longer.
+fn read_data(reply: &Reply, short: bool, wanted: usize) -> Result<Payload, Errno> {
+    let got = reply.status as usize;
+    if got > wanted {
+        return Err(Errno::EPROTO);
+    }
+    let mut all = Payload::new();
+    if short {
+        all = Payload::from(reply.msg.buf(2).clone());
+    } else {
+        for part in &reply.bulk {
+            all.append(part.clone());
+        }
+    }
+    if all.len() < got {
+        return Err(Errno::EPROTO);
+    }
+    Ok(if all.len() == got { all } else { all.slice(0..got) })
+}
+
+/// True when the checksum in the reply is right, absent or not wanted.
+fn verify(reply: &Reply, wanted: Option<CksumType>, data: &Payload) -> Result<bool, Errno> {
+    if wanted.is_none() || data.is_empty() {
+        return Ok(true);
+    }
+    let body = reply.msg.get::<Obdo>(1).map_err(proto)?;
+    if body.valid & md::FLCKSUM == 0 {
+        return Ok(true);
+    }
+    let kind = match body.flags.bits() & OBD_FL_CKSUM_MASK {
+        0 => wanted,
+        _ => CksumType::from_flags(body.flags),
+    };
+    Ok(kind.is_none_or(|k| k.compute(data.iter().map(|b| &b[..])) == body.nlink))
+}
+
+/// The return codes of a write, one u32 per niobuf, all zero on success.
+fn check_rcs(rcs: &[u8]) -> Result<(), Errno> {
+    for rc in rcs.chunks_exact(4) {
+        let rc = i32::from_le_bytes([rc[0], rc[1], rc[2], rc[3]]);
+        Errno::check(rc)?;
+        if rc > 0 {
+            return Err(Errno::EPROTO);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_cover_the_data_once() {
+        for len in [1, 4096, MD_BYTES - 1, MD_BYTES, MD_BYTES + 1, 4 * MD_BYTES, 3 * MD_BYTES + 17] {
+            let lens = md_lens(len);
+            assert_eq!(lens.iter().map(|l| *l as usize).sum::<usize>(), len);
+            assert!(lens[..lens.len() - 1].iter().all(|l| *l as usize == MD_BYTES));
+            let data = Payload::from(Bytes::from(vec![7u8; len]));
+            let parts: Vec<usize> = md_slices(&data).iter().map(|p| p.len()).collect();
+            assert_eq!(parts, lens.iter().map(|l| *l as usize).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn return_codes() {
+        assert_eq!(check_rcs(&[0; 8]), Ok(()));
+        assert_eq!(check_rcs(&(-28i32).to_le_bytes()), Err(Errno::ENOSPC));
+        assert_eq!(check_rcs(&7i32.to_le_bytes()), Err(Errno::EPROTO));
+    }
+}

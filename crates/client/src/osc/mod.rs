@@ -1,0 +1,212 @@
+//! OSC: one OST as a client sees it. Turns object operations into RPCs.
+//!
+//! Objects are asked under server-side locks (`SRVLOCK`) unless the caller holds an extent lock and says so.
+//! Data is never copied here: a write hands slices of the caller's [`Payload`] to the bulk, a read returns what came.
+//!
+//! Lustre: `lustre/osc/osc_request.c`. Absent: page cache and grants (write-back), idle disconnect, T10 checksums.
+
+mod brw;
+
+pub use brw::IoLock;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_ldlm::ClientNamespace;
+use coral_ptlrpc::{Import, Request};
+use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, md};
+use coral_wire::ptlrpc::{opc, portal};
+use coral_wire::{Errno, fid::{Fid, OstId}};
+
+use crate::error::{ok, proto};
+use crate::target::Target;
+use crate::time::Timespec;
+
+/// "To the end of the object" in `o_blocks`.
+pub const OBJECT_EOF: u64 = u64::MAX;
+
+/// One object: where it is and whose data it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// Object id on its OST.
+    pub oi: OstId,
+    /// The file (MDT inode) it belongs to.
+    pub parent: Fid,
+    /// Its place in the layout.
+    pub stripe_idx: u32,
+}
+
+/// Owner and times a write hands to the OST.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WriteAttr {
+    /// Owner for the object's first write.
+    pub uid: u32,
+    /// Group for the object's first write.
+    pub gid: u32,
+    /// mtime and ctime.
+    pub time: Timespec,
+}
+
+/// Object attributes as the OST answered them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ObjectAttr {
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte blocks.
+    pub blocks: u64,
+    /// Last write.
+    pub mtime: Timespec,
+    /// Last read.
+    pub atime: Timespec,
+    /// Last change.
+    pub ctime: Timespec,
+}
+
+/// Times to set on an object; `None` stays.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ObjectTimes {
+    /// Access time.
+    pub atime: Option<Timespec>,
+    /// Modification time.
+    pub mtime: Option<Timespec>,
+    /// Change time.
+    pub ctime: Option<Timespec>,
+}
+
+/// A connection to one OST.
+pub struct Osc {
+    /// Index of the OST in the layout EA.
+    pub index: u32,
+    target: Arc<Target>,
+}
+
+impl Osc {
+    pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
+        Arc::new(Self { index, target })
+    }
+
+    /// Target uuid.
+    pub fn uuid(&self) -> &str {
+        &self.target.uuid
+    }
+
+    /// The import.
+    pub fn import(&self) -> &Arc<Import> {
+        &self.target.import
+    }
+
+    /// Extent locks held from this OST.
+    pub fn namespace(&self) -> &Arc<ClientNamespace> {
+        &self.target.namespace
+    }
+
+    /// Checksum algorithm agreed at connect, if checksums are wanted.
+    fn cksum(&self) -> Option<CksumType> {
+        self.target.cksum()
+    }
+
+    fn obdo(obj: &ObjectRef) -> Obdo {
+        let mut o = Obdo { oi: obj.oi, valid: md::FLID | md::FLGROUP, ..Default::default() };
+        o.set_parent(obj.parent, obj.stripe_idx);
+        o
+    }
+
+    fn srvlocked(obj: &ObjectRef) -> Obdo {
+        let mut o = Self::obdo(obj);
+        o.valid |= md::FLFLAGS;
+        o.flags = ObdFlags::SRVLOCK;
+        o
+    }
+
+    async fn call(&self, rq: Request) -> Result<Obdo, Errno> {
+        let reply = ok(self.import().call(rq).await)?;
+        reply.msg.get::<Obdo>(1).map_err(proto)
+    }
+
+    /// Size, blocks and times, seen after every write acknowledged so far.
+    pub async fn getattr(&self, obj: &ObjectRef) -> Result<ObjectAttr, Errno> {
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR).push(&Self::srvlocked(obj)).push_bytes(Bytes::new());
+        let o = self.call(rq).await?;
+        let time = |t| Timespec::from_wire(t, self.target.coral());
+        Ok(ObjectAttr { size: o.size, blocks: o.blocks, mtime: time(o.mtime), atime: time(o.atime), ctime: time(o.ctime) })
+    }
+
+    /// Sets times.
+    pub async fn setattr(&self, obj: &ObjectRef, t: &ObjectTimes) -> Result<(), Errno> {
+        let mut o = Self::obdo(obj);
+        for (value, bit, field) in [
+            (t.atime, md::FLATIME, &mut o.atime),
+            (t.mtime, md::FLMTIME, &mut o.mtime),
+            (t.ctime, md::FLCTIME, &mut o.ctime),
+        ] {
+            if let Some(v) = value {
+                *field = v.to_wire(self.target.coral());
+                o.valid |= bit;
+            }
+        }
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&o).push_bytes(Bytes::new()).replayable();
+        self.call(rq).await.map(drop)
+    }
+
+    /// Cuts the object at `size` (or extends it to that).
+    pub async fn truncate(&self, obj: &ObjectRef, size: u64, w: &WriteAttr) -> Result<(), Errno> {
+        let mut o = Self::srvlocked(obj);
+        o.size = size;
+        o.blocks = OBJECT_EOF;
+        o.valid |= md::FLSIZE | md::FLBLOCKS;
+        self.stamp(&mut o, w);
+        let rq = Request::new(portal::OST_IO, opc::OST_PUNCH).push(&o).push_bytes(Bytes::new()).replayable();
+        self.call(rq).await.map(drop)
+    }
+
+    /// fallocate(2) on the object's bytes `start..end`; `mode` of `FALLOC_FL_*`.
+    pub async fn fallocate(&self, obj: &ObjectRef, mode: u32, start: u64, end: u64, w: &WriteAttr) -> Result<(), Errno> {
+        let mut o = Self::srvlocked(obj);
+        o.size = start;
+        o.blocks = end;
+        o.nlink = mode; // o_falloc_mode shares the field
+        o.valid |= md::FLSIZE | md::FLBLOCKS;
+        self.stamp(&mut o, w);
+        let rq = Request::new(portal::OST_IO, opc::OST_FALLOCATE).push(&o).push_bytes(Bytes::new()).replayable();
+        self.call(rq).await.map(drop)
+    }
+
+    /// Next hole or data at or after `offset`; `None` when there is none (ENXIO of the OST).
+    pub async fn seek(&self, obj: &ObjectRef, offset: u64, hole: bool) -> Result<Option<u64>, Errno> {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        let mut o = Self::srvlocked(obj);
+        o.size = offset;
+        o.mode = if hole { SEEK_HOLE } else { SEEK_DATA };
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_SEEK).push(&o);
+        match self.call(rq).await {
+            Ok(o) if (o.size as i64) < 0 => Ok(None),
+            Ok(o) => Ok(Some(o.size)),
+            Err(Errno::ENXIO) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Everything written to the object is on disk when this returns.
+    pub async fn sync(&self, obj: &ObjectRef) -> Result<(), Errno> {
+        let mut o = Self::obdo(obj);
+        o.size = 0;
+        o.blocks = OBJECT_EOF;
+        o.valid |= md::FLSIZE | md::FLBLOCKS;
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_SYNC).push(&o).push_bytes(Bytes::new());
+        self.call(rq).await.map(drop)
+    }
+
+    /// Owner and change times of a modification.
+    fn stamp(&self, o: &mut Obdo, w: &WriteAttr) {
+        let t = w.time.to_wire(self.target.coral());
+        (o.mtime, o.ctime, o.uid, o.gid) = (t, t, w.uid, w.gid);
+        o.valid |= md::FLMTIME | md::FLCTIME | md::FLUID | md::FLGID;
+    }
+
+    /// Space.
+    pub async fn statfs(&self) -> Result<ObdStatfs, Errno> {
+        let reply = ok(self.import().call(Request::new(portal::OST_CREATE, opc::OST_STATFS)).await)?;
+        reply.msg.get::<ObdStatfs>(1).map_err(proto)
+    }
+}

@@ -1,0 +1,325 @@
+//! A connected target: import, lock namespace and what ties them together (recovery and eviction).
+//!
+//! Lustre: `client_obd_setup`, `client_connect_import` in `lustre/ldlm/ldlm_lib.c`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use coral_ldlm::{ClientNamespace, LdlmClient};
+use coral_lnet::Node;
+use coral_ptlrpc::{Import, ImportConfig, ImportObserver, Reply, RpcError};
+use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
+use coral_wire::ldlm::Ibits;
+use coral_wire::nid::Nid;
+use coral_wire::ost::{CksumType, cksum_type};
+use futures_util::future::BoxFuture;
+use parking_lot::RwLock;
+
+/// What kind of server a target is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Management server.
+    Mgs,
+    /// Metadata target.
+    Mdt,
+    /// Object storage target.
+    Ost,
+}
+
+/// Told what recovery did.
+pub trait TargetHooks: Send + Sync {
+    /// The server threw us out: locks are gone, open handles are stale.
+    fn evicted(&self, target: &Target);
+    /// An open was replayed to a restarted MDT.
+    fn open_replayed(&self, transno: u64, reply: &Reply);
+}
+
+/// A target and the locks held from it.
+pub struct Target {
+    /// Target uuid, `coral-MDT0000_UUID`.
+    pub uuid: String,
+    /// What it is.
+    pub kind: Kind,
+    /// RPCs go here.
+    pub import: Arc<Import>,
+    /// Locks come from here.
+    pub namespace: Arc<ClientNamespace>,
+    /// What the server agreed to at the last connect.
+    granted: RwLock<Arc<ObdConnectData>>,
+    coral: AtomicBool,
+    /// Checksums are pointless between nodes of one process.
+    want_cksum: bool,
+    hooks: RwLock<Option<Weak<dyn TargetHooks>>>,
+}
+
+/// Whoever makes targets: what all of one mount share.
+#[derive(Clone)]
+pub struct Dialer {
+    /// The node to speak through.
+    pub node: Arc<Node>,
+    /// The callback service of that node.
+    pub ldlm: Arc<LdlmClient>,
+    /// Client uuid, 36 characters.
+    pub client_uuid: String,
+    /// Ask for user xattrs.
+    pub user_xattr: bool,
+    /// Ask for checksums.
+    pub checksums: bool,
+}
+
+impl Dialer {
+    /// A dialer with a fresh client uuid.
+    pub fn new(node: Arc<Node>, ldlm: Arc<LdlmClient>, user_xattr: bool, checksums: bool) -> Self {
+        let client_uuid = uuid(node.rng_u64(), node.rng_u64());
+        Self { node, ldlm, client_uuid, user_xattr, checksums }
+    }
+
+    /// A target, not yet connected.
+    pub fn target(&self, kind: Kind, uuid: &str, nids: &[Nid]) -> Arc<Target> {
+        let local = nids.iter().all(|n| n.net() == coral_wire::nid::NET_LO);
+        let want_cksum = self.checksums && !local && kind == Kind::Ost;
+        let mut data = match kind {
+            Kind::Mgs => mgs_flags(),
+            Kind::Mdt => mdt_flags(self.user_xattr),
+            Kind::Ost => ost_flags(want_cksum),
+        };
+        data.version = release(2, 17, 57, 0);
+        let nids = nids.iter().map(|n| coral_lnet::Nid(n.0)).collect();
+        let cfg = match kind {
+            Kind::Mgs => ImportConfig::mgs(nids, &self.client_uuid, data),
+            Kind::Mdt => ImportConfig::mdt(uuid, nids, &self.client_uuid, data),
+            Kind::Ost => ImportConfig::ost(uuid, nids, &self.client_uuid, data),
+        };
+        let import = Import::new(self.node.clone(), cfg);
+        let namespace = self.ldlm.namespace(import.clone());
+        let t = Arc::new(Target {
+            uuid: uuid.to_owned(),
+            kind,
+            import: import.clone(),
+            namespace,
+            granted: RwLock::new(Arc::new(ObdConnectData::default())),
+            coral: AtomicBool::new(false),
+            want_cksum,
+            hooks: RwLock::new(None),
+        });
+        import.set_observer(Arc::new(Observer { target: Arc::downgrade(&t) }));
+        t
+    }
+}
+
+impl Target {
+    /// Connects; `limit` bounds the wait.
+    pub async fn connect(&self, limit: Duration) -> Result<(), String> {
+        match tokio::time::timeout(limit, self.import.connect()).await {
+            Ok(Ok(data)) => {
+                self.set_granted(data);
+                Ok(())
+            }
+            Ok(Err(e)) => Err(e.to_string()),
+            Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
+        }
+    }
+
+    /// What the server agreed to.
+    pub fn granted(&self) -> Arc<ObdConnectData> {
+        self.granted.read().clone()
+    }
+
+    /// Both ends are Coral (`coral_wire::coral`).
+    pub fn coral(&self) -> bool {
+        self.coral.load(Ordering::Relaxed)
+    }
+
+    fn set_granted(&self, data: ObdConnectData) {
+        self.coral.store(data.has2(F2::CORAL), Ordering::Relaxed);
+        *self.granted.write() = Arc::new(data);
+    }
+
+    /// The checksum to use, if any.
+    pub fn cksum(&self) -> Option<CksumType> {
+        let g = self.granted();
+        (self.want_cksum && g.has(F::CKSUM)).then(|| CksumType::best(g.cksum_types)).flatten()
+    }
+
+    /// Who to tell about recovery.
+    pub fn set_hooks(&self, who: Weak<dyn TargetHooks>) {
+        *self.hooks.write() = Some(who);
+    }
+}
+
+struct Observer {
+    target: Weak<Target>,
+}
+
+impl ImportObserver for Observer {
+    fn on_evicted(&self) -> BoxFuture<'static, ()> {
+        let target = self.target.upgrade();
+        Box::pin(async move {
+            let Some(t) = target else { return };
+            tracing::warn!(target = %t.uuid, "evicted by the server: locks and open files there are lost");
+            t.namespace.drop_all().await;
+            let who = t.hooks.read().clone();
+            if let Some(w) = who.and_then(|w| w.upgrade()) {
+                w.evicted(&t);
+            }
+        })
+    }
+
+    fn replay_locks(&self, _import: Arc<Import>) -> BoxFuture<'static, Result<(), RpcError>> {
+        let target = self.target.upgrade();
+        Box::pin(async move {
+            match target {
+                Some(t) => t.namespace.replay_locks().await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn open_replayed(&self, transno: u64, reply: &Reply) {
+        let who = self.target.upgrade().and_then(|t| t.hooks.read().clone()).and_then(|w| w.upgrade());
+        if let Some(w) = who {
+            w.open_replayed(transno, reply);
+        }
+    }
+
+    fn on_recovered(&self) {
+        if let Some(t) = self.target.upgrade() {
+            t.set_granted(t.import.granted());
+        }
+    }
+
+    fn on_disconnected(&self) {}
+}
+
+/// Flags every connect asks for.
+fn base() -> F {
+    F::VERSION | F::AT | F::FULL20 | F::LVB_TYPE | F::BULK_MBITS | F::FLAGS2
+}
+
+fn mgs_flags() -> ObdConnectData {
+    ObdConnectData {
+        connect_flags: base() | F::MGS_NIDLIST,
+        connect_flags2: F2::REP_MBITS,
+        ..Default::default()
+    }
+}
+
+/// The table of `docs/architecture.md` (connect flags): only what this client does.
+fn mdt_flags(user_xattr: bool) -> ObdConnectData {
+    let mut f = base()
+        | F::FID
+        | F::VBR
+        | F::IBITS
+        | F::ATTRFID
+        | F::NODEVOH
+        | F::CANCELSET
+        | F::LOV_V3
+        | F::B64BITHASH
+        | F::LAYOUTLOCK
+        | F::MAX_EASIZE
+        | F::ACL
+        | F::LARGE_ACL
+        | F::UMASK
+        | F::BRW_SIZE
+        | F::SRVLOCK
+        | F::EINPROGRESS
+        | F::JOBSTATS
+        | F::PINGLESS
+        | F::HPREQ_CHECK1
+        | F::MULTIMODRPCS
+        | F::DISP_STRIPE
+        | F::OPEN_BY_FID
+        | F::DIR_STRIPE
+        | F::FLOCK_DEAD
+        | F::SUBTREE
+        | F::LFSCK;
+    if user_xattr {
+        f |= F::XATTR;
+    }
+    let f2 = F2::INC_XID
+        | F2::REP_MBITS
+        | F2::SUM_STATFS
+        | F2::OVERSTRIPING
+        | F2::CRUSH
+        | F2::GETATTR_PFID
+        | F2::LSOM
+        | F2::DMV_IMP_INHERIT
+        | F2::LSEEK
+        | F2::ARCHIVE_ID_ARRAY
+        | F2::DIR_MIGRATE
+        | F2::MIRROR_ID_FIX
+        | F2::CORAL;
+    ObdConnectData {
+        connect_flags: f,
+        connect_flags2: f2,
+        brw_size: 1 << 20,
+        ibits_known: (Ibits::LOOKUP | Ibits::UPDATE | Ibits::OPEN | Ibits::LAYOUT | Ibits::PERM | Ibits::XATTR).bits(),
+        max_easize: 65536,
+        maxmodrpcs: 8,
+        ..Default::default()
+    }
+}
+
+fn ost_flags(cksum: bool) -> ObdConnectData {
+    let mut f = base()
+        | F::FID
+        | F::VBR
+        | F::CANCELSET
+        | F::B64BITHASH
+        | F::LAYOUTLOCK
+        | F::BRW_SIZE
+        | F::SRVLOCK
+        | F::EINPROGRESS
+        | F::JOBSTATS
+        | F::PINGLESS
+        | F::HPREQ_CHECK1
+        | F::SHORTIO
+        | F::MAXBYTES;
+    let mut cksum_types = 0;
+    if cksum {
+        f |= F::CKSUM;
+        cksum_types = cksum_type::CRC32 | cksum_type::ADLER | cksum_type::CRC32C;
+    }
+    ObdConnectData {
+        connect_flags: f,
+        connect_flags2: F2::INC_XID | F2::LSEEK | F2::REP_MBITS | F2::CORAL,
+        brw_size: 4 << 20,
+        cksum_types,
+        ..Default::default()
+    }
+}
+
+/// A version 4 UUID in text from 128 random bits.
+fn uuid(a: u64, b: u64) -> String {
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        a >> 32,
+        (a >> 16) & 0xffff,
+        a & 0xfff,
+        0x8000 | ((b >> 48) & 0x3fff),
+        b & 0xffff_ffff_ffff
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuid_has_the_form_servers_expect() {
+        let u = uuid(0x0123_4567_89ab_cdef, 0xffff_1111_2222_3333);
+        assert_eq!(u, "01234567-89ab-4def-bfff-111122223333");
+        assert_eq!(u.len(), 36);
+    }
+
+    #[test]
+    fn nothing_undone_is_claimed() {
+        for d in [mdt_flags(true), ost_flags(true), mgs_flags()] {
+            assert!(!d.connect_flags.intersects(F::MDS | F::MDS_MDS | F::LIGHTWEIGHT | F::INDEX | F::GRANT | F::RDONLY));
+            assert!(!d.connect_flags2.intersects(F2::FLR | F2::BATCH_RPC | F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT));
+        }
+        assert!(mdt_flags(true).brw_size > 0 && ost_flags(false).brw_size > 0);
+        assert_ne!(ost_flags(true).cksum_types, 0);
+    }
+}
