@@ -6,9 +6,14 @@
 
 use bytes::Bytes;
 use coral_lnet::{Nid, Node};
-use coral_wire::ldlm::{LdlmFlags, LockDesc};
+use coral_ptlrpc::Request;
+use coral_wire::Errno;
+use coral_wire::ldlm::{ELDLM_NO_LOCK_DATA, LdlmFlags, LdlmRequest, LockDesc};
+use coral_wire::ptlrpc::{opc, portal};
 use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ExportId;
 use crate::core::LockInfo;
@@ -74,29 +79,84 @@ pub trait AstPeers: Send + Sync + 'static {
     fn evict(&self, exp: ExportId, why: EvictReason);
 }
 
+/// How long a client may take to answer a callback. Lustre: `ldlm_timeout`, 20 s.
+pub const AST_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// [`AstSender`] over PTLRPC: what every real target uses.
 pub struct PtlrpcAsts<P> {
     node: Arc<Node>,
     peers: P,
+    timeout: Duration,
 }
 
 impl<P: AstPeers> PtlrpcAsts<P> {
     /// Sends from `node`, finds clients through `peers`.
     pub fn new(node: Arc<Node>, peers: P) -> Arc<Self> {
-        Arc::new(Self { node, peers })
+        Self::with_timeout(node, peers, AST_TIMEOUT)
     }
+
+    /// The same with another time-out for a callback's answer.
+    pub fn with_timeout(node: Arc<Node>, peers: P, timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { node, peers, timeout })
+    }
+
+    /// Sends one callback; the reply's buffer 1 (the LVB of a glimpse).
+    fn send(&self, exp: ExportId, opcode: u32, rq: LdlmRequest, lvb: Option<Bytes>) -> BoxFuture<'static, Result<Bytes, AstError>> {
+        let Some(peer) = self.peers.peer(exp) else {
+            return Box::pin(std::future::ready(Err(AstError::NoExport)));
+        };
+        let mut rpc = Request::new(portal::LDLM_CB_REQUEST, opcode).push_bytes(rq.to_bytes()).no_resend();
+        if let Some(lvb) = lvb {
+            rpc = rpc.push_bytes(lvb);
+        }
+        let (node, timeout) = (self.node.clone(), self.timeout);
+        Box::pin(async move {
+            let reply = coral_ptlrpc::send_ast(&node, peer.nid, peer.client_handle, peer.conn_cnt, rpc, timeout).await;
+            match reply {
+                Ok(r) => check_status(r.status).map(|()| r.msg.buf(1).clone()),
+                Err(e) => Err(AstError::Unanswered(e.to_string())),
+            }
+        })
+    }
+}
+
+/// What a client's status says (`ldlm_handle_ast_error`).
+fn check_status(status: i32) -> Result<(), AstError> {
+    match status {
+        0 => Ok(()),
+        s if s == Errno::EINVAL.status() || s == Errno::ESTALE.status() || s.abs() == ELDLM_NO_LOCK_DATA => Err(AstError::NoLock),
+        // The node no longer knows the connection: it has restarted or was unmounted.
+        s if s == Errno::ENOTCONN.status() || s == Errno::ENODEV.status() => Err(AstError::Unanswered(format!("status {s}"))),
+        s => {
+            tracing::warn!(status = s, "odd answer to a callback, taken as \"no such lock\"");
+            Err(AstError::NoLock)
+        }
+    }
+}
+
+/// A callback's request: the client's cookie, ours, and a lock description (seen in `contend.pcap`: count 0).
+fn request(flags: LdlmFlags, desc: LockDesc, handles: [u64; 2]) -> LdlmRequest {
+    LdlmRequest { flags, count: 0, desc, handles: SmallVec::from_slice(&handles) }
 }
 
 impl<P: AstPeers> AstSender for PtlrpcAsts<P> {
     fn blocking(&self, exp: ExportId, lock: &LockInfo, blocked_by: &LockDesc) -> BoxFuture<'static, Result<(), AstError>> {
-        todo!()
+        let flags = lock.flags & LdlmFlags::DISCARD_DATA;
+        let rq = request(flags, *blocked_by, [lock.remote_cookie, lock.cookie]);
+        let sent = self.send(exp, opc::LDLM_BL_CALLBACK, rq, None);
+        Box::pin(async move { sent.await.map(drop) })
     }
+
     fn completion(&self, exp: ExportId, lock: &LockInfo, flags: LdlmFlags, lvb: Bytes) -> BoxFuture<'static, Result<(), AstError>> {
-        todo!()
+        let rq = request(flags, lock.desc(), [lock.remote_cookie, lock.cookie]);
+        let sent = self.send(exp, opc::LDLM_CP_CALLBACK, rq, Some(lvb));
+        Box::pin(async move { sent.await.map(drop) })
     }
+
     fn glimpse(&self, exp: ExportId, lock: &LockInfo) -> BoxFuture<'static, Result<Bytes, AstError>> {
-        todo!()
+        self.send(exp, opc::LDLM_GL_CALLBACK, request(LdlmFlags(0), lock.desc(), [lock.remote_cookie, 0]), None)
     }
+
     fn evict(&self, exp: ExportId, why: EvictReason) {
         self.peers.evict(exp, why);
     }

@@ -17,6 +17,7 @@
 pub mod ast;
 pub mod client;
 pub mod core;
+mod cover;
 pub mod server;
 
 pub use ast::{AstError, AstPeer, AstPeers, AstSender, EvictReason, PtlrpcAsts};

@@ -44,10 +44,10 @@ pub(super) fn with_try_bits(policy: Policy) -> Policy {
     }
 }
 
-/// The policy less the bits in `drop`.
-pub(super) fn without(policy: Policy, drop: u64) -> Policy {
+/// The policy less all bits outside `keep`.
+pub(super) fn only(policy: Policy, keep: u64) -> Policy {
     match policy {
-        Policy::Ibits { bits, gid, initiator_id, .. } => Policy::Ibits { bits: Ibits(bits.0 & !drop), try_bits: Ibits(0), gid, initiator_id },
+        Policy::Ibits { bits, gid, initiator_id, .. } => Policy::Ibits { bits: Ibits(bits.0 & keep), try_bits: Ibits(0), gid, initiator_id },
         p => p,
     }
 }

@@ -86,6 +86,10 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
+    pub fn key(&self) -> (ResId, LdlmType) {
+        (self.res, self.ty)
+    }
+
     pub fn info(&self) -> LockInfo {
         LockInfo {
             cookie: self.cookie,

@@ -19,7 +19,7 @@ mod table;
 pub use lock::{Action, LockInfo};
 pub use table::{FoldHasher, FoldMap, MAX_LOCKS};
 
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
 use lock::{Lock, conflicts};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -33,13 +33,15 @@ pub const MAX_BLOCKED_TRIED: usize = 32;
 /// What comes out of an operation.
 pub type Actions = SmallVec<[Action; 2]>;
 type Found = SmallVec<[u32; 8]>;
+/// Names a queue: a resource, for locks of one type.
+type Key = (ResId, LdlmType);
 
 /// A lock asked for.
 #[derive(Debug, Clone)]
 pub struct Want {
     /// Resource.
     pub res: ResId,
-    /// Lock type; all locks of a resource have the same.
+    /// Lock type. Resources of different types never meet, even under the same name.
     pub ty: LdlmType,
     /// Mode.
     pub mode: LdlmMode,
@@ -79,8 +81,8 @@ pub enum Refused {
     Aborted,
     /// [`MAX_LOCKS`] reached.
     TooMany,
-    /// The resource has locks of another type, or policy and type do not fit.
-    WrongType,
+    /// Unknown mode or type, a policy of another type, or a range that ends before it starts.
+    Malformed,
 }
 
 #[derive(Debug, Default)]
@@ -119,9 +121,39 @@ impl Resource {
 #[derive(Debug)]
 pub struct Namespace {
     table: Table,
-    resources: FoldMap<ResId, Resource>,
+    resources: FoldMap<Key, Resource>,
     flock_waiters: posix::Waiters,
     replaying: bool,
+}
+
+/// How a blocking callback describes the lock that waits: for inode bits the bits to give up are repeated where a client
+/// looks for them (`cancel_bits`, in the place of the optional bits).
+fn blocking_desc(lock: &Lock) -> LockDesc {
+    let mut info = lock.info();
+    if let Policy::Ibits { bits, try_bits, .. } = &mut info.policy {
+        *try_bits = *bits;
+    }
+    info.desc()
+}
+
+/// False for what no queue can hold: an unknown mode or type, a policy of another type, a range that ends before it starts.
+pub(crate) fn well_formed(ty: LdlmType, mode: LdlmMode, policy: &Policy) -> bool {
+    let fits = matches!(
+        (ty, policy),
+        (LdlmType::PLAIN, Policy::Plain)
+            | (LdlmType::EXTENT, Policy::Extent { .. })
+            | (LdlmType::IBITS, Policy::Ibits { .. })
+            | (LdlmType::FLOCK, Policy::Flock { .. })
+    );
+    let ordered = match *policy {
+        Policy::Extent { start, end, .. } | Policy::Flock { start, end, .. } => start <= end,
+        _ => true,
+    };
+    fits && ordered && mode.0.is_power_of_two() && mode.0 <= LdlmMode::TXN.0
+}
+
+fn check(want: &Want) -> Result<(), Refused> {
+    if well_formed(want.ty, want.mode, &want.policy) { Ok(()) } else { Err(Refused::Malformed) }
 }
 
 impl Namespace {
@@ -156,8 +188,8 @@ impl Namespace {
     }
 
     /// Copies of the granted locks of a resource.
-    pub fn granted(&self, res: &ResId) -> impl Iterator<Item = LockInfo> {
-        self.resources.get(res).into_iter().flat_map(|r| r.granted.iter().map(|i| self.table.lock(*i).info()))
+    pub fn granted(&self, res: ResId, ty: LdlmType) -> impl Iterator<Item = LockInfo> {
+        self.resources.get(&(res, ty)).into_iter().flat_map(|r| r.granted.iter().map(|i| self.table.lock(*i).info()))
     }
 
     /// The lock an export has under its own cookie. Linear in the export's locks: for resends only.
@@ -172,7 +204,7 @@ impl Namespace {
 
     /// Asks for a lock. With `reply_pending` a later grant makes no completion callback until [`Self::reply_done`].
     pub fn enqueue(&mut self, want: Want, reply_pending: bool, out: &mut Actions) -> Result<Outcome, Refused> {
-        self.check_type(&want)?;
+        check(&want)?;
         if want.ty == LdlmType::FLOCK {
             return self.enqueue_flock(want, reply_pending, out);
         }
@@ -203,7 +235,7 @@ impl Namespace {
         };
         if removed {
             let res = match &outcome {
-                Ok(Outcome::Granted(c) | Outcome::Waiting(c)) => self.table.find(*c).map(|i| self.table.lock(i).res),
+                Ok(Outcome::Granted(c) | Outcome::Waiting(c)) => self.table.find(*c).map(|i| self.table.lock(i).key()),
                 _ => None,
             };
             if let Some(res) = res {
@@ -211,23 +243,6 @@ impl Namespace {
             }
         }
         outcome
-    }
-
-    fn check_type(&self, want: &Want) -> Result<(), Refused> {
-        let fits = matches!(
-            (want.ty, &want.policy),
-            (LdlmType::PLAIN, Policy::Plain)
-                | (LdlmType::EXTENT, Policy::Extent { .. })
-                | (LdlmType::IBITS, Policy::Ibits { .. })
-                | (LdlmType::FLOCK, Policy::Flock { .. })
-        );
-        let one_mode = want.mode.0.is_power_of_two() && want.mode.0 <= LdlmMode::TXN.0;
-        let ordered = match want.policy {
-            Policy::Extent { start, end, .. } | Policy::Flock { start, end, .. } => start <= end,
-            _ => true,
-        };
-        let same = self.resources.get(&want.res).is_none_or(|r| r.ty == want.ty);
-        if fits && one_mode && ordered && same { Ok(()) } else { Err(Refused::WrongType) }
     }
 
     /// A grant that needs no callbacks and changes nothing when it is not possible.
@@ -240,12 +255,13 @@ impl Namespace {
         }
     }
 
-    /// The enqueue's reply is written now: returns whether it says "granted"; from here a grant makes a completion callback.
-    pub fn reply_done(&mut self, cookie: u64) -> Option<LockInfo> {
+    /// The enqueue's reply is written now; from here a grant makes a completion callback. Returns the lock as it stands, and
+    /// whether it was asked to go meanwhile (a granted one then learns it from the reply). `None`: it is gone.
+    pub fn reply_done(&mut self, cookie: u64) -> Option<(LockInfo, bool)> {
         let idx = self.table.find(cookie)?;
         let lock = self.table.lock_mut(idx);
         lock.reply_pending = false;
-        Some(lock.info())
+        Some((lock.info(), lock.ast_sent))
     }
 
     fn insert(&mut self, want: Want, reply_pending: bool) -> Result<u32, Refused> {
@@ -253,13 +269,13 @@ impl Namespace {
             Policy::Extent { start, end, .. } => (start, end),
             _ => (0, u64::MAX),
         };
-        let (res, ty) = (want.res, want.ty);
+        let (key, ty) = ((want.res, want.ty), want.ty);
         let lock = Lock {
             cookie: 0,
             remote: want.remote,
             export: want.export,
             ignore: want.ignore,
-            res,
+            res: want.res,
             ty,
             mode: want.mode,
             granted: false,
@@ -271,17 +287,17 @@ impl Namespace {
             exp_pos: 0,
         };
         let idx = self.table.insert(lock).ok_or(Refused::TooMany)?;
-        self.resources.entry(res).or_insert_with(|| Resource { ty, ..Resource::default() });
+        self.resources.entry(key).or_insert_with(|| Resource { ty, ..Resource::default() });
         Ok(idx)
     }
 
     /// Forgets a lock that is on no queue.
     fn discard(&mut self, idx: u32) {
         let lock = self.table.remove(idx);
-        self.drop_resource_if_empty(lock.res);
+        self.drop_resource_if_empty(lock.key());
     }
 
-    fn drop_resource_if_empty(&mut self, res: ResId) {
+    fn drop_resource_if_empty(&mut self, res: Key) {
         if self.resources.get(&res).is_some_and(Resource::is_empty) {
             self.resources.remove(&res);
         }
@@ -290,7 +306,7 @@ impl Namespace {
     /// True when the lock must wait; `found` receives who is in the way.
     fn blocked(&self, idx: u32, found: &mut Found) -> bool {
         let want = self.table.lock(idx);
-        let r = &self.resources[&want.res];
+        let r = &self.resources[&want.key()];
         let table = &self.table;
         if r.modes & !want.mode.compat_mask() != 0 || want.mode == LdlmMode::GROUP {
             found.extend(r.granted.iter().copied().filter(|i| conflicts(table.lock(*i), want)));
@@ -314,7 +330,7 @@ impl Namespace {
     /// Puts a blocked lock into the queue.
     fn queue(&mut self, idx: u32) {
         let lock = self.table.lock(idx);
-        let (res, group) = (lock.res, lock.mode == LdlmMode::GROUP);
+        let (res, group) = (lock.key(), lock.mode == LdlmMode::GROUP);
         let r = self.resources.get_mut(&res).expect("lock has a resource");
         let pos = if group { r.waiting.iter().position(|i| self.table.lock(*i).mode != LdlmMode::GROUP) } else { None };
         match pos {
@@ -333,7 +349,7 @@ impl Namespace {
         let lock = self.table.lock_mut(idx);
         lock.granted = true;
         lock.policy = policy;
-        let (res, mode) = (lock.res, lock.mode);
+        let (res, mode) = (lock.key(), lock.mode);
         self.resources.get_mut(&res).expect("lock has a resource").add_granted(idx, mode);
     }
 
@@ -346,7 +362,7 @@ impl Namespace {
         let (start, end) = if lock.flags.contains(LdlmFlags::NO_EXPANSION) {
             extent::aligned(lock.mode, (start, end))
         } else {
-            let r = &self.resources[&lock.res];
+            let r = &self.resources[&lock.key()];
             let other = |i: &u32| {
                 let l = self.table.lock(*i);
                 let (start, end) = l.range();
@@ -363,7 +379,7 @@ impl Namespace {
             return;
         }
         let want = self.table.lock(idx);
-        let r = &self.resources[&want.res];
+        let r = &self.resources[&want.key()];
         let others = r.granted.iter().chain(&r.waiting).filter(|i| **i != idx).map(|i| self.table.lock(*i));
         let policy = ibits::trimmed(want, others);
         self.table.lock_mut(idx).policy = policy;
@@ -371,7 +387,7 @@ impl Namespace {
 
     /// Asks the locks in `found` to make way for `idx`. True when one of them is gone already (`CANCEL_ON_BLOCK`).
     fn ask(&mut self, found: &Found, idx: u32, out: &mut Actions) -> bool {
-        let by = self.table.lock(idx).info().desc();
+        let by = blocking_desc(self.table.lock(idx));
         let discard = self.table.lock(idx).flags.contains(LdlmFlags::AST_DISCARD_DATA);
         let mut removed = false;
         for i in found.iter().copied() {
@@ -399,7 +415,7 @@ impl Namespace {
     /// Takes a lock off its queue and out of the table, without serving anybody. The resource stays.
     fn unlink(&mut self, idx: u32) -> Lock {
         let lock = self.table.remove(idx);
-        let r = self.resources.get_mut(&lock.res).expect("lock has a resource");
+        let r = self.resources.get_mut(&lock.key()).expect("lock has a resource");
         if lock.granted {
             r.drop_granted(idx, lock.mode);
         } else {
@@ -412,7 +428,7 @@ impl Namespace {
     }
 
     /// Grants what can be granted on `res`, asks who is in the way of the rest, forgets the resource when it is empty.
-    fn reprocess(&mut self, res: ResId, out: &mut Actions) {
+    fn reprocess(&mut self, res: Key, out: &mut Actions) {
         let (mut i, mut blocked) = (0, 0);
         while let Some(r) = self.resources.get(&res) {
             let Some(idx) = r.waiting.get(i).copied().filter(|_| !self.replaying) else { break };
@@ -441,7 +457,7 @@ impl Namespace {
         self.drop_resource_if_empty(res);
     }
 
-    fn dequeue(&mut self, res: ResId, pos: usize) {
+    fn dequeue(&mut self, res: Key, pos: usize) {
         self.resources.get_mut(&res).expect("resource is there").waiting.remove(pos);
     }
 
@@ -481,7 +497,7 @@ impl Namespace {
     pub fn cancel(&mut self, cookie: u64, exp: Option<ExportId>, out: &mut Actions) -> bool {
         match self.table.find(cookie) {
             Some(idx) if exp.is_none() || self.table.lock(idx).export == exp => {
-                let res = self.unlink(idx).res;
+                let res = self.unlink(idx).key();
                 self.reprocess(res, out);
                 true
             }
@@ -492,9 +508,9 @@ impl Namespace {
     /// Drops all locks of an export; returns how many.
     pub fn export_gone(&mut self, exp: ExportId, out: &mut Actions) -> usize {
         let all = self.table.of_export(exp).to_vec();
-        let mut touched: Vec<ResId> = Vec::new();
+        let mut touched: Vec<Key> = Vec::new();
         for idx in &all {
-            touched.push(self.unlink(*idx).res);
+            touched.push(self.unlink(*idx).key());
         }
         touched.dedup();
         for res in touched {
@@ -518,7 +534,7 @@ impl Namespace {
         }
         self.table.set_export(idx, exp, remote);
         let lock = self.table.lock_mut(idx);
-        let (info, wanted, res) = (lock.info(), lock.ast_sent, lock.res);
+        let (info, wanted, res) = (lock.info(), lock.ast_sent, lock.key());
         lock.ast_sent = false;
         if wanted {
             self.reprocess(res, out);
@@ -528,19 +544,20 @@ impl Namespace {
 
     fn meets_granted(&self, idx: u32) -> bool {
         let want = self.table.lock(idx);
-        self.resources[&want.res].granted.iter().any(|i| *i != idx && conflicts(self.table.lock(*i), want))
+        self.resources[&want.key()].granted.iter().any(|i| *i != idx && conflicts(self.table.lock(*i), want))
     }
 
-    /// Drops inode bits of a granted lock (LDLM_CONVERT). The lock goes when no bit is left. False: no such lock.
-    pub fn drop_bits(&mut self, cookie: u64, exp: ExportId, drop: u64, out: &mut Actions) -> bool {
+    /// Leaves a granted inode-bits lock only the bits in `keep` (LDLM_CONVERT); it goes when no bit is left. False: no such
+    /// lock.
+    pub fn keep_bits(&mut self, cookie: u64, exp: ExportId, keep: u64, out: &mut Actions) -> bool {
         let Some(idx) = self.table.find(cookie) else { return false };
         let lock = self.table.lock_mut(idx);
         if lock.export != Some(exp) || !lock.granted || lock.ty != LdlmType::IBITS {
             return false;
         }
-        lock.policy = ibits::without(lock.policy, drop);
+        lock.policy = ibits::only(lock.policy, keep);
         lock.ast_sent = false;
-        let res = lock.res;
+        let res = lock.key();
         if !ibits::wants_something(lock) {
             self.unlink(idx);
         }
@@ -555,12 +572,12 @@ impl Namespace {
 
     /// Puts a replayed lock where it stood, without looking at others. Returns its cookie.
     pub fn replay(&mut self, want: Want, granted: bool) -> Result<u64, Refused> {
-        self.check_type(&want)?;
+        check(&want)?;
         let idx = self.insert(want, false)?;
         if granted {
             let lock = self.table.lock_mut(idx);
             lock.granted = true;
-            let (res, mode) = (lock.res, lock.mode);
+            let (res, mode) = (lock.key(), lock.mode);
             self.resources.get_mut(&res).expect("lock has a resource").add_granted(idx, mode);
         } else {
             self.queue(idx);
@@ -574,7 +591,7 @@ impl Namespace {
     /// Lock replay is over: serves all queues.
     pub fn end_replay(&mut self, out: &mut Actions) {
         self.replaying = false;
-        let mut names: Vec<ResId> = self.resources.iter().filter(|(_, r)| !r.waiting.is_empty()).map(|(n, _)| *n).collect();
+        let mut names: Vec<Key> = self.resources.iter().filter(|(_, r)| !r.waiting.is_empty()).map(|(n, _)| *n).collect();
         names.sort_unstable();
         for res in names {
             self.reprocess(res, out);
@@ -585,16 +602,16 @@ impl Namespace {
     #[cfg(test)]
     pub(crate) fn check_invariants(&self) {
         for (name, r) in &self.resources {
-            assert!(!r.is_empty(), "{name} is empty and still there");
+            assert!(!r.is_empty(), "{name:?} is empty and still there");
             for (n, a) in r.granted.iter().enumerate() {
                 let a = self.table.lock(*a);
-                assert!(a.granted && a.res == *name);
+                assert!(a.granted && a.key() == *name);
                 for b in r.granted[n + 1..].iter().map(|b| self.table.lock(*b)) {
                     assert!(!conflicts(a, b) || !conflicts(b, a), "{a:?} and {b:?} are both granted");
                 }
             }
             for w in r.waiting.iter().map(|w| self.table.lock(*w)) {
-                assert!(!w.granted && w.res == *name);
+                assert!(!w.granted && w.key() == *name);
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Flocks in the table: test, unlock, grant with its effect on the owner's other locks, and deadlock.
 
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, Policy, ResId};
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, Policy};
 use smallvec::SmallVec;
 
 use super::flock::{Edit, OwnLock, plan};
 use super::lock::{Lock, overlap};
-use super::{Action, Actions, FoldMap, Found, Namespace, Outcome, Refused, Want};
+use super::{Action, Actions, FoldMap, Found, Key, Namespace, Outcome, Refused, Want};
 use crate::ExportId;
 
 /// A flock's owner: the client and what the client calls it.
@@ -37,7 +37,7 @@ impl Waiters {
 impl Namespace {
     /// Enqueue of a flock: F_GETLK with `TEST_LOCK`, F_UNLCK with mode NL, else F_SETLK or F_SETLKW.
     pub(super) fn enqueue_flock(&mut self, want: Want, reply_pending: bool, out: &mut Actions) -> Result<Outcome, Refused> {
-        let (flags, res, unlock) = (want.flags, want.res, want.mode == LdlmMode::NL);
+        let (flags, res, unlock) = (want.flags, (want.res, want.ty), want.mode == LdlmMode::NL);
         let idx = self.insert(want, reply_pending)?;
         let mut found = Found::new();
         if flags.contains(LdlmFlags::TEST_LOCK) {
@@ -79,7 +79,7 @@ impl Namespace {
     fn withdraw_waiting(&mut self, idx: u32, out: &mut Actions) {
         let want = self.table.lock(idx);
         let same = |l: &Lock| l.flock_owner() == want.flock_owner() && l.range() == want.range();
-        let r = &self.resources[&want.res];
+        let r = &self.resources[&want.key()];
         if let Some(w) = r.waiting.iter().copied().find(|i| same(self.table.lock(*i))) {
             let lock = self.unlink(w);
             if lock.export.is_some() && !lock.reply_pending {
@@ -94,13 +94,13 @@ impl Namespace {
             let (start, end) = l.range();
             (l.flock_owner() == want.flock_owner()).then_some(OwnLock { key: *i, mode: l.mode, start, end })
         };
-        self.resources[&want.res].granted.iter().filter_map(own).collect()
+        self.resources[&want.key()].granted.iter().filter_map(own).collect()
     }
 
     /// Grants the flock: cuts and merges the owner's other locks. `None`: no lock of its own remains.
     fn apply_flock(&mut self, idx: u32) -> Option<u64> {
         let want = self.table.lock(idx);
-        let (mode, (start, end), res) = (want.mode, want.range(), want.res);
+        let (mode, (start, end), res) = (want.mode, want.range(), want.key());
         let p = plan(&self.own_flocks(want), mode, start, end);
         for edit in &p.edits {
             match *edit {
@@ -120,7 +120,7 @@ impl Namespace {
     }
 
     /// A new granted lock for the lower part of one that is cut in two. The client knows no cookie of it.
-    fn split_off(&mut self, of: u32, res: ResId, start: u64, end: u64) {
+    fn split_off(&mut self, of: u32, res: Key, start: u64, end: u64) {
         let mut lower = self.table.lock(of).clone();
         (lower.remote, lower.reply_pending) = (0, false);
         set_range(&mut lower, start, end);

@@ -157,7 +157,7 @@ fn the_reply_stands_in_for_the_completion() {
     let Ok(Outcome::Waiting(b)) = t.ns.enqueue(plain(2, EX), true, &mut out) else { panic!() };
     t.cancel(a);
     assert_eq!(t.taken().1, vec![], "no completion while the reply is being written");
-    assert_eq!(t.ns.reply_done(b).unwrap().granted_mode, EX);
+    assert_eq!(t.ns.reply_done(b).unwrap().0.granted_mode, EX);
 }
 
 #[test]
@@ -173,13 +173,12 @@ fn nowait_leaves_no_trace() {
 fn malformed_requests_are_refused() {
     let mut t = Bed::new();
     t.granted(plain(1, CR));
-    assert_eq!(t.enqueue(extent(1, PR, 0, 1)), Err(Refused::WrongType), "another type on the resource");
-    let mut other = extent(1, PR, 5, 4);
-    other.res = ResId([8, 0, 0, 0]);
-    assert_eq!(t.enqueue(other), Err(Refused::WrongType), "a backward range");
-    assert_eq!(t.enqueue(plain(1, LdlmMode(6))), Err(Refused::WrongType), "two modes");
-    assert_eq!(t.enqueue(plain(1, LdlmMode(0))), Err(Refused::WrongType), "no mode");
-    assert_eq!(t.enqueue(plain(1, LdlmMode(512))), Err(Refused::WrongType), "an unknown mode");
+    let odd = Want { policy: Policy::Plain, ..extent(1, PR, 0, 1) };
+    assert_eq!(t.enqueue(odd), Err(Refused::Malformed), "a policy of another type");
+    assert_eq!(t.enqueue(extent(1, PR, 5, 4)), Err(Refused::Malformed), "a backward range");
+    assert_eq!(t.enqueue(plain(1, LdlmMode(6))), Err(Refused::Malformed), "two modes");
+    assert_eq!(t.enqueue(plain(1, LdlmMode(0))), Err(Refused::Malformed), "no mode");
+    assert_eq!(t.enqueue(plain(1, LdlmMode(512))), Err(Refused::Malformed), "an unknown mode");
     assert_eq!(t.ns.resource_count(), 1);
 }
 
@@ -254,12 +253,12 @@ fn convert_drops_bits_and_serves_waiters() {
     let w = t.waits(ibits(2, EX, 0x2, 0));
     assert_eq!(t.taken().0, vec![a]);
     let mut out = Actions::new();
-    assert!(!t.ns.drop_bits(a, 9, 0x2, &mut out), "not that export's lock");
-    assert!(t.ns.drop_bits(a, 1, 0x2, &mut t.out));
+    assert!(!t.ns.keep_bits(a, 9, 0x11, &mut out), "not that export's lock");
+    assert!(t.ns.keep_bits(a, 1, 0x11, &mut t.out));
     assert_eq!((t.taken().1, t.bits_of(a)), (vec![w], 0x11));
     let w2 = t.waits(ibits(3, EX, 0x1, 0));
     assert_eq!(t.taken().0, vec![a], "a converted lock is asked again");
-    assert!(t.ns.drop_bits(a, 1, 0x11, &mut t.out));
+    assert!(t.ns.keep_bits(a, 1, 0, &mut t.out));
     assert_eq!((t.taken().1, t.ns.info(a)), (vec![w2], None), "no bit left: gone");
 }
 
@@ -405,13 +404,11 @@ fn op() -> impl Strategy<Value = Op> {
 
 fn want_of(exp: u64, kind: u8, mode: usize, a: u64, b: u64) -> Want {
     let mode = LdlmMode::ALL[mode];
-    let mut w = match kind {
+    match kind {
         0 => plain(exp, mode),
         1 => extent(exp, mode, 4096 * a.min(b), 4096 * a.max(b) + 4095),
         _ => ibits(exp, mode, a & 0x7, b & 0x38),
-    };
-    w.res.0[1] = kind as u64;
-    w
+    }
 }
 
 proptest! {

@@ -1,16 +1,40 @@
 //! Server shell: the namespace of one target.
+//!
+//! Every operation takes the mutex, lets the [core](crate::core) decide, releases the mutex and then sends what came out.
+//! A callback to a client of the same process is answered, and often the lock cancelled, before the call returns: then the
+//! operation finishes without ever leaving its stack. A lock granted while its enqueue is still being answered is reported
+//! by the reply, not by a completion callback.
+//!
+//! A client that does not answer a callback, or does not give a lock back within [`LdlmConfig::cancel_timeout`] of being
+//! asked, is evicted ([`AstSender::evict`]) and its locks are dropped.
+//!
+//! Lustre: `lustre/ldlm/ldlm_lockd.c`; glimpse: `ofd_intent_policy` in `lustre/ofd/ofd_dlm.c`. Left out: contention, AST
+//! resends (a lost callback evicts), per-client adaptive cancel times (the fixed minimum is used).
+
+mod asts;
+mod enqueue;
+mod glimpse;
+mod local;
+
+pub use local::LocalLock;
 
 use bytes::Bytes;
 use coral_lnet::Node;
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, ResId};
+use coral_wire::Errno;
+use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmType, Policy, ResId};
 use coral_wire::ost::OstLvb;
 use futures_util::future::BoxFuture;
-use std::sync::Arc;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::ExportId;
 use crate::ast::AstSender;
-use crate::core::LockInfo;
+use crate::core::{Actions, FoldMap, LockInfo, Namespace, Refused};
+use asts::Owed;
 
 /// Limits and times of a server namespace.
 #[derive(Debug, Clone)]
@@ -18,13 +42,11 @@ pub struct LdlmConfig {
     /// How long a client may take from a blocking callback to its cancel before it is evicted. Lustre:
     /// `ldlm_enqueue_min`, 100 s.
     pub cancel_timeout: Duration,
-    /// How long a client may take to answer a callback. Lustre: `ldlm_timeout`, 20 s.
-    pub ast_timeout: Duration,
 }
 
 impl Default for LdlmConfig {
     fn default() -> Self {
-        Self { cancel_timeout: Duration::from_secs(100), ast_timeout: Duration::from_secs(20) }
+        Self { cancel_timeout: Duration::from_secs(100) }
     }
 }
 
@@ -65,7 +87,27 @@ pub enum EnqueueError {
 impl EnqueueError {
     /// Status for the reply: negative errno or positive `ELDLM_*`.
     pub fn status(self) -> i32 {
-        todo!()
+        match self {
+            Self::Malformed => Errno::EFAULT.status(),
+            Self::Protocol => Errno::EPROTO.status(),
+            Self::WouldBlock => Errno::EWOULDBLOCK.status(),
+            Self::Deadlock => Errno::EDEADLK.status(),
+            Self::Aborted => ELDLM_LOCK_ABORTED,
+            Self::NoExport => Errno::ENOTCONN.status(),
+            Self::TooMany => Errno::ENOLCK.status(),
+        }
+    }
+}
+
+impl From<Refused> for EnqueueError {
+    fn from(r: Refused) -> Self {
+        match r {
+            Refused::WouldBlock => Self::WouldBlock,
+            Refused::Deadlock => Self::Deadlock,
+            Refused::Aborted => Self::Aborted,
+            Refused::TooMany => Self::TooMany,
+            Refused::Malformed => Self::Malformed,
+        }
     }
 }
 
@@ -89,139 +131,122 @@ pub struct GlimpseReply {
     pub lvb: OstLvb,
 }
 
+/// Exports that are gone are remembered, so that a request of theirs which is still being served leaves no lock behind.
+const GONE_REMEMBERED: usize = 4096;
+
 /// The namespace of one target.
-pub struct LdlmServer {}
+pub struct LdlmServer {
+    name: String,
+    node: Arc<Node>,
+    asts: Arc<dyn AstSender>,
+    cfg: LdlmConfig,
+    lvb: OnceLock<Arc<dyn LvbOps>>,
+    state: Mutex<State>,
+}
+
+/// What the mutex guards.
+struct State {
+    ns: Namespace,
+    /// Server-side locks that wait.
+    waiters: FoldMap<u64, oneshot::Sender<()>>,
+    /// Locks their owners were asked to give back, and until when.
+    owed: Owed,
+    gone: VecDeque<ExportId>,
+}
 
 impl LdlmServer {
     /// A namespace with default limits.
     pub fn new(name: &str, node: Arc<Node>, asts: Arc<dyn AstSender>) -> Arc<Self> {
         Self::with_config(name, node, asts, LdlmConfig::default())
     }
+
     /// A namespace with given limits.
     pub fn with_config(name: &str, node: Arc<Node>, asts: Arc<dyn AstSender>, cfg: LdlmConfig) -> Arc<Self> {
-        todo!()
+        let ns = Namespace::new(node.rng_u64());
+        let state = State { ns, waiters: FoldMap::default(), owed: Owed::default(), gone: VecDeque::new() };
+        Arc::new(Self { name: name.to_owned(), node, asts, cfg, lvb: OnceLock::new(), state: Mutex::new(state) })
     }
-    /// Sets the LVB methods (OSTs). Without them every LVB is empty.
+
+    /// Sets the LVB methods (OSTs), once. Without them every LVB is empty.
     pub fn set_lvb_ops(&self, ops: Arc<dyn LvbOps>) {
-        todo!()
+        assert!(self.lvb.set(ops).is_ok(), "LVB methods of {} are set twice", self.name);
     }
-    /// Takes a server-side lock: asks holders of conflicting locks to give them up and waits for it. Released when the
-    /// result is dropped. Locks of `ignore_export` are taken as compatible: pass `Some(exp)` only when that client
-    /// agreed to keep and fix up its own locks (Coral's private "keep own directory lock"); with `None` the requesting
-    /// client's own conflicting locks get a blocking callback too, as in Lustre. Dropping the future withdraws the lock.
-    pub async fn lock_local(
-        self: &Arc<Self>,
-        res: ResId,
-        ty: LdlmType,
-        mode: LdlmMode,
-        policy: Policy,
-        ignore_export: Option<ExportId>,
-    ) -> LocalLock {
-        todo!()
+
+    /// The namespace's name, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
     }
-    /// The same without waiting: `None` when it conflicts (no callbacks are sent).
-    pub fn try_lock_local(
-        self: &Arc<Self>,
-        res: ResId,
-        ty: LdlmType,
-        mode: LdlmMode,
-        policy: Policy,
-        ignore_export: Option<ExportId>,
-    ) -> Option<LocalLock> {
-        todo!()
-    }
-    /// A client's enqueue without intent (plain, extent, ibits, flock). Returns at once: granted, or queued with
-    /// `BLOCK_*` set in the reply (blocking callbacks are on their way, the completion callback will follow).
-    /// The cookies after the first in the request (early cancels) must have been passed to [`Self::cancel`] before.
-    pub async fn enqueue(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<EnqueueReply, EnqueueError> {
-        todo!()
-    }
-    /// The enqueue was sent before (RESENT): the reply for the lock that the export already has under this client cookie.
-    pub fn find_resent(&self, exp: ExportId, client_cookie: u64) -> Option<LdlmReply> {
-        todo!()
-    }
-    /// Glimpse: enqueue of an extent lock with `HAS_INTENT`. Asks the holder of the highest PW lock for its size; may
-    /// grant the lock when nobody holds a conflicting one.
-    pub async fn glimpse(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<GlimpseReply, EnqueueError> {
-        todo!()
-    }
-    /// Server-side size of an object for getattr: asks the holder of the highest PW lock, returns the newest LVB.
-    pub async fn glimpse_local(self: &Arc<Self>, res: ResId) -> OstLvb {
-        todo!()
-    }
-    /// Gives a client a lock if it is free, never waits and sends nothing: for intents. For ibits, `try_bits` that are
-    /// taken are left out of the granted policy; `None` when a wanted bit is taken.
-    pub fn try_grant(
-        &self,
-        exp: ExportId,
-        client_cookie: u64,
-        res: ResId,
-        ty: LdlmType,
-        mode: LdlmMode,
-        policy: Policy,
-    ) -> Option<(u64, Policy)> {
-        todo!()
-    }
-    /// Gives a client a lock in an intent, waiting for conflicting locks to be cancelled first (Lustre: the MDT takes
-    /// the lock itself, then hands it to the client).
-    pub async fn grant(
-        self: &Arc<Self>,
-        exp: ExportId,
-        client_cookie: u64,
-        res: ResId,
-        ty: LdlmType,
-        mode: LdlmMode,
-        policy: Policy,
-    ) -> Result<(u64, Policy), EnqueueError> {
-        todo!()
-    }
-    /// Fills an [`LdlmReply`] for a lock granted by [`Self::try_grant`] or [`Self::grant`]. `None` when it is gone.
-    pub fn reply_for(&self, cookie: u64) -> Option<LdlmReply> {
-        todo!()
-    }
+
     /// LDLM_CANCEL, or early cancels packed in any request. Returns how many cookies were known; unknown ones are
     /// ignored (`-ESTALE` to the caller when none of them is known).
     pub fn cancel(self: &Arc<Self>, exp: ExportId, cookies: &[u64]) -> usize {
-        todo!()
+        let mut out = Actions::new();
+        let mut st = self.state.lock();
+        let mut known = 0;
+        for cookie in cookies {
+            if st.ns.cancel(*cookie, Some(exp), &mut out) {
+                st.owed.remove(*cookie);
+                known += 1;
+            }
+        }
+        self.finish(st, out);
+        known
     }
-    /// LDLM_CONVERT: drops inode bits (`cancel_bits` of the policy).
-    pub fn convert(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<LdlmReply, EnqueueError> {
-        todo!()
-    }
-    /// Replay after a restart: the lock is put where it stood (`BLOCK_GRANTED` or `BLOCK_WAIT` set: waiting).
-    pub fn replay(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<LdlmReply, EnqueueError> {
-        todo!()
-    }
-    /// Lock replay is over: grants what can be granted. Locks are only collected, not granted, until then.
-    pub fn replay_finished(self: &Arc<Self>) {
-        todo!()
-    }
+
     /// Disconnect or eviction: drops every lock of the export and grants who waited for them.
     pub fn export_gone(self: &Arc<Self>, exp: ExportId) {
-        todo!()
+        let mut out = Actions::new();
+        let mut st = self.state.lock();
+        if !st.gone.contains(&exp) {
+            if st.gone.len() == GONE_REMEMBERED {
+                st.gone.pop_front();
+            }
+            st.gone.push_back(exp);
+        }
+        st.ns.export_gone(exp, &mut out);
+        self.finish(st, out);
     }
+
     /// Prolongs the cancel time-out of this client's blocked locks on a resource (it does I/O under them).
     pub fn prolong(&self, exp: ExportId, res: ResId) {
-        todo!()
+        let mut st = self.state.lock();
+        if st.owed.is_empty() {
+            return;
+        }
+        let until = Instant::now() + self.cfg.cancel_timeout;
+        let State { ns, owed, .. } = &mut *st;
+        for ty in [LdlmType::EXTENT, LdlmType::IBITS] {
+            for l in ns.granted(res, ty).filter(|l| l.export == Some(exp)) {
+                owed.prolong(l.cookie, until);
+            }
+        }
     }
-    /// True when `exp` holds granted locks on `res` that cover `policy` in a mode at least as strong as `mode`.
-    pub fn holds(&self, exp: ExportId, res: &ResId, mode: LdlmMode, policy: &Policy) -> bool {
-        todo!()
+
+    /// True when `exp` holds a granted lock on `res` that covers `policy` in a mode that allows what `mode` does.
+    pub fn holds(&self, exp: ExportId, res: &ResId, ty: LdlmType, mode: LdlmMode, policy: &Policy) -> bool {
+        let st = self.state.lock();
+        st.ns.granted(*res, ty).any(|l| l.export == Some(exp) && l.granted_mode.covers(mode) && crate::cover::covers(&l.policy, policy))
     }
+
     /// Every lock, for `lctl`-like listings.
     pub fn locks(&self) -> Vec<LockInfo> {
-        todo!()
+        self.state.lock().ns.locks().collect()
+    }
+
+    /// Number of locks and of resources.
+    pub fn counts(&self) -> (usize, usize) {
+        let st = self.state.lock();
+        (st.ns.len(), st.ns.resource_count())
+    }
+
+    /// Fills an [`LdlmReply`] for a lock granted by [`Self::try_grant`], [`Self::grant`] or [`LocalLock::give_to`]. `None`
+    /// when it is gone.
+    pub fn reply_for(&self, cookie: u64) -> Option<LdlmReply> {
+        self.state.lock().ns.info(cookie).map(|l| reply_of(&l))
     }
 }
 
-/// A server-side lock; dropped = released, and waiters are served.
-pub struct LocalLock {
-    server: Arc<LdlmServer>,
-    cookie: u64,
-}
-
-impl Drop for LocalLock {
-    fn drop(&mut self) {
-        todo!()
-    }
+/// The reply buffer that describes a lock.
+fn reply_of(l: &LockInfo) -> LdlmReply {
+    LdlmReply { desc: l.desc(), handle: l.cookie, ..LdlmReply::default() }
 }

@@ -1,0 +1,194 @@
+//! Sending what the core decided, and what becomes of clients that do not answer.
+
+use bytes::Bytes;
+use coral_lnet::exec::run_inline;
+use coral_wire::Wire;
+use coral_wire::ldlm::{LdlmFlags, LdlmType, LockDesc};
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{LdlmServer, State};
+use crate::ExportId;
+use crate::ast::{AstError, EvictReason};
+use crate::core::{Action, Actions, FoldMap, LockInfo};
+
+/// Locks asked back and not cancelled yet, by deadline.
+#[derive(Default)]
+pub(super) struct Owed {
+    by_cookie: FoldMap<u64, Instant>,
+    by_time: BTreeSet<(Instant, u64)>,
+    /// The task that evicts is running.
+    watched: bool,
+}
+
+impl Owed {
+    pub fn is_empty(&self) -> bool {
+        self.by_cookie.is_empty()
+    }
+
+    pub fn add(&mut self, cookie: u64, until: Instant) {
+        self.remove(cookie);
+        self.by_cookie.insert(cookie, until);
+        self.by_time.insert((until, cookie));
+    }
+
+    /// Moves the deadline of a lock that is owed; does nothing for others.
+    pub fn prolong(&mut self, cookie: u64, until: Instant) {
+        if self.by_cookie.contains_key(&cookie) {
+            self.add(cookie, until);
+        }
+    }
+
+    pub fn remove(&mut self, cookie: u64) {
+        if self.by_cookie.is_empty() {
+            return;
+        }
+        if let Some(at) = self.by_cookie.remove(&cookie) {
+            self.by_time.remove(&(at, cookie));
+        }
+    }
+
+    fn first(&self) -> Option<(Instant, u64)> {
+        self.by_time.first().copied()
+    }
+}
+
+impl LdlmServer {
+    /// Ends an operation: notes what is owed from now on, releases the mutex, then sends. Nothing may hold another mutex
+    /// here: clients of this process answer on this very stack.
+    pub(super) fn finish(self: &Arc<Self>, mut st: MutexGuard<'_, State>, out: Actions) {
+        if out.is_empty() {
+            return;
+        }
+        let mut woken: SmallVec<[oneshot::Sender<()>; 2]> = SmallVec::new();
+        for a in &out {
+            match a {
+                Action::Blocking { lock, instant: false, .. } => self.owe(&mut st, lock.cookie),
+                Action::Completion { lock, flags } if flags.contains(LdlmFlags::AST_SENT) && lock.granted_mode.0 != 0 => {
+                    self.owe(&mut st, lock.cookie)
+                }
+                Action::LocalGranted { cookie } => woken.extend(st.waiters.remove(cookie)),
+                _ => {}
+            }
+        }
+        drop(st);
+        for a in out {
+            self.send(a);
+        }
+        for w in woken {
+            // A waiter that went away withdraws its lock itself.
+            let _ = w.send(());
+        }
+    }
+
+    pub(super) fn owe(self: &Arc<Self>, st: &mut State, cookie: u64) {
+        if st.ns.info(cookie).is_none() {
+            return;
+        }
+        st.owed.add(cookie, Instant::now() + self.cfg.cancel_timeout);
+        if !st.owed.watched {
+            st.owed.watched = true;
+            tokio::spawn(watch(Arc::downgrade(self)));
+        }
+    }
+
+    fn send(self: &Arc<Self>, action: Action) {
+        let me = self.clone();
+        match action {
+            Action::Blocking { lock, by, instant } => run_inline(
+                self.node.handovers(),
+                Box::pin(async move { me.blocking(lock, by, instant).await }),
+            ),
+            Action::Completion { lock, flags } => {
+                run_inline(self.node.handovers(), Box::pin(async move { me.completion(lock, flags).await }))
+            }
+            Action::LocalGranted { .. } => {}
+        }
+    }
+
+    async fn blocking(self: Arc<Self>, lock: LockInfo, by: LockDesc, instant: bool) {
+        let Some(exp) = lock.export else { return };
+        let done = self.asts.blocking(exp, &lock, &by).await;
+        if !instant {
+            self.answered(exp, lock.cookie, "blocking", done);
+        }
+    }
+
+    async fn completion(self: Arc<Self>, lock: LockInfo, flags: LdlmFlags) {
+        let Some(exp) = lock.export else { return };
+        let lvb = if lock.granted_mode.0 != 0 { self.lvb_of(&lock).await } else { Bytes::new() };
+        let done = self.asts.completion(exp, &lock, flags, lvb).await;
+        self.answered(exp, lock.cookie, "completion", done);
+    }
+
+    /// The LVB that goes with a lock: of extent locks the object's, else empty.
+    pub(super) async fn lvb_of(&self, lock: &LockInfo) -> Bytes {
+        match self.lvb.get() {
+            Some(ops) if lock.ty == LdlmType::EXTENT => ops.lvb(lock.res).await.to_bytes(),
+            _ => Bytes::new(),
+        }
+    }
+
+    /// What a callback's answer means for the lock.
+    pub(super) fn answered(self: &Arc<Self>, exp: ExportId, cookie: u64, what: &'static str, done: Result<(), AstError>) {
+        match done {
+            Ok(()) => {}
+            Err(AstError::NoLock | AstError::NoExport) => {
+                self.cancel(exp, &[cookie]);
+            }
+            Err(AstError::Unanswered(why)) => {
+                tracing::warn!(namespace = %self.name, export = exp, lock = cookie, what, why, "callback not answered, evicting");
+                self.evict(exp, EvictReason::CallbackUnanswered { what });
+            }
+        }
+    }
+
+    fn evict(self: &Arc<Self>, exp: ExportId, why: EvictReason) {
+        self.asts.evict(exp, why);
+        self.export_gone(exp);
+    }
+
+    /// Locks that are overdue now; forgets what is cancelled meanwhile. `Err`: when to look again, `None` for never.
+    fn overdue(&self) -> Result<Vec<(ExportId, u64)>, Option<Instant>> {
+        let mut st = self.state.lock();
+        let now = Instant::now();
+        let mut late = Vec::new();
+        while let Some((at, cookie)) = st.owed.first() {
+            let lock = st.ns.info(cookie);
+            if at > now && lock.is_some() {
+                break;
+            }
+            st.owed.remove(cookie);
+            late.extend(lock.and_then(|l| l.export).map(|e| (e, cookie)));
+        }
+        if !late.is_empty() {
+            return Ok(late);
+        }
+        let next = st.owed.first().map(|(at, _)| at);
+        st.owed.watched = next.is_some();
+        Err(next)
+    }
+}
+
+/// Evicts who does not give locks back in time; ends when nothing is owed.
+async fn watch(server: Weak<LdlmServer>) {
+    while let Some(me) = server.upgrade() {
+        match me.overdue() {
+            Ok(late) => {
+                for (exp, cookie) in late {
+                    tracing::warn!(namespace = %me.name, export = exp, lock = cookie, "lock not given back in time, evicting");
+                    me.evict(exp, EvictReason::LockNotCancelled { cookie });
+                }
+            }
+            Err(None) => return,
+            Err(Some(at)) => {
+                drop(me);
+                tokio::time::sleep_until(at).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Glimpse: how big an object is while others write to it, without taking their locks away.
+//!
+//! Lustre: `ofd_intent_policy` in `lustre/ofd/ofd_dlm.c`, `ofd_lvbo_update` in `ofd_lvb.c`.
+
+use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy, ResId};
+use coral_wire::ost::OstLvb;
+use std::sync::Arc;
+
+use super::{EnqueueError, GlimpseReply, LdlmServer, reply_of};
+use crate::ExportId;
+use crate::ast::AstError;
+use crate::core::{LockInfo, Refused};
+
+impl LdlmServer {
+    /// Glimpse: enqueue of an extent lock with `HAS_INTENT`. When nobody holds a conflicting lock it is granted (status 0);
+    /// else the holders of write locks beyond the known size are asked for theirs and there is no lock (status 301).
+    pub async fn glimpse(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<GlimpseReply, EnqueueError> {
+        let want = super::enqueue::want_of(exp, req)?;
+        if want.ty != LdlmType::EXTENT {
+            return Err(EnqueueError::Malformed);
+        }
+        let res = want.res;
+        let granted = {
+            let mut st = self.state.lock();
+            if st.gone.contains(&exp) {
+                return Err(EnqueueError::NoExport);
+            }
+            match st.ns.try_enqueue(want) {
+                Ok(cookie) => st.ns.info(cookie),
+                Err(Refused::WouldBlock) => None,
+                Err(e) => return Err(e.into()),
+            }
+        };
+        if let Some(lock) = granted {
+            return Ok(GlimpseReply { status: 0, reply: reply_of(&lock), lvb: self.stored_lvb(res).await });
+        }
+        let desc = LockDesc { granted_mode: LdlmMode::NONE, ..req.desc };
+        let reply = LdlmReply { flags: req.flags, desc, ..LdlmReply::default() };
+        Ok(GlimpseReply { status: ELDLM_LOCK_ABORTED, reply, lvb: self.glimpse_local(res).await })
+    }
+
+    /// Size and times of an object with what clients have not written yet: asks them; no lock is taken.
+    pub async fn glimpse_local(self: &Arc<Self>, res: ResId) -> OstLvb {
+        let stored = self.stored_lvb(res).await;
+        let writers = self.writers_beyond(res, stored.size);
+        if writers.is_empty() {
+            return stored;
+        }
+        let asked = writers.into_iter().map(|l| self.ask_size(l));
+        let answers = futures_util::future::join_all(asked).await;
+        // A holder that had no answer has written its data meanwhile: the stored value is read again.
+        let mut lvb = self.stored_lvb(res).await;
+        for a in answers.into_iter().flatten() {
+            merge(&mut lvb, &a);
+            if let Some(ops) = self.lvb.get() {
+                ops.update(res, &a);
+            }
+        }
+        lvb
+    }
+
+    async fn stored_lvb(&self, res: ResId) -> OstLvb {
+        match self.lvb.get() {
+            Some(ops) => ops.lvb(res).await,
+            None => OstLvb::default(),
+        }
+    }
+
+    /// Of each client the write lock that reaches furthest, if it reaches beyond `size`: only under these can the object
+    /// have grown.
+    fn writers_beyond(&self, res: ResId, size: u64) -> Vec<LockInfo> {
+        let end = |l: &LockInfo| match l.policy {
+            Policy::Extent { end, .. } => end,
+            _ => 0,
+        };
+        let writes = |l: &LockInfo| [LdlmMode::PW, LdlmMode::EX, LdlmMode::CW, LdlmMode::GROUP].contains(&l.granted_mode);
+        let st = self.state.lock();
+        let mut all: Vec<LockInfo> =
+            st.ns.granted(res, LdlmType::EXTENT).filter(|l| l.export.is_some() && writes(l) && end(l) >= size).collect();
+        drop(st);
+        all.sort_by_key(|l| (l.export, std::cmp::Reverse(end(l))));
+        all.dedup_by_key(|l| l.export);
+        all
+    }
+
+    async fn ask_size(self: &Arc<Self>, lock: LockInfo) -> Option<OstLvb> {
+        let exp = lock.export?;
+        match self.asts.glimpse(exp, &lock).await {
+            Ok(lvb) => OstLvb::decode_any(&lvb).ok(),
+            // It has the lock but nothing under it, or is just giving it back.
+            Err(AstError::NoLock) => None,
+            Err(e) => {
+                self.answered(exp, lock.cookie, "glimpse", Err(e));
+                None
+            }
+        }
+    }
+}
+
+/// Takes over what is larger or newer.
+fn merge(into: &mut OstLvb, from: &OstLvb) {
+    into.size = into.size.max(from.size);
+    into.blocks = into.blocks.max(from.blocks);
+    (into.mtime, into.mtime_ns) = (into.mtime, into.mtime_ns).max((from.mtime, from.mtime_ns));
+    (into.atime, into.atime_ns) = (into.atime, into.atime_ns).max((from.atime, from.atime_ns));
+    (into.ctime, into.ctime_ns) = (into.ctime, into.ctime_ns).max((from.ctime, from.ctime_ns));
+}
