@@ -1,1 +1,38 @@
-//! llite as a FUSE mount.
+//! llite as a mount: Coral's own FUSE server.
+//!
+//! Why our own and not a crate: FUSE_INTERRUPT must end a wait (fuser answers ENOSYS), flock must be told from fcntl locks,
+//! a request is polled on the thread that read it (no hand-over on the fast path), a WRITE's payload goes down without a
+//! copy, and a READ's answer goes out from the payload's own segments.
+//!
+//! Data mode: every open answers FOPEN_DIRECT_IO with PARALLEL_DIRECT_WRITES, and INIT agrees on DIRECT_IO_ALLOW_MMAP.
+//! read(2) and write(2) never use the kernel's page cache, so there is nothing in it that a lock of ours would have to
+//! cover; only mmap does, and AUTO_INVAL_DATA drops its pages when size or mtime turn out changed. Names and attributes are
+//! remembered by the kernel exactly as long as llite says a lock covers them, usually not at all (validity 0).
+//!
+//! Permissions: the kernel checks them (default_permissions, POSIX_ACL) on attributes it asks for when they are not valid;
+//! the MDT checks again.
+//!
+//! If the process dies, calls on the mount fail with ENOTCONN until `fusermount3 -u DIR` (or `umount DIR`).
+//!
+//! The kernel's side: Linux `fs/fuse/`, `include/uapi/linux/fuse.h`. Lustre's: `lustre/llite/` hooks into the VFS instead.
+
+pub mod abi;
+mod buf;
+mod fs;
+mod handles;
+mod init;
+mod interrupt;
+mod llite;
+mod mount;
+mod nodes;
+mod notify;
+mod ops;
+mod reply;
+mod session;
+mod stats;
+mod sys;
+
+pub use fs::FileSystem;
+pub use llite::mount;
+pub use mount::{FuseOptions, Mount, MountError, UnmountError, mount_fs};
+pub use stats::{FuseStats, OpStats};

@@ -1,5 +1,391 @@
-//! Layouts.
-/// OST objects of a layout EA.
-pub fn objects(_lov: &[u8]) -> Vec<(u32, u64)> {
-    Vec::new()
+//! Layouts: what a new file gets, and which OST objects it is made of (`lustre/lod/lod_lov.c`,
+//! `lod_qos.c`).
+//!
+//! A file's layout comes from the request, else its directory's default, else the root's, else the
+//! file system's. Each stripe is an object {id, group 0} of an OST; this MDT gives the ids
+//! ([`ObjectIds`]), an OST makes the object at its first write. Composite layouts get objects for
+//! a component when it is first written ([`instantiate`]). Absent: mirrors, data on MDT,
+//! self-extending components, pools beyond keeping their name.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coral_osd::Batch;
+use coral_wire::layout::{
+    CompEntry, CompMd, LOV_ALL_STRIPES, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_SPECIFIC, LOV_MAGIC_V1, LOV_MAGIC_V3,
+    LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, Layout, LovMd, LovOstData, SubLayout, lcme, pattern,
+};
+use coral_wire::{Errno, Fid, OstId};
+
+use super::store::{MdtResult, Store};
+use super::table;
+
+/// Object ids reserved with one write: a crash skips at most so many per OST.
+const RESERVE_IDS: u64 = 4096;
+/// Imbalance of free space, in percent, from which it weighs (`lod.*.qos_threshold_rr`).
+const QOS_THRESHOLD_PERCENT: u64 = 17;
+
+/// Layout of files nobody said anything about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StripeDefaults {
+    /// Bytes.
+    pub stripe_size: u32,
+    /// OSTs; [`LOV_ALL_STRIPES`] for all.
+    pub stripe_count: u16,
+}
+
+impl Default for StripeDefaults {
+    fn default() -> Self {
+        StripeDefaults { stripe_size: 4 << 20, stripe_count: 1 }
+    }
+}
+
+/// An OST as allocation sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OstSpace {
+    /// Its index.
+    pub index: u32,
+    /// Bytes an ordinary writer may use; `None` while unknown.
+    pub avail_bytes: Option<u64>,
+    /// Whether new objects may go there.
+    pub active: bool,
+}
+
+/// OST objects a layout attribute names, as (OST index, object id). Objects in other sequences than
+/// group 0 (made by a Lustre MDT) are left out, as is what does not parse.
+pub fn objects(lov: &Bytes) -> Vec<(u32, u64)> {
+    let plain = |l: &LovMd| -> Vec<(u32, u64)> {
+        let own = l.objects.iter().filter(|o| o.oi.is_group0() && o.oi.object_id() != 0);
+        own.map(|o| (o.ost_idx, o.oi.object_id())).collect()
+    };
+    if lov.is_empty() {
+        return Vec::new();
+    }
+    match Layout::decode(lov) {
+        Ok(Layout::Plain(l)) => plain(&l),
+        Ok(Layout::Composite(c)) => c.entries.iter().filter_map(|e| e.plain()).flat_map(plain).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Object ids of each OST, and whose turn it is.
+#[derive(Debug, Default)]
+pub struct ObjectIds {
+    next: BTreeMap<u32, (u64, u64)>,
+    credit: BTreeMap<u32, i128>,
+    turn: usize,
+}
+
+fn id_key(ost: u32) -> Vec<u8> {
+    [b"oid/".as_slice(), &ost.to_be_bytes()].concat()
+}
+
+impl ObjectIds {
+    /// The next object id of `ost`. Reservations are committed at once, by themselves: an id is
+    /// never given twice, whatever becomes of the transaction it is for.
+    fn take(&mut self, store: &Store, ost: u32) -> MdtResult<u64> {
+        let (next, limit) = match self.next.get(&ost) {
+            Some(&v) => v,
+            None => {
+                let stored = reserved(store, ost)?;
+                (stored, stored)
+            }
+        };
+        let limit = if next < limit {
+            limit
+        } else {
+            let mut b = Batch::new();
+            b.put(table::META, id_key(ost), (next + RESERVE_IDS).to_le_bytes().to_vec());
+            store.kv().commit(b)?;
+            next + RESERVE_IDS
+        };
+        self.next.insert(ost, (next + 1, limit));
+        Ok(next)
+    }
+
+    /// Picks OSTs for `count` stripes, the first being `first` if given: round robin, by free space
+    /// where that is out of balance. ENOSPC if there is no OST, EINVAL if `first` is none.
+    fn pick(&mut self, osts: &[OstSpace], count: u16, first: Option<u32>, over: bool) -> Result<Vec<u32>, Errno> {
+        let usable: Vec<&OstSpace> = osts.iter().filter(|o| o.active).collect();
+        if usable.is_empty() {
+            return Err(Errno::ENOSPC);
+        }
+        let all = count >= LOV_ALL_STRIPES_WIDE;
+        let want = if all { usable.len() } else { usize::from(count).max(1) };
+        let distinct = want.min(usable.len());
+        let ring: Vec<u32> = match first {
+            Some(first) => {
+                let at = usable.iter().position(|o| o.index == first).ok_or(Errno::EINVAL)?;
+                (0..distinct).map(|i| usable[(at + i) % usable.len()].index).collect()
+            }
+            None => self.weighted(&usable, distinct),
+        };
+        let stripes = if over { want.min(LOV_MAX_STRIPE_COUNT) } else { distinct };
+        Ok((0..stripes).map(|i| ring[i % ring.len()]).collect())
+    }
+
+    /// Smooth weighted round robin: each OST earns its weight, the richest are taken and pay.
+    fn weighted(&mut self, usable: &[&OstSpace], count: usize) -> Vec<u32> {
+        let weights = weights(usable);
+        let total: i128 = weights.iter().sum();
+        for (o, w) in usable.iter().zip(&weights) {
+            *self.credit.entry(o.index).or_default() += w * count as i128;
+        }
+        let mut order: Vec<usize> = (0..usable.len()).collect();
+        order.sort_by_key(|&i| (-self.credit[&usable[i].index], i));
+        let start = if count == usable.len() { self.turn % count } else { order[0] };
+        self.turn = self.turn.wrapping_add(1);
+        order.truncate(count);
+        // stripes follow each other in OST order from the first one
+        order.sort_by_key(|&i| (i + usable.len() - start) % usable.len());
+        for &i in &order {
+            *self.credit.entry(usable[i].index).or_default() -= total;
+        }
+        order.into_iter().map(|i| usable[i].index).collect()
+    }
+}
+
+/// Equal unless free space is out of balance, then free MiB; a full OST weighs nothing.
+fn weights(usable: &[&OstSpace]) -> Vec<i128> {
+    let avail = |o: &OstSpace| o.avail_bytes.unwrap_or(u64::MAX >> 1) >> 20;
+    let most = usable.iter().map(|o| avail(o)).max().unwrap_or(0);
+    let least = usable.iter().map(|o| avail(o)).min().unwrap_or(0);
+    if most - least <= most / 100 * QOS_THRESHOLD_PERCENT {
+        return vec![1; usable.len()];
+    }
+    usable.iter().map(|o| i128::from(avail(o))).collect()
+}
+
+/// First object id of `ost` not yet reserved.
+pub fn reserved(store: &Store, ost: u32) -> MdtResult<u64> {
+    let raw = store.kv().get(table::META, &id_key(ost))?;
+    Ok(raw.and_then(|v| v.as_ref().try_into().ok()).map_or(1, u64::from_le_bytes))
+}
+
+/// What allocation needs to know.
+pub struct Allocator<'a> {
+    /// Ids and turns.
+    pub ids: &'a mut ObjectIds,
+    /// The OSTs in index order.
+    pub osts: &'a [OstSpace],
+    /// The file system's default.
+    pub defaults: StripeDefaults,
+}
+
+impl Allocator<'_> {
+    /// The layout attribute of a new file `fid` for which `wanted` was asked (a user's request or a
+    /// default; `None`: the file system's default).
+    pub fn layout(&mut self, store: &Store, fid: &Fid, wanted: Option<&Bytes>) -> MdtResult<Bytes> {
+        let Some(raw) = wanted else {
+            let request = LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None);
+            return Ok(self.plain(store, fid, &request)?.encode());
+        };
+        match Layout::decode(raw).map_err(|_| Errno::EINVAL)? {
+            Layout::Plain(l) => Ok(self.plain(store, fid, &l)?.encode()),
+            Layout::Composite(c) => {
+                check_composite(&c)?;
+                let entries = c.entries.into_iter().enumerate().map(|(i, e)| self.component(fid, i, e)).collect::<Result<_, _>>()?;
+                let fresh = CompMd::new(1, 0, 0, entries);
+                Ok(self.instantiate(store, fid, fresh, 0, 1)?.0.encode())
+            }
+            Layout::Foreign(_) => Ok(raw.clone()),
+        }
+    }
+
+    /// A component as stored before it has objects.
+    fn component(&self, fid: &Fid, i: usize, e: CompEntry) -> MdtResult<CompEntry> {
+        let SubLayout::Plain(mut md) = e.md else { return Err(Errno::EOPNOTSUPP.into()) };
+        self.check_plain(&md)?;
+        md.stripe_size = self.stripe_size(&md);
+        if md.stripe_count == 0 {
+            md.stripe_count = self.defaults.stripe_count;
+        }
+        md.oi = file_oi(fid);
+        let (id, start, end) = (i as u32 + 1, e.head.start, e.head.end);
+        Ok(CompEntry::new(id, e.head.flags & (lcme::PREF_RD | lcme::PREF_WR), start, end, md))
+    }
+
+    fn stripe_size(&self, l: &LovMd) -> u32 {
+        if l.stripe_size == 0 { self.defaults.stripe_size } else { l.stripe_size }
+    }
+
+    /// EINVAL for what no layout may ask, EOPNOTSUPP for what Coral does not do.
+    fn check_plain(&self, l: &LovMd) -> Result<(), Errno> {
+        let kind = l.pattern & !pattern::F_MASK;
+        if kind & (pattern::MDT | pattern::PARITY | pattern::COMPRESS | pattern::FOREIGN) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if l.stripe_size % LOV_MIN_STRIPE_SIZE != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let counted = l.stripe_count < LOV_ALL_STRIPES_WIDE;
+        if counted && usize::from(l.stripe_count) > LOV_MAX_STRIPE_COUNT {
+            return Err(Errno::EINVAL);
+        }
+        Ok(())
+    }
+
+    /// A plain layout with objects.
+    fn plain(&mut self, store: &Store, fid: &Fid, wanted: &LovMd) -> MdtResult<LovMd> {
+        self.check_plain(wanted)?;
+        let over = wanted.pattern & pattern::OVERSTRIPING != 0;
+        let osts = if wanted.magic == LOV_MAGIC_SPECIFIC && !wanted.objects.is_empty() {
+            self.listed(wanted, over)?
+        } else {
+            let count = if wanted.stripe_count == 0 { self.defaults.stripe_count } else { wanted.stripe_count };
+            let first = (wanted.stripe_offset() != LOV_OFFSET_DEFAULT).then(|| u32::from(wanted.stripe_offset()));
+            self.ids.pick(self.osts, count, first, over)?
+        };
+        let mut objects = Vec::with_capacity(osts.len());
+        for ost_idx in osts {
+            let oi = OstId::group0(self.ids.take(store, ost_idx)?);
+            objects.push(LovOstData { oi, ost_gen: 0, ost_idx });
+        }
+        let pool = wanted.pool_name().is_some();
+        Ok(LovMd {
+            magic: if pool { LOV_MAGIC_V3 } else { LOV_MAGIC_V1 },
+            pattern: pattern::RAID0 | wanted.pattern & pattern::OVERSTRIPING,
+            oi: file_oi(fid),
+            stripe_size: self.stripe_size(wanted),
+            stripe_count: objects.len() as u16,
+            layout_gen: 0,
+            pool: wanted.pool,
+            objects,
+            tail: Bytes::new(),
+        })
+    }
+
+    /// The OSTs a user listed.
+    fn listed(&self, wanted: &LovMd, over: bool) -> Result<Vec<u32>, Errno> {
+        let list: Vec<u32> = wanted.objects.iter().map(|o| o.ost_idx).collect();
+        let known = list.iter().all(|i| self.osts.iter().any(|o| o.index == *i && o.active));
+        let mut unique = list.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        if !known || (!over && unique.len() != list.len()) { Err(Errno::EINVAL) } else { Ok(list) }
+    }
+
+    /// Gives objects to every component that has none and covers part of `start..end`. Returns the
+    /// layout and whether it changed; a change raises its generation.
+    pub fn instantiate(&mut self, store: &Store, fid: &Fid, comp: CompMd, start: u64, end: u64) -> MdtResult<(CompMd, bool)> {
+        let mut comp = comp;
+        let mut changed = false;
+        for e in &mut comp.entries {
+            let (from, to) = (e.head.start, e.head.end);
+            if e.is_init() || from >= end || to <= start {
+                continue;
+            }
+            let SubLayout::Plain(md) = &e.md else { continue };
+            e.md = SubLayout::Plain(self.plain(store, fid, md)?);
+            e.head.flags |= lcme::INIT;
+            changed = true;
+        }
+        if changed {
+            comp.layout_gen += 1;
+            for e in &mut comp.entries {
+                e.head.layout_gen = comp.layout_gen;
+            }
+            comp = comp.relayout();
+        }
+        Ok((comp, changed))
+    }
+}
+
+/// `lmm_oi` of a file: its FID's oid and sequence.
+fn file_oi(fid: &Fid) -> OstId {
+    OstId { id: u64::from(fid.oid), seq: fid.seq }
+}
+
+/// Components must follow each other from 0 without gaps, in one mirror.
+fn check_composite(c: &CompMd) -> Result<(), Errno> {
+    if c.mirror_count > 0 || c.entries.iter().any(|e| e.head.flags & lcme::EXTENSION != 0) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut at = 0;
+    for e in &c.entries {
+        let (start, end) = (e.head.start, e.head.end);
+        if start != at || end <= start || start % u64::from(LOV_MIN_STRIPE_SIZE) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        at = end;
+    }
+    if c.entries.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// A directory's default layout as it is stored: `Some(empty)` removes it (all fields default).
+pub fn directory_default(raw: &Bytes) -> Result<Bytes, Errno> {
+    let keep = match Layout::decode(raw).map_err(|_| Errno::EINVAL)? {
+        Layout::Plain(l) => {
+            let none = l.stripe_size == 0 && l.stripe_count == 0 && l.stripe_offset() == LOV_OFFSET_DEFAULT && l.pool_name().is_none();
+            if l.stripe_size % LOV_MIN_STRIPE_SIZE != 0 || l.pattern & pattern::MDT != 0 {
+                return Err(Errno::EINVAL);
+            }
+            !none
+        }
+        Layout::Composite(c) => {
+            check_composite(&c)?;
+            true
+        }
+        Layout::Foreign(_) => return Err(Errno::EOPNOTSUPP),
+    };
+    Ok(if keep { raw.clone() } else { Bytes::new() })
+}
+
+/// What a query of the root's default shows when none is set (`lod_xattr_get` of the root).
+pub fn file_system_default(d: &StripeDefaults) -> Bytes {
+    LovMd::request(d.stripe_size, d.stripe_count, LOV_OFFSET_DEFAULT, None).encode()
+}
+
+/// Whether a layout given at create names objects already (an open replayed after a restart).
+pub fn has_objects(raw: &Bytes) -> bool {
+    match Layout::decode(raw) {
+        Ok(Layout::Plain(l)) => l.magic != LOV_MAGIC_SPECIFIC && !l.objects.is_empty() && l.stripe_count != LOV_ALL_STRIPES,
+        Ok(Layout::Composite(c)) => c.entries.iter().any(|e| e.is_init()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn osts(avail: &[u64]) -> Vec<OstSpace> {
+        let ost = |(i, a): (usize, &u64)| OstSpace { index: i as u32, avail_bytes: Some(a << 30), active: true };
+        avail.iter().enumerate().map(ost).collect()
+    }
+
+    #[test]
+    fn round_robin_when_balanced() {
+        let mut ids = ObjectIds::default();
+        let o = osts(&[10, 10, 10, 10]);
+        let picks: Vec<_> = (0..4).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
+        assert_eq!(picks, [0, 1, 2, 3]);
+        assert_eq!(ids.pick(&o, 2, None, false).unwrap(), [0, 1]);
+        assert_eq!(ids.pick(&o, 2, None, false).unwrap(), [2, 3]);
+        let starts: Vec<_> = (0..4).map(|_| ids.pick(&o, LOV_ALL_STRIPES, None, false).unwrap()[0]).collect();
+        assert_eq!(starts.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "starts rotate: {starts:?}");
+        assert_eq!(ids.pick(&o, 2, Some(3), false).unwrap(), [3, 0]);
+        assert_eq!(ids.pick(&o, 2, Some(9), false), Err(Errno::EINVAL));
+        assert_eq!(ids.pick(&o, 9, None, true).unwrap().len(), 9);
+        assert_eq!(ids.pick(&[], 1, None, false), Err(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn free_space_weighs_when_out_of_balance() {
+        let mut ids = ObjectIds::default();
+        let o = osts(&[30, 10, 0]);
+        let picks: Vec<_> = (0..40).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
+        assert_eq!(picks.iter().filter(|&&p| p == 0).count(), 30);
+        assert_eq!(picks.iter().filter(|&&p| p == 2).count(), 0);
+    }
+
+    #[test]
+    fn defaults_are_checked_and_removed() {
+        let keep = LovMd::request(1 << 20, 2, LOV_OFFSET_DEFAULT, None).encode();
+        assert_eq!(directory_default(&keep).unwrap(), keep);
+        let none = LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None).encode();
+        assert!(directory_default(&none).unwrap().is_empty());
+        let odd = LovMd::request(1000, 2, LOV_OFFSET_DEFAULT, None).encode();
+        assert_eq!(directory_default(&odd), Err(Errno::EINVAL));
+    }
 }

@@ -1,0 +1,209 @@
+//! What the FUSE layer asks of a file system: llite's operations, as a trait.
+//!
+//! The trait exists so that this crate is tested with a small in-memory file system (examples/memfs.rs) before and apart
+//! from llite. Futures may be dropped at any time: that is how an interrupted system call ends.
+
+use std::future::Future;
+
+use bytes::Bytes;
+use coral_client::llite::types::{
+    Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
+};
+use coral_lnet::Payload;
+use coral_wire::{Errno, fid::Fid};
+
+/// A file system by FID. Every method is the operation of the same name of [`coral_client::llite::Llite`].
+#[allow(clippy::too_many_arguments, reason = "rename has that many")]
+pub trait FileSystem: Send + Sync + 'static {
+    /// An open file.
+    type File: Send + Sync + 'static;
+    /// An open directory.
+    type Dir: Send + Sync + 'static;
+
+    /// FID of the mounted directory.
+    fn root(&self) -> Fid;
+    /// The kernel no longer knows `fid`.
+    fn forget(&self, fid: Fid);
+
+    /// Resolves one name; ".." works.
+    fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    /// Target of a symbolic link.
+    fn readlink(&self, cred: &Cred, fid: Fid) -> impl Future<Output = Result<Bytes, Errno>> + Send;
+    /// Makes a device, fifo, socket or regular file.
+    fn mknod(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    /// Makes a directory.
+    fn mkdir(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    /// Makes a symbolic link.
+    fn symlink(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        target: &[u8],
+    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    /// A further name for a file.
+    fn link(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    /// Removes a name that is not a directory.
+    fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// Removes an empty directory.
+    fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// Renames; `flags` as in renameat2.
+    fn rename(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        new_parent: Fid,
+        new_name: &[u8],
+        flags: u32,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
+
+    /// Attributes.
+    fn getattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        file: Option<&Self::File>,
+    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    /// Changes attributes.
+    fn setattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: SetAttr,
+        file: Option<&Self::File>,
+    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    /// access(2).
+    fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// Whole file system statistics.
+    fn statfs(&self) -> impl Future<Output = Result<StatFs, Errno>> + Send;
+
+    /// Opens, creating if need be.
+    fn create(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> impl Future<Output = Result<(Entry, Self::File), Errno>> + Send;
+    /// Opens an existing file.
+    fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> impl Future<Output = Result<Self::File, Errno>> + Send;
+    /// Reads; short only at the end of the file.
+    fn read(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        len_bytes: u32,
+    ) -> impl Future<Output = Result<Payload, Errno>> + Send;
+    /// Writes all of `data`; with `append` at the end of the file, whatever `offset` says.
+    fn write(
+        &self,
+        cred: &Cred,
+        file: &Self::File,
+        offset: u64,
+        data: Payload,
+        append: bool,
+    ) -> impl Future<Output = Result<usize, Errno>> + Send;
+    /// A descriptor was closed.
+    fn flush(&self, file: &Self::File, lock_owner: u64) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// The last descriptor was closed.
+    fn release(
+        &self,
+        file: &Self::File,
+        flock_owner: Option<u64>,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// Content and attributes to disk.
+    fn fsync(&self, file: &Self::File, datasync: bool) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// fallocate(2).
+    fn fallocate(
+        &self,
+        cred: &Cred,
+        file: &Self::File,
+        mode: u32,
+        offset: u64,
+        len_bytes: u64,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// SEEK_HOLE and SEEK_DATA.
+    fn lseek(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        whence: SeekWhence,
+    ) -> impl Future<Output = Result<u64, Errno>> + Send;
+
+    /// Opens a directory.
+    fn opendir(&self, cred: &Cred, fid: Fid) -> impl Future<Output = Result<Self::Dir, Errno>> + Send;
+    /// Lists from `cookie` until `fill` answers true (full; that entry was not taken).
+    fn readdir(
+        &self,
+        cred: &Cred,
+        dir: &Self::Dir,
+        cookie: u64,
+        plus: bool,
+        fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// Closes a directory.
+    fn releasedir(&self, dir: &Self::Dir) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// A directory's entries to disk.
+    fn fsyncdir(&self, dir: &Self::Dir) -> impl Future<Output = Result<(), Errno>> + Send;
+
+    /// Value of an xattr.
+    fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> impl Future<Output = Result<Bytes, Errno>> + Send;
+    /// Sets an xattr.
+    fn setxattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Bytes,
+        flags: u32,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// Names of all xattrs, each ended by a NUL.
+    fn listxattr(&self, cred: &Cred, fid: Fid) -> impl Future<Output = Result<Bytes, Errno>> + Send;
+    /// Removes an xattr.
+    fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send;
+
+    /// fcntl F_GETLK.
+    fn getlk(
+        &self,
+        file: &Self::File,
+        owner: u64,
+        lock: FileLock,
+    ) -> impl Future<Output = Result<FileLock, Errno>> + Send;
+    /// fcntl F_SETLK and F_SETLKW.
+    fn setlk(
+        &self,
+        file: &Self::File,
+        owner: u64,
+        lock: FileLock,
+        wait: bool,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// flock(2).
+    fn flock(
+        &self,
+        file: &Self::File,
+        owner: u64,
+        kind: LockKind,
+        wait: bool,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
+}

@@ -1,0 +1,107 @@
+//! INIT: what this mount agrees on with the kernel, flag by flag. Linux: `fs/fuse/inode.c`, process_init_reply.
+
+use coral_wire::Errno;
+use zerocopy::FromBytes;
+
+use crate::abi::{self, init::*};
+
+/// Flags asked for when the kernel offers them, each with its reason.
+const WANTED: &[(u64, &str)] = &[
+    (ASYNC_READ, "page-cache readahead of mmapped files may overlap"),
+    (POSIX_LOCKS, "fcntl locks go to LDLM flock resources"),
+    (FLOCK_LOCKS, "so do flock locks, told apart by LK_FLOCK"),
+    (ATOMIC_O_TRUNC, "open(O_TRUNC) is one intent RPC, and close to atomic"),
+    (EXPORT_SUPPORT, "lookup of \".\" and \"..\" by node id works"),
+    (BIG_WRITES, "writes above 4 KiB (implied by newer kernels)"),
+    (DONT_MASK, "the MDT applies the umask, unless the directory has a default ACL"),
+    (AUTO_INVAL_DATA, "mmapped pages go when size or mtime turn out changed by another client"),
+    (DO_READDIRPLUS, "ls -l in one pass"),
+    (READDIRPLUS_AUTO, "but not for a plain ls"),
+    (ASYNC_DIO, "asynchronous O_DIRECT may have many requests under way"),
+    (PARALLEL_DIROPS, "lookups and readdir of one directory do not wait for each other"),
+    (POSIX_ACL, "the kernel checks ACLs; implies default_permissions"),
+    (ABORT_ERROR, "an aborted connection is told from an unmounted one"),
+    (MAX_PAGES, "requests of 1 MiB"),
+    (CACHE_SYMLINKS, "a symlink never changes its target and a FID is never used again"),
+    (HANDLE_KILLPRIV_V2, "we drop setuid and setgid on write and truncate: FOPEN_DIRECT_IO writes skip the kernel's way"),
+    (SETXATTR_EXT, "tells when an ACL must clear setgid"),
+    (INIT_EXT, "flags beyond 32 bits"),
+    (DIRECT_IO_ALLOW_MMAP, "MAP_SHARED on files opened with FOPEN_DIRECT_IO"),
+    // Not wanted, on purpose: WRITEBACK_CACHE (the kernel would own size and dirty pages with no lock of ours),
+    // SPLICE_* (we keep payloads in memory of our own), NO_OPEN/NO_OPENDIR (Lustre opens are stateful), HANDLE_KILLPRIV (v1),
+    // EXPLICIT_INVAL_DATA (until data invalidations are complete), SECURITY_CTX, SUBMOUNTS, DAX, PASSTHROUGH, ALLOW_IDMAP,
+    // OVER_IO_URING (off by default in the kernel, still moving), REQUEST_TIMEOUT (recovery may take minutes).
+];
+
+/// Asynchronous requests the kernel may have under way.
+const MAX_BACKGROUND: u16 = 128;
+/// At this many it begins to hold writers back.
+const CONGESTION_THRESHOLD: u16 = 96;
+/// Readahead of mmapped files, bytes.
+const MAX_READAHEAD: u32 = 1 << 20;
+const PAGE: usize = 4096;
+
+/// The answer to INIT, and the flags agreed on. EPROTO for a kernel older than we can serve.
+pub(crate) fn answer(body: &[u8], max_write: usize) -> Result<(abi::InitOut, u64), Errno> {
+    let (i, rest) = abi::InitIn::read_from_prefix(body).map_err(|_| Errno(libc::EIO))?;
+    if i.major != abi::KERNEL_VERSION || i.minor < abi::MINOR_VERSION_MIN {
+        tracing::error!("kernel speaks FUSE {}.{}, need {}.{}", i.major, i.minor, abi::KERNEL_VERSION, abi::MINOR_VERSION_MIN);
+        return Err(Errno(libc::EPROTO));
+    }
+    let mut offered = u64::from(i.flags);
+    if offered & INIT_EXT != 0 {
+        let (flags2, _) = u32::read_from_prefix(rest).map_err(|_| Errno(libc::EIO))?;
+        offered |= u64::from(flags2) << 32;
+    }
+    let agreed = WANTED.iter().map(|w| w.0).fold(0, |all, flag| all | flag) & offered;
+    tracing::debug!("FUSE {}.{} offers {offered:#x}, agreed {agreed:#x}", i.major, i.minor);
+    let out = abi::InitOut {
+        major: abi::KERNEL_VERSION,
+        minor: i.minor.min(abi::MINOR_VERSION),
+        max_readahead: i.max_readahead.min(MAX_READAHEAD),
+        flags: agreed as u32,
+        max_background: MAX_BACKGROUND,
+        congestion_threshold: CONGESTION_THRESHOLD,
+        max_write: max_write as u32,
+        time_gran: 1,
+        max_pages: (max_write / PAGE) as u16,
+        flags2: (agreed >> 32) as u32,
+        ..Default::default()
+    };
+    Ok((out, agreed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::IntoBytes;
+
+    fn init_in(minor: u32, flags: u64) -> Vec<u8> {
+        let i = abi::InitIn { major: 7, minor, max_readahead: 1 << 17, flags: flags as u32 };
+        let mut b = i.as_bytes().to_vec();
+        b.extend_from_slice(&((flags >> 32) as u32).to_ne_bytes());
+        b.extend_from_slice(&[0; 44]);
+        b
+    }
+
+    #[test]
+    fn only_what_both_want() {
+        let offered = INIT_EXT | DIRECT_IO_ALLOW_MMAP | POSIX_ACL | 1 << 16 | 1 << 41;
+        let (out, agreed) = answer(&init_in(45, offered), 1 << 20).unwrap();
+        assert_eq!(agreed, INIT_EXT | DIRECT_IO_ALLOW_MMAP | POSIX_ACL, "no WRITEBACK_CACHE, no io_uring");
+        assert_eq!((out.minor, out.max_pages, out.max_write, out.flags2), (45, 256, 1 << 20, 1 << 4));
+    }
+
+    #[test]
+    fn without_the_extension_bit_the_second_word_is_not_read() {
+        let (_, agreed) = answer(&init_in(36, DIRECT_IO_ALLOW_MMAP | ASYNC_DIO), 1 << 20).unwrap();
+        assert_eq!(agreed, ASYNC_DIO);
+    }
+
+    #[test]
+    fn old_and_new_kernels() {
+        assert!(answer(&init_in(30, 0), 1 << 20).is_err());
+        assert_eq!(answer(&init_in(99, 0), 1 << 20).unwrap().0.minor, abi::MINOR_VERSION);
+        assert!(answer(&[0; 8], 1 << 20).is_err());
+    }
+}

@@ -1,0 +1,705 @@
+//! One function per kind of request: decode on the reader's stack, then a future that owns what it needs.
+//!
+//! Invariants: a lookup is counted in the node table after the last await of its future, so a dropped future never leaves a
+//! count behind; everything the kernel sent is length-checked before it is used (EIO otherwise: it cannot happen with a
+//! kernel that speaks what INIT agreed on).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use coral_client::llite::types::{
+    Cred, DirEntry, FileLock, LockKind, SeekWhence, SetAttr, SetTime, Timespec,
+};
+use coral_lnet::Payload;
+use coral_wire::{Errno, fid::Fid};
+use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::abi::{self, InHeader, fattr, fopen, op};
+use crate::buf::RequestBuf;
+use crate::fs::FileSystem;
+use crate::reply::{self, Body, Reply};
+use crate::session::Shared;
+
+/// A name as it travels in a future: most fit without allocation.
+type Name = SmallVec<[u8; 32]>;
+
+/// What a request turned into.
+pub(crate) enum Started {
+    /// Answered without asking the file system.
+    Done(Reply),
+    /// To be polled.
+    Future(BoxFuture<'static, Reply>),
+    /// Takes no answer.
+    Silent,
+}
+
+/// An open file as the kernel's `fh` finds it.
+pub(crate) struct OpenFile<F: FileSystem> {
+    pub file: F::File,
+    pub fid: Fid,
+    /// Chmod generation at which this file was last seen without setuid and setgid (see `kill_suidgid`).
+    clean: AtomicU64,
+}
+
+impl<F: FileSystem> OpenFile<F> {
+    fn new(file: F::File, fid: Fid) -> Arc<Self> {
+        Arc::new(Self { file, fid, clean: AtomicU64::new(0) })
+    }
+}
+
+/// A cursor over a request's body.
+struct In<'a>(&'a [u8]);
+
+impl<'a> In<'a> {
+    fn get<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Errno> {
+        let (v, rest) = T::read_from_prefix(self.0).map_err(|_| EIO)?;
+        self.0 = rest;
+        Ok(v)
+    }
+
+    /// A NUL-terminated string.
+    fn name(&mut self) -> Result<Name, Errno> {
+        let end = self.0.iter().position(|&b| b == 0).ok_or(EIO)?;
+        let name = Name::from_slice(&self.0[..end]);
+        self.0 = &self.0[end + 1..];
+        Ok(name)
+    }
+}
+
+const EIO: Errno = Errno(libc::EIO);
+const ESTALE: Errno = Errno(libc::ESTALE);
+const EBADF: Errno = Errno(libc::EBADF);
+const ENOSYS: Errno = Errno(libc::ENOSYS);
+const EINVAL: Errno = Errno(libc::EINVAL);
+const ERANGE: Errno = Errno(libc::ERANGE);
+const ENOTTY: Errno = Errno(libc::ENOTTY);
+
+/// Who asks.
+fn cred(h: &InHeader, umask: u32) -> Cred {
+    Cred { uid: h.uid, gid: h.gid, pid: h.pid, umask, groups: None }
+}
+
+/// Turns a request into a future or an answer. `len` bytes of it are in `buf`.
+pub(crate) fn start<F: FileSystem>(s: &Arc<Shared<F>>, buf: &mut RequestBuf, len: usize, h: &InHeader) -> Started {
+    match try_start(s, buf, len, h) {
+        Ok(started) => started,
+        Err(e) => Started::Done(Err(e)),
+    }
+}
+
+fn try_start<F: FileSystem>(
+    s: &Arc<Shared<F>>,
+    buf: &mut RequestBuf,
+    len: usize,
+    h: &InHeader,
+) -> Result<Started, Errno> {
+    let body = &buf.request(len)[size_of::<InHeader>()..];
+    let i = In(body);
+    let fut = match h.opcode {
+        op::WRITE => return write(s, buf, len, h),
+        op::READ => read(s, h, i)?,
+        op::LOOKUP => lookup(s, h, i)?,
+        op::GETATTR => getattr(s, h, i)?,
+        op::CREATE => create(s, h, i)?,
+        op::OPEN => open(s, h, i)?,
+        op::FLUSH => flush(s, h, i)?,
+        op::RELEASE => release(s, h, i)?,
+        op::STATX => statx(s, h, i)?,
+        op::SETATTR => setattr(s, h, i)?,
+        op::READLINK => readlink(s, h)?,
+        op::SYMLINK => symlink(s, h, i)?,
+        op::MKNOD => mknod(s, h, i)?,
+        op::MKDIR => mkdir(s, h, i)?,
+        op::UNLINK => unlink(s, h, i)?,
+        op::RMDIR => rmdir(s, h, i)?,
+        op::RENAME | op::RENAME2 => rename(s, h, i)?,
+        op::LINK => link(s, h, i)?,
+        op::STATFS => statfs(s),
+        op::FSYNC => fsync(s, h, i)?,
+        op::SETXATTR => setxattr(s, h, i)?,
+        op::GETXATTR => getxattr(s, h, i)?,
+        op::LISTXATTR => listxattr(s, h, i)?,
+        op::REMOVEXATTR => removexattr(s, h, i)?,
+        op::OPENDIR => opendir(s, h)?,
+        op::READDIR => readdir(s, h, i, false)?,
+        op::READDIRPLUS => readdir(s, h, i, true)?,
+        op::RELEASEDIR => releasedir(s, i)?,
+        op::FSYNCDIR => fsyncdir(s, i)?,
+        op::GETLK => getlk(s, i)?,
+        op::SETLK | op::SETLKW => setlk(s, h, i)?,
+        op::ACCESS => access(s, h, i)?,
+        op::FALLOCATE => fallocate(s, h, i)?,
+        op::LSEEK => lseek(s, i)?,
+        op::FORGET | op::BATCH_FORGET => {
+            forget(s, h, i)?;
+            return Ok(Started::Silent);
+        }
+        op::DESTROY => return Ok(Started::Done(Ok(Body::Empty))),
+        // Lustre's own ioctls are offered as xattrs (docs/semantics.md).
+        op::IOCTL => return Err(ENOTTY),
+        // The kernel copies by itself, makes no O_TMPFILE, polls files as always ready, and asks no more.
+        _ => return Err(ENOSYS),
+    };
+    Ok(Started::Future(fut))
+}
+
+fn boxed(f: impl Future<Output = Reply> + Send + 'static) -> BoxFuture<'static, Reply> {
+    Box::pin(f)
+}
+
+type Fut = Result<BoxFuture<'static, Reply>, Errno>;
+
+impl<F: FileSystem> Shared<F> {
+    fn fid(&self, nodeid: u64) -> Result<Fid, Errno> {
+        self.nodes.fid(nodeid).ok_or(ESTALE)
+    }
+
+    fn file(&self, fh: u64) -> Result<Arc<OpenFile<F>>, Errno> {
+        self.files.get(fh).ok_or(EBADF)
+    }
+
+    /// The answer that makes the kernel remember `e`.
+    fn entry_out(&self, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
+        reply::entry(e, self.nodes.remember(e.attr.fid), self.entry_ttl())
+    }
+
+    fn open_out(&self, file: Arc<OpenFile<F>>) -> abi::OpenOut {
+        let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+        abi::OpenOut { fh: self.files.insert(file), open_flags, backing_id: 0 }
+    }
+
+    /// Clears setuid and setgid after a write or truncation by somebody without CAP_FSETID, as the kernel leaves it to us
+    /// (HANDLE_KILLPRIV_V2). Asked once per open file, and again after any chmod or ACL through this mount.
+    /// A chmod u+s by another client while a file is open for writing here is not seen until the next open.
+    async fn kill_suidgid(&self, f: &OpenFile<F>) -> Result<(), Errno> {
+        let now = self.chmods.load(Ordering::Acquire);
+        if f.clean.load(Ordering::Relaxed) == now {
+            return Ok(());
+        }
+        let root = Cred::root();
+        let mode = self.fs.getattr(&root, f.fid, Some(&f.file)).await?.attr.mode;
+        let setgid = mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0;
+        if mode & libc::S_ISUID != 0 || setgid {
+            let drop = libc::S_ISUID | if setgid { libc::S_ISGID } else { 0 };
+            let set = SetAttr { mode: Some(mode & 0o7777 & !drop), ..SetAttr::default() };
+            self.fs.setattr(&root, f.fid, set, None).await?;
+        }
+        f.clean.store(now, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+// ---- names -------------------------------------------------------------------------------------------------------------
+
+fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    Ok(boxed(async move {
+        // "." comes from open_by_handle_at: the kernel still has the node id but no inode.
+        let e = match &name[..] {
+            b"." => s.fs.getattr(&cred, parent, None).await?,
+            _ => s.fs.lookup(&cred, parent, &name).await?,
+        };
+        Ok(Body::of(&s.entry_out(&e)))
+    }))
+}
+
+fn forget<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Result<(), Errno> {
+    if h.opcode == op::FORGET {
+        s.forget(h.nodeid, i.get::<abi::ForgetIn>()?.nlookup);
+        return Ok(());
+    }
+    for _ in 0..i.get::<abi::BatchForgetIn>()?.count {
+        let one: abi::ForgetOne = i.get()?;
+        s.forget(one.nodeid, one.nlookup);
+    }
+    Ok(())
+}
+
+fn readlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader) -> Fut {
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move { Ok(Body::Bytes(s.fs.readlink(&cred, fid).await?)) }))
+}
+
+fn symlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let (s, parent, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    let (name, target) = (i.name()?, i.name()?);
+    Ok(boxed(async move {
+        let e = s.fs.symlink(&cred, parent, &name, &target).await?;
+        Ok(Body::of(&s.entry_out(&e)))
+    }))
+}
+
+fn mknod<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let m: abi::MknodIn = i.get()?;
+    let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, m.umask));
+    Ok(boxed(async move {
+        let e = s.fs.mknod(&cred, parent, &name, m.mode, m.rdev).await?;
+        Ok(Body::of(&s.entry_out(&e)))
+    }))
+}
+
+fn mkdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let m: abi::MkdirIn = i.get()?;
+    let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, m.umask));
+    Ok(boxed(async move {
+        let e = s.fs.mkdir(&cred, parent, &name, m.mode).await?;
+        Ok(Body::of(&s.entry_out(&e)))
+    }))
+}
+
+fn unlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    Ok(boxed(async move { s.fs.unlink(&cred, parent, &name).await.map(|()| Body::Empty) }))
+}
+
+fn rmdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    Ok(boxed(async move { s.fs.rmdir(&cred, parent, &name).await.map(|()| Body::Empty) }))
+}
+
+fn rename<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let (newdir, flags) = if h.opcode == op::RENAME2 {
+        let r: abi::Rename2In = i.get()?;
+        (r.newdir, r.flags)
+    } else {
+        (i.get::<abi::RenameIn>()?.newdir, 0)
+    };
+    let (s, from, to, cred) = (s.clone(), s.fid(h.nodeid)?, s.fid(newdir)?, cred(h, 0));
+    let (old, new) = (i.name()?, i.name()?);
+    Ok(boxed(async move { s.fs.rename(&cred, from, &old, to, &new, flags).await.map(|()| Body::Empty) }))
+}
+
+fn link<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let old = i.get::<abi::LinkIn>()?.oldnodeid;
+    let (s, fid, parent, name, cred) = (s.clone(), s.fid(old)?, s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    Ok(boxed(async move {
+        let e = s.fs.link(&cred, fid, parent, &name).await?;
+        Ok(Body::of(&s.entry_out(&e)))
+    }))
+}
+
+// ---- attributes --------------------------------------------------------------------------------------------------------
+
+fn getattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let g: abi::GetattrIn = i.get()?;
+    let file = if g.getattr_flags & abi::GETATTR_FH != 0 { s.files.get(g.fh) } else { None };
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move {
+        let e = s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file)).await?;
+        Ok(Body::of(&reply::attr_out(&e)))
+    }))
+}
+
+fn statx<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let g: abi::StatxIn = i.get()?;
+    let file = if g.getattr_flags & abi::GETATTR_FH != 0 { s.files.get(g.fh) } else { None };
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move {
+        let e = s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file)).await?;
+        Ok(Body::of(&reply::statx_out(&e)))
+    }))
+}
+
+/// The kernel's valid bits as options.
+fn set_attr(a: &abi::SetattrIn) -> SetAttr {
+    let has = |bit| a.valid & bit != 0;
+    let time = |bit, now, secs: u64, nanos| {
+        let at = || SetTime::At(Timespec { secs: secs as i64, nanos });
+        has(bit).then(|| if has(now) { SetTime::Now } else { at() })
+    };
+    SetAttr {
+        mode: has(fattr::MODE).then_some(a.mode & 0o7777),
+        uid: has(fattr::UID).then_some(a.uid),
+        gid: has(fattr::GID).then_some(a.gid),
+        size: has(fattr::SIZE).then_some(a.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, a.atime, a.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, a.mtime, a.mtimensec),
+        ctime: has(fattr::CTIME).then_some(Timespec { secs: a.ctime as i64, nanos: a.ctimensec }),
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+        ..SetAttr::default()
+    }
+}
+
+fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let a: abi::SetattrIn = i.get()?;
+    let file = if a.valid & fattr::FH != 0 { s.files.get(a.fh) } else { None };
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    let set = set_attr(&a);
+    if set.mode.is_some() {
+        s.mode_changed();
+    }
+    Ok(boxed(async move {
+        let e = s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file)).await?;
+        Ok(Body::of(&reply::attr_out(&e)))
+    }))
+}
+
+fn access<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let mask = i.get::<abi::AccessIn>()?.mask;
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move { s.fs.access(&cred, fid, mask).await.map(|()| Body::Empty) }))
+}
+
+fn statfs<F: FileSystem>(s: &Arc<Shared<F>>) -> BoxFuture<'static, Reply> {
+    let s = s.clone();
+    boxed(async move {
+        let st = s.fs.statfs().await?;
+        Ok(Body::of(&abi::StatfsOut {
+            blocks: st.blocks,
+            bfree: st.bfree,
+            bavail: st.bavail,
+            files: st.files,
+            ffree: st.ffree,
+            bsize: st.bsize,
+            namelen: st.namelen,
+            frsize: st.bsize,
+            ..Default::default()
+        }))
+    })
+}
+
+// ---- files -------------------------------------------------------------------------------------------------------------
+
+fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let c: abi::CreateIn = i.get()?;
+    let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, c.umask));
+    Ok(boxed(async move {
+        let (e, file) = s.fs.create(&cred, parent, &name, c.mode, c.flags).await?;
+        let file = OpenFile::new(file, e.attr.fid);
+        if e.attr.mode & (libc::S_ISUID | libc::S_ISGID) == 0 {
+            file.clean.store(s.chmods.load(Ordering::Acquire), Ordering::Relaxed);
+        }
+        if c.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+            s.kill_suidgid(&file).await?;
+        }
+        Ok(Body::of(&abi::CreateOut { entry: s.entry_out(&e), open: s.open_out(file) }))
+    }))
+}
+
+fn open<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let o: abi::OpenIn = i.get()?;
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move {
+        let file = OpenFile::new(s.fs.open(&cred, fid, o.flags).await?, fid);
+        if o.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+            s.kill_suidgid(&file).await?;
+        }
+        Ok(Body::of(&s.open_out(file)))
+    }))
+}
+
+fn read<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut {
+    let r: abi::ReadIn = i.get()?;
+    let (s, file) = (s.clone(), s.file(r.fh)?);
+    Ok(boxed(async move {
+        let data = s.fs.read(&file.file, r.offset, r.size).await?;
+        // The kernel fails the connection on more than it asked for.
+        if data.len() > r.size as usize {
+            return Err(EIO);
+        }
+        Ok(Body::Payload(data))
+    }))
+}
+
+fn write<F: FileSystem>(
+    s: &Arc<Shared<F>>,
+    buf: &mut RequestBuf,
+    len: usize,
+    h: &InHeader,
+) -> Result<Started, Errno> {
+    let w: abi::WriteIn = In(&buf.request(len)[size_of::<InHeader>()..]).get()?;
+    let size = w.size as usize;
+    if size > len - abi::WRITE_HEAD {
+        return Err(EIO);
+    }
+    let (s, file, cred) = (s.clone(), s.file(w.fh)?, cred(h, 0));
+    let data = Payload::from(buf.detach(abi::WRITE_HEAD..abi::WRITE_HEAD + size));
+    // Write-back of mmapped pages goes where the pages are, through whichever handle the kernel found.
+    let append = w.flags & libc::O_APPEND as u32 != 0 && w.write_flags & abi::WRITE_CACHE == 0;
+    Ok(Started::Future(boxed(async move {
+        if w.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+            s.kill_suidgid(&file).await?;
+        }
+        let n = s.fs.write(&cred, &file.file, w.offset, data, append).await?;
+        Ok(Body::of(&abi::WriteOut { size: n as u32, padding: 0 }))
+    })))
+}
+
+fn flush<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut {
+    let f: abi::FlushIn = i.get()?;
+    let (s, file) = (s.clone(), s.file(f.fh)?);
+    Ok(boxed(async move { s.fs.flush(&file.file, f.lock_owner).await.map(|()| Body::Empty) }))
+}
+
+fn release<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut {
+    let r: abi::ReleaseIn = i.get()?;
+    let owner = (r.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(r.lock_owner);
+    let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(EBADF)?);
+    Ok(boxed(async move { s.fs.release(&file.file, owner).await.map(|()| Body::Empty) }))
+}
+
+fn fsync<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut {
+    let f: abi::FsyncIn = i.get()?;
+    let (s, file) = (s.clone(), s.file(f.fh)?);
+    let datasync = f.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+    Ok(boxed(async move { s.fs.fsync(&file.file, datasync).await.map(|()| Body::Empty) }))
+}
+
+fn fallocate<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let f: abi::FallocateIn = i.get()?;
+    let (s, file, cred) = (s.clone(), s.file(f.fh)?, cred(h, 0));
+    Ok(boxed(async move {
+        s.fs.fallocate(&cred, &file.file, f.mode, f.offset, f.length).await.map(|()| Body::Empty)
+    }))
+}
+
+fn lseek<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
+    let l: abi::LseekIn = i.get()?;
+    let whence = match l.whence as i32 {
+        libc::SEEK_DATA => SeekWhence::Data,
+        libc::SEEK_HOLE => SeekWhence::Hole,
+        _ => return Err(EINVAL),
+    };
+    let (s, file) = (s.clone(), s.file(l.fh)?);
+    Ok(boxed(async move {
+        let offset = s.fs.lseek(&file.file, l.offset, whence).await?;
+        Ok(Body::of(&abi::LseekOut { offset }))
+    }))
+}
+
+// ---- directories -------------------------------------------------------------------------------------------------------
+
+fn opendir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader) -> Fut {
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move {
+        let dir = s.fs.opendir(&cred, fid).await?;
+        let fh = s.dirs.insert(Arc::new(dir));
+        Ok(Body::of(&abi::OpenOut { fh, open_flags: 0, backing_id: 0 }))
+    }))
+}
+
+/// A page of directory records in the making.
+struct Listing {
+    out: Vec<u8>,
+    room: usize,
+    plus: bool,
+    entry_ttl: bool,
+    /// Where a node id is still to be filled in, and for which file.
+    pending: Vec<(usize, Fid)>,
+}
+
+impl Listing {
+    /// Adds one record; true when there is no room for it.
+    fn add(&mut self, e: DirEntry) -> bool {
+        let fixed = size_of::<abi::Dirent>() + if self.plus { size_of::<abi::EntryOut>() } else { 0 };
+        let len = abi::record_len(fixed, e.name.len());
+        if self.out.len() + len > self.room {
+            return true;
+        }
+        let at = self.out.len();
+        let ino = e.entry.map_or(e.fid, |x| x.attr.fid).flatten();
+        if self.plus {
+            let dots = matches!(&e.name[..], b"." | b"..");
+            let record = match &e.entry {
+                Some(x) if !dots => {
+                    self.pending.push((at, x.attr.fid));
+                    reply::entry(x, 0, self.entry_ttl)
+                }
+                // Node id 0: nothing to remember.
+                _ => abi::EntryOut { attr: abi::Attr { ino, mode: e.kind, ..Default::default() }, ..Default::default() },
+            };
+            self.out.extend_from_slice(record.as_bytes());
+        }
+        let d = abi::Dirent { ino, off: e.next, namelen: e.name.len() as u32, typ: (e.kind & libc::S_IFMT) >> 12 };
+        self.out.extend_from_slice(d.as_bytes());
+        self.out.extend_from_slice(&e.name);
+        self.out.resize(at + len, 0);
+        false
+    }
+
+    /// The finished page; counts the lookups.
+    fn finish<F: FileSystem>(mut self, s: &Shared<F>) -> Body {
+        for (at, fid) in self.pending {
+            self.out[at..at + 8].copy_from_slice(&s.nodes.remember(fid).to_ne_bytes());
+        }
+        Body::Vec(self.out)
+    }
+}
+
+fn readdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>, plus: bool) -> Fut {
+    let r: abi::ReadIn = i.get()?;
+    let (s, dir, cred) = (s.clone(), s.dirs.get(r.fh).ok_or(EBADF)?, cred(h, 0));
+    let room = (r.size as usize).min(s.max_write);
+    let mut page = Listing { out: Vec::new(), room, plus, entry_ttl: s.entry_ttl(), pending: Vec::new() };
+    Ok(boxed(async move {
+        s.fs.readdir(&cred, &dir, r.offset, plus, &mut |e| page.add(e)).await?;
+        Ok(page.finish(&s))
+    }))
+}
+
+fn releasedir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
+    let r: abi::ReleaseIn = i.get()?;
+    let (s, dir) = (s.clone(), s.dirs.remove(r.fh).ok_or(EBADF)?);
+    Ok(boxed(async move { s.fs.releasedir(&dir).await.map(|()| Body::Empty) }))
+}
+
+fn fsyncdir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
+    let f: abi::FsyncIn = i.get()?;
+    let (s, dir) = (s.clone(), s.dirs.get(f.fh).ok_or(EBADF)?);
+    Ok(boxed(async move { s.fs.fsyncdir(&dir).await.map(|()| Body::Empty) }))
+}
+
+// ---- extended attributes -----------------------------------------------------------------------------------------------
+
+/// A value, its size when the caller only asks for that, or ERANGE.
+fn sized(value: Bytes, room: u32) -> Reply {
+    match room as usize {
+        0 => Ok(Body::of(&abi::GetxattrOut { size: value.len() as u32, padding: 0 })),
+        n if value.len() > n => Err(ERANGE),
+        _ => Ok(Body::Bytes(value)),
+    }
+}
+
+fn getxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let g: abi::GetxattrIn = i.get()?;
+    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    Ok(boxed(async move { sized(s.fs.getxattr(&cred, fid, &name).await?, g.size) }))
+}
+
+fn listxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let g: abi::GetxattrIn = i.get()?;
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move { sized(s.fs.listxattr(&cred, fid).await?, g.size) }))
+}
+
+fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let x = if s.setxattr_ext() {
+        i.get::<abi::SetxattrIn>()?
+    } else {
+        let c: abi::SetxattrInCompat = i.get()?;
+        abi::SetxattrIn { size: c.size, flags: c.flags, ..Default::default() }
+    };
+    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(EIO)?);
+    s.mode_changed();
+    Ok(boxed(async move {
+        s.fs.setxattr(&cred, fid, &name, value, x.flags).await?;
+        if x.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
+            let root = Cred::root();
+            let mode = s.fs.getattr(&root, fid, None).await?.attr.mode;
+            if mode & libc::S_ISGID != 0 {
+                let set = SetAttr { mode: Some(mode & 0o7777 & !libc::S_ISGID), ..SetAttr::default() };
+                s.fs.setattr(&root, fid, set, None).await?;
+            }
+        }
+        Ok(Body::Empty)
+    }))
+}
+
+fn removexattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    Ok(boxed(async move { s.fs.removexattr(&cred, fid, &name).await.map(|()| Body::Empty) }))
+}
+
+// ---- locks -------------------------------------------------------------------------------------------------------------
+
+fn lock_kind(typ: u32) -> Result<LockKind, Errno> {
+    match typ as i32 {
+        libc::F_RDLCK => Ok(LockKind::Read),
+        libc::F_WRLCK => Ok(LockKind::Write),
+        libc::F_UNLCK => Ok(LockKind::Unlock),
+        _ => Err(EINVAL),
+    }
+}
+
+fn file_lock(l: &abi::FileLock) -> Result<FileLock, Errno> {
+    Ok(FileLock { start: l.start, end: l.end, kind: lock_kind(l.typ)?, pid: l.pid })
+}
+
+fn getlk<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
+    let l: abi::LkIn = i.get()?;
+    let (s, file, lock) = (s.clone(), s.file(l.fh)?, file_lock(&l.lk)?);
+    Ok(boxed(async move {
+        let l = s.fs.getlk(&file.file, l.owner, lock).await?;
+        let typ = match l.kind {
+            LockKind::Read => libc::F_RDLCK,
+            LockKind::Write => libc::F_WRLCK,
+            LockKind::Unlock => libc::F_UNLCK,
+        };
+        // The kernel refuses ranges beyond the largest file offset.
+        let end = l.end.min(i64::MAX as u64);
+        Ok(Body::of(&abi::LkOut { lk: abi::FileLock { start: l.start, end, typ: typ as u32, pid: l.pid } }))
+    }))
+}
+
+fn setlk<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let l: abi::LkIn = i.get()?;
+    let (s, file, lock, wait) = (s.clone(), s.file(l.fh)?, file_lock(&l.lk)?, h.opcode == op::SETLKW);
+    let flock = l.lk_flags & abi::LK_FLOCK != 0;
+    Ok(boxed(async move {
+        if flock {
+            s.fs.flock(&file.file, l.owner, lock.kind, wait).await?;
+        } else {
+            s.fs.setlk(&file.file, l.owner, lock, wait).await?;
+        }
+        Ok(Body::Empty)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setattr_bits_become_options() {
+        let a = abi::SetattrIn {
+            valid: fattr::MODE | fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME | fattr::KILL_SUIDGID,
+            mode: 0o100644,
+            mtime: (-5i64) as u64,
+            mtimensec: 7,
+            ..Default::default()
+        };
+        let s = set_attr(&a);
+        assert_eq!(s.mode, Some(0o644));
+        assert_eq!(s.atime, Some(SetTime::Now));
+        assert_eq!(s.mtime, Some(SetTime::At(Timespec { secs: -5, nanos: 7 })));
+        assert_eq!((s.uid, s.size, s.kill_suidgid), (None, None, true));
+    }
+
+    #[test]
+    fn truncated_requests_are_refused() {
+        assert!(In(&[1, 2, 3]).get::<abi::GetattrIn>().is_err());
+        assert!(In(b"no end").name().is_err());
+        let mut i = In(b"a\0bc\0");
+        assert_eq!((&i.name().unwrap()[..], &i.name().unwrap()[..]), (&b"a"[..], &b"bc"[..]));
+    }
+
+    #[test]
+    fn a_full_page_takes_no_part_of_an_entry() {
+        let mut page = Listing { out: Vec::new(), room: 70, plus: false, entry_ttl: false, pending: Vec::new() };
+        let e = |name: &'static [u8]| DirEntry {
+            fid: Fid { seq: 1, oid: 2, ver: 0 },
+            name: Bytes::from_static(name),
+            kind: libc::S_IFDIR,
+            next: 9,
+            entry: None,
+        };
+        assert!(!page.add(e(b"abc")));
+        assert!(!page.add(e(b"abcdefgh")));
+        assert!(page.add(e(b"x")), "64 of 70 bytes are taken");
+        assert_eq!(page.out.len(), 64);
+        let d = abi::Dirent::read_from_prefix(&page.out).unwrap().0;
+        assert_eq!((d.typ, d.namelen, d.off), (4, 3, 9));
+    }
+
+    #[test]
+    fn xattr_sizes() {
+        let v = Bytes::from_static(b"value");
+        assert!(matches!(sized(v.clone(), 4), Err(Errno(libc::ERANGE))));
+        assert!(matches!(sized(v.clone(), 5), Ok(Body::Bytes(_))));
+        assert!(matches!(sized(v, 0), Ok(Body::Small { .. })));
+    }
+}

@@ -1,0 +1,177 @@
+//! The session: reader threads, one device descriptor each, and what they share.
+//!
+//! Each thread reads a request, builds its future and polls it once right there, inside the tokio runtime's context; when it
+//! is ready the answer goes out from the same stack (no thread hand-over), else the future is spawned and answers later on
+//! the descriptor its request came from (the kernel looks for it there).
+//! Invariants: every request is answered exactly once (except FORGET and INTERRUPT, which take no answer); no lock of this
+//! crate is held while the file system is polled.
+//! Bounds: requests under way are bounded by the kernel (max_background for asynchronous ones, one per thread otherwise).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::FutureExt;
+use rustix::io::Errno as SysErrno;
+use zerocopy::FromBytes;
+
+use crate::abi::{self, InHeader, op};
+use crate::buf::{Pool, RequestBuf};
+use crate::fs::FileSystem;
+use crate::handles::Handles;
+use crate::init;
+use crate::interrupt::{self, Waiting};
+use crate::nodes::Nodes;
+use crate::ops::{self, OpenFile, Started};
+use crate::reply::{self, Body};
+use crate::stats::Counters;
+
+/// What all threads and pending requests of one mount share.
+pub(crate) struct Shared<F: FileSystem> {
+    pub fs: F,
+    pub nodes: Arc<Nodes>,
+    pub files: Handles<OpenFile<F>>,
+    pub dirs: Handles<F::Dir>,
+    pub counters: Arc<Counters>,
+    /// Largest payload of a WRITE, READ or READDIR, bytes.
+    pub max_write: usize,
+    /// Counts changes of mode and ACLs through this mount, from 1.
+    pub chmods: AtomicU64,
+    /// Minor protocol version agreed on; 0 before INIT.
+    pub minor: Arc<AtomicU32>,
+    pub agreed: AtomicU64,
+    pub waiting: Waiting,
+    pub pool: Arc<Pool>,
+    pub runtime: tokio::runtime::Handle,
+    /// Kernel caching of names wanted (still needs a kernel that can drop them all at once).
+    pub name_cache: bool,
+    pub closing: AtomicBool,
+}
+
+impl<F: FileSystem> Shared<F> {
+    /// Whether names may be given a validity: only when they can be taken back without a lock (see `notify`).
+    pub fn entry_ttl(&self) -> bool {
+        self.name_cache && self.minor.load(Ordering::Relaxed) >= abi::MINOR_INC_EPOCH
+    }
+
+    /// Whether SETXATTR carries the long structure.
+    pub fn setxattr_ext(&self) -> bool {
+        self.agreed.load(Ordering::Relaxed) & abi::init::SETXATTR_EXT != 0
+    }
+
+    /// Some mode or ACL changes: open files must look for setuid and setgid again.
+    pub fn mode_changed(&self) {
+        self.chmods.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The kernel dropped `count` references to a node.
+    pub fn forget(&self, nodeid: u64, count: u64) {
+        if let Some(fid) = self.nodes.forget(nodeid, count) {
+            self.fs.forget(fid);
+        }
+    }
+
+    /// Closes what the kernel left open: at an unmount it does not wait for its asynchronous RELEASEs.
+    pub async fn finish(&self) {
+        for f in self.files.drain() {
+            if let Err(e) = self.fs.release(&f.file, None).await {
+                tracing::debug!(fid = %f.fid, errno = e.0, "release at the end of the mount");
+            }
+        }
+        for d in self.dirs.drain() {
+            let _ = self.fs.releasedir(&d).await;
+        }
+    }
+}
+
+/// Reads and serves requests from `dev` until the connection ends.
+pub(crate) fn reader<F: FileSystem>(shared: Arc<Shared<F>>, dev: Arc<OwnedFd>) {
+    let _runtime = shared.runtime.enter();
+    let mut buf = RequestBuf::new(shared.pool.clone());
+    loop {
+        match rustix::io::read(&*dev, buf.space()) {
+            Ok(len) => request(&shared, &dev, &mut buf, len),
+            // ENOENT: the request was taken back while it was being read.
+            Err(SysErrno::INTR | SysErrno::AGAIN | SysErrno::NOENT) => {}
+            // Unmounted; or aborted, which ABORT_ERROR tells apart.
+            Err(SysErrno::NODEV | SysErrno::CONNABORTED) => return,
+            Err(e) => {
+                tracing::error!("reading /dev/fuse: {e}; this thread stops");
+                return;
+            }
+        }
+        if shared.closing.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// Serves one request.
+fn request<F: FileSystem>(shared: &Arc<Shared<F>>, dev: &Arc<OwnedFd>, buf: &mut RequestBuf, len: usize) {
+    let Ok((h, body)) = InHeader::read_from_prefix(buf.request(len)) else {
+        tracing::error!(len, "short request from the kernel");
+        return;
+    };
+    if h.opcode == op::INTERRUPT {
+        if let Ok((i, _)) = abi::InterruptIn::read_from_prefix(body) {
+            shared.counters.interrupts.fetch_add(1, Ordering::Relaxed);
+            shared.waiting.interrupt(i.unique);
+        }
+        return;
+    }
+    let watch = shared.counters.begin(h.opcode);
+    if h.opcode == op::INIT {
+        let r = init::answer(body, shared.max_write).map(|(out, agreed)| {
+            shared.minor.store(out.minor, Ordering::Relaxed);
+            shared.agreed.store(agreed, Ordering::Relaxed);
+            Body::of(&out)
+        });
+        send(dev, &h, &r);
+        return;
+    }
+    match ops::start(shared, buf, len, &h) {
+        Started::Silent => {}
+        Started::Done(r) => send(dev, &h, &r),
+        Started::Future(mut fut) => match poll_once(&mut fut) {
+            Poll::Ready(r) => {
+                send(dev, &h, &r);
+                shared.counters.end_inline(h.opcode, watch);
+            }
+            Poll::Pending => spawn(shared, dev, &h, fut),
+        },
+    }
+}
+
+/// One poll on this stack. A panic in the file system is EIO to the caller, not the end of the mount.
+fn poll_once(fut: &mut futures_util::future::BoxFuture<'static, reply::Reply>) -> Poll<reply::Reply> {
+    let poll = || fut.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll)).unwrap_or_else(|_| Poll::Ready(Err(coral_wire::Errno(libc::EIO))))
+}
+
+/// Lets a request that has to wait go on in the runtime.
+fn spawn<F: FileSystem>(
+    shared: &Arc<Shared<F>>,
+    dev: &Arc<OwnedFd>,
+    h: &InHeader,
+    fut: futures_util::future::BoxFuture<'static, reply::Reply>,
+) {
+    shared.counters.spawned.fetch_add(1, Ordering::Relaxed);
+    let (shared, dev, h) = (shared.clone(), dev.clone(), *h);
+    let interrupted = shared.waiting.register(h.unique);
+    tokio::spawn(async move {
+        let any_signal = h.opcode == op::SETLKW;
+        let driven = interrupt::drive(fut, interrupted, any_signal, h.pid);
+        let r = std::panic::AssertUnwindSafe(driven).catch_unwind().await;
+        shared.waiting.done(h.unique);
+        send(&dev, &h, &r.unwrap_or(Err(coral_wire::Errno(libc::EIO))));
+    });
+}
+
+/// Answers, and logs what should not happen.
+fn send(dev: &OwnedFd, h: &InHeader, r: &reply::Reply) {
+    match reply::send(dev.as_fd(), h.unique, r) {
+        Ok(()) | Err(SysErrno::NOENT | SysErrno::NODEV) => {}
+        Err(e) => tracing::error!(op = op::name(h.opcode), unique = h.unique, "answering the kernel: {e}"),
+    }
+}

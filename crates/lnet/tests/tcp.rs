@@ -1,0 +1,447 @@
+//! Nodes over TCP on loopback addresses: integrity, recovery from broken connections, and peers that misbehave.
+//!
+//! Every test has addresses of its own (by process id and test number), so that runs side by side do not meet.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_lnet::{LNET_MTU, Limits, Nid, Node, NodeConfig, Payload, PortalHandler, PutEvent, SendError, exec};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{sleep, timeout};
+
+const PORT: u16 = 20988;
+/// Longer than anything here takes; a test that hangs fails by it.
+const LONG: Duration = Duration::from_secs(30);
+
+fn ip(test: u8, n: u8) -> Ipv4Addr {
+    let pid = std::process::id();
+    Ipv4Addr::new(127, 2 + (pid >> 7) as u8 % 250, ((pid & 0x7f) << 1) as u8 + (test >> 5), ((test & 31) << 3) + n)
+}
+
+fn nid(test: u8, n: u8) -> Nid {
+    Nid::tcp(0, ip(test, n))
+}
+
+fn config(test: u8, n: u8) -> NodeConfig {
+    NodeConfig { nids: vec![nid(test, n)], listen_port: Some(PORT), connect_port: PORT, seed: n as u64, secure_ports: false, ..NodeConfig::default() }
+}
+
+async fn start(cfg: NodeConfig) -> Arc<Node> {
+    Node::start(cfg, None).await.unwrap()
+}
+
+async fn pair(test: u8) -> (Arc<Node>, Arc<Node>) {
+    (start(config(test, 1)).await, start(config(test, 2)).await)
+}
+
+async fn stop(nodes: &[&Arc<Node>]) {
+    for n in nodes {
+        n.shutdown().await;
+    }
+}
+
+/// `len` bytes that depend on `seed`, cut into segments.
+fn noise(seed: u64, len: usize) -> Payload {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut all = vec![0u8; len];
+    rng.fill(&mut all[..]);
+    let all = Bytes::from(all);
+    let mut out = Payload::new();
+    let mut at = 0;
+    while at < len {
+        let n = rng.random_range(1..=len - at);
+        out.push(all.slice(at..at + n));
+        at += n;
+    }
+    out
+}
+
+/// Sends every request back to portal 4.
+struct Echo;
+
+impl PortalHandler for Echo {
+    fn on_put(&self, node: &Arc<Node>, ev: PutEvent) {
+        let me = node.clone();
+        exec::run_inline(node.handovers(), Box::pin(async move {
+            let _ = me.put(ev.from, 4, ev.mbits, 0, ev.data, false).await;
+        }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_size_comes_back_whole() {
+    let (client, server) = pair(1).await;
+    server.serve_portal(12, Arc::new(Echo));
+    let mut rng = ChaCha8Rng::seed_from_u64(42);
+    let mut sizes = vec![0, 1, 927, 928, 929, 4000, 4096, 65536, LNET_MTU - 1, LNET_MTU];
+    sizes.extend((0..40).map(|_| rng.random_range(0..LNET_MTU)));
+    let jobs: Vec<_> = sizes.into_iter().enumerate().map(|(i, len)| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let data = noise(i as u64, len);
+            let mut reply = client.expect_put(4, i as u64);
+            client.put(nid(1, 2), 12, i as u64, 0, data.clone(), false).await.unwrap();
+            let back = timeout(LONG, reply.recv()).await.expect("a reply");
+            assert_eq!(back.from, nid(1, 2));
+            assert!(back.data == data, "{len} bytes changed on the way");
+        })
+    }).collect();
+    for j in jobs {
+        j.await.unwrap();
+    }
+    assert_eq!(client.stats().conns.value(), 3, "control, bulk in, bulk out");
+    assert_eq!(server.stats().conns.value(), 3, "the server opens none of its own");
+    assert_eq!(server.handovers().spawned() + server.handovers().inline(), 50);
+    stop(&[&client, &server]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acks_gets_and_pings() {
+    let (a, b) = pair(2).await;
+    let info = timeout(LONG, a.ping(nid(2, 2))).await.unwrap().unwrap();
+    assert_eq!(info.nis.iter().map(|n| n.0).collect::<Vec<_>>(), [Nid::LO, nid(2, 2)]);
+    assert_eq!(a.known_peer(nid(2, 2)), Some(info));
+
+    let data = noise(1, LNET_MTU);
+    let mut sink = b.expect_put(8, 3);
+    timeout(LONG, a.put(nid(2, 2), 8, 3, 0, data.clone(), true)).await.unwrap().unwrap();
+    assert!(sink.try_recv().expect("an ACK means it is there").data == data);
+
+    let mut offer = b.offer_get(8, 4, data.clone());
+    assert!(timeout(LONG, a.get(nid(2, 2), 8, 4, LNET_MTU as u32)).await.unwrap().unwrap() == data);
+    timeout(LONG, offer.done()).await.unwrap().unwrap();
+
+    // The other way, over the connections a has opened.
+    let mut sink = a.expect_put(8, 5);
+    timeout(LONG, b.put(nid(2, 1), 8, 5, 0, data.clone(), true)).await.unwrap().unwrap();
+    assert!(sink.recv().await.data == data);
+    assert_eq!(b.stats().conns.value(), 3);
+    stop(&[&a, &b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_ends_connect_at_once() {
+    for round in 0..5 {
+        let (a, b) = pair(3).await;
+        let (x, y) = tokio::join!(timeout(LONG, a.ping(nid(3, 2))), timeout(LONG, b.ping(nid(3, 1))));
+        x.expect("no hang").unwrap_or_else(|e| panic!("round {round}: {e}"));
+        y.expect("no hang").unwrap_or_else(|e| panic!("round {round}: {e}"));
+        stop(&[&a, &b]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_connections_are_reported_and_opened_again() {
+    let (a, b) = pair(4).await;
+    b.serve_portal(12, Arc::new(Echo));
+    timeout(LONG, a.ping(nid(4, 2))).await.unwrap().unwrap();
+    // A GET that nobody answers is under way when the connections go.
+    let waiting = tokio::spawn({
+        let a = a.clone();
+        async move { a.get(nid(4, 2), 8, 1, 1).await }
+    });
+    while b.stats().unmatched.value() == 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    b.reset_peer(nid(4, 1));
+    let err = timeout(LONG, waiting).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(err, SendError::PeerReset), "{err}");
+    // The initiator opens them again by itself, and b can reach a over them.
+    let deadline = tokio::time::Instant::now() + LONG;
+    while a.stats().conns.value() < 6 {
+        assert!(tokio::time::Instant::now() < deadline, "connections did not come back");
+        sleep(Duration::from_millis(5)).await;
+    }
+    timeout(LONG, b.ping(nid(4, 1))).await.unwrap().unwrap();
+    // Resets in the middle of a stream: every message arrives whole or its sender is told.
+    let (mut sent, mut failed) = (0u32, 0u32);
+    for i in 0..200u64 {
+        let data = noise(i, 100_000);
+        let mut sink = b.expect_put(8, 100 + i);
+        if i % 10 == 5 {
+            let a = a.clone();
+            tokio::spawn(async move { a.reset_peer(nid(4, 2)) });
+        }
+        match timeout(LONG, a.put(nid(4, 2), 8, 100 + i, 0, data.clone(), true)).await.expect("no hang") {
+            Ok(()) => {
+                sent += 1;
+                assert!(sink.try_recv().expect("acknowledged").data == data);
+            }
+            Err(_) => failed += 1,
+        }
+    }
+    assert!(sent > 100, "{sent} sent, {failed} failed");
+    stop(&[&a, &b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_restarts_is_found_again() {
+    let a = start(config(5, 1)).await;
+    let err = timeout(LONG, a.ping(nid(5, 2))).await.unwrap().unwrap_err();
+    assert!(matches!(err, SendError::Unreachable { .. }), "{err}");
+    for _ in 0..3 {
+        let b = start(config(5, 2)).await;
+        let deadline = tokio::time::Instant::now() + LONG;
+        while let Err(e) = timeout(LONG, a.ping(nid(5, 2))).await.expect("no hang") {
+            assert!(tokio::time::Instant::now() < deadline, "{e}");
+            sleep(Duration::from_millis(20)).await;
+        }
+        b.shutdown().await;
+    }
+    stop(&[&a]).await;
+}
+
+/// Connects to the acceptor of node 1 from an address of its own.
+async fn raw(test: u8, from: u8) -> TcpStream {
+    let sock = TcpSocket::new_v4().unwrap();
+    sock.bind((ip(test, from), 0).into()).unwrap();
+    sock.connect((ip(test, 1), PORT).into()).await.unwrap()
+}
+
+/// Waits until the other side closes.
+async fn closed(stream: &mut TcpStream) {
+    let mut rest = Vec::new();
+    let end = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the connection is closed");
+    drop(end);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_bytes_hurt_only_their_own_connection() {
+    let (a, b) = pair(6).await;
+    timeout(LONG, b.ping(nid(6, 1))).await.unwrap().unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(6);
+    for i in 0..60 {
+        let mut junk = vec![0u8; rng.random_range(1..4000)];
+        rng.fill(&mut junk[..]);
+        if i % 3 > 0 {
+            // Past the acceptor's request; and past the HELLO as well.
+            let mut head = connreq(nid(6, 1));
+            if i % 3 > 1 {
+                head.extend(hello(nid(6, 3), nid(6, 1), i, 1));
+            }
+            head.extend(junk);
+            junk = head;
+        }
+        let mut s = raw(6, 3).await;
+        let _ = s.write_all(&junk).await;
+        let _ = s.shutdown().await;
+        closed(&mut s).await;
+    }
+    let info = timeout(LONG, b.ping(nid(6, 1))).await.unwrap();
+    assert!(info.is_ok(), "the others' connections still work: {info:?}");
+    assert_eq!(b.stats().conns.value(), 3, "and are the same as before");
+    assert!(a.stats().bad_handshakes.value() >= 20, "{:?}", a.stats());
+    stop(&[&a, &b]).await;
+}
+
+fn connreq(target: Nid) -> Vec<u8> {
+    let mut v = 0xacce_7100u32.to_le_bytes().to_vec();
+    v.extend(1u32.to_le_bytes());
+    v.extend(target.0.to_le_bytes());
+    v
+}
+
+fn hello(src: Nid, dst: Nid, incarnation: u64, ctype: i32) -> Vec<u8> {
+    let mut v = Vec::new();
+    v.extend(0x4572_6963u32.to_le_bytes());
+    v.extend(3u32.to_le_bytes());
+    v.extend(src.0.to_le_bytes());
+    v.extend(dst.0.to_le_bytes());
+    v.extend(12345u32.to_le_bytes());
+    v.extend(0u32.to_le_bytes());
+    v.extend(incarnation.to_le_bytes());
+    v.extend(0u64.to_le_bytes());
+    v.extend(ctype.to_le_bytes());
+    v.extend(0u32.to_le_bytes());
+    v
+}
+
+async fn shake(test: u8, from: u8, incarnation: u64, ctype: i32) -> (TcpStream, [u8; 56]) {
+    let mut s = raw(test, from).await;
+    s.write_all(&[connreq(nid(test, 1)), hello(nid(test, from), nid(test, 1), incarnation, ctype)].concat()).await.unwrap();
+    let mut answer = [0; 56];
+    timeout(LONG, s.read_exact(&mut answer)).await.unwrap().unwrap();
+    (s, answer)
+}
+
+/// An LNet PUT with a zero-copy cookie, as a kernel sends bulk.
+fn put(src: Nid, dst: Nid, zc: u64, portal: u32, mbits: u64, payload: &[u8]) -> Vec<u8> {
+    let mut v = 0xc1u32.to_le_bytes().to_vec();
+    v.extend(0u32.to_le_bytes());
+    v.extend(zc.to_le_bytes());
+    v.extend(0u64.to_le_bytes());
+    v.extend(dst.0.to_le_bytes());
+    v.extend(src.0.to_le_bytes());
+    v.extend(12345u32.to_le_bytes());
+    v.extend(12345u32.to_le_bytes());
+    v.extend(1u32.to_le_bytes());
+    v.extend((payload.len() as u32).to_le_bytes());
+    v.extend([0xff; 16]);
+    v.extend(mbits.to_le_bytes());
+    v.extend(0u64.to_le_bytes());
+    v.extend(portal.to_le_bytes());
+    v.extend(0u32.to_le_bytes());
+    v.extend(payload);
+    v
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handshake_as_a_kernel_does_it() {
+    let a = start(config(7, 1)).await;
+    let (mut bulk_out, answer) = shake(7, 3, 77, 3).await;
+    assert_eq!(answer[48..52], 2i32.to_le_bytes(), "their BULK_OUT is our BULK_IN");
+    assert_eq!(answer[40..48], 77u64.to_le_bytes(), "their incarnation comes back");
+    assert_eq!(answer[8..16], nid(7, 1).0.to_le_bytes());
+    // Zero-copy bulk: the cookie comes back in a NOOP on this very connection once the payload is there.
+    let payload = vec![5u8; 300_000];
+    let mut sink = a.expect_put(8, 9);
+    bulk_out.write_all(&put(nid(7, 3), nid(7, 1), 0x1234_5678, 8, 9, &payload)).await.unwrap();
+    let ev = timeout(LONG, sink.recv()).await.unwrap();
+    assert_eq!(ev.data.copy_to_bytes(), payload);
+    let mut noop = [0; 24];
+    timeout(LONG, bulk_out.read_exact(&mut noop)).await.unwrap().unwrap();
+    assert_eq!((noop[0], &noop[8..16], &noop[16..24]), (0xc0, &[0; 8][..], &0x1234_5678u64.to_le_bytes()[..]));
+    // A new life of the peer drops the old connections.
+    let (_control, _) = shake(7, 3, 78, 1).await;
+    closed(&mut bulk_out).await;
+
+    // Wrong target, version and type.
+    let mut s = raw(7, 3).await;
+    s.write_all(&connreq(nid(7, 2))).await.unwrap();
+    closed(&mut s).await;
+    let mut s = raw(7, 3).await;
+    let mut req = connreq(nid(7, 1));
+    req[4] = 9;
+    s.write_all(&req).await.unwrap();
+    let mut v = [0; 16];
+    timeout(LONG, s.read_exact(&mut v)).await.unwrap().unwrap();
+    assert_eq!(v[..8], connreq(Nid(0))[..8], "told which version is spoken here");
+    let mut s = raw(7, 3).await;
+    s.write_all(&[connreq(nid(7, 1)), hello(nid(7, 3), nid(7, 1), 78, 7)].concat()).await.unwrap();
+    closed(&mut s).await;
+    // A message that is not for us, an acknowledgement of nothing.
+    let (mut s, _) = shake(7, 3, 78, 1).await;
+    s.write_all(&put(nid(7, 3), nid(7, 2), 0, 8, 9, &[])).await.unwrap();
+    closed(&mut s).await;
+    let (mut s, _) = shake(7, 3, 78, 1).await;
+    let mut ack = [0u8; 24];
+    ack[0] = 0xc0;
+    ack[16] = 99;
+    s.write_all(&ack).await.unwrap();
+    closed(&mut s).await;
+    assert_eq!(a.stats().bad_bytes.value(), 2);
+    stop(&[&a]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_open_connections_do_not_block_others() {
+    let limits = Limits { handshake_timeout: Duration::from_millis(300), half_open: 8, ..Limits::default() };
+    let a = start(NodeConfig { limits, ..config(8, 1) }).await;
+    let mut stalled = Vec::new();
+    for i in 0..20 {
+        let mut s = raw(8, 3).await;
+        if i % 2 == 0 {
+            s.write_all(&connreq(nid(8, 1))[..10]).await.unwrap();
+        }
+        stalled.push(s);
+    }
+    let b = start(config(8, 2)).await;
+    timeout(LONG, b.ping(nid(8, 1))).await.expect("served in the end").unwrap();
+    for s in &mut stalled {
+        closed(s).await;
+    }
+    assert_eq!(a.stats().bad_handshakes.value(), 20);
+    stop(&[&a, &b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_stops_reading_is_given_up() {
+    let limits = Limits { sock_timeout: Duration::from_secs(2), ..Limits::default() };
+    let a = start(NodeConfig { limits, ..config(9, 1) }).await;
+    let (_silent, _) = shake(9, 3, 1, 1).await;
+    // More than the socket buffers take; credits let eight wait at the connection.
+    let sends: Vec<_> = (0..20).map(|i| {
+        let a = a.clone();
+        tokio::spawn(async move { a.put(nid(9, 3), 8, i, 0, noise(i, LNET_MTU), false).await })
+    }).collect();
+    let mut timeouts = 0;
+    for s in sends {
+        if let Err(SendError::Timeout) = timeout(LONG, s).await.expect("no hang").unwrap() {
+            timeouts += 1;
+        }
+    }
+    assert!(timeouts > 0);
+    // A message half received is given up as well.
+    let (mut half, _) = shake(9, 4, 1, 1).await;
+    half.write_all(&put(nid(9, 4), nid(9, 1), 0, 8, 9, &[1; 5000])[..3000]).await.unwrap();
+    closed(&mut half).await;
+    stop(&[&a]).await;
+}
+
+struct Sum(AtomicU64);
+
+impl PortalHandler for Sum {
+    fn on_put(&self, _: &Arc<Node>, ev: PutEvent) {
+        self.0.fetch_add(ev.data.len() as u64, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_senders_share_the_credits() {
+    let limits = Limits { peer_credits: 2, ni_credits: 3, ..Limits::default() };
+    let a = start(NodeConfig { limits, ..config(10, 1) }).await;
+    let b = start(config(10, 2)).await;
+    let sum = Arc::new(Sum(AtomicU64::new(0)));
+    b.serve_portal(12, sum.clone());
+    let sends: Vec<_> = (0..64u64).map(|i| {
+        let a = a.clone();
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                a.put(nid(10, 2), 12, i, 0, Payload::from(vec![1; 50_000]), true).await.unwrap();
+            }
+        })
+    }).collect();
+    for s in sends {
+        timeout(LONG, s).await.expect("no hang").unwrap();
+    }
+    assert_eq!(sum.0.load(Ordering::Relaxed), 64 * 10 * 50_000);
+    stop(&[&a, &b]).await;
+    assert!(matches!(a.ping(nid(10, 2)).await, Err(SendError::Shutdown)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_without_acceptor_is_reached_over_its_own_connections() {
+    let server = start(config(11, 1)).await;
+    let client = start(NodeConfig { listen_port: None, secure_ports: true, ..config(11, 2) }).await;
+    let err = timeout(LONG, server.ping(nid(11, 2))).await.unwrap().unwrap_err();
+    assert!(matches!(err, SendError::Unreachable { .. }), "{err}");
+    timeout(LONG, client.ping(nid(11, 1))).await.unwrap().unwrap();
+    timeout(LONG, server.ping(nid(11, 2))).await.unwrap().unwrap();
+    stop(&[&server, &client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_frees_the_port_and_tells_waiters() {
+    let (a, b) = pair(12).await;
+    timeout(LONG, a.ping(nid(12, 2))).await.unwrap().unwrap();
+    let waiting = tokio::spawn({
+        let a = a.clone();
+        async move { a.get(nid(12, 2), 8, 1, 1).await }
+    });
+    while b.stats().unmatched.value() == 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    a.shutdown().await;
+    assert!(matches!(timeout(LONG, waiting).await.unwrap().unwrap(), Err(SendError::Shutdown)));
+    let again = start(config(12, 1)).await;
+    timeout(LONG, again.ping(nid(12, 2))).await.unwrap().unwrap();
+    let taken = Node::start(config(12, 1), None).await.unwrap_err();
+    assert!(taken.to_string().contains("20988"), "{taken}");
+    stop(&[&again, &b]).await;
+}

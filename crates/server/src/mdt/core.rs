@@ -1,0 +1,125 @@
+//! The state of one MDT behind its one mutex: tables, open handles, allocators.
+//!
+//! Everything that changes the name space goes: lock the core, build a [`Txn`], commit its batch
+//! through the target (which gives the transno), unlock. So transnos follow the order of changes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_osd::{Batch, Kv, Time};
+use coral_wire::fid::{Fid, seq};
+use coral_wire::fld::LuSeqRange;
+
+use super::open::OpenTable;
+use super::record::{Inode, S_IFDIR};
+use super::store::{MdtResult, Store, torn};
+use super::stripe::{Allocator, ObjectIds, OstSpace, StripeDefaults};
+use super::table::{self, fid_key};
+
+/// Version of the tables' format; a newer one is refused.
+pub const FORMAT: u32 = 1;
+const KEY_FORMAT: &[u8] = b"format";
+const KEY_SEQ: &[u8] = b"seq";
+const KEY_STRIPE: &[u8] = b"stripe";
+
+/// Writes an empty name space into `kv`: the root directory and the defaults.
+pub fn format(kv: &Arc<dyn Kv>, now: Time, defaults: &StripeDefaults) -> MdtResult<()> {
+    let root = Inode {
+        mode: S_IFDIR | 0o755,
+        nlink: 2,
+        size: super::namespace::DIR_SIZE_BYTES,
+        blocks: 8,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        ..Inode::default()
+    };
+    let mut b = Batch::new();
+    b.put(table::META, KEY_FORMAT, FORMAT.to_le_bytes().to_vec());
+    b.put(table::META, KEY_SEQ, seq::NORMAL.to_le_bytes().to_vec());
+    b.put(table::META, KEY_STRIPE, encode_defaults(defaults));
+    b.put(table::INODE, fid_key(&Fid::ROOT).to_vec(), root.encode());
+    Ok(kv.commit(b)?)
+}
+
+fn encode_defaults(d: &StripeDefaults) -> Vec<u8> {
+    [d.stripe_size.to_le_bytes().as_slice(), &d.stripe_count.to_le_bytes()].concat()
+}
+
+fn decode_defaults(raw: &Bytes) -> Option<StripeDefaults> {
+    let stripe_size = u32::from_le_bytes(raw.get(..4)?.try_into().ok()?);
+    let stripe_count = u16::from_le_bytes(raw.get(4..6)?.try_into().ok()?);
+    Some(StripeDefaults { stripe_size, stripe_count })
+}
+
+/// Why an MDT cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum MdtOpenError {
+    /// Nothing was ever formatted here.
+    #[error("the metadata tables are not formatted")]
+    NotFormatted,
+    /// Written by a newer Coral.
+    #[error("the metadata tables have format {found}, this program knows {FORMAT}")]
+    Newer {
+        /// The format found.
+        found: u32,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Store(#[from] super::store::MdtError),
+    /// The device failed.
+    #[error(transparent)]
+    Osd(#[from] coral_osd::OsdError),
+}
+
+/// The state of one MDT.
+pub struct MdtCore {
+    /// The tables.
+    pub store: Store,
+    /// Open handles.
+    pub opens: OpenTable,
+    /// OST object ids.
+    pub ids: ObjectIds,
+    /// The OSTs, in index order.
+    pub osts: Vec<OstSpace>,
+    /// Layout of files nobody said anything about.
+    pub defaults: StripeDefaults,
+}
+
+impl MdtCore {
+    /// Opens formatted tables.
+    pub fn open(kv: Arc<dyn Kv>) -> Result<MdtCore, MdtOpenError> {
+        let raw = kv.get(table::META, KEY_FORMAT)?.ok_or(MdtOpenError::NotFormatted)?;
+        let found = raw.as_ref().try_into().map(u32::from_le_bytes).unwrap_or(u32::MAX);
+        if found > FORMAT {
+            return Err(MdtOpenError::Newer { found });
+        }
+        let defaults = kv.get(table::META, KEY_STRIPE)?.and_then(|r| decode_defaults(&r)).unwrap_or_default();
+        let store = Store::new(kv);
+        Ok(MdtCore { store, opens: OpenTable::default(), ids: ObjectIds::default(), osts: Vec::new(), defaults })
+    }
+
+    /// The allocator of OST objects, beside the tables.
+    pub fn allocator(&mut self) -> (Allocator<'_>, &Store) {
+        (Allocator { ids: &mut self.ids, osts: &self.osts, defaults: self.defaults }, &self.store)
+    }
+
+    /// Gives a client a sequence of [`seq::WIDTH`] object ids to name new files with. Committed at
+    /// once: a sequence is never given twice.
+    pub fn take_sequence(&mut self, index: u32) -> MdtResult<LuSeqRange> {
+        let raw = self.store.kv().get(table::META, KEY_SEQ)?;
+        let raw = raw.as_deref().and_then(|v| v.try_into().ok()).ok_or_else(|| torn(&Fid::ZERO))?;
+        let start = u64::from_le_bytes(raw);
+        let mut b = Batch::new();
+        b.put(table::META, KEY_SEQ, (start + 1).to_le_bytes().to_vec());
+        self.store.kv().commit(b)?;
+        Ok(LuSeqRange { start, end: start + 1, index, flags: 0 })
+    }
+
+    /// FIDs of objects without a name that were open when the target stopped.
+    pub fn orphans(&self) -> MdtResult<Vec<Fid>> {
+        let rows = self.store.kv().range(table::ORPHAN, b"", None, usize::MAX)?;
+        Ok(rows.iter().filter_map(|(k, _)| table::fid_of_key(k)).collect())
+    }
+}

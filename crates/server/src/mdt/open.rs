@@ -1,0 +1,131 @@
+//! Open handles: who has what open, and how (`lustre/mdt/mdt_open.c`: `mdt_file_data`).
+//!
+//! Handles live in memory. After a restart clients replay their opens, which makes them anew; what
+//! no client replays is closed by its loss. Invariant: counts per object are the sums over the
+//! handles.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use coral_wire::mds::open as flag;
+use coral_wire::{Errno, Fid};
+
+/// An open file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle {
+    /// What is open.
+    pub fid: Fid,
+    /// `MDS_OPEN_*` flags it was opened with.
+    pub flags: u64,
+    /// Cookie of the client's export.
+    pub export: u64,
+}
+
+impl Handle {
+    /// Opened for writing.
+    pub fn writes(&self) -> bool {
+        self.flags & flag::WRITE != 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    handles: u32,
+    writers: u32,
+    executors: u32,
+}
+
+/// Every open handle of a target.
+#[derive(Debug, Default)]
+pub struct OpenTable {
+    handles: HashMap<u64, Handle>,
+    counts: HashMap<Fid, Counts>,
+    exports: BTreeMap<u64, BTreeSet<u64>>,
+}
+
+impl OpenTable {
+    /// Whether `fid` is open anywhere.
+    pub fn is_open(&self, fid: &Fid) -> bool {
+        self.counts.contains_key(fid)
+    }
+
+    /// ETXTBSY if writing what is executed or executing what is written.
+    pub fn conflict(&self, fid: &Fid, flags: u64) -> Result<(), Errno> {
+        let c = self.counts.get(fid).copied().unwrap_or_default();
+        let busy = (flags & flag::WRITE != 0 && c.executors > 0) || (flags & flag::EXEC != 0 && c.writers > 0);
+        if busy { Err(Errno::ETXTBSY) } else { Ok(()) }
+    }
+
+    /// Enters `handle` under `cookie`.
+    pub fn insert(&mut self, cookie: u64, handle: Handle) {
+        if self.handles.insert(cookie, handle).is_some() {
+            return;
+        }
+        let c = self.counts.entry(handle.fid).or_default();
+        c.handles += 1;
+        c.writers += u32::from(handle.flags & flag::WRITE != 0);
+        c.executors += u32::from(handle.flags & flag::EXEC != 0);
+        self.exports.entry(handle.export).or_default().insert(cookie);
+    }
+
+    /// The handle `cookie` of client `export`.
+    pub fn get(&self, cookie: u64, export: u64) -> Option<&Handle> {
+        self.handles.get(&cookie).filter(|h| h.export == export)
+    }
+
+    /// Forgets a handle; the second value says whether it was the last of its object.
+    pub fn remove(&mut self, cookie: u64, export: u64) -> Option<(Handle, bool)> {
+        let h = *self.get(cookie, export)?;
+        self.handles.remove(&cookie);
+        if let Some(set) = self.exports.get_mut(&export) {
+            set.remove(&cookie);
+            if set.is_empty() {
+                self.exports.remove(&export);
+            }
+        }
+        let c = self.counts.get_mut(&h.fid)?;
+        c.handles -= 1;
+        c.writers -= u32::from(h.flags & flag::WRITE != 0);
+        c.executors -= u32::from(h.flags & flag::EXEC != 0);
+        let last = c.handles == 0;
+        if last {
+            self.counts.remove(&h.fid);
+        }
+        Some((h, last))
+    }
+
+    /// Cookies of a client's handles, in order.
+    pub fn of_export(&self, export: u64) -> Vec<u64> {
+        self.exports.get(&export).map(|s| s.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Number of handles.
+    pub fn len(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// Whether nothing is open.
+    pub fn is_empty(&self) -> bool {
+        self.handles.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_follow_handles_and_exports_own_theirs() {
+        let mut t = OpenTable::default();
+        let fid = Fid::new(0x2_0000_0400, 1);
+        t.insert(1, Handle { fid, flags: flag::WRITE, export: 7 });
+        t.insert(2, Handle { fid, flags: flag::READ, export: 8 });
+        assert_eq!(t.conflict(&fid, flag::EXEC), Err(Errno::ETXTBSY));
+        assert!(t.get(1, 8).is_none(), "another client's handle");
+        assert_eq!(t.remove(1, 7).map(|(_, last)| last), Some(false));
+        assert!(t.conflict(&fid, flag::EXEC).is_ok());
+        assert_eq!(t.of_export(8), [2]);
+        assert_eq!(t.remove(2, 8).map(|(_, last)| last), Some(true));
+        assert!(!t.is_open(&fid) && t.is_empty());
+        assert!(t.remove(2, 8).is_none());
+    }
+}
