@@ -9,30 +9,36 @@
 //! - Delivery is inline: a portal handler runs on the stack of the reader (or of the in-process sender) and must not block.
 //! - No lock of this crate is held while a handler, a waker or a sender's code runs.
 //! - Everything that queues is bounded by [`Limits`].
+//!
+//! # Left out
+//! Routes and routers, IPv6 NIDs, Multi-Rail sending (one NI per network is used), message health and retries (the layers above
+//! resend), zero-copy transmission.
 #![warn(missing_docs)]
 
 pub mod exec;
-mod nid_tmp;
+mod faults;
+mod limits;
 mod mem;
+mod msg;
 mod node;
 mod payload;
+mod pending;
+pub mod ping;
+mod portals;
+mod sock;
+mod stats;
 
-pub use nid_tmp::{Nid, ProcessId};
+pub use coral_wire::nid::{Nid, ProcessId};
 pub use exec::HandoverStats;
+pub use faults::{FaultAction, FaultRule, Faults, MsgType};
+pub use limits::Limits;
 pub use mem::MemNet;
-pub use node::{GetOffer, Limits, Node, NodeConfig, NodeStats, PortalHandler, PutEvent, PutExpectation, SendError, StartError, WallClock, local_nid_for};
+pub use node::{Node, NodeConfig, SendError, StartError, WallClock};
 pub use payload::Payload;
+pub use ping::PingInfo;
+pub use portals::{GetOffer, PortalHandler, PutEvent, PutExpectation};
+pub use sock::local::{local_nid_for, local_nid_on};
+pub use stats::{Counter, NodeStats};
 
 /// Largest payload of one LNet message in bytes (`LNET_MTU`, lnet/include/uapi/linux/lnet/lnet-types.h).
 pub const LNET_MTU: usize = 1 << 20;
-
-/// Answer to a ping (until coral-wire has it).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PingInfo {
-    /// `LNET_PING_FEAT_*` bits.
-    pub features: u32,
-    /// LNet pid.
-    pub pid: u32,
-    /// NIDs with their status word, `0@lo` first.
-    pub nis: Vec<(Nid, u32)>,
-}

@@ -1,13 +1,23 @@
-//! The node: configuration, start and stop, and the calls the layers above use.
+//! The node: start and stop, where a message goes, and what happens to one that arrives.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::PingInfo;
-use crate::Nid;
+use parking_lot::Mutex;
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::sync::oneshot;
 
-use crate::{HandoverStats, MemNet, Payload};
+use crate::msg::{Kind, Msg, Wmd};
+use crate::pending::Pending;
+use crate::portals::{Portals, PutMatch};
+use crate::sock::{Credits, Done, Peer, SockNet, Tx};
+use crate::{
+    FaultAction, Faults, GetOffer, HandoverStats, LNET_MTU, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler, PutEvent,
+    PutExpectation, ping,
+};
 
 /// What a node is told at its start.
 #[derive(Clone, Debug)]
@@ -30,7 +40,8 @@ pub struct NodeConfig {
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        NodeConfig { nids: Vec::new(), listen_port: None, connect_port: 988, seed: 0, secure_ports: true, wall: None, limits: Limits::default() }
+        let limits = Limits::default();
+        NodeConfig { nids: Vec::new(), listen_port: None, connect_port: 988, seed: 0, secure_ports: true, wall: None, limits }
     }
 }
 
@@ -41,25 +52,6 @@ pub struct WallClock {
     pub base: (i64, u32),
     /// The instant that belongs to `base`.
     pub at: tokio::time::Instant,
-}
-
-/// Every bound of the node in one place.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Messages handed to the LND and not yet written, per peer; more wait. Lustre: peer_credits 8.
-    pub peer_credits: usize,
-    /// The same over all peers. Lustre: credits 256.
-    pub ni_credits: usize,
-    /// A connection with something to send, or a message half received, that moves no byte for so long is closed. Lustre: 50 s.
-    pub sock_timeout: Duration,
-    /// Longest wait for a TCP connect and for each step of the handshake. Lustre: accept_timeout 5 s.
-    pub handshake_timeout: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { peer_credits: 8, ni_credits: 256, sock_timeout: Duration::from_secs(50), handshake_timeout: Duration::from_secs(5) }
-    }
 }
 
 /// Why a node could not start.
@@ -105,165 +97,394 @@ pub enum SendError {
     Shutdown,
 }
 
-/// A PUT that arrived.
-#[derive(Clone, Debug)]
-pub struct PutEvent {
-    /// Sender.
-    pub from: Nid,
-    /// Portal index.
-    pub portal: u32,
-    /// Match bits.
-    pub mbits: u64,
-    /// 64 bits the sender put beside the data; PTLRPC uses none.
-    pub hdr_data: u64,
-    /// Offset in bytes the sender asked for in the receiver's buffer.
-    pub offset: u32,
-    /// The data.
-    pub data: Payload,
-}
-
-/// Takes the PUTs of a request portal.
-pub trait PortalHandler: Send + Sync + 'static {
-    /// Called inline on the receiving stack, with no lock held. Must not block.
-    fn on_put(&self, node: &Arc<Node>, ev: PutEvent);
-}
-
-/// Match entry for PUTs with exact match bits; dropped = unlinked.
-#[derive(Debug)]
-pub struct PutExpectation {
-    _todo: (),
-}
-
-impl PutExpectation {
-    /// The next PUT that matches. Safe to cancel. Waits for ever when none comes: the caller has the deadline.
-    pub async fn recv(&mut self) -> PutEvent {
-        todo!()
-    }
-
-    /// The next PUT if it is there already.
-    pub fn try_recv(&mut self) -> Option<PutEvent> {
-        todo!()
-    }
-}
-
-/// Match entry for one or more GETs; dropped = unlinked.
-#[derive(Debug)]
-pub struct GetOffer {
-    _todo: (),
-}
-
-impl GetOffer {
-    /// Resolves when the REPLY of the first GET was handed to the LND (for TCP: written to the socket).
-    pub async fn done(&mut self) -> Result<(), SendError> {
-        todo!()
-    }
-}
-
-/// Counters of a node since its start.
-#[derive(Debug, Default)]
-pub struct NodeStats {
-    _todo: (),
-}
-
-/// One LNet node.
-#[derive(Debug)]
+/// One LNet node. Stop it with [`Node::shutdown`]: connections keep it alive.
 pub struct Node {
-    _todo: (),
+    nids: Vec<Nid>,
+    wall: Option<WallClock>,
+    mem: Option<Arc<MemNet>>,
+    sock: Arc<SockNet>,
+    portals: Arc<Portals>,
+    pending: Arc<Pending>,
+    /// What peers told about themselves, by the NID they spoke from.
+    known: Mutex<BTreeMap<Nid, PingInfo>>,
+    known_max: usize,
+    rng: Mutex<ChaCha8Rng>,
+    cookie: AtomicU64,
+    faults: Faults,
+    handovers: HandoverStats,
+    stats: Arc<NodeStats>,
+    runtime: tokio::runtime::Handle,
+    down: AtomicBool,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({})", self.nid())
+    }
+}
+
+/// The way to a NID.
+enum Route {
+    /// A node of this process, perhaps ourselves.
+    Mem(Arc<Node>),
+    Sock(Arc<Peer>),
+}
+
+/// The one place where a node looks at the machine's clock.
+#[allow(clippy::disallowed_methods)]
+fn machine_time() -> (i64, u32) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    (now.as_secs() as i64, now.subsec_nanos())
+}
+
+fn time_by(wall: Option<WallClock>) -> (i64, u32) {
+    let Some(WallClock { base, at }) = wall else { return machine_time() };
+    let passed = at.elapsed();
+    let nanos = base.1 as u64 + passed.subsec_nanos() as u64;
+    (base.0 + passed.as_secs() as i64 + (nanos / 1_000_000_000) as i64, (nanos % 1_000_000_000) as u32)
 }
 
 impl Node {
-    /// Starts a node: binds the acceptor when there is one, and registers with `mem` when given.
+    /// Starts a node: binds the acceptor when there is one, and registers with `mem` when given. Needs a tokio runtime.
     pub async fn start(cfg: NodeConfig, mem: Option<Arc<MemNet>>) -> Result<Arc<Node>, StartError> {
-        let _ = (cfg, mem);
-        todo!()
+        if cfg.nids.is_empty() {
+            return Err(StartError::NoNid);
+        }
+        let (secs, nanos) = time_by(cfg.wall);
+        // One number per life of the node: microseconds, as the kernel's socklnd.
+        let incarnation = (secs as u64).wrapping_mul(1_000_000) + nanos as u64 / 1000;
+        let stats = Arc::new(NodeStats::default());
+        let listeners = SockNet::bind(&cfg).await?;
+        let mut rng = ChaCha8Rng::seed_from_u64(cfg.seed);
+        let cookie = rng.next_u64() ^ incarnation.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let faults = Faults::new(rng.next_u64());
+        let node = Arc::new_cyclic(|me| Node {
+            sock: SockNet::new(me.clone(), &cfg, incarnation, stats.clone()),
+            nids: cfg.nids,
+            wall: cfg.wall,
+            mem,
+            portals: Arc::default(),
+            pending: Pending::new(incarnation),
+            known: Mutex::default(),
+            known_max: cfg.limits.known_peers,
+            rng: Mutex::new(rng),
+            cookie: AtomicU64::new(cookie),
+            faults,
+            handovers: HandoverStats::default(),
+            stats,
+            runtime: tokio::runtime::Handle::current(),
+            down: AtomicBool::new(false),
+        });
+        if let Some(mem) = &node.mem {
+            mem.register(&node.nids, &node).map_err(StartError::NidInUse)?;
+        }
+        node.sock.listen(listeners);
+        Ok(node)
     }
 
     /// Primary NID.
     pub fn nid(&self) -> Nid {
-        todo!()
+        self.nids[0]
     }
 
     /// All NIDs, primary first, without `0@lo`.
     pub fn nids(&self) -> &[Nid] {
-        todo!()
+        &self.nids
     }
 
     /// Time of day: seconds since 1970 and nanoseconds.
     pub fn wall_time(&self) -> (i64, u32) {
-        todo!()
+        time_by(self.wall)
     }
 
     /// Next number of the node's seeded generator.
     pub fn rng_u64(&self) -> u64 {
-        todo!()
+        self.rng.lock().next_u64()
     }
 
     /// A handle cookie: never 0 and never given twice by this node; differs after a restart.
     pub fn next_cookie(&self) -> u64 {
-        todo!()
+        loop {
+            let c = self.cookie.fetch_add(1, Ordering::Relaxed);
+            if c != 0 && c != u64::MAX {
+                return c;
+            }
+        }
     }
 
     /// How often handlers stayed on the receiving stack; give it to [`crate::exec::run_inline`].
     pub fn handovers(&self) -> &HandoverStats {
-        todo!()
+        &self.handovers
     }
 
     /// Counters.
     pub fn stats(&self) -> &NodeStats {
-        todo!()
+        &self.stats
+    }
+
+    /// Rules that lose or delay what this node sends, for tests.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// Breaks all TCP connections with `peer`, for tests. What is under way fails with [`SendError::PeerReset`].
+    pub fn reset_peer(&self, peer: Nid) {
+        self.sock.reset_peer(peer);
+    }
+
+    /// What a peer told about itself in a discovery push or a ping answer.
+    pub fn known_peer(&self, nid: Nid) -> Option<PingInfo> {
+        self.known.lock().get(&nid).cloned()
     }
 
     /// Closes connections and acceptor and leaves the [`MemNet`]. Waiting senders get [`SendError::Shutdown`].
     pub async fn shutdown(&self) {
-        todo!()
+        if self.down.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(mem) = &self.mem {
+            mem.unregister(&self.nids, self);
+        }
+        self.sock.shutdown().await;
+        self.pending.fail(None, || SendError::Shutdown);
+        self.portals.clear_handlers();
+    }
+
+    fn is_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
     }
 
     /// Every PUT to `portal` that matches no expectation goes to `h`. A second call replaces the first.
+    /// Panics on portal 0 (pings) and above 63.
     pub fn serve_portal(&self, portal: u32, h: Arc<dyn PortalHandler>) {
-        let _ = (portal, h);
-        todo!()
+        assert!(portal != ping::PORTAL, "portal 0 is LNet's own");
+        self.portals.serve(portal, Some(h));
     }
 
     /// Takes the handler of `portal` away.
     pub fn unserve_portal(&self, portal: u32) {
-        let _ = portal;
-        todo!()
+        self.portals.serve(portal, None);
     }
 
     /// Match entry with exact bits for PUTs (replies, bulk sinks). Dropping it unlinks.
     pub fn expect_put(&self, portal: u32, mbits: u64) -> PutExpectation {
-        let _ = (portal, mbits);
-        todo!()
+        self.portals.expect_put(portal, mbits)
     }
 
     /// Match entry for GETs (bulk source). Dropping it unlinks.
     pub fn offer_get(&self, portal: u32, mbits: u64, data: Payload) -> GetOffer {
-        let _ = (portal, mbits, data);
-        todo!()
+        self.portals.offer_get(portal, mbits, data)
     }
 
     /// PUT. With `ack`: resolves when the ACK came; else when the LND has taken the message (written to the socket) or failed.
+    /// Panics when `data` is above [`LNET_MTU`].
     pub async fn put(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, offset: u32, data: Payload, ack: bool) -> Result<(), SendError> {
-        let _ = (to, portal, mbits, offset, data, ack);
-        todo!()
+        let route = self.route(self.source_for(to), to)?;
+        let credits = self.credits(&route).await?;
+        let put = |ack| Kind::Put { ack, mbits, hdr_data: 0, portal, offset };
+        if ack {
+            let wait = self.pending.add(to);
+            let done = Done::Answer(self.pending.clone(), wait.wmd);
+            self.launch(route, self.msg(to, put(wait.wmd), data), done, credits);
+            return wait.answer().await.map(drop);
+        }
+        let msg = self.msg(to, put(Wmd::NONE), data);
+        if let Route::Mem(_) = route {
+            self.launch(route, msg, Done::Nobody, credits);
+            return Ok(());
+        }
+        let (done, sent) = oneshot::channel();
+        self.launch(route, msg, Done::Sent(done), credits);
+        sent.await.unwrap_or(Err(SendError::Shutdown))
     }
 
     /// GET of at most `len` bytes from offset 0 of the peer's offer.
     pub async fn get(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
-        let _ = (to, portal, mbits, len);
-        todo!()
+        let route = self.route(self.source_for(to), to)?;
+        let credits = self.credits(&route).await?;
+        let wait = self.pending.add(to);
+        let get = Kind::Get { reply: wait.wmd, mbits, portal, offset: 0, len: len.min(LNET_MTU as u32) };
+        let done = Done::Answer(self.pending.clone(), wait.wmd);
+        self.launch(route, self.msg(to, get, Payload::new()), done, credits);
+        wait.answer().await
     }
 
     /// LNet ping. No time limit of its own: the caller has one.
     pub async fn ping(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
-        let _ = nid;
-        todo!()
+        let data = self.get(nid, ping::PORTAL, ping::MBITS, ping::MAX_LEN).await?;
+        let info = PingInfo::decode(&data.copy_to_bytes()).ok_or_else(|| SendError::Unreachable {
+            nid,
+            source: io::Error::new(io::ErrorKind::InvalidData, "the answer to the ping is no ping data"),
+        })?;
+        self.learn(nid, info.clone());
+        Ok(info)
     }
-}
 
-/// The NID of this machine from which `peer` is reached (route lookup; nothing is sent). For peers in 127/8 a free address
-/// 127.a.b.c whose acceptor port can be bound, so that several nodes live on one machine.
-pub fn local_nid_for(peer: Nid) -> io::Result<Nid> {
-    let _ = peer;
-    todo!()
+    fn learn(&self, nid: Nid, info: PingInfo) {
+        let mut known = self.known.lock();
+        if known.len() < self.known_max || known.contains_key(&nid) {
+            known.insert(nid, info);
+        }
+    }
+
+    fn msg(&self, dest: Nid, kind: Kind, payload: Payload) -> Msg {
+        Msg { dest, src: self.source_for(dest), kind, payload }
+    }
+
+    /// Our NID on the network of `dest`, else the primary one.
+    fn source_for(&self, dest: Nid) -> Nid {
+        if dest == Nid::LO {
+            return Nid::LO;
+        }
+        self.nids.iter().copied().find(|n| *n == dest).or_else(|| self.nids.iter().copied().find(|n| n.net() == dest.net())).unwrap_or(self.nid())
+    }
+
+    /// The way to `to`; over TCP from our NID `local`.
+    fn route(self: &Arc<Self>, local: Nid, to: Nid) -> Result<Route, SendError> {
+        if self.is_down() {
+            return Err(SendError::Shutdown);
+        }
+        if to == Nid::LO || self.nids.contains(&to) {
+            return Ok(Route::Mem(self.clone()));
+        }
+        if let Some(node) = self.mem.as_ref().and_then(|m| m.node(to)) {
+            return Ok(Route::Mem(node));
+        }
+        if to.ipv4().is_none() || local.net() != to.net() {
+            let source = io::Error::new(io::ErrorKind::NetworkUnreachable, "no network interface on its network");
+            return Err(SendError::Unreachable { nid: to, source });
+        }
+        Ok(Route::Sock(self.sock.peer(local, to)))
+    }
+
+    /// Credits for a message that begins an exchange; responses need none.
+    async fn credits(&self, route: &Route) -> Result<Credits, SendError> {
+        match route {
+            Route::Mem(_) => Ok(Credits::new()),
+            Route::Sock(peer) => self.sock.credits(peer).await,
+        }
+    }
+
+    fn launch(self: &Arc<Self>, route: Route, msg: Msg, done: Done, credits: Credits) {
+        match self.faults.judge(&msg) {
+            None => self.launch_now(route, msg, done, credits),
+            Some(FaultAction::Drop) => {
+                self.stats.faults.inc();
+                done.finish(Ok(()));
+            }
+            Some(FaultAction::Delay(by)) => {
+                self.stats.faults.inc();
+                let me = self.clone();
+                self.runtime.spawn(async move {
+                    tokio::time::sleep(by).await;
+                    me.launch_now(route, msg, done, credits);
+                });
+            }
+        }
+    }
+
+    fn launch_now(&self, route: Route, msg: Msg, done: Done, credits: Credits) {
+        match route {
+            Route::Mem(node) => {
+                self.stats.mem_sent.inc();
+                self.stats.sent_bytes.add(msg.payload.len() as u64);
+                node.deliver(msg);
+                done.finish(Ok(()));
+            }
+            Route::Sock(peer) => peer.send(Tx::new(msg, done, credits)),
+        }
+    }
+
+    /// A message for us has arrived, by whatever LND. Runs handlers and wakers on this stack.
+    pub(crate) fn deliver(self: &Arc<Self>, msg: Msg) {
+        if self.is_down() {
+            return;
+        }
+        self.stats.received.inc();
+        self.stats.received_bytes.add(msg.payload.len() as u64);
+        match msg.kind {
+            Kind::Put { ack, mbits, hdr_data, portal, offset } => {
+                let mlength = msg.payload.len() as u32;
+                let ev = PutEvent { from: msg.src, portal, mbits, hdr_data, offset, data: msg.payload };
+                let ack = (ack != Wmd::NONE).then_some(Kind::Ack { wmd: ack, mbits, mlength });
+                self.on_put(msg.dest, ev, ack);
+            }
+            Kind::Get { reply, mbits, portal, offset, len } => self.on_get(&msg, reply, (portal, mbits), offset, len),
+            Kind::Ack { wmd, .. } | Kind::Reply { wmd } => {
+                if !self.pending.complete(wmd, Ok(msg.payload)) {
+                    self.stats.late.inc();
+                }
+            }
+        }
+    }
+
+    fn on_put(self: &Arc<Self>, dest: Nid, ev: PutEvent, ack: Option<Kind>) {
+        let from = ev.from;
+        let acknowledge = || {
+            if let Some(kind) = ack {
+                self.respond(dest, from, kind, Payload::new(), Done::Nobody);
+            }
+        };
+        if (ev.portal, ev.mbits) == (ping::PORTAL, ping::MBITS) {
+            self.stats.pushes.inc();
+            if let Some(info) = PingInfo::decode(&ev.data.copy_to_bytes()) {
+                self.learn(from, info);
+            }
+            return acknowledge();
+        }
+        match self.portals.match_put(ev.portal, ev.mbits) {
+            PutMatch::Expected(slot) => {
+                if slot.deliver(ev) {
+                    acknowledge();
+                } else {
+                    self.stats.overrun.inc();
+                }
+            }
+            PutMatch::Handler(h) => {
+                acknowledge();
+                h.on_put(self, ev);
+            }
+            PutMatch::None => {
+                tracing::debug!(node = %self.nid(), %from, portal = ev.portal, mbits = ev.mbits, "PUT without match dropped");
+                self.stats.unmatched.inc();
+            }
+        }
+    }
+
+    fn on_get(self: &Arc<Self>, msg: &Msg, reply: Wmd, (portal, mbits): (u32, u64), offset: u32, len: u32) {
+        let kind = Kind::Reply { wmd: reply };
+        let part = |data: Payload| {
+            let from = data.len().min(offset as usize);
+            let to = data.len().min(from.saturating_add(len as usize));
+            if (from, to) == (0, data.len()) { data } else { data.slice(from..to) }
+        };
+        if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
+            self.stats.pings.inc();
+            let info = Payload::from(PingInfo::of(&self.nids).encode());
+            return self.respond(msg.dest, msg.src, kind, part(info), Done::Nobody);
+        }
+        match self.portals.match_get(portal, mbits) {
+            Some(slot) => {
+                let data = part(slot.data.clone());
+                self.respond(msg.dest, msg.src, kind, data, Done::Offer(slot));
+            }
+            None => {
+                tracing::debug!(node = %self.nid(), from = %msg.src, portal, mbits, "GET without match dropped");
+                self.stats.unmatched.inc();
+            }
+        }
+    }
+
+    /// Answers a message of `to` from the NID it came to.
+    fn respond(self: &Arc<Self>, me: Nid, to: Nid, kind: Kind, payload: Payload, done: Done) {
+        match self.route(me, to) {
+            Ok(route) => self.launch(route, Msg { dest: to, src: me, kind, payload }, done, Credits::new()),
+            Err(e) => done.finish(Err(e)),
+        }
+    }
+
+    /// A TCP connection with `peer` broke: what waits for it will get no answer.
+    pub(crate) fn connection_lost(&self, peer: Nid, err: impl Fn() -> SendError) {
+        self.pending.fail(Some(peer), err);
+    }
 }

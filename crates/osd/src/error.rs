@@ -125,3 +125,15 @@ pub enum OpenError {
         source: io::Error,
     },
 }
+
+impl From<&OsdError> for coral_wire::Errno {
+    fn from(e: &OsdError) -> Self {
+        coral_wire::Errno(e.errno())
+    }
+}
+
+impl From<OsdError> for coral_wire::Errno {
+    fn from(e: OsdError) -> Self {
+        coral_wire::Errno(e.errno())
+    }
+}

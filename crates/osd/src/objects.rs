@@ -82,6 +82,19 @@ pub struct SetAttr {
     pub projid: Option<u32>,
     /// FID of the file it belongs to.
     pub parent: Option<(u64, u32, u32)>,
+    /// Owner, group, project and parent are for an object that has no owner yet; one that has
+    /// keeps its own. So a write can tell them each time and they are stored once.
+    pub if_unowned: bool,
+}
+
+impl SetAttr {
+    /// What is left of it for an object that is `owned` or not.
+    pub(crate) fn for_object(&self, owned: bool) -> SetAttr {
+        if self.if_unowned && owned {
+            return SetAttr { uid: None, gid: None, projid: None, parent: None, ..*self };
+        }
+        *self
+    }
 }
 
 /// What `fallocate` does with its range.
@@ -144,8 +157,8 @@ pub trait Objects: Send + Sync {
     /// Attributes; `None` when the object does not exist.
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError>;
 
-    /// Changes attributes, creating the object.
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<(), OsdError>;
+    /// Changes attributes, creating the object; all attributes as they are then.
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError>;
 
     /// Removes an object and gives its space back; false when there was none.
     fn destroy(&self, id: ObjectId) -> Result<bool, OsdError>;

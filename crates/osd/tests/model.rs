@@ -292,10 +292,13 @@ fn objects_survive_a_reopen_with_all_attributes() {
         gid: Some(1001),
         projid: Some(7),
         parent: Some((0x2_0000_0400, 5, 1)),
+        if_unowned: true,
     };
     fs.write(id, 5 * PAGE, &[Bytes::from_static(b"tail")]).unwrap();
     fs.set_attr(id, &set).unwrap();
-    let before = fs.attr(id).unwrap().unwrap();
+    let second = SetAttr { uid: Some(9), parent: Some((9, 9, 9)), ..set };
+    let before = fs.set_attr(id, &second).unwrap();
+    assert_eq!(fs.attr(id).unwrap(), Some(before), "the first owner stays");
     fs.sync_object(id).unwrap();
     drop(fs);
     let (fs, _) = OsdFs::open(dir.path()).unwrap();

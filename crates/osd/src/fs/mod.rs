@@ -217,7 +217,7 @@ impl Objects for OsdFs {
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
         self.objects.attr(id)
     }
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<(), OsdError> {
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
         self.objects.set_attr(id, set)
     }
     fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {

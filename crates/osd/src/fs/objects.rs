@@ -380,21 +380,17 @@ impl Objects for FsObjects {
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
         let Some(h) = self.find(id)? else { return Ok(None) };
         let st = self.stat(&h)?;
-        let mut attr = ObjAttr {
-            size: st.st_size as u64,
-            blocks: st.st_blocks as u64,
-            mtime: mtime(&st),
-            atime: Time { secs: st.st_atime as i64, nsecs: st.st_atime_nsec as u32 },
-            ..Default::default()
-        };
-        h.record.lock().fill(&mut attr);
-        Ok(Some(attr))
+        Ok(Some(attr_of(&st, &h.record.lock())))
     }
 
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<(), OsdError> {
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
         let h = self.make(id)?;
         let mut record = h.record.lock();
-        let old_mtime = mtime(&self.stat(&h)?);
+        let set = set.for_object(record.owned);
+        let old_mtime = match set.ctime {
+            Some(_) => Time::default(),
+            None => mtime(&self.stat(&h)?),
+        };
         if set.mtime.is_some() || set.atime.is_some() {
             let times = Timestamps {
                 last_access: timespec(set.atime),
@@ -402,17 +398,14 @@ impl Objects for FsObjects {
             };
             rustix::fs::futimens(&h.file, &times).map_err(|e| failed("set times of", id, e))?;
         }
-        let new_mtime = match set.mtime {
-            // What the file system made of it: it may keep fewer digits or years.
-            Some(_) => mtime(&self.stat(&h)?),
-            None => old_mtime,
-        };
-        let new = record.after(set, old_mtime, new_mtime);
+        // What the file system made of the times: it may keep fewer digits or years.
+        let st = self.stat(&h)?;
+        let new = record.after(&set, old_mtime, mtime(&st));
         if new != *record {
             self.store_record(id, &h.file, &new)?;
             *record = new;
         }
-        Ok(())
+        Ok(attr_of(&st, &record))
     }
 
     fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
@@ -474,7 +467,19 @@ fn failed(what: &str, id: ObjectId, e: Errno) -> OsdError {
 }
 
 fn mtime(st: &Stat) -> Time {
-    Time { secs: st.st_mtime as i64, nsecs: st.st_mtime_nsec as u32 }
+    Time { secs: st.st_mtime, nsecs: st.st_mtime_nsec as u32 }
+}
+
+fn attr_of(st: &Stat, record: &Record) -> ObjAttr {
+    let mut attr = ObjAttr {
+        size: st.st_size as u64,
+        blocks: st.st_blocks as u64,
+        mtime: mtime(st),
+        atime: Time { secs: st.st_atime, nsecs: st.st_atime_nsec as u32 },
+        ..Default::default()
+    };
+    record.fill(&mut attr);
+    attr
 }
 
 fn timespec(t: Option<Time>) -> Timespec {

@@ -312,8 +312,13 @@ impl Objects for OsdMem {
         Ok(self.state.lock().objects.get(&id).map(MemObject::attr))
     }
 
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<(), OsdError> {
-        self.change(id, (0, 0), |o| o.set_attr(set))
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
+        let mut after = ObjAttr::default();
+        self.change(id, (0, 0), |o| {
+            o.set_attr(set);
+            after = o.attr();
+        })?;
+        Ok(after)
     }
 
     fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
@@ -413,10 +418,10 @@ mod tests {
     fn a_full_device_gives_its_space_back_on_destroy() {
         let osd = OsdMem::with_capacity(3 * PAGE_BYTES);
         let data = Bytes::from(vec![1; 2 * PAGE_BYTES as usize]);
-        osd.write(ID, 0, &[data.clone()]).unwrap();
-        let full = osd.write(ID, 2 * PAGE_BYTES, &[data.clone()]);
+        osd.write(ID, 0, std::slice::from_ref(&data)).unwrap();
+        let full = osd.write(ID, 2 * PAGE_BYTES, std::slice::from_ref(&data));
         assert!(matches!(full, Err(OsdError::NoSpace)));
-        osd.write(ID, 0, &[data.clone()]).unwrap();
+        osd.write(ID, 0, std::slice::from_ref(&data)).unwrap();
         assert_eq!(osd.space().unwrap().blocks_avail, 1);
         assert!(osd.destroy(ID).unwrap() && !osd.destroy(ID).unwrap());
         osd.write(ID, PAGE_BYTES, &[data]).unwrap();

@@ -27,6 +27,7 @@ impl MemObject {
     }
 
     pub(super) fn set_attr(&mut self, set: &SetAttr) {
+        let set = set.for_object(self.attr.owned);
         let a = &mut self.attr;
         let time = |to: &mut Time, t: Option<Time>| *to = t.unwrap_or(*to);
         time(&mut a.mtime, set.mtime);

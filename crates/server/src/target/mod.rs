@@ -175,6 +175,11 @@ impl Target {
         todo!()
     }
 
+    /// The lock namespace.
+    pub fn ldlm(&self) -> &Arc<coral_ldlm::LdlmServer> {
+        todo!()
+    }
+
     /// The node.
     pub fn node(&self) -> &Arc<Node> {
         todo!()

@@ -1,0 +1,120 @@
+//! Senders that wait for an ACK or a REPLY, found by the cookie the peer gives back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::msg::Wmd;
+use crate::{Nid, Payload, SendError};
+
+type Answer = Result<Payload, SendError>;
+
+struct Waiter {
+    peer: Nid,
+    /// The message is out; its answer is under way, or lost with the connection.
+    sent: bool,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// All waiters of a node, in the order they began to wait.
+pub(crate) struct Pending {
+    /// Goes into every handle we send, so that an answer to an earlier life of this node matches nothing.
+    interface: u64,
+    next: AtomicU64,
+    waiters: Mutex<BTreeMap<u64, Waiter>>,
+}
+
+impl Pending {
+    /// `interface`: one number per node life.
+    pub(crate) fn new(interface: u64) -> Arc<Pending> {
+        Arc::new(Pending { interface, next: AtomicU64::new(1), waiters: Mutex::default() })
+    }
+
+    /// Begins to wait for an answer of `peer`.
+    pub(crate) fn add(self: &Arc<Self>, peer: Nid) -> Wait {
+        let (answer, rx) = oneshot::channel();
+        let object = self.next.fetch_add(1, Ordering::Relaxed);
+        self.waiters.lock().insert(object, Waiter { peer, sent: false, answer });
+        Wait { pending: self.clone(), wmd: Wmd { interface: self.interface, object }, rx }
+    }
+
+    fn take(&self, wmd: Wmd) -> Option<Waiter> {
+        if wmd.interface != self.interface {
+            return None;
+        }
+        self.waiters.lock().remove(&wmd.object)
+    }
+
+    /// The answer came, or the message could not be sent. False: nobody waits.
+    pub(crate) fn complete(&self, wmd: Wmd, answer: Answer) -> bool {
+        match self.take(wmd) {
+            Some(w) => w.answer.send(answer).is_ok(),
+            None => false,
+        }
+    }
+
+    /// The message went out: from now on a broken connection means that its answer may not come.
+    pub(crate) fn sent(&self, wmd: Wmd) {
+        if let Some(w) = self.waiters.lock().get_mut(&wmd.object) {
+            w.sent = true;
+        }
+    }
+
+    /// Fails all who wait for an answer of `peer` to a message that is out; with None all who wait for anything.
+    pub(crate) fn fail(&self, peer: Option<Nid>, err: impl Fn() -> SendError) {
+        let failed: Vec<Waiter> = {
+            let mut waiters = self.waiters.lock();
+            let objects: Vec<u64> =
+                waiters.iter().filter(|(_, w)| peer.is_none_or(|p| p == w.peer && w.sent)).map(|(object, _)| *object).collect();
+            objects.iter().filter_map(|o| waiters.remove(o)).collect()
+        };
+        for w in failed {
+            let _ = w.answer.send(Err(err()));
+        }
+    }
+}
+
+/// One wait; dropping it gives up.
+pub(crate) struct Wait {
+    pending: Arc<Pending>,
+    pub(crate) wmd: Wmd,
+    rx: oneshot::Receiver<Answer>,
+}
+
+impl Wait {
+    pub(crate) async fn answer(mut self) -> Answer {
+        (&mut self.rx).await.unwrap_or(Err(SendError::Shutdown))
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.pending.waiters.lock().remove(&self.wmd.object);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_find_their_waiter_once() {
+        let p = Pending::new(9);
+        let (a, b) = (p.add(Nid(1)), p.add(Nid(2)));
+        let wmd = b.wmd;
+        assert!(!p.complete(Wmd { interface: 8, object: wmd.object }, Ok(Payload::new())), "another life's handle");
+        assert!(p.complete(wmd, Ok(Payload::from(vec![1u8]))));
+        assert!(!p.complete(wmd, Ok(Payload::new())));
+        assert_eq!(b.answer().await.unwrap().len(), 1);
+        p.fail(Some(Nid(1)), || SendError::PeerReset);
+        p.sent(a.wmd);
+        p.fail(Some(Nid(2)), || SendError::PeerReset);
+        p.fail(Some(Nid(1)), || SendError::Timeout);
+        assert!(matches!(a.answer().await, Err(SendError::Timeout)));
+        drop(p.add(Nid(3)));
+        assert!(p.waiters.lock().is_empty(), "a wait that was given up leaves nothing");
+    }
+}

@@ -1,0 +1,413 @@
+//! One TCP connection: a queue of messages going out, a reader, and a writer for when the socket is full.
+//!
+//! Writing: whoever queues a message while nobody writes becomes the writer, on its own stack, without blocking. Only when
+//! the socket takes no more the rest is left to the writer task. So a message usually costs one system call and no hand-over.
+//! Reading: one task; it delivers on its own stack.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::frame::{Frame, FrameError, Framer, KEEPALIVE};
+use super::hello::ConnType;
+use super::peer::Peer;
+use super::tx::{Burst, Tx};
+use crate::msg::Msg;
+use crate::{Node, Payload, SendError};
+
+/// Messages one burst takes from the queue.
+const BURST_TXS: usize = 32;
+/// Bytes a sender writes on its own stack before the writer task takes over, so that it does not write for others for ever.
+const DIRECT_BYTES: usize = 4 << 20;
+
+/// Why a connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseReason {
+    /// The peer closed it, or it broke.
+    Reset,
+    /// It made no progress.
+    Timeout,
+    /// The peer sent what it must not.
+    BadBytes,
+    /// Replaced, because the peer has a new life.
+    Rebooted,
+    /// This node goes down.
+    Shutdown,
+}
+
+impl CloseReason {
+    /// What the senders are told.
+    pub(crate) fn error(self) -> SendError {
+        match self {
+            CloseReason::Timeout => SendError::Timeout,
+            CloseReason::Shutdown => SendError::Shutdown,
+            _ => SendError::PeerReset,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Out {
+    queue: VecDeque<Tx>,
+    /// Somebody writes, or the writer task has been told to.
+    writing: bool,
+    /// What the writer task finds when it begins.
+    burst: Burst,
+    closed: bool,
+}
+
+/// A connection that has finished its handshake.
+pub(crate) struct Conn {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) ctype: ConnType,
+    /// We opened it.
+    pub(crate) active: bool,
+    stream: TcpStream,
+    out: Mutex<Out>,
+    resume: Notify,
+    /// Bytes queued and not written.
+    queued: AtomicU64,
+    /// When bytes last went out, or when there began to be some to send; milliseconds of the node's life.
+    last_tx: AtomicU64,
+    last_rx: AtomicU64,
+    rx_partial: AtomicBool,
+}
+
+/// How a write call is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// On a sender's stack: tokio's idea of readiness is passed by.
+    Sender,
+    /// In the writer task, which waits by tokio's readiness and so has to keep it true.
+    Task,
+}
+
+/// How a round of writing ended.
+#[derive(PartialEq, Eq)]
+enum Pumped {
+    /// All is written; nobody writes any more.
+    Idle,
+    /// There is more.
+    Full,
+    /// The connection was closed.
+    Closed,
+}
+
+impl Conn {
+    pub(crate) fn new(peer: Arc<Peer>, ctype: ConnType, active: bool, stream: TcpStream) -> Arc<Conn> {
+        let now = peer.net.now_ms();
+        super::set_keepalive(&stream);
+        Arc::new(Conn {
+            peer,
+            ctype,
+            active,
+            stream,
+            out: Mutex::default(),
+            resume: Notify::new(),
+            queued: AtomicU64::new(0),
+            last_tx: AtomicU64::new(now),
+            last_rx: AtomicU64::new(now),
+            rx_partial: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts the reader and the writer.
+    pub(crate) fn start(self: &Arc<Self>, node: Arc<Node>) {
+        let net = self.peer.net.clone();
+        let (me, task) = (self.clone(), net.task());
+        net.runtime.spawn(async move {
+            let _task = task;
+            me.read_all(&node).await;
+        });
+        let (me, task) = (self.clone(), net.task());
+        net.runtime.spawn(async move {
+            let _task = task;
+            me.write_deferred().await;
+        });
+    }
+
+    /// Bytes queued and not written.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Queues a message and, when nobody writes, writes it here and now. Gives it back when the connection is closed.
+    pub(crate) fn send(&self, tx: Tx) -> Result<(), Tx> {
+        {
+            let mut out = self.out.lock();
+            if out.closed {
+                return Err(tx);
+            }
+            if tx.response && out.queue.len() >= self.peer.net.limits.responses_per_peer {
+                drop(out);
+                self.peer.net.stats.overrun.inc();
+                tx.finish(Err(SendError::Timeout));
+                return Ok(());
+            }
+            self.queued.fetch_add(tx.len() as u64, Ordering::Relaxed);
+            out.queue.push_back(tx);
+            if out.writing {
+                return Ok(());
+            }
+            out.writing = true;
+            self.last_tx.store(self.peer.net.now_ms(), Ordering::Relaxed);
+        }
+        match self.pump(By::Sender) {
+            Pumped::Full => {
+                self.peer.net.stats.deferred_writes.inc();
+                self.resume.notify_one();
+            }
+            Pumped::Idle => self.peer.net.stats.direct_writes.inc(),
+            Pumped::Closed => {}
+        }
+        Ok(())
+    }
+
+    /// Writes until the queue is empty or the socket full. Only the one who set `writing` may call it.
+    fn pump(&self, by: By) -> Pumped {
+        let mut burst = std::mem::take(&mut self.out.lock().burst);
+        let mut left = DIRECT_BYTES;
+        loop {
+            if burst.is_empty() {
+                match self.refill(&mut burst) {
+                    Pumped::Full => {}
+                    Pumped::Idle => return Pumped::Idle,
+                    Pumped::Closed => {
+                        // Closed between our last write and its report: those who wait for answers were not found then.
+                        self.peer.answers_lost(CloseReason::Reset);
+                        return Pumped::Closed;
+                    }
+                }
+            }
+            match self.write(&burst, by) {
+                Ok(n) => {
+                    self.wrote(&mut burst, n);
+                    left = left.saturating_sub(n);
+                    if left > 0 {
+                        continue;
+                    }
+                    return self.park(burst);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return self.park(burst),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    tracing::debug!(peer = %self.peer.nid, ctype = ?self.ctype, error = %e, "write failed");
+                    self.park(burst);
+                    self.close(CloseReason::Reset);
+                    return Pumped::Closed;
+                }
+            }
+        }
+    }
+
+    /// Takes messages from the queue: Full when there are some, Idle when not, and then nobody writes any more.
+    fn refill(&self, burst: &mut Burst) -> Pumped {
+        let mut out = self.out.lock();
+        if out.closed {
+            return Pumped::Closed;
+        }
+        while burst.count() < BURST_TXS {
+            match out.queue.pop_front() {
+                Some(tx) => burst.push(tx),
+                None => break,
+            }
+        }
+        if !burst.is_empty() {
+            return Pumped::Full;
+        }
+        out.writing = false;
+        Pumped::Idle
+    }
+
+    /// Leaves the rest of a burst to the writer task; fails it when the connection was closed meanwhile.
+    fn park(&self, burst: Burst) -> Pumped {
+        {
+            let mut out = self.out.lock();
+            if !out.closed {
+                out.burst = burst;
+                return Pumped::Full;
+            }
+        }
+        burst.fail(|| SendError::PeerReset);
+        Pumped::Closed
+    }
+
+    fn write(&self, burst: &Burst, by: By) -> io::Result<usize> {
+        let slices = burst.slices();
+        let send = || {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            Ok(rustix::net::sendmsg(&self.stream, &slices, &mut SendAncillaryBuffer::default(), flags)?)
+        };
+        match by {
+            By::Sender => send(),
+            By::Task => self.stream.try_io(Interest::WRITABLE, send),
+        }
+    }
+
+    fn wrote(&self, burst: &mut Burst, n: usize) {
+        self.last_tx.store(self.peer.net.now_ms(), Ordering::Relaxed);
+        self.queued.fetch_sub(n as u64, Ordering::Relaxed);
+        let stats = &self.peer.net.stats;
+        for tx in burst.advance(n) {
+            if !tx.is_noop() {
+                stats.sock_sent.inc();
+                stats.sent_bytes.add(tx.payload_len() as u64);
+            }
+            tx.finish(Ok(()));
+        }
+    }
+
+    /// The writer task: waits until a sender found the socket full, and writes what is left.
+    async fn write_deferred(&self) {
+        loop {
+            self.resume.notified().await;
+            loop {
+                if self.out.lock().closed {
+                    return;
+                }
+                if self.stream.writable().await.is_err() {
+                    return self.close(CloseReason::Reset);
+                }
+                match self.pump(By::Task) {
+                    Pumped::Full => {}
+                    Pumped::Idle => break,
+                    Pumped::Closed => return,
+                }
+            }
+        }
+    }
+
+    /// The reader task.
+    async fn read_all(&self, node: &Arc<Node>) {
+        let reason = match self.read_frames(node).await {
+            Ok(()) => CloseReason::Reset,
+            Err(e) => {
+                self.peer.net.stats.bad_bytes.inc();
+                tracing::warn!(node = %node.nid(), peer = %self.peer.nid, ctype = ?self.ctype, error = %e, "connection closed: bad bytes");
+                CloseReason::BadBytes
+            }
+        };
+        self.close(reason);
+    }
+
+    /// Reads until the connection ends.
+    async fn read_frames(&self, node: &Arc<Node>) -> Result<(), BadBytes> {
+        let mut framer = Framer::new(self.peer.net.pool.clone());
+        let mut copied = 0;
+        loop {
+            if self.stream.readable().await.is_err() {
+                return Ok(());
+            }
+            match self.read(&mut framer) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
+                Err(e) => {
+                    tracing::debug!(peer = %self.peer.nid, ctype = ?self.ctype, error = %e, "read failed");
+                    return Ok(());
+                }
+            }
+            self.last_rx.store(self.peer.net.now_ms(), Ordering::Relaxed);
+            while let Some(frame) = framer.next_frame()? {
+                self.on_frame(node, frame)?;
+            }
+            self.rx_partial.store(framer.is_partial(), Ordering::Relaxed);
+            node.stats().copied_bytes.add(framer.copied() - copied);
+            copied = framer.copied();
+        }
+    }
+
+    /// One read. When it got less than it had room for, the socket is empty: tokio is told so and saves the read that would
+    /// find that out. (With edge triggering, bytes that come later wake us again.)
+    fn read(&self, framer: &mut Framer) -> io::Result<usize> {
+        let (mut spaces, room) = framer.spaces();
+        let mut got = None;
+        let result = self.stream.try_io(Interest::READABLE, || {
+            let n = rustix::net::recvmsg(&self.stream, &mut spaces, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT)?.bytes;
+            got = Some(n);
+            if n > 0 && n < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        match (got, result) {
+            (Some(n), _) => {
+                framer.filled(n);
+                Ok(n)
+            }
+            (None, Err(e)) => Err(e),
+            (None, Ok(())) => Ok(0),
+        }
+    }
+
+    fn on_frame(&self, node: &Arc<Node>, frame: Frame) -> Result<(), BadBytes> {
+        match frame {
+            Frame::Noop { cookies: [0, 0 | KEEPALIVE] } => Ok(()),
+            // We ask for no zero-copy acknowledgement, so none can be right.
+            Frame::Noop { cookies } => Err(BadBytes::Cookie(cookies)),
+            Frame::Lnet { cookies: [_, ack], .. } if ack > KEEPALIVE => Err(BadBytes::Cookie([0, ack])),
+            Frame::Lnet { cookies: [wants, _], hdr, payload } => {
+                if hdr.dest != self.peer.local {
+                    return Err(BadBytes::NotForUs(hdr.dest));
+                }
+                if wants != 0 {
+                    self.peer.send_noop([0, wants]);
+                }
+                if hdr.src != self.peer.nid {
+                    // Through a router: not supported, and an answer would not find its way.
+                    node.stats().unmatched.inc();
+                    return Ok(());
+                }
+                node.deliver(Msg { dest: hdr.dest, src: hdr.src, kind: hdr.kind, payload: Payload::from(payload) });
+                Ok(())
+            }
+        }
+    }
+
+    /// Closes the connection, once: senders with something on it are told, the peer's state forgets it.
+    pub(crate) fn close(&self, reason: CloseReason) {
+        let (burst, queue) = {
+            let mut out = self.out.lock();
+            if out.closed {
+                return;
+            }
+            out.closed = true;
+            (std::mem::take(&mut out.burst), std::mem::take(&mut out.queue))
+        };
+        // Wakes the reader, and with the peer's end gone the writer.
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        self.resume.notify_one();
+        self.peer.conn_closed(self, reason);
+        burst.fail(|| reason.error());
+        for tx in queue {
+            tx.finish(Err(reason.error()));
+        }
+    }
+
+    /// Milliseconds without progress although there was something to send or to receive.
+    pub(crate) fn stalled_ms(&self, now: u64) -> u64 {
+        let tx = if self.out.lock().writing { now.saturating_sub(self.last_tx.load(Ordering::Relaxed)) } else { 0 };
+        let rx = if self.rx_partial.load(Ordering::Relaxed) { now.saturating_sub(self.last_rx.load(Ordering::Relaxed)) } else { 0 };
+        tx.max(rx)
+    }
+
+    /// Milliseconds since the last byte went out.
+    pub(crate) fn quiet_ms(&self, now: u64) -> u64 {
+        now.saturating_sub(self.last_tx.load(Ordering::Relaxed))
+    }
+}
+
+/// What a peer must not send.
+#[derive(Debug, thiserror::Error)]
+enum BadBytes {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("acknowledges zero-copy messages {0:?} that were never sent")]
+    Cookie([u64; 2]),
+    #[error("message for {0}")]
+    NotForUs(crate::Nid),
+}

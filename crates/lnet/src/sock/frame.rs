@@ -1,0 +1,363 @@
+//! socklnd's framing: what goes before each message, and messages cut out of a byte stream.
+//!
+//! `struct ksock_msg_hdr` (24 bytes), then for LNET the LNet header and its payload (lnet/include/uapi/linux/lnet/socklnd.h).
+//! [`Framer`] is plain state: bytes in, frames out. A bulk payload is read into its own allocation, which becomes the
+//! message's payload; only the part that came in one read with its header is copied (at most [`HEAD_BUF`] bytes).
+
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::msg::{HDR_LEN, Hdr, HdrError};
+
+/// Bytes of the header before each message.
+pub(crate) const KSM_LEN: usize = 24;
+/// Both headers of an LNet message.
+pub(crate) const HEAD_LEN: usize = KSM_LEN + HDR_LEN;
+/// Bytes read at once where a header is expected.
+pub(crate) const HEAD_BUF: usize = 4096;
+/// Payloads above this live in a pooled buffer of [`crate::LNET_MTU`] bytes.
+const POOLED_ABOVE: usize = 512 << 10;
+
+const KSM_NOOP: u32 = 0xc0;
+const KSM_LNET: u32 = 0xc1;
+
+/// The cookie of a keepalive (`SOCKNAL_KEEPALIVE_PING`).
+pub(crate) const KEEPALIVE: u64 = 1;
+
+/// Bytes that break the protocol; the connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("unknown message type {0:#x}")]
+    Type(u32),
+    #[error(transparent)]
+    Header(#[from] HdrError),
+}
+
+/// Something the peer sent.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    /// Zero-copy acknowledgement or keepalive.
+    Noop { cookies: [u64; 2] },
+    /// An LNet message.
+    Lnet { cookies: [u64; 2], hdr: Hdr, payload: Bytes },
+}
+
+fn ksm(ty: u32, cookies: [u64; 2]) -> [u8; KSM_LEN] {
+    let mut b = [0u8; KSM_LEN];
+    b[0..4].copy_from_slice(&ty.to_le_bytes());
+    b[8..16].copy_from_slice(&cookies[0].to_le_bytes());
+    b[16..24].copy_from_slice(&cookies[1].to_le_bytes());
+    b
+}
+
+/// A whole NOOP.
+pub(crate) fn encode_noop(cookies: [u64; 2]) -> [u8; KSM_LEN] {
+    ksm(KSM_NOOP, cookies)
+}
+
+/// Both headers of an LNet message. We ask for no zero-copy acknowledgement: a message is done when the kernel has it.
+pub(crate) fn encode_lnet(hdr: &Hdr) -> [u8; HEAD_LEN] {
+    let mut b = [0u8; HEAD_LEN];
+    b[..KSM_LEN].copy_from_slice(&ksm(KSM_LNET, [0, 0]));
+    b[KSM_LEN..].copy_from_slice(&hdr.encode());
+    b
+}
+
+/// Free receive buffers of [`crate::LNET_MTU`] bytes: a fresh one costs 256 page faults, more than filling it.
+pub(crate) struct BufPool {
+    free: Mutex<Vec<Box<[u8]>>>,
+    max_free: usize,
+}
+
+impl BufPool {
+    /// Keeps at most `max_free` unused buffers.
+    pub(crate) fn new(max_free: usize) -> Arc<BufPool> {
+        Arc::new(BufPool { free: Mutex::default(), max_free })
+    }
+}
+
+/// A payload being received.
+struct Body {
+    buf: Box<[u8]>,
+    len: usize,
+    filled: usize,
+    pool: Option<Arc<BufPool>>,
+}
+
+impl Body {
+    fn new(len: usize, pool: &Arc<BufPool>) -> Body {
+        if len <= POOLED_ABOVE {
+            return Body { buf: vec![0; len].into(), len, filled: 0, pool: None };
+        }
+        let old = pool.free.lock().pop();
+        let buf = old.unwrap_or_else(|| vec![0; crate::LNET_MTU].into());
+        Body { buf, len, filled: 0, pool: Some(pool.clone()) }
+    }
+
+    fn rest(&mut self) -> &mut [u8] {
+        &mut self.buf[self.filled..self.len]
+    }
+
+    fn freeze(mut self) -> Bytes {
+        match self.pool.take() {
+            None => Bytes::from(std::mem::take(&mut self.buf)),
+            Some(pool) => Bytes::from_owner(Pooled { buf: std::mem::take(&mut self.buf), len: self.len, pool }),
+        }
+    }
+}
+
+/// Owner of a received payload; gives the buffer back when the last reference goes.
+struct Pooled {
+    buf: Box<[u8]>,
+    len: usize,
+    pool: Arc<BufPool>,
+}
+
+impl AsRef<[u8]> for Pooled {
+    fn as_ref(&self) -> &[u8] {
+        &self.buf[..self.len]
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        let mut free = self.pool.free.lock();
+        if free.len() < self.pool.max_free {
+            free.push(std::mem::take(&mut self.buf));
+        }
+    }
+}
+
+struct Started {
+    cookies: [u64; 2],
+    hdr: Hdr,
+    body: Body,
+}
+
+/// Cuts frames out of the byte stream of one connection.
+pub(crate) struct Framer {
+    head: Box<[u8]>,
+    lo: usize,
+    hi: usize,
+    started: Option<Started>,
+    pool: Arc<BufPool>,
+    copied: u64,
+}
+
+impl Framer {
+    pub(crate) fn new(pool: Arc<BufPool>) -> Framer {
+        Framer { head: vec![0; HEAD_BUF].into(), lo: 0, hi: 0, started: None, pool, copied: 0 }
+    }
+
+    /// Where the next bytes go, in this order, and how many fit. Call only after [`Self::next_frame`] gave None.
+    pub(crate) fn spaces(&mut self) -> ([IoSliceMut<'_>; 2], usize) {
+        let body: &mut [u8] = match &mut self.started {
+            Some(s) => s.body.rest(),
+            None => &mut [],
+        };
+        let head = &mut self.head[self.hi..];
+        let room = body.len() + head.len();
+        debug_assert!(room > 0, "a full framer would spin");
+        ([IoSliceMut::new(body), IoSliceMut::new(head)], room)
+    }
+
+    /// `n` bytes were put into the spaces.
+    pub(crate) fn filled(&mut self, n: usize) {
+        let to_body = match &mut self.started {
+            Some(s) => {
+                let k = n.min(s.body.len - s.body.filled);
+                s.body.filled += k;
+                k
+            }
+            None => 0,
+        };
+        self.hi += n - to_body;
+        debug_assert!(self.hi <= self.head.len());
+    }
+
+    /// Whether a frame has begun and is not complete.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.started.is_some() || self.hi > self.lo
+    }
+
+    /// Payload bytes copied so far.
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// The next complete frame; None: more bytes are needed.
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        if let Some(s) = &self.started {
+            if s.body.filled < s.body.len {
+                return Ok(None);
+            }
+            return Ok(self.started.take().map(|s| Frame::Lnet { cookies: s.cookies, hdr: s.hdr, payload: s.body.freeze() }));
+        }
+        let frame = self.parse_head();
+        self.compact();
+        frame
+    }
+
+    fn parse_head(&mut self) -> Result<Option<Frame>, FrameError> {
+        let have = &self.head[self.lo..self.hi];
+        let Some(ksm) = have.first_chunk::<KSM_LEN>() else { return Ok(None) };
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| ksm[at + i]));
+        let cookies = [word(8), word(16)];
+        match u32::from_le_bytes([ksm[0], ksm[1], ksm[2], ksm[3]]) {
+            KSM_NOOP => {
+                self.lo += KSM_LEN;
+                Ok(Some(Frame::Noop { cookies }))
+            }
+            KSM_LNET => {
+                let Some(hdr) = have[KSM_LEN..].first_chunk::<HDR_LEN>() else { return Ok(None) };
+                let hdr = Hdr::decode(hdr)?;
+                self.lo += HEAD_LEN;
+                Ok(self.begin_payload(cookies, hdr))
+            }
+            ty => Err(FrameError::Type(ty)),
+        }
+    }
+
+    /// A header was taken: its payload comes from what was read with it, and else becomes the place for the next reads.
+    fn begin_payload(&mut self, cookies: [u64; 2], hdr: Hdr) -> Option<Frame> {
+        let len = hdr.payload_len as usize;
+        let here = len.min(self.hi - self.lo);
+        let part = &self.head[self.lo..self.lo + here];
+        self.copied += here as u64;
+        self.lo += here;
+        if here == len {
+            return Some(Frame::Lnet { cookies, hdr, payload: Bytes::copy_from_slice(part) });
+        }
+        let mut body = Body::new(len, &self.pool);
+        body.buf[..here].copy_from_slice(part);
+        body.filled = here;
+        self.started = Some(Started { cookies, hdr, body });
+        None
+    }
+
+    /// Moves an incomplete header to the front, so that there is always room for the rest of it.
+    fn compact(&mut self) {
+        if self.lo == self.hi {
+            (self.lo, self.hi) = (0, 0);
+        } else if self.head.len() - self.lo < HEAD_LEN {
+            self.head.copy_within(self.lo..self.hi, 0);
+            (self.lo, self.hi) = (0, self.hi - self.lo);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Nid;
+    use crate::msg::{Kind, Wmd};
+    use proptest::prelude::*;
+
+    fn put(len: usize) -> (Hdr, Vec<u8>) {
+        let kind = Kind::Put { ack: Wmd::NONE, mbits: len as u64, hdr_data: 0, portal: 6, offset: 0 };
+        let payload = (0..len).map(|i| (i * 31 + len) as u8).collect();
+        (Hdr { dest: Nid(1), src: Nid(2), kind, payload_len: len as u32 }, payload)
+    }
+
+    /// Feeds `stream` in pieces of the given sizes (repeated) and gives what came out.
+    fn feed(framer: &mut Framer, mut stream: &[u8], pieces: &[usize]) -> Result<Vec<Frame>, FrameError> {
+        let mut out = Vec::new();
+        let mut pieces = pieces.iter().cycle();
+        while !stream.is_empty() {
+            let want = (*pieces.next().unwrap()).min(stream.len());
+            let ([mut a, mut b], room) = framer.spaces();
+            let n = want.min(room);
+            let k = n.min(a.len());
+            a[..k].copy_from_slice(&stream[..k]);
+            b[..n - k].copy_from_slice(&stream[k..n]);
+            framer.filled(n);
+            stream = &stream[n..];
+            while let Some(f) = framer.next_frame()? {
+                out.push(f);
+            }
+        }
+        Ok(out)
+    }
+
+    fn check(sizes: &[usize], pieces: &[usize]) {
+        let mut stream = Vec::new();
+        for (i, len) in sizes.iter().enumerate() {
+            stream.extend_from_slice(&encode_noop([0, i as u64 + 1]));
+            let (hdr, payload) = put(*len);
+            stream.extend_from_slice(&encode_lnet(&hdr));
+            stream.extend_from_slice(&payload);
+        }
+        let mut framer = Framer::new(BufPool::new(2));
+        let frames = feed(&mut framer, &stream, pieces).unwrap();
+        assert_eq!(frames.len(), 2 * sizes.len());
+        assert!(!framer.is_partial());
+        for (i, pair) in frames.chunks(2).enumerate() {
+            assert!(matches!(pair[0], Frame::Noop { cookies } if cookies == [0, i as u64 + 1]));
+            let (want_hdr, want) = put(sizes[i]);
+            match &pair[1] {
+                Frame::Lnet { hdr, payload, .. } => {
+                    assert_eq!(*hdr, want_hdr);
+                    assert!(payload == &want, "payload of {} bytes differs", sizes[i]);
+                }
+                f => panic!("{f:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_cut_of_a_short_stream() {
+        for piece in 1..300 {
+            check(&[0, 1, 100, 5000], &[piece]);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn frames_survive_any_cutting(
+            sizes in proptest::collection::vec(prop_oneof![0usize..3000, 4000usize..9000, 500_000usize..=1_048_576], 1..6),
+            pieces in proptest::collection::vec(prop_oneof![1usize..200, 3000usize..200_000], 1..8),
+        ) {
+            check(&sizes, &pieces);
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..20_000), piece in 1usize..5000) {
+            let _ = feed(&mut Framer::new(BufPool::new(1)), &bytes, &[piece]);
+        }
+    }
+
+    #[test]
+    fn bulk_is_copied_only_where_it_came_with_its_header() {
+        let (hdr, payload) = put(1 << 20);
+        let mut stream = encode_lnet(&hdr).to_vec();
+        stream.extend_from_slice(&payload);
+        let mut framer = Framer::new(BufPool::new(1));
+        feed(&mut framer, &stream, &[1 << 20]).unwrap();
+        assert_eq!(framer.copied(), (HEAD_BUF - HEAD_LEN) as u64);
+    }
+
+    #[test]
+    fn pooled_buffers_come_back() {
+        let pool = BufPool::new(1);
+        let (hdr, payload) = put(1 << 20);
+        let mut stream = encode_lnet(&hdr).to_vec();
+        stream.extend_from_slice(&payload);
+        let mut framer = Framer::new(pool.clone());
+        let frames = feed(&mut framer, &[stream.clone(), stream].concat(), &[1 << 16]).unwrap();
+        assert_eq!(frames.len(), 2);
+        assert_eq!(pool.free.lock().len(), 0);
+        drop(frames);
+        assert_eq!(pool.free.lock().len(), 1, "as many as allowed are kept");
+    }
+
+    #[test]
+    fn unknown_type_is_an_error() {
+        let mut b = encode_noop([0, 1]);
+        b[0] = 0xc2;
+        assert_eq!(feed(&mut Framer::new(BufPool::new(1)), &b, &[24]).unwrap_err(), FrameError::Type(0xc2));
+    }
+}

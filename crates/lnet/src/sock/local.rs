@@ -1,0 +1,80 @@
+//! Which of our addresses a peer is reached from.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+
+use crate::Nid;
+
+/// Port of Lustre's acceptor.
+const ACCEPTOR_PORT: u16 = 988;
+/// Loopback addresses tried before giving up.
+const TRIES: u32 = 4096;
+
+/// The NID of this machine from which `peer` is reached (route lookup; nothing is sent). For peers in 127/8 a free address
+/// 127.a.b.c whose acceptor port 988 can be bound, so that several nodes live on one machine.
+pub fn local_nid_for(peer: Nid) -> io::Result<Nid> {
+    local_nid_on(peer, ACCEPTOR_PORT)
+}
+
+/// [`local_nid_for`] with another acceptor port.
+pub fn local_nid_on(peer: Nid, port: u16) -> io::Result<Nid> {
+    let Some(ip) = peer.ipv4() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{peer} is on no IP network")));
+    };
+    let local = if ip.is_loopback() { free_loopback(ip, port)? } else { routed_from(ip, port)? };
+    Ok(Nid::new(peer.net(), u32::from(local)))
+}
+
+fn routed_from(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
+    let sock = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    sock.connect((peer, port))?;
+    match sock.local_addr()? {
+        SocketAddr::V4(a) => Ok(*a.ip()),
+        SocketAddr::V6(_) => Err(io::Error::from(io::ErrorKind::AddrNotAvailable)),
+    }
+}
+
+/// A loopback address where nobody listens. Begins at one that depends on our process id, so that processes that start
+/// together look in different places. Who may not bind the port has no acceptor, and any address is as good.
+fn free_loopback(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
+    let first = std::process::id();
+    for i in 0..TRIES {
+        let n = first.wrapping_mul(61).wrapping_add(i) % 0x00ff_fff0;
+        // 127.1.0.2 and up, out of the way of addresses people choose by hand.
+        let ip = Ipv4Addr::from((127 << 24) + (0x0001_0002 + n).min(0x00ff_fffe));
+        if ip == peer {
+            continue;
+        }
+        match TcpListener::bind(SocketAddrV4::new(ip, port)) {
+            Ok(_) => return Ok(ip),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(ip),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no free loopback address for port {port}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_peers_get_an_address_of_their_own() {
+        let peer: Nid = "127.0.0.2@tcp3".parse().unwrap();
+        // A port without privilege, so that the test says the same for every user.
+        let nid = local_nid_on(peer, 20988).unwrap();
+        assert_eq!(nid.net(), peer.net());
+        assert_ne!(nid, peer);
+        let ip = nid.ipv4().unwrap();
+        assert!(ip.is_loopback());
+        let _taken = TcpListener::bind((ip, 20988)).unwrap();
+        let other = local_nid_on(peer, 20988).unwrap();
+        assert_ne!(other, nid, "a taken address is not given again");
+    }
+
+    #[test]
+    fn other_networks_have_none() {
+        assert!(local_nid_for(Nid::LO).is_err());
+    }
+}

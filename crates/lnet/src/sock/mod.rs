@@ -1,0 +1,239 @@
+//! socklnd: LNet over TCP, as the kernel's `lnet/klnds/socklnd` speaks it.
+//!
+//! [`SockNet`] is the TCP side of a node: acceptors, peers, credits and the once-a-second look after stuck connections.
+
+mod conn;
+mod frame;
+mod hello;
+pub(crate) mod local;
+mod peer;
+mod tx;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::{Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
+use conn::{CloseReason, Conn};
+use frame::BufPool;
+use hello::{ConnType, HandshakeError};
+pub(crate) use peer::Peer;
+use peer::Admission;
+pub(crate) use tx::{Credits, Done, Tx};
+
+/// Connections the system may hold for us before we accept them. Lustre: accept_backlog 127.
+const BACKLOG: u32 = 127;
+/// Peers whose state is kept; a peer without connections is forgotten.
+const MAX_PEERS: usize = 65536;
+/// Longest wait at shutdown for the tasks of connections to end.
+const DRAIN: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_secs(1);
+/// More tasks than any node runs: all permits together mean that no task is left.
+const MAX_TASKS: usize = 1 << 20;
+
+/// The TCP side of a node.
+pub(crate) struct SockNet {
+    node: Weak<Node>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) limits: Limits,
+    pub(crate) stats: Arc<NodeStats>,
+    pub(crate) pool: Arc<BufPool>,
+    pub(crate) incarnation: u64,
+    pub(crate) connect_port: u16,
+    pub(crate) secure_ports: bool,
+    started: Instant,
+    peers: Mutex<BTreeMap<(Nid, Nid), Arc<Peer>>>,
+    credits: Arc<Semaphore>,
+    half_open: Arc<Semaphore>,
+    tasks: Arc<Semaphore>,
+    background: Mutex<Vec<AbortHandle>>,
+    ticking: AtomicBool,
+    pub(crate) closed: AtomicBool,
+}
+
+impl SockNet {
+    /// Binds the acceptors of all TCP NIDs.
+    pub(crate) async fn bind(cfg: &NodeConfig) -> Result<Vec<(Nid, TcpListener)>, StartError> {
+        let Some(port) = cfg.listen_port else { return Ok(Vec::new()) };
+        let mut out = Vec::new();
+        for nid in &cfg.nids {
+            let Some(ip) = nid.ipv4() else { continue };
+            let addr = SocketAddr::V4(SocketAddrV4::new(ip, port));
+            let listen = || {
+                let sock = TcpSocket::new_v4()?;
+                sock.set_reuseaddr(true)?;
+                sock.bind(addr)?;
+                sock.listen(BACKLOG)
+            };
+            let listener = listen().map_err(|source| StartError::Listen { nid: *nid, addr, source })?;
+            out.push((*nid, listener));
+        }
+        Ok(out)
+    }
+
+    pub(crate) fn new(node: Weak<Node>, cfg: &NodeConfig, incarnation: u64, stats: Arc<NodeStats>) -> Arc<SockNet> {
+        Arc::new(SockNet {
+            node,
+            runtime: tokio::runtime::Handle::current(),
+            pool: BufPool::new(cfg.limits.free_buffers),
+            incarnation,
+            connect_port: cfg.connect_port,
+            secure_ports: cfg.secure_ports,
+            started: Instant::now(),
+            peers: Mutex::default(),
+            credits: Arc::new(Semaphore::new(cfg.limits.ni_credits)),
+            half_open: Arc::new(Semaphore::new(cfg.limits.half_open)),
+            tasks: Arc::new(Semaphore::new(MAX_TASKS)),
+            background: Mutex::default(),
+            ticking: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            limits: cfg.limits.clone(),
+            stats,
+        })
+    }
+
+    pub(crate) fn node(&self) -> Option<Arc<Node>> {
+        self.node.upgrade()
+    }
+
+    /// Milliseconds of the node's life.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// A permit that every task holds which shutdown waits for.
+    pub(crate) fn task(&self) -> Option<OwnedSemaphorePermit> {
+        self.tasks.clone().try_acquire_owned().ok()
+    }
+
+    /// The peer `nid` as reached from our `local`.
+    pub(crate) fn peer(self: &Arc<Self>, local: Nid, nid: Nid) -> Arc<Peer> {
+        let peer = self.peers.lock().entry((local, nid)).or_insert_with(|| Peer::new(self.clone(), local, nid)).clone();
+        if !self.ticking.swap(true, Ordering::AcqRel) {
+            let me = Arc::downgrade(self);
+            self.background.lock().push(self.runtime.spawn(tick(me)).abort_handle());
+        }
+        peer
+    }
+
+    /// Waits for a credit of the peer and one of the network interface.
+    pub(crate) async fn credits(&self, peer: &Peer) -> Result<Credits, SendError> {
+        let of_peer = peer.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
+        let of_ni = self.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
+        Ok(Credits::from_iter([of_peer, of_ni]))
+    }
+
+    /// Begins to accept.
+    pub(crate) fn listen(self: &Arc<Self>, listeners: Vec<(Nid, TcpListener)>) {
+        for (nid, listener) in listeners {
+            let (me, task) = (self.clone(), self.task());
+            let accepting = self.runtime.spawn(async move {
+                let _task = task;
+                me.accept_all(nid, listener).await;
+            });
+            self.background.lock().push(accepting.abort_handle());
+        }
+    }
+
+    async fn accept_all(self: Arc<Self>, us: Nid, listener: TcpListener) {
+        loop {
+            let Ok(slot) = self.half_open.clone().acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, from)) => {
+                    let (me, task) = (self.clone(), self.task());
+                    self.runtime.spawn(async move {
+                        let (_slot, _task) = (slot, task);
+                        let limit = me.limits.handshake_timeout;
+                        let shaken = tokio::time::timeout(limit, me.accept(us, stream)).await;
+                        if let Err(e) = shaken.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())) {
+                            me.stats.bad_handshakes.inc();
+                            tracing::info!(%us, %from, error = %e, "connection refused");
+                        }
+                    });
+                }
+                Err(e) => {
+                    // Out of descriptors, or the peer gave up: neither is a reason to spin or to stop.
+                    tracing::warn!(%us, error = %e, "accept failed");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(self: &Arc<Self>, us: Nid, mut stream: TcpStream) -> Result<(), HandshakeError> {
+        stream.set_nodelay(true)?;
+        let (hello, ctype) = hello::accept(&mut stream, us, self.incarnation).await?;
+        if self.peers.lock().len() >= MAX_PEERS {
+            return Err(HandshakeError::Race);
+        }
+        let peer = self.peer(us, hello.src);
+        let welcome = peer.admit(ctype) == Admission::Welcome;
+        let answer = hello.answer(us, self.incarnation, if welcome { ctype.wire() } else { ConnType::WIRE_NONE });
+        stream.write_all(&answer.encode()).await?;
+        if welcome {
+            peer.add_conn(Conn::new(peer.clone(), ctype, false, stream), hello.src_incarnation);
+        }
+        Ok(())
+    }
+
+    /// Breaks the connections with `nid`.
+    pub(crate) fn reset_peer(&self, nid: Nid) {
+        let peers: Vec<Arc<Peer>> = self.peers.lock().values().filter(|p| p.nid == nid).cloned().collect();
+        for p in peers {
+            p.close_all(CloseReason::Reset);
+        }
+    }
+
+    /// Closes everything and waits a moment for the tasks to end, so that addresses and ports are free again.
+    pub(crate) async fn shutdown(&self) {
+        self.closed.store(true, Ordering::Release);
+        for task in std::mem::take(&mut *self.background.lock()) {
+            task.abort();
+        }
+        self.credits.close();
+        self.half_open.close();
+        let peers = std::mem::take(&mut *self.peers.lock());
+        for peer in peers.values() {
+            peer.credits.close();
+            peer.close_all(CloseReason::Shutdown);
+        }
+        let _ = tokio::time::timeout(DRAIN, self.tasks.acquire_many(MAX_TASKS as u32)).await;
+    }
+}
+
+/// TCP's own keepalive, as the kernel's socklnd sets it: idle 30 s, every 5 s, 5 times. Failing to set it is no reason to stop.
+pub(crate) fn set_keepalive(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(30));
+    let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5));
+    let _ = sockopt::set_tcp_keepcnt(stream, 5);
+}
+
+/// Looks after the peers once a second, until the node is gone.
+async fn tick(net: Weak<SockNet>) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        let Some(net) = net.upgrade() else { return };
+        let now = net.now_ms();
+        let peers: Vec<Arc<Peer>> = net.peers.lock().values().cloned().collect();
+        for peer in peers {
+            if !peer.tick(now) {
+                let mut all = net.peers.lock();
+                // Nobody else has it (two: the table and we), and nobody can get it while we hold the table.
+                if Arc::strong_count(&peer) <= 2 {
+                    all.remove(&(peer.local, peer.nid));
+                }
+            }
+        }
+    }
+}

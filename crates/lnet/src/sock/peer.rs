@@ -1,0 +1,397 @@
+//! A peer over TCP: its connections, what waits for one, and who opens them.
+//!
+//! The decisions (which connection for a message, which to open next, whom to let in) are plain functions below, as
+//! `ksocknal_match_tx_v3`, `ksocknal_connect` and `ksocknal_create_conn` decide them in the kernel.
+//!
+//! Invariants: at most one connector task per peer; a message waits only while one is running; `st` is never held while a
+//! message is sent or finished.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::SockNet;
+use super::conn::{CloseReason, Conn};
+use super::frame::{HEAD_LEN, KEEPALIVE};
+use super::hello::{ConnType, Dial, HandshakeError};
+use super::tx::Tx;
+use crate::{Limits, Nid, SendError};
+
+/// Messages below this many bytes on the wire, headers included, are small (`min_bulk`).
+const MIN_BULK: usize = 1024;
+/// Pause after a lost connection race; the winner needs a few round trips.
+const RACE_PAUSE: Duration = Duration::from_millis(20);
+/// How often lost connections are opened again without anybody sending: the peer may need them for callbacks.
+const REOPEN_TRIES: u32 = 10;
+
+/// The connection types a message may take, best first. Never the one for incoming bulk.
+fn types_for(len: usize) -> [ConnType; 2] {
+    if len < MIN_BULK { [ConnType::Control, ConnType::BulkOut] } else { [ConnType::BulkOut, ConnType::Control] }
+}
+
+/// Index of the connection to send on, out of (type, bytes queued): of several the emptiest, and of those the newest.
+fn choose(conns: impl Iterator<Item = (ConnType, u64)> + Clone, wanted: &[ConnType]) -> Option<usize> {
+    wanted.iter().find_map(|t| {
+        let of_type = conns.clone().enumerate().filter(|(_, (ctype, _))| ctype == t);
+        of_type.min_by_key(|(i, (_, queued))| (*queued, usize::MAX - i)).map(|(i, _)| i)
+    })
+}
+
+/// The next type to open.
+fn missing(conns: impl Iterator<Item = ConnType> + Clone) -> Option<ConnType> {
+    ConnType::ALL.into_iter().find(|t| !conns.clone().any(|c| c == *t))
+}
+
+/// What to do with a peer that wants to open a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Welcome,
+    /// It shall try again later: we are connecting to it and have the higher NID, or it has enough connections.
+    Later,
+}
+
+fn admit(us: Nid, peer: Nid, connecting: bool, same_type: usize, limits: &Limits) -> Admission {
+    if connecting && peer < us || same_type >= limits.conns_per_type { Admission::Later } else { Admission::Welcome }
+}
+
+/// Pause after `fails` failed connects in a row.
+fn backoff(fails: u32, limits: &Limits) -> Duration {
+    let doubled = limits.min_reconnect.saturating_mul(1 << fails.saturating_sub(1).min(16));
+    doubled.min(limits.max_reconnect)
+}
+
+#[derive(Default)]
+struct State {
+    conns: Vec<Arc<Conn>>,
+    /// Messages without a connection, while a connector runs.
+    waiting: VecDeque<Tx>,
+    connecting: bool,
+    /// We have opened connections to it: we open lost ones again.
+    initiator: bool,
+    incarnation: Option<u64>,
+    /// Failed connects in a row, when the next may begin, and the last error.
+    fails: u32,
+    retry_at: Option<Instant>,
+    error: Option<(io::ErrorKind, String)>,
+    down: bool,
+}
+
+impl State {
+    fn choose(&self, wanted: &[ConnType]) -> Option<Arc<Conn>> {
+        let i = choose(self.conns.iter().map(|c| (c.ctype, c.queued_bytes())), wanted)?;
+        Some(self.conns[i].clone())
+    }
+
+    fn missing(&self) -> Option<ConnType> {
+        missing(self.conns.iter().map(|c| c.ctype))
+    }
+
+    fn may_connect(&self) -> bool {
+        !self.connecting && self.retry_at.is_none_or(|at| at <= Instant::now())
+    }
+
+    fn unreachable(&self, nid: Nid) -> SendError {
+        let (kind, text) = self.error.clone().unwrap_or((io::ErrorKind::NotConnected, "no connection".into()));
+        SendError::Unreachable { nid, source: io::Error::new(kind, text) }
+    }
+}
+
+/// A peer that is reached over TCP from one of our NIDs.
+pub(crate) struct Peer {
+    pub(crate) net: Arc<SockNet>,
+    pub(crate) local: Nid,
+    pub(crate) nid: Nid,
+    pub(crate) credits: Arc<Semaphore>,
+    st: Mutex<State>,
+}
+
+/// Where a message went in [`Peer::send`].
+enum Way {
+    Conn(Arc<Conn>, Tx),
+    Waits,
+    Failed(SendError, Tx),
+}
+
+impl Peer {
+    pub(crate) fn new(net: Arc<SockNet>, local: Nid, nid: Nid) -> Arc<Peer> {
+        let credits = Arc::new(Semaphore::new(net.limits.peer_credits));
+        Arc::new(Peer { net, local, nid, credits, st: Mutex::default() })
+    }
+
+    /// Sends on a connection, or lets the message wait for one; the owner is told if neither is possible.
+    pub(crate) fn send(self: &Arc<Self>, mut tx: Tx) {
+        loop {
+            let (way, start) = self.way_for(tx);
+            if start {
+                self.spawn_connector(Duration::ZERO);
+            }
+            match way {
+                Way::Waits => return,
+                Way::Failed(e, tx) => return tx.finish(Err(e)),
+                Way::Conn(conn, out) => match conn.send(out) {
+                    Ok(()) => return,
+                    // It was closed a moment ago; whoever closes it takes it out of the list, as we do now.
+                    Err(back) => {
+                        self.st.lock().conns.retain(|c| !Arc::ptr_eq(c, &conn));
+                        tx = back;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Where `tx` goes, and whether a connector is to be started.
+    fn way_for(&self, tx: Tx) -> (Way, bool) {
+        let mut st = self.st.lock();
+        if st.down {
+            return (Way::Failed(SendError::Shutdown, tx), false);
+        }
+        if let Some(conn) = st.choose(&types_for(tx.len())) {
+            let start = st.initiator && st.missing().is_some() && st.may_connect();
+            st.connecting |= start;
+            return (Way::Conn(conn, tx), start);
+        }
+        let start = st.may_connect();
+        if !start && !st.connecting || tx.is_noop() {
+            return (Way::Failed(st.unreachable(self.nid), tx), false);
+        }
+        if tx.response && st.waiting.len() >= self.net.limits.responses_per_peer {
+            self.net.stats.overrun.inc();
+            return (Way::Failed(SendError::Timeout, tx), false);
+        }
+        st.connecting = true;
+        st.waiting.push_back(tx);
+        (Way::Waits, start)
+    }
+
+    /// Sends a NOOP on the connection for acknowledgements (incoming bulk), else on any.
+    pub(crate) fn send_noop(&self, cookies: [u64; 2]) {
+        let conn = self.st.lock().choose(&[ConnType::BulkIn, ConnType::Control, ConnType::BulkOut]);
+        if let Some(conn) = conn {
+            let _ = conn.send(Tx::noop(cookies));
+        }
+    }
+
+    /// Opens connections until none is missing. `connecting` is set already.
+    fn spawn_connector(self: &Arc<Self>, after: Duration) {
+        let (me, task) = (self.clone(), self.net.task());
+        self.net.runtime.spawn(async move {
+            let _task = task;
+            tokio::time::sleep(after).await;
+            if let Err(e) = me.open_missing().await {
+                tracing::info!(us = %me.local, peer = %me.nid, error = %e, "cannot connect");
+                me.connect_failed(e.into_io());
+            }
+        });
+    }
+
+    async fn open_missing(self: &Arc<Self>) -> Result<(), HandshakeError> {
+        let mut races = 0;
+        while let Some(ctype) = self.next_missing() {
+            let limit = self.net.limits.handshake_timeout;
+            let opened = tokio::time::timeout(limit, self.dial().connect(ctype)).await;
+            match opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into())) {
+                Ok((stream, incarnation)) => {
+                    races = 0;
+                    self.add_conn(Conn::new(self.clone(), ctype, true, stream), incarnation);
+                }
+                Err(HandshakeError::Race) if races < self.net.limits.race_retries => {
+                    races += 1;
+                    tokio::time::sleep(RACE_PAUSE * races.min(10)).await;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn dial(&self) -> Dial {
+        let net = &self.net;
+        Dial { local: self.local, peer: self.nid, port: net.connect_port, secure: net.secure_ports, incarnation: net.incarnation }
+    }
+
+    /// The type to open next; None ends the connector.
+    fn next_missing(&self) -> Option<ConnType> {
+        let mut st = self.st.lock();
+        let next = if st.down { None } else { st.missing() };
+        if next.is_none() {
+            st.connecting = false;
+            st.fails = 0;
+            st.retry_at = None;
+        }
+        next
+    }
+
+    fn connect_failed(self: &Arc<Self>, e: io::Error) {
+        let (waiting, again) = {
+            let mut st = self.st.lock();
+            st.connecting = false;
+            st.fails += 1;
+            let pause = backoff(st.fails, &self.net.limits);
+            st.retry_at = Some(Instant::now() + pause);
+            st.error = Some((e.kind(), e.to_string()));
+            let again = st.initiator && !st.down && st.fails <= REOPEN_TRIES;
+            st.connecting = again;
+            (std::mem::take(&mut st.waiting), again.then_some(pause))
+        };
+        for tx in waiting {
+            let err = self.st.lock().unreachable(self.nid);
+            tx.finish(Err(err));
+        }
+        if let Some(pause) = again {
+            self.spawn_connector(pause);
+        }
+    }
+
+    /// Whether the peer may open one more connection of a type (as we see it).
+    pub(crate) fn admit(&self, ctype: ConnType) -> Admission {
+        let st = self.st.lock();
+        let same_type = st.conns.iter().filter(|c| c.ctype == ctype).count();
+        if st.down { Admission::Later } else { admit(self.local, self.nid, st.connecting, same_type, &self.net.limits) }
+    }
+
+    /// Takes a connection that has finished its handshake, and sends on it what waited.
+    pub(crate) fn add_conn(self: &Arc<Self>, conn: Arc<Conn>, incarnation: u64) {
+        let Some(node) = self.net.node() else { return };
+        let (old, waiting) = {
+            let mut st = self.st.lock();
+            if st.down || self.net.closed.load(Ordering::Acquire) {
+                return;
+            }
+            let rebooted = st.incarnation.is_some_and(|i| i != incarnation);
+            let old = if rebooted { std::mem::take(&mut st.conns) } else { Vec::new() };
+            st.incarnation = Some(incarnation);
+            st.initiator |= conn.active;
+            st.conns.push(conn.clone());
+            // A connection for incoming bulk is of no use to them.
+            let waiting = if conn.ctype == ConnType::BulkIn { VecDeque::new() } else { std::mem::take(&mut st.waiting) };
+            (old, waiting)
+        };
+        self.net.stats.conns.inc();
+        for c in old {
+            tracing::info!(us = %self.local, peer = %self.nid, "peer has a new life: closing its old connections");
+            c.close(CloseReason::Rebooted);
+        }
+        conn.start(node);
+        for tx in waiting {
+            self.send(tx);
+        }
+    }
+
+    /// `conn` closes itself. Opens it again when it was us who opened it.
+    pub(crate) fn conn_closed(self: &Arc<Self>, conn: &Conn, reason: CloseReason) {
+        let start = {
+            let mut st = self.st.lock();
+            st.conns.retain(|c| !std::ptr::eq(&**c, conn));
+            let start = conn.active && !st.down && st.may_connect() && reason != CloseReason::BadBytes;
+            st.connecting |= start;
+            start
+        };
+        self.answers_lost(reason);
+        if start {
+            self.spawn_connector(Duration::ZERO);
+        }
+    }
+
+    /// A connection broke: answers that were under way may be lost with it.
+    pub(crate) fn answers_lost(&self, reason: CloseReason) {
+        if let Some(node) = self.net.node() {
+            node.connection_lost(self.nid, || reason.error());
+        }
+    }
+
+    /// Closes all connections.
+    pub(crate) fn close_all(&self, reason: CloseReason) {
+        let (conns, waiting) = {
+            let mut st = self.st.lock();
+            st.down |= reason == CloseReason::Shutdown;
+            let waiting = if st.down { std::mem::take(&mut st.waiting) } else { VecDeque::new() };
+            (st.conns.clone(), waiting)
+        };
+        for conn in conns {
+            conn.close(reason);
+        }
+        for tx in waiting {
+            tx.finish(Err(reason.error()));
+        }
+    }
+
+    /// Once a second: closes what is stuck, keeps alive what is quiet. False: the peer can be forgotten.
+    pub(crate) fn tick(self: &Arc<Self>, now: u64) -> bool {
+        let (conns, idle) = {
+            let st = self.st.lock();
+            (st.conns.clone(), st.waiting.is_empty() && !st.connecting && st.retry_at.is_none_or(|at| at <= Instant::now()))
+        };
+        if conns.is_empty() {
+            return !idle || Arc::strong_count(self) > 2;
+        }
+        let limits = &self.net.limits;
+        for conn in conns.iter().filter(|c| c.stalled_ms(now) > limits.sock_timeout.as_millis() as u64) {
+            tracing::warn!(us = %self.local, peer = %self.nid, ctype = ?conn.ctype, "connection closed: no progress");
+            conn.close(CloseReason::Timeout);
+        }
+        let quiet = conns.iter().map(|c| c.quiet_ms(now)).min().unwrap_or(0);
+        if quiet > limits.keepalive_idle.as_millis() as u64 {
+            self.send_noop([0, KEEPALIVE]);
+        }
+        true
+    }
+}
+
+const _: () = assert!(HEAD_LEN < MIN_BULK, "an ACK has to be a small message");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ConnType::*;
+
+    #[test]
+    fn small_on_control_large_on_bulk_and_either_before_none() {
+        let pick = |conns: &[(ConnType, u64)], len| choose(conns.iter().copied(), &types_for(len)).map(|i| conns[i].0);
+        let all = [(Control, 0), (BulkIn, 0), (BulkOut, 0)];
+        assert_eq!(pick(&all, 1023), Some(Control));
+        assert_eq!(pick(&all, 1024), Some(BulkOut));
+        assert_eq!(pick(&all[..2], 5000), Some(Control));
+        assert_eq!(pick(&all[1..], 100), Some(BulkOut));
+        assert_eq!(pick(&all[1..2], 100), None, "never on the connection for incoming bulk");
+    }
+
+    #[test]
+    fn several_of_a_type_share_the_load() {
+        let pick = |conns: &[(ConnType, u64)]| choose(conns.iter().copied(), &types_for(1 << 20));
+        assert_eq!(pick(&[(BulkOut, 10), (BulkOut, 5), (BulkOut, 7)]), Some(1));
+        assert_eq!(pick(&[(BulkOut, 5), (BulkOut, 5)]), Some(1), "the newer one: the older may be dead");
+    }
+
+    #[test]
+    fn opening_order() {
+        assert_eq!(missing([].into_iter()), Some(Control));
+        assert_eq!(missing([Control].into_iter()), Some(BulkIn));
+        assert_eq!(missing([BulkIn, Control].into_iter()), Some(BulkOut));
+        assert_eq!(missing([BulkOut, BulkIn, Control].into_iter()), None);
+    }
+
+    #[test]
+    fn race_goes_to_the_higher_nid() {
+        let (low, high): (Nid, Nid) = ("10.0.0.1@tcp".parse().unwrap(), "10.0.0.2@tcp".parse().unwrap());
+        let limits = Limits::default();
+        assert_eq!(admit(high, low, true, 0, &limits), Admission::Later);
+        assert_eq!(admit(low, high, true, 0, &limits), Admission::Welcome);
+        assert_eq!(admit(high, low, false, 0, &limits), Admission::Welcome);
+        assert_eq!(admit(low, high, false, limits.conns_per_type, &limits), Admission::Later);
+    }
+
+    #[test]
+    fn pauses_grow_to_the_limit() {
+        let limits = Limits::default();
+        let pauses: Vec<u128> = (1..8).map(|n| backoff(n, &limits).as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
+        assert_eq!(backoff(u32::MAX, &limits), limits.max_reconnect);
+    }
+}

@@ -1,0 +1,218 @@
+//! A message on its way out, and a burst of them being written.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::frame::{HEAD_LEN, KSM_LEN, encode_lnet, encode_noop};
+use crate::msg::{Msg, Wmd};
+use crate::pending::Pending;
+use crate::portals::GetSlot;
+use crate::{Payload, SendError};
+
+/// Segments given to one system call.
+const MAX_IOV: usize = 64;
+
+/// Whom to tell what became of a message.
+pub(crate) enum Done {
+    /// Nobody.
+    Nobody,
+    /// A sender that waits until the LND has taken it.
+    Sent(oneshot::Sender<Result<(), SendError>>),
+    /// A sender that waits for the answer: told only of failures.
+    Answer(Arc<Pending>, Wmd),
+    /// The owner of the bulk source this is the REPLY from.
+    Offer(Arc<GetSlot>),
+}
+
+impl Done {
+    pub(crate) fn finish(self, result: Result<(), SendError>) {
+        match self {
+            Done::Nobody => {}
+            Done::Sent(tx) => {
+                let _ = tx.send(result);
+            }
+            Done::Answer(pending, wmd) => {
+                match result {
+                    Ok(()) => pending.sent(wmd),
+                    Err(e) => drop(pending.complete(wmd, Err(e))),
+                }
+            }
+            Done::Offer(slot) => slot.finish(result),
+        }
+    }
+}
+
+/// Credits a message holds until it is written.
+pub(crate) type Credits = SmallVec<[OwnedSemaphorePermit; 2]>;
+
+enum Head {
+    Noop([u8; KSM_LEN]),
+    Lnet([u8; HEAD_LEN]),
+}
+
+/// A message on its way out.
+pub(crate) struct Tx {
+    head: Head,
+    payload: Payload,
+    done: Done,
+    _credits: Credits,
+    /// It answers a message of the peer and holds no credit.
+    pub(crate) response: bool,
+}
+
+impl Tx {
+    pub(crate) fn new(msg: Msg, done: Done, credits: Credits) -> Tx {
+        let head = Head::Lnet(encode_lnet(&msg.hdr()));
+        Tx { head, response: msg.is_response(), payload: msg.payload, done, _credits: credits }
+    }
+
+    pub(crate) fn noop(cookies: [u64; 2]) -> Tx {
+        let head = Head::Noop(encode_noop(cookies));
+        Tx { head, payload: Payload::new(), done: Done::Nobody, _credits: Credits::new(), response: false }
+    }
+
+    fn head(&self) -> &[u8] {
+        match &self.head {
+            Head::Noop(b) => b,
+            Head::Lnet(b) => b,
+        }
+    }
+
+    pub(crate) fn is_noop(&self) -> bool {
+        matches!(self.head, Head::Noop(_))
+    }
+
+    /// Bytes on the wire.
+    pub(crate) fn len(&self) -> usize {
+        self.head().len() + self.payload.len()
+    }
+
+    pub(crate) fn payload_len(&self) -> usize {
+        self.payload.len()
+    }
+
+    pub(crate) fn finish(self, result: Result<(), SendError>) {
+        self.done.finish(result);
+    }
+}
+
+/// Messages being written: the front one may be written in part.
+#[derive(Default)]
+pub(crate) struct Burst {
+    txs: VecDeque<Tx>,
+    /// Bytes of the front message that are out.
+    written: usize,
+}
+
+impl Burst {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.txs.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, tx: Tx) {
+        self.txs.push_back(tx);
+    }
+
+    /// What is left to write, as far as one system call takes it.
+    pub(crate) fn slices(&self) -> SmallVec<[IoSlice<'_>; MAX_IOV]> {
+        let mut out = SmallVec::new();
+        let mut skip = self.written;
+        for tx in &self.txs {
+            for seg in std::iter::once(tx.head()).chain(tx.payload.iter().map(|b| &b[..])) {
+                if skip >= seg.len() {
+                    skip -= seg.len();
+                    continue;
+                }
+                if out.len() == MAX_IOV {
+                    return out;
+                }
+                out.push(IoSlice::new(&seg[skip..]));
+                skip = 0;
+            }
+        }
+        out
+    }
+
+    /// `n` bytes went out: gives the messages that are complete by it.
+    pub(crate) fn advance(&mut self, n: usize) -> SmallVec<[Tx; 8]> {
+        let mut done = SmallVec::new();
+        self.written += n;
+        while let Some(tx) = self.txs.front() {
+            if self.written < tx.len() {
+                break;
+            }
+            self.written -= tx.len();
+            done.extend(self.txs.pop_front());
+        }
+        done
+    }
+
+    /// Messages in it.
+    pub(crate) fn count(&self) -> usize {
+        self.txs.len()
+    }
+
+    /// The connection broke.
+    pub(crate) fn fail(self, err: impl Fn() -> SendError) {
+        for tx in self.txs {
+            tx.finish(Err(err()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Nid;
+    use crate::msg::Kind;
+    use bytes::Bytes;
+
+    fn tx(segs: &[usize]) -> Tx {
+        let payload = segs.iter().map(|n| Bytes::from(vec![*n as u8; *n])).collect();
+        let kind = Kind::Put { ack: Wmd::NONE, mbits: 0, hdr_data: 0, portal: 1, offset: 0 };
+        Tx::new(Msg { dest: Nid(1), src: Nid(2), kind, payload }, Done::Nobody, Credits::new())
+    }
+
+    fn flat(b: &Burst) -> Vec<u8> {
+        b.slices().iter().flat_map(|s| s.to_vec()).collect()
+    }
+
+    #[test]
+    fn any_split_of_the_writes_sends_the_same_bytes() {
+        let make = || {
+            let mut b = Burst::default();
+            for t in [tx(&[]), tx(&[5, 300]), Tx::noop([0, 9]), tx(&[1, 1, 1])] {
+                b.push(t);
+            }
+            b
+        };
+        let all = flat(&make());
+        assert_eq!(all.len(), 3 * HEAD_LEN + KSM_LEN + 308);
+        for step in 1..all.len() {
+            let mut b = make();
+            let (mut sent, mut done) = (Vec::new(), 0);
+            while !b.is_empty() {
+                let mut next = flat(&b);
+                next.truncate(step);
+                done += b.advance(next.len()).len();
+                sent.extend(next);
+            }
+            assert!(sent == all, "step {step}");
+            assert_eq!(done, 4);
+        }
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        let mut b = Burst::default();
+        b.push(tx(&[3; 100]));
+        assert_eq!(b.slices().len(), MAX_IOV);
+        let first: usize = b.slices().iter().map(|s| s.len()).sum();
+        assert!(b.advance(first).is_empty());
+        assert_eq!(b.slices().len(), 101 - MAX_IOV);
+    }
+}

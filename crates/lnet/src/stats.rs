@@ -1,0 +1,62 @@
+//! Counters of a node.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Its value now.
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn inc(&self) {
+        self.add(1);
+    }
+}
+
+/// What a node has done since its start. Messages unless the name says bytes.
+#[derive(Debug, Default)]
+pub struct NodeStats {
+    /// Messages handed to memlnd (including to ourselves).
+    pub mem_sent: Counter,
+    /// Messages written completely to a socket.
+    pub sock_sent: Counter,
+    /// Messages received, by any LND.
+    pub received: Counter,
+    /// Payload bytes handed to an LND.
+    pub sent_bytes: Counter,
+    /// Payload bytes received.
+    pub received_bytes: Counter,
+    /// Payload bytes copied from one buffer of ours to another: the first part of what a socket read together with a header.
+    /// memlnd never adds to it.
+    pub copied_bytes: Counter,
+    /// PUTs and GETs that nothing matched; dropped.
+    pub unmatched: Counter,
+    /// ACKs and REPLYs nobody waits for any more; dropped.
+    pub late: Counter,
+    /// PUTs dropped because the match entry held too many unread events, and responses because too many were queued.
+    pub overrun: Counter,
+    /// Messages lost or delayed on purpose by [`crate::Faults`].
+    pub faults: Counter,
+    /// Pings answered.
+    pub pings: Counter,
+    /// Discovery pushes taken.
+    pub pushes: Counter,
+    /// Bursts of messages a sender wrote to the socket on its own stack.
+    pub direct_writes: Counter,
+    /// Bursts that were left to the writer task because the socket was full.
+    pub deferred_writes: Counter,
+    /// TCP connections established, by either side.
+    pub conns: Counter,
+    /// Connection attempts of peers that failed in the handshake.
+    pub bad_handshakes: Counter,
+    /// Connections closed because of bytes that break the protocol.
+    pub bad_bytes: Counter,
+}
