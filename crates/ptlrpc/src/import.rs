@@ -1,13 +1,31 @@
-//! A client's connection to one target.
+//! A client's connection to one target: what it is and what it remembers (`lustre/include/lustre_import.h`).
+//!
+//! [`Import`] is the shell; the state table is in [`crate::state`]. Calls are in `call.rs`, one attempt of a request in
+//! `attempt.rs`, connecting in `connect.rs`, replay and reconnection in `recovery.rs`.
+//!
+//! # Invariants
+//! - At most one driver task reconnects an import; it holds the import weakly, so a forgotten import goes away.
+//! - `conn_cnt` grows with every connect request; an attempt that fails under an older count changes nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use coral_lnet::{Nid, Node};
-use coral_wire::connect::ObdConnectData;
+use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-use crate::{ConnectError, ImportConfig, ImportState, Reply, Request, RpcError, RpcStats};
+use crate::replay::ReplayList;
+use crate::slots::Slots;
+use crate::state::{BadEvent, Event};
+use crate::stats::{Counters, bump};
+use crate::timeouts::Estimate;
+use crate::xid::XidSource;
+use crate::{ImportConfig, ImportState, Reply, RpcError, RpcStats};
 
 /// What an import tells its owner about recovery. All methods have empty defaults.
 pub trait ImportObserver: Send + Sync + 'static {
@@ -32,102 +50,290 @@ pub trait ImportObserver: Send + Sync + 'static {
 
 /// A client's connection to one target.
 pub struct Import {
-    _todo: (),
+    pub(crate) node: Arc<Node>,
+    pub(crate) cfg: ImportConfig,
+    /// Our handle, which the server puts into every AST.
+    pub(crate) cookie: u64,
+    pub(crate) xids: Arc<XidSource>,
+    pub(crate) inner: Mutex<Inner>,
+    pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) in_flight: Arc<Slots>,
+    pub(crate) modify: Arc<Slots>,
+    pub(crate) counters: Counters,
+    observer: Mutex<Option<Arc<dyn ImportObserver>>>,
+    born: Instant,
+    /// Milliseconds after `born` when a request was sent last.
+    last_sent_ms: AtomicU64,
+}
+
+/// What waiting calls look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Phase {
+    pub(crate) state: ImportState,
+    /// Grows with each eviction.
+    pub(crate) generation: u64,
+    /// Connection attempt in use.
+    pub(crate) conn_cnt: u32,
+}
+
+/// What changes.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) state: ImportState,
+    pub(crate) generation: u64,
+    pub(crate) conn_cnt: u32,
+    /// Connect requests sent so far; `conn_cnt` is the one that was accepted.
+    pub(crate) attempts: u32,
+    /// The server's export cookie.
+    pub(crate) remote_handle: u64,
+    /// Index into the NID list of the connection in use or tried last.
+    pub(crate) nid: usize,
+    pub(crate) granted: ObdConnectData,
+    /// The first connect has succeeded.
+    pub(crate) established: bool,
+    /// A task reconnects.
+    pub(crate) driver: bool,
+    /// Requests without reply.
+    pub(crate) unreplied: BTreeSet<u64>,
+    pub(crate) replay: ReplayList,
+    /// Service time by request portal.
+    pub(crate) estimates: BTreeMap<u32, Estimate>,
+}
+
+/// What an attempt needs to know of the connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conn {
+    pub(crate) nid: Nid,
+    pub(crate) handle: u64,
+    pub(crate) conn_cnt: u32,
+    /// Replies match `pb_mbits`.
+    pub(crate) rep_mbits: bool,
+    /// Early replies and the offset rule are agreed.
+    pub(crate) at: bool,
+    /// Tags are agreed.
+    pub(crate) tags: bool,
 }
 
 impl Import {
     /// An import in state NEW.
     pub fn new(node: Arc<Node>, cfg: ImportConfig) -> Arc<Import> {
-        let _ = (node, cfg);
-        todo!()
-    }
-
-    /// Connects: tries the NIDs in turn. Once connected, the import reconnects by itself for ever.
-    pub async fn connect(self: &Arc<Self>) -> Result<ObdConnectData, ConnectError> {
-        todo!()
-    }
-
-    /// Sends a request and waits for its reply, over lost connections and restarts of the server. `Ok` also for a negative
-    /// status. Dropping the future abandons the wait.
-    pub async fn call(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
-        let _ = rq;
-        todo!()
-    }
-
-    /// Sends a request while the import recovers (lock replay): once, without waiting for FULL, with REQ_REPLAY_DONE.
-    pub async fn call_in_recovery(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
-        let _ = rq;
-        todo!()
-    }
-
-    /// Says goodbye to the server and closes the import. Waiting calls fail.
-    pub async fn disconnect(self: &Arc<Self>) {
-        todo!()
+        assert!(!cfg.nids.is_empty(), "an import needs a NID");
+        let inner = Inner {
+            state: ImportState::New,
+            generation: 0,
+            conn_cnt: 0,
+            attempts: 0,
+            remote_handle: 0,
+            nid: 0,
+            granted: ObdConnectData::default(),
+            established: false,
+            driver: false,
+            unreplied: BTreeSet::new(),
+            replay: ReplayList::default(),
+            estimates: BTreeMap::new(),
+        };
+        Arc::new(Import {
+            cookie: node.next_cookie(),
+            xids: XidSource::of(&node),
+            phase: watch::Sender::new(inner.phase()),
+            inner: Mutex::new(inner),
+            in_flight: Slots::new(cfg.max_in_flight.clamp(1, u16::MAX as usize) as u16),
+            modify: Slots::new(1),
+            counters: Counters::new(),
+            observer: Mutex::new(None),
+            born: Instant::now(),
+            last_sent_ms: AtomicU64::new(0),
+            node,
+            cfg,
+        })
     }
 
     /// State now.
     pub fn state(&self) -> ImportState {
-        todo!()
+        self.phase.borrow().state
     }
 
     /// What the server granted at the last connect.
     pub fn granted(&self) -> ObdConnectData {
-        todo!()
+        self.inner.lock().granted
     }
 
     /// Our handle: `pb_handle` of every AST for this import.
     pub fn handle_cookie(&self) -> u64 {
-        todo!()
+        self.cookie
     }
 
     /// Counters.
     pub fn stats(&self) -> RpcStats {
-        todo!()
+        self.counters.snapshot()
     }
 
     /// NID of the server we are connected to, or tried last.
     pub fn peer_nid(&self) -> Nid {
-        todo!()
+        self.cfg.nids[self.inner.lock().nid]
     }
 
     /// Target uuid.
     pub fn target_uuid(&self) -> &str {
-        todo!()
+        &self.cfg.target_uuid
     }
 
     /// The node we live on.
     pub fn node(&self) -> &Arc<Node> {
-        todo!()
+        &self.node
     }
 
     /// Sets who is told about recovery.
     pub fn set_observer(&self, o: Arc<dyn ImportObserver>) {
-        let _ = o;
-        todo!()
+        *self.observer.lock() = Some(o);
+    }
+
+    pub(crate) fn observer(&self) -> Option<Arc<dyn ImportObserver>> {
+        self.observer.lock().clone()
     }
 
     /// Sets the in-flight limit.
     pub fn set_max_in_flight(&self, n: usize) {
-        let _ = n;
-        todo!()
+        self.in_flight.set_limit(n.clamp(1, u16::MAX as usize) as u16);
     }
 
     /// The file of the open with this transno is closed and the close has been replied to: the open is dropped once
     /// everything up to now is committed.
     pub fn forget_open(&self, transno: u64) {
-        let _ = transno;
-        todo!()
+        self.inner.lock().replay.close(transno);
     }
 
     /// Replaces the buffers (after the body) of a request kept for replay, e.g. to put the FID and handle of the first reply
     /// into an open. Nothing happens when it is not kept any more.
     pub fn amend_replay(&self, transno: u64, bufs: Vec<Bytes>) {
-        let _ = (transno, bufs);
-        todo!()
+        self.inner.lock().replay.amend(transno, bufs);
+    }
+
+    /// Requests kept for replay now.
+    pub fn replayable(&self) -> usize {
+        self.inner.lock().replay.len()
+    }
+
+    /// Highest transno the server said is committed.
+    pub fn last_committed(&self) -> u64 {
+        self.inner.lock().replay.last_committed()
     }
 
     /// Number of evictions so far: what was learned under an older number is void.
     pub fn generation(&self) -> u64 {
-        todo!()
+        self.phase.borrow().generation
+    }
+
+    /// Applies `event`; the new state is published to the waiting calls.
+    pub(crate) fn step(&self, event: Event) -> Result<ImportState, BadEvent> {
+        let mut inner = self.inner.lock();
+        let next = inner.step(event)?;
+        let phase = inner.phase();
+        drop(inner);
+        self.publish(phase);
+        Ok(next)
+    }
+
+    pub(crate) fn publish(&self, phase: Phase) {
+        self.phase.send_if_modified(|p| {
+            // An older phase may come late from another thread: connection counts and generations only grow.
+            let newer = *p != phase && (phase.generation, phase.conn_cnt) >= (p.generation, p.conn_cnt);
+            if newer {
+                *p = phase;
+            }
+            newer
+        });
+    }
+
+    /// An attempt under `conn_cnt` failed. Starts reconnecting unless somebody has noticed before.
+    pub(crate) fn connection_lost(self: &Arc<Self>, conn_cnt: u32) {
+        let phase = {
+            let mut inner = self.inner.lock();
+            if inner.conn_cnt != conn_cnt || inner.step(Event::ConnectionLost).is_err() {
+                return;
+            }
+            inner.phase()
+        };
+        tracing::info!(target_uuid = %self.cfg.target_uuid, nid = %self.peer_nid(), "connection lost");
+        self.publish(phase);
+        if phase.state != ImportState::Closed {
+            self.start_driver();
+        }
+    }
+
+    /// The connection as attempts use it.
+    pub(crate) fn conn(&self) -> Conn {
+        self.inner.lock().conn(&self.cfg)
+    }
+
+    /// A new xid, counted as unreplied until the guard is dropped.
+    pub(crate) fn new_xid(self: &Arc<Self>) -> Unreplied {
+        let mut inner = self.inner.lock();
+        let xid = self.xids.next();
+        inner.unreplied.insert(xid);
+        Unreplied { xid, import: self.clone() }
+    }
+
+    /// Seconds to wait for a reply on `portal`.
+    pub(crate) fn timeout_s(&self, portal: u32) -> u32 {
+        self.inner.lock().estimates.entry(portal).or_default().timeout_s()
+    }
+
+    pub(crate) fn note_sent(&self, now: Instant) {
+        self.last_sent_ms.store((now - self.born).as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Milliseconds since a request was sent last.
+    pub(crate) fn idle_ms(&self) -> u64 {
+        (self.born.elapsed().as_millis() as u64).saturating_sub(self.last_sent_ms.load(Ordering::Relaxed))
+    }
+
+    /// Counts a wait for a slot.
+    pub(crate) fn note_waited(&self) {
+        bump(&self.counters.waited);
+    }
+}
+
+impl Inner {
+    pub(crate) fn phase(&self) -> Phase {
+        Phase { state: self.state, generation: self.generation, conn_cnt: self.conn_cnt }
+    }
+
+    pub(crate) fn step(&mut self, event: Event) -> Result<ImportState, BadEvent> {
+        let next = self.state.after(event)?;
+        if next == ImportState::Evicted {
+            self.generation += 1;
+            self.replay.clear();
+        }
+        self.state = next;
+        Ok(next)
+    }
+
+    pub(crate) fn conn(&self, cfg: &ImportConfig) -> Conn {
+        Conn {
+            nid: cfg.nids[self.nid],
+            handle: self.remote_handle,
+            conn_cnt: self.conn_cnt,
+            rep_mbits: self.granted.has2(ConnectFlags2::REP_MBITS),
+            at: self.granted.has(ConnectFlags::AT),
+            tags: self.granted.has(ConnectFlags::MULTIMODRPCS),
+        }
+    }
+
+    /// `pb_last_xid`: everything up to it has been replied to.
+    pub(crate) fn last_xid(&self, own: u64) -> u64 {
+        self.unreplied.first().copied().unwrap_or(own).min(own).saturating_sub(1)
+    }
+}
+
+/// An xid without reply so far; dropped = replied to or abandoned.
+pub(crate) struct Unreplied {
+    pub(crate) xid: u64,
+    import: Arc<Import>,
+}
+
+impl Drop for Unreplied {
+    fn drop(&mut self) {
+        self.import.inner.lock().unreplied.remove(&self.xid);
     }
 }
