@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use coral_lnet::{Nid, Node};
 
+use crate::attempt::{Attempt, Ids, Outcome};
+use crate::import::Conn;
+use crate::xid::XidSource;
 use crate::{Reply, Request, RpcError};
 
 /// Sends `rq` (usually to portal 15) to a client and waits for its reply; once, no resend.
-/// `client_handle` is what the client gave at connect, `conn_cnt` that of its connection.
+/// `client_handle` is what the client gave at connect, `conn_cnt` that of its connection. `timeout` counts in whole seconds.
 pub async fn send_ast(
     node: &Arc<Node>,
     client: Nid,
@@ -17,6 +20,22 @@ pub async fn send_ast(
     rq: Request,
     timeout: Duration,
 ) -> Result<Reply, RpcError> {
-    let _ = (node, client, client_handle, conn_cnt, rq, timeout);
-    todo!()
+    let xid = XidSource::of(node).next();
+    let attempt = Attempt {
+        node,
+        request: &rq,
+        conn: Conn { nid: client, handle: client_handle, conn_cnt, rep_mbits: false, at: false, tags: false },
+        ids: Ids { xid, mbits: xid, tag: 0, last_xid: 0, flags: 0, transno: 0 },
+        secflvr: 0,
+        timeout_s: timeout.as_secs().clamp(1, u32::MAX as u64) as u32,
+        op_flags: 0,
+        at: false,
+        counters: None,
+    };
+    match attempt.run(None).await {
+        Outcome::Done(r) => Ok(*r),
+        Outcome::TimedOut => Err(RpcError::Timeout),
+        Outcome::Garbage(what) => Err(RpcError::Proto(what)),
+        Outcome::Unsent(_) | Outcome::Superseded => Err(RpcError::Unreachable(client.to_string())),
+    }
 }

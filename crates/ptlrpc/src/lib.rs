@@ -16,13 +16,20 @@
 #![warn(missing_docs)]
 
 pub mod ast;
+mod attempt;
+mod call;
 mod config;
+mod connect;
 mod import;
+mod recovery;
+mod replay;
 mod request;
 mod service;
+mod slots;
 pub mod state;
 mod stats;
 pub mod timeouts;
+mod xid;
 
 pub use ast::send_ast;
 pub use config::ImportConfig;

@@ -1,0 +1,273 @@
+//! Calls: a request from its caller's hands to its reply, over lost connections (`lustre/ptlrpc/client.c`).
+//!
+//! # Invariants
+//! - A modifying request takes its slot first, then its xid.
+//! - A resend keeps the xid and takes new match bits; only after EINPROGRESS is the xid new.
+//! - A caller that gives up on a modifying request which may have reached the server does not free its slot: the call goes on
+//!   in the background.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use coral_wire::errno::Errno;
+use coral_wire::ptlrpc::{MSG_REQ_REPLAY_DONE, MSG_RESENT, PtlrpcBody};
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::attempt::{Attempt, Ids, Outcome, Watch};
+use crate::import::{Conn, Phase};
+use crate::slots::{Slot, Slots};
+use crate::stats::bump;
+use crate::{Import, ImportState, Replay, Reply, Request, RpcError};
+
+/// Pause before a request is sent again that was answered with EINPROGRESS; grows to [`INPROGRESS_PAUSE_MAX`].
+const INPROGRESS_PAUSE: Duration = Duration::from_secs(1);
+/// Longest such pause.
+const INPROGRESS_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+impl Import {
+    /// Sends a request and waits for its reply, over lost connections and restarts of the server. `Ok` also for a negative
+    /// status. Dropping the future abandons the wait.
+    pub async fn call(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
+        match rq.limit {
+            None => self.call_unlimited(rq).await,
+            Some(limit) => {
+                // Armed on the first Pending only: the timer's own first poll comes after the call's.
+                let call = std::pin::pin!(self.call_unlimited(rq));
+                let deadline = Instant::now() + limit;
+                tokio::select! {
+                    biased;
+                    r = call => r,
+                    _ = tokio::time::sleep_until(deadline) => Err(RpcError::Timeout),
+                }
+            }
+        }
+    }
+
+    async fn call_unlimited(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
+        if !rq.modifies {
+            return self.run(rq, &AtomicBool::new(false)).await;
+        }
+        let sent = Arc::new(AtomicBool::new(false));
+        let (import, flag) = (self.clone(), sent.clone());
+        Detach { sent, call: Some(Box::pin(async move { import.run(rq, &flag).await })) }.await
+    }
+
+    /// The call proper. Sets `sent` before the first message leaves.
+    async fn run(self: &Arc<Self>, rq: Request, sent: &AtomicBool) -> Result<Reply, RpcError> {
+        let born = *self.phase.borrow();
+        let slot = match rq.modifies {
+            true => Some(self.take(&self.modify).await),
+            false => None,
+        };
+        let _in_flight = match rq.urgent {
+            true => None,
+            false => Some(self.take(&self.in_flight).await),
+        };
+        let mut own = self.new_xid();
+        let mut mbits = own.xid;
+        let mut flags = 0;
+        let mut pause = INPROGRESS_PAUSE;
+        loop {
+            let conn = self.wait_full(born.generation).await?;
+            sent.store(true, Ordering::Relaxed);
+            let tag = slot.as_ref().filter(|_| conn.tags).map_or(0, Slot::number);
+            let last_xid = self.inner.lock().last_xid(own.xid);
+            let ids = Ids { xid: own.xid, mbits, tag, last_xid, flags, transno: 0 };
+            let attempt = self.attempt(&rq, conn, ids);
+            match attempt.run(Some(Watch::new(&self.phase, conn.conn_cnt))).await {
+                Outcome::Done(r) if is_not_connected(&r) => self.connection_lost(conn.conn_cnt),
+                Outcome::Done(r) if r.status == Errno::EINPROGRESS.status() => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(INPROGRESS_PAUSE_MAX);
+                    own = self.new_xid();
+                    mbits = own.xid;
+                    flags = 0;
+                    continue;
+                }
+                Outcome::Done(r) => {
+                    self.keep(&rq, &attempt.body(), &r);
+                    bump_answered(self, rq.opc);
+                    return Ok(*r);
+                }
+                Outcome::Garbage(what) => return Err(RpcError::Proto(what)),
+                Outcome::TimedOut => {
+                    bump(&self.counters.timeouts);
+                    tracing::debug!(xid = own.xid, opc = rq.opc, nid = %conn.nid, target_uuid = %self.cfg.target_uuid, "request timed out");
+                    self.connection_lost(conn.conn_cnt);
+                }
+                Outcome::Unsent(e) => {
+                    tracing::debug!(xid = own.xid, opc = rq.opc, nid = %conn.nid, error = %e, "request not sent");
+                    self.connection_lost(conn.conn_cnt);
+                }
+                Outcome::Superseded => {}
+            }
+            if rq.no_resend {
+                return Err(RpcError::Unreachable(self.peer()));
+            }
+            bump(&self.counters.resent);
+            flags = MSG_RESENT;
+            mbits = self.xids.next();
+        }
+    }
+
+    /// Sends a request while the import recovers (lock replay): once, without waiting for FULL, with REQ_REPLAY_DONE.
+    pub async fn call_in_recovery(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
+        self.call_once(&rq, MSG_REQ_REPLAY_DONE).await
+    }
+
+    /// One attempt on the present connection, whatever the state.
+    pub(crate) async fn call_once(self: &Arc<Self>, rq: &Request, flags: u32) -> Result<Reply, RpcError> {
+        let conn = self.conn();
+        let own = self.new_xid();
+        let last_xid = self.inner.lock().last_xid(own.xid);
+        let ids = Ids { xid: own.xid, mbits: own.xid, tag: 0, last_xid, flags, transno: 0 };
+        let outcome = self.attempt(rq, conn, ids).run(Some(Watch::new(&self.phase, conn.conn_cnt))).await;
+        match self.outcome_of_single(outcome, conn) {
+            Ok(r) => {
+                bump_answered(self, rq.opc);
+                Ok(r)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Turns the outcome of a request that is not sent again into a result; a lost connection is taken note of.
+    pub(crate) fn outcome_of_single(self: &Arc<Self>, outcome: Outcome, conn: Conn) -> Result<Reply, RpcError> {
+        match outcome {
+            Outcome::Done(r) if is_not_connected(&r) => {}
+            Outcome::Done(r) => {
+                self.note_reply(&r);
+                return Ok(*r);
+            }
+            Outcome::Garbage(what) => return Err(RpcError::Proto(what)),
+            Outcome::TimedOut => bump(&self.counters.timeouts),
+            Outcome::Unsent(_) | Outcome::Superseded => {}
+        }
+        self.connection_lost(conn.conn_cnt);
+        Err(RpcError::Unreachable(self.peer()))
+    }
+
+    pub(crate) fn attempt<'a>(self: &'a Arc<Self>, request: &'a Request, conn: Conn, ids: Ids) -> Attempt<'a> {
+        self.note_sent(Instant::now());
+        Attempt {
+            node: &self.node,
+            request,
+            conn,
+            ids,
+            secflvr: (self.cfg.part as u32) << 24,
+            timeout_s: self.timeout_s(request.portal),
+            op_flags: 0,
+            at: conn.at,
+            counters: Some(&self.counters),
+        }
+    }
+
+    /// A slot; counts when it has to be waited for.
+    async fn take(&self, slots: &Arc<Slots>) -> Slot {
+        match slots.try_acquire() {
+            Some(s) => s,
+            None => {
+                self.note_waited();
+                slots.acquire().await
+            }
+        }
+    }
+
+    /// Waits until requests may be sent; fails when an eviction came between.
+    async fn wait_full(self: &Arc<Self>, generation: u64) -> Result<Conn, RpcError> {
+        let decide = |p: Phase| {
+            if p.generation != generation {
+                return Some(Err(RpcError::Evicted(self.peer())));
+            }
+            match p.state {
+                ImportState::Full => Some(Ok(())),
+                ImportState::Closed | ImportState::New => Some(Err(RpcError::Unreachable(self.peer()))),
+                _ => None,
+            }
+        };
+        loop {
+            let now = *self.phase.borrow();
+            if let Some(verdict) = decide(now) {
+                verdict?;
+                let inner = self.inner.lock();
+                if inner.state == ImportState::Full {
+                    return Ok(inner.conn(&self.cfg));
+                }
+            }
+            let mut rx = self.phase.subscribe();
+            if *rx.borrow_and_update() == now && rx.changed().await.is_err() {
+                return Err(RpcError::Unreachable(self.peer()));
+            }
+        }
+    }
+
+    /// Who the server is, for messages.
+    pub(crate) fn peer(&self) -> String {
+        format!("{} at {}", self.cfg.target_uuid, self.peer_nid())
+    }
+
+    /// Takes note of what every reply tells.
+    fn note_reply(&self, r: &Reply) {
+        let mut inner = self.inner.lock();
+        inner.replay.committed(r.body.last_committed);
+        inner.replay.seen(r.transno);
+    }
+
+    /// The final reply is here: keeps the request for replay, learns from the reply.
+    fn keep(&self, rq: &Request, sent: &PtlrpcBody, r: &Reply) {
+        let mut inner = self.inner.lock();
+        inner.estimates.entry(rq.portal).or_default().measured(Instant::now(), r.body.timeout);
+        if r.transno != 0 {
+            match rq.replay {
+                Replay::No => inner.replay.seen(r.transno),
+                kind => {
+                    let request = Request { bulk: None, ..rq.clone() };
+                    inner.replay.keep(request, *sent, r.xid, r.transno, r.body.pre_versions, kind == Replay::Open);
+                }
+            }
+        }
+        inner.replay.committed(r.body.last_committed);
+    }
+}
+
+fn bump_answered(import: &Import, opc: u32) {
+    import.counters.answered(opc);
+}
+
+/// The server does not know us (any more).
+pub(crate) fn is_not_connected(r: &Reply) -> bool {
+    r.status == Errno::ENOTCONN.status() || r.status == Errno::ENODEV.status()
+}
+
+/// A call that goes on in the background when it is dropped after its request was sent.
+struct Detach {
+    sent: Arc<AtomicBool>,
+    call: Option<BoxFuture<'static, Result<Reply, RpcError>>>,
+}
+
+impl Future for Detach {
+    type Output = Result<Reply, RpcError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(call) = self.call.as_mut() else { return Poll::Ready(Err(RpcError::Interrupted)) };
+        let out = std::task::ready!(call.as_mut().poll(cx));
+        self.call = None;
+        Poll::Ready(out)
+    }
+}
+
+impl Drop for Detach {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        if !self.sent.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Ok(rt) = tokio::runtime::Handle::try_current() {
+            rt.spawn(call);
+        }
+    }
+}

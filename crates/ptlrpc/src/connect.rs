@@ -1,0 +1,263 @@
+//! Connecting and disconnecting (`lustre/ptlrpc/import.c`, `ptlrpc_connect_import`, `ptlrpc_connect_interpret`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_lnet::Nid;
+use coral_wire::connect::{ConnectFlags, ObdConnectData};
+use coral_wire::errno::Errno;
+use coral_wire::ptlrpc::{
+    MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE,
+};
+use coral_wire::raw::c_array;
+use tokio::time::Instant;
+
+use crate::attempt::{Attempt, Ids, Outcome};
+use crate::import::Conn;
+use crate::state::{Event, Granted};
+use crate::stats::bump;
+use crate::timeouts::CONNECT_TIMEOUT_S;
+use crate::{ConnectError, Import, ImportState, Reply, Request};
+
+/// Bytes of a uuid buffer (`RMF_TGTUUID`: `obd_uuid` without its last NUL).
+const UUID_LEN: usize = 39;
+/// Longest wait for the answer to a disconnect.
+const DISCONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// A connect request the server has accepted.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) state: ImportState,
+    /// Where the server's commits stand.
+    pub(crate) last_committed: u64,
+}
+
+impl Import {
+    /// Connects: tries the NIDs in turn. Once connected, the import reconnects by itself for ever.
+    /// On an import that is connected already, waits until it is usable.
+    pub async fn connect(self: &Arc<Self>) -> Result<ObdConnectData, ConnectError> {
+        let start = Instant::now();
+        let mut pause = self.cfg.backoff_min.min(Duration::from_secs(1));
+        loop {
+            let established = self.inner.lock().established;
+            if established {
+                return self.wait_connected().await;
+            }
+            let e = match self.connect_all(Some(start)).await {
+                Ok(_) => {
+                    self.spawn_pinger();
+                    return Ok(self.granted());
+                }
+                Err(e) => e,
+            };
+            let (limit, busy) = match &e {
+                ConnectError::Refused { status, .. } if is_busy(*status) => (self.cfg.busy_limit, true),
+                ConnectError::Refused { status, .. } if *status == Errno::ENODEV.status() => (self.cfg.first_connect_limit, false),
+                ConnectError::NoAnswer { .. } => (self.cfg.first_connect_limit, false),
+                _ => return Err(e),
+            };
+            if start.elapsed() + pause >= limit {
+                return Err(e);
+            }
+            tokio::time::sleep(pause).await;
+            pause = if busy { (pause * 2).min(Duration::from_secs(5)) } else { pause };
+        }
+    }
+
+    async fn wait_connected(&self) -> Result<ObdConnectData, ConnectError> {
+        let mut rx = self.phase.subscribe();
+        match rx.wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Closed)).await {
+            Ok(p) if p.state == ImportState::Full => {}
+            _ => return Err(ConnectError::Closed),
+        }
+        Ok(self.granted())
+    }
+
+    /// Tries every NID once. `first`: when the first connect began; the last error is returned.
+    pub(crate) async fn connect_all(self: &Arc<Self>, first: Option<Instant>) -> Result<Accepted, ConnectError> {
+        let nids = self.cfg.nids.len();
+        let begin = self.inner.lock().nid;
+        let mut last = None;
+        for i in 0..nids {
+            let timeout = self.attempt_timeout(first);
+            match self.connect_to((begin + i) % nids, timeout).await {
+                Ok(a) => return Ok(a),
+                // A refusal counts more than the silence of another NID.
+                Err(e @ ConnectError::Refused { .. }) => last = Some(e),
+                Err(ConnectError::Closed) => return Err(ConnectError::Closed),
+                Err(e @ ConnectError::Proto { .. }) => return Err(e),
+                Err(e) => last = last.filter(|l| matches!(l, ConnectError::Refused { .. })).or(Some(e)),
+            }
+        }
+        let mut e = last.unwrap_or(ConnectError::Closed);
+        if let (ConnectError::NoAnswer { waited_s, .. }, Some(first)) = (&mut e, first) {
+            *waited_s = first.elapsed().as_secs();
+        }
+        Err(e)
+    }
+
+    /// Seconds for one attempt: all NIDs of a first connect share its limit.
+    fn attempt_timeout(&self, first: Option<Instant>) -> u32 {
+        match first {
+            None => CONNECT_TIMEOUT_S,
+            Some(_) => {
+                let share = self.cfg.first_connect_limit.as_secs() / self.cfg.nids.len() as u64;
+                (share.max(1) as u32).min(CONNECT_TIMEOUT_S)
+            }
+        }
+    }
+
+    /// One connect request to NID number `i`.
+    async fn connect_to(self: &Arc<Self>, i: usize, timeout_s: u32) -> Result<Accepted, ConnectError> {
+        let (conn, initial, phase) = {
+            let mut inner = self.inner.lock();
+            if inner.step(Event::ConnectSent).is_err() {
+                return Err(ConnectError::Closed);
+            }
+            inner.attempts += 1;
+            inner.conn_cnt = inner.attempts;
+            inner.nid = i;
+            let conn = Conn { rep_mbits: false, at: false, tags: false, ..inner.conn(&self.cfg) };
+            (conn, !inner.established, inner.phase())
+        };
+        self.publish(phase);
+        let rq = self.connect_request();
+        let own = self.xids.next();
+        let ids = Ids { xid: own, mbits: own, tag: 0, last_xid: 0, flags: 0, transno: 0 };
+        let attempt = Attempt {
+            op_flags: if initial { MSG_CONNECT_INITIAL } else { MSG_CONNECT_RECONNECT },
+            timeout_s,
+            at: false,
+            ..self.attempt(&rq, conn, ids)
+        };
+        let result = match attempt.run(None).await {
+            Outcome::Done(r) if r.status == 0 => self.accept(&r, conn, initial),
+            Outcome::Done(r) => Err(ConnectError::Refused { target: self.cfg.target_uuid.clone(), nid: conn.nid, status: r.status }),
+            Outcome::Garbage(what) => Err(self.proto(conn.nid, what)),
+            Outcome::Unsent(e) => Err(self.no_answer(timeout_s, e.to_string())),
+            Outcome::TimedOut | Outcome::Superseded => Err(self.no_answer(timeout_s, format!("{}: no answer to connect", conn.nid))),
+        };
+        if result.is_err() {
+            let _ = self.step(Event::ConnectFailed);
+        }
+        result
+    }
+
+    fn connect_request(&self) -> Request {
+        let cfg = &self.cfg;
+        let mut rq = Request::new(cfg.request_portal, cfg.connect_opc)
+            .push_bytes(Bytes::copy_from_slice(&c_array::<UUID_LEN>(cfg.target_uuid.as_bytes())))
+            .push_bytes(Bytes::copy_from_slice(&c_array::<UUID_LEN>(cfg.client_uuid.as_bytes())))
+            .push_bytes(Bytes::copy_from_slice(&self.cookie.to_le_bytes()))
+            .push(&cfg.data)
+            .push_empty();
+        rq.reply_portal = cfg.reply_portal;
+        rq
+    }
+
+    /// The server said yes: checks what it granted and moves on.
+    fn accept(self: &Arc<Self>, r: &Reply, conn: Conn, initial: bool) -> Result<Accepted, ConnectError> {
+        let granted = ObdConnectData::decode_any(r.msg.buf(1)).map_err(|e| self.proto(conn.nid, e.to_string()))?;
+        self.check_granted(&granted, conn.nid)?;
+        let ops = r.body.op_flags;
+        let (state, phase) = {
+            let mut inner = self.inner.lock();
+            if inner.conn_cnt != conn.conn_cnt {
+                return Err(ConnectError::Closed);
+            }
+            let event = Event::Connected(Granted {
+                initial,
+                reconnect: ops & MSG_CONNECT_RECONNECT != 0,
+                recovering: ops & (MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE) == MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE,
+                same_handle: inner.remote_handle == r.body.handle,
+            });
+            let state = inner.step(event).map_err(|_| ConnectError::Closed)?;
+            inner.remote_handle = r.body.handle;
+            inner.granted = granted;
+            inner.established = true;
+            (state, inner.phase())
+        };
+        self.modify.set_limit(modify_limit(&granted, self.cfg.max_modify));
+        bump(&self.counters.connects);
+        tracing::debug!(target_uuid = %self.cfg.target_uuid, nid = %conn.nid, state = state.name(), "connected");
+        self.publish(phase);
+        Ok(Accepted { state, last_committed: r.body.last_committed })
+    }
+
+    /// Flags we did not ask for, or values that cannot be, are a protocol error (`ptlrpc_connect_set_flags`).
+    fn check_granted(&self, granted: &ObdConnectData, nid: Nid) -> Result<(), ConnectError> {
+        let asked = &self.cfg.data;
+        let extra = granted.connect_flags.0 & !asked.connect_flags.0;
+        let extra2 = if granted.has(ConnectFlags::FLAGS2) { granted.connect_flags2.0 & !asked.connect_flags2.0 } else { 0 };
+        if extra != 0 || extra2 != 0 {
+            return Err(self.proto(nid, format!("granted flags that were not asked for: {extra:#x} {extra2:#x}")));
+        }
+        if granted.has(ConnectFlags::BRW_SIZE) && granted.brw_size == 0 {
+            return Err(self.proto(nid, "granted a bulk size of 0".into()));
+        }
+        Ok(())
+    }
+
+    fn proto(&self, nid: Nid, what: String) -> ConnectError {
+        ConnectError::Proto { target: self.cfg.target_uuid.clone(), nid, what }
+    }
+
+    fn no_answer(&self, waited_s: u32, last: String) -> ConnectError {
+        ConnectError::NoAnswer { target: self.cfg.target_uuid.clone(), nids: self.cfg.nids.clone(), waited_s: waited_s as u64, last }
+    }
+
+    /// Says goodbye to the server and closes the import. Waiting calls fail.
+    pub async fn disconnect(self: &Arc<Self>) {
+        if self.state() == ImportState::Full {
+            let mut rq = Request::new(self.cfg.request_portal, self.cfg.disconnect_opc);
+            rq.reply_portal = self.cfg.reply_portal;
+            let goodbye = std::pin::pin!(self.call_once(&rq, 0));
+            tokio::select! {
+                biased;
+                _ = goodbye => {}
+                _ = tokio::time::sleep(DISCONNECT_LIMIT) => {}
+            }
+        }
+        let _ = self.step(Event::Close);
+    }
+
+    /// Starts the task that keeps an idle import alive.
+    fn spawn_pinger(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        let interval = self.cfg.ping_interval;
+        let mut phase = self.phase.subscribe();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = tokio::time::sleep(interval) => {}
+                    r = phase.wait_for(|p| p.state == ImportState::Closed) => { let _ = r; return; }
+                }
+                let Some(import) = weak.upgrade() else { return };
+                if import.state() == ImportState::Full && import.idle_ms() >= interval.as_millis() as u64 / 2 {
+                    import.ping().await;
+                }
+            }
+        });
+    }
+
+    /// One ping; a lost connection is noticed by it.
+    pub async fn ping(self: &Arc<Self>) -> bool {
+        let mut rq = Request::new(self.cfg.request_portal, coral_wire::ptlrpc::opc::OBD_PING);
+        rq.reply_portal = self.cfg.reply_portal;
+        self.call_once(&rq, 0).await.is_ok()
+    }
+}
+
+/// The server is there and in recovery.
+fn is_busy(status: i32) -> bool {
+    status == Errno::EBUSY.status() || status == Errno::EAGAIN.status() || status == Errno::EALREADY.status()
+}
+
+fn modify_limit(granted: &ObdConnectData, ours: u16) -> u16 {
+    match granted.has(ConnectFlags::MULTIMODRPCS) {
+        true => ours.min(granted.maxmodrpcs).max(1),
+        false => 1,
+    }
+}
+

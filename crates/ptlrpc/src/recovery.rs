@@ -1,0 +1,150 @@
+//! Reconnecting, replay and eviction of an import (`lustre/ptlrpc/recover.c`, `ptlrpc_import_recovery_state_machine`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, opc};
+
+use crate::attempt::{Attempt, Ids, Watch};
+use crate::connect::Accepted;
+use crate::replay::Kept;
+use crate::state::Event;
+use crate::stats::bump;
+use crate::{ConnectError, Import, ImportState, Replay, Request, RpcError};
+
+impl Import {
+    /// Starts the task that reconnects, unless it runs.
+    pub(crate) fn start_driver(self: &Arc<Self>) {
+        {
+            let mut inner = self.inner.lock();
+            if inner.driver || !inner.established {
+                return;
+            }
+            inner.driver = true;
+        }
+        let weak = Arc::downgrade(self);
+        if let Some(o) = self.observer() {
+            o.on_disconnected();
+        }
+        tokio::spawn(async move {
+            let mut pause = Duration::ZERO;
+            loop {
+                let Some(import) = weak.upgrade() else { return };
+                if import.recover_once().await {
+                    return;
+                }
+                let cfg = &import.cfg;
+                pause = (pause * 2).clamp(cfg.backoff_min, cfg.backoff_max);
+                let mut phase = import.phase.subscribe();
+                drop(import);
+                tokio::select! {
+                    _ = tokio::time::sleep(pause) => {}
+                    _ = phase.wait_for(|p| p.state == ImportState::Closed) => {}
+                }
+            }
+        });
+    }
+
+    /// One round: connect, recover. True when the driver is not needed any more.
+    async fn recover_once(self: &Arc<Self>) -> bool {
+        let state = self.state();
+        if state == ImportState::Discon {
+            match self.connect_all(None).await {
+                Ok(accepted) => self.recover(accepted).await,
+                Err(ConnectError::Closed) => {}
+                Err(e) => tracing::debug!(error = %e, "reconnect failed"),
+            }
+        }
+        let mut inner = self.inner.lock();
+        let done = matches!(inner.state, ImportState::Full | ImportState::Closed);
+        inner.driver = !done;
+        drop(inner);
+        if done && let Some(o) = self.observer().filter(|_| self.state() == ImportState::Full) {
+            o.on_recovered();
+        }
+        done
+    }
+
+    /// From the state a connect reply led to, up to FULL; any failure leaves the import disconnected.
+    async fn recover(self: &Arc<Self>, accepted: Accepted) {
+        let mut state = accepted.state;
+        loop {
+            let event = match state {
+                ImportState::Replay => match self.replay_requests(accepted.last_committed).await {
+                    Ok(()) => Event::RequestsReplayed,
+                    Err(_) => Event::ConnectionLost,
+                },
+                ImportState::ReplayLocks => match self.replay_locks().await {
+                    Ok(()) => Event::LocksReplayed,
+                    Err(_) => Event::ConnectionLost,
+                },
+                ImportState::ReplayWait => match self.final_ping().await {
+                    Ok(()) => Event::ServerRecovered,
+                    Err(_) => Event::ConnectionLost,
+                },
+                ImportState::Evicted => {
+                    bump(&self.counters.evictions);
+                    tracing::warn!(target_uuid = %self.cfg.target_uuid, nid = %self.peer_nid(), "evicted by the server");
+                    if let Some(o) = self.observer() {
+                        o.on_evicted().await;
+                    }
+                    Event::Invalidated
+                }
+                ImportState::Recover => Event::Resent,
+                _ => return,
+            };
+            state = match self.step(event) {
+                Ok(s) => s,
+                // Something else has moved the import meanwhile: it starts over from there.
+                Err(_) => return,
+            };
+        }
+    }
+
+    /// Sends every kept request again, one after another in transno order.
+    async fn replay_requests(self: &Arc<Self>, committed: u64) -> Result<(), RpcError> {
+        let kept = self.inner.lock().replay.to_replay(committed);
+        for k in kept {
+            self.replay_one(&k).await?;
+        }
+        Ok(())
+    }
+
+    async fn replay_one(self: &Arc<Self>, k: &Kept) -> Result<(), RpcError> {
+        let conn = self.conn();
+        let mbits = k.body.mbits & !(crate::xid::XID_STEP - 1);
+        let mbits = if mbits == 0 { k.xid } else { mbits };
+        let ids = Ids { xid: k.xid, mbits, tag: k.body.tag, last_xid: k.body.last_xid, flags: MSG_REPLAY, transno: k.transno };
+        let attempt: Attempt<'_> = self.attempt(&k.request, conn, ids);
+        let outcome = attempt.run(Some(Watch::new(&self.phase, conn.conn_cnt))).await;
+        let reply = self.outcome_of_single(outcome, conn)?;
+        bump(&self.counters.replayed);
+        if reply.status < 0 {
+            tracing::warn!(xid = k.xid, transno = k.transno, opc = k.request.opc, status = reply.status, "replay failed");
+        }
+        if k.request.replay == Replay::Open
+            && let Some(o) = self.observer()
+        {
+            o.open_replayed(k.transno, &reply);
+        }
+        Ok(())
+    }
+
+    async fn replay_locks(self: &Arc<Self>) -> Result<(), RpcError> {
+        match self.observer() {
+            Some(o) => o.replay_locks(self.clone()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the server that we are through, and waits until all clients are.
+    async fn final_ping(self: &Arc<Self>) -> Result<(), RpcError> {
+        let mut rq = Request::new(self.cfg.request_portal, opc::OBD_PING);
+        rq.reply_portal = self.cfg.reply_portal;
+        let reply = self.call_once(&rq, MSG_REQ_REPLAY_DONE | MSG_LOCK_REPLAY_DONE).await?;
+        match reply.status {
+            0 => Ok(()),
+            _ => Err(RpcError::Unreachable(self.peer())),
+        }
+    }
+}
