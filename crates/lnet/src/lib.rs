@@ -16,6 +16,7 @@
 #![warn(missing_docs)]
 
 pub mod exec;
+mod ext;
 mod faults;
 mod limits;
 mod mem;

@@ -115,6 +115,7 @@ pub struct Node {
     stats: Arc<NodeStats>,
     runtime: tokio::runtime::Handle,
     down: AtomicBool,
+    ext: crate::ext::Extensions,
 }
 
 impl std::fmt::Debug for Node {
@@ -174,6 +175,7 @@ impl Node {
             stats,
             runtime: tokio::runtime::Handle::current(),
             down: AtomicBool::new(false),
+            ext: Default::default(),
         });
         if let Some(mem) = &node.mem {
             mem.register(&node.nids, &node).map_err(StartError::NidInUse)?;
@@ -195,6 +197,11 @@ impl Node {
     /// Time of day: seconds since 1970 and nanoseconds.
     pub fn wall_time(&self) -> (i64, u32) {
         time_by(self.wall)
+    }
+
+    /// The value of type `T` that an upper layer keeps once per node, made by `Default` when it is asked for first.
+    pub fn extension<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.ext.of()
     }
 
     /// Next number of the node's seeded generator.
