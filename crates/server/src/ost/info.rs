@@ -1,0 +1,62 @@
+//! OST_STATFS and the keyed requests (`ofd_statfs_hdl`, `ofd_get_info_hdl`, `ofd_set_info_hdl`).
+
+use coral_wire::Errno;
+use coral_wire::ost::{ObdStatfs, Obdo};
+use coral_wire::ptlrpc::Message;
+use coral_wire::raw::c_str;
+
+use super::{Ost, reply, storage_error};
+use crate::target::TargetRequest;
+
+/// `os_type`: what the file system underneath calls itself (`LL_SUPER_MAGIC`).
+const LUSTRE_MAGIC: u64 = 0x0bd0_0bd0;
+/// Longest name, in bytes.
+const NAME_MAX: u32 = 255;
+
+impl Ost {
+    pub(super) fn statfs(&self) -> Result<Message, Errno> {
+        let s = self.objects.space().map_err(|e| storage_error(&e))?;
+        let promised = self.grants.lock().total() / s.block_size.max(1) as u64;
+        let out = ObdStatfs {
+            r#type: LUSTRE_MAGIC,
+            blocks: s.blocks,
+            bfree: s.blocks_free,
+            bavail: s.blocks_avail.saturating_sub(promised),
+            files: s.files,
+            ffree: s.files_free,
+            bsize: s.block_size.max(1),
+            namelen: NAME_MAX,
+            maxbytes: i64::MAX as u64,
+            granted: promised.min(u32::MAX as u64) as u32,
+            ..Default::default()
+        };
+        let mut msg = reply();
+        msg.push(&out);
+        Ok(msg)
+    }
+
+    pub(super) fn get_info(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        match c_str(rq.buf(1)) {
+            // Objects are numbered by the MDT, which asks nobody.
+            b"last_id" => {
+                let mut msg = reply();
+                msg.push(&0u64);
+                Ok(msg)
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    pub(super) fn set_info(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        match c_str(rq.buf(1)) {
+            b"grant_shrink" => {
+                let oa: Obdo = rq.rq.msg.get(2).map_err(|_| Errno::EPROTO)?;
+                self.shrink_if_asked(rq, &oa);
+                let mut msg = reply();
+                msg.push(&Obdo { grant: 0, ..oa });
+                Ok(msg)
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! OST_READ and OST_WRITE (`tgt_brw_read`, `tgt_brw_write` in `lustre/target/tgt_handler.c`).
+
+use bytes::Bytes;
+use coral_ldlm::LocalLock;
+use coral_lnet::Payload;
+use coral_osd::{Batch, ObjAttr, Objects, OsdError, SeekWhence};
+use coral_wire::Errno;
+use coral_wire::ldlm::{LdlmMode, LdlmType, Policy};
+use coral_wire::ost::{OBD_FL_CKSUM_MASK, ObdFlags, Obdo, md};
+use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT, Message, portal};
+
+use super::brw::{Brw, Extent};
+use super::grant::Claim;
+use super::{Answer, Ost, obdo, reply, storage_error};
+use crate::target::TargetRequest;
+
+impl Ost {
+    /// Takes the lock a request wants the server to take: on its whole span.
+    async fn brw_lock(&self, rq: &TargetRequest, b: &Brw, mode: LdlmMode) -> Option<LocalLock> {
+        let ldlm = rq.target.ldlm();
+        if !b.srvlock {
+            ldlm.prolong(rq.exp.cookie, b.res);
+            return None;
+        }
+        let (start, end) = b.span();
+        let policy = Policy::extent(start, end);
+        Some(ldlm.lock_local(b.res, LdlmType::EXTENT, mode, policy, None).await)
+    }
+
+    pub(super) async fn read(&self, rq: &TargetRequest) -> Result<Answer, Errno> {
+        let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
+        let cksum = b.cksum()?;
+        let lock = self.brw_lock(rq, &b, LdlmMode::PR).await;
+        let data = self.read_pieces(&b).await?;
+        drop(lock);
+        let nob: usize = data.iter().map(Payload::len).sum();
+
+        let mut oa = b.oa;
+        oa.valid = 0;
+        if let Some(cksum) = cksum {
+            oa.valid |= md::FLCKSUM | md::FLFLAGS;
+            oa.flags = cksum.flags();
+            oa.nlink = cksum.compute(data.iter().flatten().map(|s| &s[..]));
+        }
+        if b.oa.valid & md::FLGRANT != 0 {
+            self.shrink_if_asked(rq, &b.oa);
+            oa.valid |= md::FLGRANT;
+            oa.grant = 0;
+        }
+        let mut msg = reply();
+        msg.push(&oa);
+        if b.short_io {
+            let all: Payload = data.iter().flatten().cloned().collect();
+            msg.push_bytes(all.copy_to_bytes());
+        } else if let Err(e) = rq.rq.bulk_write_to_client(portal::OST_BULK, data).await {
+            tracing::info!(client = %rq.exp.uuid, object = %b.id, "read: {e}; the client will retry");
+            return Ok(Answer::None);
+        }
+        Ok(Answer::Reply(nob as i32, msg))
+    }
+
+    /// The data of a read, one payload per descriptor, up to the end of the object. What lies in
+    /// memory is read here; the rest, if any, on a thread that may wait for the disk.
+    async fn read_pieces(&self, b: &Brw) -> Result<Vec<Payload>, Errno> {
+        let pieces = b.pieces();
+        let mut out = vec![Payload::new(); b.md_lens.len().max(1)];
+        for (i, (md, e)) in pieces.iter().enumerate() {
+            let got = self.objects.try_read(b.id, e.off, e.len);
+            match got.map_err(|e| storage_error(&e))? {
+                Some(data) => {
+                    let short = data.len() < e.len;
+                    out[*md].push(data);
+                    if short {
+                        return Ok(out);
+                    }
+                }
+                None => {
+                    let rest = pieces[i..].to_vec();
+                    let id = b.id;
+                    let read = move |objects: &dyn Objects| read_all(objects, id, &rest);
+                    for (md, data) in self.blocking(read).await? {
+                        out[md].push(data);
+                    }
+                    return Ok(out);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    pub(super) async fn write(&self, rq: &TargetRequest) -> Result<Answer, Errno> {
+        let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
+        let cksum = b.cksum()?;
+        let data = match self.write_data(rq, &b).await? {
+            Some(data) => data,
+            None => return Ok(Answer::None),
+        };
+        let mut oa = b.oa;
+        if let Some(cksum) = cksum {
+            oa.flags = oa.flags & !ObdFlags::from_bits_retain(OBD_FL_CKSUM_MASK) | cksum.flags();
+            oa.nlink = cksum.compute(data.iter().map(|s| &s[..]));
+            oa.valid |= md::FLCKSUM | md::FLFLAGS;
+            if oa.nlink != b.oa.nlink {
+                // Bytes were changed on the way. The client sees it by our sum and sends again.
+                tracing::warn!(client = %rq.exp.uuid, object = %b.id, "write: checksum differs, refused");
+                return Ok(Answer::Reply(0, write_reply(oa, b.niobuf_count)));
+            }
+        }
+        let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
+        oa.grant = self.book_write(rq, &b)?;
+        let attr = self.store(rq, &b, data)?;
+        drop(lock);
+        if b.sync {
+            let id = b.id;
+            self.blocking(move |objects| objects.sync_object(id)).await?;
+        }
+        // Times stay out, as in a real server's reply: a client that holds the whole object's lock
+        // knows them, another has to ask anyway.
+        oa.valid &= !(md::FLMTIME | md::FLATIME);
+        oa.valid |= md::FLSIZE | md::FLBLOCKS | md::FLMODE;
+        oa.valid |= md::FLUSRQUOTA | md::FLGRPQUOTA | md::FLPRJQUOTA;
+        let sent = oa;
+        obdo::fill(&mut oa, &attr, Ost::times(rq));
+        (oa.valid, oa.mtime, oa.atime, oa.ctime) = (sent.valid, sent.mtime, sent.atime, sent.ctime);
+        let mut msg = write_reply(oa, b.niobuf_count);
+        let done = rq.target.commit_idempotent(rq, Batch::new(), &mut msg);
+        done.map_err(|e| storage_error(&e))?;
+        Ok(Answer::Reply(0, msg))
+    }
+
+    /// The bytes of a write; `None` when they did not come and no answer is due.
+    async fn write_data(&self, rq: &TargetRequest, b: &Brw) -> Result<Option<Payload>, Errno> {
+        if b.short_io {
+            let data = rq.buf(5);
+            let whole = data.len() >= b.total();
+            return if whole { Ok(Some(data.slice(..b.total()).into())) } else { Err(Errno::EPROTO) };
+        }
+        match rq.rq.bulk_read_from_client(portal::OST_BULK, &b.md_lens).await {
+            Ok(parts) => {
+                let all: Payload = parts.iter().flatten().cloned().collect();
+                if all.len() == b.total() { Ok(Some(all)) } else { Err(Errno::EPROTO) }
+            }
+            Err(e) => {
+                tracing::info!(client = %rq.exp.uuid, object = %b.id, "write: {e}; the client will retry");
+                Ok(None)
+            }
+        }
+    }
+
+    fn store(&self, rq: &TargetRequest, b: &Brw, data: Payload) -> Result<ObjAttr, Errno> {
+        let mut set = obdo::set_attr(&b.oa, Ost::times(rq));
+        set.if_unowned = true;
+        if self.times_set.lock().overtaken(rq.exp.cookie, b.id, rq.rq.xid) {
+            // The times that were set stay; the write alone would move mtime.
+            let now = self.objects.attr(b.id).map_err(|e| storage_error(&e))?;
+            (set.mtime, set.ctime) = (now.map(|a| a.mtime), now.map(|a| a.ctime));
+            set.atime = None;
+        }
+        for (off, bufs) in b.cut(data.iter().cloned()) {
+            self.objects.write(b.id, off, &bufs).map_err(|e| storage_error(&e))?;
+        }
+        self.objects.set_attr(b.id, &set).map_err(|e| storage_error(&e))
+    }
+
+    /// Books the space of a write; the grant the client gets in addition. A write whose space the
+    /// client had not been promised fails when others have been promised what is left, unless it
+    /// overwrites.
+    fn book_write(&self, rq: &TargetRequest, b: &Brw) -> Result<u64, Errno> {
+        let avail = self.avail_bytes().map_err(|e| storage_error(&e))?;
+        let unpromised = (b.total() as u64).saturating_sub(b.from_grant);
+        let left = self.grants.lock().left(avail);
+        if unpromised > left && !self.overwrites(b).map_err(|e| storage_error(&e))? {
+            return Err(Errno::ENOSPC);
+        }
+        let again = rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
+        if b.oa.valid & md::FLGRANT == 0 || again {
+            return Ok(0);
+        }
+        self.shrink_if_asked(rq, &b.oa);
+        let used = match b.oa.data_version {
+            // `o_grant_used` shares the field.
+            told if told > 0 => told,
+            _ => b.from_grant,
+        };
+        let claim = Claim {
+            held: b.oa.grant,
+            want: b.oa.mode as u64,
+            dropped: b.oa.misc as u64,
+            used,
+        };
+        Ok(self.grants.lock().write(Ost::holder(&rq.exp), claim, avail))
+    }
+
+    /// True when every byte of the write lies where data are stored already.
+    fn overwrites(&self, b: &Brw) -> Result<bool, OsdError> {
+        for e in &b.extents {
+            let hole = self.objects.seek(b.id, e.off, SeekWhence::Hole)?;
+            if hole.is_none_or(|h| h < e.off + e.len as u64) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn shrink_if_asked(&self, rq: &TargetRequest, oa: &Obdo) {
+        if oa.valid & md::FLFLAGS != 0 && oa.flags.contains(ObdFlags::SHRINK_GRANT) {
+            self.grants.lock().shrink(Ost::holder(&rq.exp), oa.grant);
+        }
+    }
+}
+
+fn write_reply(oa: Obdo, niobufs: usize) -> Message {
+    let mut msg = reply();
+    msg.push(&oa);
+    msg.push_bytes(Bytes::from(vec![0; 4 * niobufs]));
+    msg
+}
+
+fn read_all(
+    objects: &dyn Objects,
+    id: coral_osd::ObjectId,
+    pieces: &[(usize, Extent)],
+) -> Result<Vec<(usize, Bytes)>, OsdError> {
+    let mut out = Vec::with_capacity(pieces.len());
+    for (md, e) in pieces {
+        let data = objects.read(id, e.off, e.len)?;
+        let short = data.len() < e.len;
+        out.push((*md, data));
+        if short {
+            break;
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,81 @@
+//! Lock value blocks: size and times of an object in the replies of extent locks, and glimpses.
+//!
+//! The stored object is the only value kept: a client that changed the object under a PW lock has
+//! written it before it gives the lock up, and while it holds it a glimpse asks it
+//! (`lustre/ofd/ofd_lvb.c`, `ofd_intent_policy` in `lustre/ofd/ofd_dlm.c`).
+
+use std::sync::Arc;
+
+use coral_ldlm::LvbOps;
+use coral_osd::Objects;
+use coral_wire::ldlm::{LdlmRequest, ResId};
+use coral_wire::ost::OstLvb;
+use coral_wire::{Errno, OstId};
+use futures_util::future::BoxFuture;
+
+use super::{obdo, reply, storage_error};
+use crate::target::TargetRequest;
+
+/// The values of the objects of one OST.
+pub(super) struct ObjectLvb<O>(pub(super) Arc<O>);
+
+impl<O: Objects + 'static> LvbOps for ObjectLvb<O> {
+    fn lvb(&self, res: ResId) -> BoxFuture<'static, OstLvb> {
+        let lvb = stored(&*self.0, res);
+        Box::pin(async move { lvb })
+    }
+
+    fn update(&self, _res: ResId, _lvb: &OstLvb) {}
+}
+
+fn stored(objects: &dyn Objects, res: ResId) -> OstLvb {
+    let found = super::brw::object_of(&OstId::from_res_id(&res))
+        .and_then(|(id, _)| objects.attr(id).map_err(|e| storage_error(&e)));
+    match found {
+        Ok(attr) => obdo::lvb(&attr.unwrap_or_default()),
+        Err(e) => {
+            let mut lvb = OstLvb::default();
+            lvb.set_error(e);
+            lvb
+        }
+    }
+}
+
+/// An extent enqueue with intent: how big is the object?
+pub(super) async fn glimpse(rq: TargetRequest) {
+    let answer = match LdlmRequest::decode(rq.buf(1)) {
+        Ok(req) => {
+            let exp = rq.exp.cookie;
+            let ldlm = rq.target.ldlm();
+            ldlm.cancel(exp, req.early_cancels());
+            ldlm.glimpse(exp, &req).await.map_err(|e| e.status())
+        }
+        Err(_) => Err(Errno::EPROTO.status()),
+    };
+    let mut msg = reply();
+    match answer {
+        Ok(g) => {
+            msg.push(&g.reply).push(&g.lvb);
+            rq.reply(g.status, msg).await;
+        }
+        Err(status) => rq.reply(status, msg).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use coral_osd::{ObjectId, OsdMem};
+
+    use super::*;
+
+    #[test]
+    fn a_missing_object_is_empty_and_a_present_one_is_itself() {
+        let osd = OsdMem::new();
+        let res = OstId::group0(5).res_id();
+        assert_eq!(stored(&osd, res), OstLvb::default());
+        osd.write(ObjectId { seq: 0, oid: 5 }, 10, &[Bytes::from_static(b"x")]).unwrap();
+        assert_eq!((stored(&osd, res).size, stored(&osd, res).blocks), (11, 8));
+        assert_eq!(stored(&osd, ResId([0; 4])).error(), Some(Errno::EPROTO));
+    }
+}

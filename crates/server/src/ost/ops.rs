@@ -1,0 +1,291 @@
+//! Requests on one object other than bulk I/O (`lustre/ofd/ofd_dev.c`: `ofd_*_hdl`).
+
+use coral_ldlm::LocalLock;
+use coral_osd::{Batch, FallocMode, ObjectId, SeekWhence, SetAttr};
+use coral_wire::Errno;
+use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
+use coral_wire::ost::{ObdFlags, Obdo, md};
+use coral_wire::ptlrpc::Message;
+
+use super::brw::object_of;
+use super::{Ost, obdo, reply, storage_error};
+use crate::target::TargetRequest;
+
+/// "To the end of the object" (`OBD_OBJECT_EOF`).
+const OBJECT_EOF: u64 = u64::MAX;
+/// An object larger than this is removed on a thread that may wait, in 512-byte blocks.
+const QUICK_DESTROY_BLOCKS: u64 = 16 << 11;
+/// Most objects in one destroy.
+const DESTROY_MAX: u32 = 4096;
+
+const FALLOC_KEEP_SIZE: u32 = 1;
+const FALLOC_PUNCH_HOLE: u32 = 2;
+const FALLOC_ZERO_RANGE: u32 = 16;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// A request's obdo and the object it names.
+struct Named {
+    oa: Obdo,
+    id: ObjectId,
+    res: ResId,
+}
+
+impl Named {
+    fn of(rq: &TargetRequest) -> Result<Named, Errno> {
+        let oa: Obdo = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
+        let (id, res) = object_of(&oa.oi)?;
+        Ok(Named { oa, id, res })
+    }
+
+    fn flagged(&self, flag: ObdFlags) -> bool {
+        self.oa.valid & md::FLFLAGS != 0 && self.oa.flags.contains(flag)
+    }
+
+    fn has(&self, bits: u64) -> bool {
+        self.oa.valid & bits == bits
+    }
+
+    /// A reply obdo with the object's id.
+    fn out(&self, valid: u64) -> Obdo {
+        Obdo { oi: self.oa.oi, valid: md::FLID | valid, ..Default::default() }
+    }
+
+    /// The lock on `start..=end` if the request wants the server to take it.
+    async fn lock(&self, rq: &TargetRequest, mode: LdlmMode, start: u64, end: u64) -> Option<LocalLock> {
+        if !self.flagged(ObdFlags::SRVLOCK) {
+            return None;
+        }
+        let policy = Policy::extent(start, end);
+        Some(rq.target.ldlm().lock_local(self.res, LdlmType::EXTENT, mode, policy, None).await)
+    }
+}
+
+fn only(oa: &Obdo) -> Message {
+    let mut msg = reply();
+    msg.push(oa);
+    msg
+}
+
+impl Ost {
+    /// A reply with a transno.
+    fn committed(&self, rq: &TargetRequest, oa: &Obdo) -> Result<Message, Errno> {
+        let mut msg = only(oa);
+        let done = rq.target.commit_idempotent(rq, Batch::new(), &mut msg);
+        done.map_err(|e| storage_error(&e))?;
+        Ok(msg)
+    }
+
+    pub(super) async fn getattr(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let n = Named::of(rq)?;
+        let mode = if n.flagged(ObdFlags::FLUSH) { LdlmMode::PW } else { LdlmMode::PR };
+        let lock = n.lock(rq, mode, 0, OBJECT_EOF).await;
+        let attr = self.objects.attr(n.id).map_err(|e| storage_error(&e))?.unwrap_or_default();
+        drop(lock);
+        let mut oa = n.out(md::FLGROUP | md::FLFLAGS);
+        oa.flags = ObdFlags::FLUSH;
+        obdo::fill(&mut oa, &attr, Ost::times(rq));
+        obdo::fill_owner(&mut oa, &attr);
+        Ok(only(&oa))
+    }
+
+    pub(super) async fn setattr(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let n = Named::of(rq)?;
+        if n.has(md::FLSIZE) && n.oa.size != OBJECT_EOF {
+            return Err(Errno::EPERM); // a truncate is a punch
+        }
+        let set = obdo::set_attr(&n.oa, Ost::times(rq));
+        let attr = self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))?;
+        if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
+            self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
+        }
+        let mut oa = n.out(md::FLGROUP);
+        obdo::fill(&mut oa, &attr, Ost::times(rq));
+        obdo::fill_owner(&mut oa, &attr);
+        self.committed(rq, &oa)
+    }
+
+    /// Truncate (`end` is the end of the object), or a hole of `size..blocks`, which stock servers
+    /// refuse and only Coral's own client sends.
+    pub(super) async fn punch(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let n = Named::of(rq)?;
+        if !n.has(md::FLSIZE | md::FLBLOCKS) {
+            return Err(Errno::EPROTO);
+        }
+        let (start, end) = (n.oa.size, n.oa.blocks);
+        if start > i64::MAX as u64 {
+            return Err(Errno::EFBIG);
+        }
+        if end < start {
+            return Err(Errno::EINVAL);
+        }
+        let lock = n.lock(rq, LdlmMode::PW, start, end.saturating_sub(1).max(start)).await;
+        let done = match end {
+            OBJECT_EOF => self.objects.truncate(n.id, start),
+            _ => self.objects.punch(n.id, start, end),
+        };
+        done.map_err(|e| storage_error(&e))?;
+        let attr = self.change_times(rq, &n)?;
+        drop(lock);
+        let mut oa = n.out(md::FLBLOCKS);
+        oa.blocks = attr.blocks;
+        self.committed(rq, &oa)
+    }
+
+    pub(super) async fn fallocate(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let n = Named::of(rq)?;
+        if !n.has(md::FLSIZE | md::FLBLOCKS) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (start, end) = (n.oa.size, n.oa.blocks);
+        if start >= end {
+            return Err(Errno::EINVAL);
+        }
+        // `o_falloc_mode` shares the field.
+        let mode = falloc_mode(n.oa.nlink)?;
+        let lock = n.lock(rq, LdlmMode::PW, start, end - 1).await;
+        let id = n.id;
+        let change = move |objects: &dyn coral_osd::Objects| objects.fallocate(id, mode, start, end);
+        // Allocating much takes the file system a while.
+        self.blocking(change).await?;
+        let attr = self.change_times(rq, &n)?;
+        drop(lock);
+        let mut oa = n.out(0);
+        obdo::fill(&mut oa, &attr, Ost::times(rq));
+        self.committed(rq, &oa)
+    }
+
+    fn change_times(&self, rq: &TargetRequest, n: &Named) -> Result<coral_osd::ObjAttr, Errno> {
+        let set = SetAttr { if_unowned: true, ..obdo::set_attr(&n.oa, Ost::times(rq)) };
+        self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
+        self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))
+    }
+
+    pub(super) async fn seek(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let n = Named::of(rq)?;
+        // The field of the mode holds the kind of seek.
+        let whence = match n.oa.mode {
+            SEEK_DATA => SeekWhence::Data,
+            SEEK_HOLE => SeekWhence::Hole,
+            _ => return Err(Errno::EPROTO),
+        };
+        let off = n.oa.size;
+        if off > i64::MAX as u64 {
+            return Err(Errno::EPROTO);
+        }
+        let lock = n.lock(rq, LdlmMode::PR, off, OBJECT_EOF).await;
+        let found = self.objects.seek(n.id, off, whence).map_err(|e| storage_error(&e))?;
+        drop(lock);
+        let mut oa = n.oa;
+        oa.size = found.unwrap_or(Errno::ENXIO.status() as i64 as u64);
+        Ok(only(&oa))
+    }
+
+    pub(super) async fn sync(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let asked: Obdo = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
+        if asked.oi.id == 0 && asked.oi.seq == 0 {
+            rq.target.sync().await.map_err(|e| storage_error(&e))?;
+            return Ok(only(&Obdo::default()));
+        }
+        let n = Named::of(rq)?;
+        let id = n.id;
+        self.blocking(move |objects| objects.sync_object(id)).await?;
+        let attr = self.objects.attr(n.id).map_err(|e| storage_error(&e))?.unwrap_or_default();
+        let mut oa = n.out(md::FLGROUP);
+        obdo::fill(&mut oa, &attr, Ost::times(rq));
+        Ok(only(&oa))
+    }
+
+    /// Objects are created when first used: nothing to do but to agree.
+    pub(super) fn create(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let oa: Obdo = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
+        let valid = md::FLID | md::FLGROUP;
+        Ok(only(&Obdo { oi: oa.oi, valid, ..Default::default() }))
+    }
+
+    pub(super) async fn destroy(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let n = Named::of(rq)?;
+        let count = if n.has(md::FLOBJCOUNT) { n.oa.misc } else { 1 };
+        if count == 0 || count > DESTROY_MAX {
+            return Err(Errno::EPROTO);
+        }
+        let mut oi = n.oa.oi;
+        for _ in 0..count {
+            let (id, res) = object_of(&oi)?;
+            self.destroy_one(rq, id, res).await?;
+            oi = next_object(oi)?;
+        }
+        self.committed(rq, &n.out(0))
+    }
+
+    async fn destroy_one(&self, rq: &TargetRequest, id: ObjectId, res: ResId) -> Result<(), Errno> {
+        // Nobody may write to it any more under a lock.
+        let policy = Policy::extent(0, OBJECT_EOF);
+        let _lock = rq.target.ldlm().lock_local(res, LdlmType::EXTENT, LdlmMode::PW, policy, None).await;
+        let attr = self.objects.attr(id).map_err(|e| storage_error(&e))?;
+        match attr {
+            None => Ok(()),
+            Some(a) if a.blocks > QUICK_DESTROY_BLOCKS => {
+                self.blocking(move |objects| objects.destroy(id)).await.map(drop)
+            }
+            Some(_) => self.objects.destroy(id).map(drop).map_err(|e| storage_error(&e)),
+        }
+    }
+
+    /// Advice is heard and not acted on: the kernel's page cache does what is asked by itself.
+    pub(super) fn ladvise(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let n = Named::of(rq)?;
+        Ok(only(&n.out(md::FLGROUP)))
+    }
+}
+
+/// The id after `oi` in its sequence.
+fn next_object(oi: coral_wire::OstId) -> Result<coral_wire::OstId, Errno> {
+    let mut next = oi;
+    if oi.is_group0() {
+        next.id += 1;
+    } else if oi.raw_fid().oid == u32::MAX {
+        return Err(Errno::EPROTO);
+    } else {
+        next.seq += 1;
+    }
+    Ok(next)
+}
+
+fn falloc_mode(bits: u32) -> Result<FallocMode, Errno> {
+    let keep = bits & FALLOC_KEEP_SIZE != 0;
+    match bits & !FALLOC_KEEP_SIZE {
+        0 if keep => Ok(FallocMode::AllocateKeepSize),
+        0 => Ok(FallocMode::Allocate),
+        FALLOC_PUNCH_HOLE => Ok(FallocMode::PunchHole),
+        FALLOC_ZERO_RANGE if keep => Ok(FallocMode::ZeroRangeKeepSize),
+        FALLOC_ZERO_RANGE => Ok(FallocMode::ZeroRange),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coral_wire::{Fid, OstId};
+
+    use super::*;
+
+    #[test]
+    fn fallocate_modes() {
+        assert_eq!(falloc_mode(0), Ok(FallocMode::Allocate));
+        assert_eq!(falloc_mode(3), Ok(FallocMode::PunchHole));
+        assert_eq!(falloc_mode(2), Ok(FallocMode::PunchHole), "KEEP_SIZE goes without saying");
+        assert_eq!(falloc_mode(17), Ok(FallocMode::ZeroRangeKeepSize));
+        for bits in [8, 18, 32, 64, 1 << 31] {
+            assert_eq!(falloc_mode(bits), Err(Errno::EOPNOTSUPP), "{bits}");
+        }
+    }
+
+    #[test]
+    fn ids_count_up_in_both_forms() {
+        assert_eq!(next_object(OstId::group0(7)).unwrap(), OstId::group0(8));
+        let fid = |oid| OstId::from_fid(Fid::new(0x2_c000_0400, oid));
+        assert_eq!(next_object(fid(7)).unwrap(), fid(8));
+        assert!(next_object(fid(u32::MAX)).is_err());
+    }
+}
