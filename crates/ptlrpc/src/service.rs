@@ -1,11 +1,31 @@
-//! The server side of PTLRPC: portals, queues, requests and their replies.
+//! The server side of PTLRPC: portals, bounded queues and the run of a handler (`lustre/ptlrpc/service.c`).
+//!
+//! A request is handled inline on the stack it arrived on; a handler that waits is spawned, and only then a timer for early
+//! replies is armed. Pings, connects and lock cancels pass every queue: others wait for them.
+//!
+//! # Invariants
+//! - At most `max_active` ordinary requests are being handled and `max_queued` wait; more are dropped, the clients send again.
+//! - A handler runs to its end or, at [`Service::stop`], is dropped at an await point.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use coral_lnet::{Nid, Node, Payload};
-use coral_wire::ptlrpc::{Message, PtlrpcBody};
+use coral_lnet::exec::run_inline;
+use coral_lnet::{Node, PortalHandler, PutEvent};
+use coral_wire::ptlrpc::{Message, PTL_RPC_MSG_REQUEST, opc};
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::server_request::{Control, ServerRequest};
+use crate::stats::bump;
+use crate::timeouts::Estimate;
+
+/// How long [`Service::stop`] waits for handlers before it drops them.
+const STOP_GRACE: Duration = Duration::from_secs(2);
 
 /// Takes the requests of a service.
 pub trait RequestHandler: Send + Sync + 'static {
@@ -51,99 +71,237 @@ pub struct ServiceStats {
     pub replies: u64,
 }
 
-/// Why bulk data did not flow.
-#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
-pub enum BulkError {
-    /// The client did not answer in time, or reconnected.
-    #[error("bulk timed out")]
-    Timeout,
-    /// The network failed.
-    #[error("bulk transfer failed: {0}")]
-    Network(String),
-    /// Fewer bytes than asked for.
-    #[error("bulk of {got} bytes where {want} were asked for")]
-    Short {
-        /// Bytes that came.
-        got: usize,
-        /// Bytes wanted.
-        want: usize,
-    },
+/// The live counters behind [`ServiceStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    requests: AtomicU64,
+    malformed: AtomicU64,
+    dropped_full: AtomicU64,
+    queued: AtomicU64,
+    pub(crate) early_replies: AtomicU64,
+    pub(crate) replies: AtomicU64,
 }
 
-/// A running service.
+/// A running service. Dropped = its portals are not served any more.
 pub struct Service {
-    _todo: (),
+    node: Arc<Node>,
+    cfg: ServiceConfig,
+    handler: Arc<dyn RequestHandler>,
+    /// Ordinary requests being handled.
+    active: AtomicUsize,
+    /// All requests being handled.
+    running: AtomicUsize,
+    queue: Mutex<VecDeque<ServerRequest>>,
+    stopping: AtomicBool,
+    /// False: run; true: handlers are dropped.
+    abort: watch::Sender<bool>,
+    idle: tokio::sync::Notify,
+    pub(crate) counts: Counts,
+    estimate: Mutex<Estimate>,
+}
+
+/// What the node holds: no reference back, so that a dropped service stops.
+struct Front(Weak<Service>);
+
+impl PortalHandler for Front {
+    fn on_put(&self, node: &Arc<Node>, ev: PutEvent) {
+        if let Some(svc) = self.0.upgrade() {
+            svc.arrived(node, ev);
+        }
+    }
 }
 
 impl Service {
     /// Serves the portals of `cfg` on `node` with `h`.
     pub fn start(node: &Arc<Node>, cfg: ServiceConfig, h: Arc<dyn RequestHandler>) -> Arc<Service> {
-        let _ = (node, cfg, h);
-        todo!()
+        assert!(cfg.max_active > 0, "a service that may handle nothing");
+        let svc = Arc::new(Service {
+            node: node.clone(),
+            handler: h,
+            active: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            queue: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            abort: watch::Sender::new(false),
+            idle: tokio::sync::Notify::new(),
+            counts: Counts::default(),
+            estimate: Mutex::default(),
+            cfg,
+        });
+        for p in &svc.cfg.portals {
+            node.serve_portal(*p, Arc::new(Front(Arc::downgrade(&svc))));
+        }
+        svc
     }
 
-    /// Takes no more requests, drops queued ones and waits until none is being handled.
+    /// Takes no more requests, drops queued ones, gives running handlers a moment and drops them too.
     pub async fn stop(&self) {
-        todo!()
+        self.stopping.store(true, Ordering::Relaxed);
+        for p in &self.cfg.portals {
+            self.node.unserve_portal(*p);
+        }
+        drop(std::mem::take(&mut *self.queue.lock()));
+        let _ = tokio::time::timeout(STOP_GRACE, self.drained()).await;
+        self.abort.send_replace(true);
+        self.drained().await;
+    }
+
+    async fn drained(&self) {
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable();
+            if self.running.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            idle.await;
+        }
     }
 
     /// Counters.
     pub fn stats(&self) -> ServiceStats {
-        todo!()
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let c = &self.counts;
+        ServiceStats {
+            requests: get(&c.requests),
+            malformed: get(&c.malformed),
+            dropped_full: get(&c.dropped_full),
+            queued: get(&c.queued),
+            early_replies: get(&c.early_replies),
+            replies: get(&c.replies),
+        }
+    }
+
+    /// Our estimate of a request's time in seconds, as replies tell it.
+    pub(crate) fn estimate_s(&self) -> u32 {
+        self.estimate.lock().secs()
+    }
+
+    /// A request took so long.
+    pub(crate) fn measured(&self, now: Instant, took: Duration) {
+        // Whole seconds only: the common case must not take the lock.
+        if took.as_secs() > 0 {
+            self.estimate.lock().measured(now, took.as_secs().min(u32::MAX as u64) as u32);
+        }
+    }
+
+    fn arrived(self: &Arc<Self>, node: &Arc<Node>, ev: PutEvent) {
+        let Some(rq) = self.parse(node, ev) else {
+            bump(&self.counts.malformed);
+            return;
+        };
+        bump(&self.counts.requests);
+        if is_urgent(rq.body.opc) {
+            return self.run(rq, None);
+        }
+        match self.admit(rq) {
+            Some(rq) => self.run(rq, Some(Active(self.clone()))),
+            None => tracing::trace!(service = %self.cfg.name, "request queued or dropped"),
+        }
+    }
+
+    fn parse(self: &Arc<Self>, node: &Arc<Node>, ev: PutEvent) -> Option<ServerRequest> {
+        let msg = Message::decode(ev.data.copy_to_bytes()).ok()?;
+        let body = msg.body().ok()?;
+        (body.r#type == PTL_RPC_MSG_REQUEST).then(|| ServerRequest::new(self.clone(), node.clone(), msg, body, &ev))
+    }
+
+    /// The request back when it may run now; else it is queued, or dropped when the queue is full.
+    fn admit(&self, rq: ServerRequest) -> Option<ServerRequest> {
+        let mut queue = self.queue.lock();
+        if queue.is_empty() && self.active.load(Ordering::Relaxed) < self.cfg.max_active {
+            self.active.fetch_add(1, Ordering::Relaxed);
+            return Some(rq);
+        }
+        if queue.len() >= self.cfg.max_queued {
+            drop(queue);
+            bump(&self.counts.dropped_full);
+            tracing::warn!(service = %self.cfg.name, xid = rq.xid, nid = %rq.from, "queue full, request dropped");
+            return None;
+        }
+        bump(&self.counts.queued);
+        queue.push_back(rq);
+        None
+    }
+
+    fn run(self: &Arc<Self>, rq: ServerRequest, active: Option<Active>) {
+        if self.stopping.load(Ordering::Relaxed) {
+            return;
+        }
+        self.running.fetch_add(1, Ordering::AcqRel);
+        let running = Running { svc: self.clone(), active };
+        let control = rq.control();
+        let handler = self.handler.clone().handle(rq);
+        run_inline(self.node.handovers(), Box::pin(drive(running, control, handler)));
+    }
+
+    /// An ordinary request is done: the next one of the queue takes its place.
+    fn next(self: &Arc<Self>) {
+        let next = {
+            let mut queue = self.queue.lock();
+            let next = queue.pop_front();
+            if next.is_none() {
+                self.active.fetch_sub(1, Ordering::Relaxed);
+            }
+            next
+        };
+        if let Some(rq) = next {
+            self.run(rq, Some(Active(self.clone())));
+        }
     }
 }
 
-/// A request as it reached a service.
-pub struct ServerRequest {
-    /// The message; buffer 0 is the body.
-    pub msg: Message,
-    /// Its body.
-    pub body: PtlrpcBody,
-    /// NID of the sender.
-    pub from: Nid,
-    /// Its xid.
-    pub xid: u64,
-    /// Portal it came to.
-    pub portal: u32,
-    /// When it came.
-    pub arrived: Instant,
-    /// Match bits of the reply: xid, or `pb_mbits` when REP_MBITS is agreed ([`ServerRequest::use_reply_mbits`]).
-    pub(crate) reply_mbits: u64,
+/// One of the `max_active` places; dropped = given to the next request.
+struct Active(Arc<Service>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.next();
+    }
 }
 
-impl ServerRequest {
-    /// The node the service runs on.
-    pub fn node(&self) -> &Arc<Node> {
-        todo!()
-    }
+/// A request being handled.
+struct Running {
+    svc: Arc<Service>,
+    active: Option<Active>,
+}
 
-    /// Connect flag REP_MBITS is agreed with this client.
-    pub fn use_reply_mbits(&mut self) {
-        self.reply_mbits = self.body.mbits;
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.active.take());
+        if self.svc.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.svc.idle.notify_waiters();
+        }
     }
+}
 
-    /// Fetches bulk data from the client (a client's write): one GET per length. Result: one payload per descriptor.
-    pub async fn bulk_read_from_client(&self, portal: u32, lens: &[u32]) -> Result<Vec<Payload>, BulkError> {
-        let _ = (portal, lens);
-        todo!()
+/// Runs a handler; when it waits, sends early replies before the client's deadline.
+async fn drive(running: Running, control: Control, mut handler: BoxFuture<'static, ()>) {
+    if futures_util::poll!(&mut handler).is_ready() {
+        return;
     }
+    let mut abort = running.svc.abort.subscribe();
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut handler => return,
+            _ = async { abort.wait_for(|a| *a).await.is_ok() } => return,
+            _ = control.early_due() => control.send_early().await,
+        }
+    }
+}
 
-    /// Sends bulk data to the client (a client's read): one PUT with ACK per descriptor; descriptors the client posted beyond
-    /// `data` get an empty PUT.
-    pub async fn bulk_write_to_client(&self, portal: u32, data: Vec<Payload>) -> Result<(), BulkError> {
-        let _ = (portal, data);
-        todo!()
-    }
-
-    /// Number of bulk descriptors the client posted, from `pb_mbits`.
-    pub fn bulk_md_count(&self) -> usize {
-        todo!()
-    }
-
-    /// Sends the final reply. Of `msg`'s body only transno, last_committed, handle, op_flags, slv, limit and pre_versions are
-    /// used, the rest is filled in. `msg` needs no body: see [`Message::new`].
-    pub async fn reply(self, status: i32, msg: Message) {
-        let _ = (status, msg);
-        todo!()
-    }
+/// Requests others may be waiting for.
+fn is_urgent(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        opc::OBD_PING
+            | opc::LDLM_CANCEL
+            | opc::LDLM_CONVERT
+            | opc::LDLM_BL_CALLBACK
+            | opc::LDLM_CP_CALLBACK
+            | opc::LDLM_GL_CALLBACK
+            | opc::MDS_CONNECT
+            | opc::OST_CONNECT
+            | opc::MGS_CONNECT
+    )
 }

@@ -1,0 +1,312 @@
+//! A request at the server: its reply, its early replies and its bulk data (`lustre/ptlrpc/niobuf.c`,
+//! `ptlrpc_start_bulk_transfer`, `ptlrpc_send_reply`; `service.c`, `ptlrpc_at_send_early_reply`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use coral_lnet::{Nid, Node, Payload, PutEvent, SendError};
+use coral_wire::ptlrpc::{BODY_ONLY_SIZE, MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR, PtlrpcBody, portal};
+use futures_util::future::try_join_all;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::service::Service;
+use crate::stats::bump;
+use crate::timeouts::{EARLY_MARGIN_S, EXTRA_S};
+use crate::xid::XID_STEP;
+
+/// Longest wait for a bulk descriptor; a reconnect of the client ends it sooner. Lustre: bulk_timeout 100 s.
+const BULK_LIMIT: Duration = Duration::from_secs(50);
+
+/// Why bulk data did not flow.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+pub enum BulkError {
+    /// The client did not answer in time, or reconnected.
+    #[error("bulk timed out")]
+    Timeout,
+    /// The network failed.
+    #[error("bulk transfer failed: {0}")]
+    Network(String),
+    /// Fewer bytes than asked for.
+    #[error("bulk of {got} bytes where {want} were asked for")]
+    Short {
+        /// Bytes that came.
+        got: usize,
+        /// Bytes wanted.
+        want: usize,
+    },
+    /// The client posted fewer descriptors than the transfer needs.
+    #[error("{posted} bulk descriptors posted where {need} are needed")]
+    Descriptors {
+        /// Descriptors the client posted.
+        posted: usize,
+        /// Descriptors needed.
+        need: usize,
+    },
+}
+
+impl From<SendError> for BulkError {
+    fn from(e: SendError) -> BulkError {
+        match e {
+            SendError::Timeout => BulkError::Timeout,
+            e => BulkError::Network(e.to_string()),
+        }
+    }
+}
+
+/// A request as it reached a service. Dropped without [`ServerRequest::reply`] it stays unanswered.
+pub struct ServerRequest {
+    /// The message; buffer 0 is the body.
+    pub msg: Message,
+    /// Its body.
+    pub body: PtlrpcBody,
+    /// NID of the sender.
+    pub from: Nid,
+    /// Its xid.
+    pub xid: u64,
+    /// Portal it came to.
+    pub portal: u32,
+    /// When it came.
+    pub arrived: Instant,
+    service: Arc<Service>,
+    control: Control,
+}
+
+/// A hold on a request from outside its handler: it can be steered while the handler runs.
+#[derive(Clone)]
+pub struct Control(Arc<Shared>);
+
+struct Shared {
+    node: Arc<Node>,
+    service: std::sync::Weak<Service>,
+    to: Nid,
+    reply_portal: u32,
+    reply_mbits: AtomicU64,
+    /// Early replies are understood.
+    at: bool,
+    opc: u32,
+    version: u32,
+    arrived: Instant,
+    deadline: Mutex<Instant>,
+    replied: AtomicBool,
+    aborted: AtomicBool,
+    abort: Notify,
+}
+
+impl ServerRequest {
+    pub(crate) fn new(service: Arc<Service>, node: Arc<Node>, msg: Message, body: PtlrpcBody, ev: &PutEvent) -> ServerRequest {
+        let arrived = Instant::now();
+        let shared = Shared {
+            service: Arc::downgrade(&service),
+            to: ev.from,
+            reply_portal: portal::reply_of(ev.portal).unwrap_or(portal::CONNMGR_REPLY),
+            reply_mbits: AtomicU64::new(ev.mbits),
+            at: msg.flags & MSGHDR_AT_SUPPORT != 0,
+            opc: body.opc,
+            version: body.version,
+            arrived,
+            deadline: Mutex::new(arrived + Duration::from_secs(body.timeout.max(1) as u64)),
+            replied: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+            abort: Notify::new(),
+            node,
+        };
+        let control = Control(Arc::new(shared));
+        ServerRequest { msg, body, from: ev.from, xid: ev.mbits, portal: ev.portal, arrived, service, control }
+    }
+
+    /// The node the service runs on.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.control.0.node
+    }
+
+    /// A hold on this request for whoever must steer it while it is handled.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Connect flag REP_MBITS is agreed with this client.
+    pub fn use_reply_mbits(&self) {
+        if self.body.mbits != 0 {
+            self.control.0.reply_mbits.store(self.body.mbits, Ordering::Relaxed);
+        }
+    }
+
+    /// Match bits of the first bulk descriptor.
+    fn bulk_base(&self) -> u64 {
+        self.last_mbits() & !(XID_STEP - 1)
+    }
+
+    fn last_mbits(&self) -> u64 {
+        match self.body.mbits {
+            0 => self.xid,
+            m => m,
+        }
+    }
+
+    /// Number of bulk descriptors the client posted, from `pb_mbits`; at least 1.
+    pub fn bulk_md_count(&self) -> usize {
+        (self.last_mbits() - self.bulk_base() + 1) as usize
+    }
+
+    /// Fetches bulk data from the client (a client's write): one GET per length in bytes, each at most
+    /// [`coral_lnet::LNET_MTU`]. Result: one payload per descriptor, of exactly the length asked for.
+    pub async fn bulk_read_from_client(&self, portal: u32, lens: &[u32]) -> Result<Vec<Payload>, BulkError> {
+        self.check_mds(lens.len())?;
+        let (node, base) = (self.node(), self.bulk_base());
+        let gets = lens.iter().enumerate().map(|(i, len)| async move {
+            let data = node.get(self.from, portal, base + i as u64, *len).await?;
+            match data.len() == *len as usize {
+                true => Ok(data),
+                false => Err(BulkError::Short { got: data.len(), want: *len as usize }),
+            }
+        });
+        self.control.limited(try_join_all(gets)).await
+    }
+
+    /// Sends bulk data to the client (a client's read): one PUT with ACK per descriptor; descriptors the client posted beyond
+    /// `data` get an empty PUT.
+    pub async fn bulk_write_to_client(&self, portal: u32, data: Vec<Payload>) -> Result<(), BulkError> {
+        self.check_mds(data.len())?;
+        let (node, base) = (self.node(), self.bulk_base());
+        let rest = self.bulk_md_count() - data.len();
+        let all = data.into_iter().chain(std::iter::repeat_n(Payload::new(), rest));
+        let puts = all.enumerate().map(|(i, d)| async move {
+            node.put(self.from, portal, base + i as u64, 0, d, true).await.map_err(BulkError::from)
+        });
+        self.control.limited(try_join_all(puts)).await.map(drop)
+    }
+
+    fn check_mds(&self, need: usize) -> Result<(), BulkError> {
+        let posted = self.bulk_md_count();
+        match need <= posted {
+            true => Ok(()),
+            false => Err(BulkError::Descriptors { posted, need }),
+        }
+    }
+
+    /// Sends the final reply. Of `msg`'s body (which may be missing) only transno, last_committed, handle, op_flags, slv, limit
+    /// and pre_versions are used; the rest is filled in.
+    pub async fn reply(self, status: i32, msg: Message) {
+        self.send(status, msg, false).await
+    }
+
+    /// Says that the request was not processed, with a negative status (`PTL_RPC_MSG_ERR`).
+    pub async fn reply_error(self, status: i32) {
+        self.send(status, Message::default(), true).await
+    }
+
+    async fn send(self, status: i32, mut msg: Message, error: bool) {
+        let shared = &self.control.0;
+        if shared.replied.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let given = msg.body().unwrap_or_default();
+        let now = Instant::now();
+        let took = now - self.arrived;
+        self.service.measured(now, took);
+        let mut body = PtlrpcBody {
+            handle: given.handle,
+            conn_cnt: 0,
+            transno: given.transno,
+            last_committed: given.last_committed,
+            op_flags: given.op_flags,
+            slv: given.slv,
+            limit: given.limit,
+            pre_versions: given.pre_versions,
+            timeout: self.service.estimate_s(),
+            service_time: (took.as_secs() as u32).max(1),
+            ..PtlrpcBody::reply(&self.body, status)
+        };
+        if error {
+            body.r#type = PTL_RPC_MSG_ERR;
+        }
+        msg.flags = 0;
+        msg.set_body(&body);
+        bump(&self.service.counts.replies);
+        let offset = if shared.at { BODY_ONLY_SIZE as u32 } else { 0 };
+        let mbits = shared.reply_mbits.load(Ordering::Relaxed);
+        let wire = Payload::from(msg.encode());
+        if let Err(e) = shared.node.put(self.from, shared.reply_portal, mbits, offset, wire, false).await {
+            tracing::debug!(xid = self.xid, nid = %self.from, error = %e, "reply not sent");
+        }
+    }
+}
+
+impl Control {
+    /// The client has sent the same request again while this one is handled: the reply goes to the new match bits, and the
+    /// deadline is the new one.
+    pub fn adopt(&self, newer: &ServerRequest) {
+        let new = &newer.control.0;
+        self.0.reply_mbits.store(new.reply_mbits.load(Ordering::Relaxed), Ordering::Relaxed);
+        let deadline = *new.deadline.lock();
+        *self.0.deadline.lock() = deadline;
+    }
+
+    /// The client has a new connection: bulk transfers of this request end now.
+    pub fn abort_bulk(&self) {
+        self.0.aborted.store(true, Ordering::Relaxed);
+        self.0.abort.notify_waiters();
+    }
+
+    async fn aborted(&self) {
+        loop {
+            let mut n = std::pin::pin!(self.0.abort.notified());
+            n.as_mut().enable();
+            if self.0.aborted.load(Ordering::Relaxed) {
+                return;
+            }
+            n.await;
+        }
+    }
+
+    /// `fut` unless it takes too long or the client reconnects. No timer when it is ready at once.
+    async fn limited<T>(&self, fut: impl Future<Output = Result<T, BulkError>>) -> Result<T, BulkError> {
+        let mut fut = std::pin::pin!(fut);
+        tokio::select! {
+            biased;
+            r = &mut fut => r,
+            _ = self.aborted() => Err(BulkError::Timeout),
+            _ = tokio::time::sleep(BULK_LIMIT) => Err(BulkError::Timeout),
+        }
+    }
+
+    /// Resolves when an early reply should go out; never when the client takes none.
+    pub(crate) async fn early_due(&self) {
+        if !self.0.at {
+            return std::future::pending().await;
+        }
+        let deadline = *self.0.deadline.lock();
+        let margin = Duration::from_secs(EARLY_MARGIN_S as u64).min(deadline.saturating_duration_since(self.0.arrived) / 2);
+        tokio::time::sleep_until(deadline - margin).await
+    }
+
+    /// Asks the client to wait longer.
+    pub(crate) async fn send_early(&self) {
+        let s = &self.0;
+        let now = Instant::now();
+        let estimate = s.service.upgrade().map_or(0, |svc| {
+            bump(&svc.counts.early_replies);
+            svc.estimate_s()
+        });
+        let deadline = now + Duration::from_secs(estimate.max(EXTRA_S) as u64);
+        *s.deadline.lock() = deadline;
+        if s.replied.load(Ordering::Relaxed) {
+            return;
+        }
+        let body = PtlrpcBody {
+            // Rounded up: the client must not give up before our deadline.
+            timeout: (deadline - s.arrived).as_secs() as u32 + 1,
+            service_time: ((now - s.arrived).as_secs() as u32).max(1),
+            ..PtlrpcBody::reply(&PtlrpcBody { version: s.version, opc: s.opc, ..Default::default() }, 0)
+        };
+        let mut msg = Message::new(&body);
+        msg.cksum = msg.early_cksum();
+        let mbits = s.reply_mbits.load(Ordering::Relaxed);
+        if let Err(e) = s.node.put(s.to, s.reply_portal, mbits, 0, Payload::from(msg.encode()), false).await {
+            tracing::debug!(nid = %s.to, error = %e, "early reply not sent");
+        }
+    }
+}
