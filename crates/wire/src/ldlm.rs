@@ -243,9 +243,14 @@ impl LockDesc {
         }
     }
 
-    /// The policy, read by the lock's type.
+    /// The policy, read by the lock's type. (A convert leaves the type out: read [`LockDesc::ibits`] there.)
     pub fn policy(&self) -> Policy {
         Policy::from_wire(self.resource.r#type, &self.policy_data)
+    }
+
+    /// The policy of an inode bits lock, whatever the type says: in LDLM_CONVERT the type is 0, `try_bits` are to be dropped.
+    pub fn ibits(&self) -> Policy {
+        Policy::from_wire(LdlmType::IBITS, &self.policy_data)
     }
 
     /// Lock type.

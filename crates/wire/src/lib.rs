@@ -26,6 +26,7 @@ pub mod ost;
 pub mod ptlrpc;
 pub mod quota;
 pub mod raw;
+pub mod srpc;
 
 pub use connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 pub use errno::Errno;

@@ -194,9 +194,19 @@ pub struct DirPages {
     pub head: LuDirpage,
     /// Its entries.
     pub entries: Vec<DirEntry>,
+    /// The page as received, when bytes that mean nothing (behind a name, behind the last entry) were not zero.
+    residue: Option<Bytes>,
 }
 
 impl DirPages {
+    fn with_residue(head: LuDirpage, entries: Vec<DirEntry>, page: &Bytes) -> DirPages {
+        let mut p = DirPages { head, entries, residue: None };
+        if p.encode() != *page {
+            p.residue = Some(page.clone());
+        }
+        p
+    }
+
     /// Whether the last entries share the hash the next page begins with.
     pub fn collides(&self) -> bool {
         self.head.flags & LDF_COLLIDE != 0
@@ -219,7 +229,25 @@ impl DirPages {
         }
         let mut raw = b.finish().to_vec();
         raw[..size_of::<LuDirpage>()].copy_from_slice(self.head.as_bytes());
+        self.restore_residue(&mut raw);
         raw.into()
+    }
+
+    /// Puts back what stood where nothing means anything.
+    fn restore_residue(&self, raw: &mut [u8]) {
+        let Some(was) = self.residue.as_ref().filter(|r| r.len() == raw.len()) else { return };
+        let mut at = size_of::<LuDirpage>();
+        for e in &self.entries {
+            let name_end = at + size_of::<LuDirent>() + e.name.len();
+            let type_at = at + size_of::<LuDirent>() + ((e.name.len() + 1) & !1);
+            at += dirent_size(e.name.len(), e.attrs);
+            let gap = if e.attrs & luda::TYPE != 0 { name_end..type_at } else { name_end..name_end };
+            let used = if e.attrs & luda::TYPE != 0 { type_at + 2 } else { name_end };
+            for r in [gap, used..at.min(raw.len())] {
+                raw[r.clone()].copy_from_slice(&was[r]);
+            }
+        }
+        raw[at..].copy_from_slice(&was[at..]);
     }
 }
 
@@ -229,7 +257,7 @@ pub fn parse_page(page: &Bytes) -> Result<DirPages, DecodeError> {
     let mut entries = Vec::new();
     let mut at = size_of::<LuDirpage>();
     if head.flags & LDF_EMPTY != 0 {
-        return Ok(DirPages { head, entries });
+        return Ok(DirPages::with_residue(head, entries, page));
     }
     loop {
         let ent = LuDirent::decode(page.get(at..).unwrap_or(&[]))?;
@@ -254,7 +282,7 @@ pub fn parse_page(page: &Bytes) -> Result<DirPages, DecodeError> {
             mode_type,
         });
         if ent.reclen == 0 {
-            return Ok(DirPages { head, entries });
+            return Ok(DirPages::with_residue(head, entries, page));
         }
         if (ent.reclen as usize) < size_of::<LuDirent>() + name_len || ent.reclen % 8 != 0 {
             return Err(bad("reclen", ent.reclen as u64));

@@ -383,9 +383,9 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// `hsm_user_state`.
+    /// `hsm_user_state` without extended information, which no request carries.
     #[derive(Eq)]
-    pub struct HsmUserState : 40 {
+    pub struct HsmUserState : 32 {
         0 states: u32,
         4 archive_id: u32,
         8 in_progress_state: u32,
@@ -394,7 +394,6 @@ wire_struct! {
         16 in_progress_start: u64,
         /// Bytes in progress.
         24 in_progress_length: u64,
-        32 extended_info: [u8; 8],
     }
 }
 
@@ -423,10 +422,20 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// `but_update_buffer`: size of one buffer of sub-requests that the server fetches in bulk.
+    #[derive(Eq)]
+    pub struct ButUpdateBuffer : 8 {
+        0 size: u32,
+        4 padding: u32,
+    }
+}
+
+wire_struct! {
     /// Head of `batch_update_request` and `batch_update_reply`; messages follow.
     #[derive(Eq)]
     pub struct BatchUpdateHead : 8 {
         0 magic: u32,
+        /// Request: messages that follow. Reply: those that succeeded; the messages of failed ones follow too.
         4 count: u16,
         6 padding: u16,
     }
