@@ -448,8 +448,8 @@ impl Node {
                 }
             }
             PutMatch::Handler(h) => {
-                acknowledge();
                 h.on_put(self, ev);
+                acknowledge();
             }
             PutMatch::None => {
                 tracing::debug!(node = %self.nid(), %from, portal = ev.portal, mbits = ev.mbits, "PUT without match dropped");

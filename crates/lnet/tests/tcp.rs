@@ -62,6 +62,15 @@ fn noise(seed: u64, len: usize) -> Payload {
     out
 }
 
+/// Waits until `what` holds.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = tokio::time::Instant::now() + LONG;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// Sends every request back to portal 4.
 struct Echo;
 
@@ -141,23 +150,18 @@ async fn broken_connections_are_reported_and_opened_again() {
     let (a, b) = pair(4).await;
     b.serve_portal(12, Arc::new(Echo));
     timeout(LONG, a.ping(nid(4, 2))).await.unwrap().unwrap();
+    until("all three are open", || a.stats().conns.value() == 3 && b.stats().conns.value() == 3).await;
     // A GET that nobody answers is under way when the connections go.
     let waiting = tokio::spawn({
         let a = a.clone();
         async move { a.get(nid(4, 2), 8, 1, 1).await }
     });
-    while b.stats().unmatched.value() == 0 {
-        sleep(Duration::from_millis(5)).await;
-    }
+    until("the GET has arrived", || b.stats().unmatched.value() > 0).await;
     b.reset_peer(nid(4, 1));
     let err = timeout(LONG, waiting).await.unwrap().unwrap().unwrap_err();
     assert!(matches!(err, SendError::PeerReset), "{err}");
     // The initiator opens them again by itself, and b can reach a over them.
-    let deadline = tokio::time::Instant::now() + LONG;
-    while a.stats().conns.value() < 6 {
-        assert!(tokio::time::Instant::now() < deadline, "connections did not come back");
-        sleep(Duration::from_millis(5)).await;
-    }
+    until("the connections come back", || a.stats().conns.value() >= 6).await;
     timeout(LONG, b.ping(nid(4, 1))).await.unwrap().unwrap();
     // Resets in the middle of a stream: every message arrives whole or its sender is told.
     let (mut sent, mut failed) = (0u32, 0u32);
@@ -356,7 +360,7 @@ async fn half_open_connections_do_not_block_others() {
     for s in &mut stalled {
         closed(s).await;
     }
-    assert_eq!(a.stats().bad_handshakes.value(), 20);
+    until("all are counted", || a.stats().bad_handshakes.value() == 20).await;
     stop(&[&a, &b]).await;
 }
 
@@ -434,9 +438,7 @@ async fn shutdown_frees_the_port_and_tells_waiters() {
         let a = a.clone();
         async move { a.get(nid(12, 2), 8, 1, 1).await }
     });
-    while b.stats().unmatched.value() == 0 {
-        sleep(Duration::from_millis(5)).await;
-    }
+    until("the GET has arrived", || b.stats().unmatched.value() > 0).await;
     a.shutdown().await;
     assert!(matches!(timeout(LONG, waiting).await.unwrap().unwrap(), Err(SendError::Shutdown)));
     let again = start(config(12, 1)).await;

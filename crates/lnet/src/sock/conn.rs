@@ -60,7 +60,7 @@ struct Out {
     writing: bool,
     /// What the writer task finds when it begins.
     burst: Burst,
-    closed: bool,
+    closed: Option<CloseReason>,
 }
 
 /// A connection that has finished its handshake.
@@ -97,7 +97,7 @@ enum Pumped {
     /// There is more.
     Full,
     /// The connection was closed.
-    Closed,
+    Closed(CloseReason),
 }
 
 impl Conn {
@@ -142,7 +142,7 @@ impl Conn {
     pub(crate) fn send(&self, tx: Tx) -> Result<(), Tx> {
         {
             let mut out = self.out.lock();
-            if out.closed {
+            if out.closed.is_some() {
                 return Err(tx);
             }
             if tx.response && out.queue.len() >= self.peer.net.limits.responses_per_peer {
@@ -165,7 +165,7 @@ impl Conn {
                 self.resume.notify_one();
             }
             Pumped::Idle => self.peer.net.stats.direct_writes.inc(),
-            Pumped::Closed => {}
+            Pumped::Closed(_) => {}
         }
         Ok(())
     }
@@ -179,10 +179,10 @@ impl Conn {
                 match self.refill(&mut burst) {
                     Pumped::Full => {}
                     Pumped::Idle => return Pumped::Idle,
-                    Pumped::Closed => {
+                    Pumped::Closed(why) => {
                         // Closed between our last write and its report: those who wait for answers were not found then.
-                        self.peer.answers_lost(CloseReason::Reset);
-                        return Pumped::Closed;
+                        self.peer.answers_lost(why);
+                        return Pumped::Closed(why);
                     }
                 }
             }
@@ -201,7 +201,7 @@ impl Conn {
                     tracing::debug!(peer = %self.peer.nid, ctype = ?self.ctype, error = %e, "write failed");
                     self.park(burst);
                     self.close(CloseReason::Reset);
-                    return Pumped::Closed;
+                    return Pumped::Closed(CloseReason::Reset);
                 }
             }
         }
@@ -210,8 +210,8 @@ impl Conn {
     /// Takes messages from the queue: Full when there are some, Idle when not, and then nobody writes any more.
     fn refill(&self, burst: &mut Burst) -> Pumped {
         let mut out = self.out.lock();
-        if out.closed {
-            return Pumped::Closed;
+        if let Some(why) = out.closed {
+            return Pumped::Closed(why);
         }
         while burst.count() < BURST_TXS {
             match out.queue.pop_front() {
@@ -228,15 +228,18 @@ impl Conn {
 
     /// Leaves the rest of a burst to the writer task; fails it when the connection was closed meanwhile.
     fn park(&self, burst: Burst) -> Pumped {
-        {
+        let why = {
             let mut out = self.out.lock();
-            if !out.closed {
-                out.burst = burst;
-                return Pumped::Full;
+            match out.closed {
+                Some(why) => why,
+                None => {
+                    out.burst = burst;
+                    return Pumped::Full;
+                }
             }
-        }
-        burst.fail(|| SendError::PeerReset);
-        Pumped::Closed
+        };
+        burst.fail(|| why.error());
+        Pumped::Closed(why)
     }
 
     fn write(&self, burst: &Burst, by: By) -> io::Result<usize> {
@@ -269,7 +272,7 @@ impl Conn {
         loop {
             self.resume.notified().await;
             loop {
-                if self.out.lock().closed {
+                if self.out.lock().closed.is_some() {
                     return;
                 }
                 if self.stream.writable().await.is_err() {
@@ -278,7 +281,7 @@ impl Conn {
                 match self.pump(By::Task) {
                     Pumped::Full => {}
                     Pumped::Idle => break,
-                    Pumped::Closed => return,
+                    Pumped::Closed(_) => return,
                 }
             }
         }
@@ -372,10 +375,10 @@ impl Conn {
     pub(crate) fn close(&self, reason: CloseReason) {
         let (burst, queue) = {
             let mut out = self.out.lock();
-            if out.closed {
+            if out.closed.is_some() {
                 return;
             }
-            out.closed = true;
+            out.closed = Some(reason);
             (std::mem::take(&mut out.burst), std::mem::take(&mut out.queue))
         };
         // Wakes the reader, and with the peer's end gone the writer.
