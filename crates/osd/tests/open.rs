@@ -162,3 +162,75 @@ fn a_journal_cut_short_in_the_last_batch_loses_that_batch_only() {
         assert_eq!(count[..], 198u32.to_be_bytes(), "both tables of the batch");
     }
 }
+
+const BULK: Table = Table("bulk");
+const BULK_ROWS: u32 = 3000;
+
+fn bulk_row(n: u32) -> Vec<u8> {
+    // Not compressible, so that the tables on disk are as large as they look.
+    let mut x = n as u64 + 1;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x
+    };
+    (0..1000).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+/// Files of the store with something in them.
+fn files(dir: &Path, out: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, out);
+        } else if fs::metadata(&path).unwrap().len() > 0 {
+            out.push(path);
+        }
+    }
+}
+
+/// Every row as it was written, or an error.
+fn bulk_whole(dir: &Path) -> Result<(), String> {
+    let (osd, _) = OsdFs::open(dir).map_err(|e| e.to_string())?;
+    osd.verify().map_err(|e| e.to_string())?;
+    let rows = osd.range(BULK, b"", None, usize::MAX).map_err(|e| e.to_string())?;
+    assert_eq!(rows.len(), BULK_ROWS as usize, "rows were lost silently");
+    for (n, (k, v)) in rows.iter().enumerate() {
+        assert_eq!(k[..], (n as u32).to_be_bytes());
+        assert!(v[..] == bulk_row(n as u32), "row {n} was changed silently");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_flipped_bit_in_any_file_of_the_store_is_reported_or_harmless() {
+    let dir = formatted();
+    let (osd, _) = OsdFs::open(dir.path()).unwrap();
+    for n in 0..BULK_ROWS {
+        let mut b = Batch::new();
+        b.put(BULK, n.to_be_bytes().to_vec(), bulk_row(n));
+        osd.commit(b).unwrap();
+    }
+    osd.sync().unwrap();
+    drop(osd);
+    bulk_whole(dir.path()).unwrap();
+    let mut all = Vec::new();
+    files(&dir.path().join("kv"), &mut all);
+    assert!(all.iter().any(|p| p.components().any(|c| c.as_os_str() == "tables")), "{all:?}");
+    for path in all {
+        let good = fs::read(&path).unwrap();
+        for part in [0, 1, 5, 9] {
+            let at = ((good.len() - 1) * part / 9).min(good.len() - 1);
+            let mut bad = good.clone();
+            bad[at] ^= 4;
+            fs::write(&path, &bad).unwrap();
+            let got = std::panic::catch_unwind(|| bulk_whole(dir.path()));
+            let name = path.strip_prefix(dir.path()).unwrap().display();
+            println!("{name} byte {at} of {}: {got:?}", good.len());
+            assert!(got.is_ok(), "{name} byte {at} of {}", good.len());
+            fs::write(&path, &good).unwrap();
+        }
+    }
+    bulk_whole(dir.path()).unwrap();
+}
