@@ -18,6 +18,8 @@ pub(super) struct Handle {
     pub(super) record: Mutex<Record>,
     /// Created by us and its directory not synced since.
     pub(super) dir_dirty: AtomicBool,
+    /// Changed since the last sync, and noted as such.
+    pub(super) dirty: AtomicBool,
     used: AtomicBool,
 }
 
@@ -28,6 +30,7 @@ impl Handle {
             file,
             record: Mutex::new(record),
             dir_dirty: AtomicBool::new(created),
+            dirty: AtomicBool::new(false),
             used: AtomicBool::new(true),
         }
     }

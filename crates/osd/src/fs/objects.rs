@@ -3,6 +3,7 @@
 //! Consecutive objects share a directory (256 of them), so creating many touches few directories.
 //! A write costs one `pwritev` and one `futimens`; the attribute record is written when it changes.
 
+use std::collections::HashSet;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, FallocateFlags, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, XattrFlags,
 };
@@ -27,6 +29,8 @@ use crate::{
 
 /// Buffers in one `pwritev`.
 const IOV_MAX: usize = 1024;
+/// Up to so many changed objects are synced one by one; for more, the whole file system is.
+const SYNC_EACH_MAX: usize = 32;
 /// Attribute records where the file system has no extended attributes.
 const OBJ_ATTR: Table = Table("osd_object_attr");
 
@@ -37,6 +41,8 @@ pub(super) struct FsObjects {
     handles: HandleCache,
     pool: Arc<BufPool>,
     space: Arc<SpaceGate>,
+    /// Objects changed since their last sync.
+    changed: Mutex<HashSet<ObjectId>>,
     /// Holds the attribute records where xattrs are not to be had.
     records: Option<Arc<Tables>>,
 }
@@ -60,6 +66,7 @@ impl FsObjects {
             handles: HandleCache::new(open_files),
             pool: Arc::default(),
             space,
+            changed: Mutex::default(),
             records: (!has_xattr).then(|| tables.clone()),
         })
     }
@@ -71,6 +78,49 @@ impl FsObjects {
     fn make(&self, id: ObjectId) -> Result<Arc<Handle>, OsdError> {
         let handle = self.handles.find(id, || self.open_file(id, true))?;
         handle.ok_or(OsdError::Invalid("an object that cannot be created"))
+    }
+
+    /// Notes an object for the next sync of all. After the change: a sync in between would take it
+    /// for done.
+    fn note_change(&self, h: &Handle) {
+        if !h.dirty.swap(true, Ordering::AcqRel) {
+            self.changed.lock().insert(h.id);
+        }
+    }
+
+    /// Syncs one object and the directories of a new one.
+    fn sync_handle(&self, h: &Handle) -> Result<(), OsdError> {
+        // Before the sync: what changes during it is for the next.
+        h.dirty.store(false, Ordering::Release);
+        self.changed.lock().remove(&h.id);
+        let fail = |e| {
+            self.note_change(h);
+            failed("sync object", h.id, e)
+        };
+        rustix::fs::fsync(&h.file).map_err(fail)?;
+        if h.dir_dirty.swap(false, Ordering::Relaxed) {
+            let (outer, inner) = dir_names(h.id);
+            for dir in [inner.as_str(), outer.as_str(), "."] {
+                sync_dir(self.root.as_fd(), dir).map_err(fail)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_file_system(&self) -> Result<(), OsdError> {
+        let all = self.handles.all();
+        for h in &all {
+            h.dirty.store(false, Ordering::Release);
+        }
+        let changed = std::mem::take(&mut *self.changed.lock());
+        if let Err(e) = rustix::fs::syncfs(&self.root) {
+            self.changed.lock().extend(changed);
+            return Err(OsdError::io("sync objects", e.into()));
+        }
+        for h in all {
+            h.dir_dirty.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn open_file(&self, id: ObjectId, create: bool) -> Result<Option<Handle>, OsdError> {
@@ -315,7 +365,9 @@ impl Objects for FsObjects {
         end.ok_or(OsdError::TooLarge(off))?;
         let h = self.make(id)?;
         self.admit_write(&h, off, len)?;
-        self.pwrite_all(&h, off, bufs)
+        let done = self.pwrite_all(&h, off, bufs);
+        self.note_change(&h);
+        done
     }
 
     fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
@@ -323,11 +375,16 @@ impl Objects for FsObjects {
             return Err(OsdError::TooLarge(size));
         }
         let h = self.make(id)?;
-        rustix::fs::ftruncate(&h.file, size).map_err(|e| failed("truncate object", id, e))
+        rustix::fs::ftruncate(&h.file, size).map_err(|e| failed("truncate object", id, e))?;
+        self.note_change(&h);
+        Ok(())
     }
 
     fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
-        self.find(id)?.map_or(Ok(()), |h| self.punch_handle(&h, start, end))
+        let Some(h) = self.find(id)? else { return Ok(()) };
+        let done = self.punch_handle(&h, start, end);
+        self.note_change(&h);
+        done
     }
 
     fn fallocate(
@@ -348,7 +405,7 @@ impl Objects for FsObjects {
         }
         let h = self.make(id)?;
         self.admit_write(&h, start, end - start)?;
-        match mode {
+        let done = match mode {
             FallocMode::Allocate => {
                 self.fallocate_file(&h, FallocateFlags::empty(), start, end - start)
             }
@@ -358,7 +415,9 @@ impl Objects for FsObjects {
             FallocMode::ZeroRange => self.zero_range(&h, start, end, false),
             FallocMode::ZeroRangeKeepSize => self.zero_range(&h, start, end, true),
             FallocMode::PunchHole => Ok(()),
-        }
+        };
+        self.note_change(&h);
+        done
     }
 
     fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
@@ -405,6 +464,7 @@ impl Objects for FsObjects {
             self.store_record(id, &h.file, &new)?;
             *record = new;
         }
+        self.note_change(&h);
         Ok(attr_of(&st, &record))
     }
 
@@ -416,6 +476,7 @@ impl Objects for FsObjects {
             Err(Errno::NOENT) => return Ok(false),
             Err(e) => return Err(failed("remove object", id, e)),
         }
+        self.changed.lock().remove(&id);
         if let Some(tables) = &self.records {
             let mut b = Batch::new();
             b.del(OBJ_ATTR, record_key(id).to_vec());
@@ -426,14 +487,7 @@ impl Objects for FsObjects {
 
     fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
         let Some(h) = self.find(id)? else { return Ok(()) };
-        rustix::fs::fsync(&h.file).map_err(|e| failed("sync object", id, e))?;
-        if h.dir_dirty.swap(false, Ordering::Relaxed) {
-            let (outer, inner) = dir_names(id);
-            for dir in [inner.as_str(), outer.as_str(), "."] {
-                let done = sync_dir(self.root.as_fd(), dir);
-                done.map_err(|e| failed("sync the directory of object", id, e))?;
-            }
-        }
+        self.sync_handle(&h)?;
         match &self.records {
             Some(tables) => tables.sync(),
             None => Ok(()),
@@ -441,11 +495,23 @@ impl Objects for FsObjects {
     }
 
     fn sync_all(&self) -> Result<(), OsdError> {
-        rustix::fs::syncfs(&self.root).map_err(|e| OsdError::io("sync objects", e.into()))?;
-        for h in self.handles.all() {
-            h.dir_dirty.store(false, Ordering::Relaxed);
+        let changed: Vec<_> = self.changed.lock().iter().copied().collect();
+        if changed.len() > SYNC_EACH_MAX {
+            self.sync_file_system()?;
+        } else {
+            for id in changed {
+                match self.find(id)? {
+                    Some(h) => self.sync_handle(&h)?,
+                    None => {
+                        self.changed.lock().remove(&id);
+                    }
+                }
+            }
         }
-        Ok(())
+        match &self.records {
+            Some(tables) => tables.sync(),
+            None => Ok(()),
+        }
     }
 
     fn iterate(&self, f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError> {
