@@ -6,6 +6,7 @@
 
 mod error;
 pub mod llite;
+pub mod lmv;
 pub mod lov;
 pub mod mdc;
 pub mod mgc;

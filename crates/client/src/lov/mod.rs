@@ -60,9 +60,17 @@ impl Lov {
 
     /// Size, blocks and newest times over all objects.
     pub async fn getattr(&self, layout: &FileLayout, fid: Fid) -> Result<ObjectAttr, Errno> {
-        let stripes: Vec<_> = layout.stripes().collect();
-        let attrs = try_join_all(stripes.iter().map(|s| async move {
-            let a = self.osc(s.ost())?.getattr(&s.object(fid)).await?;
+        self.collect(layout, fid, IoLock::Server).await
+    }
+
+    /// The same for a caller that holds extent locks on every object.
+    pub async fn getattr_locked(&self, layout: &FileLayout, fid: Fid) -> Result<ObjectAttr, Errno> {
+        self.collect(layout, fid, IoLock::Ours(0)).await
+    }
+
+    async fn collect(&self, layout: &FileLayout, fid: Fid, lock: IoLock) -> Result<ObjectAttr, Errno> {
+        let attrs = try_join_all(layout.stripes().map(|s| async move {
+            let a = self.osc(s.ost())?.getattr(&s.object(fid), lock).await?;
             Ok::<_, Errno>((s.file_size(a.size), a))
         }))
         .await?;

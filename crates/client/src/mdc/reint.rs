@@ -34,6 +34,22 @@ pub struct CreateArgs<'a> {
     pub eadata: Bytes,
 }
 
+impl CreateArgs<'_> {
+    /// Nothing set.
+    pub fn empty() -> Self {
+        Self {
+            parent: Fid::ZERO,
+            name: b"",
+            fid: Fid::ZERO,
+            mode: 0,
+            rdev: 0,
+            now: Timespec::default(),
+            symlink: None,
+            eadata: Bytes::new(),
+        }
+    }
+}
+
 /// What to change; `valid` is `coral_wire::mds::attr` bits.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SetattrArgs {
@@ -155,7 +171,7 @@ impl Mdc {
         Attrs::read(&reply, 1)
     }
 
-    /// Renames; what stood at the new name is removed. `mode`: type bits of what is renamed, if known.
+    /// Renames; what stood at the new name is removed. `flags`: `coral_wire::coral::RENAME_*`, for Coral servers only.
     #[expect(clippy::too_many_arguments, reason = "two names in two directories")]
     pub async fn rename(
         &self,
@@ -164,7 +180,7 @@ impl Mdc {
         name: &[u8],
         new_parent: Fid,
         new_name: &[u8],
-        mode: u32,
+        flags: u32,
         now: Timespec,
     ) -> Result<Attrs, Errno> {
         let rec = RecRename {
@@ -177,7 +193,7 @@ impl Mdc {
             fid1: parent,
             fid2: new_parent,
             time: self.time(now),
-            mode,
+            padding_5: if self.coral() { flags } else { 0 },
             ..Default::default()
         };
         let mut rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))

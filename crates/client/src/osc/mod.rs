@@ -124,8 +124,9 @@ impl Osc {
     }
 
     /// Size, blocks and times, seen after every write acknowledged so far.
-    pub async fn getattr(&self, obj: &ObjectRef) -> Result<ObjectAttr, Errno> {
-        let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR).push(&Self::srvlocked(obj)).push_bytes(Bytes::new());
+    pub async fn getattr(&self, obj: &ObjectRef, lock: IoLock) -> Result<ObjectAttr, Errno> {
+        let o = if lock == IoLock::Server { Self::srvlocked(obj) } else { Self::obdo(obj) };
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR).push(&o).push_bytes(Bytes::new());
         let o = self.call(rq).await?;
         let time = |t| Timespec::from_wire(t, self.target.coral());
         Ok(ObjectAttr { size: o.size, blocks: o.blocks, mtime: time(o.mtime), atime: time(o.atime), ctime: time(o.ctime) })

@@ -1,0 +1,317 @@
+//! Reading directories.
+//!
+//! A cookie is the hash of the entry plus one: the listing goes on with the first entry of at least that hash, whatever came
+//! and went meanwhile. Entries that share a hash with the next one get a cookie that the handle alone knows (hash and how
+//! many to skip). 1 and 2 stand behind "." and "..", which are made up here so that they come first.
+//!
+//! Lustre: `lustre/llite/dir.c`, `lustre/mdc/mdc_request.c` (the page cache we do not have).
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::mds::DirEntry as WireEntry;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+
+use super::Llite;
+use super::cred::permitted;
+use super::types::{Cred, DirEntry, Entry};
+use crate::mdc::{DirChunk, Ids};
+
+/// Cookie behind ".".
+const DOT: u64 = 1;
+/// Cookie behind "..".
+const DOTDOT: u64 = 2;
+/// Cookies from here on name a place inside a group of equal hashes, by index into the handle's list.
+const COLLISION: u64 = 0x7fff_0000_0000_0000;
+/// Attributes fetched together for readdirplus.
+const PLUS_BATCH: usize = 16;
+
+/// An open directory.
+pub struct DirHandle {
+    fid: Fid,
+    stream: Mutex<Stream>,
+}
+
+impl DirHandle {
+    /// FID of the directory.
+    pub fn fid(&self) -> Fid {
+        self.fid
+    }
+}
+
+/// What was read from the MDT and not yet handed out.
+#[derive(Default)]
+struct Stream {
+    /// The cookie that leads to the first of `entries`.
+    cookie: u64,
+    /// Entries behind `cookie`, each with its own cookie.
+    entries: VecDeque<(WireEntry, u64)>,
+    /// Where the MDT goes on; `None`: at the end.
+    next: Option<Position>,
+    /// Places inside groups of equal hashes.
+    collisions: Vec<(u64, u32)>,
+}
+
+/// A place in hash order: entries of at least `hash`, but not the first `skip` of just that hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Position {
+    hash: u64,
+    skip: u32,
+}
+
+impl Stream {
+    /// Where a cookie leads.
+    fn position(&self, cookie: u64) -> Position {
+        match cookie {
+            0..=DOTDOT => Position { hash: 0, skip: 0 },
+            c if c >= COLLISION => match self.collisions.get((c - COLLISION) as usize) {
+                Some((hash, skip)) => Position { hash: *hash, skip: *skip },
+                None => Position { hash: c, skip: 0 },
+            },
+            c => Position { hash: c, skip: 0 },
+        }
+    }
+
+    fn collision(&mut self, hash: u64, skip: u32) -> u64 {
+        let at = self.collisions.iter().position(|c| *c == (hash, skip)).unwrap_or_else(|| {
+            self.collisions.push((hash, skip));
+            self.collisions.len() - 1
+        });
+        COLLISION + at as u64
+    }
+
+    /// Takes a chunk in that was asked for at `from`. True: entries or the end were reached.
+    fn take(&mut self, from: Position, chunk: DirChunk) {
+        let mut entries: VecDeque<WireEntry> = chunk.entries.into();
+        entries.retain(|e| e.hash >= from.hash);
+        // the group the cookie stands in: what was handed out already
+        for _ in 0..from.skip {
+            if entries.front().is_some_and(|e| e.hash == from.hash) {
+                entries.pop_front();
+            }
+        }
+        // a group that may go on in the next chunk is left for that, unless it is all there is
+        if let Some(next) = chunk.next {
+            let whole: HashSet<u64> = entries.iter().map(|e| e.hash).collect();
+            if whole.len() > 1 {
+                entries.retain(|e| e.hash != next);
+            }
+            let taken = entries.iter().filter(|e| e.hash == next).count() as u32;
+            let before = if next == from.hash { from.skip } else { 0 };
+            self.next = Some(Position { hash: next, skip: taken + before });
+        } else {
+            self.next = None;
+        }
+        let mut index = from.skip;
+        let mut last = from.hash;
+        for i in 0..entries.len() {
+            let hash = entries[i].hash;
+            index = if hash == last { index + 1 } else { 1 };
+            last = hash;
+            let group_goes_on = match entries.get(i + 1) {
+                Some(n) => n.hash == hash,
+                None => self.next.is_some_and(|n| n.hash == hash),
+            };
+            let cookie = if group_goes_on { self.collision(hash, index) } else { hash.saturating_add(1).max(DOTDOT + 1) };
+            let name = &entries[i].name[..];
+            if name != b"." && name != b".." {
+                self.entries.push_back((entries[i].clone(), cookie));
+            }
+        }
+    }
+}
+
+impl Llite {
+    /// Opens a directory for reading.
+    pub async fn opendir(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
+        let md = self.md_inode(&Ids::root(), fid).await?;
+        if !md.attr.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        permitted(cred, &md.attr, &md.acl, 4)?;
+        Ok(Arc::new(DirHandle { fid, stream: Default::default() }))
+    }
+
+    /// Lists from `cookie` (0: the beginning) until `fill` says true (full: that entry was NOT taken) or the end.
+    /// With `plus` each entry carries its attributes.
+    pub async fn readdir(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dh: &DirHandle,
+        cookie: u64,
+        plus: bool,
+        fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
+    ) -> Result<(), Errno> {
+        let mut at = cookie;
+        if at < DOT && fill(self.dot(b".", dh.fid, DOT)) {
+            return Ok(());
+        }
+        if at < DOTDOT {
+            let parent = self.parent_of(dh.fid).await;
+            if fill(self.dot(b"..", parent, DOTDOT)) {
+                return Ok(());
+            }
+            at = DOTDOT;
+        }
+        if cookie == 0 {
+            // rewinddir: what changed since is to be seen
+            *dh.stream.lock() = Stream::default();
+        }
+        loop {
+            let batch = self.next_entries(dh, at, if plus { PLUS_BATCH } else { usize::MAX }).await?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            let attrs = match plus {
+                true => join_all(batch.iter().map(|(e, _)| self.entry_of(cred, e.fid))).await,
+                false => vec![None; batch.len()],
+            };
+            for ((e, next), entry) in batch.into_iter().zip(attrs) {
+                let kind = e.mode_type as u32 & libc::S_IFMT;
+                if fill(DirEntry { fid: e.fid, name: e.name, kind, next, entry }) {
+                    return Ok(());
+                }
+                at = next;
+                self.consumed(dh, next);
+            }
+        }
+    }
+
+    fn dot(&self, name: &'static [u8], fid: Fid, next: u64) -> DirEntry {
+        DirEntry { fid, name: Bytes::from_static(name), kind: libc::S_IFDIR, next, entry: None }
+    }
+
+    async fn parent_of(&self, dir: Fid) -> Fid {
+        if dir == self.root {
+            return dir;
+        }
+        let found = async { self.lmv.of(dir).await?.getattr_name(&Ids::root(), dir, b"..").await };
+        found.await.map_or(dir, |a| a.body.fid1)
+    }
+
+    async fn entry_of(&self, _cred: &Cred, fid: Fid) -> Option<Entry> {
+        let md = self.md_inode(&Ids::root(), fid).await.ok()?;
+        Some(Self::uncached(self.full_attr(&md).await.ok()?))
+    }
+
+    /// Up to `max` entries behind `cookie`; empty at the end.
+    async fn next_entries(&self, dh: &DirHandle, cookie: u64, max: usize) -> Result<Vec<(WireEntry, u64)>, Errno> {
+        loop {
+            let from = {
+                let mut s = dh.stream.lock();
+                if s.cookie == cookie && !s.entries.is_empty() {
+                    return Ok(s.entries.iter().take(max).cloned().collect());
+                }
+                match s.next {
+                    // read on where the last chunk ended
+                    Some(p) if s.cookie == cookie => p,
+                    None if s.cookie == cookie && cookie > DOTDOT => return Ok(Vec::new()),
+                    _ => {
+                        let p = s.position(cookie);
+                        let collisions = std::mem::take(&mut s.collisions);
+                        *s = Stream { cookie, collisions, ..Default::default() };
+                        p
+                    }
+                }
+            };
+            let chunk = self.lmv.of(dh.fid).await?.readpage(&Ids::root(), dh.fid, from.hash).await?;
+            let mut s = dh.stream.lock();
+            s.cookie = cookie;
+            s.entries.clear();
+            s.take(from, chunk);
+            if s.entries.is_empty() && s.next.is_none() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    /// The entry with this cookie was handed out.
+    fn consumed(&self, dh: &DirHandle, cookie: u64) {
+        let mut s = dh.stream.lock();
+        if s.entries.front().is_some_and(|(_, c)| *c == cookie) {
+            s.entries.pop_front();
+            s.cookie = cookie;
+        }
+    }
+
+    /// Ends reading.
+    pub async fn releasedir(self: &Arc<Self>, _dh: &DirHandle) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    /// The directory's entries are on disk when this returns.
+    pub async fn fsyncdir(self: &Arc<Self>, dh: &DirHandle) -> Result<(), Errno> {
+        self.lmv.of(dh.fid).await?.sync(dh.fid).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(hash: u64, name: &str) -> WireEntry {
+        WireEntry { fid: Fid::ROOT, hash, attrs: 0, name: Bytes::copy_from_slice(name.as_bytes()), mode_type: 0 }
+    }
+
+    /// Hands out a directory through chunks of `per` entries, in reads of `take`, starting anew at each cookie.
+    fn walk(dir: &[WireEntry], per: usize, take: usize, restart: bool) -> Vec<String> {
+        let mut s = Stream::default();
+        let mut at = 0;
+        let mut out = Vec::new();
+        for _ in 0..1000 {
+            let mut from = s.position(at);
+            if restart {
+                let collisions = std::mem::take(&mut s.collisions);
+                s = Stream { collisions, ..Default::default() };
+            }
+            if s.entries.is_empty() {
+                if let Some(n) = s.next.filter(|_| s.cookie == at && !restart) {
+                    from = n;
+                }
+                let all: Vec<_> = dir.iter().filter(|e| e.hash >= from.hash).cloned().collect();
+                // like the MDT: a chunk never splits a group in a way that hides part of it from a read at its hash
+                let mut end = per.min(all.len());
+                while end < all.len() && all[end].hash == all[0].hash {
+                    end += 1;
+                }
+                let next = all.get(end).map(|e| e.hash);
+                s.take(from, DirChunk { entries: all[..end].to_vec(), next });
+            }
+            if s.entries.is_empty() && s.next.is_none() {
+                return out;
+            }
+            for _ in 0..take {
+                let Some((e, c)) = s.entries.pop_front() else { break };
+                out.push(String::from_utf8(e.name.to_vec()).unwrap());
+                at = c;
+                s.cookie = c;
+            }
+        }
+        panic!("no end");
+    }
+
+    #[test]
+    fn every_entry_comes_once_whatever_the_cuts() {
+        let dir: Vec<_> = [(3, "."), (4, ".."), (10, "a"), (10, "b"), (10, "c"), (11, "d"), (500, "e"), (500, "f"), (501, "g")]
+            .map(|(h, n)| entry(h, n))
+            .to_vec();
+        for per in 1..10 {
+            for take in 1..10 {
+                for restart in [false, true] {
+                    assert_eq!(walk(&dir, per, take, restart), ["a", "b", "c", "d", "e", "f", "g"], "{per} {take} {restart}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cookies_are_stable_and_grow() {
+        let mut s = Stream::default();
+        s.take(Position { hash: 0, skip: 0 }, DirChunk { entries: vec![entry(10, "a"), entry(20, "b")], next: None });
+        assert_eq!(s.entries.iter().map(|(_, c)| *c).collect::<Vec<_>>(), [11, 21]);
+    }
+}

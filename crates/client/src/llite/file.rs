@@ -1,0 +1,471 @@
+//! Open files: opening, reading, writing, syncing, closing.
+//!
+//! Data goes straight to the OSTs under locks the servers take. An append takes extent locks of this client on every
+//! stripe instead: the end must not move between finding it and writing there (`ll_file_io_generic` does the same).
+//!
+//! Lustre: `lustre/llite/file.c`, `lustre/llite/rw26.c`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use coral_ldlm::LockRef;
+use coral_lnet::Payload;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy};
+use coral_wire::mds::{layout_intent, open};
+use coral_wire::ost::OstLvb;
+use futures_util::future::try_join;
+use parking_lot::{Mutex, RwLock};
+
+use super::Llite;
+use super::inode::MdInode;
+use super::namei::check_name;
+use super::types::{Attr, Cred, Entry, SeekWhence};
+use crate::error::lock_errno;
+use crate::lov::{FileLayout, Form, Locks};
+use crate::mdc::{Ids, Mdc, Opened};
+use crate::osc::WriteAttr;
+use crate::time::Timespec;
+
+/// `__FMODE_EXEC` as it stands among the open flags of an exec.
+const O_EXEC: u32 = 0o40;
+/// Without `a_time` older than this, reads do not update it (relatime), seconds.
+const RELATIME_S: i64 = 24 * 3600;
+
+/// What all handles of one inode share.
+pub(super) struct OpenInode {
+    pub fid: Fid,
+    layout: RwLock<Arc<FileLayout>>,
+    /// Permission bits, to know of setuid.
+    mode: AtomicU32,
+    /// Appends of this client go one after another.
+    append: tokio::sync::Mutex<()>,
+    /// Owners that took fcntl locks.
+    pub posix_owners: Mutex<HashSet<u64>>,
+    /// Owners that took flock locks.
+    pub flock_owners: Mutex<HashSet<u64>>,
+}
+
+impl OpenInode {
+    fn new(fid: Fid, layout: Arc<FileLayout>, mode: u32) -> Self {
+        Self {
+            fid,
+            layout: RwLock::new(layout),
+            mode: AtomicU32::new(mode),
+            append: Default::default(),
+            posix_owners: Default::default(),
+            flock_owners: Default::default(),
+        }
+    }
+
+    pub fn layout(&self) -> Arc<FileLayout> {
+        self.layout.read().clone()
+    }
+
+    /// Takes a layout in unless it is older than the one known.
+    pub fn set_layout(&self, new: Arc<FileLayout>) {
+        let mut l = self.layout.write();
+        if new.generation >= l.generation || l.form == Form::None {
+            *l = new;
+        }
+    }
+
+    pub fn set_mode(&self, mode: u32) {
+        self.mode.store(mode, Ordering::Relaxed);
+    }
+}
+
+/// An open regular file.
+pub struct FileHandle {
+    pub(super) inode: Arc<OpenInode>,
+    flags: u32,
+    pub(super) mdc: Arc<Mdc>,
+    handle: Arc<AtomicU64>,
+    transno: u64,
+    mode: u32,
+    /// atime and the later of mtime and ctime at open (relatime).
+    times: (Timespec, Timespec),
+    was_read: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl FileHandle {
+    /// FID of the file.
+    pub fn fid(&self) -> Fid {
+        self.inode.fid
+    }
+
+    /// `O_*` flags it was opened with.
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// Opened for writing.
+    pub fn writable(&self) -> bool {
+        self.flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32
+    }
+}
+
+/// `O_*` to MDS_OPEN bits. Most have the same value.
+fn mds_flags(flags: u32) -> u64 {
+    let mut out = match flags as i32 & libc::O_ACCMODE {
+        libc::O_RDONLY => open::READ,
+        libc::O_WRONLY => open::WRITE,
+        _ => open::READ | open::WRITE,
+    };
+    let same = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_APPEND | libc::O_DIRECTORY | libc::O_NOFOLLOW) as u32;
+    out |= (flags & same) as u64;
+    if flags & libc::O_DSYNC as u32 != 0 {
+        out |= open::SYNC;
+    }
+    if flags & O_EXEC != 0 {
+        out |= open::EXEC;
+    }
+    out
+}
+
+impl Llite {
+    /// The shared part of open handles on `fid`.
+    fn open_inode(&self, fid: Fid, layout: Arc<FileLayout>, mode: u32) -> Arc<OpenInode> {
+        let mut open = self.open.lock();
+        if let Some(i) = open.get(&fid).and_then(std::sync::Weak::upgrade) {
+            drop(open);
+            i.set_layout(layout);
+            i.set_mode(mode);
+            return i;
+        }
+        let i = Arc::new(OpenInode::new(fid, layout, mode));
+        open.insert(fid, Arc::downgrade(&i));
+        i
+    }
+
+    /// The shared part if some handle is open.
+    pub(super) fn opened(&self, fid: Fid) -> Option<Arc<OpenInode>> {
+        self.open.lock().get(&fid).and_then(std::sync::Weak::upgrade)
+    }
+
+    fn handle(&self, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
+        Arc::new(FileHandle {
+            inode: self.open_inode(md.attr.fid, md.layout.clone(), md.attr.mode),
+            flags,
+            mdc,
+            handle: o.handle.clone(),
+            transno: o.transno,
+            mode: md.attr.mode,
+            times: (md.attr.atime, md.attr.mtime.max(md.attr.ctime)),
+            was_read: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Opens, creating when there is no such name (`O_EXCL` in `flags`: EEXIST when there is). `flags` are `O_*`.
+    pub async fn create(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, Arc<FileHandle>), Errno> {
+        check_name(name)?;
+        let ids = self.ids(cred, &[parent]).await;
+        let mdc = self.lmv.of(parent).await?;
+        let fid = mdc.new_fid().await?;
+        let mode = mode & 0o7777 | libc::S_IFREG;
+        let bits = mds_flags(flags | libc::O_CREAT as u32);
+        let mut o = mdc.open(&ids, parent, name, fid, bits, mode, self.now(), Bytes::new()).await?;
+        mdc.drop_lock(o.lock.take());
+        let md = MdInode::read(&mdc, &o.attrs)?;
+        self.hint_gid(md.attr.fid, md.attr.gid);
+        let fh = self.handle(mdc, &o, &md, flags);
+        let attr = self.attr_after_open(cred, &fh, &md, o.created).await;
+        match attr {
+            Ok(attr) => Ok((Self::uncached(attr), fh)),
+            Err(e) => {
+                self.release(&fh, None).await.ok();
+                Err(e)
+            }
+        }
+    }
+
+    async fn attr_after_open(self: &Arc<Self>, cred: &Cred, fh: &FileHandle, md: &MdInode, created: bool) -> Result<Attr, Errno> {
+        if created {
+            return Ok(md.fresh());
+        }
+        if fh.flags & libc::O_TRUNC as u32 != 0 && md.attr.is_file() {
+            return Ok(self.truncate_handle(cred, fh, 0).await?.attr);
+        }
+        self.full_attr(md).await
+    }
+
+    /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
+    pub async fn open(self: &Arc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Errno> {
+        let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
+        let ids = self.ids(cred, &[fid]).await;
+        let mdc = self.lmv.of(fid).await?;
+        let mut o = mdc.open(&ids, fid, b"", fid, mds_flags(flags), 0, self.now(), Bytes::new()).await?;
+        mdc.drop_lock(o.lock.take());
+        let md = MdInode::read(&mdc, &o.attrs)?;
+        self.hint_gid(md.attr.fid, md.attr.gid);
+        let fh = self.handle(mdc, &o, &md, flags);
+        if flags & libc::O_TRUNC as u32 != 0
+            && md.attr.is_file()
+            && let Err(e) = self.truncate_handle(cred, &fh, 0).await
+        {
+            self.release(&fh, None).await.ok();
+            return Err(e);
+        }
+        Ok(fh)
+    }
+
+    /// Reads up to `len_bytes`; short only at the end of the file.
+    pub async fn read(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
+        fh.was_read.store(true, Ordering::Relaxed);
+        let fid = fh.fid();
+        let mut layout = fh.inode.layout();
+        layout.check()?;
+        if layout.needs_init(offset, offset.saturating_add(len_bytes as u64)) {
+            layout = self.fetch_layout(fid, layout_intent::ACCESS, 0, 0).await?;
+            fh.inode.set_layout(layout.clone());
+        }
+        if layout.form == Form::None {
+            return self.read_nothing(fid, offset, len_bytes).await;
+        }
+        self.lov.read(&layout, fid, offset, len_bytes as usize, &Locks::default()).await
+    }
+
+    /// A file without objects is all hole, as long as the MDT says.
+    async fn read_nothing(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
+        let size = self.md_inode(&Ids::root(), fid).await?.attr.size;
+        let n = size.saturating_sub(offset).min(len_bytes as u64);
+        Ok(if n == 0 { Payload::new() } else { Payload::from(Bytes::from(vec![0; n as usize])) })
+    }
+
+    /// Writes all of `data` at `offset` (at the end, whatever `offset` says, when opened with O_APPEND); bytes written.
+    pub async fn write(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fh: &FileHandle,
+        offset: u64,
+        data: Payload,
+    ) -> Result<usize, Errno> {
+        let len = data.len();
+        if len == 0 {
+            return Ok(0);
+        }
+        self.drop_privileges(cred, &fh.inode).await?;
+        let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
+        if fh.flags & libc::O_APPEND as u32 != 0 {
+            self.append(fh, data, &attr).await?;
+        } else {
+            let end = offset.checked_add(len as u64).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+            let layout = self.layout_for_write(fh, offset, end).await?;
+            self.lov.write(&layout, fh.fid(), offset, data, &attr, &Locks::default()).await?;
+        }
+        if fh.flags & libc::O_DSYNC as u32 != 0 {
+            self.fsync(fh, fh.flags & (libc::O_SYNC & !libc::O_DSYNC) as u32 == 0).await?;
+        }
+        Ok(len)
+    }
+
+    /// The layout, with objects everywhere in `start..end`.
+    async fn layout_for_write(&self, fh: &FileHandle, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
+        let mut layout = fh.inode.layout();
+        layout.check()?;
+        if !layout.needs_init(start, end) {
+            return Ok(layout);
+        }
+        layout = self.instantiate(fh.fid(), layout_intent::WRITE, start, end).await?;
+        fh.inode.set_layout(layout.clone());
+        Ok(layout)
+    }
+
+    /// Asks the MDT for objects in `start..end`. A file that never had a layout gets one by being opened for writing.
+    pub(super) async fn instantiate(&self, fid: Fid, op: u32, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
+        let layout = self.fetch_layout(fid, layout_intent::ACCESS, 0, 0).await?;
+        let layout = match layout.form {
+            Form::None => {
+                let mdc = self.lmv.of(fid).await?;
+                let mut o = mdc.open(&Ids::root(), fid, b"", fid, open::WRITE, 0, self.now(), Bytes::new()).await?;
+                mdc.drop_lock(o.lock.take());
+                let md = MdInode::read(&mdc, &o.attrs)?;
+                mdc.close(fid, o.handle.load(Ordering::Acquire), md.attr.mode, None).await?;
+                mdc.forget_open(o.transno);
+                md.layout
+            }
+            _ => layout,
+        };
+        let layout = match layout.needs_init(start, end) {
+            true => self.fetch_layout(fid, op, start, end).await?,
+            false => layout,
+        };
+        layout.check()?;
+        if layout.needs_init(start, end) { Err(Errno::EIO) } else { Ok(layout) }
+    }
+
+    /// A write by somebody else than root takes setuid away, and setgid where the group may execute.
+    pub(super) async fn drop_privileges(&self, cred: &Cred, inode: &OpenInode) -> Result<(), Errno> {
+        let mode = inode.mode.load(Ordering::Relaxed);
+        let Some(without) = stripped(mode).filter(|_| cred.uid != 0) else { return Ok(()) };
+        self.chmod_as_root(inode.fid, without).await?;
+        inode.set_mode(without);
+        Ok(())
+    }
+
+    /// Appends: the end is found and written to under locks on every stripe.
+    async fn append(&self, fh: &FileHandle, data: Payload, attr: &WriteAttr) -> Result<(), Errno> {
+        let _turn = fh.inode.append.lock().await;
+        let fid = fh.fid();
+        let len = data.len() as u64;
+        loop {
+            let layout = fh.inode.layout();
+            layout.check()?;
+            let locks = self.lock_stripes(&layout, fid).await?;
+            let held = Locks { held: locks.iter().map(|(o, l)| (*o, l.info().remote_cookie)).collect() };
+            let size = match layout.form {
+                Form::None => self.md_inode(&Ids::root(), fid).await?.attr.size,
+                _ => self.lov.getattr_locked(&layout, fid).await?.size,
+            };
+            let end = size.checked_add(len).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+            if layout.needs_init(size, end) {
+                drop(locks);
+                let layout = self.instantiate(fid, layout_intent::WRITE, size, end).await?;
+                fh.inode.set_layout(layout);
+                continue;
+            }
+            return self.lov.write(&layout, fid, size, data, attr, &held).await;
+        }
+    }
+
+    /// PW locks on the whole of every object, in stripe order (every client locks in that order, so none waits in a circle).
+    async fn lock_stripes(&self, layout: &FileLayout, fid: Fid) -> Result<Vec<(crate::osc::ObjectRef, LockRef)>, Errno> {
+        let mut out = Vec::new();
+        let whole = Policy::extent(0, u64::MAX);
+        for s in layout.stripes() {
+            let object = s.object(fid);
+            let osc = self.lov.osc(s.ost())?;
+            let (ns, res) = (osc.namespace(), object.oi.res_id());
+            let lock = match ns.match_lock(&res, LdlmType::EXTENT, LdlmMode::PW, &whole) {
+                Some(l) => l,
+                None => {
+                    let flags = LdlmFlags::empty();
+                    let lvb = size_of::<OstLvb>();
+                    ns.enqueue(res, LdlmType::EXTENT, LdlmMode::PW, whole, flags, lvb).await.map_err(|e| lock_errno(&e))?.0
+                }
+            };
+            out.push((object, lock));
+        }
+        Ok(out)
+    }
+
+    /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
+    pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Errno> {
+        if fh.inode.posix_owners.lock().remove(&lock_owner) {
+            self.unlock_all(fh, lock_owner).await?;
+        }
+        Ok(())
+    }
+
+    /// The last descriptor is gone: closes at the MDT; `flock_owner`: also drop that owner's flock.
+    pub async fn release(self: &Arc<Self>, fh: &FileHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
+        if fh.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if let Some(owner) = flock_owner
+            && fh.inode.flock_owners.lock().remove(&owner)
+        {
+            self.unlock_all(fh, owner).await.ok();
+        }
+        let now = self.now();
+        let (atime, change) = fh.times;
+        let stale = atime <= change || now.secs - atime.secs > RELATIME_S;
+        let read = fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
+        let result = fh.mdc.close(fh.fid(), fh.handle.load(Ordering::Acquire), fh.mode, read.then_some(now)).await;
+        fh.mdc.forget_open(fh.transno);
+        let mut open = self.open.lock();
+        if open.get(&fh.fid()).is_some_and(|w| w.strong_count() <= 1) {
+            open.remove(&fh.fid());
+        }
+        result
+    }
+
+    /// Everything written and every change of metadata is on disk when this returns.
+    pub async fn fsync(self: &Arc<Self>, fh: &FileHandle, datasync: bool) -> Result<(), Errno> {
+        let layout = fh.inode.layout();
+        let data = self.lov.sync(&layout, fh.fid());
+        if datasync && !fh.writable() {
+            return data.await;
+        }
+        // also for fdatasync: the name and the layout that lead to the data may be new
+        try_join(data, fh.mdc.sync(fh.fid())).await.map(drop)
+    }
+
+    /// fallocate(2): mode 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE; others EOPNOTSUPP.
+    pub async fn fallocate(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fh: &FileHandle,
+        mode: u32,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<(), Errno> {
+        const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
+        const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
+        const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+        if mode & !(KEEP | PUNCH | ZERO) != 0 || mode & PUNCH != 0 && mode & KEEP == 0 || mode & (PUNCH | ZERO) == PUNCH | ZERO {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if len_bytes == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(len_bytes).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+        self.drop_privileges(cred, &fh.inode).await?;
+        let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
+        let layout = self.layout_for_write(fh, offset, end).await?;
+        self.lov.fallocate(&layout, fh.fid(), mode, offset, end, &attr).await
+    }
+
+    /// lseek(2) with SEEK_HOLE or SEEK_DATA; the offset found.
+    pub async fn lseek(self: &Arc<Self>, fh: &FileHandle, offset: u64, whence: SeekWhence) -> Result<u64, Errno> {
+        let layout = self.settled_layout(fh.fid(), fh.inode.layout()).await?;
+        layout.check()?;
+        if layout.form == Form::None {
+            let size = self.md_inode(&Ids::root(), fh.fid()).await?.attr.size;
+            return if offset < size && whence == SeekWhence::Hole { Ok(offset) } else { Err(Errno::ENXIO) };
+        }
+        self.lov.seek(&layout, fh.fid(), offset, whence == SeekWhence::Hole).await
+    }
+}
+
+/// The mode without setuid, and without setgid where the group may execute; `None` when that is what it is.
+pub(super) fn stripped(mode: u32) -> Option<u32> {
+    let mut m = mode & !libc::S_ISUID;
+    if m & libc::S_IXGRP != 0 {
+        m &= !libc::S_ISGID;
+    }
+    (m != mode).then_some(m)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_flags() {
+        assert_eq!(mds_flags(libc::O_RDONLY as u32), open::READ);
+        assert_eq!(mds_flags((libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL) as u32), open::WRITE | open::CREAT | open::EXCL);
+        assert_eq!(mds_flags((libc::O_RDWR | libc::O_TRUNC) as u32), open::READ | open::WRITE | open::TRUNC);
+        assert_eq!(mds_flags((libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC) as u32), open::WRITE | open::APPEND | open::SYNC);
+    }
+
+    #[test]
+    fn privileges() {
+        assert_eq!(stripped(0o100755), None);
+        assert_eq!(stripped(0o104755), Some(0o100755));
+        assert_eq!(stripped(0o102755), Some(0o100755));
+        assert_eq!(stripped(0o102644), None, "mandatory locking is no privilege");
+    }
+}

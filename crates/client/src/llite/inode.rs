@@ -1,0 +1,135 @@
+//! What the client knows about one object: attributes as the MDT says them, and how they become what a caller sees.
+//!
+//! Size, blocks and times of a file with objects live on the OSTs; the MDT's are older or lazy. Of each time the newest
+//! counts (`ll_merge_attr` in `lustre/llite/file.c`), which is right because setting a time sets it everywhere.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::mds::{MdtBody, md};
+
+use super::types::Attr;
+use crate::lov::{FileLayout, Form};
+use crate::mdc::{Attrs, Mdc};
+use crate::osc::ObjectAttr;
+
+/// Preferred I/O size without a layout, bytes.
+const BLKSIZE: u32 = 4 << 20;
+
+/// One object as the MDT knows it.
+#[derive(Debug, Clone)]
+pub(super) struct MdInode {
+    /// Attributes; of a file with objects, size and blocks mean nothing here.
+    pub attr: Attr,
+    /// Where the data is (regular files).
+    pub layout: Arc<FileLayout>,
+    /// LMV EA or default layout of a directory.
+    pub acl: Bytes,
+    /// Change counter (Coral servers), else 0.
+    pub version: u64,
+}
+
+impl Attr {
+    /// All zero but the FID.
+    pub(crate) fn empty(fid: Fid) -> Self {
+        let zero = Default::default();
+        Self {
+            fid,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            projid: 0,
+            size: 0,
+            blocks: 0,
+            nlink: 1,
+            rdev: 0,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            btime: zero,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    /// A regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFREG
+    }
+
+    /// A directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFDIR
+    }
+}
+
+impl MdInode {
+    /// From a reply of `mdc`.
+    pub fn read(mdc: &Mdc, a: &Attrs) -> Result<Self, Errno> {
+        let attr = read_attr(mdc, &a.body);
+        let layout = match attr.is_file() {
+            true => FileLayout::decode(&a.md).map_err(crate::error::proto)?,
+            false => FileLayout::none(),
+        };
+        let mut me = Self {
+            attr,
+            layout: Arc::new(layout),
+            acl: a.acl.clone(),
+            version: if mdc.coral() { a.body.version } else { 0 },
+        };
+        me.set_blksize();
+        Ok(me)
+    }
+
+    fn set_blksize(&mut self) {
+        if self.attr.is_file() {
+            let stripe = self.layout.parts().first().map(|p| p.md.stripe_size);
+            self.attr.blksize = stripe.unwrap_or(BLKSIZE).clamp(4096, BLKSIZE);
+        }
+    }
+
+    /// Its attributes need the OSTs.
+    pub fn needs_osts(&self) -> bool {
+        self.attr.is_file() && self.layout.form == Form::Objects
+    }
+
+    /// What a caller sees, once the OSTs have answered.
+    pub fn merged(&self, objects: &ObjectAttr) -> Attr {
+        let mut a = self.attr;
+        a.size = objects.size;
+        a.blocks = objects.blocks;
+        a.mtime = a.mtime.max(objects.mtime);
+        a.atime = a.atime.max(objects.atime);
+        a.ctime = a.ctime.max(objects.ctime);
+        a
+    }
+
+    /// A file just created: its objects are empty.
+    pub fn fresh(&self) -> Attr {
+        Attr { size: 0, blocks: 0, ..self.attr }
+    }
+}
+
+/// The attributes of an mdt_body.
+pub(super) fn read_attr(mdc: &Mdc, b: &MdtBody) -> Attr {
+    let time = |bit, t| if b.valid & bit != 0 { mdc.untime(t) } else { Default::default() };
+    Attr {
+        fid: b.fid1,
+        mode: b.mode,
+        uid: b.uid,
+        gid: b.gid,
+        projid: b.projid,
+        size: b.size,
+        blocks: b.blocks,
+        nlink: b.nlink,
+        rdev: b.rdev,
+        atime: time(md::FLATIME, b.atime),
+        mtime: time(md::FLMTIME, b.mtime),
+        ctime: time(md::FLCTIME, b.ctime),
+        btime: time(md::FLBTIME, b.btime as i64),
+        blksize: 4096,
+        flags: b.flags,
+    }
+}

@@ -1,0 +1,235 @@
+//! Mounting: configuration, connections, root; and following changes of the configuration.
+//!
+//! Lustre: `lustre/llite/llite_lib.c` (`client_common_fill_super`).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use coral_ldlm::LdlmClient;
+use coral_lnet::Node;
+use coral_ptlrpc::Reply;
+use coral_wire::Errno;
+use coral_wire::ptlrpc::opc;
+use futures_util::future::join_all;
+
+use super::Llite;
+use super::types::{MountError, MountOptions};
+use crate::lmv::Lmv;
+use crate::lov::Lov;
+use crate::mdc::Mdc;
+use crate::mgc::{Config, Mgc, MgcError, TargetConf, list};
+use crate::osc::Osc;
+use crate::target::{Dialer, Kind, Target, TargetHooks};
+
+/// Longest file system name, characters.
+const FSNAME_MAX: usize = 8;
+
+impl Llite {
+    /// Reads the configuration from the MGS, connects to the targets and finds the root.
+    /// OSTs that do not answer yet are waited for in the background; I/O on them waits.
+    pub async fn mount(node: Arc<Node>, opts: MountOptions) -> Result<Arc<Self>, MountError> {
+        check_fsname(&opts.fsname)?;
+        let ldlm = LdlmClient::new(&node);
+        let dialer = Dialer::new(node.clone(), ldlm, opts.user_xattr, opts.checksums);
+        let mgs = list(&opts.mgs_nids);
+        let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout)
+            .await
+            .map_err(|e| MountError::MgsUnreachable { nids: mgs.clone(), reason: reason(&e) })?;
+        match Self::mount_with(node, opts, dialer, mgc.clone(), mgs).await {
+            Ok(l) => Ok(l),
+            Err(e) => {
+                mgc.disconnect().await;
+                Err(e)
+            }
+        }
+    }
+
+    async fn mount_with(
+        node: Arc<Node>,
+        opts: MountOptions,
+        dialer: Dialer,
+        mgc: Arc<Mgc>,
+        mgs: String,
+    ) -> Result<Arc<Self>, MountError> {
+        let config = mgc.watch_config(&opts.fsname).await.map_err(|e| match e {
+            MgcError::NoSuchLog(_) => MountError::NoSuchFs { fsname: opts.fsname.clone(), mgs: mgs.clone() },
+            MgcError::Unreachable { .. } => MountError::MgsUnreachable { nids: mgs.clone(), reason: reason(&e) },
+            e => MountError::Config { log: format!("{}-client", opts.fsname), reason: reason(&e) },
+        })?;
+        let now = config.borrow().clone();
+        if now.mdts.is_empty() {
+            let reason = "it names no MDT: has the metadata server been started once?".to_owned();
+            return Err(MountError::Config { log: format!("{}-client", opts.fsname), reason });
+        }
+        let (lmv, lov) = (Arc::new(Lmv::default()), Arc::new(Lov::default()));
+        connect_mdts(&dialer, &lmv, &now.mdts, opts.connect_timeout).await?;
+        connect_osts(&dialer, &lov, &now.osts, opts.connect_timeout).await;
+        let root = find_root(&lmv, &opts).await?;
+        let llite = Arc::new(Self {
+            node,
+            opts,
+            dialer,
+            mgc,
+            config,
+            lmv,
+            lov,
+            root,
+            open: Default::default(),
+            gids: Default::default(),
+            inval: Default::default(),
+        });
+        tokio::spawn(follow_config(Arc::downgrade(&llite)));
+        Ok(llite)
+    }
+
+    /// Cancels all locks and disconnects. Handles still open are closed by the servers.
+    pub async fn umount(&self) {
+        let targets = self.lmv.mdcs().into_iter().map(|m| (m.import().clone(), m.namespace().clone())).chain(
+            self.lov.oscs().into_iter().map(|o| (o.import().clone(), o.namespace().clone())),
+        );
+        join_all(targets.map(|(import, ns)| async move {
+            ns.cancel_all().await;
+            import.disconnect().await;
+        }))
+        .await;
+        self.mgc.disconnect().await;
+    }
+
+    /// RPCs sent so far per opcode name, sorted by name, summed over all targets.
+    pub fn statistics(&self) -> Vec<(String, u64)> {
+        let mut sum = BTreeMap::new();
+        let imports = self.lmv.mdcs().into_iter().map(|m| m.import().clone()).chain(
+            self.lov.oscs().into_iter().map(|o| o.import().clone()),
+        );
+        for import in imports {
+            for (opcode, n) in import.stats().by_opcode {
+                let name = opc::name(opcode).map_or_else(|| format!("opcode {opcode}"), str::to_owned);
+                *sum.entry(name).or_insert(0) += n;
+            }
+        }
+        sum.into_iter().collect()
+    }
+}
+
+fn reason(e: &dyn std::error::Error) -> String {
+    e.to_string()
+}
+
+fn check_fsname(name: &str) -> Result<(), MountError> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if name.is_empty() || name.len() > FSNAME_MAX || !name.chars().all(good) {
+        return Err(MountError::BadFsname(name.to_owned()));
+    }
+    Ok(())
+}
+
+async fn connect_mdts(
+    dialer: &Dialer,
+    lmv: &Lmv,
+    mdts: &BTreeMap<u32, TargetConf>,
+    limit: Duration,
+) -> Result<(), MountError> {
+    for (index, conf) in mdts {
+        let target = dialer.target(Kind::Mdt, &conf.uuid, &conf.nids);
+        target.connect(limit).await.map_err(|reason| MountError::Target {
+            target: conf.uuid.clone(),
+            nids: list(&conf.nids),
+            reason,
+        })?;
+        let mdc = Mdc::new(*index, target.clone());
+        let hooks: Arc<dyn TargetHooks> = mdc.clone();
+        target.set_hooks(Arc::downgrade(&hooks));
+        lmv.add(mdc);
+    }
+    Ok(())
+}
+
+/// OSTs that answer within `limit` are connected when this returns; the others go on trying by themselves.
+async fn connect_osts(dialer: &Dialer, lov: &Lov, osts: &BTreeMap<u32, TargetConf>, limit: Duration) {
+    let tries = osts.iter().filter(|(_, c)| !c.inactive).map(|(index, conf)| {
+        let target = dialer.target(Kind::Ost, &conf.uuid, &conf.nids);
+        lov.add(Osc::new(*index, target.clone()));
+        async move {
+            if let Err(reason) = target.connect(limit).await {
+                tracing::warn!(target = %target.uuid, reason, "not connected yet, trying on");
+                tokio::spawn(connect_later(Arc::downgrade(&target), limit));
+            }
+        }
+    });
+    join_all(tries).await;
+}
+
+async fn connect_later(target: Weak<Target>, limit: Duration) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let Some(t) = target.upgrade() else { return };
+        if t.connect(limit).await.is_ok() {
+            return;
+        }
+    }
+}
+
+async fn find_root(lmv: &Lmv, opts: &MountOptions) -> Result<coral_wire::fid::Fid, MountError> {
+    let subdir = opts.subdir.as_deref().map(|s| s.trim_matches('/')).filter(|s| !s.is_empty());
+    let path = subdir.unwrap_or("/").to_owned();
+    let failed = |errno| MountError::Subdir { path: path.clone(), errno };
+    let mdc = lmv.first().map_err(failed)?;
+    mdc.root(subdir).await.map_err(failed)
+}
+
+/// Connects to targets that are new in the configuration.
+async fn follow_config(llite: Weak<Llite>) {
+    let Some(mut config) = llite.upgrade().map(|l| l.config.clone()) else { return };
+    while config.changed().await.is_ok() {
+        let Some(l) = llite.upgrade() else { return };
+        let now: Config = config.borrow_and_update().clone();
+        let known: Vec<u32> = l.lov.oscs().iter().map(|o| o.index).collect();
+        let fresh = now.osts.into_iter().filter(|(i, _)| !known.contains(i)).collect();
+        connect_osts(&l.dialer, &l.lov, &fresh, l.opts.connect_timeout).await;
+        let known: Vec<u32> = l.lmv.mdcs().iter().map(|m| m.index).collect();
+        let fresh = now.mdts.into_iter().filter(|(i, _)| !known.contains(i)).collect();
+        if let Err(e) = connect_mdts(&l.dialer, &l.lmv, &fresh, l.opts.connect_timeout).await {
+            tracing::warn!(error = %e, "a new MDT cannot be used");
+        }
+    }
+}
+
+impl TargetHooks for Mdc {
+    fn evicted(&self, target: &Target) {
+        tracing::warn!(target = %target.uuid, "open files of this MDT are stale");
+    }
+
+    fn open_replayed(&self, transno: u64, reply: &Reply) {
+        Mdc::open_replayed(self, transno, reply);
+    }
+}
+
+/// What `statfs` and friends use: an error of one target is not the end when others answer.
+pub(super) fn any_ok<T>(results: Vec<Result<T, Errno>>) -> Result<Vec<T>, Errno> {
+    let mut out = Vec::new();
+    let mut last = None;
+    for r in results {
+        match r {
+            Ok(v) => out.push(v),
+            Err(e) => last = Some(e),
+        }
+    }
+    match (out.is_empty(), last) {
+        (true, Some(e)) => Err(e),
+        _ => Ok(out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fsnames() {
+        assert!(check_fsname("coral").is_ok() && check_fsname("a_b-c1").is_ok());
+        for bad in ["", "ninechars", "a/b", "a b"] {
+            assert!(check_fsname(bad).is_err(), "{bad}");
+        }
+    }
+}

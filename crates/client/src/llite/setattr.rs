@@ -1,0 +1,172 @@
+//! Changing attributes: on the MDT, and size and times on the OSTs too.
+//!
+//! The MDT comes first: it checks permissions. Lustre: `ll_setattr_raw` in `lustre/llite/llite_lib.c`.
+
+use std::sync::Arc;
+
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::mds::{attr, layout_intent};
+
+use super::Llite;
+use super::file::{FileHandle, stripped};
+use super::inode::MdInode;
+use super::types::{Cred, Entry, SetAttr, SetTime};
+use crate::lov::{FileLayout, Form};
+use crate::mdc::{Ids, SetattrArgs};
+use crate::osc::{ObjectTimes, WriteAttr};
+use crate::time::Timespec;
+
+impl Llite {
+    /// Changes attributes; answers the new ones. With `fh` a truncate needs no write permission on the file.
+    pub async fn setattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        set: SetAttr,
+        fh: Option<&FileHandle>,
+    ) -> Result<Entry, Errno> {
+        let now = self.now();
+        if set.size.is_some_and(|s| s > i64::MAX as u64) {
+            return Err(Errno::EFBIG);
+        }
+        let args = md_args(&set, now, fh.is_some_and(FileHandle::writable));
+        let ids = self.ids(cred, &[fid]).await;
+        let mdc = self.lmv.of(fid).await?;
+        let attrs = mdc.setattr(&ids, fid, &args).await?;
+        let mode = attrs.body.mode;
+        if set.kill_suidgid
+            && let Some(without) = stripped(mode)
+        {
+            self.chmod_as_root(fid, without).await?;
+        }
+        if let Some(open) = self.opened(fid) {
+            open.set_mode(mode);
+        }
+        let md = self.md_inode(&Ids::root(), fid).await?;
+        self.hint_gid(fid, md.attr.gid);
+        if md.attr.is_file() {
+            self.set_on_osts(cred, &md, &set, now).await?;
+        }
+        Ok(Self::uncached(self.full_attr(&md).await?))
+    }
+
+    /// Size and times of the objects.
+    async fn set_on_osts(&self, cred: &Cred, md: &MdInode, set: &SetAttr, now: Timespec) -> Result<(), Errno> {
+        let fid = md.attr.fid;
+        let mut layout = md.layout.clone();
+        if let Some(size) = set.size {
+            layout = self.truncate_objects(cred, fid, layout, size, now).await?;
+        }
+        let time = |t: Option<SetTime>| t.map(|t| if let SetTime::At(t) = t { t } else { now });
+        let times = ObjectTimes { atime: time(set.atime), mtime: time(set.mtime), ctime: Some(set.ctime.unwrap_or(now)) };
+        if (times.atime.is_some() || times.mtime.is_some() || set.ctime.is_some()) && layout.form == Form::Objects {
+            self.lov.set_times(&layout, fid, &times).await?;
+        }
+        Ok(())
+    }
+
+    async fn truncate_objects(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        layout: Arc<FileLayout>,
+        size: u64,
+        now: Timespec,
+    ) -> Result<Arc<FileLayout>, Errno> {
+        let mut layout = self.settled_layout(fid, layout).await?;
+        layout.check()?;
+        if layout.needs_init(size.saturating_sub(1), size) {
+            if size == 0 && layout.form == Form::None {
+                return Ok(layout);
+            }
+            layout = self.instantiate(fid, layout_intent::TRUNC, size.saturating_sub(1), size).await?;
+            if let Some(open) = self.opened(fid) {
+                open.set_layout(layout.clone());
+            }
+        }
+        let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: now };
+        self.lov.truncate(&layout, fid, size, &attr).await?;
+        Ok(layout)
+    }
+
+    /// O_TRUNC, after the open succeeded.
+    pub(super) async fn truncate_handle(self: &Arc<Self>, cred: &Cred, fh: &FileHandle, size: u64) -> Result<Entry, Errno> {
+        let set = SetAttr { size: Some(size), kill_suidgid: cred.uid != 0, ..Default::default() };
+        self.setattr(cred, fh.fid(), set, Some(fh)).await
+    }
+
+    /// Changes the mode on the caller's behalf though he need not own the file (setuid going away).
+    pub(super) async fn chmod_as_root(&self, fid: Fid, mode: u32) -> Result<(), Errno> {
+        let now = self.now();
+        let set = SetAttr { mode: Some(mode & 0o7777), ..Default::default() };
+        let args = md_args(&set, now, false);
+        self.lmv.of(fid).await?.setattr(&Ids::root(), fid, &args).await.map(drop)
+    }
+}
+
+/// The record for the MDT. Times are the client's, as with the kernel client.
+fn md_args(set: &SetAttr, now: Timespec, writable: bool) -> SetattrArgs {
+    let mut a = SetattrArgs { ctime: set.ctime.unwrap_or(now), valid: attr::CTIME | attr::CTIME_SET, ..Default::default() };
+    let mut put = |value: Option<u32>, bit: u64, field: &mut u32| {
+        if let Some(v) = value {
+            *field = v;
+            a.valid |= bit;
+        }
+    };
+    put(set.mode, attr::MODE, &mut a.mode);
+    put(set.uid, attr::UID, &mut a.uid);
+    put(set.gid, attr::GID, &mut a.gid);
+    put(set.projid, attr::PROJID, &mut a.projid);
+    put(set.flags, attr::ATTR_FLAG, &mut a.flags);
+    if let Some(size) = set.size {
+        a.size = size;
+        a.mtime = now;
+        a.valid |= attr::SIZE | attr::MTIME;
+        if writable {
+            a.valid |= attr::OVERRIDE;
+        }
+    }
+    for (time, bit, chosen, field) in [
+        (set.atime, attr::ATIME, attr::ATIME_SET, &mut a.atime),
+        (set.mtime, attr::MTIME, attr::MTIME_SET, &mut a.mtime),
+    ] {
+        match time {
+            Some(SetTime::Now) => {
+                *field = now;
+                a.valid |= bit;
+            }
+            Some(SetTime::At(t)) => {
+                *field = t;
+                a.valid |= bit | chosen;
+            }
+            None => {}
+        }
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_truncate_through_a_handle_overrides() {
+        let now = Timespec { secs: 9, nanos: 1 };
+        let set = SetAttr { size: Some(5), ..Default::default() };
+        let a = md_args(&set, now, true);
+        assert_eq!(a.valid, attr::CTIME | attr::CTIME_SET | attr::SIZE | attr::MTIME | attr::OVERRIDE);
+        assert_eq!((a.size, a.mtime, a.ctime), (5, now, now));
+        assert_eq!(md_args(&set, now, false).valid & attr::OVERRIDE, 0);
+    }
+
+    #[test]
+    fn chosen_times_are_told_from_now() {
+        let now = Timespec { secs: 9, nanos: 1 };
+        let old = Timespec { secs: 1, nanos: 0 };
+        let set = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::At(old)), ..Default::default() };
+        let a = md_args(&set, now, false);
+        assert_eq!((a.atime, a.mtime), (now, old));
+        assert_eq!(a.valid & (attr::ATIME_SET | attr::MTIME_SET), attr::MTIME_SET);
+    }
+}

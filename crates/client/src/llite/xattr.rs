@@ -1,0 +1,182 @@
+//! Extended attributes: the user's, ACLs, and Lustre's own under names of their own.
+//!
+//! | name | get | set |
+//! | --- | --- | --- |
+//! | `lustre.lov` | layout of a file, default layout of a directory | layout of a file without one, default of a directory |
+//! | `lustre.lma`, `lustre.link` | as stored on the MDT | - |
+//! | `lustre.lmv` | layout of a striped directory | - |
+//! | `lustre.fid` | FID as text | - |
+//! | `lustre.path:FID` | a path of that FID, from the mounted directory | - |
+//! | `lustre.statfs.json` | space and inodes per target, JSON | - |
+//!
+//! Lustre: `lustre/llite/xattr.c`; the text ones take the place of ioctls, which FUSE does not let through.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::ost::ObdStatfs;
+
+use super::Llite;
+use super::types::Cred;
+use crate::mdc::Ids;
+
+/// Longest name, bytes (XATTR_NAME_MAX).
+const NAME_MAX: usize = 255;
+/// Longest value, bytes (XATTR_SIZE_MAX).
+const VALUE_MAX: usize = 65536;
+/// What the MDT lists but is no attribute of the user's: never shown in a list, so that copies do not copy it.
+const HIDDEN: [&[u8]; 8] = [
+    b"trusted.lov",
+    b"trusted.lma",
+    b"trusted.link",
+    b"trusted.lmv",
+    b"trusted.dmv",
+    b"trusted.som",
+    b"trusted.hsm",
+    b"trusted.fid",
+];
+
+impl Llite {
+    /// Value of one xattr; ENODATA when there is none.
+    pub async fn getxattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::ERANGE);
+        }
+        if let Some(own) = name.strip_prefix(b"lustre.") {
+            return self.own_xattr(cred, fid, own).await;
+        }
+        if name.starts_with(b"user.") && !self.opts.user_xattr {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let ids = self.ids(cred, &[fid]).await;
+        self.lmv.of(fid).await?.getxattr(&ids, fid, name).await
+    }
+
+    async fn own_xattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        let stored = |n: &'static [u8]| async move { self.lmv.of(fid).await?.getxattr(&Ids::root(), fid, n).await };
+        match name {
+            b"lov" => {
+                let ids = self.ids(cred, &[fid]).await;
+                let md = self.lmv.of(fid).await?.getattr(&ids, fid).await?.md;
+                if md.is_empty() { stored(b"trusted.lov").await } else { Ok(md) }
+            }
+            b"lma" => stored(b"trusted.lma").await,
+            b"link" => stored(b"trusted.link").await,
+            b"lmv" => stored(b"trusted.lmv").await,
+            b"fid" => Ok(Bytes::from(fid.to_string())),
+            b"statfs.json" => self.statfs_json().await,
+            n => match n.strip_prefix(b"path:") {
+                Some(text) => {
+                    let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+                    self.fid2path(text.parse().map_err(|_| Errno::EINVAL)?).await
+                }
+                None => Err(Errno::ENODATA),
+            },
+        }
+    }
+
+    /// Sets one; `flags` XATTR_CREATE 1, XATTR_REPLACE 2.
+    pub async fn setxattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Bytes,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::ERANGE);
+        }
+        if value.len() > VALUE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        self.change_xattr(cred, fid, name, Some(value), flags).await
+    }
+
+    /// Removes one; ENODATA when there is none.
+    pub async fn removexattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.change_xattr(cred, fid, name, None, 0).await
+    }
+
+    async fn change_xattr(&self, cred: &Cred, fid: Fid, name: &[u8], value: Option<Bytes>, flags: u32) -> Result<(), Errno> {
+        if name.starts_with(b"user.") && !self.opts.user_xattr {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let ids = self.ids(cred, &[fid]).await;
+        let mdc = self.lmv.of(fid).await?;
+        mdc.setxattr(&ids, fid, name, value, flags, self.now()).await?;
+        if name == b"lustre.lov"
+            && let Some(open) = self.opened(fid)
+        {
+            open.set_layout(self.fetch_layout(fid, coral_wire::mds::layout_intent::ACCESS, 0, 0).await?);
+        }
+        Ok(())
+    }
+
+    /// All names, each ended by a NUL.
+    pub async fn listxattr(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        let ids = self.ids(cred, &[fid]).await;
+        let all = match self.lmv.of(fid).await?.listxattr(&ids, fid).await {
+            Err(Errno::ENODATA) => Bytes::new(),
+            r => r?,
+        };
+        let mut out = Vec::with_capacity(all.len());
+        for name in all.split(|b| *b == 0).filter(|n| !n.is_empty()) {
+            let trusted = name.starts_with(b"trusted.") && cred.uid != 0;
+            let user = name.starts_with(b"user.") && !self.opts.user_xattr;
+            if !trusted && !user && !HIDDEN.contains(&name) && !name.starts_with(b"lustre.") {
+                out.extend_from_slice(name);
+                out.push(0);
+            }
+        }
+        Ok(out.into())
+    }
+
+    /// Every target with what `lfs df` shows. Sizes in bytes.
+    async fn statfs_json(&self) -> Result<Bytes, Errno> {
+        let mut text = format!("{{\"fsname\":\"{}\",\"mdts\":[", self.opts.fsname);
+        let mut first = true;
+        for m in self.lmv.mdcs() {
+            push_target(&mut text, &mut first, m.index, m.uuid(), m.statfs(false).await);
+        }
+        text.push_str("],\"osts\":[");
+        first = true;
+        for o in self.lov.oscs() {
+            push_target(&mut text, &mut first, o.index, o.uuid(), o.statfs().await);
+        }
+        text.push_str("]}");
+        Ok(text.into())
+    }
+}
+
+fn push_target(out: &mut String, first: &mut bool, index: u32, uuid: &str, s: Result<ObdStatfs, Errno>) {
+    if !std::mem::take(first) {
+        out.push(',');
+    }
+    // writing to a String cannot fail
+    let _ = match s {
+        Ok(s) => write!(
+            out,
+            "{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":true,\"bsize\":{},\"blocks\":{},\"bfree\":{},\"bavail\":{},\"files\":{},\"ffree\":{}}}",
+            s.bsize, s.blocks, s.bfree, s.bavail, s.files, s.ffree
+        ),
+        Err(e) => write!(out, "{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":false,\"errno\":{}}}", e.0),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statfs_json_is_json() {
+        let (mut s, mut first) = (String::new(), true);
+        push_target(&mut s, &mut first, 0, "c-OST0000_UUID", Ok(ObdStatfs { bsize: 4096, blocks: 7, ..Default::default() }));
+        push_target(&mut s, &mut first, 1, "c-OST0001_UUID", Err(Errno::EIO));
+        assert!(s.starts_with("{\"index\":0,\"uuid\":\"c-OST0000_UUID\",\"active\":true,\"bsize\":4096,\"blocks\":7,"));
+        assert!(s.ends_with("},{\"index\":1,\"uuid\":\"c-OST0001_UUID\",\"active\":false,\"errno\":5}"));
+    }
+}

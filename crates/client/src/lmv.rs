@@ -1,0 +1,95 @@
+//! LMV: which MDT holds a FID or a name.
+//!
+//! With one MDT there is nothing to ask; with several the FID location database is asked once per sequence.
+//! Lustre: `lustre/lmv/lmv_obd.c`, `lustre/fld/fld_request.c`. Absent: striped directories, migration.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_ptlrpc::Request;
+use coral_wire::Errno;
+use coral_wire::fid::{Fid, seq};
+use coral_wire::fld::LuSeqRange;
+use coral_wire::ptlrpc::{opc, portal};
+use parking_lot::RwLock;
+
+use crate::error::{ok, proto};
+use crate::mdc::Mdc;
+
+/// FLD_LOOKUP.
+const FLD_LOOKUP: u32 = 2;
+
+/// The MDTs of a file system.
+#[derive(Default)]
+pub struct Lmv {
+    mdcs: RwLock<BTreeMap<u32, Arc<Mdc>>>,
+    /// Sequence -> MDT index, of ranges seen.
+    fld: RwLock<BTreeMap<u64, (u64, u32)>>,
+}
+
+impl Lmv {
+    /// Adds or replaces an MDT.
+    pub fn add(&self, mdc: Arc<Mdc>) {
+        self.mdcs.write().insert(mdc.index, mdc);
+    }
+
+    /// All MDTs by index.
+    pub fn mdcs(&self) -> Vec<Arc<Mdc>> {
+        self.mdcs.read().values().cloned().collect()
+    }
+
+    /// The MDT of the root, or EIO before there is one.
+    pub fn first(&self) -> Result<Arc<Mdc>, Errno> {
+        self.mdcs.read().values().next().cloned().ok_or(Errno::EIO)
+    }
+
+    /// The MDT that holds `fid`.
+    pub async fn of(&self, fid: Fid) -> Result<Arc<Mdc>, Errno> {
+        {
+            let mdcs = self.mdcs.read();
+            if mdcs.len() == 1 || fid.seq < seq::NORMAL {
+                return mdcs.values().next().cloned().ok_or(Errno::EIO);
+            }
+        }
+        let index = match self.cached(fid.seq) {
+            Some(i) => i,
+            None => self.ask(fid.seq).await?,
+        };
+        self.mdcs.read().get(&index).cloned().ok_or(Errno::EIO)
+    }
+
+    fn cached(&self, seq: u64) -> Option<u32> {
+        let fld = self.fld.read();
+        let (_, (end, index)) = fld.range(..=seq).next_back()?;
+        (seq < *end).then_some(*index)
+    }
+
+    async fn ask(&self, seq: u64) -> Result<u32, Errno> {
+        let mdt0 = self.first()?;
+        let range = LuSeqRange { start: seq, ..Default::default() };
+        let rq = Request::new(portal::FLD_REQUEST, opc::FLD_QUERY)
+            .push_bytes(Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes()))
+            .push(&range);
+        let reply = ok(mdt0.import().call(rq).await)?;
+        let r = reply.msg.get::<LuSeqRange>(1).map_err(proto)?;
+        self.fld.write().insert(r.start, (r.end, r.index));
+        Ok(r.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_found_by_any_sequence_in_them() {
+        let l = Lmv::default();
+        l.fld.write().insert(0x2_0000_0400, (0x2_4000_0400, 0));
+        l.fld.write().insert(0x2_4000_0400, (0x2_8000_0400, 1));
+        assert_eq!(l.cached(0x2_0000_0bd1), Some(0));
+        assert_eq!(l.cached(0x2_4000_0400), Some(1));
+        assert_eq!(l.cached(0x2_8000_0400), None);
+        assert_eq!(l.cached(5), None);
+    }
+}
