@@ -30,8 +30,8 @@ pub mod feature {
     pub const DISCOVERY: u32 = 16;
 }
 
-/// What we claim.
-const OURS: u32 = feature::BASE | feature::NI_STATUS | feature::RTE_DISABLED | feature::MULTI_RAIL | feature::DISCOVERY;
+/// What we claim: what a kernel node that does not route claims (BASE is no longer among it).
+const OURS: u32 = feature::NI_STATUS | feature::RTE_DISABLED | feature::MULTI_RAIL | feature::DISCOVERY;
 
 /// Answer to a ping: what a node says of itself (`struct lnet_ping_info`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +45,10 @@ pub struct PingInfo {
 }
 
 impl PingInfo {
-    /// What a node with these NIDs says.
+    /// What a node with these NIDs says. Our NIDs do not change in a life, so neither does the sequence number; its value is
+    /// the one a kernel server gives, because peers take a lower one than before for old news.
     pub(crate) fn of(nids: &[Nid]) -> PingInfo {
-        let lo = (Nid::LO, 1);
+        let lo = (Nid::LO, NI_UP);
         let nis = std::iter::once(lo).chain(nids.iter().filter(|n| !n.is_lo()).map(|n| (*n, NI_UP))).collect();
         PingInfo { features: OURS, pid: crate::msg::LNET_PID, nis }
     }
@@ -94,7 +95,7 @@ mod tests {
     fn both_ways_and_as_the_kernel_wants_it() {
         let tcp: Nid = "10.77.0.3@tcp".parse().unwrap();
         let info = PingInfo::of(&[tcp, "7@lo".parse().unwrap()]);
-        assert_eq!(info.nis, vec![(Nid::LO, 1), (tcp, NI_UP)], "in-process NIDs stay here");
+        assert_eq!(info.nis, vec![(Nid::LO, NI_UP), (tcp, NI_UP)], "in-process NIDs stay here");
         let b = info.encode();
         assert_eq!(b.len(), 48, "two NIs are 48 bytes");
         assert_eq!(PingInfo::decode(&b), Some(info.clone()));

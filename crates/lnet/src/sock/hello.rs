@@ -91,9 +91,9 @@ impl Hello {
         }
     }
 
-    /// Our answer to this HELLO, with what the peer told echoed.
+    /// Our answer to this HELLO. As a kernel's it says nothing of what the peer told.
     pub(crate) fn answer(&self, us: Nid, incarnation: u64, ctype: i32) -> Hello {
-        Hello { dst_pid: self.src_pid, dst_incarnation: self.src_incarnation, ..Hello::new(us, self.src, incarnation, ctype) }
+        Hello::new(us, self.src, incarnation, ctype)
     }
 
     pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(bytes[8..16], [3, 0, 0x4d, 0x0a, 0, 0, 2, 0]);
         assert_eq!(bytes[24..32], [0x39, 0x30, 0, 0, 0, 0, 0, 0], "our pid is 12345, the peer's unknown");
         let answer = hello.answer(b, 77, ConnType::WIRE_NONE);
-        assert_eq!((answer.dst_pid, answer.dst_incarnation, answer.src_incarnation), (12345, 0x1234_5678_9abc, 77));
+        assert_eq!((answer.src, answer.dst, answer.src_incarnation), (b, a, 77));
         assert_eq!(answer.encode()[48..52], [0xff; 4]);
         let mut bad = bytes;
         bad[0] = 0;
