@@ -58,9 +58,12 @@ impl PartialEq for Message {
 }
 
 impl Message {
-    /// A message with this body and no further buffers yet.
+    /// A message with this body and no further buffers yet. Requests say that we take early replies (a connect must
+    /// not yet: clear `flags` there); replies have no flags.
     pub fn new(body: &PtlrpcBody) -> Message {
-        let mut m = Message { flags: super::MSGHDR_AT_SUPPORT | super::MSGHDR_CKSUM_INCOMPAT18, ..Default::default() };
+        let request = super::MSGHDR_AT_SUPPORT | super::MSGHDR_CKSUM_INCOMPAT18;
+        let flags = if body.r#type == super::PTL_RPC_MSG_REQUEST { request } else { 0 };
+        let mut m = Message { flags, ..Default::default() };
         m.push(body);
         m
     }

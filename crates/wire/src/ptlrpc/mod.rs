@@ -130,17 +130,10 @@ impl PtlrpcBody {
         PtlrpcBody { r#type: PTL_RPC_MSG_REQUEST, version: version_of(opc), opc, ..Default::default() }
     }
 
-    /// A reply to `rq` with `status` (0 or a negative errno); type ERR is for requests never processed.
+    /// A reply to `rq` with `status` (0, a negative errno or a count). As real servers fill it: opcode and type, no handle
+    /// (a connect reply has one), no connection count, no target in the version.
     pub fn reply(rq: &PtlrpcBody, status: i32) -> PtlrpcBody {
-        PtlrpcBody {
-            r#type: PTL_RPC_MSG_REPLY,
-            version: rq.version,
-            opc: rq.opc,
-            status,
-            handle: rq.handle,
-            conn_cnt: rq.conn_cnt,
-            ..Default::default()
-        }
+        PtlrpcBody { r#type: PTL_RPC_MSG_REPLY, version: PTLRPC_MSG_VERSION, opc: rq.opc, status, ..Default::default() }
     }
 }
 
