@@ -19,6 +19,7 @@ pub mod client;
 pub mod core;
 mod cover;
 pub mod server;
+mod slab;
 
 pub use ast::{AstError, AstPeer, AstPeers, AstSender, EvictReason, PtlrpcAsts};
 pub use client::{ClientConfig, ClientNamespace, FlockOp, LdlmClient, LockError, LockHook, LockRef, PendingLock};

@@ -1,16 +1,38 @@
 //! Client shell: locks held by this node.
+//!
+//! [`LdlmClient`] serves the callbacks (portal 15) of a node, one [`ClientNamespace`] per import keeps its locks. A callback
+//! is answered at once; the work it causes (flush what the lock covers, then CANCEL) runs after the answer, on the same stack
+//! when nobody pins the lock and the hook need not wait.
+//!
+//! A lock is registered before its request is sent, so that callbacks may overtake the reply. A [`LockRef`] pins a lock:
+//! while one exists the lock is not given back. No mutex is held while a hook, a send or a waker runs.
+//!
+//! Lustre: `lustre/ldlm/ldlm_request.c` and the callback half of `ldlm_lockd.c`. Left out: lock volume (the LRU has a fixed
+//! size), lock convert (the whole lock is given back), cancel of idle locks before replay.
 
-use bytes::Bytes;
+mod callback;
+mod cancel;
+mod enqueue;
+mod flock;
+mod handle;
+mod table;
+
 use coral_lnet::Node;
-use coral_ptlrpc::{Import, RpcError};
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, ResId};
-use coral_wire::ost::OstLvb;
+use coral_ptlrpc::{Import, Request, RpcError, Service, ServiceConfig};
 use coral_wire::Errno;
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmRequest, LdlmType, Policy, ResId};
+use coral_wire::ost::OstLvb;
+use coral_wire::ptlrpc::{opc, portal};
 use futures_util::future::BoxFuture;
-use std::sync::Arc;
+use parking_lot::{Mutex, RwLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use tokio::runtime::Handle;
 
 use crate::core::LockInfo;
+use table::Locks;
+
+pub use handle::{LockRef, PendingLock};
 
 /// Limits of a client namespace.
 #[derive(Debug, Clone)]
@@ -57,7 +79,7 @@ pub trait LockHook: Send + Sync + 'static {
     fn blocked(&self, _lock: &LockInfo) {}
     /// The LVB as this client knows it (size including cached writes); `None`: nothing known.
     fn glimpse(&self, lock: &LockInfo) -> Option<OstLvb>;
-    /// More than this, the lock covers nothing worth a flush: it may be cancelled early or by LRU without asking.
+    /// False keeps an idle lock that the LRU or an early cancel would give back (for example: it covers unwritten data).
     fn may_cancel_early(&self, _lock: &LockInfo) -> bool {
         true
     }
@@ -78,136 +100,173 @@ pub enum FlockOp {
 }
 
 /// One per client node: serves portal 15 and finds locks by cookie.
-pub struct LdlmClient {}
+pub struct LdlmClient {
+    node: Arc<Node>,
+    namespaces: Mutex<Vec<Weak<ClientNamespace>>>,
+    service: OnceLock<Arc<Service>>,
+}
 
 impl LdlmClient {
-    /// Starts the callback service on `node`.
+    /// Starts the callback service on `node`; one per node.
     pub fn new(node: &Arc<Node>) -> Arc<Self> {
-        todo!()
+        let me = Arc::new(Self { node: node.clone(), namespaces: Mutex::new(Vec::new()), service: OnceLock::new() });
+        let handler = Arc::new(callback::Callbacks::new(&me));
+        let service = Service::start(node, ServiceConfig::new("ldlm_cbd", &[portal::LDLM_CB_REQUEST]), handler);
+        let _ = me.service.set(service);
+        me
     }
+
     /// The namespace of one import.
     pub fn namespace(self: &Arc<Self>, import: Arc<Import>) -> Arc<ClientNamespace> {
-        todo!()
+        self.namespace_with(import, ClientConfig::default())
     }
+
     /// The same with given limits.
     pub fn namespace_with(self: &Arc<Self>, import: Arc<Import>, cfg: ClientConfig) -> Arc<ClientNamespace> {
-        todo!()
+        let ns = Arc::new(ClientNamespace {
+            portal: enqueue_portal(import.target_uuid()),
+            import,
+            cfg,
+            hook: RwLock::new(None),
+            locks: Mutex::new(Locks::new(self.node.rng_u64())),
+            runtime: Handle::try_current().ok(),
+            node: self.node.clone(),
+        });
+        let mut all = self.namespaces.lock();
+        all.retain(|w| w.strong_count() > 0);
+        all.push(Arc::downgrade(&ns));
+        ns
+    }
+
+    /// The namespace a callback is for: named by the import's handle; by the lock when that handle is not known.
+    fn find(&self, handle: u64, cookie: u64) -> Option<Arc<ClientNamespace>> {
+        let all: Vec<_> = self.namespaces.lock().iter().filter_map(Weak::upgrade).collect();
+        let by_handle = all.iter().find(|n| n.import.handle_cookie() == handle);
+        by_handle.or_else(|| all.iter().find(|n| n.locks.lock().get(cookie).is_some())).cloned()
+    }
+
+    /// Stops answering callbacks.
+    pub async fn stop(&self) {
+        if let Some(s) = self.service.get() {
+            s.stop().await;
+        }
+    }
+}
+
+/// Enqueues go where the target's default requests go; its kind is in its uuid, as everywhere in Lustre.
+fn enqueue_portal(target_uuid: &str) -> u32 {
+    if target_uuid.starts_with("MGS") {
+        portal::MGS_REQUEST
+    } else if target_uuid.contains("-OST") {
+        portal::OST_REQUEST
+    } else {
+        portal::MDS_REQUEST
     }
 }
 
 /// The locks this client holds from one target.
-pub struct ClientNamespace {}
+pub struct ClientNamespace {
+    import: Arc<Import>,
+    /// Where enqueues go.
+    portal: u32,
+    cfg: ClientConfig,
+    hook: RwLock<Option<Arc<dyn LockHook>>>,
+    locks: Mutex<Locks>,
+    /// For work started by a drop outside of any task.
+    runtime: Option<Handle>,
+    node: Arc<Node>,
+}
 
 impl ClientNamespace {
-    /// Registers a lock before its request is sent (callbacks may overtake the reply). The request to put into an
-    /// intent RPC is [`PendingLock::request`].
-    pub fn prepare(self: &Arc<Self>, res: ResId, ty: LdlmType, mode: LdlmMode, policy: Policy, flags: LdlmFlags) -> PendingLock {
-        todo!()
-    }
-    /// Takes in the reply to an intent RPC sent with [`PendingLock::request`]. `None`: the reply granted no lock.
-    /// The lock may come on another resource, mode or policy than asked for: see [`LockRef::info`].
-    pub fn finish(self: &Arc<Self>, pending: PendingLock, rep: &LdlmReply, status: i32) -> Option<LockRef> {
-        todo!()
-    }
-    /// Plain, extent or flock enqueue without intent; waits until granted. Returns the lock, pinned, and the LVB.
-    /// Dropping the future cancels the lock at the server, also while it waits.
-    pub async fn enqueue(
-        self: &Arc<Self>,
-        res: ResId,
-        ty: LdlmType,
-        mode: LdlmMode,
-        policy: Policy,
-        flags: LdlmFlags,
-        lvb_len: usize,
-    ) -> Result<(LockRef, Bytes), LockError> {
-        todo!()
-    }
-    /// Glimpse enqueue: size and times of an OST object; with the lock when the server gave it.
-    pub async fn glimpse(self: &Arc<Self>, res: ResId) -> Result<(OstLvb, Option<LockRef>), LockError> {
-        todo!()
-    }
-    /// POSIX or BSD lock on `res` (name\[3\] = 12). `Test` returns the conflicting lock's policy and mode, if any.
-    pub async fn flock(
-        self: &Arc<Self>,
-        res: ResId,
-        mode: LdlmMode,
-        policy: Policy,
-        op: FlockOp,
-    ) -> Result<Option<(LdlmMode, Policy)>, LockError> {
-        todo!()
-    }
-    /// A granted lock which covers `policy_need` in a mode at least as strong as `mode_min`, pinned.
-    pub fn match_lock(self: &Arc<Self>, res: &ResId, ty: LdlmType, mode_min: LdlmMode, policy_need: &Policy) -> Option<LockRef> {
-        todo!()
-    }
     /// What happens when locks go.
     pub fn set_hook(&self, hook: Arc<dyn LockHook>) {
-        todo!()
+        *self.hook.write() = Some(hook);
     }
-    /// Drops the pin and gives the lock back (once nobody else pins it).
-    pub async fn cancel(self: &Arc<Self>, lock: LockRef) {
-        todo!()
+
+    fn hook(&self) -> Option<Arc<dyn LockHook>> {
+        self.hook.read().clone()
     }
-    /// Gives all unused locks of a resource back.
-    pub async fn cancel_resource(self: &Arc<Self>, res: &ResId) {
-        todo!()
+
+    /// A granted lock which covers `policy_need` in a mode that allows what `mode_min` does, pinned.
+    pub fn match_lock(self: &Arc<Self>, res: &ResId, ty: LdlmType, mode_min: LdlmMode, policy_need: &Policy) -> Option<LockRef> {
+        let cookie = self.locks.lock().pin_match(*res, ty, mode_min, policy_need)?;
+        Some(LockRef::new(self.clone(), cookie))
     }
-    /// Gives all locks back (umount).
-    pub async fn cancel_all(self: &Arc<Self>) {
-        todo!()
-    }
-    /// Early lock cancel: unused locks that conflict with what the next request will do, flushed and forgotten here;
-    /// their server cookies (at most `max`) go into that request.
-    pub async fn early_cancel(self: &Arc<Self>, res: &ResId, mode: LdlmMode, policy: &Policy, max: usize) -> Vec<u64> {
-        todo!()
-    }
-    /// Forgets every lock without a word to the server (eviction).
-    pub async fn drop_all(self: &Arc<Self>) {
-        todo!()
-    }
-    /// Replays granted and waiting locks to a restarted server (import state REPLAY_LOCKS).
-    pub async fn replay_locks(self: &Arc<Self>) -> Result<(), RpcError> {
-        todo!()
-    }
+
     /// Number of granted locks and of unused ones among them.
     pub fn counts(&self) -> (usize, usize) {
-        todo!()
+        self.locks.lock().counts()
     }
+
     /// Every lock, for listings.
     pub fn locks(&self) -> Vec<LockInfo> {
-        todo!()
+        self.locks.lock().iter().map(|h| h.info()).collect()
     }
-}
 
-/// A lock whose request is being sent.
-pub struct PendingLock {}
+    /// The import whose target gave the locks.
+    pub fn import(&self) -> &Arc<Import> {
+        &self.import
+    }
 
-impl PendingLock {
-    /// The DLM_REQ buffer of the RPC.
-    pub fn request(&self) -> LdlmRequest {
-        todo!()
+    /// Forgets every lock without a word to the server (eviction): hooks are called with `local_only`, waiting enqueues fail.
+    pub async fn drop_all(self: &Arc<Self>) {
+        let (infos, waiters) = self.locks.lock().kill_all();
+        drop(waiters);
+        let Some(hook) = self.hook() else { return };
+        for info in infos {
+            hook.cancelling(&info, false, true).await;
+        }
     }
-    /// Our cookie.
-    pub fn cookie(&self) -> u64 {
-        todo!()
-    }
-}
 
-/// A granted lock, pinned: while one exists the lock is not cancelled. Cheap to clone.
-#[derive(Clone)]
-pub struct LockRef {}
+    /// Replays granted and waiting locks to a restarted server (import state REPLAY_LOCKS; `ldlm_replay_locks`). A lock the
+    /// server refuses to take back is dead: its hook is called with `local_only`.
+    pub async fn replay_locks(self: &Arc<Self>) -> Result<(), RpcError> {
+        let all: Vec<(LockInfo, bool)> = {
+            let locks = self.locks.lock();
+            let known = |h: &&table::Held| !h.dead && (h.granted || h.remote != 0);
+            locks.iter().filter(known).map(|h| (h.info(), h.granted)).collect()
+        };
+        for (info, granted) in all {
+            let stood = if granted { LdlmFlags::BLOCK_GRANTED } else { LdlmFlags::BLOCK_WAIT };
+            let rq = LdlmRequest::enqueue(LdlmFlags::REPLAY | stood, info.desc(), info.cookie);
+            let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE).push_bytes(rq.to_bytes());
+            let reply = self.import.call_in_recovery(rpc).await?;
+            match reply.msg.get::<coral_wire::ldlm::LdlmReply>(1) {
+                Ok(rep) if reply.status == 0 => {
+                    if let Some(h) = self.locks.lock().get_mut(info.cookie) {
+                        h.remote = rep.handle;
+                    }
+                }
+                _ => self.lost_in_replay(info).await,
+            }
+        }
+        Ok(())
+    }
 
-impl LockRef {
-    /// The lock as granted.
-    pub fn info(&self) -> LockInfo {
-        todo!()
+    async fn lost_in_replay(self: &Arc<Self>, info: LockInfo) {
+        tracing::warn!(target = self.import.target_uuid(), res = %info.res, "the server did not take a lock back");
+        let waiter = {
+            let mut locks = self.locks.lock();
+            let Some(h) = locks.get_mut(info.cookie) else { return };
+            (h.dead, h.blocked) = (true, true);
+            let idle = h.pins == 0 && !h.cancelling;
+            let waiter = h.waiter.take();
+            if idle {
+                locks.cancelled(info.cookie);
+            }
+            waiter
+        };
+        drop(waiter);
+        if let Some(hook) = self.hook() {
+            hook.cancelling(&info, false, true).await;
+        }
     }
-    /// Our cookie.
-    pub fn cookie(&self) -> u64 {
-        todo!()
-    }
-    /// True once the server asked for it back, or it is gone: do not start new work under it.
-    pub fn is_blocked(&self) -> bool {
-        todo!()
+
+    /// Runs work that a drop or a callback started.
+    fn spawn(&self, work: BoxFuture<'static, ()>) {
+        match Handle::try_current().ok().or_else(|| self.runtime.clone()) {
+            Some(rt) => drop(rt.spawn(work)),
+            None => tracing::debug!("no runtime left to give locks back"),
+        }
     }
 }

@@ -1,18 +1,14 @@
-//! Storage of locks: slots reused by index, cookies that name a slot, and each export's list.
-//!
-//! A cookie is `base ^ (generation << 24 | index)`: found without hashing, never the same twice in the life of a
-//! namespace, and with a random base not valid after a restart.
+//! Storage of locks: a slab, and each export's list.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::lock::Lock;
 use crate::ExportId;
+use crate::slab::Slab;
 
-/// Bits of a cookie that index the slot; bounds the locks of a namespace at 16 Mi.
-const INDEX_BITS: u32 = 24;
 /// Most locks in one namespace.
-pub const MAX_LOCKS: usize = 1 << INDEX_BITS;
+pub const MAX_LOCKS: usize = crate::slab::MAX_ENTRIES;
 
 /// A quick hash for keys that peers cannot choose freely enough to matter (FIDs, cookies): multiply and fold.
 #[derive(Default, Clone)]
@@ -46,38 +42,27 @@ pub type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<FoldHasher>>;
 /// All locks of a namespace.
 #[derive(Debug)]
 pub(crate) struct Table {
-    base: u64,
-    generation: u64,
-    slots: Vec<Option<Lock>>,
-    free: Vec<u32>,
+    locks: Slab<Lock>,
     exports: FoldMap<ExportId, Vec<u32>>,
 }
 
 impl Table {
     pub fn new(base: u64) -> Table {
-        Table { base, generation: 0, slots: Vec::new(), free: Vec::new(), exports: FoldMap::default() }
+        Table { locks: Slab::new(base), exports: FoldMap::default() }
     }
 
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.locks.len()
     }
 
     /// Stores `lock` and gives it its cookie. `None` when the namespace is full.
-    pub fn insert(&mut self, mut lock: Lock) -> Option<u32> {
-        let idx = match self.free.pop() {
-            Some(i) => i,
-            None if self.slots.len() < MAX_LOCKS => {
-                self.slots.push(None);
-                (self.slots.len() - 1) as u32
-            }
-            None => return None,
-        };
-        self.generation += 1;
-        lock.cookie = self.base ^ (self.generation << INDEX_BITS | idx as u64);
-        if let Some(exp) = lock.export {
-            lock.exp_pos = self.list(exp, idx);
+    pub fn insert(&mut self, lock: Lock) -> Option<u32> {
+        let export = lock.export;
+        let idx = self.locks.insert_with(|cookie| Lock { cookie, ..lock })?;
+        if let Some(exp) = export {
+            let pos = self.list(exp, idx);
+            self.locks.at_mut(idx).exp_pos = pos;
         }
-        self.slots[idx as usize] = Some(lock);
         Some(idx)
     }
 
@@ -97,8 +82,7 @@ impl Table {
 
     /// Takes the lock out.
     pub fn remove(&mut self, idx: u32) -> Lock {
-        let lock = self.slots[idx as usize].take().expect("slot is in use");
-        self.free.push(idx);
+        let lock = self.locks.remove(idx);
         if let Some(exp) = lock.export {
             self.unlist(exp, lock.exp_pos);
         }
@@ -116,19 +100,15 @@ impl Table {
     }
 
     pub fn find(&self, cookie: u64) -> Option<u32> {
-        let idx = ((cookie ^ self.base) & (MAX_LOCKS as u64 - 1)) as u32;
-        match self.slots.get(idx as usize) {
-            Some(Some(l)) if l.cookie == cookie => Some(idx),
-            _ => None,
-        }
+        self.locks.find(cookie)
     }
 
     pub fn lock(&self, idx: u32) -> &Lock {
-        self.slots[idx as usize].as_ref().expect("slot is in use")
+        self.locks.at(idx)
     }
 
     pub fn lock_mut(&mut self, idx: u32) -> &mut Lock {
-        self.slots[idx as usize].as_mut().expect("slot is in use")
+        self.locks.at_mut(idx)
     }
 
     /// Slots of an export, in no particular but a repeatable order.
@@ -137,6 +117,6 @@ impl Table {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Lock> {
-        self.slots.iter().flatten()
+        self.locks.iter()
     }
 }

@@ -1,0 +1,131 @@
+//! Giving locks back: because the server asks, because they are too many, because the owner is done.
+
+use coral_ptlrpc::Request;
+use coral_wire::ldlm::{LdlmMode, LdlmRequest, LdlmType, Policy, ResId};
+use coral_wire::ptlrpc::{opc, portal};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+use super::table::Doomed;
+use super::{ClientNamespace, LockRef};
+use crate::core::LockInfo;
+
+/// Locks given back in one CANCEL, and at once when the LRU is over its size.
+pub const CANCEL_BATCH: usize = 128;
+
+impl ClientNamespace {
+    /// Gives one pin up; what follows from it is never done inline: the caller may hold mutexes of its own.
+    pub(super) fn unpin(self: &Arc<Self>, cookie: u64) {
+        let now = Instant::now();
+        let (doomed, aged) = {
+            let mut locks = self.locks.lock();
+            let doomed = locks.unpin(cookie, now);
+            // The LRU is served once it is worth an RPC, so that not every unpin makes one.
+            let slack = (self.cfg.lru_size / 8).clamp(1, CANCEL_BATCH);
+            let limit = now.checked_sub(self.cfg.lru_max_age);
+            let over = locks.counts().1 >= self.cfg.lru_size + slack || locks.has_older(limit);
+            (doomed, if over { locks.aged(self.cfg.lru_size, limit, CANCEL_BATCH) } else { Vec::new() })
+        };
+        if doomed.is_some() || !aged.is_empty() {
+            let me = self.clone();
+            self.spawn(Box::pin(async move { me.after_unpin(doomed, aged).await }));
+        }
+    }
+
+    async fn after_unpin(self: Arc<Self>, doomed: Option<Doomed>, mut aged: Vec<LockInfo>) {
+        if let Some(hook) = self.hook() {
+            aged.retain(|i| hook.may_cancel_early(i));
+        }
+        let mut all = self.locks.lock().doom_if_idle(&aged);
+        all.extend(doomed);
+        self.give_back(all).await;
+    }
+
+    /// Calls the hooks, then tells the server, in as few messages as possible.
+    pub(super) async fn give_back(self: Arc<Self>, doomed: Vec<Doomed>) {
+        for batch in doomed.chunks(CANCEL_BATCH) {
+            let cookies = self.let_go(batch).await;
+            self.send_cancel(&cookies).await;
+        }
+    }
+
+    /// Calls the hooks and forgets the locks; their server cookies.
+    async fn let_go(&self, doomed: &[Doomed]) -> Vec<u64> {
+        let mut cookies = Vec::with_capacity(doomed.len());
+        let hook = self.hook();
+        for d in doomed {
+            if let Some(h) = &hook {
+                h.cancelling(&d.info, d.discard, false).await;
+            }
+            let remote = self.locks.lock().cancelled(d.info.cookie);
+            if remote != 0 {
+                cookies.push(remote);
+            }
+        }
+        cookies
+    }
+
+    /// CANCEL by server cookies. What goes wrong is of no use to anybody: a server that cannot be reached or knows nothing of
+    /// the locks has dropped them.
+    /// The server's status; `None` when there is none.
+    pub(super) async fn send_cancel(&self, cookies: &[u64]) -> Option<i32> {
+        if cookies.is_empty() {
+            return None;
+        }
+        let rq = LdlmRequest::cancel(cookies);
+        let rpc = Request::new(portal::LDLM_CANCEL_REQUEST, opc::LDLM_CANCEL).push_bytes(rq.to_bytes()).urgent();
+        match self.import.call(rpc).await {
+            Ok(reply) => Some(reply.status),
+            Err(e) => {
+                tracing::debug!(target = self.import.target_uuid(), locks = cookies.len(), error = %e, "cancel not delivered");
+                None
+            }
+        }
+    }
+
+    /// Drops the pin and gives the lock back: now, or when nobody else pins it.
+    pub async fn cancel(self: &Arc<Self>, lock: LockRef) {
+        let (ns, cookie) = (lock.namespace(), lock.cookie());
+        lock.leak_pin();
+        let doomed = {
+            let mut locks = ns.locks.lock();
+            if let Some(h) = locks.get_mut(cookie) {
+                h.blocked = true;
+            }
+            locks.unpin(cookie, Instant::now())
+        };
+        if let Some(d) = doomed {
+            ns.give_back(vec![d]).await;
+        }
+    }
+
+    /// Gives all unused locks of a resource back.
+    pub async fn cancel_resource(self: &Arc<Self>, res: &ResId) {
+        for ty in [LdlmType::PLAIN, LdlmType::EXTENT, LdlmType::IBITS] {
+            let doomed = self.locks.lock().doom_idle(*res, ty, None, usize::MAX);
+            self.clone().give_back(doomed).await;
+        }
+    }
+
+    /// Gives all locks back (umount): unused ones now, others with their last pin.
+    pub async fn cancel_all(self: &Arc<Self>) {
+        let doomed = self.locks.lock().doom_all();
+        self.clone().give_back(doomed).await;
+    }
+
+    /// Early lock cancel: unused locks that conflict with what the next request will do, flushed and forgotten here;
+    /// their server cookies (at most `max`) go into that request (`ldlm_cancel_resource_local`).
+    pub async fn early_cancel(self: &Arc<Self>, res: &ResId, mode: LdlmMode, policy: &Policy, max: usize) -> Vec<u64> {
+        let ty = match policy {
+            Policy::Plain => LdlmType::PLAIN,
+            Policy::Extent { .. } => LdlmType::EXTENT,
+            Policy::Ibits { .. } => LdlmType::IBITS,
+            Policy::Flock { .. } => return Vec::new(),
+        };
+        let doomed = self.locks.lock().doom_idle(*res, ty, Some((mode, policy)), max);
+        if doomed.is_empty() {
+            return Vec::new();
+        }
+        self.let_go(&doomed).await
+    }
+}

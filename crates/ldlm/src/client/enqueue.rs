@@ -1,0 +1,233 @@
+//! Asking for locks.
+
+use bytes::Bytes;
+use coral_ptlrpc::{Reply, Request, RpcError};
+use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy, ResId};
+use coral_wire::ost::OstLvb;
+use coral_wire::ptlrpc::opc;
+use coral_wire::{Errno, Wire};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+use super::{ClientNamespace, LockError, LockRef, PendingLock};
+
+type Call = BoxFuture<'static, Result<Reply, RpcError>>;
+
+/// An enqueue that may be dropped at any time: dropped while its RPC is under way, the RPC is finished in the background and
+/// what it brought is given back; dropped while the lock waits at the server, it is withdrawn there.
+struct Enqueue {
+    pending: Option<PendingLock>,
+    call: Option<Call>,
+    started: bool,
+    /// A server cookie is known, the lock is not ours yet.
+    waiting: bool,
+}
+
+impl Enqueue {
+    async fn reply(&mut self) -> Result<Reply, RpcError> {
+        self.started = true;
+        let call = self.call.as_mut().expect("a call is made once");
+        let reply = std::future::poll_fn(|cx| call.poll_unpin(cx)).await;
+        self.call = None;
+        reply
+    }
+}
+
+impl Drop for Enqueue {
+    fn drop(&mut self) {
+        let Some(pending) = self.pending.take() else { return };
+        let ns = pending.ns.clone();
+        match self.call.take() {
+            Some(call) if self.started => ns.clone().spawn(Box::pin(async move {
+                if let Ok(reply) = call.await {
+                    ns.abandon(pending, &reply).await;
+                }
+            })),
+            _ if self.waiting => {
+                let me = ns.clone();
+                ns.spawn(Box::pin(async move { me.withdraw(pending).await }));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl ClientNamespace {
+    /// Registers a lock before its request is sent (callbacks may overtake the reply). The request to put into an
+    /// intent RPC is [`PendingLock::request`].
+    ///
+    /// # Panics
+    /// With 16 Mi locks.
+    pub fn prepare(self: &Arc<Self>, res: ResId, ty: LdlmType, mode: LdlmMode, policy: Policy, flags: LdlmFlags) -> PendingLock {
+        let cookie = self.locks.lock().prepare(res, ty, mode, policy, flags).expect("the LRU bounds the locks of a client");
+        let request = LdlmRequest::enqueue(flags, LockDesc::new(res, ty, mode, &policy), cookie);
+        PendingLock { ns: self.clone(), request, live: true }
+    }
+
+    /// Takes in the reply to an intent RPC sent with [`PendingLock::request`]. `None`: the reply granted no lock.
+    /// The lock may come on another resource, mode or policy than asked for: see [`LockRef::info`].
+    pub fn finish(self: &Arc<Self>, mut pending: PendingLock, rep: &LdlmReply, status: i32) -> Option<LockRef> {
+        let cookie = pending.cookie();
+        let none = status < 0 || status == ELDLM_LOCK_ABORTED || rep.handle == 0;
+        let mut locks = self.locks.lock();
+        let waits = rep.flags.intersects(LdlmFlags::BLOCKED) && locks.get(cookie).is_some_and(|h| !h.granted);
+        if none || waits || locks.get(cookie).is_none_or(|h| h.dead) {
+            drop(locks);
+            if waits && !none {
+                // An intent's lock is granted in its reply or not at all; one that waits is of no use.
+                let me = self.clone();
+                let remote = rep.handle;
+                self.spawn(Box::pin(async move { let _ = me.send_cancel(&[remote]).await; }));
+            }
+            return None;
+        }
+        locks.grant(cookie, &rep.desc, rep.handle);
+        if rep.flags.contains(LdlmFlags::AST_SENT) {
+            // Pinned by the caller: given back with the last pin.
+            let _ = locks.block(cookie, rep.flags.contains(LdlmFlags::DISCARD_DATA));
+        }
+        drop(locks);
+        pending.live = false;
+        Some(LockRef::new(self.clone(), cookie))
+    }
+
+    fn start(&self, pending: PendingLock) -> Enqueue {
+        let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE).push_bytes(pending.request.to_bytes());
+        let import = self.import.clone();
+        let call: Call = Box::pin(async move { import.call(rpc).await });
+        Enqueue { pending: Some(pending), call: Some(call), started: false, waiting: false }
+    }
+
+    /// Plain, extent, ibits or flock enqueue without intent; waits until granted. Returns the lock, pinned, and the LVB (at most
+    /// `lvb_len` bytes). Dropping the future cancels the lock at the server, also while it waits.
+    pub async fn enqueue(
+        self: &Arc<Self>,
+        res: ResId,
+        ty: LdlmType,
+        mode: LdlmMode,
+        policy: Policy,
+        flags: LdlmFlags,
+        lvb_len: usize,
+    ) -> Result<(LockRef, Bytes), LockError> {
+        let mut enq = self.start(self.prepare(res, ty, mode, policy, flags));
+        let reply = enq.reply().await?;
+        let rep = checked(&reply)?;
+        let lock = self.granted(&mut enq, &rep).await?;
+        let late = lock.take_lvb();
+        let mut lvb = if late.is_empty() { reply.msg.buf(2).clone() } else { late };
+        lvb.truncate(lvb_len);
+        Ok((lock, lvb))
+    }
+
+    /// Takes in a reply that promises a lock, and waits for the grant if need be.
+    async fn granted(self: &Arc<Self>, enq: &mut Enqueue, rep: &LdlmReply) -> Result<LockRef, LockError> {
+        let cookie = enq.pending.as_ref().map(PendingLock::cookie).expect("the lock is pending");
+        let rx = self.note_reply(cookie, rep)?;
+        if let Some(rx) = rx {
+            enq.waiting = true;
+            let _ = rx.await;
+        }
+        let refused = {
+            let mut locks = self.locks.lock();
+            let h = locks.get_mut(cookie).ok_or(LockError::Evicted)?;
+            if h.dead { Some(LockError::Evicted) } else { h.refused.map(LockError::Refused) }
+        };
+        // The lock, or what became of it, is known: nothing is left to withdraw.
+        enq.waiting = false;
+        let mut pending = enq.pending.take().expect("the lock is pending");
+        match refused {
+            Some(e) => Err(e),
+            None => {
+                pending.live = false;
+                Ok(LockRef::new(self.clone(), cookie))
+            }
+        }
+    }
+
+    /// Notes the reply; where to wait when the lock is not granted yet.
+    fn note_reply(&self, cookie: u64, rep: &LdlmReply) -> Result<Option<oneshot::Receiver<()>>, LockError> {
+        let mut locks = self.locks.lock();
+        let h = locks.get_mut(cookie).filter(|h| !h.dead).ok_or(LockError::Evicted)?;
+        if h.remote == 0 {
+            h.remote = rep.handle;
+        }
+        if rep.flags.intersects(LdlmFlags::BLOCKED) {
+            if h.granted || h.refused.is_some() {
+                return Ok(None);
+            }
+            let (tx, rx) = oneshot::channel();
+            h.waiter = Some(tx);
+            return Ok(Some(rx));
+        }
+        locks.grant(cookie, &rep.desc, rep.handle);
+        if rep.flags.contains(LdlmFlags::AST_SENT) {
+            let _ = locks.block(cookie, rep.flags.contains(LdlmFlags::DISCARD_DATA));
+        }
+        Ok(None)
+    }
+
+    /// The reply of an enqueue nobody waits for any more.
+    async fn abandon(self: Arc<Self>, pending: PendingLock, reply: &Reply) {
+        if let Ok(rep) = checked(reply) {
+            if let Some(h) = self.locks.lock().get_mut(pending.cookie()) {
+                h.remote = rep.handle;
+            }
+            self.withdraw(pending).await;
+        }
+    }
+
+    /// Gives a lock back that is not in use yet, granted meanwhile or not.
+    async fn withdraw(self: Arc<Self>, pending: PendingLock) {
+        let asked = pending.request.desc;
+        let remote = match self.locks.lock().get(pending.cookie()) {
+            Some(h) if !h.dead && h.refused.is_none() => h.remote,
+            _ => 0,
+        };
+        // Forgotten first: a completion callback that comes now is answered "unknown", and the server drops the lock.
+        drop(pending);
+        let status = self.send_cancel(&[remote]).await.filter(|_| remote != 0);
+        if asked.ty() == LdlmType::FLOCK {
+            self.restore_flocks(&asked, status == Some(Errno::ESTALE.status())).await;
+        }
+    }
+
+    /// Glimpse enqueue: size and times of an OST object; with the lock when the server gave it.
+    pub async fn glimpse(self: &Arc<Self>, res: ResId) -> Result<(OstLvb, Option<LockRef>), LockError> {
+        let pending = self.prepare(res, LdlmType::EXTENT, LdlmMode::PR, Policy::extent(0, u64::MAX), LdlmFlags::HAS_INTENT);
+        let mut enq = self.start(pending);
+        let reply = enq.reply().await?;
+        if let Some(e) = Errno::from_status(reply.status) {
+            return Err(LockError::Refused(e));
+        }
+        let rep = reply.msg.get::<LdlmReply>(1).map_err(|e| LockError::Proto(e.to_string()))?;
+        let lvb = OstLvb::decode_any(reply.msg.buf(2)).map_err(|e| LockError::Proto(e.to_string()))?;
+        if let Some(e) = lvb.error() {
+            return Err(LockError::Refused(e));
+        }
+        let pending = enq.pending.take().expect("the lock is pending");
+        Ok((lvb, self.finish(pending, &rep, reply.status)))
+    }
+}
+
+/// The DLM_REP buffer of a reply that is no refusal.
+pub(super) fn checked(reply: &Reply) -> Result<LdlmReply, LockError> {
+    if let Some(e) = Errno::from_status(reply.status) {
+        return Err(LockError::Refused(e));
+    }
+    if reply.status == ELDLM_LOCK_ABORTED {
+        return Err(LockError::Aborted);
+    }
+    if reply.status != 0 {
+        return Err(LockError::Proto(format!("lock status {}", reply.status)));
+    }
+    LdlmReply::decode(reply.msg.buf(1)).map_err(|e| LockError::Proto(e.to_string()))
+}
+
+/// Sends an enqueue that makes no lock of its own on this side (F_GETLK) and returns the reply.
+pub(super) async fn ask(ns: &Arc<ClientNamespace>, pending: PendingLock) -> Result<LdlmReply, LockError> {
+    let mut enq = ns.start(pending);
+    let reply = enq.reply().await?;
+    checked(&reply)
+}
