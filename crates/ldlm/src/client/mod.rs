@@ -99,6 +99,10 @@ pub enum FlockOp {
     Test,
 }
 
+/// Where a node keeps its callback service.
+#[derive(Default)]
+struct PerNode(Mutex<Weak<LdlmClient>>);
+
 /// One per client node: serves portal 15 and finds locks by cookie.
 pub struct LdlmClient {
     node: Arc<Node>,
@@ -107,12 +111,18 @@ pub struct LdlmClient {
 }
 
 impl LdlmClient {
-    /// Starts the callback service on `node`; one per node.
+    /// The callback service of `node`: started when there is none yet, else the one that runs.
     pub fn new(node: &Arc<Node>) -> Arc<Self> {
+        let slot = node.extension::<PerNode>();
+        let mut slot = slot.0.lock();
+        if let Some(running) = slot.upgrade() {
+            return running;
+        }
         let me = Arc::new(Self { node: node.clone(), namespaces: Mutex::new(Vec::new()), service: OnceLock::new() });
         let handler = Arc::new(callback::Callbacks::new(&me));
         let service = Service::start(node, ServiceConfig::new("ldlm_cbd", &[portal::LDLM_CB_REQUEST]), handler);
         let _ = me.service.set(service);
+        *slot = Arc::downgrade(&me);
         me
     }
 
