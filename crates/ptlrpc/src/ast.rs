@@ -25,7 +25,7 @@ pub async fn send_ast(
         node,
         request: &rq,
         conn: Conn { nid: client, handle: client_handle, conn_cnt, rep_mbits: false, at: false, tags: false },
-        ids: Ids { xid, mbits: xid, tag: 0, last_xid: 0, flags: 0, transno: 0 },
+        ids: Ids { xid, mbits: xid, tag: 0, last_xid: 0, flags: 0, transno: 0, pre_versions: [0; 4] },
         secflvr: 0,
         timeout_s: timeout.as_secs().clamp(1, u32::MAX as u64) as u32,
         op_flags: 0,

@@ -28,6 +28,8 @@ pub(crate) struct Ids {
     /// `pb_flags`.
     pub(crate) flags: u32,
     pub(crate) transno: u64,
+    /// Versions of the objects before the operation; replays only.
+    pub(crate) pre_versions: [u64; 4],
 }
 
 /// How an attempt ended.
@@ -104,6 +106,7 @@ impl Attempt<'_> {
             conn_cnt: self.conn.conn_cnt,
             timeout: self.timeout_s.max(1),
             mbits: self.last_mbits(),
+            pre_versions: self.ids.pre_versions,
             uid: rq.uid,
             gid: rq.gid,
             jobid: rq.jobid,

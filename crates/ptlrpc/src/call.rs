@@ -76,7 +76,7 @@ impl Import {
             sent.store(true, Ordering::Relaxed);
             let tag = slot.as_ref().filter(|_| conn.tags).map_or(0, Slot::number);
             let last_xid = self.inner.lock().last_xid(own.xid);
-            let ids = Ids { xid: own.xid, mbits, tag, last_xid, flags, transno: 0 };
+            let ids = Ids { xid: own.xid, mbits, tag, last_xid, flags, transno: 0, pre_versions: [0; 4] };
             let attempt = self.attempt(&rq, conn, ids);
             match attempt.run(Some(Watch::new(&self.phase, conn.conn_cnt))).await {
                 Outcome::Done(r) if is_not_connected(&r) => self.connection_lost(conn.conn_cnt),
@@ -124,7 +124,7 @@ impl Import {
         let conn = self.conn();
         let own = self.new_xid();
         let last_xid = self.inner.lock().last_xid(own.xid);
-        let ids = Ids { xid: own.xid, mbits: own.xid, tag: 0, last_xid, flags, transno: 0 };
+        let ids = Ids { xid: own.xid, mbits: own.xid, tag: 0, last_xid, flags, transno: 0, pre_versions: [0; 4] };
         let outcome = self.attempt(rq, conn, ids).run(Some(Watch::new(&self.phase, conn.conn_cnt))).await;
         match self.outcome_of_single(outcome, conn) {
             Ok(r) => {

@@ -124,7 +124,7 @@ impl Import {
         self.publish(phase);
         let rq = self.connect_request();
         let own = self.xids.next();
-        let ids = Ids { xid: own, mbits: own, tag: 0, last_xid: 0, flags: 0, transno: 0 };
+        let ids = Ids { xid: own, mbits: own, tag: 0, last_xid: 0, flags: 0, transno: 0, pre_versions: [0; 4] };
         let attempt = Attempt {
             op_flags: if initial { MSG_CONNECT_INITIAL } else { MSG_CONNECT_RECONNECT },
             timeout_s,

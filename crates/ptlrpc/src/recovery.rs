@@ -114,7 +114,15 @@ impl Import {
         let conn = self.conn();
         let mbits = k.body.mbits & !(crate::xid::XID_STEP - 1);
         let mbits = if mbits == 0 { k.xid } else { mbits };
-        let ids = Ids { xid: k.xid, mbits, tag: k.body.tag, last_xid: k.body.last_xid, flags: MSG_REPLAY, transno: k.transno };
+        let ids = Ids {
+            xid: k.xid,
+            mbits,
+            tag: k.body.tag,
+            last_xid: k.body.last_xid,
+            flags: MSG_REPLAY,
+            transno: k.transno,
+            pre_versions: k.pre_versions,
+        };
         let attempt: Attempt<'_> = self.attempt(&k.request, conn, ids);
         let outcome = attempt.run(Some(Watch::new(&self.phase, conn.conn_cnt))).await;
         let reply = self.outcome_of_single(outcome, conn)?;

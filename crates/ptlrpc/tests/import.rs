@@ -1,0 +1,388 @@
+//! Imports against a small server over memlnd with a paused clock: inline calls, lost messages, restarts, evictions, bulk.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::*;
+use coral_lnet::{MemNet, Node, Payload};
+use coral_ptlrpc::*;
+use coral_wire::connect::ConnectFlags;
+use coral_wire::ptlrpc::*;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+struct World {
+    mem: Arc<MemNet>,
+    client: Arc<Node>,
+    server: Arc<Node>,
+    disk: Arc<Mutex<Disk>>,
+}
+
+async fn world() -> World {
+    let mem = MemNet::new();
+    World {
+        client: node(&mem, "10.0.0.1@tcp", 1).await,
+        server: node(&mem, "10.0.0.2@tcp", 2).await,
+        disk: Arc::default(),
+        mem,
+    }
+}
+
+async fn connected(w: &World) -> (Server, Arc<Import>) {
+    let s = Server::start(&w.server, &w.disk);
+    let imp = import(&w.client, &["10.0.0.2@tcp"]);
+    imp.connect().await.unwrap();
+    (s, imp)
+}
+
+fn rq(opcode: u32, v: u64) -> Request {
+    Request::new(portal::MDS_REQUEST, opcode).push(&v)
+}
+
+fn add(v: u64) -> Request {
+    rq(ADD, v).replayable()
+}
+
+fn log(w: &World) -> Vec<u64> {
+    w.disk.lock().log.iter().map(|(_, v)| *v).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_inline() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    assert_eq!(imp.state(), ImportState::Full);
+    let reply = imp.call(rq(ECHO, 77)).now_or_never().expect("answered on our own stack").unwrap();
+    assert_eq!((reply.status, reply.msg.get::<u64>(1).unwrap()), (0, 77));
+    assert!(imp.call(add(5)).now_or_never().expect("modifying too").is_ok());
+    assert_eq!(w.server.handovers().spawned(), 0);
+    assert_eq!(imp.stats().by_opcode[&ECHO], 1);
+    imp.disconnect().await;
+    assert_eq!(imp.state(), ImportState::Closed);
+    assert_eq!(imp.call(rq(ECHO, 1)).await.unwrap_err(), RpcError::Unreachable("t-MDT0000_UUID at 10.0.0.2@tcp".into()));
+    s.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_answers() {
+    let w = world().await;
+    let start = Instant::now();
+    // Nobody has the first NID; the second is there and silent.
+    let imp = import(&w.client, &["10.9.9.9@tcp", "10.0.0.2@tcp"]);
+    w.server.serve_portal(portal::MDS_REQUEST, Arc::new(Silent));
+    let e = imp.connect().await.unwrap_err();
+    assert!(matches!(e, ConnectError::NoAnswer { .. }), "{e}");
+    assert!(e.to_string().contains("10.0.0.2@tcp") && e.to_string().contains("does not answer"), "{e}");
+    assert!(start.elapsed() <= Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+struct Silent;
+impl coral_lnet::PortalHandler for Silent {
+    fn on_put(&self, _: &Arc<Node>, _: coral_lnet::PutEvent) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn flags_not_asked_for_are_refused() {
+    let w = world().await;
+    let s = Server::start(&w.server, &w.disk);
+    *s.mini.flags_extra.lock() = ConnectFlags::ACL;
+    let e = import(&w.client, &["10.0.0.2@tcp"]).connect().await.unwrap_err();
+    assert!(matches!(e, ConnectError::Proto { .. }), "{e}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_request_and_a_lost_reply_are_sent_again_and_executed_once() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    lose(&w.client, portal::MDS_REQUEST, 1);
+    imp.call(add(1)).await.unwrap();
+    lose(&w.server, portal::MDC_REPLY, 1);
+    let r = imp.call(add(2)).await.unwrap();
+    assert_eq!(r.transno, 2);
+    assert_eq!(log(&w), [1, 2]);
+    let st = imp.stats();
+    assert_eq!((st.resent, st.timeouts, st.connects), (2, 2, 3));
+    let seen = s.mini.seen.lock();
+    let two: Vec<_> = seen.iter().filter(|(o, ..)| *o == ADD).collect();
+    assert_eq!(two.len(), 3);
+    assert_eq!(two[1].1, two[2].1, "a resend keeps its xid");
+    assert_ne!(two[1].2.mbits, two[2].2.mbits, "and takes new match bits");
+    assert_eq!(two[1].2.tag, two[2].2.tag);
+    assert_ne!(two[2].2.flags & MSG_RESENT, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_xid_and_tags() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let slow: Vec<_> = (0..3)
+        .map(|_| {
+            let imp = imp.clone();
+            tokio::spawn(async move { imp.call(rq(SLOW, 3).modifying()).await.unwrap() })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    imp.call(rq(ECHO, 1)).await.unwrap();
+    for t in slow {
+        t.await.unwrap();
+    }
+    imp.call(rq(ECHO, 2)).await.unwrap();
+    let seen = s.mini.seen.lock();
+    let slow: Vec<_> = seen.iter().filter(|(o, ..)| *o == SLOW).collect();
+    let mut tags: Vec<u16> = slow.iter().map(|s| s.2.tag).collect();
+    tags.sort();
+    assert_eq!(tags, [1, 2, 3]);
+    let oldest = slow.iter().map(|s| s.1).min().unwrap();
+    let echoes: Vec<_> = seen.iter().filter(|(o, ..)| *o == ECHO).collect();
+    assert_eq!(echoes[0].2.last_xid, oldest - 1, "nothing at or above the oldest unreplied xid");
+    assert_eq!(echoes[1].2.last_xid, echoes[1].1 - 1);
+    assert!(seen.iter().all(|(_, xid, b)| b.last_xid < *xid));
+    assert_eq!(seen[0].2.last_xid, 0, "connect has none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn modify_slots_bound_what_is_in_flight() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let start = Instant::now();
+    let calls: Vec<_> = (0..8)
+        .map(|_| {
+            let imp = imp.clone();
+            tokio::spawn(async move { imp.call(rq(SLOW, 2).modifying()).await.unwrap() })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(s.mini.seen.lock().iter().filter(|(o, ..)| *o == SLOW).count(), 4, "the server grants four");
+    assert!(imp.call(rq(ECHO, 1)).now_or_never().is_some(), "others are not held up");
+    for c in calls {
+        c.await.unwrap();
+    }
+    assert!(start.elapsed() >= Duration::from_secs(4));
+    assert_eq!(imp.stats().waited, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_modifying_call_keeps_its_slot_until_the_reply() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    for _ in 0..4 {
+        let r = tokio::time::timeout(Duration::from_secs(1), imp.call(rq(SLOW, 10).modifying())).await;
+        assert!(r.is_err());
+    }
+    assert!(imp.call(add(1)).now_or_never().is_none(), "all slots are taken");
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    imp.call(add(1)).await.unwrap();
+    assert_eq!(s.mini.seen.lock().iter().filter(|(o, ..)| *o == ADD).count(), 1, "a call dropped before it was sent is not sent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn early_replies_extend_the_deadline() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let start = Instant::now();
+    imp.call(rq(SLOW, 100)).await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 100);
+    let st = imp.stats();
+    assert_eq!((st.resent, st.timeouts, st.connects), (0, 0, 1));
+    assert!(st.early >= 2, "{st:?}");
+    assert_eq!(s.services[0].stats().early_replies, st.early);
+    imp.call(rq(ECHO, 1)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn einprogress_is_tried_again_with_a_new_xid() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    *s.mini.inprogress.lock() = 1;
+    assert_eq!(imp.call(rq(ECHO, 3)).await.unwrap().status, 0);
+    let seen = s.mini.seen.lock();
+    let xids: Vec<u64> = seen.iter().filter(|(o, ..)| *o == ECHO).map(|s| s.1).collect();
+    assert!(xids.len() == 2 && xids[0] != xids[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_and_no_resend() {
+    let w = world().await;
+    let (_s, imp) = connected(&w).await;
+    let start = Instant::now();
+    assert_eq!(imp.call(rq(SLOW, 100).limit(Duration::from_secs(3))).await.unwrap_err(), RpcError::Timeout);
+    assert_eq!(start.elapsed().as_secs(), 3);
+    lose(&w.client, portal::MDS_REQUEST, 1);
+    assert!(matches!(imp.call(rq(ECHO, 1).no_resend()).await, Err(RpcError::Unreachable(_))));
+    imp.call(rq(ECHO, 1)).await.unwrap();
+}
+
+fn bulk_lens(lens: &[u32]) -> Bytes {
+    lens.iter().flat_map(|l| l.to_le_bytes()).collect::<Vec<u8>>().into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bulk_of_odd_sizes_both_ways() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let mib = 1 << 20;
+    for lens in [vec![1], vec![4095], vec![mib], vec![mib, 1], vec![mib, mib, mib, 12345], vec![mib; 64]] {
+        let data: Vec<Payload> = lens.iter().enumerate().map(|(i, l)| pattern(i, *l).into()).collect();
+        let write = Request::new(portal::OST_IO, WRITE).push_bytes(bulk_lens(&lens));
+        let write = write.bulk(Bulk::Source { portal: BULK, data: data.clone() });
+        // tokio's budget of 128 operations per poll of a task lets no more than some tens of descriptors pass at once.
+        let inline = lens.len() < 10;
+        let r = match imp.call(write.clone()).now_or_never() {
+            None if inline => panic!("not inline"),
+            None => imp.call(write).await.unwrap(),
+            Some(r) => r.unwrap(),
+        };
+        assert_eq!(r.status, 0);
+        assert!(*s.mini.written.lock() == data, "{lens:?}");
+
+        let read = Request::new(portal::OST_IO, READ).push_bytes(bulk_lens(&lens));
+        let r = imp.call(read.bulk(Bulk::Sink { portal: BULK, lens: lens.clone() })).await.unwrap();
+        assert!(r.bulk == data, "{lens:?}");
+    }
+    // A short read: the server has less than the descriptors hold, the rest get empty PUTs.
+    let read = Request::new(portal::OST_IO, READ).push_bytes(bulk_lens(&[mib, 100]));
+    let r = imp.call(read.bulk(Bulk::Sink { portal: BULK, lens: vec![mib; 4] })).await.unwrap();
+    let got: Vec<usize> = r.bulk.iter().map(Payload::len).collect();
+    assert_eq!(got, [mib as usize, 100, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_bulk_is_sent_again_to_new_match_bits() {
+    let w = world().await;
+    let (_s, imp) = connected(&w).await;
+    lose(&w.server, BULK, 1);
+    let lens = vec![1 << 20, 777];
+    let read = Request::new(portal::OST_IO, READ).push_bytes(bulk_lens(&lens));
+    let r = imp.call(read.bulk(Bulk::Sink { portal: BULK, lens: lens.clone() })).await.unwrap();
+    assert_eq!(r.bulk[1], Payload::from(pattern(1, 777)));
+    assert!(imp.stats().resent >= 1);
+}
+
+#[derive(Default)]
+struct Told {
+    evicted: AtomicU32,
+    recovered: AtomicU32,
+    locks: AtomicU32,
+}
+
+impl ImportObserver for Told {
+    fn on_evicted(&self) -> BoxFuture<'static, ()> {
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async {})
+    }
+    fn replay_locks(&self, import: Arc<Import>) -> BoxFuture<'static, Result<(), RpcError>> {
+        self.locks.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move { import.call_in_recovery(rq(ECHO, 9)).await.map(drop) })
+    }
+    fn on_recovered(&self) {
+        self.recovered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eviction_fails_what_waits_and_lets_new_calls_through() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let told = Arc::new(Told::default());
+    imp.set_observer(told.clone());
+    let waiting = tokio::spawn({
+        let imp = imp.clone();
+        async move { imp.call(rq(SLOW, 1000)).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    s.evict_all();
+    let e = imp.call(rq(ECHO, 1)).await.unwrap_err();
+    assert!(matches!(e, RpcError::Evicted(_)), "{e}");
+    assert!(matches!(waiting.await.unwrap(), Err(RpcError::Evicted(_))));
+    assert_eq!(imp.call(rq(ECHO, 2)).await.unwrap().status, 0);
+    assert_eq!((told.evicted.load(Ordering::Relaxed), imp.generation(), imp.stats().evictions), (1, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_import_pings_and_notices_an_eviction() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    tokio::time::sleep(Duration::from_secs(26)).await;
+    assert_eq!(imp.stats().by_opcode[&opc::OBD_PING], 1);
+    s.evict_all();
+    tokio::time::sleep(Duration::from_secs(26)).await;
+    assert_eq!(imp.stats().evictions, 1);
+    assert_eq!(imp.state(), ImportState::Full);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_server_gets_uncommitted_requests_in_transno_order() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let told = Arc::new(Told::default());
+    imp.set_observer(told.clone());
+    *s.mini.lag.lock() = 1000;
+    for v in 1..=5 {
+        imp.call(add(v)).await.unwrap();
+    }
+    let open = imp.call(rq(ADD, 6).replayable_open()).await.unwrap();
+    assert_eq!(imp.replayable(), 6);
+    imp.amend_replay(open.transno, vec![Bytes::copy_from_slice(&66u64.to_le_bytes())]);
+    s.stop().await;
+    // Power loss: the last transactions, and the replies that go with them, were never written.
+    {
+        let mut d = w.disk.lock();
+        d.log.truncate(2);
+        d.last_transno = 2;
+        d.replies.clear();
+    }
+    let waiting = tokio::spawn({
+        let imp = imp.clone();
+        async move { imp.call(add(7)).await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert!(!waiting.is_finished());
+    let s = Server::start(&w.server, &w.disk);
+    *s.mini.lag.lock() = 0;
+    let last = waiting.await.unwrap();
+    assert_eq!(w.disk.lock().log, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 66), (7, 7)]);
+    assert_eq!(last.transno, 7);
+    let st = imp.stats();
+    assert_eq!((st.replayed, st.evictions), (4, 0));
+    assert_eq!((told.locks.load(Ordering::Relaxed), told.recovered.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!(imp.replayable(), 1, "the open stays");
+    imp.forget_open(open.transno);
+    assert_eq!(imp.replayable(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_vanishes_is_found_again() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    s.stop().await;
+    w.server.shutdown().await;
+    let waiting = tokio::spawn({
+        let imp = imp.clone();
+        async move { imp.call(rq(ECHO, 8)).await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let server = node(&w.mem, "10.0.0.2@tcp", 3).await;
+    let start = Instant::now();
+    let _s = Server::start(&server, &w.disk);
+    assert_eq!(waiting.await.unwrap().msg.get::<u64>(1).unwrap(), 8);
+    assert!(start.elapsed() <= Duration::from_secs(15), "back-off has a bound");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_import_goes_away() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    s.stop().await;
+    lose(&w.client, portal::MDS_REQUEST, 1);
+    let _ = imp.call(rq(ECHO, 1).no_resend()).await;
+    let weak = Arc::downgrade(&imp);
+    drop(imp);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(weak.upgrade().is_none());
+}
