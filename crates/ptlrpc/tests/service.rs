@@ -1,0 +1,109 @@
+//! Services over memlnd with a paused clock: bounds, lanes, nonsense, stop, callbacks.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::*;
+use coral_lnet::{MemNet, Node, Payload};
+use coral_ptlrpc::*;
+use coral_wire::ptlrpc::*;
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+/// Holds every request until a permit is there; pings at once.
+struct Gate {
+    permits: Semaphore,
+    running: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl RequestHandler for Gate {
+    fn handle(self: Arc<Self>, rq: ServerRequest) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            if rq.body.opc == opc::OBD_PING {
+                return rq.reply(0, Message::default()).await;
+            }
+            let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            self.permits.acquire().await.unwrap().forget();
+            self.running.fetch_sub(1, Ordering::SeqCst);
+            rq.reply(0, Message::default()).await
+        })
+    }
+}
+
+struct World {
+    client: Arc<Node>,
+    gate: Arc<Gate>,
+    svc: Arc<Service>,
+}
+
+async fn world(max_active: usize, max_queued: usize) -> World {
+    let mem = MemNet::new();
+    let (client, server) = (node(&mem, "10.0.0.1@tcp", 1).await, node(&mem, "10.0.0.2@tcp", 2).await);
+    let gate = Arc::new(Gate { permits: Semaphore::new(0), running: AtomicUsize::new(0), most: AtomicUsize::new(0) });
+    let cfg = ServiceConfig { max_active, max_queued, ..ServiceConfig::new("gate", &[portal::LDLM_CB_REQUEST]) };
+    let svc = Service::start(&server, cfg, gate.clone());
+    World { client, gate, svc }
+}
+
+async fn ask(client: Arc<Node>, opcode: u32, secs: u64) -> Result<Reply, RpcError> {
+    let rq = Request::new(portal::LDLM_CB_REQUEST, opcode);
+    send_ast(&client, nid("10.0.0.2@tcp"), 7, 1, rq, Duration::from_secs(secs)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_bounded_and_pings_pass_it() {
+    let w = world(2, 3).await;
+    let calls: Vec<_> = (0..8).map(|_| tokio::spawn(ask(w.client.clone(), opc::MDS_REINT, 20))).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let st = w.svc.stats();
+    assert_eq!((st.requests, st.queued, st.dropped_full), (8, 3, 3));
+    ask(w.client.clone(), opc::OBD_PING, 1).await.expect("a ping waits for nobody");
+    w.gate.permits.add_permits(100);
+    let mut ok = 0;
+    for c in calls {
+        ok += c.await.unwrap().is_ok() as u32;
+    }
+    assert_eq!(ok, 5, "those that were dropped time out");
+    assert_eq!(w.gate.most.load(Ordering::SeqCst), 2);
+    assert_eq!(w.svc.stats().replies, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nonsense_is_counted_and_does_no_harm() {
+    let w = world(2, 3).await;
+    let good = Message::new(&PtlrpcBody::request(opc::OBD_PING)).encode();
+    let reply = Message::new(&PtlrpcBody { r#type: PTL_RPC_MSG_REPLY, ..Default::default() }).encode();
+    let mut flipped = good.to_vec();
+    flipped[9] ^= 0xff;
+    for bad in [Bytes::new(), Bytes::from_static(b"hello"), good.slice(..100), reply, flipped.into()] {
+        w.client.put(nid("10.0.0.2@tcp"), portal::LDLM_CB_REQUEST, 128, 0, Payload::from(bad), false).await.unwrap();
+    }
+    assert_eq!(w.svc.stats().malformed, 5);
+    ask(w.client.clone(), opc::OBD_PING, 1).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_drops_what_does_not_end() {
+    let w = world(2, 3).await;
+    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(ask(w.client.clone(), opc::MDS_REINT, 20))).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    w.svc.stop().await;
+    for c in calls {
+        assert_eq!(c.await.unwrap().unwrap_err(), RpcError::Timeout);
+    }
+    assert!(matches!(ask(w.client.clone(), opc::OBD_PING, 1).await, Err(RpcError::Timeout)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callback_to_nobody_fails_at_once() {
+    let w = world(1, 1).await;
+    let rq = Request::new(portal::LDLM_CB_REQUEST, opc::LDLM_BL_CALLBACK);
+    let r = send_ast(&w.client, nid("77@lo"), 7, 1, rq, Duration::from_secs(20)).await;
+    assert!(matches!(r, Err(RpcError::Unreachable(_))), "{r:?}");
+}
