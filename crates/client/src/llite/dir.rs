@@ -257,32 +257,31 @@ mod tests {
         WireEntry { fid: Fid::ROOT, hash, attrs: 0, name: Bytes::copy_from_slice(name.as_bytes()), mode_type: 0 }
     }
 
-    /// Hands out a directory through chunks of `per` entries, in reads of `take`, starting anew at each cookie.
+    /// What the MDT answers from a hash on: like it, a chunk never holds less than the whole first group.
+    fn chunk(dir: &[WireEntry], from: u64, per: usize) -> DirChunk {
+        let all: Vec<_> = dir.iter().filter(|e| e.hash >= from).cloned().collect();
+        let mut end = per.min(all.len());
+        while end < all.len() && all[end].hash == all[0].hash {
+            end += 1;
+        }
+        DirChunk { entries: all[..end].to_vec(), next: all.get(end).map(|e| e.hash) }
+    }
+
+    /// Hands out a directory through chunks of `per` entries, in reads of `take`; `restart`: each read knows its cookie only.
     fn walk(dir: &[WireEntry], per: usize, take: usize, restart: bool) -> Vec<String> {
-        let mut s = Stream::default();
-        let mut at = 0;
-        let mut out = Vec::new();
+        let (mut s, mut at, mut out) = (Stream::default(), 0, Vec::new());
         for _ in 0..1000 {
-            let mut from = s.position(at);
             if restart {
-                let collisions = std::mem::take(&mut s.collisions);
-                s = Stream { collisions, ..Default::default() };
+                s = Stream { cookie: at, collisions: std::mem::take(&mut s.collisions), ..Default::default() };
             }
-            if s.entries.is_empty() {
-                if let Some(n) = s.next.filter(|_| s.cookie == at && !restart) {
-                    from = n;
+            let mut from = s.next.unwrap_or(s.position(at));
+            while s.entries.is_empty() {
+                s.take(from, chunk(dir, from.hash, per));
+                match s.next {
+                    Some(n) => from = n,
+                    None if s.entries.is_empty() => return out,
+                    None => {}
                 }
-                let all: Vec<_> = dir.iter().filter(|e| e.hash >= from.hash).cloned().collect();
-                // like the MDT: a chunk never splits a group in a way that hides part of it from a read at its hash
-                let mut end = per.min(all.len());
-                while end < all.len() && all[end].hash == all[0].hash {
-                    end += 1;
-                }
-                let next = all.get(end).map(|e| e.hash);
-                s.take(from, DirChunk { entries: all[..end].to_vec(), next });
-            }
-            if s.entries.is_empty() && s.next.is_none() {
-                return out;
             }
             for _ in 0..take {
                 let Some((e, c)) = s.entries.pop_front() else { break };

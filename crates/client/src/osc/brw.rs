@@ -17,6 +17,8 @@ use crate::error::{ok, proto};
 
 /// Largest bulk descriptor, bytes (LNET_MTU).
 pub const MD_BYTES: usize = 1 << 20;
+/// Page of the object, bytes: the unit in which stock servers fill descriptors.
+const PAGE_BYTES: u64 = 4096;
 /// Data up to this travels inside the message (Lustre: OBD_DEF_SHORT_IO_BYTES 16 KiB), bytes.
 pub const SHORT_IO_BYTES: usize = 16 << 10;
 /// A write whose checksum does not match is sent again so often (Lustre: osc_resends 10).
@@ -108,13 +110,13 @@ impl Osc {
         o
     }
 
-    fn brw_request(opcode: u32, obj: &ObjectRef, o: &Obdo, offset: u64, len: usize, lock: IoLock, write: bool) -> Request {
-        let mds = len.div_ceil(MD_BYTES).max(1) as u32;
+    fn brw_request(opcode: u32, obj: &ObjectRef, o: &Obdo, offset: u64, len: usize, mds: usize, lock: IoLock) -> Request {
+        let write = opcode == opc::OST_WRITE;
         let dir = if write { brw::WRITE } else { brw::READ };
         let flags = dir | if lock == IoLock::Server { brw::SRVLOCK } else { 0 };
         Request::new(portal::OST_IO, opcode)
             .push(o)
-            .push(&ObdIoobj::new(obj.oi, mds, 1))
+            .push(&ObdIoobj::new(obj.oi, mds as u32, 1))
             .push(&NiobufRemote { offset, len: len as u32, flags })
             .push_bytes(Bytes::new())
     }
@@ -130,10 +132,12 @@ impl Osc {
         if short {
             o.flags |= ObdFlags::SHORT_IO;
         }
+        let lens = if short { Vec::new() } else { md_lens(offset, len, self.target.coral()) };
         for attempt in 0.. {
-            let mut rq = Self::brw_request(opc::OST_READ, obj, &o, offset, len, lock, false).push_bytes(Bytes::new());
+            let mut rq =
+                Self::brw_request(opc::OST_READ, obj, &o, offset, len, lens.len(), lock).push_bytes(Bytes::new());
             if !short {
-                rq = rq.bulk(Bulk::Sink { portal: portal::OST_BULK, lens: md_lens(len) });
+                rq = rq.bulk(Bulk::Sink { portal: portal::OST_BULK, lens: lens.clone() });
             }
             let reply = ok(self.import().call(rq).await)?;
             let data = read_data(&reply, short, len)?;
@@ -168,12 +172,13 @@ impl Osc {
         if short {
             o.flags |= ObdFlags::SHORT_IO;
         }
+        let lens = if short { Vec::new() } else { md_lens(offset, data.len(), self.target.coral()) };
         for attempt in 0.. {
-            let rq = Self::brw_request(opc::OST_WRITE, obj, &o, offset, data.len(), lock, true);
+            let rq = Self::brw_request(opc::OST_WRITE, obj, &o, offset, data.len(), lens.len(), lock);
             let rq = if short {
                 rq.push_bytes(data.copy_to_bytes())
             } else {
-                rq.push_bytes(Bytes::new()).bulk(Bulk::Source { portal: portal::OST_BULK, data: md_slices(&data) })
+                rq.push_bytes(Bytes::new()).bulk(Bulk::Source { portal: portal::OST_BULK, data: md_slices(&data, &lens) })
             };
             let reply = ok(self.import().call(rq.replayable()).await)?;
             check_rcs(reply.msg.buf(2))?;
@@ -191,18 +196,35 @@ impl Osc {
     }
 }
 
-/// Lengths of the bulk descriptors of a transfer.
-fn md_lens(len: usize) -> Vec<u32> {
-    (0..len.div_ceil(MD_BYTES)).map(|i| MD_BYTES.min(len - i * MD_BYTES) as u32).collect()
+/// Lengths of the bulk descriptors of a transfer. A stock server fills a descriptor with 256 fragments, one per page of the
+/// object, so the first is short when the transfer starts inside a page; two Coral ends cut at 1 MiB and nowhere else.
+fn md_lens(offset: u64, len: usize, coral: bool) -> Vec<u32> {
+    let lead = if coral { 0 } else { (offset % PAGE_BYTES) as usize };
+    let mut out = Vec::new();
+    let mut left = len;
+    let mut room = MD_BYTES - lead;
+    while left > 0 {
+        let n = room.min(left);
+        out.push(n as u32);
+        left -= n;
+        room = MD_BYTES;
+    }
+    out
 }
 
 /// The data cut at descriptor boundaries, without copying.
-fn md_slices(data: &Payload) -> Vec<Payload> {
-    let len = data.len();
-    if len <= MD_BYTES {
+fn md_slices(data: &Payload, lens: &[u32]) -> Vec<Payload> {
+    if let [_] = lens {
         return vec![data.clone()];
     }
-    (0..len.div_ceil(MD_BYTES)).map(|i| data.slice(i * MD_BYTES..len.min((i + 1) * MD_BYTES))).collect()
+    let mut at = 0;
+    lens.iter()
+        .map(|n| {
+            let part = data.slice(at..at + *n as usize);
+            at += *n as usize;
+            part
+        })
+        .collect()
 }
 
 /// Bytes a read reply brought: its status says how many, beyond that the buffers may be longer.
@@ -260,13 +282,21 @@ mod tests {
     #[test]
     fn descriptors_cover_the_data_once() {
         for len in [1, 4096, MD_BYTES - 1, MD_BYTES, MD_BYTES + 1, 4 * MD_BYTES, 3 * MD_BYTES + 17] {
-            let lens = md_lens(len);
-            assert_eq!(lens.iter().map(|l| *l as usize).sum::<usize>(), len);
-            assert!(lens[..lens.len() - 1].iter().all(|l| *l as usize == MD_BYTES));
-            let data = Payload::from(Bytes::from(vec![7u8; len]));
-            let parts: Vec<usize> = md_slices(&data).iter().map(|p| p.len()).collect();
-            assert_eq!(parts, lens.iter().map(|l| *l as usize).collect::<Vec<_>>());
+            for (offset, coral) in [(0, true), (100, true), (0, false), (100, false)] {
+                let lens = md_lens(offset, len, coral);
+                assert_eq!(lens.iter().map(|l| *l as usize).sum::<usize>(), len);
+                assert!(lens.iter().all(|l| *l as usize <= MD_BYTES));
+                let data = Payload::from(Bytes::from(vec![7u8; len]));
+                let parts: Vec<usize> = md_slices(&data, &lens).iter().map(|p| p.len()).collect();
+                assert_eq!(parts, lens.iter().map(|l| *l as usize).collect::<Vec<_>>());
+            }
         }
+    }
+
+    #[test]
+    fn a_stock_server_counts_pages() {
+        assert_eq!(md_lens(100, MD_BYTES, false), [MD_BYTES as u32 - 100, 100]);
+        assert_eq!(md_lens(100, MD_BYTES, true), [MD_BYTES as u32]);
     }
 
     #[test]
