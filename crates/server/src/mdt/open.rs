@@ -48,6 +48,11 @@ impl OpenTable {
         self.counts.contains_key(fid)
     }
 
+    /// How many handles are open on `fid`.
+    pub fn handles_of(&self, fid: &Fid) -> u32 {
+        self.counts.get(fid).map_or(0, |c| c.handles)
+    }
+
     /// ETXTBSY if writing what is executed or executing what is written.
     pub fn conflict(&self, fid: &Fid, flags: u64) -> Result<(), Errno> {
         let c = self.counts.get(fid).copied().unwrap_or_default();

@@ -68,7 +68,7 @@ pub struct Inode {
     pub size: u64,
     /// Space in 512-byte blocks, likewise.
     pub blocks: u64,
-    /// Transaction number of the last change.
+    /// Number of changes so far.
     pub version: u64,
     /// Last access.
     pub atime: Time,

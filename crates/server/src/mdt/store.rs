@@ -241,7 +241,8 @@ impl<'s> Txn<'s> {
     }
 
     /// A new object. The caller has made sure that there is none of that FID.
-    pub fn insert(&mut self, fid: Fid, ino: Inode) -> Held {
+    pub fn insert(&mut self, fid: Fid, mut ino: Inode) -> Held {
+        ino.version = 1;
         self.hold(fid, ino, true)
     }
 
@@ -257,8 +258,12 @@ impl<'s> Txn<'s> {
 
     /// The inode, to be changed.
     pub fn change(&mut self, h: Held) -> &mut Inode {
-        self.slots[h.0].dirty = true;
-        &mut self.slots[h.0].ino
+        let slot = &mut self.slots[h.0];
+        if !slot.dirty {
+            slot.dirty = true;
+            slot.ino.version += 1;
+        }
+        &mut slot.ino
     }
 
     /// Forgets the object and what lies outside its record.

@@ -336,6 +336,31 @@ pub fn file_system_default(d: &StripeDefaults) -> Bytes {
     LovMd::request(d.stripe_size, d.stripe_count, LOV_OFFSET_DEFAULT, None).encode()
 }
 
+/// The request a layout attribute stands for: of one with objects (copied by cp -a or tar), its
+/// shape without them.
+pub fn request_of(raw: &Bytes) -> Result<Bytes, Errno> {
+    if !has_objects(raw) {
+        return Ok(raw.clone());
+    }
+    match Layout::decode(raw).map_err(|_| Errno::EINVAL)? {
+        Layout::Plain(l) => {
+            let pool = l.pool_name().map(str::to_string);
+            Ok(LovMd::request(l.stripe_size, l.stripe_count, LOV_OFFSET_DEFAULT, pool.as_deref()).encode())
+        }
+        Layout::Composite(mut c) => {
+            for e in &mut c.entries {
+                e.head.flags &= !lcme::INIT;
+                if let SubLayout::Plain(l) = &mut e.md {
+                    l.objects.clear();
+                    l.layout_gen = LOV_OFFSET_DEFAULT;
+                }
+            }
+            Ok(c.relayout().encode())
+        }
+        Layout::Foreign(_) => Ok(raw.clone()),
+    }
+}
+
 /// Whether a layout given at create names objects already (an open replayed after a restart).
 pub fn has_objects(raw: &Bytes) -> bool {
     match Layout::decode(raw) {

@@ -1,0 +1,141 @@
+//! One request on its way through an MDT: who asks, how times are written, how it is answered.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_ldlm::ExportId;
+use coral_osd::Time;
+use coral_wire::coral::{pack_time, unpack_time};
+use coral_wire::ldlm::LdlmRequest;
+use coral_wire::mds::{MdtBody, MdtRecReint};
+use coral_wire::{ConnectFlags2, DecodeError, Errno, Message, PtlrpcBody};
+
+use super::core::MdtCore;
+use super::cred::Ucred;
+use super::handler::MdtOps;
+use super::store::{MdtError, MdtResult, Txn};
+use crate::target::TargetRequest;
+
+impl From<DecodeError> for MdtError {
+    /// A request that does not parse is a protocol error.
+    fn from(_: DecodeError) -> Self {
+        Errno::EPROTO.into()
+    }
+}
+
+/// A reply in the making: its status (0, a negative errno, or an `ELDLM_*`) is in its body too.
+pub struct Answer {
+    /// Status of the request.
+    pub status: i32,
+    /// The message, body first.
+    pub msg: Message,
+}
+
+/// A request and what is needed to answer it.
+pub struct Ctx {
+    /// The request.
+    pub rq: TargetRequest,
+    /// The MDT.
+    pub ops: Arc<MdtOps>,
+    /// The client is Coral (see `coral_wire::coral`).
+    pub coral: bool,
+}
+
+impl Ctx {
+    /// Takes a request in.
+    pub fn new(ops: Arc<MdtOps>, rq: TargetRequest) -> Ctx {
+        let connect = rq.exp.connect();
+        let coral = connect.connect_flags2 & ConnectFlags2::CORAL == ConnectFlags2::CORAL;
+        Ctx { rq, ops, coral }
+    }
+
+    /// The client's export.
+    pub fn exp(&self) -> ExportId {
+        self.rq.exp.cookie
+    }
+
+    /// Whose own locks need not be called back: a Coral client fixes its cache up from the reply.
+    pub fn own(&self) -> Option<ExportId> {
+        self.coral.then(|| self.exp())
+    }
+
+    /// A time of the request.
+    pub fn time(&self, wire: i64) -> Time {
+        if self.coral {
+            let (secs, nsecs) = unpack_time(wire);
+            Time { secs, nsecs }
+        } else {
+            Time::from_secs(wire)
+        }
+    }
+
+    /// A time for the reply.
+    pub fn wire_time(&self, t: Time) -> i64 {
+        if self.coral { pack_time(t.secs, t.nsecs) } else { t.secs }
+    }
+
+    /// Buffer `i` of the request; empty if absent.
+    pub fn buf(&self, i: usize) -> &Bytes {
+        self.rq.rq.msg.buf(i)
+    }
+
+    /// A name or path in buffer `i`, without its NUL.
+    pub fn name(&self, i: usize) -> &[u8] {
+        let b = self.buf(i);
+        b.strip_suffix(b"\0").unwrap_or(b)
+    }
+
+    /// The `mdt_body` in buffer `i`.
+    pub fn body(&self, i: usize) -> MdtResult<MdtBody> {
+        Ok(self.rq.rq.msg.get(i)?)
+    }
+
+    /// Identity in a reint record; its last word is a umask only where the record has one.
+    pub fn cred(&self, r: &MdtRecReint) -> Ucred {
+        Ucred::new(r.fsuid, r.fsgid, &[r.suppgid1, r.suppgid2], r.cap)
+    }
+
+    /// Identity in an `mdt_body`.
+    pub fn cred_of(&self, b: &MdtBody) -> Ucred {
+        Ucred::new(b.fsuid, b.fsgid, &[b.suppgid], b.capability)
+    }
+
+    /// An answer with `status` and no buffers yet.
+    pub fn answer(&self, status: i32) -> Answer {
+        Answer { status, msg: Message::new(&PtlrpcBody::reply(&self.rq.rq.body, status)) }
+    }
+
+    /// Gives up the locks a request cancels early (`DLM_REQ` in buffer `i`, if there is one).
+    pub fn cancel_early(&self, i: usize) {
+        let buf = self.buf(i);
+        if buf.len() < 96 {
+            return;
+        }
+        if let Ok(req) = LdlmRequest::decode(buf) {
+            let cookies: Vec<u64> = req.cancels().iter().copied().filter(|&c| c != 0).collect();
+            if !cookies.is_empty() {
+                self.ops.ldlm.cancel(self.exp(), &cookies);
+            }
+        }
+    }
+
+    /// Commits `t` as this request's transaction, with `a` as its reply.
+    pub fn commit(&self, t: Txn<'_>, a: &mut Answer) -> MdtResult<()> {
+        self.rq.target.commit(&self.rq, t.finish(), &mut a.msg)?;
+        Ok(())
+    }
+
+    /// Gives a request that changed memory only a transno, so that it is replayed after a restart.
+    /// In-process clients end with the server: theirs need none.
+    pub fn commit_empty(&self, a: &mut Answer) -> MdtResult<()> {
+        if !self.rq.exp.local {
+            self.rq.target.commit_empty(&self.rq, &mut a.msg)?;
+        }
+        Ok(())
+    }
+
+    /// The state of the MDT, locked.
+    pub fn core(&self) -> parking_lot::MutexGuard<'_, MdtCore> {
+        self.ops.core.lock()
+    }
+}

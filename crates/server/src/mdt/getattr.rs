@@ -1,0 +1,195 @@
+//! Questions: attributes by FID and name, extended attributes, directory pages, space
+//! (`lustre/mdt/mdt_handler.c`, `mdt_xattr.c`).
+
+use bytes::Bytes;
+use coral_lnet::Payload;
+use coral_wire::mds::{DirPageBuilder, LU_PAGE_SIZE, MdtBody, luda, md};
+use coral_wire::ost::ObdStatfs;
+use coral_wire::{Errno, Fid, portal};
+
+use super::attrs::Packed;
+use super::ctx::{Answer, Ctx};
+use super::namespace::{self, At};
+use super::store::{Entry, MdtResult, Store, Txn};
+use super::{table, xattr};
+
+/// Most bytes of directory pages in one reply: one bulk descriptor.
+const READPAGE_MAX_BYTES: usize = 1 << 20;
+/// Entries read from the table at a time.
+const READDIR_CHUNK: usize = 512;
+/// Magic of `os_type`: what a Lustre server on ldiskfs says.
+const STATFS_TYPE: u64 = 0xEF53;
+
+impl Ctx {
+    /// MDS_GET_ROOT: the root, or the directory a fileset names.
+    pub fn get_root(&self) -> MdtResult<Answer> {
+        let path = self.name(2).to_vec();
+        let mut fid = Fid::ROOT;
+        let core = self.core();
+        let mut t = Txn::new(&core.store);
+        for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
+            let at = At { parent: fid, name };
+            fid = namespace::lookup(&mut t, &super::cred::Ucred::root(), at)?.ok_or(Errno::ENOENT)?;
+        }
+        let h = t.get(&fid)?;
+        if !t.ino(h).is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let mut a = self.answer(0);
+        a.msg.push(&MdtBody { fid1: fid, valid: md::FLID, ..MdtBody::default() }).push_empty();
+        Ok(a)
+    }
+
+    /// MDS_STATFS: the MDT's own space, or with AGSTATFS the file system's.
+    pub fn statfs(&self) -> MdtResult<Answer> {
+        let sums = self.body(1).is_ok_and(|b| b.valid & md::FLAGSTATFS != 0);
+        let s = self.rq.target.kv().statfs()?;
+        let mut st = ObdStatfs {
+            r#type: STATFS_TYPE,
+            blocks: s.blocks,
+            bfree: s.blocks_free,
+            bavail: s.blocks_avail,
+            files: s.files.max(1),
+            ffree: s.files_free,
+            bsize: s.block_size.max(512),
+            namelen: namespace::NAME_MAX as u32,
+            maxbytes: i64::MAX as u64,
+            ..ObdStatfs::default()
+        };
+        if sums {
+            self.ops.osp.add_space(&mut st);
+        }
+        let mut a = self.answer(0);
+        a.msg.push(&st);
+        Ok(a)
+    }
+
+    /// MDS_GETATTR: by FID.
+    pub fn getattr(&self) -> MdtResult<Answer> {
+        let b = self.body(1)?;
+        let p = {
+            let core = self.core();
+            let ino = core.store.inode(&b.fid1)?;
+            self.pack_all(&core.store, &b.fid1, &ino, Some(b.valid))?
+        };
+        Ok(self.attributes(p))
+    }
+
+    /// MDS_GETATTR_NAME: by name, without a lock.
+    pub fn getattr_name(&self) -> MdtResult<Answer> {
+        let b = self.body(1)?;
+        let at = At { parent: b.fid1, name: self.name(3) };
+        let p = {
+            let core = self.core();
+            let mut t = Txn::new(&core.store);
+            let fid = match at.name {
+                b"" => b.fid1,
+                _ => namespace::lookup(&mut t, &self.cred_of(&b), at)?.ok_or(Errno::ENOENT)?,
+            };
+            let ino = core.store.inode(&fid)?;
+            self.pack_all(&core.store, &fid, &ino, Some(b.valid))?
+        };
+        Ok(self.attributes(p))
+    }
+
+    fn attributes(&self, p: Packed) -> Answer {
+        let mut a = self.answer(0);
+        a.msg.push(&p.body).push_bytes(p.md).push_bytes(p.acl).push_empty().push_empty().push_empty();
+        a
+    }
+
+    /// MDS_GETXATTR: one value by name (FLXATTR), or the list of names (FLXATTRLS). A buffer of 0
+    /// bytes asks for the size.
+    pub fn getxattr(&self) -> MdtResult<Answer> {
+        let b = self.body(1)?;
+        let cred = self.cred_of(&b);
+        let data = {
+            let core = self.core();
+            let ino = core.store.inode(&b.fid1)?;
+            if b.valid & md::FLXATTRLS != 0 {
+                let mut names = Vec::new();
+                for (name, _) in xattr::all(&core.store, &b.fid1, &ino)? {
+                    names.extend_from_slice(&name);
+                    names.push(0);
+                }
+                Bytes::from(names)
+            } else {
+                let name = self.name(3);
+                match name {
+                    xattr::LUSTRE_LOV | xattr::TRUSTED_LOV if ino.is_dir() => {
+                        let lov = self.directory_default(&b.fid1, &ino);
+                        if lov.is_empty() {
+                            return Err(Errno::ENODATA.into());
+                        }
+                        lov
+                    }
+                    _ => xattr::value(&core.store, &cred, &b.fid1, &ino, name)?,
+                }
+            }
+        };
+        let mut a = self.answer(0);
+        let body = MdtBody { eadatasize: data.len() as u32, valid: b.valid & (md::FLXATTR | md::FLXATTRLS), ..MdtBody::default() };
+        if b.eadatasize == 0 {
+            a.msg.push(&body).push_empty();
+        } else if (b.eadatasize as usize) < data.len() {
+            return Err(Errno::ERANGE.into());
+        } else {
+            a.msg.push(&body).push_bytes(data);
+        }
+        Ok(a)
+    }
+
+    /// MDS_READPAGE: directory pages from a hash on, as bulk.
+    pub async fn readpage(&self) -> MdtResult<Answer> {
+        let b = self.body(1)?;
+        let bytes = b.nlink as usize;
+        if bytes == 0 || bytes % LU_PAGE_SIZE != 0 {
+            return Err(Errno::EFAULT.into());
+        }
+        let pages = {
+            let core = self.core();
+            read_pages(&core.store, &b.fid1, b.size, bytes.min(READPAGE_MAX_BYTES), b.mode)?
+        };
+        let sent = self.rq.rq.bulk_write_to_client(portal::MDS_BULK, vec![Payload::from(pages)]).await;
+        if sent.is_err() {
+            return Err(Errno::EIO.into());
+        }
+        let mut a = self.answer(0);
+        a.msg.push(&MdtBody::default());
+        Ok(a)
+    }
+}
+
+/// The pages of directory `fid` from hash `start`: `.` and `..` first, then the entries.
+pub fn read_pages(store: &Store, fid: &Fid, start: u64, bytes: usize, attrs: u32) -> MdtResult<Bytes> {
+    let ino = store.inode(fid)?;
+    if !ino.is_dir() {
+        return Err(Errno::ENOTDIR.into());
+    }
+    let mut pages = DirPageBuilder::new(start, bytes, attrs & (luda::FID | luda::TYPE));
+    if ino.nlink == 0 {
+        return Ok(pages.finish());
+    }
+    let parent = ino.links.first().map_or(Fid::ROOT, |l| l.parent);
+    for (hash, name, fid) in [(table::HASH_DOT, b".".as_slice(), *fid), (table::HASH_DOTDOT, b"..", parent)] {
+        if hash >= start && pages.push(fid, hash, name, super::record::S_IFDIR).is_err() {
+            return Ok(pages.finish());
+        }
+    }
+    if start >= table::HASH_LIMIT {
+        return Ok(pages.finish());
+    }
+    let mut chunk = store.entries(fid, start, READDIR_CHUNK)?;
+    loop {
+        for e in &chunk {
+            if pages.push(e.fid, e.hash, &e.name, e.file_type).is_err() {
+                return Ok(pages.finish());
+            }
+        }
+        let next = match chunk.last() {
+            Some(last) if chunk.len() == READDIR_CHUNK => store.entries_after(fid, last, READDIR_CHUNK)?,
+            _ => return Ok(pages.finish()),
+        };
+        chunk = next as Vec<Entry>;
+    }
+}

@@ -1,0 +1,241 @@
+//! LDLM_ENQUEUE with an intent: the operation and the lock on its result in one request
+//! (`mdt_intent_policy` in `lustre/mdt/mdt_handler.c`).
+//!
+//! A lock goes with the reply only if it is free: a lock that would have to wait is left out
+//! (status 301) and the client asks again when it wants one. The grant and the reading of what it
+//! covers happen under the core's mutex, so a reply never shows a state older than its lock.
+
+use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, it};
+use coral_wire::mds::{LayoutIntent, MdtBody, disp, layout_intent, md};
+use coral_wire::layout::Layout;
+use coral_wire::{Errno, Fid};
+
+use super::attrs::Packed;
+use super::ctx::{Answer, Ctx};
+use super::namespace::{self, At};
+use super::store::{MdtResult, Txn};
+use super::xattr;
+
+/// What an intent came to, apart from attributes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Disposition bits.
+    pub disp: u64,
+    /// Status of the operation.
+    pub error: Option<Errno>,
+    /// Server cookie of the lock given.
+    pub lock: Option<u64>,
+}
+
+impl Ctx {
+    /// Serves an enqueue with intent.
+    pub async fn enqueue(&self) -> MdtResult<Answer> {
+        let req = LdlmRequest::decode(self.buf(1))?;
+        let early: Vec<u64> = req.early_cancels().iter().copied().filter(|&c| c != 0).collect();
+        if !early.is_empty() {
+            self.ops.ldlm.cancel(self.exp(), &early);
+        }
+        if self.buf(2).is_empty() {
+            return self.plain(&req).await;
+        }
+        let intent: LdlmIntent = self.rq.rq.msg.get(2)?;
+        // a resent request whose lock was given already: that lock is not known to the client
+        if let Some(rep) = self.ops.ldlm.find_resent(self.exp(), req.handle(0)) {
+            self.ops.ldlm.cancel(self.exp(), &[rep.handle]);
+        }
+        match intent.opc {
+            o if o & it::OPEN != 0 => self.intent_open(&req).await,
+            it::GETATTR | it::LOOKUP => self.intent_getattr(&req, intent.opc),
+            it::READDIR => self.plain(&req).await,
+            it::LAYOUT => self.intent_layout(&req).await,
+            it::GETXATTR => self.intent_getxattr(&req),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    /// An enqueue that has the intent flag but no intent: READDIR locks.
+    async fn plain(&self, req: &LdlmRequest) -> MdtResult<Answer> {
+        match self.ops.ldlm.enqueue(self.exp(), req).await {
+            Ok(r) => {
+                let mut a = self.answer(0);
+                a.msg.push(&r.reply).push_bytes(r.lvb);
+                Ok(a)
+            }
+            Err(e) => {
+                let mut a = self.answer(e.status());
+                a.msg.push(&LdlmReply::default()).push_empty();
+                Ok(a)
+            }
+        }
+    }
+
+    /// Gives the client a PR lock on `fid` if `bits` are free, with `try_bits` as far as they are.
+    pub fn give_lock(&self, req: &LdlmRequest, fid: &Fid, bits: Ibits, try_bits: Ibits) -> Option<u64> {
+        if req.flags & LdlmFlags::INTENT_ONLY == LdlmFlags::INTENT_ONLY {
+            return None;
+        }
+        let known = self.known_bits();
+        let (bits, try_bits) = (Ibits(bits.0 & known), Ibits(try_bits.0 & known));
+        let policy = Policy::Ibits { bits, try_bits, gid: 0, initiator_id: 0 };
+        let ldlm = &self.ops.ldlm;
+        let given = ldlm.try_grant(self.exp(), req.handle(0), fid.res_id(), LdlmType::IBITS, LdlmMode::PR, policy)?;
+        Some(given.0)
+    }
+
+    fn known_bits(&self) -> u64 {
+        match self.rq.exp.connect().ibits_known {
+            0 => u64::MAX,
+            k => k,
+        }
+    }
+
+    /// An answer with DLM_REP filled in; status 0 with a lock, else 301.
+    pub fn intent_answer(&self, out: &Outcome) -> Answer {
+        let mut rep = out.lock.and_then(|l| self.ops.ldlm.reply_for(l)).unwrap_or_default();
+        let mut a = self.answer(if rep.handle != 0 { 0 } else { ELDLM_LOCK_ABORTED });
+        if rep.handle != 0 {
+            rep.flags = LdlmFlags::LOCK_CHANGED | LdlmFlags::HAS_INTENT;
+        }
+        rep.policy_res1 = out.disp;
+        rep.policy_res2 = out.error.map_or(0, |e| i64::from(-e.0) as u64);
+        a.msg.push(&rep);
+        a
+    }
+
+    /// The answer to a getattr or lookup intent.
+    fn getattr_answer(&self, out: &Outcome, p: Packed) -> Answer {
+        let mut a = self.intent_answer(out);
+        a.msg.push(&p.body).push_bytes(p.md).push_bytes(p.acl).push_empty().push_empty().push_bytes(p.default_lmv).push_empty();
+        a
+    }
+
+    /// IT_GETATTR and IT_LOOKUP: by name in `fid1`, or without a name `fid2` (else `fid1`) itself.
+    fn intent_getattr(&self, req: &LdlmRequest, op: u64) -> MdtResult<Answer> {
+        let b = self.body(3)?;
+        let name = self.name(5);
+        let cred = self.cred_of(&b);
+        let mut out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD, ..Outcome::default() };
+        let core = self.core();
+        let found = if name.is_empty() {
+            Ok(Some(if b.fid2.is_zero() { b.fid1 } else { b.fid2 }))
+        } else {
+            namespace::lookup(&mut Txn::new(&core.store), &cred, At { parent: b.fid1, name })
+        };
+        let fid = match found {
+            Ok(Some(fid)) => fid,
+            Ok(None) => {
+                out.disp |= disp::LOOKUP_NEG;
+                return Ok(self.getattr_answer(&out, Packed::default()));
+            }
+            Err(e) => {
+                out.error = Some(e.errno());
+                return Ok(self.getattr_answer(&out, Packed::default()));
+            }
+        };
+        let Some(ino) = core.store.find(&fid)?.filter(|i| i.nlink > 0 || core.opens.is_open(&fid)) else {
+            out.disp |= disp::LOOKUP_NEG;
+            out.error = name.is_empty().then_some(Errno::ENOENT);
+            return Ok(self.getattr_answer(&out, Packed::default()));
+        };
+        let mut bits = if op == it::LOOKUP { Ibits::LOOKUP.0 | Ibits::PERM.0 } else { Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 };
+        if b.valid & md::FLCROSSREF != 0 {
+            bits &= !Ibits::LOOKUP.0;
+        }
+        let layout = if ino.is_reg() { Ibits::LAYOUT } else { Ibits(0) };
+        out.lock = self.give_lock(req, &fid, Ibits(bits), layout);
+        out.disp |= disp::LOOKUP_POS;
+        let p = self.pack_all(&core.store, &fid, &ino, Some(b.valid))?;
+        drop(core);
+        Ok(self.getattr_answer(&out, p))
+    }
+
+    /// IT_LAYOUT: the layout, made for a range first if the client is about to write there.
+    async fn intent_layout(&self, req: &LdlmRequest) -> MdtResult<Answer> {
+        let li: LayoutIntent = self.rq.rq.msg.get(3)?;
+        let fid = Fid::from_res_id(&req.desc.res());
+        let changes = matches!(li.opc, layout_intent::WRITE | layout_intent::TRUNC);
+        if !changes && li.opc != layout_intent::ACCESS {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let _lock = if changes { Some(self.ops.lock_layout(&fid).await) } else { None };
+        let new = if changes { self.grow_layout(&fid, &li)? } else { None };
+        let mut core = self.core();
+        let ino = core.store.inode(&fid)?;
+        let lov = new.clone().unwrap_or_else(|| ino.lov.clone());
+        drop(_lock);
+        let out = Outcome { disp: disp::IT_EXECD, error: None, lock: self.layout_lock(req, &fid) };
+        let mut a = self.intent_answer(&out);
+        a.msg.push_bytes(lov.clone());
+        if new.is_some() {
+            let core = &mut *core;
+            let mut t = Txn::new(&core.store);
+            let h = t.get(&fid)?;
+            t.change(h).lov = lov;
+            if let Err(e) = self.commit(t, &mut a) {
+                self.ops.ldlm.cancel(self.exp(), &out.lock.into_iter().collect::<Vec<_>>());
+                return Err(e);
+            }
+        }
+        Ok(a)
+    }
+
+    fn layout_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
+        let policy = Policy::ibits(Ibits::LAYOUT);
+        let given = self.ops.ldlm.try_grant(self.exp(), req.handle(0), fid.res_id(), LdlmType::IBITS, LdlmMode::CR, policy)?;
+        Some(given.0)
+    }
+
+    /// The layout of `fid` with objects for the range the intent names; `None` if it has them.
+    fn grow_layout(&self, fid: &Fid, li: &LayoutIntent) -> MdtResult<Option<bytes::Bytes>> {
+        let mut core = self.core();
+        if let Some(lov) = self.missing_layout(&mut core, fid)? {
+            return Ok(Some(lov));
+        }
+        let ino = core.store.inode(fid)?;
+        if !ino.is_reg() {
+            return Err(Errno::EINVAL.into());
+        }
+        let Layout::Composite(comp) = Layout::decode(&ino.lov)? else { return Ok(None) };
+        // a truncate instantiates what lies below the new end, so that the last component can hold it
+        let (start, end) = match li.opc {
+            layout_intent::TRUNC => (li.start.min(li.end), li.end.max(li.start.saturating_add(1))),
+            _ => (li.start, li.end),
+        };
+        let (mut alloc, store) = core.allocator();
+        let (comp, changed) = alloc.instantiate(store, fid, comp, start, end)?;
+        Ok(changed.then(|| comp.encode()))
+    }
+
+    /// IT_GETXATTR: every attribute with its value, and the XATTR lock.
+    fn intent_getxattr(&self, req: &LdlmRequest) -> MdtResult<Answer> {
+        let b = self.body(3)?;
+        let core = self.core();
+        let ino = core.store.inode(&b.fid1)?;
+        let lock = self.give_lock(req, &b.fid1, Ibits::XATTR, Ibits(0));
+        let (mut names, mut values, mut lens) = (Vec::new(), Vec::new(), Vec::new());
+        let mut count = 0;
+        for (name, value) in xattr::all(&core.store, &b.fid1, &ino)? {
+            // ACLs travel with the attributes
+            if name.starts_with(b"system.") {
+                continue;
+            }
+            names.extend_from_slice(&name);
+            names.push(0);
+            lens.extend_from_slice(&(value.len() as u32).to_le_bytes());
+            values.extend_from_slice(&value);
+            count += 1;
+        }
+        drop(core);
+        let body = MdtBody {
+            valid: md::FLXATTR,
+            eadatasize: names.len() as u32,
+            aclsize: values.len() as u32,
+            max_mdsize: count,
+            ..MdtBody::default()
+        };
+        let mut a = self.intent_answer(&Outcome { disp: 0, error: None, lock });
+        a.msg.push(&body).push_empty().push_empty();
+        a.msg.push_bytes(names.into()).push_bytes(values.into()).push_bytes(lens.into());
+        Ok(a)
+    }
+}

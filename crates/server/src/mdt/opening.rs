@@ -1,0 +1,384 @@
+//! Open and close (`lustre/mdt/mdt_open.c`).
+//!
+//! An open may look a name up, create the file with its layout, give an open handle and a lock,
+//! all in one transaction. Replayed after a restart it opens by FID what it opened then; a file
+//! that lost its last name meanwhile is still there as an orphan.
+
+use bytes::Bytes;
+use coral_wire::ldlm::{Ibits, LdlmRequest};
+use coral_wire::mds::{MdtBody, MdtIoepoch, MdtRecReint, RecCreate, RecSetattr, attr as sa, bias, disp, open as flag};
+use coral_wire::{Errno, Fid};
+
+use super::attr;
+use super::attrs::Packed;
+use super::core::MdtCore;
+use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
+use super::ctx::{Answer, Ctx};
+use super::intent::Outcome;
+use super::namespace::{self, At, NewObject};
+use super::open::Handle;
+use super::record::{Inode, S_IFREG};
+use super::store::{MdtResult, Store, Txn};
+use super::stripe;
+
+/// Seconds between updates of a file's atime by closes (`mdd.*.atime_diff`).
+const ATIME_DIFF_S: i64 = 60;
+/// Times an open starts over with more locks.
+const RETRIES: usize = 64;
+
+/// An open request, taken apart.
+struct Open<'a> {
+    rec: RecCreate,
+    cred: Ucred,
+    flags: u64,
+    name: &'a [u8],
+    ea: &'a Bytes,
+    replay: bool,
+}
+
+impl Open<'_> {
+    fn has(&self, bits: u64) -> bool {
+        self.flags & bits != 0
+    }
+
+    fn by_fid(&self) -> bool {
+        self.name.is_empty() || self.has(flag::BY_FID)
+    }
+
+    fn at(&self) -> At<'_> {
+        At { parent: self.rec.fid1, name: self.name }
+    }
+}
+
+/// What must be locked before an open can go on.
+enum Need {
+    /// The directory a file is created in.
+    Parent,
+    /// The layout of a file that gets one.
+    Layout(Fid),
+}
+
+/// How far an open came.
+enum Step {
+    Done(Box<Answer>),
+    Need(Need),
+}
+
+impl Ctx {
+    /// An open without lock request (MDS_REINT with an open record).
+    pub async fn reint_open(&self) -> MdtResult<Answer> {
+        Err(Errno::EOPNOTSUPP.into())
+    }
+
+    /// IT_OPEN, with or without IT_CREAT.
+    pub async fn intent_open(&self, req: &LdlmRequest) -> MdtResult<Answer> {
+        let head: MdtRecReint = self.rq.rq.msg.get(3)?;
+        let rec: RecCreate = self.rq.rq.msg.get(3)?;
+        let mut cred = self.cred(&head);
+        cred.umask = rec.umask;
+        let o = Open { flags: rec.flags(), rec, cred, name: self.name(6), ea: self.buf(7), replay: self.rq.is_replay() };
+        if o.has(flag::VOLATILE | flag::LEASE | flag::RELEASE) {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let mut parent_lock = None;
+        let mut layout_lock = None;
+        for _ in 0..RETRIES {
+            let locked = (parent_lock.is_some(), layout_lock.as_ref().map(|(f, _)| *f));
+            match self.try_open(req, &o, locked) {
+                Ok(Step::Done(a)) => return Ok(*a),
+                Ok(Step::Need(Need::Parent)) => {
+                    parent_lock = Some(self.ops.lock(&[o.rec.fid1], &[], self.own()).await);
+                }
+                Ok(Step::Need(Need::Layout(fid))) => {
+                    layout_lock = Some((fid, self.ops.lock_layout(&fid).await));
+                }
+                Err(e) => {
+                    let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD, error: Some(e.errno()), lock: None };
+                    return Ok(self.open_answer(&out, Packed::default(), None));
+                }
+            }
+        }
+        Err(Errno::EAGAIN.into())
+    }
+
+    fn try_open(&self, req: &LdlmRequest, o: &Open<'_>, (parent_locked, layout_locked): (bool, Option<Fid>)) -> MdtResult<Step> {
+        let mut guard = self.core();
+        let core = &mut *guard;
+        let found = match self.find_target(&core.store, o) {
+            Ok(f) => f,
+            Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),
+        };
+        match found {
+            None if !o.has(flag::CREAT) => Ok(self.open_failed(disp::LOOKUP_NEG, if o.by_fid() { Errno::ENOENT } else { Errno(0) })),
+            None if !parent_locked => Ok(Step::Need(Need::Parent)),
+            None => self.create_open(req, o, core),
+            Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
+                Ok(self.open_failed(disp::LOOKUP_POS, Errno::EEXIST))
+            }
+            Some(fid) => self.open_existing(req, o, core, fid, layout_locked),
+        }
+    }
+
+    /// What the open names, if it exists. A replay opens what it opened then, wherever it is now.
+    fn find_target(&self, store: &Store, o: &Open<'_>) -> MdtResult<Option<Fid>> {
+        if o.replay && store.find(&o.rec.fid2)?.is_some() {
+            return Ok(Some(o.rec.fid2));
+        }
+        if o.by_fid() {
+            let fid = if o.rec.fid2.is_zero() { o.rec.fid1 } else { o.rec.fid2 };
+            return Ok(store.find(&fid)?.map(|_| fid));
+        }
+        namespace::lookup(&mut Txn::new(store), &o.cred, o.at())
+    }
+
+    /// An open that ends without a handle; `errno` 0: the disposition says it all.
+    fn open_failed(&self, d: u64, errno: Errno) -> Step {
+        let error = (errno.0 != 0).then_some(errno);
+        let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD | d, error, lock: None };
+        Step::Done(Box::new(self.open_answer(&out, Packed::default(), None)))
+    }
+
+    fn open_answer(&self, out: &Outcome, p: Packed, parent: Option<(Fid, &Inode)>) -> Answer {
+        let mut a = self.intent_answer(out);
+        a.msg.push(&p.body).push_bytes(p.md).push_bytes(p.acl);
+        self.push_parents(&mut a, [parent, None]);
+        a.msg.push_bytes(Bytes::from_static(&[0; 16])).push_empty().push_empty().push_bytes(p.default_lmv);
+        a
+    }
+
+    /// Creates the file and opens it.
+    fn create_open(&self, req: &LdlmRequest, o: &Open<'_>, core: &mut MdtCore) -> MdtResult<Step> {
+        let created = disp::LOOKUP_NEG | disp::OPEN_CREATE;
+        if o.has(flag::DIRECTORY) {
+            return Ok(self.open_failed(created, Errno::EINVAL));
+        }
+        // nothing is allocated for a file that may not be made
+        if let Err(e) = self.check_create(&core.store, o) {
+            return Ok(self.open_failed(created, e.errno()));
+        }
+        let lov = match self.new_layout(core, o) {
+            Ok(lov) => lov,
+            Err(e) => return Ok(self.open_failed(created, e.errno())),
+        };
+        let fid = o.rec.fid2;
+        let new = NewObject { fid, mode: S_IFREG | o.rec.mode & 0o7777, lov, time: self.time(o.rec.time), ..NewObject::default() };
+        let mut t = Txn::new(&core.store);
+        let h = match namespace::create(&mut t, &o.cred, o.at(), &new) {
+            Ok(h) => h,
+            Err(e) => return Ok(self.open_failed(created, e.errno())),
+        };
+        let lock = self.open_lock(req, &fid);
+        let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
+        if !o.has(flag::DELAY_CREATE) || !p.md.is_empty() {
+            p.body.valid |= coral_wire::mds::md::FLEASIZE;
+        }
+        p.body.open_handle = self.rq.target.node().next_cookie();
+        let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD | created | disp::OPEN_OPEN, error: None, lock };
+        let parent = t.get(&o.rec.fid1)?;
+        let mut a = self.open_answer(&out, p.clone(), Some((o.rec.fid1, t.ino(parent))));
+        if let Err(e) = self.commit(t, &mut a) {
+            self.ops.ldlm.cancel(self.exp(), &lock.into_iter().collect::<Vec<_>>());
+            return Err(e);
+        }
+        core.opens.insert(p.body.open_handle, Handle { fid, flags: o.flags, export: self.exp() });
+        Ok(Step::Done(Box::new(a)))
+    }
+
+    fn check_create(&self, store: &Store, o: &Open<'_>) -> MdtResult<()> {
+        namespace::check_name(o.name)?;
+        let dir = store.inode(&o.rec.fid1)?;
+        if !dir.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if dir.nlink == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        store.permit(&o.cred, &o.rec.fid1, &dir, MAY_WRITE | MAY_EXEC)
+    }
+
+    /// The layout of the file an open creates: what came with the request, what is inherited, or
+    /// none if it shall be made later.
+    fn new_layout(&self, core: &mut MdtCore, o: &Open<'_>) -> MdtResult<Bytes> {
+        let wanted = if o.has(flag::HAS_EA) && !o.ea.is_empty() && !is_lmv_space(o.ea) {
+            if o.replay && stripe::has_objects(o.ea) {
+                return Ok(o.ea.clone());
+            }
+            Some(stripe::request_of(o.ea)?)
+        } else if o.has(flag::DELAY_CREATE) {
+            return Ok(Bytes::new());
+        } else {
+            self.inherited_layout(core, Some(&o.rec.fid1))?
+        };
+        let (mut alloc, store) = core.allocator();
+        alloc.layout(store, &o.rec.fid2, wanted.as_ref())
+    }
+
+    /// Bits of an open's lock: those a lookup gives.
+    fn open_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
+        let bits = Ibits(Ibits::LOOKUP.0 | Ibits::PERM.0);
+        self.give_lock(req, fid, bits, Ibits(Ibits::UPDATE.0 | Ibits::LAYOUT.0))
+    }
+
+    /// Opens what exists.
+    fn open_existing(
+        &self,
+        req: &LdlmRequest,
+        o: &Open<'_>,
+        core: &mut MdtCore,
+        fid: Fid,
+        layout_locked: Option<Fid>,
+    ) -> MdtResult<Step> {
+        let ino = core.store.inode(&fid)?;
+        if ino.nlink == 0 && !o.replay && !core.opens.is_open(&fid) {
+            return Ok(self.open_failed(disp::LOOKUP_NEG, Errno::ENOENT));
+        }
+        if let Err(e) = self.check_open(&core.store, o, &fid, &ino) {
+            return Ok(self.open_failed(disp::LOOKUP_POS, e.errno()));
+        }
+        let found = disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_POS;
+        if !ino.is_reg() && !ino.is_dir() {
+            // pipes, sockets, devices and links are opened by the client's kernel
+            let lock = self.open_lock(req, &fid);
+            let p = self.pack_all(&core.store, &fid, &ino, None)?;
+            return Ok(Step::Done(Box::new(self.open_answer(&Outcome { disp: found, error: None, lock }, p, None))));
+        }
+        if let Err(e) = core.opens.conflict(&fid, o.flags).or_else(|e| if o.replay { Ok(()) } else { Err(e) }) {
+            return Ok(self.open_failed(disp::LOOKUP_POS, e));
+        }
+        let lov = match self.wants_layout(o, &ino) {
+            true if layout_locked != Some(fid) => return Ok(Step::Need(Need::Layout(fid))),
+            true => match self.late_layout(core, o, &fid) {
+                Ok(lov) => lov,
+                Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),
+            },
+            false => None,
+        };
+        let mut t = Txn::new(&core.store);
+        let h = t.get(&fid)?;
+        let changed = lov.is_some();
+        if let Some(lov) = lov {
+            t.change(h).lov = lov;
+        }
+        // our own server lock on the layout is still held here: that bit is left out then
+        let lock = if ino.is_dir() { None } else { self.open_lock(req, &fid) };
+        let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
+        p.body.open_handle = self.rq.target.node().next_cookie();
+        let out = Outcome { disp: found | disp::OPEN_OPEN, error: None, lock };
+        let mut a = self.open_answer(&out, p.clone(), None);
+        let committed = if changed { self.commit(t, &mut a) } else { self.commit_empty(&mut a) };
+        if let Err(e) = committed {
+            self.ops.ldlm.cancel(self.exp(), &lock.into_iter().collect::<Vec<_>>());
+            return Err(e);
+        }
+        core.opens.insert(p.body.open_handle, Handle { fid, flags: o.flags, export: self.exp() });
+        Ok(Step::Done(Box::new(a)))
+    }
+
+    /// Whether opening gives the file a layout: it has none and is to be written, or one is asked for.
+    fn wants_layout(&self, o: &Open<'_>, ino: &Inode) -> bool {
+        let asked = o.has(flag::HAS_EA) && !o.ea.is_empty() && !is_lmv_space(o.ea);
+        ino.is_reg() && (asked || (ino.lov.is_empty() && o.has(flag::WRITE) && !o.has(flag::DELAY_CREATE)))
+    }
+
+    fn late_layout(&self, core: &mut MdtCore, o: &Open<'_>, fid: &Fid) -> MdtResult<Option<Bytes>> {
+        let asked = o.has(flag::HAS_EA) && !o.ea.is_empty() && !is_lmv_space(o.ea);
+        if !asked {
+            return self.missing_layout(core, fid);
+        }
+        if !core.store.inode(fid)?.lov.is_empty() {
+            // setting a layout on a file that has objects
+            return if o.replay { Ok(None) } else { Err(Errno::EEXIST.into()) };
+        }
+        let wanted = stripe::request_of(o.ea)?;
+        let (mut alloc, store) = core.allocator();
+        Ok(Some(alloc.layout(store, fid, Some(&wanted))?))
+    }
+
+    /// May this caller open the object so (`mdd_open_sanity_check`)?
+    fn check_open(&self, store: &Store, o: &Open<'_>, fid: &Fid, ino: &Inode) -> MdtResult<()> {
+        if o.has(flag::DIRECTORY) && !ino.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if ino.is_dir() && (o.has(flag::WRITE | flag::TRUNC) || (o.has(flag::CREAT) && !o.by_fid())) {
+            return Err(Errno::EISDIR.into());
+        }
+        if o.replay || ino.is_symlink() {
+            return Ok(());
+        }
+        let mut want = 0;
+        for (f, may) in [(flag::READ, MAY_READ), (flag::WRITE | flag::TRUNC | flag::APPEND, MAY_WRITE), (flag::EXEC, MAY_EXEC)] {
+            want |= if o.has(f) { may } else { 0 };
+        }
+        if o.has(flag::OWNEROVERRIDE) && o.cred.uid == ino.uid {
+            want = 0;
+        }
+        if ino.flags & FL_IMMUTABLE != 0 && want & MAY_WRITE != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        store.permit(&o.cred, fid, ino, want)?;
+        if ino.flags & FL_APPEND != 0 && (o.has(flag::TRUNC) || (o.has(flag::WRITE) && !o.has(flag::APPEND))) {
+            return Err(Errno::EPERM.into());
+        }
+        Ok(())
+    }
+
+    /// MDS_CLOSE: times and lazy size come with it; the last close of an orphan destroys it.
+    pub async fn close(&self) -> MdtResult<Answer> {
+        let epoch: MdtIoepoch = self.rq.rq.msg.get(1)?;
+        let rec: RecSetattr = self.rq.rq.msg.get(2).unwrap_or_default();
+        if rec.bias & bias::CLOSE_INTENT != 0 {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let mut guard = self.core();
+        let core = &mut *guard;
+        let Some(handle) = core.opens.get(epoch.open_handle, self.exp()).copied() else {
+            if self.rq.is_replay() {
+                return self.close_answer(true);
+            }
+            return Err(Errno::ESTALE.into());
+        };
+        let mut set = self.setattr_of(&rec);
+        let sized = handle.writes() && rec.valid & sa::LSIZE != 0;
+        set.size = sized.then_some(rec.size);
+        set.blocks = (sized && rec.valid & sa::LBLOCKS != 0).then_some(rec.blocks);
+        let mut t = Txn::new(&core.store);
+        let mut changed = false;
+        let mut reaped = false;
+        if let Some(h) = t.find(&handle.fid)? {
+            let last = core.opens.handles_of(&handle.fid) == 1;
+            if t.ino(h).nlink == 0 && last {
+                reaped = !t.ino(h).lov.is_empty();
+                namespace::reap(&mut t, &handle.fid)?;
+                changed = true;
+            } else if t.ino(h).nlink > 0 && !t.ino(h).lov.is_empty() | t.ino(h).is_dir() {
+                changed = attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
+            }
+        }
+        let mut a = self.close_answer(false)?;
+        if changed {
+            self.commit(t, &mut a)?;
+        } else {
+            self.commit_empty(&mut a)?;
+        }
+        core.opens.remove(epoch.open_handle, self.exp());
+        drop(guard);
+        if reaped {
+            self.ops.osp.wake();
+        }
+        Ok(a)
+    }
+
+    fn close_answer(&self, transno: bool) -> MdtResult<Answer> {
+        let mut a = self.answer(0);
+        a.msg.push(&MdtBody::default()).push_empty().push_empty().push_empty().push_empty();
+        if transno {
+            self.commit_empty(&mut a)?;
+        }
+        Ok(a)
+    }
+}
+
+/// A kernel client sends room for an LMV attribute, all zero, where a layout may be.
+fn is_lmv_space(ea: &[u8]) -> bool {
+    ea.iter().take(4).all(|&b| b == 0)
+}

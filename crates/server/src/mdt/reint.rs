@@ -1,0 +1,349 @@
+//! MDS_REINT: everything that changes the name space or attributes (`lustre/mdt/mdt_reint.c`).
+//!
+//! Each operation: early cancels, server locks, then under the core's mutex the transaction and
+//! its commit, then the reply. What was looked up to know what to lock is looked up again under
+//! the mutex; if it changed meanwhile, the operation starts over.
+
+use bytes::Bytes;
+use coral_wire::ldlm::Ibits;
+use coral_wire::mds::{
+    MdtIoepoch, MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, attr as sa, bias, md,
+};
+use coral_wire::{Errno, Fid, coral};
+
+use super::attr::{self, SetAttr};
+use super::ctx::{Answer, Ctx};
+use super::namespace::{self, At, NewObject, RenameMode, Unlinked};
+use super::record::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use super::store::{MdtResult, Txn};
+use super::xattr::{self, SetMode};
+use super::{acl, stripe};
+
+/// Times an operation starts over because what it looked up changed meanwhile.
+const RETRIES: usize = 64;
+
+/// Bits of an object that loses a name.
+const NAME_BITS: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0);
+
+impl Ctx {
+    /// Serves a reint request.
+    pub async fn reint(&self) -> MdtResult<Answer> {
+        let buf = self.buf(1);
+        let head: MdtRecReint = self.rq.rq.msg.get(1)?;
+        if self.rq.replay_committed() {
+            return Ok(self.empty_reint());
+        }
+        match Rec::decode(buf)? {
+            Rec::Setattr(r) => self.setattr(&head, &r).await,
+            Rec::Create(r) => self.create(&head, &r).await,
+            Rec::Link(r) => self.link(&head, &r).await,
+            Rec::Unlink(r) => self.unlink(&head, &r).await,
+            Rec::Rename(r) => self.rename(&head, &r).await,
+            Rec::Setxattr(r) => self.setxattr(&head, &r).await,
+            Rec::Open(_) => self.reint_open().await,
+            Rec::Rmentry(_) | Rec::Migrate(_) | Rec::Resync(_) => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    /// Reply to a replay of what is on disk already.
+    fn empty_reint(&self) -> Answer {
+        let mut a = self.answer(0);
+        a.msg.push(&coral_wire::mds::MdtBody::default()).push_empty().push_empty().push_empty().push_empty();
+        a
+    }
+
+    async fn create(&self, head: &MdtRecReint, r: &RecCreate) -> MdtResult<Answer> {
+        self.cancel_early(5);
+        let mut cred = self.cred(head);
+        cred.umask = r.umask;
+        let kind = r.mode & S_IFMT;
+        let mut new = NewObject { fid: r.fid2, mode: r.mode, rdev: r.rdev as u32, time: self.time(r.time), ..NewObject::default() };
+        match kind {
+            S_IFLNK => {
+                new.symlink = Bytes::copy_from_slice(self.name(4));
+                if new.symlink.is_empty() {
+                    return Err(Errno::ENOENT.into());
+                }
+                if new.symlink.len() > 4095 {
+                    return Err(Errno::ENAMETOOLONG.into());
+                }
+                new.mode |= 0o777;
+            }
+            S_IFDIR | S_IFREG | 0o010000 | 0o140000 => (),
+            0o020000 | 0o060000 if cred.has(super::cred::cap::MKNOD) => (),
+            0o020000 | 0o060000 => return Err(Errno::EPERM.into()),
+            _ => return Err(Errno::EINVAL.into()),
+        }
+        let at = At { parent: r.fid1, name: self.name(3) };
+        let _locks = self.ops.lock(&[at.parent], &[], self.own()).await;
+        let core = self.core();
+        let mut t = Txn::new(&core.store);
+        // a subdirectory inherits its parent's default layout, unless that is the file system's
+        if kind == S_IFDIR && at.parent != Fid::ROOT {
+            if let Some(h) = t.find(&at.parent)? {
+                new.lov = t.ino(h).lov.clone();
+            }
+        }
+        let h = namespace::create(&mut t, &cred, at, &new)?;
+        let mut a = self.answer(0);
+        a.msg.push(&self.pack(&new.fid, t.ino(h)));
+        let parent = t.get(&at.parent)?;
+        self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
+        self.commit(t, &mut a)?;
+        Ok(a)
+    }
+
+    async fn link(&self, head: &MdtRecReint, r: &RecLink) -> MdtResult<Answer> {
+        self.cancel_early(5);
+        let cred = self.cred(head);
+        let at = At { parent: r.fid2, name: self.name(4) };
+        let _locks = self.ops.lock(&[at.parent], &[(r.fid1, Ibits::UPDATE)], self.own()).await;
+        let core = self.core();
+        let mut t = Txn::new(&core.store);
+        let h = namespace::link(&mut t, &cred, &r.fid1, at, self.time(r.time))?;
+        let mut a = self.answer(0);
+        a.msg.push(&if self.coral { self.pack(&r.fid1, t.ino(h)) } else { Default::default() });
+        if self.coral {
+            let parent = t.get(&at.parent)?;
+            self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
+        }
+        self.commit(t, &mut a)?;
+        Ok(a)
+    }
+
+    async fn unlink(&self, head: &MdtRecReint, r: &RecUnlink) -> MdtResult<Answer> {
+        self.cancel_early(4);
+        let cred = self.cred(head);
+        let at = At { parent: r.fid1, name: self.name(3) };
+        let rmdir = r.mode & S_IFMT == S_IFDIR;
+        for _ in 0..RETRIES {
+            let dots = matches!(at.name, b"." | b"..");
+            let child = if dots { None } else { namespace::lookup(&mut Txn::new(&self.core().store), &cred, at)? };
+            let objects: Vec<_> = child.map(|c| (c, NAME_BITS)).into_iter().collect();
+            let _locks = self.ops.lock(&[at.parent], &objects, self.own()).await;
+            let core = self.core();
+            let mut t = Txn::new(&core.store);
+            if t.store.lookup(&at.parent, at.name)? != child {
+                continue;
+            }
+            let gone = namespace::unlink(&mut t, &cred, at, rmdir, &|f| core.opens.is_open(f), self.time(r.time))?;
+            let mut a = self.answer(0);
+            self.push_unlinked(&mut a, Some(&gone));
+            let parent = t.get(&at.parent)?;
+            self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
+            self.commit(t, &mut a)?;
+            self.after_destroy(&gone, &core.opens);
+            return Ok(a);
+        }
+        Err(Errno::EAGAIN.into())
+    }
+
+    /// Body, MDT_MD and LOGCOOKIES of a reply about an object that lost a name.
+    fn push_unlinked(&self, a: &mut Answer, gone: Option<&Unlinked>) {
+        let body = gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default();
+        a.msg.push(&body).push_empty().push_empty();
+    }
+
+    /// Objects of a file that is gone now are to be destroyed: the background task shall look.
+    fn after_destroy(&self, gone: &Unlinked, opens: &super::open::OpenTable) {
+        if gone.last && !opens.is_open(&gone.fid) && !gone.ino.lov.is_empty() {
+            self.ops.osp.wake();
+        }
+    }
+
+    async fn rename(&self, head: &MdtRecReint, r: &RecRename) -> MdtResult<Answer> {
+        self.cancel_early(6);
+        let cred = self.cred(head);
+        let src = At { parent: r.fid1, name: self.name(4) };
+        let dst = At { parent: r.fid2, name: self.name(5) };
+        let mode = match r.padding_5 {
+            _ if !self.coral => RenameMode::Replace,
+            0 => RenameMode::Replace,
+            coral::RENAME_NOREPLACE => RenameMode::NoReplace,
+            coral::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::EINVAL.into()),
+        };
+        let look = |store: &super::store::Store, at: At<'_>| -> MdtResult<Option<Fid>> { store.lookup(&at.parent, at.name) };
+        // two renames of directories could make a loop that neither sees alone
+        let _serial = if src.parent != dst.parent { Some(self.ops.rename_lock.lock().await) } else { None };
+        for _ in 0..RETRIES {
+            let (child, target) = {
+                let core = self.core();
+                (look(&core.store, src)?, look(&core.store, dst)?)
+            };
+            let objects: Vec<_> = child.into_iter().chain(target.filter(|t| Some(*t) != child)).map(|f| (f, NAME_BITS)).collect();
+            let _locks = self.ops.lock(&[src.parent, dst.parent], &objects, self.own()).await;
+            let core = self.core();
+            if (look(&core.store, src)?, look(&core.store, dst)?) != (child, target) {
+                continue;
+            }
+            let mut t = Txn::new(&core.store);
+            let gone = namespace::rename(&mut t, &cred, src, dst, mode, &|f| core.opens.is_open(f), self.time(r.time))?;
+            let mut a = self.answer(0);
+            self.push_unlinked(&mut a, gone.as_ref());
+            let (p1, p2) = (t.get(&src.parent)?, t.get(&dst.parent)?);
+            let other = (src.parent != dst.parent).then(|| (dst.parent, t.ino(p2)));
+            self.push_parents(&mut a, [Some((src.parent, t.ino(p1))), other]);
+            self.commit(t, &mut a)?;
+            if let Some(gone) = &gone {
+                self.after_destroy(gone, &core.opens);
+            }
+            return Ok(a);
+        }
+        Err(Errno::EAGAIN.into())
+    }
+
+    /// What a setattr record (of a setattr or a close) asks for.
+    pub fn setattr_of(&self, r: &RecSetattr) -> SetAttr {
+        let has = |bit: u64| r.valid & bit != 0;
+        SetAttr {
+            mode: has(sa::MODE).then_some(r.mode),
+            uid: has(sa::UID).then_some(r.uid),
+            gid: has(sa::GID).then_some(r.gid),
+            size: has(sa::SIZE).then_some(r.size),
+            blocks: None,
+            atime: has(sa::ATIME).then(|| self.time(r.atime)),
+            mtime: has(sa::MTIME).then(|| self.time(r.mtime)),
+            ctime: has(sa::CTIME).then(|| self.time(r.ctime)),
+            flags: has(sa::ATTR_FLAG).then_some(r.attr_flags),
+            projid: has(sa::PROJID).then_some(r.projid),
+            kill_suid: has(sa::KILL_SUID),
+            kill_sgid: has(sa::KILL_SGID),
+            times_given: self.coral && has(sa::ATIME_SET | sa::MTIME_SET),
+            opened: false,
+            owner_override: has(sa::FROM_OPEN | sa::OVERRIDE) || r.bias & bias::OWNEROVERRIDE != 0,
+        }
+    }
+
+    async fn setattr(&self, head: &MdtRecReint, r: &RecSetattr) -> MdtResult<Answer> {
+        self.cancel_early(6);
+        // the word of the second group means something else in this record
+        let mut cred = self.cred(head);
+        cred.groups.truncate(usize::from(head.suppgid1 != u32::MAX));
+        let mut set = self.setattr_of(r);
+        if let Ok(epoch) = self.rq.rq.msg.get::<MdtIoepoch>(3) {
+            let core = self.core();
+            set.opened = core.opens.get(epoch.open_handle, self.exp()).is_some_and(|h| h.writes() && h.fid == r.fid);
+        }
+        let mut bits = Ibits::UPDATE;
+        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some() || set.kill_suid || set.kill_sgid {
+            bits = Ibits(bits.0 | Ibits::LOOKUP.0 | Ibits::PERM.0);
+        }
+        let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
+        let _layout = self.lock_missing_layout(&r.fid, set.size.is_some()).await?;
+        let mut core = self.core();
+        let lov = match set.size {
+            Some(_) => self.missing_layout(&mut core, &r.fid)?,
+            None => None,
+        };
+        let mut t = Txn::new(&core.store);
+        let h = attr::setattr(&mut t, &cred, &r.fid, &set)?;
+        if let Some(lov) = lov {
+            t.change(h).lov = lov;
+        }
+        let mut a = self.answer(0);
+        a.msg.push(&self.pack(&r.fid, t.ino(h))).push_empty().push_empty().push_empty().push_empty();
+        let owner = (t.ino(h).uid, t.ino(h).gid, t.ino(h).projid);
+        let chown = (set.uid.is_some() || set.gid.is_some() || set.projid.is_some()) && t.ino(h).is_reg();
+        let objects = if chown { stripe::objects(&t.ino(h).lov.clone()) } else { Vec::new() };
+        self.commit(t, &mut a)?;
+        drop(core);
+        if !objects.is_empty() {
+            self.ops.osp.chown(objects, owner);
+        }
+        Ok(a)
+    }
+
+    /// Locks the layout of a regular file that has none and is about to get one.
+    pub async fn lock_missing_layout(&self, fid: &Fid, needed: bool) -> MdtResult<Option<coral_ldlm::LocalLock>> {
+        if !needed {
+            return Ok(None);
+        }
+        let missing = self.core().store.find(fid)?.is_some_and(|i| i.is_reg() && i.lov.is_empty());
+        if missing { Ok(Some(self.ops.lock_layout(fid).await)) } else { Ok(None) }
+    }
+
+    /// A layout for a regular file that has none, by its directory's default; `None` if it has one.
+    pub fn missing_layout(&self, core: &mut super::core::MdtCore, fid: &Fid) -> MdtResult<Option<Bytes>> {
+        let ino = match core.store.find(fid)? {
+            Some(i) if i.is_reg() && i.lov.is_empty() => i,
+            _ => return Ok(None),
+        };
+        let wanted = self.inherited_layout(core, ino.links.first().map(|l| l.parent).as_ref())?;
+        let (mut alloc, store) = core.allocator();
+        Ok(Some(alloc.layout(store, fid, wanted.as_ref())?))
+    }
+
+    /// The default layout of `parent`, else the root's.
+    pub fn inherited_layout(&self, core: &super::core::MdtCore, parent: Option<&Fid>) -> MdtResult<Option<Bytes>> {
+        for dir in parent.into_iter().chain([&Fid::ROOT]) {
+            if let Some(ino) = core.store.find(dir)?.filter(|i: &Inode| !i.lov.is_empty()) {
+                return Ok(Some(ino.lov));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn setxattr(&self, head: &MdtRecReint, r: &RecSetxattr) -> MdtResult<Answer> {
+        self.cancel_early(5);
+        let cred = self.cred(head);
+        let name = Bytes::copy_from_slice(self.name(3));
+        let removes = r.valid & md::FLXATTRRM != 0;
+        let value = (!removes).then(|| self.buf(4).slice(..self.buf(4).len().min(r.size as usize)));
+        if xattr::is_layout(&name) {
+            return self.set_layout(&cred, r, value).await;
+        }
+        let mut bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
+        if *name == *acl::ACCESS || *name == *acl::DEFAULT {
+            bits = Ibits(bits.0 | Ibits::PERM.0 | Ibits::LOOKUP.0);
+        }
+        let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
+        let mode = match r.flags & 3 {
+            1 => SetMode::Create,
+            2 => SetMode::Replace,
+            _ => SetMode::Any,
+        };
+        let core = self.core();
+        let mut t = Txn::new(&core.store);
+        let h = xattr::set(&mut t, &cred, &r.fid, &name, value, mode, self.time(r.time))?;
+        let mut a = self.answer(0);
+        a.msg.push(&if self.coral { self.pack(&r.fid, t.ino(h)) } else { Default::default() });
+        self.commit(t, &mut a)?;
+        Ok(a)
+    }
+
+    /// `lfs setstripe`: the default layout of a directory, or the layout of a file without one.
+    async fn set_layout(&self, cred: &super::cred::Ucred, r: &RecSetxattr, value: Option<Bytes>) -> MdtResult<Answer> {
+        let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
+        let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
+        let _layout = self.ops.lock_layout(&r.fid).await;
+        let mut core = self.core();
+        let ino = core.store.inode(&r.fid)?;
+        if !cred.owns(&ino) && !cred.has(super::cred::cap::SYS_ADMIN) {
+            core.store.permit(cred, &r.fid, &ino, super::cred::MAY_WRITE)?;
+        }
+        let lov = match (ino.is_dir(), value) {
+            (true, Some(v)) => stripe::directory_default(&v)?,
+            (true, None) => Bytes::new(),
+            (false, _) if !ino.is_reg() => return Err(Errno::EOPNOTSUPP.into()),
+            (false, None) => return Err(Errno::EOPNOTSUPP.into()),
+            // a copied attribute (cp -a, tar) of a file that has its layout already
+            (false, Some(_)) if !ino.lov.is_empty() => return Err(Errno::EEXIST.into()),
+            (false, Some(v)) => {
+                let wanted = stripe::request_of(&v)?;
+                let (mut alloc, store) = core.allocator();
+                alloc.layout(store, &r.fid, Some(&wanted))?
+            }
+        };
+        let mut t = Txn::new(&core.store);
+        let h = t.get(&r.fid)?;
+        let time = self.time(r.time);
+        let ino = t.change(h);
+        ino.lov = lov;
+        ino.ctime = time;
+        let mut a = self.answer(0);
+        a.msg.push(&if self.coral { self.pack(&r.fid, t.ino(h)) } else { Default::default() });
+        self.commit(t, &mut a)?;
+        Ok(a)
+    }
+}
