@@ -43,6 +43,11 @@ pub fn format(kv: &Arc<dyn Kv>, now: Time, defaults: &StripeDefaults) -> MdtResu
     Ok(kv.commit(b)?)
 }
 
+/// Whether there is a name space in `kv`.
+pub fn is_formatted(kv: &Arc<dyn Kv>) -> Result<bool, coral_osd::OsdError> {
+    Ok(kv.get(table::META, KEY_FORMAT)?.is_some())
+}
+
 fn encode_defaults(d: &StripeDefaults) -> Vec<u8> {
     [d.stripe_size.to_le_bytes().as_slice(), &d.stripe_count.to_le_bytes()].concat()
 }
@@ -98,6 +103,17 @@ impl MdtCore {
         let defaults = kv.get(table::META, KEY_STRIPE)?.and_then(|r| decode_defaults(&r)).unwrap_or_default();
         let store = Store::new(kv);
         Ok(MdtCore { store, opens: OpenTable::default(), ids: ObjectIds::default(), osts: Vec::new(), defaults })
+    }
+
+    /// Changes the file system's default layout for good.
+    pub fn set_defaults(&mut self, d: StripeDefaults) -> MdtResult<()> {
+        if self.defaults != d {
+            let mut b = Batch::new();
+            b.put(table::META, KEY_STRIPE, encode_defaults(&d));
+            self.store.kv().commit(b)?;
+            self.defaults = d;
+        }
+        Ok(())
     }
 
     /// The allocator of OST objects, beside the tables.

@@ -3,21 +3,34 @@
 //! Layers, bottom up, each a file:
 //! * records and tables: [`record`], [`table`], [`acl`], [`cred`];
 //! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`];
-//! * [`open`] handles and the whole state, [`core`]; [`check`], the offline verifier.
+//! * [`open`] handles and the whole state, [`core`]; [`check`], the offline verifier;
+//! * requests: [`ctx`], [`attrs`], [`locks`], then `getattr`, `reint`, `intent`, `opening`, `misc`;
+//! * [`osp`], the MDT as a client of its OSTs; [`handler`], the MDT as a target.
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
-//! after the locks of clients that cache what it changes have been called back.
+//! after the locks of clients that cache what it changes have been called back. No lock of the
+//! lock manager is released and no request sent while the core's mutex is held.
 //! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: other MDTs (DNE), HSM, quotas,
 //! changelogs, FLR writes, data on MDT.
 
 pub mod acl;
 pub mod attr;
+pub mod attrs;
 pub mod check;
 pub mod core;
 pub mod cred;
+pub mod ctx;
+mod getattr;
+pub mod handler;
+mod intent;
+pub mod locks;
+mod misc;
 pub mod namespace;
 pub mod open;
+mod opening;
+pub mod osp;
 pub mod record;
+mod reint;
 pub mod store;
 pub mod stripe;
 pub mod table;
@@ -25,3 +38,8 @@ pub mod xattr;
 
 #[cfg(test)]
 mod model_tests;
+
+pub use self::check::check;
+pub use handler::{Mdt, MdtConfig, MdtOps};
+pub use osp::OstTarget;
+pub use stripe::StripeDefaults;

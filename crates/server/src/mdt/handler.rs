@@ -1,0 +1,318 @@
+//! The MDT as a target: connect data, dispatch by opcode, clients that go, recovery
+//! (`lustre/mdt/mdt_handler.c`).
+
+use std::sync::Arc;
+
+use coral_ldlm::LdlmServer;
+use coral_lnet::Node;
+use coral_osd::{Kv, Time};
+use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
+use coral_wire::ldlm::{Ibits, LdlmReply};
+use coral_wire::mds::{MdtBody, RecCreate};
+use coral_wire::{Errno, Fid, Message, ObdConnectData, opc};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::core::{self, MdtCore, MdtOpenError};
+use super::ctx::{Answer, Ctx};
+use super::namespace;
+use super::open::Handle;
+use super::osp::{OstTarget, Osp};
+use super::store::{MdtResult, Txn};
+use super::stripe::StripeDefaults;
+use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
+
+/// Modifying requests a client may have in flight (`mdt.*.max_mod_rpcs_in_flight`).
+const MAX_MOD_RPCS: u16 = 8;
+/// Largest bulk of an MDT: one descriptor.
+const BRW_BYTES: u32 = 1 << 20;
+/// Largest layout attribute.
+const MAX_EASIZE_BYTES: u32 = 65536;
+
+/// Connect flags an MDT of Coral grants. What is not here is not implemented.
+const FLAGS: u64 = F::VERSION.0
+    | F::ACL.0
+    | F::XATTR.0
+    | F::LARGE_ACL.0
+    | F::IBITS.0
+    | F::ATTRFID.0
+    | F::NODEVOH.0
+    | F::BRW_SIZE.0
+    | F::CANCELSET.0
+    | F::AT.0
+    | F::FID.0
+    | F::LOV_V3.0
+    | F::MAX_EASIZE.0
+    | F::FULL20.0
+    | F::LAYOUTLOCK.0
+    | F::B64BITHASH.0
+    | F::JOBSTATS.0
+    | F::UMASK.0
+    | F::EINPROGRESS.0
+    | F::LVB_TYPE.0
+    | F::SHORTIO.0
+    | F::FLOCK_DEAD.0
+    | F::DISP_STRIPE.0
+    | F::OPEN_BY_FID.0
+    | F::MULTIMODRPCS.0
+    | F::SUBTREE.0
+    | F::BULK_MBITS.0
+    | F::FLAGS2.0;
+
+/// The same of the second word.
+const FLAGS2: u64 = F2::SUM_STATFS.0
+    | F2::OVERSTRIPING.0
+    | F2::INC_XID.0
+    | F2::LSEEK.0
+    | F2::REP_MBITS.0
+    | F2::ATOMIC_OPEN_LOCK.0
+    | F2::DMV_IMP_INHERIT.0
+    | F2::CRUSH.0
+    | F2::CORAL.0;
+
+/// Lock bits an MDT of Coral knows.
+const IBITS: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0 | Ibits::PERM.0 | Ibits::XATTR.0;
+
+/// A running MDT.
+pub struct MdtOps {
+    /// Its state.
+    pub core: Mutex<MdtCore>,
+    /// Its locks.
+    pub ldlm: Arc<LdlmServer>,
+    /// Its connections to OSTs.
+    pub osp: Arc<Osp>,
+    /// Held by renames between directories.
+    pub rename_lock: tokio::sync::Mutex<()>,
+}
+
+/// How to start an MDT.
+#[derive(Clone, Debug)]
+pub struct MdtConfig {
+    /// What all targets have.
+    pub target: TargetConfig,
+    /// File system name.
+    pub fsname: String,
+    /// Layout of files nobody said anything about: kept from the first start on, changed by a
+    /// later start that gives another.
+    pub defaults: Option<StripeDefaults>,
+}
+
+impl MdtConfig {
+    /// MDT `index` of `fsname` with Lustre's defaults.
+    pub fn new(fsname: &str, index: u32) -> MdtConfig {
+        let name = format!("{fsname}-MDT{index:04x}");
+        MdtConfig { target: TargetConfig::new(TargetKind::Mdt, &name, index), fsname: fsname.into(), defaults: None }
+    }
+}
+
+/// A started MDT: the target for [`crate::ServerNode::add_target`], and the MDT itself.
+pub struct Mdt {
+    /// The target.
+    pub target: Arc<Target>,
+    /// What makes it an MDT.
+    pub ops: Arc<MdtOps>,
+}
+
+impl Mdt {
+    /// Opens (the first time: formats) the tables in `kv` and starts the target. The OSTs are told
+    /// with [`Mdt::set_osts`]; without any, files get no objects (ENOSPC).
+    pub fn start(node: Arc<Node>, cfg: MdtConfig, kv: Arc<dyn Kv>) -> Result<Mdt, MdtOpenError> {
+        if !core::is_formatted(&kv)? {
+            let (secs, nsecs) = node.wall_time();
+            core::format(&kv, Time { secs, nsecs }, &cfg.defaults.unwrap_or_default())?;
+        }
+        let mut state = MdtCore::open(kv.clone())?;
+        if let Some(d) = cfg.defaults {
+            state.set_defaults(d)?;
+        }
+        let osp = Osp::new(node.clone(), &cfg.target.name);
+        let target = Target::new(node, cfg.target, kv)?;
+        let ops = Arc::new(MdtOps {
+            core: Mutex::new(state),
+            ldlm: target.ldlm().clone(),
+            osp: osp.clone(),
+            rename_lock: tokio::sync::Mutex::new(()),
+        });
+        target.start(ops.clone());
+        osp.start(&target, &ops);
+        Ok(Mdt { target, ops })
+    }
+
+    /// The OSTs of the file system as the configuration has them now.
+    pub fn set_osts(&self, osts: Vec<OstTarget>) {
+        self.ops.set_osts(osts);
+    }
+
+    /// Disconnects from the OSTs and stops the target.
+    pub async fn stop(&self) {
+        self.ops.osp.stop().await;
+        self.target.stop().await;
+    }
+}
+
+impl MdtOps {
+    /// The file system's default layout.
+    pub fn defaults(&self) -> StripeDefaults {
+        // called under the core's mutex too: a copy, not the core
+        self.osp.defaults()
+    }
+
+    /// Size of the largest layout attribute in use, in bytes: the widest plain layout, at least 128.
+    pub fn max_md_size(&self) -> u32 {
+        (32 + 24 * self.osp.count() as u32).max(128)
+    }
+
+    fn set_osts(&self, osts: Vec<OstTarget>) {
+        self.osp.set_osts(osts);
+        let spaces = self.osp.spaces();
+        let mut core = self.core.lock();
+        self.osp.set_defaults(core.defaults);
+        core.osts = spaces;
+    }
+
+    async fn serve(self: Arc<Self>, rq: TargetRequest) {
+        let cx = Ctx::new(self, rq);
+        let result = cx.dispatch().await;
+        cx.finish(result).await;
+    }
+}
+
+impl Ctx {
+    /// Sends the reply; an error goes as a bare status.
+    async fn finish(self, result: MdtResult<Answer>) {
+        match result {
+            Ok(a) => self.rq.reply(a.status, a.msg).await,
+            Err(e) => {
+                if !matches!(e, super::store::MdtError::Errno(_)) {
+                    let (xid, from) = (self.rq.rq.xid, self.rq.rq.from);
+                    tracing::error!(error = %e, xid, %from, opcode = self.rq.rq.body.opc, "request failed");
+                }
+                self.rq.fail(e.errno()).await;
+            }
+        }
+    }
+
+    async fn dispatch(&self) -> MdtResult<Answer> {
+        match self.rq.rq.body.opc {
+            opc::LDLM_ENQUEUE => self.enqueue().await,
+            opc::MDS_REINT => self.reint().await,
+            opc::MDS_CLOSE => self.close().await,
+            opc::MDS_GETATTR => self.getattr(),
+            opc::MDS_GETATTR_NAME => self.getattr_name(),
+            opc::MDS_READPAGE => self.readpage().await,
+            opc::MDS_GETXATTR => self.getxattr(),
+            opc::MDS_GET_ROOT => self.get_root(),
+            opc::MDS_STATFS => self.statfs(),
+            opc::MDS_SYNC => self.sync().await,
+            opc::MDS_GET_INFO => self.get_info(),
+            opc::MDS_SET_INFO => Ok(self.answer(0)),
+            opc::MDS_HSM_STATE_GET => self.hsm_state(),
+            opc::SEQ_QUERY => self.seq_query(),
+            opc::FLD_QUERY => self.fld_query(),
+            opc::LLOG_ORIGIN_HANDLE_CREATE => Err(Errno::ENOENT.into()),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+}
+
+impl TargetOps for MdtOps {
+    fn connect_data(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
+        let needed = F::FID.0 | F::FULL20.0;
+        if asked.connect_flags.0 & needed != needed {
+            return Err(Errno::EPROTO);
+        }
+        let flags = asked.connect_flags.0 & FLAGS;
+        let flags2 = if flags & F::FLAGS2.0 != 0 { asked.connect_flags2.0 & FLAGS2 } else { 0 };
+        let mods = if flags & F::MULTIMODRPCS.0 != 0 { asked.maxmodrpcs.clamp(1, MAX_MOD_RPCS) } else { 0 };
+        Ok(ObdConnectData {
+            connect_flags: F(flags),
+            connect_flags2: F2(flags2),
+            brw_size: if asked.brw_size == 0 { BRW_BYTES } else { asked.brw_size.min(BRW_BYTES) },
+            ibits_known: asked.ibits_known & IBITS,
+            max_easize: MAX_EASIZE_BYTES,
+            maxbytes: i64::MAX as u64,
+            maxmodrpcs: if mods == 0 && flags & F::MULTIMODRPCS.0 != 0 { MAX_MOD_RPCS } else { mods },
+            ..ObdConnectData::default()
+        })
+    }
+
+    fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
+        Box::pin(self.serve(rq))
+    }
+
+    fn enqueue(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
+        Box::pin(self.serve(rq))
+    }
+
+    fn export_gone(self: Arc<Self>, exp: Arc<Export>, _evicted: bool) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let cookies = self.core.lock().opens.of_export(exp.cookie);
+            for cookie in cookies {
+                if let Err(e) = self.abandon(cookie, exp.cookie) {
+                    tracing::error!(error = %e, client = exp.uuid, "closing a lost client's file");
+                }
+            }
+        })
+    }
+
+    fn reconstruct(&self, exp: &Arc<Export>, request: &Message, reply: &mut Message) {
+        let is_open = request.body().is_ok_and(|b| b.opc == opc::LDLM_ENQUEUE);
+        let (Ok(rec), Ok(body)) = (request.get::<RecCreate>(3), reply.get::<MdtBody>(2)) else { return };
+        if !is_open || body.open_handle == 0 {
+            return;
+        }
+        let handle = Handle { fid: body.fid1, flags: rec.flags(), export: exp.cookie };
+        self.core.lock().opens.insert(body.open_handle, handle);
+        // a lock of before the restart comes back by lock replay, not by this reply
+        if let Ok(mut rep) = reply.get::<LdlmReply>(1) {
+            if rep.handle != 0 && self.ldlm.reply_for(rep.handle).is_none() {
+                rep.handle = 0;
+                reply.bufs[1] = coral_wire::Wire::to_bytes(&rep);
+            }
+        }
+    }
+
+    fn recovery_finished(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            if let Err(e) = self.reap_orphans() {
+                tracing::error!(error = %e, "removing orphans after recovery");
+            }
+        })
+    }
+}
+
+impl MdtOps {
+    /// Closes the handle of a client that is gone.
+    fn abandon(&self, cookie: u64, export: u64) -> MdtResult<()> {
+        let mut guard = self.core.lock();
+        let core = &mut *guard;
+        let Some((handle, last)) = core.opens.remove(cookie, export) else { return Ok(()) };
+        if last {
+            self.reap(core, &handle.fid)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys `fid` if it has no name any more.
+    fn reap(&self, core: &MdtCore, fid: &Fid) -> MdtResult<()> {
+        if core.store.find(fid)?.is_some_and(|i| i.nlink > 0) {
+            return Ok(());
+        }
+        let mut t = Txn::new(&core.store);
+        namespace::reap(&mut t, fid)?;
+        self.osp.commit_local(t.finish())?;
+        self.osp.wake();
+        Ok(())
+    }
+
+    /// Destroys orphans nobody has opened again.
+    fn reap_orphans(&self) -> MdtResult<()> {
+        let core = self.core.lock();
+        for fid in core.orphans()? {
+            if !core.opens.is_open(&fid) {
+                self.reap(&core, &fid)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! The small services: sync, FID sequences and their location, paths by FID, HSM state
+//! (`lustre/fid/fid_handler.c`, `lustre/fld/fld_handler.c`, `lustre/mdt/mdt_handler.c`).
+
+use coral_wire::fid::{Fid, seq};
+use coral_wire::fld::{LuSeqRange, RANGE_MDT, SEQ_ALLOC_META};
+use coral_wire::mds::{GetinfoFid2path, HsmUserState, MdtBody};
+use coral_wire::{Errno, Wire};
+
+use super::ctx::{Answer, Ctx};
+use super::store::MdtResult;
+
+/// FLD_QUERY: where is a sequence?
+const FLD_LOOKUP: u32 = 2;
+/// Sequences of one MDT's super-sequence (`LUSTRE_METADATA_SEQ_MAX_WIDTH` sequences of them).
+const SUPER_SEQUENCE: u64 = 0x4000_0000;
+/// Key of a path request, padded to 8 bytes.
+const FID2PATH: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
+/// Deepest path.
+const DEPTH_MAX: usize = 4096;
+
+impl Ctx {
+    /// MDS_SYNC: everything acknowledged is safe against power loss afterwards.
+    pub async fn sync(&self) -> MdtResult<Answer> {
+        self.rq.target.sync().await?;
+        let fid = self.body(1).map(|b| b.fid1).unwrap_or_default();
+        let mut a = self.answer(0);
+        let body = match self.core().store.find(&fid)? {
+            Some(ino) => self.pack(&fid, &ino),
+            None => MdtBody::default(),
+        };
+        a.msg.push(&body);
+        Ok(a)
+    }
+
+    /// SEQ_QUERY: a sequence to name new files with.
+    pub fn seq_query(&self) -> MdtResult<Answer> {
+        if self.rq.rq.msg.get::<u32>(1)? != SEQ_ALLOC_META {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let index = self.rq.target.index();
+        let range = self.core().take_sequence(index)?;
+        let mut a = self.answer(0);
+        a.msg.push(&range);
+        Ok(a)
+    }
+
+    /// FLD_QUERY: every sequence of files is here.
+    pub fn fld_query(&self) -> MdtResult<Answer> {
+        if self.rq.rq.msg.get::<u32>(1)? != FLD_LOOKUP {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let asked: LuSeqRange = self.rq.rq.msg.get(2)?;
+        let index = self.rq.target.index();
+        let (start, end) = match asked.start {
+            s if (seq::NORMAL..seq::NORMAL + SUPER_SEQUENCE).contains(&s) => (seq::NORMAL, seq::NORMAL + SUPER_SEQUENCE),
+            s if s >= seq::NORMAL || s < seq::DOT_LUSTRE => return Err(Errno::ENOENT.into()),
+            s => (s, s + 1),
+        };
+        let mut a = self.answer(0);
+        a.msg.push(&LuSeqRange { start, end, index, flags: RANGE_MDT });
+        Ok(a)
+    }
+
+    /// MDS_GET_INFO: `fid2path`.
+    pub fn get_info(&self) -> MdtResult<Answer> {
+        let key = self.buf(1);
+        if !key.starts_with(b"fid2path") {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let mut gf = GetinfoFid2path::decode(key.get(FID2PATH.len()..).unwrap_or(&[]))?;
+        let root = Fid::decode(key.get(FID2PATH.len() + size_of::<GetinfoFid2path>()..).unwrap_or(&[]));
+        let root = root.ok().filter(|f| !f.is_zero()).unwrap_or(Fid::ROOT);
+        let (path, more) = self.path_of(&gf.fid, gf.linkno, &root)?;
+        if path.len() + 1 > gf.pathlen as usize {
+            return Err(Errno::EOVERFLOW.into());
+        }
+        let room = self.rq.rq.msg.get::<u32>(2).unwrap_or(0) as usize;
+        gf.fid = root;
+        gf.linkno += u32::from(more);
+        let mut out = gf.to_bytes().to_vec();
+        out.extend_from_slice(&path);
+        out.push(0);
+        out.resize(room.clamp(out.len(), 1 << 20), 0);
+        let mut a = self.answer(0);
+        a.msg.push_bytes(out.into());
+        Ok(a)
+    }
+
+    /// Path number `linkno` of `fid` below `root`, and whether there are more.
+    fn path_of(&self, fid: &Fid, linkno: u32, root: &Fid) -> MdtResult<(Vec<u8>, bool)> {
+        let core = self.core();
+        let ino = core.store.inode(fid)?;
+        if fid == root {
+            return Ok((Vec::new(), false));
+        }
+        let links = core.store.links(fid, &ino, linkno as usize + 2)?;
+        let link = links.get(linkno as usize).or(links.last()).ok_or(Errno::ENOENT)?;
+        let more = links.len() > linkno as usize + 1;
+        let mut parts = vec![link.name.clone()];
+        let mut at = link.parent;
+        while at != *root {
+            if parts.len() > DEPTH_MAX {
+                return Err(Errno::ELOOP.into());
+            }
+            let ino = core.store.inode(&at)?;
+            let up = ino.links.first().ok_or(Errno::ENOENT)?;
+            parts.push(up.name.clone());
+            at = up.parent;
+        }
+        parts.reverse();
+        Ok((parts.join(&b"/"[..]), more))
+    }
+
+    /// MDS_HSM_STATE_GET: never archived.
+    pub fn hsm_state(&self) -> MdtResult<Answer> {
+        let fid = self.body(1)?.fid1;
+        self.core().store.inode(&fid)?;
+        let mut a = self.answer(0);
+        a.msg.push(&MdtBody::default()).push(&HsmUserState::default());
+        Ok(a)
+    }
+}

@@ -1,0 +1,340 @@
+//! The MDT's connections to its OSTs: free space, destruction of objects, change of owners
+//! (`lustre/osp`).
+//!
+//! A file that goes leaves its objects in the table `destroy`, in the transaction that removed it;
+//! here a background task sends OST_DESTROY and forgets a row when the OST has answered. Nothing
+//! is lost by a crash of either side: a row stays until its object is gone, and to destroy an
+//! object twice is harmless. Owners are told to OSTs at least once while this process lives.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use coral_lnet::{Nid, Node};
+use coral_osd::{Batch, OsdError};
+use coral_ptlrpc::{Import, ImportConfig, Request};
+use coral_wire::connect::ConnectFlags as F;
+use coral_wire::ldlm::LdlmRequest;
+use coral_wire::ost::{Obdo, ObdStatfs, md};
+use coral_wire::{Errno, ObdConnectData, OstId, opc, portal};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::handler::MdtOps;
+use super::stripe::{OstSpace, StripeDefaults};
+use super::table;
+use crate::target::Target;
+
+/// Seconds between statfs of all OSTs (`osp.*.maxage`).
+const STATFS_INTERVAL: Duration = Duration::from_secs(5);
+/// After a file went, so long is waited for more to go with the same round.
+const GATHER: Duration = Duration::from_millis(20);
+/// Objects destroyed in one round.
+const ROUND_OBJECTS: usize = 1024;
+/// Requests to all OSTs at a time.
+const IN_FLIGHT: usize = 16;
+/// A background request gives up after this long and is tried again later.
+const REQUEST_LIMIT: Duration = Duration::from_secs(20);
+
+/// An OST as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OstTarget {
+    /// Its index.
+    pub index: u32,
+    /// Its uuid, `coral-OST0000_UUID`.
+    pub uuid: String,
+    /// Where to find it.
+    pub nids: Vec<Nid>,
+    /// Whether it may get new objects.
+    pub active: bool,
+}
+
+/// An owner to be told to an OST.
+#[derive(Clone, Copy, Debug)]
+struct Chown {
+    ost: u32,
+    id: u64,
+    owner: (u32, u32, u32),
+}
+
+struct Peer {
+    target: OstTarget,
+    import: Arc<Import>,
+    space: Option<ObdStatfs>,
+}
+
+#[derive(Default)]
+struct State {
+    peers: BTreeMap<u32, Peer>,
+    chowns: Vec<Chown>,
+    defaults: StripeDefaults,
+    target: Option<Arc<Target>>,
+    task: Option<tokio::task::JoinHandle<()>>,
+}
+
+/// Connections to OSTs and the background task that uses them.
+pub struct Osp {
+    node: Arc<Node>,
+    client_uuid: String,
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+impl Osp {
+    /// For the MDT called `mdt_name`; [`Osp::start`] makes it work.
+    pub fn new(node: Arc<Node>, mdt_name: &str) -> Arc<Osp> {
+        // the same uuid after every start: OSTs know their MDT again
+        let client_uuid = format!("{mdt_name}-mdtlov_UUID");
+        Arc::new(Osp { node, client_uuid, state: Mutex::default(), wake: Notify::new() })
+    }
+
+    /// Starts the background task.
+    pub fn start(self: &Arc<Self>, target: &Arc<Target>, ops: &Arc<MdtOps>) {
+        let task = tokio::spawn(run(Arc::downgrade(self), Arc::downgrade(ops)));
+        let mut st = self.state.lock();
+        st.defaults = ops.core.lock().defaults;
+        st.target = Some(target.clone());
+        st.task = Some(task);
+    }
+
+    /// Ends the background task and disconnects.
+    pub async fn stop(&self) {
+        let (task, peers) = {
+            let mut st = self.state.lock();
+            st.target = None;
+            (st.task.take(), std::mem::take(&mut st.peers))
+        };
+        if let Some(t) = task {
+            t.abort();
+        }
+        for p in peers.into_values() {
+            p.import.disconnect().await;
+        }
+    }
+
+    /// Something is to be destroyed.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// A transaction of the MDT itself.
+    pub fn commit_local(&self, batch: Batch) -> Result<u64, OsdError> {
+        let target = self.state.lock().target.clone();
+        match target {
+            Some(t) => t.commit_local(batch),
+            None => Err(OsdError::Invalid("the target is stopping")),
+        }
+    }
+
+    /// The file system's default layout.
+    pub fn defaults(&self) -> StripeDefaults {
+        self.state.lock().defaults
+    }
+
+    /// Changes the copy of the default layout.
+    pub fn set_defaults(&self, d: StripeDefaults) {
+        self.state.lock().defaults = d;
+    }
+
+    /// Number of OSTs.
+    pub fn count(&self) -> usize {
+        self.state.lock().peers.len()
+    }
+
+    /// The OSTs as allocation sees them.
+    pub fn spaces(&self) -> Vec<OstSpace> {
+        let st = self.state.lock();
+        let space = |p: &Peer| OstSpace {
+            index: p.target.index,
+            avail_bytes: p.space.map(|s| s.bavail.saturating_mul(u64::from(s.bsize))),
+            active: p.target.active,
+        };
+        st.peers.values().map(space).collect()
+    }
+
+    /// Adds the OSTs' blocks to a statfs, in its block size.
+    pub fn add_space(&self, st: &mut ObdStatfs) {
+        let spaces: Vec<ObdStatfs> = self.state.lock().peers.values().filter_map(|p| p.space).collect();
+        if spaces.is_empty() {
+            return;
+        }
+        let unit = u128::from(st.bsize.max(1));
+        let blocks = |n: u64, bsize: u32| (u128::from(n) * u128::from(bsize) / unit) as u64;
+        (st.blocks, st.bfree, st.bavail) = (0, 0, 0);
+        for s in spaces {
+            st.blocks += blocks(s.blocks, s.bsize);
+            st.bfree += blocks(s.bfree, s.bsize);
+            st.bavail += blocks(s.bavail, s.bsize);
+        }
+    }
+
+    /// The OSTs of the file system now; new ones are connected to in the background.
+    pub fn set_osts(self: &Arc<Self>, osts: Vec<OstTarget>) {
+        let mut gone = Vec::new();
+        let mut fresh = Vec::new();
+        {
+            let mut st = self.state.lock();
+            let keep: Vec<u32> = osts.iter().map(|o| o.index).collect();
+            let stale: Vec<u32> = st.peers.keys().copied().filter(|i| !keep.contains(i)).collect();
+            gone.extend(stale.into_iter().filter_map(|i| st.peers.remove(&i)));
+            for o in osts {
+                match st.peers.get_mut(&o.index) {
+                    Some(p) if p.target.uuid == o.uuid && p.target.nids == o.nids => p.target.active = o.active,
+                    _ => {
+                        let import = self.import(&o);
+                        fresh.push(import.clone());
+                        gone.extend(st.peers.insert(o.index, Peer { target: o, import, space: None }));
+                    }
+                }
+            }
+        }
+        for import in fresh {
+            tokio::spawn(async move {
+                if let Err(e) = import.connect().await {
+                    tracing::warn!(error = %e, "connecting to an OST; it is tried again");
+                }
+            });
+        }
+        for p in gone {
+            tokio::spawn(async move { p.import.disconnect().await });
+        }
+        self.wake();
+    }
+
+    fn import(&self, o: &OstTarget) -> Arc<Import> {
+        let flags = F::VERSION.0 | F::FULL20.0 | F::FID.0 | F::AT.0 | F::BRW_SIZE.0 | F::CANCELSET.0 | F::BULK_MBITS.0 | F::FLAGS2.0;
+        let data = ObdConnectData {
+            connect_flags: F(flags),
+            connect_flags2: coral_wire::ConnectFlags2::REP_MBITS,
+            version: 0x0211_3900,
+            brw_size: 1 << 20,
+            ..ObdConnectData::default()
+        };
+        let mut cfg = ImportConfig::ost(&o.uuid, o.nids.clone(), &self.client_uuid, data);
+        cfg.part = 1;
+        Import::new(self.node.clone(), cfg)
+    }
+
+    /// Tells the OSTs the new owner (uid, gid, project) of a file's objects.
+    pub fn chown(&self, objects: Vec<(u32, u64)>, owner: (u32, u32, u32)) {
+        self.state.lock().chowns.extend(objects.into_iter().map(|(ost, id)| Chown { ost, id, owner }));
+        self.wake();
+    }
+
+    fn peer(&self, ost: u32) -> Option<Arc<Import>> {
+        self.state.lock().peers.get(&ost).map(|p| p.import.clone())
+    }
+
+    /// Asks every OST for its space.
+    async fn refresh(&self) {
+        let imports: Vec<(u32, Arc<Import>)> = {
+            let st = self.state.lock();
+            st.peers.iter().map(|(i, p)| (*i, p.import.clone())).collect()
+        };
+        let ask = imports.into_iter().map(|(index, import)| async move {
+            let rq = Request::new(portal::OST_CREATE, opc::OST_STATFS);
+            let reply = tokio::time::timeout(STATFS_INTERVAL, import.call(rq)).await;
+            let space = reply.ok().and_then(Result::ok).filter(|r| r.status == 0).and_then(|r| r.msg.get::<ObdStatfs>(1).ok());
+            (index, space)
+        });
+        for (index, space) in join_all(ask).await {
+            if let (Some(space), Some(p)) = (space, self.state.lock().peers.get_mut(&index)) {
+                p.space = Some(space);
+            }
+        }
+    }
+
+    /// Destroys what is due, at most one round. Returns whether there may be more to do right away.
+    async fn destroy_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
+        let rows = {
+            let Some(ops) = ops.upgrade() else { return Ok(false) };
+            let core = ops.core.lock();
+            core.store.kv().range(table::DESTROY, b"", None, ROUND_OBJECTS)?
+        };
+        let due: Vec<(u32, u64)> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).collect();
+        let mut done = Batch::new();
+        let mut count = 0;
+        for part in due.chunks(IN_FLIGHT) {
+            for (key, ok) in join_all(part.iter().map(|&(ost, id)| self.destroy(ost, id))).await {
+                if ok {
+                    done.del(table::DESTROY, key);
+                    count += 1;
+                }
+            }
+        }
+        if count > 0 {
+            self.commit_local(done)?;
+        }
+        Ok(count == ROUND_OBJECTS)
+    }
+
+    async fn destroy(&self, ost: u32, id: u64) -> (bytes::Bytes, bool) {
+        let key = table::destroy_key(ost, id);
+        let Some(import) = self.peer(ost) else { return (key, false) };
+        let body = Obdo { oi: OstId::group0(id), valid: md::FLID | md::FLGROUP, ..Obdo::default() };
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_DESTROY).push(&body).push_bytes(LdlmRequest::default().to_bytes()).push_empty();
+        let status = call(&import, rq).await;
+        (key, matches!(status, Some(s) if s == 0 || s == -Errno::ENOENT.0))
+    }
+
+    /// Tells owners; what was not answered is kept.
+    async fn chown_round(&self) {
+        let due = std::mem::take(&mut self.state.lock().chowns);
+        for part in due.chunks(IN_FLIGHT) {
+            let tell = part.iter().map(|c| async move {
+                let (uid, gid, projid) = c.owner;
+                let valid = md::FLID | md::FLGROUP | md::FLUID | md::FLGID | md::FLPROJID;
+                let body = Obdo { oi: OstId::group0(c.id), valid, uid, gid, projid, ..Obdo::default() };
+                let import = self.peer(c.ost)?;
+                call(&import, Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&body).push_empty()).await
+            });
+            let answers = join_all(tell).await;
+            let lost = part.iter().zip(answers).filter(|(_, a)| a.is_none()).map(|(c, _)| *c);
+            self.state.lock().chowns.extend(lost);
+        }
+    }
+}
+
+/// The status of a request; `None` if it found no answer.
+async fn call(import: &Arc<Import>, rq: Request) -> Option<i32> {
+    match tokio::time::timeout(REQUEST_LIMIT, import.call(rq)).await {
+        Ok(Ok(r)) => Some(r.status),
+        _ => None,
+    }
+}
+
+/// The background task: ends with the MDT.
+async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
+    let mut last_statfs: Option<tokio::time::Instant> = None;
+    loop {
+        let Some(me) = osp.upgrade() else { return };
+        let due = last_statfs.is_none_or(|t| t.elapsed() >= STATFS_INTERVAL);
+        if due && me.count() > 0 {
+            me.refresh().await;
+            last_statfs = Some(tokio::time::Instant::now());
+            if let Some(ops) = ops.upgrade() {
+                let spaces = me.spaces();
+                ops.core.lock().osts = spaces;
+            }
+        }
+        me.chown_round().await;
+        loop {
+            match me.destroy_round(&ops).await {
+                Ok(true) => continue,
+                Ok(false) => break,
+                Err(e) => {
+                    tracing::error!(error = %e, "destroying objects");
+                    break;
+                }
+            }
+        }
+        tokio::select! {
+            () = me.wake.notified() => tokio::time::sleep(GATHER).await,
+            () = tokio::time::sleep(STATFS_INTERVAL) => (),
+        }
+        if ops.strong_count() == 0 {
+            return;
+        }
+    }
+}
