@@ -25,6 +25,12 @@ impl LdlmServer {
     /// `BLOCK_*` set in the reply (blocking callbacks are on their way, the completion callback will follow).
     /// The cookies after the first in the request (early cancels) must have been passed to [`Self::cancel`] before.
     pub async fn enqueue(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<EnqueueReply, EnqueueError> {
+        let reply = self.enqueue_now(exp, req)?;
+        Ok(EnqueueReply { lvb: self.lvb_for(&reply).await, reply })
+    }
+
+    /// What of an enqueue happens under the mutex: apart, so that the future is `Send`.
+    fn enqueue_now(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<LdlmReply, EnqueueError> {
         let want = want_of(exp, req)?;
         let asked = want.policy;
         let mut out = Actions::new();
@@ -44,8 +50,7 @@ impl LdlmServer {
             Outcome::Absorbed => absorbed(req),
             Outcome::Tested(found) => tested(req, found),
         };
-        let reply = mark_changes(reply, req.desc.req_mode, &asked);
-        Ok(EnqueueReply { lvb: self.lvb_for(&reply).await, reply })
+        Ok(mark_changes(reply, req.desc.req_mode, &asked))
     }
 
     /// The reply for a lock that had to be queued: by now it may be granted.
