@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -25,6 +26,7 @@ pub struct HandoverStats {
     inline: AtomicU64,
     spawned: AtomicU64,
     too_deep: AtomicU64,
+    panicked: AtomicU64,
 }
 
 impl HandoverStats {
@@ -36,6 +38,11 @@ impl HandoverStats {
     /// Futures that had to be spawned, because they waited or because the stack was nested too deep.
     pub fn spawned(&self) -> u64 {
         self.spawned.load(Ordering::Relaxed)
+    }
+
+    /// Futures that panicked in their inline poll.
+    pub fn panicked(&self) -> u64 {
+        self.panicked.load(Ordering::Relaxed)
     }
 
     /// Those of [`Self::spawned`] that were never tried inline because of nesting.
@@ -70,12 +77,21 @@ impl Drop for Nested {
 ///
 /// The first poll has a waker that does nothing: an event between it and the spawned task's own first poll is not lost,
 /// because that poll looks again. A future must therefore not rely on being woken by a waker of its first poll alone.
+///
+/// A panic of the future ends the future, as in a spawned task, and not whoever's stack it was polled on.
 pub fn run_inline(stats: &HandoverStats, mut fut: BoxFuture<'static, ()>) {
     match Nested::enter() {
         Some(_nested) => {
-            if poll_once(fut.as_mut()).is_ready() {
-                stats.inline.fetch_add(1, Ordering::Relaxed);
-                return;
+            match catch_unwind(AssertUnwindSafe(|| poll_once(fut.as_mut()))) {
+                Ok(Poll::Pending) => {}
+                Ok(Poll::Ready(())) => {
+                    stats.inline.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+                Err(_) => {
+                    stats.panicked.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
             }
         }
         None => {
@@ -115,6 +131,15 @@ mod tests {
         go.send(()).unwrap();
         assert_eq!(finished.await.unwrap(), 7);
         assert_eq!((stats.inline(), stats.spawned()), (0, 1));
+    }
+
+    #[test]
+    fn a_panic_stays_with_its_future() {
+        let stats = HandoverStats::default();
+        run_inline(&stats, Box::pin(async { panic!("expected: thrown by the test") }));
+        run_inline(&stats, Box::pin(async {}));
+        assert_eq!((stats.inline(), stats.panicked()), (1, 1));
+        assert_eq!(DEPTH.get(), 0);
     }
 
     fn nest(stats: Arc<HandoverStats>, left: u32) {

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use coral_wire::lnet::LnetMsg;
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::Nid;
-use crate::msg::{Kind, Msg};
+use crate::msg::Msg;
 
 /// Kind of an LNet message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +60,10 @@ impl FaultRule {
 
     fn matches(&self, msg: &Msg) -> bool {
         let kind = match msg.kind {
-            Kind::Put { .. } => MsgType::Put,
-            Kind::Get { .. } => MsgType::Get,
-            Kind::Ack { .. } => MsgType::Ack,
-            Kind::Reply { .. } => MsgType::Reply,
+            LnetMsg::Put { .. } => MsgType::Put,
+            LnetMsg::Get { .. } => MsgType::Get,
+            LnetMsg::Ack { .. } => MsgType::Ack,
+            LnetMsg::Reply { .. } => MsgType::Reply,
         };
         self.src.is_none_or(|n| n == msg.src)
             && self.dst.is_none_or(|n| n == msg.dest)
@@ -131,10 +132,10 @@ impl Faults {
 mod tests {
     use super::*;
     use crate::Payload;
-    use crate::msg::Wmd;
+    use coral_wire::lnet::WireHandle;
 
     fn put(dest: u64, portal: u32) -> Msg {
-        let kind = Kind::Put { ack: Wmd::NONE, mbits: 1, hdr_data: 0, portal, offset: 0 };
+        let kind = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: 1, hdr_data: 0, ptl_index: portal, offset: 0 };
         Msg { dest: Nid(dest), src: Nid(1), kind, payload: Payload::new() }
     }
 

@@ -24,11 +24,12 @@ mod msg;
 mod node;
 mod payload;
 mod pending;
-pub mod ping;
+mod ping;
 mod portals;
 mod sock;
 mod stats;
 
+pub use coral_wire::lnet::{LNET_MTU, PingInfo};
 pub use coral_wire::nid::{Nid, ProcessId};
 pub use exec::HandoverStats;
 pub use faults::{FaultAction, FaultRule, Faults, MsgType};
@@ -36,10 +37,6 @@ pub use limits::Limits;
 pub use mem::MemNet;
 pub use node::{Node, NodeConfig, SendError, StartError, WallClock};
 pub use payload::Payload;
-pub use ping::PingInfo;
 pub use portals::{GetOffer, PortalHandler, PutEvent, PutExpectation};
 pub use sock::local::{local_nid_for, local_nid_on};
 pub use stats::{Counter, NodeStats};
-
-/// Largest payload of one LNet message in bytes (`LNET_MTU`, lnet/include/uapi/linux/lnet/lnet-types.h).
-pub const LNET_MTU: usize = 1 << 20;

@@ -5,12 +5,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use coral_wire::lnet::{LnetMsg, WireHandle};
 use parking_lot::Mutex;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
 
-use crate::msg::{Kind, Msg, Wmd};
+use crate::msg::Msg;
 use crate::pending::Pending;
 use crate::portals::{Portals, PutMatch};
 use crate::sock::{Credits, Done, Peer, SockNet, Tx};
@@ -288,14 +289,14 @@ impl Node {
     pub async fn put(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, offset: u32, data: Payload, ack: bool) -> Result<(), SendError> {
         let route = self.route(self.source_for(to), to)?;
         let credits = self.credits(&route).await?;
-        let put = |ack| Kind::Put { ack, mbits, hdr_data: 0, portal, offset };
+        let put = |ack_wmd| LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset };
         if ack {
             let wait = self.pending.add(to);
             let done = Done::Answer(self.pending.clone(), wait.wmd);
             self.launch(route, self.msg(to, put(wait.wmd), data), done, credits);
             return wait.answer().await.map(drop);
         }
-        let msg = self.msg(to, put(Wmd::NONE), data);
+        let msg = self.msg(to, put(WireHandle::NONE), data);
         if let Route::Mem(_) = route {
             self.launch(route, msg, Done::Nobody, credits);
             return Ok(());
@@ -310,7 +311,13 @@ impl Node {
         let route = self.route(self.source_for(to), to)?;
         let credits = self.credits(&route).await?;
         let wait = self.pending.add(to);
-        let get = Kind::Get { reply: wait.wmd, mbits, portal, offset: 0, len: len.min(LNET_MTU as u32) };
+        let get = LnetMsg::Get {
+            return_wmd: wait.wmd,
+            match_bits: mbits,
+            ptl_index: portal,
+            src_offset: 0,
+            sink_length: len.min(LNET_MTU as u32),
+        };
         let done = Done::Answer(self.pending.clone(), wait.wmd);
         self.launch(route, self.msg(to, get, Payload::new()), done, credits);
         wait.answer().await
@@ -319,10 +326,8 @@ impl Node {
     /// LNet ping. No time limit of its own: the caller has one.
     pub async fn ping(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
         let data = self.get(nid, ping::PORTAL, ping::MBITS, ping::MAX_LEN).await?;
-        let info = PingInfo::decode(&data.copy_to_bytes()).ok_or_else(|| SendError::Unreachable {
-            nid,
-            source: io::Error::new(io::ErrorKind::InvalidData, "the answer to the ping is no ping data"),
-        })?;
+        let info = PingInfo::decode(&data.copy_to_bytes())
+            .map_err(|e| SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::InvalidData, e) })?;
         self.learn(nid, info.clone());
         Ok(info)
     }
@@ -334,7 +339,7 @@ impl Node {
         }
     }
 
-    fn msg(&self, dest: Nid, kind: Kind, payload: Payload) -> Msg {
+    fn msg(&self, dest: Nid, kind: LnetMsg, payload: Payload) -> Msg {
         Msg { dest, src: self.source_for(dest), kind, payload }
     }
 
@@ -410,22 +415,24 @@ impl Node {
         self.stats.received.inc();
         self.stats.received_bytes.add(msg.payload.len() as u64);
         match msg.kind {
-            Kind::Put { ack, mbits, hdr_data, portal, offset } => {
+            LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data, ptl_index: portal, offset } => {
                 let mlength = msg.payload.len() as u32;
                 let ev = PutEvent { from: msg.src, portal, mbits, hdr_data, offset, data: msg.payload };
-                let ack = (ack != Wmd::NONE).then_some(Kind::Ack { wmd: ack, mbits, mlength });
+                let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack { dst_wmd: ack_wmd, match_bits: mbits, mlength });
                 self.on_put(msg.dest, ev, ack);
             }
-            Kind::Get { reply, mbits, portal, offset, len } => self.on_get(&msg, reply, (portal, mbits), offset, len),
-            Kind::Ack { wmd, .. } | Kind::Reply { wmd } => {
-                if !self.pending.complete(wmd, Ok(msg.payload)) {
+            LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {
+                self.on_get(&msg, return_wmd, (ptl_index, match_bits), src_offset, sink_length);
+            }
+            LnetMsg::Ack { dst_wmd, .. } | LnetMsg::Reply { dst_wmd } => {
+                if !self.pending.complete(dst_wmd, Ok(msg.payload)) {
                     self.stats.late.inc();
                 }
             }
         }
     }
 
-    fn on_put(self: &Arc<Self>, dest: Nid, ev: PutEvent, ack: Option<Kind>) {
+    fn on_put(self: &Arc<Self>, dest: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
         let from = ev.from;
         let acknowledge = || {
             if let Some(kind) = ack {
@@ -434,7 +441,7 @@ impl Node {
         };
         if (ev.portal, ev.mbits) == (ping::PORTAL, ping::MBITS) {
             self.stats.pushes.inc();
-            if let Some(info) = PingInfo::decode(&ev.data.copy_to_bytes()) {
+            if let Ok(info) = PingInfo::decode(&ev.data.copy_to_bytes()) {
                 self.learn(from, info);
             }
             return acknowledge();
@@ -458,8 +465,8 @@ impl Node {
         }
     }
 
-    fn on_get(self: &Arc<Self>, msg: &Msg, reply: Wmd, (portal, mbits): (u32, u64), offset: u32, len: u32) {
-        let kind = Kind::Reply { wmd: reply };
+    fn on_get(self: &Arc<Self>, msg: &Msg, reply: WireHandle, (portal, mbits): (u32, u64), offset: u32, len: u32) {
+        let kind = LnetMsg::Reply { dst_wmd: reply };
         let part = |data: Payload| {
             let from = data.len().min(offset as usize);
             let to = data.len().min(from.saturating_add(len as usize));
@@ -467,7 +474,7 @@ impl Node {
         };
         if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
             self.stats.pings.inc();
-            let info = Payload::from(PingInfo::of(&self.nids).encode());
+            let info = Payload::from(ping::info(&self.nids).encode());
             return self.respond(msg.dest, msg.src, kind, part(info), Done::Nobody);
         }
         match self.portals.match_get(portal, mbits) {
@@ -483,7 +490,7 @@ impl Node {
     }
 
     /// Answers a message of `to` from the NID it came to.
-    fn respond(self: &Arc<Self>, me: Nid, to: Nid, kind: Kind, payload: Payload, done: Done) {
+    fn respond(self: &Arc<Self>, me: Nid, to: Nid, kind: LnetMsg, payload: Payload, done: Done) {
         match self.route(me, to) {
             Ok(route) => self.launch(route, Msg { dest: to, src: me, kind, payload }, done, Credits::new()),
             Err(e) => done.finish(Err(e)),

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use coral_wire::lnet::WireHandle;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::msg::Wmd;
 use crate::{Nid, Payload, SendError};
 
 type Answer = Result<Payload, SendError>;
@@ -38,18 +38,18 @@ impl Pending {
         let (answer, rx) = oneshot::channel();
         let object = self.next.fetch_add(1, Ordering::Relaxed);
         self.waiters.lock().insert(object, Waiter { peer, sent: false, answer });
-        Wait { pending: self.clone(), wmd: Wmd { interface: self.interface, object }, rx }
+        Wait { pending: self.clone(), wmd: WireHandle { interface_cookie: self.interface, object_cookie: object }, rx }
     }
 
-    fn take(&self, wmd: Wmd) -> Option<Waiter> {
-        if wmd.interface != self.interface {
+    fn take(&self, wmd: WireHandle) -> Option<Waiter> {
+        if wmd.interface_cookie != self.interface {
             return None;
         }
-        self.waiters.lock().remove(&wmd.object)
+        self.waiters.lock().remove(&wmd.object_cookie)
     }
 
     /// The answer came, or the message could not be sent. False: nobody waits.
-    pub(crate) fn complete(&self, wmd: Wmd, answer: Answer) -> bool {
+    pub(crate) fn complete(&self, wmd: WireHandle, answer: Answer) -> bool {
         match self.take(wmd) {
             Some(w) => w.answer.send(answer).is_ok(),
             None => false,
@@ -57,8 +57,8 @@ impl Pending {
     }
 
     /// The message went out: from now on a broken connection means that its answer may not come.
-    pub(crate) fn sent(&self, wmd: Wmd) {
-        if let Some(w) = self.waiters.lock().get_mut(&wmd.object) {
+    pub(crate) fn sent(&self, wmd: WireHandle) {
+        if let Some(w) = self.waiters.lock().get_mut(&wmd.object_cookie) {
             w.sent = true;
         }
     }
@@ -80,7 +80,7 @@ impl Pending {
 /// One wait; dropping it gives up.
 pub(crate) struct Wait {
     pending: Arc<Pending>,
-    pub(crate) wmd: Wmd,
+    pub(crate) wmd: WireHandle,
     rx: oneshot::Receiver<Answer>,
 }
 
@@ -92,7 +92,7 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        self.pending.waiters.lock().remove(&self.wmd.object);
+        self.pending.waiters.lock().remove(&self.wmd.object_cookie);
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
         let p = Pending::new(9);
         let (a, b) = (p.add(Nid(1)), p.add(Nid(2)));
         let wmd = b.wmd;
-        assert!(!p.complete(Wmd { interface: 8, object: wmd.object }, Ok(Payload::new())), "another life's handle");
+        assert!(!p.complete(WireHandle { interface_cookie: 8, ..wmd }, Ok(Payload::new())), "another life's handle");
         assert!(p.complete(wmd, Ok(Payload::from(vec![1u8]))));
         assert!(!p.complete(wmd, Ok(Payload::new())));
         assert_eq!(b.answer().await.unwrap().len(), 1);

@@ -45,6 +45,7 @@ pub trait PortalHandler: Send + Sync + 'static {
 }
 
 type Key = (u32, u64);
+type Handlers = SmallVec<[Option<Arc<dyn PortalHandler>>; MAX_PORTALS]>;
 type Slots<T> = HashMap<Key, SmallVec<[Arc<T>; 1]>>;
 
 #[derive(Default)]
@@ -57,7 +58,7 @@ struct Tables {
 #[derive(Default)]
 pub(crate) struct Portals {
     tables: Mutex<Tables>,
-    handlers: RwLock<SmallVec<[Option<Arc<dyn PortalHandler>>; MAX_PORTALS]>>,
+    handlers: RwLock<Handlers>,
 }
 
 fn link<T>(slots: &mut Slots<T>, key: Key, slot: Arc<T>) {

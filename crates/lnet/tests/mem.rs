@@ -88,7 +88,7 @@ async fn to_ourselves_by_any_name() {
         n.put(nid(name), 3, 1, 0, Payload::from(vec![1u8]), true).await.unwrap();
         let ev = sink.try_recv().unwrap();
         assert_eq!(ev.from, nid(name));
-        assert_eq!(n.ping(nid(name)).await.unwrap().nis[1].0, nid("127.0.0.9@tcp"));
+        assert_eq!(n.ping(nid(name)).await.unwrap().nis[1].nid, nid("127.0.0.9@tcp"));
     }
 }
 

@@ -44,7 +44,8 @@ struct Stream {
 fn streams(pcap: &[u8]) -> BTreeMap<u16, Stream> {
     let u32le = |at: usize| u32::from_le_bytes(pcap[at..at + 4].try_into().unwrap()) as usize;
     assert_eq!(u32le(0), 0xa1b2_c3d4, "a pcap file of a little endian machine");
-    let mut parts: BTreeMap<(u16, bool), Vec<(u32, Vec<u8>)>> = BTreeMap::new();
+    type Segments = Vec<(u32, Vec<u8>)>;
+    let mut parts: BTreeMap<(u16, bool), Segments> = BTreeMap::new();
     let mut at = 24;
     while at + 16 <= pcap.len() {
         let len = u32le(at + 8);

@@ -114,7 +114,7 @@ async fn every_size_comes_back_whole() {
 async fn acks_gets_and_pings() {
     let (a, b) = pair(2).await;
     let info = timeout(LONG, a.ping(nid(2, 2))).await.unwrap().unwrap();
-    assert_eq!(info.nis.iter().map(|n| n.0).collect::<Vec<_>>(), [Nid::LO, nid(2, 2)]);
+    assert_eq!(info.nis.iter().map(|n| n.nid).collect::<Vec<_>>(), [Nid::LO, nid(2, 2)]);
     assert_eq!(a.known_peer(nid(2, 2)), Some(info));
 
     let data = noise(1, LNET_MTU);
@@ -445,4 +445,82 @@ async fn shutdown_frees_the_port_and_tells_waiters() {
     let taken = Node::start(config(12, 1), None).await.unwrap_err();
     assert!(taken.to_string().contains("20988"), "{taken}");
     stop(&[&again, &b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quiet_peer_is_kept_alive() {
+    let limits = Limits { keepalive_idle: Duration::from_millis(50), ..Limits::default() };
+    let a = start(NodeConfig { limits, ..config(13, 1) }).await;
+    let (_control, _) = shake(13, 3, 1, 1).await;
+    // Our BULK_OUT is their connection for incoming bulk: acknowledgements and keepalives come there.
+    let (mut bulk, _) = shake(13, 3, 1, 3).await;
+    let mut noop = [0; 24];
+    timeout(LONG, bulk.read_exact(&mut noop)).await.expect("a keepalive").unwrap();
+    assert_eq!((noop[0], noop[8], noop[16], noop[17]), (0xc0, 0, 1, 0));
+    stop(&[&a]).await;
+}
+
+/// A ping as a kernel sends it.
+fn ping(src: Nid, dst: Nid) -> Vec<u8> {
+    let mut v = put(src, dst, 0, 0, 1 << 63, &[]);
+    v[24 + 24] = 2;
+    v[24 + 56..24 + 72].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0x10, 1, 0, 0, 0, 0, 0, 0]);
+    v
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_to_one_who_does_not_read_are_bounded() {
+    let limits = Limits { responses_per_peer: 100, ..Limits::default() };
+    let a = start(NodeConfig { limits, ..config(14, 1) }).await;
+    let (mut flood, _) = shake(14, 3, 1, 1).await;
+    let pings = ping(nid(14, 3), nid(14, 1)).repeat(10_000);
+    timeout(LONG, async {
+        while a.stats().overrun.value() == 0 {
+            flood.write_all(&pings).await.unwrap();
+        }
+    })
+    .await
+    .expect("the queue of answers has an end");
+    let b = start(config(14, 2)).await;
+    timeout(LONG, b.ping(nid(14, 1))).await.unwrap().unwrap();
+    stop(&[&a, &b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn source_ports_are_below_1024_when_allowed() {
+    let privileged = std::net::TcpListener::bind((ip(15, 3), 1000)).is_ok();
+    let listener = tokio::net::TcpListener::bind((ip(15, 1), PORT)).await.unwrap();
+    let b = start(NodeConfig { secure_ports: true, ..config(15, 2) }).await;
+    for round in 0..3 {
+        let pinging = tokio::spawn({
+            let b = b.clone();
+            async move { b.ping(nid(15, 1)).await }
+        });
+        let (_, from) = timeout(LONG, listener.accept()).await.unwrap().unwrap();
+        assert_eq!(from.ip(), ip(15, 2), "round {round}: from our NID's address");
+        assert_eq!(from.port() < 1024, privileged, "round {round}: {from}");
+        assert!(timeout(LONG, pinging).await.unwrap().unwrap().is_err());
+        sleep(Duration::from_millis(500)).await;
+    }
+    stop(&[&b]).await;
+}
+
+struct Panics;
+
+impl PortalHandler for Panics {
+    fn on_put(&self, _: &Arc<Node>, _: PutEvent) {
+        panic!("expected: thrown by the test");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_panics_costs_one_connection() {
+    let (a, b) = pair(16).await;
+    b.serve_portal(12, Arc::new(Panics));
+    let err = timeout(LONG, a.put(nid(16, 2), 12, 1, 0, Payload::new(), true)).await.expect("no hang").unwrap_err();
+    assert!(matches!(err, SendError::PeerReset), "{err}");
+    b.unserve_portal(12);
+    until("it answers again", || a.stats().conns.value() >= 4).await;
+    timeout(LONG, a.ping(nid(16, 2))).await.unwrap().unwrap();
+    stop(&[&a, &b]).await;
 }

@@ -139,6 +139,7 @@ impl Conn {
     }
 
     /// Queues a message and, when nobody writes, writes it here and now. Gives it back when the connection is closed.
+    #[allow(clippy::result_large_err, reason = "the message itself, in the rare case")]
     pub(crate) fn send(&self, tx: Tx) -> Result<(), Tx> {
         {
             let mut out = self.out.lock();
@@ -289,6 +290,8 @@ impl Conn {
 
     /// The reader task.
     async fn read_all(&self, node: &Arc<Node>) {
+        // A handler that panics ends this task: the connection must not stay open with nobody reading.
+        let _guard = CloseOnDrop(self);
         let reason = match self.read_frames(node).await {
             Ok(()) => CloseReason::Reset,
             Err(e) => {
@@ -354,18 +357,18 @@ impl Conn {
             Frame::Noop { cookies } => Err(BadBytes::Cookie(cookies)),
             Frame::Lnet { cookies: [_, ack], .. } if ack > KEEPALIVE => Err(BadBytes::Cookie([0, ack])),
             Frame::Lnet { cookies: [wants, _], hdr, payload } => {
-                if hdr.dest != self.peer.local {
-                    return Err(BadBytes::NotForUs(hdr.dest));
+                if hdr.dest_nid != self.peer.local {
+                    return Err(BadBytes::NotForUs(hdr.dest_nid));
                 }
                 if wants != 0 {
                     self.peer.send_noop([0, wants]);
                 }
-                if hdr.src != self.peer.nid {
+                if hdr.src_nid != self.peer.nid {
                     // Through a router: not supported, and an answer would not find its way.
                     node.stats().unmatched.inc();
                     return Ok(());
                 }
-                node.deliver(Msg { dest: hdr.dest, src: hdr.src, kind: hdr.kind, payload: Payload::from(payload) });
+                node.deliver(Msg { dest: hdr.dest_nid, src: hdr.src_nid, kind: hdr.msg, payload: Payload::from(payload) });
                 Ok(())
             }
         }
@@ -401,6 +404,14 @@ impl Conn {
     /// Milliseconds since the last byte went out.
     pub(crate) fn quiet_ms(&self, now: u64) -> u64 {
         now.saturating_sub(self.last_tx.load(Ordering::Relaxed))
+    }
+}
+
+struct CloseOnDrop<'a>(&'a Conn);
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.close(CloseReason::Reset);
     }
 }
 

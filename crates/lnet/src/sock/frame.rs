@@ -8,32 +8,32 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coral_wire::lnet::{KSOCK_MSG_LNET, KSOCK_MSG_NOOP, KsockMsgHdr, LNET_HDR_SIZE, LnetHdr, LnetMsg};
+use coral_wire::{DecodeError, Wire};
 use parking_lot::Mutex;
-
-use crate::msg::{HDR_LEN, Hdr, HdrError};
+use zerocopy::IntoBytes;
 
 /// Bytes of the header before each message.
-pub(crate) const KSM_LEN: usize = 24;
+pub(crate) const KSM_LEN: usize = size_of::<KsockMsgHdr>();
 /// Both headers of an LNet message.
-pub(crate) const HEAD_LEN: usize = KSM_LEN + HDR_LEN;
+pub(crate) const HEAD_LEN: usize = KSM_LEN + LNET_HDR_SIZE;
 /// Bytes read at once where a header is expected.
 pub(crate) const HEAD_BUF: usize = 4096;
 /// Payloads above this live in a pooled buffer of [`crate::LNET_MTU`] bytes.
 const POOLED_ABOVE: usize = 512 << 10;
 
-const KSM_NOOP: u32 = 0xc0;
-const KSM_LNET: u32 = 0xc1;
-
 /// The cookie of a keepalive (`SOCKNAL_KEEPALIVE_PING`).
 pub(crate) const KEEPALIVE: u64 = 1;
 
 /// Bytes that break the protocol; the connection is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("unknown message type {0:#x}")]
     Type(u32),
     #[error(transparent)]
-    Header(#[from] HdrError),
+    Header(#[from] DecodeError),
+    #[error("{0} bytes of payload on a message that has none")]
+    Unexpected(u32),
 }
 
 /// Something the peer sent.
@@ -42,26 +42,20 @@ pub(crate) enum Frame {
     /// Zero-copy acknowledgement or keepalive.
     Noop { cookies: [u64; 2] },
     /// An LNet message.
-    Lnet { cookies: [u64; 2], hdr: Hdr, payload: Bytes },
-}
-
-fn ksm(ty: u32, cookies: [u64; 2]) -> [u8; KSM_LEN] {
-    let mut b = [0u8; KSM_LEN];
-    b[0..4].copy_from_slice(&ty.to_le_bytes());
-    b[8..16].copy_from_slice(&cookies[0].to_le_bytes());
-    b[16..24].copy_from_slice(&cookies[1].to_le_bytes());
-    b
+    Lnet { cookies: [u64; 2], hdr: LnetHdr, payload: Bytes },
 }
 
 /// A whole NOOP.
 pub(crate) fn encode_noop(cookies: [u64; 2]) -> [u8; KSM_LEN] {
-    ksm(KSM_NOOP, cookies)
+    let mut b = [0; KSM_LEN];
+    b.copy_from_slice(KsockMsgHdr::noop(cookies[0], cookies[1]).as_bytes());
+    b
 }
 
 /// Both headers of an LNet message. We ask for no zero-copy acknowledgement: a message is done when the kernel has it.
-pub(crate) fn encode_lnet(hdr: &Hdr) -> [u8; HEAD_LEN] {
-    let mut b = [0u8; HEAD_LEN];
-    b[..KSM_LEN].copy_from_slice(&ksm(KSM_LNET, [0, 0]));
+pub(crate) fn encode_lnet(hdr: &LnetHdr) -> [u8; HEAD_LEN] {
+    let mut b = [0; HEAD_LEN];
+    b[..KSM_LEN].copy_from_slice(KsockMsgHdr::lnet(0).as_bytes());
     b[KSM_LEN..].copy_from_slice(&hdr.encode());
     b
 }
@@ -133,7 +127,7 @@ impl Drop for Pooled {
 
 struct Started {
     cookies: [u64; 2],
-    hdr: Hdr,
+    hdr: LnetHdr,
     body: Body,
 }
 
@@ -203,17 +197,19 @@ impl Framer {
 
     fn parse_head(&mut self) -> Result<Option<Frame>, FrameError> {
         let have = &self.head[self.lo..self.hi];
-        let Some(ksm) = have.first_chunk::<KSM_LEN>() else { return Ok(None) };
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| ksm[at + i]));
-        let cookies = [word(8), word(16)];
-        match u32::from_le_bytes([ksm[0], ksm[1], ksm[2], ksm[3]]) {
-            KSM_NOOP => {
+        let Ok(ksm) = KsockMsgHdr::decode(have) else { return Ok(None) };
+        let cookies = ksm.zc_cookies;
+        match ksm.r#type {
+            KSOCK_MSG_NOOP => {
                 self.lo += KSM_LEN;
                 Ok(Some(Frame::Noop { cookies }))
             }
-            KSM_LNET => {
-                let Some(hdr) = have[KSM_LEN..].first_chunk::<HDR_LEN>() else { return Ok(None) };
-                let hdr = Hdr::decode(hdr)?;
+            KSOCK_MSG_LNET if have.len() < HEAD_LEN => Ok(None),
+            KSOCK_MSG_LNET => {
+                let hdr = LnetHdr::decode(&have[KSM_LEN..])?;
+                if hdr.payload_length > 0 && matches!(hdr.msg, LnetMsg::Ack { .. } | LnetMsg::Get { .. }) {
+                    return Err(FrameError::Unexpected(hdr.payload_length));
+                }
                 self.lo += HEAD_LEN;
                 Ok(self.begin_payload(cookies, hdr))
             }
@@ -222,8 +218,8 @@ impl Framer {
     }
 
     /// A header was taken: its payload comes from what was read with it, and else becomes the place for the next reads.
-    fn begin_payload(&mut self, cookies: [u64; 2], hdr: Hdr) -> Option<Frame> {
-        let len = hdr.payload_len as usize;
+    fn begin_payload(&mut self, cookies: [u64; 2], hdr: LnetHdr) -> Option<Frame> {
+        let len = hdr.payload_length as usize;
         let here = len.min(self.hi - self.lo);
         let part = &self.head[self.lo..self.lo + here];
         self.copied += here as u64;
@@ -253,13 +249,16 @@ impl Framer {
 mod tests {
     use super::*;
     use crate::Nid;
-    use crate::msg::{Kind, Wmd};
+    use coral_wire::lnet::WireHandle;
     use proptest::prelude::*;
 
-    fn put(len: usize) -> (Hdr, Vec<u8>) {
-        let kind = Kind::Put { ack: Wmd::NONE, mbits: len as u64, hdr_data: 0, portal: 6, offset: 0 };
-        let payload = (0..len).map(|i| (i * 31 + len) as u8).collect();
-        (Hdr { dest: Nid(1), src: Nid(2), kind, payload_len: len as u32 }, payload)
+    fn hdr(msg: LnetMsg, len: usize) -> LnetHdr {
+        LnetHdr { dest_nid: Nid(1), src_nid: Nid(2), dest_pid: 3, src_pid: 4, payload_length: len as u32, msg }
+    }
+
+    fn put(len: usize) -> (LnetHdr, Vec<u8>) {
+        let msg = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: len as u64, hdr_data: 0, ptl_index: 6, offset: 0 };
+        (hdr(msg, len), (0..len).map(|i| (i * 31 + len) as u8).collect())
     }
 
     /// Feeds `stream` in pieces of the given sizes (repeated) and gives what came out.
@@ -355,9 +354,15 @@ mod tests {
     }
 
     #[test]
-    fn unknown_type_is_an_error() {
+    fn nonsense_is_refused() {
+        let refused = |b: &[u8]| feed(&mut Framer::new(BufPool::new(1)), b, &[24]).unwrap_err();
         let mut b = encode_noop([0, 1]);
         b[0] = 0xc2;
-        assert_eq!(feed(&mut Framer::new(BufPool::new(1)), &b, &[24]).unwrap_err(), FrameError::Type(0xc2));
+        assert_eq!(refused(&b), FrameError::Type(0xc2));
+        let (put, _) = put(0);
+        let long = LnetHdr { payload_length: crate::LNET_MTU as u32 + 1, ..put };
+        assert!(matches!(refused(&encode_lnet(&long)), FrameError::Header(_)));
+        let ack = LnetMsg::Ack { dst_wmd: WireHandle::NONE, match_bits: 0, mlength: 0 };
+        assert_eq!(refused(&encode_lnet(&hdr(ack, 1))), FrameError::Unexpected(1));
     }
 }

@@ -39,9 +39,9 @@ fn routed_from(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
 fn free_loopback(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
     let first = std::process::id();
     for i in 0..TRIES {
-        let n = first.wrapping_mul(61).wrapping_add(i) % 0x00ff_fff0;
-        // 127.1.0.2 and up, out of the way of addresses people choose by hand.
-        let ip = Ipv4Addr::from((127 << 24) + (0x0001_0002 + n).min(0x00ff_fffe));
+        // 127.1.0.2 to 127.255.255.254: out of the way of addresses people choose by hand.
+        let n = first.wrapping_mul(61).wrapping_add(i) % (0x00ff_ffff - 0x0001_0002);
+        let ip = Ipv4Addr::from((127 << 24) + 0x0001_0002 + n);
         if ip == peer {
             continue;
         }

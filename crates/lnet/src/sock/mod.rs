@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use coral_wire::Wire;
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -25,7 +26,7 @@ use tokio::time::Instant;
 use crate::{Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
 use conn::{CloseReason, Conn};
 use frame::BufPool;
-use hello::{ConnType, HandshakeError};
+use hello::HandshakeError;
 pub(crate) use peer::Peer;
 use peer::Admission;
 pub(crate) use tx::{Credits, Done, Tx};
@@ -171,16 +172,16 @@ impl SockNet {
 
     async fn accept(self: &Arc<Self>, us: Nid, mut stream: TcpStream) -> Result<(), HandshakeError> {
         stream.set_nodelay(true)?;
-        let (hello, ctype) = hello::accept(&mut stream, us, self.incarnation).await?;
+        let (theirs, ctype) = hello::accept(&mut stream, us, self.incarnation).await?;
         if self.peers.lock().len() >= MAX_PEERS {
             return Err(HandshakeError::Race);
         }
-        let peer = self.peer(us, hello.src);
+        let peer = self.peer(us, theirs.src_nid);
         let welcome = peer.admit(ctype) == Admission::Welcome;
-        let answer = hello.answer(us, self.incarnation, if welcome { ctype.wire() } else { ConnType::WIRE_NONE });
-        stream.write_all(&answer.encode()).await?;
+        let answer = hello::hello(us, theirs.src_nid, self.incarnation, welcome.then_some(ctype));
+        stream.write_all(&answer.to_bytes()).await?;
         if welcome {
-            peer.add_conn(Conn::new(peer.clone(), ctype, false, stream), hello.src_incarnation);
+            peer.add_conn(Conn::new(peer.clone(), ctype, false, stream), theirs.src_incarnation);
         }
         Ok(())
     }

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use coral_wire::lnet::WireHandle;
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::frame::{HEAD_LEN, KSM_LEN, encode_lnet, encode_noop};
-use crate::msg::{Msg, Wmd};
+use crate::msg::Msg;
 use crate::pending::Pending;
 use crate::portals::GetSlot;
 use crate::{Payload, SendError};
@@ -23,7 +24,7 @@ pub(crate) enum Done {
     /// A sender that waits until the LND has taken it.
     Sent(oneshot::Sender<Result<(), SendError>>),
     /// A sender that waits for the answer: told only of failures.
-    Answer(Arc<Pending>, Wmd),
+    Answer(Arc<Pending>, WireHandle),
     /// The owner of the bulk source this is the REPLY from.
     Offer(Arc<GetSlot>),
 }
@@ -168,12 +169,12 @@ impl Burst {
 mod tests {
     use super::*;
     use crate::Nid;
-    use crate::msg::Kind;
     use bytes::Bytes;
+    use coral_wire::lnet::LnetMsg;
 
     fn tx(segs: &[usize]) -> Tx {
         let payload = segs.iter().map(|n| Bytes::from(vec![*n as u8; *n])).collect();
-        let kind = Kind::Put { ack: Wmd::NONE, mbits: 0, hdr_data: 0, portal: 1, offset: 0 };
+        let kind = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: 0, hdr_data: 0, ptl_index: 1, offset: 0 };
         Tx::new(Msg { dest: Nid(1), src: Nid(2), kind, payload }, Done::Nobody, Credits::new())
     }
 
