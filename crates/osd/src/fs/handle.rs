@@ -92,6 +92,15 @@ impl HandleCache {
         remove()
     }
 
+    /// Closes what nobody uses, as far as shards are not busy, because descriptors ran out.
+    pub(super) fn shed(&self) {
+        for shard in &self.shards {
+            if let Some(mut shard) = shard.try_lock() {
+                shard.evict(0);
+            }
+        }
+    }
+
     /// Every open handle.
     pub(super) fn all(&self) -> Vec<Arc<Handle>> {
         self.shards.iter().flat_map(|s| s.lock().open.values().cloned().collect::<Vec<_>>()).collect()
@@ -143,6 +152,26 @@ mod tests {
         assert!(Arc::ptr_eq(&held, &again));
         let order = cache.shard(id(0)).lock().order.len();
         assert!(order < 40, "{order} stale ids");
+    }
+
+    #[test]
+    fn shedding_closes_the_idle_even_from_within_an_open() {
+        let cache = HandleCache::new(100 * SHARDS);
+        let held = cache.find(id(0), || open(id(0))).unwrap();
+        for oid in 1..50 {
+            let other = ObjectId { seq: 0, oid };
+            cache.find(other, || open(other)).unwrap();
+        }
+        cache.find(id(100), || {
+            cache.shed();
+            open(id(100))
+        })
+        .unwrap();
+        // The shard of id(100) was busy opening it.
+        assert!(cache.all().len() <= 2 + 50 / SHARDS + 1, "{}", cache.all().len());
+        drop(held);
+        cache.shed();
+        assert_eq!(cache.all().len(), 0);
     }
 
     #[test]

@@ -41,11 +41,21 @@ pub struct OsdFsOptions {
     pub kv_cache_bytes: u64,
     /// Object files kept open.
     pub open_files: usize,
+    /// Files of the tables kept open, at least 10.
+    pub kv_open_files: usize,
 }
 
 impl Default for OsdFsOptions {
+    /// Files in proportion to what the process may open (`RLIMIT_NOFILE`), of which several targets
+    /// in one process take their part.
     fn default() -> Self {
-        OsdFsOptions { kv_cache_bytes: 32 << 20, open_files: 512 }
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit = limit.map_or(usize::MAX, |n| n as usize);
+        OsdFsOptions {
+            kv_cache_bytes: 32 << 20,
+            open_files: (limit / 16).clamp(32, 2048),
+            kv_open_files: (limit / 32).clamp(16, 512),
+        }
     }
 }
 
@@ -152,7 +162,8 @@ fn open_tables(
     let workers = if kind == TargetKind::Mdt { 2 } else { 1 };
     let kv = dir.join("kv");
     journal::check(&kv).map_err(|why| bad_kv(dir, why))?;
-    Tables::open(&kv, options.kv_cache_bytes, workers, space).map_err(|why| bad_kv(dir, why))
+    Tables::open(&kv, options.kv_cache_bytes, options.kv_open_files, workers, space)
+        .map_err(|why| bad_kv(dir, why))
 }
 
 fn bad_kv(dir: &Path, why: String) -> OpenError {

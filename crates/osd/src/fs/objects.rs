@@ -146,6 +146,10 @@ impl FsObjects {
         match rustix::fs::openat(&self.root, name, flags, mode) {
             // Not our file (another user wrote it): then its atime moves, nothing else.
             Err(Errno::PERM) => rustix::fs::openat(&self.root, name, flags - OFlags::NOATIME, mode),
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.handles.shed();
+                rustix::fs::openat(&self.root, name, flags, mode)
+            }
             other => other,
         }
     }

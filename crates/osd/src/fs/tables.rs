@@ -41,12 +41,14 @@ impl Tables {
     pub(super) fn open(
         dir: &Path,
         cache_bytes: u64,
+        open_files: usize,
         workers: usize,
         space: Arc<SpaceGate>,
     ) -> Result<Tables, String> {
         let open = || {
             Database::builder(dir)
                 .cache_size(cache_bytes)
+                .max_cached_files(Some(open_files.max(10)))
                 .worker_threads(workers)
                 .max_journaling_size(JOURNALS_MAX_BYTES)
                 .open()
