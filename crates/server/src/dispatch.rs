@@ -1,36 +1,203 @@
 //! The services of one node and the way of a request to its target (`lustre/target/tgt_handler.c`).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use coral_ldlm::EnqueueError;
 use coral_lnet::Node;
+use coral_ptlrpc::{RequestHandler, ServerRequest, Service, ServiceConfig};
+use coral_wire::ldlm::{LdlmFlags, LdlmRequest};
+use coral_wire::ptlrpc::{MSG_RESENT, Message, PtlrpcBody};
+use coral_wire::{Errno, opc, portal};
+use futures_util::future::BoxFuture;
+use parking_lot::RwLock;
 
-use crate::target::Target;
+use crate::target::{Admitted, Export, Gate, Target, TargetRequest, wanted_uuid};
+
+/// Portals of requests, by service. Cancels have a service of their own: they must never wait behind what waits for them.
+const SERVICES: &[(&str, &[u32])] = &[
+    ("ldlm_cancel", &[portal::LDLM_CANCEL_REQUEST]),
+    ("mgs", &[portal::MGS_REQUEST]),
+    ("mdt", &[portal::MDS_REQUEST, portal::FLD_REQUEST, portal::SEQ_METADATA, portal::SEQ_CONTROLLER]),
+    ("mdt_readpage", &[portal::MDS_READPAGE]),
+    ("mdt_io", &[portal::MDS_IO]),
+    ("ost", &[portal::OST_REQUEST, portal::OST_CREATE, portal::SEQ_DATA]),
+    ("ost_io", &[portal::OST_IO]),
+];
+
+/// `ELDLM_NO_LOCK_DATA`: there is no such lock.
+const NO_LOCK_DATA: i32 = 303;
+
+#[derive(Default)]
+struct Routes {
+    by_uuid: HashMap<String, Arc<Target>>,
+    by_cookie: HashMap<u64, (Arc<Target>, Arc<Export>)>,
+}
+
+struct Dispatcher {
+    routes: RwLock<Routes>,
+}
 
 /// All services of one node. CONNECT is routed by target uuid, everything else by the export cookie in `pb_handle`.
 pub struct ServerNode {
-    _todo: (),
+    node: Arc<Node>,
+    dispatcher: Arc<Dispatcher>,
+    services: Vec<Arc<Service>>,
 }
 
 impl ServerNode {
     /// Starts the services on all server portals of `node`.
     pub fn start(node: Arc<Node>) -> Arc<ServerNode> {
-        let _ = node;
-        todo!()
+        let dispatcher = Arc::new(Dispatcher { routes: RwLock::default() });
+        let start = |(name, portals): &(&str, &[u32])| Service::start(&node, ServiceConfig::new(name, portals), dispatcher.clone());
+        let services = SERVICES.iter().map(start).collect();
+        Arc::new(ServerNode { node, dispatcher, services })
     }
 
     /// Makes a target reachable; clients may connect from now on. Call [`Target::start`] first.
     pub fn add_target(&self, t: Arc<Target>) {
-        let _ = t;
-        todo!()
+        self.dispatcher.routes.write().by_uuid.insert(t.uuid().to_owned(), t);
     }
 
     /// The node.
     pub fn node(&self) -> &Arc<Node> {
-        todo!()
+        &self.node
+    }
+
+    /// The targets served, by name.
+    pub fn targets(&self) -> Vec<Arc<Target>> {
+        let mut all: Vec<_> = self.dispatcher.routes.read().by_uuid.values().cloned().collect();
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all
     }
 
     /// Stops the services, then every target.
     pub async fn stop(&self) {
-        todo!()
+        for s in &self.services {
+            s.stop().await;
+        }
+        for t in self.targets() {
+            t.stop().await;
+        }
+        *self.dispatcher.routes.write() = Routes::default();
+    }
+}
+
+impl RequestHandler for Dispatcher {
+    fn handle(self: Arc<Self>, rq: ServerRequest) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            match rq.body.opc {
+                opc::MDS_CONNECT | opc::OST_CONNECT | opc::MGS_CONNECT => self.connect(rq).await,
+                _ => self.request(rq).await,
+            }
+        })
+    }
+}
+
+impl Dispatcher {
+    async fn connect(&self, rq: ServerRequest) {
+        let target = self.routes.read().by_uuid.get(&wanted_uuid(&rq)).cloned();
+        let done = target.ok_or(Errno::ENODEV).and_then(|t| t.connect(&rq).map(|(exp, msg)| (t, exp, msg)));
+        match done {
+            Ok((target, exp, msg)) => {
+                self.routes.write().by_cookie.insert(exp.cookie, (target, exp));
+                rq.reply(0, msg).await;
+            }
+            Err(e) => rq.reply(e.status(), Message::default()).await,
+        }
+    }
+
+    async fn request(&self, rq: ServerRequest) {
+        let found = self.routes.read().by_cookie.get(&rq.body.handle).cloned();
+        let Some((target, exp)) = found.filter(|(_, exp)| !exp.gone()) else {
+            self.routes.write().by_cookie.remove(&rq.body.handle);
+            // a client that leaves an export that is gone has what it wants
+            let leaving = matches!(rq.body.opc, opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT);
+            let status = if leaving { 0 } else { Errno::ENOTCONN.status() };
+            return rq.reply(status, Message::default()).await;
+        };
+        let resent = rq.body.flags & MSG_RESENT != 0;
+        match target.admit(rq, exp, resent) {
+            Admitted::New(rq) => match target.gate(rq) {
+                Gate::Pass(rq) => execute(rq).await,
+                Gate::Refuse(rq, e) => rq.fail(e).await,
+                Gate::Parked => {}
+            },
+            Admitted::Again(rq, status, msg) => rq.reply(status, msg).await,
+            Admitted::Dropped => {}
+        }
+    }
+}
+
+/// Executes an admitted request.
+pub(crate) async fn execute(rq: TargetRequest) {
+    match rq.rq.body.opc {
+        opc::OBD_PING => rq.reply(0, Message::default()).await,
+        opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT => {
+            let (target, exp) = (rq.target.clone(), rq.exp.clone());
+            target.disconnect(exp).await;
+            rq.reply(0, Message::default()).await;
+        }
+        opc::LDLM_CANCEL => cancel(rq).await,
+        opc::LDLM_CONVERT => convert(rq).await,
+        opc::LDLM_ENQUEUE => enqueue(rq).await,
+        _ => {
+            let ops = rq.target.ops().clone();
+            ops.handle(rq).await;
+        }
+    }
+}
+
+async fn cancel(rq: TargetRequest) {
+    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else { return rq.fail(Errno::EPROTO).await };
+    let known = rq.target.ldlm().cancel(rq.exp.cookie, dlm.cancels());
+    let status = if known == 0 { Errno::ESTALE.status() } else { 0 };
+    rq.reply(status, Message::default()).await;
+}
+
+async fn convert(rq: TargetRequest) {
+    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else { return rq.fail(Errno::EPROTO).await };
+    match rq.target.ldlm().convert(rq.exp.cookie, &dlm) {
+        Ok(Some(rep)) => {
+            let mut msg = Message::new(&PtlrpcBody::reply(&rq.rq.body, 0));
+            msg.push(&rep);
+            rq.reply(0, msg).await;
+        }
+        Ok(None) => rq.reply(NO_LOCK_DATA, Message::default()).await,
+        Err(e) => rq.reply(e.status(), Message::default()).await,
+    }
+}
+
+async fn enqueue(rq: TargetRequest) {
+    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else { return rq.fail(Errno::EPROTO).await };
+    let (ldlm, exp) = (rq.target.ldlm().clone(), rq.exp.cookie);
+    if !dlm.early_cancels().is_empty() {
+        ldlm.cancel(exp, dlm.early_cancels());
+    }
+    let flags = dlm.flags;
+    if flags.contains(LdlmFlags::HAS_INTENT) {
+        let ops = rq.target.ops().clone();
+        return ops.enqueue(rq).await;
+    }
+    if flags.contains(LdlmFlags::REPLAY) {
+        let done = ldlm.replay(exp, &dlm).map(|rep| (rep, bytes::Bytes::new()));
+        return lock_reply(rq, done).await;
+    }
+    if rq.rq.body.flags & MSG_RESENT != 0 && let Some(rep) = ldlm.find_resent(exp, dlm.handle(0)) {
+        return lock_reply(rq, Ok((rep, bytes::Bytes::new()))).await;
+    }
+    let done = ldlm.enqueue(exp, &dlm).await.map(|r| (r.reply, r.lvb));
+    lock_reply(rq, done).await;
+}
+
+/// DLM_REP and DLM_LVB.
+async fn lock_reply(rq: TargetRequest, done: Result<(coral_wire::ldlm::LdlmReply, bytes::Bytes), EnqueueError>) {
+    match done {
+        Ok((rep, lvb)) => {
+            let mut msg = Message::new(&PtlrpcBody::reply(&rq.rq.body, 0));
+            msg.push(&rep).push_bytes(lvb);
+            rq.reply(0, msg).await;
+        }
+        Err(e) => rq.reply(e.status(), Message::default()).await,
     }
 }

@@ -1,19 +1,34 @@
 //! What all targets share (`lustre/target`, `lustre/ldlm/ldlm_lib.c`).
 
-use std::any::Any;
-use std::sync::Arc;
-use std::sync::OnceLock;
+mod connect;
+mod export;
+mod last_rcvd;
+mod recovery;
+mod request;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use coral_lnet::{Nid, Node};
-use coral_osd::{Batch, Kv, OsdError, Table};
-use coral_ptlrpc::ServerRequest;
+use coral_ldlm::{AstPeer, AstPeers, EvictReason, LdlmServer, PtlrpcAsts};
+use coral_lnet::Node;
+use coral_osd::{Batch, Kv, OsdError};
 use coral_wire::ObdConnectData;
-use coral_wire::ptlrpc::Message;
+use coral_wire::ptlrpc::{Message, PtlrpcBody};
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
-/// Table of server and client records and reply data.
-pub const LAST_RCVD: Table = Table("last_rcvd");
+pub use export::Export;
+pub use last_rcvd::LAST_RCVD;
+pub use request::TargetRequest;
+pub(crate) use connect::wanted_uuid;
+pub(crate) use recovery::Gate;
+pub(crate) use request::Admitted;
+
+use export::Progress;
+use recovery::Recovery;
 
 /// Kind of a target: decides the connect opcode it answers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +58,7 @@ pub struct TargetConfig {
     pub recovery_hard: Duration,
     /// A client that says nothing for so long is evicted. Lustre: 6 ping intervals, 150 s.
     pub ping_evict: Duration,
-    /// Committed transactions are made safe against power loss so often.
+    /// Committed transactions are made safe against power loss so often (journal commit of ldiskfs: 5 s).
     pub sync_interval: Duration,
 }
 
@@ -59,7 +74,7 @@ impl TargetConfig {
             recovery_soft: Duration::from_secs(60),
             recovery_hard: Duration::from_secs(180),
             ping_evict: Duration::from_secs(150),
-            sync_interval: Duration::from_secs(1),
+            sync_interval: Duration::from_secs(5),
         }
     }
 }
@@ -94,7 +109,8 @@ pub trait TargetOps: Send + Sync + 'static {
         Box::pin(async {})
     }
 
-    /// Called by [`Target::sync`] before the tables are synced (OST: sync objects). Runs on a blocking thread.
+    /// Called by [`Target::sync`] before the tables are synced (OST: sync objects), on a blocking thread. The periodic sync of
+    /// the tables does not call it.
     fn sync_data(&self) -> Result<(), OsdError> {
         Ok(())
     }
@@ -127,212 +143,346 @@ pub struct TargetStats {
     pub stale: u64,
 }
 
+/// Counters behind [`TargetStats`].
+#[derive(Default)]
+struct Counts {
+    connects: AtomicU64,
+    reconnects: AtomicU64,
+    evictions: AtomicU64,
+    transactions: AtomicU64,
+    syncs: AtomicU64,
+    replayed_requests: AtomicU64,
+    replayed_locks: AtomicU64,
+    resent_replies: AtomicU64,
+    duplicates: AtomicU64,
+    stale: AtomicU64,
+}
+
 /// A target: exports, transactions, recovery.
 pub struct Target {
-    _todo: (),
+    cfg: TargetConfig,
+    node: Arc<Node>,
+    kv: Arc<dyn Kv>,
+    ldlm: Arc<LdlmServer>,
+    ops: OnceLock<Arc<dyn TargetOps>>,
+    instance: u32,
+    /// Highest transno found at the start: what is replayed up to it is on disk.
+    recovered_transno: u64,
+    /// Held while a transaction gets its number and is committed: a crash leaves a prefix of the numbers.
+    last_transno: Mutex<u64>,
+    last_committed: AtomicU64,
+    exports: Mutex<HashMap<u64, Arc<Export>>>,
+    recovery: Mutex<Recovery>,
+    /// Fast look at whether recovery is under way.
+    recovering: AtomicBool,
+    counts: Counts,
+    stopped: watch::Sender<bool>,
+}
+
+/// The exports as the lock callbacks see them.
+struct Peers(Weak<Target>);
+
+impl AstPeers for Peers {
+    fn peer(&self, exp: u64) -> Option<AstPeer> {
+        let e = self.0.upgrade()?.export(exp)?;
+        Some(AstPeer { nid: e.nid(), client_handle: e.client_handle(), conn_cnt: e.conn_cnt() })
+    }
+
+    fn evict(&self, exp: u64, why: EvictReason) {
+        if let Some(target) = self.0.upgrade() {
+            target.evict(exp, &format!("{why:?}"));
+        }
+    }
 }
 
 impl Target {
     /// Opens a target on its tables: loads last_rcvd; enters recovery if it knows clients that must come back.
     pub fn new(node: Arc<Node>, cfg: TargetConfig, kv: Arc<dyn Kv>) -> Result<Arc<Target>, OsdError> {
-        let _ = (node, cfg, kv);
-        todo!()
+        let known = last_rcvd::load(&*kv)?;
+        let instance = known.instance.wrapping_add(1).max(1);
+        let mut batch = Batch::new();
+        last_rcvd::put_instance(&mut batch, instance);
+        kv.commit(batch)?;
+        let exports: HashMap<u64, Arc<Export>> = known
+            .clients
+            .into_iter()
+            .map(|c| Arc::new(Export::recovered(c.uuid, node.next_cookie(), c.connect, c.replies)))
+            .map(|e| (e.cookie, e))
+            .collect();
+        let recovering = !exports.is_empty();
+        if recovering {
+            tracing::info!(target = %cfg.name, clients = exports.len(), last_transno = known.last_transno, "recovery: waiting for clients");
+        }
+        let (stopped, _) = watch::channel(false);
+        Ok(Arc::new_cyclic(|weak: &Weak<Target>| Target {
+            ldlm: LdlmServer::new(&cfg.name, node.clone(), PtlrpcAsts::new(node.clone(), Peers(weak.clone()))),
+            cfg,
+            node,
+            kv,
+            ops: OnceLock::new(),
+            instance,
+            recovered_transno: known.last_transno,
+            last_transno: Mutex::new(known.last_transno),
+            last_committed: AtomicU64::new(known.last_transno),
+            exports: Mutex::new(exports),
+            recovery: Mutex::new(Recovery::default()),
+            recovering: AtomicBool::new(recovering),
+            counts: Counts::default(),
+            stopped,
+        }))
     }
 
     /// Sets the operations and starts the timers (sync, ping eviction, recovery window).
     pub fn start(self: &Arc<Self>, ops: Arc<dyn TargetOps>) {
-        let _ = ops;
-        todo!()
+        assert!(self.ops.set(ops).is_ok(), "a target is started once");
+        tokio::spawn(sync_loop(Arc::downgrade(self), self.cfg.sync_interval, self.stopped.subscribe()));
+        tokio::spawn(evict_loop(Arc::downgrade(self), self.cfg.ping_evict, self.stopped.subscribe()));
+        if self.in_recovery() {
+            tokio::spawn(recovery::window(Arc::downgrade(self), self.stopped.subscribe()));
+        }
+    }
+
+    pub(crate) fn ops(&self) -> &Arc<dyn TargetOps> {
+        self.ops.get().expect("add_target comes after start")
     }
 
     /// Last sync, timers stopped. Exports stay known: the clients come back after a restart.
-    pub async fn stop(&self) {
-        todo!()
+    pub async fn stop(self: &Arc<Self>) {
+        self.stopped.send_replace(true);
+        if let Err(error) = self.sync().await {
+            tracing::error!(target = %self.cfg.name, %error, "last sync");
+        }
     }
 
     /// Name, such as `coral-MDT0000`.
     pub fn name(&self) -> &str {
-        todo!()
+        &self.cfg.name
     }
 
     /// uuid.
     pub fn uuid(&self) -> &str {
-        todo!()
+        &self.cfg.uuid
     }
 
     /// Configuration.
     pub fn config(&self) -> &TargetConfig {
-        todo!()
+        &self.cfg
     }
 
     /// Index in the file system.
     pub fn index(&self) -> u32 {
-        todo!()
+        self.cfg.index
     }
 
     /// The tables.
     pub fn kv(&self) -> &Arc<dyn Kv> {
-        todo!()
-    }
-
-    /// The lock namespace.
-    pub fn ldlm(&self) -> &Arc<coral_ldlm::LdlmServer> {
-        todo!()
+        &self.kv
     }
 
     /// The node.
     pub fn node(&self) -> &Arc<Node> {
-        todo!()
+        &self.node
+    }
+
+    /// The lock namespace.
+    pub fn ldlm(&self) -> &Arc<LdlmServer> {
+        &self.ldlm
     }
 
     /// Number of this start of the target, 1 for the first (`ocd_instance`).
     pub fn instance(&self) -> u32 {
-        todo!()
+        self.instance
     }
 
     /// Highest transno that survives power loss (and, after a restart, every one found).
     pub fn last_committed(&self) -> u64 {
-        todo!()
+        self.last_committed.load(Relaxed)
     }
 
     /// Highest transno given.
     pub fn last_transno(&self) -> u64 {
-        todo!()
+        *self.last_transno.lock()
     }
 
     /// Whether the target waits for known clients after a restart.
     pub fn in_recovery(&self) -> bool {
-        todo!()
+        self.recovering.load(Relaxed)
     }
 
     /// Makes everything acknowledged so far survive power loss and moves last_committed.
     pub async fn sync(self: &Arc<Self>) -> Result<(), OsdError> {
-        todo!()
+        self.sync_with(true).await
+    }
+
+    async fn sync_with(self: &Arc<Self>, data: bool) -> Result<(), OsdError> {
+        let target = self.clone();
+        let work = move || {
+            let upto = target.last_transno();
+            if data && let Some(ops) = target.ops.get() {
+                ops.sync_data()?;
+            }
+            target.kv.sync()?;
+            target.last_committed.fetch_max(upto, Relaxed);
+            target.counts.syncs.fetch_add(1, Relaxed);
+            Ok(())
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(done) => done,
+            Err(panicked) => Err(OsdError::io("sync", std::io::Error::other(panicked))),
+        }
     }
 
     /// One transaction for a client's request: gives the transno (a replay keeps its own), puts it, the reply's bytes and
     /// `batch` into one atomic batch and commits it. `reply`'s body must have its status set; transno is filled in.
     /// The caller holds its own mutex around read-modify-commit, so transnos follow the order of changes.
-    pub fn commit(&self, rq: &TargetRequest, batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
-        let _ = (rq, batch, reply);
-        todo!()
+    pub fn commit(&self, rq: &TargetRequest, mut batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
+        let body = &rq.rq.body;
+        self.numbered(Some(rq), |transno| {
+            set_transno(reply, body, transno);
+            last_rcvd::put_transno(&mut batch, transno);
+            if !rq.exp.local {
+                last_rcvd::put_reply(&mut batch, &rq.exp.uuid, body.tag, transno, rq.rq.xid, &reply.encode());
+            }
+            self.kv.commit(batch)?;
+            rq.exp.keep(body.tag, transno, rq.rq.xid, reply);
+            Ok(())
+        })
     }
 
     /// A transaction that changes nothing stored, such as an open: a transno so that it can be replayed, and the reply kept
     /// in memory for a resend.
     pub fn commit_empty(&self, rq: &TargetRequest, reply: &mut Message) -> Result<u64, OsdError> {
-        let _ = (rq, reply);
-        todo!()
+        self.numbered(Some(rq), |transno| {
+            set_transno(reply, &rq.rq.body, transno);
+            rq.exp.keep(rq.rq.body.tag, transno, rq.rq.xid, reply);
+            Ok(())
+        })
     }
 
     /// A transaction whose request may safely be executed twice (OST writes): no reply data is stored.
-    pub fn commit_idempotent(&self, rq: &TargetRequest, batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
-        let _ = (rq, batch, reply);
-        todo!()
+    pub fn commit_idempotent(&self, rq: &TargetRequest, mut batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
+        self.numbered(Some(rq), |transno| {
+            set_transno(reply, &rq.rq.body, transno);
+            if batch.is_empty() {
+                return Ok(());
+            }
+            last_rcvd::put_transno(&mut batch, transno);
+            self.kv.commit(batch)
+        })
     }
 
     /// A transaction of the target itself.
-    pub fn commit_local(&self, batch: Batch) -> Result<u64, OsdError> {
-        let _ = batch;
-        todo!()
+    pub fn commit_local(&self, mut batch: Batch) -> Result<u64, OsdError> {
+        self.numbered(None, |transno| {
+            last_rcvd::put_transno(&mut batch, transno);
+            self.kv.commit(batch)
+        })
+    }
+
+    /// Gives the next number (a replay's own) to `commit`; a number whose commit failed is given again.
+    fn numbered(&self, rq: Option<&TargetRequest>, commit: impl FnOnce(u64) -> Result<(), OsdError>) -> Result<u64, OsdError> {
+        let mut last = self.last_transno.lock();
+        let replayed = rq.filter(|r| r.is_replay()).map(|r| r.rq.body.transno).filter(|t| *t != 0);
+        let transno = replayed.unwrap_or(*last + 1);
+        commit(transno)?;
+        *last = transno.max(*last);
+        self.counts.transactions.fetch_add(1, Relaxed);
+        Ok(transno)
     }
 
     /// Evicts a client: its locks and handles are dropped, its next request gets -ENOTCONN.
     pub fn evict(self: &Arc<Self>, cookie: u64, why: &str) {
-        let _ = (cookie, why);
-        todo!()
+        if let Some(exp) = self.export(cookie) {
+            tracing::warn!(target = %self.cfg.name, client = %exp.uuid, nid = %exp.nid(), why, "client evicted");
+            self.counts.evictions.fetch_add(1, Relaxed);
+            tokio::spawn(self.clone().forget(exp, true));
+        }
+    }
+
+    /// Ends an export: it is unknown from here on, and what it held is given back.
+    async fn forget(self: Arc<Self>, exp: Arc<Export>, evicted: bool) {
+        if !exp.mark_gone() {
+            return;
+        }
+        self.exports.lock().remove(&exp.cookie);
+        self.ldlm.export_gone(exp.cookie);
+        if let Some(ops) = self.ops.get() {
+            ops.clone().export_gone(exp.clone(), evicted).await;
+        }
+        if !exp.local && self.cfg.kind != TargetKind::Mgs {
+            let mut batch = Batch::new();
+            let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid).and_then(|()| self.kv.commit(batch));
+            if let Err(error) = done {
+                tracing::error!(target = %self.cfg.name, %error, "forgetting a client");
+            }
+        }
+        self.advance_recovery();
     }
 
     /// The export with this cookie.
     pub fn export(&self, cookie: u64) -> Option<Arc<Export>> {
-        let _ = cookie;
-        todo!()
+        self.exports.lock().get(&cookie).cloned()
     }
 
     /// All exports.
     pub fn exports(&self) -> Vec<Arc<Export>> {
-        todo!()
+        let mut all: Vec<_> = self.exports.lock().values().cloned().collect();
+        all.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        all
     }
 
     /// Counters.
     pub fn stats(&self) -> TargetStats {
-        todo!()
+        let c = &self.counts;
+        TargetStats {
+            exports: self.exports.lock().len() as u64,
+            connects: c.connects.load(Relaxed),
+            reconnects: c.reconnects.load(Relaxed),
+            evictions: c.evictions.load(Relaxed),
+            transactions: c.transactions.load(Relaxed),
+            syncs: c.syncs.load(Relaxed),
+            replayed_requests: c.replayed_requests.load(Relaxed),
+            replayed_locks: c.replayed_locks.load(Relaxed),
+            resent_replies: c.resent_replies.load(Relaxed),
+            duplicates: c.duplicates.load(Relaxed),
+            stale: c.stale.load(Relaxed),
+        }
     }
 }
 
-/// A client as a target knows it.
-pub struct Export {
-    /// Client uuid.
-    pub uuid: String,
-    /// Our cookie: `pb_handle` of its requests, and its `ExportId` in coral-ldlm.
-    pub cookie: u64,
-    /// In-process client (`N@lo`): not persisted, never recovered.
-    pub local: bool,
-    /// What the target keeps per client (MDT: open handles).
-    pub ext: OnceLock<Box<dyn Any + Send + Sync>>,
+/// Puts the transno into the reply's body, which is made when there is none yet.
+fn set_transno(reply: &mut Message, request: &PtlrpcBody, transno: u64) {
+    let mut body = reply.body().unwrap_or_else(|_| PtlrpcBody::reply(request, 0));
+    body.transno = transno;
+    reply.set_body(&body);
 }
 
-impl Export {
-    /// NID it connected from last.
-    pub fn nid(&self) -> Nid {
-        todo!()
-    }
-
-    /// What was granted at the last connect.
-    pub fn connect(&self) -> ObdConnectData {
-        todo!()
-    }
-
-    /// The client's own handle, `pb_handle` of ASTs.
-    pub fn client_handle(&self) -> u64 {
-        todo!()
-    }
-
-    /// Count of its current connection.
-    pub fn conn_cnt(&self) -> u32 {
-        todo!()
-    }
-
-    /// Whether it has been disconnected or evicted.
-    pub fn gone(&self) -> bool {
-        todo!()
+async fn sync_loop(target: Weak<Target>, every: Duration, mut stopped: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            _ = stopped.wait_for(|s| *s) => return,
+            () = tokio::time::sleep(every) => {}
+        }
+        let Some(target) = target.upgrade() else { return };
+        if target.last_transno() > target.last_committed() && let Err(error) = target.sync_with(false).await {
+            tracing::error!(target = %target.cfg.name, %error, "periodic sync");
+        }
     }
 }
 
-/// A request that has found its target and export.
-pub struct TargetRequest {
-    /// The request.
-    pub rq: ServerRequest,
-    /// The client.
-    pub exp: Arc<Export>,
-    /// The target.
-    pub target: Arc<Target>,
-}
-
-impl TargetRequest {
-    /// The request is a replay after a restart; it keeps its transno, and preconditions that held then are taken as held.
-    pub fn is_replay(&self) -> bool {
-        todo!()
-    }
-
-    /// A replay of something that is committed already: only in-memory state (an open handle) is to be re-created.
-    pub fn replay_committed(&self) -> bool {
-        todo!()
-    }
-
-    /// Buffer `i` of the request.
-    pub fn buf(&self, i: usize) -> &bytes::Bytes {
-        self.rq.msg.buf(i)
-    }
-
-    /// Sends the final reply; transno (if the message's body has one) and last_committed are filled in.
-    pub async fn reply(self, status: i32, msg: Message) {
-        let _ = (status, msg);
-        todo!()
-    }
-
-    /// Replies with a negative status and no buffers.
-    pub async fn fail(self, e: coral_wire::Errno) {
-        self.reply(e.status(), Message::default()).await
+async fn evict_loop(target: Weak<Target>, silence: Duration, mut stopped: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            _ = stopped.wait_for(|s| *s) => return,
+            () = tokio::time::sleep(silence / 10) => {}
+        }
+        let Some(target) = target.upgrade() else { return };
+        if target.in_recovery() {
+            continue; // the recovery window has its own limits
+        }
+        let silent = |e: &&Arc<Export>| !e.local && e.progress() == Progress::Done && e.last_seen().elapsed() > silence;
+        for exp in target.exports().iter().filter(silent) {
+            target.evict(exp.cookie, "not heard of for too long");
+        }
     }
 }

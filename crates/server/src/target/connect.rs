@@ -1,0 +1,134 @@
+//! Connect, reconnect and disconnect (`target_handle_connect` in `lustre/ldlm/ldlm_lib.c`).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use coral_osd::Batch;
+use coral_ptlrpc::ServerRequest;
+use coral_wire::connect::release;
+use coral_wire::ptlrpc::{
+    MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE, Message, PtlrpcBody,
+};
+use coral_wire::{ConnectFlags, Errno, ObdConnectData};
+
+use super::export::{Connection, Export, Progress};
+use super::{Target, TargetKind, last_rcvd};
+
+/// The release we say we are in connect replies.
+const OUR_VERSION: u32 = release(2, 17, 57, 0);
+/// Longest uuid, bytes.
+const UUID_MAX: usize = 40;
+
+/// A connect request taken apart.
+struct Asked {
+    uuid: String,
+    connection: Connection,
+    initial: bool,
+}
+
+impl Asked {
+    fn decode(rq: &ServerRequest) -> Result<Asked, Errno> {
+        let uuid = String::from_utf8_lossy(rq.msg.str(2)).into_owned();
+        if uuid.is_empty() || uuid.len() > UUID_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let client_handle = rq.msg.get::<u64>(3).map_err(|_| Errno::EPROTO)?;
+        let connect = ObdConnectData::decode_any(rq.msg.buf(4)).map_err(|_| Errno::EPROTO)?;
+        let connection = Connection { nid: rq.from, client_handle, conn_cnt: rq.body.conn_cnt, connect };
+        Ok(Asked { uuid, connection, initial: rq.body.op_flags & MSG_CONNECT_INITIAL != 0 })
+    }
+}
+
+impl Target {
+    /// Answers a connect; the export it led to, when there is one, is to be reachable by its cookie at once.
+    pub(crate) fn connect(self: &Arc<Self>, rq: &ServerRequest) -> Result<(Arc<Export>, Message), Errno> {
+        let mut asked = Asked::decode(rq)?;
+        let granted = self.grant(&asked.connection.connect)?;
+        asked.connection.connect = granted;
+        let known = self.exports.lock().values().find(|e| e.uuid == asked.uuid).cloned();
+        let (exp, mut flags) = match known {
+            Some(exp) if !asked.initial => self.reconnected(exp, &asked)?,
+            Some(old) => {
+                // the client has started anew and remembers nothing
+                self.evict(old.cookie, "the client started anew");
+                (self.connected(&asked)?, 0)
+            }
+            None => (self.connected(&asked)?, 0),
+        };
+        if self.cfg.kind != TargetKind::Mgs {
+            flags |= MSG_CONNECT_REPLAYABLE;
+        }
+        let body = PtlrpcBody {
+            handle: exp.cookie,
+            op_flags: flags,
+            last_committed: self.last_committed(),
+            transno: 0,
+            ..PtlrpcBody::reply(&rq.body, 0)
+        };
+        let mut msg = Message::new(&body);
+        msg.push(&granted);
+        Ok((exp, msg))
+    }
+
+    fn grant(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
+        let mut granted = self.ops().connect_data(asked)?;
+        granted.connect_flags &= asked.connect_flags;
+        granted.connect_flags2 &= asked.connect_flags2;
+        if granted.has(ConnectFlags::VERSION) && granted.version == 0 {
+            granted.version = OUR_VERSION;
+        }
+        if granted.instance == 0 {
+            granted.instance = self.instance;
+        }
+        if granted.index == 0 {
+            granted.index = self.cfg.index;
+        }
+        Ok(granted)
+    }
+
+    /// A known client is back.
+    fn reconnected(self: &Arc<Self>, exp: Arc<Export>, asked: &Asked) -> Result<(Arc<Export>, u32), Errno> {
+        let recovering = self.in_recovery();
+        if !exp.reconnect(asked.connection, recovering) {
+            return Err(Errno::EALREADY);
+        }
+        self.counts.reconnects.fetch_add(1, Relaxed);
+        tracing::info!(target = %self.cfg.name, client = %exp.uuid, nid = %asked.connection.nid, recovering, "client reconnected");
+        if recovering {
+            self.client_came();
+        }
+        Ok((exp, MSG_CONNECT_RECONNECT | if recovering { MSG_CONNECT_RECOVERING } else { 0 }))
+    }
+
+    /// A client not seen before; refused while others are being recovered.
+    fn connected(self: &Arc<Self>, asked: &Asked) -> Result<Arc<Export>, Errno> {
+        if self.in_recovery() {
+            return Err(Errno::EBUSY);
+        }
+        let nid = asked.connection.nid;
+        let local = nid.is_lo() || self.node.nids().contains(&nid);
+        let exp = Arc::new(Export::new(asked.uuid.clone(), self.node.next_cookie(), local, asked.connection));
+        if !local && self.cfg.kind != TargetKind::Mgs {
+            let mut batch = Batch::new();
+            last_rcvd::put_client(&mut batch, &exp.uuid, &asked.connection.connect);
+            self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
+        }
+        self.exports.lock().insert(exp.cookie, exp.clone());
+        self.counts.connects.fetch_add(1, Relaxed);
+        tracing::debug!(target = %self.cfg.name, client = %exp.uuid, %nid, "client connected");
+        debug_assert_eq!(exp.progress(), Progress::Done);
+        Ok(exp)
+    }
+
+    /// The client leaves.
+    pub(crate) async fn disconnect(self: &Arc<Self>, exp: Arc<Export>) {
+        tracing::debug!(target = %self.cfg.name, client = %exp.uuid, "client disconnected");
+        self.clone().forget(exp, false).await;
+    }
+}
+
+/// The target uuid a connect request asks for.
+pub(crate) fn wanted_uuid(rq: &ServerRequest) -> String {
+    String::from_utf8_lossy(rq.msg.str(1)).into_owned()
+}
+

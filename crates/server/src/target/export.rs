@@ -1,0 +1,244 @@
+//! Exports: the clients of a target, and what is remembered of their requests (`lustre/obdclass/genops.c`,
+//! `lustre/target/tgt_lastrcvd.c`).
+//!
+//! Invariant: a modifying request is either in progress, or its reply is kept until the client says it has seen it
+//! (`pb_last_xid`) or uses the slot again: so a request sent twice is executed once.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use coral_lnet::Nid;
+use coral_wire::ObdConnectData;
+use coral_wire::ptlrpc::{Message, PtlrpcBody};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// A reply kept for a client that may not have seen it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KeptReply {
+    pub transno: u64,
+    pub xid: u64,
+    /// The encoded reply.
+    pub bytes: Bytes,
+    /// Read from disk: what the request left in memory is gone.
+    pub from_disk: bool,
+}
+
+/// What becomes of a request that has arrived.
+#[derive(Debug, PartialEq)]
+pub(super) enum Admission {
+    /// Never seen: execute it.
+    New,
+    /// It belongs to an older connection, or is being executed already: drop it.
+    Drop(Dropped),
+    /// It was executed: send the reply again.
+    Again(KeptReply),
+}
+
+/// Why a request is dropped.
+#[derive(Debug, PartialEq, Clone, Copy)]
+pub(super) enum Dropped {
+    /// Of an older connection.
+    Stale,
+    /// A duplicate of one in progress.
+    Duplicate,
+}
+
+/// How far a client is in recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    /// Has not come back yet.
+    Missing,
+    /// Connected: replays requests.
+    Requests,
+    /// Replays locks.
+    Locks,
+    /// Waits for the others.
+    Done,
+}
+
+#[derive(Debug)]
+struct State {
+    nid: Nid,
+    connect: ObdConnectData,
+    client_handle: u64,
+    conn_cnt: u32,
+    last_seen: Instant,
+    in_progress: HashSet<u64>,
+    replies: BTreeMap<u16, KeptReply>,
+    progress: Progress,
+    gone: bool,
+}
+
+/// A client as a target knows it.
+pub struct Export {
+    /// Client uuid.
+    pub uuid: String,
+    /// Our cookie: `pb_handle` of its requests, and its `ExportId` in coral-ldlm.
+    pub cookie: u64,
+    /// In-process client (`N@lo`): not persisted, never recovered.
+    pub local: bool,
+    /// What the target keeps per client (MDT: open handles).
+    pub ext: OnceLock<Box<dyn Any + Send + Sync>>,
+    state: Mutex<State>,
+}
+
+/// One connection of a client.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Connection {
+    pub nid: Nid,
+    pub client_handle: u64,
+    pub conn_cnt: u32,
+    pub connect: ObdConnectData,
+}
+
+impl Export {
+    /// A client that connects for the first time.
+    pub(super) fn new(uuid: String, cookie: u64, local: bool, c: Connection) -> Export {
+        Export::with(uuid, cookie, local, c, BTreeMap::new(), Progress::Done)
+    }
+
+    /// A client known from before a restart.
+    pub(super) fn recovered(uuid: String, cookie: u64, connect: ObdConnectData, replies: BTreeMap<u16, KeptReply>) -> Export {
+        let c = Connection { nid: Nid(0), client_handle: 0, conn_cnt: 0, connect };
+        Export::with(uuid, cookie, false, c, replies, Progress::Missing)
+    }
+
+    fn with(uuid: String, cookie: u64, local: bool, c: Connection, replies: BTreeMap<u16, KeptReply>, progress: Progress) -> Export {
+        let state = State {
+            nid: c.nid,
+            connect: c.connect,
+            client_handle: c.client_handle,
+            conn_cnt: c.conn_cnt,
+            last_seen: Instant::now(),
+            in_progress: HashSet::new(),
+            replies,
+            progress,
+            gone: false,
+        };
+        Export { uuid, cookie, local, ext: OnceLock::new(), state: Mutex::new(state) }
+    }
+
+    /// NID it connected from last.
+    pub fn nid(&self) -> Nid {
+        self.state.lock().nid
+    }
+
+    /// What was granted at the last connect.
+    pub fn connect(&self) -> ObdConnectData {
+        self.state.lock().connect
+    }
+
+    /// The client's own handle, `pb_handle` of ASTs.
+    pub fn client_handle(&self) -> u64 {
+        self.state.lock().client_handle
+    }
+
+    /// Count of its current connection.
+    pub fn conn_cnt(&self) -> u32 {
+        self.state.lock().conn_cnt
+    }
+
+    /// Whether it has been disconnected or evicted.
+    pub fn gone(&self) -> bool {
+        self.state.lock().gone
+    }
+
+    pub(super) fn mark_gone(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().gone, true)
+    }
+
+    pub(super) fn last_seen(&self) -> Instant {
+        self.state.lock().last_seen
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        self.state.lock().progress
+    }
+
+    pub(super) fn set_progress(&self, p: Progress) {
+        self.state.lock().progress = p;
+    }
+
+    /// The client connects again. False when the attempt is older than the current connection.
+    pub(super) fn reconnect(&self, c: Connection, recovering: bool) -> bool {
+        let mut s = self.state.lock();
+        if c.conn_cnt < s.conn_cnt {
+            return false;
+        }
+        (s.nid, s.client_handle, s.conn_cnt, s.connect) = (c.nid, c.client_handle, c.conn_cnt, c.connect);
+        s.last_seen = Instant::now();
+        if recovering {
+            s.progress = Progress::Requests;
+        }
+        true
+    }
+
+    /// Decides what becomes of a request, and notes that it is in progress when it is new.
+    pub(super) fn admit(&self, body: &PtlrpcBody, xid: u64, resent: bool, now: Instant) -> Admission {
+        let mut s = self.state.lock();
+        s.last_seen = now;
+        if body.conn_cnt < s.conn_cnt {
+            return Admission::Drop(Dropped::Stale);
+        }
+        s.replies.retain(|_, r| r.xid > body.last_xid);
+        if s.in_progress.contains(&xid) {
+            return Admission::Drop(Dropped::Duplicate);
+        }
+        if resent && let Some(kept) = s.replies.values().find(|r| r.xid == xid) {
+            return Admission::Again(kept.clone());
+        }
+        s.in_progress.insert(xid);
+        Admission::New
+    }
+
+    /// The request is answered or dropped.
+    pub(super) fn finished(&self, xid: u64) {
+        self.state.lock().in_progress.remove(&xid);
+    }
+
+    /// Keeps a reply in its slot.
+    pub(super) fn keep(&self, tag: u16, transno: u64, xid: u64, reply: &Message) {
+        let kept = KeptReply { transno, xid, bytes: reply.encode(), from_disk: false };
+        self.state.lock().replies.insert(tag, kept);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export() -> Export {
+        let c = Connection { nid: Nid(1), client_handle: 2, conn_cnt: 3, connect: ObdConnectData::default() };
+        Export::new("u".into(), 9, false, c)
+    }
+
+    fn body(conn_cnt: u32, last_xid: u64) -> PtlrpcBody {
+        PtlrpcBody { conn_cnt, last_xid, ..PtlrpcBody::request(36) }
+    }
+
+    #[test]
+    fn a_request_sent_twice_is_executed_once() {
+        let (e, now) = (export(), Instant::now());
+        assert_eq!(e.admit(&body(3, 0), 128, false, now), Admission::New);
+        assert_eq!(e.admit(&body(3, 0), 128, true, now), Admission::Drop(Dropped::Duplicate));
+        e.keep(1, 77, 128, &Message::new(&body(3, 0)));
+        e.finished(128);
+        assert!(matches!(e.admit(&body(3, 0), 128, true, now), Admission::Again(k) if k.transno == 77 && !k.from_disk));
+        // the client has seen it: forgotten, and a resend of it cannot come any more
+        assert_eq!(e.admit(&body(3, 128), 256, false, now), Admission::New);
+        assert_eq!(e.state.lock().replies.len(), 0);
+    }
+
+    #[test]
+    fn requests_of_an_older_connection_are_dropped() {
+        let (e, now) = (export(), Instant::now());
+        assert_eq!(e.admit(&body(2, 0), 128, false, now), Admission::Drop(Dropped::Stale));
+        let again = Connection { nid: Nid(5), client_handle: 2, conn_cnt: 4, connect: ObdConnectData::default() };
+        assert!(e.reconnect(again, false));
+        assert!(!e.reconnect(Connection { conn_cnt: 3, ..again }, false), "an attempt overtaken by a later one");
+        assert_eq!(e.nid(), Nid(5));
+    }
+}

@@ -1,0 +1,106 @@
+//! A request that has found its target and its client.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use coral_ptlrpc::ServerRequest;
+use coral_wire::ConnectFlags2;
+use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
+
+use super::export::{Admission, Dropped};
+use super::{Export, Target};
+
+/// The xid is in progress until this is dropped.
+pub(super) struct InProgress {
+    exp: Arc<Export>,
+    xid: u64,
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.exp.finished(self.xid);
+    }
+}
+
+/// A request that has found its target and export.
+pub struct TargetRequest {
+    /// The request.
+    pub rq: ServerRequest,
+    /// The client.
+    pub exp: Arc<Export>,
+    /// The target.
+    pub target: Arc<Target>,
+    _in_progress: InProgress,
+}
+
+impl TargetRequest {
+    /// After [`Export::admit`] said it is new.
+    pub(super) fn new(mut rq: ServerRequest, exp: Arc<Export>, target: Arc<Target>) -> TargetRequest {
+        if exp.connect().has2(ConnectFlags2::REP_MBITS) {
+            rq.use_reply_mbits();
+        }
+        let in_progress = InProgress { exp: exp.clone(), xid: rq.xid };
+        TargetRequest { rq, exp, target, _in_progress: in_progress }
+    }
+
+    /// The request is a replay after a restart; it keeps its transno, and preconditions that held then are taken as held.
+    pub fn is_replay(&self) -> bool {
+        self.rq.body.flags & MSG_REPLAY != 0
+    }
+
+    /// A replay of something that is committed already: only in-memory state (an open handle) is to be re-created.
+    pub fn replay_committed(&self) -> bool {
+        self.is_replay() && self.rq.body.transno <= self.target.recovered_transno
+    }
+
+    /// Buffer `i` of the request.
+    pub fn buf(&self, i: usize) -> &bytes::Bytes {
+        self.rq.msg.buf(i)
+    }
+
+    /// Sends the final reply; transno (if the message's body has one) and last_committed are filled in.
+    pub async fn reply(self, status: i32, mut msg: Message) {
+        let mut body = msg.body().unwrap_or_else(|_| PtlrpcBody::reply(&self.rq.body, status));
+        body.last_committed = self.target.last_committed();
+        msg.set_body(&body);
+        self.rq.reply(status, msg).await;
+    }
+
+    /// Replies with a negative status and no buffers.
+    pub async fn fail(self, e: coral_wire::Errno) {
+        self.reply(e.status(), Message::default()).await
+    }
+}
+
+/// What became of a request on its way in.
+pub(crate) enum Admitted {
+    /// To be executed.
+    New(TargetRequest),
+    /// Executed before: send this.
+    Again(TargetRequest, i32, Message),
+    /// Of an old connection, or in progress.
+    Dropped,
+}
+
+impl Target {
+    /// Takes a request of `exp` in: duplicates are dropped, executed ones answered from what was kept.
+    pub(crate) fn admit(self: &Arc<Self>, rq: ServerRequest, exp: Arc<Export>, resent: bool) -> Admitted {
+        match exp.admit(&rq.body, rq.xid, resent, rq.arrived) {
+            Admission::New => Admitted::New(TargetRequest::new(rq, exp, self.clone())),
+            Admission::Drop(why) => {
+                let count = if why == Dropped::Stale { &self.counts.stale } else { &self.counts.duplicates };
+                count.fetch_add(1, Relaxed);
+                Admitted::Dropped
+            }
+            Admission::Again(kept) => {
+                self.counts.resent_replies.fetch_add(1, Relaxed);
+                let Ok(mut msg) = Message::decode(kept.bytes) else { return Admitted::Dropped };
+                if kept.from_disk {
+                    self.ops().reconstruct(&exp, &rq.msg, &mut msg);
+                }
+                let status = msg.body().map_or(0, |b| b.status);
+                Admitted::Again(TargetRequest::new(rq, exp, self.clone()), status, msg)
+            }
+        }
+    }
+}
