@@ -71,11 +71,16 @@ impl ServerNode {
         all
     }
 
-    /// Stops the services, then every target.
-    pub async fn stop(&self) {
+    /// Stops the services and nothing else: what a killed process leaves behind. Nothing is synced, nobody is told.
+    pub async fn stop_services(&self) {
         for s in &self.services {
             s.stop().await;
         }
+    }
+
+    /// Stops the services, then every target.
+    pub async fn stop(&self) {
+        self.stop_services().await;
         for t in self.targets() {
             t.stop().await;
         }

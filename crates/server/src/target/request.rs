@@ -35,7 +35,7 @@ pub struct TargetRequest {
 
 impl TargetRequest {
     /// After [`Export::admit`] said it is new.
-    pub(super) fn new(mut rq: ServerRequest, exp: Arc<Export>, target: Arc<Target>) -> TargetRequest {
+    pub(super) fn new(rq: ServerRequest, exp: Arc<Export>, target: Arc<Target>) -> TargetRequest {
         if exp.connect().has2(ConnectFlags2::REP_MBITS) {
             rq.use_reply_mbits();
         }
