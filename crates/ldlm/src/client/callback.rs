@@ -1,7 +1,6 @@
 //! The callback service: blocking, completion and glimpse requests of servers (`ldlm_callback_handler`).
 
 use bytes::Bytes;
-use coral_lnet::exec::run_inline;
 use coral_ptlrpc::{RequestHandler, ServerRequest};
 use coral_wire::ldlm::{ELDLM_NO_LOCK_DATA, LdlmFlags, LdlmMode, LdlmRequest, LdlmType};
 use coral_wire::ost::OstLvb;
@@ -36,6 +35,7 @@ impl RequestHandler for Callbacks {
 }
 
 impl LdlmClient {
+    /// Answers first; what the callback causes follows in the same future, so that it needs no further nesting of inline runs.
     async fn serve(&self, rq: ServerRequest) {
         let Ok(dlm) = LdlmRequest::decode(rq.msg.buf(1)) else {
             return rq.reply(Errno::EPROTO.status(), Message::default()).await;
@@ -49,14 +49,14 @@ impl LdlmClient {
                 let status = if blocked.is_ok() { 0 } else { Errno::EINVAL.status() };
                 rq.reply(status, Message::default()).await;
                 if let Ok(Some(d)) = blocked {
-                    ns.give_back_inline(d);
+                    ns.give_back(vec![d]).await;
                 }
             }
             opc::LDLM_CP_CALLBACK => {
                 let (status, doomed) = ns.on_completion(&dlm, rq.msg.buf(2).clone());
                 rq.reply(status, Message::default()).await;
                 if let Some(d) = doomed {
-                    ns.give_back_inline(d);
+                    ns.give_back(vec![d]).await;
                 }
             }
             opc::LDLM_GL_CALLBACK => {
@@ -69,11 +69,6 @@ impl LdlmClient {
 }
 
 impl ClientNamespace {
-    /// The flush and the cancel after a blocking callback: on this stack if they need not wait.
-    fn give_back_inline(self: &Arc<Self>, doomed: Doomed) {
-        run_inline(self.node.handovers(), Box::pin(self.clone().give_back(vec![doomed])));
-    }
-
     /// The server wants a lock back. `Err`: unknown here.
     fn on_blocking(&self, dlm: &LdlmRequest) -> Result<Option<Doomed>, ()> {
         let discard = dlm.flags.contains(LdlmFlags::DISCARD_DATA);

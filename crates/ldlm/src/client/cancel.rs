@@ -4,11 +4,11 @@ use coral_ptlrpc::Request;
 use coral_wire::ldlm::{LdlmMode, LdlmRequest, LdlmType, Policy, ResId};
 use coral_wire::ptlrpc::{opc, portal};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 use super::table::Doomed;
 use super::{ClientNamespace, LockRef};
-use crate::core::LockInfo;
 
 /// Locks given back in one CANCEL, and at once when the LRU is over its size.
 pub const CANCEL_BATCH: usize = 128;
@@ -17,28 +17,41 @@ impl ClientNamespace {
     /// Gives one pin up; what follows from it is never done inline: the caller may hold mutexes of its own.
     pub(super) fn unpin(self: &Arc<Self>, cookie: u64) {
         let now = Instant::now();
-        let (doomed, aged) = {
+        let (doomed, over) = {
             let mut locks = self.locks.lock();
             let doomed = locks.unpin(cookie, now);
             // The LRU is served once it is worth an RPC, so that not every unpin makes one.
             let slack = (self.cfg.lru_size / 8).clamp(1, CANCEL_BATCH);
-            let limit = now.checked_sub(self.cfg.lru_max_age);
-            let over = locks.counts().1 >= self.cfg.lru_size + slack || locks.has_older(limit);
-            (doomed, if over { locks.aged(self.cfg.lru_size, limit, CANCEL_BATCH) } else { Vec::new() })
+            let over = locks.counts().1 >= self.cfg.lru_size + slack || locks.has_older(now.checked_sub(self.cfg.lru_max_age));
+            (doomed, over)
         };
-        if doomed.is_some() || !aged.is_empty() {
+        if let Some(d) = doomed {
             let me = self.clone();
-            self.spawn(Box::pin(async move { me.after_unpin(doomed, aged).await }));
+            self.spawn(Box::pin(async move { me.give_back(vec![d]).await }));
+        }
+        if over && !self.shrinking.swap(true, Ordering::AcqRel) {
+            let me = self.clone();
+            self.spawn(Box::pin(async move {
+                me.clone().shrink().await;
+                me.shrinking.store(false, Ordering::Release);
+            }));
         }
     }
 
-    async fn after_unpin(self: Arc<Self>, doomed: Option<Doomed>, mut aged: Vec<LockInfo>) {
-        if let Some(hook) = self.hook() {
-            aged.retain(|i| hook.may_cancel_early(i));
+    /// Gives idle locks back until the LRU is within its limits.
+    async fn shrink(self: Arc<Self>) {
+        loop {
+            let limit = Instant::now().checked_sub(self.cfg.lru_max_age);
+            let mut aged = self.locks.lock().aged(self.cfg.lru_size, limit, CANCEL_BATCH);
+            if let Some(hook) = self.hook() {
+                aged.retain(|i| hook.may_cancel_early(i));
+            }
+            let doomed = self.locks.lock().doom_if_idle(&aged);
+            if doomed.is_empty() {
+                return;
+            }
+            self.clone().give_back(doomed).await;
         }
-        let mut all = self.locks.lock().doom_if_idle(&aged);
-        all.extend(doomed);
-        self.give_back(all).await;
     }
 
     /// Calls the hooks, then tells the server, in as few messages as possible.

@@ -25,6 +25,7 @@ use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::{opc, portal};
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -99,6 +100,10 @@ pub enum FlockOp {
     Test,
 }
 
+/// Callbacks served at once. A blocking callback counts until its lock is flushed and given back, and others must not wait
+/// for that: as many as there can be idle locks on a large client.
+pub const MAX_CALLBACKS: usize = 65536;
+
 /// Where a node keeps its callback service.
 #[derive(Default)]
 struct PerNode(Mutex<Weak<LdlmClient>>);
@@ -120,7 +125,8 @@ impl LdlmClient {
         }
         let me = Arc::new(Self { node: node.clone(), namespaces: Mutex::new(Vec::new()), service: OnceLock::new() });
         let handler = Arc::new(callback::Callbacks::new(&me));
-        let service = Service::start(node, ServiceConfig::new("ldlm_cbd", &[portal::LDLM_CB_REQUEST]), handler);
+        let cfg = ServiceConfig { max_active: MAX_CALLBACKS, ..ServiceConfig::new("ldlm_cbd", &[portal::LDLM_CB_REQUEST]) };
+        let service = Service::start(node, cfg, handler);
         let _ = me.service.set(service);
         *slot = Arc::downgrade(&me);
         me
@@ -139,6 +145,7 @@ impl LdlmClient {
             cfg,
             hook: RwLock::new(None),
             locks: Mutex::new(Locks::new(self.node.rng_u64())),
+            shrinking: AtomicBool::new(false),
             runtime: Handle::try_current().ok(),
             node: self.node.clone(),
         });
@@ -182,6 +189,8 @@ pub struct ClientNamespace {
     cfg: ClientConfig,
     hook: RwLock<Option<Arc<dyn LockHook>>>,
     locks: Mutex<Locks>,
+    /// A task serves the LRU.
+    shrinking: AtomicBool,
     /// For work started by a drop outside of any task.
     runtime: Option<Handle>,
     node: Arc<Node>,

@@ -166,6 +166,9 @@ impl LdlmServer {
             late.extend(lock.and_then(|l| l.export).map(|e| (e, cookie)));
         }
         if !late.is_empty() {
+            // Once per client, however many locks it owes.
+            late.sort_unstable();
+            late.dedup_by_key(|(exp, _)| *exp);
             return Ok(late);
         }
         let next = st.owed.first().map(|(at, _)| at);
