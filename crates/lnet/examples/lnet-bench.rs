@@ -1,7 +1,7 @@
 //! Measures LNet over loopback TCP between two nodes of this process, and beside it the same traffic over plain sockets, so
 //! that the ratio says what LNet costs on this machine today.
 //!
-//! `cargo run --release -p coral-lnet --example lnet-bench [seconds per measurement]`
+//! `cargo run --release -p coral-lnet --example lnet-bench -- [seconds per measurement [echoes under way, and nothing else]]`
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -181,8 +181,20 @@ async fn run(secs: f64) {
     b.shutdown().await;
 }
 
+/// Only echoes, `depth` under way: for a profiler.
+async fn echo_only(secs: f64, depth: u64) {
+    let (na, nb) = (Nid::tcp(0, [127, 0, 1, 1].into()), Nid::tcp(0, [127, 0, 1, 2].into()));
+    let (a, b) = (node(na, None).await, node(nb, None).await);
+    println!("{:.0} requests and replies/s", echo_rate(&a, nb, secs, depth).await);
+    a.shutdown().await;
+    b.shutdown().await;
+}
+
 fn main() {
     let secs = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(1.0);
     let rt = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
-    rt.block_on(run(secs));
+    match std::env::args().nth(2).and_then(|s| s.parse().ok()) {
+        Some(depth) => rt.block_on(echo_only(secs, depth)),
+        None => rt.block_on(run(secs)),
+    }
 }
