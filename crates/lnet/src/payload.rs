@@ -112,8 +112,70 @@ impl<'a> IntoIterator for &'a Payload {
 impl PartialEq for Payload {
     /// Equal bytes, however they are cut into segments.
     fn eq(&self, other: &Payload) -> bool {
-        self.len == other.len && self.iter().flatten().eq(other.iter().flatten())
+        if self.len != other.len {
+            return false;
+        }
+        let mut theirs = other.segs.iter();
+        let mut there: &[u8] = &[];
+        for seg in &self.segs {
+            let mut here = &seg[..];
+            while !here.is_empty() {
+                if there.is_empty() {
+                    there = theirs.next().map_or(&[], |s| &s[..]);
+                }
+                let n = here.len().min(there.len());
+                debug_assert!(n > 0, "no segment is empty, and the lengths are equal");
+                if here[..n] != there[..n] {
+                    return false;
+                }
+                (here, there) = (&here[n..], &there[n..]);
+            }
+        }
+        true
     }
 }
 
 impl Eq for Payload {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cut(bytes: &[u8], cuts: &[usize]) -> Payload {
+        let all = Bytes::copy_from_slice(bytes);
+        let mut at = 0;
+        let mut out = Payload::new();
+        for c in cuts {
+            let end = (at + c).min(all.len());
+            out.push(all.slice(at..end));
+            at = end;
+        }
+        out.push(all.slice(at..));
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn as_one_vector(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            cuts in proptest::collection::vec(0usize..40, 0..10),
+            other in proptest::collection::vec(0usize..40, 0..10),
+            (lo, hi) in (0usize..200, 0usize..200),
+        ) {
+            let p = cut(&bytes, &cuts);
+            prop_assert_eq!(p.len(), bytes.len());
+            prop_assert_eq!(&p.copy_to_bytes()[..], &bytes[..]);
+            prop_assert!(p == cut(&bytes, &other), "equal however it is cut");
+            let (lo, hi) = (lo.min(bytes.len()), hi.min(bytes.len()));
+            let (lo, hi) = (lo.min(hi), lo.max(hi));
+            prop_assert_eq!(&p.slice(lo..hi).copy_to_bytes()[..], &bytes[lo..hi]);
+            if !bytes.is_empty() {
+                let mut changed = bytes.clone();
+                changed[lo.min(bytes.len() - 1)] ^= 1;
+                prop_assert!(p != cut(&changed, &other));
+                prop_assert!(p != cut(&bytes[1..], &other));
+            }
+        }
+    }
+}

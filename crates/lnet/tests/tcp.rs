@@ -438,6 +438,9 @@ async fn shutdown_frees_the_port_and_tells_waiters() {
         async move { a.get(nid(12, 2), 8, 1, 1).await }
     });
     until("the GET has arrived", || b.stats().unmatched.value() > 0).await;
+    // A connector that waits for its next try, and a connection in the handshake, do not hold it up.
+    assert!(timeout(LONG, a.ping(nid(12, 5))).await.unwrap().is_err());
+    let _half_open = raw(12, 3).await;
     a.shutdown().await;
     assert!(matches!(timeout(LONG, waiting).await.unwrap().unwrap(), Err(SendError::Shutdown)));
     let again = start(config(12, 1)).await;

@@ -19,8 +19,7 @@ use coral_wire::Wire;
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::AbortHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::{Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
@@ -56,9 +55,9 @@ pub(crate) struct SockNet {
     credits: Arc<Semaphore>,
     half_open: Arc<Semaphore>,
     tasks: Arc<Semaphore>,
-    background: Mutex<Vec<AbortHandle>>,
     ticking: AtomicBool,
-    pub(crate) closed: AtomicBool,
+    /// True once the node goes down.
+    stop: watch::Sender<bool>,
 }
 
 impl SockNet {
@@ -94,9 +93,8 @@ impl SockNet {
             credits: Arc::new(Semaphore::new(cfg.limits.ni_credits)),
             half_open: Arc::new(Semaphore::new(cfg.limits.half_open)),
             tasks: Arc::new(Semaphore::new(MAX_TASKS)),
-            background: Mutex::default(),
             ticking: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            stop: watch::Sender::new(false),
             limits: cfg.limits.clone(),
             stats,
         })
@@ -104,6 +102,23 @@ impl SockNet {
 
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.upgrade()
+    }
+
+    /// Whether the node goes down.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Runs `work` in a task of its own, to its end or to the node's.
+    pub(crate) fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        let (mut stop, task) = (self.stop.subscribe(), self.task());
+        self.runtime.spawn(async move {
+            let _task = task;
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => {}
+                () = work => {}
+            }
+        });
     }
 
     /// Milliseconds of the node's life.
@@ -120,8 +135,7 @@ impl SockNet {
     pub(crate) fn peer(self: &Arc<Self>, local: Nid, nid: Nid) -> Arc<Peer> {
         let peer = self.peers.lock().entry((local, nid)).or_insert_with(|| Peer::new(self.clone(), local, nid)).clone();
         if !self.ticking.swap(true, Ordering::AcqRel) {
-            let me = Arc::downgrade(self);
-            self.background.lock().push(self.runtime.spawn(tick(me)).abort_handle());
+            self.spawn(tick(Arc::downgrade(self)));
         }
         peer
     }
@@ -136,12 +150,7 @@ impl SockNet {
     /// Begins to accept.
     pub(crate) fn listen(self: &Arc<Self>, listeners: Vec<(Nid, TcpListener)>) {
         for (nid, listener) in listeners {
-            let (me, task) = (self.clone(), self.task());
-            let accepting = self.runtime.spawn(async move {
-                let _task = task;
-                me.accept_all(nid, listener).await;
-            });
-            self.background.lock().push(accepting.abort_handle());
+            self.spawn(self.clone().accept_all(nid, listener));
         }
     }
 
@@ -150,9 +159,9 @@ impl SockNet {
             let Ok(slot) = self.half_open.clone().acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((stream, from)) => {
-                    let (me, task) = (self.clone(), self.task());
-                    self.runtime.spawn(async move {
-                        let (_slot, _task) = (slot, task);
+                    let me = self.clone();
+                    self.spawn(async move {
+                        let _slot = slot;
                         let limit = me.limits.handshake_timeout;
                         let shaken = tokio::time::timeout(limit, me.accept(us, stream)).await;
                         if let Err(e) = shaken.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())) {
@@ -196,10 +205,7 @@ impl SockNet {
 
     /// Closes everything and waits a moment for the tasks to end, so that addresses and ports are free again.
     pub(crate) async fn shutdown(&self) {
-        self.closed.store(true, Ordering::Release);
-        for task in std::mem::take(&mut *self.background.lock()) {
-            task.abort();
-        }
+        self.stop.send_replace(true);
         self.credits.close();
         self.half_open.close();
         let peers = std::mem::take(&mut *self.peers.lock());

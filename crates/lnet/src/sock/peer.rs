@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -180,9 +179,8 @@ impl Peer {
 
     /// Opens connections until none is missing. `connecting` is set already.
     fn spawn_connector(self: &Arc<Self>, after: Duration) {
-        let (me, task) = (self.clone(), self.net.task());
-        self.net.runtime.spawn(async move {
-            let _task = task;
+        let me = self.clone();
+        self.net.spawn(async move {
             tokio::time::sleep(after).await;
             if let Err(e) = me.open_missing().await {
                 tracing::info!(us = %me.local, peer = %me.nid, error = %e, "cannot connect");
@@ -261,7 +259,7 @@ impl Peer {
         let Some(node) = self.net.node() else { return };
         let (old, waiting) = {
             let mut st = self.st.lock();
-            if st.down || self.net.closed.load(Ordering::Acquire) {
+            if st.down || self.net.is_closed() {
                 return;
             }
             let rebooted = st.incarnation.is_some_and(|i| i != incarnation);
