@@ -41,6 +41,7 @@ stop() {
     if [ -n "$keep" ]; then echo "kept: $BASE"; else rm -rf "$BASE"; fi
 }
 trap stop EXIT
+trap 'exit 143' INT TERM HUP
 
 case $kind in
     coral)

@@ -120,7 +120,7 @@ pub(crate) fn fusermount_unmount(at: &Path, lazy: bool) -> io::Result<()> {
 
 /// The kernel's number of the connection mounted at `at`: the name of its directory under /sys/fs/fuse/connections.
 pub(crate) fn connection(at: &Path) -> Option<u32> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let text = std::fs::read_to_string("/proc/thread-self/mountinfo").ok()?;
     connection_in(&text, at)
 }
 

@@ -1,6 +1,6 @@
 //! The file system in memory: one mutex, one map of inodes. The kernel checks permissions; nothing here is persistent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +15,15 @@ use tokio::sync::Notify;
 use crate::locks::LockTable;
 
 const MAX_SIZE: u64 = 1 << 34;
+const PAGE: u64 = 4096;
+/// A name whose lookup never ends, to try interrupts on.
+pub const STUCK: &[u8] = b".stuck";
 
 struct Inode {
     attr: Attr,
     data: Vec<u8>,
+    /// 4 KiB pages that were written: the rest are holes.
+    pages: BTreeSet<u64>,
     link: Bytes,
     names: BTreeMap<Vec<u8>, (u64, Fid)>,
     parent: Fid,
@@ -34,9 +39,10 @@ struct State {
     cookie: u64,
 }
 
-/// The file system.
+/// The file system; clones are the same one.
+#[derive(Clone)]
 pub struct MemFs {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     slow: bool,
     ttl: Duration,
@@ -83,6 +89,7 @@ fn fresh(fid: Fid, mode: u32, uid: u32, gid: u32, parent: Fid) -> Inode {
             flags: 0,
         },
         data: Vec::new(),
+        pages: BTreeSet::new(),
         link: Bytes::new(),
         names: BTreeMap::new(),
         parent,
@@ -108,6 +115,7 @@ impl Inode {
             return err(libc::EFBIG);
         }
         self.data.resize(size as usize, 0);
+        self.pages.split_off(&size.div_ceil(PAGE));
         self.sized();
         self.touch();
         Ok(())
@@ -115,7 +123,7 @@ impl Inode {
 
     fn sized(&mut self) {
         self.attr.size = self.data.len() as u64;
-        self.attr.blocks = self.attr.size.div_ceil(512);
+        self.attr.blocks = self.pages.len() as u64 * (PAGE / 512);
     }
 }
 
@@ -261,7 +269,7 @@ impl MemFs {
         let mut inodes = HashMap::new();
         inodes.insert(root(), fresh(root(), libc::S_IFDIR | 0o755, 0, 0, root()));
         let state = State { inodes, next: 0, cookie: 2 };
-        Self { state: Mutex::new(state), changed: Arc::new(Notify::new()), slow, ttl }
+        Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(Notify::new()), slow, ttl }
     }
 
     async fn pause(&self) {
@@ -292,6 +300,9 @@ impl FileSystem for MemFs {
 
     async fn lookup(&self, _: &Cred, parent: Fid, name: &[u8]) -> R<Entry> {
         self.pause().await;
+        if name == STUCK {
+            std::future::pending::<()>().await;
+        }
         let st = &mut *self.state.lock();
         if name.len() > 255 {
             return err(libc::ENAMETOOLONG);
@@ -428,6 +439,7 @@ impl FileSystem for MemFs {
         if i.data.len() < at + data.len() {
             i.data.resize(at + data.len(), 0);
         }
+        i.pages.extend(at as u64 / PAGE..(at + data.len()).div_ceil(PAGE as usize) as u64);
         for seg in &data {
             i.data[at..at + seg.len()].copy_from_slice(seg);
             at += seg.len();
@@ -476,18 +488,31 @@ impl FileSystem for MemFs {
             let end = (offset + len).min(i.data.len() as u64).max(offset.min(i.data.len() as u64));
             let start = offset.min(end);
             i.data[start as usize..end as usize].fill(0);
+            // What reaches the end of the file covers its last page whole.
+            let whole = if offset + len >= i.data.len() as u64 { end.div_ceil(PAGE) } else { end / PAGE };
+            i.pages.retain(|p| !(start.div_ceil(PAGE)..whole).contains(p));
         }
+        if mode & PUNCH == 0 {
+            i.pages.extend(offset / PAGE..(offset + len).min(i.data.len() as u64).div_ceil(PAGE));
+        }
+        i.sized();
         i.touch();
         Ok(())
     }
 
     async fn lseek(&self, f: &MemFile, offset: u64, whence: SeekWhence) -> R<u64> {
-        let size = self.state.lock().inode(f.0)?.attr.size;
-        match whence {
-            _ if offset >= size => err(libc::ENXIO),
-            SeekWhence::Data => Ok(offset),
-            SeekWhence::Hole => Ok(size),
+        let st = &mut *self.state.lock();
+        let i = st.inode(f.0)?;
+        let size = i.attr.size;
+        if offset >= size {
+            return err(libc::ENXIO);
         }
+        let page = offset / PAGE;
+        let found = match whence {
+            SeekWhence::Data => *i.pages.range(page..).next().ok_or(Errno(libc::ENXIO))?,
+            SeekWhence::Hole => (page..).find(|p| !i.pages.contains(p)).unwrap_or(page),
+        };
+        Ok((found * PAGE).clamp(offset, size))
     }
 
     async fn opendir(&self, _: &Cred, fid: Fid) -> R<MemFile> {

@@ -1,0 +1,209 @@
+//! The FUSE layer through the kernel: real mounts of the in-memory file system, each in a mount namespace of its own.
+//! Needs root and /dev/fuse; says so and passes without.
+
+#[path = "../examples/memfs/locks.rs"]
+mod locks;
+#[path = "../examples/memfs/memfs.rs"]
+mod memfs;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use coral_client::llite::types::{Cred, SetAttr};
+use coral_fuse::{FileSystem, FuseOptions, Mount, UnmountError, mount_fs};
+use memfs::MemFs;
+
+/// A mount for one test.
+struct Fixture {
+    fs: MemFs,
+    mount: Mount,
+    at: PathBuf,
+    runtime: tokio::runtime::Runtime,
+    _dir: tempfile::TempDir,
+}
+
+/// Runs `test` on a thread with its own mount namespace and a fresh mount there.
+fn mounted(slow: bool, ttl: Duration, test: impl FnOnce(&Fixture) + Send + 'static) {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return;
+    }
+    let run = move || {
+        private_namespace();
+        // Its threads are started from this one, so they see the same mounts.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().canonicalize().unwrap();
+        let fs = MemFs::new(slow, ttl);
+        let opts = FuseOptions { source: "test".into(), threads: 2, ..Default::default() };
+        let mount = { let _in = runtime.enter(); mount_fs(fs.clone(), &at, &opts).unwrap() };
+        let f = Fixture { fs, mount, at, runtime, _dir: dir };
+        test(&f);
+        f.runtime.block_on(unmount(&f.mount));
+    };
+    std::thread::spawn(run).join().unwrap();
+}
+
+/// Unmounts; waits for killed children, and for those between fork and exec, to let go.
+async fn unmount(mount: &Mount) {
+    for _ in 0..500 {
+        match mount.unmount(false).await {
+            Err(UnmountError::Busy(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+            r => return r.unwrap(),
+        }
+    }
+    panic!("still busy");
+}
+
+#[allow(unsafe_code, reason = "unshare(2)")]
+fn private_namespace() {
+    use rustix::mount::{MountPropagationFlags, mount_change};
+    // SAFETY: unshare(CLONE_NEWNS) changes the calling thread's view of mounts only; no memory is involved.
+    let r = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    assert_eq!(r, 0, "unshare: {}", std::io::Error::last_os_error());
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+}
+
+const ENOENT: Option<i32> = Some(libc::ENOENT);
+
+fn errno<T: std::fmt::Debug>(r: std::io::Result<T>) -> Option<i32> {
+    r.unwrap_err().raw_os_error()
+}
+
+/// What a program does with files.
+fn ordinary_life(f: &Fixture) {
+    let at = &f.at;
+    fs::create_dir(at.join("d")).unwrap();
+    fs::write(at.join("d/a"), b"hello").unwrap();
+    assert_eq!(fs::read(at.join("d/a")).unwrap(), b"hello");
+    fs::hard_link(at.join("d/a"), at.join("b")).unwrap();
+    symlink("d/a", at.join("s")).unwrap();
+    assert_eq!(fs::read(at.join("s")).unwrap(), b"hello");
+    let m = fs::metadata(at.join("b")).unwrap();
+    assert_eq!((m.nlink(), m.len(), m.ino()), (2, 5, fs::metadata(at.join("d/a")).unwrap().ino()));
+    assert!(m.created().is_ok(), "STATX brings the time of birth");
+    fs::rename(at.join("b"), at.join("c")).unwrap();
+    assert_eq!(errno(fs::metadata(at.join("b"))), ENOENT);
+    let mut names: Vec<_> = fs::read_dir(at).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["c", "d", "s"]);
+    assert_eq!(errno(fs::remove_dir(at.join("d"))), Some(libc::ENOTEMPTY));
+    fs::remove_dir_all(at.join("d")).unwrap();
+    assert_eq!(fs::metadata(at.join("c")).unwrap().nlink(), 1);
+}
+
+/// Requests of all sizes keep their bytes; the largest go over several WRITEs and READs.
+fn bytes_survive(f: &Fixture) {
+    let path = f.at.join("big");
+    let data: Vec<u8> = (0..5 << 20).map(|i: u32| (i ^ i >> 9) as u8).collect();
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(&data).unwrap();
+    file.write_all_at(&data[..100_001], 3_333_333).unwrap();
+    let mut expect = data.clone();
+    expect[3_333_333..3_433_334].copy_from_slice(&data[..100_001]);
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut got = Vec::new();
+    file.read_to_end(&mut got).unwrap();
+    assert!(got == expect, "content differs");
+    file.set_len(1_000_000).unwrap();
+    let mut few = [0; 100];
+    assert_eq!(file.read_at(&mut few, 999_990).unwrap(), 10);
+    let mut appending = OpenOptions::new().append(true).open(&path).unwrap();
+    appending.write_all(b"end").unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1_000_003);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(file.read_at(&mut few, 1_000_000).unwrap(), 3, "an unlinked open file is still there");
+}
+
+#[test]
+fn answered_inline() {
+    mounted(false, Duration::ZERO, |f| {
+        ordinary_life(f);
+        bytes_survive(f);
+        assert_eq!(f.mount.stats().spawned, 0, "a file system that never waits needs no hand-over");
+    });
+}
+
+#[test]
+fn answered_from_the_runtime() {
+    mounted(true, Duration::ZERO, |f| {
+        ordinary_life(f);
+        bytes_survive(f);
+        assert!(f.mount.stats().spawned > 100);
+    });
+}
+
+#[test]
+fn setuid_goes_at_a_write_by_another_user() {
+    mounted(false, Duration::ZERO, |f| {
+        let path = f.at.join("prog");
+        fs::write(&path, b"x").unwrap();
+        for _ in 0..2 {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+            let sh = format!("echo y >> {}", path.display());
+            let user = ["--reuid=nobody", "--regid=nogroup", "--clear-groups", "sh", "-c", &sh];
+            assert!(Command::new("setpriv").args(user).status().unwrap().success());
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+        }
+    });
+}
+
+#[test]
+fn a_lock_wait_ends_at_a_signal_and_other_waits_at_a_fatal_one() {
+    mounted(false, Duration::ZERO, |f| {
+        let path = f.at.join("lock");
+        let holder = File::create(&path).unwrap();
+        holder.lock().unwrap();
+        let timeout = |signal: &str, args: &[&str]| {
+            let status = Command::new("timeout").args(["-s", signal, "0.3"]).args(args).status().unwrap();
+            status.code()
+        };
+        let p = path.to_str().unwrap();
+        // 124: timeout had to send the signal, and the program ended by it.
+        assert_eq!(timeout("INT", &["flock", p, "true"]), Some(124));
+        assert_eq!(timeout("INT", &["flock", "-n", p, "true"]), Some(1));
+        let stuck = f.at.join(std::str::from_utf8(memfs::STUCK).unwrap());
+        assert_eq!(timeout("TERM", &["stat", stuck.to_str().unwrap()]), Some(124));
+        assert_eq!(timeout("KILL", &["stat", stuck.to_str().unwrap()]), None, "killed, as timeout reports it");
+        assert!(f.mount.stats().interrupts >= 3);
+    });
+}
+
+#[test]
+fn what_is_remembered_is_forgotten_when_told() {
+    const LONG: Duration = Duration::from_secs(1000);
+    mounted(false, LONG, |f| {
+        let path = f.at.join("file");
+        fs::write(&path, b"x").unwrap();
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
+        let root = Cred::root();
+        let entry = f.runtime.block_on(f.fs.lookup(&root, f.fs.root(), b"file")).unwrap();
+        assert_eq!(mode(), 0o644);
+        // Somebody else changes the mode, then removes the name.
+        let set = SetAttr { mode: Some(0o600), ..Default::default() };
+        f.runtime.block_on(f.fs.setattr(&root, entry.attr.fid, set, None)).unwrap();
+        assert_eq!(mode(), 0o644, "the kernel remembers, else this test proves nothing");
+        f.mount.invalidate().inval_inode(entry.attr.fid, true);
+        assert_eq!(mode(), 0o600);
+        f.runtime.block_on(f.fs.unlink(&root, f.fs.root(), b"file")).unwrap();
+        assert!(fs::metadata(&path).is_ok(), "the kernel remembers the name");
+        f.mount.invalidate().inval_entry(f.fs.root(), b"file");
+        assert_eq!(errno(fs::metadata(&path)), ENOENT);
+    });
+}
+
+#[test]
+fn a_busy_mount_stays_unless_lazy_and_open_files_are_closed_at_the_end() {
+    mounted(false, Duration::ZERO, |f| {
+        let held = File::create(f.at.join("held")).unwrap();
+        let r = f.runtime.block_on(f.mount.unmount(false));
+        assert!(matches!(r, Err(UnmountError::Busy(_))), "{r:?}");
+        drop(held);
+        let line = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        assert!(line.contains("fuse.coral test"));
+    });
+}
