@@ -89,7 +89,7 @@ wire_struct! {
         /// Live records, the header included.
         24 count: u32,
         28 bitmap_offset: u32,
-        /// Bytes of a record where all are alike, else 0.
+        /// Bytes of the smallest record.
         32 size: u32,
         /// `LLOG_F_*`.
         36 flags: u32,
@@ -236,6 +236,10 @@ impl Llog {
     }
 
     fn append(&mut self, r: LlogRec) {
+        let len = (LLOG_MIN_REC_SIZE + r.payload.len()) as u32;
+        if r.r#type != LLOG_PAD_MAGIC && (self.header.size == 0 || len < self.header.size) {
+            self.header.size = len;
+        }
         self.last_index = r.index;
         self.header.tail.index = r.index;
         self.body.extend_from_slice(&r.encode());

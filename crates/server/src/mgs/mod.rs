@@ -1,1 +1,200 @@
-//! MGS target (its owner fills this in).
+//! MGS: the target that knows which targets a file system has (`lustre/mgs`).
+//!
+//! - `table`: registered targets as stored; `registry`: registration, all file systems in memory.
+//! - `config`: the `<fs>-client` log made of them; `llog`: the requests that read it.
+//! - `nidtbl`: where targets run now, for clients that reconnect after a failover.
+//!
+//! Invariants:
+//! * A registration is stored before it is answered.
+//! * The log of a file system is a pure function of its stored targets in order of registration, so a new target only
+//!   appends to it and mounted clients may read on from where they were.
+//! * Whoever holds the lock of a log that changed is called back (the MGS takes it in EX for a moment).
+//!
+//! Absent: `params` (`lctl set_param -P`), pools, nodemaps, security rules, barriers; `<fs>-sptlrpc` does not exist
+//! (-ENOENT, as on a real MGS without rules).
+
+mod config;
+mod llog;
+mod nidtbl;
+mod registry;
+mod table;
+
+pub use registry::{Registered, Registry, TargetInfo};
+pub use table::MGS_TARGETS;
+
+use std::sync::Arc;
+
+use coral_ldlm::LdlmServer;
+use coral_lnet::{Node, Payload};
+use coral_osd::{Kv, OsdError};
+use coral_wire::connect::{ConnectFlags, ConnectFlags2};
+use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
+use coral_wire::mgs::{MGS_CFG_T_CONFIG, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes, MgsTargetInfo};
+use coral_wire::ptlrpc::{Message, opc, portal};
+use coral_wire::{Errno, ObdConnectData, PtlrpcBody, Wire};
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use crate::target::{Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
+
+/// Name and uuid of the management target.
+pub const MGS_NAME: &str = "MGS";
+
+/// Largest answer to MGS_CONFIG_READ in bytes (`CONFIG_READ_NRPAGES_INIT` pages).
+const CONFIG_READ_MAX: usize = 1 << 20;
+
+/// Flags granted when asked for (`MGS_CONNECT_SUPPORTED` as far as implemented).
+const FLAGS: ConnectFlags = ConnectFlags(
+    ConnectFlags::VERSION.0
+        | ConnectFlags::AT.0
+        | ConnectFlags::FULL20.0
+        | ConnectFlags::IMP_RECOV.0
+        | ConnectFlags::BULK_MBITS.0
+        | ConnectFlags::FLAGS2.0,
+);
+
+/// The same of the second word.
+const FLAGS2: ConnectFlags2 = ConnectFlags2(ConnectFlags2::REP_MBITS.0 | ConnectFlags2::LARGE_NID.0);
+
+/// The management target.
+pub struct Mgs {
+    node: Arc<Node>,
+    kv: Arc<dyn Kv>,
+    registry: Mutex<Registry>,
+    ldlm: std::sync::OnceLock<Arc<LdlmServer>>,
+}
+
+/// A message with an empty body, for a reply's buffers.
+fn reply_message() -> Message {
+    Message::new(&PtlrpcBody::reply(&PtlrpcBody::default(), 0))
+}
+
+impl Mgs {
+    /// Reads what is registered in `kv`.
+    pub fn open(node: Arc<Node>, kv: Arc<dyn Kv>) -> Result<Arc<Mgs>, OsdError> {
+        let registry = Mutex::new(Registry::load(&*kv)?);
+        Ok(Arc::new(Mgs { node, kv, registry, ldlm: std::sync::OnceLock::new() }))
+    }
+
+    /// Opens the MGS and makes it a target with default limits; add it to a [`crate::ServerNode`] afterwards.
+    pub fn start(node: Arc<Node>, kv: Arc<dyn Kv>) -> Result<(Arc<Mgs>, Arc<Target>), OsdError> {
+        let mgs = Mgs::open(node.clone(), kv.clone())?;
+        let target = Target::new(node, TargetConfig::new(TargetKind::Mgs, MGS_NAME, 0), kv)?;
+        mgs.attach(&target);
+        target.start(mgs.clone());
+        Ok((mgs, target))
+    }
+
+    /// Tells the MGS the lock namespace of its target, to call clients back with. Once, before the target starts.
+    pub fn attach(&self, target: &Arc<Target>) {
+        let _ = self.ldlm.set(target.ldlm().clone());
+    }
+
+    /// Names of the file systems known.
+    pub fn filesystems(&self) -> Vec<String> {
+        self.registry.lock().filesystems()
+    }
+
+    /// Targets of a file system in order of registration; empty when unknown.
+    pub fn targets(&self, fsname: &str) -> Vec<TargetInfo> {
+        self.registry.lock().targets(fsname)
+    }
+
+    /// Registers a target, stores that, and calls back clients whose configuration changed.
+    pub fn register(&self, info: &MgsTargetInfo, nid_texts: &[u8]) -> Result<MgsTargetInfo, Errno> {
+        let (secs, _) = self.node.wall_time();
+        let done = {
+            let mut registry = self.registry.lock();
+            let mut next = registry.clone();
+            let (done, batch) = next.register(info, nid_texts, secs)?;
+            if !batch.is_empty() {
+                self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
+            }
+            *registry = next;
+            done
+        };
+        for (changed, kind) in [(done.log_changed, MGS_CFG_T_CONFIG), (done.nids_changed, MGS_CFG_T_RECOVER)] {
+            if changed {
+                self.call_back(ResId::config(&done.fsname, kind));
+            }
+        }
+        Ok(done.reply)
+    }
+
+    /// Takes the lock of a log in EX and gives it back: every holder is told, reads again and asks for the lock anew.
+    fn call_back(&self, res: ResId) {
+        let Some(ldlm) = self.ldlm.get().cloned() else { return };
+        tokio::spawn(async move {
+            drop(ldlm.lock_local(res, LdlmType::PLAIN, LdlmMode::EX, Policy::Plain, None).await);
+        });
+    }
+
+    fn target_reg(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let info = MgsTargetInfo::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;
+        let reply = self.register(&info, rq.buf(2))?;
+        let mut m = reply_message();
+        m.push(&reply);
+        Ok(m)
+    }
+
+    /// MGS_CONFIG_READ: the nid table goes in bulk, its versions in the reply.
+    async fn config_read(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let body = MgsConfigBody::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;
+        let (data, res) = self.nid_table(&body)?;
+        let bulk = vec![Payload::from(data)];
+        rq.rq.bulk_write_to_client(portal::MGS_BULK, bulk).await.map_err(|_| Errno::EIO)?;
+        let mut m = reply_message();
+        m.push(&res);
+        Ok(m)
+    }
+
+    fn nid_table(&self, body: &MgsConfigBody) -> Result<(Vec<u8>, MgsConfigRes), Errno> {
+        if body.r#type != MGS_CFG_T_RECOVER {
+            return Err(Errno::EINVAL);
+        }
+        let unit = 1usize.checked_shl(body.bits.min(20) as u32).unwrap_or(0).min(4096);
+        let room = (body.units as usize).saturating_mul(unit).min(CONFIG_READ_MAX);
+        let name = std::str::from_utf8(coral_wire::raw::c_str(&body.name)).map_err(|_| Errno::EINVAL)?;
+        let fsname = name.strip_suffix("-cliir").or(name.strip_suffix("-mdtir")).ok_or(Errno::EINVAL)?;
+        let registry = self.registry.lock();
+        registry.nid_table(fsname).ok_or(Errno::ENOENT)?.read(body.offset, body.rec_nid_size, unit, room)
+    }
+
+    async fn answer(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        match rq.rq.body.opc {
+            op @ (opc::LLOG_ORIGIN_HANDLE_CREATE
+            | opc::LLOG_ORIGIN_HANDLE_READ_HEADER
+            | opc::LLOG_ORIGIN_HANDLE_NEXT_BLOCK
+            | opc::LLOG_ORIGIN_HANDLE_PREV_BLOCK) => llog::answer(&self.registry.lock(), op, &rq.rq.msg),
+            opc::MGS_TARGET_REG => self.target_reg(rq),
+            opc::MGS_CONFIG_READ => self.config_read(rq).await,
+            opc::MGS_TARGET_DEL | opc::MGS_SET_INFO => Err(Errno::EOPNOTSUPP),
+            opc::MGS_EXCEPTION => Ok(reply_message()),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+impl TargetOps for Mgs {
+    fn connect_data(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
+        Ok(ObdConnectData {
+            connect_flags: asked.connect_flags & FLAGS,
+            connect_flags2: asked.connect_flags2 & FLAGS2,
+            ..Default::default()
+        })
+    }
+
+    fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            match self.answer(&rq).await {
+                Ok(m) => rq.reply(0, m).await,
+                Err(e) => rq.fail(e).await,
+            }
+        })
+    }
+
+    fn enqueue(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
+        // nothing of the MGS is asked for by intent
+        Box::pin(rq.fail(Errno::EPROTO))
+    }
+}
