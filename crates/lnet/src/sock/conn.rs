@@ -224,6 +224,8 @@ impl Conn {
             return Pumped::Full;
         }
         out.writing = false;
+        // Its room is for the next burst.
+        out.burst = std::mem::take(burst);
         Pumped::Idle
     }
 
@@ -259,7 +261,8 @@ impl Conn {
         self.last_tx.store(self.peer.net.now_ms(), Ordering::Relaxed);
         self.queued.fetch_sub(n as u64, Ordering::Relaxed);
         let stats = &self.peer.net.stats;
-        for tx in burst.advance(n) {
+        burst.advance(n);
+        while let Some(tx) = burst.pop_done() {
             if !tx.is_noop() {
                 stats.sock_sent.inc();
                 stats.sent_bytes.add(tx.payload_len() as u64);

@@ -138,18 +138,19 @@ impl Burst {
         out
     }
 
-    /// `n` bytes went out: gives the messages that are complete by it.
-    pub(crate) fn advance(&mut self, n: usize) -> SmallVec<[Tx; 8]> {
-        let mut done = SmallVec::new();
+    /// `n` bytes went out. [`Self::pop_done`] gives the messages that are complete by it.
+    pub(crate) fn advance(&mut self, n: usize) {
         self.written += n;
-        while let Some(tx) = self.txs.front() {
-            if self.written < tx.len() {
-                break;
-            }
-            self.written -= tx.len();
-            done.extend(self.txs.pop_front());
+    }
+
+    /// The next message that is out completely.
+    pub(crate) fn pop_done(&mut self) -> Option<Tx> {
+        let len = self.txs.front()?.len();
+        if self.written < len {
+            return None;
         }
-        done
+        self.written -= len;
+        self.txs.pop_front()
     }
 
     /// Messages in it.
@@ -199,7 +200,8 @@ mod tests {
             while !b.is_empty() {
                 let mut next = flat(&b);
                 next.truncate(step);
-                done += b.advance(next.len()).len();
+                b.advance(next.len());
+                done += std::iter::from_fn(|| b.pop_done()).count();
                 sent.extend(next);
             }
             assert!(sent == all, "step {step}");
@@ -213,7 +215,8 @@ mod tests {
         b.push(tx(&[3; 100]));
         assert_eq!(b.slices().len(), MAX_IOV);
         let first: usize = b.slices().iter().map(|s| s.len()).sum();
-        assert!(b.advance(first).is_empty());
+        b.advance(first);
+        assert!(b.pop_done().is_none());
         assert_eq!(b.slices().len(), 101 - MAX_IOV);
     }
 }
