@@ -11,6 +11,7 @@ use coral_wire::layout::Layout;
 use coral_wire::{Errno, Fid};
 
 use super::attrs::Packed;
+use super::core::MdtCore;
 use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At};
 use super::store::{MdtResult, Txn};
@@ -157,26 +158,37 @@ impl Ctx {
         if !changes && li.opc != layout_intent::ACCESS {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        let _lock = if changes { Some(self.ops.lock_layout(&fid).await) } else { None };
-        let new = if changes { self.grow_layout(&fid, &li)? } else { None };
-        let mut core = self.core();
+        let transno = if changes { self.change_layout(&fid, &li).await? } else { 0 };
+        // the lock is given and the layout read together; another change may have come between,
+        // the client then gets the newer layout
+        let core = self.core();
         let ino = core.store.inode(&fid)?;
-        let lov = new.clone().unwrap_or_else(|| ino.lov.clone());
-        drop(_lock);
         let out = Outcome { disp: disp::IT_EXECD, error: None, lock: self.layout_lock(req, &fid) };
+        drop(core);
         let mut a = self.intent_answer(&out);
-        a.msg.push_bytes(lov.clone());
-        if new.is_some() {
-            let core = &mut *core;
-            let mut t = Txn::new(&core.store);
-            let h = t.get(&fid)?;
-            t.change(h).lov = lov;
-            if let Err(e) = self.commit(t, &mut a) {
-                self.ops.ldlm.cancel(self.exp(), &out.lock.into_iter().collect::<Vec<_>>());
-                return Err(e);
-            }
+        a.msg.push_bytes(ino.lov);
+        if transno != 0 {
+            let mut body = a.msg.body()?;
+            body.transno = transno;
+            a.msg.set_body(&body);
         }
         Ok(a)
+    }
+
+    /// Makes objects for the range the intent names, if there are none yet. Returns the transno.
+    async fn change_layout(&self, fid: &Fid, li: &LayoutIntent) -> MdtResult<u64> {
+        let _lock = self.ops.lock_layout(fid).await;
+        let mut guard = self.core();
+        let core = &mut *guard;
+        let Some(lov) = self.grow_layout(core, fid, li)? else { return Ok(0) };
+        let mut t = Txn::new(&core.store);
+        let h = t.get(fid)?;
+        t.change(h).lov = lov.clone();
+        // what a resend gets: the layout without a lock
+        let mut a = self.intent_answer(&Outcome { disp: disp::IT_EXECD, ..Outcome::default() });
+        a.msg.push_bytes(lov);
+        self.commit(t, &mut a)?;
+        Ok(a.msg.body()?.transno)
     }
 
     fn layout_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
@@ -186,9 +198,8 @@ impl Ctx {
     }
 
     /// The layout of `fid` with objects for the range the intent names; `None` if it has them.
-    fn grow_layout(&self, fid: &Fid, li: &LayoutIntent) -> MdtResult<Option<bytes::Bytes>> {
-        let mut core = self.core();
-        if let Some(lov) = self.missing_layout(&mut core, fid)? {
+    fn grow_layout(&self, core: &mut MdtCore, fid: &Fid, li: &LayoutIntent) -> MdtResult<Option<bytes::Bytes>> {
+        if let Some(lov) = self.missing_layout(core, fid)? {
             return Ok(Some(lov));
         }
         let ino = core.store.inode(fid)?;

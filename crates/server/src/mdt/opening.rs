@@ -177,7 +177,7 @@ impl Ctx {
         let parent = t.get(&o.rec.fid1)?;
         let mut a = self.open_answer(&out, p.clone(), Some((o.rec.fid1, t.ino(parent))));
         if let Err(e) = self.commit(t, &mut a) {
-            self.ops.ldlm.cancel(self.exp(), &lock.into_iter().collect::<Vec<_>>());
+            self.take_back(lock);
             return Err(e);
         }
         core.opens.insert(p.body.open_handle, Handle { fid, flags: o.flags, export: self.exp() });
@@ -217,6 +217,14 @@ impl Ctx {
     fn open_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
         let bits = Ibits(Ibits::LOOKUP.0 | Ibits::PERM.0);
         self.give_lock(req, fid, bits, Ibits(Ibits::UPDATE.0 | Ibits::LAYOUT.0))
+    }
+
+    /// A lock given with a reply that will not be sent. Later: the core's mutex is held.
+    fn take_back(&self, lock: Option<u64>) {
+        let (ldlm, exp) = (self.ops.ldlm.clone(), self.exp());
+        if let Some(cookie) = lock {
+            tokio::spawn(async move { ldlm.cancel(exp, &[cookie]) });
+        }
     }
 
     /// Opens what exists.
@@ -267,7 +275,7 @@ impl Ctx {
         let mut a = self.open_answer(&out, p.clone(), None);
         let committed = if changed { self.commit(t, &mut a) } else { self.commit_empty(&mut a) };
         if let Err(e) = committed {
-            self.ops.ldlm.cancel(self.exp(), &lock.into_iter().collect::<Vec<_>>());
+            self.take_back(lock);
             return Err(e);
         }
         core.opens.insert(p.body.open_handle, Handle { fid, flags: o.flags, export: self.exp() });

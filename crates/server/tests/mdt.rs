@@ -1,0 +1,391 @@
+//! The MDT over memlnd, driven request by request through a bare import: what each operation
+//! answers and leaves behind, opens and orphans across clients that go and servers that restart.
+
+mod mdt_rig;
+
+use bytes::Bytes;
+use coral_osd::OsdMem;
+use coral_server::mdt::{self, check::Problem, table};
+use coral_wire::connect::ConnectFlags2;
+use coral_wire::layout::{LOV_OFFSET_DEFAULT, Layout, LovMd};
+use coral_wire::ldlm::Ibits;
+use coral_wire::mds::{MDS_DIR_END_OFF, attr as sa, disp, layout_intent, md, open as flag};
+use coral_wire::{Errno, Fid};
+use mdt_rig::{Client, Rig};
+
+type TestResult = Result<(), Box<dyn std::error::Error>>;
+
+fn clean(mem: &OsdMem) {
+    let kv: std::sync::Arc<dyn coral_osd::Kv> = std::sync::Arc::new(mem.clone());
+    let report = mdt::check(&kv).expect("check");
+    assert_eq!(report.problems, Vec::<Problem>::new());
+}
+
+#[tokio::test]
+async fn connect_grants_what_is_implemented_and_no_more() -> TestResult {
+    let rig = Rig::new(2).await;
+    let c = rig.client("1@lo").await;
+    let got = c.import.granted();
+    assert!(got.has2(ConnectFlags2::CORAL));
+    assert!(!got.has2(ConnectFlags2::FLR) && !got.has2(ConnectFlags2::LOCK_CONVERT));
+    assert!(got.brw_size > 0 && got.maxmodrpcs >= 1 && got.max_easize > 0);
+    assert_eq!(got.ibits_known & Ibits::DOM.0, 0);
+    assert_eq!(c.root().await?, Fid::ROOT);
+    assert!(c.statfs().await?.bsize > 0);
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_file_is_created_with_objects_and_found_again() -> TestResult {
+    let rig = Rig::new(4).await;
+    let c = rig.client("1@lo").await;
+    let o = c.open(Fid::ROOT, b"file", flag::CREAT | flag::WRITE | flag::READ, 0o640).await?;
+    assert_eq!(o.disp, disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_NEG | disp::OPEN_CREATE | disp::OPEN_OPEN);
+    assert_eq!(o.body.mode, 0o100640 & !0o022);
+    let Layout::Plain(l) = Layout::decode(&o.md)? else { panic!("a plain layout") };
+    assert_eq!((l.stripe_count, l.objects.len()), (1, 1));
+    assert_eq!((l.oi.id, l.oi.seq), (u64::from(o.body.fid1.oid), o.body.fid1.seq));
+    assert_eq!(o.body.valid & md::FLSIZE, 0, "the size of a striped file is its OSTs' business");
+    let lock = o.lock.expect("a lock on what was created");
+    assert_eq!(lock & (Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits::LAYOUT.0), 0x1b);
+    let parent = o.parent.expect("a Coral client learns the parent");
+    assert_eq!((parent.fid1, parent.mtime), (Fid::ROOT, o.body.mtime));
+
+    let found = c.lookup(Fid::ROOT, b"file").await?;
+    assert_eq!((found.body.fid1, found.disp), (o.body.fid1, disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_POS));
+    assert_eq!(c.lookup(Fid::ROOT, b"none").await?.disp, disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_NEG);
+    assert_eq!(c.getattr(o.body.fid1).await?.nlink, 1);
+
+    let again = c.open(Fid::ROOT, b"file", flag::CREAT | flag::EXCL | flag::WRITE, 0o600).await;
+    assert_eq!(again.err(), Some(Errno::EEXIST));
+    let missing = c.open(Fid::ROOT, b"none", flag::READ, 0).await?;
+    assert_eq!((missing.disp & disp::LOOKUP_NEG, missing.handle), (disp::LOOKUP_NEG, 0));
+    c.close(&o).await?;
+    assert_eq!(c.close(&o).await.err(), Some(Errno::ESTALE));
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_reint_operation() -> TestResult {
+    let rig = Rig::new(2).await;
+    let c = rig.client("1@lo").await;
+    let dir = c.mkdir(Fid::ROOT, b"dir").await?;
+    assert_eq!(c.mkdir(Fid::ROOT, b"dir").await.err(), Some(Errno::EEXIST));
+    let sub = c.mkdir(dir, b"sub").await?;
+    let link = c.symlink(dir, b"sl", b"over/there").await?;
+    assert_eq!(c.readlink(link).await?, "over/there");
+    let fifo = c.mknod(dir, b"fifo", 0o010644).await?;
+    c.link(fifo, dir, b"fifo2").await?;
+    assert_eq!(c.getattr(fifo).await?.nlink, 2);
+    assert_eq!(c.link(sub, dir, b"hl").await.err(), Some(Errno::EPERM));
+    assert_eq!(c.getattr(dir).await?.nlink, 3);
+
+    assert_eq!(c.rename(dir, b"sub", sub, b"x").await.err(), Some(Errno::EINVAL));
+    assert_eq!(c.rename(Fid::ROOT, b"dir", sub, b"x").await.err(), Some(Errno::EINVAL));
+    c.rename(dir, b"sub", Fid::ROOT, b"moved").await?;
+    assert_eq!((c.getattr(dir).await?.nlink, c.getattr(Fid::ROOT).await?.nlink), (2, 4));
+    assert_eq!(c.rename(dir, b"sl", Fid::ROOT, b"moved").await.err(), Some(Errno::EISDIR));
+    c.rename(dir, b"sl", dir, b"fifo2").await?;
+    assert_eq!(c.getattr(fifo).await?.nlink, 1);
+
+    assert_eq!(c.unlink(Fid::ROOT, b"dir", true).await.err(), Some(Errno::ENOTEMPTY));
+    assert_eq!(c.unlink(dir, b"fifo", true).await.err(), Some(Errno::ENOTDIR));
+    assert_eq!(c.unlink(Fid::ROOT, b"dir", false).await.err(), Some(Errno::EISDIR));
+    assert_eq!(c.unlink(dir, b".", false).await.err(), Some(Errno::EINVAL));
+    c.unlink(dir, b"fifo", false).await?;
+    c.unlink(dir, b"fifo2", false).await?;
+    assert_eq!(c.getattr(fifo).await.err(), Some(Errno::ENOENT));
+    c.unlink(Fid::ROOT, b"dir", true).await?;
+    c.unlink(Fid::ROOT, b"moved", true).await?;
+    assert_eq!(c.getattr(Fid::ROOT).await?.nlink, 2);
+    assert_eq!(c.names(Fid::ROOT).await?, [".", ".."]);
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+#[tokio::test]
+async fn attributes_and_times_to_the_nanosecond() -> TestResult {
+    let rig = Rig::new(1).await;
+    let c = rig.client("1@lo").await;
+    let o = c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o6755).await?;
+    let t = coral_wire::coral::pack_time(1_600_000_000, 123_456_789);
+    let set = c.setattr(o.body.fid1, |r| {
+        r.valid = sa::ATIME | sa::MTIME | sa::CTIME | sa::ATIME_SET | sa::MTIME_SET;
+        (r.atime, r.mtime, r.ctime) = (t, t, t);
+    });
+    let b = set.await?;
+    assert_eq!((b.atime, b.mtime, b.ctime), (t, t, t));
+    let b = c.setattr(o.body.fid1, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
+    assert_eq!((b.uid, b.gid, b.mode), (7, 8, 0o100755), "chown drops setuid and setgid");
+    let b = c.setattr(o.body.fid1, |r| (r.valid, r.mode) = (sa::MODE, 0o4711)).await?;
+    assert_eq!(b.mode, 0o104711);
+    assert!(b.version > o.body.version);
+
+    let other = Client { uid: 99, gid: 99, ..c.clone() };
+    let denied = other.setattr(o.body.fid1, |r| (r.valid, r.mode) = (sa::MODE, 0o777)).await;
+    assert_eq!(denied.err(), Some(Errno::EPERM));
+    let denied = other.open(Fid::ROOT, b"f", flag::WRITE, 0).await;
+    assert_eq!(denied.err(), Some(Errno::EACCES));
+    let denied = other.open(Fid::ROOT, b"new", flag::CREAT | flag::WRITE, 0o666).await;
+    assert_eq!(denied.err(), Some(Errno::EACCES));
+    assert_eq!(other.mkdir(Fid::ROOT, b"d").await.err(), Some(Errno::EACCES));
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn xattrs_acls_and_layouts_as_xattrs() -> TestResult {
+    let rig = Rig::new(4).await;
+    let c = rig.client("1@lo").await;
+    let o = c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    let fid = o.body.fid1;
+    c.setxattr(fid, b"user.a", Some(b"1"), 0).await?;
+    assert_eq!(c.setxattr(fid, b"user.a", Some(b"2"), 1).await.err(), Some(Errno::EEXIST));
+    assert_eq!(c.setxattr(fid, b"user.b", Some(b"2"), 2).await.err(), Some(Errno::ENODATA));
+    let big = vec![7; 60_000];
+    c.setxattr(fid, b"user.big", Some(&big), 0).await?;
+    assert_eq!(c.getxattr(fid, b"user.big").await?, big);
+    assert_eq!(c.getxattr(fid, b"user.none").await.err(), Some(Errno::ENODATA));
+    let listed = c.listxattr(fid).await?;
+    assert!(listed.contains("user.a\0") && listed.contains("trusted.lov\0"), "{listed:?}");
+    c.setxattr(fid, b"user.big", None, 0).await?;
+    assert_eq!(c.getxattr(fid, b"user.big").await.err(), Some(Errno::ENODATA));
+
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in [(1u16, 6u16, u32::MAX), (2, 6, 1001), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)] {
+        acl.extend_from_slice(&tag.to_le_bytes());
+        acl.extend_from_slice(&perm.to_le_bytes());
+        acl.extend_from_slice(&id.to_le_bytes());
+    }
+    c.setxattr(fid, b"system.posix_acl_access", Some(&acl), 0).await?;
+    assert_eq!(c.getattr(fid).await?.mode, 0o100660);
+    let friend = Client { uid: 1001, gid: 1, ..c.clone() };
+    assert!(friend.open(Fid::ROOT, b"f", flag::WRITE, 0).await.is_ok());
+    let stranger = Client { uid: 1002, gid: 1, ..c.clone() };
+    assert_eq!(stranger.open(Fid::ROOT, b"f", flag::READ, 0).await.err(), Some(Errno::EACCES));
+
+    let dir = c.mkdir(Fid::ROOT, b"wide").await?;
+    let wanted = LovMd::request(1 << 20, 3, LOV_OFFSET_DEFAULT, None).encode();
+    c.setxattr(dir, b"trusted.lov", Some(&wanted), 0).await?;
+    let inherits = c.mkdir(dir, b"sub").await?;
+    assert_eq!(c.getxattr(inherits, b"lustre.lov").await?, wanted);
+    let f = c.open(inherits, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    let Layout::Plain(l) = Layout::decode(&f.md)? else { panic!("a plain layout") };
+    assert_eq!((l.stripe_size, l.objects.len()), (1 << 20, 3));
+    let ids: Vec<_> = l.objects.iter().map(|o| (o.ost_idx, o.oi.object_id())).collect();
+    assert!(ids.windows(2).all(|w| w[0].0 != w[1].0), "stripes on different OSTs: {ids:?}");
+
+    let late = c.open(Fid::ROOT, b"late", flag::CREAT | flag::WRITE | flag::DELAY_CREATE, 0o644).await?;
+    assert!(late.md.is_empty() && late.body.valid & md::FLSIZE != 0);
+    c.setxattr(late.body.fid1, b"lustre.lov", Some(&wanted), 0).await?;
+    let again = c.setxattr(late.body.fid1, b"lustre.lov", Some(&wanted), 0).await;
+    assert_eq!(again.err(), Some(Errno::EEXIST));
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+#[tokio::test]
+async fn composite_layouts_grow_on_write() -> TestResult {
+    use coral_wire::layout::{CompEntry, CompMd};
+    let rig = Rig::new(4).await;
+    let c = rig.client("1@lo").await;
+    let part = |n| LovMd::request(1 << 20, n, LOV_OFFSET_DEFAULT, None);
+    let entries = vec![CompEntry::new(1, 0, 0, 1 << 20, part(1)), CompEntry::new(2, 0, 1 << 20, u64::MAX, part(4))];
+    let wanted = CompMd::new(0, 0, 0, entries).encode();
+    let o = c.open_with(Fid::ROOT, b"pfl", flag::CREAT | flag::WRITE | flag::HAS_EA, 0o644, wanted).await?;
+    let objects = |raw: &Bytes| match Layout::decode(raw) {
+        Ok(Layout::Composite(c)) => c.entries.iter().map(|e| e.plain().map_or(0, |l| l.objects.len())).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(objects(&o.md), [1, 0]);
+    let (md, lock) = c.layout(o.body.fid1, layout_intent::ACCESS, 0, 0).await?;
+    assert_eq!((objects(&md), lock), (vec![1, 0], true));
+    let (md, lock) = c.layout(o.body.fid1, layout_intent::WRITE, 1 << 20, 2 << 20).await?;
+    assert_eq!((objects(&md), lock), (vec![1, 4], true));
+    let (same, _) = c.layout(o.body.fid1, layout_intent::WRITE, 5 << 20, 6 << 20).await?;
+    assert_eq!(same, md, "nothing left to make");
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+#[tokio::test]
+async fn directories_of_many_entries_read_in_hash_order() -> TestResult {
+    let rig = Rig::new(1).await;
+    let c = rig.client("1@lo").await;
+    let dir = c.mkdir(Fid::ROOT, b"many").await?;
+    let mut want: Vec<String> = (0..700).map(|i| format!("file-with-a-long-name-{i}")).collect();
+    for n in &want {
+        c.mknod(dir, n.as_bytes(), 0o100644).await?;
+    }
+    let (pages, entries) = c.read_pages(dir, 0, 8).await?;
+    assert!(pages.iter().all(|p| p.1 == MDS_DIR_END_OFF || p.1 > p.0) && entries.len() < 700);
+    want.extend([".".into(), "..".into()]);
+    want.sort();
+    let mut got = c.names(dir).await?;
+    got.sort();
+    assert_eq!(got, want);
+    assert_eq!(c.fid2path(c.lookup(dir, b"file-with-a-long-name-5").await?.body.fid1).await?, "many/file-with-a-long-name-5");
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_unlinked_open_file_lives_until_its_last_close() -> TestResult {
+    let rig = Rig::new(2).await;
+    let (c, d) = (rig.client("1@lo").await, rig.client("2@lo").await);
+    let o = c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    let p = d.open(Fid::ROOT, b"f", flag::READ, 0).await?;
+    let fid = o.body.fid1;
+    assert_eq!(c.unlink(Fid::ROOT, b"f", false).await?.nlink, 0);
+    assert_eq!(c.lookup(Fid::ROOT, b"f").await?.disp & disp::LOOKUP_NEG, disp::LOOKUP_NEG);
+    assert_eq!(c.getattr(fid).await?.nlink, 0);
+    c.close(&o).await?;
+    assert!(c.getattr(fid).await.is_ok(), "the other client has it open");
+    assert_eq!(rig.destroy_pending(), 0);
+    d.close(&p).await?;
+    assert_eq!(c.getattr(fid).await.err(), Some(Errno::ENOENT));
+    assert_eq!(rig.destroy_pending(), 1);
+
+    // a client that goes closes what it had open
+    let o = c.open(Fid::ROOT, b"g", flag::CREAT | flag::WRITE, 0o644).await?;
+    c.unlink(Fid::ROOT, b"g", false).await?;
+    c.import.disconnect().await;
+    assert_eq!(d.getattr(o.body.fid1).await.err(), Some(Errno::ENOENT));
+    assert_eq!(rig.destroy_pending(), 2);
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_killed_server_loses_no_name_and_no_open_file() -> TestResult {
+    let mut rig = Rig::new(2).await;
+    let c = rig.client("10.0.0.9@tcp").await;
+    let kept = c.open(Fid::ROOT, b"kept", flag::CREAT | flag::WRITE, 0o644).await?;
+    let orphan = c.open(Fid::ROOT, b"orphan", flag::CREAT | flag::WRITE, 0o644).await?;
+    c.unlink(Fid::ROOT, b"orphan", false).await?;
+    // an orphan of an in-process client, which ends with the server
+    let l = rig.client("1@lo").await;
+    let lost = l.open(Fid::ROOT, b"lost", flag::CREAT | flag::WRITE, 0o644).await?;
+    l.unlink(Fid::ROOT, b"lost", false).await?;
+
+    rig.kill().await;
+    rig.restart().await;
+    // the client reconnects and replays by itself; its next request waits for that
+    assert_eq!(c.lookup(Fid::ROOT, b"kept").await?.body.fid1, kept.body.fid1);
+    assert_eq!(c.getattr(orphan.body.fid1).await?.nlink, 0, "still open, still there");
+    assert_eq!(c.getattr(lost.body.fid1).await.err(), Some(Errno::ENOENT), "nobody has it open");
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+#[tokio::test]
+async fn four_creators_in_one_directory() -> TestResult {
+    let rig = Rig::new(4).await;
+    let mut tasks = Vec::new();
+    for i in 0..4u32 {
+        let c = rig.client(&format!("{}@lo", i + 1)).await;
+        tasks.push(tokio::spawn(async move {
+            for n in 0..100 {
+                let name = format!("c{i}.{n}");
+                let o = c.open(Fid::ROOT, name.as_bytes(), flag::CREAT | flag::EXCL | flag::WRITE, 0o644).await?;
+                c.close(&o).await?;
+                if n % 3 == 0 {
+                    c.unlink(Fid::ROOT, name.as_bytes(), false).await?;
+                }
+            }
+            Ok::<_, Errno>(())
+        }));
+    }
+    for t in tasks {
+        t.await??;
+    }
+    let c = rig.client("9@lo").await;
+    assert_eq!(c.names(Fid::ROOT).await?.len(), 2 + 4 * 66);
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_clients_change_calls_back_what_one_caches() -> TestResult {
+    let rig = Rig::new(1).await;
+    let (a, b) = (rig.client("1@lo").await, rig.client("2@lo").await);
+    let o = a.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    assert!(a.lookup(Fid::ROOT, b"").await?.lock.is_some());
+    let cached = |c: &Client| c.ns.counts().0;
+    let before = cached(&a);
+    b.mknod(Fid::ROOT, b"g", 0o100644).await?;
+    assert!(cached(&a) < before, "the directory's UPDATE lock went");
+    b.setattr(o.body.fid1, |r| (r.valid, r.mode) = (sa::MODE, 0o600)).await?;
+    assert_eq!(cached(&a), 0, "so did the file's");
+    // its own changes leave a Coral client's locks alone
+    assert!(a.lookup(Fid::ROOT, b"").await?.lock.is_some());
+    a.mknod(Fid::ROOT, b"h", 0o100644).await?;
+    assert_eq!(cached(&a), 1);
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_verifier_finds_what_was_broken() -> TestResult {
+    let rig = Rig::new(2).await;
+    let c = rig.client("1@lo").await;
+    let (f, g) = {
+        let mut fids = Vec::new();
+        for name in [b"f", b"g"] {
+            let o = c.open(Fid::ROOT, name, flag::CREAT | flag::WRITE, 0o644).await?;
+            c.close(&o).await?;
+            fids.push(o.body.fid1);
+        }
+        (fids[0], fids[1])
+    };
+    rig.stop().await;
+    clean(&rig.mem);
+    let kv: std::sync::Arc<dyn coral_osd::Kv> = std::sync::Arc::new(rig.mem.clone());
+    let broken = |change: &dyn Fn(&mut coral_osd::Batch)| {
+        let mut b = coral_osd::Batch::new();
+        change(&mut b);
+        let undo: Vec<_> = b.ops().iter().map(|op| mdt_rig::undo(&*kv, op)).collect();
+        kv.commit(b).expect("commit");
+        let problems = mdt::check(&kv).expect("check").problems;
+        let mut back = coral_osd::Batch::new();
+        undo.into_iter().for_each(|u| drop(back.extend(u)));
+        kv.commit(back).expect("commit");
+        problems
+    };
+    let has = |problems: &[Problem], want: fn(&Problem) -> bool| assert!(problems.iter().any(want), "{problems:?}");
+    let inode = |fid: &Fid| kv.get(table::INODE, &table::fid_key(fid)).expect("read").expect("there");
+    let entry = table::dirent_key(&Fid::ROOT, table::name_hash(b"f"), b"f");
+
+    has(&broken(&|b| drop(b.del(table::INODE, table::fid_key(&f).to_vec()))), |p| matches!(p, Problem::Dangling { .. }));
+    has(&broken(&|b| drop(b.del(table::DIRENT, entry.clone()))), |p| matches!(p, Problem::OrphanInode { .. }));
+    let raw = inode(&f);
+    has(&broken(&|b| drop(b.put(table::INODE, table::fid_key(&f).to_vec(), raw.slice(..raw.len() - 1)))), |p| {
+        matches!(p, Problem::BadRow { .. })
+    });
+    let mut twice = mdt::record::Inode::decode(&raw)?;
+    twice.nlink = 2;
+    has(&broken(&|b| drop(b.put(table::INODE, table::fid_key(&f).to_vec(), twice.encode()))), |p| {
+        matches!(p, Problem::LinkCount { recorded: 2, counted: 1, .. })
+    });
+    let mut shared = mdt::record::Inode::decode(&raw)?;
+    shared.lov = mdt::record::Inode::decode(&inode(&g))?.lov;
+    has(&broken(&|b| drop(b.put(table::INODE, table::fid_key(&f).to_vec(), shared.encode()))), |p| {
+        matches!(p, Problem::SharedObject { second: Some(_), .. })
+    });
+    let wrong = table::dirent_key(&Fid::ROOT, 5, b"f");
+    has(&broken(&|b| drop(b.put(table::DIRENT, wrong.clone(), table::dirent_value(&f, 0o100644)))), |p| {
+        matches!(p, Problem::WrongEntry { .. })
+    });
+    has(&broken(&|b| drop(b.del(table::INODE, table::fid_key(&Fid::ROOT).to_vec()))), |p| matches!(p, Problem::NoRoot));
+    clean(&rig.mem);
+    Ok(())
+}
