@@ -125,7 +125,7 @@ async fn attributes_and_times_to_the_nanosecond() -> TestResult {
     assert_eq!(b.mode, 0o104711);
     assert!(b.version > o.body.version);
 
-    let other = Client { uid: 99, gid: 99, ..c.clone() };
+    let other = c.user(99, 99);
     let denied = other.setattr(o.body.fid1, |r| (r.valid, r.mode) = (sa::MODE, 0o777)).await;
     assert_eq!(denied.err(), Some(Errno::EPERM));
     let denied = other.open(Fid::ROOT, b"f", flag::WRITE, 0).await;
@@ -163,9 +163,9 @@ async fn xattrs_acls_and_layouts_as_xattrs() -> TestResult {
     }
     c.setxattr(fid, b"system.posix_acl_access", Some(&acl), 0).await?;
     assert_eq!(c.getattr(fid).await?.mode, 0o100660);
-    let friend = Client { uid: 1001, gid: 1, ..c.clone() };
+    let friend = c.user(1001, 1);
     assert!(friend.open(Fid::ROOT, b"f", flag::WRITE, 0).await.is_ok());
-    let stranger = Client { uid: 1002, gid: 1, ..c.clone() };
+    let stranger = c.user(1002, 1);
     assert_eq!(stranger.open(Fid::ROOT, b"f", flag::READ, 0).await.err(), Some(Errno::EACCES));
 
     let dir = c.mkdir(Fid::ROOT, b"wide").await?;
@@ -350,42 +350,53 @@ async fn the_verifier_finds_what_was_broken() -> TestResult {
     rig.stop().await;
     clean(&rig.mem);
     let kv: std::sync::Arc<dyn coral_osd::Kv> = std::sync::Arc::new(rig.mem.clone());
-    let broken = |change: &dyn Fn(&mut coral_osd::Batch)| {
+    let del = |t, key: Bytes| {
         let mut b = coral_osd::Batch::new();
-        change(&mut b);
+        b.del(t, key);
+        b
+    };
+    let put = |t, key: Bytes, value: Bytes| {
+        let mut b = coral_osd::Batch::new();
+        b.put(t, key, value);
+        b
+    };
+    let broken = |b: coral_osd::Batch| {
         let undo: Vec<_> = b.ops().iter().map(|op| mdt_rig::undo(&*kv, op)).collect();
         kv.commit(b).expect("commit");
         let problems = mdt::check(&kv).expect("check").problems;
         let mut back = coral_osd::Batch::new();
-        undo.into_iter().for_each(|u| drop(back.extend(u)));
+        for u in undo {
+            back.extend(u);
+        }
         kv.commit(back).expect("commit");
         problems
     };
     let has = |problems: &[Problem], want: fn(&Problem) -> bool| assert!(problems.iter().any(want), "{problems:?}");
     let inode = |fid: &Fid| kv.get(table::INODE, &table::fid_key(fid)).expect("read").expect("there");
+    let key = |fid: &Fid| Bytes::copy_from_slice(&table::fid_key(fid));
     let entry = table::dirent_key(&Fid::ROOT, table::name_hash(b"f"), b"f");
 
-    has(&broken(&|b| drop(b.del(table::INODE, table::fid_key(&f).to_vec()))), |p| matches!(p, Problem::Dangling { .. }));
-    has(&broken(&|b| drop(b.del(table::DIRENT, entry.clone()))), |p| matches!(p, Problem::OrphanInode { .. }));
+    has(&broken(del(table::INODE, key(&f))), |p| matches!(p, Problem::Dangling { .. }));
+    has(&broken(del(table::DIRENT, entry.clone())), |p| matches!(p, Problem::OrphanInode { .. }));
     let raw = inode(&f);
-    has(&broken(&|b| drop(b.put(table::INODE, table::fid_key(&f).to_vec(), raw.slice(..raw.len() - 1)))), |p| {
+    has(&broken(put(table::INODE, key(&f), raw.slice(..raw.len() - 1))), |p| {
         matches!(p, Problem::BadRow { .. })
     });
     let mut twice = mdt::record::Inode::decode(&raw)?;
     twice.nlink = 2;
-    has(&broken(&|b| drop(b.put(table::INODE, table::fid_key(&f).to_vec(), twice.encode()))), |p| {
+    has(&broken(put(table::INODE, key(&f), twice.encode())), |p| {
         matches!(p, Problem::LinkCount { recorded: 2, counted: 1, .. })
     });
     let mut shared = mdt::record::Inode::decode(&raw)?;
     shared.lov = mdt::record::Inode::decode(&inode(&g))?.lov;
-    has(&broken(&|b| drop(b.put(table::INODE, table::fid_key(&f).to_vec(), shared.encode()))), |p| {
+    has(&broken(put(table::INODE, key(&f), shared.encode())), |p| {
         matches!(p, Problem::SharedObject { second: Some(_), .. })
     });
     let wrong = table::dirent_key(&Fid::ROOT, 5, b"f");
-    has(&broken(&|b| drop(b.put(table::DIRENT, wrong.clone(), table::dirent_value(&f, 0o100644)))), |p| {
+    has(&broken(put(table::DIRENT, wrong.clone(), table::dirent_value(&f, 0o100644))), |p| {
         matches!(p, Problem::WrongEntry { .. })
     });
-    has(&broken(&|b| drop(b.del(table::INODE, table::fid_key(&Fid::ROOT).to_vec()))), |p| matches!(p, Problem::NoRoot));
+    has(&broken(del(table::INODE, key(&Fid::ROOT))), |p| matches!(p, Problem::NoRoot));
     clean(&rig.mem);
     Ok(())
 }

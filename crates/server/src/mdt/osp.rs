@@ -179,6 +179,10 @@ impl Osp {
             let stale: Vec<u32> = st.peers.keys().copied().filter(|i| !keep.contains(i)).collect();
             gone.extend(stale.into_iter().filter_map(|i| st.peers.remove(&i)));
             for o in osts {
+                if o.nids.is_empty() {
+                    tracing::warn!(uuid = o.uuid, "the configuration gives no NID for this OST: it is left out");
+                    continue;
+                }
                 match st.peers.get_mut(&o.index) {
                     Some(p) if p.target.uuid == o.uuid && p.target.nids == o.nids => p.target.active = o.active,
                     _ => {

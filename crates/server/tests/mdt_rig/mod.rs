@@ -63,7 +63,7 @@ impl Rig {
         cfg.target.recovery_soft = Duration::from_secs(20);
         let mdt = Mdt::start(node.clone(), cfg, Arc::new(self.mem.clone())).expect("MDT");
         // OSTs that are never there: objects are only numbers here
-        let ost = |index| OstTarget { index, uuid: format!("test-OST{index:04x}_UUID"), nids: vec![], active: true };
+        let ost = |index| OstTarget { index, uuid: format!("test-OST{index:04x}_UUID"), nids: vec!["99@lo".parse().expect("a NID")], active: true };
         mdt.set_osts((0..self.osts).map(ost).collect());
         server.add_target(mdt.target.clone());
         self.up = Some((node, server, mdt));
@@ -124,8 +124,9 @@ impl Rig {
 struct Locks(Arc<ClientNamespace>);
 
 impl ImportObserver for Locks {
-    fn replay_locks(self: Arc<Self>, _import: Arc<Import>) -> futures_util::future::BoxFuture<'static, Result<(), coral_ptlrpc::RpcError>> {
-        Box::pin(async move { self.0.replay_locks().await })
+    fn replay_locks(&self, _import: Arc<Import>) -> futures_util::future::BoxFuture<'static, Result<(), coral_ptlrpc::RpcError>> {
+        let ns = self.0.clone();
+        Box::pin(async move { ns.replay_locks().await })
     }
 }
 
@@ -151,6 +152,9 @@ pub struct Found {
     pub lock: Option<u64>,
     pub handle: u64,
 }
+
+/// Makes a closure for a batch of one change out of one that returns the batch.
+pub fn nothing<T>(_: T) {}
 
 fn nul(s: &[u8]) -> Bytes {
     [s, b"\0"].concat().into()
@@ -182,6 +186,11 @@ impl Client {
 
     fn new_fid(&self) -> Fid {
         Fid::new(self.seq.load(Ordering::Relaxed), self.oid.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The same client's requests by another user.
+    pub fn user(&self, uid: u32, gid: u32) -> Client {
+        Client { uid, gid, ..self.clone() }
     }
 
     pub async fn root(&self) -> Result<Fid, Errno> {
