@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coral_ldlm::{ClientNamespace, LdlmClient};
+use coral_ldlm::{ClientConfig, ClientNamespace, LdlmClient};
 use coral_lnet::Node;
 use coral_ptlrpc::{Import, ImportConfig, ImportObserver, Reply, RpcError};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
@@ -66,13 +66,15 @@ pub struct Dialer {
     pub user_xattr: bool,
     /// Ask for checksums.
     pub checksums: bool,
+    /// Idle locks kept per MDT.
+    pub lru_size: usize,
 }
 
 impl Dialer {
     /// A dialer with a fresh client uuid.
     pub fn new(node: Arc<Node>, ldlm: Arc<LdlmClient>, user_xattr: bool, checksums: bool) -> Self {
         let client_uuid = uuid(node.rng_u64(), node.rng_u64());
-        Self { node, ldlm, client_uuid, user_xattr, checksums }
+        Self { node, ldlm, client_uuid, user_xattr, checksums, lru_size: ClientConfig::default().lru_size }
     }
 
     /// A target, not yet connected.
@@ -92,7 +94,8 @@ impl Dialer {
             Kind::Ost => ImportConfig::ost(uuid, nids, &self.client_uuid, data),
         };
         let import = Import::new(self.node.clone(), cfg);
-        let namespace = self.ldlm.namespace(import.clone());
+        let lru_size = if kind == Kind::Mdt { self.lru_size } else { ClientConfig::default().lru_size };
+        let namespace = self.ldlm.namespace_with(import.clone(), ClientConfig { lru_size, ..Default::default() });
         let t = Arc::new(Target {
             uuid: uuid.to_owned(),
             kind,

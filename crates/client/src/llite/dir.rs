@@ -17,6 +17,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::Llite;
+use super::cache::Mark;
 use super::cred::permitted;
 use super::types::{Cred, DirEntry, Entry};
 use crate::mdc::{DirChunk, Ids};
@@ -29,6 +30,9 @@ const DOTDOT: u64 = 2;
 const COLLISION: u64 = 0x7fff_0000_0000_0000;
 /// Attributes fetched together for readdirplus.
 const PLUS_BATCH: usize = 16;
+
+/// Chunks of a directory read to know all of it; a bigger one is asked name by name.
+const WHOLE_CHUNKS: usize = 4;
 
 /// An open directory.
 pub struct DirHandle {
@@ -43,6 +47,11 @@ impl DirHandle {
     }
 }
 
+/// "." or "..".
+fn is_dot(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
 /// What was read from the MDT and not yet handed out.
 #[derive(Default)]
 struct Stream {
@@ -54,6 +63,8 @@ struct Stream {
     next: Option<Position>,
     /// Places inside groups of equal hashes.
     collisions: Vec<(u64, u32)>,
+    /// Everything read since the beginning, for the cache to know the whole listing at the end.
+    listing: Option<(Mark, Vec<(Bytes, Fid)>)>,
 }
 
 /// A place in hash order: entries of at least `hash`, but not the first `skip` of just that hash.
@@ -117,8 +128,7 @@ impl Stream {
                 None => self.next.is_some_and(|n| n.hash == hash),
             };
             let cookie = if group_goes_on { self.collision(hash, index) } else { hash.saturating_add(1).max(DOTDOT + 1) };
-            let name = &entries[i].name[..];
-            if name != b"." && name != b".." {
+            if !is_dot(&entries[i].name) {
                 self.entries.push_back((entries[i].clone(), cookie));
             }
         }
@@ -128,7 +138,7 @@ impl Stream {
 impl Llite {
     /// Opens a directory for reading.
     pub async fn opendir(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
-        let md = self.md_inode(&Ids::root(), fid).await?;
+        let md = self.md_inode(fid).await?;
         if !md.attr.is_dir() {
             return Err(Errno::ENOTDIR);
         }
@@ -194,8 +204,8 @@ impl Llite {
     }
 
     async fn entry_of(&self, _cred: &Cred, fid: Fid) -> Option<Entry> {
-        let md = self.md_inode(&Ids::root(), fid).await.ok()?;
-        Some(Self::uncached(self.full_attr(&md).await.ok()?))
+        let md = self.md_inode(fid).await.ok()?;
+        Some(self.entry(self.full_attr(&md).await.ok()?, &md))
     }
 
     /// Up to `max` entries behind `cookie`; empty at the end.
@@ -213,7 +223,8 @@ impl Llite {
                     _ => {
                         let p = s.position(cookie);
                         let collisions = std::mem::take(&mut s.collisions);
-                        *s = Stream { cookie, collisions, ..Default::default() };
+                        let listing = (p.hash == 0 && self.cache.enabled()).then(|| (self.cache.begin_read(dh.fid), Vec::new()));
+                        *s = Stream { cookie, collisions, listing, ..Default::default() };
                         p
                     }
                 }
@@ -222,6 +233,13 @@ impl Llite {
             let mut s = dh.stream.lock();
             s.cookie = cookie;
             s.entries.clear();
+            if let Some((mark, mut all)) = s.listing.take() {
+                all.extend(chunk.entries.iter().filter(|e| !is_dot(&e.name)).map(|e| (e.name.clone(), e.fid)));
+                match chunk.next {
+                    Some(_) => s.listing = Some((mark, all)),
+                    None => drop(self.cache.learn_listing(mark, dh.fid, all)),
+                }
+            }
             s.take(from, chunk);
             if s.entries.is_empty() && s.next.is_none() {
                 return Ok(Vec::new());
@@ -236,6 +254,25 @@ impl Llite {
             s.entries.pop_front();
             s.cookie = cookie;
         }
+    }
+
+    /// Reads a whole directory so that its listing is known; true: it is. Gives up on big ones.
+    pub(super) async fn read_whole(&self, dir: Fid) -> bool {
+        let mark = self.cache.begin_read(dir);
+        let mut all = Vec::new();
+        let mut at = Some(0);
+        for _ in 0..WHOLE_CHUNKS {
+            let Some(from) = at else { break };
+            let chunk = async { self.lmv.of(dir).await?.readpage(&Ids::root(), dir, from).await };
+            let Ok(chunk) = chunk.await else { return false };
+            // entries of the hash where the last chunk ended come again: the map they end up in takes them once
+            all.extend(chunk.entries.into_iter().filter(|e| !is_dot(&e.name)).map(|e| (e.name, e.fid)));
+            if chunk.next == Some(from) {
+                return false;
+            }
+            at = chunk.next;
+        }
+        at.is_none() && self.cache.learn_listing(mark, dir, all)
     }
 
     /// Ends reading.

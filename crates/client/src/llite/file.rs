@@ -39,6 +39,8 @@ const RELATIME_S: i64 = 24 * 3600;
 pub(super) struct OpenInode {
     pub fid: Fid,
     layout: RwLock<Arc<FileLayout>>,
+    /// The lock on the layout went: ask before the next I/O.
+    stale: AtomicBool,
     /// Permission bits, to know of setuid.
     mode: AtomicU32,
     /// Appends of this client go one after another.
@@ -54,6 +56,7 @@ impl OpenInode {
         Self {
             fid,
             layout: RwLock::new(layout),
+            stale: AtomicBool::new(false),
             mode: AtomicU32::new(mode),
             append: Default::default(),
             posix_owners: Default::default(),
@@ -71,6 +74,11 @@ impl OpenInode {
         if new.generation >= l.generation || l.form == Form::None {
             *l = new;
         }
+    }
+
+    /// The lock on the layout is gone.
+    pub fn layout_lost(&self) {
+        self.stale.store(true, Ordering::Release);
     }
 
     pub fn set_mode(&self, mode: u32) {
@@ -176,14 +184,20 @@ impl Llite {
         let fid = mdc.new_fid().await?;
         let mode = mode & 0o7777 | libc::S_IFREG;
         let bits = mds_flags(flags | libc::O_CREAT as u32);
-        let mut o = mdc.open(&ids, parent, name, fid, bits, mode, self.now(), Bytes::new()).await?;
-        mdc.drop_lock(o.lock.take());
+        let want_lock = self.cache.enabled();
+        let (mark, change) = (self.cache.begin_read(parent), self.cache.begin_change(&[parent]));
+        let mut o = mdc.open(&ids, parent, name, fid, bits, mode, self.now(), Bytes::new(), want_lock).await?;
         let md = MdInode::read(&mdc, &o.attrs)?;
+        self.learn(&mdc, mark, &md, o.lock.take());
+        if o.created {
+            self.made_name(&mdc, parent, o.dir.as_ref(), name, md.attr.fid);
+        }
+        drop(change);
         self.hint_gid(md.attr.fid, md.attr.gid);
         let fh = self.handle(mdc, &o, &md, flags);
         let attr = self.attr_after_open(cred, &fh, &md, o.created).await;
         match attr {
-            Ok(attr) => Ok((Self::uncached(attr), fh)),
+            Ok(attr) => Ok((self.entry(attr, &md), fh)),
             Err(e) => {
                 self.release(&fh, None).await.ok();
                 Err(e)
@@ -206,9 +220,12 @@ impl Llite {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
-        let mut o = mdc.open(&ids, fid, b"", fid, mds_flags(flags), 0, self.now(), Bytes::new()).await?;
-        mdc.drop_lock(o.lock.take());
+        // a lock that is held already need not be given again
+        let want_lock = self.cache.enabled() && self.cache.known(fid).is_none();
+        let mark = self.cache.begin_read(fid);
+        let mut o = mdc.open(&ids, fid, b"", fid, mds_flags(flags), 0, self.now(), Bytes::new(), want_lock).await?;
         let md = MdInode::read(&mdc, &o.attrs)?;
+        self.learn(&mdc, mark, &md, o.lock.take());
         self.hint_gid(md.attr.fid, md.attr.gid);
         let fh = self.handle(mdc, &o, &md, flags);
         if flags & libc::O_TRUNC as u32 != 0
@@ -225,7 +242,7 @@ impl Llite {
     pub async fn read(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
         fh.was_read.store(true, Ordering::Relaxed);
         let fid = fh.fid();
-        let mut layout = fh.inode.layout();
+        let mut layout = self.layout_now(&fh.inode).await?;
         layout.check()?;
         if layout.needs_init(offset, offset.saturating_add(len_bytes as u64)) {
             layout = self.fetch_layout(fid, layout_intent::ACCESS, 0, 0).await?;
@@ -239,7 +256,7 @@ impl Llite {
 
     /// A file without objects is all hole, as long as the MDT says.
     async fn read_nothing(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
-        let size = self.md_inode(&Ids::root(), fid).await?.attr.size;
+        let size = self.md_inode(fid).await?.attr.size;
         let n = size.saturating_sub(offset).min(len_bytes as u64);
         Ok(if n == 0 { Payload::new() } else { Payload::from(Bytes::from(vec![0; n as usize])) })
     }
@@ -271,9 +288,25 @@ impl Llite {
         Ok(len)
     }
 
+    /// The layout, asked for again if its lock was lost.
+    async fn layout_now(&self, inode: &OpenInode) -> Result<Arc<FileLayout>, Errno> {
+        if inode.stale.swap(false, Ordering::AcqRel) {
+            match self.fetch_layout(inode.fid, layout_intent::ACCESS, 0, 0).await {
+                Ok(l) => inode.set_layout(l),
+                // the last name is gone with an MDT that answers no more about it: what was known still holds
+                Err(Errno::ENOENT | Errno::ESTALE) => {}
+                Err(e) => {
+                    inode.layout_lost();
+                    return Err(e);
+                }
+            }
+        }
+        Ok(inode.layout())
+    }
+
     /// The layout, with objects everywhere in `start..end`.
     async fn layout_for_write(&self, fh: &FileHandle, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
-        let mut layout = fh.inode.layout();
+        let mut layout = self.layout_now(&fh.inode).await?;
         layout.check()?;
         if !layout.needs_init(start, end) {
             return Ok(layout);
@@ -289,7 +322,7 @@ impl Llite {
         let layout = match layout.form {
             Form::None => {
                 let mdc = self.lmv.of(fid).await?;
-                let mut o = mdc.open(&Ids::root(), fid, b"", fid, open::WRITE, 0, self.now(), Bytes::new()).await?;
+                let mut o = mdc.open(&Ids::root(), fid, b"", fid, open::WRITE, 0, self.now(), Bytes::new(), false).await?;
                 mdc.drop_lock(o.lock.take());
                 let md = MdInode::read(&mdc, &o.attrs)?;
                 mdc.close(fid, o.handle.load(Ordering::Acquire), md.attr.mode, None).await?;
@@ -321,12 +354,12 @@ impl Llite {
         let fid = fh.fid();
         let len = data.len() as u64;
         loop {
-            let layout = fh.inode.layout();
+            let layout = self.layout_now(&fh.inode).await?;
             layout.check()?;
             let locks = self.lock_stripes(&layout, fid).await?;
             let held = Locks { held: locks.iter().map(|(o, l)| (*o, l.info().remote_cookie)).collect() };
             let size = match layout.form {
-                Form::None => self.md_inode(&Ids::root(), fid).await?.attr.size,
+                Form::None => self.md_inode(fid).await?.attr.size,
                 _ => self.lov.getattr_locked(&layout, fid).await?.size,
             };
             let end = size.checked_add(len).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
@@ -384,6 +417,9 @@ impl Llite {
         let stale = atime <= change || now.secs - atime.secs > RELATIME_S;
         let read = fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
         let result = fh.mdc.close(fh.fid(), fh.handle.load(Ordering::Acquire), fh.mode, read.then_some(now)).await;
+        if read {
+            self.cache.forget_attrs(fh.fid());
+        }
         fh.mdc.forget_open(fh.transno);
         let mut open = self.open.lock();
         if open.get(&fh.fid()).is_some_and(|w| w.strong_count() <= 1) {
@@ -433,7 +469,7 @@ impl Llite {
         let layout = self.settled_layout(fh.fid(), fh.inode.layout()).await?;
         layout.check()?;
         if layout.form == Form::None {
-            let size = self.md_inode(&Ids::root(), fh.fid()).await?.attr.size;
+            let size = self.md_inode(fh.fid()).await?.attr.size;
             return if offset < size && whence == SeekWhence::Hole { Ok(offset) } else { Err(Errno::ENXIO) };
         }
         self.lov.seek(&layout, fh.fid(), offset, whence == SeekWhence::Hole).await

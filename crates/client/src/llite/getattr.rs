@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coral_ldlm::LockRef;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::ldlm::Policy;
 use coral_wire::mds::layout_intent;
 use futures_util::future::join_all;
 
@@ -14,17 +16,45 @@ use super::inode::MdInode;
 use super::mount::any_ok;
 use super::types::{Attr, Cred, Entry, StatFs};
 use super::Llite;
+use super::cache::Mark;
 use crate::lov::{FileLayout, Form};
-use crate::mdc::Ids;
+use crate::mdc::{Ids, Mdc};
+
+/// How long what a lock covers may be remembered: until its loss is told.
+const COVERED_TTL: Duration = Duration::from_secs(24 * 3600);
 
 impl Llite {
-    /// The MDT's view of an object, by FID.
-    pub(super) async fn md_inode(&self, ids: &Ids, fid: Fid) -> Result<MdInode, Errno> {
+    /// The MDT's view of an object, by FID: remembered, or asked for together with a lock.
+    pub(super) async fn md_inode(&self, fid: Fid) -> Result<MdInode, Errno> {
+        if let Some(k) = self.cache.known(fid) {
+            return Ok(k.md);
+        }
         let mdc = self.lmv.of(fid).await?;
-        let attrs = mdc.getattr(ids, fid).await?;
-        let inode = MdInode::read(&mdc, &attrs)?;
-        self.hint_gid(fid, inode.attr.gid);
-        Ok(inode)
+        let (attrs, lock, mark) = if self.cache.enabled() {
+            let mark = self.cache.begin_read(fid);
+            let found = mdc.lookup_lock(&Ids::root(), fid, b"").await?;
+            (found.attrs, found.lock, mark)
+        } else {
+            let mark = self.cache.begin_read(fid);
+            (mdc.getattr(&Ids::root(), fid).await?, None, mark)
+        };
+        let md = MdInode::read(&mdc, &attrs)?;
+        self.learn(&mdc, mark, &md, lock);
+        self.hint_gid(fid, md.attr.gid);
+        Ok(md)
+    }
+
+    /// Takes the reply to a read that began at `mark` into the cache, with the lock that came along.
+    pub(super) fn learn(&self, mdc: &Mdc, mark: Mark, md: &MdInode, lock: Option<LockRef>) {
+        if !self.cache.enabled() {
+            return mdc.drop_lock(lock);
+        }
+        let info = lock.as_ref().map(LockRef::info).filter(|i| i.res == md.attr.fid.res_id());
+        let bits = info.and_then(|i| match i.policy {
+            Policy::Ibits { bits, .. } => Some((i.cookie, bits.bits())),
+            _ => None,
+        });
+        self.cache.learn(mark, md, bits, || lock.as_ref().is_some_and(|l| !l.is_blocked()));
     }
 
     /// Completes the MDT's view with the OSTs'.
@@ -53,21 +83,27 @@ impl Llite {
         Ok(Arc::new(FileLayout::decode(&raw).map_err(crate::error::proto)?))
     }
 
-    /// An answer that may not be remembered.
-    pub(super) fn uncached(attr: Attr) -> Entry {
-        Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO }
+    /// An answer: the caller may remember what a lock covers, if it wants to hear of its loss.
+    pub(super) fn entry(&self, attr: Attr, md: &MdInode) -> Entry {
+        let covered = self.cache.known(attr.fid).filter(|_| self.inval.read().is_some());
+        let ttl = |yes: bool| if yes { COVERED_TTL } else { Duration::ZERO };
+        Entry {
+            attr,
+            attr_ttl: ttl(covered.is_some() && !md.needs_osts()),
+            entry_ttl: ttl(covered.is_some_and(|k| k.named)),
+        }
     }
 
     /// Attributes, and how long they may be remembered (`entry_ttl` has no meaning here).
     pub async fn getattr(self: &Arc<Self>, cred: &Cred, fid: Fid, _fh: Option<&FileHandle>) -> Result<Entry, Errno> {
         let _ = cred;
-        let md = self.md_inode(&Ids::root(), fid).await?;
-        Ok(Self::uncached(self.full_attr(&md).await?))
+        let md = self.md_inode(fid).await?;
+        Ok(self.entry(self.full_attr(&md).await?, &md))
     }
 
     /// access(2): `mask` of R_OK 4, W_OK 2, X_OK 1, F_OK 0. ACLs count.
     pub async fn access(self: &Arc<Self>, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Errno> {
-        let md = self.md_inode(&Ids::root(), fid).await?;
+        let md = self.md_inode(fid).await?;
         permitted(cred, &md.attr, &md.acl, mask)
     }
 

@@ -33,6 +33,7 @@ pub(super) struct MdInode {
 
 impl Attr {
     /// All zero but the FID.
+    #[cfg(test)]
     pub(crate) fn empty(fid: Fid) -> Self {
         let zero = Default::default();
         Self {

@@ -9,6 +9,7 @@
 //! Lustre: `lustre/llite/{super25,namei,file,dir,xattr,statahead}.c`. Absent: mmap consistency with other clients
 //! (the mount above us sees to it), write-back data cache, statahead, encryption, PCC, HSM.
 
+mod cache;
 mod cred;
 mod dir;
 mod file;
@@ -36,6 +37,7 @@ use crate::lmv::Lmv;
 use crate::lov::Lov;
 use crate::mgc::{Config, Mgc};
 use crate::target::Dialer;
+use cache::Cache;
 use file::OpenInode;
 use types::{Invalidate, MountOptions};
 
@@ -54,6 +56,7 @@ pub struct Llite {
     /// Groups of objects seen, to choose supplementary groups by.
     gids: Mutex<HashMap<Fid, u32>>,
     inval: RwLock<Option<Arc<dyn Invalidate>>>,
+    cache: Cache,
 }
 
 impl Llite {
@@ -80,5 +83,6 @@ impl Llite {
     /// The caller no longer remembers `fid` (FUSE forget): caches about it may go first.
     pub fn forget(&self, fid: Fid) {
         self.gids.lock().remove(&fid);
+        self.cache.unused(fid);
     }
 }

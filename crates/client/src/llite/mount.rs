@@ -8,19 +8,18 @@ use std::time::Duration;
 
 use coral_ldlm::LdlmClient;
 use coral_lnet::Node;
-use coral_ptlrpc::Reply;
 use coral_wire::Errno;
 use coral_wire::ptlrpc::opc;
 use futures_util::future::join_all;
 
-use super::Llite;
+use super::{Llite, cache};
 use super::types::{MountError, MountOptions};
 use crate::lmv::Lmv;
 use crate::lov::Lov;
 use crate::mdc::Mdc;
 use crate::mgc::{Config, Mgc, MgcError, TargetConf, list};
 use crate::osc::Osc;
-use crate::target::{Dialer, Kind, Target, TargetHooks};
+use crate::target::{Dialer, Kind, Target};
 
 /// Longest file system name, characters.
 const FSNAME_MAX: usize = 8;
@@ -31,7 +30,10 @@ impl Llite {
     pub async fn mount(node: Arc<Node>, opts: MountOptions) -> Result<Arc<Self>, MountError> {
         check_fsname(&opts.fsname)?;
         let ldlm = LdlmClient::new(&node);
-        let dialer = Dialer::new(node.clone(), ldlm, opts.user_xattr, opts.checksums);
+        let mut dialer = Dialer::new(node.clone(), ldlm, opts.user_xattr, opts.checksums);
+        if opts.cache {
+            dialer.lru_size = cache::lock_limit(opts.cache_mb);
+        }
         let mgs = list(&opts.mgs_nids);
         let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout)
             .await
@@ -68,6 +70,7 @@ impl Llite {
         let root = find_root(&lmv, &opts).await?;
         let llite = Arc::new(Self {
             node,
+            cache: cache::Cache::new(opts.cache, opts.cache_mb),
             opts,
             dialer,
             mgc,
@@ -79,6 +82,9 @@ impl Llite {
             gids: Default::default(),
             inval: Default::default(),
         });
+        for mdc in llite.lmv.mdcs() {
+            llite.attach(&mdc);
+        }
         tokio::spawn(follow_config(Arc::downgrade(&llite)));
         Ok(llite)
     }
@@ -137,10 +143,7 @@ async fn connect_mdts(
             nids: list(&conf.nids),
             reason,
         })?;
-        let mdc = Mdc::new(*index, target.clone());
-        let hooks: Arc<dyn TargetHooks> = mdc.clone();
-        target.set_hooks(Arc::downgrade(&hooks));
-        lmv.add(mdc);
+        lmv.add(Mdc::new(*index, target));
     }
     Ok(())
 }
@@ -192,16 +195,9 @@ async fn follow_config(llite: Weak<Llite>) {
         if let Err(e) = connect_mdts(&l.dialer, &l.lmv, &fresh, l.opts.connect_timeout).await {
             tracing::warn!(error = %e, "a new MDT cannot be used");
         }
-    }
-}
-
-impl TargetHooks for Mdc {
-    fn evicted(&self, target: &Target) {
-        tracing::warn!(target = %target.uuid, "open files of this MDT are stale");
-    }
-
-    fn open_replayed(&self, transno: u64, reply: &Reply) {
-        Mdc::open_replayed(self, transno, reply);
+        for mdc in l.lmv.mdcs().iter().filter(|m| !known.contains(&m.index)) {
+            l.attach(mdc);
+        }
     }
 }
 

@@ -3,15 +3,19 @@
 //! Lustre: `lustre/llite/namei.c`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::mds::MdtBody;
 
+use super::Llite;
+use super::cache::{DirState, Lookup, MISSES_BEFORE_READDIR};
+use super::cred::permitted;
 use super::inode::{MdInode, read_attr};
 use super::types::{Cred, Entry};
-use super::Llite;
-use crate::mdc::{CreateArgs, Ids};
+use crate::mdc::{CreateArgs, Ids, Mdc};
 use crate::time::Timespec;
 
 /// Longest name, bytes.
@@ -46,12 +50,118 @@ impl Llite {
         if name == b"." || name == b".." && parent == self.root {
             return self.getattr(cred, parent, None).await;
         }
+        let md = match self.lookup_cached(cred, parent, name).await? {
+            Some(md) => md,
+            None => self.lookup_rpc(cred, parent, name).await?,
+        };
+        Ok(self.entry(self.full_attr(&md).await?, &md))
+    }
+
+    /// What the cache knows of a name, after making it know the directory where that pays.
+    async fn lookup_cached(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Option<MdInode>, Errno> {
+        if !self.cache.enabled() || name == b".." {
+            return Ok(None);
+        }
+        if let Some(found) = self.answer(cred, parent, name).await? {
+            return found.map(Some);
+        }
+        if !self.make_complete(parent).await {
+            return Ok(None);
+        }
+        self.answer(cred, parent, name).await?.transpose()
+    }
+
+    /// The cache's answer if it has one: `Some(Err(ENOENT))` when there is no such name.
+    async fn answer(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Option<Result<MdInode, Errno>>, Errno> {
+        match self.cache.known(parent) {
+            Some(dir) if dir.md.attr.is_dir() => permitted(cred, &dir.md.attr, &dir.md.acl, 1)?,
+            Some(_) => return Err(Errno::ENOTDIR),
+            // the server must check
+            None if cred.uid != 0 => return Ok(None),
+            None => {}
+        }
+        Ok(match self.cache.lookup(parent, name) {
+            Lookup::Hit(k) => Some(Ok(k.md)),
+            Lookup::Absent => Some(Err(Errno::ENOENT)),
+            Lookup::Unknown => None,
+            Lookup::Name(fid) => {
+                let mark = self.cache.begin_read(parent);
+                match self.md_inode(fid).await {
+                    Ok(md) => {
+                        self.cache.learn_name(mark, parent, name, fid);
+                        Some(Ok(md))
+                    }
+                    // gone meanwhile
+                    Err(Errno::ENOENT) => None,
+                    Err(e) => return Err(e),
+                }
+            }
+        })
+    }
+
+    /// Makes the whole listing of a directory known when that costs less than asking name by name. True: it is.
+    async fn make_complete(&self, dir: Fid) -> bool {
+        let worth = |misses: u32| misses >= MISSES_BEFORE_READDIR && misses.is_power_of_two();
+        match self.cache.dir_state(dir) {
+            DirState::Complete => return true,
+            DirState::Tracked => drop(self.md_inode(dir).await),
+            DirState::Unlocked(m) if worth(m) => drop(self.md_inode(dir).await),
+            DirState::Locked(m) if worth(m) => {}
+            _ => return false,
+        }
+        if self.cache.dir_state(dir) == DirState::Complete {
+            return true;
+        }
+        self.read_whole(dir).await
+    }
+
+    async fn lookup_rpc(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<MdInode, Errno> {
         let ids = self.ids(cred, &[parent]).await;
         let mdc = self.lmv.of(parent).await?;
-        let attrs = mdc.getattr_name(&ids, parent, name).await?;
+        let mark = self.cache.begin_read(parent);
+        let (attrs, lock) = if self.cache.enabled() && name != b".." {
+            match mdc.lookup_lock(&ids, parent, name).await {
+                Ok(f) => (f.attrs, f.lock),
+                Err(e) => {
+                    if e == Errno::ENOENT {
+                        self.cache.missed(parent);
+                    }
+                    return Err(e);
+                }
+            }
+        } else {
+            (mdc.getattr_name(&ids, parent, name).await?, None)
+        };
         let md = MdInode::read(&mdc, &attrs)?;
+        self.learn(&mdc, mark, &md, lock);
+        self.cache.learn_name(mark, parent, name, md.attr.fid);
         self.hint_gid(md.attr.fid, md.attr.gid);
-        Ok(Self::uncached(self.full_attr(&md).await?))
+        Ok(md)
+    }
+
+    /// An own change gave `name` in `dir` to `fid`; `body`: how the directory looks now.
+    pub(super) fn made_name(&self, mdc: &Mdc, dir: Fid, body: Option<&MdtBody>, name: &[u8], fid: Fid) {
+        match body.filter(|b| b.fid1 == dir) {
+            Some(b) => self.cache.changed_name(&read_attr(mdc, b), b.version, name, Some(fid)),
+            None => self.cache.doubt(dir),
+        }
+    }
+
+    /// An own change took `name` out of `dir`.
+    fn removed_name(&self, mdc: &Mdc, dir: Fid, body: Option<&MdtBody>, name: &[u8]) {
+        match body {
+            Some(b) => self.cache.changed_name(&read_attr(mdc, b), b.version, name, None),
+            None => self.cache.doubt(dir),
+        }
+    }
+
+    /// An own change left `fid` as `body` says, or in a way it does not say.
+    pub(super) fn object_changed(&self, mdc: &Mdc, fid: Fid, body: &MdtBody) {
+        if mdc.coral() && body.fid1 == fid {
+            self.cache.changed(&read_attr(mdc, body), body.version);
+        } else {
+            self.cache.forget_attrs(fid);
+        }
     }
 
     /// Target of a symbolic link, no NUL.
@@ -66,11 +176,18 @@ impl Llite {
         let mdc = self.lmv.of(args.parent).await?;
         args.fid = mdc.new_fid().await?;
         args.now = self.now();
-        let attrs = mdc.create(&ids, &args).await?;
-        let mut attr = read_attr(&mdc, &attrs.body);
+        let change = self.cache.begin_change(&[args.parent]);
+        let done = mdc.create(&ids, &args).await?;
+        let body = &done.attrs.body;
+        let mut attr = read_attr(&mdc, body);
         attr.fid = args.fid;
+        self.made_name(&mdc, args.parent, done.dir(args.parent), args.name, args.fid);
+        if attr.is_dir() && mdc.coral() {
+            self.cache.made_dir(args.fid, body.version);
+        }
+        drop(change);
         self.hint_gid(attr.fid, attr.gid);
-        Ok(Self::uncached(attr))
+        Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO })
     }
 
     /// Makes a device, fifo, socket or regular file; `mode` holds type bits, `cred.umask` applies.
@@ -115,7 +232,11 @@ impl Llite {
         check_name(name)?;
         let ids = self.ids(cred, &[fid, parent]).await;
         let mdc = self.lmv.of(parent).await?;
-        mdc.link(&ids, fid, parent, name, self.now()).await?;
+        let change = self.cache.begin_change(&[parent]);
+        let done = mdc.link(&ids, fid, parent, name, self.now()).await?;
+        self.made_name(&mdc, parent, done.dir(parent), name, fid);
+        self.object_changed(&mdc, fid, &done.attrs.body);
+        drop(change);
         self.getattr(cred, fid, None).await
     }
 
@@ -138,7 +259,12 @@ impl Llite {
         check_name(name)?;
         let ids = self.ids(cred, &[parent]).await;
         let mdc = self.lmv.of(parent).await?;
-        mdc.unlink(&ids, parent, name, Fid::ZERO, dir, self.now()).await.map(drop)
+        let victim = self.cache.name_of(parent, name);
+        let _change = self.cache.begin_change(&[parent]);
+        let done = mdc.unlink(&ids, parent, name, Fid::ZERO, dir, self.now()).await?;
+        self.removed_name(&mdc, parent, done.dir(parent), name);
+        self.lost_a_name(&mdc, victim, &done.attrs.body);
+        Ok(())
     }
 
     /// Renames; `flags` as in renameat2: RENAME_NOREPLACE, and RENAME_EXCHANGE with servers that know it, else EINVAL.
@@ -170,7 +296,39 @@ impl Llite {
                 Ok(_) => return Err(Errno::EEXIST),
             }
         }
-        mdc.rename(&ids, parent, name, new_parent, new_name, flags, self.now()).await.map(drop)
+        let (moved, victim) = (self.cache.name_of(parent, name), self.cache.name_of(new_parent, new_name));
+        let _change = self.cache.begin_change(&[parent, new_parent]);
+        let done = mdc.rename(&ids, parent, name, new_parent, new_name, flags, self.now()).await?;
+        let (from, to) = (done.dir(parent), done.dir(new_parent));
+        match (flags & RENAME_EXCHANGE, moved) {
+            (0, Some(fid)) => {
+                self.removed_name(&mdc, parent, from, name);
+                self.made_name(&mdc, new_parent, to, new_name, fid);
+            }
+            (0, None) => {
+                self.removed_name(&mdc, parent, from, name);
+                self.cache.doubt(new_parent);
+            }
+            _ => {
+                self.cache.doubt(parent);
+                self.cache.doubt(new_parent);
+            }
+        }
+        if let Some(fid) = moved {
+            self.cache.forget_attrs(fid);
+        }
+        self.lost_a_name(&mdc, victim, &done.attrs.body);
+        Ok(())
+    }
+
+    /// An object lost a name: `body` says how it looks now, `cached` which it was as far as the cache knew.
+    fn lost_a_name(&self, mdc: &Mdc, cached: Option<Fid>, body: &MdtBody) {
+        if !body.fid1.is_zero() {
+            self.object_changed(mdc, body.fid1, body);
+        }
+        if let Some(fid) = cached.filter(|f| *f != body.fid1) {
+            self.cache.forget_attrs(fid);
+        }
     }
 
     /// A path of the file, from the mounted directory, without leading slash.

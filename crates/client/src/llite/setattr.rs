@@ -34,6 +34,7 @@ impl Llite {
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
         let attrs = mdc.setattr(&ids, fid, &args).await?;
+        self.object_changed(&mdc, fid, &attrs.body);
         let mode = attrs.body.mode;
         if set.kill_suidgid
             && let Some(without) = stripped(mode)
@@ -43,12 +44,12 @@ impl Llite {
         if let Some(open) = self.opened(fid) {
             open.set_mode(mode);
         }
-        let md = self.md_inode(&Ids::root(), fid).await?;
+        let md = self.md_inode(fid).await?;
         self.hint_gid(fid, md.attr.gid);
         if md.attr.is_file() {
             self.set_on_osts(cred, &md, &set, now).await?;
         }
-        Ok(Self::uncached(self.full_attr(&md).await?))
+        Ok(self.entry(self.full_attr(&md).await?, &md))
     }
 
     /// Size and times of the objects.
@@ -101,7 +102,10 @@ impl Llite {
         let now = self.now();
         let set = SetAttr { mode: Some(mode & 0o7777), ..Default::default() };
         let args = md_args(&set, now, false);
-        self.lmv.of(fid).await?.setattr(&Ids::root(), fid, &args).await.map(drop)
+        let mdc = self.lmv.of(fid).await?;
+        let attrs = mdc.setattr(&Ids::root(), fid, &args).await?;
+        self.object_changed(&mdc, fid, &attrs.body);
+        Ok(())
     }
 }
 

@@ -107,7 +107,9 @@ impl Llite {
         }
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
-        mdc.setxattr(&ids, fid, name, value, flags, self.now()).await?;
+        let done = mdc.setxattr(&ids, fid, name, value, flags, self.now()).await;
+        self.cache.forget_attrs(fid);
+        done?;
         if name == b"lustre.lov"
             && let Some(open) = self.opened(fid)
         {

@@ -39,6 +39,8 @@ pub struct Opened {
     pub created: bool,
     /// A lock that came with it.
     pub lock: Option<LockRef>,
+    /// How the directory looks now, if the file was created (Coral servers).
+    pub dir: Option<MdtBody>,
 }
 
 /// What an intent reply says apart from its buffers.
@@ -122,7 +124,8 @@ impl Mdc {
     }
 
     /// Opens. `fid2` is the FID for the new file with `CREAT`, else the file itself; `name` empty: open by FID.
-    /// `flags` are [`open`] bits; `eadata` a layout the caller demands.
+    /// `flags` are [`open`] bits; `eadata` a layout the caller demands. Without `want_lock` a lock is given only by servers
+    /// that give one always.
     #[expect(clippy::too_many_arguments, reason = "an open has that many parts")]
     pub async fn open(
         &self,
@@ -134,6 +137,7 @@ impl Mdc {
         mode: u32,
         now: Timespec,
         eadata: Bytes,
+        want_lock: bool,
     ) -> Result<Opened, Errno> {
         let creat = flags & open::CREAT != 0;
         let mut flags = flags;
@@ -161,7 +165,10 @@ impl Mdc {
         let (lock_mode, bits) = if creat { (LdlmMode::CW, Ibits::UPDATE) } else { (LdlmMode::CR, Ibits::LOOKUP) };
         let pending = self.pend(parent, lock_mode, bits);
         let intent = if creat { it::OPEN | it::CREAT } else { it::OPEN };
-        let dlm = pending.request();
+        let mut dlm = pending.request();
+        if !want_lock {
+            dlm.flags |= LdlmFlags::INTENT_ONLY;
+        }
         let rq = open_rq(intent, &dlm, &rec, name, &eadata).replayable_open();
         let out = self.intent(rq, pending).await?;
         if !out.has(disp::OPEN_OPEN) {
@@ -169,6 +176,7 @@ impl Mdc {
             self.drop_lock(out.lock);
             return Err(if negative { Errno::ENOENT } else { Errno::EPROTO });
         }
+        let dir = self.bodies(&out.reply, 5).first().copied();
         let mut attrs = Attrs::read(&out.reply, 2)?;
         let body = attrs.body;
         let transno = out.reply.transno;
@@ -177,7 +185,7 @@ impl Mdc {
         if attrs.truncated() {
             attrs.md = self.getattr_sized(&Ids::root(), body.fid1, super::BIG_EA_BYTES).await?.md;
         }
-        Ok(Opened { attrs, handle, transno, created: out.disposition & disp::OPEN_CREATE != 0, lock: out.lock })
+        Ok(Opened { attrs, handle, transno, created: out.disposition & disp::OPEN_CREATE != 0, lock: out.lock, dir })
     }
 
     /// Puts into the kept request what a replay must say: the FID and handle of the first reply, and no lock wanted.

@@ -23,14 +23,16 @@ use std::sync::{Arc, Weak};
 use bytes::{BufMut, Bytes, BytesMut};
 use coral_ldlm::ClientNamespace;
 use coral_ptlrpc::{Import, Reply, Request};
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::{Errno, Wire};
 use coral_wire::mds::{GetinfoFid2path, MdtBody, MdtIoepoch, RecSetattr, ReintOp, attr, md};
 use coral_wire::ost::ObdStatfs;
 use coral_wire::ptlrpc::{opc, portal};
 
+use smallvec::SmallVec;
+
 use crate::error::{ok, proto};
-use crate::target::Target;
+use crate::target::{Target, TargetHooks};
 use crate::time::Timespec;
 
 /// Room asked for a layout in a reply, bytes: 160 stripes. A bigger one is fetched again with [`BIG_EA_BYTES`].
@@ -49,6 +51,30 @@ pub struct Attrs {
     pub acl: Bytes,
 }
 
+/// What a change of the namespace answered.
+#[derive(Debug, Clone)]
+pub struct Changed {
+    /// The object made, or the one that lost a name (fid1 zero: nothing said).
+    pub attrs: Attrs,
+    /// How directories look now (Coral servers).
+    pub dirs: SmallVec<[MdtBody; 2]>,
+}
+
+impl Changed {
+    /// From a reply whose main mdt_body is buffer 1.
+    fn read(mdc: &Mdc, reply: &Reply) -> Result<Self, Errno> {
+        let mut attrs = Attrs::read(reply, 1)?;
+        // where other replies have layout and ACL, these have the parents
+        (attrs.md, attrs.acl) = (Bytes::new(), Bytes::new());
+        Ok(Self { attrs, dirs: mdc.bodies(reply, 2) })
+    }
+
+    /// How `dir` looks now, if the reply says.
+    pub fn dir(&self, dir: Fid) -> Option<&MdtBody> {
+        self.dirs.iter().find(|b| b.fid1 == dir)
+    }
+}
+
 /// A connection to one MDT.
 pub struct Mdc {
     /// Index of the MDT.
@@ -57,11 +83,18 @@ pub struct Mdc {
     seq: seq::SeqClient,
     /// Opens kept for replay: transno -> where their handle lives.
     opens: parking_lot::Mutex<HashMap<u64, Weak<AtomicU64>>>,
+    hooks: parking_lot::Mutex<Option<Arc<dyn TargetHooks>>>,
 }
 
 impl Mdc {
     pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target, seq: seq::SeqClient::default(), opens: Default::default() })
+        Arc::new(Self { index, target, seq: seq::SeqClient::default(), opens: Default::default(), hooks: Default::default() })
+    }
+
+    /// Who hears of recovery; kept alive here.
+    pub(crate) fn set_hooks(&self, hooks: Arc<dyn TargetHooks>) {
+        self.target.set_hooks(Arc::downgrade(&hooks));
+        *self.hooks.lock() = Some(hooks);
     }
 
     /// Target uuid.
@@ -87,6 +120,12 @@ impl Mdc {
     /// Both ends are Coral (`coral_wire::coral`).
     pub fn coral(&self) -> bool {
         self.target.coral()
+    }
+
+    /// The mdt_bodies of directories a Coral server adds to a reply, in buffers from `from` on.
+    fn bodies(&self, reply: &Reply, from: usize) -> SmallVec<[MdtBody; 2]> {
+        let bufs = if self.coral() { &reply.msg.bufs[from.min(reply.msg.bufs.len())..] } else { &[] };
+        bufs.iter().filter(|b| b.len() == size_of::<MdtBody>()).filter_map(|b| Wire::decode(b).ok()).collect()
     }
 
     /// A time as this MDT wants it in its fields.
@@ -235,8 +274,8 @@ impl Mdc {
         let head = GetinfoFid2path { fid, recno: u64::MAX, linkno: 0, pathlen: PATH_MAX };
         let mut key = BytesMut::with_capacity(64);
         key.put_slice(KEY);
-        key.put_slice(&coral_wire::Wire::to_bytes(&head));
-        key.put_slice(&coral_wire::Wire::to_bytes(&root));
+        key.put_slice(&head.to_bytes());
+        key.put_slice(&root.to_bytes());
         let vallen = size_of::<GetinfoFid2path>() as u32 + PATH_MAX;
         let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_INFO)
             .push_bytes(key.freeze())

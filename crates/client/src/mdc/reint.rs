@@ -10,7 +10,7 @@ use coral_wire::ldlm::LdlmRequest;
 use coral_wire::mds::{RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, md};
 use coral_wire::ptlrpc::{opc, portal};
 
-use super::{Attrs, Ids, Mdc, nul};
+use super::{Attrs, Changed, Ids, Mdc, nul};
 use crate::time::Timespec;
 
 /// What to make.
@@ -91,8 +91,8 @@ impl Mdc {
         Request::new(portal::MDS_REQUEST, opc::MDS_REINT).push_bytes(rec).push_empty()
     }
 
-    /// mkdir, mknod, symlink. The reply's attributes.
-    pub async fn create(&self, ids: &Ids, a: &CreateArgs<'_>) -> Result<Attrs, Errno> {
+    /// mkdir, mknod, symlink.
+    pub async fn create(&self, ids: &Ids, a: &CreateArgs<'_>) -> Result<Changed, Errno> {
         let mut rec = RecCreate {
             opcode: ReintOp::CREATE,
             cap: ids.cap,
@@ -122,15 +122,11 @@ impl Mdc {
             .push_empty()
             .push_empty();
         let reply = self.reint(rq).await?;
-        let mut attrs = Attrs::read(&reply, 1)?;
-        // CAPA1 stands where other replies have the layout.
-        attrs.md = Bytes::new();
-        attrs.acl = Bytes::new();
-        Ok(attrs)
+        Changed::read(self, &reply)
     }
 
     /// A further name.
-    pub async fn link(&self, ids: &Ids, fid: Fid, parent: Fid, name: &[u8], now: Timespec) -> Result<(), Errno> {
+    pub async fn link(&self, ids: &Ids, fid: Fid, parent: Fid, name: &[u8], now: Timespec) -> Result<Changed, Errno> {
         let rec = RecLink {
             opcode: ReintOp::LINK,
             cap: ids.cap,
@@ -148,11 +144,12 @@ impl Mdc {
             .push_bytes(nul(name))
             .push_bytes(no_elc())
             .push_empty();
-        self.reint(rq).await.map(drop)
+        let reply = self.reint(rq).await?;
+        Changed::read(self, &reply)
     }
 
-    /// Removes a name; `dir`: it must be an empty directory, else it must be none. Attributes of what it named.
-    pub async fn unlink(&self, ids: &Ids, parent: Fid, name: &[u8], child: Fid, dir: bool, now: Timespec) -> Result<Attrs, Errno> {
+    /// Removes a name; `dir`: it must be an empty directory, else it must be none.
+    pub async fn unlink(&self, ids: &Ids, parent: Fid, name: &[u8], child: Fid, dir: bool, now: Timespec) -> Result<Changed, Errno> {
         let rec = RecUnlink {
             opcode: ReintOp::UNLINK,
             cap: ids.cap,
@@ -168,7 +165,7 @@ impl Mdc {
         };
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec)).push_bytes(nul(name)).push_bytes(no_elc()).push_empty();
         let reply = self.reint(rq).await?;
-        Attrs::read(&reply, 1)
+        Changed::read(self, &reply)
     }
 
     /// Renames; what stood at the new name is removed. `flags`: `coral_wire::coral::RENAME_*`, for Coral servers only.
@@ -182,7 +179,7 @@ impl Mdc {
         new_name: &[u8],
         flags: u32,
         now: Timespec,
-    ) -> Result<Attrs, Errno> {
+    ) -> Result<Changed, Errno> {
         let rec = RecRename {
             opcode: ReintOp::RENAME,
             cap: ids.cap,
@@ -204,7 +201,7 @@ impl Mdc {
             .push_empty();
         rq.portal = portal::MDS_IO;
         let reply = self.reint(rq).await?;
-        Attrs::read(&reply, 1)
+        Changed::read(self, &reply)
     }
 
     /// Changes attributes; the new ones.

@@ -1,0 +1,85 @@
+//! Lock callbacks and recovery, as far as the cache and open files care.
+
+use std::sync::{Arc, Weak};
+
+use coral_ldlm::{LockHook, LockInfo};
+use coral_ptlrpc::Reply;
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::{Ibits, LdlmType, Policy};
+use coral_wire::ost::OstLvb;
+use futures_util::future::BoxFuture;
+
+use super::Forget;
+use crate::llite::Llite;
+use crate::mdc::Mdc;
+use crate::target::{Target, TargetHooks};
+
+/// What happens when a lock of an MDT goes, or the MDT itself.
+pub(in crate::llite) struct MdtHooks {
+    pub llite: Weak<Llite>,
+    pub mdc: Weak<Mdc>,
+}
+
+impl MdtHooks {
+    fn lost(&self, lock: &LockInfo) {
+        let Some(llite) = self.llite.upgrade().filter(|_| lock.ty == LdlmType::IBITS) else { return };
+        let fid = Fid::from_res_id(&lock.res);
+        if let Policy::Ibits { bits, .. } = lock.policy
+            && bits.intersects(Ibits::LAYOUT)
+            && let Some(open) = llite.opened(fid)
+        {
+            open.layout_lost();
+        }
+        llite.tell(llite.cache.lock_lost(fid, lock.cookie));
+    }
+}
+
+impl LockHook for MdtHooks {
+    fn cancelling(&self, lock: &LockInfo, _discard: bool, _local_only: bool) -> BoxFuture<'static, ()> {
+        self.lost(lock);
+        Box::pin(async {})
+    }
+
+    fn blocked(&self, lock: &LockInfo) {
+        self.lost(lock);
+    }
+
+    fn glimpse(&self, _lock: &LockInfo) -> Option<OstLvb> {
+        None
+    }
+}
+
+impl TargetHooks for MdtHooks {
+    fn evicted(&self, target: &Target) {
+        tracing::warn!(target = %target.uuid, "open files of this MDT are stale");
+        if let Some(llite) = self.llite.upgrade() {
+            llite.tell(llite.cache.clear());
+        }
+    }
+
+    fn open_replayed(&self, transno: u64, reply: &Reply) {
+        if let Some(mdc) = self.mdc.upgrade() {
+            mdc.open_replayed(transno, reply);
+        }
+    }
+}
+
+impl Llite {
+    /// Lets the cache and the open files follow the locks of an MDT.
+    pub(in crate::llite) fn attach(self: &Arc<Self>, mdc: &Arc<Mdc>) {
+        let hooks = Arc::new(MdtHooks { llite: Arc::downgrade(self), mdc: Arc::downgrade(mdc) });
+        mdc.namespace().set_hook(hooks.clone());
+        mdc.set_hooks(hooks);
+    }
+
+    /// Tells the caller what to forget.
+    fn tell(&self, what: Forget) {
+        let Some(inval) = self.inval.read().clone() else { return };
+        for (parent, name) in &what.entries {
+            inval.inval_entry(*parent, name);
+        }
+        for fid in &what.inodes {
+            inval.inval_inode(*fid, true);
+        }
+    }
+}

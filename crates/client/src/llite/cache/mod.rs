@@ -1,0 +1,434 @@
+//! What llite remembers, and only as long as a lock covers it.
+//!
+//! A plain state machine: no await, no message. [`Cache`] is the mutex around it; lock callbacks come in through
+//! [`Cache::lock_lost`] before the lock is given back, so what is in here is covered at every moment.
+//!
+//! Invariants:
+//! - attributes of an object are kept while inode bits LOOKUP, UPDATE and PERM are held on it (LAYOUT too for a file);
+//! - a directory's listing is trusted while UPDATE is held on it; what is in it as of which version is remembered beyond
+//!   the lock, and trusted again when the lock comes back with the same version (Coral servers count versions);
+//! - a name found without the directory's lock is trusted while LOOKUP is held on what it names;
+//! - of two views of one object the one with the greater version stays;
+//! - own changes do not revoke own locks (`coral_wire::coral`), so their replies are taken in here; a lookup that ran beside
+//!   an own change in the same directory adds no name.
+//!
+//! Sizes and times of objects are not kept: setting a time of an object takes no lock that would call them back.
+//!
+//! Lustre: the kernel's dentry and inode caches with `ll_md_blocking_ast` in `lustre/llite/namei.c`. "Complete directory" and
+//! versions are Coral's own.
+
+mod hooks;
+mod node;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::Ibits;
+use parking_lot::Mutex;
+
+use super::inode::MdInode;
+use super::types::Attr;
+use node::{Name, Node};
+
+/// Rough size of an object in here, names not counted, bytes: the unit of the budget.
+const NODE_BYTES: usize = 768;
+/// Rough size of a name, bytes.
+const NAME_BYTES: usize = 128;
+/// Locks the LRU of a target may hold for a cache of so many MiB.
+pub(super) fn lock_limit(cache_mb: u32) -> usize {
+    ((cache_mb as usize) << 20).div_ceil(NODE_BYTES).clamp(200, 1 << 17)
+}
+
+/// Names that were not there, looked up one by one before the whole directory is read.
+pub(super) const MISSES_BEFORE_READDIR: u32 = 2;
+
+/// Bits that cover attributes.
+const ATTR_BITS: u64 = Ibits::LOOKUP.bits() | Ibits::UPDATE.bits() | Ibits::PERM.bits();
+
+/// What the cache says about a name.
+#[derive(Debug)]
+pub(super) enum Lookup {
+    /// It names this object, whose attributes are known.
+    Hit(Box<Known>),
+    /// It names this object.
+    Name(Fid),
+    /// There is no such name.
+    Absent,
+    /// Ask.
+    Unknown,
+}
+
+/// An object with covered attributes.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    /// The MDT's view.
+    pub md: MdInode,
+    /// LOOKUP is held: names of it may be remembered by the caller.
+    pub named: bool,
+}
+
+/// Where things stood when a read began; see [`Cache::begin_read`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    at: u64,
+    quiet: bool,
+    locked: u64,
+}
+
+/// What the kernel above must forget.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Forget {
+    /// Attributes of these.
+    pub inodes: Vec<Fid>,
+    /// These names.
+    pub entries: Vec<(Fid, Bytes)>,
+}
+
+/// How directories stand with this cache, for the decision to read one whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DirState {
+    /// Its listing is known and covered.
+    Complete,
+    /// Made by this client and, as far as known, still as this client left it: the lock alone would make it complete.
+    Tracked,
+    /// Covered, listing unknown; so many names looked for in vain.
+    Locked(u32),
+    /// Not covered; so many names looked for in vain.
+    Unlocked(u32),
+}
+
+#[derive(Default)]
+struct Inner {
+    nodes: BTreeMap<Fid, Node>,
+    /// Grows with every own change of any directory.
+    epoch: u64,
+    bytes: usize,
+    sweep: Fid,
+}
+
+/// The cache of one mount.
+pub(super) struct Cache {
+    enabled: bool,
+    limit_bytes: usize,
+    inner: Mutex<Inner>,
+}
+
+impl Cache {
+    pub fn new(enabled: bool, limit_mb: u32) -> Self {
+        Self { enabled, limit_bytes: (limit_mb.max(1) as usize) << 20, inner: Default::default() }
+    }
+
+    pub fn enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// The object a name was last known to be, covered or not: only to know what an own change may have touched.
+    pub fn name_of(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        self.inner.lock().nodes.get(&parent)?.names.get(name)?.fid
+    }
+
+    // ---- questions -----------------------------------------------------------------------------------------------
+
+    /// The object, if its attributes are covered.
+    pub fn known(&self, fid: Fid) -> Option<Known> {
+        self.inner.lock().known(fid)
+    }
+
+    /// What `name` in `parent` is.
+    pub fn lookup(&self, parent: Fid, name: &[u8]) -> Lookup {
+        let mut c = self.inner.lock();
+        let Some(dir) = c.nodes.get_mut(&parent) else { return Lookup::Unknown };
+        dir.used = true;
+        let complete = dir.complete();
+        match dir.names.get(name).and_then(|n| n.fid) {
+            Some(fid) if complete || c.nodes.get(&fid).is_some_and(|n| n.is_named(parent, name)) => c.hit(fid),
+            None if complete => Lookup::Absent,
+            _ => Lookup::Unknown,
+        }
+    }
+
+    /// How a directory stands.
+    pub fn dir_state(&self, dir: Fid) -> DirState {
+        let c = self.inner.lock();
+        let Some(n) = c.nodes.get(&dir) else { return DirState::Unlocked(0) };
+        match (n.complete(), n.holds(Ibits::UPDATE), n.tracked) {
+            (true, ..) => DirState::Complete,
+            (_, true, _) => DirState::Locked(n.misses),
+            (_, _, Some(_)) => DirState::Tracked,
+            _ => DirState::Unlocked(n.misses),
+        }
+    }
+
+    // ---- what reads brought --------------------------------------------------------------------------------------
+
+    /// Before a read about `fid` (a lookup in it, its listing, its attributes) is sent.
+    pub fn begin_read(&self, fid: Fid) -> Mark {
+        let mut c = self.inner.lock();
+        let at = c.epoch;
+        match c.nodes.get_mut(&fid) {
+            Some(n) => Mark { at, quiet: n.changing == 0, locked: if n.holds(Ibits::UPDATE) { n.update_lock } else { 0 } },
+            None => Mark { at, quiet: true, locked: 0 },
+        }
+    }
+
+    /// Attributes from the reply to a read that began at `mark`. `lock`: cookie and bits of the lock that came with them,
+    /// which the caller pins; `still`: it is not called back yet, asked under the cache's mutex.
+    pub fn learn(&self, mark: Mark, md: &MdInode, lock: Option<(u64, u64)>, still: impl FnOnce() -> bool) {
+        if !self.enabled {
+            return;
+        }
+        let mut c = self.inner.lock();
+        if let Some((cookie, bits)) = lock
+            && still()
+        {
+            c.node(md.attr.fid).add_lock(cookie, bits);
+        }
+        if let Some(n) = c.nodes.get_mut(&md.attr.fid) {
+            n.learn(md, mark.at);
+        }
+        c.shrink(self.limit_bytes);
+    }
+
+    /// A lookup that began at `mark` found that `name` is `child`, on whose LOOKUP lock it relies.
+    pub fn learn_name(&self, mark: Mark, parent: Fid, name: &[u8], child: Fid) {
+        if !self.enabled {
+            return;
+        }
+        let mut c = self.inner.lock();
+        if !c.undisturbed(parent, mark) || !c.nodes.get(&child).is_some_and(|n| n.holds(Ibits::LOOKUP)) {
+            return;
+        }
+        let dir = c.node(parent);
+        let old = dir.names.insert(Bytes::copy_from_slice(name), Name { fid: Some(child), version: 0 });
+        c.bytes += if old.is_none() { NAME_BYTES } else { 0 };
+        c.node(child).add_link(parent, name);
+        c.shrink(self.limit_bytes);
+    }
+
+    /// A lookup found nothing.
+    pub fn missed(&self, parent: Fid) {
+        if self.enabled {
+            self.inner.lock().node(parent).misses += 1;
+        }
+    }
+
+    /// A whole listing was read between `mark` and now. True: it is covered, and the directory complete.
+    pub fn learn_listing(&self, mark: Mark, dir: Fid, entries: Vec<(Bytes, Fid)>) -> bool {
+        let mut c = self.inner.lock();
+        if !self.enabled || !c.undisturbed(dir, mark) || entries.len() * NAME_BYTES > self.limit_bytes / 2 {
+            return false;
+        }
+        let n = c.node(dir);
+        if mark.locked == 0 || n.update_lock != mark.locked || !n.holds(Ibits::UPDATE) {
+            return false;
+        }
+        let Some(version) = n.version() else { return false };
+        let before = n.names.len();
+        n.listed(entries.into_iter().map(|(name, fid)| (name, Name { fid: Some(fid), version })).collect(), version);
+        let after = n.names.len();
+        c.bytes = (c.bytes + after * NAME_BYTES).saturating_sub(before * NAME_BYTES);
+        c.shrink(self.limit_bytes);
+        true
+    }
+
+    // ---- own changes ---------------------------------------------------------------------------------------------
+
+    /// An own change of the entries of `dirs` begins: lookups beside it add no names until it ends.
+    pub fn begin_change(&self, dirs: &[Fid]) -> Change<'_> {
+        if self.enabled {
+            let mut c = self.inner.lock();
+            for d in dirs {
+                c.node(*d).changing += 1;
+            }
+        }
+        Change { cache: self, dirs: dirs.into() }
+    }
+
+    /// The reply to an own change says how `dir` looks now (attributes and version), and that `name` in it is `fid` now
+    /// (`None`: gone).
+    pub fn changed_name(&self, dir: &Attr, version: u64, name: &[u8], fid: Option<Fid>) {
+        if !self.enabled {
+            return;
+        }
+        let mut c = self.inner.lock();
+        let c = &mut *c;
+        let n = c.node(dir.fid);
+        n.step(version);
+        n.update(dir, version);
+        let old = n.names.get(name).copied();
+        if !n.set_name(name, fid, version) {
+            return;
+        }
+        c.bytes += if old.is_none() { NAME_BYTES } else { 0 };
+        if let Some(old) = old.and_then(|o| o.fid).filter(|o| Some(*o) != fid)
+            && let Some(child) = c.nodes.get_mut(&old)
+        {
+            child.links.retain(|(p, n)| (*p, &n[..]) != (dir.fid, name));
+        }
+        if let Some(child) = fid.and_then(|f| c.nodes.get_mut(&f)) {
+            child.add_link(dir.fid, name);
+        }
+    }
+
+    /// A name in `dir` changed in a way the reply did not tell: ask about all of them.
+    pub fn doubt(&self, dir: Fid) {
+        if self.enabled {
+            let mut c = self.inner.lock();
+            let names = c.nodes.get_mut(&dir).map_or(0, |n| {
+                let names = n.names.len();
+                n.untrack();
+                names
+            });
+            c.bytes = c.bytes.saturating_sub(names * NAME_BYTES);
+            c.forget(dir);
+        }
+    }
+
+    /// A directory this client just made, with this version: empty until somebody changes it.
+    pub fn made_dir(&self, fid: Fid, version: u64) {
+        if self.enabled && version != 0 {
+            let mut c = self.inner.lock();
+            c.node(fid).tracked = Some(version);
+            c.shrink(self.limit_bytes);
+        }
+    }
+
+    /// The reply to an own change says how an object looks now (not its entries, if it is a directory).
+    pub fn changed(&self, attr: &Attr, version: u64) {
+        if self.enabled {
+            let mut c = self.inner.lock();
+            let n = c.node(attr.fid);
+            n.step(version);
+            n.update(attr, version);
+        }
+    }
+
+    /// An own change of the object's attributes whose outcome the reply did not tell.
+    pub fn forget_attrs(&self, fid: Fid) {
+        if self.enabled {
+            self.inner.lock().forget(fid);
+        }
+    }
+
+    // ---- locks go ------------------------------------------------------------------------------------------------
+
+    /// An inode-bit lock is called back or given up.
+    pub fn lock_lost(&self, fid: Fid, cookie: u64) -> Forget {
+        let mut c = self.inner.lock();
+        let Some(n) = c.nodes.get_mut(&fid) else { return Forget::default() };
+        let (lost, links) = n.drop_lock(cookie);
+        let mut out = Forget::default();
+        if lost & ATTR_BITS != 0 {
+            out.inodes.push(fid);
+        }
+        out.entries = links;
+        out
+    }
+
+    /// Everything is void (eviction).
+    pub fn clear(&self) -> Forget {
+        let mut c = self.inner.lock();
+        let mut out = Forget::default();
+        c.epoch += 1;
+        let (now, nodes) = (c.epoch, std::mem::take(&mut c.nodes));
+        for (fid, n) in nodes {
+            out.entries.extend(n.links.iter().cloned());
+            out.inodes.push(fid);
+            if n.changing > 0 {
+                c.nodes.insert(fid, Node::new(now, n.changing));
+            }
+        }
+        c.bytes = c.nodes.len() * NODE_BYTES;
+        out
+    }
+
+    /// The caller no longer knows the object.
+    pub fn unused(&self, fid: Fid) {
+        if let Some(n) = self.inner.lock().nodes.get_mut(&fid) {
+            n.used = false;
+        }
+    }
+}
+
+impl Inner {
+    fn node(&mut self, fid: Fid) -> &mut Node {
+        let (epoch, bytes) = (self.epoch, &mut self.bytes);
+        self.nodes.entry(fid).or_insert_with(|| {
+            *bytes += NODE_BYTES;
+            // whatever was known of it before is forgotten: reads under way began too early
+            Node::new(epoch, 0)
+        })
+    }
+
+    fn forget(&mut self, fid: Fid) {
+        self.epoch += 1;
+        let now = self.epoch;
+        self.node(fid).forget(now);
+    }
+
+    fn known(&mut self, fid: Fid) -> Option<Known> {
+        let n = self.nodes.get_mut(&fid)?;
+        n.used = true;
+        let md = n.covered()?.clone();
+        Some(Known { md, named: n.holds(Ibits::LOOKUP) })
+    }
+
+    fn hit(&mut self, fid: Fid) -> Lookup {
+        match self.known(fid) {
+            Some(k) => Lookup::Hit(Box::new(k)),
+            None => Lookup::Name(fid),
+        }
+    }
+
+    /// No own change touched the entries of `dir` since `mark`, and none is under way.
+    fn undisturbed(&mut self, dir: Fid, mark: Mark) -> bool {
+        let n = self.node(dir);
+        mark.quiet && n.changing == 0 && n.changed_at <= mark.at
+    }
+
+    /// Second chance over the objects in order: who was not used since the last round goes.
+    fn shrink(&mut self, limit: usize) {
+        let mut rounds = 2 * self.nodes.len() + 1;
+        while self.bytes > limit && rounds > 0 {
+            rounds -= 1;
+            let next = self.nodes.range(self.sweep..).next().or_else(|| self.nodes.iter().next()).map(|(f, _)| *f);
+            let Some(fid) = next else { return };
+            self.sweep = Fid { ver: fid.ver.wrapping_add(1), ..fid };
+            let Some(n) = self.nodes.get_mut(&fid) else { return };
+            if n.changing > 0 || std::mem::take(&mut n.used) {
+                continue;
+            }
+            let names = n.names.len();
+            self.nodes.remove(&fid);
+            self.bytes = self.bytes.saturating_sub(NODE_BYTES + names * NAME_BYTES);
+        }
+    }
+}
+
+/// An own change of directories under way; ends when dropped.
+pub(super) struct Change<'a> {
+    cache: &'a Cache,
+    dirs: smallvec::SmallVec<[Fid; 2]>,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if !self.cache.enabled {
+            return;
+        }
+        let mut c = self.cache.inner.lock();
+        c.epoch += 1;
+        let now = c.epoch;
+        for d in &self.dirs {
+            let n = c.node(*d);
+            n.changing = n.changing.saturating_sub(1);
+            n.changed_at = now;
+            let gone = if n.changing == 0 { n.purge() } else { 0 };
+            c.bytes = c.bytes.saturating_sub(gone * NAME_BYTES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! One object in the cache: locks held, attributes, and for a directory its names.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::Ibits;
+use smallvec::SmallVec;
+
+use super::ATTR_BITS;
+use crate::llite::inode::MdInode;
+use crate::llite::types::Attr;
+
+/// What a name is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::llite) struct Name {
+    /// The object; `None`: there was one, an own change removed it, and a late reply must not bring it back.
+    pub fid: Option<Fid>,
+    /// Version of the directory as of which this holds, 0 when not known.
+    pub version: u64,
+}
+
+/// One object.
+#[derive(Debug, Default)]
+pub(in crate::llite) struct Node {
+    /// Locks held: cookie and inode bits.
+    locks: SmallVec<[(u64, u64); 2]>,
+    /// Grows each time UPDATE is gained; 0: never held.
+    pub update_lock: u64,
+    /// Attributes as last told.
+    md: Option<MdInode>,
+    /// Greatest version an own change told of: what is older is not taken in.
+    seen: u64,
+    /// When an own change made the attributes doubtful last.
+    pub forgot_at: u64,
+    /// Directory: names known.
+    pub names: BTreeMap<Bytes, Name>,
+    /// Directory: `names` was the whole listing at this version.
+    pub tracked: Option<u64>,
+    /// `tracked` is what the directory is now: only own changes happen while UPDATE is held.
+    confirmed: bool,
+    /// Names of this object that rely on its LOOKUP lock.
+    pub links: Vec<(Fid, Bytes)>,
+    /// Names in `names` that are none any more.
+    removed: Vec<Bytes>,
+    /// Own changes of its entries under way.
+    pub changing: u32,
+    /// When the last own change of its entries ended.
+    pub changed_at: u64,
+    /// Names looked for in vain since the lock was gained.
+    pub misses: u32,
+    /// Asked for since the last sweep.
+    pub used: bool,
+}
+
+impl Node {
+    /// Nothing known, and reads that began before `now` come too late.
+    pub fn new(now: u64, changing: u32) -> Self {
+        Self { changed_at: now, forgot_at: now, changing, ..Default::default() }
+    }
+
+    /// An own change says what a name is as of `version`. True: taken in; a later change was told of before otherwise.
+    pub fn set_name(&mut self, name: &[u8], fid: Option<Fid>, version: u64) -> bool {
+        if self.names.get(name).is_some_and(|o| o.version > version) {
+            return false;
+        }
+        let name = Bytes::copy_from_slice(name);
+        if fid.is_none() {
+            self.removed.push(name.clone());
+        }
+        self.names.insert(name, Name { fid, version });
+        true
+    }
+
+    /// No own change is under way, so no reply is late: names that are none go. How many went.
+    pub fn purge(&mut self) -> usize {
+        let mut count = 0;
+        for name in std::mem::take(&mut self.removed) {
+            if self.names.get(&name).is_some_and(|n| n.fid.is_none()) {
+                self.names.remove(&name);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn bits(&self) -> u64 {
+        self.locks.iter().fold(0, |b, l| b | l.1)
+    }
+
+    /// The bit is held.
+    pub fn holds(&self, bit: Ibits) -> bool {
+        self.bits() & bit.bits() != 0
+    }
+
+    pub fn add_lock(&mut self, cookie: u64, bits: u64) {
+        let had = self.holds(Ibits::UPDATE);
+        if !self.locks.iter().any(|l| l.0 == cookie) {
+            self.locks.push((cookie, bits));
+        }
+        if !had && self.holds(Ibits::UPDATE) {
+            self.update_lock += 1;
+        }
+    }
+
+    /// Takes a lock away and what only it covered. The bits lost, and the names that relied on them.
+    pub fn drop_lock(&mut self, cookie: u64) -> (u64, Vec<(Fid, Bytes)>) {
+        let before = self.bits();
+        self.locks.retain(|l| l.0 != cookie);
+        let lost = before & !self.bits();
+        if lost & (ATTR_BITS | Ibits::LAYOUT.bits()) != 0 {
+            self.md = None;
+        }
+        if lost & Ibits::UPDATE.bits() != 0 {
+            self.confirmed = false;
+            self.misses = 0;
+            if self.tracked == Some(0) {
+                self.tracked = None;
+            }
+        }
+        let links = match lost & Ibits::LOOKUP.bits() {
+            0 => Vec::new(),
+            _ => std::mem::take(&mut self.links),
+        };
+        (lost, links)
+    }
+
+    /// The attributes if locks cover them.
+    pub fn covered(&self) -> Option<&MdInode> {
+        self.md.as_ref().filter(|md| self.covers(md))
+    }
+
+    fn covers(&self, md: &MdInode) -> bool {
+        let need = if md.attr.is_file() { ATTR_BITS | Ibits::LAYOUT.bits() } else { ATTR_BITS };
+        self.bits() & need == need
+    }
+
+    /// The listing is whole and covered.
+    pub fn complete(&self) -> bool {
+        self.confirmed && self.tracked.is_some()
+    }
+
+    /// Takes attributes in from a reply to a read that began at `began`.
+    pub fn learn(&mut self, md: &MdInode, began: u64) {
+        let old = self.md.as_ref().map_or(0, |m| m.version).max(self.seen);
+        if self.forgot_at > began || md.version < old {
+            return;
+        }
+        if self.holds(Ibits::UPDATE) && !self.confirmed {
+            match self.tracked {
+                Some(t) if md.version != 0 && md.version <= t => self.confirmed = true,
+                Some(_) => self.untrack(),
+                None => {}
+            }
+        }
+        if self.covers(md) {
+            self.md = Some(md.clone());
+        }
+    }
+
+    /// The whole listing was read under UPDATE.
+    pub fn listed(&mut self, names: BTreeMap<Bytes, Name>, version: u64) {
+        self.names = names;
+        self.tracked = Some(version);
+        self.confirmed = true;
+    }
+
+    /// The version of the attributes known.
+    pub fn version(&self) -> Option<u64> {
+        self.md.as_ref().map(|m| m.version)
+    }
+
+    /// The listing is not known to be whole any more.
+    pub fn untrack(&mut self) {
+        self.tracked = None;
+        self.confirmed = false;
+        self.names.clear();
+        self.removed.clear();
+    }
+
+    /// Takes in what an own change says the attributes are now; the layout stays.
+    pub fn update(&mut self, attr: &Attr, version: u64) {
+        self.seen = self.seen.max(version);
+        if let Some(md) = &mut self.md
+            && version > md.version
+        {
+            md.attr = Attr { blksize: md.attr.blksize, ..*attr };
+            md.version = version;
+        }
+    }
+
+    /// An own change whose outcome is not known made the attributes doubtful at `now`.
+    pub fn forget(&mut self, now: u64) {
+        self.md = None;
+        self.forgot_at = now;
+    }
+
+    /// An own change brought the directory to `version`: the listing stays whole if nobody else's change lies between.
+    pub fn step(&mut self, version: u64) {
+        match self.tracked {
+            Some(t) if self.confirmed || version <= t => self.tracked = Some(t.max(version)),
+            Some(t) if version == t + 1 => self.tracked = Some(version),
+            Some(_) => self.untrack(),
+            None => {}
+        }
+    }
+
+    /// LOOKUP is held and this is one of its names.
+    pub fn is_named(&self, parent: Fid, name: &[u8]) -> bool {
+        self.holds(Ibits::LOOKUP) && self.links.iter().any(|(p, n)| *p == parent && n == name)
+    }
+
+    pub fn add_link(&mut self, parent: Fid, name: &[u8]) {
+        if self.holds(Ibits::LOOKUP) && !self.links.iter().any(|(p, n)| *p == parent && n == name) {
+            self.links.push((parent, Bytes::copy_from_slice(name)));
+        }
+    }
+}

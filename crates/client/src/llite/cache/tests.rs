@@ -1,0 +1,212 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::lov::FileLayout;
+
+const DIR: Fid = Fid::new(0x400, 1);
+const CHILD: Fid = Fid::new(0x400, 2);
+const FULL: u64 = ATTR_BITS | Ibits::LAYOUT.bits();
+
+fn md(fid: Fid, mode: u32, version: u64) -> MdInode {
+    let attr = Attr { mode, ..Attr::empty(fid) };
+    MdInode { attr, layout: Arc::new(FileLayout::none()), acl: Bytes::new(), version }
+}
+
+fn dir(version: u64) -> MdInode {
+    md(DIR, libc::S_IFDIR | 0o755, version)
+}
+
+fn file(version: u64) -> MdInode {
+    md(CHILD, libc::S_IFREG | 0o644, version)
+}
+
+fn cache() -> Cache {
+    Cache::new(true, 1)
+}
+
+fn learn(c: &Cache, m: &MdInode, cookie: u64) {
+    let mark = c.begin_read(m.attr.fid);
+    c.learn(mark, m, Some((cookie, FULL)), || true);
+}
+
+#[test]
+fn attributes_live_as_long_as_their_lock() {
+    let c = cache();
+    assert!(c.known(CHILD).is_none());
+    learn(&c, &file(3), 10);
+    assert_eq!(c.known(CHILD).unwrap().md.version, 3);
+    assert_eq!(c.lock_lost(CHILD, 10).inodes, [CHILD]);
+    assert!(c.known(CHILD).is_none());
+}
+
+#[test]
+fn a_lock_called_back_before_the_reply_was_taken_in_covers_nothing() {
+    let c = cache();
+    c.learn(c.begin_read(CHILD), &file(3), Some((10, FULL)), || false);
+    assert!(c.known(CHILD).is_none());
+}
+
+#[test]
+fn a_file_needs_its_layout_covered() {
+    let c = cache();
+    c.learn(c.begin_read(CHILD), &file(3), Some((10, ATTR_BITS)), || true);
+    assert!(c.known(CHILD).is_none());
+    c.learn(c.begin_read(DIR), &dir(3), Some((11, ATTR_BITS)), || true);
+    assert!(c.known(DIR).is_some());
+}
+
+#[test]
+fn two_locks_on_one_object() {
+    let c = cache();
+    learn(&c, &file(3), 10);
+    learn(&c, &file(3), 11);
+    assert_eq!(c.lock_lost(CHILD, 10), Forget::default());
+    assert!(c.known(CHILD).is_some());
+    assert_eq!(c.lock_lost(CHILD, 11).inodes, [CHILD]);
+    assert!(c.known(CHILD).is_none());
+}
+
+#[test]
+fn a_name_relies_on_its_object_s_lookup_lock() {
+    let c = cache();
+    let mark = c.begin_read(DIR);
+    learn(&c, &file(3), 10);
+    c.learn_name(mark, DIR, b"a", CHILD);
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Hit(_)));
+    assert!(matches!(c.lookup(DIR, b"b"), Lookup::Unknown));
+    assert_eq!(c.lock_lost(CHILD, 10).entries, [(DIR, Bytes::from_static(b"a"))]);
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
+}
+
+#[test]
+fn a_lookup_beside_an_own_change_adds_no_name() {
+    let c = cache();
+    let mark = c.begin_read(DIR);
+    drop(c.begin_change(&[DIR]));
+    learn(&c, &file(3), 10);
+    c.learn_name(mark, DIR, b"a", CHILD);
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
+
+    let change = c.begin_change(&[DIR]);
+    let mark = c.begin_read(DIR);
+    drop(change);
+    c.learn_name(mark, DIR, b"a", CHILD);
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
+}
+
+#[test]
+fn a_listing_read_under_the_lock_is_complete() {
+    let c = cache();
+    learn(&c, &dir(5), 1);
+    assert!(c.learn_listing(c.begin_read(DIR), DIR, vec![(Bytes::from_static(b"a"), CHILD)]));
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Name(f) if f == CHILD));
+    assert!(matches!(c.lookup(DIR, b"b"), Lookup::Absent));
+    // an own create and an own unlink follow it
+    c.changed_name(&dir(6).attr, 6, b"b", Some(Fid::new(0x400, 9)));
+    c.changed_name(&dir(7).attr, 7, b"a", None);
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Absent));
+    assert!(matches!(c.lookup(DIR, b"b"), Lookup::Name(_)));
+    assert_eq!(c.known(DIR).unwrap().md.version, 7);
+    c.lock_lost(DIR, 1);
+    assert!(matches!(c.lookup(DIR, b"zzz"), Lookup::Unknown));
+}
+
+#[test]
+fn a_listing_without_the_lock_or_across_its_loss_is_not() {
+    let c = cache();
+    let mark = c.begin_read(DIR);
+    learn(&c, &dir(5), 1);
+    assert!(!c.learn_listing(mark, DIR, vec![]), "the lock came after the read began");
+    let mark = c.begin_read(DIR);
+    c.lock_lost(DIR, 1);
+    learn(&c, &dir(6), 2);
+    assert!(!c.learn_listing(mark, DIR, vec![]), "another lock");
+}
+
+#[test]
+fn a_directory_of_our_own_making_is_complete_with_the_lock_alone() {
+    let c = cache();
+    c.made_dir(DIR, 1);
+    assert_eq!(c.dir_state(DIR), DirState::Tracked);
+    c.changed_name(&dir(2).attr, 2, b"a", Some(CHILD));
+    learn(&c, &dir(2), 1);
+    assert_eq!(c.dir_state(DIR), DirState::Complete);
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Name(_)));
+    assert!(matches!(c.lookup(DIR, b"b"), Lookup::Absent));
+}
+
+#[test]
+fn a_change_of_somebody_else_ends_tracking() {
+    let c = cache();
+    c.made_dir(DIR, 1);
+    c.changed_name(&dir(3).attr, 3, b"a", Some(CHILD));
+    learn(&c, &dir(3), 1);
+    assert!(matches!(c.dir_state(DIR), DirState::Locked(_)), "version 2 was not ours");
+
+    let c = cache();
+    c.made_dir(DIR, 1);
+    learn(&c, &dir(2), 1);
+    assert!(matches!(c.dir_state(DIR), DirState::Locked(_)));
+}
+
+#[test]
+fn a_listing_comes_back_with_the_lock_if_the_version_is_the_same() {
+    let c = cache();
+    learn(&c, &dir(5), 1);
+    assert!(c.learn_listing(c.begin_read(DIR), DIR, vec![(Bytes::from_static(b"a"), CHILD)]));
+    c.lock_lost(DIR, 1);
+    learn(&c, &dir(5), 2);
+    assert_eq!(c.dir_state(DIR), DirState::Complete);
+    c.lock_lost(DIR, 2);
+    learn(&c, &dir(6), 3);
+    assert!(matches!(c.dir_state(DIR), DirState::Locked(_)));
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
+}
+
+#[test]
+fn replies_out_of_order_leave_the_newest() {
+    let c = cache();
+    learn(&c, &dir(5), 1);
+    assert!(c.learn_listing(c.begin_read(DIR), DIR, vec![]));
+    c.changed_name(&dir(7).attr, 7, b"a", None); // unlink, after
+    c.changed_name(&dir(6).attr, 6, b"a", Some(CHILD)); // create, before: its reply is late
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Absent));
+    assert_eq!(c.known(DIR).unwrap().md.version, 7);
+}
+
+#[test]
+fn a_read_that_began_before_an_own_change_is_not_taken_in() {
+    let c = cache();
+    let mark = c.begin_read(CHILD);
+    c.forget_attrs(CHILD);
+    c.learn(mark, &file(3), Some((10, FULL)), || true);
+    assert!(c.known(CHILD).is_none());
+    c.changed(&file(9).attr, 9);
+    c.learn(c.begin_read(CHILD), &file(8), None, || true);
+    assert!(c.known(CHILD).is_none(), "older than what an own change told");
+    c.learn(c.begin_read(CHILD), &file(9), None, || true);
+    assert_eq!(c.known(CHILD).unwrap().md.version, 9);
+}
+
+#[test]
+fn memory_is_bounded() {
+    let c = cache();
+    for i in 0..20_000u32 {
+        let fid = Fid::new(0x500, i);
+        let m = md(fid, libc::S_IFDIR, 1);
+        c.learn(c.begin_read(fid), &m, Some((i as u64, FULL)), || true);
+    }
+    let inner = c.inner.lock();
+    assert!(inner.bytes <= 1 << 20 && inner.nodes.len() <= (1 << 20) / NODE_BYTES);
+    assert!(inner.nodes.len() > 100);
+}
+
+#[test]
+fn switched_off_it_knows_nothing() {
+    let c = Cache::new(false, 1);
+    c.learn(c.begin_read(CHILD), &file(3), Some((10, FULL)), || true);
+    c.made_dir(DIR, 1);
+    drop(c.begin_change(&[DIR]));
+    assert!(c.known(CHILD).is_none());
+    assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
+}
