@@ -11,7 +11,7 @@ use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT, Message, portal};
 
 use super::brw::{Brw, Extent};
 use super::grant::Claim;
-use super::{Answer, Ost, obdo, reply, storage_error};
+use super::{Answer, Ost, done, obdo, reply, storage_error};
 use crate::target::TargetRequest;
 
 impl Ost {
@@ -54,9 +54,9 @@ impl Ost {
             msg.push_bytes(all.copy_to_bytes());
         } else if let Err(e) = rq.rq.bulk_write_to_client(portal::OST_BULK, data).await {
             tracing::info!(client = %rq.exp.uuid, object = %b.id, "read: {e}; the client will retry");
-            return Ok(Answer::None);
+            return Ok(None);
         }
-        Ok(Answer::Reply(nob as i32, msg))
+        Ok(Some((nob as i32, msg)))
     }
 
     /// The data of a read, one payload per descriptor, up to the end of the object. What lies in
@@ -93,7 +93,7 @@ impl Ost {
         let cksum = b.cksum()?;
         let data = match self.write_data(rq, &b).await? {
             Some(data) => data,
-            None => return Ok(Answer::None),
+            None => return Ok(None),
         };
         let mut oa = b.oa;
         if let Some(cksum) = cksum {
@@ -103,7 +103,7 @@ impl Ost {
             if oa.nlink != b.oa.nlink {
                 // Bytes were changed on the way. The client sees it by our sum and sends again.
                 tracing::warn!(client = %rq.exp.uuid, object = %b.id, "write: checksum differs, refused");
-                return Ok(Answer::Reply(0, write_reply(oa, b.niobuf_count)));
+                return Ok(done(write_reply(oa, b.niobuf_count)));
             }
         }
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
@@ -123,9 +123,8 @@ impl Ost {
         obdo::fill(&mut oa, &attr, Ost::times(rq));
         (oa.valid, oa.mtime, oa.atime, oa.ctime) = (sent.valid, sent.mtime, sent.atime, sent.ctime);
         let mut msg = write_reply(oa, b.niobuf_count);
-        let done = rq.target.commit_idempotent(rq, Batch::new(), &mut msg);
-        done.map_err(|e| storage_error(&e))?;
-        Ok(Answer::Reply(0, msg))
+        rq.target.commit_idempotent(rq, Batch::new(), &mut msg).map_err(|e| storage_error(&e))?;
+        Ok(done(msg))
     }
 
     /// The bytes of a write; `None` when they did not come and no answer is due.

@@ -52,16 +52,7 @@ pub struct Ost {
 }
 
 /// Result of a request: status and buffers, or no answer at all (the client sends it again).
-enum Answer {
-    Reply(i32, Message),
-    None,
-}
-
-impl From<Message> for Answer {
-    fn from(msg: Message) -> Self {
-        Answer::Reply(0, msg)
-    }
-}
+type Answer = Option<(i32, Message)>;
 
 impl Ost {
     /// The operations of an OST on its objects.
@@ -94,18 +85,18 @@ impl Ost {
         match rq.rq.body.opc {
             opc::OST_READ => self.read(rq).await,
             opc::OST_WRITE => self.write(rq).await,
-            opc::OST_GETATTR => self.getattr(rq).await.map(Answer::from),
-            opc::OST_SETATTR => self.setattr(rq).await.map(Answer::from),
-            opc::OST_PUNCH => self.punch(rq).await.map(Answer::from),
-            opc::OST_FALLOCATE => self.fallocate(rq).await.map(Answer::from),
-            opc::OST_SEEK => self.seek(rq).await.map(Answer::from),
-            opc::OST_SYNC => self.sync(rq).await.map(Answer::from),
-            opc::OST_CREATE => self.create(rq).map(Answer::from),
-            opc::OST_DESTROY => self.destroy(rq).await.map(Answer::from),
-            opc::OST_LADVISE => self.ladvise(rq).map(Answer::from),
-            opc::OST_STATFS => self.statfs().map(Answer::from),
-            opc::OST_GET_INFO => self.get_info(rq).map(Answer::from),
-            opc::OST_SET_INFO => self.set_info(rq).map(Answer::from),
+            opc::OST_GETATTR => self.getattr(rq).await.map(done),
+            opc::OST_SETATTR => self.setattr(rq).await.map(done),
+            opc::OST_PUNCH => self.punch(rq).await.map(done),
+            opc::OST_FALLOCATE => self.fallocate(rq).await.map(done),
+            opc::OST_SEEK => self.seek(rq).await.map(done),
+            opc::OST_SYNC => self.sync(rq).await.map(done),
+            opc::OST_CREATE => self.create(rq).map(done),
+            opc::OST_DESTROY => self.destroy(rq).await.map(done),
+            opc::OST_LADVISE => self.ladvise(rq).map(done),
+            opc::OST_STATFS => self.statfs().map(done),
+            opc::OST_GET_INFO => self.get_info(rq).map(done),
+            opc::OST_SET_INFO => self.set_info(rq).map(done),
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -155,8 +146,8 @@ impl TargetOps for Ost {
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             match self.answer(&rq).await {
-                Ok(Answer::Reply(status, msg)) => rq.reply(status, msg).await,
-                Ok(Answer::None) => {}
+                Ok(Some((status, msg))) => rq.reply(status, msg).await,
+                Ok(None) => {}
                 Err(e) => rq.fail(e).await,
             }
         })
@@ -174,6 +165,10 @@ impl TargetOps for Ost {
     fn sync_data(&self) -> Result<(), OsdError> {
         self.objects.sync_all()
     }
+}
+
+fn done(msg: Message) -> Answer {
+    Some((0, msg))
 }
 
 /// A reply without buffers yet.

@@ -17,14 +17,14 @@ pub(super) enum Times {
 }
 
 impl Times {
-    fn to_wire(self, t: Time) -> i64 {
+    fn encode(self, t: Time) -> i64 {
         match self {
             Times::Seconds => t.secs,
             Times::Packed => pack_time(t.secs, t.nsecs),
         }
     }
 
-    fn from_wire(self, t: i64) -> Time {
+    fn decode(self, t: i64) -> Time {
         match self {
             Times::Seconds => Time::from_secs(t),
             Times::Packed => {
@@ -39,9 +39,9 @@ impl Times {
 pub(super) fn set_attr(oa: &Obdo, times: Times) -> SetAttr {
     let has = |bit| oa.valid & bit != 0;
     SetAttr {
-        mtime: has(md::FLMTIME).then(|| times.from_wire(oa.mtime)),
-        atime: has(md::FLATIME).then(|| times.from_wire(oa.atime)),
-        ctime: has(md::FLCTIME).then(|| times.from_wire(oa.ctime)),
+        mtime: has(md::FLMTIME).then(|| times.decode(oa.mtime)),
+        atime: has(md::FLATIME).then(|| times.decode(oa.atime)),
+        ctime: has(md::FLCTIME).then(|| times.decode(oa.ctime)),
         uid: has(md::FLUID).then_some(oa.uid),
         gid: has(md::FLGID).then_some(oa.gid),
         projid: has(md::FLPROJID).then_some(oa.projid),
@@ -61,9 +61,9 @@ pub(super) fn fill(oa: &mut Obdo, a: &ObjAttr, times: Times) {
     oa.size = a.size;
     oa.blocks = a.blocks;
     oa.mode = MODE;
-    oa.mtime = times.to_wire(a.mtime);
-    oa.atime = times.to_wire(a.atime);
-    oa.ctime = times.to_wire(a.ctime);
+    oa.mtime = times.encode(a.mtime);
+    oa.atime = times.encode(a.atime);
+    oa.ctime = times.encode(a.ctime);
 }
 
 /// Fills owner and project as well.
