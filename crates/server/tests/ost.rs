@@ -560,3 +560,37 @@ async fn grants_come_back_when_a_client_leaves() {
     cl.stop(vec![other]).await;
 }
 
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cold_objects_on_disk_are_read_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let label = coral_osd::Label {
+        kind: coral_osd::TargetKind::Ost,
+        fsname: "coral".into(),
+        index: 0,
+        uuid: "test".into(),
+        mgs_nids: vec![],
+    };
+    coral_osd::OsdFs::format(dir.path(), &label).unwrap();
+    let osd = Arc::new(coral_osd::OsdFs::open(dir.path()).unwrap().0);
+    let mem = MemNet::new();
+    let n = node(&mem, "1@lo", 1).await;
+    let server = ServerNode::start(n.clone());
+    server.add_target(Ost::start(n, "coral", 0, osd.clone()).unwrap());
+    let cl = Cluster { mem, server, osd: Arc::new(OsdMem::new()) };
+    let c = cl.client(2, false).await;
+    let data: Vec<u8> = (0..3 * MIB + 123).map(|i| (i / 777) as u8).collect();
+    c.write(1, 4096, &data).await.unwrap();
+    osd.sync_all().unwrap();
+    // What lies on disk alone comes from another thread; the answer is the same.
+    let drop_cache = std::process::Command::new("dd")
+        .arg(format!("if={}", dir.path().join("objects/00/00/0-1").display()))
+        .args(["iflag=nocache", "count=0"])
+        .output()
+        .unwrap();
+    assert!(drop_cache.status.success(), "{drop_cache:?}");
+    assert!(c.read(1, 4096, 4 * MIB).await == data);
+    let (spread, _) = c.read_with(obdo(1, 0), &[(5000, 10), (2 * MIB as u64, 5000)], 0).await.unwrap();
+    assert!(spread[..10] == data[904..914] && spread[10..] == data[2 * MIB - 4096..][..5000]);
+    cl.stop(vec![c]).await;
+}
