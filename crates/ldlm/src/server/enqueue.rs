@@ -50,7 +50,7 @@ impl LdlmServer {
             Outcome::Absorbed => absorbed(req),
             Outcome::Tested(found) => tested(req, found),
         };
-        Ok(mark_changes(reply, req.desc.req_mode, &asked))
+        Ok(mark_changes(reply, req, &asked))
     }
 
     /// The reply for a lock that had to be queued: by now it may be granted.
@@ -63,7 +63,7 @@ impl LdlmServer {
         };
         let mut reply = reply_of(&info);
         if info.granted_mode == LdlmMode::NONE {
-            reply.flags |= LdlmFlags::BLOCK_GRANTED;
+            reply.flags |= LdlmFlags::BLOCK_GRANTED | LdlmFlags::NO_TIMEOUT;
         } else if asked_to_go {
             reply.flags |= LdlmFlags::AST_SENT | (info.flags & LdlmFlags::DISCARD_DATA);
             if info.flags.contains(LdlmFlags::CANCEL_ON_BLOCK) {
@@ -89,7 +89,7 @@ impl LdlmServer {
         let info = self.state.lock().ns.find_remote(exp, client_cookie)?;
         let mut reply = reply_of(&info);
         if info.granted_mode == LdlmMode::NONE {
-            reply.flags |= LdlmFlags::BLOCK_GRANTED;
+            reply.flags |= LdlmFlags::BLOCK_GRANTED | LdlmFlags::NO_TIMEOUT;
         }
         Some(reply)
     }
@@ -154,12 +154,13 @@ fn tested(req: &LdlmRequest, found: Option<LockInfo>) -> LdlmReply {
         Some(l) => LockDesc { req_mode: l.granted_mode, granted_mode: LdlmMode::NONE, policy_data: l.policy.to_wire(), ..req.desc },
         None => LockDesc { req_mode: LdlmMode::NL, ..req.desc },
     };
-    LdlmReply { flags: LdlmFlags::TEST_LOCK | LdlmFlags::LOCK_CHANGED, desc, ..LdlmReply::default() }
+    LdlmReply { flags: LdlmFlags::LOCK_CHANGED, desc, ..LdlmReply::default() }
 }
 
-/// Sets `LOCK_CHANGED` when the lock is not what was asked for.
-fn mark_changes(mut reply: LdlmReply, mode: LdlmMode, policy: &Policy) -> LdlmReply {
-    if reply.desc.req_mode != mode || reply.desc.policy() != *policy {
+/// Repeats the request's flags and sets `LOCK_CHANGED` when the lock is not what was asked for.
+fn mark_changes(mut reply: LdlmReply, req: &LdlmRequest, asked: &Policy) -> LdlmReply {
+    reply.flags |= req.flags;
+    if reply.desc.req_mode != req.desc.req_mode || reply.desc.policy() != *asked {
         reply.flags |= LdlmFlags::LOCK_CHANGED;
     }
     reply

@@ -2,11 +2,11 @@
 //!
 //! Lustre: `ofd_intent_policy` in `lustre/ofd/ofd_dlm.c`, `ofd_lvbo_update` in `ofd_lvb.c`.
 
-use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy, ResId};
+use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, ResId};
 use coral_wire::ost::OstLvb;
 use std::sync::Arc;
 
-use super::{EnqueueError, GlimpseReply, LdlmServer, reply_of};
+use super::{EnqueueError, GlimpseReply, LdlmServer, intent_reply_of};
 use crate::ExportId;
 use crate::ast::AstError;
 use crate::core::{LockInfo, Refused};
@@ -32,10 +32,10 @@ impl LdlmServer {
             }
         };
         if let Some(lock) = granted {
-            return Ok(GlimpseReply { status: 0, reply: reply_of(&lock), lvb: self.stored_lvb(res).await });
+            return Ok(GlimpseReply { status: 0, reply: intent_reply_of(&lock), lvb: self.stored_lvb(res).await });
         }
-        let desc = LockDesc { granted_mode: LdlmMode::NONE, ..req.desc };
-        let reply = LdlmReply { flags: req.flags, desc, ..LdlmReply::default() };
+        // Without a lock the reply describes none.
+        let reply = LdlmReply::default();
         Ok(GlimpseReply { status: ELDLM_LOCK_ABORTED, reply, lvb: self.glimpse_local(res).await })
     }
 

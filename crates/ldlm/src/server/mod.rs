@@ -21,7 +21,7 @@ pub use local::LocalLock;
 use bytes::Bytes;
 use coral_lnet::Node;
 use coral_wire::Errno;
-use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmType, Policy, ResId};
+use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmFlags, LdlmMode, LdlmReply, LdlmType, Policy, ResId};
 use coral_wire::ost::OstLvb;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -239,14 +239,20 @@ impl LdlmServer {
         (st.ns.len(), st.ns.resource_count())
     }
 
-    /// Fills an [`LdlmReply`] for a lock granted by [`Self::try_grant`], [`Self::grant`] or [`LocalLock::give_to`]. `None`
-    /// when it is gone.
+    /// Fills an [`LdlmReply`] for a lock granted in an intent by [`Self::try_grant`], [`Self::grant`] or
+    /// [`LocalLock::give_to`]. Its flags are what a real MDT sends: a kernel client takes resource, mode and policy from the
+    /// reply only with `LOCK_CHANGED`. `None` when the lock is gone.
     pub fn reply_for(&self, cookie: u64) -> Option<LdlmReply> {
-        self.state.lock().ns.info(cookie).map(|l| reply_of(&l))
+        self.state.lock().ns.info(cookie).map(|l| intent_reply_of(&l))
     }
 }
 
 /// The reply buffer that describes a lock.
 fn reply_of(l: &LockInfo) -> LdlmReply {
     LdlmReply { desc: l.desc(), handle: l.cookie, ..LdlmReply::default() }
+}
+
+/// The same for a lock that came with an intent (`contend.pcap`: 0x1001).
+fn intent_reply_of(l: &LockInfo) -> LdlmReply {
+    LdlmReply { flags: LdlmFlags::HAS_INTENT | LdlmFlags::LOCK_CHANGED, ..reply_of(l) }
 }
