@@ -23,6 +23,7 @@ use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
 use lock::{Lock, conflicts};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use table::Table;
 
 use crate::ExportId;
@@ -209,7 +210,11 @@ impl Namespace {
             return self.enqueue_flock(want, reply_pending, out);
         }
         let nowait = want.flags.intersects(LdlmFlags::BLOCK_NOWAIT | LdlmFlags::SPECULATIVE);
-        let idx = self.insert(want, reply_pending)?;
+        let (idx, alone) = self.insert(want, reply_pending)?;
+        if alone && ibits::wants_something(self.table.lock(idx)) {
+            self.grant(idx);
+            return Ok(Outcome::Granted(self.table.lock(idx).cookie));
+        }
         let mut removed = false;
         let outcome = loop {
             let mut found = Found::new();
@@ -264,7 +269,8 @@ impl Namespace {
         Some((lock.info(), lock.ast_sent))
     }
 
-    fn insert(&mut self, want: Want, reply_pending: bool) -> Result<u32, Refused> {
+    /// Puts a lock into the table, not yet on a queue. Its slot, and whether its resource was made for it.
+    fn insert(&mut self, want: Want, reply_pending: bool) -> Result<(u32, bool), Refused> {
         let req = match want.policy {
             Policy::Extent { start, end, .. } => (start, end),
             _ => (0, u64::MAX),
@@ -287,8 +293,14 @@ impl Namespace {
             exp_pos: 0,
         };
         let idx = self.table.insert(lock).ok_or(Refused::TooMany)?;
-        self.resources.entry(key).or_insert_with(|| Resource { ty, ..Resource::default() });
-        Ok(idx)
+        let alone = match self.resources.entry(key) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(v) => {
+                v.insert(Resource { ty, ..Resource::default() });
+                true
+            }
+        };
+        Ok((idx, alone))
     }
 
     /// Forgets a lock that is on no queue.
@@ -298,8 +310,10 @@ impl Namespace {
     }
 
     fn drop_resource_if_empty(&mut self, res: Key) {
-        if self.resources.get(&res).is_some_and(Resource::is_empty) {
-            self.resources.remove(&res);
+        if let Entry::Occupied(e) = self.resources.entry(res)
+            && e.get().is_empty()
+        {
+            e.remove();
         }
     }
 
@@ -497,8 +511,13 @@ impl Namespace {
     pub fn cancel(&mut self, cookie: u64, exp: Option<ExportId>, out: &mut Actions) -> bool {
         match self.table.find(cookie) {
             Some(idx) if exp.is_none() || self.table.lock(idx).export == exp => {
-                let res = self.unlink(idx).key();
-                self.reprocess(res, out);
+                let key = self.unlink(idx).key();
+                let waited_for = self.resources.get(&key).is_some_and(|r| !r.waiting.is_empty());
+                if waited_for {
+                    self.reprocess(key, out);
+                } else {
+                    self.drop_resource_if_empty(key);
+                }
                 true
             }
             _ => false,
@@ -573,7 +592,7 @@ impl Namespace {
     /// Puts a replayed lock where it stood, without looking at others. Returns its cookie.
     pub fn replay(&mut self, want: Want, granted: bool) -> Result<u64, Refused> {
         check(&want)?;
-        let idx = self.insert(want, false)?;
+        let (idx, _) = self.insert(want, false)?;
         if granted {
             let lock = self.table.lock_mut(idx);
             lock.granted = true;

@@ -38,7 +38,7 @@ impl Namespace {
     /// Enqueue of a flock: F_GETLK with `TEST_LOCK`, F_UNLCK with mode NL, else F_SETLK or F_SETLKW.
     pub(super) fn enqueue_flock(&mut self, want: Want, reply_pending: bool, out: &mut Actions) -> Result<Outcome, Refused> {
         let (flags, res, unlock) = (want.flags, (want.res, want.ty), want.mode == LdlmMode::NL);
-        let idx = self.insert(want, reply_pending)?;
+        let (idx, _) = self.insert(want, reply_pending)?;
         let mut found = Found::new();
         if flags.contains(LdlmFlags::TEST_LOCK) {
             self.blocked(idx, &mut found);
