@@ -169,7 +169,8 @@ fn a_lock_wait_ends_at_a_signal_and_other_waits_at_a_fatal_one() {
         let stuck = f.at.join(std::str::from_utf8(memfs::STUCK).unwrap());
         assert_eq!(timeout("TERM", &["stat", stuck.to_str().unwrap()]), Some(124));
         assert_eq!(timeout("KILL", &["stat", stuck.to_str().unwrap()]), None, "killed, as timeout reports it");
-        assert!(f.mount.stats().interrupts >= 3);
+        // The killed one may be gone before its interrupt is read; the unmount below waits for its request.
+        assert!(f.mount.stats().interrupts >= 2);
     });
 }
 
