@@ -19,6 +19,8 @@ pub trait FileSystem: Send + Sync + 'static {
     type File: Send + Sync + 'static;
     /// An open directory.
     type Dir: Send + Sync + 'static;
+    /// Whether `write` clears setuid and setgid by itself; if not, the FUSE layer does when the kernel says so.
+    const DROPS_SETID: bool = false;
 
     /// FID of the mounted directory.
     fn root(&self) -> Fid;

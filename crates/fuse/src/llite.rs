@@ -24,6 +24,7 @@ struct LliteFs(Arc<Llite>);
 impl FileSystem for LliteFs {
     type File = Arc<FileHandle>;
     type Dir = Arc<DirHandle>;
+    const DROPS_SETID: bool = true;
 
     fn root(&self) -> Fid {
         self.0.root()
@@ -92,9 +93,9 @@ impl FileSystem for LliteFs {
         file: &Self::File,
         offset: u64,
         data: Payload,
-        _append: bool,
+        append: bool,
     ) -> Result<usize, Errno> {
-        self.0.write(cred, file, offset, data).await
+        self.0.write_at(cred, file, offset, data, append).await
     }
     async fn flush(&self, file: &Self::File, lock_owner: u64) -> Result<(), Errno> {
         self.0.flush(file, lock_owner).await

@@ -420,7 +420,7 @@ fn write<F: FileSystem>(
     // Write-back of mmapped pages goes where the pages are, through whichever handle the kernel found.
     let append = w.flags & libc::O_APPEND as u32 != 0 && w.write_flags & abi::WRITE_CACHE == 0;
     Ok(Started::Future(boxed(async move {
-        if w.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+        if !F::DROPS_SETID && w.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
         let n = s.fs.write(&cred, &file.file, w.offset, data, append).await?;

@@ -269,13 +269,26 @@ impl Llite {
         offset: u64,
         data: Payload,
     ) -> Result<usize, Errno> {
+        self.write_at(cred, fh, offset, data, fh.flags & libc::O_APPEND as u32 != 0).await
+    }
+
+    /// [`Llite::write`] with `append` said by the caller: a FUSE mount writes mmapped pages back through any handle, and
+    /// fcntl(F_SETFL) may change O_APPEND after the open.
+    pub async fn write_at(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fh: &FileHandle,
+        offset: u64,
+        data: Payload,
+        append: bool,
+    ) -> Result<usize, Errno> {
         let len = data.len();
         if len == 0 {
             return Ok(0);
         }
         self.drop_privileges(cred, &fh.inode).await?;
         let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
-        if fh.flags & libc::O_APPEND as u32 != 0 {
+        if append {
             self.append(fh, data, &attr).await?;
         } else {
             let end = offset.checked_add(len as u64).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
