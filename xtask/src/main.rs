@@ -1,2 +1,56 @@
-//! What developers run: `cargo xtask test|bench|setup|ci`.
-fn main() {}
+//! What developers run: `cargo xtask demo | test | bench | setup`.
+//!
+//! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
+
+mod demo;
+mod setup;
+mod step;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(about = "Coral's developer commands")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Set up, build, start a file system in ./data, mount it on ./mnt and show it at work.
+    Demo,
+    /// Set up and run every test.
+    Test {
+        /// Only the cargo tests: no mounts, no real programs.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Set up, then measure the mount against the directory underneath and print ratios.
+    Bench {
+        /// Where the file system and the files to compare with are put.
+        #[arg(long, default_value = "target/bench")]
+        dir: std::path::PathBuf,
+    },
+    /// Install the Debian packages and the test programs, nothing else.
+    Setup,
+}
+
+fn main() -> ExitCode {
+    let started = step::now();
+    let done = match Cli::parse().command {
+        Command::Demo => demo::run(),
+        Command::Test { quick } => test::run(quick),
+        Command::Bench { dir } => test::bench(&dir),
+        Command::Setup => setup::everything(),
+    };
+    eprintln!("xtask: {:.0} s", started.elapsed().as_secs_f64());
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
