@@ -2,6 +2,7 @@
 //!
 //! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
 
+mod bench;
 mod demo;
 mod setup;
 mod step;
@@ -33,6 +34,9 @@ enum Command {
         #[arg(long, default_value = "target/bench")]
         dir: std::path::PathBuf,
     },
+    /// One job of the benchmark, in a process of its own.
+    #[command(hide = true)]
+    BenchWorker { work: String, dir: std::path::PathBuf, job: u64, amount: u64 },
     /// Install the Debian packages and the test programs, nothing else.
     Setup,
 }
@@ -42,11 +46,22 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
-        Command::Bench { dir } => test::bench(&dir),
+        Command::Bench { dir } => bench::run(&dir),
+        Command::BenchWorker { work, dir, job, amount } => return worker(&work, &dir, job, amount),
         Command::Setup => setup::everything(),
     };
     eprintln!("xtask: {:.0} s", started.elapsed().as_secs_f64());
     match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn worker(work: &str, dir: &std::path::Path, job: u64, amount: u64) -> ExitCode {
+    match bench::worker(work, dir, job, amount) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("xtask: {why}");

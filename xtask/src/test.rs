@@ -1,7 +1,6 @@
-//! All tests, and the benchmark.
+//! All tests.
 
 use crate::{setup, step};
-use std::path::Path;
 use std::process::Command;
 
 /// Every test: first those of the crates, then the real programs on real mounts.
@@ -19,11 +18,4 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
         tests.env("CORAL_BIN", step::target_dir().join("release/coral")).env("CORAL_TOOLS", setup::tools().join("bin"));
     }
     step::run_in(&mut tests)
-}
-
-/// The benchmark: what it prints is the only source of published figures.
-pub(crate) fn bench(dir: &Path) -> Result<(), String> {
-    setup::everything()?;
-    let coral = step::build_release()?;
-    step::run_in(Command::new(coral).arg("bench").arg(dir).current_dir(step::root()))
 }

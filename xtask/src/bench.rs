@@ -1,0 +1,218 @@
+//! `cargo xtask bench`: the mount against the directory underneath it, in one run.
+//!
+//! Each row runs the same work first on a plain directory, then on the mount, three times in turn, and prints the medians,
+//! their ratio, the CPU seconds of everything involved (worker processes and the Coral process), and the RPCs and thread
+//! hand-overs per operation that the Coral process counted. Times are only reported; nothing here passes or fails.
+
+mod work;
+
+use crate::{setup, step};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+pub(crate) use work::worker;
+
+/// Size of the streamed files, MiB per job.
+const STREAM_MIB: u64 = 512;
+/// Random 4 KiB reads per job.
+const RANDOM_READS: u64 = 20_000;
+/// Files per job in the metadata rows.
+const FILES: u64 = 5_000;
+/// Rounds of each row; the median is printed.
+const ROUNDS: usize = 3;
+
+/// One row of the table.
+struct Row {
+    name: &'static str,
+    work: &'static str,
+    jobs: u64,
+    /// Amount each job does: MiB, reads or files.
+    amount: u64,
+    unit: Unit,
+    /// Caches dropped before each run.
+    cold: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Unit {
+    /// MiB; CPU per GiB.
+    MiB,
+    /// 4 KiB reads; throughput in MiB/s, CPU per GiB.
+    Pages,
+    /// Operations; CPU per 1,000.
+    Ops,
+}
+
+const ROWS: &[Row] = &[
+    Row { name: "write 1 MiB, fsync, 1 job", work: "write", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
+    Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", jobs: 4, amount: STREAM_MIB / 2, unit: Unit::MiB, cold: true },
+    Row { name: "read 1 MiB, cold, 1 job", work: "read", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
+    Row { name: "read 1 MiB, cold, 4 jobs", work: "read", jobs: 4, amount: STREAM_MIB / 2, unit: Unit::MiB, cold: true },
+    Row { name: "read 4 KiB sequential, 1 job", work: "read4k", jobs: 1, amount: 32 * 256, unit: Unit::Pages, cold: true },
+    Row { name: "read 4 KiB random, 1 job", work: "random", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false },
+    Row { name: "read 4 KiB random, 4 jobs", work: "random", jobs: 4, amount: RANDOM_READS, unit: Unit::Pages, cold: false },
+    Row { name: "create+close, 1 process", work: "create", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
+    Row { name: "stat, 1 process", work: "stat", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
+    Row { name: "open+write 1 KiB+close, 1 process", work: "fill", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
+    Row { name: "open+read+close, 1 process", work: "openread", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
+    Row { name: "remove, 1 process", work: "remove", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
+    Row { name: "create+close, 4 processes", work: "create", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false },
+    Row { name: "stat, 4 processes", work: "stat", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false },
+    Row { name: "remove, 4 processes", work: "remove", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false },
+];
+
+/// What one run of a row on one side came to.
+#[derive(Clone, Copy, Default)]
+struct Measured {
+    seconds: f64,
+    cpu_seconds: f64,
+    rpcs: u64,
+    handovers: u64,
+}
+
+/// One side of the comparison.
+struct Side {
+    dir: PathBuf,
+    /// The Coral process, when this side is the mount.
+    coral: Option<(PathBuf, PathBuf, u32)>,
+}
+
+pub(crate) fn run(dir: &Path) -> Result<(), String> {
+    setup::everything()?;
+    let coral = step::build_release()?;
+    std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let dir = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;
+    let (data, mnt, plain) = (dir.join("data"), dir.join("mnt"), dir.join("plain"));
+    let _ = std::fs::remove_dir_all(&data);
+    let _ = std::fs::remove_dir_all(&plain);
+    for d in [&mnt, &plain] {
+        std::fs::create_dir_all(d).map_err(|e| format!("{}: {e}", d.display()))?;
+    }
+    step::run_in(Command::new(&coral).arg("up").arg(&data).arg("--mount").arg(&mnt).args(["--stripe-count", "4", "--port", "9987"]))?;
+    let done = measure(&coral, &data, &mnt, &plain);
+    let down = step::run_in(Command::new(&coral).arg("down").arg(&data));
+    let _ = std::fs::remove_dir_all(&data);
+    let _ = std::fs::remove_dir_all(&plain);
+    done.and(down)
+}
+
+fn measure(coral: &Path, data: &Path, mnt: &Path, plain: &Path) -> Result<(), String> {
+    let pid = status(coral, data)?.0;
+    let sides = [Side { dir: plain.to_owned(), coral: None }, Side { dir: mnt.to_owned(), coral: Some((coral.to_owned(), data.to_owned(), pid)) }];
+    println!("{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}", "", "directory", "coral", "ratio", "CPU s dir", "CPU s coral", "RPC/op", "hand-o/op");
+    for row in ROWS {
+        let mut got = [Vec::new(), Vec::new()];
+        for _ in 0..ROUNDS {
+            for (side, list) in sides.iter().zip(&mut got) {
+                list.push(run_row(row, side)?);
+            }
+            if row.work == "create" || row.work == "remove" {
+                break; // these change the tree: one round, the next row undoes it
+            }
+        }
+        print_row(row, median(&mut got[0]), median(&mut got[1]));
+    }
+    println!("throughput in MiB/s or operations/s; CPU seconds per GiB, or per 1,000 operations; {ROUNDS} rounds, medians (creates and removes: one round)");
+    Ok(())
+}
+
+fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {
+    if row.cold {
+        drop_caches();
+    }
+    let before = side.counts()?;
+    let cpu_before = children_cpu();
+    let started = step::now();
+    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut workers = Vec::new();
+    for job in 0..row.jobs {
+        let child = Command::new(&exe).args(["bench-worker", row.work]).arg(&side.dir).arg(job.to_string()).arg(row.amount.to_string()).stdin(Stdio::null()).spawn();
+        workers.push(child.map_err(|e| e.to_string())?);
+    }
+    for mut w in workers {
+        let status = w.wait().map_err(|e| e.to_string())?;
+        if !status.success() {
+            return Err(format!("{}: the worker on {} failed: {status}", row.name, side.dir.display()));
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let after = side.counts()?;
+    Ok(Measured { seconds, cpu_seconds: children_cpu() - cpu_before + after.cpu_seconds - before.cpu_seconds, rpcs: after.rpcs - before.rpcs, handovers: after.handovers - before.handovers })
+}
+
+impl Side {
+    fn counts(&self) -> Result<Measured, String> {
+        let Some((coral, data, pid)) = &self.coral else { return Ok(Measured::default()) };
+        let (_, rpcs, handovers) = status(coral, data)?;
+        Ok(Measured { seconds: 0.0, cpu_seconds: process_cpu(*pid), rpcs, handovers })
+    }
+}
+
+/// (pid, RPCs, hand-overs) of the running file system.
+fn status(coral: &Path, data: &Path) -> Result<(u32, u64, u64), String> {
+    let out = Command::new(coral).arg("status").arg(data).arg("--json").output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let field = |name: &str| -> Option<u64> {
+        let rest = &text[text.find(&format!("\"{name}\":"))? + name.len() + 3..];
+        rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    match (field("pid"), field("rpcs"), field("handovers")) {
+        (Some(pid), Some(r), Some(h)) => Ok((pid as u32, r, h)),
+        _ => Err(format!("coral status {} --json printed: {text}{}", data.display(), String::from_utf8_lossy(&out.stderr))),
+    }
+}
+
+fn median(list: &mut [Measured]) -> Measured {
+    list.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    list[list.len() / 2]
+}
+
+fn print_row(row: &Row, dir: Measured, coral: Measured) {
+    let total = (row.jobs * row.amount) as f64;
+    let (rate, per) = match row.unit {
+        Unit::MiB => (total, total / 1024.0),
+        Unit::Pages => (total / 256.0, total / 256.0 / 1024.0),
+        Unit::Ops => (total, total / 1000.0),
+    };
+    let r = |m: Measured| rate / m.seconds;
+    println!(
+        "{:<34} {:>12.1} {:>12.1} {:>6.2}  {:>11.3} {:>11.3}  {:>8.2} {:>9.2}",
+        row.name,
+        r(dir),
+        r(coral),
+        dir.seconds / coral.seconds,
+        dir.cpu_seconds / per,
+        coral.cpu_seconds / per,
+        coral.rpcs as f64 / total,
+        coral.handovers as f64 / total
+    );
+}
+
+/// Writes back and drops the page cache; without the right to, rows called cold are warm, and it says so.
+fn drop_caches() {
+    let _ = Command::new("sync").status();
+    if let Err(e) = std::fs::write("/proc/sys/vm/drop_caches", "3") {
+        eprintln!("xtask: cannot drop caches ({e}): the rows called cold are warm");
+    }
+}
+
+/// Clock ticks a second in /proc/PID/stat (USER_HZ is 100 on every Linux port we build for).
+const USER_HZ: f64 = 100.0;
+
+/// CPU seconds a process has used.
+fn process_cpu(pid: u32) -> f64 {
+    stat_fields(&format!("/proc/{pid}/stat"), 11..13)
+}
+
+/// CPU seconds of the children this process has waited for.
+fn children_cpu() -> f64 {
+    stat_fields("/proc/self/stat", 13..15)
+}
+
+/// Sum of fields counted from the one after the command name (state is 0), in seconds.
+fn stat_fields(path: &str, fields: std::ops::Range<usize>) -> f64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let rest = text.rsplit_once(") ").map_or("", |(_, r)| r);
+    let all: Vec<f64> = rest.split(' ').map(|f| f.parse().unwrap_or(0.0)).collect();
+    all.get(fields).map_or(0.0, |f| f.iter().sum::<f64>() / USER_HZ)
+}

@@ -1,0 +1,72 @@
+//! What a worker process of the benchmark does, on either side.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// Runs job number `job` of `work` in `dir`.
+pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64) -> Result<(), String> {
+    let place = dir.join(format!("job{job}"));
+    let stream = dir.join(format!("stream{job}"));
+    let done = match work {
+        "write" => write(&stream, amount),
+        "read" => read(&stream, amount, MIB),
+        "read4k" => read(&stream, amount, PAGE),
+        "random" => random(&stream, amount, job),
+        "create" => create(&place, amount),
+        "stat" => each(&place, amount, |p| std::fs::metadata(p).map(drop)),
+        "openread" => each(&place, amount, |p| File::open(p)?.read(&mut [0; 64]).map(drop)),
+        "fill" => each(&place, amount, |p| std::fs::write(p, [7; 1024])),
+        "remove" => each(&place, amount, |p| std::fs::remove_file(p)),
+        other => return Err(format!("no such work: {other}")),
+    };
+    done.map_err(|e| format!("{work} in {}: {e}", dir.display()))
+}
+
+fn write(path: &Path, mib: u64) -> std::io::Result<()> {
+    let block: Vec<u8> = (0..MIB).map(|i| ((i * 31) >> 3) as u8).collect();
+    let mut file = File::create(path)?;
+    for _ in 0..mib {
+        file.write_all(&block)?;
+    }
+    file.sync_all()
+}
+
+fn read(path: &Path, count: u64, size: usize) -> std::io::Result<()> {
+    let mut block = vec![0; size];
+    let mut file = File::open(path)?;
+    for _ in 0..count {
+        file.read_exact(&mut block)?;
+    }
+    Ok(())
+}
+
+/// Reads at places a fixed multiplicative generator gives: the same on both sides.
+fn random(path: &Path, count: u64, job: u64) -> std::io::Result<()> {
+    let file = OpenOptions::new().read(true).open(path)?;
+    let pages = file.metadata()?.len() / PAGE as u64;
+    let mut block = [0; PAGE];
+    let mut x = 0x9e37_79b9_7f4a_7c15u64 ^ (job + 1);
+    for _ in 0..count {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        file.read_exact_at(&mut block, (x >> 33) % pages * PAGE as u64)?;
+    }
+    Ok(())
+}
+
+fn name(dir: &Path, i: u64) -> PathBuf {
+    dir.join(format!("file-{i:06}"))
+}
+
+fn create(dir: &Path, files: u64) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    each(dir, files, |p| OpenOptions::new().write(true).create_new(true).open(p).map(drop))
+}
+
+fn each(dir: &Path, files: u64, what: impl Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+    (0..files).try_for_each(|i| what(&name(dir, i)))
+}
