@@ -1,2 +1,115 @@
 //! Coral's commands: one binary, many names.
-fn main() {}
+//!
+//! The name it is called by picks the command: `coral`, `lfs`, `mount.coral` (the helper of mount(8)).
+
+mod args;
+mod check;
+mod client;
+mod control;
+mod daemon;
+mod format;
+mod lfs;
+mod serve;
+mod servers;
+mod status;
+mod up;
+
+use args::{Cli, Command};
+use clap::Parser;
+use client::MountedClient;
+use control::{Ask, Asked};
+use servers::Servers;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+
+fn main() -> ExitCode {
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    let called = args.first().map(|a| std::path::Path::new(a).file_name().unwrap_or_default().to_string_lossy().into_owned());
+    match called.as_deref() {
+        Some("lfs") => return lfs::main(args.split_off(1)),
+        Some("mount.coral" | "mount.lustre") => args = client::mount_helper_args(args),
+        _ => {}
+    }
+    let cli = Cli::parse_from(args);
+    start_log();
+    let done = match cli.command {
+        Command::Up(a) => up::run(a),
+        Command::Down(a) => status::down(a),
+        Command::Status(a) => status::status(a),
+        Command::Check(a) => check::run(a),
+        Command::Format(a) => format::run(a),
+        Command::Serve(a) => serve::run(a),
+        Command::Mount(a) => client::run(a),
+        Command::Lfs { args } => return lfs::main(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("coral: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs go to standard error; `CORAL_LOG` sets what is shown (`info` unless told, as in `CORAL_LOG=coral_ptlrpc=debug`).
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG").unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// The runtime of every command that serves or mounts.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    // Handlers may block in the page cache or on the disk for moments, so a few more threads than cores.
+    let threads = std::thread::available_parallelism().map_or(2, usize::from) * 2 + 2;
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().map_err(|e| format!("cannot start the runtime: {e}"))
+}
+
+/// Waits until this process is told to stop: Ctrl-C, SIGTERM, `coral down`, or the mount's end.
+/// Answers status requests meanwhile. A `down` is returned to be answered when all has stopped.
+pub(crate) async fn run_until_stopped(
+    asked: &mut mpsc::Receiver<Asked>,
+    client: Option<&MountedClient>,
+    status: impl Fn() -> serde_json::Value,
+) -> Option<oneshot::Sender<serde_json::Value>> {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else { return None };
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return None,
+            _ = terminate.recv() => return None,
+            Some((ask, reply)) = asked.recv() => match (ask, client) {
+                (Ask::Status, _) => { let _ = reply.send(status()); }
+                (Ask::Down, Some(c)) => match c.try_umount().await {
+                    Ok(()) => return Some(reply),
+                    Err(why) => { let _ = reply.send(serde_json::json!({ "error": why })); }
+                },
+                _ => return Some(reply),
+            },
+        }
+    }
+}
+
+/// What a process counted since its start.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// RPCs of the client, all targets.
+    pub rpcs: u64,
+    /// The same by operation.
+    pub by_opcode: BTreeMap<String, u64>,
+    /// Requests that had to be handed to another thread.
+    pub handovers: u64,
+}
+
+/// Adds up the counters of a process's nodes and clients.
+pub(crate) fn counters(servers: Option<&Servers>, client: Option<&MountedClient>) -> Counters {
+    let mut sum = Counters::default();
+    if let Some(s) = servers {
+        sum.handovers += s.handovers();
+    }
+    if let Some(c) = client {
+        c.add_counters(&mut sum);
+    }
+    sum
+}

@@ -1,0 +1,198 @@
+//! The command line of `coral`.
+
+use clap::{Args, Parser, Subcommand};
+use coral_wire::nid::Nid;
+use std::path::PathBuf;
+
+/// Lustre in user space.
+#[derive(Debug, Parser)]
+#[command(name = "coral", version, about = "Lustre in user space: servers, client and tools")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a whole file system (MGS, MDT, OSTs and a mount) in one process; the first time DIR is formatted.
+    Up(Up),
+    /// Stop what runs in DIR, cleanly.
+    Down(Down),
+    /// Say what runs in DIR.
+    Status(Status),
+    /// Verify the targets in DIR (nothing may run there): orphans, dangling entries, wrong link counts.
+    Check(Check),
+    /// Format one target directory, to be served by `coral serve`.
+    Format(Format),
+    /// Serve formatted target directories on one node.
+    Serve(Serve),
+    /// Mount a Lustre file system without a kernel module.
+    Mount(Mount),
+    /// The lfs command (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Lfs {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+}
+
+/// Where a node listens.
+#[derive(Debug, Args, Clone)]
+pub(crate) struct Net {
+    /// NID of this node; several on one machine: 127.0.0.1@tcp, 127.0.0.2@tcp, ...
+    #[arg(long, value_name = "NID")]
+    pub nid: Option<Nid>,
+    /// TCP port of every node of this file system (Lustre's own is 988, which needs root).
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Directory that holds the targets.
+    pub dir: PathBuf,
+    /// Mount the file system here, in the same process.
+    #[arg(long, value_name = "MNT")]
+    pub mount: Option<PathBuf>,
+    /// Name of the file system, 1 to 8 letters, digits, '-' or '_' (default coral).
+    #[arg(long, value_name = "NAME")]
+    pub fsname: Option<String>,
+    /// Number of MDTs (default 1; more are not there yet).
+    #[arg(long, value_name = "N")]
+    pub mdts: Option<u32>,
+    /// Number of OSTs (default 4); may be raised later, not lowered.
+    #[arg(long, value_name = "N")]
+    pub osts: Option<u32>,
+    #[command(flatten)]
+    pub net: Net,
+    /// Stripes of a new file whose directory says nothing else (default 1; -1 for all OSTs).
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub stripe_count: Option<i32>,
+    /// Stripe size of such files, a multiple of 64K (default 1M).
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub stripe_size: Option<u64>,
+    /// Memory budget of the client's caches, MiB.
+    #[arg(long, value_name = "MiB", default_value_t = 256)]
+    pub cache_mb: u64,
+    /// Stay in the foreground until Ctrl-C.
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Down {
+    /// Directory given to `coral up` or `coral serve`.
+    pub dir: PathBuf,
+    /// Detach the mount even when it is in use.
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// Directory given to `coral up` or `coral serve`.
+    pub dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// Directory given to `coral up`, or target directories.
+    #[arg(required = true)]
+    pub dirs: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Format {
+    /// A management target (may be combined with --mdt).
+    #[arg(long)]
+    pub mgs: bool,
+    /// A metadata target with this index.
+    #[arg(long, value_name = "INDEX")]
+    pub mdt: Option<u32>,
+    /// An object storage target with this index.
+    #[arg(long, value_name = "INDEX", conflicts_with_all = ["mdt", "mgs"])]
+    pub ost: Option<u32>,
+    /// Name of the file system, 1 to 8 letters, digits, '-' or '_'.
+    #[arg(long, value_name = "NAME")]
+    pub fsname: Option<String>,
+    /// NID of the MGS; several for failover.
+    #[arg(long, value_name = "NID")]
+    pub mgsnode: Vec<Nid>,
+    /// Stripes of a new file whose directory says nothing else (MDT only).
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
+    pub stripe_count: i32,
+    /// Stripe size of such files (MDT only).
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = size)]
+    pub stripe_size: u64,
+    /// The directory; made if it is not there, refused if it is not empty.
+    pub dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Target directories made by `coral format`.
+    #[arg(required = true)]
+    pub dirs: Vec<PathBuf>,
+    #[command(flatten)]
+    pub net: Net,
+    /// Stay in the foreground until Ctrl-C.
+    #[arg(long)]
+    pub foreground: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Mount {
+    /// NID[:NID...]:/fsname[/subdir]
+    pub source: String,
+    /// Where to mount.
+    pub mountpoint: PathBuf,
+    /// Mount options, comma separated: ro, nodev, nosuid, noexec, noatime, user_xattr, flock, ...
+    #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
+    pub options: Vec<String>,
+    #[command(flatten)]
+    pub net: Net,
+    /// Memory budget of the client's caches, MiB.
+    #[arg(long, value_name = "MiB", default_value_t = 256)]
+    pub cache_mb: u64,
+    /// Stay in the foreground until Ctrl-C or unmount.
+    #[arg(long)]
+    pub foreground: bool,
+    /// Log file when in the background.
+    #[arg(long, value_name = "FILE", default_value = "/dev/null")]
+    pub log: PathBuf,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    crate::lfs::parse_size(text).ok_or_else(|| format!("'{text}' is no size: give a number with K, M, G or T"))
+}
+
+/// A file system's name as Lustre allows it: 1 to 8 of letters, digits, '-' and '_'.
+pub(crate) fn check_fsname(name: &str) -> Result<(), String> {
+    let good = (1..=8).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if good { Ok(()) } else { Err(format!("'{name}' is no file system name: 1 to 8 letters, digits, '-' or '_'")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn names_longer_than_eight_are_refused() {
+        assert!(check_fsname("coral").is_ok());
+        assert!(check_fsname("waytoolong").is_err());
+        assert!(check_fsname("").is_err());
+        assert!(check_fsname("a/b").is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! `coral mount`, `mount.coral`, and the mount inside `coral up`.
+
+use crate::Counters;
+use crate::args::Mount;
+use crate::daemon::{self, Reporter};
+use crate::servers::Servers;
+use coral_client::{Llite, MountOptions};
+use coral_fuse::FuseOptions;
+use coral_lnet::{MemNet, Node, NodeConfig};
+use coral_wire::nid::{NET_TCP, Nid};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A mounted client and the node it speaks through.
+pub(crate) struct MountedClient {
+    node: Arc<Node>,
+    llite: Arc<Llite>,
+    mount: coral_fuse::Mount,
+    mountpoint: PathBuf,
+}
+
+impl MountedClient {
+    /// The mount of `coral up`: a node of its own, joined to the servers in memory.
+    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, cache_mb: u64) -> Result<MountedClient, String> {
+        let nid = Nid::new(coral_wire::nid::NET_LO, 1);
+        let config = NodeConfig { nids: vec![nid], seed: seed(), ..NodeConfig::default() };
+        let node = Node::start(config, Some(servers.mem().clone())).await.map_err(|e| e.to_string())?;
+        let options = MountOptions { cache_mb: cache_mb as u32, ..MountOptions::new(fsname, vec![servers.nid()]) };
+        let source = format!("{}:/{fsname}", servers.nid());
+        MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }).await
+    }
+
+    async fn start(node: Arc<Node>, options: MountOptions, mountpoint: &Path, fuse: FuseOptions) -> Result<MountedClient, String> {
+        check_mountpoint(mountpoint)?;
+        let llite = match Llite::mount(node.clone(), options).await {
+            Ok(llite) => llite,
+            Err(e) => {
+                node.shutdown().await;
+                return Err(e.to_string());
+            }
+        };
+        match coral_fuse::mount(llite.clone(), mountpoint, fuse) {
+            Ok(mount) => Ok(MountedClient { node, llite, mount, mountpoint: mountpoint.to_owned() }),
+            Err(e) => {
+                llite.umount().await;
+                node.shutdown().await;
+                Err(format!("cannot mount on '{}': {e}", mountpoint.display()))
+            }
+        }
+    }
+
+    pub(crate) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Unmounts unless files are in use.
+    pub(crate) async fn try_umount(&self) -> Result<(), String> {
+        match self.mount.try_unmount() {
+            Ok(()) => Ok(()),
+            Err(e) => Err(format!("cannot unmount '{}': {e}; close what uses it, or say --force", self.mountpoint.display())),
+        }
+    }
+
+    /// Resolves when the mount is gone, by whoever's hand.
+    pub(crate) async fn ended(&self) {
+        self.mount.ended().await;
+    }
+
+    /// Ends the mount (detaching it when in use) and the client behind it.
+    pub(crate) async fn umount(self) {
+        self.mount.unmount();
+        self.llite.umount().await;
+        self.node.shutdown().await;
+    }
+
+    pub(crate) fn add_counters(&self, sum: &mut Counters) {
+        for (name, count) in self.llite.statistics() {
+            if let Some(op) = name.strip_prefix("rpc.") {
+                sum.rpcs += count;
+                *sum.by_opcode.entry(op.to_owned()).or_default() += count;
+            }
+        }
+        sum.handovers += self.node.handovers().spawned() + self.mount.handovers();
+    }
+}
+
+fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
+    match std::fs::metadata(mountpoint) {
+        Ok(m) if m.is_dir() => Ok(()),
+        Ok(_) => Err(format!("mount point '{}' is not a directory", mountpoint.display())),
+        Err(e) if e.raw_os_error() == Some(107) => {
+            Err(format!("mount point '{}' is a dead mount of a process that was killed; clear it: umount -l {0}", mountpoint.display()))
+        }
+        Err(e) => Err(format!("mount point '{}': {e}", mountpoint.display())),
+    }
+}
+
+/// Seed of a node's generator: differs between runs (cookies must), so it comes from the kernel.
+pub(crate) fn seed() -> u64 {
+    static RUN: AtomicU32 = AtomicU32::new(0);
+    let uuid = crate::format::fresh_uuid();
+    let hex: String = uuid.bytes().filter(u8::is_ascii_hexdigit).map(char::from).take(15).collect();
+    u64::from_str_radix(&hex, 16).unwrap_or(std::process::id() as u64) ^ (RUN.fetch_add(1, Ordering::Relaxed) as u64) << 60
+}
+
+/// `NID[:NID...]:/fsname[/subdir]`, with commas between NIDs of one node as Lustre writes them.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Source {
+    pub nids: Vec<Nid>,
+    pub fsname: String,
+    pub subdir: Option<String>,
+}
+
+pub(crate) fn parse_source(text: &str) -> Result<Source, String> {
+    let usage = || format!("'{text}' is no Lustre source: give NID[:NID...]:/fsname, as in 10.0.0.1@tcp:/coral");
+    let (nids, path) = text.split_once(":/").ok_or_else(usage)?;
+    let nids = nids.split([':', ',']).map(|n| n.parse::<Nid>().map_err(|_| format!("'{n}' in '{text}' is no NID; NIDs look like 10.0.0.1@tcp"))).collect::<Result<Vec<_>, _>>()?;
+    let path = path.trim_end_matches('/');
+    let (fsname, subdir) = path.split_once('/').map_or((path, None), |(f, s)| (f, Some(s.to_owned())));
+    crate::args::check_fsname(fsname)?;
+    Ok(Source { nids, fsname: fsname.to_owned(), subdir })
+}
+
+/// Turns the arguments mount(8) gives its helper (`SOURCE DIR [-sfnv] [-o OPTIONS]`) into those of `coral mount`.
+pub(crate) fn mount_helper_args(args: Vec<OsString>) -> Vec<OsString> {
+    let mut out: Vec<OsString> = vec!["coral".into(), "mount".into()];
+    let mut rest = args.into_iter().skip(1);
+    while let Some(arg) = rest.next() {
+        match arg.to_string_lossy().as_ref() {
+            "-N" | "-t" => drop(rest.next()),
+            "-o" => out.extend([arg].into_iter().chain(rest.next())),
+            short if short.len() > 1 && short.starts_with('-') && short[1..].bytes().all(|b| b"sfnvrw".contains(&b)) => {}
+            _ => out.push(arg),
+        }
+    }
+    out
+}
+
+/// Entry of `coral mount`.
+pub(crate) fn run(m: Mount) -> Result<(), String> {
+    let source = parse_source(&m.source)?;
+    check_mountpoint(&m.mountpoint)?;
+    if !m.foreground {
+        println!("{}", daemon::start(&m.log)?);
+        return Ok(());
+    }
+    let mut reporter = Reporter::from_env();
+    if let Err(why) = crate::runtime()?.block_on(serve(&m, source, &mut reporter)) {
+        reporter.failed(&why);
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(), String> {
+    let port = m.net.port.or_else(|| option(m, "port")?.parse().ok()).unwrap_or(988);
+    let nid = match m.net.nid {
+        Some(nid) => nid,
+        None => coral_lnet::local_nid_for(source.nids[0], port).map_err(|e| format!("no way to {}: {e}; give this node's NID with --nid", source.nids[0]))?,
+    };
+    if nid.net() & 0xffff_0000 != NET_TCP {
+        return Err(format!("--nid {nid}: only tcp networks are supported so far"));
+    }
+    let config = NodeConfig { nids: vec![nid], listen_port: Some(port), connect_port: port, seed: seed(), ..NodeConfig::default() };
+    let node = Node::start(config, None::<Arc<MemNet>>).await.map_err(|e| e.to_string())?;
+    let mut options = MountOptions { cache_mb: m.cache_mb as u32, subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
+    options.flock = !m.options.iter().any(|o| o == "noflock" || o == "localflock");
+    options.user_xattr = !m.options.iter().any(|o| o == "nouser_xattr");
+    let fuse = FuseOptions { source: m.source.clone(), read_only: m.options.iter().any(|o| o == "ro"), ..FuseOptions::default() };
+    let client = MountedClient::start(node, options, &m.mountpoint, fuse).await?;
+    reporter.ready(&format!("mounted {} on {} (this node is {nid})", m.source, m.mountpoint.display()));
+    wait(&client).await;
+    client.umount().await;
+    Ok(())
+}
+
+fn option<'a>(m: &'a Mount, name: &str) -> Option<&'a str> {
+    m.options.iter().find_map(|o| o.strip_prefix(name)?.strip_prefix('='))
+}
+
+async fn wait(client: &MountedClient) {
+    let (_unused, mut asked) = tokio::sync::mpsc::channel(1);
+    tokio::select! {
+        _ = crate::run_until_stopped(&mut asked, Some(client), || serde_json::Value::Null) => {}
+        () = client.ended() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_read_as_lustre_writes_them() {
+        let s = parse_source("10.0.0.1@tcp,10.0.1.1@tcp1:10.0.0.2@tcp:/scratch/users/a").unwrap();
+        assert_eq!((s.nids.len(), s.fsname.as_str(), s.subdir.as_deref()), (3, "scratch", Some("users/a")));
+        assert!(parse_source("10.0.0.1@tcp").unwrap_err().contains("NID[:NID...]:/fsname"));
+        assert!(parse_source("nonsense:/fs").unwrap_err().contains("is no NID"));
+        assert!(parse_source("10.0.0.1@tcp:/waytoolongname").unwrap_err().contains("1 to 8"));
+    }
+
+    #[test]
+    fn mount_helper_arguments_become_ours() {
+        let given = ["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-sv", "-o", "ro,flock", "-t", "coral"];
+        let got = mount_helper_args(given.iter().map(OsString::from).collect());
+        assert_eq!(got, ["coral", "mount", "1.2.3.4@tcp:/fs", "/mnt", "-o", "ro,flock"]);
+    }
+}

@@ -1,0 +1,115 @@
+//! The control socket of a running Coral process: `DIR/control.sock`, one JSON line each way.
+//!
+//! Only who may open the socket (its owner: mode 0600) can ask. Requests: `status`, `down`.
+
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::{Path, PathBuf};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
+
+/// Longest request line, bytes.
+const REQUEST_MAX_BYTES: u64 = 4096;
+/// How long a client of the socket waits for an answer, seconds.
+const ANSWER_TIMEOUT_S: u64 = 60;
+
+/// What one may ask of a running process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Ask {
+    /// What runs, as JSON.
+    Status,
+    /// Stop cleanly.
+    Down,
+    /// Stop cleanly even when the mount is in use: it is detached.
+    DownForced,
+}
+
+/// One request with the way to answer it.
+pub(crate) type Asked = (Ask, oneshot::Sender<serde_json::Value>);
+
+/// The socket's path for a data directory.
+pub(crate) fn path(dir: &Path) -> PathBuf {
+    dir.join("control.sock")
+}
+
+/// Serves `dir`'s control socket until the receiver is dropped.
+pub(crate) fn serve(dir: &Path) -> std::io::Result<mpsc::Receiver<Asked>> {
+    let path = path(dir);
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path)?;
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    let (tx, rx) = mpsc::channel(4);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = tx.closed() => return,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => { tokio::spawn(answer(stream, tx.clone())); }
+                    Err(error) => { tracing::warn!(%error, "control socket"); return; }
+                },
+            }
+        }
+    });
+    Ok(rx)
+}
+
+async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>) {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    let limited = tokio::io::AsyncReadExt::take(read, REQUEST_MAX_BYTES);
+    if tokio::io::BufReader::new(limited).read_line(&mut line).await.is_err() {
+        return;
+    }
+    let reply = match serde_json::from_str::<Ask>(line.trim()) {
+        Err(e) => serde_json::json!({ "error": format!("unknown request: {e}") }),
+        Ok(ask) => {
+            let (reply_tx, reply_rx) = oneshot::channel();
+            if tx.send((ask, reply_tx)).await.is_err() {
+                return;
+            }
+            reply_rx.await.unwrap_or_else(|_| serde_json::json!({ "error": "stopping" }))
+        }
+    };
+    let _ = write.write_all(format!("{reply}\n").as_bytes()).await;
+}
+
+/// Asks the process that serves `dir`. `Err` when none answers.
+pub(crate) fn ask(dir: &Path, what: Ask) -> std::io::Result<serde_json::Value> {
+    let mut stream = StdStream::connect(path(dir))?;
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(ANSWER_TIMEOUT_S)))?;
+    stream.write_all(format!("{}\n", serde_json::to_string(&what)?).as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    serde_json::from_str(&line).map_err(std::io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_is_answered_and_nonsense_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut asked = serve(dir.path()).unwrap();
+        tokio::spawn(async move {
+            while let Some((ask, reply)) = asked.recv().await {
+                let _ = reply.send(serde_json::json!({ "got": ask }));
+            }
+        });
+        let place = dir.path().to_owned();
+        let reply = tokio::task::spawn_blocking(move || ask(&place, Ask::Status)).await.unwrap().unwrap();
+        assert_eq!(reply["got"], "status");
+        let place = path(dir.path());
+        let line = tokio::task::spawn_blocking(move || {
+            let mut s = StdStream::connect(place).unwrap();
+            s.write_all(b"\"dance\"\n").unwrap();
+            let mut line = String::new();
+            BufReader::new(s).read_line(&mut line).unwrap();
+            line
+        });
+        assert!(line.await.unwrap().contains("unknown request"));
+    }
+}

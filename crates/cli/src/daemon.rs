@@ -1,0 +1,97 @@
+//! Running in the background: the command starts itself again, waits until the new process says it is ready
+//! (or why it is not), and leaves it.
+
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The environment variable that names the descriptor on which the background process reports.
+const READY_FD: &str = "CORAL_READY_FD";
+
+/// What the background process reports, once.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Report {
+    Ready(String),
+    Failed(String),
+}
+
+/// Starts this command again with the same arguments plus `--foreground`, its log in `log`.
+/// Returns what it printed when ready.
+#[allow(unsafe_code)]
+pub(crate) fn start(log: &Path) -> Result<String, String> {
+    let (read, write) = rustix::pipe::pipe().map_err(|e| format!("pipe: {e}"))?;
+    let log_file: File = OpenOptions::new().create(true).append(true).open(log).map_err(|e| format!("cannot write the log '{}': {e}", log.display()))?;
+    let errors = log_file.try_clone().map_err(|e| e.to_string())?;
+    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+    let fd = write.as_raw_fd();
+    let mut command = Command::new(exe);
+    command.args(std::env::args_os().skip(1)).arg("--foreground").env(READY_FD, fd.to_string());
+    command.stdin(Stdio::null()).stdout(log_file).stderr(errors);
+    // SAFETY: setsid and fcntl are async-signal-safe, and the descriptor is open in the child.
+    unsafe {
+        command.pre_exec(move || {
+            libc::setsid();
+            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().map_err(|e| format!("cannot start in the background: {e}"))?;
+    drop(write);
+    let mut line = String::new();
+    let _ = BufReader::new(File::from(read)).read_line(&mut line);
+    match serde_json::from_str(&line) {
+        Ok(Report::Ready(text)) => Ok(text),
+        Ok(Report::Failed(why)) => {
+            let _ = child.wait();
+            Err(why)
+        }
+        Err(_) => {
+            let status = child.wait().map(|s| s.to_string()).unwrap_or_default();
+            Err(format!("the background process ended before it was ready ({status}); see '{}'", log.display()))
+        }
+    }
+}
+
+/// The side of the background process.
+pub(crate) struct Reporter(Option<File>);
+
+impl Reporter {
+    /// Takes the descriptor handed over by [`start`], if this process was started by it.
+    #[allow(unsafe_code)]
+    pub(crate) fn from_env() -> Reporter {
+        let fd = std::env::var(READY_FD).ok().and_then(|v| v.parse::<i32>().ok());
+        // SAFETY: the descriptor was inherited for this purpose alone, and nothing else in this process knows it.
+        Reporter(fd.map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
+    }
+
+    /// Says that all is up; `text` is for the user.
+    pub(crate) fn ready(&mut self, text: &str) {
+        self.report(&Report::Ready(text.to_owned()), text);
+    }
+
+    /// Says why it did not start.
+    pub(crate) fn failed(&mut self, why: &str) {
+        if self.0.is_some() {
+            self.report(&Report::Failed(why.to_owned()), why);
+        } else {
+            eprintln!("coral: {why}");
+        }
+    }
+
+    fn report(&mut self, report: &Report, text: &str) {
+        match self.0.take() {
+            Some(mut pipe) => {
+                let line = serde_json::to_string(report).unwrap_or_default();
+                let _ = writeln!(pipe, "{line}");
+            }
+            None => println!("{text}"),
+        }
+    }
+}

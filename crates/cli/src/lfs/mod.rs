@@ -1,0 +1,228 @@
+//! `lfs`: layouts, space and names of a mounted file system, with the options, output and exit codes of Lustre's
+//! (`lustre/utils/lfs.c`).
+//!
+//! It speaks to the mount through extended attributes alone, so it needs no privilege beyond the file's own:
+//! `lustre.lov` and `lustre.lmv` are layouts in wire form, `lustre.fid` a file's FID, `lustre.path:[FID]` a name,
+//! `lustre.statfs.json` (on any file) the targets and their space.
+//! Exit codes are the errno of the failure, as Lustre's are.
+
+mod df;
+mod dirstripe;
+mod find;
+mod getstripe;
+mod path;
+mod setstripe;
+mod show;
+
+use coral_wire::Errno;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Largest attribute `lfs` reads, bytes: the kernel's XATTR_SIZE_MAX.
+const XATTR_MAX_BYTES: usize = 65536;
+
+/// Why a command stopped: a line for the user and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The line printed on standard error.
+    pub message: String,
+    /// The exit code: an errno, or 4 for a wrong command line as in Lustre.
+    pub code: u8,
+}
+
+/// Exit code of a wrong command line (`CMD_HELP` made positive in `lfs.c`).
+pub(crate) const USAGE: u8 = 4;
+
+impl Failure {
+    pub(crate) fn new(message: impl Into<String>, code: u8) -> Failure {
+        Failure { message: message.into(), code }
+    }
+
+    pub(crate) fn errno(message: impl std::fmt::Display, errno: Errno) -> Failure {
+        Failure { message: format!("{message}: {errno}"), code: errno.0 as u8 }
+    }
+}
+
+impl From<lexopt::Error> for Failure {
+    fn from(e: lexopt::Error) -> Failure {
+        Failure::new(format!("lfs: {e}"), USAGE)
+    }
+}
+
+type Run = fn(lexopt::Parser) -> Result<(), Failure>;
+
+const COMMANDS: &[(&str, Run, &str)] = &[
+    ("check", df::check, "check {mgts|osts|mdts|all} [PATH]: state of the targets"),
+    ("df", df::df, "df [-i] [-h] [PATH]: space or inodes of each MDT and OST"),
+    ("fid2path", path::fid2path, "fid2path PATH FID...: names of a FID"),
+    ("find", find::find, "find DIR... [-type T] [-name P] [-size N] [-stripe-count N] ...: files by attribute and layout"),
+    ("getdirstripe", dirstripe::getdirstripe, "getdirstripe [-c] [-i] [-y] DIR...: MDT layout of directories"),
+    ("getname", path::getname, "getname [PATH...]: instances of the mounts"),
+    ("getstripe", getstripe::getstripe, "getstripe [-c] [-S] [-i] [-d] [-r] [-v] [-y] FILE|DIR...: layouts"),
+    ("mdts", df::mdts, "mdts [PATH]: the MDTs"),
+    ("mkdir", dirstripe::mkdir, "mkdir [-c N] [-i MDT] DIR...: a directory on given MDTs"),
+    ("osts", df::osts, "osts [PATH]: the OSTs"),
+    ("path2fid", path::path2fid, "path2fid PATH...: the FIDs of names"),
+    ("setdirstripe", dirstripe::mkdir, "setdirstripe: same as mkdir"),
+    ("setstripe", setstripe::setstripe, "setstripe [-c N] [-S SIZE] [-i OST] [-o LIST] [-E END ...] FILE|DIR...: lay out new files"),
+];
+
+/// Runs `lfs` with `args` (without the command's own name).
+pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+    let Some(name) = args.first().map(|a| a.to_string_lossy().into_owned()) else {
+        usage();
+        return ExitCode::from(USAGE);
+    };
+    if name == "--version" {
+        println!("lfs {}", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
+    }
+    if matches!(name.as_str(), "--help" | "-h" | "help") {
+        usage();
+        return ExitCode::SUCCESS;
+    }
+    let Some((_, run, _)) = COMMANDS.iter().find(|(n, _, _)| *n == name) else {
+        eprintln!("lfs: '{name}' is not an lfs command that Coral has; 'lfs help' lists them");
+        return ExitCode::from(USAGE);
+    };
+    match run(lexopt::Parser::from_args(expand_long(&name, &args[1..]))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(f) => {
+            if !f.message.is_empty() {
+                eprintln!("{}", f.message);
+            }
+            ExitCode::from(f.code)
+        }
+    }
+}
+
+fn usage() {
+    println!("lfs COMMAND ...");
+    for (_, _, help) in COMMANDS {
+        println!("  {help}");
+    }
+}
+
+/// Lustre's `find` takes long options with a single dash (`getopt_long_only`): `-type f` becomes `--type f`,
+/// and a negative or signed value is tied to its option so that it is not taken for one.
+fn expand_long(command: &str, args: &[OsString]) -> Vec<OsString> {
+    let mut out = Vec::new();
+    for arg in args {
+        let text = arg.to_string_lossy();
+        let long_with_one_dash = command == "find" && text.starts_with('-') && !text.starts_with("--") && text.len() > 2;
+        if long_with_one_dash && text.as_bytes()[1].is_ascii_alphabetic() {
+            out.push(OsString::from(format!("-{text}")));
+        } else if text.len() > 1 && text.starts_with('-') && text[1..].bytes().all(|b| b.is_ascii_digit() || b.is_ascii_alphabetic() && text.as_bytes()[1].is_ascii_digit()) {
+            // a value such as -1 or -5M: attach it to the option before it
+            match out.last_mut() {
+                Some(prev) if prev.to_string_lossy().starts_with('-') => {
+                    prev.push("=");
+                    prev.push(arg);
+                }
+                _ => out.push(arg.clone()),
+            }
+        } else {
+            out.push(arg.clone());
+        }
+    }
+    out
+}
+
+/// One mounted Lustre file system.
+#[derive(Debug, Clone)]
+pub(crate) struct MountPoint {
+    pub path: PathBuf,
+    /// `NID[:NID]:/fsname`
+    pub source: String,
+}
+
+/// The Lustre mounts of this mount namespace, ours and the kernel's.
+pub(crate) fn mounts() -> Result<Vec<MountPoint>, Failure> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| Failure::errno("lfs: /proc/self/mountinfo", e.into()))?;
+    Ok(text.lines().filter_map(parse_mountinfo).collect())
+}
+
+fn parse_mountinfo(line: &str) -> Option<MountPoint> {
+    let (left, right) = line.split_once(" - ")?;
+    let mut right = right.split(' ');
+    let (fstype, source) = (right.next()?, right.next()?);
+    if fstype != "fuse.coral" && fstype != "lustre" {
+        return None;
+    }
+    let path = left.split(' ').nth(4)?;
+    Some(MountPoint { path: PathBuf::from(path.replace("\\040", " ")), source: source.replace("\\040", " ") })
+}
+
+/// The mount that holds `path`.
+pub(crate) fn mount_of(path: &Path) -> Result<MountPoint, Failure> {
+    let full = std::fs::canonicalize(path).map_err(|e| Failure::errno(format_args!("lfs: '{}'", path.display()), e.into()))?;
+    mounts()?
+        .into_iter()
+        .filter(|m| full.starts_with(&m.path))
+        .max_by_key(|m| m.path.as_os_str().len())
+        .ok_or_else(|| Failure::new(format!("lfs: '{}' is not on a Lustre file system", path.display()), Errno::EOPNOTSUPP.0 as u8))
+}
+
+/// Reads an extended attribute of `path` (of the link itself when it is one).
+pub(crate) fn xattr(path: &Path, name: impl AsRef<OsStr>) -> Result<Vec<u8>, Errno> {
+    let mut buf = vec![0u8; XATTR_MAX_BYTES];
+    let n = rustix::fs::lgetxattr(path, name.as_ref(), &mut buf[..]).map_err(|e| Errno(e.raw_os_error()))?;
+    buf.truncate(n);
+    Ok(buf)
+}
+
+/// Sets an extended attribute of `path`, creating or replacing it.
+pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8], flags: rustix::fs::XattrFlags) -> Result<(), Errno> {
+    rustix::fs::lsetxattr(path, name, value, flags).map_err(|e| Errno(e.raw_os_error()))
+}
+
+/// A size with an optional unit (`64K`, `1M`, `4G`; powers of 1024), bytes.
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        "p" | "pb" | "pib" => 50,
+        "e" | "eb" | "eib" => 60,
+        _ => return None,
+    };
+    let n: u64 = digits.parse().ok()?;
+    n.checked_mul(1u64 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_units_and_refuse_nonsense() {
+        assert_eq!(parse_size("64K"), Some(65536));
+        assert_eq!(parse_size("1M"), Some(1 << 20));
+        assert_eq!(parse_size("5"), Some(5));
+        assert_eq!(parse_size("M"), None);
+        assert_eq!(parse_size("16E"), None, "overflow is refused");
+        assert_eq!(parse_size("1X"), None);
+    }
+
+    #[test]
+    fn find_options_with_one_dash_become_long_and_negative_values_stay_values() {
+        let args: Vec<OsString> = ["-type", "f", "-c", "-1", "-size", "-5M"].iter().map(OsString::from).collect();
+        let got: Vec<String> = expand_long("find", &args).into_iter().map(|a| a.into_string().unwrap()).collect();
+        assert_eq!(got, ["--type", "f", "-c=-1", "--size=-5M"]);
+        let got: Vec<String> = expand_long("setstripe", &["-c".into(), "-1".into(), "d".into()]).into_iter().map(|a| a.into_string().unwrap()).collect();
+        assert_eq!(got, ["-c=-1", "d"]);
+    }
+
+    #[test]
+    fn mountinfo_lines_of_lustre_are_found() {
+        let line = "36 35 0:32 / /mnt/a\\040b rw,relatime shared:1 - fuse.coral 127.0.0.1@tcp:/coral rw";
+        let m = parse_mountinfo(line).unwrap();
+        assert_eq!(m.path, Path::new("/mnt/a b"));
+        assert_eq!(m.source, "127.0.0.1@tcp:/coral");
+        assert!(parse_mountinfo("36 35 0:32 / /mnt rw - ext4 /dev/a rw").is_none());
+    }
+}

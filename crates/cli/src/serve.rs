@@ -1,0 +1,81 @@
+//! `coral serve`: the servers of one node, without a mount.
+
+use crate::args::Serve;
+use crate::daemon::{self, Reporter};
+use crate::servers::{Servers, ServersConfig};
+use crate::{control, format};
+use coral_osd::{OsdFs, TargetKind};
+use coral_wire::nid::Nid;
+use std::path::{Path, PathBuf};
+
+/// Entry of `coral serve`.
+pub(crate) fn run(s: Serve) -> Result<(), String> {
+    let dirs = target_dirs(&s.dirs)?;
+    let Some(home) = s.dirs.first().cloned() else { return Err("give at least one target directory".into()) };
+    if !s.foreground {
+        println!("{}", daemon::start(&home.join("coral.log"))?);
+        return Ok(());
+    }
+    let mut reporter = Reporter::from_env();
+    if let Err(why) = crate::runtime()?.block_on(serve(&s, &home, dirs, &mut reporter)) {
+        reporter.failed(&why);
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// A directory may be a target itself or hold several (`coral format --mgs --mdt 0` makes one with two).
+fn target_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut out = Vec::new();
+    for dir in given {
+        if dir.join("CORAL").is_file() {
+            out.push(dir.clone());
+            continue;
+        }
+        let mut inner: Vec<PathBuf> = std::fs::read_dir(dir)
+            .map_err(|e| format!("'{}': {e}", dir.display()))?
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.join("CORAL").is_file())
+            .collect();
+        if inner.is_empty() {
+            return Err(format!("'{}' is not a Coral target: format it first (coral format)", dir.display()));
+        }
+        inner.sort();
+        out.extend(inner);
+    }
+    // the MGS must be up before what registers with it
+    let mut keyed: Vec<(bool, PathBuf)> = Vec::new();
+    for dir in out {
+        let label = OsdFs::label(&dir).map_err(|e| e.to_string())?;
+        keyed.push((label.kind != TargetKind::Mgs, dir));
+    }
+    keyed.sort_by_key(|(later, _)| *later);
+    Ok(keyed.into_iter().map(|(_, d)| d).collect())
+}
+
+async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Reporter) -> Result<(), String> {
+    let nid: Nid = match s.net.nid {
+        Some(nid) => nid,
+        None => "127.0.0.1@tcp".parse().map_err(|_| "no NID")?,
+    };
+    let port = s.net.port.unwrap_or(988);
+    let defaults = dirs.iter().find_map(|d| format::read_defaults(d)).map(|d| (d.stripe_count, d.stripe_size));
+    let servers = Servers::start(ServersConfig { nid, port, dirs, default_stripes: defaults }).await?;
+    let mut asked = control::serve(home).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
+    reporter.ready(&format!("coral: {} targets up on {nid} port {port}\nstop: coral down {}", servers.status().as_array().map_or(0, Vec::len), home.display()));
+    let status = || {
+        serde_json::json!({
+            "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "port": port, "mount": null,
+            "targets": servers.status(), "rpcs": 0, "handovers": servers.handovers(),
+        })
+    };
+    let reply = crate::run_until_stopped(&mut asked, None, status).await;
+    servers.stop().await;
+    let _ = std::fs::remove_file(control::path(home));
+    if let Some(reply) = reply {
+        let _ = reply.send(serde_json::json!({ "stopped": true }));
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await; // lets the answer reach the socket before the process ends
+    }
+    Ok(())
+}

@@ -1,0 +1,316 @@
+//! `coral up`: a whole file system in one process, and how it is kept in its directory.
+//!
+//! DIR holds `coral.json` (what was formatted, the defaults of the next `up`), one directory a target (`mgs`, `mdt0000`,
+//! `ost0000`, ...), and while it runs `control.sock` and `coral.log`. The targets hold their own locks.
+
+use crate::args::{self, Up};
+use crate::client::MountedClient;
+use crate::control::{self, Ask};
+use crate::daemon::{self, Reporter};
+use crate::servers::{Servers, ServersConfig};
+use coral_osd::{Label, OsdFs, TargetKind};
+use coral_wire::nid::Nid;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// File in DIR that says what it is.
+const CONFIG_FILE: &str = "coral.json";
+/// Version of [`CONFIG_FILE`]; a newer one is refused.
+const CONFIG_VERSION: u32 = 1;
+/// Most OSTs `coral up` makes: one process serves them all.
+const OSTS_MAX: u32 = 256;
+/// Stripe size must be a multiple of this, bytes (Lustre's LOV_MIN_STRIPE_SIZE).
+const STRIPE_SIZE_UNIT: u64 = 65536;
+
+/// What `coral up` keeps between runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UpConfig {
+    /// Version of this file.
+    pub version: u32,
+    /// File system name.
+    pub fsname: String,
+    /// Number of MDTs.
+    pub mdts: u32,
+    /// Number of OSTs.
+    pub osts: u32,
+    /// NID of the servers, as text.
+    pub nid: String,
+    /// TCP port of the acceptor.
+    pub port: u16,
+    /// Default stripes of a new file; -1 is all OSTs.
+    pub stripe_count: i32,
+    /// Default stripe size, bytes.
+    pub stripe_size: u64,
+}
+
+impl UpConfig {
+    fn fresh(up: &Up) -> UpConfig {
+        UpConfig {
+            version: CONFIG_VERSION,
+            fsname: up.fsname.clone().unwrap_or_else(|| "coral".into()),
+            mdts: up.mdts.unwrap_or(1),
+            osts: up.osts.unwrap_or(4),
+            nid: up.net.nid.map_or_else(|| "127.0.0.1@tcp".into(), |n| n.to_string()),
+            port: up.net.port.unwrap_or(988),
+            stripe_count: up.stripe_count.unwrap_or(1),
+            stripe_size: up.stripe_size.unwrap_or(1 << 20),
+        }
+    }
+
+    /// The kept configuration with this command line's wishes on top.
+    fn with(mut self, up: &Up, dir: &Path) -> Result<UpConfig, String> {
+        let differs = |what: &str, is: &dyn std::fmt::Display| Err(format!("'{}' was formatted with {what} {is}; that cannot be changed", dir.display()));
+        if up.fsname.as_ref().is_some_and(|n| *n != self.fsname) {
+            return differs("the file system name", &self.fsname);
+        }
+        if up.mdts.is_some_and(|n| n != self.mdts) {
+            return differs("--mdts", &self.mdts);
+        }
+        if up.osts.is_some_and(|n| n < self.osts) {
+            return differs("--osts", &self.osts);
+        }
+        if let Some(n) = up.osts {
+            self.osts = n;
+        }
+        if let Some(nid) = up.net.nid {
+            self.nid = nid.to_string();
+        }
+        if let Some(port) = up.net.port {
+            self.port = port;
+        }
+        if let Some(n) = up.stripe_count {
+            self.stripe_count = n;
+        }
+        if let Some(n) = up.stripe_size {
+            self.stripe_size = n;
+        }
+        Ok(self)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        args::check_fsname(&self.fsname)?;
+        if self.mdts != 1 {
+            return Err(format!("--mdts {}: only 1 MDT is supported so far", self.mdts));
+        }
+        if !(1..=OSTS_MAX).contains(&self.osts) {
+            return Err(format!("--osts {}: give 1 to {OSTS_MAX}", self.osts));
+        }
+        if self.stripe_size == 0 || !self.stripe_size.is_multiple_of(STRIPE_SIZE_UNIT) || self.stripe_size > u32::MAX as u64 {
+            return Err(format!("--stripe-size {}: give a multiple of 64K below 4G", self.stripe_size));
+        }
+        if self.stripe_count == 0 || self.stripe_count < -1 {
+            return Err(format!("--stripe-count {}: give 1 or more, or -1 for all OSTs", self.stripe_count));
+        }
+        Ok(())
+    }
+
+    /// The target directories, MGS first.
+    pub(crate) fn target_dirs(&self, dir: &Path) -> Vec<PathBuf> {
+        let mdts = (0..self.mdts).map(|i| dir.join(format!("mdt{i:04x}")));
+        let osts = (0..self.osts).map(|i| dir.join(format!("ost{i:04x}")));
+        std::iter::once(dir.join("mgs")).chain(mdts).chain(osts).collect()
+    }
+}
+
+/// Reads DIR's configuration; `Ok(None)` when there is none.
+pub(crate) fn read_config(dir: &Path) -> Result<Option<UpConfig>, String> {
+    let file = dir.join(CONFIG_FILE);
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(format!("cannot read '{}': {e}", file.display())),
+    };
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("'{}' is damaged ({e}); restore it, or format anew in another directory", file.display()))?;
+    let version = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    if version > CONFIG_VERSION as u64 {
+        return Err(format!("'{}' has format version {version}; this coral knows up to {CONFIG_VERSION}: use a newer coral", dir.display()));
+    }
+    serde_json::from_value(value).map(Some).map_err(|e| format!("'{}' is damaged ({e}); restore it, or format anew in another directory", file.display()))
+}
+
+fn write_config(dir: &Path, config: &UpConfig) -> Result<(), String> {
+    let (file, tmp) = (dir.join(CONFIG_FILE), dir.join("coral.json.new"));
+    let text = serde_json::to_string_pretty(config).map_err(|e| e.to_string())?;
+    let write = || -> std::io::Result<()> {
+        std::fs::write(&tmp, text + "\n")?;
+        std::fs::File::open(&tmp)?.sync_all()?;
+        std::fs::rename(&tmp, &file)?;
+        std::fs::File::open(dir)?.sync_all()
+    };
+    write().map_err(|e| format!("cannot write '{}': {e}", file.display()))
+}
+
+/// Entry of `coral up`.
+pub(crate) fn run(up: Up) -> Result<(), String> {
+    let dir = prepare_dir(&up.dir)?;
+    if control::ask(&dir, Ask::Status).is_ok() {
+        return Err(format!("'{}' is already up; see `coral status {0}`", dir.display()));
+    }
+    if !up.foreground {
+        let text = daemon::start(&dir.join("coral.log"))?;
+        println!("{text}");
+        return Ok(());
+    }
+    let mut reporter = Reporter::from_env();
+    let done = crate::runtime()?.block_on(serve(&up, &dir, &mut reporter));
+    if let Err(why) = done {
+        reporter.failed(&why);
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// Makes DIR if it is not there; refuses one that holds something else.
+fn prepare_dir(dir: &Path) -> Result<PathBuf, String> {
+    std::fs::create_dir_all(dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
+    let dir = dir.canonicalize().map_err(|e| format!("'{}': {e}", dir.display()))?;
+    if read_config(&dir)?.is_none() {
+        let other = std::fs::read_dir(&dir).map_err(|e| format!("'{}': {e}", dir.display()))?.flatten().find(|e| e.file_name() != "coral.log");
+        if let Some(entry) = other {
+            return Err(format!("'{}' is not a Coral directory: it holds '{}'; give an empty or a new one", dir.display(), entry.file_name().to_string_lossy()));
+        }
+    }
+    Ok(dir)
+}
+
+/// Formats what is not formatted yet and returns the configuration.
+fn format_missing(up: &Up, dir: &Path) -> Result<UpConfig, String> {
+    let kept = read_config(dir)?;
+    let config = match &kept {
+        Some(c) => c.clone().with(up, dir)?,
+        None => UpConfig::fresh(up),
+    };
+    config.check()?;
+    if kept.as_ref() != Some(&config) {
+        // written before the targets: a crash in between leaves a directory that is ours and is completed by the next `up`
+        write_config(dir, &config)?;
+    }
+    for target in config.target_dirs(dir) {
+        if !target.join("CORAL").exists() {
+            let _ = std::fs::remove_dir_all(&target); // half formatted: nothing was ever served from it
+            OsdFs::format(&target, &label_of(&config, &target)).map_err(|e| e.to_string())?;
+        }
+    }
+    Ok(config)
+}
+
+fn label_of(config: &UpConfig, target: &Path) -> Label {
+    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (kind, index) = match name.split_at(3) {
+        ("mdt", hex) => (TargetKind::Mdt, u32::from_str_radix(hex, 16).unwrap_or(0)),
+        ("ost", hex) => (TargetKind::Ost, u32::from_str_radix(hex, 16).unwrap_or(0)),
+        _ => (TargetKind::Mgs, 0),
+    };
+    crate::format::label(kind, &config.fsname, index, &[])
+}
+
+async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
+    let config = format_missing(up, dir)?;
+    let nid: Nid = config.nid.parse().map_err(|_| format!("'{}' is no NID", config.nid))?;
+    let servers = Servers::start(ServersConfig {
+        nid,
+        port: config.port,
+        dirs: config.target_dirs(dir),
+        default_stripes: Some((config.stripe_count, config.stripe_size)),
+    })
+    .await?;
+    let client = match &up.mount {
+        None => None,
+        Some(mountpoint) => match MountedClient::local(&servers, &config.fsname, mountpoint, up.cache_mb).await {
+            Ok(client) => Some(client),
+            Err(why) => {
+                servers.stop().await;
+                return Err(why);
+            }
+        },
+    };
+    let mut asked = control::serve(dir).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
+    reporter.ready(&summary(&config, dir, up.mount.as_deref()));
+    let reply = crate::run_until_stopped(&mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await;
+    if let Some(client) = client {
+        client.umount().await;
+    }
+    servers.stop().await;
+    let _ = std::fs::remove_file(control::path(dir));
+    if let Some(reply) = reply {
+        let _ = reply.send(serde_json::json!({ "stopped": true }));
+        tokio::task::yield_now().await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await; // lets the answer reach the socket before the process ends
+    }
+    Ok(())
+}
+
+fn summary(config: &UpConfig, dir: &Path, mount: Option<&Path>) -> String {
+    let port = if config.port == 988 { String::new() } else { format!(" --port {}", config.port) };
+    let mut text = format!(
+        "coral: file system '{}' is up: MGS, {} MDT, {} OSTs in {}, listening on {} port {}\n",
+        config.fsname,
+        config.mdts,
+        config.osts,
+        dir.display(),
+        config.nid,
+        config.port
+    );
+    if let Some(mnt) = mount {
+        text.push_str(&format!("mounted on {}\n", mnt.display()));
+    }
+    text.push_str(&format!("mount it elsewhere:  coral mount{port} {}:/{} /other/mnt\n", config.nid, config.fsname));
+    text.push_str(&format!("log: {}    stop: coral down {}", dir.join("coral.log").display(), dir.display()));
+    text
+}
+
+fn status(config: &UpConfig, dir: &Path, servers: &Servers, client: Option<&MountedClient>) -> serde_json::Value {
+    let stats = crate::counters(Some(servers), client);
+    serde_json::json!({
+        "pid": std::process::id(),
+        "dir": dir,
+        "fsname": config.fsname,
+        "nid": config.nid,
+        "port": config.port,
+        "mount": client.map(|c| c.mountpoint()),
+        "targets": servers.status(),
+        "rpcs": stats.rpcs,
+        "rpcs_by_opcode": stats.by_opcode,
+        "handovers": stats.handovers,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn up(dir: &Path) -> Up {
+        Up { dir: dir.into(), mount: None, fsname: None, mdts: None, osts: None, net: args::Net { nid: None, port: None }, stripe_count: None, stripe_size: None, cache_mb: 1, foreground: true }
+    }
+
+    #[test]
+    fn a_directory_that_is_not_ours_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("thesis.tex"), "precious").unwrap();
+        let why = prepare_dir(dir.path()).unwrap_err();
+        assert!(why.contains("thesis.tex"), "{why}");
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_and_a_torn_one_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(CONFIG_FILE), r#"{"version": 99}"#).unwrap();
+        assert!(read_config(dir.path()).unwrap_err().contains("newer coral"));
+        std::fs::write(dir.path().join(CONFIG_FILE), r#"{"versi"#).unwrap();
+        assert!(read_config(dir.path()).unwrap_err().contains("damaged"));
+    }
+
+    #[test]
+    fn kept_configuration_wins_where_it_must() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = UpConfig::fresh(&up(dir.path()));
+        write_config(dir.path(), &kept).unwrap();
+        assert_eq!(read_config(dir.path()).unwrap().unwrap(), kept);
+        let more = Up { osts: Some(6), ..up(dir.path()) };
+        assert_eq!(kept.clone().with(&more, dir.path()).unwrap().osts, 6);
+        let fewer = Up { osts: Some(2), ..up(dir.path()) };
+        assert!(kept.clone().with(&fewer, dir.path()).unwrap_err().contains("cannot be changed"));
+        let bad = UpConfig { stripe_size: 5, ..kept };
+        assert!(bad.check().unwrap_err().contains("multiple of 64K"));
+    }
+}
