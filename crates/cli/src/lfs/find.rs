@@ -236,7 +236,7 @@ impl Search {
 }
 
 fn layout(at: &Path) -> Option<Layout> {
-    Layout::decode(&xattr(at, "lustre.lov").ok()?).ok()
+    Layout::decode(&xattr(at, "lustre.lov").ok()?.into()).ok()
 }
 
 fn type_char(meta: &std::fs::Metadata) -> char {

@@ -1,0 +1,145 @@
+//! `lfs getstripe`.
+
+use super::show::{self, Style};
+use super::{Failure, xattr};
+use coral_wire::Errno;
+use coral_wire::layout::Layout;
+use lexopt::prelude::*;
+use std::path::{Path, PathBuf};
+
+/// The one field `-c`, `-S`, ... ask for.
+#[derive(Clone, Copy, PartialEq)]
+enum Field {
+    Count,
+    Size,
+    Index,
+    Pattern,
+    Generation,
+    Pool,
+    Fid,
+}
+
+struct Options {
+    style: Style,
+    fields: Vec<Field>,
+    directory: bool,
+    recursive: bool,
+    quiet: bool,
+}
+
+pub(crate) fn getstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
+    let mut o = Options { style: Style::Normal, fields: Vec::new(), directory: false, recursive: false, quiet: false };
+    let mut paths = Vec::new();
+    while let Some(arg) = p.next()? {
+        match arg {
+            Short('c') | Long("stripe-count") => o.fields.push(Field::Count),
+            Short('S') | Long("stripe-size") => o.fields.push(Field::Size),
+            Short('i') | Long("stripe-index") => o.fields.push(Field::Index),
+            Short('L') | Long("layout") => o.fields.push(Field::Pattern),
+            Short('g') | Long("generation") => o.fields.push(Field::Generation),
+            Short('p') | Long("pool") => o.fields.push(Field::Pool),
+            Short('F') | Long("fid") => o.fields.push(Field::Fid),
+            Short('d') | Long("directory") => o.directory = true,
+            Short('r') | Long("recursive") => o.recursive = true,
+            Short('q') | Long("quiet") => o.quiet = true,
+            Short('v') | Long("verbose") => o.style = Style::Verbose,
+            Short('y') | Long("yaml") => o.style = Style::Yaml,
+            Value(v) => paths.push(PathBuf::from(v)),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if paths.is_empty() {
+        return Err(Failure::new("lfs getstripe: give at least one file or directory", super::USAGE));
+    }
+    let mut failed = None;
+    for path in &paths {
+        if let Err(e) = one(path, &o, 0) {
+            eprintln!("{}", e.message);
+            failed = Some(Failure::new("", e.code));
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn one(path: &Path, o: &Options, depth: usize) -> Result<(), Failure> {
+    let fail = |e: Errno| Failure::errno(format_args!("lfs: getstripe for '{}' failed", path.display()), e);
+    let meta = std::fs::symlink_metadata(path).map_err(|e| fail(e.into()))?;
+    if meta.is_dir() {
+        print_directory(path, o, depth).map_err(fail)?;
+        if o.directory || (depth > 0 && !o.recursive) {
+            return Ok(());
+        }
+        let mut names: Vec<PathBuf> = std::fs::read_dir(path).map_err(|e| fail(e.into()))?.flatten().map(|e| e.path()).collect();
+        names.sort();
+        for name in names {
+            one(&name, o, depth + 1)?;
+        }
+        return Ok(());
+    }
+    if !meta.is_file() {
+        return Ok(()); // links and devices have no layout
+    }
+    match layout(path).map_err(fail)? {
+        Some(l) => print_file(path, &l, o, depth),
+        None => println!("{} has no stripe info", path.display()),
+    }
+    Ok(())
+}
+
+fn print_directory(path: &Path, o: &Options, _depth: usize) -> Result<(), Errno> {
+    let l = layout(path)?;
+    if !o.fields.is_empty() {
+        if let Some(l) = l {
+            o.fields.iter().for_each(|f| println!("{}", field(path, &l, *f)));
+        }
+        return Ok(());
+    }
+    if !o.directory {
+        println!("{}", path.display());
+    }
+    match l {
+        Some(l) => print!("{}", show::directory(&l)),
+        None => println!("stripe_count:  1 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1"),
+    }
+    println!();
+    Ok(())
+}
+
+fn print_file(path: &Path, l: &Layout, o: &Options, depth: usize) {
+    if !o.fields.is_empty() {
+        o.fields.iter().for_each(|f| println!("{}", field(path, l, *f)));
+        return;
+    }
+    if !o.quiet && (o.style != Style::Yaml || depth > 0) {
+        println!("{}", path.display());
+    }
+    print!("{}", show::file(l, o.style));
+}
+
+fn field(path: &Path, l: &Layout, f: Field) -> String {
+    match f {
+        Field::Count => show::stripe_count(l).to_string(),
+        Field::Size => show::stripe_size(l).to_string(),
+        Field::Index => show::stripe_offset(l).to_string(),
+        Field::Generation => l.layout_gen().to_string(),
+        Field::Pattern => match l {
+            Layout::Plain(md) => show::pattern_name(md.pattern),
+            _ => "composite".into(),
+        },
+        Field::Pool => match l {
+            Layout::Plain(md) => md.pool_name().unwrap_or_default().to_owned(),
+            _ => String::new(),
+        },
+        Field::Fid => super::path::fid_of(path).map_or_else(|e| e.to_string(), |fid| fid.to_string()),
+    }
+}
+
+/// The layout of a file, or the default of a directory; `None` when it has none of its own.
+fn layout(path: &Path) -> Result<Option<Layout>, Errno> {
+    match xattr(path, "lustre.lov") {
+        Ok(raw) if raw.is_empty() => Ok(None),
+        Ok(raw) => Layout::decode(&raw.into()).map(Some).map_err(|_| Errno::EINVAL),
+        Err(Errno::ENODATA) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
