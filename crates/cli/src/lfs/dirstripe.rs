@@ -2,7 +2,7 @@
 
 use super::{Failure, xattr};
 use coral_wire::Errno;
-use coral_wire::layout::{LmvMd, lmv_hash};
+use coral_wire::layout::{LmvMd, hash_type};
 use lexopt::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -79,18 +79,18 @@ fn read(path: &Path) -> Result<LmvMd, Errno> {
 }
 
 fn text(l: &LmvMd, yaml: bool) -> String {
-    let hash = match l.head.hash_type & lmv_hash::MASK {
-        lmv_hash::ALL_CHARS => "all_char",
-        lmv_hash::FNV_1A_64 => "fnv_1a_64",
-        lmv_hash::CRUSH => "crush",
-        lmv_hash::CRUSH2 => "crush2",
+    let hash = match l.head.hash_type & hash_type::MASK {
+        hash_type::ALL_CHARS => "all_char",
+        hash_type::FNV_1A_64 => "fnv_1a_64",
+        hash_type::CRUSH => "crush",
+        hash_type::CRUSH2 => "crush2",
         _ => "none",
     };
     let (count, first) = (l.head.stripe_count, l.head.master_mdt_index);
     if yaml {
-        return format!("lmv_stripe_count:  {count}\nlmv_stripe_offset: {first}\nlmv_hash_type:     {hash}\n");
+        return format!("lmv_stripe_count:  {count}\nlmv_stripe_offset: {first}\nhash_type_type:     {hash}\n");
     }
-    let mut out = format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} lmv_hash_type: {hash}\n");
+    let mut out = format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} hash_type_type: {hash}\n");
     if !l.stripe_fids.is_empty() {
         out += "mdtidx\t\t FID[seq:oid:ver]\n";
         for fid in &l.stripe_fids {
