@@ -41,7 +41,7 @@ impl MountedClient {
                 return Err(e.to_string());
             }
         };
-        match coral_fuse::mount(llite.clone(), mountpoint, fuse) {
+        match coral_fuse::mount(llite.clone(), mountpoint, &fuse) {
             Ok(mount) => Ok(MountedClient { node, llite, mount, mountpoint: mountpoint.to_owned() }),
             Err(e) => {
                 llite.umount().await;
@@ -57,20 +57,19 @@ impl MountedClient {
 
     /// Unmounts unless files are in use.
     pub(crate) async fn try_umount(&self) -> Result<(), String> {
-        match self.mount.try_unmount() {
-            Ok(()) => Ok(()),
-            Err(e) => Err(format!("cannot unmount '{}': {e}; close what uses it, or say --force", self.mountpoint.display())),
-        }
+        self.mount.unmount(false).await.map_err(|e| format!("cannot unmount '{}': {e}; close what uses it, or say --force", self.mountpoint.display()))
     }
 
     /// Resolves when the mount is gone, by whoever's hand.
     pub(crate) async fn ended(&self) {
-        self.mount.ended().await;
+        self.mount.join().await;
     }
 
     /// Ends the mount (detaching it when in use) and the client behind it.
     pub(crate) async fn umount(self) {
-        self.mount.unmount();
+        if let Err(error) = self.mount.unmount(true).await {
+            tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "unmount");
+        }
         self.llite.umount().await;
         self.node.shutdown().await;
     }
@@ -82,7 +81,7 @@ impl MountedClient {
                 *sum.by_opcode.entry(op.to_owned()).or_default() += count;
             }
         }
-        sum.handovers += self.node.handovers().spawned() + self.mount.handovers();
+        sum.handovers += self.node.handovers().spawned() + self.mount.stats().spawned;
     }
 }
 
@@ -158,7 +157,7 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     let port = m.net.port.or_else(|| option(m, "port")?.parse().ok()).unwrap_or(988);
     let nid = match m.net.nid {
         Some(nid) => nid,
-        None => coral_lnet::local_nid_for(source.nids[0], port).map_err(|e| format!("no way to {}: {e}; give this node's NID with --nid", source.nids[0]))?,
+        None => coral_lnet::local_nid_for(source.nids[0]).map_err(|e| format!("no way to {}: {e}; give this node's NID with --nid", source.nids[0]))?,
     };
     if nid.net() & 0xffff_0000 != NET_TCP {
         return Err(format!("--nid {nid}: only tcp networks are supported so far"));

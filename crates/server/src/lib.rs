@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod mdt;
 pub mod mgs;
 pub mod ost;
+pub mod register;
 pub mod target;
 
 pub use dispatch::ServerNode;

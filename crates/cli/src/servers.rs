@@ -1,0 +1,131 @@
+//! The servers of one node: what `coral up` and `coral serve` run.
+
+use coral_lnet::{MemNet, Node, NodeConfig};
+use coral_osd::{Label, OsdFs, TargetKind};
+use coral_server::{ServerNode, Target, mdt, mgs, ost, register};
+use coral_wire::nid::Nid;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What to serve, and where.
+pub(crate) struct ServersConfig {
+    pub nid: Nid,
+    pub port: u16,
+    /// Target directories; an MGS among them comes first.
+    pub dirs: Vec<PathBuf>,
+    /// Stripe count (-1: all) and size in bytes of new files.
+    pub default_stripes: Option<(i32, u64)>,
+}
+
+/// The running servers of one node.
+pub(crate) struct Servers {
+    node: Arc<Node>,
+    mem: Arc<MemNet>,
+    server: Arc<ServerNode>,
+    targets: Vec<(PathBuf, Label, Arc<Target>)>,
+}
+
+impl Servers {
+    /// Starts every target: each is registered with the MGS, which may be among them.
+    pub(crate) async fn start(config: ServersConfig) -> Result<Servers, String> {
+        let mem = MemNet::new();
+        let node = start_node(&config, &mem).await?;
+        let mut servers = Servers { server: ServerNode::start(node.clone()), node, mem, targets: Vec::new() };
+        for dir in &config.dirs {
+            if let Err(why) = servers.add(dir, &config).await {
+                servers.stop().await;
+                return Err(why);
+            }
+        }
+        Ok(servers)
+    }
+
+    async fn add(&mut self, dir: &Path, config: &ServersConfig) -> Result<(), String> {
+        let (osd, label) = OsdFs::open(dir).map_err(|e| e.to_string())?;
+        let osd = Arc::new(osd);
+        let failed = |e: coral_osd::OsdError| format!("'{}': {e}", dir.display());
+        let mgs = self.mgs_nids(&label)?;
+        let target = match label.kind {
+            TargetKind::Mgs => mgs::Mgs::start(self.node.clone(), osd).map_err(failed)?,
+            TargetKind::Ost => ost::Ost::start(self.node.clone(), &label.fsname, label.index, osd).map_err(failed)?,
+            TargetKind::Mdt => self.start_mdt(&label, osd, mgs.clone(), config).map_err(failed)?,
+        };
+        self.server.add_target(target.clone());
+        if label.kind != TargetKind::Mgs {
+            register::register(&self.node, &mgs, &label.fsname, &target, self.node.nids()).await.map_err(|e| e.to_string())?;
+        }
+        self.targets.push((dir.to_owned(), label, target));
+        Ok(())
+    }
+
+    fn start_mdt(&self, label: &Label, osd: Arc<OsdFs>, mgs: Vec<Nid>, config: &ServersConfig) -> Result<Arc<Target>, coral_osd::OsdError> {
+        let (stripe_count, stripe_size) = config.default_stripes.unwrap_or((1, 1 << 20));
+        mdt::Mdt::start(self.node.clone(), &label.fsname, label.index, osd, mdt::MdtOptions { mgs, stripe_count, stripe_size })
+    }
+
+    /// The MGS of a target: what its label says, else this node.
+    fn mgs_nids(&self, label: &Label) -> Result<Vec<Nid>, String> {
+        if label.mgs_nids.is_empty() {
+            return Ok(vec![self.node.nid()]);
+        }
+        label.mgs_nids.iter().map(|n| n.parse().map_err(|_| format!("{}: '{n}' in its label is no NID", label.target_name()))).collect()
+    }
+
+    pub(crate) fn nid(&self) -> Nid {
+        self.node.nid()
+    }
+
+    pub(crate) fn mem(&self) -> &Arc<MemNet> {
+        &self.mem
+    }
+
+    /// Name of the file system of the first target that has one.
+    pub(crate) fn fsname(&self) -> &str {
+        self.targets.iter().map(|(_, l, _)| l.fsname.as_str()).find(|n| !n.is_empty()).unwrap_or("")
+    }
+
+    pub(crate) fn handovers(&self) -> u64 {
+        self.node.handovers().spawned()
+    }
+
+    /// Each target with its state, as JSON.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let one = |(dir, _, t): &(PathBuf, Label, Arc<Target>)| {
+            let s = t.stats();
+            serde_json::json!({
+                "name": t.name(),
+                "dir": dir,
+                "state": if t.in_recovery() { "RECOVERING" } else { "UP" },
+                "exports": s.exports,
+                "transactions": s.transactions,
+                "last_transno": t.last_transno(),
+                "last_committed": t.last_committed(),
+                "evictions": s.evictions,
+                "resent_replies": s.resent_replies,
+                "replayed_requests": s.replayed_requests,
+            })
+        };
+        self.targets.iter().map(one).collect()
+    }
+
+    pub(crate) async fn stop(&self) {
+        self.server.stop().await;
+        self.node.shutdown().await;
+    }
+}
+
+async fn start_node(config: &ServersConfig, mem: &Arc<MemNet>) -> Result<Arc<Node>, String> {
+    let node = NodeConfig { nids: vec![config.nid], listen_port: Some(config.port), connect_port: config.port, seed: crate::client::seed(), ..NodeConfig::default() };
+    Node::start(node, Some(mem.clone())).await.map_err(|e| {
+        let hint = match &e {
+            coral_lnet::StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                "; ports below 1024 need root: use --port 9988"
+            }
+            coral_lnet::StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+                "; another server (or a kernel Lustre) has it: use another --port or --nid"
+            }
+            _ => "",
+        };
+        format!("{e}{hint}")
+    })
+}
