@@ -1,11 +1,18 @@
 //! The servers of one node: what `coral up` and `coral serve` run.
 
+use coral_client::mgc::{Config, Mgc};
+use coral_ldlm::LdlmClient;
 use coral_lnet::{MemNet, Node, NodeConfig};
 use coral_osd::{Label, OsdFs, TargetKind};
-use coral_server::{ServerNode, Target, mdt, mgs, ost, register};
+use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
+use coral_server::{ServerNode, Target, mgs, ost, register};
 use coral_wire::nid::Nid;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long an MDT waits for its MGS at its start.
+const MGS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What to serve, and where.
 pub(crate) struct ServersConfig {
@@ -21,8 +28,12 @@ pub(crate) struct ServersConfig {
 pub(crate) struct Servers {
     node: Arc<Node>,
     mem: Arc<MemNet>,
+    /// Callback service of what this node is a client of.
+    ldlm: Arc<LdlmClient>,
     server: Arc<ServerNode>,
     targets: Vec<(PathBuf, Label, Arc<Target>)>,
+    /// The MDTs with the connection that tells them their OSTs.
+    mdts: Vec<(Arc<Mdt>, Arc<Mgc>)>,
 }
 
 impl Servers {
@@ -30,7 +41,7 @@ impl Servers {
     pub(crate) async fn start(config: ServersConfig) -> Result<Servers, String> {
         let mem = MemNet::new();
         let node = start_node(&config, &mem).await?;
-        let mut servers = Servers { server: ServerNode::start(node.clone()), node, mem, targets: Vec::new() };
+        let mut servers = Servers { ldlm: LdlmClient::new(&node), server: ServerNode::start(node.clone()), node, mem, targets: Vec::new(), mdts: Vec::new() };
         for dir in &config.dirs {
             if let Err(why) = servers.add(dir, &config).await {
                 servers.stop().await;
@@ -45,22 +56,43 @@ impl Servers {
         let osd = Arc::new(osd);
         let failed = |e: coral_osd::OsdError| format!("'{}': {e}", dir.display());
         let mgs = self.mgs_nids(&label)?;
+        let mut mdt = None;
         let target = match label.kind {
-            TargetKind::Mgs => mgs::Mgs::start(self.node.clone(), osd).map_err(failed)?,
+            TargetKind::Mgs => mgs::Mgs::start(self.node.clone(), osd).map_err(failed)?.1,
             TargetKind::Ost => ost::Ost::start(self.node.clone(), &label.fsname, label.index, osd).map_err(failed)?,
-            TargetKind::Mdt => self.start_mdt(&label, osd, mgs.clone(), config).map_err(failed)?,
+            TargetKind::Mdt => {
+                let defaults = config.default_stripes.map(|(count, size)| StripeDefaults { stripe_count: count as u16, stripe_size: size as u32 });
+                let config = MdtConfig { defaults, ..MdtConfig::new(&label.fsname, label.index) };
+                let started = Arc::new(Mdt::start(self.node.clone(), config, osd).map_err(|e| format!("'{}': {e}", dir.display()))?);
+                mdt.insert(started).target.clone()
+            }
         };
         self.server.add_target(target.clone());
         if label.kind != TargetKind::Mgs {
             register::register(&self.node, &mgs, &label.fsname, &target, self.node.nids()).await.map_err(|e| e.to_string())?;
         }
+        if let Some(mdt) = mdt {
+            self.follow_config(mdt, &mgs, &label.fsname).await?;
+        }
         self.targets.push((dir.to_owned(), label, target));
         Ok(())
     }
 
-    fn start_mdt(&self, label: &Label, osd: Arc<OsdFs>, mgs: Vec<Nid>, config: &ServersConfig) -> Result<Arc<Target>, coral_osd::OsdError> {
-        let (stripe_count, stripe_size) = config.default_stripes.unwrap_or((1, 1 << 20));
-        mdt::Mdt::start(self.node.clone(), &label.fsname, label.index, osd, mdt::MdtOptions { mgs, stripe_count, stripe_size })
+    /// Keeps an MDT's list of OSTs as the MGS has it.
+    async fn follow_config(&mut self, mdt: Arc<Mdt>, mgs: &[Nid], fsname: &str) -> Result<(), String> {
+        let mgc = Mgc::connect(self.node.clone(), self.ldlm.clone(), mgs, MGS_LIMIT).await.map_err(|e| e.to_string())?;
+        let mut config = mgc.watch_config(fsname).await.map_err(|e| e.to_string())?;
+        let told = mdt.clone();
+        tokio::spawn(async move {
+            loop {
+                told.set_osts(osts(&config.borrow_and_update()));
+                if config.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        self.mdts.push((mdt, mgc));
+        Ok(())
     }
 
     /// The MGS of a target: what its label says, else this node.
@@ -109,6 +141,10 @@ impl Servers {
     }
 
     pub(crate) async fn stop(&self) {
+        for (mdt, mgc) in &self.mdts {
+            mdt.stop().await;
+            mgc.disconnect().await;
+        }
         self.server.stop().await;
         self.node.shutdown().await;
     }
@@ -128,4 +164,9 @@ async fn start_node(config: &ServersConfig, mem: &Arc<MemNet>) -> Result<Arc<Nod
         };
         format!("{e}{hint}")
     })
+}
+
+fn osts(config: &Config) -> Vec<OstTarget> {
+    let one = |(index, t): (&u32, &coral_client::mgc::TargetConf)| OstTarget { index: *index, uuid: t.uuid.clone(), nids: t.nids.clone(), active: !t.inactive };
+    config.osts.iter().map(one).collect()
 }
