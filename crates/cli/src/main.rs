@@ -54,10 +54,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Logs go to standard error; `CORAL_LOG` sets what is shown (`info` unless told, as in `CORAL_LOG=coral_ptlrpc=debug`).
+/// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`).
 fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG").unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG").unwrap_or_else(|_| "info,fjall=warn,lsm_tree=warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
 }
 
 /// The runtime of every command that serves or mounts.
