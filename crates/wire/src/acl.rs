@@ -54,7 +54,7 @@ impl Acl {
         if version != POSIX_ACL_XATTR_VERSION {
             return Err(DecodeError::Value { what: "Acl", field: "version", got: version as u64 });
         }
-        if (buf.len() - 4) % 8 != 0 {
+        if !(buf.len() - 4).is_multiple_of(8) {
             return Err(DecodeError::Length { what: "Acl", field: "size", got: buf.len() as u64 });
         }
         Ok(Acl { entries: crate::raw::decode_all(&buf[4..]) })

@@ -163,23 +163,13 @@ impl LmvMd {
     fn shard_by(&self, name: &[u8], new: bool) -> Option<usize> {
         let h = &self.head;
         let (mut ty, mut count, mut base) = (h.hash_type, h.stripe_count, 0);
-        match h.hash_type & hash_flag::LAYOUT_CHANGE {
-            c if c == hash_flag::SPLIT | hash_flag::MIGRATION => {
-                if !new {
-                    (ty, count) = (h.migrate_hash, h.migrate_offset);
-                }
-            }
-            c if c == hash_flag::MERGE | hash_flag::MIGRATION => {
-                if new {
-                    (ty, count) = (h.migrate_hash, h.migrate_offset);
-                }
-            }
-            hash_flag::MIGRATION => {
-                if new {
-                    count = h.migrate_offset;
-                } else {
-                    (ty, count, base) = (h.migrate_hash, count.saturating_sub(h.migrate_offset), h.migrate_offset);
-                }
+        const SPLITTING: u32 = hash_flag::SPLIT | hash_flag::MIGRATION;
+        const MERGING: u32 = hash_flag::MERGE | hash_flag::MIGRATION;
+        match (h.hash_type & hash_flag::LAYOUT_CHANGE, new) {
+            (SPLITTING, false) | (MERGING, true) => (ty, count) = (h.migrate_hash, h.migrate_offset),
+            (hash_flag::MIGRATION, true) => count = h.migrate_offset,
+            (hash_flag::MIGRATION, false) => {
+                (ty, count, base) = (h.migrate_hash, count.saturating_sub(h.migrate_offset), h.migrate_offset);
             }
             _ => {}
         }

@@ -284,7 +284,7 @@ pub fn parse_page(page: &Bytes) -> Result<DirPages, DecodeError> {
         if ent.reclen == 0 {
             return Ok(DirPages::with_residue(head, entries, page));
         }
-        if (ent.reclen as usize) < size_of::<LuDirent>() + name_len || ent.reclen % 8 != 0 {
+        if (ent.reclen as usize) < size_of::<LuDirent>() + name_len || !ent.reclen.is_multiple_of(8) {
             return Err(bad("reclen", ent.reclen as u64));
         }
         at += ent.reclen as usize;
@@ -354,7 +354,7 @@ mod tests {
                 }
             }
             let raw = b.finish();
-            prop_assert!(raw.len() % LU_PAGE_SIZE == 0 && raw.len() <= pages * LU_PAGE_SIZE);
+            prop_assert!(raw.len().is_multiple_of(LU_PAGE_SIZE) && raw.len() <= pages * LU_PAGE_SIZE);
             let (got, next) = readpage_entries(&raw).unwrap();
             prop_assert_eq!(got.len(), fed);
             prop_assert_eq!(next, if fed == names.len() { MDS_DIR_END_OFF } else { 10 + fed as u64 });

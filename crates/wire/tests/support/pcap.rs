@@ -16,6 +16,9 @@ pub struct Half {
     pub segment_starts: Vec<usize>,
 }
 
+/// Sender and receiver of a direction, and what was collected of it.
+type Found = ((u32, u16), (u32, u16), Flow);
+
 struct Flow {
     isn: Option<u32>,
     segments: BTreeMap<u64, Vec<u8>>,
@@ -36,7 +39,7 @@ fn be32(b: &[u8], at: usize) -> Option<u32> {
 pub fn halves(file: &[u8]) -> Vec<Half> {
     assert_eq!(&file[..4], &0xa1b2_c3d4u32.to_le_bytes(), "little endian pcap with microseconds");
     assert_eq!(file[20], 1, "Ethernet");
-    let mut flows: Vec<((u32, u16), (u32, u16), Flow)> = Vec::new();
+    let mut flows: Vec<Found> = Vec::new();
     let mut at = 24;
     while at + 16 <= file.len() {
         let len = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
@@ -47,7 +50,7 @@ pub fn halves(file: &[u8]) -> Vec<Half> {
     flows.into_iter().filter_map(|(from, to, f)| join(from, to, f)).collect()
 }
 
-fn take_frame(frame: &[u8], flows: &mut Vec<((u32, u16), (u32, u16), Flow)>) -> Option<()> {
+fn take_frame(frame: &[u8], flows: &mut Vec<Found>) -> Option<()> {
     if be16(frame, 12)? != 0x0800 || frame.get(23)? != &6 {
         return None;
     }

@@ -9,7 +9,7 @@ use coral_wire::lnet::{LnetHdr, LnetMsg, PingInfo};
 use coral_wire::nid::Nid;
 use coral_wire::ost::{CksumType, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, md};
 use coral_wire::ptlrpc::{PTL_RPC_MSG_REQUEST, opc, portal};
-use coral_wire::{Message, raw};
+use coral_wire::Message;
 use std::collections::{BTreeMap, HashMap};
 
 /// What a walk found.
@@ -391,7 +391,6 @@ impl Walk<'_> {
         if list.len() < 2 {
             list.push(v);
         }
-        let _ = raw::c_str;
     }
 }
 
