@@ -38,7 +38,8 @@ pub use handle::{LockRef, PendingLock};
 /// Limits of a client namespace.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// Unused granted locks kept (Lustre: 100 x CPUs when the server gives no lock volume).
+    /// Unused granted locks kept. Lustre: 100 x CPUs when the server manages no lock volume; with one, the usual case, as many
+    /// as the server's memory allows, tens of thousands.
     pub lru_size: usize,
     /// Age at which an unused lock is given back (Lustre: 65 minutes).
     pub lru_max_age: Duration,
@@ -46,7 +47,7 @@ pub struct ClientConfig {
 
 impl Default for ClientConfig {
     fn default() -> Self {
-        Self { lru_size: 200, lru_max_age: Duration::from_secs(3900) }
+        Self { lru_size: 16384, lru_max_age: Duration::from_secs(3900) }
     }
 }
 

@@ -151,7 +151,32 @@ struct State {
     waiters: FoldMap<u64, oneshot::Sender<()>>,
     /// Locks their owners were asked to give back, and until when.
     owed: Owed,
-    gone: VecDeque<ExportId>,
+    gone: Gone,
+}
+
+/// The last exports that went.
+#[derive(Default)]
+struct Gone {
+    order: VecDeque<ExportId>,
+    set: FoldMap<ExportId, ()>,
+}
+
+impl Gone {
+    fn contains(&self, exp: &ExportId) -> bool {
+        self.set.contains_key(exp)
+    }
+
+    fn add(&mut self, exp: ExportId) {
+        if self.set.insert(exp, ()).is_some() {
+            return;
+        }
+        if self.order.len() == GONE_REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.set.remove(&oldest);
+        }
+        self.order.push_back(exp);
+    }
 }
 
 impl LdlmServer {
@@ -163,7 +188,7 @@ impl LdlmServer {
     /// A namespace with given limits.
     pub fn with_config(name: &str, node: Arc<Node>, asts: Arc<dyn AstSender>, cfg: LdlmConfig) -> Arc<Self> {
         let ns = Namespace::new(node.rng_u64());
-        let state = State { ns, waiters: FoldMap::default(), owed: Owed::default(), gone: VecDeque::new() };
+        let state = State { ns, waiters: FoldMap::default(), owed: Owed::default(), gone: Gone::default() };
         Arc::new(Self { name: name.to_owned(), node, asts, cfg, lvb: OnceLock::new(), state: Mutex::new(state) })
     }
 
@@ -197,12 +222,7 @@ impl LdlmServer {
     pub fn export_gone(self: &Arc<Self>, exp: ExportId) {
         let mut out = Actions::new();
         let mut st = self.state.lock();
-        if !st.gone.contains(&exp) {
-            if st.gone.len() == GONE_REMEMBERED {
-                st.gone.pop_front();
-            }
-            st.gone.push_back(exp);
-        }
+        st.gone.add(exp);
         st.ns.export_gone(exp, &mut out);
         self.finish(st, out);
     }

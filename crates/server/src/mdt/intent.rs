@@ -7,6 +7,7 @@
 
 use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, it};
 use coral_wire::mds::{LayoutIntent, MdtBody, disp, layout_intent, md};
+use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT};
 use coral_wire::layout::Layout;
 use coral_wire::{Errno, Fid};
 
@@ -41,7 +42,8 @@ impl Ctx {
         }
         let intent: LdlmIntent = self.rq.rq.msg.get(2)?;
         // a resent request whose lock was given already: that lock is not known to the client
-        if let Some(rep) = self.ops.ldlm.find_resent(self.exp(), req.handle(0)) {
+        let again = self.rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
+        if let Some(rep) = again.then(|| self.ops.ldlm.find_resent(self.exp(), req.handle(0))).flatten() {
             self.ops.ldlm.cancel(self.exp(), &[rep.handle]);
         }
         match intent.opc {
