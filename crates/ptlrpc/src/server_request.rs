@@ -93,6 +93,8 @@ struct Shared {
     replied: AtomicBool,
     aborted: AtomicBool,
     abort: Notify,
+    /// The deadline was moved from outside.
+    moved: Notify,
 }
 
 impl ServerRequest {
@@ -111,6 +113,7 @@ impl ServerRequest {
             replied: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
             abort: Notify::new(),
+            moved: Notify::new(),
             node,
         };
         let control = Control(Arc::new(shared));
@@ -243,6 +246,7 @@ impl Control {
         self.0.reply_mbits.store(new.reply_mbits.load(Ordering::Relaxed), Ordering::Relaxed);
         let deadline = *new.deadline.lock();
         *self.0.deadline.lock() = deadline;
+        self.0.moved.notify_one();
     }
 
     /// The client has a new connection: bulk transfers of this request end now.
@@ -278,9 +282,14 @@ impl Control {
         if !self.0.at {
             return std::future::pending().await;
         }
-        let deadline = *self.0.deadline.lock();
-        let margin = Duration::from_secs(EARLY_MARGIN_S as u64).min(deadline.saturating_duration_since(self.0.arrived) / 2);
-        tokio::time::sleep_until(deadline - margin).await
+        loop {
+            let deadline = *self.0.deadline.lock();
+            let margin = Duration::from_secs(EARLY_MARGIN_S as u64).min(deadline.saturating_duration_since(self.0.arrived) / 2);
+            tokio::select! {
+                _ = tokio::time::sleep_until(deadline - margin) => return,
+                _ = self.0.moved.notified() => {}
+            }
+        }
     }
 
     /// Asks the client to wait longer.

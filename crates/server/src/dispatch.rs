@@ -102,10 +102,14 @@ impl RequestHandler for Dispatcher {
 impl Dispatcher {
     async fn connect(&self, rq: ServerRequest) {
         let target = self.routes.read().by_uuid.get(&wanted_uuid(&rq)).cloned();
-        let done = target.ok_or(Errno::ENODEV).and_then(|t| t.connect(&rq).map(|(exp, msg)| (t, exp, msg)));
-        match done {
-            Ok((target, exp, msg)) => {
-                self.routes.write().by_cookie.insert(exp.cookie, (target, exp));
+        let Some(target) = target else { return rq.reply(Errno::ENODEV.status(), Message::default()).await };
+        match target.connect(&rq).await {
+            Ok((exp, msg)) => {
+                {
+                    let mut routes = self.routes.write();
+                    routes.by_cookie.retain(|_, (_, e)| !e.gone());
+                    routes.by_cookie.insert(exp.cookie, (target, exp));
+                }
                 rq.reply(0, msg).await;
             }
             Err(e) => rq.reply(e.status(), Message::default()).await,
@@ -115,18 +119,22 @@ impl Dispatcher {
     async fn request(&self, rq: ServerRequest) {
         let found = self.routes.read().by_cookie.get(&rq.body.handle).cloned();
         let Some((target, exp)) = found.filter(|(_, exp)| !exp.gone()) else {
-            self.routes.write().by_cookie.remove(&rq.body.handle);
             // a client that leaves an export that is gone has what it wants
             let leaving = matches!(rq.body.opc, opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT);
-            let status = if leaving { 0 } else { Errno::ENOTCONN.status() };
-            return rq.reply(status, Message::default()).await;
+            return match leaving {
+                true => rq.reply(0, Message::default()).await,
+                false => rq.reply_error(Errno::ENOTCONN.status()).await,
+            };
         };
-        let resent = rq.body.flags & MSG_RESENT != 0;
-        match target.admit(rq, exp, resent) {
+        match target.admit(rq, exp) {
             Admitted::New(rq) => match target.gate(rq) {
                 Gate::Pass(rq) => execute(rq).await,
                 Gate::Refuse(rq, e) => rq.fail(e).await,
-                Gate::Parked => {}
+                Gate::Wait(rq, turn) => {
+                    if let Ok(_turn) = turn.await {
+                        execute(rq).await;
+                    }
+                }
             },
             Admitted::Again(rq, status, msg) => rq.reply(status, msg).await,
             Admitted::Dropped => {}
@@ -135,7 +143,7 @@ impl Dispatcher {
 }
 
 /// Executes an admitted request.
-pub(crate) async fn execute(rq: TargetRequest) {
+async fn execute(rq: TargetRequest) {
     match rq.rq.body.opc {
         opc::OBD_PING => rq.reply(0, Message::default()).await,
         opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT => {

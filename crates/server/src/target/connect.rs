@@ -41,15 +41,25 @@ impl Asked {
 
 impl Target {
     /// Answers a connect; the export it led to, when there is one, is to be reachable by its cookie at once.
-    pub(crate) fn connect(self: &Arc<Self>, rq: &ServerRequest) -> Result<(Arc<Export>, Message), Errno> {
+    /// A client that must be recovered is known on disk, safe from power loss, before it is told so.
+    pub(crate) async fn connect(self: &Arc<Self>, rq: &ServerRequest) -> Result<(Arc<Export>, Message), Errno> {
+        let before = self.counts.connects.load(Relaxed);
+        let (exp, msg) = self.connect_now(rq)?;
+        if self.counts.connects.load(Relaxed) != before && !exp.local && self.cfg.kind != TargetKind::Mgs {
+            self.sync_with(false).await.map_err(|e| Errno(e.errno()))?;
+        }
+        Ok((exp, msg))
+    }
+
+    fn connect_now(self: &Arc<Self>, rq: &ServerRequest) -> Result<(Arc<Export>, Message), Errno> {
         let mut asked = Asked::decode(rq)?;
         let granted = self.grant(&asked.connection.connect)?;
         asked.connection.connect = granted;
         let known = self.exports.lock().values().find(|e| e.uuid == asked.uuid).cloned();
         let (exp, mut flags) = match known {
-            Some(exp) if !asked.initial => self.reconnected(exp, &asked)?,
+            // The reply to a first connect was lost: it is the same client still.
+            Some(exp) if !asked.initial || exp.client_handle() == asked.connection.client_handle => self.reconnected(exp, &asked)?,
             Some(old) => {
-                // the client has started anew and remembers nothing
                 self.evict(old.cookie, "the client started anew");
                 (self.connected(&asked)?, 0)
             }
@@ -92,6 +102,7 @@ impl Target {
         if !exp.reconnect(asked.connection, recovering) {
             return Err(Errno::EALREADY);
         }
+        exp.abort_bulk();
         self.counts.reconnects.fetch_add(1, Relaxed);
         tracing::info!(target = %self.cfg.name, client = %exp.uuid, nid = %asked.connection.nid, recovering, "client reconnected");
         if recovering {
@@ -122,8 +133,10 @@ impl Target {
 
     /// The client leaves.
     pub(crate) async fn disconnect(self: &Arc<Self>, exp: Arc<Export>) {
-        tracing::debug!(target = %self.cfg.name, client = %exp.uuid, "client disconnected");
-        self.clone().forget(exp, false).await;
+        if self.unlink(&exp) {
+            tracing::debug!(target = %self.cfg.name, client = %exp.uuid, "client disconnected");
+            self.clone().give_back(exp, false).await;
+        }
     }
 }
 

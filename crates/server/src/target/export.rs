@@ -5,13 +5,14 @@
 //! (`pb_last_xid`) or uses the slot again: so a request sent twice is executed once.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use bytes::Bytes;
 use coral_lnet::Nid;
-use coral_wire::ObdConnectData;
-use coral_wire::ptlrpc::{Message, PtlrpcBody};
+use coral_ptlrpc::Control;
+use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
+use coral_wire::{ConnectFlags2, ObdConnectData};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -20,8 +21,8 @@ use tokio::time::Instant;
 pub(super) struct KeptReply {
     pub transno: u64,
     pub xid: u64,
-    /// The encoded reply.
-    pub bytes: Bytes,
+    /// The reply.
+    pub msg: Message,
     /// Read from disk: what the request left in memory is gone.
     pub from_disk: bool,
 }
@@ -59,14 +60,16 @@ pub(super) enum Progress {
     Done,
 }
 
-#[derive(Debug)]
 struct State {
     nid: Nid,
     connect: ObdConnectData,
     client_handle: u64,
     conn_cnt: u32,
     last_seen: Instant,
-    in_progress: HashSet<u64>,
+    /// By xid; the hold is there once the request has been taken in.
+    in_progress: BTreeMap<u64, Option<Control>>,
+    /// Everything up to here has been replied to, and the client knows.
+    last_xid: u64,
     replies: BTreeMap<u16, KeptReply>,
     progress: Progress,
     gone: bool,
@@ -82,6 +85,8 @@ pub struct Export {
     pub local: bool,
     /// What the target keeps per client (MDT: open handles).
     pub ext: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Replies match `pb_mbits` (connect flag REP_MBITS).
+    rep_mbits: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -113,12 +118,14 @@ impl Export {
             client_handle: c.client_handle,
             conn_cnt: c.conn_cnt,
             last_seen: Instant::now(),
-            in_progress: HashSet::new(),
+            in_progress: BTreeMap::new(),
+            last_xid: 0,
             replies,
             progress,
             gone: false,
         };
-        Export { uuid, cookie, local, ext: OnceLock::new(), state: Mutex::new(state) }
+        let rep_mbits = AtomicBool::new(c.connect.has2(ConnectFlags2::REP_MBITS));
+        Export { uuid, cookie, local, ext: OnceLock::new(), rep_mbits, state: Mutex::new(state) }
     }
 
     /// NID it connected from last.
@@ -146,8 +153,21 @@ impl Export {
         self.state.lock().gone
     }
 
+    /// False when it was gone already.
     pub(super) fn mark_gone(&self) -> bool {
         !std::mem::replace(&mut self.state.lock().gone, true)
+    }
+
+    pub(super) fn rep_mbits(&self) -> bool {
+        self.rep_mbits.load(Relaxed)
+    }
+
+    /// Bulk transfers of requests in progress end: they were for a connection that is no more.
+    pub(super) fn abort_bulk(&self) {
+        let controls: Vec<Control> = self.state.lock().in_progress.values().flatten().cloned().collect();
+        for c in controls {
+            c.abort_bulk();
+        }
     }
 
     pub(super) fn last_seen(&self) -> Instant {
@@ -165,9 +185,10 @@ impl Export {
     /// The client connects again. False when the attempt is older than the current connection.
     pub(super) fn reconnect(&self, c: Connection, recovering: bool) -> bool {
         let mut s = self.state.lock();
-        if c.conn_cnt < s.conn_cnt {
+        if c.conn_cnt < s.conn_cnt || s.gone {
             return false;
         }
+        self.rep_mbits.store(c.connect.has2(ConnectFlags2::REP_MBITS), Relaxed);
         (s.nid, s.client_handle, s.conn_cnt, s.connect) = (c.nid, c.client_handle, c.conn_cnt, c.connect);
         s.last_seen = Instant::now();
         if recovering {
@@ -177,21 +198,47 @@ impl Export {
     }
 
     /// Decides what becomes of a request, and notes that it is in progress when it is new.
-    pub(super) fn admit(&self, body: &PtlrpcBody, xid: u64, resent: bool, now: Instant) -> Admission {
+    pub(super) fn admit(&self, body: &PtlrpcBody, xid: u64, now: Instant) -> Admission {
         let mut s = self.state.lock();
         s.last_seen = now;
-        if body.conn_cnt < s.conn_cnt {
+        let replay = body.flags & MSG_REPLAY != 0;
+        if body.conn_cnt < s.conn_cnt || (!replay && xid <= s.last_xid.max(body.last_xid)) {
             return Admission::Drop(Dropped::Stale);
         }
-        s.replies.retain(|_, r| r.xid > body.last_xid);
-        if s.in_progress.contains(&xid) {
+        if !replay && body.last_xid > s.last_xid {
+            s.last_xid = body.last_xid;
+            let seen = s.last_xid;
+            s.replies.retain(|_, r| r.xid > seen);
+        }
+        if s.in_progress.contains_key(&xid) {
             return Admission::Drop(Dropped::Duplicate);
         }
-        if resent && let Some(kept) = s.replies.values().find(|r| r.xid == xid) {
+        // What was executed before a restart and is replayed goes to the target: what it left in memory is to be made again.
+        if let Some(kept) = s.replies.values().find(|r| r.xid == xid && !(replay && r.from_disk)) {
             return Admission::Again(kept.clone());
         }
-        s.in_progress.insert(xid);
+        s.in_progress.insert(xid, None);
         Admission::New
+    }
+
+    /// A hold on a request that was admitted.
+    pub(super) fn hold(&self, xid: u64, control: Control) {
+        if let Some(c) = self.state.lock().in_progress.get_mut(&xid) {
+            *c = Some(control);
+        }
+    }
+
+    /// The hold on a request in progress.
+    pub(super) fn held(&self, xid: u64) -> Option<Control> {
+        self.state.lock().in_progress.get(&xid).cloned().flatten()
+    }
+
+    /// What a kept reply left in memory has been made again.
+    pub(super) fn reconstructed(&self, xid: u64, msg: &Message) {
+        if let Some(r) = self.state.lock().replies.values_mut().find(|r| r.xid == xid) {
+            r.from_disk = false;
+            r.msg = msg.clone();
+        }
     }
 
     /// The request is answered or dropped.
@@ -201,7 +248,7 @@ impl Export {
 
     /// Keeps a reply in its slot.
     pub(super) fn keep(&self, tag: u16, transno: u64, xid: u64, reply: &Message) {
-        let kept = KeptReply { transno, xid, bytes: reply.encode(), from_disk: false };
+        let kept = KeptReply { transno, xid, msg: reply.clone(), from_disk: false };
         self.state.lock().replies.insert(tag, kept);
     }
 }
@@ -222,20 +269,34 @@ mod tests {
     #[test]
     fn a_request_sent_twice_is_executed_once() {
         let (e, now) = (export(), Instant::now());
-        assert_eq!(e.admit(&body(3, 0), 128, false, now), Admission::New);
-        assert_eq!(e.admit(&body(3, 0), 128, true, now), Admission::Drop(Dropped::Duplicate));
+        assert_eq!(e.admit(&body(3, 0), 128, now), Admission::New);
+        assert_eq!(e.admit(&body(3, 0), 128, now), Admission::Drop(Dropped::Duplicate));
         e.keep(1, 77, 128, &Message::new(&body(3, 0)));
         e.finished(128);
-        assert!(matches!(e.admit(&body(3, 0), 128, true, now), Admission::Again(k) if k.transno == 77 && !k.from_disk));
-        // the client has seen it: forgotten, and a resend of it cannot come any more
-        assert_eq!(e.admit(&body(3, 128), 256, false, now), Admission::New);
+        assert!(matches!(e.admit(&body(3, 0), 128, now), Admission::Again(k) if k.transno == 77 && !k.from_disk));
+        // the client has seen it: forgotten, and what comes late of it is dropped
+        assert_eq!(e.admit(&body(3, 128), 256, now), Admission::New);
         assert_eq!(e.state.lock().replies.len(), 0);
+        assert_eq!(e.admit(&body(3, 0), 128, now), Admission::Drop(Dropped::Stale));
+    }
+
+    #[test]
+    fn replays_are_old_and_are_executed_once_too() {
+        let (e, now) = (export(), Instant::now());
+        let replay = PtlrpcBody { flags: MSG_REPLAY, ..body(3, 0) };
+        assert_eq!(e.admit(&body(3, 640), 768, now), Admission::New);
+        let kept = KeptReply { transno: 5, xid: 128, msg: Message::new(&body(3, 0)), from_disk: true };
+        e.state.lock().replies.insert(1, kept);
+        assert_eq!(e.admit(&replay, 128, now), Admission::New, "an open that was committed is opened again");
+        e.finished(128);
+        e.reconstructed(128, &Message::new(&body(3, 0)));
+        assert!(matches!(e.admit(&replay, 128, now), Admission::Again(_)), "its reply was lost");
     }
 
     #[test]
     fn requests_of_an_older_connection_are_dropped() {
         let (e, now) = (export(), Instant::now());
-        assert_eq!(e.admit(&body(2, 0), 128, false, now), Admission::Drop(Dropped::Stale));
+        assert_eq!(e.admit(&body(2, 0), 128, now), Admission::Drop(Dropped::Stale));
         let again = Connection { nid: Nid(5), client_handle: 2, conn_cnt: 4, connect: ObdConnectData::default() };
         assert!(e.reconnect(again, false));
         assert!(!e.reconnect(Connection { conn_cnt: 3, ..again }, false), "an attempt overtaken by a later one");

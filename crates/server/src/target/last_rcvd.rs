@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coral_osd::{Batch, Kv, OsdError, Table};
-use coral_wire::{ObdConnectData, Wire};
+use coral_wire::{Message, ObdConnectData, Wire};
 
 use super::export::KeptReply;
 
@@ -88,7 +88,8 @@ fn reply_from(key: &[u8], value: &Bytes) -> Option<(u16, KeptReply)> {
     if value.len() < 16 {
         return None;
     }
-    Some((tag, KeptReply { transno: number(&value[..8]), xid: number(&value[8..16]), bytes: value.slice(16..), from_disk: true }))
+    let msg = Message::decode(value.slice(16..)).ok()?;
+    Some((tag, KeptReply { transno: number(&value[..8]), xid: number(&value[8..16]), msg, from_disk: true }))
 }
 
 pub(super) fn put_instance(batch: &mut Batch, instance: u32) {
@@ -131,14 +132,16 @@ mod tests {
         let connect = ObdConnectData { version: 7, ..ObdConnectData::default() };
         put_client(&mut b, "one", &connect);
         put_client(&mut b, "one-more", &connect);
-        put_reply(&mut b, "one", 5, 99, 128, b"reply");
-        put_reply(&mut b, "one-more", 1, 98, 64, b"other");
+        let reply = Message::new(&coral_wire::PtlrpcBody { transno: 99, ..Default::default() });
+        put_reply(&mut b, "one", 5, 99, 128, &reply.encode());
+        put_reply(&mut b, "one-more", 1, 98, 64, &reply.encode());
+        put_reply(&mut b, "one-more", 2, 97, 32, b"torn");
         kv.commit(b).unwrap();
         let got = load(&kv).unwrap();
         assert_eq!((got.instance, got.last_transno, got.clients.len()), (3, 1 << 40, 2));
         let one = &got.clients[0];
         assert_eq!((one.uuid.as_str(), one.connect.version, one.replies.len()), ("one", 7, 1));
-        assert_eq!((one.replies[&5].transno, one.replies[&5].xid, &one.replies[&5].bytes[..]), (99, 128, &b"reply"[..]));
+        assert_eq!((one.replies[&5].transno, one.replies[&5].xid, &one.replies[&5].msg), (99, 128, &reply));
         let mut b = Batch::new();
         delete_client(&kv, &mut b, "one").unwrap();
         kv.commit(b).unwrap();

@@ -5,6 +5,7 @@ mod export;
 mod last_rcvd;
 mod recovery;
 mod request;
+mod sync;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -29,6 +30,7 @@ pub(crate) use request::Admitted;
 
 use export::Progress;
 use recovery::Recovery;
+use sync::SyncGroup;
 
 /// Kind of a target: decides the connect opcode it answers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +172,10 @@ pub struct Target {
     recovered_transno: u64,
     /// Held while a transaction gets its number and is committed: a crash leaves a prefix of the numbers.
     last_transno: Mutex<u64>,
+    /// Highest transno in a committed batch; lags behind when the last transactions stored nothing.
+    stored_transno: AtomicU64,
     last_committed: AtomicU64,
+    syncs: SyncGroup,
     exports: Mutex<HashMap<u64, Arc<Export>>>,
     recovery: Mutex<Recovery>,
     /// Fast look at whether recovery is under way.
@@ -203,6 +208,8 @@ impl Target {
         let mut batch = Batch::new();
         last_rcvd::put_instance(&mut batch, instance);
         kv.commit(batch)?;
+        // What a killed process left in the page cache is about to be called committed: it must survive power loss too.
+        kv.sync()?;
         let exports: HashMap<u64, Arc<Export>> = known
             .clients
             .into_iter()
@@ -214,7 +221,7 @@ impl Target {
             tracing::info!(target = %cfg.name, clients = exports.len(), last_transno = known.last_transno, "recovery: waiting for clients");
         }
         let (stopped, _) = watch::channel(false);
-        Ok(Arc::new_cyclic(|weak: &Weak<Target>| Target {
+        let target = Arc::new_cyclic(|weak: &Weak<Target>| Target {
             ldlm: LdlmServer::new(&cfg.name, node.clone(), PtlrpcAsts::new(node.clone(), Peers(weak.clone()))),
             cfg,
             node,
@@ -223,13 +230,19 @@ impl Target {
             instance,
             recovered_transno: known.last_transno,
             last_transno: Mutex::new(known.last_transno),
+            stored_transno: AtomicU64::new(known.last_transno),
+            syncs: SyncGroup::default(),
             last_committed: AtomicU64::new(known.last_transno),
             exports: Mutex::new(exports),
             recovery: Mutex::new(Recovery::default()),
             recovering: AtomicBool::new(recovering),
             counts: Counts::default(),
             stopped,
-        }))
+        });
+        if recovering {
+            target.ldlm.begin_replay();
+        }
+        Ok(target)
     }
 
     /// Sets the operations and starts the timers (sync, ping eviction, recovery window).
@@ -315,21 +328,43 @@ impl Target {
     }
 
     async fn sync_with(self: &Arc<Self>, data: bool) -> Result<(), OsdError> {
-        let target = self.clone();
-        let work = move || {
-            let upto = target.last_transno();
-            if data && let Some(ops) = target.ops.get() {
-                ops.sync_data()?;
-            }
-            target.kv.sync()?;
-            target.last_committed.fetch_max(upto, Relaxed);
-            target.counts.syncs.fetch_add(1, Relaxed);
-            Ok(())
-        };
-        match tokio::task::spawn_blocking(work).await {
-            Ok(done) => done,
-            Err(panicked) => Err(OsdError::io("sync", std::io::Error::other(panicked))),
+        let mut group = self.syncs.enter(data).await;
+        if group.covered() {
+            return Ok(());
         }
+        let covers = self.syncs.begin(&group);
+        let target = self.clone();
+        match tokio::task::spawn_blocking(move || target.sync_now(data)).await {
+            Ok(done) => done?,
+            Err(panicked) => return Err(OsdError::io("sync", std::io::Error::other(panicked))),
+        }
+        group.finished(covers);
+        Ok(())
+    }
+
+    /// Blocking part of a sync.
+    fn sync_now(&self, data: bool) -> Result<(), OsdError> {
+        let upto = self.store_transno()?;
+        if data && let Some(ops) = self.ops.get() {
+            ops.sync_data()?;
+        }
+        self.kv.sync()?;
+        self.last_committed.fetch_max(upto, Relaxed);
+        self.counts.syncs.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Stores the last number if the last transactions stored nothing: a number clients were told to be committed must never
+    /// be given again.
+    fn store_transno(&self) -> Result<u64, OsdError> {
+        let last = self.last_transno.lock();
+        if *last > self.stored_transno.load(Relaxed) {
+            let mut batch = Batch::new();
+            last_rcvd::put_transno(&mut batch, *last);
+            self.kv.commit(batch)?;
+            self.stored_transno.store(*last, Relaxed);
+        }
+        Ok(*last)
     }
 
     /// One transaction for a client's request: gives the transno (a replay keeps its own), puts it, the reply's bytes and
@@ -343,7 +378,7 @@ impl Target {
             if !rq.exp.local {
                 last_rcvd::put_reply(&mut batch, &rq.exp.uuid, body.tag, transno, rq.rq.xid, &reply.encode());
             }
-            self.kv.commit(batch)?;
+            self.store(batch, transno)?;
             rq.exp.keep(body.tag, transno, rq.rq.xid, reply);
             Ok(())
         })
@@ -367,7 +402,7 @@ impl Target {
                 return Ok(());
             }
             last_rcvd::put_transno(&mut batch, transno);
-            self.kv.commit(batch)
+            self.store(batch, transno)
         })
     }
 
@@ -375,8 +410,15 @@ impl Target {
     pub fn commit_local(&self, mut batch: Batch) -> Result<u64, OsdError> {
         self.numbered(None, |transno| {
             last_rcvd::put_transno(&mut batch, transno);
-            self.kv.commit(batch)
+            self.store(batch, transno)
         })
+    }
+
+    /// Commits a batch that holds its number; the number's lock is held.
+    fn store(&self, batch: Batch, transno: u64) -> Result<(), OsdError> {
+        self.kv.commit(batch)?;
+        self.stored_transno.fetch_max(transno, Relaxed);
+        Ok(())
     }
 
     /// Gives the next number (a replay's own) to `commit`; a number whose commit failed is given again.
@@ -392,29 +434,35 @@ impl Target {
 
     /// Evicts a client: its locks and handles are dropped, its next request gets -ENOTCONN.
     pub fn evict(self: &Arc<Self>, cookie: u64, why: &str) {
-        if let Some(exp) = self.export(cookie) {
-            tracing::warn!(target = %self.cfg.name, client = %exp.uuid, nid = %exp.nid(), why, "client evicted");
-            self.counts.evictions.fetch_add(1, Relaxed);
-            tokio::spawn(self.clone().forget(exp, true));
-        }
+        let Some(exp) = self.export(cookie).filter(|e| self.unlink(e)) else { return };
+        tracing::warn!(target = %self.cfg.name, client = %exp.uuid, nid = %exp.nid(), why, "client evicted");
+        self.counts.evictions.fetch_add(1, Relaxed);
+        tokio::spawn(self.clone().give_back(exp, true));
     }
 
-    /// Ends an export: it is unknown from here on, and what it held is given back.
-    async fn forget(self: Arc<Self>, exp: Arc<Export>, evicted: bool) {
+    /// Ends an export: it is unknown from here on, also on disk. False when it was gone already.
+    fn unlink(&self, exp: &Arc<Export>) -> bool {
         if !exp.mark_gone() {
-            return;
+            return false;
         }
         self.exports.lock().remove(&exp.cookie);
-        self.ldlm.export_gone(exp.cookie);
-        if let Some(ops) = self.ops.get() {
-            ops.clone().export_gone(exp.clone(), evicted).await;
-        }
+        exp.abort_bulk();
+        self.recovery.lock().forget(exp.cookie);
         if !exp.local && self.cfg.kind != TargetKind::Mgs {
             let mut batch = Batch::new();
             let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid).and_then(|()| self.kv.commit(batch));
             if let Err(error) = done {
                 tracing::error!(target = %self.cfg.name, %error, "forgetting a client");
             }
+        }
+        true
+    }
+
+    /// Gives back what an unlinked export held.
+    async fn give_back(self: Arc<Self>, exp: Arc<Export>, evicted: bool) {
+        self.ldlm.export_gone(exp.cookie);
+        if let Some(ops) = self.ops.get() {
+            ops.clone().export_gone(exp.clone(), evicted).await;
         }
         self.advance_recovery();
     }

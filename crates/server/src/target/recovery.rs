@@ -3,28 +3,96 @@
 //! The clients known from before come back, replay what may be missing in the order of its transaction numbers, replay their
 //! locks, and send a last ping that is answered when all are done or the time is over. Meanwhile no other client gets in.
 //! What is replayed up to the last number found on disk needs no order: only what lived in memory is made again.
+//!
+//! A request that must wait is kept by its own handler, so that its client gets early replies; here is only its place in the
+//! order. Locks come after all requests: a request that is executed again must not meet locks whose holders cannot answer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 use coral_wire::ldlm::{LdlmFlags, LdlmRequest};
-use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, Message};
+use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE};
 use coral_wire::{Errno, opc};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::export::Progress;
-use super::{Target, TargetRequest};
+use super::{Export, Target, TargetRequest};
+
+/// A request that waits for its turn.
+struct Waiting {
+    cookie: u64,
+    go: oneshot::Sender<Turn>,
+}
+
+/// Leave to execute; dropped = executed.
+pub(crate) struct Turn {
+    /// A replay: the next one follows when it is done.
+    replay: Option<Arc<Target>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(target) = self.replay.take() {
+            target.recovery.lock().executing = false;
+            target.advance_recovery();
+        }
+    }
+}
 
 /// Requests that wait for others during recovery.
 #[derive(Default)]
 pub(super) struct Recovery {
     /// Replays not on disk yet, by transno.
-    replays: BTreeMap<u64, TargetRequest>,
+    replays: BTreeMap<u64, Waiting>,
     /// One of them is being executed.
     executing: bool,
+    /// Lock replays.
+    locks: Vec<Waiting>,
     /// Last pings, answered at the end.
-    pings: Vec<TargetRequest>,
+    pings: Vec<Waiting>,
+}
+
+impl Recovery {
+    /// The client is gone: so is what it had to say.
+    pub(super) fn forget(&mut self, cookie: u64) {
+        self.replays.retain(|_, w| w.cookie != cookie);
+        self.locks.retain(|w| w.cookie != cookie);
+        self.pings.retain(|w| w.cookie != cookie);
+    }
+
+    /// What may go on, given how far the clients are.
+    fn next(&mut self, exports: &[Arc<Export>]) -> Step {
+        let at_least = |p: Progress| exports.iter().all(|e| e.progress() >= p);
+        let certain = exports.iter().all(|e| match e.progress() {
+            Progress::Missing => false,
+            Progress::Requests => self.replays.values().any(|w| w.cookie == e.cookie),
+            Progress::Locks | Progress::Done => true,
+        });
+        if self.executing || !certain {
+            return Step::Wait;
+        }
+        if let Some((_, w)) = self.replays.pop_first() {
+            self.executing = true;
+            return Step::Replay(w);
+        }
+        if !self.locks.is_empty() {
+            return Step::Locks(std::mem::take(&mut self.locks));
+        }
+        if at_least(Progress::Done) { Step::Finish } else { Step::Wait }
+    }
+}
+
+/// What recovery does next.
+enum Step {
+    /// A client's move.
+    Wait,
+    /// This replay is executed.
+    Replay(Waiting),
+    /// These locks are.
+    Locks(Vec<Waiting>),
+    /// Recovery is over.
+    Finish,
 }
 
 /// What the gate decides about a request.
@@ -33,8 +101,8 @@ pub(crate) enum Gate {
     Pass(TargetRequest),
     /// Not allowed before recovery is over.
     Refuse(TargetRequest, Errno),
-    /// Kept for later.
-    Parked,
+    /// Execute it when its turn comes; when none comes, drop it.
+    Wait(TargetRequest, oneshot::Receiver<Turn>),
 }
 
 impl Target {
@@ -50,17 +118,15 @@ impl Target {
         if is_lock_replay(&rq) {
             rq.exp.set_progress(rq.exp.progress().max(Progress::Locks));
             self.counts.replayed_locks.fetch_add(1, Relaxed);
-            self.advance_recovery();
-            return Gate::Pass(rq);
+            return self.wait(rq, |r, w| r.locks.push(w));
         }
         if flags & MSG_REPLAY != 0 {
             self.counts.replayed_requests.fetch_add(1, Relaxed);
             if rq.replay_committed() {
                 return Gate::Pass(rq);
             }
-            self.recovery.lock().replays.insert(rq.rq.body.transno, rq);
-            self.advance_recovery();
-            return Gate::Parked;
+            let transno = rq.rq.body.transno;
+            return self.wait(rq, |r, w| drop(r.replays.insert(transno, w)));
         }
         match opcode {
             opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT | opc::LDLM_CANCEL => Gate::Pass(rq),
@@ -71,9 +137,7 @@ impl Target {
     fn gate_ping(self: &Arc<Self>, rq: TargetRequest, flags: u32) -> Gate {
         if flags & MSG_LOCK_REPLAY_DONE != 0 {
             rq.exp.set_progress(Progress::Done);
-            self.recovery.lock().pings.push(rq);
-            self.advance_recovery();
-            return Gate::Parked;
+            return self.wait(rq, |r, w| r.pings.push(w));
         }
         if flags & MSG_REQ_REPLAY_DONE != 0 {
             rq.exp.set_progress(rq.exp.progress().max(Progress::Locks));
@@ -82,60 +146,50 @@ impl Target {
         Gate::Pass(rq)
     }
 
+    /// Puts a request in its place, and lets go on what may.
+    fn wait(self: &Arc<Self>, rq: TargetRequest, place: impl FnOnce(&mut Recovery, Waiting)) -> Gate {
+        let (go, turn) = oneshot::channel();
+        place(&mut self.recovery.lock(), Waiting { cookie: rq.exp.cookie, go });
+        self.advance_recovery();
+        Gate::Wait(rq, turn)
+    }
+
     /// A known client has connected again.
     pub(super) fn client_came(self: &Arc<Self>) {
         self.advance_recovery();
     }
 
-    /// Executes the next replay when it is certain that none with a lower number can still come; ends recovery when all
-    /// clients are done.
+    /// Lets go on what may: the next replay when it is certain that none with a lower number can still come, the locks when no
+    /// request can, everything when all clients are done.
     pub(super) fn advance_recovery(self: &Arc<Self>) {
-        if !self.in_recovery() {
-            return;
+        while self.in_recovery() {
+            let exports = self.exports();
+            let step = self.recovery.lock().next(&exports);
+            match step {
+                Step::Wait => return,
+                // A handler that is no more gives its turn back at once, by dropping it.
+                Step::Replay(w) => drop(w.go.send(Turn { replay: Some(self.clone()) })),
+                Step::Locks(all) => {
+                    for w in all {
+                        let _ = w.go.send(Turn { replay: None });
+                    }
+                }
+                Step::Finish => {
+                    if self.recovering.swap(false, Relaxed) {
+                        tokio::spawn(self.clone().finish_recovery());
+                    }
+                }
+            }
         }
-        let exports = self.exports();
-        let next = {
-            let mut r = self.recovery.lock();
-            let waiting: Vec<u64> = r.replays.values().map(|rq| rq.exp.cookie).collect();
-            let certain = exports.iter().all(|e| match e.progress() {
-                Progress::Missing => false,
-                Progress::Requests => waiting.contains(&e.cookie),
-                Progress::Locks | Progress::Done => true,
-            });
-            if !certain || r.executing {
-                return;
-            }
-            let next = r.replays.pop_first();
-            r.executing = next.is_some();
-            next
-        };
-        match next {
-            Some((_, rq)) => {
-                tokio::spawn(self.clone().execute_replay(rq));
-            }
-            None if exports.iter().all(|e| e.progress() == Progress::Done) => {
-                tokio::spawn(self.clone().finish_recovery());
-            }
-            None => {}
-        }
-    }
-
-    async fn execute_replay(self: Arc<Self>, rq: TargetRequest) {
-        crate::dispatch::execute(rq).await;
-        self.recovery.lock().executing = false;
-        self.advance_recovery();
     }
 
     async fn finish_recovery(self: Arc<Self>) {
-        if !self.recovering.swap(false, Relaxed) {
-            return;
-        }
         self.ldlm.replay_finished();
         self.ops().clone().recovery_finished().await;
         let r = std::mem::take(&mut *self.recovery.lock());
-        tracing::info!(target = %self.cfg.name, clients = self.exports().len(), abandoned = r.replays.len(), "recovery is over");
+        tracing::info!(target = %self.cfg.name, clients = self.exports().len(), "recovery is over");
         for ping in r.pings {
-            ping.reply(0, Message::default()).await;
+            let _ = ping.go.send(Turn { replay: None });
         }
     }
 }

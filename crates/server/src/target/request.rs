@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use coral_ptlrpc::ServerRequest;
-use coral_wire::ConnectFlags2;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
 
 use super::export::{Admission, Dropped};
@@ -36,9 +35,7 @@ pub struct TargetRequest {
 impl TargetRequest {
     /// After [`Export::admit`] said it is new.
     pub(super) fn new(rq: ServerRequest, exp: Arc<Export>, target: Arc<Target>) -> TargetRequest {
-        if exp.connect().has2(ConnectFlags2::REP_MBITS) {
-            rq.use_reply_mbits();
-        }
+        exp.hold(rq.xid, rq.control());
         let in_progress = InProgress { exp: exp.clone(), xid: rq.xid };
         TargetRequest { rq, exp, target, _in_progress: in_progress }
     }
@@ -77,29 +74,43 @@ pub(crate) enum Admitted {
     /// To be executed.
     New(TargetRequest),
     /// Executed before: send this.
-    Again(TargetRequest, i32, Message),
+    Again(ServerRequest, i32, Message),
     /// Of an old connection, or in progress.
     Dropped,
 }
 
 impl Target {
     /// Takes a request of `exp` in: duplicates are dropped, executed ones answered from what was kept.
-    pub(crate) fn admit(self: &Arc<Self>, rq: ServerRequest, exp: Arc<Export>, resent: bool) -> Admitted {
-        match exp.admit(&rq.body, rq.xid, resent, rq.arrived) {
+    pub(crate) fn admit(self: &Arc<Self>, rq: ServerRequest, exp: Arc<Export>) -> Admitted {
+        if exp.rep_mbits() {
+            rq.use_reply_mbits();
+        }
+        match exp.admit(&rq.body, rq.xid, rq.arrived) {
             Admission::New => Admitted::New(TargetRequest::new(rq, exp, self.clone())),
-            Admission::Drop(why) => {
-                let count = if why == Dropped::Stale { &self.counts.stale } else { &self.counts.duplicates };
-                count.fetch_add(1, Relaxed);
+            Admission::Drop(Dropped::Stale) => {
+                self.counts.stale.fetch_add(1, Relaxed);
+                tracing::debug!(target = %self.cfg.name, xid = rq.xid, nid = %rq.from, opc = rq.body.opc, "stale request dropped");
+                Admitted::Dropped
+            }
+            Admission::Drop(Dropped::Duplicate) => {
+                self.counts.duplicates.fetch_add(1, Relaxed);
+                // The client waits at new match bits: the first execution answers there.
+                if let Some(first) = exp.held(rq.xid) {
+                    first.adopt(&rq);
+                }
                 Admitted::Dropped
             }
             Admission::Again(kept) => {
                 self.counts.resent_replies.fetch_add(1, Relaxed);
-                let Ok(mut msg) = Message::decode(kept.bytes) else { return Admitted::Dropped };
+                let mut msg = kept.msg;
                 if kept.from_disk {
                     self.ops().reconstruct(&exp, &rq.msg, &mut msg);
+                    exp.reconstructed(rq.xid, &msg);
                 }
-                let status = msg.body().map_or(0, |b| b.status);
-                Admitted::Again(TargetRequest::new(rq, exp, self.clone()), status, msg)
+                let mut body = msg.body().unwrap_or_default();
+                body.last_committed = self.last_committed();
+                msg.set_body(&body);
+                Admitted::Again(rq, body.status, msg)
             }
         }
     }

@@ -1,0 +1,258 @@
+//! Targets and imports together, over memlnd with a paused clock: resends, restarts, power loss, recovery of several clients,
+//! evictions.
+
+mod target_common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coral_osd::OsdMem;
+use coral_ptlrpc::{ConnectError, Import, ImportState, RpcError};
+use coral_wire::ptlrpc::*;
+use target_common::*;
+use tokio::time::{Instant, sleep};
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn background(imp: &Arc<Import>, rq: coral_ptlrpc::Request) -> tokio::task::JoinHandle<Result<coral_ptlrpc::Reply, RpcError>> {
+    let imp = imp.clone();
+    tokio::spawn(async move { imp.call(rq).await })
+}
+
+#[tokio::test(start_paused = true)]
+async fn connect_work_disconnect() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let c = w.client("10.0.0.1@tcp").await;
+    let granted = c.connect().await.unwrap();
+    assert_eq!((granted.maxmodrpcs, granted.instance), (8, 1));
+    let r = c.call(add(5)).await.unwrap();
+    assert_eq!((r.status, r.transno), (0, 1));
+    assert_eq!(r.body.last_committed, 0, "not synced yet");
+    // The sync runs on a thread of its own, which the paused clock does not wait for.
+    for _ in 0..100 {
+        sleep(secs(1)).await;
+    }
+    assert_eq!(c.call(add(6)).await.unwrap().body.last_committed, 1, "the periodic sync has been there");
+    c.disconnect().await;
+    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.1@tcp".to_owned(), false)]);
+    assert_eq!(s.target.stats().exports, 0);
+    s.stop().await;
+    assert!(!w.server(&disk).await.target.in_recovery(), "who has left need not come back");
+    assert_eq!(log_of(&disk), [5, 6]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_target_is_refused_in_time() {
+    let w = World::new(1);
+    let node = node(&w.mem, SERVER, 9, w.wall).await;
+    let _sn = coral_server::ServerNode::start(node);
+    let start = Instant::now();
+    let e = w.client("10.0.0.1@tcp").await.connect().await.unwrap_err();
+    assert!(matches!(e, ConnectError::Refused { status: -19, .. }), "{e}");
+    assert!(start.elapsed() < secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_is_sent_again_from_what_was_kept() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let c = w.client("10.0.0.1@tcp").await;
+    c.connect().await.unwrap();
+    lose(&s.node, portal::MDC_REPLY, 1.0, Some(1));
+    assert_eq!(c.call(add(1)).await.unwrap().transno, 1);
+    assert_eq!(log_of(&disk), [1]);
+    assert_eq!((s.target.stats().resent_replies, s.target.stats().reconnects), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resend_of_a_request_in_progress_gets_its_reply() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let c = w.client("10.0.0.1@tcp").await;
+    c.connect().await.unwrap();
+    // The early replies of the first attempt are lost: the client sends again while the handler runs.
+    lose(&s.node, portal::MDC_REPLY, 1.0, Some(1));
+    let start = Instant::now();
+    c.call(slow(25)).await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 25, "the first execution answers the second sending");
+    assert_eq!((*s.log.executed_slow.lock(), s.target.stats().duplicates), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_server_comes_back_with_everything_acknowledged() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let (a, b) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    a.connect().await.unwrap();
+    b.connect().await.unwrap();
+    for v in 1..=6 {
+        if v % 2 == 0 { &a } else { &b }.call(add(v)).await.unwrap();
+    }
+    let opened = a.call(open()).await.unwrap();
+    assert_eq!(opened.transno, 7);
+    // A reply that never arrives: executed, on disk, and asked for again after the restart.
+    lose(&s.node, portal::MDC_REPLY, 1.0, Some(1));
+    let pending = background(&a, add(7));
+    sleep(secs(1)).await;
+    s.kill().await;
+    let s = w.server(&disk).await;
+    assert!(s.target.in_recovery());
+    let late = w.client("10.0.0.3@tcp").await;
+    let late = tokio::spawn(async move { late.connect().await.map(|_| late) });
+    assert_eq!(pending.await.unwrap().unwrap().transno, 8);
+    let next = b.call(add(8)).await.unwrap();
+    assert_eq!(next.transno, 9);
+    late.await.unwrap().unwrap();
+    assert_eq!(log_of(&disk), [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(*s.log.reconstructed.lock(), [8]);
+    assert_eq!(*s.log.reopened.lock(), [7], "the open is replayed although nothing of it was on disk");
+    assert_eq!((a.stats().evictions, b.stats().evictions), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_power_loss_replay_restores_the_order_of_all_clients() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let (a, b) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    a.connect().await.unwrap();
+    b.connect().await.unwrap();
+    a.call(add(1)).await.unwrap();
+    s.target.sync().await.unwrap();
+    for v in 2..=9 {
+        if v % 3 == 0 { &a } else { &b }.call(add(v)).await.unwrap();
+    }
+    s.kill().await;
+    let disk = disk.power_loss();
+    assert_eq!(log_of(&disk), [1]);
+    let s = w.server(&disk).await;
+    let (ra, rb) = (background(&a, add(10)), background(&b, add(11)));
+    ra.await.unwrap().unwrap();
+    rb.await.unwrap().unwrap();
+    let log = log_of(&disk);
+    assert_eq!(log[..9], [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(log.len(), 11);
+    assert_eq!(s.target.stats().replayed_requests, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_to_a_replay_does_not_execute_it_twice() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let a = w.client("10.0.0.1@tcp").await;
+    a.connect().await.unwrap();
+    s.target.sync().await.unwrap();
+    for v in 1..=4 {
+        a.call(add(v)).await.unwrap();
+    }
+    s.kill().await;
+    let disk = disk.power_loss();
+    let s = w.server(&disk).await;
+    // The connect reply passes, then two replies are lost.
+    let pending = background(&a, add(5));
+    while s.target.stats().replayed_requests == 0 {
+        sleep(Duration::from_millis(1)).await;
+        if a.state() == ImportState::Replay && s.node.faults().hits() == 0 {
+            lose(&s.node, portal::MDC_REPLY, 1.0, Some(2));
+        }
+    }
+    pending.await.unwrap().unwrap();
+    assert_eq!(log_of(&disk), [1, 2, 3, 4, 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_come_back_is_evicted_when_the_window_closes() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let (a, b) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    a.connect().await.unwrap();
+    b.connect().await.unwrap();
+    s.kill().await;
+    b.node().shutdown().await;
+    let s = w.server(&disk).await;
+    let start = Instant::now();
+    a.call(add(1)).await.unwrap();
+    assert!((55..80).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.2@tcp".to_owned(), true)]);
+    s.stop().await;
+    let s = w.server(&disk).await;
+    assert_eq!(s.target.exports().len(), 1, "the evicted one is forgotten on disk too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_evicted_and_noticed() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let (a, b) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    a.connect().await.unwrap();
+    b.connect().await.unwrap();
+    lose(b.node(), portal::MDS_REQUEST, 1.0, None);
+    sleep(secs(200)).await;
+    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.2@tcp".to_owned(), true)]);
+    assert_eq!(s.target.stats().evictions, 1);
+    a.call(add(1)).await.unwrap();
+    b.node().faults().clear();
+    sleep(secs(30)).await;
+    assert_eq!(b.stats().evictions, 1);
+    b.call(add(2)).await.unwrap();
+    assert_eq!(log_of(&disk), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_of_the_same_process_are_not_waited_for() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let c = w.client("7@lo").await;
+    c.connect().await.unwrap();
+    c.call(add(1)).await.unwrap();
+    s.kill().await;
+    let s = w.server(&disk).await;
+    assert!(!s.target.in_recovery());
+    assert_eq!(s.target.last_committed(), 1);
+    let new = w.client("8@lo").await;
+    new.connect().await.unwrap();
+    assert_eq!(new.call(add(2)).await.unwrap().transno, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_starts_anew_under_its_old_name_replaces_itself() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let a = w.client("10.0.0.1@tcp").await;
+    a.connect().await.unwrap();
+    a.node().shutdown().await;
+    let again = w.client("10.0.0.1@tcp").await;
+    again.connect().await.unwrap();
+    again.call(add(1)).await.unwrap();
+    sleep(secs(5)).await;
+    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.1@tcp".to_owned(), true)]);
+    s.kill().await;
+    let s = w.server(&disk).await;
+    assert_eq!(s.target.exports().len(), 1, "the new one is known on disk");
+    // And once more, while the server waits for it.
+    again.node().shutdown().await;
+    let third = w.client("10.0.0.1@tcp").await;
+    let start = Instant::now();
+    third.connect().await.unwrap();
+    assert!(start.elapsed() < secs(30), "nobody else is to come back: {:?}", start.elapsed());
+    third.call(add(2)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn numbers_do_not_go_back_behind_what_clients_were_told() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let a = w.client("10.0.0.1@tcp").await;
+    a.connect().await.unwrap();
+    for _ in 0..5 {
+        a.call(open()).await.unwrap();
+    }
+    s.target.sync().await.unwrap();
+    let told = s.target.last_committed();
+    assert_eq!(told, 5);
+    s.kill().await;
+    let s = w.server(&disk.power_loss()).await;
+    assert!(s.target.last_committed() >= told);
+}
