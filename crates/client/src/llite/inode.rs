@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_wire::Errno;
-use coral_wire::fid::Fid;
 use coral_wire::mds::{MdtBody, md};
 
 use super::types::Attr;
@@ -34,7 +33,7 @@ pub(super) struct MdInode {
 impl Attr {
     /// All zero but the FID.
     #[cfg(test)]
-    pub(crate) fn empty(fid: Fid) -> Self {
+    pub(crate) fn empty(fid: coral_wire::fid::Fid) -> Self {
         let zero = Default::default();
         Self {
             fid,

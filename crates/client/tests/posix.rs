@@ -1,0 +1,332 @@
+//! llite against real servers in one process: what a POSIX program sees.
+
+mod common;
+
+use coral_client::{Cred, LockKind, SeekWhence, SetAttr, SetTime, Timespec};
+use coral_wire::Errno;
+use common::*;
+
+#[tokio::test]
+async fn write_read_and_names() {
+    let c = Cluster::start(4, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    u.mkdir("d").await.unwrap();
+    u.put("d/f", b"hello").await.unwrap();
+    assert_eq!(u.get("d/f").await.unwrap(), b"hello");
+    let a = u.stat("d/f").await.unwrap();
+    assert_eq!((a.size, a.nlink, a.mode), (5, 1, libc::S_IFREG | 0o644));
+    assert_eq!(u.names("d").await.unwrap(), ["f"]);
+    assert_eq!(u.fid("d/none").await, Err(Errno::ENOENT));
+    assert_eq!(u.create("d/f", libc::O_EXCL | libc::O_RDWR).await.err(), Some(Errno::EEXIST));
+    u.rename("d/f", "g", 0).await.unwrap();
+    assert_eq!(u.fid("d/f").await, Err(Errno::ENOENT));
+    assert_eq!(u.get("g").await.unwrap(), b"hello");
+    u.link("g", "d/h").await.unwrap();
+    assert_eq!(u.stat("g").await.unwrap().nlink, 2);
+    u.unlink("g").await.unwrap();
+    assert_eq!(u.stat("d/h").await.unwrap().nlink, 1);
+    assert_eq!(u.rmdir("d").await, Err(Errno::ENOTEMPTY));
+    u.unlink("d/h").await.unwrap();
+    u.rmdir("d").await.unwrap();
+    assert_eq!(u.names("").await.unwrap(), Vec::<String>::new());
+    u.symlink("over/there", "sl").await.unwrap();
+    let sl = u.fid("sl").await.unwrap();
+    assert_eq!(fs.readlink(&u.cred, sl).await.unwrap(), "over/there");
+    assert_eq!(u.stat("sl").await.unwrap().size, 10);
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn a_wrong_fsname_is_refused_by_name() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let mut opts = c.options();
+    opts.fsname = "nosuch".into();
+    let e = coral_client::Llite::mount(c.new_node().await, opts).await.err().expect("an error").to_string();
+    assert!(e.contains("knows no file system 'nosuch'"), "{e}");
+    let mut opts = c.options();
+    opts.mgs_nids = vec!["10.9.9.9@tcp".parse().unwrap()];
+    opts.connect_timeout = std::time::Duration::from_millis(300);
+    let e = coral_client::Llite::mount(c.new_node().await, opts).await.err().expect("an error").to_string();
+    assert!(e.contains("no answer from the MGS at 10.9.9.9@tcp"), "{e}");
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn truncate_times_modes_and_owners() {
+    let c = Cluster::start(4, 4, 65536).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let data: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    let fid = u.put("f", &data).await.unwrap();
+    assert_eq!(u.stat("f").await.unwrap().size, 300_000);
+    let set = |s: SetAttr| { let (fs, cred) = (fs.clone(), u.cred.clone()); async move { fs.setattr(&cred, fid, s, None).await.map(|e| e.attr) } };
+
+    let a = set(SetAttr { size: Some(70_000), ..Default::default() }).await.unwrap();
+    assert_eq!(a.size, 70_000);
+    let a = set(SetAttr { size: Some(200_000), ..Default::default() }).await.unwrap();
+    assert_eq!(a.size, 200_000);
+    let mut want = data[..70_000].to_vec();
+    want.resize(200_000, 0);
+    assert_eq!(u.get("f").await.unwrap(), want);
+    assert_eq!(set(SetAttr { size: Some(0), ..Default::default() }).await.unwrap().size, 0);
+    assert_eq!(u.get("f").await.unwrap(), b"");
+
+    let old = Timespec { secs: 1_000_000_000, nanos: 123_456_789 };
+    let older = Timespec { secs: 900_000_000, nanos: 5 };
+    let a = set(SetAttr { mtime: Some(SetTime::At(old)), atime: Some(SetTime::At(older)), ..Default::default() }).await.unwrap();
+    assert_eq!((a.mtime, a.atime), (old, older));
+    assert!(a.ctime > old);
+    // a write brings mtime to the present again
+    let fh = u.open("f", libc::O_WRONLY).await.unwrap();
+    u.write(&fh, 0, b"x").await.unwrap();
+    let b = u.stat("f").await.unwrap();
+    assert!(b.mtime >= a.ctime && b.ctime >= b.mtime, "{b:?}");
+    // and setting it while the file is open for writing stays after close
+    set(SetAttr { mtime: Some(SetTime::At(old)), ..Default::default() }).await.unwrap();
+    u.close(&fh).await.unwrap();
+    assert_eq!(u.stat("f").await.unwrap().mtime, old);
+
+    let a = set(SetAttr { mode: Some(0o6755), ..Default::default() }).await.unwrap();
+    assert_eq!(a.mode, libc::S_IFREG | 0o6755);
+    let a = set(SetAttr { uid: Some(1000), gid: Some(1001), ..Default::default() }).await.unwrap();
+    assert_eq!((a.uid, a.gid), (1000, 1001));
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn permissions_are_those_of_the_caller() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let (root, joe, ann) = (User::root(&fs), User::new(&fs, 1000, 1000), User::new(&fs, 1001, 1001));
+    assert_eq!(joe.mkdir("d").await, Err(Errno::EACCES));
+    root.mkdir("d").await.unwrap();
+    let d = root.fid("d").await.unwrap();
+    root.fs.setattr(&root.cred, d, SetAttr { mode: Some(0o700), uid: Some(1000), gid: Some(1000), ..Default::default() }, None).await.unwrap();
+    joe.put("d/f", b"mine").await.unwrap();
+    assert_eq!(ann.fid("d/f").await, Err(Errno::EACCES));
+    root.fs.setattr(&root.cred, d, SetAttr { mode: Some(0o755), ..Default::default() }, None).await.unwrap();
+    let f = ann.fid("d/f").await.unwrap();
+    assert_eq!(ann.get("d/f").await.unwrap(), b"mine");
+    assert_eq!(ann.open("d/f", libc::O_WRONLY).await.err(), Some(Errno::EACCES));
+    assert_eq!(ann.fs.access(&ann.cred, f, 2).await, Err(Errno::EACCES));
+    assert_eq!(ann.unlink("d/f").await, Err(Errno::EACCES));
+    assert_eq!(ann.fs.setattr(&ann.cred, f, SetAttr { mode: Some(0o777), ..Default::default() }, None).await.err(), Some(Errno::EPERM));
+    // a third group, of many, is enough
+    let member = Cred { groups: Some(std::sync::Arc::from([5, 6, 7, 1000])), ..Cred::user(1002, 1002) };
+    root.fs.setattr(&root.cred, f, SetAttr { mode: Some(0o660), ..Default::default() }, None).await.unwrap();
+    assert_eq!(ann.open("d/f", libc::O_RDONLY).await.err(), Some(Errno::EACCES));
+    let fh = fs.open(&member, f, libc::O_RDWR as u32).await.unwrap();
+    fs.release(&fh, None).await.unwrap();
+    // a write by somebody else than root takes setuid away
+    root.fs.setattr(&root.cred, f, SetAttr { mode: Some(0o4777), ..Default::default() }, None).await.unwrap();
+    let fh = ann.open("d/f", libc::O_WRONLY).await.unwrap();
+    ann.write(&fh, 0, b"x").await.unwrap();
+    ann.close(&fh).await.unwrap();
+    assert_eq!(root.stat("d/f").await.unwrap().mode, libc::S_IFREG | 0o777);
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn unlinked_but_open() {
+    let c = Cluster::start(2, 2, 65536).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    u.put("f", &vec![7u8; 200_000]).await.unwrap();
+    let fh = u.open("f", libc::O_RDWR).await.unwrap();
+    u.unlink("f").await.unwrap();
+    assert_eq!(u.fid("f").await, Err(Errno::ENOENT));
+    let a = fs.getattr(&u.cred, fh.fid(), Some(&fh)).await.unwrap().attr;
+    assert_eq!((a.nlink, a.size), (0, 200_000));
+    u.write(&fh, 200_000, b"more").await.unwrap();
+    assert_eq!(u.read(&fh, 199_998, 10).await.unwrap(), b"\x07\x07more");
+    u.close(&fh).await.unwrap();
+    assert_eq!(fs.getattr(&u.cred, fh.fid(), None).await.err(), Some(Errno::ENOENT));
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn holes_seek_and_fallocate() {
+    let c = Cluster::start(4, 4, 65536).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let fh = u.create("f", libc::O_RDWR).await.unwrap();
+    u.write(&fh, 3_000_000, b"end").await.unwrap();
+    assert_eq!(u.read(&fh, 2_999_990, 100).await.unwrap(), b"\0\0\0\0\0\0\0\0\0\0end");
+    assert_eq!(u.read(&fh, 100, 1000).await.unwrap(), vec![0; 1000]);
+    assert_eq!(u.read(&fh, 3_000_003, 10).await.unwrap(), b"");
+    let data = fs.lseek(&fh, 0, SeekWhence::Data).await.unwrap();
+    assert!(data <= 3_000_000 && data >= 3_000_000 - 65536, "{data}");
+    assert_eq!(fs.lseek(&fh, 3_000_000, SeekWhence::Hole).await.unwrap(), 3_000_003);
+    assert_eq!(fs.lseek(&fh, 5, SeekWhence::Hole).await.unwrap(), 5);
+    assert_eq!(fs.lseek(&fh, 3_000_003, SeekWhence::Data).await, Err(Errno::ENXIO));
+
+    let full = vec![9u8; 1 << 20];
+    u.write(&fh, 0, &full).await.unwrap();
+    fs.fallocate(&u.cred, &fh, 3, 100_000, 200_000).await.unwrap();
+    let mut want = full.clone();
+    want[100_000..300_000].fill(0);
+    assert_eq!(u.read(&fh, 0, 1 << 20).await.unwrap(), want);
+    fs.fallocate(&u.cred, &fh, 0, 0, 4_000_000).await.unwrap();
+    assert_eq!(u.stat("f").await.unwrap().size, 4_000_000);
+    fs.fallocate(&u.cred, &fh, 1, 0, 9_000_000).await.unwrap();
+    assert_eq!(u.stat("f").await.unwrap().size, 4_000_000);
+    assert_eq!(fs.fallocate(&u.cred, &fh, 2, 0, 10).await, Err(Errno::EOPNOTSUPP));
+    fs.fsync(&fh, false).await.unwrap();
+    u.close(&fh).await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn append_is_atomic_across_clients() {
+    let c = Cluster::start(4, 4, 65536).await;
+    let (a, b) = (c.client().await, c.client().await);
+    User::root(&a).put("log", b"").await.unwrap();
+    let writer = |fs: std::sync::Arc<coral_client::Llite>, mark: u8| async move {
+        let u = User::root(&fs);
+        let fh = u.open("log", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
+        for _ in 0..50 {
+            assert_eq!(u.write(&fh, 0, &[mark; 3000]).await.unwrap(), 3000);
+        }
+        u.close(&fh).await.unwrap();
+    };
+    tokio::join!(writer(a.clone(), b'a'), writer(b.clone(), b'b'), writer(a.clone(), b'c'));
+    let all = User::root(&b).get("log").await.unwrap();
+    assert_eq!(all.len(), 3 * 50 * 3000);
+    for record in all.chunks(3000) {
+        assert!(record.iter().all(|x| *x == record[0]), "a record was torn or overwritten");
+    }
+    for mark in [b'a', b'b', b'c'] {
+        assert_eq!(all.chunks(3000).filter(|r| r[0] == mark).count(), 50);
+    }
+    a.umount().await;
+    b.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn xattrs_and_layouts() {
+    let c = Cluster::start(4, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let f = u.put("f", b"x").await.unwrap();
+    assert_eq!(fs.listxattr(&u.cred, f).await.unwrap(), "");
+    assert_eq!(fs.getxattr(&u.cred, f, b"user.a").await, Err(Errno::ENODATA));
+    fs.setxattr(&u.cred, f, b"user.a", "1".into(), 1).await.unwrap();
+    assert_eq!(fs.setxattr(&u.cred, f, b"user.a", "2".into(), 1).await, Err(Errno::EEXIST));
+    assert_eq!(fs.setxattr(&u.cred, f, b"user.b", "2".into(), 2).await, Err(Errno::ENODATA));
+    assert_eq!(fs.getxattr(&u.cred, f, b"user.a").await.unwrap(), "1");
+    assert_eq!(fs.listxattr(&u.cred, f).await.unwrap(), "user.a\0");
+    fs.removexattr(&u.cred, f, b"user.a").await.unwrap();
+    assert_eq!(fs.removexattr(&u.cred, f, b"user.a").await, Err(Errno::ENODATA));
+
+    use coral_wire::layout::{Layout, LovMd};
+    let d = u.mkdir("wide").await.unwrap();
+    let ask = LovMd::request(65536, 4, 0xffff, None).encode();
+    fs.setxattr(&u.cred, d, b"lustre.lov", ask, 0).await.unwrap();
+    let Layout::Plain(l) = Layout::decode(&fs.getxattr(&u.cred, d, b"lustre.lov").await.unwrap()).unwrap() else { panic!() };
+    assert_eq!((l.stripe_count, l.stripe_size), (4, 65536));
+    let w = u.put("wide/f", b"x").await.unwrap();
+    let Layout::Plain(l) = Layout::decode(&fs.layout(w).await.unwrap()).unwrap() else { panic!() };
+    assert_eq!((l.objects.len(), l.stripe_size), (4, 65536));
+    assert_eq!(fs.getxattr(&u.cred, w, b"lustre.fid").await.unwrap(), w.to_string());
+    assert_eq!(fs.fid2path(w).await.unwrap(), "wide/f");
+    let by_name = format!("lustre.path:{w}");
+    assert_eq!(fs.getxattr(&u.cred, fs.root(), by_name.as_bytes()).await.unwrap(), "wide/f");
+    let json = fs.getxattr(&u.cred, fs.root(), b"lustre.statfs.json").await.unwrap();
+    let json = std::str::from_utf8(&json).unwrap();
+    assert_eq!(json.matches("\"active\":true").count(), 5, "{json}");
+
+    // a file made without objects, then given a layout of its own
+    let e = fs.mknod(&u.cred, fs.root(), b"late", libc::S_IFREG | 0o644, 0).await.unwrap().attr.fid;
+    fs.setxattr(&u.cred, e, b"lustre.lov", LovMd::request(131072, 2, 0xffff, None).encode(), 0).await.unwrap();
+    let Layout::Plain(l) = Layout::decode(&fs.layout(e).await.unwrap()).unwrap() else { panic!() };
+    assert_eq!((l.objects.len(), l.stripe_size), (2, 131072));
+    let fh = u.open("late", libc::O_RDWR).await.unwrap();
+    u.write(&fh, 0, &vec![3; 300_000]).await.unwrap();
+    u.close(&fh).await.unwrap();
+    assert_eq!(u.get("late").await.unwrap(), vec![3; 300_000]);
+    let s = fs.statfs().await.unwrap();
+    assert!(s.blocks > 0 && s.files > 0);
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn locks_exclude_across_clients() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let (a, b) = (c.client().await, c.client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    ua.put("f", b"x").await.unwrap();
+    let (fa, fb) = (ua.open("f", libc::O_RDWR).await.unwrap(), ub.open("f", libc::O_RDWR).await.unwrap());
+    let range = |start, end, kind| coral_client::FileLock { start, end, kind, pid: 77 };
+    a.setlk(&fa, 1, range(0, 99, LockKind::Write), false).await.unwrap();
+    assert_eq!(b.setlk(&fb, 1, range(50, 60, LockKind::Read), false).await, Err(Errno::EAGAIN));
+    b.setlk(&fb, 1, range(100, u64::MAX, LockKind::Write), false).await.unwrap();
+    let found = b.getlk(&fb, 1, range(0, 200, LockKind::Write)).await.unwrap();
+    assert_eq!((found.start, found.end, found.kind, found.pid), (0, 99, LockKind::Write, 77));
+    // waiting, then granted when the first is freed by a close
+    let waiter = { let (b, fb) = (b.clone(), fb.clone()); tokio::spawn(async move { b.setlk(&fb, 1, range(0, 10, LockKind::Write), true).await }) };
+    for _ in 0..50 { tokio::task::yield_now().await; }
+    assert!(!waiter.is_finished());
+    a.flush(&fa, 1).await.unwrap();
+    waiter.await.unwrap().unwrap();
+    // an interrupted wait leaves nothing behind
+    let waiter = { let (a, fa) = (a.clone(), fa.clone()); tokio::spawn(async move { a.setlk(&fa, 2, range(0, 10, LockKind::Write), true).await }) };
+    for _ in 0..50 { tokio::task::yield_now().await; }
+    waiter.abort();
+    let _ = waiter.await;
+    for _ in 0..50 { tokio::task::yield_now().await; }
+    b.setlk(&fb, 1, range(0, u64::MAX, LockKind::Unlock), false).await.unwrap();
+    b.setlk(&fb, 9, range(0, 10, LockKind::Write), false).await.unwrap();
+    b.flush(&fb, 9).await.unwrap();
+
+    a.flock(&fa, 5, LockKind::Write, false).await.unwrap();
+    assert_eq!(b.flock(&fb, 5, LockKind::Read, false).await, Err(Errno::EAGAIN));
+    a.release(&fa, Some(5)).await.unwrap();
+    b.flock(&fb, 5, LockKind::Read, false).await.unwrap();
+    b.release(&fb, Some(5)).await.unwrap();
+    a.umount().await;
+    b.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn directories_of_all_sizes_are_listed_once() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    for n in [0usize, 1, 100, 3000] {
+        let dir = format!("d{n}");
+        u.mkdir(&dir).await.unwrap();
+        let mut want = Vec::new();
+        for i in 0..n {
+            let name = format!("file-with-quite-a-long-name-to-fill-pages-{i}");
+            u.symlink("x", &format!("{dir}/{name}")).await.unwrap();
+            want.push(name);
+        }
+        want.sort();
+        let all = u.list(&dir).await.unwrap();
+        assert_eq!((&all[0].name[..], &all[1].name[..]), (&b"."[..], &b".."[..]));
+        assert_eq!(u.names(&dir).await.unwrap(), want);
+        // again from the cookie of every 50th entry, on a fresh handle
+        let fid = u.fid(&dir).await.unwrap();
+        for at in (0..all.len()).step_by(50) {
+            let dh = fs.opendir(&u.cred, fid).await.unwrap();
+            let mut next = None;
+            fs.readdir(&u.cred, &dh, all[at].next, false, &mut |e| { next = Some(e.name); true }).await.unwrap();
+            assert_eq!(next, all.get(at + 1).map(|e| e.name.clone()));
+        }
+    }
+    let dh = fs.opendir(&u.cred, u.fid("d100").await.unwrap()).await.unwrap();
+    let mut plus = 0;
+    fs.readdir(&u.cred, &dh, 2, true, &mut |e| { plus += e.entry.is_some_and(|x| x.attr.mode & libc::S_IFMT == libc::S_IFLNK) as usize; false }).await.unwrap();
+    assert_eq!(plus, 100);
+    fs.umount().await;
+    c.stop().await;
+}
