@@ -76,10 +76,8 @@ impl MountedClient {
 
     pub(crate) fn add_counters(&self, sum: &mut Counters) {
         for (name, count) in self.llite.statistics() {
-            if let Some(op) = name.strip_prefix("rpc.") {
-                sum.rpcs += count;
-                *sum.by_opcode.entry(op.to_owned()).or_default() += count;
-            }
+            sum.rpcs += count;
+            *sum.by_opcode.entry(name).or_default() += count;
         }
         sum.handovers += self.node.handovers().spawned() + self.mount.stats().spawned;
     }

@@ -25,7 +25,7 @@ pub(crate) fn run(s: Serve) -> Result<(), String> {
 }
 
 /// A directory may be a target itself or hold several (`coral format --mgs --mdt 0` makes one with two).
-fn target_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn target_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut out = Vec::new();
     for dir in given {
         if dir.join("CORAL").is_file() {
