@@ -9,12 +9,12 @@ use coral_wire::connect::{ConnectFlags, ObdConnectData};
 use coral_wire::errno::Errno;
 use coral_wire::ldlm::*;
 use coral_wire::ost::OstLvb;
-use coral_wire::ptlrpc::{MSG_CONNECT_REPLAYABLE, Message, PtlrpcBody, opc, portal};
+use coral_wire::ptlrpc::{MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE, MSG_LOCK_REPLAY_DONE, Message, PtlrpcBody, opc, portal};
 use coral_wire::{DecodeError, Wire};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -96,6 +96,9 @@ pub struct Server {
     pub exports: Arc<Exports>,
     pub sizes: Arc<Sizes>,
     service: Mutex<Option<Arc<Service>>>,
+    /// After a restart, until the clients' last replay ping.
+    recovering: AtomicBool,
+    pings_due: AtomicU64,
 }
 
 impl Server {
@@ -109,7 +112,9 @@ impl Server {
         let data: ObdConnectData = rq.msg.get(4)?;
         let exp = self.node.next_cookie();
         self.exports.peers.lock().insert(exp, AstPeer { nid: rq.from, client_handle: handle, conn_cnt: rq.body.conn_cnt });
-        let mut m = Message::new(&PtlrpcBody { handle: exp, op_flags: MSG_CONNECT_REPLAYABLE, ..Default::default() });
+        let recovering = if self.recovering.load(Ordering::Relaxed) { MSG_CONNECT_RECOVERING } else { 0 };
+        let body = PtlrpcBody { handle: exp, op_flags: MSG_CONNECT_REPLAYABLE | recovering, ..Default::default() };
+        let mut m = Message::new(&body);
         m.push(&data);
         Ok(m)
     }
@@ -118,7 +123,9 @@ impl Server {
         let mut m = Message::new(&PtlrpcBody::default());
         let Ok(dlm) = LdlmRequest::decode(rq.msg.buf(1)) else { return (Errno::EPROTO.status(), m) };
         self.ldlm.cancel(exp, dlm.early_cancels());
-        let done = if dlm.flags.contains(LdlmFlags::HAS_INTENT) {
+        let done = if dlm.flags.contains(LdlmFlags::REPLAY) {
+            self.ldlm.replay(exp, &dlm).map(|r| (0, r, Bytes::new()))
+        } else if dlm.flags.contains(LdlmFlags::HAS_INTENT) {
             self.ldlm.glimpse(exp, &dlm).await.map(|g| (g.status, g.reply, g.lvb.to_bytes()))
         } else {
             self.ldlm.enqueue(exp, &dlm).await.map(|e| (0, e.reply, e.lvb))
@@ -146,6 +153,14 @@ impl RequestHandler for Server {
                     let dlm = LdlmRequest::decode(rq.msg.buf(1)).unwrap();
                     let known = self.ldlm.cancel(exp, dlm.cancels());
                     (if known == 0 { Errno::ESTALE.status() } else { 0 }, empty)
+                }
+                opc::OBD_PING if rq.body.flags & MSG_LOCK_REPLAY_DONE != 0 => {
+                    self.pings_due.fetch_sub(1, Ordering::Relaxed);
+                    if self.pings_due.load(Ordering::Relaxed) == 0 {
+                        self.recovering.store(false, Ordering::Relaxed);
+                        self.ldlm.replay_finished();
+                    }
+                    (0, empty)
                 }
                 _ => (0, empty),
             };
@@ -291,14 +306,39 @@ impl Bed {
     }
 }
 
+impl Bed {
+    /// The server dies and comes back without memory; clients are to replay.
+    pub async fn restart_server(&mut self) {
+        if let Some(s) = self.server.service.lock().take() {
+            s.stop().await;
+        }
+        self.server = serve(self.server.node.clone(), self.clients.len() as u64);
+    }
+}
+
 async fn start_server(net: &Arc<MemNet>) -> Arc<Server> {
-    let node = node(net, 1).await;
+    serve(node(net, 1).await, 0)
+}
+
+/// `clients`: how many must replay first.
+fn serve(node: Arc<Node>, clients: u64) -> Arc<Server> {
     let exports = Arc::new(Exports::default());
     let real = PtlrpcAsts::new(node.clone(), Peers(exports.clone()));
     let ldlm = LdlmServer::new("test", node.clone(), Arc::new(Noted { exports: exports.clone(), real }));
     let sizes = Arc::new(Sizes(AtomicU64::new(0)));
     ldlm.set_lvb_ops(sizes.clone());
-    let server = Arc::new(Server { node: node.clone(), ldlm, exports, sizes, service: Mutex::new(None) });
+    if clients > 0 {
+        ldlm.begin_replay();
+    }
+    let server = Arc::new(Server {
+        node: node.clone(),
+        ldlm,
+        exports,
+        sizes,
+        service: Mutex::new(None),
+        recovering: AtomicBool::new(clients > 0),
+        pings_due: AtomicU64::new(clients),
+    });
     let portals = [portal::MDS_REQUEST, portal::LDLM_CANCEL_REQUEST];
     let service = Service::start(&node, ServiceConfig::new("locks", &portals), server.clone());
     *server.service.lock() = Some(service);
