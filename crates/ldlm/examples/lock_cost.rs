@@ -1,10 +1,13 @@
-//! What a server-side lock costs: nanoseconds per uncontended lock and release, and what a contended one adds.
+//! What locks cost: nanoseconds per uncontended server-side lock and release, what a contended one adds, and a match on a
+//! client.
 //!
 //! `cargo run --release -p coral-ldlm --example lock_cost`
 
 use bytes::Bytes;
 use coral_ldlm::*;
 use coral_lnet::{MemNet, Node, NodeConfig};
+use coral_ptlrpc::{Import, ImportConfig};
+use coral_wire::connect::ObdConnectData;
 use coral_wire::ldlm::*;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -84,6 +87,28 @@ async fn main() {
     report("lock_local against a client that gives its lock up at once", async |n| {
         server.try_grant(8, n as u64, res(n), LdlmType::IBITS, LdlmMode::PR, update).expect("free");
         drop(server.lock_local(res(n), LdlmType::IBITS, LdlmMode::EX, update, None).await);
+    })
+    .await;
+
+    client_side().await;
+}
+
+/// A client with 10,000 locks; no server is asked.
+async fn client_side() {
+    let cfg = NodeConfig { nids: vec!["2@lo".parse().expect("a NID")], ..NodeConfig::default() };
+    let node = Node::start(cfg, Some(MemNet::new())).await.expect("node starts");
+    let icfg = ImportConfig::mdt("coral-MDT0000_UUID", vec![node.nid()], "bench", ObdConnectData::default());
+    let ns = LdlmClient::new(&node).namespace(Import::new(node.clone(), icfg));
+    let bits = Policy::ibits(Ibits(0x13));
+    let res = |n: u32| ResId([0x200000402, n as u64 % 10_000, 0, 0]);
+    for n in 0..10_000 {
+        let pending = ns.prepare(res(n), LdlmType::IBITS, LdlmMode::PR, bits, LdlmFlags::HAS_INTENT);
+        let desc = LockDesc { granted_mode: LdlmMode::PR, ..LockDesc::new(res(n), LdlmType::IBITS, LdlmMode::PR, &bits) };
+        drop(ns.finish(pending, &LdlmReply { desc, handle: n as u64 + 1, ..LdlmReply::default() }, 0));
+    }
+    let need = Policy::ibits(Ibits::LOOKUP);
+    report("match_lock and drop, one of 10,000 locks", async |n| {
+        drop(ns.match_lock(&res(n.wrapping_mul(7919)), LdlmType::IBITS, LdlmMode::CR, &need).expect("it is there"));
     })
     .await;
 }

@@ -148,7 +148,6 @@ impl LdlmClient {
             locks: Mutex::new(Locks::new(self.node.rng_u64())),
             shrinking: AtomicBool::new(false),
             runtime: Handle::try_current().ok(),
-            node: self.node.clone(),
         });
         let mut all = self.namespaces.lock();
         all.retain(|w| w.strong_count() > 0);
@@ -194,7 +193,6 @@ pub struct ClientNamespace {
     shrinking: AtomicBool,
     /// For work started by a drop outside of any task.
     runtime: Option<Handle>,
-    node: Arc<Node>,
 }
 
 impl ClientNamespace {

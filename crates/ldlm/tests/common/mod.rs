@@ -309,7 +309,8 @@ impl Bed {
 impl Bed {
     /// The server dies and comes back without memory; clients are to replay.
     pub async fn restart_server(&mut self) {
-        if let Some(s) = self.server.service.lock().take() {
+        let old = self.server.service.lock().take();
+        if let Some(s) = old {
             s.stop().await;
         }
         self.server = serve(self.server.node.clone(), self.clients.len() as u64);
