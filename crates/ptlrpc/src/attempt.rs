@@ -120,7 +120,7 @@ impl Attempt<'_> {
         if mds == 0 && !self.conn.rep_mbits {
             return 0;
         }
-        debug_assert!(self.ids.mbits % crate::xid::XID_STEP == 0 && mds <= crate::xid::XID_STEP);
+        debug_assert!(self.ids.mbits.is_multiple_of(crate::xid::XID_STEP) && mds <= crate::xid::XID_STEP);
         self.ids.mbits + mds.saturating_sub(1)
     }
 

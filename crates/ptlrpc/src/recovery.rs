@@ -103,7 +103,7 @@ impl Import {
 
     /// Sends every kept request again, one after another in transno order.
     async fn replay_requests(self: &Arc<Self>, committed: u64) -> Result<(), RpcError> {
-        let kept = self.inner.lock().replay.to_replay(committed);
+        let kept = self.inner.lock().replay.replay_from(committed);
         for k in kept {
             self.replay_one(&k).await?;
         }

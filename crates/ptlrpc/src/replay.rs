@@ -81,7 +81,7 @@ impl ReplayList {
 
     /// What to replay, in transno order, to a server that has committed up to `committed`.
     /// A closed open is replayed as long as its close may have to be: the close needs its handle.
-    pub(crate) fn to_replay(&mut self, committed: u64) -> Vec<Kept> {
+    pub(crate) fn replay_from(&mut self, committed: u64) -> Vec<Kept> {
         self.committed(committed);
         self.kept.values().cloned().collect()
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     fn transnos(l: &mut ReplayList) -> Vec<u64> {
-        l.to_replay(0).iter().map(|k| k.transno).collect()
+        l.replay_from(0).iter().map(|k| k.transno).collect()
     }
 
     #[test]
@@ -145,6 +145,6 @@ mod tests {
         add(&mut l, 5, true);
         l.amend(5, vec![Bytes::from_static(b"x")]);
         l.amend(6, vec![]);
-        assert_eq!(l.to_replay(0)[0].request.bufs, [Bytes::from_static(b"x")]);
+        assert_eq!(l.replay_from(0)[0].request.bufs, [Bytes::from_static(b"x")]);
     }
 }

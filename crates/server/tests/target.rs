@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coral_osd::OsdMem;
-use coral_ptlrpc::{ConnectError, Import, ImportState, RpcError};
+use coral_ldlm::{ClientNamespace, LdlmClient};
+use coral_ptlrpc::{ConnectError, Import, ImportObserver, ImportState, RpcError};
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::ptlrpc::*;
+use futures_util::future::BoxFuture;
 use target_common::*;
 use tokio::time::{Instant, sleep};
 
@@ -255,4 +258,82 @@ async fn numbers_do_not_go_back_behind_what_clients_were_told() {
     s.kill().await;
     let s = w.server(&disk.power_loss()).await;
     assert!(s.target.last_committed() >= told);
+}
+
+/// Replays a namespace's locks, as the client's targets do.
+struct Replays(Arc<ClientNamespace>);
+
+impl ImportObserver for Replays {
+    fn on_evicted(&self) -> BoxFuture<'static, ()> {
+        let ns = self.0.clone();
+        Box::pin(async move { ns.drop_all().await })
+    }
+    fn replay_locks(&self, _: Arc<Import>) -> BoxFuture<'static, Result<(), RpcError>> {
+        let ns = self.0.clone();
+        Box::pin(async move { ns.replay_locks().await })
+    }
+}
+
+async fn locker(w: &World, n: &str) -> (Arc<Import>, Arc<LdlmClient>, Arc<ClientNamespace>) {
+    let imp = w.client(n).await;
+    let ldlm = LdlmClient::new(imp.node());
+    let ns = ldlm.namespace(imp.clone());
+    imp.set_observer(Arc::new(Replays(ns.clone())));
+    imp.connect().await.unwrap();
+    (imp, ldlm, ns)
+}
+
+async fn lock(ns: &Arc<ClientNamespace>, res: u64, mode: LdlmMode) -> coral_ldlm::LockRef {
+    let res = ResId([res, 0, 0, 0]);
+    ns.enqueue(res, LdlmType::PLAIN, mode, Policy::Plain, LdlmFlags::empty(), 0).await.unwrap().0
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_survive_a_kill_and_still_exclude() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let (a, _la, na) = locker(&w, "10.0.0.1@tcp").await;
+    let (b, _lb, nb) = locker(&w, "10.0.0.2@tcp").await;
+    let held = lock(&na, 1, LdlmMode::PW).await;
+    let shared = (lock(&na, 2, LdlmMode::PR).await, lock(&nb, 2, LdlmMode::PR).await);
+    // b waits for what a holds, across the restart.
+    let waits = tokio::spawn({
+        let nb = nb.clone();
+        async move { lock(&nb, 1, LdlmMode::PW).await }
+    });
+    sleep(secs(1)).await;
+    s.kill().await;
+    let s = w.server(&disk).await;
+    let (ra, rb) = (background(&a, add(1)), background(&b, add(2)));
+    ra.await.unwrap().unwrap();
+    rb.await.unwrap().unwrap();
+    assert_eq!(s.target.stats().replayed_locks, 4);
+    assert_eq!((a.stats().evictions, b.stats().evictions), (0, 0));
+    assert!(!held.is_dead() && !shared.0.is_dead() && !waits.is_finished());
+    let modes: Vec<_> = s.target.ldlm().locks().iter().map(|l| (l.res.0[0], l.granted_mode)).collect();
+    assert_eq!(modes.iter().filter(|(_, m)| *m != LdlmMode::NONE).count(), 3, "{modes:?}");
+    drop(held);
+    let got = waits.await.unwrap();
+    assert!(!got.is_dead());
+    drop(shared);
+    let excl = lock(&na, 2, LdlmMode::EX).await;
+    assert!(!excl.is_dead());
+    assert_eq!(s.target.stats().evictions, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_answer_a_callback_is_evicted_and_its_lock_goes() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let (a, la, na) = locker(&w, "10.0.0.1@tcp").await;
+    let (_b, _lb, nb) = locker(&w, "10.0.0.2@tcp").await;
+    let held = lock(&na, 1, LdlmMode::PW).await;
+    la.stop().await;
+    let start = Instant::now();
+    lock(&nb, 1, LdlmMode::PW).await;
+    assert!(start.elapsed() < secs(130), "{:?}", start.elapsed());
+    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.1@tcp".to_owned(), true)]);
+    sleep(secs(60)).await;
+    assert!(held.is_dead(), "its next ping told the client");
+    assert_eq!(a.stats().evictions, 1);
 }

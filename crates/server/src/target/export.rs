@@ -28,6 +28,8 @@ pub(super) struct KeptReply {
 }
 
 /// What becomes of a request that has arrived.
+// Lives on the stack of one call.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, PartialEq)]
 pub(super) enum Admission {
     /// Never seen: execute it.

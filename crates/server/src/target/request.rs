@@ -70,6 +70,8 @@ impl TargetRequest {
 }
 
 /// What became of a request on its way in.
+// Lives on the stack of one call.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Admitted {
     /// To be executed.
     New(TargetRequest),
