@@ -400,3 +400,45 @@ async fn the_verifier_finds_what_was_broken() -> TestResult {
     clean(&rig.mem);
     Ok(())
 }
+
+/// Figures, not a test: `cargo test -p coral-server --test mdt -- --ignored --nocapture figures`.
+#[tokio::test]
+#[ignore = "prints figures"]
+async fn figures() -> TestResult {
+    use coral_osd::{Label, OsdFs, TargetKind};
+    const N: u32 = 5000;
+    let dir = tempfile::tempdir()?;
+    let label = Label { kind: TargetKind::Mdt, fsname: "test".into(), index: 0, uuid: "u".into(), mgs_nids: vec![] };
+    OsdFs::format(dir.path(), &label)?;
+    let (fs, _) = OsdFs::open(dir.path())?;
+    let devices: [(&str, std::sync::Arc<dyn coral_osd::Kv>); 2] =
+        [("osd-mem", std::sync::Arc::new(OsdMem::new())), ("osd-fs", std::sync::Arc::new(fs))];
+    for (what, kv) in devices {
+        let rig = Rig::on(4, OsdMem::new(), kv).await;
+        let c = rig.client("1@lo").await;
+        let dir = c.mkdir(Fid::ROOT, b"d").await?;
+        let mut opened = Vec::new();
+        let t = tokio::time::Instant::now();
+        for i in 0..N {
+            opened.push(c.open(dir, format!("f{i}").as_bytes(), flag::CREAT | flag::WRITE, 0o644).await?);
+        }
+        let create = t.elapsed() / N;
+        let t = tokio::time::Instant::now();
+        for o in &opened {
+            c.close(o).await?;
+        }
+        let close = t.elapsed() / N;
+        let t = tokio::time::Instant::now();
+        for i in 0..N {
+            c.lookup(dir, format!("f{i}").as_bytes()).await?;
+        }
+        let lookup = t.elapsed() / N;
+        let t = tokio::time::Instant::now();
+        for i in 0..N {
+            c.unlink(dir, format!("f{i}").as_bytes(), false).await?;
+        }
+        println!("{what}: create+open {create:?}, close {close:?}, lookup {lookup:?}, unlink {:?}", t.elapsed() / N);
+        rig.stop().await;
+    }
+    Ok(())
+}

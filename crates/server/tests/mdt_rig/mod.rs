@@ -33,6 +33,8 @@ pub fn undo(kv: &dyn Kv, op: &Op) -> Batch {
 
 pub struct Rig {
     pub mem: OsdMem,
+    /// The device in use: `mem` unless a test brings another.
+    kv: Arc<dyn Kv>,
     net: Arc<MemNet>,
     osts: u32,
     up: Option<(Arc<Node>, Arc<ServerNode>, Mdt)>,
@@ -41,8 +43,14 @@ pub struct Rig {
 
 impl Rig {
     pub async fn new(osts: u32) -> Rig {
+        let mem = OsdMem::new();
+        Rig::on(osts, mem.clone(), Arc::new(mem)).await
+    }
+
+    /// An MDT on another device than memory.
+    pub async fn on(osts: u32, mem: OsdMem, kv: Arc<dyn Kv>) -> Rig {
         let net = MemNet::new();
-        let mut rig = Rig { mem: OsdMem::new(), net, osts, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem, kv, net, osts, up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -61,7 +69,7 @@ impl Rig {
         let mut cfg = MdtConfig::new("test", 0);
         cfg.defaults = Some(StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 });
         cfg.target.recovery_soft = Duration::from_secs(20);
-        let mdt = Mdt::start(node.clone(), cfg, Arc::new(self.mem.clone())).expect("MDT");
+        let mdt = Mdt::start(node.clone(), cfg, self.kv.clone()).expect("MDT");
         // OSTs that are never there: objects are only numbers here
         let ost = |index| OstTarget { index, uuid: format!("test-OST{index:04x}_UUID"), nids: vec!["99@lo".parse().expect("a NID")], active: true };
         mdt.set_osts((0..self.osts).map(ost).collect());
@@ -73,7 +81,6 @@ impl Rig {
     pub async fn kill(&mut self) {
         let (node, server, mdt) = self.up.take().expect("running");
         node.shutdown().await;
-        self.mem = self.mem.clone();
         drop((server, mdt));
     }
 
