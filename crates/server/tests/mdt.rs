@@ -401,6 +401,132 @@ async fn the_verifier_finds_what_was_broken() -> TestResult {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_client_that_is_not_coral_sees_lustre() -> TestResult {
+    let rig = Rig::new(1).await;
+    let c = rig.client_as("1@lo", 0).await;
+    assert!(!c.import.granted().has2(ConnectFlags2::CORAL));
+    // lengths as in the capture: `touch`, `stat`, `mkdir` of a real client
+    let o = c.open(Fid::ROOT, b"empty", flag::CREAT | flag::WRITE, 0o666).await?;
+    assert_eq!(o.lens, [184, 112, 216, 56, 0, 0, 0, 16, 0, 0, 0]);
+    assert_eq!(o.body.valid, 0x1100008080022f8f);
+    assert_eq!(o.disp, 0x37);
+    assert!((1_700_000_000..1_700_100_000).contains(&o.body.mtime), "whole seconds");
+    let f = c.lookup(Fid::ROOT, b"empty").await?;
+    assert_eq!((f.lens, f.disp), (vec![184, 112, 216, 56, 0, 0, 0, 0, 0], 0xb));
+    assert_eq!(c.lookup(Fid::ROOT, b"none").await?.disp, 0x7);
+    assert_eq!(c.mkdir_reply(Fid::ROOT, b"t").await?, [184, 216, 0, 0]);
+    assert_eq!(c.getattr(Fid::ROOT).await?.valid, 0x1100000000012fbf);
+
+    // its own change calls its own lock back
+    assert!(c.lookup(Fid::ROOT, b"").await?.lock.is_some());
+    let root = c.ns.locks().iter().filter(|l| l.res == Fid::ROOT.res_id()).count();
+    c.mknod(Fid::ROOT, b"g", 0o100644).await?;
+    let after = c.ns.locks().iter().filter(|l| l.res == Fid::ROOT.res_id()).count();
+    assert!(root > 0 && after == 0, "{root} then {after}");
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn orphans_of_in_process_clients_go_at_the_next_start() -> TestResult {
+    let mut rig = Rig::new(1).await;
+    let c = rig.client("1@lo").await;
+    c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    c.unlink(Fid::ROOT, b"f", false).await?;
+    rig.kill().await;
+    assert_eq!(rig.destroy_pending(), 0);
+    rig.restart().await;
+    assert_eq!(rig.destroy_pending(), 1);
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+/// Requests of random bytes, and right ones with bits flipped: each is answered, and the MDT goes on.
+#[tokio::test]
+async fn nonsense_is_answered_and_survived() -> TestResult {
+    use coral_wire::{opc, portal};
+    use rand::{Rng, SeedableRng};
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+    let rig = Rig::new(2).await;
+    let c = rig.client("1@lo").await;
+    let dir = c.mkdir(Fid::ROOT, b"d").await?;
+    let ops = [
+        opc::MDS_GETATTR, opc::MDS_GETATTR_NAME, opc::MDS_CLOSE, opc::MDS_REINT, opc::MDS_GET_ROOT, opc::MDS_STATFS,
+        opc::MDS_SYNC, opc::MDS_GETXATTR, opc::MDS_GET_INFO, opc::MDS_QUOTACTL, opc::SEQ_QUERY, opc::FLD_QUERY,
+        opc::MDS_HSM_STATE_GET, opc::MDS_SWAP_LAYOUTS, opc::MDS_REINT, opc::MDS_REINT, opc::MDS_REINT,
+    ];
+    for round in 0..3000 {
+        let op = ops[rng.random_range(0..ops.len())];
+        let mut rq = coral_ptlrpc::Request::new(portal::MDS_REQUEST, op);
+        for i in 0..rng.random_range(0..8) {
+            // sizes around those of real buffers, zeros and small numbers more often than chance has them
+            let len = [0, 1, 4, 8, 24, 96, 112, 136, 216, 217][rng.random_range(0..10)];
+            let mut buf: Vec<u8> = (0..len).map(|_| if rng.random_bool(0.8) { 0 } else { rng.random() }).collect();
+            if i == 0 && buf.len() == 136 && op == opc::MDS_REINT {
+                buf[..4].copy_from_slice(&rng.random_range(0u32..9).to_le_bytes());
+                buf[40..48].copy_from_slice(&[Fid::ROOT.seq, dir.seq][rng.random_range(0..2)].to_le_bytes());
+                buf[48..52].copy_from_slice(&1u32.to_le_bytes());
+                buf[52..56].fill(0);
+            }
+            rq = rq.push_bytes(buf);
+        }
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(5), c.import.call(rq)).await;
+        assert!(answer.is_ok(), "round {round}: opcode {op} was not answered");
+    }
+    assert!(c.lookup(Fid::ROOT, b"d").await?.disp & disp::LOOKUP_POS != 0);
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+/// Waits until `done`; a background task is at work.
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let wait = async {
+        while !done() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(std::time::Duration::from_secs(20), wait).await.is_ok(), "{what}");
+}
+
+#[tokio::test]
+async fn osts_learn_of_removed_files_and_new_owners() -> TestResult {
+    use coral_osd::{ObjectId, Objects};
+    let mut rig = Rig::with_osts(2).await;
+    let c = rig.client("1@lo").await;
+    let wanted = LovMd::request(1 << 20, 2, LOV_OFFSET_DEFAULT, None).encode();
+    let o = c.open_with(Fid::ROOT, b"f", flag::CREAT | flag::WRITE | flag::HAS_EA, 0o644, wanted).await?;
+    let Layout::Plain(l) = Layout::decode(&o.md)? else { panic!("a plain layout") };
+    let objects: Vec<_> = l.objects.iter().map(|s| (s.ost_idx as usize, ObjectId { seq: 0, oid: s.oi.object_id() })).collect();
+    for (ost, id) in &objects {
+        rig.real[*ost].write(*id, 0, &[Bytes::from_static(b"data")])?;
+    }
+    c.setattr(o.body.fid1, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
+    let owner = |(ost, id): &(usize, ObjectId)| rig.real[*ost].attr(*id).expect("read").map(|a| (a.uid, a.gid));
+    until("the objects have the file's owner", || objects.iter().all(|o| owner(o) == Some((7, 8)))).await;
+    until("the MDT sums its OSTs' space", || rig.mdt().ops.core.lock().osts.iter().all(|o| o.avail_bytes.is_some())).await;
+
+    c.unlink(Fid::ROOT, b"f", false).await?;
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(objects.iter().all(|o| owner(o).is_some()), "still open");
+    c.close(&o).await?;
+    until("the objects are gone", || objects.iter().all(|o| owner(o).is_none())).await;
+    until("and no more pending", || rig.destroy_pending() == 0).await;
+
+    // what a killed MDT had not told its OSTs yet it tells them after the next start
+    let o = c.open(Fid::ROOT, b"g", flag::CREAT | flag::WRITE, 0o644).await?;
+    c.unlink(Fid::ROOT, b"g", false).await?;
+    rig.kill().await;
+    rig.restart().await;
+    until("the new start told them", || rig.destroy_pending() == 0).await;
+    drop(o);
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
 /// Figures, not a test: `cargo test -p coral-server --test mdt -- --ignored --nocapture figures`.
 #[tokio::test]
 #[ignore = "prints figures"]

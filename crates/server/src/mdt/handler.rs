@@ -135,6 +135,10 @@ impl Mdt {
         });
         target.start(ops.clone());
         osp.start(&target, &ops);
+        if !target.in_recovery() {
+            // nobody will come back to what was open
+            ops.reap_orphans()?;
+        }
         Ok(Mdt { target, ops })
     }
 

@@ -120,6 +120,12 @@ fn touch(t: &mut Txn<'_>, h: Held, time: Time) {
     ino.ctime = time;
 }
 
+/// A directory lost a subdirectory.
+fn fewer(t: &mut Txn<'_>, h: Held) {
+    let ino = t.change(h);
+    ino.nlink = ino.nlink.saturating_sub(1);
+}
+
 /// The record of a new object in `parent`: owner, group, mode by setgid, umask and default ACL
 /// (`mdd_la_init`, `mdd_acl_init`).
 fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtResult<(Inode, Vec<(&'static [u8], Bytes)>)> {
@@ -323,7 +329,7 @@ pub fn unlink(
     t.del_link(victim, &at.parent, at.name);
     touch(t, dir, time);
     if rmdir {
-        t.change(dir).nlink -= 1;
+        fewer(t, dir);
     }
     let last = drop_name(t, victim, is_open, time)?;
     Ok(Unlinked { fid, ino: t.ino(victim).clone(), last })
@@ -435,7 +441,7 @@ pub fn rename(
         Some(target) => {
             t.del_link(target, &dst.parent, dst.name);
             if t.ino(target).is_dir() {
-                t.change(dst_dir).nlink -= 1;
+                fewer(t, dst_dir);
             }
             let last = drop_name(t, target, is_open, time)?;
             Some(Unlinked { fid: t.fid(target), ino: t.ino(target).clone(), last })
@@ -459,7 +465,7 @@ fn move_name(t: &mut Txn<'_>, h: Held, from: At<'_>, to: At<'_>, from_dir: Held,
     t.add_link(h, to.parent, to.name);
     t.change(h).ctime = time;
     if mode & S_IFMT == S_IFDIR {
-        t.change(from_dir).nlink -= 1;
+        fewer(t, from_dir);
         t.change(to_dir).nlink += 1;
     }
 }

@@ -28,6 +28,8 @@ use crate::target::Target;
 
 /// Seconds between statfs of all OSTs (`osp.*.maxage`).
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
+/// The same while an OST has not answered yet.
+const STATFS_RETRY: Duration = Duration::from_millis(200);
 /// After a file went, so long is waited for more to go with the same round.
 const GATHER: Duration = Duration::from_millis(20);
 /// Objects destroyed in one round.
@@ -230,8 +232,8 @@ impl Osp {
         self.state.lock().peers.get(&ost).map(|p| p.import.clone())
     }
 
-    /// Asks every OST for its space.
-    async fn refresh(&self) {
+    /// Asks every OST for its space. Returns whether all answered.
+    async fn refresh(&self) -> bool {
         let imports: Vec<(u32, Arc<Import>)> = {
             let st = self.state.lock();
             st.peers.iter().map(|(i, p)| (*i, p.import.clone())).collect()
@@ -242,11 +244,14 @@ impl Osp {
             let space = reply.ok().and_then(Result::ok).filter(|r| r.status == 0).and_then(|r| r.msg.get::<ObdStatfs>(1).ok());
             (index, space)
         });
+        let mut all = true;
         for (index, space) in join_all(ask).await {
+            all &= space.is_some();
             if let (Some(space), Some(p)) = (space, self.state.lock().peers.get_mut(&index)) {
                 p.space = Some(space);
             }
         }
+        all
     }
 
     /// Destroys what is due, at most one round. Returns whether there may be more to do right away.
@@ -310,13 +315,12 @@ async fn call(import: &Arc<Import>, rq: Request) -> Option<i32> {
 
 /// The background task: ends with the MDT.
 async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
-    let mut last_statfs: Option<tokio::time::Instant> = None;
+    let mut next_statfs = tokio::time::Instant::now();
     loop {
         let Some(me) = osp.upgrade() else { return };
-        let due = last_statfs.is_none_or(|t| t.elapsed() >= STATFS_INTERVAL);
-        if due && me.count() > 0 {
-            me.refresh().await;
-            last_statfs = Some(tokio::time::Instant::now());
+        if tokio::time::Instant::now() >= next_statfs && me.count() > 0 {
+            let pause = if me.refresh().await { STATFS_INTERVAL } else { STATFS_RETRY };
+            next_statfs = tokio::time::Instant::now() + pause;
             if let Some(ops) = ops.upgrade() {
                 let spaces = me.spaces();
                 ops.core.lock().osts = spaces;
@@ -335,7 +339,7 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
         }
         tokio::select! {
             () = me.wake.notified() => tokio::time::sleep(GATHER).await,
-            () = tokio::time::sleep(STATFS_INTERVAL) => (),
+            () = tokio::time::sleep_until(next_statfs), if me.count() > 0 => (),
         }
         if ops.strong_count() == 0 {
             return;

@@ -11,6 +11,7 @@ use coral_lnet::{MemNet, Nid, Node, NodeConfig, WallClock};
 use coral_osd::{Batch, Kv, Op, OsdMem};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
 use coral_server::ServerNode;
+use coral_server::ost::Ost;
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults, table};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmType, Policy, it};
@@ -37,6 +38,8 @@ pub struct Rig {
     kv: Arc<dyn Kv>,
     net: Arc<MemNet>,
     osts: u32,
+    /// Real OSTs beside the MDT; without them OSTs are only numbers.
+    pub real: Vec<Arc<OsdMem>>,
     up: Option<(Arc<Node>, Arc<ServerNode>, Mdt)>,
     seed: AtomicU64,
 }
@@ -50,7 +53,16 @@ impl Rig {
     /// An MDT on another device than memory.
     pub async fn on(osts: u32, mem: OsdMem, kv: Arc<dyn Kv>) -> Rig {
         let net = MemNet::new();
-        let mut rig = Rig { mem, kv, net, osts, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem, kv, net, osts, real: vec![], up: None, seed: AtomicU64::new(1) };
+        rig.restart().await;
+        rig
+    }
+
+    /// An MDT with OSTs that serve, all on one node.
+    pub async fn with_osts(n: u32) -> Rig {
+        let mem = OsdMem::new();
+        let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -70,8 +82,11 @@ impl Rig {
         cfg.defaults = Some(StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 });
         cfg.target.recovery_soft = Duration::from_secs(20);
         let mdt = Mdt::start(node.clone(), cfg, self.kv.clone()).expect("MDT");
-        // OSTs that are never there: objects are only numbers here
-        let ost = |index| OstTarget { index, uuid: format!("test-OST{index:04x}_UUID"), nids: vec!["99@lo".parse().expect("a NID")], active: true };
+        for (i, osd) in self.real.iter().enumerate() {
+            server.add_target(Ost::start(node.clone(), "test", i as u32, osd.clone()).expect("OST"));
+        }
+        let at: Nid = if self.real.is_empty() { "99@lo" } else { SERVER }.parse().expect("a NID");
+        let ost = |index| OstTarget { index, uuid: format!("test-OST{index:04x}_UUID"), nids: vec![at], active: true };
         mdt.set_osts((0..self.osts).map(ost).collect());
         server.add_target(mdt.target.clone());
         self.up = Some((node, server, mdt));
@@ -102,13 +117,18 @@ impl Rig {
     }
 
     pub async fn client(&self, nid: &str) -> Client {
+        self.client_as(nid, F2::CORAL.0).await
+    }
+
+    /// A client that asks for `private` besides Lustre's own flags of the second word.
+    pub async fn client_as(&self, nid: &str, private: u64) -> Client {
         let node = self.node(nid).await;
         let flags = F::VERSION.0 | F::FULL20.0 | F::FID.0 | F::ATTRFID.0 | F::IBITS.0 | F::NODEVOH.0 | F::CANCELSET.0 | F::AT.0
             | F::BRW_SIZE.0 | F::LOV_V3.0 | F::B64BITHASH.0 | F::LVB_TYPE.0 | F::LAYOUTLOCK.0 | F::MAX_EASIZE.0 | F::ACL.0
             | F::XATTR.0 | F::UMASK.0 | F::OPEN_BY_FID.0 | F::DISP_STRIPE.0 | F::BULK_MBITS.0 | F::MULTIMODRPCS.0 | F::FLAGS2.0;
         let data = ObdConnectData {
             connect_flags: F(flags),
-            connect_flags2: F2(F2::REP_MBITS.0 | F2::INC_XID.0 | F2::CORAL.0 | F2::FLR.0 | F2::LOCK_CONVERT.0),
+            connect_flags2: F2(F2::REP_MBITS.0 | F2::INC_XID.0 | private | F2::FLR.0 | F2::LOCK_CONVERT.0),
             version: 0x0211_3900,
             brw_size: 1 << 20,
             ibits_known: 0x7f,
@@ -152,6 +172,8 @@ pub struct Client {
 /// What an intent said.
 pub struct Found {
     pub disp: u64,
+    /// Lengths of the reply's buffers.
+    pub lens: Vec<usize>,
     pub body: MdtBody,
     pub md: Bytes,
     pub parent: Option<MdtBody>,
@@ -180,7 +202,7 @@ impl Client {
 
     fn now(&self) -> i64 {
         let (s, n) = self.node.wall_time();
-        coral_wire::coral::pack_time(s, n)
+        if self.import.granted().has2(F2::CORAL) { coral_wire::coral::pack_time(s, n) } else { s }
     }
 
     async fn new_sequence(&self) -> Result<(), Errno> {
@@ -248,7 +270,8 @@ impl Client {
             Policy::Ibits { bits, .. } if rep.handle != 0 => Some(bits.0),
             _ => None,
         };
-        Ok(Found { disp: rep.policy_res1, body, md: r.msg.buf(3).clone(), parent: r.msg.get(5).ok(), lock, handle: body.open_handle })
+        let lens = r.msg.bufs.iter().map(|b| b.len()).collect();
+        Ok(Found { disp: rep.policy_res1, lens, body, md: r.msg.buf(3).clone(), parent: r.msg.get(5).ok(), lock, handle: body.open_handle })
     }
 
     /// By name; an empty name asks for `parent` itself.
@@ -317,6 +340,14 @@ impl Client {
             umask: 0o022,
             ..RecCreate::default()
         }
+    }
+
+    /// Lengths of a reint reply's buffers.
+    pub async fn mkdir_reply(&self, parent: Fid, name: &[u8]) -> Result<Vec<usize>, Errno> {
+        let mut rec = self.rec_create(parent, 0o040755);
+        rec.fid2 = self.new_fid();
+        let rq = Request::new(portal::MDS_REQUEST, opc::MDS_REINT).push(&rec).push_empty().push_bytes(nul(name)).push_empty().push_empty();
+        Ok(self.call(rq.replayable()).await?.msg.bufs.iter().map(|b| b.len()).collect())
     }
 
     async fn reint(&self, rec: Bytes, bufs: &[Bytes]) -> Result<MdtBody, Errno> {
