@@ -127,16 +127,14 @@ fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> Md
         return Err(Errno::EPERM.into());
     }
     let may_chown = cred.has(cap::CHOWN);
-    if let Some(uid) = set.uid.filter(|&u| u != u32::MAX) {
-        if (cred.uid != old.uid || uid != old.uid) && !may_chown {
+    if let Some(uid) = set.uid.filter(|&u| u != u32::MAX)
+        && (cred.uid != old.uid || uid != old.uid) && !may_chown {
             return Err(Errno::EPERM.into());
         }
-    }
-    if let Some(gid) = set.gid.filter(|&g| g != u32::MAX) {
-        if (cred.uid != old.uid || (gid != old.gid && !cred.in_group(gid))) && !may_chown {
+    if let Some(gid) = set.gid.filter(|&g| g != u32::MAX)
+        && (cred.uid != old.uid || (gid != old.gid && !cred.in_group(gid))) && !may_chown {
             return Err(Errno::EPERM.into());
         }
-    }
     if set.size.is_some() {
         check_truncate(t, cred, fid, old, set)?;
     }

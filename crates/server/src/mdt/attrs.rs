@@ -105,12 +105,11 @@ impl Ctx {
         } else if wants(md::FLACL) {
             p.body.valid |= md::FLACL;
         }
-        if want.is_some_and(|w| w & md::DEFAULT_MEA != 0) && ino.is_dir() {
-            if let Some(v) = store.xattr(fid, ino, super::xattr::TRUSTED_DMV)? {
+        if want.is_some_and(|w| w & md::DEFAULT_MEA != 0) && ino.is_dir()
+            && let Some(v) = store.xattr(fid, ino, super::xattr::TRUSTED_DMV)? {
                 p.body.valid |= md::DEFAULT_MEA;
                 p.default_lmv = v;
             }
-        }
         if wants(md::FLMODEASIZE) {
             p.body.valid |= md::FLMODEASIZE;
             p.body.max_mdsize = self.ops.max_md_size();

@@ -249,11 +249,10 @@ fn read_entries(kv: &dyn Kv, seen: &mut BTreeMap<Fid, Seen>, report: &mut Report
         }
         c.names += 1;
         c.named.insert((parent, name));
-        if c.ino.is_dir() {
-            if let Some(p) = seen.get_mut(&parent) {
+        if c.ino.is_dir()
+            && let Some(p) = seen.get_mut(&parent) {
                 p.subdirs += 1;
             }
-        }
     })
 }
 
@@ -290,11 +289,10 @@ fn read_xattrs(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> 
     })?;
     for (fid, s) in seen {
         for (name, value) in &s.ino.xattrs {
-            if let XattrValue::External(len) = value {
-                if stored.remove(&(*fid, name.clone())) != Some(*len) {
+            if let XattrValue::External(len) = value
+                && stored.remove(&(*fid, name.clone())) != Some(*len) {
                     report.problems.push(Problem::Xattr { fid: *fid, name: name.clone() });
                 }
-            }
         }
     }
     report.problems.extend(stored.into_keys().map(|(fid, name)| Problem::Xattr { fid, name }));

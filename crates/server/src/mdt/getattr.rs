@@ -143,7 +143,7 @@ impl Ctx {
     pub async fn readpage(&self) -> MdtResult<Answer> {
         let b = self.body(1)?;
         let bytes = b.nlink as usize;
-        if bytes == 0 || bytes % LU_PAGE_SIZE != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(LU_PAGE_SIZE) {
             return Err(Errno::EFAULT.into());
         }
         let pages = {

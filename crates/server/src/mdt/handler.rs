@@ -268,12 +268,11 @@ impl TargetOps for MdtOps {
         let handle = Handle { fid: body.fid1, flags: rec.flags(), export: exp.cookie };
         self.core.lock().opens.insert(body.open_handle, handle);
         // a lock of before the restart comes back by lock replay, not by this reply
-        if let Ok(mut rep) = reply.get::<LdlmReply>(1) {
-            if rep.handle != 0 && self.ldlm.reply_for(rep.handle).is_none() {
+        if let Ok(mut rep) = reply.get::<LdlmReply>(1)
+            && rep.handle != 0 && self.ldlm.reply_for(rep.handle).is_none() {
                 rep.handle = 0;
                 reply.bufs[1] = coral_wire::Wire::to_bytes(&rep);
             }
-        }
     }
 
     fn recovery_finished(self: Arc<Self>) -> BoxFuture<'static, ()> {

@@ -53,7 +53,7 @@ impl Ctx {
         let index = self.rq.target.index();
         let (start, end) = match asked.start {
             s if (seq::NORMAL..seq::NORMAL + SUPER_SEQUENCE).contains(&s) => (seq::NORMAL, seq::NORMAL + SUPER_SEQUENCE),
-            s if s >= seq::NORMAL || s < seq::DOT_LUSTRE => return Err(Errno::ENOENT.into()),
+            s if !(seq::DOT_LUSTRE..seq::NORMAL).contains(&s) => return Err(Errno::ENOENT.into()),
             s => (s, s + 1),
         };
         let mut a = self.answer(0);

@@ -89,6 +89,9 @@ pub struct At<'a> {
     pub name: &'a [u8],
 }
 
+/// ACLs of a new object: attribute and value.
+type Acls = Vec<(&'static [u8], Bytes)>;
+
 /// Says whether an object is open anywhere: an open object outlives its last name.
 pub type IsOpen<'a> = &'a dyn Fn(&Fid) -> bool;
 
@@ -128,7 +131,7 @@ fn fewer(t: &mut Txn<'_>, h: Held) {
 
 /// The record of a new object in `parent`: owner, group, mode by setgid, umask and default ACL
 /// (`mdd_la_init`, `mdd_acl_init`).
-fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtResult<(Inode, Vec<(&'static [u8], Bytes)>)> {
+fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtResult<(Inode, Acls)> {
     let dir = t.ino(parent);
     let is_dir = new.mode & S_IFMT == S_IFDIR;
     let mut mode = new.mode & (S_IFMT | 0o7777);
@@ -141,7 +144,7 @@ fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtRes
             mode &= !0o2000;
         }
     }
-    let mut acls: Vec<(&'static [u8], Bytes)> = Vec::new();
+    let mut acls: Acls = Vec::new();
     let default = match new.symlink.is_empty() {
         true => t.store.acl(&t.fid(parent), dir, acl::DEFAULT)?,
         false => None,

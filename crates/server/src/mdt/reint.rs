@@ -79,11 +79,10 @@ impl Ctx {
         let core = self.core();
         let mut t = Txn::new(&core.store);
         // a subdirectory inherits its parent's default layout, unless that is the file system's
-        if kind == S_IFDIR && at.parent != Fid::ROOT {
-            if let Some(h) = t.find(&at.parent)? {
+        if kind == S_IFDIR && at.parent != Fid::ROOT
+            && let Some(h) = t.find(&at.parent)? {
                 new.lov = t.ino(h).lov.clone();
             }
-        }
         let h = namespace::create(&mut t, &cred, at, &new)?;
         let mut a = self.answer(0);
         a.msg.push(&self.pack(&new.fid, t.ino(h)));

@@ -215,7 +215,7 @@ impl Allocator<'_> {
         if kind & (pattern::MDT | pattern::PARITY | pattern::COMPRESS | pattern::FOREIGN) != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        if l.stripe_size % LOV_MIN_STRIPE_SIZE != 0 {
+        if !l.stripe_size.is_multiple_of(LOV_MIN_STRIPE_SIZE) {
             return Err(Errno::EINVAL);
         }
         let counted = l.stripe_count < LOV_ALL_STRIPES_WIDE;
