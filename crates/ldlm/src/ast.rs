@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 use crate::ExportId;
 use crate::core::LockInfo;
@@ -81,11 +82,18 @@ pub trait AstPeers: Send + Sync + 'static {
 
 /// How long a client may take to answer a callback. Lustre: `ldlm_timeout`, 20 s.
 pub const AST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Within that time a callback is sent so often, if need be.
+const AST_TRIES: u32 = 3;
+/// Shortest time between two tries.
+const AST_PAUSE: Duration = Duration::from_secs(1);
 
 /// [`AstSender`] over PTLRPC: what every real target uses.
+///
+/// A callback that gets no answer, because the message, the answer or the connection was lost, is sent again until its time is
+/// over: receiving one twice does no harm.
 pub struct PtlrpcAsts<P> {
     node: Arc<Node>,
-    peers: P,
+    peers: Arc<P>,
     timeout: Duration,
 }
 
@@ -97,26 +105,38 @@ impl<P: AstPeers> PtlrpcAsts<P> {
 
     /// The same with another time-out for a callback's answer.
     pub fn with_timeout(node: Arc<Node>, peers: P, timeout: Duration) -> Arc<Self> {
-        Arc::new(Self { node, peers, timeout })
+        Arc::new(Self { node, peers: Arc::new(peers), timeout })
     }
 
     /// Sends one callback; the reply's buffer 1 (the LVB of a glimpse).
     fn send(&self, exp: ExportId, opcode: u32, rq: LdlmRequest, lvb: Option<Bytes>) -> BoxFuture<'static, Result<Bytes, AstError>> {
-        let Some(peer) = self.peers.peer(exp) else {
-            return Box::pin(std::future::ready(Err(AstError::NoExport)));
-        };
         let mut rpc = Request::new(portal::LDLM_CB_REQUEST, opcode).push_bytes(rq.to_bytes()).no_resend();
         if let Some(lvb) = lvb {
             rpc = rpc.push_bytes(lvb);
         }
-        let (node, timeout) = (self.node.clone(), self.timeout);
-        Box::pin(async move {
-            let reply = coral_ptlrpc::send_ast(&node, peer.nid, peer.client_handle, peer.conn_cnt, rpc, timeout).await;
-            match reply {
-                Ok(r) => check_status(r.status).map(|()| r.msg.buf(1).clone()),
-                Err(e) => Err(AstError::Unanswered(e.to_string())),
+        Box::pin(deliver(self.node.clone(), self.peers.clone(), exp, rpc, self.timeout))
+    }
+}
+
+/// Sends until there is an answer or `timeout` is over.
+async fn deliver<P: AstPeers>(node: Arc<Node>, peers: Arc<P>, exp: ExportId, rpc: Request, timeout: Duration) -> Result<Bytes, AstError> {
+    let one_try = (timeout / AST_TRIES).max(Duration::from_secs(1));
+    let deadline = Instant::now() + timeout;
+    loop {
+        // Asked for each time: the client may have reconnected meanwhile.
+        let peer = peers.peer(exp).ok_or(AstError::NoExport)?;
+        let begun = Instant::now();
+        let limit = one_try.min(deadline - begun);
+        match coral_ptlrpc::send_ast(&node, peer.nid, peer.client_handle, peer.conn_cnt, rpc.clone(), limit).await {
+            Ok(r) => return check_status(r.status).map(|()| r.msg.buf(1).clone()),
+            Err(e) => {
+                // A failure at once (no connection) is not repeated in a hurry.
+                tokio::time::sleep_until((begun + AST_PAUSE).min(deadline)).await;
+                if Instant::now() >= deadline {
+                    return Err(AstError::Unanswered(e.to_string()));
+                }
             }
-        })
+        }
     }
 }
 

@@ -66,6 +66,24 @@ async fn blocking_callback() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_callback_that_is_lost_once_is_sent_again() {
+    let bed = Bed::new(2).await;
+    let _held = bed.clients[0].ibits(PR, 0x1b).await.unwrap();
+    bed.clients[0].ldlm.stop().await;
+    let tap = Arc::new(Tap::default());
+    let node = bed.clients[0].node.clone();
+    let again = tap.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+        let service = Service::start(&node, ServiceConfig::new("tap", &[portal::LDLM_CB_REQUEST]), again);
+        tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        drop(service);
+    });
+    assert!(tokio::time::timeout(std::time::Duration::from_secs(50), bed.clients[1].ibits(EX, 8)).await.is_err());
+    assert_eq!((tap.0.lock().len(), bed.server.exports.evicted.lock().len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn completion_callback() {
     let t = tapped().await;
     t.bed.server.sizes.0.store(9, Ordering::Relaxed);

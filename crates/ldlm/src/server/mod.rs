@@ -8,8 +8,8 @@
 //! A client that does not answer a callback, or does not give a lock back within [`LdlmConfig::cancel_timeout`] of being
 //! asked, is evicted ([`AstSender::evict`]) and its locks are dropped.
 //!
-//! Lustre: `lustre/ldlm/ldlm_lockd.c`; glimpse: `ofd_intent_policy` in `lustre/ofd/ofd_dlm.c`. Left out: contention, AST
-//! resends (a lost callback evicts), per-client adaptive cancel times (the fixed minimum is used).
+//! Lustre: `lustre/ldlm/ldlm_lockd.c`; glimpse: `ofd_intent_policy` in `lustre/ofd/ofd_dlm.c`. Left out: contention,
+//! per-client adaptive cancel times (the fixed minimum is used).
 
 mod asts;
 mod enqueue;
