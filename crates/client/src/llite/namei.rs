@@ -50,11 +50,16 @@ impl Llite {
         if name == b"." || name == b".." && parent == self.root {
             return self.getattr(cred, parent, None).await;
         }
-        let md = match self.lookup_cached(cred, parent, name).await? {
-            Some(md) => md,
-            None => self.lookup_rpc(cred, parent, name).await?,
-        };
+        let md = self.resolve(cred, parent, name).await?;
         Ok(self.entry(self.full_attr(&md).await?, &md))
+    }
+
+    /// What a name is, as the MDT sees it.
+    async fn resolve(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<MdInode, Errno> {
+        match self.lookup_cached(cred, parent, name).await? {
+            Some(md) => Ok(md),
+            None => self.lookup_rpc(cred, parent, name).await,
+        }
     }
 
     /// What the cache knows of a name, after making it know the directory where that pays.
@@ -172,7 +177,11 @@ impl Llite {
     /// Makes something that is no open file.
     async fn make(&self, cred: &Cred, mut args: CreateArgs<'_>) -> Result<Entry, Errno> {
         check_name(args.name)?;
-        let ids = self.ids(cred, &[args.parent]).await;
+        let mut ids = self.ids(cred, &[args.parent]).await;
+        if args.symlink.is_some() {
+            // a symbolic link's mode is 0777, whatever the umask
+            ids.umask = 0;
+        }
         let mdc = self.lmv.of(args.parent).await?;
         args.fid = mdc.new_fid().await?;
         args.now = self.now();
@@ -340,7 +349,10 @@ impl Llite {
     pub async fn path2fid(self: &Arc<Self>, cred: &Cred, path: &[u8]) -> Result<Fid, Errno> {
         let mut at = self.root;
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
-            at = self.lookup(cred, at, name).await?.attr.fid;
+            check_name(name)?;
+            if name != b"." && (name != b".." || at != self.root) {
+                at = self.resolve(cred, at, name).await?.attr.fid;
+            }
         }
         Ok(at)
     }

@@ -1,0 +1,139 @@
+//! How many RPCs each operation costs. These counts are promises: a test fails when one is broken.
+
+mod common;
+
+use coral_client::SetAttr;
+use common::*;
+
+async fn warm() -> (Cluster, User) {
+    let c = Cluster::start(4, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    u.mkdir("d").await.unwrap();
+    u.put("d/first", b"x").await.unwrap();
+    (c, u)
+}
+
+#[tokio::test]
+async fn a_create_is_one_mds_rpc_and_its_close() {
+    let (c, u) = warm().await;
+    let d = u.fid("d").await.unwrap();
+    let (_, n) = rpcs(&u.fs, async {
+        for i in 0..100 {
+            let name = format!("f{i}");
+            // as the kernel does: lookup, then create
+            assert!(u.fs.lookup(&u.cred, d, name.as_bytes()).await.is_err());
+            let (_, fh) = u.fs.create(&u.cred, d, name.as_bytes(), 0o644, libc::O_RDWR as u32).await.unwrap();
+            u.fs.release(&fh, None).await.unwrap();
+        }
+    })
+    .await;
+    println!("100 creates: {n:?}");
+    let of = |name: &str| n.iter().find(|(o, _)| o == name).map_or(0, |(_, c)| *c);
+    assert_eq!(of("MDS_CLOSE"), 100);
+    // 100 creates and what it takes to know the directory once
+    assert!(of("LDLM_ENQUEUE") <= 103, "{n:?}");
+    assert!(n.iter().map(|(_, c)| c).sum::<u64>() <= 205, "{n:?}");
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn open_read_close_of_a_small_file_is_three() {
+    let (c, u) = warm().await;
+    let f = u.fid("d/first").await.unwrap();
+    let (data, n) = rpcs(&u.fs, async {
+        let fh = u.fs.open(&u.cred, f, libc::O_RDONLY as u32).await.unwrap();
+        let data = u.read(&fh, 0, 131072).await.unwrap();
+        u.close(&fh).await.unwrap();
+        data
+    })
+    .await;
+    assert_eq!(data, b"x");
+    println!("open, read, close: {n:?}");
+    assert_eq!(n, counts(&[("LDLM_ENQUEUE", 1), ("MDS_CLOSE", 1), ("OST_READ", 1)]));
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_covered_is_not_asked_again() {
+    let (c, u) = warm().await;
+    let d = u.fid("d").await.unwrap();
+    u.stat("d").await.unwrap();
+    u.names("d").await.unwrap();
+    let (_, n) = rpcs(&u.fs, async {
+        for _ in 0..10 {
+            u.stat("d").await.unwrap();
+            u.fs.access(&u.cred, d, 7).await.unwrap();
+            assert!(u.fid("d/none").await.is_err());
+            let dh = u.fs.opendir(&u.cred, d).await.unwrap();
+            u.fs.releasedir(&dh).await.unwrap();
+        }
+    })
+    .await;
+    assert_eq!(n, counts(&[]));
+    u.stat("d/first").await.unwrap();
+    let (_, n) = rpcs(&u.fs, u.stat("d/first")).await;
+    println!("stat of a known file: {n:?}");
+    assert_eq!(n, counts(&[("OST_GETATTR", 1)]), "only its size is asked for");
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn changes_are_one_rpc() {
+    let (c, u) = warm().await;
+    let d = u.fid("d").await.unwrap();
+    u.names("d").await.unwrap();
+    let (_, n) = rpcs(&u.fs, u.mkdir("d/sub")).await;
+    assert_eq!(n, counts(&[("MDS_REINT", 1)]));
+    let (_, n) = rpcs(&u.fs, u.symlink("x", "d/sl")).await;
+    assert_eq!(n, counts(&[("MDS_REINT", 1)]));
+    let (_, n) = rpcs(&u.fs, u.rename("d/sl", "d/sl2", 0)).await;
+    assert_eq!(n, counts(&[("MDS_REINT", 1)]));
+    let (_, n) = rpcs(&u.fs, u.unlink("d/sl2")).await;
+    assert_eq!(n, counts(&[("MDS_REINT", 1)]));
+    let (_, n) = rpcs(&u.fs, u.rmdir("d/sub")).await;
+    assert_eq!(n, counts(&[("MDS_REINT", 1)]));
+    let set = SetAttr { mode: Some(0o711), ..Default::default() };
+    let (_, n) = rpcs(&u.fs, u.fs.setattr(&u.cred, d, set, None)).await;
+    assert_eq!(n, counts(&[("MDS_REINT", 1)]), "chmod of a known directory");
+    u.stat("d/first").await.unwrap();
+    let f = u.fid("d/first").await.unwrap();
+    let (_, n) = rpcs(&u.fs, u.fs.setattr(&u.cred, f, set, None)).await;
+    println!("chmod of a known file: {n:?}");
+    let (_, n) = rpcs(&u.fs, u.unlink("d/first")).await;
+    assert_eq!(n, counts(&[("MDS_REINT", 1)]));
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn data_goes_in_whole_rpcs() {
+    let c = Cluster::start(4, 4, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let fh = u.create("f", libc::O_RDWR).await.unwrap();
+    let data = vec![5u8; 16 << 20];
+    let (_, n) = rpcs(&u.fs, u.write(&fh, 0, &data)).await;
+    assert_eq!(n, counts(&[("OST_WRITE", 4)]), "16 MiB over 4 stripes is 4 MiB each");
+    let (_, n) = rpcs(&u.fs, u.read(&fh, 0, 16 << 20)).await;
+    assert_eq!(n, counts(&[("OST_READ", 4)]));
+    let (_, n) = rpcs(&u.fs, u.fs.fsync(&fh, false)).await;
+    assert_eq!(n, counts(&[("MDS_SYNC", 1), ("OST_SYNC", 4)]));
+    u.close(&fh).await.unwrap();
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn the_cache_can_be_switched_off() {
+    let c = Cluster::start(4, 1, 1 << 20).await;
+    let mut opts = c.options();
+    opts.cache = false;
+    let fs = c.client_with(opts).await;
+    let u = User::root(&fs);
+    u.mkdir("d").await.unwrap();
+    u.stat("d").await.unwrap();
+    let (_, n) = rpcs(&u.fs, u.stat("d")).await;
+    assert_eq!(n, counts(&[("MDS_GETATTR", 1), ("MDS_GETATTR_NAME", 1)]));
+    let (_, n) = rpcs(&u.fs, u.put("d/f", b"x")).await;
+    println!("uncached put: {n:?}");
+    c.stop().await;
+}
