@@ -332,3 +332,68 @@ async fn intents_may_grant_another_lock_than_asked() {
     assert!(a.ns.finish(none, &LdlmReply::default(), ELDLM_LOCK_ABORTED).is_none());
     assert_eq!(a.ns.locks().iter().filter(|l| l.res == FILE).count(), 0);
 }
+
+fn export_of(bed: &Bed, c: &Client) -> ExportId {
+    *bed.server.exports.peers.lock().iter().find(|(_, p)| p.nid == c.node.nid()).unwrap().0
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_completion_may_overtake_the_reply() {
+    let bed = Bed::new(2).await;
+    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let held = b.ibits(EX, 2).await.unwrap();
+    let pending = a.ns.prepare(FILE, LdlmType::IBITS, PR, bits(2), NO_FLAGS);
+    let reply = bed.server.ldlm.enqueue(export_of(&bed, a), &pending.request()).await.unwrap().reply;
+    assert!(reply.flags.contains(LdlmFlags::BLOCK_GRANTED));
+    drop(held);
+    sleep(SOON).await;
+    assert_eq!(bed.server.callbacks(), ["BL", "CP"]);
+    let lock = a.ns.finish(pending, &reply, 0).unwrap();
+    assert_eq!((lock.mode(), lock.info().remote_cookie), (PR, reply.handle));
+    bed.check_agreement();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_waited_for_learns_it_with_the_grant() {
+    let bed = Bed::new(3).await;
+    let [a, b, c] = &bed.clients[..] else { unreachable!() };
+    let held = a.ibits(EX, 2).await.unwrap();
+    let mut second = Box::pin(b.ibits(EX, 2));
+    assert!(timeout(SOON, &mut second).await.is_err());
+    let mut third = Box::pin(c.ibits(EX, 2));
+    assert!(timeout(SOON, &mut third).await.is_err());
+    drop(held);
+    let got = timeout(SOON, second).await.unwrap().unwrap();
+    assert!(got.is_blocked());
+    assert_eq!(bed.server.callbacks(), ["BL", "CP"], "no second blocking callback");
+    drop(got);
+    timeout(SOON, third).await.unwrap().unwrap();
+    // A grant like that starts the clock too.
+    let kept = a.ibits(EX, 2).await.unwrap();
+    let mut second = Box::pin(b.ibits(EX, 2));
+    assert!(timeout(SOON, &mut second).await.is_err());
+    let third = c.ibits(EX, 2);
+    drop(kept);
+    let start = tokio::time::Instant::now();
+    let (never_dropped, third) = tokio::join!(second, third);
+    assert!(third.is_ok() && start.elapsed() >= Duration::from_secs(100));
+    assert!(never_dropped.is_ok() && bed.server.exports.evicted.lock().len() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn convert_keeps_the_other_bits() {
+    let bed = Bed::new(2).await;
+    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let held = a.ibits(PR, 0x13).await.unwrap();
+    let mut wait = Box::pin(b.ibits(EX, 2));
+    assert!(timeout(SOON, &mut wait).await.is_err());
+    let exp = export_of(&bed, a);
+    let info = held.info();
+    let desc = LockDesc::new(FILE, LdlmType::IBITS, PR, &bits(0x11));
+    let rep = bed.server.ldlm.convert(exp, &LdlmRequest::enqueue(NO_FLAGS, desc, info.remote_cookie)).unwrap().unwrap();
+    assert_eq!((rep.handle, rep.desc.policy()), (info.cookie, bits(0x11)));
+    timeout(SOON, wait).await.unwrap().unwrap();
+    sleep(Duration::from_secs(200)).await;
+    assert!(bed.server.exports.evicted.lock().is_empty(), "a converted lock is owed no longer");
+    assert!(bed.server.ldlm.convert(exp, &LdlmRequest::enqueue(NO_FLAGS, desc, 5)).unwrap().is_none());
+}
