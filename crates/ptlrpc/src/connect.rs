@@ -110,7 +110,7 @@ impl Import {
 
     /// One connect request to NID number `i`.
     async fn connect_to(self: &Arc<Self>, i: usize, timeout_s: u32) -> Result<Accepted, ConnectError> {
-        let (conn, initial, phase) = {
+        let (conn, initial) = {
             let mut inner = self.inner.lock();
             if inner.step(Event::ConnectSent).is_err() {
                 return Err(ConnectError::Closed);
@@ -119,9 +119,9 @@ impl Import {
             inner.conn_cnt = inner.attempts;
             inner.nid = i;
             let conn = Conn { rep_mbits: false, at: false, tags: false, ..inner.conn(&self.cfg) };
-            (conn, !inner.established, inner.phase())
+            self.publish(&inner);
+            (conn, !inner.established)
         };
-        self.publish(phase);
         let rq = self.connect_request();
         let own = self.xids.next();
         let ids = Ids { xid: own, mbits: own, tag: 0, last_xid: 0, flags: 0, transno: 0, pre_versions: [0; 4] };
@@ -161,7 +161,9 @@ impl Import {
         let granted = ObdConnectData::decode_any(r.msg.buf(1)).map_err(|e| self.proto(conn.nid, e.to_string()))?;
         self.check_granted(&granted, conn.nid)?;
         let ops = r.body.op_flags;
-        let (state, phase) = {
+        // Slots first: calls go out as soon as the state is published.
+        self.modify.set_limit(modify_limit(&granted, self.cfg.max_modify));
+        let state = {
             let mut inner = self.inner.lock();
             if inner.conn_cnt != conn.conn_cnt {
                 return Err(ConnectError::Closed);
@@ -176,12 +178,11 @@ impl Import {
             inner.remote_handle = r.body.handle;
             inner.granted = granted;
             inner.established = true;
-            (state, inner.phase())
+            self.publish(&inner);
+            state
         };
-        self.modify.set_limit(modify_limit(&granted, self.cfg.max_modify));
         bump(&self.counters.connects);
         tracing::debug!(target_uuid = %self.cfg.target_uuid, nid = %conn.nid, state = state.name(), "connected");
-        self.publish(phase);
         Ok(Accepted { state, last_committed: r.body.last_committed })
     }
 

@@ -228,35 +228,27 @@ impl Import {
     pub(crate) fn step(&self, event: Event) -> Result<ImportState, BadEvent> {
         let mut inner = self.inner.lock();
         let next = inner.step(event)?;
-        let phase = inner.phase();
-        drop(inner);
-        self.publish(phase);
+        self.publish(&inner);
         Ok(next)
     }
 
-    pub(crate) fn publish(&self, phase: Phase) {
-        self.phase.send_if_modified(|p| {
-            // An older phase may come late from another thread: connection counts and generations only grow.
-            let newer = *p != phase && (phase.generation, phase.conn_cnt) >= (p.generation, p.conn_cnt);
-            if newer {
-                *p = phase;
-            }
-            newer
-        });
+    /// Tells the waiting calls; under the lock, so that they see the phases in order. Waking a task runs nothing.
+    pub(crate) fn publish(&self, inner: &Inner) {
+        self.phase.send_replace(inner.phase());
     }
 
     /// An attempt under `conn_cnt` failed. Starts reconnecting unless somebody has noticed before.
     pub(crate) fn connection_lost(self: &Arc<Self>, conn_cnt: u32) {
-        let phase = {
+        let state = {
             let mut inner = self.inner.lock();
             if inner.conn_cnt != conn_cnt || inner.step(Event::ConnectionLost).is_err() {
                 return;
             }
-            inner.phase()
+            self.publish(&inner);
+            inner.state
         };
         tracing::info!(target_uuid = %self.cfg.target_uuid, nid = %self.peer_nid(), "connection lost");
-        self.publish(phase);
-        if phase.state != ImportState::Closed {
+        if state != ImportState::Closed {
             self.start_driver();
         }
     }

@@ -46,8 +46,9 @@ impl ReplayList {
     /// Keeps a request that got `transno`.
     pub(crate) fn keep(&mut self, request: Request, body: PtlrpcBody, xid: u64, transno: u64, pre_versions: [u64; 4], open: bool) {
         self.last_seen = self.last_seen.max(transno);
-        self.kept.insert(transno, Kept { request, body, xid, transno, pre_versions, open, until: transno });
-        self.prune();
+        if open || transno > self.last_committed {
+            self.kept.insert(transno, Kept { request, body, xid, transno, pre_versions, open, until: transno });
+        }
     }
 
     /// Takes note of a transno that needs no replay.
@@ -59,7 +60,8 @@ impl ReplayList {
     pub(crate) fn committed(&mut self, transno: u64) {
         if transno > self.last_committed {
             self.last_committed = transno;
-            self.prune();
+            // Once per sync of the server, not per request.
+            self.kept.retain(|_, k| k.open || k.until > transno);
         }
     }
 
@@ -69,8 +71,10 @@ impl ReplayList {
         if let Some(k) = self.kept.get_mut(&transno) {
             k.open = false;
             k.until = until;
+            if until <= self.last_committed {
+                self.kept.remove(&transno);
+            }
         }
-        self.prune();
     }
 
     pub(crate) fn amend(&mut self, transno: u64, bufs: Vec<Bytes>) {
@@ -88,14 +92,6 @@ impl ReplayList {
 
     pub(crate) fn clear(&mut self) {
         *self = ReplayList::default();
-    }
-
-    fn prune(&mut self) {
-        // Cheap in the common case: nothing at or below the committed transno is left.
-        let c = self.last_committed;
-        if self.kept.first_key_value().is_some_and(|(t, _)| *t <= c) {
-            self.kept.retain(|_, k| k.open || k.until > c);
-        }
     }
 }
 
