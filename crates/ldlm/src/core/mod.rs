@@ -415,7 +415,8 @@ impl Namespace {
         true
     }
 
-    /// From now on waiting locks are only collected (replay after a restart).
+    /// From now on waiting locks of clients are only collected (replay after a restart): locks that must come first may not
+    /// have been replayed yet. Server-side locks, which replayed requests take, are served.
     pub fn begin_replay(&mut self) {
         self.replaying = true;
     }

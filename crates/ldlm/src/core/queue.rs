@@ -123,7 +123,11 @@ impl Namespace {
     pub(super) fn reprocess(&mut self, res: Key, out: &mut Actions) {
         let (mut i, mut blocked) = (0, 0);
         while let Some(r) = self.resources.get(&res) {
-            let Some(idx) = r.waiting.get(i).copied().filter(|_| !self.replaying) else { break };
+            let Some(idx) = r.waiting.get(i).copied() else { break };
+            if self.replaying && self.table.lock(idx).export.is_some() {
+                i += 1;
+                continue;
+            }
             let flock = r.ty == LdlmType::FLOCK;
             let mut found = Found::new();
             if self.blocked(idx, &mut found) {

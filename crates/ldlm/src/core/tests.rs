@@ -320,6 +320,19 @@ fn replay_puts_locks_back_and_serves_at_the_end() {
 }
 
 #[test]
+fn server_side_locks_are_served_during_replay() {
+    let mut t = Bed::new();
+    t.ns.begin_replay();
+    let a = t.granted(local(plain(0, EX)));
+    let b = t.waits(local(plain(0, EX)));
+    t.ns.replay(plain(2, PR), false).unwrap();
+    t.cancel(a);
+    assert_eq!(t.taken().1, vec![b]);
+    t.cancel(b);
+    assert_eq!(t.taken().1, vec![], "the client's lock waits for the end of the replay");
+}
+
+#[test]
 fn flocks_wait_test_and_unlock() {
     let mut t = Bed::new();
     t.granted(flock(1, PW, 10, 0, 99));
