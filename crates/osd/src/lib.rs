@@ -57,6 +57,13 @@ pub trait Kv: Send + Sync {
     /// Makes every committed batch survive power loss. May take milliseconds.
     fn sync(&self) -> Result<(), OsdError>;
 
+    /// Notes a number that only grows. Costs next to nothing, survives `kill -9`, and is forgotten
+    /// when the machine stops: for the transno of what is in the page cache alone.
+    fn note(&self, number: u64);
+
+    /// The number noted last, if the machine has been up since. (0 was never noted.)
+    fn noted(&self) -> u64;
+
     /// Space under the tables.
     fn statfs(&self) -> Result<StatFs, OsdError>;
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/CORAL      the label (written last by format)
 //! DIR/LOCK       locked while open, holds the pid
+//! DIR/NOTED      a number that survives the process, not the machine
 //! DIR/kv/        tables
 //! DIR/objects/   xx/yy/<seq>-<oid>
 //! ```
@@ -13,6 +14,7 @@ mod attr;
 mod handle;
 mod journal;
 mod lock;
+mod note;
 mod objects;
 mod page_cache;
 mod pool;
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use self::lock::DirLock;
+use self::note::NoteFile;
 use self::objects::FsObjects;
 use self::space::SpaceGate;
 use self::tables::Tables;
@@ -64,6 +67,7 @@ pub struct OsdFs {
     tables: Arc<Tables>,
     objects: FsObjects,
     space: Arc<SpaceGate>,
+    note: NoteFile,
     // Last: the lock goes after everything that writes.
     _lock: DirLock,
 }
@@ -120,7 +124,8 @@ impl OsdFs {
         let objects =
             FsObjects::open(&dir.join("objects"), options.open_files, space.clone(), &tables)
                 .map_err(fail)?;
-        Ok((OsdFs { tables, objects, space, _lock: lock }, label))
+        let note = NoteFile::open(dir).map_err(fail)?;
+        Ok((OsdFs { tables, objects, space, note, _lock: lock }, label))
     }
 
     /// Reads every table record and visits every object, so that every stored checksum is
@@ -140,7 +145,7 @@ impl OsdFs {
 fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let ours = ["lost+found", "LOCK", "kv", "objects", "CORAL.new"];
+        let ours = ["lost+found", "LOCK", "NOTED", "kv", "objects", "CORAL.new"];
         if !ours.iter().any(|o| name == *o) {
             return Ok(Some("it is not empty"));
         }
@@ -191,6 +196,12 @@ impl Kv for OsdFs {
     }
     fn sync(&self) -> Result<(), OsdError> {
         self.tables.sync()
+    }
+    fn note(&self, number: u64) {
+        self.note.set(number);
+    }
+    fn noted(&self) -> u64 {
+        self.note.get()
     }
     fn statfs(&self) -> Result<StatFs, OsdError> {
         self.space.statfs()

@@ -53,6 +53,8 @@ struct State {
     /// Objects as they would be after power loss.
     safe_objects: BTreeMap<ObjectId, MemObject>,
     page_count: u64,
+    /// Lost with power.
+    noted: u64,
 }
 
 impl Default for OsdMem {
@@ -227,6 +229,15 @@ impl Kv for OsdMem {
             apply(&mut s.safe_tables, b);
         }
         Ok(())
+    }
+
+    fn note(&self, number: u64) {
+        let mut s = self.state.lock();
+        s.noted = s.noted.max(number);
+    }
+
+    fn noted(&self) -> u64 {
+        self.state.lock().noted
     }
 
     fn statfs(&self) -> Result<StatFs, OsdError> {

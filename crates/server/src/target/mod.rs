@@ -203,7 +203,9 @@ impl AstPeers for Peers {
 impl Target {
     /// Opens a target on its tables: loads last_rcvd; enters recovery if it knows clients that must come back.
     pub fn new(node: Arc<Node>, cfg: TargetConfig, kv: Arc<dyn Kv>) -> Result<Arc<Target>, OsdError> {
-        let known = last_rcvd::load(&*kv)?;
+        let mut known = last_rcvd::load(&*kv)?;
+        // Nothing that was executed is lost when only the process died.
+        known.last_transno = known.last_transno.max(kv.noted());
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
         last_rcvd::put_instance(&mut batch, instance);
@@ -344,27 +346,28 @@ impl Target {
 
     /// Blocking part of a sync.
     fn sync_now(&self, data: bool) -> Result<(), OsdError> {
-        let upto = self.store_transno()?;
+        let upto = self.last_transno();
         if data && let Some(ops) = self.ops.get() {
             ops.sync_data()?;
         }
+        // After the data: the number may reach the disk at any time.
+        self.store_transno(upto)?;
         self.kv.sync()?;
         self.last_committed.fetch_max(upto, Relaxed);
         self.counts.syncs.fetch_add(1, Relaxed);
         Ok(())
     }
 
-    /// Stores the last number if the last transactions stored nothing: a number clients were told to be committed must never
+    /// Stores the number if the last transactions stored nothing: a number clients were told to be committed must never
     /// be given again.
-    fn store_transno(&self) -> Result<u64, OsdError> {
-        let last = self.last_transno.lock();
-        if *last > self.stored_transno.load(Relaxed) {
+    fn store_transno(&self, upto: u64) -> Result<(), OsdError> {
+        let _last = self.last_transno.lock();
+        if upto > self.stored_transno.load(Relaxed) {
             let mut batch = Batch::new();
-            last_rcvd::put_transno(&mut batch, *last);
-            self.kv.commit(batch)?;
-            self.stored_transno.store(*last, Relaxed);
+            last_rcvd::put_transno(&mut batch, upto);
+            self.store(batch, upto)?;
         }
-        Ok(*last)
+        Ok(())
     }
 
     /// One transaction for a client's request: gives the transno (a replay keeps its own), puts it, the reply's bytes and
@@ -399,6 +402,7 @@ impl Target {
         self.numbered(Some(rq), |transno| {
             set_transno(reply, &rq.rq.body, transno);
             if batch.is_empty() {
+                self.kv.note(transno);
                 return Ok(());
             }
             last_rcvd::put_transno(&mut batch, transno);
