@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use coral_wire::errno::Errno;
+use coral_wire::nid::NET_LO;
 use coral_wire::ptlrpc::{MSG_REQ_REPLAY_DONE, MSG_RESENT, PtlrpcBody};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
@@ -21,7 +22,7 @@ use crate::attempt::{Attempt, Ids, Outcome, Watch};
 use crate::import::{Conn, Phase};
 use crate::slots::{Slot, Slots};
 use crate::stats::bump;
-use crate::{Import, ImportState, Replay, Reply, Request, RpcError};
+use crate::{Bulk, Import, ImportState, Replay, Reply, Request, RpcError};
 
 /// Pause before a request is sent again that was answered with EINPROGRESS; grows to [`INPROGRESS_PAUSE_MAX`].
 const INPROGRESS_PAUSE: Duration = Duration::from_secs(1);
@@ -224,8 +225,14 @@ impl Import {
         if r.transno != 0 {
             match rq.replay {
                 Replay::No => inner.replay.seen(r.transno),
+                // A node of the server's own process goes with it and never replays: its data are not held on to.
+                _ if rq.bulk.is_some() && self.node().nid().net() == NET_LO => inner.replay.seen(r.transno),
                 kind => {
-                    let request = Request { bulk: None, ..rq.clone() };
+                    // A write is replayed with its data, which the server fetches again.
+                    let request = match rq.bulk {
+                        Some(Bulk::Sink { .. }) => Request { bulk: None, ..rq.clone() },
+                        _ => rq.clone(),
+                    };
                     inner.replay.keep(request, *sent, r.xid, r.transno, r.body.pre_versions, kind == Replay::Open);
                 }
             }
