@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use coral_wire::errno::Errno;
 use coral_wire::nid::NET_LO;
-use coral_wire::ptlrpc::{MSG_REQ_REPLAY_DONE, MSG_RESENT, PtlrpcBody};
+use coral_wire::ptlrpc::{MSG_REQ_REPLAY_DONE, MSG_RESENT, PtlrpcBody, opc};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
@@ -60,7 +60,8 @@ impl Import {
     /// The call proper. Sets `sent` before the first message leaves.
     async fn run(self: &Arc<Self>, rq: Request, sent: &AtomicBool) -> Result<Reply, RpcError> {
         let born = *self.phase.borrow();
-        let slot = match rq.modifies {
+        // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
+        let slot = match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
             true => Some(self.take(&self.modify).await),
             false => None,
         };

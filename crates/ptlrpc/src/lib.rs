@@ -8,7 +8,7 @@
 //! # Invariants
 //! - No lock of this crate is held while a message is sent: memlnd delivers on the sender's stack.
 //! - A request that is answered inline arms no timer and moves to no other thread.
-//! - A modifying request holds a slot tag from before its xid is taken until its reply is here; a call that is dropped
+//! - A modifying request to an MDT holds a slot tag from before its xid is taken until its reply is here; a call that is dropped
 //!   meanwhile is finished in the background.
 //!
 //! Read from `lustre/ptlrpc/{client,import,niobuf,service,pinger,recover}.c`. Left out: security flavours other than null,

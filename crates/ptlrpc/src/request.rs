@@ -63,7 +63,8 @@ pub struct Request {
     pub bufs: Vec<Bytes>,
     /// Bulk data.
     pub bulk: Option<Bulk>,
-    /// Takes a modify slot and its tag.
+    /// Changes something: takes a modify slot and its tag on an MDT's import, and is finished in the background when its call
+    /// is dropped.
     pub modifies: bool,
     /// Kept for replay.
     pub replay: Replay,

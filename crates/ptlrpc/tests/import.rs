@@ -168,6 +168,32 @@ async fn modify_slots_bound_what_is_in_flight() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_osts_writes_need_no_slots() {
+    let w = world().await;
+    let s = Server::start(&w.server, &w.disk);
+    let cfg = ImportConfig { request_portal: portal::MDS_REQUEST, reply_portal: portal::MDC_REPLY, ..ImportConfig::ost(
+        "t-OST0000_UUID",
+        vec![nid("10.0.0.2@tcp")],
+        "c",
+        flags(),
+    ) };
+    let imp = Import::new(w.client.clone(), cfg);
+    imp.connect().await.unwrap();
+    let start = Instant::now();
+    let calls: Vec<_> = (0..8)
+        .map(|_| {
+            let imp = imp.clone();
+            tokio::spawn(async move { imp.call(rq(SLOW, 2).replayable()).await.unwrap() })
+        })
+        .collect();
+    for c in calls {
+        c.await.unwrap();
+    }
+    assert_eq!(start.elapsed().as_secs(), 2, "all at once");
+    assert!(s.mini.seen.lock().iter().all(|(_, _, b)| b.tag == 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_interrupted_modifying_call_keeps_its_slot_until_the_reply() {
     let w = world().await;
     let (s, imp) = connected(&w).await;

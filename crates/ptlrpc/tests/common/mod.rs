@@ -125,7 +125,7 @@ impl RequestHandler for Mini {
     fn handle(self: Arc<Self>, rq: ServerRequest) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.seen.lock().push((rq.body.opc, rq.xid, rq.body));
-            if matches!(rq.body.opc, opc::MDS_CONNECT) {
+            if matches!(rq.body.opc, opc::MDS_CONNECT | opc::OST_CONNECT) {
                 return self.connect(rq).await;
             }
             let known = self.state.lock().exports.values().any(|(c, n)| *c == rq.body.handle && *n == rq.body.conn_cnt);

@@ -509,6 +509,8 @@ fn set_transno(reply: &mut Message, request: &PtlrpcBody, transno: u64) {
     reply.set_body(&body);
 }
 
+/// Moves last_committed for requests that only tables know of. An OST's data stay in the page cache until a client asks for
+/// them (OST_SYNC) or the system writes them: they survive the process, not the power, as on a local file system.
 async fn sync_loop(target: Weak<Target>, every: Duration, mut stopped: watch::Receiver<bool>) {
     loop {
         tokio::select! {
