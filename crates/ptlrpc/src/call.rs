@@ -62,7 +62,7 @@ impl Import {
         let born = *self.phase.borrow();
         // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
         let slot = match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
-            true => Some(self.take(&self.modify).await),
+            true => Some(self.modify_slot(rq.opc).await),
             false => None,
         };
         let _in_flight = match rq.urgent {
@@ -76,7 +76,7 @@ impl Import {
         loop {
             let conn = self.wait_full(born.generation).await?;
             sent.store(true, Ordering::Relaxed);
-            let tag = slot.as_ref().filter(|_| conn.tags).map_or(0, Slot::number);
+            let tag = slot.as_ref().filter(|_| conn.tags).map_or(0, |(_, tag)| *tag);
             let last_xid = self.inner.lock().last_xid(own.xid);
             let ids = Ids { xid: own.xid, mbits, tag, last_xid, flags, transno: 0, pre_versions: [0; 4] };
             let attempt = self.attempt(&rq, conn, ids);
@@ -166,6 +166,21 @@ impl Import {
             at: conn.at,
             counters: Some(&self.counters),
         }
+    }
+
+    /// A slot for a modifying request and its tag. A close has one slot more than others: what holds all the others may be
+    /// waiting for a lock that goes with the close (`obd_get_mod_rpc_slot`).
+    async fn modify_slot(&self, opcode: u32) -> (Slot, u16) {
+        let slot = match self.modify.try_acquire() {
+            Some(s) => s,
+            None if opcode == opc::MDS_CLOSE => {
+                let spare = self.take(&self.close).await;
+                return (spare, self.modify.limit() + 1);
+            }
+            None => self.take(&self.modify).await,
+        };
+        let tag = slot.number();
+        (slot, tag)
     }
 
     /// A slot; counts when it has to be waited for.

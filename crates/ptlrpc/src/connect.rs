@@ -255,9 +255,10 @@ fn is_busy(status: i32) -> bool {
     status == Errno::EBUSY.status() || status == Errno::EAGAIN.status() || status == Errno::EALREADY.status()
 }
 
+/// Slots of modifying requests; one of those granted is left for closes.
 fn modify_limit(granted: &ObdConnectData, ours: u16) -> u16 {
     match granted.has(ConnectFlags::MULTIMODRPCS) {
-        true => ours.min(granted.maxmodrpcs).max(1),
+        true => ours.min(granted.maxmodrpcs.saturating_sub(1)).max(1),
         false => 1,
     }
 }

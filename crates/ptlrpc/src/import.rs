@@ -59,6 +59,8 @@ pub struct Import {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) in_flight: Arc<Slots>,
     pub(crate) modify: Arc<Slots>,
+    /// The spare slot of closes.
+    pub(crate) close: Arc<Slots>,
     pub(crate) counters: Counters,
     observer: Mutex<Option<Arc<dyn ImportObserver>>>,
     born: Instant,
@@ -139,6 +141,7 @@ impl Import {
             inner: Mutex::new(inner),
             in_flight: Slots::new(cfg.max_in_flight.clamp(1, u16::MAX as usize) as u16),
             modify: Slots::new(1),
+            close: Slots::new(1),
             counters: Counters::new(),
             observer: Mutex::new(None),
             born: Instant::now(),

@@ -57,6 +57,11 @@ impl Slots {
         Arc::new(Slots { inner: Mutex::new(inner) })
     }
 
+    /// Highest number given.
+    pub(crate) fn limit(&self) -> u16 {
+        self.inner.lock().limit
+    }
+
     /// A slot if one is free.
     pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Slot> {
         self.inner.lock().take().map(|number| Slot { number, home: Some(self.clone()) })

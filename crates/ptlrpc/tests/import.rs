@@ -158,8 +158,10 @@ async fn modify_slots_bound_what_is_in_flight() {
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(s.mini.seen.lock().iter().filter(|(o, ..)| *o == SLOW).count(), 4, "the server grants four");
+    assert_eq!(s.mini.seen.lock().iter().filter(|(o, ..)| *o == SLOW).count(), 4, "the server grants four and one for closes");
     assert!(imp.call(rq(ECHO, 1)).now_or_never().is_some(), "others are not held up");
+    assert!(imp.call(rq(opc::MDS_CLOSE, 1).modifying()).now_or_never().is_some(), "a close has a slot of its own");
+    assert_eq!(s.mini.seen.lock().last().unwrap().2.tag, 5);
     for c in calls {
         c.await.unwrap();
     }

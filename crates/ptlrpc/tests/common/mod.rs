@@ -165,7 +165,7 @@ impl Mini {
         };
         let mut data = asked;
         data.connect_flags |= *self.flags_extra.lock();
-        data.maxmodrpcs = 4;
+        data.maxmodrpcs = 5;
         let body = PtlrpcBody { handle: cookie, op_flags, last_committed: self.state.lock().committed, ..Default::default() };
         let mut msg = Message::new(&body);
         msg.push(&data);
