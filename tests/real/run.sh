@@ -2,15 +2,16 @@
 # run.sh --coral BIN | --memfs BIN | --local  [--tools DIR] [--files N] [--keep] [CASE...]
 #
 # Runs real programs (cases/*.sh) on a mount and compares with the local disk. The mount lives in a mount namespace of its
-# own, so nothing outlives the run. `--coral` starts `coral up`; `--memfs` the FUSE layer's in-memory example; `--local` a
+# own (and a network name space: ports collide with nobody), so nothing outlives the run. `--coral` starts `coral up`; `--memfs` the FUSE layer's in-memory example; `--local` a
 # plain directory (which checks the cases themselves). Cases are named by a part of their file name; none: all.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 if [ "${CORAL_REAL_INSIDE:-}" != 1 ]; then
     # An ordinary user gets a user namespace as well; cases that need several users then say so.
-    if [ "$(id -u)" = 0 ]; then ns=(-m); else ns=(-m --map-root-user); fi
+    if [ "$(id -u)" = 0 ]; then ns=(-m -n); else ns=(-m -n --map-root-user); fi
     CORAL_REAL_INSIDE=1 exec unshare "${ns[@]}" --propagation private -- "$0" "$@"
 fi
+ip link set lo up
 kind="" bin="" TOOLS=$HERE/../../target/tools files=20000 keep="" cases=()
 while [ $# -gt 0 ]; do
     case $1 in

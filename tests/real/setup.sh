@@ -5,7 +5,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tools=${1:-$here/../../target/tools}
 need=()
-for p in attr:setfattr acl:setfacl fio:fio git:git rsync:rsync sqlite3:sqlite3 bc:bc fuse3:fusermount3 perl:perl util-linux:unshare; do
+for p in attr:setfattr acl:setfacl fio:fio git:git rsync:rsync sqlite3:sqlite3 bc:bc fuse3:fusermount3 perl:perl util-linux:unshare iproute2:ip; do
     command -v "${p#*:}" > /dev/null || need+=("${p%%:*}")
 done
 if [ ${#need[@]} -gt 0 ]; then
