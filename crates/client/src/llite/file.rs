@@ -23,6 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use super::Llite;
 use super::inode::MdInode;
 use super::namei::check_name;
+use super::range::RangeLocks;
 use super::types::{Attr, Cred, Entry, SeekWhence};
 use crate::error::lock_errno;
 use crate::lov::{FileLayout, Form, Locks};
@@ -43,6 +44,8 @@ pub(super) struct OpenInode {
     stale: AtomicBool,
     /// Permission bits, to know of setuid.
     mode: AtomicU32,
+    /// Overlapping writes of this client go one after another.
+    writes: RangeLocks,
     /// Appends of this client go one after another.
     append: tokio::sync::Mutex<()>,
     /// Owners that took fcntl locks.
@@ -58,6 +61,7 @@ impl OpenInode {
             layout: RwLock::new(layout),
             stale: AtomicBool::new(false),
             mode: AtomicU32::new(mode),
+            writes: RangeLocks::default(),
             append: Default::default(),
             posix_owners: Default::default(),
             flock_owners: Default::default(),
@@ -292,6 +296,7 @@ impl Llite {
             self.append(fh, data, &attr).await?;
         } else {
             let end = offset.checked_add(len as u64).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+            let _whole = fh.inode.writes.lock(offset..end).await;
             let layout = self.layout_for_write(fh, offset, end).await?;
             self.lov.write(&layout, fh.fid(), offset, data, &attr, &Locks::default()).await?;
         }

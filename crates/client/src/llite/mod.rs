@@ -18,6 +18,7 @@ mod getattr;
 mod inode;
 mod mount;
 mod namei;
+mod range;
 mod setattr;
 pub mod types;
 mod xattr;
