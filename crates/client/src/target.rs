@@ -66,6 +66,8 @@ pub struct Dialer {
     pub user_xattr: bool,
     /// Ask for checksums.
     pub checksums: bool,
+    /// Do not ask for what only Coral servers know.
+    pub plain: bool,
     /// Idle locks kept per MDT.
     pub lru_size: usize,
 }
@@ -74,7 +76,7 @@ impl Dialer {
     /// A dialer with a fresh client uuid.
     pub fn new(node: Arc<Node>, ldlm: Arc<LdlmClient>, user_xattr: bool, checksums: bool) -> Self {
         let client_uuid = uuid(node.rng_u64(), node.rng_u64());
-        Self { node, ldlm, client_uuid, user_xattr, checksums, lru_size: ClientConfig::default().lru_size }
+        Self { node, ldlm, client_uuid, user_xattr, checksums, plain: false, lru_size: ClientConfig::default().lru_size }
     }
 
     /// A target, not yet connected.
@@ -86,6 +88,9 @@ impl Dialer {
             Kind::Mdt => mdt_flags(self.user_xattr),
             Kind::Ost => ost_flags(want_cksum),
         };
+        if self.plain {
+            data.connect_flags2.remove(F2::CORAL);
+        }
         data.version = release(2, 17, 57, 0);
         let nids = nids.iter().map(|n| coral_lnet::Nid(n.0)).collect();
         let cfg = match kind {

@@ -16,6 +16,12 @@ fn runtime() -> tokio::runtime::Runtime {
 
 // ---- bytes ---------------------------------------------------------------------------------------------------------
 
+/// Cases of a property test: `CORAL_CASES` of them, or so many.
+fn cases(default: u32) -> ProptestConfig {
+    let cases = std::env::var("CORAL_CASES").ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    ProptestConfig { cases, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 #[derive(Debug, Clone)]
 enum Io {
     Write(u64, usize, u8),
@@ -53,9 +59,11 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) | 1).collect()
 }
 
-async fn run_io(count: u16, size: u32, ops: Vec<Io>) {
+async fn run_io(count: u16, size: u32, plain: bool, ops: Vec<Io>) {
     let c = Cluster::start(4, count, size).await;
-    let fs = c.client().await;
+    let mut opts = c.options();
+    opts.plain = plain;
+    let fs = c.client_with(opts).await;
     let u = User::root(&fs);
     let mut fh = u.create("f", libc::O_RDWR).await.unwrap();
     let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
@@ -112,15 +120,16 @@ async fn run_io(count: u16, size: u32, ops: Vec<Io>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn bytes_of_a_striped_file(
         count in prop::sample::select(vec![1u16, 2, 4]),
         size in prop::sample::select(vec![65536u32, 1 << 20]),
+        plain in any::<bool>(),
         ops in prop::collection::vec(io(), 1..40),
     ) {
-        runtime().block_on(run_io(count, size, ops));
+        runtime().block_on(run_io(count, size, plain, ops));
     }
 }
 
@@ -332,12 +341,25 @@ async fn step(u: &User, tree: &mut Tree, op: &Op) {
     }
 }
 
-async fn run_names(cache: [bool; 2], ops: Vec<(bool, Op)>) {
+/// How a client is mounted: with a cache, and as the kernel client would speak.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    cache: bool,
+    plain: bool,
+}
+
+fn how() -> impl Strategy<Value = How> {
+    prop::sample::select(vec![(true, false), (true, false), (true, true), (false, false), (false, true)])
+        .prop_map(|(cache, plain)| How { cache, plain })
+}
+
+async fn run_names(hows: [How; 2], ops: Vec<(bool, Op)>) {
     let c = Cluster::start(2, 1, 1 << 20).await;
     let mut users = Vec::new();
-    for on in cache {
+    for how in hows {
         let mut opts = c.options();
-        opts.cache = on;
+        opts.cache = how.cache;
+        opts.plain = how.plain;
         users.push(User::root(&c.client_with(opts).await));
     }
     let mut tree = Tree::default();
@@ -354,14 +376,14 @@ async fn run_names(cache: [bool; 2], ops: Vec<(bool, Op)>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(cases(96))]
 
     #[test]
     fn names_seen_from_two_clients(
-        cache in prop::sample::select(vec![[true, true], [true, false], [false, false]]),
+        hows in [how(), how()],
         ops in prop::collection::vec((any::<bool>(), op()), 1..120),
     ) {
-        runtime().block_on(run_names(cache, ops));
+        runtime().block_on(run_names(hows, ops));
     }
 }
 
@@ -432,6 +454,12 @@ async fn fight(fs: Arc<Llite>, id: usize) -> Vec<String> {
         let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         u.rename(from, to, 0).await.unwrap();
         assert_eq!((u.fid(from).await.err(), u.fid(to).await.is_ok()), (Some(Errno::ENOENT), true));
+        // a name that comes and goes, beside others doing the same in this directory
+        let tmp = format!("d/tmp{id}");
+        u.put(&tmp, b"t").await.unwrap();
+        assert!(u.fid(&tmp).await.is_ok());
+        u.unlink(&tmp).await.unwrap();
+        assert_eq!(u.fid(&tmp).await, Err(Errno::ENOENT));
     }
     u.close(&fh).await.unwrap();
     won

@@ -330,3 +330,48 @@ async fn directories_of_all_sizes_are_listed_once() {
     fs.umount().await;
     c.stop().await;
 }
+
+#[tokio::test]
+async fn a_progressive_layout_grows_as_it_is_written() {
+    use coral_wire::layout::{CompEntry, CompMd, Layout, LovMd, lcme};
+    let c = Cluster::start(4, 1, 1 << 20).await;
+    let (fs, other) = (c.client().await, c.client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    let d = u.mkdir("d").await.unwrap();
+    let comp = |start, end, n| CompEntry::new(0, 0, start, end, LovMd::request(65536, n, 0xffff, None));
+    let ask = Layout::Composite(CompMd::new(0, 0, 0, vec![comp(0, 1 << 20, 1), comp(1 << 20, u64::MAX, 4)])).encode();
+    fs.setxattr(&u.cred, d, b"lustre.lov", ask, 0).await.unwrap();
+    let fid = u.put("d/f", &vec![1; 500_000]).await.unwrap();
+    let init = |raw: &bytes::Bytes| match Layout::decode(raw).unwrap() {
+        Layout::Composite(c) => c.entries.iter().filter(|e| e.head.flags & lcme::INIT != 0).count(),
+        l => panic!("{l:?}"),
+    };
+    assert_eq!(init(&fs.layout(fid).await.unwrap()), 1);
+    // opened by both while small
+    let (fa, fb) = (u.open("d/f", libc::O_RDWR).await.unwrap(), v.open("d/f", libc::O_RDWR).await.unwrap());
+    assert_eq!(v.read(&fb, 0, 1000).await.unwrap(), vec![1; 1000]);
+    u.write(&fa, 900_000, &vec![2; 700_000]).await.unwrap();
+    assert_eq!(init(&fs.layout(fid).await.unwrap()), 2);
+    let mut want = vec![1; 500_000];
+    want.resize(900_000, 0);
+    want.resize(1_600_000, 2);
+    assert!(v.read(&fb, 0, 2_000_000).await.unwrap() == want, "the other client's handle sees the new component");
+    assert_eq!(v.stat("d/f").await.unwrap().size, 1_600_000);
+    let set = |size| SetAttr { size: Some(size), ..Default::default() };
+    assert_eq!(other.setattr(&v.cred, fid, set(600_000), None).await.unwrap().attr.size, 600_000);
+    assert_eq!(u.stat("d/f").await.unwrap().size, 600_000);
+    assert_eq!(other.setattr(&v.cred, fid, set(3_000_000), None).await.unwrap().attr.size, 3_000_000);
+    want.truncate(600_000);
+    want.resize(3_000_000, 0);
+    assert!(u.get("d/f").await.unwrap() == want);
+    // a file that is only truncated up gets its objects for that
+    u.put("d/g", b"").await.unwrap();
+    let g = u.fid("d/g").await.unwrap();
+    assert_eq!(fs.setattr(&u.cred, g, set(2_000_000), None).await.unwrap().attr.size, 2_000_000);
+    assert_eq!(u.get("d/g").await.unwrap().len(), 2_000_000);
+    u.close(&fa).await.unwrap();
+    v.close(&fb).await.unwrap();
+    fs.umount().await;
+    other.umount().await;
+    c.stop().await;
+}

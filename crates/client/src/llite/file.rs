@@ -190,11 +190,12 @@ impl Llite {
         let bits = mds_flags(flags | libc::O_CREAT as u32);
         let want_lock = self.cache.enabled();
         let (mark, change) = (self.cache.begin_read(parent), self.cache.begin_change(&[parent]));
-        let mut o = mdc.open(&ids, parent, name, fid, bits, mode, self.now(), Bytes::new(), want_lock).await?;
+        let now = self.now();
+        let mut o = mdc.open(&ids, parent, name, fid, bits, mode, now, Bytes::new(), want_lock).await?;
         let md = MdInode::read(&mdc, &o.attrs)?;
         self.learn(&mdc, mark, &md, o.lock.take());
         if o.created {
-            self.made_name(&mdc, parent, o.dir.as_ref(), name, md.attr.fid);
+            self.named(&mdc, parent, o.dir.as_ref(), now, name, Some(md.attr.fid));
         }
         drop(change);
         self.hint_gid(md.attr.fid, md.attr.gid);

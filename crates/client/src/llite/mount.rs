@@ -31,6 +31,7 @@ impl Llite {
         check_fsname(&opts.fsname)?;
         let ldlm = LdlmClient::new(&node);
         let mut dialer = Dialer::new(node.clone(), ldlm, opts.user_xattr, opts.checksums);
+        dialer.plain = opts.plain;
         if opts.cache {
             dialer.lru_size = cache::lock_limit(opts.cache_mb);
         }

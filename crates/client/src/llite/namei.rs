@@ -144,26 +144,21 @@ impl Llite {
         Ok(md)
     }
 
-    /// An own change gave `name` in `dir` to `fid`; `body`: how the directory looks now.
-    pub(super) fn made_name(&self, mdc: &Mdc, dir: Fid, body: Option<&MdtBody>, name: &[u8], fid: Fid) {
-        match body.filter(|b| b.fid1 == dir) {
-            Some(b) => self.cache.changed_name(&read_attr(mdc, b), b.version, name, Some(fid)),
+    /// An own change at `now` gave `name` in `dir` to `fid` (`None`: took it away); `body`: how the directory looks now.
+    /// A directory whose mtime is not that of the change was not changed by it (a rename to itself): then what the reply
+    /// says proves nothing about the name.
+    pub(super) fn named(&self, mdc: &Mdc, dir: Fid, body: Option<&MdtBody>, now: Timespec, name: &[u8], fid: Option<Fid>) {
+        match body.filter(|b| b.fid1 == dir && mdc.untime(b.mtime) == now) {
+            Some(b) => self.cache.changed_name(&read_attr(mdc, b), b.version, name, fid),
             None => self.cache.doubt(dir),
         }
     }
 
-    /// An own change took `name` out of `dir`.
-    fn removed_name(&self, mdc: &Mdc, dir: Fid, body: Option<&MdtBody>, name: &[u8]) {
-        match body {
-            Some(b) => self.cache.changed_name(&read_attr(mdc, b), b.version, name, None),
-            None => self.cache.doubt(dir),
-        }
-    }
-
-    /// An own change left `fid` as `body` says, or in a way it does not say.
-    pub(super) fn object_changed(&self, mdc: &Mdc, fid: Fid, body: &MdtBody) {
+    /// An own change at `now` left `fid` as `body` says, or in a way it does not say.
+    pub(super) fn object_changed(&self, mdc: &Mdc, fid: Fid, body: &MdtBody, now: Timespec) {
         if mdc.coral() && body.fid1 == fid {
-            self.cache.changed(&read_attr(mdc, body), body.version);
+            let ours = mdc.untime(body.ctime) == now;
+            self.cache.changed(&read_attr(mdc, body), body.version, ours);
         } else {
             self.cache.forget_attrs(fid);
         }
@@ -190,7 +185,7 @@ impl Llite {
         let body = &done.attrs.body;
         let mut attr = read_attr(&mdc, body);
         attr.fid = args.fid;
-        self.made_name(&mdc, args.parent, done.dir(args.parent), args.name, args.fid);
+        self.named(&mdc, args.parent, done.dir(args.parent), args.now, args.name, Some(args.fid));
         if attr.is_dir() && mdc.coral() {
             self.cache.made_dir(args.fid, body.version);
         }
@@ -242,9 +237,10 @@ impl Llite {
         let ids = self.ids(cred, &[fid, parent]).await;
         let mdc = self.lmv.of(parent).await?;
         let change = self.cache.begin_change(&[parent]);
-        let done = mdc.link(&ids, fid, parent, name, self.now()).await?;
-        self.made_name(&mdc, parent, done.dir(parent), name, fid);
-        self.object_changed(&mdc, fid, &done.attrs.body);
+        let now = self.now();
+        let done = mdc.link(&ids, fid, parent, name, now).await?;
+        self.named(&mdc, parent, done.dir(parent), now, name, Some(fid));
+        self.object_changed(&mdc, fid, &done.attrs.body, now);
         drop(change);
         self.getattr(cred, fid, None).await
     }
@@ -270,9 +266,10 @@ impl Llite {
         let mdc = self.lmv.of(parent).await?;
         let victim = self.cache.name_of(parent, name);
         let _change = self.cache.begin_change(&[parent]);
-        let done = mdc.unlink(&ids, parent, name, Fid::ZERO, dir, self.now()).await?;
-        self.removed_name(&mdc, parent, done.dir(parent), name);
-        self.lost_a_name(&mdc, victim, &done.attrs.body);
+        let now = self.now();
+        let done = mdc.unlink(&ids, parent, name, Fid::ZERO, dir, now).await?;
+        self.named(&mdc, parent, done.dir(parent), now, name, None);
+        self.lost_a_name(&mdc, victim, &done.attrs.body, now);
         Ok(())
     }
 
@@ -307,15 +304,16 @@ impl Llite {
         }
         let (moved, victim) = (self.cache.name_of(parent, name), self.cache.name_of(new_parent, new_name));
         let _change = self.cache.begin_change(&[parent, new_parent]);
-        let done = mdc.rename(&ids, parent, name, new_parent, new_name, flags, self.now()).await?;
+        let now = self.now();
+        let done = mdc.rename(&ids, parent, name, new_parent, new_name, flags, now).await?;
         let (from, to) = (done.dir(parent), done.dir(new_parent));
         match (flags & RENAME_EXCHANGE, moved) {
             (0, Some(fid)) => {
-                self.removed_name(&mdc, parent, from, name);
-                self.made_name(&mdc, new_parent, to, new_name, fid);
+                self.named(&mdc, parent, from, now, name, None);
+                self.named(&mdc, new_parent, to, now, new_name, Some(fid));
             }
             (0, None) => {
-                self.removed_name(&mdc, parent, from, name);
+                self.named(&mdc, parent, from, now, name, None);
                 self.cache.doubt(new_parent);
             }
             _ => {
@@ -326,14 +324,14 @@ impl Llite {
         if let Some(fid) = moved {
             self.cache.forget_attrs(fid);
         }
-        self.lost_a_name(&mdc, victim, &done.attrs.body);
+        self.lost_a_name(&mdc, victim, &done.attrs.body, now);
         Ok(())
     }
 
     /// An object lost a name: `body` says how it looks now, `cached` which it was as far as the cache knew.
-    fn lost_a_name(&self, mdc: &Mdc, cached: Option<Fid>, body: &MdtBody) {
+    fn lost_a_name(&self, mdc: &Mdc, cached: Option<Fid>, body: &MdtBody, now: Timespec) {
         if !body.fid1.is_zero() {
-            self.object_changed(mdc, body.fid1, body);
+            self.object_changed(mdc, body.fid1, body, now);
         }
         if let Some(fid) = cached.filter(|f| *f != body.fid1) {
             self.cache.forget_attrs(fid);

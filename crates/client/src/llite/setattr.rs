@@ -34,7 +34,7 @@ impl Llite {
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
         let attrs = mdc.setattr(&ids, fid, &args).await?;
-        self.object_changed(&mdc, fid, &attrs.body);
+        self.object_changed(&mdc, fid, &attrs.body, args.ctime);
         let mode = attrs.body.mode;
         if set.kill_suidgid
             && let Some(without) = stripped(mode)
@@ -104,7 +104,7 @@ impl Llite {
         let args = md_args(&set, now, false);
         let mdc = self.lmv.of(fid).await?;
         let attrs = mdc.setattr(&Ids::root(), fid, &args).await?;
-        self.object_changed(&mdc, fid, &attrs.body);
+        self.object_changed(&mdc, fid, &attrs.body, args.ctime);
         Ok(())
     }
 }

@@ -180,7 +180,7 @@ impl Osc {
             } else {
                 rq.push_bytes(Bytes::new()).bulk(Bulk::Source { portal: portal::OST_BULK, data: md_slices(&data, &lens) })
             };
-            let reply = ok(self.import().call(rq.replayable()).await)?;
+            let reply = ok(self.import().call(rq).await)?;
             check_rcs(reply.msg.buf(2))?;
             let body = reply.msg.get::<Obdo>(1).map_err(proto)?;
             let differs = cksum.is_some() && body.valid & md::FLCKSUM != 0 && body.nlink != sum;

@@ -3,6 +3,9 @@
 //! Objects are asked under server-side locks (`SRVLOCK`) unless the caller holds an extent lock and says so.
 //! Data is never copied here: a write hands slices of the caller's [`Payload`] to the bulk, a read returns what came.
 //!
+//! Nothing here is replayed after a restart of the OST: what it acknowledged it has handed to its file system, which survives
+//! the process; and a truncate replayed without the writes that followed it would destroy them.
+//!
 //! Lustre: `lustre/osc/osc_request.c`. Absent: page cache and grants (write-back), idle disconnect, T10 checksums.
 
 mod brw;
@@ -145,7 +148,7 @@ impl Osc {
                 o.valid |= bit;
             }
         }
-        let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&o).push_bytes(Bytes::new()).replayable();
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&o).push_bytes(Bytes::new());
         self.call(rq).await.map(drop)
     }
 
@@ -156,7 +159,7 @@ impl Osc {
         o.blocks = OBJECT_EOF;
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
-        let rq = Request::new(portal::OST_IO, opc::OST_PUNCH).push(&o).push_bytes(Bytes::new()).replayable();
+        let rq = Request::new(portal::OST_IO, opc::OST_PUNCH).push(&o).push_bytes(Bytes::new());
         self.call(rq).await.map(drop)
     }
 
@@ -168,7 +171,7 @@ impl Osc {
         o.nlink = mode; // o_falloc_mode shares the field
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
-        let rq = Request::new(portal::OST_IO, opc::OST_FALLOCATE).push(&o).push_bytes(Bytes::new()).replayable();
+        let rq = Request::new(portal::OST_IO, opc::OST_FALLOCATE).push(&o).push_bytes(Bytes::new());
         self.call(rq).await.map(drop)
     }
 

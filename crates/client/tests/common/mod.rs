@@ -19,13 +19,23 @@ use coral_wire::{Errno, Fid};
 pub const SERVER: &str = "10.0.0.1@tcp";
 pub const FSNAME: &str = "test";
 
+/// What survives a kill of the servers.
+#[derive(Clone)]
+pub struct Disks {
+    pub mgs: OsdMem,
+    pub mdt: OsdMem,
+    pub osts: Vec<OsdMem>,
+    defaults: StripeDefaults,
+}
+
 pub struct Cluster {
     pub net: Arc<MemNet>,
     pub node: Arc<Node>,
     pub server: Arc<ServerNode>,
     pub mgs: Arc<Mgs>,
     pub mdt: Mdt,
-    pub osts: Vec<(OsdMem, Arc<Target>)>,
+    pub osts: Vec<Arc<Target>>,
+    pub disks: Disks,
     seed: AtomicU64,
 }
 
@@ -59,27 +69,52 @@ fn register(mgs: &Mgs, target: &Target, kind: u32) {
 impl Cluster {
     /// One MDT and `osts` OSTs; files get `stripe_count` stripes of `stripe_size` bytes unless they ask for others.
     pub async fn start(osts: u32, stripe_count: u16, stripe_size: u32) -> Cluster {
-        let net = MemNet::new();
-        let node = start_node(&net, SERVER, 1).await;
+        let disks = Disks {
+            mgs: OsdMem::new(),
+            mdt: OsdMem::new(),
+            osts: (0..osts).map(|_| OsdMem::new()).collect(),
+            defaults: StripeDefaults { stripe_size, stripe_count },
+        };
+        Self::start_on(MemNet::new(), disks, 1).await
+    }
+
+    /// Servers on what their disks hold.
+    async fn start_on(net: Arc<MemNet>, disks: Disks, seed: u64) -> Cluster {
+        let node = start_node(&net, SERVER, seed).await;
         let server = ServerNode::start(node.clone());
-        let (mgs, mgt) = Mgs::start(node.clone(), Arc::new(OsdMem::new())).expect("MGS");
+        let (mgs, mgt) = Mgs::start(node.clone(), Arc::new(disks.mgs.clone())).expect("MGS");
         server.add_target(mgt);
-        let mut stores = Vec::new();
-        for i in 0..osts {
-            let osd = OsdMem::new();
-            let target = Ost::start(node.clone(), FSNAME, i, Arc::new(osd.clone())).expect("OST");
+        let mut osts = Vec::new();
+        for (i, osd) in disks.osts.iter().enumerate() {
+            let target = Ost::start(node.clone(), FSNAME, i as u32, Arc::new(osd.clone())).expect("OST");
             server.add_target(target.clone());
             register(&mgs, &target, ldd::SV_TYPE_OST);
-            stores.push((osd, target));
+            osts.push(target);
         }
         let mut cfg = MdtConfig::new(FSNAME, 0);
-        cfg.defaults = Some(StripeDefaults { stripe_size, stripe_count });
-        let mdt = Mdt::start(node.clone(), cfg, Arc::new(OsdMem::new())).expect("MDT");
+        cfg.defaults = Some(disks.defaults);
+        let mdt = Mdt::start(node.clone(), cfg, Arc::new(disks.mdt.clone())).expect("MDT");
         let known = |i: u32| OstTarget { index: i, uuid: format!("{FSNAME}-OST{i:04x}_UUID"), nids: vec![nid(SERVER)], active: true };
-        mdt.set_osts((0..osts).map(known).collect());
+        mdt.set_osts((0..osts.len() as u32).map(known).collect());
         server.add_target(mdt.target.clone());
         register(&mgs, &mdt.target, ldd::SV_TYPE_MDT);
-        Cluster { net, node, server, mgs, mdt, osts: stores, seed: AtomicU64::new(2) }
+        Cluster { net, node, server, mgs, mdt, osts, disks, seed: AtomicU64::new(seed + 1) }
+    }
+
+    /// The servers are gone at once, and come back on what they had committed.
+    pub async fn kill_and_restart(self) -> Cluster {
+        let Cluster { net, node, server, mgs, mdt, osts, disks, seed } = self;
+        server.stop_services().await;
+        node.shutdown().await;
+        drop((server, mgs, mdt, osts, node));
+        Self::start_on(net, disks, seed.into_inner() + 1000).await
+    }
+
+    /// A client with a NID of its own on the network, which servers remember across restarts.
+    pub async fn remote_client(&self) -> Arc<Llite> {
+        let n = self.seed.fetch_add(1, Ordering::Relaxed);
+        let node = start_node(&self.net, &format!("10.0.1.{n}@tcp"), n).await;
+        Llite::mount(node, self.options()).await.expect("mount")
     }
 
     pub fn options(&self) -> MountOptions {
@@ -179,7 +214,7 @@ impl User {
     /// The whole content.
     pub async fn get(&self, path: &str) -> Result<Vec<u8>> {
         let fh = self.open(path, libc::O_RDONLY).await?;
-        let data = self.read(&fh, 0, 16 << 20).await;
+        let data = self.read(&fh, 0, 256 << 20).await;
         self.close(&fh).await?;
         data
     }

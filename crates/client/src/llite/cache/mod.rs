@@ -254,7 +254,7 @@ impl Cache {
         let mut c = self.inner.lock();
         let c = &mut *c;
         let n = c.node(dir.fid);
-        n.step(version);
+        n.step(version, true);
         n.update(dir, version);
         let old = n.names.get(name).copied();
         if !n.set_name(name, fid, version) {
@@ -294,12 +294,13 @@ impl Cache {
         }
     }
 
-    /// The reply to an own change says how an object looks now (not its entries, if it is a directory).
-    pub fn changed(&self, attr: &Attr, version: u64) {
+    /// The reply to an own change says how an object looks now (not its entries, if it is a directory). `ours`: the last
+    /// change of it was this one.
+    pub fn changed(&self, attr: &Attr, version: u64, ours: bool) {
         if self.enabled {
             let mut c = self.inner.lock();
             let n = c.node(attr.fid);
-            n.step(version);
+            n.step(version, ours);
             n.update(attr, version);
         }
     }

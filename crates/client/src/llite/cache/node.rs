@@ -196,10 +196,10 @@ impl Node {
     }
 
     /// An own change brought the directory to `version`: the listing stays whole if nobody else's change lies between.
-    pub fn step(&mut self, version: u64) {
+    pub fn step(&mut self, version: u64, ours: bool) {
         match self.tracked {
             Some(t) if self.confirmed || version <= t => self.tracked = Some(t.max(version)),
-            Some(t) if version == t + 1 => self.tracked = Some(version),
+            Some(t) if ours && version == t + 1 => self.tracked = Some(version),
             Some(_) => self.untrack(),
             None => {}
         }

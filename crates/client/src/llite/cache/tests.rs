@@ -150,6 +150,15 @@ fn a_change_of_somebody_else_ends_tracking() {
 }
 
 #[test]
+fn a_version_that_is_not_our_doing_ends_tracking() {
+    let c = cache();
+    c.made_dir(DIR, 1);
+    c.changed(&dir(2).attr, 2, false);
+    learn(&c, &dir(2), 1);
+    assert!(matches!(c.dir_state(DIR), DirState::Locked(_)));
+}
+
+#[test]
 fn a_listing_comes_back_with_the_lock_if_the_version_is_the_same() {
     let c = cache();
     learn(&c, &dir(5), 1);
@@ -181,7 +190,7 @@ fn a_read_that_began_before_an_own_change_is_not_taken_in() {
     c.forget_attrs(CHILD);
     c.learn(mark, &file(3), Some((10, FULL)), || true);
     assert!(c.known(CHILD).is_none());
-    c.changed(&file(9).attr, 9);
+    c.changed(&file(9).attr, 9, true);
     c.learn(c.begin_read(CHILD), &file(8), None, || true);
     assert!(c.known(CHILD).is_none(), "older than what an own change told");
     c.learn(c.begin_read(CHILD), &file(9), None, || true);

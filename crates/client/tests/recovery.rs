@@ -1,0 +1,110 @@
+//! Servers that are killed and restarted under clients: what was open stays open, what was acknowledged is there.
+
+mod common;
+
+use coral_client::SetAttr;
+use coral_wire::Errno;
+use common::*;
+
+/// Long enough for clients to notice, come back and replay (the clock is tokio's).
+async fn settle() {
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_files_and_names_survive_a_restart_of_the_servers() {
+    let c = Cluster::start(4, 2, 65536).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    u.mkdir("d").await.unwrap();
+    let fh = u.create("d/open", libc::O_RDWR).await.unwrap();
+    u.write(&fh, 0, &[1; 100_000]).await.unwrap();
+    let gone = u.create("d/gone", libc::O_RDWR).await.unwrap();
+    u.write(&gone, 0, &[2; 100_000]).await.unwrap();
+    u.unlink("d/gone").await.unwrap();
+    u.names("d").await.unwrap();
+
+    let c = c.kill_and_restart().await;
+    settle().await;
+    assert_eq!(u.read(&fh, 99_999, 10).await.unwrap(), [1]);
+    u.write(&fh, 100_000, &[3; 5]).await.unwrap();
+    assert_eq!(u.read(&gone, 0, 200_000).await.unwrap(), vec![2; 100_000], "unlinked, but open across the restart");
+    assert_eq!(u.stat("d/open").await.unwrap().size, 100_005);
+    assert_eq!(u.fid("d/gone").await, Err(Errno::ENOENT));
+    u.mkdir("d/after").await.unwrap();
+    assert_eq!(u.names("d").await.unwrap(), ["after", "open"]);
+    // the handles the servers gave anew are the ones that are closed
+    u.close(&fh).await.unwrap();
+    u.close(&gone).await.unwrap();
+    assert_eq!(fs.getattr(&u.cred, gone.fid(), None).await.err(), Some(Errno::ENOENT));
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_go_on_across_restarts() {
+    let mut c = Cluster::start(4, 4, 65536).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let mut jobs = Vec::new();
+    for id in 0..4u8 {
+        let fs = fs.clone();
+        jobs.push(tokio::spawn(async move {
+            let u = User::root(&fs);
+            let fh = u.create(&format!("w{id}"), libc::O_RDWR).await.unwrap();
+            for i in 0..40u64 {
+                u.write(&fh, i * 10_000, &[id + 1; 10_000]).await.unwrap();
+                u.put(&format!("w{id}-{i}"), &[id; 10]).await.unwrap();
+                tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            }
+            u.close(&fh).await.unwrap();
+        }));
+    }
+    for _ in 0..3 {
+        settle().await;
+        c = c.kill_and_restart().await;
+    }
+    for j in jobs {
+        j.await.expect("no writer failed");
+    }
+    for id in 0..4u8 {
+        assert!(u.get(&format!("w{id}")).await.unwrap() == vec![id + 1; 400_000]);
+        for i in 0..40 {
+            assert_eq!(u.get(&format!("w{id}-{i}")).await.unwrap(), [id; 10]);
+        }
+    }
+    let set = SetAttr { size: Some(5), ..Default::default() };
+    let f = u.fid("w0").await.unwrap();
+    assert_eq!(fs.setattr(&u.cred, f, set, None).await.unwrap().attr.size, 5);
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_client_forgets_and_goes_on() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    u.mkdir("d").await.unwrap();
+    u.put("d/f", b"x").await.unwrap();
+    u.names("d").await.unwrap();
+    let fh = u.open("d/f", libc::O_RDWR).await.unwrap();
+    for e in c.mdt.target.exports() {
+        c.mdt.target.evict(e.cookie, "test");
+    }
+    // somebody else changes what the evicted one had cached
+    let other = c.client().await;
+    let v = User::root(&other);
+    v.put("d/new", b"y").await.unwrap();
+    settle().await;
+    // the first request may still meet the eviction
+    let _ = u.fid("d/f").await;
+    settle().await;
+    assert_eq!(u.names("d").await.unwrap(), ["f", "new"]);
+    assert!(u.fid("d/new").await.is_ok());
+    assert_eq!(u.close(&fh).await, Err(Errno::ESTALE), "the open died with the export");
+    assert_eq!(u.get("d/f").await.unwrap(), b"x");
+    fs.umount().await;
+    other.umount().await;
+    c.stop().await;
+}
