@@ -88,7 +88,10 @@ pub(crate) fn run(dir: &Path) -> Result<(), String> {
     for d in [&mnt, &plain] {
         std::fs::create_dir_all(d).map_err(|e| format!("{}: {e}", d.display()))?;
     }
-    step::run_in(Command::new(&coral).arg("up").arg(&data).arg("--mount").arg(&mnt).args(["--stripe-count", "4", "--port", "9987"]))?;
+    step::run_in(Command::new(&coral).arg("up").arg(&data).arg("--mount").arg(&mnt).args(["--port", "9987"]))?;
+    let streams = mnt.join("streams");
+    std::fs::create_dir_all(&streams).map_err(|e| format!("{}: {e}", streams.display()))?;
+    step::run_in(Command::new(&coral).args(["lfs", "setstripe", "-c", "4", "-S", "1M"]).arg(&streams))?;
     let done = measure(&coral, &data, &mnt, &plain);
     let down = step::run_in(Command::new(&coral).arg("down").arg(&data));
     let _ = std::fs::remove_dir_all(&data);

@@ -3,6 +3,12 @@
 use crate::args::{Down, Status};
 use crate::control::{self, Ask};
 use serde_json::Value;
+use std::time::Duration;
+
+/// Pause between two looks at whether a stopped process has ended.
+const END_POLL: Duration = Duration::from_millis(10);
+/// Looks before giving up: 30 s.
+const END_POLLS: u32 = 3000;
 
 /// Entry of `coral status`.
 pub(crate) fn status(s: Status) -> Result<(), String> {
@@ -31,13 +37,33 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
     if !d.dir.is_dir() {
         return Err(format!("'{}' is no directory", d.dir.display()));
     }
+    let pid = control::ask(&d.dir, Ask::Status).ok().and_then(|a| a["pid"].as_u64());
     let ask = if d.force { Ask::DownForced } else { Ask::Down };
     let answer = control::ask(&d.dir, ask).map_err(|_| format!("nothing runs in '{}'", d.dir.display()))?;
     match answer["error"].as_str() {
         Some(why) => Err(why.to_owned()),
         None => {
+            wait_for_end(pid)?;
             println!("stopped");
             Ok(())
         }
     }
+}
+
+/// The answer comes when all is stopped; the locks on the targets go with the process, a moment later.
+#[allow(clippy::disallowed_methods, reason = "a command that waits for another process")]
+fn wait_for_end(pid: Option<u64>) -> Result<(), String> {
+    let Some(pid) = pid else { return Ok(()) };
+    for _ in 0..END_POLLS {
+        if !alive(pid) {
+            return Ok(());
+        }
+        std::thread::sleep(END_POLL);
+    }
+    Err(format!("process {pid} has stopped serving but does not end; see its log"))
+}
+
+fn alive(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 /// Runs job number `job` of `work` in `dir`.
 pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64) -> Result<(), String> {
     let place = dir.join(format!("job{job}"));
-    let stream = dir.join(format!("stream{job}"));
+    let stream = dir.join("streams").join(format!("stream{job}"));
     let done = match work {
         "write" => write(&stream, amount),
         "read" => read(&stream, amount, MIB),
@@ -29,6 +29,7 @@ pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64) -> Result<()
 
 fn write(path: &Path, mib: u64) -> std::io::Result<()> {
     let block: Vec<u8> = (0..MIB).map(|i| ((i * 31) >> 3) as u8).collect();
+    std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
     let mut file = File::create(path)?;
     for _ in 0..mib {
         file.write_all(&block)?;
