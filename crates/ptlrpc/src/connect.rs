@@ -101,9 +101,11 @@ impl Import {
     fn attempt_timeout(&self, first: Option<Instant>) -> u32 {
         match first {
             None => CONNECT_TIMEOUT_S,
-            Some(_) => {
-                let share = self.cfg.first_connect_limit.as_secs() / self.cfg.nids.len() as u64;
-                (share.max(1) as u32).min(CONNECT_TIMEOUT_S)
+            Some(first) => {
+                let limit = self.cfg.first_connect_limit;
+                let share = limit.as_secs() / self.cfg.nids.len() as u64;
+                let left = limit.saturating_sub(first.elapsed()).as_secs();
+                (share.min(left).max(1) as u32).min(CONNECT_TIMEOUT_S)
             }
         }
     }

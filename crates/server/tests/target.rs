@@ -13,6 +13,8 @@ use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::ptlrpc::*;
 use futures_util::future::BoxFuture;
 use target_common::*;
+use coral_lnet::Payload;
+use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep};
 
 fn secs(n: u64) -> Duration {
@@ -336,4 +338,51 @@ async fn who_does_not_answer_a_callback_is_evicted_and_its_lock_goes() {
     sleep(secs(60)).await;
     assert!(held.is_dead(), "its next ping told the client");
     assert_eq!(a.stats().evictions, 1);
+}
+
+/// Messages that parse and mean nothing: any opcode, flags and buffers, with and without a known handle, in and out of recovery.
+#[tokio::test(start_paused = true)]
+async fn nonsense_harms_nobody() {
+    for seed in 0..60 {
+        let (w, disk) = (World::new(seed), OsdMem::new());
+        let mut s = w.server(&disk).await;
+        let good = w.client("10.0.0.1@tcp").await;
+        good.connect().await.unwrap();
+        good.call(add(1)).await.unwrap();
+        if seed % 2 == 1 {
+            s.kill().await;
+            s = w.server(&disk).await;
+        }
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+        let bad = node(&w.mem, "10.0.0.9@tcp", seed, w.wall).await;
+        let cookies: Vec<u64> = s.target.exports().iter().map(|e| e.cookie).collect();
+        let opcodes = [38, 8, 250, 39, 9, 251, 101, 102, 103, 400, 36, 35, 34, 501, 0, 9999];
+        for _ in 0..200 {
+            let opcode = opcodes[rng.random_range(0..opcodes.len())];
+            // The well-behaved client is not to be disconnected in its own name.
+            let own = !matches!(opcode, 39 | 9 | 251) && rng.random_bool(0.5);
+            let body = PtlrpcBody {
+                handle: if own { cookies[0] } else { rng.random() },
+                conn_cnt: if own { 0 } else { rng.random_range(0..3) },
+                flags: rng.random::<u32>() & if rng.random_bool(0.5) { 0 } else { u32::MAX },
+                op_flags: rng.random(),
+                transno: rng.random_range(0..5),
+                last_xid: if own { 0 } else { rng.random() },
+                timeout: rng.random_range(0..3),
+                mbits: rng.random(),
+                ..PtlrpcBody::request(opcode)
+            };
+            let mut msg = Message::new(&body);
+            for _ in 0..rng.random_range(0..6) {
+                let len = rng.random_range(0..300);
+                msg.push_bytes((0..len).map(|_| rng.random::<u8>() & if seed % 3 == 0 { 1 } else { 255 }).collect::<Vec<u8>>().into());
+            }
+            if rng.random_bool(0.3) && msg.len() > 1 {
+                msg.bufs[1] = bytes::Bytes::from_static(b"t-MDT0000_UUID\0");
+            }
+            let portal = [portal::MDS_REQUEST, portal::LDLM_CANCEL_REQUEST, portal::OST_IO, portal::MGS_REQUEST][rng.random_range(0..4)];
+            let _ = bad.put(nid(SERVER), portal, rng.random(), 0, Payload::from(msg.encode()), false).await;
+        }
+        assert_eq!(good.call(add(2)).await.unwrap().status, 0, "seed {seed}");
+    }
 }
