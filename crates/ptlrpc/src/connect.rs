@@ -80,6 +80,9 @@ impl Import {
         let begin = self.inner.lock().nid;
         let mut last = None;
         for i in 0..nids {
+            if i > 0 && first.is_some_and(|f| f.elapsed() >= self.cfg.first_connect_limit) {
+                break;
+            }
             let timeout = self.attempt_timeout(first);
             match self.connect_to((begin + i) % nids, timeout).await {
                 Ok(a) => return Ok(a),

@@ -79,7 +79,7 @@ async fn nobody_answers() {
         let e = import(&w.client, nids).connect().await.unwrap_err();
         assert!(matches!(e, ConnectError::NoAnswer { .. }), "{e}");
         assert!(e.to_string().contains("10.0.0.2@tcp") && e.to_string().contains("does not answer"), "{e}");
-        assert!(nids.len() > 10 || start.elapsed() <= Duration::from_secs(10), "{nids:?} {:?}", start.elapsed());
+        assert!(start.elapsed() <= Duration::from_secs(10), "{nids:?} {:?}", start.elapsed());
     }
 }
 
