@@ -81,7 +81,8 @@ impl Dialer {
 
     /// A target, not yet connected.
     pub fn target(&self, kind: Kind, uuid: &str, nids: &[Nid]) -> Arc<Target> {
-        let local = nids.iter().all(|n| n.net() == coral_wire::nid::NET_LO);
+        // a node without a network only reaches nodes of its own process
+        let local = self.node.nids().iter().all(|n| n.is_lo());
         let want_cksum = self.checksums && !local && kind == Kind::Ost;
         let mut data = match kind {
             Kind::Mgs => mgs_flags(),

@@ -63,7 +63,8 @@ async fn run_io(count: u16, size: u32, plain: bool, ops: Vec<Io>) {
     let c = Cluster::start(4, count, size).await;
     let mut opts = c.options();
     opts.plain = plain;
-    let fs = c.client_with(opts).await;
+    // the plain one is also far away: its data travels with checksums
+    let fs = if plain { c.remote_client_with(opts).await } else { c.client_with(opts).await };
     let u = User::root(&fs);
     let mut fh = u.create("f", libc::O_RDWR).await.unwrap();
     let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();

@@ -112,9 +112,13 @@ impl Cluster {
 
     /// A client with a NID of its own on the network, which servers remember across restarts.
     pub async fn remote_client(&self) -> Arc<Llite> {
+        self.remote_client_with(self.options()).await
+    }
+
+    pub async fn remote_client_with(&self, opts: MountOptions) -> Arc<Llite> {
         let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        let node = start_node(&self.net, &format!("10.0.1.{n}@tcp"), n).await;
-        Llite::mount(node, self.options()).await.expect("mount")
+        let node = start_node(&self.net, &format!("10.0.{}.{}@tcp", 1 + n / 250, n % 250), n).await;
+        Llite::mount(node, opts).await.expect("mount")
     }
 
     pub fn options(&self) -> MountOptions {
