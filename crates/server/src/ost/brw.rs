@@ -326,6 +326,31 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        /// No bytes of a client make it panic, and what is accepted is consistent.
+        #[test]
+        fn random_requests_are_refused_or_sane(
+            oa in proptest::collection::vec(proptest::num::u8::ANY, 200..220),
+            ioobj in proptest::collection::vec(proptest::num::u8::ANY, 20..28),
+            small in proptest::collection::vec((0..1u64 << 22, 0..1u32 << 21, proptest::num::u32::ANY), 0..6),
+            wild in proptest::collection::vec(proptest::num::u8::ANY, 0..40),
+            bufcnt in 0..6u32, use_wild in proptest::bool::weighted(0.2), coral in proptest::bool::ANY,
+        ) {
+            let mut ioobj = ioobj;
+            if ioobj.len() >= 24 {
+                ioobj[20..24].copy_from_slice(&bufcnt.to_le_bytes());
+            }
+            let list: Vec<_> = small.iter().map(|(o, l, f)| NiobufRemote { offset: *o, len: *l, flags: *f }).collect();
+            let niobufs = if use_wild { wild.into() } else { coral_wire::raw::encode_all(&list) };
+            let mut msg = Message::new(&PtlrpcBody::default());
+            msg.push_bytes(oa.into()).push_bytes(ioobj.into()).push_bytes(niobufs);
+            if let Ok(b) = Brw::parse(&msg, coral) {
+                assert!(b.total() > 0 && b.total() <= BRW_BYTES && b.span().0 <= b.span().1);
+                assert_eq!(b.pieces().iter().map(|p| p.1.len).sum::<usize>(), b.total());
+            }
+        }
+    }
+
     #[test]
     fn grant_is_counted_in_blocks() {
         assert_eq!(blocks_bytes(&niobuf(0, 1)), 4096);

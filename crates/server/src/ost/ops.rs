@@ -243,7 +243,7 @@ impl Ost {
 fn next_object(oi: coral_wire::OstId) -> Result<coral_wire::OstId, Errno> {
     let mut next = oi;
     if oi.is_group0() {
-        next.id += 1;
+        next.id = next.id.checked_add(1).ok_or(Errno::EPROTO)?;
     } else if oi.raw_fid().oid == u32::MAX {
         return Err(Errno::EPROTO);
     } else {
@@ -287,5 +287,6 @@ mod tests {
         let fid = |oid| OstId::from_fid(Fid::new(0x2_c000_0400, oid));
         assert_eq!(next_object(fid(7)).unwrap(), fid(8));
         assert!(next_object(fid(u32::MAX)).is_err());
+        assert!(next_object(OstId::group0(u64::MAX)).is_err());
     }
 }
