@@ -331,6 +331,7 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
             match me.destroy_round(&ops).await {
                 Ok(true) => continue,
                 Ok(false) => break,
+                Err(_) if me.state.lock().target.is_none() => return,
                 Err(e) => {
                     tracing::error!(error = %e, "destroying objects");
                     break;
