@@ -481,6 +481,29 @@ async fn nonsense_is_answered_and_survived() -> TestResult {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_full_device_refuses_and_keeps_nothing_of_what_it_refused() -> TestResult {
+    use coral_osd::Fault;
+    let rig = Rig::new(2).await;
+    let c = rig.client("1@lo").await;
+    let dir = c.mkdir(Fid::ROOT, b"d").await?;
+    let before = c.getattr(Fid::ROOT).await?;
+    rig.mem.inject(Fault::Full(1));
+    assert_eq!(c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await.err(), Some(Errno::ENOSPC));
+    assert_eq!(c.mkdir(Fid::ROOT, b"e").await.err(), Some(Errno::ENOSPC));
+    assert_eq!(c.rename(Fid::ROOT, b"d", Fid::ROOT, b"x").await.err(), Some(Errno::ENOSPC));
+    assert_eq!(c.unlink(Fid::ROOT, b"d", true).await.err(), Some(Errno::ENOSPC));
+    rig.mem.inject(Fault::None);
+    let after = c.getattr(Fid::ROOT).await?;
+    assert_eq!((after.nlink, after.mtime, after.version), (before.nlink, before.mtime, before.version));
+    assert_eq!(c.names(Fid::ROOT).await?.len(), 3);
+    assert_eq!(c.lookup(Fid::ROOT, b"d").await?.body.fid1, dir);
+    c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
 /// Waits until `done`; a background task is at work.
 async fn until(what: &str, done: impl Fn() -> bool) {
     let wait = async {

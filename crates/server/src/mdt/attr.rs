@@ -198,3 +198,36 @@ pub fn close_update(t: &mut Txn<'_>, h: Held, set: &SetAttr, atime_diff_s: i64) 
     }
     changed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn old(mode: u32) -> Inode {
+        Inode { mode, uid: 10, gid: 20, ..Inode::default() }
+    }
+
+    #[test]
+    fn setuid_and_setgid_are_lost_where_posix_says() {
+        let owner = Ucred::new(10, 20, &[], 0);
+        let file = old(0o106755);
+        let chown = SetAttr { gid: Some(20), ..SetAttr::default() };
+        assert_eq!(new_mode(&owner, &file, &chown), 0o100755);
+        assert_eq!(new_mode(&owner, &old(0o102644), &chown), 0o102644, "no group execute: mandatory locking");
+        assert_eq!(new_mode(&owner, &old(0o042755), &chown), 0o042755, "directories keep theirs");
+        let chmod = SetAttr { mode: Some(0o2755), ..SetAttr::default() };
+        assert_eq!(new_mode(&owner, &file, &chmod), 0o102755);
+        let stranger = Ucred::new(10, 99, &[], 0);
+        assert_eq!(new_mode(&stranger, &file, &chmod), 0o100755, "not in the group");
+        let kill = SetAttr { kill_suid: true, kill_sgid: true, ..SetAttr::default() };
+        assert_eq!(new_mode(&owner, &file, &kill), 0o100755);
+    }
+
+    #[test]
+    fn times_alone_are_told_from_other_changes() {
+        let t = Some(Time::from_secs(1));
+        assert!(SetAttr { atime: t, ctime: t, ..SetAttr::default() }.times_only());
+        assert!(!SetAttr { mtime: t, size: Some(0), ..SetAttr::default() }.times_only());
+        assert!(!SetAttr::default().times_only());
+    }
+}

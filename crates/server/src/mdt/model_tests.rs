@@ -299,7 +299,6 @@ proptest! {
     }
 }
 
-/// A failing device leaves all or nothing of an operation, whichever write fails.
 #[test]
 fn many_links_leave_the_inode_record() {
     let mut w = World::new();

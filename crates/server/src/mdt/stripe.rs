@@ -145,15 +145,18 @@ impl ObjectIds {
     }
 }
 
-/// Equal unless free space is out of balance, then free MiB; a full OST weighs nothing.
+/// Equal unless free space is out of balance, then free MiB; a full OST weighs nothing. While the
+/// space of one is unknown they are equal too.
 fn weights(usable: &[&OstSpace]) -> Vec<i128> {
-    let avail = |o: &OstSpace| o.avail_bytes.unwrap_or(u64::MAX >> 1) >> 20;
-    let most = usable.iter().map(|o| avail(o)).max().unwrap_or(0);
-    let least = usable.iter().map(|o| avail(o)).min().unwrap_or(0);
+    let avail: Option<Vec<u64>> = usable.iter().map(|o| o.avail_bytes.map(|b| b >> 20)).collect();
+    let equal = vec![1; usable.len()];
+    let Some(avail) = avail else { return equal };
+    let most = avail.iter().copied().max().unwrap_or(0);
+    let least = avail.iter().copied().min().unwrap_or(0);
     if most - least <= most / 100 * QOS_THRESHOLD_PERCENT {
-        return vec![1; usable.len()];
+        return equal;
     }
-    usable.iter().map(|o| i128::from(avail(o))).collect()
+    avail.into_iter().map(i128::from).collect()
 }
 
 /// First object id of `ost` not yet reserved.
@@ -402,6 +405,10 @@ mod tests {
         let picks: Vec<_> = (0..40).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
         assert_eq!(picks.iter().filter(|&&p| p == 0).count(), 30);
         assert_eq!(picks.iter().filter(|&&p| p == 2).count(), 0);
+        let mut o = osts(&[10, 10]);
+        o[1].avail_bytes = None;
+        let picks: Vec<_> = (0..10).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
+        assert_eq!(picks.iter().filter(|&&p| p == 0).count(), 5, "an OST not heard of yet draws no more than its share");
     }
 
     #[test]
