@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 pub(crate) use work::worker;
 
 /// Size of the streamed files, MiB per job.
-const STREAM_MIB: u64 = 512;
+const STREAM_MIB: u64 = 256;
 /// Random 4 KiB reads per job.
 const RANDOM_READS: u64 = 20_000;
 /// Files per job in the metadata rows.
@@ -45,9 +45,9 @@ enum Unit {
 
 const ROWS: &[Row] = &[
     Row { name: "write 1 MiB, fsync, 1 job", work: "write", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
-    Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", jobs: 4, amount: STREAM_MIB / 2, unit: Unit::MiB, cold: true },
+    Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
     Row { name: "read 1 MiB, cold, 1 job", work: "read", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
-    Row { name: "read 1 MiB, cold, 4 jobs", work: "read", jobs: 4, amount: STREAM_MIB / 2, unit: Unit::MiB, cold: true },
+    Row { name: "read 1 MiB, cold, 4 jobs", work: "read", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
     Row { name: "read 4 KiB sequential, 1 job", work: "read4k", jobs: 1, amount: 32 * 256, unit: Unit::Pages, cold: true },
     Row { name: "read 4 KiB random, 1 job", work: "random", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false },
     Row { name: "read 4 KiB random, 4 jobs", work: "random", jobs: 4, amount: RANDOM_READS, unit: Unit::Pages, cold: false },

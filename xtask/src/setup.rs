@@ -7,22 +7,8 @@ use std::process::Command;
 /// (program, Debian package): what the demonstration needs.
 const DEMO: &[(&str, &str)] = &[("fusermount3", "fuse3")];
 
-/// (program, Debian package): what the tests need besides.
-const TESTS: &[(&str, &str)] = &[
-    ("fio", "fio"),
-    ("getfacl", "acl"),
-    ("getfattr", "attr"),
-    ("git", "git"),
-    ("ip", "iproute2"),
-    ("make", "make"),
-    ("python3", "python3"),
-    ("rsync", "rsync"),
-    ("sqlite3", "sqlite3"),
-    ("tshark", "tshark"),
-];
-
-/// (program, crate, version): test programs from crates.io, put into `target/tools`.
-const CRATES: &[(&str, &str, &str)] = &[("fsx", "fsx", "0.3.2"), ("pjdfstest", "pjdfstest", "0.2.2")];
+/// (program, Debian package): what the tests of the crates need besides.
+const TESTS: &[(&str, &str)] = &[("ip", "iproute2"), ("make", "make"), ("tshark", "tshark"), ("unshare", "util-linux")];
 
 /// The demonstration's needs only.
 pub(crate) fn demo() -> Result<(), String> {
@@ -33,13 +19,8 @@ pub(crate) fn demo() -> Result<(), String> {
 pub(crate) fn everything() -> Result<(), String> {
     packages(DEMO)?;
     packages(TESTS)?;
-    for (program, name, version) in CRATES {
-        if !tools().join("bin").join(program).is_file() {
-            let root = tools();
-            step::run("cargo", &["install", "--quiet", "--locked", name, "--version", version, "--root", &root.to_string_lossy()])?;
-        }
-    }
-    Ok(())
+    let tools = tools();
+    step::run(step::root().join("tests/real/setup.sh"), &[&tools.to_string_lossy()])
 }
 
 /// Where the test programs from crates.io are.

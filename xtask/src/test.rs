@@ -13,9 +13,12 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
     let mut tests = Command::new("cargo");
     tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]).current_dir(step::root());
     if quick {
-        tests.args(["--exclude", "coral-tests"]);
-    } else {
-        tests.env("CORAL_BIN", step::target_dir().join("release/coral")).env("CORAL_TOOLS", setup::tools().join("bin"));
+        tests.args(["--lib", "--bins"]);
+        return step::run_in(&mut tests);
     }
-    step::run_in(&mut tests)
+    let coral = step::target_dir().join("release/coral");
+    let crates = step::run_in(tests.env("CORAL_BIN", &coral));
+    let mut real = Command::new(step::root().join("tests/real/run.sh"));
+    real.arg("--coral").arg(&coral).arg("--tools").arg(setup::tools());
+    crates.and(step::run_in(&mut real))
 }
