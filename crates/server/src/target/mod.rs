@@ -111,8 +111,8 @@ pub trait TargetOps: Send + Sync + 'static {
         Box::pin(async {})
     }
 
-    /// Called by [`Target::sync`] before the tables are synced (OST: sync objects), on a blocking thread. The periodic sync of
-    /// the tables does not call it.
+    /// Called by [`Target::sync`] before the tables are synced (OST: sync objects), on a blocking thread:
+    /// `last_committed` never runs ahead of the data it stands for.
     fn sync_data(&self) -> Result<(), OsdError> {
         Ok(())
     }
@@ -518,7 +518,7 @@ async fn sync_loop(target: Weak<Target>, every: Duration, mut stopped: watch::Re
             () = tokio::time::sleep(every) => {}
         }
         let Some(target) = target.upgrade() else { return };
-        if target.last_transno() > target.last_committed() && let Err(error) = target.sync_with(false).await {
+        if target.last_transno() > target.last_committed() && let Err(error) = target.sync().await {
             tracing::error!(target = %target.cfg.name, %error, "periodic sync");
         }
     }
