@@ -21,6 +21,7 @@ use futures_util::future::try_join;
 use parking_lot::{Mutex, RwLock};
 
 use super::Llite;
+use super::finish::finish;
 use super::inode::MdInode;
 use super::namei::check_name;
 use super::range::RangeLocks;
@@ -121,6 +122,22 @@ impl FileHandle {
     }
 }
 
+impl Drop for FileHandle {
+    /// A handle nobody released (its caller was interrupted) is closed all the same.
+    fn drop(&mut self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Ok(rt) = tokio::runtime::Handle::try_current() else { return };
+        let (mdc, fid, mode, transno) = (self.mdc.clone(), self.inode.fid, self.mode, self.transno);
+        let handle = self.handle.clone();
+        rt.spawn(async move {
+            let _ = mdc.close(fid, handle.load(Ordering::Acquire), mode, None).await;
+            mdc.forget_open(transno);
+        });
+    }
+}
+
 /// `O_*` to MDS_OPEN bits. Most have the same value.
 fn mds_flags(flags: u32) -> u64 {
     let mut out = match flags as i32 & libc::O_ACCMODE {
@@ -188,20 +205,22 @@ impl Llite {
         let fid = mdc.new_fid().await?;
         let mode = mode & 0o7777 | libc::S_IFREG;
         let bits = mds_flags(flags | libc::O_CREAT as u32);
-        let want_lock = self.cache.enabled();
-        let (mark, change) = (self.cache.begin_read(parent), self.cache.begin_change(&[parent]));
-        let now = self.now();
-        let mut o = mdc.open(&ids, parent, name, fid, bits, mode, now, Bytes::new(), want_lock).await?;
-        let md = MdInode::read(&mdc, &o.attrs)?;
-        self.learn(&mdc, mark, &md, o.lock.take());
-        if o.created {
-            self.named(&mdc, parent, o.dir.as_ref(), now, name, Some(md.attr.fid));
-        }
-        drop(change);
-        self.hint_gid(md.attr.fid, md.attr.gid);
-        let fh = self.handle(mdc, &o, &md, flags);
-        let attr = self.attr_after_open(cred, &fh, &md, o.created).await;
-        match attr {
+        let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
+        let (fh, md, created) = finish(async move {
+            let want_lock = me.cache.enabled();
+            let (mark, _change) = (me.cache.begin_read(parent), me.cache.begin_change(&[parent]));
+            let now = me.now();
+            let mut o = mdc.open(&ids, parent, &name, fid, bits, mode, now, Bytes::new(), want_lock).await?;
+            let md = MdInode::read(&mdc, &o.attrs)?;
+            me.learn(&mdc, mark, &md, o.lock.take());
+            if o.created {
+                me.named(&mdc, parent, o.dir.as_ref(), now, &name, Some(md.attr.fid));
+            }
+            me.hint_gid(md.attr.fid, md.attr.gid);
+            Ok::<_, Errno>((me.handle(mdc, &o, &md, flags), md, o.created))
+        })
+        .await?;
+        match self.attr_after_open(cred, &fh, &md, created).await {
             Ok(attr) => Ok((self.entry(attr, &md), fh)),
             Err(e) => {
                 self.release(&fh, None).await.ok();
@@ -225,14 +244,18 @@ impl Llite {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
-        // a lock that is held already need not be given again
-        let want_lock = self.cache.enabled() && self.cache.known(fid).is_none();
-        let mark = self.cache.begin_read(fid);
-        let mut o = mdc.open(&ids, fid, b"", fid, mds_flags(flags), 0, self.now(), Bytes::new(), want_lock).await?;
-        let md = MdInode::read(&mdc, &o.attrs)?;
-        self.learn(&mdc, mark, &md, o.lock.take());
-        self.hint_gid(md.attr.fid, md.attr.gid);
-        let fh = self.handle(mdc, &o, &md, flags);
+        let me = self.clone();
+        let (fh, md) = finish(async move {
+            // a lock that is held already need not be given again
+            let want_lock = me.cache.enabled() && me.cache.known(fid).is_none();
+            let mark = me.cache.begin_read(fid);
+            let mut o = mdc.open(&ids, fid, b"", fid, mds_flags(flags), 0, me.now(), Bytes::new(), want_lock).await?;
+            let md = MdInode::read(&mdc, &o.attrs)?;
+            me.learn(&mdc, mark, &md, o.lock.take());
+            me.hint_gid(md.attr.fid, md.attr.gid);
+            Ok::<_, Errno>((me.handle(mdc, &o, &md, flags), md))
+        })
+        .await?;
         if flags & libc::O_TRUNC as u32 != 0
             && md.attr.is_file()
             && let Err(e) = self.truncate_handle(cred, &fh, 0).await

@@ -13,6 +13,7 @@ mod cache;
 mod cred;
 mod dir;
 mod file;
+mod finish;
 mod flock;
 mod getattr;
 mod inode;
@@ -57,7 +58,7 @@ pub struct Llite {
     /// Groups of objects seen, to choose supplementary groups by.
     gids: Mutex<HashMap<Fid, u32>>,
     inval: RwLock<Option<Arc<dyn Invalidate>>>,
-    cache: Cache,
+    cache: Arc<Cache>,
 }
 
 impl Llite {

@@ -71,7 +71,7 @@ impl Llite {
         let root = find_root(&lmv, &opts).await?;
         let llite = Arc::new(Self {
             node,
-            cache: cache::Cache::new(opts.cache, opts.cache_mb),
+            cache: Arc::new(cache::Cache::new(opts.cache, opts.cache_mb)),
             opts,
             dialer,
             mgc,

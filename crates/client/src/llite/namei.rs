@@ -13,6 +13,7 @@ use coral_wire::mds::MdtBody;
 use super::Llite;
 use super::cache::{DirState, Lookup, MISSES_BEFORE_READDIR};
 use super::cred::permitted;
+use super::finish::finish;
 use super::inode::{MdInode, read_attr};
 use super::types::{Cred, Entry};
 use crate::mdc::{CreateArgs, Ids, Mdc};
@@ -170,8 +171,8 @@ impl Llite {
     }
 
     /// Makes something that is no open file.
-    async fn make(&self, cred: &Cred, mut args: CreateArgs<'_>) -> Result<Entry, Errno> {
-        check_name(args.name)?;
+    async fn make(self: &Arc<Self>, cred: &Cred, mut args: CreateArgs) -> Result<Entry, Errno> {
+        check_name(&args.name)?;
         let mut ids = self.ids(cred, &[args.parent]).await;
         if args.symlink.is_some() {
             // a symbolic link's mode is 0777, whatever the umask
@@ -180,18 +181,21 @@ impl Llite {
         let mdc = self.lmv.of(args.parent).await?;
         args.fid = mdc.new_fid().await?;
         args.now = self.now();
-        let change = self.cache.begin_change(&[args.parent]);
-        let done = mdc.create(&ids, &args).await?;
-        let body = &done.attrs.body;
-        let mut attr = read_attr(&mdc, body);
-        attr.fid = args.fid;
-        self.named(&mdc, args.parent, done.dir(args.parent), args.now, args.name, Some(args.fid));
-        if attr.is_dir() && mdc.coral() {
-            self.cache.made_dir(args.fid, body.version);
-        }
-        drop(change);
-        self.hint_gid(attr.fid, attr.gid);
-        Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO })
+        let me = self.clone();
+        finish(async move {
+            let _change = me.cache.begin_change(&[args.parent]);
+            let done = mdc.create(&ids, &args).await?;
+            let body = &done.attrs.body;
+            let mut attr = read_attr(&mdc, body);
+            attr.fid = args.fid;
+            me.named(&mdc, args.parent, done.dir(args.parent), args.now, &args.name, Some(args.fid));
+            if attr.is_dir() && mdc.coral() {
+                me.cache.made_dir(args.fid, body.version);
+            }
+            me.hint_gid(attr.fid, attr.gid);
+            Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO })
+        })
+        .await
     }
 
     /// Makes a device, fifo, socket or regular file; `mode` holds type bits, `cred.umask` applies.
@@ -204,13 +208,13 @@ impl Llite {
         rdev: u32,
     ) -> Result<Entry, Errno> {
         let mode = if mode & libc::S_IFMT == 0 { mode | libc::S_IFREG } else { mode };
-        self.make(cred, CreateArgs { parent, name, mode, rdev, ..CreateArgs::empty() }).await
+        self.make(cred, CreateArgs { parent, name: Bytes::copy_from_slice(name), mode, rdev, ..CreateArgs::default() }).await
     }
 
     /// Makes a directory.
     pub async fn mkdir(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<Entry, Errno> {
         let mode = mode & 0o7777 | libc::S_IFDIR;
-        self.make(cred, CreateArgs { parent, name, mode, ..CreateArgs::empty() }).await
+        self.make(cred, CreateArgs { parent, name: Bytes::copy_from_slice(name), mode, ..CreateArgs::default() }).await
     }
 
     /// Makes a symbolic link to `target`.
@@ -228,7 +232,8 @@ impl Llite {
             return Err(Errno::ENOENT);
         }
         let mode = libc::S_IFLNK | 0o777;
-        self.make(cred, CreateArgs { parent, name, mode, symlink: Some(target), ..CreateArgs::empty() }).await
+        let (name, symlink) = (Bytes::copy_from_slice(name), Some(Bytes::copy_from_slice(target)));
+        self.make(cred, CreateArgs { parent, name, mode, symlink, ..CreateArgs::default() }).await
     }
 
     /// A further name for `fid`.
@@ -236,12 +241,16 @@ impl Llite {
         check_name(name)?;
         let ids = self.ids(cred, &[fid, parent]).await;
         let mdc = self.lmv.of(parent).await?;
-        let change = self.cache.begin_change(&[parent]);
-        let now = self.now();
-        let done = mdc.link(&ids, fid, parent, name, now).await?;
-        self.named(&mdc, parent, done.dir(parent), now, name, Some(fid));
-        self.object_changed(&mdc, fid, &done.attrs.body, now);
-        drop(change);
+        let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
+        finish(async move {
+            let _change = me.cache.begin_change(&[parent]);
+            let now = me.now();
+            let done = mdc.link(&ids, fid, parent, &name, now).await?;
+            me.named(&mdc, parent, done.dir(parent), now, &name, Some(fid));
+            me.object_changed(&mdc, fid, &done.attrs.body, now);
+            Ok::<_, Errno>(())
+        })
+        .await?;
         self.getattr(cred, fid, None).await
     }
 
@@ -260,17 +269,21 @@ impl Llite {
         self.remove(cred, parent, name, true).await
     }
 
-    async fn remove(&self, cred: &Cred, parent: Fid, name: &[u8], dir: bool) -> Result<(), Errno> {
+    async fn remove(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8], dir: bool) -> Result<(), Errno> {
         check_name(name)?;
         let ids = self.ids(cred, &[parent]).await;
         let mdc = self.lmv.of(parent).await?;
-        let victim = self.cache.name_of(parent, name);
-        let _change = self.cache.begin_change(&[parent]);
-        let now = self.now();
-        let done = mdc.unlink(&ids, parent, name, Fid::ZERO, dir, now).await?;
-        self.named(&mdc, parent, done.dir(parent), now, name, None);
-        self.lost_a_name(&mdc, victim, &done.attrs.body, now);
-        Ok(())
+        let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
+        finish(async move {
+            let victim = me.cache.name_of(parent, &name);
+            let _change = me.cache.begin_change(&[parent]);
+            let now = me.now();
+            let done = mdc.unlink(&ids, parent, &name, Fid::ZERO, dir, now).await?;
+            me.named(&mdc, parent, done.dir(parent), now, &name, None);
+            me.lost_a_name(&mdc, victim, &done.attrs.body, now);
+            Ok(())
+        })
+        .await
     }
 
     /// Renames; `flags` as in renameat2: RENAME_NOREPLACE, and RENAME_EXCHANGE with servers that know it, else EINVAL.
@@ -302,30 +315,35 @@ impl Llite {
                 Ok(_) => return Err(Errno::EEXIST),
             }
         }
-        let (moved, victim) = (self.cache.name_of(parent, name), self.cache.name_of(new_parent, new_name));
-        let _change = self.cache.begin_change(&[parent, new_parent]);
-        let now = self.now();
-        let done = mdc.rename(&ids, parent, name, new_parent, new_name, flags, now).await?;
-        let (from, to) = (done.dir(parent), done.dir(new_parent));
-        match (flags & RENAME_EXCHANGE, moved) {
-            (0, Some(fid)) => {
-                self.named(&mdc, parent, from, now, name, None);
-                self.named(&mdc, new_parent, to, now, new_name, Some(fid));
+        let me = self.clone();
+        let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
+        finish(async move {
+            let (moved, victim) = (me.cache.name_of(parent, &name), me.cache.name_of(new_parent, &new_name));
+            let _change = me.cache.begin_change(&[parent, new_parent]);
+            let now = me.now();
+            let done = mdc.rename(&ids, parent, &name, new_parent, &new_name, flags, now).await?;
+            let (from, to) = (done.dir(parent), done.dir(new_parent));
+            match (flags & RENAME_EXCHANGE, moved) {
+                (0, Some(fid)) => {
+                    me.named(&mdc, parent, from, now, &name, None);
+                    me.named(&mdc, new_parent, to, now, &new_name, Some(fid));
+                }
+                (0, None) => {
+                    me.named(&mdc, parent, from, now, &name, None);
+                    me.cache.doubt(new_parent);
+                }
+                _ => {
+                    me.cache.doubt(parent);
+                    me.cache.doubt(new_parent);
+                }
             }
-            (0, None) => {
-                self.named(&mdc, parent, from, now, name, None);
-                self.cache.doubt(new_parent);
+            if let Some(fid) = moved {
+                me.cache.forget_attrs(fid);
             }
-            _ => {
-                self.cache.doubt(parent);
-                self.cache.doubt(new_parent);
-            }
-        }
-        if let Some(fid) = moved {
-            self.cache.forget_attrs(fid);
-        }
-        self.lost_a_name(&mdc, victim, &done.attrs.body, now);
-        Ok(())
+            me.lost_a_name(&mdc, victim, &done.attrs.body, now);
+            Ok(())
+        })
+        .await
     }
 
     /// An object lost a name: `body` says how it looks now, `cached` which it was as far as the cache knew.

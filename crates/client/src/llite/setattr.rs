@@ -10,6 +10,7 @@ use coral_wire::mds::{attr, layout_intent};
 
 use super::Llite;
 use super::file::{FileHandle, stripped};
+use super::finish::finish;
 use super::inode::MdInode;
 use super::types::{Cred, Entry, SetAttr, SetTime};
 use crate::lov::{FileLayout, Form};
@@ -31,6 +32,12 @@ impl Llite {
             return Err(Errno::EFBIG);
         }
         let args = md_args(&set, now, fh.is_some_and(FileHandle::writable));
+        let (me, cred) = (self.clone(), cred.clone());
+        finish(async move { me.setattr_whole(&cred, fid, set, args, now).await }).await
+    }
+
+    /// The whole of a setattr: MDT, then OSTs.
+    async fn setattr_whole(&self, cred: &Cred, fid: Fid, set: SetAttr, args: SetattrArgs, now: Timespec) -> Result<Entry, Errno> {
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
         let attrs = mdc.setattr(&ids, fid, &args).await?;

@@ -20,6 +20,7 @@ use coral_wire::fid::Fid;
 use coral_wire::ost::ObdStatfs;
 
 use super::Llite;
+use super::finish::finish;
 use super::types::Cred;
 use crate::mdc::Ids;
 
@@ -101,15 +102,19 @@ impl Llite {
         self.change_xattr(cred, fid, name, None, 0).await
     }
 
-    async fn change_xattr(&self, cred: &Cred, fid: Fid, name: &[u8], value: Option<Bytes>, flags: u32) -> Result<(), Errno> {
+    async fn change_xattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8], value: Option<Bytes>, flags: u32) -> Result<(), Errno> {
         if name.starts_with(b"user.") && !self.opts.user_xattr {
             return Err(Errno::EOPNOTSUPP);
         }
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
-        let done = mdc.setxattr(&ids, fid, name, value, flags, self.now()).await;
-        self.cache.forget_attrs(fid);
-        done?;
+        let (me, n) = (self.clone(), Bytes::copy_from_slice(name));
+        finish(async move {
+            let done = mdc.setxattr(&ids, fid, &n, value, flags, me.now()).await;
+            me.cache.forget_attrs(fid);
+            done
+        })
+        .await?;
         if name == b"lustre.lov"
             && let Some(open) = self.opened(fid)
         {

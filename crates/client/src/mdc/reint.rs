@@ -14,12 +14,12 @@ use super::{Attrs, Changed, Ids, Mdc, nul};
 use crate::time::Timespec;
 
 /// What to make.
-#[derive(Debug, Clone)]
-pub struct CreateArgs<'a> {
+#[derive(Debug, Clone, Default)]
+pub struct CreateArgs {
     /// Directory.
     pub parent: Fid,
     /// Name, without NUL.
-    pub name: &'a [u8],
+    pub name: Bytes,
     /// FID of the new object.
     pub fid: Fid,
     /// Type and permission bits; the server applies the umask.
@@ -29,25 +29,9 @@ pub struct CreateArgs<'a> {
     /// Time of the change.
     pub now: Timespec,
     /// Target of a symbolic link.
-    pub symlink: Option<&'a [u8]>,
+    pub symlink: Option<Bytes>,
     /// Default or demanded layout of a directory (`lmv_user_md`), or empty.
     pub eadata: Bytes,
-}
-
-impl CreateArgs<'_> {
-    /// Nothing set.
-    pub fn empty() -> Self {
-        Self {
-            parent: Fid::ZERO,
-            name: b"",
-            fid: Fid::ZERO,
-            mode: 0,
-            rdev: 0,
-            now: Timespec::default(),
-            symlink: None,
-            eadata: Bytes::new(),
-        }
-    }
 }
 
 /// What to change; `valid` is `coral_wire::mds::attr` bits.
@@ -92,7 +76,7 @@ impl Mdc {
     }
 
     /// mkdir, mknod, symlink.
-    pub async fn create(&self, ids: &Ids, a: &CreateArgs<'_>) -> Result<Changed, Errno> {
+    pub async fn create(&self, ids: &Ids, a: &CreateArgs) -> Result<Changed, Errno> {
         let mut rec = RecCreate {
             opcode: ReintOp::CREATE,
             cap: ids.cap,
@@ -109,12 +93,12 @@ impl Mdc {
             ..Default::default()
         };
         rec.set_flags(0);
-        let data = match a.symlink {
+        let data = match &a.symlink {
             Some(target) => nul(target),
             None => a.eadata.clone(),
         };
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
-            .push_bytes(nul(a.name))
+            .push_bytes(nul(&a.name))
             .push_bytes(data)
             .push_bytes(no_elc())
             .push_empty()

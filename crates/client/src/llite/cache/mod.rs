@@ -21,6 +21,7 @@ mod hooks;
 mod node;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
@@ -235,14 +236,14 @@ impl Cache {
     // ---- own changes ---------------------------------------------------------------------------------------------
 
     /// An own change of the entries of `dirs` begins: lookups beside it add no names until it ends.
-    pub fn begin_change(&self, dirs: &[Fid]) -> Change<'_> {
+    pub fn begin_change(self: &Arc<Self>, dirs: &[Fid]) -> Change {
         if self.enabled {
             let mut c = self.inner.lock();
             for d in dirs {
                 c.node(*d).changing += 1;
             }
         }
-        Change { cache: self, dirs: dirs.into() }
+        Change { cache: self.clone(), dirs: dirs.into() }
     }
 
     /// The reply to an own change says how `dir` looks now (attributes and version), and that `name` in it is `fid` now
@@ -408,12 +409,12 @@ impl Inner {
 }
 
 /// An own change of directories under way; ends when dropped.
-pub(super) struct Change<'a> {
-    cache: &'a Cache,
+pub(super) struct Change {
+    cache: Arc<Cache>,
     dirs: smallvec::SmallVec<[Fid; 2]>,
 }
 
-impl Drop for Change<'_> {
+impl Drop for Change {
     fn drop(&mut self) {
         if !self.cache.enabled {
             return;

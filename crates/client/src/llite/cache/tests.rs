@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use super::*;
 use crate::lov::FileLayout;
 
@@ -20,8 +18,8 @@ fn file(version: u64) -> MdInode {
     md(CHILD, libc::S_IFREG | 0o644, version)
 }
 
-fn cache() -> Cache {
-    Cache::new(true, 1)
+fn cache() -> Arc<Cache> {
+    Arc::new(Cache::new(true, 1))
 }
 
 fn learn(c: &Cache, m: &MdInode, cookie: u64) {
@@ -212,7 +210,7 @@ fn memory_is_bounded() {
 
 #[test]
 fn switched_off_it_knows_nothing() {
-    let c = Cache::new(false, 1);
+    let c = Arc::new(Cache::new(false, 1));
     c.learn(c.begin_read(CHILD), &file(3), Some((10, FULL)), || true);
     c.made_dir(DIR, 1);
     drop(c.begin_change(&[DIR]));
