@@ -178,8 +178,14 @@ impl ClientNamespace {
         }
     }
 
-    /// Gives a lock back that is not in use yet, granted meanwhile or not.
-    async fn withdraw(self: Arc<Self>, pending: PendingLock) {
+    /// Gives a lock back that its asker does not want any more, granted meanwhile or not.
+    async fn withdraw(self: Arc<Self>, mut pending: PendingLock) {
+        // Granted by a completion callback: another task may have matched it, so it goes with its last pin.
+        if self.locks.lock().abandon(pending.cookie()) {
+            pending.live = false;
+            let lock = LockRef::new(self.clone(), pending.cookie());
+            return self.cancel(lock).await;
+        }
         let asked = pending.request.desc;
         let remote = match self.locks.lock().get(pending.cookie()) {
             Some(h) if !h.dead && h.refused.is_none() => h.remote,

@@ -201,11 +201,28 @@ impl Locks {
         None
     }
 
-    /// Forgets a lock that was never granted (its request failed, or it is withdrawn); its server cookie.
+    /// Forgets a lock whose request failed or is withdrawn; its server cookie. A completion callback may have granted it
+    /// meanwhile and others may use it: then only this pin goes, and the lock with the last one.
     pub fn forget(&mut self, cookie: u64) -> u64 {
-        match self.slab.find(cookie) {
-            Some(idx) => self.take(idx).remote,
-            None => 0,
+        let Some(idx) = self.slab.find(cookie) else { return 0 };
+        let h = self.slab.at_mut(idx);
+        if h.pins > 1 {
+            h.pins -= 1;
+            h.blocked = true;
+            return 0;
+        }
+        self.take(idx).remote
+    }
+
+    /// The asker of a lock goes away before it has it. True: the lock is granted already and is to be let go as any other, with
+    /// its last pin; nobody else will match it. Flocks are their owner's alone and are withdrawn.
+    pub fn abandon(&mut self, cookie: u64) -> bool {
+        match self.get_mut(cookie) {
+            Some(h) if h.granted && !h.dead && h.ty != LdlmType::FLOCK => {
+                h.blocked = true;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -524,6 +541,28 @@ mod tests {
         assert!(!l.grant(c, &LockDesc::new(RES, LdlmType::IBITS, PR, &ibits(1)), 70));
         let h = l.get(c).unwrap();
         assert_eq!((h.res, h.mode, h.policy, h.remote), (other, LdlmMode::CR, ibits(3), 70));
+    }
+
+    /// The completion callback was quicker than the asker's patience, and another task than both.
+    #[tokio::test]
+    async fn a_lock_in_use_outlives_its_asker() {
+        let mut l = Locks::new(1);
+        let c = add(&mut l, PR, LdlmType::IBITS, ibits(1));
+        assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)), Some(c));
+        assert!(l.abandon(c));
+        assert!(l.unpin(c, Instant::now()).is_none(), "the other task uses it");
+        assert!(l.get(c).is_some_and(|h| h.granted));
+        assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)), None);
+        assert_eq!(l.unpin(c, Instant::now()).unwrap().info.cookie, c);
+
+        let c = add(&mut l, PR, LdlmType::IBITS, ibits(2));
+        l.pin_again(c);
+        assert_eq!(l.forget(c), 0);
+        assert_eq!(l.unpin(c, Instant::now()).unwrap().info.cookie, c);
+        let waiting = l.prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0)).unwrap();
+        assert!(!l.abandon(waiting));
+        let flock = add(&mut l, PR, LdlmType::FLOCK, Policy::Flock { start: 0, end: 9, owner: 1, pid: 1 });
+        assert!(!l.abandon(flock));
     }
 
     #[tokio::test]
