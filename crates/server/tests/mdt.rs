@@ -286,6 +286,70 @@ async fn a_killed_server_loses_no_name_and_no_open_file() -> TestResult {
     Ok(())
 }
 
+/// The reply to a create is lost and the server killed: the resend is answered from what was
+/// stored, and the handle it names works.
+#[tokio::test(start_paused = true)]
+async fn a_create_whose_reply_was_lost_is_done_once() -> TestResult {
+    for restart in [false, true] {
+        let mut rig = Rig::new(2).await;
+        let c = rig.client("10.0.0.9@tcp").await;
+        rig.lose_a_reply();
+        let opening = tokio::spawn({
+            let c = c.clone();
+            async move { c.open(Fid::ROOT, b"f", flag::CREAT | flag::EXCL | flag::WRITE, 0o644).await }
+        });
+        let known = || mdt::store::Store::new(std::sync::Arc::new(rig.mem.clone())).lookup(&Fid::ROOT, b"f").expect("read").is_some();
+        until("the server has done it", known).await;
+        assert!(!opening.is_finished());
+        if restart {
+            rig.kill().await;
+            rig.restart().await;
+        }
+        let o = opening.await??;
+        assert_ne!(o.disp & disp::OPEN_CREATE, 0, "it was created, not found (restart: {restart})");
+        c.setattr(o.body.fid1, |r| (r.valid, r.mode) = (sa::MODE, 0o600)).await?;
+        c.close(&o).await?;
+        assert_eq!(c.names(Fid::ROOT).await?.len(), 3);
+        rig.stop().await;
+        clean(&rig.mem);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn opens_by_fid_of_directories_and_late() -> TestResult {
+    let rig = Rig::new(2).await;
+    let c = rig.client("1@lo").await;
+    let dir = c.mkdir(Fid::ROOT, b"d").await?;
+    assert_eq!(c.open(dir, b"", flag::READ | flag::DIRECTORY | flag::BY_FID, 0).await?.body.fid1, dir);
+    assert_eq!(c.open(Fid::ROOT, b"d", flag::WRITE, 0).await.err(), Some(Errno::EISDIR));
+    let f = c.mknod(Fid::ROOT, b"f", 0o100644).await?;
+    assert_eq!(c.open(f, b"", flag::READ | flag::DIRECTORY | flag::BY_FID, 0).await.err(), Some(Errno::ENOTDIR));
+    // a node made by mknod gets its objects when it is first opened for writing
+    let r = c.open(f, b"", flag::READ | flag::BY_FID, 0).await?;
+    assert!(r.md.is_empty() && r.body.valid & md::FLSIZE != 0);
+    let w = c.open(f, b"", flag::WRITE | flag::BY_FID, 0).await?;
+    assert!(!w.md.is_empty() && w.body.valid & md::FLSIZE == 0);
+    // or truncated
+    let g = c.mknod(Fid::ROOT, b"g", 0o100644).await?;
+    c.setattr(g, |r| (r.valid, r.size) = (sa::SIZE, 100)).await?;
+    let (lov, _) = c.layout(g, layout_intent::ACCESS, 0, 0).await?;
+    assert!(!lov.is_empty());
+    let sl = c.symlink(Fid::ROOT, b"sl", b"f").await?;
+    let o = c.open(sl, b"", flag::READ | flag::NOFOLLOW | flag::BY_FID, 0).await?;
+    assert_eq!((o.disp & disp::OPEN_OPEN, o.handle), (0, 0), "links are not opened");
+    // executed files are not written, written ones not executed
+    let x = c.open(f, b"", flag::EXEC | flag::BY_FID, 0).await;
+    assert_eq!(x.err(), Some(Errno::EACCES), "nobody may execute it");
+    c.setattr(f, |r| (r.valid, r.mode) = (sa::MODE, 0o755)).await?;
+    assert_eq!(c.open(f, b"", flag::EXEC | flag::BY_FID, 0).await.err(), Some(Errno::ETXTBSY));
+    c.close(&w).await?;
+    assert!(c.open(f, b"", flag::EXEC | flag::BY_FID, 0).await.is_ok());
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
 #[tokio::test]
 async fn four_creators_in_one_directory() -> TestResult {
     let rig = Rig::new(4).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use coral_lnet::{Nid, Node};
 use coral_osd::{Batch, OsdError};
-use coral_ptlrpc::{Import, ImportConfig, Request};
+use coral_ptlrpc::{Import, ImportConfig, ImportState, Request};
 use coral_wire::connect::ConnectFlags as F;
 use coral_wire::ldlm::LdlmRequest;
 use coral_wire::ost::{Obdo, ObdStatfs, md};
@@ -32,9 +32,12 @@ const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 const STATFS_RETRY: Duration = Duration::from_millis(200);
 /// After a file went, so long is waited for more to go with the same round.
 const GATHER: Duration = Duration::from_millis(20);
-/// Objects destroyed in one round.
-const ROUND_OBJECTS: usize = 1024;
-/// Requests to all OSTs at a time.
+/// Objects of one OST destroyed in one round.
+const ROUND_OBJECTS: usize = 512;
+/// Owners waiting to be told; beyond that the oldest are forgotten (objects get their owner with
+/// the next write too).
+const CHOWNS_MAX: usize = 100_000;
+/// Requests to one OST at a time.
 const IN_FLIGHT: usize = 16;
 /// A background request gives up after this long and is tried again later.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
@@ -224,8 +227,22 @@ impl Osp {
 
     /// Tells the OSTs the new owner (uid, gid, project) of a file's objects.
     pub fn chown(&self, objects: Vec<(u32, u64)>, owner: (u32, u32, u32)) {
-        self.state.lock().chowns.extend(objects.into_iter().map(|(ost, id)| Chown { ost, id, owner }));
+        let mut st = self.state.lock();
+        st.chowns.extend(objects.into_iter().map(|(ost, id)| Chown { ost, id, owner }));
+        let over = st.chowns.len().saturating_sub(CHOWNS_MAX);
+        if over > 0 {
+            tracing::warn!(over, "too many owners wait for OSTs: the oldest are forgotten");
+            st.chowns.drain(..over);
+        }
+        drop(st);
         self.wake();
+    }
+
+    /// The OSTs that are connected now, so that nothing waits for one that is not.
+    fn connected(&self) -> Vec<(u32, Arc<Import>)> {
+        let st = self.state.lock();
+        let up = st.peers.iter().filter(|(_, p)| p.import.state() == ImportState::Full);
+        up.map(|(i, p)| (*i, p.import.clone())).collect()
     }
 
     fn peer(&self, ost: u32) -> Option<Arc<Import>> {
@@ -234,17 +251,14 @@ impl Osp {
 
     /// Asks every OST for its space. Returns whether all answered.
     async fn refresh(&self) -> bool {
-        let imports: Vec<(u32, Arc<Import>)> = {
-            let st = self.state.lock();
-            st.peers.iter().map(|(i, p)| (*i, p.import.clone())).collect()
-        };
+        let imports = self.connected();
+        let mut all = imports.len() == self.count();
         let ask = imports.into_iter().map(|(index, import)| async move {
             let rq = Request::new(portal::OST_CREATE, opc::OST_STATFS);
             let reply = tokio::time::timeout(STATFS_INTERVAL, import.call(rq)).await;
             let space = reply.ok().and_then(Result::ok).filter(|r| r.status == 0).and_then(|r| r.msg.get::<ObdStatfs>(1).ok());
             (index, space)
         });
-        let mut all = true;
         for (index, space) in join_all(ask).await {
             all &= space.is_some();
             if let (Some(space), Some(p)) = (space, self.state.lock().peers.get_mut(&index)) {
@@ -254,37 +268,32 @@ impl Osp {
         all
     }
 
-    /// Destroys what is due, at most one round. Returns whether there may be more to do right away.
+    /// Destroys what is due, at most one round of every OST that answers. Returns whether there may
+    /// be more to do right away.
     async fn destroy_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
-        let rows = {
+        let peers = self.connected();
+        let rounds = {
             let Some(ops) = ops.upgrade() else { return Ok(false) };
             let core = ops.core.lock();
-            core.store.kv().range(table::DESTROY, b"", None, ROUND_OBJECTS)?
+            let kv = core.store.kv();
+            let due = |(ost, import): (u32, Arc<Import>)| -> Result<_, OsdError> {
+                let from = ost.to_be_bytes();
+                let rows = kv.range(table::DESTROY, &from, table::prefix_end(&from).as_deref(), ROUND_OBJECTS)?;
+                let ids: Vec<u64> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).map(|(_, id)| id).collect();
+                Ok((ost, import, ids))
+            };
+            peers.into_iter().map(due).collect::<Result<Vec<_>, _>>()?
         };
-        let due: Vec<(u32, u64)> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).collect();
+        let more = rounds.iter().any(|(_, _, ids)| ids.len() == ROUND_OBJECTS);
+        let gone = join_all(rounds.into_iter().map(|(ost, import, ids)| destroy_some(import, ost, ids))).await;
         let mut done = Batch::new();
-        let mut count = 0;
-        for part in due.chunks(IN_FLIGHT) {
-            for (key, ok) in join_all(part.iter().map(|&(ost, id)| self.destroy(ost, id))).await {
-                if ok {
-                    done.del(table::DESTROY, key);
-                    count += 1;
-                }
-            }
+        for (ost, id) in gone.iter().flatten() {
+            done.del(table::DESTROY, table::destroy_key(*ost, *id));
         }
-        if count > 0 {
+        if !done.is_empty() {
             self.commit_local(done)?;
         }
-        Ok(count == ROUND_OBJECTS)
-    }
-
-    async fn destroy(&self, ost: u32, id: u64) -> (bytes::Bytes, bool) {
-        let key = table::destroy_key(ost, id);
-        let Some(import) = self.peer(ost) else { return (key, false) };
-        let body = Obdo { oi: OstId::group0(id), valid: md::FLID | md::FLGROUP, ..Obdo::default() };
-        let rq = Request::new(portal::OST_REQUEST, opc::OST_DESTROY).push(&body).push_bytes(LdlmRequest::default().to_bytes()).push_empty();
-        let status = call(&import, rq).await;
-        (key, matches!(status, Some(s) if s == 0 || s == -Errno::ENOENT.0))
+        Ok(more && gone.iter().any(|g| g.len() == ROUND_OBJECTS))
     }
 
     /// Tells owners; what was not answered is kept.
@@ -295,14 +304,35 @@ impl Osp {
                 let (uid, gid, projid) = c.owner;
                 let valid = md::FLID | md::FLGROUP | md::FLUID | md::FLGID | md::FLPROJID;
                 let body = Obdo { oi: OstId::group0(c.id), valid, uid, gid, projid, ..Obdo::default() };
-                let import = self.peer(c.ost)?;
+                let import = self.peer(c.ost).filter(|i| i.state() == ImportState::Full)?;
                 call(&import, Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&body).push_empty()).await
             });
-            let answers = join_all(tell).await;
+            let answers: Vec<Option<i32>> = join_all(tell).await;
             let lost = part.iter().zip(answers).filter(|(_, a)| a.is_none()).map(|(c, _)| *c);
             self.state.lock().chowns.extend(lost);
         }
     }
+}
+
+/// Destroys objects of one OST, until it fails to answer. Returns those that are gone.
+async fn destroy_some(import: Arc<Import>, ost: u32, ids: Vec<u64>) -> Vec<(u32, u64)> {
+    let mut gone = Vec::with_capacity(ids.len());
+    for part in ids.chunks(IN_FLIGHT) {
+        let tell = part.iter().map(|&id| {
+            let body = Obdo { oi: OstId::group0(id), valid: md::FLID | md::FLGROUP, ..Obdo::default() };
+            let rq = Request::new(portal::OST_REQUEST, opc::OST_DESTROY).push(&body);
+            let rq = rq.push_bytes(LdlmRequest::default().to_bytes()).push_empty();
+            let import = &import;
+            async move { call(import, rq).await }
+        });
+        let answers = join_all(tell).await;
+        let done = |s: Option<i32>| matches!(s, Some(s) if s == 0 || s == -Errno::ENOENT.0);
+        gone.extend(part.iter().zip(&answers).filter(|(_, a)| done(**a)).map(|(id, _)| (ost, *id)));
+        if answers.contains(&None) {
+            break;
+        }
+    }
+    gone
 }
 
 /// The status of a request; `None` if it found no answer.

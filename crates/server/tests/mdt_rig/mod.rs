@@ -107,6 +107,13 @@ impl Rig {
         }
     }
 
+    /// The next reply of the MDT to a client is lost.
+    pub fn lose_a_reply(&self) {
+        use coral_lnet::{FaultAction, FaultRule, MsgType};
+        let rule = FaultRule { portal: Some(portal::MDC_REPLY), kind: Some(MsgType::Put), times: Some(1), ..FaultRule::all(FaultAction::Drop) };
+        self.up.as_ref().expect("running").0.faults().add(rule);
+    }
+
     /// OST objects waiting to be destroyed.
     pub fn destroy_pending(&self) -> usize {
         self.mem.range(table::DESTROY, b"", None, 1000).expect("read").len()
