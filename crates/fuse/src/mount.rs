@@ -207,6 +207,7 @@ fn start_threads<F: FileSystem>(
                 let runtime = shared.runtime.clone();
                 runtime.spawn(async move {
                     shared.finish().await;
+                    tracing::debug!("served: {}", shared.counters.snapshot());
                     let _ = tx.send(true);
                 });
             }

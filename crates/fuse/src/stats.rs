@@ -85,6 +85,18 @@ pub struct FuseStats {
     pub interrupts: u64,
 }
 
+impl std::fmt::Display for FuseStats {
+    /// One line: requests, hand-overs, then per opcode its count and mean inline time.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} requests, {} spawned, {} interrupts;", self.requests(), self.spawned, self.interrupts)?;
+        for o in &self.ops {
+            let mean_us = o.inline_ns.checked_div(o.inline).unwrap_or(0) as f64 / 1000.0;
+            write!(f, " {} {} ({} inline, {mean_us:.1} us)", o.name, o.requests, o.inline)?;
+        }
+        Ok(())
+    }
+}
+
 impl FuseStats {
     /// Requests of all kinds.
     pub fn requests(&self) -> u64 {

@@ -35,11 +35,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ = term.recv() => mount.unmount(true).await?,
         () = mount.join() => {}
     }
-    let s = mount.stats();
-    println!("{} requests, {} spawned, {} interrupts", s.requests(), s.spawned, s.interrupts);
-    for o in s.ops {
-        let each = o.inline_ns.checked_div(o.inline).unwrap_or(0);
-        println!("{:>16} {:>9} inline {:>9} {:>7} ns each", o.name, o.requests, o.inline, each);
-    }
+    println!("{}", mount.stats().to_string().replace(") ", ")\n"));
     Ok(())
 }
