@@ -30,13 +30,13 @@ for my $i (1 .. $files) {
     $name = "\xc3\xbc\xe6\xbc\xa2$i" if $i % 89 == 0;
     $name = "L$i" . ("n" x (250 - length $i)) if $i % 101 == 0;
     my $f = "$d/$name";
-    my $kind = rnd(100);
+    my $kind = $i == 11 ? 50 : rnd(100);
     if ($kind < 3 && @made) { link $made[rnd(scalar @made)], $f or die "link $f: $!"; next; }
     if ($kind < 6) { symlink($kind == 3 ? "no/such/$i" : $kind == 4 ? ("x/" x 500) . $i : "../f$i", $f) or die "symlink $f: $!";
         lchown($f) if $root && rnd(2); next; }
     if ($kind == 6 && $i % 5 == 0) { POSIX::mkfifo($f, 0600) or die; stamp($f); next; }
     sysopen(my $h, $f, O_WRONLY | O_CREAT | O_EXCL, 0600) or die "$f: $!";
-    if ($kind == 7 && $i % 8 == 0) {                           # holes
+    if ($kind == 7 && $i % 8 == 0 || $i == 11) {                           # holes
         for (0 .. 2) { sysseek($h, rnd(32) * 131072 + rnd(5000), 0); syswrite $h, substr($pool, rnd(1000), 1 + rnd(9000)); }
         truncate $h, 4 << 20 if $i % 2;
     } else {

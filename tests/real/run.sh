@@ -73,10 +73,15 @@ for c in "$HERE"/cases/*.sh; do
         [ -n "$hit" ] || continue
     fi
     ran=$((ran + 1)) t0=$(date +%s.%N)
-    if (set -euo pipefail; . "$HERE/lib.sh"; cd "$WORK"; . "$c") > "$WORK/$name.log" 2>&1 < /dev/null; then
+    # Not as the condition itself: bash would ignore `set -e` inside.
+    set +e
+    (set -euo pipefail; . "$HERE/lib.sh"; cd "$WORK"; . "$c") > "$WORK/$name.log" 2>&1 < /dev/null
+    rc=$?
+    set -e
+    if [ $rc -eq 0 ]; then
         printf 'ok    %-14s %6.1f s\n' "$name" "$(echo "$(date +%s.%N) - $t0" | bc)"; grep '^  ' "$WORK/$name.log" | head -20 || true
     else
-        failed+=("$name"); printf 'FAIL  %-14s\n' "$name"; tail -40 "$WORK/$name.log"
+        failed+=("$name"); printf 'FAIL  %-14s (exit %d)\n' "$name" $rc; tail -40 "$WORK/$name.log"
         [ -z "$pid" ] || kill -0 "$pid" 2> /dev/null || { echo "the file system died:"; tail -40 "$WORK/coral.log"; break; }
         rm -rf "${MNT:?}"/* 2> /dev/null || true
     fi

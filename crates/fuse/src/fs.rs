@@ -22,6 +22,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Whether `write` clears setuid and setgid by itself; if not, the FUSE layer does when the kernel says so.
     const DROPS_SETID: bool = false;
 
+    /// Whether the file system checks all permissions by itself, so that the kernel need not (see `FuseOptions`). It then
+    /// may give a name a validity only where everybody may search the directory: the kernel does not ask again.
+    fn checks_permissions(&self) -> bool {
+        false
+    }
+
     /// FID of the mounted directory.
     fn root(&self) -> Fid;
     /// The kernel no longer knows `fid`.

@@ -41,6 +41,10 @@ pub struct FuseOptions {
     pub max_write: usize,
     /// Let the kernel remember names for as long as llite says a lock covers them.
     pub name_cache: bool,
+    /// Let the kernel check permissions (default_permissions), as it does for local file systems: it then asks for the
+    /// attributes of every directory on the way whenever they are not covered by a lock. Off: llite and the MDT check, as
+    /// in Lustre, and the kernel asks nothing extra.
+    pub kernel_permissions: bool,
 }
 
 impl Default for FuseOptions {
@@ -52,6 +56,7 @@ impl Default for FuseOptions {
             read_only: false,
             max_write: 1 << 20,
             name_cache: true,
+            kernel_permissions: false,
         }
     }
 }
@@ -122,12 +127,13 @@ const END_WAIT: Duration = Duration::from_secs(3);
 pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<Mount, MountError> {
     assert!((1..=64).contains(&opts.threads) && opts.max_write.is_multiple_of(4096) && opts.max_write <= 1 << 20);
     let at = check_mount_point(at)?;
-    let (dev, by_fusermount) = attach(&at, opts)?;
+    let kernel_checks = !fs.checks_permissions();
+    let (dev, by_fusermount) = attach(&at, opts, kernel_checks)?;
     let dev = Arc::new(dev);
     let runtime = tokio::runtime::Handle::current();
     let (nodes, minor) = (Arc::new(Nodes::new(fs.root())), Arc::new(AtomicU32::new(0)));
     let counters = Arc::new(Counters::default());
-    let notifier = Notifier::new(dev.clone(), nodes.clone(), minor.clone(), runtime.clone());
+    let notifier = Notifier::new(dev.clone(), nodes.clone(), minor.clone(), kernel_checks, runtime.clone());
     let shared = Arc::new(Shared {
         fs,
         nodes: nodes.clone(),
@@ -142,6 +148,8 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         pool: Pool::new(opts.max_write),
         runtime,
         name_cache: opts.name_cache,
+        kernel_checks,
+        notifier: notifier.clone(),
         closing: AtomicBool::new(false),
     });
     let closing = Box::new({
@@ -171,8 +179,8 @@ fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
 }
 
 /// The connected device, and whether fusermount3 had to help.
-fn attach(at: &Path, opts: &FuseOptions) -> Result<(OwnedFd, bool), MountError> {
-    let spec = MountSpec { source: &opts.source, allow_other: opts.allow_other, read_only: opts.read_only };
+fn attach(at: &Path, opts: &FuseOptions, kernel_checks: bool) -> Result<(OwnedFd, bool), MountError> {
+    let spec = MountSpec { source: &opts.source, allow_other: opts.allow_other, kernel_checks, read_only: opts.read_only };
     let refused = |source| MountError::Refused { at: at.to_owned(), source };
     let dev = sys::open_device().map_err(MountError::Device)?;
     match sys::mount(&dev, at, &spec) {

@@ -39,6 +39,7 @@ pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 struct Node {
     fid: Fid,
     lookups: u64,
+    dir: bool,
 }
 
 struct Inner {
@@ -56,7 +57,7 @@ impl Nodes {
     /// A table that knows the root only.
     pub fn new(root: Fid) -> Self {
         let mut inner = Inner { by_id: IdMap::default(), by_fid: IdMap::default(), next: ROOT_ID + 1 };
-        inner.by_id.insert(ROOT_ID, Node { fid: root, lookups: 1 });
+        inner.by_id.insert(ROOT_ID, Node { fid: root, lookups: 1, dir: true });
         inner.by_fid.insert(root, ROOT_ID);
         Self { inner: Mutex::new(inner) }
     }
@@ -71,14 +72,19 @@ impl Nodes {
         self.inner.lock().by_fid.get(&fid).copied()
     }
 
+    /// Whether the node is a directory.
+    pub fn is_dir(&self, nodeid: u64) -> bool {
+        self.inner.lock().by_id.get(&nodeid).is_some_and(|n| n.dir)
+    }
+
     /// Counts one more lookup of `fid` that the kernel is about to be told of; its id.
-    pub fn remember(&self, fid: Fid) -> u64 {
+    pub fn remember(&self, fid: Fid, dir: bool) -> u64 {
         let inner = &mut *self.inner.lock();
         let id = *inner.by_fid.entry(fid).or_insert_with(|| {
             inner.next += 1;
             inner.next - 1
         });
-        inner.by_id.entry(id).or_insert(Node { fid, lookups: 0 }).lookups += 1;
+        inner.by_id.entry(id).or_insert(Node { fid, lookups: 0, dir }).lookups += 1;
         id
     }
 
@@ -116,14 +122,14 @@ mod tests {
     #[test]
     fn one_id_per_fid_until_all_lookups_are_taken_back() {
         let t = Nodes::new(fid(1));
-        let a = t.remember(fid(2));
-        assert_eq!(t.remember(fid(2)), a);
-        assert_ne!(t.remember(fid(3)), a);
+        let a = t.remember(fid(2), false);
+        assert_eq!(t.remember(fid(2), false), a);
+        assert_ne!(t.remember(fid(3), true), a);
         assert_eq!(t.forget(a, 1), None);
         assert_eq!(t.fid(a), Some(fid(2)));
         assert_eq!(t.forget(a, 1), Some(fid(2)));
         assert_eq!((t.fid(a), t.id(fid(2))), (None, None));
-        let again = t.remember(fid(2));
+        let again = t.remember(fid(2), false);
         assert_ne!(again, a, "ids are not reused");
         assert_eq!(t.count(), 3);
     }
@@ -131,7 +137,7 @@ mod tests {
     #[test]
     fn the_root_stays() {
         let t = Nodes::new(fid(1));
-        assert_eq!(t.remember(fid(1)), ROOT_ID);
+        assert_eq!(t.remember(fid(1), true), ROOT_ID);
         assert_eq!(t.forget(ROOT_ID, 1000), None);
         assert_eq!(t.fid(ROOT_ID), Some(fid(1)));
         assert_eq!(t.forget(77, 1), None, "unknown ids are ignored");

@@ -46,6 +46,8 @@ pub struct Notifier {
     dev: Arc<OwnedFd>,
     nodes: Arc<Nodes>,
     minor: Arc<AtomicU32>,
+    /// The kernel checks permissions itself, on attributes.
+    kernel_checks: bool,
     queue: Mutex<Queue>,
     runtime: tokio::runtime::Handle,
 }
@@ -55,9 +57,10 @@ impl Notifier {
         dev: Arc<OwnedFd>,
         nodes: Arc<Nodes>,
         minor: Arc<AtomicU32>,
+        kernel_checks: bool,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
-        Arc::new(Self { dev, nodes, minor, queue: Mutex::default(), runtime })
+        Arc::new(Self { dev, nodes, minor, kernel_checks, queue: Mutex::default(), runtime })
     }
 
     fn send<T: IntoBytes + Immutable>(&self, code: i32, body: &T) -> rustix::io::Result<()> {
@@ -107,6 +110,18 @@ impl Notifier {
     }
 }
 
+impl Notifier {
+    /// Makes the kernel look every name up again. Names that were given no validity are not concerned.
+    pub(crate) fn look_up_again(&self) {
+        if self.minor.load(Ordering::Relaxed) >= abi::MINOR_INC_EPOCH
+            && let Err(e) = self.send(notify::INC_EPOCH, &[0u8; 0])
+            && e != SysErrno::NODEV
+        {
+            tracing::error!("telling the kernel to look names up again: {e}");
+        }
+    }
+}
+
 /// The [`Invalidate`] that llite gets.
 pub(crate) struct Invalidator(pub Arc<Notifier>);
 
@@ -118,15 +133,13 @@ impl Invalidate for Invalidator {
         if unknown || !attr_only {
             n.later(fid, !attr_only, 0);
         }
+        // Who may search the directory may have changed: without its own check the kernel must ask for each name again.
+        if !n.kernel_checks && n.nodes.is_dir(ino) {
+            n.look_up_again();
+        }
     }
 
     fn inval_entry(&self, _parent: Fid, _name: &[u8]) {
-        let n = &self.0;
-        if n.minor.load(Ordering::Relaxed) >= abi::MINOR_INC_EPOCH
-            && let Err(e) = n.send(notify::INC_EPOCH, &[0u8; 0])
-            && e != SysErrno::NODEV
-        {
-            tracing::error!("telling the kernel to look names up again: {e}");
-        }
+        self.0.look_up_again();
     }
 }

@@ -146,6 +146,10 @@ fn try_start<F: FileSystem>(
     Ok(Started::Future(fut))
 }
 
+fn is_dir(mode: u32) -> bool {
+    mode & libc::S_IFMT == libc::S_IFDIR
+}
+
 fn boxed(f: impl Future<Output = Reply> + Send + 'static) -> BoxFuture<'static, Reply> {
     Box::pin(f)
 }
@@ -163,7 +167,7 @@ impl<F: FileSystem> Shared<F> {
 
     /// The answer that makes the kernel remember `e`.
     fn entry_out(&self, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
-        reply::entry(e, self.nodes.remember(e.attr.fid), self.entry_ttl())
+        reply::entry(e, self.nodes.remember(e.attr.fid, is_dir(e.attr.mode)), self.entry_ttl())
     }
 
     fn open_out(&self, file: Arc<OpenFile<F>>) -> abi::OpenOut {
@@ -333,6 +337,9 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
     }
     Ok(boxed(async move {
         let e = s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file)).await?;
+        if set.mode.is_some_and(|m| m & 0o111 != 0o111) && is_dir(e.attr.mode) {
+            s.search_changed();
+        }
         Ok(Body::of(&reply::attr_out(&e)))
     }))
 }
@@ -488,7 +495,7 @@ struct Listing {
     plus: bool,
     entry_ttl: bool,
     /// Where a node id is still to be filled in, and for which file.
-    pending: Vec<(usize, Fid)>,
+    pending: Vec<(usize, Fid, bool)>,
 }
 
 impl Listing {
@@ -505,7 +512,7 @@ impl Listing {
             let dots = matches!(&e.name[..], b"." | b"..");
             let record = match &e.entry {
                 Some(x) if !dots => {
-                    self.pending.push((at, x.attr.fid));
+                    self.pending.push((at, x.attr.fid, is_dir(x.attr.mode)));
                     reply::entry(x, 0, self.entry_ttl)
                 }
                 // Node id 0: nothing to remember.
@@ -522,8 +529,8 @@ impl Listing {
 
     /// The finished page; counts the lookups.
     fn finish<F: FileSystem>(mut self, s: &Shared<F>) -> Body {
-        for (at, fid) in self.pending {
-            self.out[at..at + 8].copy_from_slice(&s.nodes.remember(fid).to_ne_bytes());
+        for (at, fid, dir) in self.pending {
+            self.out[at..at + 8].copy_from_slice(&s.nodes.remember(fid, dir).to_ne_bytes());
         }
         Body::Vec(self.out)
     }
@@ -585,8 +592,12 @@ fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> F
     let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
     let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(EIO)?);
     s.mode_changed();
+    let dir = s.nodes.is_dir(h.nodeid);
     Ok(boxed(async move {
         s.fs.setxattr(&cred, fid, &name, value, x.flags).await?;
+        if &name[..] == b"system.posix_acl_access" && dir {
+            s.search_changed();
+        }
         if x.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
             let root = Cred::root();
             let mode = s.fs.getattr(&root, fid, None).await?.attr.mode;

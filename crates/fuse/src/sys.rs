@@ -38,6 +38,8 @@ pub(crate) fn clone_device(session: &OwnedFd) -> io::Result<OwnedFd> {
 pub(crate) struct MountSpec<'a> {
     pub source: &'a str,
     pub allow_other: bool,
+    /// The kernel checks permissions by the attributes it is given.
+    pub kernel_checks: bool,
     pub read_only: bool,
 }
 
@@ -45,12 +47,11 @@ pub(crate) struct MountSpec<'a> {
 pub(crate) fn mount(dev: &OwnedFd, at: &Path, spec: &MountSpec<'_>) -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut data = format!(
-        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
+        "fd={},rootmode=40000,user_id={uid},group_id={gid}",
         dev.as_raw_fd()
     );
-    if spec.allow_other {
-        data.push_str(",allow_other");
-    }
+    data.push_str(if spec.allow_other { ",allow_other" } else { "" });
+    data.push_str(if spec.kernel_checks { ",default_permissions" } else { "" });
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, spec.read_only);
     let data = CString::new(data)?;
@@ -65,7 +66,8 @@ pub(crate) fn fusermount(at: &Path, spec: &MountSpec<'_>) -> io::Result<OwnedFd>
     // The child must inherit its end; another child started meanwhile would too, which does no harm.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let source = spec.source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut opts = format!("fsname={source},subtype={SUBTYPE},default_permissions");
+    let mut opts = format!("fsname={source},subtype={SUBTYPE}");
+    opts.push_str(if spec.kernel_checks { ",default_permissions" } else { "" });
     opts.push_str(if spec.allow_other { ",allow_other" } else { "" });
     opts.push_str(if spec.read_only { ",ro" } else { "" });
     let child = Command::new("fusermount3")
