@@ -181,7 +181,15 @@ impl Mdc {
         let body = attrs.body;
         let transno = out.reply.transno;
         let handle = Arc::new(AtomicU64::new(body.open_handle));
-        self.keep_for_replay(transno, intent, dlm, rec, &body, name, &eadata, &handle);
+        // a replay must give the file the objects it has by then, not new ones
+        let keep = match attrs.md.is_empty() || attrs.truncated() || !(creat || !eadata.is_empty()) {
+            true => eadata,
+            false => {
+                rec.set_flags(rec.flags() | open::HAS_EA);
+                attrs.md.clone()
+            }
+        };
+        self.keep_for_replay(transno, intent, dlm, rec, &body, name, &keep, &handle);
         if attrs.truncated() {
             attrs.md = self.getattr_sized(&Ids::root(), body.fid1, super::BIG_EA_BYTES).await?.md;
         }

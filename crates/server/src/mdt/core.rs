@@ -121,8 +121,8 @@ impl MdtCore {
         (Allocator { ids: &mut self.ids, osts: &self.osts, defaults: self.defaults }, &self.store)
     }
 
-    /// Gives a client a sequence of [`seq::WIDTH`] object ids to name new files with. Committed at
-    /// once: a sequence is never given twice.
+    /// Gives a client a sequence of [`seq::WIDTH`] object ids to name new files with. Written and
+    /// synced at once: a sequence is never given twice, also after power loss.
     pub fn take_sequence(&mut self, index: u32) -> MdtResult<LuSeqRange> {
         let raw = self.store.kv().get(table::META, KEY_SEQ)?;
         let raw = raw.as_deref().and_then(|v| v.try_into().ok()).ok_or_else(|| torn(&Fid::ZERO))?;
@@ -130,6 +130,7 @@ impl MdtCore {
         let mut b = Batch::new();
         b.put(table::META, KEY_SEQ, (start + 1).to_le_bytes().to_vec());
         self.store.kv().commit(b)?;
+        self.store.kv().sync()?;
         Ok(LuSeqRange { start, end: start + 1, index, flags: 0 })
     }
 

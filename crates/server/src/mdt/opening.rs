@@ -297,6 +297,9 @@ impl Ctx {
             // setting a layout on a file that has objects
             return if o.replay { Ok(None) } else { Err(Errno::EEXIST.into()) };
         }
+        if o.replay && stripe::has_objects(o.ea) {
+            return Ok(Some(o.ea.clone()));
+        }
         let wanted = stripe::request_of(o.ea)?;
         let (mut alloc, store) = core.allocator();
         Ok(Some(alloc.layout(store, fid, Some(&wanted))?))

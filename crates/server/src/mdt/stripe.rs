@@ -81,8 +81,9 @@ fn id_key(ost: u32) -> Vec<u8> {
 }
 
 impl ObjectIds {
-    /// The next object id of `ost`. Reservations are committed at once, by themselves: an id is
-    /// never given twice, whatever becomes of the transaction it is for.
+    /// The next object id of `ost`. Reservations are written and synced at once, by themselves: an
+    /// id is never given twice, whatever becomes of the transaction it is for, also after power
+    /// loss (a client replays a create with the objects it was told).
     fn take(&mut self, store: &Store, ost: u32) -> MdtResult<u64> {
         let (next, limit) = match self.next.get(&ost) {
             Some(&v) => v,
@@ -97,6 +98,7 @@ impl ObjectIds {
             let mut b = Batch::new();
             b.put(table::META, id_key(ost), (next + RESERVE_IDS).to_le_bytes().to_vec());
             store.kv().commit(b)?;
+            store.kv().sync()?;
             next + RESERVE_IDS
         };
         self.next.insert(ost, (next + 1, limit));

@@ -99,6 +99,12 @@ impl Rig {
         drop((server, mdt));
     }
 
+    /// The server's machine loses power: what was not synced is gone. Call after [`Rig::kill`].
+    pub fn lose_power(&mut self) {
+        self.mem = self.mem.power_loss();
+        self.kv = Arc::new(self.mem.clone());
+    }
+
     pub async fn stop(&self) {
         if let Some((node, server, mdt)) = &self.up {
             mdt.stop().await;
@@ -304,18 +310,24 @@ impl Client {
         rec.fid2 = if creat { self.new_fid() } else { Fid::ZERO };
         rec.set_flags(flags);
         let op = if creat { it::OPEN | it::CREAT } else { it::OPEN };
-        let build = |rec: &RecCreate, rq: Request| {
+        let build = |rec: &RecCreate, ea: &Bytes, rq: Request| {
             rq.push(rec).push_empty().push_empty().push_bytes(nul(name)).push_bytes(ea.clone()).push_empty().push_empty().push_empty().push_empty()
         };
-        let (r, rep) = self.intent(parent, op, LdlmMode::CW, Ibits::UPDATE, |rq| build(&rec, rq).replayable_open()).await?;
+        let (r, rep) = self.intent(parent, op, LdlmMode::CW, Ibits::UPDATE, |rq| build(&rec, &ea, rq).replayable_open()).await?;
         let found = Self::found(&r, &rep)?;
         if r.transno != 0 {
             // a replay says what was opened then
             rec.fid2 = found.body.fid1;
             rec.open_handle_old = found.handle;
+            let ea = if creat && !found.md.is_empty() {
+                rec.set_flags(flags | open::HAS_EA);
+                found.md.clone()
+            } else {
+                ea.clone()
+            };
             let dlm = coral_wire::ldlm::LdlmRequest { flags: LdlmFlags::HAS_INTENT | LdlmFlags::INTENT_ONLY, count: 1, ..Default::default() };
             let rq = Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE).push_bytes(dlm.to_bytes()).push(&LdlmIntent { opc: op });
-            self.import.amend_replay(r.transno, build(&rec, rq).bufs);
+            self.import.amend_replay(r.transno, build(&rec, &ea, rq).bufs);
         }
         Ok(found)
     }
