@@ -114,13 +114,15 @@ pub async fn node(mem: &Arc<MemNet>, n: &str, seed: u64, wall: WallClock) -> Arc
 pub struct World {
     pub mem: Arc<MemNet>,
     pub wall: WallClock,
+    /// Ping interval of clients: an idle one notices a restart only then, and recovery waits for it.
+    pub ping: Duration,
     seed: Mutex<u64>,
 }
 
 impl World {
     pub fn new(seed: u64) -> World {
         let wall = WallClock { base: (1_700_000_000, 0), at: tokio::time::Instant::now() };
-        World { mem: MemNet::new(), wall, seed: Mutex::new(seed * 1000) }
+        World { mem: MemNet::new(), wall, ping: Duration::from_secs(25), seed: Mutex::new(seed * 1000) }
     }
 
     fn seed(&self) -> u64 {
@@ -148,7 +150,8 @@ impl World {
             connect_flags2: ConnectFlags2::REP_MBITS,
             ..Default::default()
         };
-        Import::new(node, ImportConfig::mdt("t-MDT0000_UUID", vec![nid(SERVER)], &format!("client-{n}"), data))
+        let cfg = ImportConfig::mdt("t-MDT0000_UUID", vec![nid(SERVER)], &format!("client-{n}"), data);
+        Import::new(node, ImportConfig { ping_interval: self.ping, ..cfg })
     }
 }
 
