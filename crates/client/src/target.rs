@@ -68,7 +68,7 @@ pub struct Dialer {
     pub checksums: bool,
     /// Do not ask for what only Coral servers know.
     pub plain: bool,
-    /// Idle locks kept per MDT.
+    /// Idle locks kept per MDT and OST.
     pub lru_size: usize,
 }
 
@@ -100,7 +100,7 @@ impl Dialer {
             Kind::Ost => ImportConfig::ost(uuid, nids, &self.client_uuid, data),
         };
         let import = Import::new(self.node.clone(), cfg);
-        let lru_size = if kind == Kind::Mdt { self.lru_size } else { ClientConfig::default().lru_size };
+        let lru_size = if kind == Kind::Mgs { ClientConfig::default().lru_size } else { self.lru_size };
         let namespace = self.ldlm.namespace_with(import.clone(), ClientConfig { lru_size, ..Default::default() });
         let t = Arc::new(Target {
             uuid: uuid.to_owned(),

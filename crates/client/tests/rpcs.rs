@@ -73,8 +73,31 @@ async fn what_is_covered_is_not_asked_again() {
     assert_eq!(n, counts(&[]));
     u.stat("d/first").await.unwrap();
     let (_, n) = rpcs(&u.fs, u.stat("d/first")).await;
-    println!("stat of a known file: {n:?}");
-    assert_eq!(n, counts(&[("OST_GETATTR", 1)]), "only its size is asked for");
+    assert_eq!(n, counts(&[]), "its size is covered by an extent lock");
+    // an own write calls that lock back, once
+    let fh = u.open("d/first", libc::O_RDWR).await.unwrap();
+    let (_, n) = rpcs(&u.fs, async {
+        for i in 0..10 {
+            u.write(&fh, i, b"yy").await.unwrap();
+            assert_eq!(u.stat("d/first").await.unwrap().size, i + 2);
+        }
+    })
+    .await;
+    println!("10 times write, stat: {n:?}");
+    assert_eq!(n, counts(&[("LDLM_CANCEL", 1), ("OST_GETATTR", 10), ("OST_WRITE", 10)]));
+    u.close(&fh).await.unwrap();
+    // another client's write is seen at once
+    let other = c.client().await;
+    let v = User::root(&other);
+    assert_eq!(u.stat("d/first").await.unwrap().size, 11);
+    let fh = v.open("d/first", libc::O_WRONLY).await.unwrap();
+    v.write(&fh, 100, b"z").await.unwrap();
+    assert_eq!(u.stat("d/first").await.unwrap().size, 101);
+    v.close(&fh).await.unwrap();
+    let old = coral_client::Timespec { secs: 1_000_000_000, nanos: 7 };
+    let set = SetAttr { mtime: Some(coral_client::SetTime::At(old)), ..Default::default() };
+    other.setattr(&v.cred, fh.fid(), set, None).await.unwrap();
+    assert_eq!(u.stat("d/first").await.unwrap().mtime, old);
     c.stop().await;
 }
 

@@ -43,6 +43,8 @@ pub(super) struct OpenInode {
     layout: RwLock<Arc<FileLayout>>,
     /// The lock on the layout went: ask before the next I/O.
     stale: AtomicBool,
+    /// Handles open for writing.
+    writers: AtomicU32,
     /// Permission bits, to know of setuid.
     mode: AtomicU32,
     /// Overlapping writes of this client go one after another.
@@ -61,6 +63,7 @@ impl OpenInode {
             fid,
             layout: RwLock::new(layout),
             stale: AtomicBool::new(false),
+            writers: AtomicU32::new(0),
             mode: AtomicU32::new(mode),
             writes: RangeLocks::default(),
             append: Default::default(),
@@ -79,6 +82,11 @@ impl OpenInode {
         if new.generation >= l.generation || l.form == Form::None {
             *l = new;
         }
+    }
+
+    /// Some handle of this client is open for writing.
+    pub fn is_written(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
     }
 
     /// The lock on the layout is gone.
@@ -122,10 +130,21 @@ impl FileHandle {
     }
 }
 
+impl FileHandle {
+    /// True for the one who is to close it.
+    fn begin_close(&self) -> bool {
+        let first = !self.closed.swap(true, Ordering::AcqRel);
+        if first && self.writable() {
+            self.inode.writers.fetch_sub(1, Ordering::Relaxed);
+        }
+        first
+    }
+}
+
 impl Drop for FileHandle {
     /// A handle nobody released (its caller was interrupted) is closed all the same.
     fn drop(&mut self) {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        if !self.begin_close() {
             return;
         }
         let Ok(rt) = tokio::runtime::Handle::try_current() else { return };
@@ -177,8 +196,12 @@ impl Llite {
     }
 
     fn handle(&self, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
+        let inode = self.open_inode(md.attr.fid, md.layout.clone(), md.attr.mode);
+        if flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
+            inode.writers.fetch_add(1, Ordering::Relaxed);
+        }
         Arc::new(FileHandle {
-            inode: self.open_inode(md.attr.fid, md.layout.clone(), md.attr.mode),
+            inode,
             flags,
             mdc,
             handle: o.handle.clone(),
@@ -446,7 +469,7 @@ impl Llite {
 
     /// The last descriptor is gone: closes at the MDT; `flock_owner`: also drop that owner's flock.
     pub async fn release(self: &Arc<Self>, fh: &FileHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
-        if fh.closed.swap(true, Ordering::AcqRel) {
+        if !fh.begin_close() {
             return Ok(());
         }
         if let Some(owner) = flock_owner

@@ -62,8 +62,23 @@ impl Llite {
         if !md.needs_osts() {
             return Ok(md.attr);
         }
-        let layout = self.settled_layout(md.attr.fid, md.layout.clone()).await?;
-        let objects = self.lov.getattr(&layout, md.attr.fid).await?;
+        let fid = md.attr.fid;
+        let known = self.cache.known(fid);
+        if let Some(objects) = known.as_ref().and_then(|k| k.objects) {
+            return Ok(md.merged(&objects));
+        }
+        let layout = self.settled_layout(fid, md.layout.clone()).await?;
+        // a lock that our own next write would call back is not worth having
+        let writing = self.opened(fid).is_some_and(|o| o.is_written());
+        if known.is_none() || writing {
+            return Ok(md.merged(&self.lov.getattr(&layout, fid).await?));
+        }
+        let (objects, locks) = self.lov.glimpse(&layout, fid).await?;
+        if let Some(locks) = locks {
+            let names: Vec<_> = locks.iter().map(|(o, _)| *o).collect();
+            let still = || locks.iter().all(|(_, l)| !l.is_blocked());
+            self.cache.learn_objects(fid, layout.generation, &names, objects, still);
+        }
         Ok(md.merged(&objects))
     }
 
@@ -89,7 +104,7 @@ impl Llite {
         let ttl = |yes: bool| if yes { COVERED_TTL } else { Duration::ZERO };
         Entry {
             attr,
-            attr_ttl: ttl(covered.is_some() && !md.needs_osts()),
+            attr_ttl: ttl(covered.as_ref().is_some_and(|k| !md.needs_osts() || k.objects.is_some())),
             entry_ttl: ttl(covered.is_some_and(|k| k.named)),
         }
     }

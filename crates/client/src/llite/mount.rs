@@ -86,6 +86,9 @@ impl Llite {
         for mdc in llite.lmv.mdcs() {
             llite.attach(&mdc);
         }
+        for osc in llite.lov.oscs() {
+            llite.attach_ost(&osc);
+        }
         tokio::spawn(follow_config(Arc::downgrade(&llite)));
         Ok(llite)
     }
@@ -191,6 +194,9 @@ async fn follow_config(llite: Weak<Llite>) {
         let known: Vec<u32> = l.lov.oscs().iter().map(|o| o.index).collect();
         let fresh = now.osts.into_iter().filter(|(i, _)| !known.contains(i)).collect();
         connect_osts(&l.dialer, &l.lov, &fresh, l.opts.connect_timeout).await;
+        for osc in l.lov.oscs().iter().filter(|o| !known.contains(&o.index)) {
+            l.attach_ost(osc);
+        }
         let known: Vec<u32> = l.lmv.mdcs().iter().map(|m| m.index).collect();
         let fresh = now.mdts.into_iter().filter(|(i, _)| !known.contains(i)).collect();
         if let Err(e) = connect_mdts(&l.dialer, &l.lmv, &fresh, l.opts.connect_timeout).await {

@@ -13,9 +13,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coral_ldlm::LockRef;
 use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::ldlm::ResId;
 use futures_util::future::try_join_all;
 use parking_lot::RwLock;
 
@@ -31,6 +33,9 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 pub struct Lov {
     oscs: RwLock<BTreeMap<u32, Arc<Osc>>>,
 }
+
+/// An extent lock on a whole object: {OST index, resource} and the lock.
+pub type ObjectLock = ((u32, ResId), LockRef);
 
 /// A range of one object and the pieces of the file it is made of.
 struct ObjectRange {
@@ -76,13 +81,29 @@ impl Lov {
         .await?;
         let mut sum = ObjectAttr::default();
         for (size, a) in attrs {
-            sum.size = sum.size.max(size);
-            sum.blocks += a.blocks;
-            sum.mtime = sum.mtime.max(a.mtime);
-            sum.atime = sum.atime.max(a.atime);
-            sum.ctime = sum.ctime.max(a.ctime);
+            merge(&mut sum, size, &a);
         }
         Ok(sum)
+    }
+
+    /// The same, with a lock on every object if nobody is changing any of them; the objects locked otherwise are given back.
+    pub async fn glimpse(&self, layout: &FileLayout, fid: Fid) -> Result<(ObjectAttr, Option<Vec<ObjectLock>>), Errno> {
+        let found = try_join_all(layout.stripes().map(|s| async move {
+            let object = s.object(fid);
+            let (a, lock) = self.osc(s.ost())?.glimpse(&object).await?;
+            Ok::<_, Errno>((s.file_size(a.size), a, lock.map(|l| ((s.ost(), object.oi.res_id()), l))))
+        }))
+        .await?;
+        let mut sum = ObjectAttr::default();
+        let mut locks = Some(Vec::with_capacity(found.len()));
+        for (size, a, lock) in found {
+            merge(&mut sum, size, &a);
+            match (&mut locks, lock) {
+                (Some(all), Some(l)) => all.push(l),
+                _ => locks = None,
+            }
+        }
+        Ok((sum, locks))
     }
 
     /// The object ranges that `offset..offset+len` touches in instantiated components, in order of first touch.
@@ -313,6 +334,15 @@ impl Locks {
             None => IoLock::Server,
         }
     }
+}
+
+/// Adds an object that makes the file `size` bytes long.
+fn merge(sum: &mut ObjectAttr, size: u64, a: &ObjectAttr) {
+    sum.size = sum.size.max(size);
+    sum.blocks += a.blocks;
+    sum.mtime = sum.mtime.max(a.mtime);
+    sum.atime = sum.atime.max(a.atime);
+    sum.ctime = sum.ctime.max(a.ctime);
 }
 
 /// Fills with zeroes up to `len` bytes.

@@ -15,13 +15,13 @@ pub use brw::IoLock;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_ldlm::ClientNamespace;
+use coral_ldlm::{ClientNamespace, LockRef};
 use coral_ptlrpc::{Import, Request};
 use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, md};
 use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::{Errno, fid::{Fid, OstId}};
 
-use crate::error::{ok, proto};
+use crate::error::{lock_errno, ok, proto};
 use crate::target::Target;
 use crate::time::Timespec;
 
@@ -135,9 +135,23 @@ impl Osc {
         Ok(ObjectAttr { size: o.size, blocks: o.blocks, mtime: time(o.mtime), atime: time(o.atime), ctime: time(o.ctime) })
     }
 
-    /// Sets times.
+    /// Size, blocks and times, with a lock that covers them if nobody is changing the object.
+    pub async fn glimpse(&self, obj: &ObjectRef) -> Result<(ObjectAttr, Option<LockRef>), Errno> {
+        let (v, lock) = self.namespace().glimpse(obj.oi.res_id()).await.map_err(|e| lock_errno(&e))?;
+        let time = |secs, nanos| Timespec { secs, nanos };
+        let attr = ObjectAttr {
+            size: v.size,
+            blocks: v.blocks,
+            mtime: time(v.mtime, v.mtime_ns),
+            atime: time(v.atime, v.atime_ns),
+            ctime: time(v.ctime, v.ctime_ns),
+        };
+        Ok((attr, lock))
+    }
+
+    /// Sets times. A Coral server takes a lock for it, so that nobody keeps the old ones under a lock of his.
     pub async fn setattr(&self, obj: &ObjectRef, t: &ObjectTimes) -> Result<(), Errno> {
-        let mut o = Self::obdo(obj);
+        let mut o = if self.target.coral() { Self::srvlocked(obj) } else { Self::obdo(obj) };
         for (value, bit, field) in [
             (t.atime, md::FLATIME, &mut o.atime),
             (t.mtime, md::FLMTIME, &mut o.mtime),

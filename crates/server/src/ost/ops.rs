@@ -94,6 +94,8 @@ impl Ost {
         if n.has(md::FLSIZE) && n.oa.size != OBJECT_EOF {
             return Err(Errno::EPERM); // a truncate is a punch
         }
+        // A Coral client asks for it: sizes and times that others cache under their locks go first.
+        let _lock = n.lock(rq, LdlmMode::PW, 0, OBJECT_EOF).await;
         let set = obdo::set_attr(&n.oa, Ost::times(rq));
         let attr = self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))?;
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {

@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use super::Forget;
 use crate::llite::Llite;
 use crate::mdc::Mdc;
+use crate::osc::Osc;
 use crate::target::{Target, TargetHooks};
 
 /// What happens when a lock of an MDT goes, or the MDT itself.
@@ -64,7 +65,35 @@ impl TargetHooks for MdtHooks {
     }
 }
 
+/// What happens when an extent lock of an OST goes.
+struct OstHooks {
+    llite: Weak<Llite>,
+    ost: u32,
+}
+
+impl LockHook for OstHooks {
+    fn cancelling(&self, lock: &LockInfo, _discard: bool, _local_only: bool) -> BoxFuture<'static, ()> {
+        self.blocked(lock);
+        Box::pin(async {})
+    }
+
+    fn blocked(&self, lock: &LockInfo) {
+        if let Some(llite) = self.llite.upgrade() {
+            llite.tell(llite.cache.extent_lost(self.ost, lock.res));
+        }
+    }
+
+    fn glimpse(&self, _lock: &LockInfo) -> Option<OstLvb> {
+        None
+    }
+}
+
 impl Llite {
+    /// Lets the cache follow the locks of an OST.
+    pub(in crate::llite) fn attach_ost(self: &Arc<Self>, osc: &Osc) {
+        osc.namespace().set_hook(Arc::new(OstHooks { llite: Arc::downgrade(self), ost: osc.index }));
+    }
+
     /// Lets the cache and the open files follow the locks of an MDT.
     pub(in crate::llite) fn attach(self: &Arc<Self>, mdc: &Arc<Mdc>) {
         let hooks = Arc::new(MdtHooks { llite: Arc::downgrade(self), mdc: Arc::downgrade(mdc) });

@@ -12,7 +12,8 @@
 //! - own changes do not revoke own locks (`coral_wire::coral`), so their replies are taken in here; a lookup that ran beside
 //!   an own change in the same directory adds no name.
 //!
-//! Sizes and times of objects are not kept: setting a time of an object takes no lock that would call them back.
+//! - sizes and times of a file's objects are kept while extent locks on all of them are held, and only beside attributes
+//!   that say which objects these are.
 //!
 //! Lustre: the kernel's dentry and inode caches with `ll_md_blocking_ast` in `lustre/llite/namei.c`. "Complete directory" and
 //! versions are Coral's own.
@@ -25,11 +26,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::Ibits;
+use coral_wire::ldlm::{Ibits, ResId};
 use parking_lot::Mutex;
 
 use super::inode::MdInode;
 use super::types::Attr;
+use crate::osc::ObjectAttr;
 use node::{Name, Node};
 
 /// Rough size of an object in here, names not counted, bytes: the unit of the budget.
@@ -65,6 +67,8 @@ pub(super) enum Lookup {
 pub(super) struct Known {
     /// The MDT's view.
     pub md: MdInode,
+    /// The OSTs' view, if covered by extent locks on the objects of that layout.
+    pub objects: Option<ObjectAttr>,
     /// LOOKUP is held: names of it may be remembered by the caller.
     pub named: bool,
 }
@@ -102,6 +106,8 @@ pub(super) enum DirState {
 #[derive(Default)]
 struct Inner {
     nodes: BTreeMap<Fid, Node>,
+    /// Objects whose extent locks cover cached sizes: {OST index, resource}.
+    objects: BTreeMap<(u32, ResId), Fid>,
     /// Grows with every own change of any directory.
     epoch: u64,
     bytes: usize,
@@ -233,6 +239,21 @@ impl Cache {
         true
     }
 
+    /// Sizes and times of a file's objects, which extent locks on `objects` ({OST index, resource}) cover; `still`: none of
+    /// them is called back yet, asked under the cache's mutex. `layout`: generation of the layout they belong to.
+    pub fn learn_objects(&self, fid: Fid, layout: u32, objects: &[(u32, ResId)], attr: ObjectAttr, still: impl FnOnce() -> bool) {
+        if !self.enabled {
+            return;
+        }
+        let mut c = self.inner.lock();
+        let c = &mut *c;
+        let Some(n) = c.nodes.get_mut(&fid) else { return };
+        if still() && n.covered().is_some_and(|md| md.layout.generation == layout) {
+            n.objects = Some(attr);
+            c.objects.extend(objects.iter().map(|o| (*o, fid)));
+        }
+    }
+
     // ---- own changes ---------------------------------------------------------------------------------------------
 
     /// An own change of the entries of `dirs` begins: lookups beside it add no names until it ends.
@@ -328,11 +349,20 @@ impl Cache {
         out
     }
 
+    /// An extent lock goes: the size and times it covered are not known any more.
+    pub fn extent_lost(&self, ost: u32, res: ResId) -> Forget {
+        let mut c = self.inner.lock();
+        let fid = c.objects.remove(&(ost, res));
+        let known = fid.filter(|f| c.nodes.get_mut(f).is_some_and(|n| n.objects.take().is_some()));
+        Forget { inodes: known.into_iter().collect(), entries: Vec::new() }
+    }
+
     /// Everything is void (eviction).
     pub fn clear(&self) -> Forget {
         let mut c = self.inner.lock();
         let mut out = Forget::default();
         c.epoch += 1;
+        c.objects.clear();
         let (now, nodes) = (c.epoch, std::mem::take(&mut c.nodes));
         for (fid, n) in nodes {
             out.entries.extend(n.links.iter().cloned());
@@ -373,7 +403,7 @@ impl Inner {
         let n = self.nodes.get_mut(&fid)?;
         n.used = true;
         let md = n.covered()?.clone();
-        Some(Known { md, named: n.holds(Ibits::LOOKUP) })
+        Some(Known { md, objects: n.objects, named: n.holds(Ibits::LOOKUP) })
     }
 
     fn hit(&mut self, fid: Fid) -> Lookup {

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::ATTR_BITS;
 use crate::llite::inode::MdInode;
 use crate::llite::types::Attr;
+use crate::osc::ObjectAttr;
 
 /// What a name is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub(in crate::llite) struct Node {
     seen: u64,
     /// When an own change made the attributes doubtful last.
     pub forgot_at: u64,
+    /// Sizes and times of the objects, covered by extent locks.
+    pub objects: Option<ObjectAttr>,
     /// Directory: names known.
     pub names: BTreeMap<Bytes, Name>,
     /// Directory: `names` was the whole listing at this version.
@@ -110,6 +113,9 @@ impl Node {
         let lost = before & !self.bits();
         if lost & (ATTR_BITS | Ibits::LAYOUT.bits()) != 0 {
             self.md = None;
+        }
+        if lost & Ibits::LAYOUT.bits() != 0 {
+            self.objects = None;
         }
         if lost & Ibits::UPDATE.bits() != 0 {
             self.confirmed = false;

@@ -196,6 +196,29 @@ fn a_read_that_began_before_an_own_change_is_not_taken_in() {
 }
 
 #[test]
+fn sizes_go_with_their_extent_lock_or_layout() {
+    let c = cache();
+    let obj = (2, ResId([5, 0, 0, 0]));
+    let size = ObjectAttr { size: 7, ..Default::default() };
+    c.learn_objects(CHILD, 0, &[obj], size, || true);
+    assert!(c.known(CHILD).is_none(), "no attributes, no size");
+    learn(&c, &file(3), 10);
+    c.learn_objects(CHILD, 9, &[obj], size, || true);
+    assert!(c.known(CHILD).unwrap().objects.is_none(), "another layout");
+    c.learn_objects(CHILD, 0, &[obj], size, || false);
+    assert!(c.known(CHILD).unwrap().objects.is_none(), "called back already");
+    c.learn_objects(CHILD, 0, &[obj], size, || true);
+    assert_eq!(c.known(CHILD).unwrap().objects.unwrap().size, 7);
+    assert_eq!(c.extent_lost(obj.0, obj.1).inodes, [CHILD]);
+    assert!(c.known(CHILD).unwrap().objects.is_none());
+    assert_eq!(c.extent_lost(obj.0, obj.1), Forget::default());
+    c.learn_objects(CHILD, 0, &[obj], size, || true);
+    c.lock_lost(CHILD, 10);
+    learn(&c, &file(4), 11);
+    assert!(c.known(CHILD).unwrap().objects.is_none(), "the layout lock was lost in between");
+}
+
+#[test]
 fn memory_is_bounded() {
     let c = cache();
     for i in 0..20_000u32 {
