@@ -29,7 +29,8 @@ done
 [ -n "$kind" ] || { sed -n 's/^# \?//p' "$0" | sed -n 2,7p; exit 2; }
 BASE=$(mktemp -d "${TMPDIR:-/tmp}/coral-real.XXXXXX")
 MNT=$BASE/mnt REF=$BASE/ref WORK=$BASE/work TREE=$BASE/tree LFS="" pid=""
-export HERE TOOLS MNT REF WORK TREE LFS
+KIND=$kind BIN=$bin
+export KIND BIN HERE TOOLS MNT REF WORK TREE LFS
 chmod 755 "$BASE"; mkdir "$MNT" "$REF" "$WORK" "$BASE/bin"
 
 stop() {
