@@ -9,8 +9,12 @@
 //! cover; only mmap does, and AUTO_INVAL_DATA drops its pages when size or mtime turn out changed. Names and attributes are
 //! remembered by the kernel exactly as long as llite says a lock covers them, usually not at all (validity 0).
 //!
-//! Permissions: the kernel checks them (default_permissions, POSIX_ACL) on attributes it asks for when they are not valid;
-//! the MDT checks again.
+//! Permissions are checked by llite (from what its locks cover) and the MDT, with the caller's ids, as in Lustre: the kernel
+//! is mounted without default_permissions, else it would ask for the attributes of every directory on the way and of every
+//! file to be opened (two GETATTRs more per create, one more per open). Its one gap, walking names it remembers, is closed by
+//! giving names a validity only in directories that everybody may search, and by taking all names back when such a
+//! directory changes. `FuseOptions::kernel_permissions` lets the kernel check instead. A user other than root has no use of
+//! CAP_DAC_OVERRIDE and its like: no capability reaches a FUSE server.
 //!
 //! If the process dies, calls on the mount fail with ENOTCONN until `fusermount3 -u DIR` (or `umount DIR`).
 //!

@@ -182,10 +182,17 @@ fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
 fn attach(at: &Path, opts: &FuseOptions, kernel_checks: bool) -> Result<(OwnedFd, bool), MountError> {
     let spec = MountSpec { source: &opts.source, allow_other: opts.allow_other, kernel_checks, read_only: opts.read_only };
     let refused = |source| MountError::Refused { at: at.to_owned(), source };
-    let dev = sys::open_device().map_err(MountError::Device)?;
+    let denied = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES));
+    let by_fusermount = || Ok((sys::fusermount(at, &spec).map_err(refused)?, true));
+    let dev = match sys::open_device() {
+        Ok(dev) => dev,
+        // fusermount3 is setuid and brings the device along.
+        Err(e) if denied(&e) => return by_fusermount(),
+        Err(e) => return Err(MountError::Device(e)),
+    };
     match sys::mount(&dev, at, &spec) {
         Ok(()) => Ok((dev, false)),
-        Err(e) if e.raw_os_error() == Some(libc::EPERM) => Ok((sys::fusermount(at, &spec).map_err(refused)?, true)),
+        Err(e) if denied(&e) => by_fusermount(),
         Err(e) => Err(refused(e)),
     }
 }
