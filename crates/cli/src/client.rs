@@ -12,6 +12,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A mount waits so long for servers that answer but are still recovering (their window ends after 180 s). A server that does
+/// not answer at all is given up earlier, after [`coral_ptlrpc::ImportConfig::first_connect_limit`].
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(210);
 
 /// A mounted client and the node it speaks through.
 pub(crate) struct MountedClient {
@@ -32,8 +37,9 @@ impl MountedClient {
         MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }).await
     }
 
-    async fn start(node: Arc<Node>, options: MountOptions, mountpoint: &Path, fuse: FuseOptions) -> Result<MountedClient, String> {
+    async fn start(node: Arc<Node>, mut options: MountOptions, mountpoint: &Path, fuse: FuseOptions) -> Result<MountedClient, String> {
         check_mountpoint(mountpoint)?;
+        options.connect_timeout = RECOVERY_PATIENCE;
         let llite = match Llite::mount(node.clone(), options).await {
             Ok(llite) => llite,
             Err(e) => {
