@@ -152,7 +152,7 @@ pub(crate) struct Mount {
     pub source: String,
     /// Where to mount.
     pub mountpoint: PathBuf,
-    /// Mount options, comma separated: ro, nodev, nosuid, noexec, noatime, user_xattr, flock, ...
+    /// Mount options, comma separated: ro, noflock, localflock, nouser_xattr, port=N.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     #[command(flatten)]

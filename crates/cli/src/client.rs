@@ -39,6 +39,7 @@ impl MountedClient {
 
     async fn start(node: Arc<Node>, mut options: MountOptions, mountpoint: &Path, fuse: FuseOptions) -> Result<MountedClient, String> {
         check_mountpoint(mountpoint)?;
+        let mountpoint = &mountpoint.canonicalize().map_err(|e| format!("mount point '{}': {e}", mountpoint.display()))?;
         options.connect_timeout = RECOVERY_PATIENCE;
         let llite = match Llite::mount(node.clone(), options).await {
             Ok(llite) => llite,
@@ -144,6 +145,7 @@ pub(crate) fn mount_helper_args(args: Vec<OsString>) -> Vec<OsString> {
 /// Entry of `coral mount`.
 pub(crate) fn run(m: Mount) -> Result<(), String> {
     let source = parse_source(&m.source)?;
+    check_options(&m.options)?;
     check_mountpoint(&m.mountpoint)?;
     if !m.foreground {
         println!("{}", daemon::start(&m.log)?);
@@ -161,7 +163,7 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     let port = m.net.port.or_else(|| option(m, "port")?.parse().ok()).unwrap_or(988);
     let nid = match m.net.nid {
         Some(nid) => nid,
-        None => coral_lnet::local_nid_for(source.nids[0]).map_err(|e| format!("no way to {}: {e}; give this node's NID with --nid", source.nids[0]))?,
+        None => coral_lnet::local_nid_on(source.nids[0], port).map_err(|e| format!("no way to {}: {e}; give this node's NID with --nid", source.nids[0]))?,
     };
     if nid.net() & 0xffff_0000 != NET_TCP {
         return Err(format!("--nid {nid}: only tcp networks are supported so far"));
@@ -177,6 +179,20 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     wait(&client).await;
     client.umount().await;
     Ok(())
+}
+
+/// Options without effect here: they are for mount(8), or say what is so anyway.
+const IGNORED: &[&str] = &["defaults", "rw", "auto", "noauto", "_netdev", "nofail", "user", "users", "flock", "user_xattr", "acl", "lazystatfs"];
+/// Options that do something.
+const KNOWN: &[&str] = &["ro", "noflock", "localflock", "nouser_xattr"];
+
+/// An option that would be silently without effect is an error.
+fn check_options(options: &[String]) -> Result<(), String> {
+    let known = |o: &str| IGNORED.contains(&o) || KNOWN.contains(&o) || o.starts_with("port=") || o.starts_with("x-") || o.is_empty();
+    match options.iter().find(|o| !known(o)) {
+        Some(o) => Err(format!("mount option '{o}' is not supported; there are: {}, port=N", KNOWN.join(", "))),
+        None => Ok(()),
+    }
 }
 
 fn option<'a>(m: &'a Mount, name: &str) -> Option<&'a str> {
@@ -202,6 +218,13 @@ mod tests {
         assert!(parse_source("10.0.0.1@tcp").unwrap_err().contains("NID[:NID...]:/fsname"));
         assert!(parse_source("nonsense:/fs").unwrap_err().contains("is no NID"));
         assert!(parse_source("10.0.0.1@tcp:/waytoolongname").unwrap_err().contains("1 to 8"));
+    }
+
+    #[test]
+    fn an_option_without_effect_is_refused() {
+        let list = |o: &[&str]| check_options(&o.iter().map(|s| s.to_string()).collect::<Vec<_>>());
+        assert!(list(&["ro", "flock", "port=9988", "x-systemd.automount"]).is_ok());
+        assert!(list(&["nosuid"]).unwrap_err().contains("'nosuid' is not supported"));
     }
 
     #[test]

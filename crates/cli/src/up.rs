@@ -225,7 +225,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         },
     };
     let mut asked = control::serve(dir).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
-    reporter.ready(&summary(&config, dir, up.mount.as_deref()));
+    reporter.ready(&summary(&config, dir, client.as_ref().map(MountedClient::mountpoint)));
     let reply = crate::run_until_stopped(&mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await;
     if let Some(client) = client {
         client.umount().await;

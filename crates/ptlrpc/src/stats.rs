@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Opcodes counted one by one; all others share a counter.
-const OPCODES: usize = 512;
+const OPCODES: usize = 1024;
 
 /// Counts since the import was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -65,7 +65,7 @@ fn one(path: &Path, o: &Options, depth: usize) -> Result<(), Failure> {
     let fail = |e: Errno| Failure::errno(format_args!("lfs: getstripe for '{}' failed", path.display()), e);
     let meta = std::fs::symlink_metadata(path).map_err(|e| fail(e.into()))?;
     if meta.is_dir() {
-        print_directory(path, o, depth).map_err(fail)?;
+        print_directory(path, o).map_err(fail)?;
         if o.directory || (depth > 0 && !o.recursive) {
             return Ok(());
         }
@@ -86,7 +86,7 @@ fn one(path: &Path, o: &Options, depth: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_directory(path: &Path, o: &Options, _depth: usize) -> Result<(), Errno> {
+fn print_directory(path: &Path, o: &Options) -> Result<(), Errno> {
     let l = layout(path)?;
     if !o.fields.is_empty() {
         if let Some(l) = l {
@@ -99,7 +99,7 @@ fn print_directory(path: &Path, o: &Options, _depth: usize) -> Result<(), Errno>
     }
     match l {
         Some(l) => print!("{}", show::directory(&l)),
-        None => println!("stripe_count:  1 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1"),
+        None => println!("no default of its own: the file system's holds"),
     }
     println!();
     Ok(())

@@ -239,7 +239,7 @@ pub enum MountError {
         reason: String,
     },
     /// The MGS does not know the file system.
-    #[error("the MGS at {mgs} knows no file system '{fsname}'; check the name (`lctl dl` on the MGS lists them)")]
+    #[error("the MGS at {mgs} knows no file system '{fsname}'; check the name given to `coral up` or `coral format`")]
     NoSuchFs {
         /// The name asked for.
         fsname: String,
