@@ -16,6 +16,18 @@ const PATIENCE_S: u64 = 60;
 
 /// Runs `body` in a private mount namespace. `name` is the test's own name.
 pub fn in_namespace(name: &str, body: impl FnOnce()) {
+    in_namespaces(name, &[], body);
+}
+
+/// The same with a private network, of which only the loopback is up: any port is free and nobody else is seen.
+pub fn in_network_namespace(name: &str, body: impl FnOnce()) {
+    in_namespaces(name, &["--net"], || {
+        ok(Command::new("ip").args(["link", "set", "lo", "up"]));
+        body();
+    });
+}
+
+fn in_namespaces(name: &str, more: &[&str], body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
     }
@@ -24,7 +36,7 @@ pub fn in_namespace(name: &str, body: impl FnOnce()) {
     if !is_root() {
         unshare.args(["--user", "--map-root-user"]);
     }
-    let status = unshare.args(["--mount", "--propagation", "private", "--"]).arg(exe).args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(INSIDE, "1").status();
+    let status = unshare.args(["--mount", "--propagation", "private"]).args(more).arg("--").arg(exe).args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(INSIDE, "1").status();
     let status = status.expect("unshare(1) from util-linux");
     assert!(status.success(), "{name} failed in its namespace; rerun: cargo test -p coral-cli {name}");
 }
@@ -93,9 +105,14 @@ pub struct Running {
 impl Running {
     /// Starts `args` and waits until the mounts are there (or, without mounts, until the process reported).
     pub fn start(args: &[&str], dir: &Path, mounts: &[&Path]) -> Running {
+        Running::start_as(coral(), args, dir, mounts)
+    }
+
+    /// The same for a command that ends in running coral (`nsenter ... coral`) without another process in between.
+    pub fn start_as(mut command: Command, args: &[&str], dir: &Path, mounts: &[&Path]) -> Running {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.with_extension("log")).expect("a log");
         let errors = log.try_clone().expect("a log");
-        let child = coral().args(args).arg("--foreground").stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("coral");
+        let child = command.args(args).arg("--foreground").stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("coral");
         let mut running = Running { child, mounts: mounts.iter().map(|m| m.to_path_buf()).collect() };
         until("coral is up", || {
             if let Some(status) = running.child.try_wait().expect("its state") {

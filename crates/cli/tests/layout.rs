@@ -1,0 +1,154 @@
+//! The bytes lie where the layout says: the OSTs' objects are read behind the file system's back.
+
+mod common;
+
+use common::{Place, in_namespace, lfs, ok, pattern};
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// What a file system block may add to the space of one piece of data, bytes.
+const ALLOCATION_SLACK: u64 = 64 << 10;
+
+/// A layout as `lfs getstripe -y` prints it.
+#[derive(Debug)]
+struct Layout {
+    stripe_count: u64,
+    stripe_size: u64,
+    /// OST index, sequence and object id of each stripe, in order.
+    objects: Vec<(u32, u64, u64)>,
+}
+
+fn layout_of(path: &Path) -> Layout {
+    let text = ok(lfs().args(["getstripe", "-y"]).arg(path));
+    let values = |key: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|l| l.trim().trim_start_matches("- ").split_once(':'));
+        lines.filter(|(k, _)| *k == key).map(|(_, v)| v.trim().to_owned()).collect()
+    };
+    let number = |key: &str| values(key).first().and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("no {key} in\n{text}"));
+    let hex = |v: &str| u64::from_str_radix(v.trim_start_matches("0x"), 16).expect("a hex number");
+    let fids = values("l_fid").into_iter().map(|fid| {
+        let parts: Vec<u64> = fid.split(':').map(hex).collect();
+        (parts[0], parts[1])
+    });
+    let osts = values("l_ost_idx").into_iter().map(|v| v.parse::<u32>().expect("an OST index"));
+    let objects = osts.zip(fids).map(|(ost, (seq, oid))| (ost, seq, oid)).collect();
+    Layout { stripe_count: number("lmm_stripe_count"), stripe_size: number("lmm_stripe_size"), objects }
+}
+
+/// The file of an object (`crates/osd/src/fs`): `objects/xx/yy/<seq>-<oid>`.
+fn object_path(data: &Path, (ost, seq, oid): (u32, u64, u64)) -> PathBuf {
+    let (x, y) = ((oid >> 16) as u8, (oid >> 8) as u8);
+    data.join(format!("ost{ost:04x}/objects/{x:02x}/{y:02x}/{seq:x}-{oid:x}"))
+}
+
+/// The objects of all OSTs that hold any byte.
+fn objects_with_data(data: &Path) -> Vec<PathBuf> {
+    let mut todo: Vec<PathBuf> = std::fs::read_dir(data).unwrap().flatten().map(|e| e.path().join("objects")).filter(|p| p.is_dir() && p.to_string_lossy().contains("/ost")).collect();
+    let mut found = Vec::new();
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(dir).unwrap().flatten() {
+            let meta = entry.metadata().unwrap();
+            if meta.is_dir() {
+                todo.push(entry.path());
+            } else if meta.len() > 0 {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// The objects a file must have: cut from its content by RAID0's rule, told here a second time and in another way than in the code.
+fn expected_objects(content: &[u8], stripe_count: u64, stripe_size: u64) -> Vec<Vec<u8>> {
+    let mut out = vec![Vec::new(); stripe_count as usize];
+    for (n, chunk) in content.chunks(stripe_size as usize).enumerate() {
+        out[n % stripe_count as usize].extend_from_slice(chunk);
+    }
+    out
+}
+
+/// Pieces of a file, each `(offset, length)` in units that make odd ends and holes of whole stripes.
+fn pieces(stripe_count: u64, stripe_size: u64) -> Vec<(u64, u64)> {
+    let row = stripe_count * stripe_size;
+    vec![(0, row + stripe_size / 2 + 1234), (3 * row + 17, stripe_size), (5 * row - 4321, row / 2 + 4321 + 777)]
+}
+
+fn check_one(data: &Path, mnt: &Path, stripe_count: u64, stripe_size: u64) {
+    let path = mnt.join(format!("f{stripe_count}-{stripe_size}"));
+    ok(lfs().args(["setstripe", "-c", &stripe_count.to_string(), "-S", &stripe_size.to_string()]).arg(&path));
+    let pieces = pieces(stripe_count, stripe_size);
+    let size = pieces.iter().map(|(o, l)| o + l).max().unwrap();
+    assert!(size % 2 == 1, "an odd size was wanted, not {size}");
+    let mut content = vec![0; size as usize];
+    let f = OpenOptions::new().write(true).open(&path).unwrap();
+    for (n, (offset, len)) in pieces.iter().enumerate() {
+        let bytes = pattern(stripe_count * 1000 + stripe_size + n as u64, *len as usize);
+        f.write_all_at(&bytes, *offset).unwrap();
+        content[*offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
+    }
+    f.sync_all().unwrap();
+
+    let layout = layout_of(&path);
+    assert_eq!((layout.stripe_count, layout.stripe_size), (stripe_count, stripe_size));
+    assert_eq!(layout.objects.len() as u64, stripe_count);
+    let osts: HashMap<u32, ()> = layout.objects.iter().map(|o| (o.0, ())).collect();
+    assert_eq!(osts.len() as u64, stripe_count, "two stripes on one OST: {layout:?}");
+    let mut allocated = 0;
+    for (n, (object, expected)) in layout.objects.iter().zip(expected_objects(&content, stripe_count, stripe_size)).enumerate() {
+        let place = object_path(data, *object);
+        let what = format!("stripe {n} of {} x {stripe_size} in {}", stripe_count, place.display());
+        let mut got = Vec::new();
+        File::open(&place).unwrap_or_else(|e| panic!("{what}: {e}")).read_to_end(&mut got).unwrap();
+        assert_eq!(got.len(), expected.len(), "{what}: size");
+        let differs = got.iter().zip(&expected).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "{what}: first differing byte");
+        allocated += std::fs::metadata(&place).unwrap().blocks() * 512;
+    }
+    let written: u64 = pieces.iter().map(|(_, l)| l).sum();
+    let slack = ALLOCATION_SLACK * stripe_count * pieces.len() as u64;
+    assert!(allocated <= written + slack, "holes take space: {allocated} bytes for {written} written");
+    let meta = std::fs::metadata(&path).unwrap();
+    assert_eq!(meta.len(), size);
+    assert_eq!(meta.blocks() * 512, allocated, "st_blocks is not the sum of the objects'");
+}
+
+/// A change made behind the file system's back is what a new mount reads: the objects are the file, not a copy of it.
+fn change_behind_its_back(data: &Path, mnt: &Path) {
+    let path = mnt.join("f2-65536");
+    let object = layout_of(&path).objects[1];
+    let f = OpenOptions::new().write(true).open(object_path(data, object)).unwrap();
+    f.write_all_at(b"behind its back", 100).unwrap();
+}
+
+#[test]
+fn bytes_lie_where_the_layout_says() {
+    in_namespace("bytes_lie_where_the_layout_says", || {
+        let place = Place::new();
+        let (data, mnt) = (place.path("data"), place.make("mnt"));
+        let running = place.up(&[]);
+        let mut objects = 0;
+        for stripe_count in [1, 2, 4] {
+            for stripe_size in [64 << 10, 1 << 20] {
+                check_one(&data, &mnt, stripe_count, stripe_size);
+                objects += stripe_count as usize;
+                assert_eq!(objects_with_data(&data).len(), objects, "data outside the layouts' objects");
+            }
+        }
+        change_behind_its_back(&data, &mnt);
+        running.stop();
+        let running = place.up(&[]);
+        let mut got = [0; 15];
+        File::open(mnt.join("f2-65536")).unwrap().read_exact_at(&mut got, (64 << 10) + 100).unwrap();
+        assert_eq!(&got, b"behind its back");
+        for entry in std::fs::read_dir(&mnt).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        common::until("the objects of removed files are gone", || objects_with_data(&data).is_empty());
+        running.stop();
+        ok(common::coral().arg("check").arg(&data));
+        println!("{objects} objects read behind the file system's back");
+    });
+}
