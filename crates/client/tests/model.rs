@@ -146,6 +146,9 @@ enum Op {
     Rename(String, String),
     Link(String, String),
     Chmod(String, u32),
+    Write(String, u64),
+    Truncate(String, u64),
+    Utime(String, i64),
     Stat(String),
     List(String),
 }
@@ -169,7 +172,10 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (path(), path()).prop_map(|(a, b)| Op::Rename(a, b)),
         2 => (path(), path()).prop_map(|(a, b)| Op::Link(a, b)),
         1 => (path(), 0u32..0o1000).prop_map(|(p, m)| Op::Chmod(p, m)),
-        3 => path().prop_map(Op::Stat),
+        2 => (path(), 1u64..200_000).prop_map(|(p, n)| Op::Write(p, n)),
+        1 => (path(), 0u64..200_000).prop_map(|(p, n)| Op::Truncate(p, n)),
+        1 => (path(), 1i64..2_000_000_000).prop_map(|(p, t)| Op::Utime(p, t)),
+        5 => path().prop_map(Op::Stat),
         2 => path().prop_map(Op::List),
     ]
 }
@@ -180,6 +186,9 @@ struct Tree {
     nodes: BTreeMap<String, usize>,
     kinds: Vec<u32>,
     modes: Vec<u32>,
+    sizes: Vec<u64>,
+    /// Set by utime and not changed since.
+    mtimes: Vec<Option<i64>>,
 }
 
 impl Tree {
@@ -221,6 +230,8 @@ impl Tree {
         }
         self.kinds.push(kind);
         self.modes.push(mode);
+        self.sizes.push(0);
+        self.mtimes.push(None);
         self.nodes.insert(path.to_owned(), self.kinds.len() - 1);
         Ok(())
     }
@@ -288,6 +299,11 @@ impl Tree {
         Ok(())
     }
 
+    /// The regular file at a path.
+    fn file(&self, path: &str) -> Option<usize> {
+        self.find(path).ok().filter(|n| self.kinds[*n] == libc::S_IFREG)
+    }
+
     fn nlink(&self, n: usize, path: &str) -> u32 {
         if self.kinds[n] == libc::S_IFDIR {
             let subs = self.children(path).iter().filter(|c| self.kind(&format!("{path}/{c}")) == Some(libc::S_IFDIR)).count();
@@ -327,9 +343,38 @@ async fn step(u: &User, tree: &mut Tree, op: &Op) {
                 tree.modes[n] = *mode;
             }
         }
+        Op::Write(p, len) => {
+            let Some(n) = tree.file(p) else { return };
+            let fh = u.open(p, libc::O_WRONLY).await.unwrap();
+            u.write(&fh, 0, &vec![1; *len as usize]).await.unwrap();
+            u.close(&fh).await.unwrap();
+            (tree.sizes[n], tree.mtimes[n]) = (tree.sizes[n].max(*len), None);
+        }
+        Op::Truncate(p, len) => {
+            let Some(n) = tree.file(p) else { return };
+            let set = SetAttr { size: Some(*len), ..Default::default() };
+            let fid = u.fid(p).await.unwrap();
+            assert_eq!(u.fs.setattr(&u.cred, fid, set, None).await.map(|e| e.attr.size), Ok(*len), "{op:?}");
+            (tree.sizes[n], tree.mtimes[n]) = (*len, None);
+        }
+        Op::Utime(p, t) => {
+            let Some(n) = tree.file(p) else { return };
+            let time = coral_client::Timespec { secs: *t, nanos: 0 };
+            let set = SetAttr { mtime: Some(coral_client::SetTime::At(time)), ..Default::default() };
+            let fid = u.fid(p).await.unwrap();
+            assert_eq!(u.fs.setattr(&u.cred, fid, set, None).await.map(|e| e.attr.mtime), Ok(time), "{op:?}");
+            tree.mtimes[n] = Some(*t);
+        }
         Op::Stat(p) => {
             let want = tree.find(p).map(|n| (tree.kinds[n] | tree.modes[n], tree.nlink(n, p)));
-            assert_eq!(u.stat(p).await.map(|a| (a.mode, a.nlink)), want, "{op:?}");
+            let got = u.stat(p).await;
+            assert_eq!(got.map(|a| (a.mode, a.nlink)), want, "{op:?}");
+            if let (Ok(a), Some(n)) = (got, tree.file(p)) {
+                assert_eq!(a.size, tree.sizes[n], "{op:?}");
+                if let Some(t) = tree.mtimes[n] {
+                    assert_eq!(a.mtime.secs, t, "{op:?}");
+                }
+            }
         }
         Op::List(p) => {
             let want = match tree.find(p) {
