@@ -93,7 +93,7 @@ impl Dialer {
             data.connect_flags2.remove(F2::CORAL);
         }
         data.version = release(2, 17, 57, 0);
-        let nids = nids.iter().map(|n| coral_lnet::Nid(n.0)).collect();
+        let nids = nids.to_vec();
         let cfg = match kind {
             Kind::Mgs => ImportConfig::mgs(nids, &self.client_uuid, data),
             Kind::Mdt => ImportConfig::mdt(uuid, nids, &self.client_uuid, data),

@@ -375,3 +375,27 @@ async fn a_progressive_layout_grows_as_it_is_written() {
     other.umount().await;
     c.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_new_ost_is_heard_of_through_the_config_lock() {
+    let mut c = Cluster::start(2, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let cred = Cred::root();
+    let osts = || async {
+        let json = fs.getxattr(&cred, fs.root(), b"lustre.statfs.json").await.unwrap();
+        String::from_utf8(json.to_vec()).unwrap().matches("OST").count()
+    };
+    assert_eq!(osts().await, 2);
+    for want in [3, 4] {
+        c.add_ost();
+        for _ in 0..100 {
+            if osts().await == want {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        assert_eq!(osts().await, want);
+    }
+    fs.umount().await;
+    c.stop().await;
+}

@@ -101,6 +101,16 @@ impl Cluster {
         Cluster { net, node, server, mgs, mdt, osts, disks, seed: AtomicU64::new(seed + 1) }
     }
 
+    /// A further OST, made known through the MGS only.
+    pub fn add_ost(&mut self) {
+        let (i, osd) = (self.osts.len() as u32, OsdMem::new());
+        let target = Ost::start(self.node.clone(), FSNAME, i, Arc::new(osd.clone())).expect("OST");
+        self.server.add_target(target.clone());
+        register(&self.mgs, &target, ldd::SV_TYPE_OST);
+        self.osts.push(target);
+        self.disks.osts.push(osd);
+    }
+
     /// The servers are gone at once, and come back on what they had committed.
     pub async fn kill_and_restart(self) -> Cluster {
         let Cluster { net, node, server, mgs, mdt, osts, disks, seed } = self;
