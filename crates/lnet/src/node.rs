@@ -98,6 +98,9 @@ pub enum SendError {
     Shutdown,
 }
 
+/// Broken connections remembered for a slow listener of [`Node::peers_lost`].
+const LOST_KEPT: usize = 64;
+
 /// One LNet node. Stop it with [`Node::shutdown`]: connections keep it alive.
 pub struct Node {
     nids: Vec<Nid>,
@@ -117,6 +120,8 @@ pub struct Node {
     runtime: tokio::runtime::Handle,
     down: AtomicBool,
     ext: crate::ext::Extensions,
+    /// Peers a connection to which broke.
+    lost: tokio::sync::broadcast::Sender<Nid>,
 }
 
 impl std::fmt::Debug for Node {
@@ -177,6 +182,7 @@ impl Node {
             runtime: tokio::runtime::Handle::current(),
             down: AtomicBool::new(false),
             ext: Default::default(),
+            lost: tokio::sync::broadcast::Sender::new(LOST_KEPT),
         });
         if let Some(mem) = &node.mem {
             mem.register(&node.nids, &node).map_err(StartError::NidInUse)?;
@@ -198,6 +204,11 @@ impl Node {
     /// Time of day: seconds since 1970 and nanoseconds.
     pub fn wall_time(&self) -> (i64, u32) {
         time_by(self.wall)
+    }
+
+    /// Tells of every peer a TCP connection to which has broken. It may be reachable still, or again: ask it.
+    pub fn peers_lost(&self) -> tokio::sync::broadcast::Receiver<Nid> {
+        self.lost.subscribe()
     }
 
     /// The value of type `T` that an upper layer keeps once per node, made by `Default` when it is asked for first.
@@ -499,6 +510,7 @@ impl Node {
 
     /// A TCP connection with `peer` broke: what waits for it will get no answer.
     pub(crate) fn connection_lost(&self, peer: Nid, err: impl Fn() -> SendError) {
+        let _ = self.lost.send(peer);
         self.pending.fail(Some(peer), err);
     }
 }

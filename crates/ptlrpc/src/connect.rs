@@ -11,6 +11,7 @@ use coral_wire::ptlrpc::{
     MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE,
 };
 use coral_wire::raw::c_array;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use crate::attempt::{Attempt, Ids, Outcome};
@@ -44,7 +45,7 @@ impl Import {
             if established {
                 return self.wait_connected().await;
             }
-            let e = match self.connect_all(Some(start)).await {
+            let e = match self.connect_all(Some(start), CONNECT_TIMEOUT_S).await {
                 Ok(_) => {
                     self.spawn_pinger();
                     return Ok(self.granted());
@@ -74,8 +75,8 @@ impl Import {
         Ok(self.granted())
     }
 
-    /// Tries every NID once. `first`: when the first connect began; the last error is returned.
-    pub(crate) async fn connect_all(self: &Arc<Self>, first: Option<Instant>) -> Result<Accepted, ConnectError> {
+    /// Tries every NID once, at most `most_s` seconds each. `first`: when the first connect began; the last error is returned.
+    pub(crate) async fn connect_all(self: &Arc<Self>, first: Option<Instant>, most_s: u32) -> Result<Accepted, ConnectError> {
         let nids = self.cfg.nids.len();
         let begin = self.inner.lock().nid;
         let mut last = None;
@@ -83,7 +84,7 @@ impl Import {
             if i > 0 && first.is_some_and(|f| f.elapsed() >= self.cfg.first_connect_limit) {
                 break;
             }
-            let timeout = self.attempt_timeout(first);
+            let timeout = self.attempt_timeout(first).min(most_s);
             match self.connect_to((begin + i) % nids, timeout).await {
                 Ok(a) => return Ok(a),
                 // A refusal counts more than the silence of another NID.
@@ -228,19 +229,30 @@ impl Import {
         let _ = self.step(Event::Close);
     }
 
-    /// Starts the task that keeps an idle import alive.
+    /// Starts the task that keeps an idle import alive, and asks at once when a connection to the server breaks: a server that
+    /// died has lost what it owes us, and others may be waiting for us to recover.
     fn spawn_pinger(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         let interval = self.cfg.ping_interval;
         let mut phase = self.phase.subscribe();
+        let mut lost = self.node.peers_lost();
         tokio::spawn(async move {
             loop {
-                tokio::select! {
-                    _ = tokio::time::sleep(interval) => {}
-                    r = phase.wait_for(|p| p.state == ImportState::Closed) => { let _ = r; return; }
-                }
+                let broken = tokio::select! {
+                    _ = tokio::time::sleep(interval) => None,
+                    r = lost.recv() => match r {
+                        Ok(nid) => Some(Some(nid)),
+                        Err(RecvError::Lagged(_)) => Some(None),
+                        Err(RecvError::Closed) => return,
+                    },
+                    _ = async { phase.wait_for(|p| p.state == ImportState::Closed).await.is_ok() } => return,
+                };
                 let Some(import) = weak.upgrade() else { return };
-                if import.state() == ImportState::Full && import.idle_ms() >= interval.as_millis() as u64 / 2 {
+                let wanted = match broken {
+                    None => import.idle_ms() >= interval.as_millis() as u64 / 2,
+                    Some(nid) => nid.is_none_or(|n| n == import.peer_nid()),
+                };
+                if wanted && import.state() == ImportState::Full {
                     import.ping().await;
                 }
             }

@@ -10,6 +10,7 @@ use crate::connect::Accepted;
 use crate::replay::Kept;
 use crate::state::Event;
 use crate::stats::bump;
+use crate::timeouts::CONNECT_TIMEOUT_S;
 use crate::{ConnectError, Import, ImportState, Replay, Request, RpcError};
 
 impl Import {
@@ -28,11 +29,14 @@ impl Import {
         }
         tokio::spawn(async move {
             let mut pause = Duration::ZERO;
+            // A server that is just starting may listen before it serves: the first attempts do not wait long for it.
+            let mut patience_s = 1;
             loop {
                 let Some(import) = weak.upgrade() else { return };
-                if import.recover_once().await {
+                if import.recover_once(patience_s).await {
                     return;
                 }
+                patience_s = (patience_s * 2).min(CONNECT_TIMEOUT_S);
                 let cfg = &import.cfg;
                 pause = (pause * 2).clamp(cfg.backoff_min, cfg.backoff_max);
                 let mut phase = import.phase.subscribe();
@@ -46,10 +50,10 @@ impl Import {
     }
 
     /// One round: connect, recover. True when the driver is not needed any more.
-    async fn recover_once(self: &Arc<Self>) -> bool {
+    async fn recover_once(self: &Arc<Self>, patience_s: u32) -> bool {
         let state = self.state();
         if state == ImportState::Discon {
-            match self.connect_all(None).await {
+            match self.connect_all(None, patience_s).await {
                 Ok(accepted) => self.recover(accepted).await,
                 Err(ConnectError::Closed) => {}
                 Err(e) => tracing::debug!(error = %e, "reconnect failed"),

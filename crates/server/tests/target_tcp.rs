@@ -30,22 +30,30 @@ async fn start(disk: &OsdMem, port: u16, seed: u64) -> Server {
     Server { node, sn, target, log }
 }
 
+async fn client(port: u16, n: u64, ping_interval: Duration) -> Arc<Import> {
+    let node = tcp_node(&format!("127.77.1.{n}@tcp"), None, port, 10 + n).await;
+    let data = ObdConnectData {
+        connect_flags: ConnectFlags::AT | ConnectFlags::BULK_MBITS | ConnectFlags::MULTIMODRPCS | ConnectFlags::FLAGS2,
+        connect_flags2: ConnectFlags2::REP_MBITS,
+        ..Default::default()
+    };
+    let cfg = ImportConfig::mdt("t-MDT0000_UUID", vec![nid(SERVER_NID)], &format!("tcp-client-{n}"), data);
+    let imp = Import::new(node, ImportConfig { ping_interval, ..cfg });
+    imp.connect().await.unwrap();
+    imp
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_survive_kills_of_the_server() {
     let port = std::net::TcpListener::bind(("127.77.0.2", 0)).unwrap().local_addr().unwrap().port();
     let disk = OsdMem::new();
     let mut server = start(&disk, port, 1).await;
+    // Somebody who says nothing and never pings: the broken connection alone must bring it back, or recovery would wait for it.
+    let idle = client(port, 9, Duration::from_secs(1000)).await;
     let done = Arc::new(AtomicU64::new(0));
     let mut writers = Vec::new();
     for c in 1..=2u64 {
-        let node = tcp_node(&format!("127.77.1.{c}@tcp"), None, port, 10 + c).await;
-        let data = ObdConnectData {
-            connect_flags: ConnectFlags::AT | ConnectFlags::BULK_MBITS | ConnectFlags::MULTIMODRPCS | ConnectFlags::FLAGS2,
-            connect_flags2: ConnectFlags2::REP_MBITS,
-            ..Default::default()
-        };
-        let imp = Import::new(node, ImportConfig::mdt("t-MDT0000_UUID", vec![nid(SERVER_NID)], &format!("tcp-client-{c}"), data));
-        imp.connect().await.unwrap();
+        let imp = client(port, c, Duration::from_secs(25)).await;
         for t in 0..4u64 {
             let (imp, done) = (imp.clone(), done.clone());
             writers.push(tokio::spawn(async move {
@@ -73,5 +81,7 @@ async fn writers_survive_kills_of_the_server() {
     log.sort();
     let want: Vec<u64> = (1..=2u64).flat_map(|c| (0..4u64).flat_map(move |t| (0..150u64).map(move |i| c * 100_000 + t * 1000 + i))).collect();
     assert_eq!(log, want);
+    assert_eq!((idle.stats().evictions, server.target.stats().evictions), (0, 0));
+    assert!(idle.stats().connects >= 3, "{:?}", idle.stats());
     server.stop().await;
 }
