@@ -480,7 +480,7 @@ async fn fight(fs: Arc<Llite>, id: usize) -> Vec<String> {
             Err(e) => panic!("create {name}: {e}"),
         }
         assert!(u.fid(&name).await.is_ok(), "{name} is there once a create said so");
-        let kind = if (round as usize + id) % 2 == 0 { LockKind::Write } else { LockKind::Read };
+        let kind = if (round as usize + id).is_multiple_of(2) { LockKind::Write } else { LockKind::Read };
         fs.flock(&fh, owner, kind, true).await.unwrap();
         let all = u.read(&fh, 0, 500_000).await.unwrap();
         assert_eq!(all.len(), 400_000);

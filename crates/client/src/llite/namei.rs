@@ -287,7 +287,6 @@ impl Llite {
     }
 
     /// Renames; `flags` as in renameat2: RENAME_NOREPLACE, and RENAME_EXCHANGE with servers that know it, else EINVAL.
-    #[expect(clippy::too_many_arguments, reason = "renameat2 has that many")]
     pub async fn rename(
         self: &Arc<Self>,
         cred: &Cred,
