@@ -418,6 +418,76 @@ async fn four_creators_in_one_directory() -> TestResult {
     Ok(())
 }
 
+/// Clients that rename, link, remove and look up in the same directories, caching locks all the
+/// while: nobody waits for ever, and the name space stays whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_clients_at_random_never_deadlock() -> TestResult {
+    use rand::{Rng, SeedableRng};
+    let rig = Rig::new(2).await;
+    let c = rig.client("9@lo").await;
+    let mut dirs = vec![Fid::ROOT];
+    for n in [b"x".as_slice(), b"y", b"z"] {
+        dirs.push(c.mkdir(Fid::ROOT, n).await?);
+    }
+    let mut tasks = Vec::new();
+    for i in 0..5u64 {
+        // one of them is no Coral client: its own locks are called back too
+        let c = rig.client_as(&format!("{}@lo", i + 1), if i == 0 { 0 } else { ConnectFlags2::CORAL.0 }).await;
+        let dirs = dirs.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(i);
+            for round in 0..800 {
+                let mut dir = || dirs[rng.random_range(0..4)];
+                let (d1, d2) = (dir(), dir());
+                let mut name = || vec![b'a' + rng.random_range(0u8..4)];
+                let (n1, n2) = (name(), name());
+                let op = rng.random_range(0..10);
+                let one = async {
+                    match op {
+                        0 => _ = c.mkdir(d1, &n1).await,
+                        1 => _ = c.unlink(d1, &n1, true).await,
+                        2 | 3 => {
+                            if let Ok(o) = c.open(d1, &n1, flag::CREAT | flag::WRITE, 0o644).await {
+                                _ = c.close(&o).await;
+                            }
+                        }
+                        4 => _ = c.unlink(d1, &n1, false).await,
+                        5 | 6 => _ = c.rename(d1, &n1, d2, &n2).await,
+                        7 => {
+                            // directories of the test move about among each other as well
+                            let from = [b"x", b"y", b"z"][round % 3];
+                            _ = c.rename(Fid::ROOT, from, d2, from).await;
+                            _ = c.rename(d2, from, Fid::ROOT, from).await;
+                        }
+                        8 => {
+                            if let Ok(f) = c.lookup(d1, &n1).await {
+                                _ = c.link(f.body.fid1, d2, &n2).await;
+                            }
+                        }
+                        _ => {
+                            _ = c.lookup(d1, b"").await;
+                            if let Ok(f) = c.lookup(d1, &n1).await {
+                                _ = c.setattr(f.body.fid1, |r| (r.valid, r.mode) = (sa::MODE, 0o700)).await;
+                            }
+                        }
+                    }
+                };
+                let in_time = tokio::time::timeout(std::time::Duration::from_secs(30), one).await;
+                assert!(in_time.is_ok(), "client {i} round {round}: operation {op} waits for ever");
+            }
+            // a client that only vanished would be waited for
+            c.import.disconnect().await;
+        }));
+    }
+    for t in tasks {
+        t.await?;
+    }
+    assert_eq!(rig.mdt().target.stats().evictions, 0, "every callback was answered");
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
 #[tokio::test]
 async fn another_clients_change_calls_back_what_one_caches() -> TestResult {
     let rig = Rig::new(1).await;
