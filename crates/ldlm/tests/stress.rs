@@ -14,7 +14,9 @@ use std::time::Duration;
 /// Who holds what right now: (resource, (client, task)) -> mode. Tasks of one client share locks, as the threads of a real
 /// client do: only different clients exclude each other.
 #[derive(Default)]
-struct Oracle(Mutex<HashMap<(ResId, (u64, u64)), LdlmMode>>);
+struct Oracle(Mutex<HashMap<Holding, LdlmMode>>);
+
+type Holding = (ResId, (u64, u64));
 
 impl Oracle {
     fn enter(&self, res: ResId, who: (u64, u64), mode: LdlmMode) {

@@ -113,7 +113,7 @@ fn killed_at_any_time_it_comes_back_with_everything_acknowledged() {
             let got = osd.read(object(n), off, CHUNK).unwrap();
             assert!(got == data, "round {round}: object write {n} was lost");
         }
-        assert_eq!(osd.attr(object(done)).unwrap().unwrap().owned, true);
+        assert!(osd.attr(object(done)).unwrap().unwrap().owned);
         osd.verify().unwrap();
     }
 }

@@ -182,7 +182,8 @@ impl Mdc {
         let transno = out.reply.transno;
         let handle = Arc::new(AtomicU64::new(body.open_handle));
         // a replay must give the file the objects it has by then, not new ones
-        let keep = match attrs.md.is_empty() || attrs.truncated() || !(creat || !eadata.is_empty()) {
+        let laid_out_here = creat || !eadata.is_empty();
+        let keep = match attrs.md.is_empty() || attrs.truncated() || !laid_out_here {
             true => eadata,
             false => {
                 rec.set_flags(rec.flags() | open::HAS_EA);
