@@ -7,6 +7,7 @@ use coral_osd::{Label, OsdFs, TargetKind};
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::{ServerNode, Target, mgs, ost, register};
 use coral_wire::nid::Nid;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,9 @@ impl Servers {
 
     async fn add(&mut self, dir: &Path, config: &ServersConfig) -> Result<(), String> {
         let (osd, label) = OsdFs::open(dir).map_err(|e| e.to_string())?;
+        if label.kind == TargetKind::Ost {
+            osd.share_disk(osts_on_disk_of(dir, &config.dirs));
+        }
         let osd = Arc::new(osd);
         let failed = |e: coral_osd::OsdError| format!("'{}': {e}", dir.display());
         let mgs = self.mgs_nids(&label)?;
@@ -148,6 +152,13 @@ impl Servers {
         self.server.stop().await;
         self.node.shutdown().await;
     }
+}
+
+/// How many of `dirs` are OSTs on the same disk as `dir`.
+fn osts_on_disk_of(dir: &Path, dirs: &[PathBuf]) -> u64 {
+    let disk = |d: &Path| std::fs::metadata(d).map(|m| m.dev()).ok();
+    let shares = |d: &&PathBuf| disk(d) == disk(dir) && OsdFs::label(d).is_ok_and(|l| l.kind == TargetKind::Ost);
+    dirs.iter().filter(shares).count() as u64
 }
 
 async fn start_node(config: &ServersConfig, mem: &Arc<MemNet>) -> Result<Arc<Node>, String> {

@@ -77,6 +77,7 @@ async fn every_reint_operation() -> TestResult {
     let sub = c.mkdir(dir, b"sub").await?;
     let link = c.symlink(dir, b"sl", b"over/there").await?;
     assert_eq!(c.readlink(link).await?, "over/there");
+    assert_eq!(c.getattr(link).await?.mode & 0o7777, 0o777, "no umask on links");
     let fifo = c.mknod(dir, b"fifo", 0o010644).await?;
     c.link(fifo, dir, b"fifo2").await?;
     assert_eq!(c.getattr(fifo).await?.nlink, 2);

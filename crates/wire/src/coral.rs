@@ -1,6 +1,9 @@
 //! What two Coral ends agree on by [`ConnectFlags2::CORAL`](crate::connect::ConnectFlags2::CORAL),
 //! a bit Lustre has not assigned. Without it in the connect reply nothing here is on the wire.
 //!
+//! On a connection to an OST the bit means that the bulk descriptors of a transfer end at multiples
+//! of 1 MiB of its data (with a stock end they also follow the pages of the object).
+//!
 //! On a connection to an MDT the bit means:
 //! * **times with nanoseconds**: every time field of `MdtBody` (mtime, atime, ctime, btime) and of
 //!   the reint records (time, mtime, atime, ctime) holds [`pack_time`] instead of seconds. On a

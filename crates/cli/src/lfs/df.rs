@@ -10,6 +10,9 @@ use std::path::PathBuf;
 pub(crate) struct Targets {
     pub mdts: Vec<Target>,
     pub osts: Vec<Target>,
+    /// The MGS answers.
+    #[serde(default)]
+    pub mgs_active: bool,
 }
 
 /// One target's space, as `obd_statfs` has it.
@@ -189,7 +192,7 @@ pub(crate) fn check(mut p: lexopt::Parser) -> Result<(), Failure> {
         let t = targets(&mount)?;
         let say = |list: &[Target], kind: &str| {
             for t in list {
-                println!("{}-{kind} {}", t.uuid.trim_end_matches("_UUID"), if t.active { "active." } else { "inactive." });
+                println!("{}-{kind}-{} {}", t.uuid.trim_end_matches("_UUID"), mount.instance(), if t.active { "active." } else { "inactive." });
             }
         };
         if matches!(what.as_str(), "osts" | "all") {
@@ -200,7 +203,7 @@ pub(crate) fn check(mut p: lexopt::Parser) -> Result<(), Failure> {
         }
         if matches!(what.as_str(), "mgts" | "all") {
             let mgs = mount.source.split(":/").next().unwrap_or_default().to_string();
-            println!("MGC{mgs} active.");
+            println!("MGC{mgs} {}", if t.mgs_active { "active." } else { "inactive." });
         }
     }
     Ok(())
@@ -220,6 +223,7 @@ mod tests {
         let t = Targets {
             mdts: vec![target("lfs-MDT0000_UUID", 0, [585656, 1672, 516780], [419432, 419155]), target("lfs-MDT0001_UUID", 1, [585656, 1528, 516924], [419432, 419175])],
             osts: vec![target("lfs-OST0000_UUID", 0, [3833116, 1528, 3605492], [262144, 261775]), target("lfs-OST0001_UUID", 1, [3833116, 1528, 3605492], [262144, 261775])],
+            mgs_active: true,
         };
         let golden = "\
 UUID                   1K-blocks        Used   Available Use%  Mounted on

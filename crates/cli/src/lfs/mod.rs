@@ -135,6 +135,17 @@ pub(crate) struct MountPoint {
     pub path: PathBuf,
     /// `NID[:NID]:/fsname`
     pub source: String,
+    /// `MAJOR:MINOR`, the kernel's number of this mount's file system.
+    pub device: String,
+}
+
+impl MountPoint {
+    /// What tells clients of one machine apart: 16 hexadecimal digits, as the kernel client's masked super block address.
+    pub(crate) fn instance(&self) -> String {
+        let number = |n: Option<&str>| n.and_then(|n| n.parse().ok()).unwrap_or(0u64);
+        let mut parts = self.device.split(':');
+        format!("ffff{:012x}", number(parts.next()) << 20 | number(parts.next()))
+    }
 }
 
 /// The Lustre mounts of this mount namespace, ours and the kernel's.
@@ -150,8 +161,9 @@ fn parse_mountinfo(line: &str) -> Option<MountPoint> {
     if fstype != "fuse.coral" && fstype != "lustre" {
         return None;
     }
-    let path = left.split(' ').nth(4)?;
-    Some(MountPoint { path: PathBuf::from(path.replace("\\040", " ")), source: source.replace("\\040", " ") })
+    let mut left = left.split(' ').skip(2);
+    let (device, path) = (left.next()?.to_owned(), left.nth(1)?);
+    Some(MountPoint { path: PathBuf::from(path.replace("\\040", " ")), source: source.replace("\\040", " "), device })
 }
 
 /// The mount that holds `path`.
@@ -223,6 +235,7 @@ mod tests {
         let m = parse_mountinfo(line).unwrap();
         assert_eq!(m.path, Path::new("/mnt/a b"));
         assert_eq!(m.source, "127.0.0.1@tcp:/coral");
+        assert_eq!(m.instance(), "ffff000000000020", "device 0:32");
         assert!(parse_mountinfo("36 35 0:32 / /mnt rw - ext4 /dev/a rw").is_none());
     }
 }

@@ -36,9 +36,13 @@ impl Llite {
             dialer.lru_size = cache::lock_limit(opts.cache_mb);
         }
         let mgs = list(&opts.mgs_nids);
-        let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout)
-            .await
-            .map_err(|e| MountError::MgsUnreachable { nids: mgs.clone(), reason: reason(&e) })?;
+        let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout).await.map_err(|e| {
+            let reason = match e {
+                MgcError::Unreachable { reason, .. } => reason,
+                e => reason(&e),
+            };
+            MountError::MgsUnreachable { nids: mgs.clone(), reason }
+        })?;
         match Self::mount_with(node, opts, dialer, mgc.clone(), mgs).await {
             Ok(l) => Ok(l),
             Err(e) => {
@@ -57,7 +61,7 @@ impl Llite {
     ) -> Result<Arc<Self>, MountError> {
         let config = mgc.watch_config(&opts.fsname).await.map_err(|e| match e {
             MgcError::NoSuchLog(_) => MountError::NoSuchFs { fsname: opts.fsname.clone(), mgs: mgs.clone() },
-            MgcError::Unreachable { .. } => MountError::MgsUnreachable { nids: mgs.clone(), reason: reason(&e) },
+            MgcError::Unreachable { reason, .. } => MountError::MgsUnreachable { nids: mgs.clone(), reason },
             e => MountError::Config { log: format!("{}-client", opts.fsname), reason: reason(&e) },
         })?;
         let now = config.borrow().clone();

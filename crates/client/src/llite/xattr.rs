@@ -154,7 +154,8 @@ impl Llite {
         for o in self.lov.oscs() {
             push_target(&mut text, &mut first, o.index, o.uuid(), o.statfs().await);
         }
-        text.push_str("]}");
+        let mgs = self.mgc.import().state() == coral_ptlrpc::ImportState::Full;
+        text.push_str(if mgs { "],\"mgs_active\":true}" } else { "],\"mgs_active\":false}" });
         Ok(text.into())
     }
 }

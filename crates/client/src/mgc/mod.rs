@@ -7,6 +7,7 @@ mod config;
 
 pub use config::{Config, TargetConf};
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -64,6 +65,8 @@ pub enum MgcError {
 pub struct Mgc {
     target: Arc<Target>,
     changed: Arc<Notify>,
+    /// Disconnecting: the config lock is given back for good.
+    closing: AtomicBool,
 }
 
 impl Mgc {
@@ -83,7 +86,7 @@ impl Mgc {
         target.connect(limit).await.map_err(|reason| MgcError::Unreachable { nids: list(nids), reason })?;
         let changed = Arc::new(Notify::new());
         target.namespace.set_hook(Arc::new(ConfigHook { changed: changed.clone() }));
-        Ok(Arc::new(Self { target, changed }))
+        Ok(Arc::new(Self { target, changed, closing: AtomicBool::new(false) }))
     }
 
     /// The import, for MGS_TARGET_REG and other requests.
@@ -162,6 +165,7 @@ impl Mgc {
 
     /// Drops the locks and disconnects.
     pub async fn disconnect(&self) {
+        self.closing.store(true, Ordering::Relaxed);
         self.target.namespace.cancel_all().await;
         self.import().disconnect().await;
     }
@@ -174,7 +178,7 @@ async fn follow(mgc: Weak<Mgc>, changed: Arc<Notify>, fsname: String, tx: watch:
             () = changed.notified() => {}
             () = tx.closed() => return,
         }
-        let Some(mgc) = mgc.upgrade() else { return };
+        let Some(mgc) = mgc.upgrade().filter(|m| !m.closing.load(Ordering::Relaxed)) else { return };
         match mgc.locked_read(&fsname).await {
             Ok(c) => {
                 tx.send_if_modified(|old| {

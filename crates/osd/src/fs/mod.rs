@@ -128,6 +128,11 @@ impl OsdFs {
         Ok((OsdFs { tables, objects, space, note, _lock: lock }, label))
     }
 
+    /// Tells that `count` targets share this one's disk: each reports its part in [`Objects::statfs`].
+    pub fn share_disk(&self, count: u64) {
+        self.space.share(count);
+    }
+
     /// Reads every table record and visits every object, so that every stored checksum is
     /// verified; the numbers of records and objects. For `coral check`.
     pub fn verify(&self) -> Result<(u64, u64), OsdError> {

@@ -5,7 +5,7 @@
 //! over many writes: an answer is good for an allowance of bytes.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use rustix::fs::fstatvfs;
 
@@ -36,11 +36,13 @@ pub(super) struct SpaceGate {
     dir: OwnedFd,
     object_allowance: AtomicI64,
     table_allowance: AtomicI64,
+    /// Targets on the same disk that are to share it in what they report.
+    sharers: AtomicU64,
 }
 
 impl SpaceGate {
     pub(super) fn new(dir: OwnedFd) -> Self {
-        SpaceGate { dir, object_allowance: AtomicI64::new(0), table_allowance: AtomicI64::new(0) }
+        SpaceGate { dir, object_allowance: AtomicI64::new(0), table_allowance: AtomicI64::new(0), sharers: AtomicU64::new(1) }
     }
 
     /// Room for `len` more bytes, or [`OsdError::NoSpace`].
@@ -64,15 +66,22 @@ impl SpaceGate {
         Ok(())
     }
 
-    /// Space of the disk, the object reserve taken off what is available.
+    /// This target is one of `count` that share the disk.
+    pub(super) fn share(&self, count: u64) {
+        self.sharers.store(count.max(1), Ordering::Relaxed);
+    }
+
+    /// This target's part of the disk's space, the object reserve taken off what is available. Only what is reported is
+    /// divided: a target may fill the whole disk.
     pub(super) fn statfs(&self) -> Result<StatFs, OsdError> {
         const BLOCK: u64 = 4096;
         let fs = self.raw()?;
+        let part = BLOCK * self.sharers.load(Ordering::Relaxed);
         Ok(StatFs {
             block_size: BLOCK as u32,
-            blocks: fs.total / BLOCK,
-            blocks_free: fs.free / BLOCK,
-            blocks_avail: fs.avail.saturating_sub(reserve(fs.total, Class::Object)) / BLOCK,
+            blocks: fs.total / part,
+            blocks_free: fs.free / part,
+            blocks_avail: fs.avail.saturating_sub(reserve(fs.total, Class::Object)) / part,
             files: fs.files,
             files_free: fs.files_free,
         })
@@ -118,6 +127,15 @@ mod tests {
             let [o, t, r] = [Class::Object, Class::Table, Class::Removal].map(|c| reserve(total, c));
             assert!(o > t && t > r && r > 0, "{total}: {o} {t} {r}");
         }
+    }
+
+    #[test]
+    fn targets_that_share_a_disk_report_it_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let gate = SpaceGate::new(std::fs::File::open(dir.path()).unwrap().into());
+        let whole = gate.statfs().unwrap().blocks;
+        gate.share(4);
+        assert_eq!(gate.statfs().unwrap().blocks, whole / 4);
     }
 
     #[test]

@@ -160,7 +160,8 @@ fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtRes
                 acls.push((acl::DEFAULT, default.encode()));
             }
         }
-        None => mode &= !(cred.umask & 0o777),
+        None if new.symlink.is_empty() => mode &= !(cred.umask & 0o777),
+        None => {}
     }
     let (size, blocks) = match (is_dir, new.symlink.len()) {
         (true, _) => (DIR_SIZE_BYTES, DIR_BLOCKS),
