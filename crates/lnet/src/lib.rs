@@ -14,18 +14,25 @@
 //! Routes and routers, IPv6 NIDs, Multi-Rail sending (one NI per network is used), message health and retries (the layers above
 //! resend), zero-copy transmission.
 #![warn(missing_docs)]
+#![allow(dead_code, reason = "routing is being wired in")]
 
 pub mod exec;
 mod ext;
 mod faults;
+mod gateway;
 mod limits;
 mod mem;
 mod msg;
+mod ni;
 mod node;
 mod payload;
+mod peers;
 mod pending;
 mod ping;
 mod portals;
+mod router;
+mod routes;
+pub mod show;
 mod sock;
 mod stats;
 
@@ -37,6 +44,9 @@ pub use limits::Limits;
 pub use mem::MemNet;
 pub use node::{Node, NodeConfig, SendError, StartError, WallClock};
 pub use payload::Payload;
+pub use peers::PeerError;
 pub use portals::{GetOffer, PortalHandler, PutEvent, PutExpectation};
+pub use router::PoolSizes;
+pub use routes::{RouteError, RouteSpec, net_name, parse_net, parse_routes};
 pub use sock::local::{local_nid_for, local_nid_on};
 pub use stats::{Counter, NodeStats};

@@ -31,8 +31,32 @@ pub struct Limits {
     pub race_retries: u32,
     /// Unused receive buffers of 1 MiB a node keeps.
     pub free_buffers: usize,
-    /// Peers whose discovery data is kept.
+    /// NIDs of peers that are kept in the peer table.
     pub known_peers: usize,
+    /// Router buffers one peer may hold; 0: as many as [`Self::peer_credits`]. Lustre: peer_buffer_credits 0.
+    pub peer_buffer_credits: usize,
+    /// Between two pings of a router we use. Lustre: alive_router_check_interval 60 s.
+    pub router_check: Duration,
+    /// Longest wait for the answer. Lustre: router_ping_timeout 50 s.
+    pub router_ping: Duration,
+    /// An ACK or REPLY that has not come after so long is given up. Lustre: lnet_transaction_timeout 150 s.
+    pub transaction: Duration,
+    /// Times a message is sent again by another way when the LND fails. Lustre: lnet_retry_count 2.
+    pub retries: u32,
+    /// First pause between recovery pings of an interface that failed; doubles up to [`Self::max_recovery`].
+    /// Lustre: lnet_recovery_interval 1 s.
+    pub recovery: Duration,
+    /// Longest such pause. Lustre: lnet_max_recovery_ping_interval 900 s.
+    pub max_recovery: Duration,
+    /// Ask peers which NIDs they have. Lustre: lnet_peer_discovery_disabled 0.
+    pub discovery: bool,
+}
+
+impl Limits {
+    /// Router buffers one peer may hold.
+    pub fn router_credits(&self) -> usize {
+        if self.peer_buffer_credits == 0 { self.peer_credits } else { self.peer_buffer_credits }
+    }
 }
 
 impl Default for Limits {
@@ -50,7 +74,15 @@ impl Default for Limits {
             max_reconnect: Duration::from_secs(2),
             race_retries: 20,
             free_buffers: 16,
-            known_peers: 1024,
+            known_peers: 4096,
+            peer_buffer_credits: 0,
+            router_check: Duration::from_secs(60),
+            router_ping: Duration::from_secs(50),
+            transaction: Duration::from_secs(150),
+            retries: 2,
+            recovery: Duration::from_secs(1),
+            max_recovery: Duration::from_secs(900),
+            discovery: true,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The node: start and stop, where a message goes, and what happens to one that arrives.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,8 +11,12 @@ use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
 
 use crate::msg::Msg;
+use crate::ni::Ni;
+use crate::peers::PeerTable;
 use crate::pending::Pending;
 use crate::portals::{Portals, PutMatch};
+use crate::router::{PoolSizes, Router};
+use crate::routes::{RouteError, RouteSpec, RouteTable};
 use crate::sock::{Credits, Done, Peer, SockNet, Tx};
 use crate::{
     FaultAction, Faults, GetOffer, HandoverStats, LNET_MTU, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler, PutEvent,
@@ -37,12 +40,26 @@ pub struct NodeConfig {
     pub wall: Option<WallClock>,
     /// Bounds of queues and timers.
     pub limits: Limits,
+    /// Routes to networks on which we have no NID.
+    pub routes: Vec<RouteSpec>,
+    /// Forward for others, with so many buffers; None: do not.
+    pub routing: Option<PoolSizes>,
 }
 
 impl Default for NodeConfig {
     fn default() -> Self {
         let limits = Limits::default();
-        NodeConfig { nids: Vec::new(), listen_port: None, connect_port: 988, seed: 0, secure_ports: true, wall: None, limits }
+        NodeConfig {
+            nids: Vec::new(),
+            listen_port: None,
+            connect_port: 988,
+            seed: 0,
+            secure_ports: true,
+            wall: None,
+            limits,
+            routes: Vec::new(),
+            routing: None,
+        }
     }
 }
 
@@ -74,6 +91,12 @@ pub enum StartError {
     /// Another node of this process has the NID.
     #[error("NID {0} is already in use in this process")]
     NidInUse(Nid),
+    /// A NID was given twice.
+    #[error("NID {0} is given twice")]
+    NidTwice(Nid),
+    /// A route makes no sense on this node.
+    #[error(transparent)]
+    Route(#[from] RouteError),
 }
 
 /// Why a message could not be sent, or its ACK or REPLY will not come.
@@ -109,9 +132,11 @@ pub struct Node {
     sock: Arc<SockNet>,
     portals: Arc<Portals>,
     pending: Arc<Pending>,
-    /// What peers told about themselves, by the NID they spoke from.
-    known: Mutex<BTreeMap<Nid, PingInfo>>,
-    known_max: usize,
+    /// Our interfaces, as [`Self::nids`].
+    nis: Vec<Arc<Ni>>,
+    peers: Mutex<PeerTable>,
+    routes: Mutex<RouteTable>,
+    router: Router,
     rng: Mutex<ChaCha8Rng>,
     cookie: AtomicU64,
     faults: Faults,
@@ -157,6 +182,14 @@ impl Node {
         if cfg.nids.is_empty() {
             return Err(StartError::NoNid);
         }
+        if let Some((i, twice)) = cfg.nids.iter().enumerate().find(|(i, n)| cfg.nids[..*i].contains(n)) {
+            debug_assert!(i > 0);
+            return Err(StartError::NidTwice(*twice));
+        }
+        let mut routes = RouteTable::default();
+        for spec in &cfg.routes {
+            routes.add(&cfg.nids, *spec)?;
+        }
         let (secs, nanos) = time_by(cfg.wall);
         // One number per life of the node: microseconds, as the kernel's socklnd.
         let incarnation = (secs as u64).wrapping_mul(1_000_000) + nanos as u64 / 1000;
@@ -167,13 +200,15 @@ impl Node {
         let faults = Faults::new(rng.next_u64());
         let node = Arc::new_cyclic(|me| Node {
             sock: SockNet::new(me.clone(), &cfg, incarnation, stats.clone()),
+            nis: cfg.nids.iter().map(|n| Arc::new(Ni::new(*n))).collect(),
             nids: cfg.nids,
             wall: cfg.wall,
             mem,
             portals: Arc::default(),
             pending: Pending::new(incarnation),
-            known: Mutex::default(),
-            known_max: cfg.limits.known_peers,
+            peers: Mutex::new(PeerTable::new(cfg.limits.known_peers)),
+            routes: Mutex::new(routes),
+            router: Router::new(cfg.routing.is_some(), cfg.routing.unwrap_or_default()),
             rng: Mutex::new(rng),
             cookie: AtomicU64::new(cookie),
             faults,
@@ -253,7 +288,42 @@ impl Node {
 
     /// What a peer told about itself in a discovery push or a ping answer.
     pub fn known_peer(&self, nid: Nid) -> Option<PingInfo> {
-        self.known.lock().get(&nid).cloned()
+        self.peers.lock().told(nid)
+    }
+
+    /// Our interfaces, as [`Self::nids`].
+    pub(crate) fn nis(&self) -> &[Arc<Ni>] {
+        &self.nis
+    }
+
+    pub(crate) fn sock(&self) -> &Arc<SockNet> {
+        &self.sock
+    }
+
+    pub(crate) fn peer_table(&self) -> &Mutex<PeerTable> {
+        &self.peers
+    }
+
+    pub(crate) fn route_table(&self) -> &Mutex<RouteTable> {
+        &self.routes
+    }
+
+    pub(crate) fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// The route table has changed.
+    pub(crate) fn routes_changed(&self) {}
+
+    /// The peer table has changed.
+    pub(crate) fn peers_changed(&self) {}
+
+    /// Makes sure that the monitor runs.
+    pub(crate) fn monitor(&self) {}
+
+    /// Whether the gateway `nid` is alive; None: it is no gateway.
+    pub(crate) fn gateway_is_up(&self, nid: Nid) -> Option<bool> {
+        self.routes.lock().gateways().find(|(n, _)| *n == nid).map(|(_, state)| state == crate::gateway::GwState::Alive)
     }
 
     /// Closes connections and acceptor and leaves the [`MemNet`]. Waiting senders get [`SendError::Shutdown`].
@@ -344,10 +414,7 @@ impl Node {
     }
 
     fn learn(&self, nid: Nid, info: PingInfo) {
-        let mut known = self.known.lock();
-        if known.len() < self.known_max || known.contains_key(&nid) {
-            known.insert(nid, info);
-        }
+        self.peers.lock().learn(nid, info, &self.nids);
     }
 
     fn msg(&self, dest: Nid, kind: LnetMsg, payload: Payload) -> Msg {

@@ -11,7 +11,7 @@ mod tx;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, SocketAddrV4};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::show::{PeerNiShow, Tunables};
 use crate::{Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
 use conn::{CloseReason, Conn};
 use frame::BufPool;
@@ -36,6 +37,8 @@ const BACKLOG: u32 = 127;
 const MAX_PEERS: usize = 65536;
 /// Longest wait at shutdown for the tasks of connections to end.
 const DRAIN: Duration = Duration::from_secs(1);
+/// What is shown as peer_timeout, as the kernel's socklnd shows it. Dead peers are noticed by [`Limits::sock_timeout`].
+const PEER_TIMEOUT_S: u64 = 180;
 const TICK: Duration = Duration::from_secs(1);
 /// More tasks than any node runs: all permits together mean that no task is left.
 const MAX_TASKS: usize = 1 << 20;
@@ -53,6 +56,8 @@ pub(crate) struct SockNet {
     started: Instant,
     peers: Mutex<BTreeMap<(Nid, Nid), Arc<Peer>>>,
     credits: Arc<Semaphore>,
+    /// The fewest credits there were.
+    min_credits: AtomicUsize,
     half_open: Arc<Semaphore>,
     tasks: Arc<Semaphore>,
     ticking: AtomicBool,
@@ -91,6 +96,7 @@ impl SockNet {
             started: Instant::now(),
             peers: Mutex::default(),
             credits: Arc::new(Semaphore::new(cfg.limits.ni_credits)),
+            min_credits: AtomicUsize::new(cfg.limits.ni_credits),
             half_open: Arc::new(Semaphore::new(cfg.limits.half_open)),
             tasks: Arc::new(Semaphore::new(MAX_TASKS)),
             ticking: AtomicBool::new(false),
@@ -144,6 +150,8 @@ impl SockNet {
     pub(crate) async fn credits(&self, peer: &Peer) -> Result<Credits, SendError> {
         let of_peer = peer.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
         let of_ni = self.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
+        peer.min_credits.fetch_min(peer.credits.available_permits(), Ordering::Relaxed);
+        self.min_credits.fetch_min(self.credits.available_permits(), Ordering::Relaxed);
         Ok(Credits::from_iter([of_peer, of_ni]))
     }
 
@@ -193,6 +201,29 @@ impl SockNet {
             peer.add_conn(Conn::new(peer.clone(), ctype, false, stream), theirs.src_incarnation);
         }
         Ok(())
+    }
+
+    /// Tunables of an interface, its send credits and the fewest there were.
+    pub(crate) fn show_ni(&self) -> (Tunables, usize, usize) {
+        let l = &self.limits;
+        let tunables = Tunables { peer_timeout: PEER_TIMEOUT_S, peer_credits: l.peer_credits, peer_buffer_credits: 0, credits: l.ni_credits };
+        (tunables, self.credits.available_permits(), self.min_credits.load(Ordering::Relaxed))
+    }
+
+    /// Whether there is a connection with `nid`.
+    pub(crate) fn is_connected(&self, nid: Nid) -> bool {
+        self.peers.lock().iter().any(|((_, n), p)| *n == nid && p.is_connected())
+    }
+
+    /// Adds to `show` what the TCP peers of `nid` know; of several the one with the fewest credits counts.
+    pub(crate) fn show_peer(&self, nid: Nid, mut show: PeerNiShow) -> PeerNiShow {
+        (show.max_tx_credits, show.tx_credits, show.min_tx_credits) = (self.limits.peer_credits, self.limits.peer_credits, self.limits.peer_credits);
+        (show.rtr_credits, show.min_rtr_credits) = (self.limits.router_credits(), self.limits.router_credits());
+        let peers: Vec<Arc<Peer>> = self.peers.lock().iter().filter(|((_, n), _)| *n == nid).map(|(_, p)| p.clone()).collect();
+        for p in peers {
+            p.show(&mut show);
+        }
+        show
     }
 
     /// Breaks the connections with `nid`.

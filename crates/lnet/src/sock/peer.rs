@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -20,6 +21,7 @@ use super::conn::{CloseReason, Conn};
 use super::frame::{HEAD_LEN, KEEPALIVE};
 use super::hello::{ConnType, Dial, HandshakeError};
 use super::tx::Tx;
+use crate::show::PeerNiShow;
 use crate::{Limits, Nid, SendError};
 
 /// Messages below this many bytes on the wire, headers included, are small (`min_bulk`).
@@ -107,6 +109,11 @@ pub(crate) struct Peer {
     pub(crate) local: Nid,
     pub(crate) nid: Nid,
     pub(crate) credits: Arc<Semaphore>,
+    /// The fewest credits there were.
+    pub(crate) min_credits: AtomicUsize,
+    /// Credits for what it sends through us (`lpni_rtrcredits`).
+    pub(crate) router_credits: Arc<Semaphore>,
+    pub(crate) min_router_credits: AtomicUsize,
     st: Mutex<State>,
 }
 
@@ -120,7 +127,30 @@ enum Way {
 impl Peer {
     pub(crate) fn new(net: Arc<SockNet>, local: Nid, nid: Nid) -> Arc<Peer> {
         let credits = Arc::new(Semaphore::new(net.limits.peer_credits));
-        Arc::new(Peer { net, local, nid, credits, st: Mutex::default() })
+        let router_credits = Arc::new(Semaphore::new(net.limits.router_credits()));
+        let (min_credits, min_router_credits) = (AtomicUsize::new(net.limits.peer_credits), AtomicUsize::new(net.limits.router_credits()));
+        Arc::new(Peer { net, local, nid, credits, min_credits, router_credits, min_router_credits, st: Mutex::default() })
+    }
+
+    /// Whether there is a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.st.lock().conns.is_empty()
+    }
+
+    /// Bytes queued for it.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        let st = self.st.lock();
+        st.conns.iter().map(|c| c.queued_bytes()).sum::<u64>() + st.waiting.iter().map(|tx| tx.len() as u64).sum::<u64>()
+    }
+
+    /// Adds what it knows to `show`.
+    pub(crate) fn show(&self, show: &mut PeerNiShow) {
+        show.tx_credits = show.tx_credits.min(self.credits.available_permits());
+        show.min_tx_credits = show.min_tx_credits.min(self.min_credits.load(Ordering::Relaxed));
+        show.rtr_credits = show.rtr_credits.min(self.router_credits.available_permits());
+        show.min_rtr_credits = show.min_rtr_credits.min(self.min_router_credits.load(Ordering::Relaxed));
+        show.tx_queued_bytes += self.queued_bytes();
+        show.conns += self.st.lock().conns.len();
     }
 
     /// Sends on a connection, or lets the message wait for one; the owner is told if neither is possible.
