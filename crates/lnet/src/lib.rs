@@ -18,9 +18,10 @@
 
 pub mod exec;
 mod ext;
-mod faults;
+pub mod faults;
 mod gateway;
 mod limits;
+mod link;
 mod mem;
 mod msg;
 mod ni;
@@ -40,6 +41,7 @@ pub use coral_wire::lnet::{LNET_MTU, PingInfo};
 pub use coral_wire::nid::{Nid, ProcessId};
 pub use exec::HandoverStats;
 pub use faults::{FaultAction, FaultRule, Faults, MsgType};
+pub use link::{LinkModel, LinkStat};
 pub use limits::Limits;
 pub use mem::MemNet;
 pub use node::{Node, NodeConfig, SendError, StartError, WallClock};

@@ -2,18 +2,27 @@
 //!
 //! A message is delivered on the sender's stack and its payload handed over by reference: nothing is copied, no thread wakes.
 //! The registry holds its nodes weakly; a node leaves it at shutdown or when it is dropped.
+//! A pair of nodes can be given a [`LinkModel`]; then their messages take time, get lost or do not pass, by tokio's clock and a
+//! seed and nothing else.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use crate::{Nid, Node};
+use crate::link::{Link, LinkModel, LinkStat};
+use crate::msg::Msg;
+use crate::{Nid, Node, SendError};
 
 /// Registry of the nodes of one process, by NID.
 #[derive(Default)]
 pub struct MemNet {
     nodes: RwLock<BTreeMap<Nid, Weak<Node>>>,
+    /// There are links.
+    modelled: AtomicBool,
+    /// By primary NIDs of sender and receiver.
+    links: Mutex<BTreeMap<(Nid, Nid), Arc<Link>>>,
 }
 
 impl std::fmt::Debug for MemNet {
@@ -50,5 +59,71 @@ impl MemNet {
                 nodes.remove(nid);
             }
         }
+    }
+
+    /// Gives the pair of nodes with primary NIDs `a` and `b` a link model, both ways, each way with a `seed` of its own.
+    /// A model that is there is replaced; what is under way on it arrives as it was to. The nodes need not exist yet.
+    pub fn set_link(&self, a: Nid, b: Nid, model: LinkModel, seed: u64) {
+        self.set_link_one_way(a, b, model, seed);
+        self.set_link_one_way(b, a, model, seed ^ 0x5a5a_5a5a);
+    }
+
+    /// [`MemNet::set_link`] for what `from` sends to `to` only.
+    pub fn set_link_one_way(&self, from: Nid, to: Nid, model: LinkModel, seed: u64) {
+        let mut links = self.links.lock();
+        match links.get(&(from, to)) {
+            Some(link) => link.set(model),
+            None => drop(links.insert((from, to), Arc::new(Link::new(model, seed)))),
+        }
+        self.modelled.store(true, Ordering::Release);
+    }
+
+    /// Cuts the pair's links or joins them again, both ways. What is under way is lost by a cut.
+    /// A cut link without a model is made ideal otherwise.
+    pub fn cut(&self, a: Nid, b: Nid, cut: bool) {
+        for (from, to) in [(a, b), (b, a)] {
+            let model = self.links.lock().get(&(from, to)).map(|l| l.model()).unwrap_or_default();
+            self.set_link_one_way(from, to, LinkModel { cut, ..model }, 0);
+        }
+    }
+
+    /// Takes all models away: delivery is inline again. What is under way arrives as it was to.
+    pub fn clear_links(&self) {
+        self.links.lock().clear();
+        self.modelled.store(false, Ordering::Release);
+    }
+
+    /// Breaks the connection of two nodes, as a TCP connection breaks: what is under way is lost, and whoever waits for an
+    /// answer of the other side is told [`SendError::PeerReset`].
+    pub fn reset(&self, a: Nid, b: Nid) {
+        for (from, to) in [(a, b), (b, a)] {
+            let link = self.links.lock().get(&(from, to)).cloned();
+            if let Some(link) = link {
+                link.lose_all();
+            }
+        }
+        for (us, peer) in [(a, b), (b, a)] {
+            if let (Some(us), Some(peer)) = (self.node(us), self.node(peer)) {
+                for nid in peer.nids() {
+                    us.connection_lost(*nid, || SendError::PeerReset);
+                }
+            }
+        }
+    }
+
+    /// What the link from `from` to `to` has done; None: it has no model.
+    pub fn link_stat(&self, from: Nid, to: Nid) -> Option<LinkStat> {
+        self.links.lock().get(&(from, to)).map(|l| l.stat())
+    }
+
+    /// Delivers `msg` of `from` to `to`: inline, unless their link has a model.
+    pub(crate) fn carry(&self, from: &Node, to: &Arc<Node>, msg: Msg) {
+        if self.modelled.load(Ordering::Acquire) {
+            let link = self.links.lock().get(&(from.nid(), to.nid())).cloned();
+            if let Some(link) = link {
+                return link.send(to, msg);
+            }
+        }
+        to.deliver(msg);
     }
 }

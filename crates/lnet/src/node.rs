@@ -10,6 +10,7 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
 
+use crate::faults::{HealthError, Side, Verdict};
 use crate::msg::Msg;
 use crate::ni::Ni;
 use crate::peers::PeerTable;
@@ -19,7 +20,7 @@ use crate::router::{PoolSizes, Router};
 use crate::routes::{RouteError, RouteSpec, RouteTable};
 use crate::sock::{Credits, Done, Peer, SockNet, Tx};
 use crate::{
-    FaultAction, Faults, GetOffer, HandoverStats, LNET_MTU, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler, PutEvent,
+    Faults, GetOffer, HandoverStats, LNET_MTU, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler, PutEvent,
     PutExpectation, ping,
 };
 
@@ -176,6 +177,20 @@ fn time_by(wall: Option<WallClock>) -> (i64, u32) {
     (base.0 + passed.as_secs() as i64 + (nanos / 1_000_000_000) as i64, (nanos % 1_000_000_000) as u32)
 }
 
+/// The error a sender gets that a rule makes fail.
+fn as_if(e: HealthError, nid: Nid) -> SendError {
+    use HealthError as H;
+    let unreachable = |kind| SendError::Unreachable { nid, source: io::Error::from(kind) };
+    match e {
+        H::LocalTimeout | H::RemoteTimeout | H::NetworkTimeout => SendError::Timeout,
+        H::RemoteError | H::RemoteDropped => SendError::PeerReset,
+        H::LocalNoRoute => unreachable(io::ErrorKind::HostUnreachable),
+        H::LocalInterrupt => unreachable(io::ErrorKind::Interrupted),
+        H::LocalDropped | H::LocalAborted => unreachable(io::ErrorKind::ConnectionAborted),
+        H::LocalError => unreachable(io::ErrorKind::Other),
+    }
+}
+
 impl Node {
     /// Starts a node: binds the acceptor when there is one, and registers with `mem` when given. Needs a tokio runtime.
     pub async fn start(cfg: NodeConfig, mem: Option<Arc<MemNet>>) -> Result<Arc<Node>, StartError> {
@@ -276,7 +291,7 @@ impl Node {
         &self.stats
     }
 
-    /// Rules that lose or delay what this node sends, for tests.
+    /// Rules that lose, fail or delay messages on purpose.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
@@ -339,6 +354,10 @@ impl Node {
         self.portals.clear_handlers();
     }
 
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
     fn is_down(&self) -> bool {
         self.down.load(Ordering::Acquire)
     }
@@ -378,7 +397,7 @@ impl Node {
             return wait.answer().await.map(drop);
         }
         let msg = self.msg(to, put(WireHandle::NONE), data);
-        if let Route::Mem(_) = route {
+        if matches!(route, Route::Mem(_)) && !self.faults.is_active() {
             self.launch(route, msg, Done::Nobody, credits);
             return Ok(());
         }
@@ -456,17 +475,22 @@ impl Node {
     }
 
     fn launch(self: &Arc<Self>, route: Route, msg: Msg, done: Done, credits: Credits) {
-        match self.faults.judge(&msg) {
+        match self.faults.judge(&msg, Side::Send) {
             None => self.launch_now(route, msg, done, credits),
-            Some(FaultAction::Drop) => {
+            Some(Verdict::Drop) => {
                 self.stats.faults.inc();
                 done.finish(Ok(()));
             }
-            Some(FaultAction::Delay(by)) => {
+            Some(Verdict::Fail(e)) => {
+                self.stats.faults.inc();
+                done.finish(Err(as_if(e, msg.dest)));
+            }
+            Some(Verdict::Delay(held)) => {
                 self.stats.faults.inc();
                 let me = self.clone();
                 self.runtime.spawn(async move {
-                    tokio::time::sleep(by).await;
+                    held.wait().await;
+                    me.faults.released();
                     me.launch_now(route, msg, done, credits);
                 });
             }
@@ -478,15 +502,35 @@ impl Node {
             Route::Mem(node) => {
                 self.stats.mem_sent.inc();
                 self.stats.sent_bytes.add(msg.payload.len() as u64);
-                node.deliver(msg);
+                match &self.mem {
+                    Some(mem) => mem.carry(self, &node, msg),
+                    None => node.deliver(msg),
+                }
                 done.finish(Ok(()));
             }
             Route::Sock(peer) => peer.send(Tx::new(msg, done, credits)),
         }
     }
 
-    /// A message for us has arrived, by whatever LND. Runs handlers and wakers on this stack.
+    /// A message for us has arrived, by whatever LND. Runs handlers and wakers on this stack, unless a rule holds it back.
     pub(crate) fn deliver(self: &Arc<Self>, msg: Msg) {
+        let verdict = if msg.src == msg.dest { None } else { self.faults.judge(&msg, Side::Receive) };
+        match verdict {
+            None => self.deliver_now(msg),
+            Some(Verdict::Drop | Verdict::Fail(_)) => self.stats.faults.inc(),
+            Some(Verdict::Delay(held)) => {
+                self.stats.faults.inc();
+                let me = self.clone();
+                self.runtime.spawn(async move {
+                    held.wait().await;
+                    me.faults.released();
+                    me.deliver_now(msg);
+                });
+            }
+        }
+    }
+
+    fn deliver_now(self: &Arc<Self>, msg: Msg) {
         if self.is_down() {
             return;
         }

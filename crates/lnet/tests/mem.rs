@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig, Payload, PortalHandler, PutEvent, SendError, WallClock, exec};
+use coral_lnet::faults::{HealthError, Side};
+use coral_lnet::{FaultAction, FaultRule, LinkModel, MemNet, MsgType, Nid, Node, NodeConfig, Payload, PortalHandler, PutEvent, SendError, WallClock, exec};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -111,17 +112,74 @@ async fn names_are_unique_and_leave_with_their_node() {
 async fn faults_lose_and_delay() {
     let (a, b) = pair().await;
     let mut sink = b.expect_put(8, 1);
-    a.faults().add(FaultRule { portal: Some(8), times: Some(1), ..FaultRule::all(FaultAction::Drop) });
+    a.faults().add(FaultRule::all(FaultAction::Drop).portal(8).times(1));
     a.put(nid("2@lo"), 8, 1, 0, Payload::new(), false).await.unwrap();
     assert!(sink.try_recv().is_none());
     a.put(nid("2@lo"), 8, 1, 0, Payload::new(), false).await.unwrap();
     assert!(sink.try_recv().is_some(), "the rule was for one message");
 
-    b.faults().add(FaultRule { kind: Some(MsgType::Ack), ..FaultRule::all(FaultAction::Delay(Duration::from_secs(30))) });
+    b.faults().add(FaultRule::all(FaultAction::Delay(Duration::from_secs(30))).kind(MsgType::Ack));
     let begin = Instant::now();
     a.put(nid("2@lo"), 8, 1, 0, Payload::new(), true).await.unwrap();
     assert_eq!(begin.elapsed(), Duration::from_secs(30), "only the ACK was late");
     assert!(sink.try_recv().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_see_what_arrives_and_let_go_when_they_go() {
+    let (a, b) = pair().await;
+    let mut sink = b.expect_put(8, 1);
+    b.faults().add(FaultRule::all(FaultAction::Drop).from(nid("1@lo")).at(Side::Receive).times(1));
+    a.put(nid("2@lo"), 8, 1, 0, Payload::new(), false).await.unwrap();
+    assert!(sink.try_recv().is_none());
+    assert_eq!((b.stats().faults.value(), b.stats().received.value()), (1, 0));
+
+    b.faults().add(FaultRule::all(FaultAction::Delay(Duration::from_secs(1000))).at(Side::Receive));
+    let begin = Instant::now();
+    a.put(nid("2@lo"), 8, 1, 0, Payload::new(), false).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(sink.try_recv().is_none());
+    b.faults().clear();
+    sink.recv().await;
+    assert_eq!(begin.elapsed(), Duration::from_secs(1));
+
+    a.faults().add(FaultRule::all(FaultAction::Fail(HealthError::NetworkTimeout)));
+    assert!(matches!(a.put(nid("2@lo"), 8, 1, 0, Payload::new(), false).await, Err(SendError::Timeout)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn links_take_time_are_cut_and_break() {
+    let mem = MemNet::new();
+    let (a, b) = (node(&mem, &["1@lo"]).await, node(&mem, &["2@lo"]).await);
+    let (one, two) = (nid("1@lo"), nid("2@lo"));
+    let model = LinkModel { bandwidth: Some(1 << 20), delay: Duration::from_millis(10), ..Default::default() };
+    mem.set_link(one, two, model, 1);
+    let mut sink = b.expect_put(8, 1);
+    let begin = Instant::now();
+    let data = || Payload::from(vec![0u8; 1 << 20]);
+    a.put(two, 8, 1, 0, data(), true).await.unwrap();
+    let took = begin.elapsed();
+    assert!(took > Duration::from_millis(1020) && took < Duration::from_millis(1030), "a second for the bytes, 10 ms each way: {took:?}");
+    sink.recv().await;
+
+    mem.cut(one, two, true);
+    let lost = tokio::time::timeout(Duration::from_secs(50), a.put(two, 8, 1, 0, data(), true)).await;
+    assert!(lost.is_err());
+    mem.cut(one, two, false);
+    a.put(two, 8, 1, 0, Payload::new(), true).await.unwrap();
+    assert_eq!(mem.link_stat(one, two).unwrap().lost, 1);
+
+    let waiting = tokio::spawn({
+        let a = a.clone();
+        async move { a.put(two, 8, 1, 0, data(), true).await }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    mem.reset(one, two);
+    assert!(matches!(waiting.await.unwrap(), Err(SendError::PeerReset)), "what was under way is lost");
+    mem.clear_links();
+    let begin = Instant::now();
+    a.put(two, 8, 1, 0, data(), true).await.unwrap();
+    assert_eq!(begin.elapsed(), Duration::ZERO, "inline again");
 }
 
 /// Waits before it answers, so it cannot stay on the sender's stack.

@@ -66,6 +66,11 @@ pub trait Kv: Send + Sync {
 
     /// Space under the tables.
     fn statfs(&self) -> Result<StatFs, OsdError>;
+
+    /// Whether a sync may wait for a device, and so is run on a thread of its own.
+    fn waits(&self) -> bool {
+        true
+    }
 }
 
 /// A whole device: tables and objects.

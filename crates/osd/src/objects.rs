@@ -123,6 +123,11 @@ pub enum SeekWhence {
 
 /// Data objects. A missing object reads as empty and is created by whatever stores in it.
 pub trait Objects: Send + Sync {
+    /// Whether a call may wait for a device long enough to be worth a thread of its own (syncs, long copies).
+    fn object_calls_wait(&self) -> bool {
+        true
+    }
+
     /// Up to `len` bytes from `off`; short at the end of the object.
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError>;
 

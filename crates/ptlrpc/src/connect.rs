@@ -239,6 +239,7 @@ impl Import {
         tokio::spawn(async move {
             loop {
                 let broken = tokio::select! {
+                    biased;
                     _ = tokio::time::sleep(interval) => None,
                     r = lost.recv() => match r {
                         Ok(nid) => Some(Some(nid)),

@@ -42,6 +42,7 @@ impl Import {
                 let mut phase = import.phase.subscribe();
                 drop(import);
                 tokio::select! {
+                    biased;
                     _ = tokio::time::sleep(pause) => {}
                     _ = phase.wait_for(|p| p.state == ImportState::Closed) => {}
                 }

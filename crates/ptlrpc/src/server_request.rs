@@ -286,6 +286,7 @@ impl Control {
             let deadline = *self.0.deadline.lock();
             let margin = Duration::from_secs(EARLY_MARGIN_S as u64).min(deadline.saturating_duration_since(self.0.arrived) / 2);
             tokio::select! {
+                biased;
                 _ = tokio::time::sleep_until(deadline - margin) => return,
                 _ = self.0.moved.notified() => {}
             }

@@ -175,6 +175,7 @@ impl Mgc {
 async fn follow(mgc: Weak<Mgc>, changed: Arc<Notify>, fsname: String, tx: watch::Sender<Config>) {
     loop {
         tokio::select! {
+            biased;
             () = changed.notified() => {}
             () = tx.closed() => return,
         }

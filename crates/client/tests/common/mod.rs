@@ -69,13 +69,18 @@ fn register(mgs: &Mgs, target: &Target, kind: u32) {
 impl Cluster {
     /// One MDT and `osts` OSTs; files get `stripe_count` stripes of `stripe_size` bytes unless they ask for others.
     pub async fn start(osts: u32, stripe_count: u16, stripe_size: u32) -> Cluster {
+        Self::start_seeded(osts, stripe_count, stripe_size, 1).await
+    }
+
+    /// The same, with the nodes' generators counted from `seed`.
+    pub async fn start_seeded(osts: u32, stripe_count: u16, stripe_size: u32, seed: u64) -> Cluster {
         let disks = Disks {
             mgs: OsdMem::new(),
             mdt: OsdMem::new(),
             osts: (0..osts).map(|_| OsdMem::new()).collect(),
             defaults: StripeDefaults { stripe_size, stripe_count },
         };
-        Self::start_on(MemNet::new(), disks, 1).await
+        Self::start_on(MemNet::new(), disks, seed).await
     }
 
     /// Servers on what their disks hold.
@@ -98,7 +103,7 @@ impl Cluster {
         mdt.set_osts((0..osts.len() as u32).map(known).collect());
         server.add_target(mdt.target.clone());
         register(&mgs, &mdt.target, ldd::SV_TYPE_MDT);
-        Cluster { net, node, server, mgs, mdt, osts, disks, seed: AtomicU64::new(seed + 1) }
+        Cluster { net, node, server, mgs, mdt, osts, disks, seed: AtomicU64::new(seed.wrapping_add(1)) }
     }
 
     /// A further OST, made known through the MGS only.
@@ -127,7 +132,7 @@ impl Cluster {
 
     pub async fn remote_client_with(&self, opts: MountOptions) -> Arc<Llite> {
         let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        let node = start_node(&self.net, &format!("10.0.{}.{}@tcp", 1 + n / 250, n % 250), n).await;
+        let node = start_node(&self.net, &format!("10.0.{}.{}@tcp", 1 + n / 250 % 250, n % 250), n).await;
         Llite::mount(node, opts).await.expect("mount")
     }
 

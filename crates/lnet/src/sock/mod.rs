@@ -121,6 +121,7 @@ impl SockNet {
         self.runtime.spawn(async move {
             let _task = task;
             tokio::select! {
+                biased;
                 _ = stop.wait_for(|stop| *stop) => {}
                 () = work => {}
             }

@@ -185,6 +185,10 @@ fn apply(tables: &mut Rows, b: Batch) {
 }
 
 impl Kv for OsdMem {
+    fn waits(&self) -> bool {
+        false
+    }
+
     fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         let s = self.state.lock();
         Ok(s.tables.get(&t).and_then(|rows| rows.get(key)).cloned())
@@ -254,6 +258,10 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Objects for OsdMem {
+    fn object_calls_wait(&self) -> bool {
+        false
+    }
+
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
         let s = self.state.lock();
         Ok(s.objects.get(&id).map_or_else(Bytes::new, |o| o.read(off, len)))

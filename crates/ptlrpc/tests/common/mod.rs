@@ -259,5 +259,5 @@ pub fn import(node: &Arc<Node>, servers: &[&str]) -> Arc<Import> {
 
 /// The next `times` PUTs of `node` to `portal` are lost.
 pub fn lose(node: &Node, portal: u32, times: u64) {
-    node.faults().add(FaultRule { portal: Some(portal), kind: Some(MsgType::Put), times: Some(times), ..FaultRule::all(FaultAction::Drop) });
+    node.faults().add(FaultRule::all(FaultAction::Drop).portal(portal).kind(MsgType::Put).times(times));
 }

@@ -369,6 +369,7 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
             }
         }
         tokio::select! {
+            biased;
             () = me.wake.notified() => tokio::time::sleep(GATHER).await,
             () = tokio::time::sleep_until(next_statfs), if me.count() > 0 => (),
         }

@@ -130,6 +130,9 @@ impl Ost {
         call: impl FnOnce(&dyn Objects) -> Result<T, OsdError> + Send + 'static,
     ) -> Result<T, Errno> {
         let objects = self.objects.clone();
+        if !objects.object_calls_wait() {
+            return call(&*objects).map_err(|e| storage_error(&e));
+        }
         match tokio::task::spawn_blocking(move || call(&*objects)).await {
             Ok(result) => result.map_err(|e| storage_error(&e)),
             Err(_) => Err(Errno::EIO),

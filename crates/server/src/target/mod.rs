@@ -335,10 +335,14 @@ impl Target {
             return Ok(());
         }
         let covers = self.syncs.begin(&group);
-        let target = self.clone();
-        match tokio::task::spawn_blocking(move || target.sync_now(data)).await {
-            Ok(done) => done?,
-            Err(panicked) => return Err(OsdError::io("sync", std::io::Error::other(panicked))),
+        if self.kv.waits() {
+            let target = self.clone();
+            match tokio::task::spawn_blocking(move || target.sync_now(data)).await {
+                Ok(done) => done?,
+                Err(panicked) => return Err(OsdError::io("sync", std::io::Error::other(panicked))),
+            }
+        } else {
+            self.sync_now(data)?;
         }
         group.finished(covers);
         Ok(())
@@ -514,6 +518,7 @@ fn set_transno(reply: &mut Message, request: &PtlrpcBody, transno: u64) {
 async fn sync_loop(target: Weak<Target>, every: Duration, mut stopped: watch::Receiver<bool>) {
     loop {
         tokio::select! {
+            biased;
             _ = stopped.wait_for(|s| *s) => return,
             () = tokio::time::sleep(every) => {}
         }
@@ -527,6 +532,7 @@ async fn sync_loop(target: Weak<Target>, every: Duration, mut stopped: watch::Re
 async fn evict_loop(target: Weak<Target>, silence: Duration, mut stopped: watch::Receiver<bool>) {
     loop {
         tokio::select! {
+            biased;
             _ = stopped.wait_for(|s| *s) => return,
             () = tokio::time::sleep(silence / 10) => {}
         }

@@ -204,6 +204,7 @@ pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bo
     let Some((soft, hard)) = target.upgrade().map(|t| (t.cfg.recovery_soft, t.cfg.recovery_hard)) else { return };
     for (wait, least) in [(soft, Progress::Requests), (hard.saturating_sub(soft), Progress::Done)] {
         tokio::select! {
+            biased;
             _ = stopped.wait_for(|s| *s) => return,
             () = tokio::time::sleep(wait) => {}
         }

@@ -116,7 +116,7 @@ impl Rig {
     /// The next reply of the MDT to a client is lost.
     pub fn lose_a_reply(&self) {
         use coral_lnet::{FaultAction, FaultRule, MsgType};
-        let rule = FaultRule { portal: Some(portal::MDC_REPLY), kind: Some(MsgType::Put), times: Some(1), ..FaultRule::all(FaultAction::Drop) };
+        let rule = FaultRule::all(FaultAction::Drop).portal(portal::MDC_REPLY).kind(MsgType::Put).times(1);
         self.up.as_ref().expect("running").0.faults().add(rule);
     }
 

@@ -189,6 +189,6 @@ pub fn log_of(disk: &OsdMem) -> Vec<u64> {
 
 /// A share of the PUTs of `node` to `portal` is lost, at most `times`.
 pub fn lose(node: &Node, portal: u32, rate: f64, times: Option<u64>) {
-    let rule = FaultRule { portal: Some(portal), kind: Some(MsgType::Put), rate, times, ..FaultRule::all(FaultAction::Drop) };
+    let rule = FaultRule { times, ..FaultRule::all(FaultAction::Drop).portal(portal).kind(MsgType::Put).share(rate) };
     node.faults().add(rule);
 }
