@@ -14,18 +14,20 @@
 //! Routes and routers, IPv6 NIDs, Multi-Rail sending (one NI per network is used), message health and retries (the layers above
 //! resend), zero-copy transmission.
 #![warn(missing_docs)]
-#![allow(dead_code, reason = "routing is being wired in")]
 
 pub mod exec;
 mod ext;
 pub mod faults;
+mod forward;
 mod gateway;
 mod limits;
 mod link;
 mod mem;
+mod monitor;
 mod msg;
 mod ni;
 mod node;
+mod path;
 mod payload;
 mod peers;
 mod pending;

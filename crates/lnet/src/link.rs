@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::time::Instant;
 
-use crate::Node;
+use crate::{Nid, Node};
 use crate::msg::Msg;
 
 /// Messages under way on one link, one way.
@@ -56,7 +56,7 @@ struct State {
     /// When the last message has left.
     free_at: Option<Instant>,
     last_arrival: Option<Instant>,
-    queue: VecDeque<(Instant, Weak<Node>, Msg)>,
+    queue: VecDeque<(Instant, (Nid, Weak<Node>), Msg)>,
     running: bool,
     stat: LinkStat,
 }
@@ -119,7 +119,7 @@ impl Link {
     }
 
     /// Takes a message on its way. One that takes no time is delivered here and now.
-    pub(crate) fn send(self: &Arc<Self>, to: &Arc<Node>, msg: Msg) {
+    pub(crate) fn send(self: &Arc<Self>, from: Nid, to: &Arc<Node>, msg: Msg) {
         let now = Instant::now();
         {
             let mut st = self.st.lock();
@@ -129,7 +129,7 @@ impl Link {
                 return;
             };
             if arrival > now || !st.queue.is_empty() {
-                st.queue.push_back((arrival, Arc::downgrade(to), msg));
+                st.queue.push_back((arrival, (from, Arc::downgrade(to)), msg));
                 if !std::mem::replace(&mut st.running, true) {
                     to.runtime().spawn(self.clone().carry());
                 }
@@ -137,7 +137,7 @@ impl Link {
             }
             st.stat.delivered += 1;
         }
-        to.deliver(msg);
+        to.arrive(from, msg, None);
     }
 
     /// Delivers what is under way, each at its time, until nothing is.
@@ -153,10 +153,10 @@ impl Link {
                 st.stat.delivered += u64::from(due);
                 next
             };
-            if let Some((_, to, msg)) = due
+            if let Some((_, (from, to), msg)) = due
                 && let Some(to) = to.upgrade()
             {
-                to.deliver(msg);
+                to.arrive(from, msg, None);
             }
         }
     }

@@ -121,9 +121,9 @@ impl MemNet {
         if self.modelled.load(Ordering::Acquire) {
             let link = self.links.lock().get(&(from.nid(), to.nid())).cloned();
             if let Some(link) = link {
-                return link.send(to, msg);
+                return link.send(from.nid(), to, msg);
             }
         }
-        to.deliver(msg);
+        to.arrive(from.nid(), msg, None);
     }
 }

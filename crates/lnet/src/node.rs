@@ -1,24 +1,28 @@
 //! The node: start and stop, where a message goes, and what happens to one that arrives.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use coral_wire::lnet::{LnetMsg, WireHandle};
+use coral_wire::lnet::{LnetMsg, WireHandle, feat};
 use parking_lot::Mutex;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::oneshot;
 
 use crate::faults::{HealthError, Side, Verdict};
+use crate::forward::Transit;
+use crate::gateway::GwEvent;
 use crate::msg::Msg;
 use crate::ni::Ni;
 use crate::peers::PeerTable;
-use crate::pending::Pending;
+use crate::pending::{Pending, Wait};
 use crate::portals::{Portals, PutMatch};
 use crate::router::{PoolSizes, Router};
 use crate::routes::{RouteError, RouteSpec, RouteTable};
-use crate::sock::{Credits, Done, Peer, SockNet, Tx};
+use crate::path::{Path, Route, Tried};
+use crate::sock::{Again, Credits, Done, SockNet, Tx};
 use crate::{
     Faults, GetOffer, HandoverStats, LNET_MTU, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler, PutEvent,
     PutExpectation, ping,
@@ -138,6 +142,13 @@ pub struct Node {
     peers: Mutex<PeerTable>,
     routes: Mutex<RouteTable>,
     router: Router,
+    /// There are routes; some peer has several NIDs; some interface of a peer is to recover.
+    has_routes: AtomicBool,
+    has_rails: AtomicBool,
+    recovering: AtomicBool,
+    /// Changes of what we say of ourselves, and the peers that were told as it is now.
+    changes: AtomicU32,
+    told: Mutex<BTreeSet<Nid>>,
     rng: Mutex<ChaCha8Rng>,
     cookie: AtomicU64,
     faults: Faults,
@@ -154,13 +165,6 @@ impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Node({})", self.nid())
     }
-}
-
-/// The way to a NID.
-enum Route {
-    /// A node of this process, perhaps ourselves.
-    Mem(Arc<Node>),
-    Sock(Arc<Peer>),
 }
 
 /// The one place where a node looks at the machine's clock.
@@ -224,6 +228,11 @@ impl Node {
             peers: Mutex::new(PeerTable::new(cfg.limits.known_peers)),
             routes: Mutex::new(routes),
             router: Router::new(cfg.routing.is_some(), cfg.routing.unwrap_or_default()),
+            has_routes: AtomicBool::new(false),
+            has_rails: AtomicBool::new(false),
+            recovering: AtomicBool::new(false),
+            changes: AtomicU32::new(0),
+            told: Mutex::default(),
             rng: Mutex::new(rng),
             cookie: AtomicU64::new(cookie),
             faults,
@@ -238,6 +247,7 @@ impl Node {
             mem.register(&node.nids, &node).map_err(StartError::NidInUse)?;
         }
         node.sock.listen(listeners);
+        node.routes_changed();
         Ok(node)
     }
 
@@ -323,18 +333,88 @@ impl Node {
         &self.routes
     }
 
+    /// Whether this node forwards for others.
+    pub fn is_routing(&self) -> bool {
+        self.router.is_on()
+    }
+
     pub(crate) fn router(&self) -> &Router {
         &self.router
     }
 
+    pub(crate) fn has_routes(&self) -> bool {
+        self.has_routes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_rails(&self) -> bool {
+        self.has_rails.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn recovering(&self) -> &AtomicBool {
+        &self.recovering
+    }
+
+    pub(crate) fn pending(&self) -> &Arc<Pending> {
+        &self.pending
+    }
+
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
+    pub(crate) fn stats_arc(&self) -> Arc<NodeStats> {
+        self.stats.clone()
+    }
+
+    pub(crate) fn mem_node(&self, nid: Nid) -> Option<Arc<Node>> {
+        self.mem.as_ref().and_then(|m| m.node(nid))
+    }
+
+    /// What we say of ourselves.
+    pub(crate) fn ping_info(&self) -> PingInfo {
+        ping::info(&self.nids, self.router.is_on(), self.changes.load(Ordering::Relaxed))
+    }
+
+    /// Whether the peer knows us as we are now.
+    pub(crate) fn told(&self, nid: Nid) -> bool {
+        self.told.lock().contains(&nid)
+    }
+
+    pub(crate) fn note_told(&self, nid: Nid) {
+        let mut told = self.told.lock();
+        if told.len() < self.sock.limits.known_peers {
+            told.insert(nid);
+        }
+    }
+
+    /// What we say of ourselves has changed: peers that take it are told (`lnet_push_update_to_peers`).
+    pub(crate) fn info_changed(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.told.lock().clear();
+        let takes = |told: &PingInfo| told.features & feat::DISCOVERY != 0;
+        let peers = self.peers.lock().views().into_iter().filter(|v| v.told.as_ref().is_some_and(takes));
+        let Some(me) = self.sock.node() else { return };
+        for nid in peers.map(|v| v.primary) {
+            let me = me.clone();
+            self.sock.spawn(async move {
+                let _ = tokio::time::timeout(me.sock.limits.router_ping, me.push(nid)).await;
+            });
+        }
+    }
+
     /// The route table has changed.
-    pub(crate) fn routes_changed(&self) {}
+    pub(crate) fn routes_changed(&self) {
+        self.has_routes.store(!self.routes.lock().is_empty(), Ordering::Relaxed);
+        if let Some(me) = self.sock.node().filter(|n| n.has_routes()) {
+            self.sock.look_after();
+            me.ask_gateways();
+        }
+    }
 
     /// The peer table has changed.
-    pub(crate) fn peers_changed(&self) {}
-
-    /// Makes sure that the monitor runs.
-    pub(crate) fn monitor(&self) {}
+    pub(crate) fn peers_changed(&self) {
+        self.has_rails.store(self.peers.lock().has_rails(), Ordering::Relaxed);
+    }
 
     /// Whether the gateway `nid` is alive; None: it is no gateway.
     pub(crate) fn gateway_is_up(&self, nid: Nid) -> Option<bool> {
@@ -349,16 +429,13 @@ impl Node {
         if let Some(mem) = &self.mem {
             mem.unregister(&self.nids, self);
         }
+        self.router.close();
         self.sock.shutdown().await;
         self.pending.fail(None, || SendError::Shutdown);
         self.portals.clear_handlers();
     }
 
-    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
-        &self.runtime
-    }
-
-    fn is_down(&self) -> bool {
+    pub(crate) fn is_down(&self) -> bool {
         self.down.load(Ordering::Acquire)
     }
 
@@ -387,30 +464,33 @@ impl Node {
     /// PUT. With `ack`: resolves when the ACK came; else when the LND has taken the message (written to the socket) or failed.
     /// Panics when `data` is above [`LNET_MTU`].
     pub async fn put(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, offset: u32, data: Payload, ack: bool) -> Result<(), SendError> {
-        let route = self.route(self.source_for(to), to)?;
-        let credits = self.credits(&route).await?;
+        let path = self.path(None, to, &[])?;
+        let credits = self.credits(&path.route).await?;
         let put = |ack_wmd| LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset };
         if ack {
-            let wait = self.pending.add(to);
+            let wait = self.begin_wait(&path);
             let done = Done::Answer(self.pending.clone(), wait.wmd);
-            self.launch(route, self.msg(to, put(wait.wmd), data), done, credits);
+            self.launch(path, to, put(wait.wmd), data, done, credits);
             return wait.answer().await.map(drop);
         }
-        let msg = self.msg(to, put(WireHandle::NONE), data);
-        if matches!(route, Route::Mem(_)) && !self.faults.is_active() {
-            self.launch(route, msg, Done::Nobody, credits);
+        if matches!(path.route, Route::Mem(_)) && !self.faults.is_active() {
+            self.launch(path, to, put(WireHandle::NONE), data, Done::Nobody, credits);
             return Ok(());
         }
         let (done, sent) = oneshot::channel();
-        self.launch(route, msg, Done::Sent(done), credits);
+        self.launch(path, to, put(WireHandle::NONE), data, Done::Sent(done), credits);
         sent.await.unwrap_or(Err(SendError::Shutdown))
     }
 
     /// GET of at most `len` bytes from offset 0 of the peer's offer.
     pub async fn get(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
-        let route = self.route(self.source_for(to), to)?;
-        let credits = self.credits(&route).await?;
-        let wait = self.pending.add(to);
+        let path = self.path(None, to, &[])?;
+        self.get_by(path, to, portal, mbits, len).await
+    }
+
+    async fn get_by(self: &Arc<Self>, path: Path, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
+        let credits = self.credits(&path.route).await?;
+        let wait = self.begin_wait(&path);
         let get = LnetMsg::Get {
             return_wmd: wait.wmd,
             match_bits: mbits,
@@ -419,51 +499,30 @@ impl Node {
             sink_length: len.min(LNET_MTU as u32),
         };
         let done = Done::Answer(self.pending.clone(), wait.wmd);
-        self.launch(route, self.msg(to, get, Payload::new()), done, credits);
+        self.launch(path, to, get, Payload::new(), done, credits);
         wait.answer().await
+    }
+
+    /// Begins to wait for an answer. Only those that come over TCP have a time limit here: in memory nothing gets lost that is
+    /// not lost on purpose.
+    fn begin_wait(&self, path: &Path) -> Wait {
+        let since = if matches!(path.route, Route::Sock(_)) { self.sock.now_ms() } else { u64::MAX };
+        self.pending.add(path.route.hop(), since)
     }
 
     /// LNet ping. No time limit of its own: the caller has one.
     pub async fn ping(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
-        let data = self.get(nid, ping::PORTAL, ping::MBITS, ping::MAX_LEN).await?;
-        let info = PingInfo::decode(&data.copy_to_bytes())
-            .map_err(|e| SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::InvalidData, e) })?;
+        let info = self.ping_ni(nid).await?;
         self.learn(nid, info.clone());
         Ok(info)
     }
 
-    fn learn(&self, nid: Nid, info: PingInfo) {
-        self.peers.lock().learn(nid, info, &self.nids);
-    }
-
-    fn msg(&self, dest: Nid, kind: LnetMsg, payload: Payload) -> Msg {
-        Msg { dest, src: self.source_for(dest), kind, payload }
-    }
-
-    /// Our NID on the network of `dest`, else the primary one.
-    fn source_for(&self, dest: Nid) -> Nid {
-        if dest == Nid::LO {
-            return Nid::LO;
-        }
-        self.nids.iter().copied().find(|n| *n == dest).or_else(|| self.nids.iter().copied().find(|n| n.net() == dest.net())).unwrap_or(self.nid())
-    }
-
-    /// The way to `to`; over TCP from our NID `local`.
-    fn route(self: &Arc<Self>, local: Nid, to: Nid) -> Result<Route, SendError> {
-        if self.is_down() {
-            return Err(SendError::Shutdown);
-        }
-        if to == Nid::LO || self.nids.contains(&to) {
-            return Ok(Route::Mem(self.clone()));
-        }
-        if let Some(node) = self.mem.as_ref().and_then(|m| m.node(to)) {
-            return Ok(Route::Mem(node));
-        }
-        if to.ipv4().is_none() || local.net() != to.net() {
-            let source = io::Error::new(io::ErrorKind::NetworkUnreachable, "no network interface on its network");
-            return Err(SendError::Unreachable { nid: to, source });
-        }
-        Ok(Route::Sock(self.sock.peer(local, to)))
+    /// Pings this very NID, and forgets the answer.
+    pub(crate) async fn ping_ni(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
+        let path = self.path_to_ni(nid)?;
+        let data = self.get_by(path, nid, ping::PORTAL, ping::MBITS, ping::MAX_LEN).await?;
+        PingInfo::decode(&data.copy_to_bytes())
+            .map_err(|e| SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::InvalidData, e) })
     }
 
     /// Credits for a message that begins an exchange; responses need none.
@@ -474,16 +533,23 @@ impl Node {
         }
     }
 
-    fn launch(self: &Arc<Self>, route: Route, msg: Msg, done: Done, credits: Credits) {
+    /// Sends a message of ours to `to` by `path`.
+    fn launch(self: &Arc<Self>, path: Path, to: Nid, kind: LnetMsg, payload: Payload, done: Done, credits: Credits) {
+        let msg = Msg { dest: path.dest, src: path.src, kind, payload };
+        let again = path.others.then(|| Again { node: self.clone(), to, tried: Tried::new(), left: self.sock.limits.retries });
         match self.faults.judge(&msg, Side::Send) {
-            None => self.launch_now(route, msg, done, credits),
+            None => self.launch_now(path.route, msg, done, credits, again),
             Some(Verdict::Drop) => {
                 self.stats.faults.inc();
-                done.finish(Ok(()));
+                done.finish(Ok(()), path.route.hop());
             }
             Some(Verdict::Fail(e)) => {
                 self.stats.faults.inc();
-                done.finish(Err(as_if(e, msg.dest)));
+                let err = as_if(e, msg.dest);
+                match path.route {
+                    Route::Mem(node) => done.finish(Err(err), node.nid()),
+                    Route::Sock(peer) => self.tx(msg, done, credits, again).finish(Err(err), &peer),
+                }
             }
             Some(Verdict::Delay(held)) => {
                 self.stats.faults.inc();
@@ -491,32 +557,45 @@ impl Node {
                 self.runtime.spawn(async move {
                     held.wait().await;
                     me.faults.released();
-                    me.launch_now(route, msg, done, credits);
+                    me.launch_now(path.route, msg, done, credits, again);
                 });
             }
         }
     }
 
-    fn launch_now(&self, route: Route, msg: Msg, done: Done, credits: Credits) {
+    pub(crate) fn launch_now(&self, route: Route, msg: Msg, done: Done, credits: Credits, again: Option<Again>) {
         match route {
             Route::Mem(node) => {
                 self.stats.mem_sent.inc();
                 self.stats.sent_bytes.add(msg.payload.len() as u64);
+                let hop = node.nid();
                 match &self.mem {
                     Some(mem) => mem.carry(self, &node, msg),
-                    None => node.deliver(msg),
+                    None => node.arrive(self.nid(), msg, None),
                 }
-                done.finish(Ok(()));
+                done.finish(Ok(()), hop);
             }
-            Route::Sock(peer) => peer.send(Tx::new(msg, done, credits)),
+            Route::Sock(peer) => {
+                peer.count_sent(&msg.kind);
+                peer.send(self.tx(msg, done, credits, again));
+            }
         }
     }
 
-    /// A message for us has arrived, by whatever LND. Runs handlers and wakers on this stack, unless a rule holds it back.
-    pub(crate) fn deliver(self: &Arc<Self>, msg: Msg) {
+    fn tx(&self, msg: Msg, done: Done, credits: Credits, again: Option<Again>) -> Tx {
+        let mut tx = Tx::new(msg, done, credits);
+        if let Some(again) = again {
+            tx.may_try(again);
+        }
+        tx
+    }
+
+    /// A message has arrived from the hop `from`, by whatever LND: for us, or to be sent on. Runs handlers and wakers on this
+    /// stack, unless a rule holds the message back. `transit`: what a message in transit holds, when it came by socket.
+    pub(crate) fn arrive(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {
         let verdict = if msg.src == msg.dest { None } else { self.faults.judge(&msg, Side::Receive) };
         match verdict {
-            None => self.deliver_now(msg),
+            None => self.take(from, msg, transit),
             Some(Verdict::Drop | Verdict::Fail(_)) => self.stats.faults.inc(),
             Some(Verdict::Delay(held)) => {
                 self.stats.faults.inc();
@@ -524,13 +603,21 @@ impl Node {
                 self.runtime.spawn(async move {
                     held.wait().await;
                     me.faults.released();
-                    me.deliver_now(msg);
+                    me.take(from, msg, transit);
                 });
             }
         }
     }
 
-    fn deliver_now(self: &Arc<Self>, msg: Msg) {
+    fn take(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {
+        if self.is_ours(msg.dest) {
+            self.deliver(msg);
+        } else if !self.is_down() {
+            self.forward(from, msg, transit);
+        }
+    }
+
+    fn deliver(self: &Arc<Self>, msg: Msg) {
         if self.is_down() {
             return;
         }
@@ -539,9 +626,11 @@ impl Node {
         match msg.kind {
             LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data, ptl_index: portal, offset } => {
                 let mlength = msg.payload.len() as u32;
-                let ev = PutEvent { from: msg.src, portal, mbits, hdr_data, offset, data: msg.payload };
+                // Upper layers know a node by its primary NID; the ACK goes to the one that asked.
+                let from = if self.has_rails() { self.peers.lock().primary(msg.src) } else { msg.src };
+                let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload };
                 let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack { dst_wmd: ack_wmd, match_bits: mbits, mlength });
-                self.on_put(msg.dest, ev, ack);
+                self.on_put(msg.dest, msg.src, ev, ack);
             }
             LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {
                 self.on_get(&msg, return_wmd, (ptl_index, match_bits), src_offset, sink_length);
@@ -554,8 +643,7 @@ impl Node {
         }
     }
 
-    fn on_put(self: &Arc<Self>, dest: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
-        let from = ev.from;
+    fn on_put(self: &Arc<Self>, dest: Nid, from: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
         let acknowledge = || {
             if let Some(kind) = ack {
                 self.respond(dest, from, kind, Payload::new(), Done::Nobody);
@@ -596,7 +684,7 @@ impl Node {
         };
         if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
             self.stats.pings.inc();
-            let info = Payload::from(ping::info(&self.nids).encode());
+            let info = Payload::from(self.ping_info().encode());
             return self.respond(msg.dest, msg.src, kind, part(info), Done::Nobody);
         }
         match self.portals.match_get(portal, mbits) {
@@ -613,14 +701,23 @@ impl Node {
 
     /// Answers a message of `to` from the NID it came to.
     fn respond(self: &Arc<Self>, me: Nid, to: Nid, kind: LnetMsg, payload: Payload, done: Done) {
-        match self.route(me, to) {
-            Ok(route) => self.launch(route, Msg { dest: to, src: me, kind, payload }, done, Credits::new()),
-            Err(e) => done.finish(Err(e)),
+        match self.path(Some(me), to, &[]) {
+            Ok(path) => self.launch(path, to, kind, payload, done, Credits::new()),
+            Err(e) => done.finish(Err(e), to),
         }
     }
 
-    /// A TCP connection with `peer` broke: what waits for it will get no answer.
-    pub(crate) fn connection_lost(&self, peer: Nid, err: impl Fn() -> SendError) {
+    /// A TCP connection with `peer` broke: what waits for it will get no answer. Of a gateway all behind it are affected.
+    pub(crate) fn connection_lost(self: &Arc<Self>, peer: Nid, err: impl Fn() -> SendError) {
+        if self.has_routes() {
+            self.gateway_event(peer, GwEvent::ConnLost);
+            let behind = self.routes.lock().reached_by(peer);
+            for nid in behind {
+                let _ = self.lost.send(nid);
+            }
+            self.ask_gateways();
+        }
+        self.told.lock().remove(&peer);
         let _ = self.lost.send(peer);
         self.pending.fail(Some(peer), err);
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use coral_wire::lnet::WireHandle;
 use parking_lot::Mutex;
@@ -13,7 +14,10 @@ use crate::{Nid, Payload, SendError};
 type Answer = Result<Payload, SendError>;
 
 struct Waiter {
-    peer: Nid,
+    /// Whose connection the answer comes by: the peer's, or the gateway's.
+    hop: Nid,
+    /// Milliseconds of the node's life; MAX: it waits for ever.
+    since: u64,
     /// The message is out; its answer is under way, or lost with the connection.
     sent: bool,
     answer: oneshot::Sender<Answer>,
@@ -33,11 +37,11 @@ impl Pending {
         Arc::new(Pending { interface, next: AtomicU64::new(1), waiters: Mutex::default() })
     }
 
-    /// Begins to wait for an answer of `peer`.
-    pub(crate) fn add(self: &Arc<Self>, peer: Nid) -> Wait {
+    /// Begins to wait for an answer by way of `hop`.
+    pub(crate) fn add(self: &Arc<Self>, hop: Nid, since: u64) -> Wait {
         let (answer, rx) = oneshot::channel();
         let object = self.next.fetch_add(1, Ordering::Relaxed);
-        self.waiters.lock().insert(object, Waiter { peer, sent: false, answer });
+        self.waiters.lock().insert(object, Waiter { hop, since, sent: false, answer });
         Wait { pending: self.clone(), wmd: WireHandle { interface_cookie: self.interface, object_cookie: object }, rx }
     }
 
@@ -56,19 +60,34 @@ impl Pending {
         }
     }
 
-    /// The message went out: from now on a broken connection means that its answer may not come.
-    pub(crate) fn sent(&self, wmd: WireHandle) {
+    /// The message went out to `hop`: from now on a broken connection with it means that its answer may not come.
+    pub(crate) fn sent(&self, wmd: WireHandle, hop: Nid) {
         if let Some(w) = self.waiters.lock().get_mut(&wmd.object_cookie) {
-            w.sent = true;
+            (w.sent, w.hop) = (true, hop);
         }
     }
 
-    /// Fails all who wait for an answer of `peer` to a message that is out; with None all who wait for anything.
-    pub(crate) fn fail(&self, peer: Option<Nid>, err: impl Fn() -> SendError) {
+    /// Fails those who have waited longer than `limit`; gives the hops of their messages.
+    pub(crate) fn expire(&self, now_ms: u64, limit: Duration) -> Vec<Nid> {
+        let oldest = now_ms.saturating_sub(limit.as_millis() as u64);
+        let late: Vec<Waiter> = {
+            let mut waiters = self.waiters.lock();
+            let objects: Vec<u64> = waiters.iter().filter(|(_, w)| w.since < oldest).map(|(object, _)| *object).collect();
+            objects.iter().filter_map(|o| waiters.remove(o)).collect()
+        };
+        let hop = |w: Waiter| {
+            let _ = w.answer.send(Err(SendError::Timeout));
+            w.hop
+        };
+        late.into_iter().map(hop).collect()
+    }
+
+    /// Fails all who wait for an answer by way of `hop` to a message that is out; with None all who wait for anything.
+    pub(crate) fn fail(&self, hop: Option<Nid>, err: impl Fn() -> SendError) {
         let failed: Vec<Waiter> = {
             let mut waiters = self.waiters.lock();
             let objects: Vec<u64> =
-                waiters.iter().filter(|(_, w)| peer.is_none_or(|p| p == w.peer && w.sent)).map(|(object, _)| *object).collect();
+                waiters.iter().filter(|(_, w)| hop.is_none_or(|p| p == w.hop && w.sent)).map(|(object, _)| *object).collect();
             objects.iter().filter_map(|o| waiters.remove(o)).collect()
         };
         for w in failed {
@@ -103,18 +122,22 @@ mod tests {
     #[tokio::test]
     async fn answers_find_their_waiter_once() {
         let p = Pending::new(9);
-        let (a, b) = (p.add(Nid(1)), p.add(Nid(2)));
+        let (a, b) = (p.add(Nid(1), 5), p.add(Nid(3), 9));
         let wmd = b.wmd;
         assert!(!p.complete(WireHandle { interface_cookie: 8, ..wmd }, Ok(Payload::new())), "another life's handle");
         assert!(p.complete(wmd, Ok(Payload::from(vec![1u8]))));
         assert!(!p.complete(wmd, Ok(Payload::new())));
         assert_eq!(b.answer().await.unwrap().len(), 1);
         p.fail(Some(Nid(1)), || SendError::PeerReset);
-        p.sent(a.wmd);
+        p.sent(a.wmd, Nid(1));
         p.fail(Some(Nid(2)), || SendError::PeerReset);
         p.fail(Some(Nid(1)), || SendError::Timeout);
         assert!(matches!(a.answer().await, Err(SendError::Timeout)));
-        drop(p.add(Nid(3)));
+        drop(p.add(Nid(3), 0));
+        let (old, young, patient) = (p.add(Nid(4), 10), p.add(Nid(5), 11), p.add(Nid(6), u64::MAX));
+        assert_eq!(p.expire(2011, Duration::from_secs(2)), [Nid(4)]);
+        assert!(matches!(old.answer().await, Err(SendError::Timeout)));
+        drop((young, patient));
         assert!(p.waiters.lock().is_empty(), "a wait that was given up leaves nothing");
     }
 }

@@ -14,14 +14,15 @@ pub(crate) const MBITS: u64 = LNET_PROTO_PING_MATCHBITS;
 /// Most bytes we ask for: 255 NIDs.
 pub(crate) const MAX_LEN: u32 = 4096;
 
-/// What we claim: what a kernel node that does not route claims (BASE is no longer among it).
-const OURS: u32 = feat::NI_STATUS | feat::RTE_DISABLED | feat::MULTI_RAIL | feat::DISCOVERY;
+/// What we claim: what a kernel node claims (BASE is no longer among it); one that does not route says so.
+const OURS: u32 = feat::NI_STATUS | feat::MULTI_RAIL | feat::DISCOVERY;
 
-/// What a node with these NIDs says of itself; in-process NIDs stay here. Our NIDs do not change in a life, so neither does the
-/// sequence number; its value is the one a kernel server gives, because peers take a lower one than before for old news.
-pub(crate) fn info(nids: &[Nid]) -> PingInfo {
+/// What a node with these NIDs says of itself; in-process NIDs stay here. The sequence number grows with the `changes` since the
+/// start; its first value is the one a kernel server gives, because peers take a lower one than before for old news.
+pub(crate) fn info(nids: &[Nid], routing: bool, changes: u32) -> PingInfo {
     let nids: Vec<Nid> = nids.iter().copied().filter(|n| !n.is_lo()).collect();
-    PingInfo::new(OURS, LNET_PID, LNET_NI_STATUS_UP, &nids)
+    let features = if routing { OURS } else { OURS | feat::RTE_DISABLED };
+    PingInfo::new(features, LNET_PID, LNET_NI_STATUS_UP.wrapping_add(changes), &nids)
 }
 
 #[cfg(test)]
@@ -31,7 +32,7 @@ mod tests {
     #[test]
     fn as_the_kernel_says_it() {
         let tcp: Nid = "10.77.0.3@tcp".parse().unwrap();
-        let info = info(&[tcp, "7@lo".parse().unwrap()]);
+        let info = info(&[tcp, "7@lo".parse().unwrap()], false, 0);
         assert_eq!(info.nids().collect::<Vec<_>>(), [tcp]);
         let b = info.encode();
         assert_eq!(b.len(), 48, "loopback and one NID");

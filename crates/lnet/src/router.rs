@@ -112,8 +112,16 @@ impl Router {
         self.on.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set(&self, on: bool) {
-        self.on.store(on, Ordering::Relaxed);
+    /// Gives what was before.
+    pub(crate) fn set(&self, on: bool) -> bool {
+        self.on.swap(on, Ordering::Relaxed)
+    }
+
+    /// Nobody gets a buffer any more: the node goes down.
+    pub(crate) fn close(&self) {
+        for pool in &self.pools {
+            pool.free.close();
+        }
     }
 
     pub(crate) fn resize(&self, sizes: PoolSizes) {

@@ -6,7 +6,7 @@
 //! by `;`, with `[a-b]` and `[a,b]` ranges; commas between gateways, and hops and priority behind them, are taken too.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use coral_wire::lnet::{LNET_NI_STATUS_UP, PingInfo, feat};
 
@@ -17,6 +17,8 @@ use crate::gateway::{Gateway, GwEvent, GwState, GwTimers};
 const MAX_ROUTES: usize = 4096;
 /// Most routes one text expands to.
 const MAX_EXPANDED: usize = 1024;
+/// Destinations beyond routers that are remembered.
+const MAX_USED: usize = 4096;
 /// Most hops of a route.
 const MAX_HOPS: u8 = 255;
 
@@ -249,6 +251,8 @@ pub(crate) struct RouteTable {
     nets: BTreeMap<u32, Vec<Route>>,
     gateways: BTreeMap<Nid, Gateway>,
     seq: u64,
+    /// Destinations that were sent to by a route, so that they can be told of when their gateway dies.
+    used: BTreeSet<Nid>,
 }
 
 impl RouteTable {
@@ -303,21 +307,39 @@ impl RouteTable {
         self.nets.contains_key(&net)
     }
 
-    /// The gateway for the next message to `net`, other than those in `not`.
-    pub(crate) fn choose(&mut self, net: u32, not: &[Nid], load: impl Fn(Nid) -> GwLoad) -> Option<Nid> {
+    /// The gateway for the next message to `to`, other than those in `not`, and whether there are others.
+    pub(crate) fn choose(&mut self, to: Nid, not: &[Nid], load: impl Fn(Nid) -> GwLoad) -> Option<(Nid, bool)> {
         let gateways = &self.gateways;
+        let routes = self.nets.get_mut(&to.net())?;
+        let single = routes.len() == 1;
         let key = |r: &Route| {
             let rank = gateways.get(&r.spec.gateway)?.rank().filter(|_| r.remote_up)?;
-            let l = load(r.spec.gateway);
+            let l = if single { GwLoad::default() } else { load(r.spec.gateway) };
             let hops = r.spec.hops.unwrap_or(1);
             Some((Reverse(rank), r.spec.priority, hops, Reverse(l.health), l.queued, Reverse(l.credits), r.seq))
         };
-        let routes = self.nets.get_mut(&net)?;
-        let usable = routes.iter_mut().filter(|r| !not.contains(&r.spec.gateway)).filter_map(|r| Some((key(r)?, r)));
-        let (_, best) = usable.min_by(|a, b| a.0.cmp(&b.0))?;
+        let mut usable = 0;
+        let mut best = None;
+        for (i, r) in routes.iter().enumerate().filter(|(_, r)| !not.contains(&r.spec.gateway)) {
+            let Some(k) = key(r) else { continue };
+            usable += 1;
+            if best.as_ref().is_none_or(|(least, _)| k < *least) {
+                best = Some((k, i));
+            }
+        }
+        let best = &mut routes[best?.1];
         self.seq += 1;
         best.seq = self.seq;
-        Some(best.spec.gateway)
+        if self.used.len() < MAX_USED {
+            self.used.insert(to);
+        }
+        Some((best.spec.gateway, usable > 1))
+    }
+
+    /// Destinations that messages went to by way of `gateway`, perhaps among others.
+    pub(crate) fn reached_by(&self, gateway: Nid) -> Vec<Nid> {
+        let leads = |net: u32| self.nets.get(&net).is_some_and(|l| l.iter().any(|r| r.spec.gateway == gateway));
+        self.used.iter().copied().filter(|n| leads(n.net())).collect()
     }
 
     /// Something happened to a NID that may be a gateway. True: routes became usable or unusable.
@@ -415,6 +437,10 @@ mod tests {
         assert!(t.is_empty() && t.gateways.is_empty(), "a gateway without routes is forgotten");
     }
 
+    fn far() -> Nid {
+        nid("10.1.0.9@tcp1")
+    }
+
     fn no_load(_: Nid) -> GwLoad {
         GwLoad::default()
     }
@@ -423,35 +449,38 @@ mod tests {
     fn equals_take_turns_and_the_dead_are_left_out() {
         let mut t = table("tcp1 10.0.0.[4-5]@tcp");
         let (a, b) = (nid("10.0.0.4@tcp"), nid("10.0.0.5@tcp"));
-        let picks = |t: &mut RouteTable| (0..4).map(|_| t.choose(net("tcp1"), &[], no_load).unwrap()).collect::<Vec<_>>();
+        let picks = |t: &mut RouteTable| (0..4).map(|_| t.choose(far(), &[], no_load).unwrap().0).collect::<Vec<_>>();
         assert_eq!(picks(&mut t), [a, b, a, b]);
+        assert_eq!(t.reached_by(a), [far()]);
+        assert!(t.choose(far(), &[], no_load).unwrap().1, "there is another");
         t.handle(a, GwEvent::Silent, 0, TIMERS);
+        assert!(!t.choose(far(), &[], no_load).unwrap().1);
         assert_eq!(picks(&mut t), [b; 4]);
         t.handle(b, GwEvent::ConnLost, 0, TIMERS);
         assert_eq!(picks(&mut t), [b; 4], "better than none");
         t.handle(b, GwEvent::Silent, 0, TIMERS);
-        assert_eq!(t.choose(net("tcp1"), &[], no_load), None);
+        assert_eq!(t.choose(far(), &[], no_load), None);
         t.handle(a, GwEvent::Answered, 0, TIMERS);
         assert_eq!(picks(&mut t), [a; 4]);
-        assert_eq!(t.choose(net("tcp1"), &[a], no_load), None, "the one that just failed is not tried again");
-        assert_eq!(t.choose(net("tcp9"), &[], no_load), None);
+        assert_eq!(t.choose(far(), &[a], no_load), None, "the one that just failed is not tried again");
+        assert_eq!(t.choose(nid("10.9.0.1@tcp9"), &[], no_load), None);
     }
 
     #[test]
     fn order_of_the_choice() {
         let mut t = table("tcp1 10.0.0.4@tcp 2; tcp1 10.0.0.5@tcp 3; tcp1 10.0.0.6@tcp 1 1; tcp1 10.0.0.7@tcp 2");
-        let last = |n: Option<Nid>| n.map(|n| n.addr() & 255);
+        let last = |n: Option<(Nid, bool)>| n.map(|(n, _)| n.addr() & 255);
         let busy = |busy: u32| move |n: Nid| GwLoad { health: 1000, queued: u64::from(n.addr() & 255 == busy), credits: 8 };
-        assert_eq!(last(t.choose(net("tcp1"), &[], busy(4))), Some(7), "fewest bytes queued");
-        assert_eq!(last(t.choose(net("tcp1"), &[], busy(7))), Some(4));
+        assert_eq!(last(t.choose(far(), &[], busy(4))), Some(7), "fewest bytes queued");
+        assert_eq!(last(t.choose(far(), &[], busy(7))), Some(4));
         let sick = |n: Nid| GwLoad { health: if n.addr() & 255 == 4 { 900 } else { 1000 }, queued: 9, credits: 8 };
-        assert_eq!(last(t.choose(net("tcp1"), &[], sick)), Some(7), "health before load");
+        assert_eq!(last(t.choose(far(), &[], sick)), Some(7), "health before load");
         for dead in ["10.0.0.4@tcp", "10.0.0.7@tcp"] {
             t.handle(nid(dead), GwEvent::Silent, 0, TIMERS);
         }
-        assert_eq!(last(t.choose(net("tcp1"), &[], no_load)), Some(5), "more hops");
+        assert_eq!(last(t.choose(far(), &[], no_load)), Some(5), "more hops");
         t.handle(nid("10.0.0.5@tcp"), GwEvent::Silent, 0, TIMERS);
-        assert_eq!(last(t.choose(net("tcp1"), &[], no_load)), Some(6), "priority 1 only when all of 0 are dead");
+        assert_eq!(last(t.choose(far(), &[], no_load)), Some(6), "priority 1 only when all of 0 are dead");
     }
 
     #[test]
@@ -463,13 +492,13 @@ mod tests {
         assert!(t.views()[0].alive && !t.views()[0].multi_hop);
         info.nis[2].status = coral_wire::lnet::LNET_NI_STATUS_DOWN;
         t.answered(gw, &info, 0, TIMERS);
-        assert_eq!(t.choose(net("tcp1"), &[], no_load), None);
+        assert_eq!(t.choose(far(), &[], no_load), None);
         assert!(!t.views()[0].alive);
         info.nis.pop();
         t.answered(gw, &info, 0, TIMERS);
         assert!(t.views()[0].alive && t.views()[0].multi_hop, "another router is behind it");
         info.features |= feat::RTE_DISABLED;
         t.answered(gw, &info, 0, TIMERS);
-        assert_eq!(t.choose(net("tcp1"), &[], no_load), None);
+        assert_eq!(t.choose(far(), &[], no_load), None);
     }
 }

@@ -322,8 +322,9 @@ impl Node {
 
     /// Begins or ends to forward for others.
     pub fn set_routing(&self, on: bool) {
-        self.router().set(on);
-        self.monitor();
+        if self.router().set(on) != on {
+            self.info_changed();
+        }
     }
 
     /// Changes the number of router buffers; what is in use stays until it is free.

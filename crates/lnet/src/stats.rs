@@ -53,6 +53,22 @@ pub struct NodeStats {
     pub direct_writes: Counter,
     /// Bursts that were left to the writer task because the socket was full.
     pub deferred_writes: Counter,
+    /// Messages forwarded for others (`route_count`).
+    pub routed: Counter,
+    /// Payload bytes of those (`route_length`).
+    pub routed_bytes: Counter,
+    /// Messages for others dropped because no way leads on.
+    pub no_route: Counter,
+    /// Messages for others dropped because this node is no router.
+    pub not_routing: Counter,
+    /// Messages for others lost because the next hop could not be reached or its connection broke.
+    pub route_failed: Counter,
+    /// Times a connection was not read further because its peer had no router credit, or there was no router buffer.
+    pub route_waits: Counter,
+    /// Messages sent again by another way after the LND failed (`resend_count`).
+    pub resent: Counter,
+    /// ACKs and REPLYs given up because they did not come in time (`response_timeout_count`).
+    pub response_timeouts: Counter,
     /// TCP connections established, by either side.
     pub conns: Counter,
     /// Connection attempts of peers that failed in the handshake.

@@ -8,7 +8,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 
+use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr};
 use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
@@ -18,7 +20,9 @@ use tokio::sync::Notify;
 use super::frame::{Frame, FrameError, Framer, KEEPALIVE};
 use super::hello::ConnType;
 use super::peer::Peer;
-use super::tx::{Burst, Tx};
+use super::tx::{Burst, Credits, Tx};
+use crate::forward::{self, Transit, Verdict};
+use crate::gateway::GwEvent;
 use crate::msg::Msg;
 use crate::{Node, Payload, SendError};
 
@@ -149,7 +153,7 @@ impl Conn {
             if tx.response && out.queue.len() >= self.peer.net.limits.responses_per_peer {
                 drop(out);
                 self.peer.net.stats.overrun.inc();
-                tx.finish(Err(SendError::Timeout));
+                tx.finish(Err(SendError::Timeout), &self.peer);
                 return Ok(());
             }
             self.queued.fetch_add(tx.len() as u64, Ordering::Relaxed);
@@ -241,7 +245,7 @@ impl Conn {
                 }
             }
         };
-        burst.fail(|| why.error());
+        burst.fail(&self.peer, || why.error());
         Pumped::Closed(why)
     }
 
@@ -267,7 +271,7 @@ impl Conn {
                 stats.sock_sent.inc();
                 stats.sent_bytes.add(tx.payload_len() as u64);
             }
-            tx.finish(Ok(()));
+            tx.finish(Ok(()), &self.peer);
         }
     }
 
@@ -308,8 +312,9 @@ impl Conn {
 
     /// Reads until the connection ends.
     async fn read_frames(&self, node: &Arc<Node>) -> Result<(), BadBytes> {
-        let mut framer = Framer::new(self.peer.net.pool.clone());
+        let mut framer = Framer::new(self.peer.net.pool.clone(), Some(self.peer.local));
         let mut copied = 0;
+        let mut transit = None;
         loop {
             if self.stream.readable().await.is_err() {
                 return Ok(());
@@ -324,8 +329,18 @@ impl Conn {
                 }
             }
             self.last_rx.store(self.peer.net.now_ms(), Ordering::Relaxed);
-            while let Some(frame) = framer.next_frame()? {
-                self.on_frame(node, frame)?;
+            while let Some(mut frame) = framer.next_frame()? {
+                if let Frame::Transit { hdr, raw } = frame {
+                    match self.admit(node, &hdr, raw).await? {
+                        Some(t) => transit = Some(t),
+                        None => return Ok(()),
+                    }
+                    match framer.begin() {
+                        Some(whole) => frame = whole,
+                        None => continue,
+                    }
+                }
+                self.on_frame(node, frame, &mut transit)?;
             }
             self.rx_partial.store(framer.is_partial(), Ordering::Relaxed);
             node.stats().copied_bytes.add(framer.copied() - copied);
@@ -353,27 +368,59 @@ impl Conn {
         }
     }
 
-    fn on_frame(&self, node: &Arc<Node>, frame: Frame) -> Result<(), BadBytes> {
+    /// Judges a message for somebody else by its header, and waits for the buffer it needs: the connection is not read meanwhile.
+    /// None: the node goes down.
+    async fn admit(&self, node: &Arc<Node>, hdr: &LnetHdr, raw: Box<[u8; LNET_HDR_SIZE]>) -> Result<Option<Transit>, BadBytes> {
+        match forward::judge(self.peer.local, hdr.dest_nid, node.nids(), node.is_routing()) {
+            Verdict::Refuse => Err(BadBytes::NotForUs(hdr.dest_nid)),
+            Verdict::Drop => Ok(Some(Transit { raw: *raw, credits: Credits::new(), forward: false })),
+            Verdict::Forward => {
+                let mut admitted = std::pin::pin!(node.admit_transit(&self.peer, hdr));
+                let credits = match futures_util::poll!(&mut admitted) {
+                    Poll::Ready(credits) => credits,
+                    Poll::Pending => {
+                        node.stats().route_waits.inc();
+                        // It is we who do not read: that is no reason to call the peer stuck.
+                        self.rx_partial.store(false, Ordering::Relaxed);
+                        admitted.await
+                    }
+                };
+                self.last_rx.store(self.peer.net.now_ms(), Ordering::Relaxed);
+                Ok(credits.ok().map(|credits| Transit { raw: *raw, credits, forward: true }))
+            }
+        }
+    }
+
+    fn on_frame(&self, node: &Arc<Node>, frame: Frame, transit: &mut Option<Transit>) -> Result<(), BadBytes> {
         match frame {
             Frame::Noop { cookies: [0, 0 | KEEPALIVE] } => Ok(()),
             // We ask for no zero-copy acknowledgement, so none can be right.
             Frame::Noop { cookies } => Err(BadBytes::Cookie(cookies)),
             Frame::Lnet { cookies: [_, ack], .. } if ack > KEEPALIVE => Err(BadBytes::Cookie([0, ack])),
             Frame::Lnet { cookies: [wants, _], hdr, payload } => {
-                if hdr.dest_nid != self.peer.local {
-                    return Err(BadBytes::NotForUs(hdr.dest_nid));
-                }
                 if wants != 0 {
                     self.peer.send_noop([0, wants]);
                 }
-                if hdr.src_nid != self.peer.nid {
-                    // Through a router: not supported, and an answer would not find its way.
+                if node.is_ours(hdr.src_nid) {
+                    return Err(BadBytes::FromUs(hdr.src_nid));
+                }
+                self.peer.count_received(&hdr.msg);
+                let transit = transit.take();
+                let from_afar = hdr.src_nid != self.peer.nid;
+                if from_afar && hdr.src_nid.net() == self.peer.nid.net() {
+                    // A router has no reason to forward what its sender could send directly.
                     node.stats().unmatched.inc();
                     return Ok(());
                 }
-                node.deliver(Msg { dest: hdr.dest_nid, src: hdr.src_nid, kind: hdr.msg, payload: Payload::from(payload) });
+                let msg = Msg { dest: hdr.dest_nid, src: hdr.src_nid, kind: hdr.msg, payload: Payload::from(payload) };
+                if from_afar && transit.is_none() {
+                    node.gateway_event(self.peer.nid, GwEvent::Forwarded);
+                }
+                node.arrive(self.peer.nid, msg, transit);
                 Ok(())
             }
+            // Taken before.
+            Frame::Transit { .. } => Ok(()),
         }
     }
 
@@ -391,9 +438,9 @@ impl Conn {
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
         self.resume.notify_one();
         self.peer.conn_closed(self, reason);
-        burst.fail(|| reason.error());
+        burst.fail(&self.peer, || reason.error());
         for tx in queue {
-            tx.finish(Err(reason.error()));
+            tx.finish(Err(reason.error()), &self.peer);
         }
     }
 
@@ -427,4 +474,6 @@ enum BadBytes {
     Cookie([u64; 2]),
     #[error("message for {0}")]
     NotForUs(crate::Nid),
+    #[error("message that claims to come from {0}, which is this node")]
+    FromUs(crate::Nid),
 }

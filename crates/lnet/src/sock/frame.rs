@@ -13,6 +13,8 @@ use coral_wire::{DecodeError, Wire};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
+use crate::Nid;
+
 /// Bytes of the header before each message.
 pub(crate) const KSM_LEN: usize = size_of::<KsockMsgHdr>();
 /// Both headers of an LNet message.
@@ -43,6 +45,9 @@ pub(crate) enum Frame {
     Noop { cookies: [u64; 2] },
     /// An LNet message.
     Lnet { cookies: [u64; 2], hdr: LnetHdr, payload: Bytes },
+    /// The header of a message that is for somebody else: [`Framer::begin`] lets its payload be read, and then it comes as
+    /// [`Frame::Lnet`].
+    Transit { hdr: LnetHdr, raw: Box<[u8; LNET_HDR_SIZE]> },
 }
 
 /// A whole NOOP.
@@ -53,10 +58,10 @@ pub(crate) fn encode_noop(cookies: [u64; 2]) -> [u8; KSM_LEN] {
 }
 
 /// Both headers of an LNet message. We ask for no zero-copy acknowledgement: a message is done when the kernel has it.
-pub(crate) fn encode_lnet(hdr: &LnetHdr) -> [u8; HEAD_LEN] {
+pub(crate) fn encode_lnet(hdr: &[u8; LNET_HDR_SIZE]) -> [u8; HEAD_LEN] {
     let mut b = [0; HEAD_LEN];
     b[..KSM_LEN].copy_from_slice(KsockMsgHdr::lnet(0).as_bytes());
-    b[KSM_LEN..].copy_from_slice(&hdr.encode());
+    b[KSM_LEN..].copy_from_slice(hdr);
     b
 }
 
@@ -139,11 +144,23 @@ pub(crate) struct Framer {
     started: Option<Started>,
     pool: Arc<BufPool>,
     copied: u64,
+    /// Our NID; None: every message is for us.
+    local: Option<Nid>,
+    /// A message in transit whose payload may not be read yet.
+    held: Option<([u64; 2], LnetHdr)>,
 }
 
 impl Framer {
-    pub(crate) fn new(pool: Arc<BufPool>) -> Framer {
-        Framer { head: vec![0; HEAD_BUF].into(), lo: 0, hi: 0, started: None, pool, copied: 0 }
+    pub(crate) fn new(pool: Arc<BufPool>, local: Option<Nid>) -> Framer {
+        Framer { head: vec![0; HEAD_BUF].into(), lo: 0, hi: 0, started: None, pool, copied: 0, local, held: None }
+    }
+
+    /// Goes on with the message whose header came as [`Frame::Transit`].
+    pub(crate) fn begin(&mut self) -> Option<Frame> {
+        let (cookies, hdr) = self.held.take()?;
+        let frame = self.begin_payload(cookies, hdr);
+        self.compact();
+        frame
     }
 
     /// Where the next bytes go, in this order, and how many fit. Call only after [`Self::next_frame`] gave None.
@@ -210,6 +227,13 @@ impl Framer {
                 if hdr.payload_length > 0 && matches!(hdr.msg, LnetMsg::Ack { .. } | LnetMsg::Get { .. }) {
                     return Err(FrameError::Unexpected(hdr.payload_length));
                 }
+                if self.local.is_some_and(|us| us != hdr.dest_nid) {
+                    let mut raw = Box::new([0; LNET_HDR_SIZE]);
+                    raw.copy_from_slice(&have[KSM_LEN..HEAD_LEN]);
+                    self.lo += HEAD_LEN;
+                    self.held = Some((cookies, hdr));
+                    return Ok(Some(Frame::Transit { hdr, raw }));
+                }
                 self.lo += HEAD_LEN;
                 Ok(self.begin_payload(cookies, hdr))
             }
@@ -248,7 +272,6 @@ impl Framer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Nid;
     use coral_wire::lnet::WireHandle;
     use proptest::prelude::*;
 
@@ -286,10 +309,10 @@ mod tests {
         for (i, len) in sizes.iter().enumerate() {
             stream.extend_from_slice(&encode_noop([0, i as u64 + 1]));
             let (hdr, payload) = put(*len);
-            stream.extend_from_slice(&encode_lnet(&hdr));
+            stream.extend_from_slice(&encode_lnet(&hdr.encode()));
             stream.extend_from_slice(&payload);
         }
-        let mut framer = Framer::new(BufPool::new(2));
+        let mut framer = Framer::new(BufPool::new(2), None);
         let frames = feed(&mut framer, &stream, pieces).unwrap();
         assert_eq!(frames.len(), 2 * sizes.len());
         assert!(!framer.is_partial());
@@ -325,16 +348,16 @@ mod tests {
 
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..20_000), piece in 1usize..5000) {
-            let _ = feed(&mut Framer::new(BufPool::new(1)), &bytes, &[piece]);
+            let _ = feed(&mut Framer::new(BufPool::new(1), None), &bytes, &[piece]);
         }
     }
 
     #[test]
     fn bulk_is_copied_only_where_it_came_with_its_header() {
         let (hdr, payload) = put(1 << 20);
-        let mut stream = encode_lnet(&hdr).to_vec();
+        let mut stream = encode_lnet(&hdr.encode()).to_vec();
         stream.extend_from_slice(&payload);
-        let mut framer = Framer::new(BufPool::new(1));
+        let mut framer = Framer::new(BufPool::new(1), None);
         feed(&mut framer, &stream, &[1 << 20]).unwrap();
         assert_eq!(framer.copied(), (HEAD_BUF - HEAD_LEN) as u64);
     }
@@ -343,9 +366,9 @@ mod tests {
     fn pooled_buffers_come_back() {
         let pool = BufPool::new(1);
         let (hdr, payload) = put(1 << 20);
-        let mut stream = encode_lnet(&hdr).to_vec();
+        let mut stream = encode_lnet(&hdr.encode()).to_vec();
         stream.extend_from_slice(&payload);
-        let mut framer = Framer::new(pool.clone());
+        let mut framer = Framer::new(pool.clone(), None);
         let frames = feed(&mut framer, &[stream.clone(), stream].concat(), &[1 << 16]).unwrap();
         assert_eq!(frames.len(), 2);
         assert_eq!(pool.free.lock().len(), 0);
@@ -354,15 +377,36 @@ mod tests {
     }
 
     #[test]
+    fn transit_waits_between_header_and_payload() {
+        for len in [0, 10, 3000, 100_000] {
+            let (hdr, payload) = put(len);
+            let mut stream = encode_lnet(&hdr.encode()).to_vec();
+            stream.extend_from_slice(&payload);
+            let mut framer = Framer::new(BufPool::new(1), Some(Nid(77)));
+            let mut frames = feed(&mut framer, &stream[..HEAD_LEN], &[50]).unwrap();
+            match frames.pop() {
+                Some(Frame::Transit { hdr: got, raw }) => assert_eq!((got, *raw), (hdr, hdr.encode())),
+                f => panic!("{f:?}"),
+            }
+            frames.extend(framer.begin());
+            frames.extend(feed(&mut framer, &stream[HEAD_LEN..], &[999]).unwrap());
+            match &frames[..] {
+                [Frame::Lnet { hdr: got, payload: data, .. }] => assert!(*got == hdr && data == &payload),
+                f => panic!("{f:?}"),
+            }
+        }
+    }
+
+    #[test]
     fn nonsense_is_refused() {
-        let refused = |b: &[u8]| feed(&mut Framer::new(BufPool::new(1)), b, &[24]).unwrap_err();
+        let refused = |b: &[u8]| feed(&mut Framer::new(BufPool::new(1), None), b, &[24]).unwrap_err();
         let mut b = encode_noop([0, 1]);
         b[0] = 0xc2;
         assert_eq!(refused(&b), FrameError::Type(0xc2));
         let (put, _) = put(0);
         let long = LnetHdr { payload_length: crate::LNET_MTU as u32 + 1, ..put };
-        assert!(matches!(refused(&encode_lnet(&long)), FrameError::Header(_)));
+        assert!(matches!(refused(&encode_lnet(&long.encode())), FrameError::Header(_)));
         let ack = LnetMsg::Ack { dst_wmd: WireHandle::NONE, match_bits: 0, mlength: 0 };
-        assert_eq!(refused(&encode_lnet(&hdr(ack, 1))), FrameError::Unexpected(1));
+        assert_eq!(refused(&encode_lnet(&hdr(ack, 1).encode())), FrameError::Unexpected(1));
     }
 }

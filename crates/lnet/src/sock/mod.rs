@@ -29,7 +29,7 @@ use frame::BufPool;
 use hello::HandshakeError;
 pub(crate) use peer::Peer;
 use peer::Admission;
-pub(crate) use tx::{Credits, Done, Tx};
+pub(crate) use tx::{Again, Credits, Done, Tx};
 
 /// Connections the system may hold for us before we accept them. Lustre: accept_backlog 127.
 const BACKLOG: u32 = 127;
@@ -141,10 +141,33 @@ impl SockNet {
     /// The peer `nid` as reached from our `local`.
     pub(crate) fn peer(self: &Arc<Self>, local: Nid, nid: Nid) -> Arc<Peer> {
         let peer = self.peers.lock().entry((local, nid)).or_insert_with(|| Peer::new(self.clone(), local, nid)).clone();
+        self.look_after();
+        peer
+    }
+
+    /// Makes sure that somebody looks after peers and gateways once a second.
+    pub(crate) fn look_after(self: &Arc<Self>) {
         if !self.ticking.swap(true, Ordering::AcqRel) {
             self.spawn(tick(Arc::downgrade(self)));
         }
-        peer
+    }
+
+    /// Whether there are connections between our `local` and `nid`.
+    pub(crate) fn has_conns(&self, local: Nid, nid: Nid) -> bool {
+        let peer = self.peers.lock().get(&(local, nid)).cloned();
+        peer.is_some_and(|p| p.is_connected())
+    }
+
+    /// Bytes queued for `nid`, and send credits left, over all NIDs of ours.
+    pub(crate) fn load(&self, nid: Nid) -> (u64, usize) {
+        let node = self.node();
+        let nids = node.as_ref().map_or(&[][..], |n| n.nids());
+        let peers: Vec<Arc<Peer>> = {
+            let all = self.peers.lock();
+            nids.iter().filter_map(|local| all.get(&(*local, nid)).cloned()).collect()
+        };
+        let sum = |(queued, credits), p: &Arc<Peer>| (queued + p.queued_bytes(), credits + p.credits.available_permits());
+        if peers.is_empty() { (0, self.limits.peer_credits) } else { peers.iter().fold((0, 0), sum) }
     }
 
     /// Waits for a credit of the peer and one of the network interface.
@@ -243,6 +266,7 @@ impl SockNet {
         let peers = std::mem::take(&mut *self.peers.lock());
         for peer in peers.values() {
             peer.credits.close();
+            peer.router_credits.close();
             peer.close_all(CloseReason::Shutdown);
         }
         let _ = tokio::time::timeout(DRAIN, self.tasks.acquire_many(MAX_TASKS as u32)).await;
@@ -264,6 +288,9 @@ async fn tick(net: Weak<SockNet>) {
         tokio::time::sleep(TICK).await;
         let Some(net) = net.upgrade() else { return };
         let now = net.now_ms();
+        if let Some(node) = net.node() {
+            node.look_after();
+        }
         let peers: Vec<Arc<Peer>> = net.peers.lock().values().cloned().collect();
         for peer in peers {
             if !peer.tick(now) {

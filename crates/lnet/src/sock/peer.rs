@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use coral_wire::lnet::LnetMsg;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::SockNet;
@@ -21,6 +22,7 @@ use super::conn::{CloseReason, Conn};
 use super::frame::{HEAD_LEN, KEEPALIVE};
 use super::hello::{ConnType, Dial, HandshakeError};
 use super::tx::Tx;
+use crate::ni::Ni;
 use crate::show::PeerNiShow;
 use crate::{Limits, Nid, SendError};
 
@@ -114,6 +116,8 @@ pub(crate) struct Peer {
     /// Credits for what it sends through us (`lpni_rtrcredits`).
     pub(crate) router_credits: Arc<Semaphore>,
     pub(crate) min_router_credits: AtomicUsize,
+    /// What went through our interface and through the peer's.
+    traffic: [Arc<Ni>; 2],
     st: Mutex<State>,
 }
 
@@ -129,7 +133,40 @@ impl Peer {
         let credits = Arc::new(Semaphore::new(net.limits.peer_credits));
         let router_credits = Arc::new(Semaphore::new(net.limits.router_credits()));
         let (min_credits, min_router_credits) = (AtomicUsize::new(net.limits.peer_credits), AtomicUsize::new(net.limits.router_credits()));
-        Arc::new(Peer { net, local, nid, credits, min_credits, router_credits, min_router_credits, st: Mutex::default() })
+        let node = net.node();
+        let ours = node.as_ref().and_then(|n| n.nis().iter().find(|n| n.nid == local).cloned()).unwrap_or_else(|| Arc::new(Ni::new(local)));
+        let theirs = node.map_or_else(|| Arc::new(Ni::new(nid)), |n| n.peer_table().lock().ni(nid));
+        let traffic = [ours, theirs];
+        Arc::new(Peer { net, local, nid, credits, min_credits, router_credits, min_router_credits, traffic, st: Mutex::default() })
+    }
+
+    /// A message is handed to it.
+    pub(crate) fn count_sent(&self, msg: &LnetMsg) {
+        for ni in &self.traffic {
+            ni.traffic.sent.count(msg);
+        }
+    }
+
+    /// A message came from it.
+    pub(crate) fn count_received(&self, msg: &LnetMsg) {
+        for ni in &self.traffic {
+            ni.traffic.received.count(msg);
+            ni.succeeded();
+        }
+    }
+
+    /// A message could not be sent to it.
+    pub(crate) fn failed(&self, err: &SendError) {
+        if let Some(node) = self.net.node() {
+            node.hop_failed(Some(self.local), self.nid, err);
+        }
+    }
+
+    /// Waits for a router credit of it.
+    pub(crate) async fn router_credit(&self) -> Result<OwnedSemaphorePermit, SendError> {
+        let credit = self.router_credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
+        self.min_router_credits.fetch_min(self.router_credits.available_permits(), Ordering::Relaxed);
+        Ok(credit)
     }
 
     /// Whether there is a connection.
@@ -162,7 +199,7 @@ impl Peer {
             }
             match way {
                 Way::Waits => return,
-                Way::Failed(e, tx) => return tx.finish(Err(e)),
+                Way::Failed(e, tx) => return tx.finish(Err(e), self),
                 Way::Conn(conn, out) => match conn.send(out) {
                     Ok(()) => return,
                     // It was closed a moment ago; whoever closes it takes it out of the list, as we do now.
@@ -270,7 +307,7 @@ impl Peer {
         };
         for tx in waiting {
             let err = self.st.lock().unreachable(self.nid);
-            tx.finish(Err(err));
+            tx.finish(Err(err), self);
         }
         if let Some(pause) = again {
             self.spawn_connector(pause);
@@ -302,13 +339,17 @@ impl Peer {
             (old, waiting)
         };
         self.net.stats.conns.inc();
+        let first_of_ours = conn.active && conn.ctype == ConnType::Control;
         for c in old {
             tracing::info!(us = %self.local, peer = %self.nid, "peer has a new life: closing its old connections");
             c.close(CloseReason::Rebooted);
         }
-        conn.start(node);
+        conn.start(node.clone());
         for tx in waiting {
             self.send(tx);
+        }
+        if first_of_ours {
+            node.discover_in_background(self.nid);
         }
     }
 
@@ -346,7 +387,7 @@ impl Peer {
             conn.close(reason);
         }
         for tx in waiting {
-            tx.finish(Err(reason.error()));
+            tx.finish(Err(reason.error()), self);
         }
     }
 

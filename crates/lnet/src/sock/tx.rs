@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use coral_wire::lnet::WireHandle;
+use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr, LnetMsg, WireHandle};
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::Peer;
 use super::frame::{HEAD_LEN, KSM_LEN, encode_lnet, encode_noop};
 use crate::msg::Msg;
+use crate::path::Tried;
 use crate::pending::Pending;
 use crate::portals::GetSlot;
-use crate::{Payload, SendError};
+use crate::{Nid, Node, NodeStats, Payload, SendError};
 
 /// Segments given to one system call.
 const MAX_IOV: usize = 64;
@@ -27,10 +29,13 @@ pub(crate) enum Done {
     Answer(Arc<Pending>, WireHandle),
     /// The owner of the bulk source this is the REPLY from.
     Offer(Arc<GetSlot>),
+    /// Nobody here: it is forwarded for others. A failure is counted.
+    Forwarded(Arc<NodeStats>),
 }
 
 impl Done {
-    pub(crate) fn finish(self, result: Result<(), SendError>) {
+    /// `hop`: whom it was given to, or was to be.
+    pub(crate) fn finish(self, result: Result<(), SendError>, hop: Nid) {
         match self {
             Done::Nobody => {}
             Done::Sent(tx) => {
@@ -38,17 +43,40 @@ impl Done {
             }
             Done::Answer(pending, wmd) => {
                 match result {
-                    Ok(()) => pending.sent(wmd),
+                    Ok(()) => pending.sent(wmd, hop),
                     Err(e) => drop(pending.complete(wmd, Err(e))),
                 }
             }
             Done::Offer(slot) => slot.finish(result),
+            Done::Forwarded(stats) => {
+                if result.is_err() {
+                    stats.route_failed.inc();
+                }
+            }
         }
     }
 }
 
 /// Credits a message holds until it is written.
 pub(crate) type Credits = SmallVec<[OwnedSemaphorePermit; 2]>;
+
+/// What is needed to send a message by another way when one fails (`lnet_attempt_msg_resend`, lnet/lnet/lib-msg.c).
+pub(crate) struct Again {
+    pub(crate) node: Arc<Node>,
+    /// The peer, by whatever NID.
+    pub(crate) to: Nid,
+    /// Next hops that failed.
+    pub(crate) tried: Tried,
+    /// Times it may still be tried.
+    pub(crate) left: u32,
+}
+
+struct Retry {
+    again: Again,
+    src: Nid,
+    kind: LnetMsg,
+    response: bool,
+}
 
 enum Head {
     Noop([u8; KSM_LEN]),
@@ -63,17 +91,33 @@ pub(crate) struct Tx {
     _credits: Credits,
     /// It answers a message of the peer and holds no credit.
     pub(crate) response: bool,
+    /// Only where there is another way.
+    retry: Option<Box<Retry>>,
 }
 
 impl Tx {
     pub(crate) fn new(msg: Msg, done: Done, credits: Credits) -> Tx {
-        let head = Head::Lnet(encode_lnet(&msg.hdr()));
-        Tx { head, response: msg.is_response(), payload: msg.payload, done, _credits: credits }
+        let head = Head::Lnet(encode_lnet(&msg.hdr().encode()));
+        Tx { head, response: msg.is_response(), payload: msg.payload, done, _credits: credits, retry: None }
+    }
+
+    /// A message in transit: its header goes on as it came.
+    pub(crate) fn raw(header: &[u8; LNET_HDR_SIZE], payload: Payload, done: Done, credits: Credits) -> Tx {
+        Tx { head: Head::Lnet(encode_lnet(header)), response: false, payload, done, _credits: credits, retry: None }
+    }
+
+    /// It may be tried by another way when this one fails.
+    pub(crate) fn may_try(&mut self, again: Again) {
+        if let Head::Lnet(b) = &self.head
+            && let Ok(hdr) = LnetHdr::decode(&b[KSM_LEN..])
+        {
+            self.retry = Some(Box::new(Retry { again, src: hdr.src_nid, kind: hdr.msg, response: self.response }));
+        }
     }
 
     pub(crate) fn noop(cookies: [u64; 2]) -> Tx {
         let head = Head::Noop(encode_noop(cookies));
-        Tx { head, payload: Payload::new(), done: Done::Nobody, _credits: Credits::new(), response: false }
+        Tx { head, payload: Payload::new(), done: Done::Nobody, _credits: Credits::new(), response: false, retry: None }
     }
 
     fn head(&self) -> &[u8] {
@@ -96,8 +140,30 @@ impl Tx {
         self.payload.len()
     }
 
-    pub(crate) fn finish(self, result: Result<(), SendError>) {
-        self.done.finish(result);
+    /// The LND is done with it: it was written to `peer`, or could not be. Tries another way when there is one.
+    pub(crate) fn finish(self, result: Result<(), SendError>, peer: &Peer) {
+        if self.is_noop() {
+            return;
+        }
+        let Err(err) = &result else {
+            return self.done.finish(result, peer.nid);
+        };
+        peer.failed(err);
+        let Some(retry) = self.retry.filter(|r| r.again.left > 0 && !matches!(err, SendError::Shutdown)) else {
+            return self.done.finish(result, peer.nid);
+        };
+        let Retry { mut again, src, kind, response } = *retry;
+        again.tried.push(peer.nid);
+        again.left -= 1;
+        let node = again.node.clone();
+        match node.path(response.then_some(src), again.to, &again.tried) {
+            Ok(path) => {
+                node.stats().resent.inc();
+                let msg = Msg { dest: path.dest, src: path.src, kind, payload: self.payload };
+                node.launch_now(path.route, msg, self.done, Credits::new(), Some(again));
+            }
+            Err(_) => self.done.finish(result, peer.nid),
+        }
     }
 }
 
@@ -158,10 +224,10 @@ impl Burst {
         self.txs.len()
     }
 
-    /// The connection broke.
-    pub(crate) fn fail(self, err: impl Fn() -> SendError) {
+    /// The connection with `peer` broke.
+    pub(crate) fn fail(self, peer: &Peer, err: impl Fn() -> SendError) {
         for tx in self.txs {
-            tx.finish(Err(err()));
+            tx.finish(Err(err()), peer);
         }
     }
 }
@@ -169,9 +235,7 @@ impl Burst {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Nid;
     use bytes::Bytes;
-    use coral_wire::lnet::LnetMsg;
 
     fn tx(segs: &[usize]) -> Tx {
         let payload = segs.iter().map(|n| Bytes::from(vec![*n as u8; *n])).collect();

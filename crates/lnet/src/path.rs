@@ -1,0 +1,154 @@
+//! Which way a message goes: to a node of this process, to a peer on a network of ours by one of several interfaces, or through
+//! a gateway (lnet/lnet/lib-move.c, `lnet_select_pathway`).
+//!
+//! A plain destination on our own network costs one load more than without routes and Multi-Rail.
+
+use std::cmp::Reverse;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use crate::ni::Ni;
+use crate::routes::GwLoad;
+use crate::sock::Peer;
+use crate::{Nid, Node, SendError};
+
+/// The next hop.
+#[derive(Clone)]
+pub(crate) enum Route {
+    /// A node of this process, perhaps ourselves.
+    Mem(Arc<Node>),
+    /// Over TCP.
+    Sock(Arc<Peer>),
+}
+
+impl Route {
+    /// NID of the next hop.
+    pub(crate) fn hop(&self) -> Nid {
+        match self {
+            Route::Mem(node) => node.nid(),
+            Route::Sock(peer) => peer.nid,
+        }
+    }
+}
+
+/// The way of one message.
+pub(crate) struct Path {
+    pub(crate) route: Route,
+    /// What its header says.
+    pub(crate) src: Nid,
+    pub(crate) dest: Nid,
+    /// There are other ways, should this one fail.
+    pub(crate) others: bool,
+}
+
+/// Next hops not to be tried again.
+pub(crate) type Tried = SmallVec<[Nid; 4]>;
+
+fn unreachable(nid: Nid, why: &'static str) -> SendError {
+    SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::NetworkUnreachable, why) }
+}
+
+impl Node {
+    /// Whether a message for `nid` is for us.
+    pub(crate) fn is_ours(&self, nid: Nid) -> bool {
+        nid == Nid::LO || self.nids().contains(&nid)
+    }
+
+    /// The way of a message to `to`. `from`: the NID it must come from (an answer comes from where the question went).
+    pub(crate) fn path(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid]) -> Result<Path, SendError> {
+        self.path_by(from, to, tried, from.is_none())
+    }
+
+    /// The way to this very NID, although its node may have others.
+    pub(crate) fn path_to_ni(self: &Arc<Self>, to: Nid) -> Result<Path, SendError> {
+        self.path_by(None, to, &[], false)
+    }
+
+    fn path_by(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid], rails: bool) -> Result<Path, SendError> {
+        if self.is_down() {
+            return Err(SendError::Shutdown);
+        }
+        if self.is_ours(to) {
+            return Ok(Path { route: Route::Mem(self.clone()), src: from.unwrap_or(to), dest: to, others: false });
+        }
+        let ours = self.nids().iter().copied().find(|n| n.net() == to.net());
+        if ours.is_none()
+            && self.has_routes()
+            && let Some(found) = self.routed(from, to, tried)
+        {
+            return found;
+        }
+        if let Some(node) = self.mem_node(to) {
+            return Ok(Path { route: Route::Mem(node), src: from.or(ours).unwrap_or(self.nid()), dest: to, others: false });
+        }
+        if rails
+            && self.has_rails()
+            && let Some(path) = self.rail(to, tried)
+        {
+            return Ok(path);
+        }
+        match (ours, to.ipv4()) {
+            (Some(local), Some(_)) => {
+                let local = from.filter(|f| f.net() == to.net()).unwrap_or_else(|| self.local_towards(local, to));
+                let peer = self.sock().peer(local, to);
+                Ok(Path { route: Route::Sock(peer), src: from.unwrap_or(local), dest: to, others: false })
+            }
+            _ => Err(unreachable(to, "no network interface on its network, and no route to it")),
+        }
+    }
+
+    /// Of several NIDs of ours on the network of `to` the one that has connections with it, else `first`.
+    fn local_towards(&self, first: Nid, to: Nid) -> Nid {
+        let mut on_net = self.nids().iter().copied().filter(|n| n.net() == to.net());
+        if on_net.clone().nth(1).is_none() {
+            return first;
+        }
+        on_net.find(|n| self.sock().has_conns(*n, to)).unwrap_or(first)
+    }
+
+    /// The way through a gateway; None: there is no route to the network of `to`, dead or alive.
+    fn routed(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid]) -> Option<Result<Path, SendError>> {
+        let (gateway, others) = {
+            let mut routes = self.route_table().lock();
+            if !routes.leads_to(to.net()) {
+                return None;
+            }
+            match routes.choose(to, tried, |gw| self.gateway_load(gw)) {
+                Some(found) => found,
+                None => return Some(Err(unreachable(to, "no router on the way to it is alive"))),
+            }
+        };
+        // Routes are taken only when we have a NID on the gateway's network.
+        let local = self.nids().iter().copied().find(|n| n.net() == gateway.net())?;
+        let route = match self.mem_node(gateway) {
+            Some(node) => Route::Mem(node),
+            None => Route::Sock(self.sock().peer(local, gateway)),
+        };
+        Some(Ok(Path { route, src: from.unwrap_or(local), dest: to, others }))
+    }
+
+    fn gateway_load(&self, gateway: Nid) -> GwLoad {
+        let health = self.peer_table().lock().ni(gateway).health();
+        let (queued, credits) = self.sock().load(gateway);
+        GwLoad { health, queued, credits }
+    }
+
+    /// The way to a peer with several NIDs (`lnet_get_best_ni`, `lnet_select_peer_ni`): health, credits, then in turn.
+    fn rail(&self, to: Nid, tried: &[Nid]) -> Option<Path> {
+        let rails: SmallVec<[Arc<Ni>; 4]> = self.peer_table().lock().rails(to).iter().cloned().collect();
+        let usable = |r: &&Arc<Ni>| self.nids().iter().any(|n| n.net() == r.nid.net()) && !tried.contains(&r.nid) && r.nid.ipv4().is_some();
+        let count = rails.iter().filter(usable).count();
+        let theirs = rails.iter().filter(usable).min_by_key(|r| {
+            (Reverse(r.health()), Reverse(self.sock().load(r.nid).1), r.seq.load(Ordering::Relaxed))
+        })?;
+        let ours = self.nis().iter().filter(|n| n.nid.net() == theirs.nid.net()).min_by_key(|n| (Reverse(n.health()), n.seq.load(Ordering::Relaxed)))?;
+        for ni in [theirs, ours] {
+            ni.seq.fetch_add(1, Ordering::Relaxed);
+        }
+        let peer = self.sock().peer(ours.nid, theirs.nid);
+        Some(Path { route: Route::Sock(peer), src: ours.nid, dest: theirs.nid, others: count > 1 })
+    }
+}
