@@ -73,7 +73,7 @@ pub(crate) struct Up {
     pub stripe_size: Option<u64>,
     /// Memory budget of the client's caches, MiB.
     #[arg(long, value_name = "MiB", default_value_t = 256)]
-    pub cache_mb: u64,
+    pub cache_mb: u32,
     /// Stay in the foreground until Ctrl-C.
     #[arg(long)]
     pub foreground: bool,
@@ -159,7 +159,7 @@ pub(crate) struct Mount {
     pub net: Net,
     /// Memory budget of the client's caches, MiB.
     #[arg(long, value_name = "MiB", default_value_t = 256)]
-    pub cache_mb: u64,
+    pub cache_mb: u32,
     /// Stay in the foreground until Ctrl-C or unmount.
     #[arg(long)]
     pub foreground: bool,
@@ -170,6 +170,22 @@ pub(crate) struct Mount {
 
 fn size(text: &str) -> Result<u64, String> {
     crate::lfs::parse_size(text).ok_or_else(|| format!("'{text}' is no size: give a number with K, M, G or T"))
+}
+
+/// Stripe size must be a multiple of this, bytes (Lustre's LOV_MIN_STRIPE_SIZE).
+const STRIPE_SIZE_UNIT: u64 = 65536;
+/// Most stripes of a file (Lustre's LOV_MAX_STRIPE_COUNT).
+const STRIPES_MAX: i32 = 2000;
+
+/// Default stripes of new files: a count (-1: all OSTs) and a size in bytes.
+pub(crate) fn check_stripes(count: i32, size: u64) -> Result<(), String> {
+    if size == 0 || !size.is_multiple_of(STRIPE_SIZE_UNIT) || size > u32::MAX as u64 {
+        return Err(format!("--stripe-size {size}: give a multiple of 64K below 4G"));
+    }
+    if count != -1 && !(1..=STRIPES_MAX).contains(&count) {
+        return Err(format!("--stripe-count {count}: give 1 to {STRIPES_MAX}, or -1 for all OSTs"));
+    }
+    Ok(())
 }
 
 /// A file system's name as Lustre allows it: 1 to 8 of letters, digits, '-' and '_'.

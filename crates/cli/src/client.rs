@@ -28,11 +28,11 @@ pub(crate) struct MountedClient {
 
 impl MountedClient {
     /// The mount of `coral up`: a node of its own, joined to the servers in memory.
-    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, cache_mb: u64) -> Result<MountedClient, String> {
+    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, cache_mb: u32) -> Result<MountedClient, String> {
         let nid = Nid::new(coral_wire::nid::NET_LO, 1);
         let config = NodeConfig { nids: vec![nid], seed: seed(), ..NodeConfig::default() };
         let node = Node::start(config, Some(servers.mem().clone())).await.map_err(|e| e.to_string())?;
-        let options = MountOptions { cache_mb: cache_mb as u32, ..MountOptions::new(fsname, vec![servers.nid()]) };
+        let options = MountOptions { cache_mb, ..MountOptions::new(fsname, vec![servers.nid()]) };
         let source = format!("{}:/{fsname}", servers.nid());
         MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }).await
     }
@@ -170,7 +170,7 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     }
     let config = NodeConfig { nids: vec![nid], listen_port: Some(port), connect_port: port, seed: seed(), ..NodeConfig::default() };
     let node = Node::start(config, None::<Arc<MemNet>>).await.map_err(|e| e.to_string())?;
-    let mut options = MountOptions { cache_mb: m.cache_mb as u32, subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
+    let mut options = MountOptions { cache_mb: m.cache_mb, subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
     options.flock = !m.options.iter().any(|o| o == "noflock" || o == "localflock");
     options.user_xattr = !m.options.iter().any(|o| o == "nouser_xattr");
     let fuse = FuseOptions { source: m.source.clone(), read_only: m.options.iter().any(|o| o == "ro"), ..FuseOptions::default() };

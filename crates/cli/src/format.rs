@@ -1,6 +1,6 @@
 //! `coral format`: makes target directories for `coral serve`.
 
-use crate::args::{Format, check_fsname};
+use crate::args::{Format, check_fsname, check_stripes};
 use coral_osd::{Label, OsdFs, TargetKind};
 use coral_wire::nid::Nid;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,7 @@ pub(crate) fn run(f: Format) -> Result<(), String> {
     if kind == TargetKind::Mdt && index != 0 {
         return Err(format!("--mdt {index}: only MDT 0 is supported so far"));
     }
+    check_stripes(f.stripe_count, f.stripe_size)?;
     prepare(&f.dir)?;
     if f.mgs && kind == TargetKind::Mdt {
         let (mgs, mdt) = (f.dir.join("mgs"), f.dir.join(format!("mdt{index:04x}")));

@@ -19,8 +19,6 @@ const CONFIG_FILE: &str = "coral.json";
 const CONFIG_VERSION: u32 = 1;
 /// Most OSTs `coral up` makes: one process serves them all.
 const OSTS_MAX: u32 = 256;
-/// Stripe size must be a multiple of this, bytes (Lustre's LOV_MIN_STRIPE_SIZE).
-const STRIPE_SIZE_UNIT: u64 = 65536;
 
 /// What `coral up` keeps between runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -95,13 +93,7 @@ impl UpConfig {
         if !(1..=OSTS_MAX).contains(&self.osts) {
             return Err(format!("--osts {}: give 1 to {OSTS_MAX}", self.osts));
         }
-        if self.stripe_size == 0 || !self.stripe_size.is_multiple_of(STRIPE_SIZE_UNIT) || self.stripe_size > u32::MAX as u64 {
-            return Err(format!("--stripe-size {}: give a multiple of 64K below 4G", self.stripe_size));
-        }
-        if self.stripe_count == 0 || self.stripe_count < -1 {
-            return Err(format!("--stripe-count {}: give 1 or more, or -1 for all OSTs", self.stripe_count));
-        }
-        Ok(())
+        args::check_stripes(self.stripe_count, self.stripe_size)
     }
 
     /// The target directories, MGS first.
@@ -186,12 +178,22 @@ fn format_missing(up: &Up, dir: &Path) -> Result<UpConfig, String> {
         write_config(dir, &config)?;
     }
     for target in config.target_dirs(dir) {
-        if !target.join("CORAL").exists() {
-            let _ = std::fs::remove_dir_all(&target); // half formatted: nothing was ever served from it
-            OsdFs::format(&target, &label_of(&config, &target)).map_err(|e| e.to_string())?;
-        }
+        format_target(&config, &target)?;
     }
     Ok(config)
+}
+
+/// Formats a target that has no label, unless it has served: then its label is lost, and its data are not ours to remove.
+fn format_target(config: &UpConfig, target: &Path) -> Result<(), String> {
+    let unreadable = |e: std::io::Error| format!("'{}': {e}", target.display());
+    if target.join("CORAL").try_exists().map_err(unreadable)? {
+        return Ok(());
+    }
+    if OsdFs::has_served(target).map_err(unreadable)? {
+        return Err(format!("'{0}' has served as a target and lost its label; restore the file '{0}/CORAL', the data are untouched", target.display()));
+    }
+    let _ = std::fs::remove_dir_all(target); // half formatted: nothing was ever served from it
+    OsdFs::format(target, &label_of(config, target)).map_err(|e| e.to_string())
 }
 
 fn label_of(config: &UpConfig, target: &Path) -> Label {
@@ -310,7 +312,29 @@ mod tests {
         assert_eq!(kept.clone().with(&more, dir.path()).unwrap().osts, 6);
         let fewer = Up { osts: Some(2), ..up(dir.path()) };
         assert!(kept.clone().with(&fewer, dir.path()).unwrap_err().contains("cannot be changed"));
+        for count in [-2, 0, 2001, 65_536, 70_000] {
+            let bad = UpConfig { stripe_count: count, ..kept.clone() };
+            assert!(bad.check().unwrap_err().contains("1 to 2000"), "{count}");
+        }
         let bad = UpConfig { stripe_size: 5, ..kept };
         assert!(bad.check().unwrap_err().contains("multiple of 64K"));
+    }
+
+    #[test]
+    fn a_target_that_lost_its_label_is_not_formatted_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = format_missing(&up(dir.path()), dir.path()).unwrap();
+        let target = dir.path().join("ost0001");
+        // half formatted, never served: made anew
+        std::fs::remove_file(target.join("CORAL")).unwrap();
+        format_target(&config, &target).unwrap();
+        drop(OsdFs::open(&target).unwrap());
+        std::fs::remove_file(target.join("CORAL")).unwrap();
+        std::fs::write(target.join("objects/precious"), "data").unwrap();
+        let why = format_missing(&up(dir.path()), dir.path()).unwrap_err();
+        assert!(why.contains("ost0001/CORAL") && why.contains("restore"), "{why}");
+        let why = OsdFs::format(&target, &label_of(&config, &target)).unwrap_err().to_string();
+        assert!(why.contains("lost its label"), "{why}");
+        assert_eq!(std::fs::read(target.join("objects/precious")).unwrap(), b"data");
     }
 }

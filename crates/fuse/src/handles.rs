@@ -50,7 +50,6 @@ impl<T> Handles<T> {
     }
 
     #[cfg(test)]
-    #[cfg(test)]
     pub fn len(&self) -> usize {
         let slab = self.slab.read();
         slab.slots.len() - slab.free.len()

@@ -78,7 +78,6 @@ impl Waiting {
 
     /// Requests waiting now.
     #[cfg(test)]
-    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.inner.lock().waiting.len()
     }

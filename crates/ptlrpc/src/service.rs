@@ -4,7 +4,8 @@
 //! replies is armed. Pings, connects and lock cancels pass every queue: others wait for them.
 //!
 //! # Invariants
-//! - At most `max_active` ordinary requests are being handled and `max_queued` wait; more are dropped, the clients send again.
+//! - At most `max_active` ordinary requests are being handled and `max_queued` (of `max_queued_bytes`) wait; more are dropped,
+//!   the clients send again.
 //! - A handler runs to its end or, at [`Service::stop`], is dropped at an await point.
 
 use std::collections::VecDeque;
@@ -45,12 +46,14 @@ pub struct ServiceConfig {
     pub max_active: usize,
     /// Most requests queued; more are dropped, the clients send them again.
     pub max_queued: usize,
+    /// Most bytes of queued requests; what goes beyond is dropped likewise.
+    pub max_queued_bytes: usize,
 }
 
 impl ServiceConfig {
     /// A service with the default limits.
     pub fn new(name: &str, portals: &[u32]) -> ServiceConfig {
-        ServiceConfig { name: name.to_owned(), portals: portals.to_vec(), max_active: 512, max_queued: 16384 }
+        ServiceConfig { name: name.to_owned(), portals: portals.to_vec(), max_active: 512, max_queued: 16384, max_queued_bytes: 256 << 20 }
     }
 }
 
@@ -91,13 +94,37 @@ pub struct Service {
     active: AtomicUsize,
     /// All requests being handled.
     running: AtomicUsize,
-    queue: Mutex<VecDeque<ServerRequest>>,
+    queue: Mutex<Queue>,
     stopping: AtomicBool,
     /// False: run; true: handlers are dropped.
     abort: watch::Sender<bool>,
     idle: tokio::sync::Notify,
     pub(crate) counts: Counts,
     estimate: Mutex<Estimate>,
+}
+
+/// Requests that wait.
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<ServerRequest>,
+    bytes: usize,
+}
+
+impl Queue {
+    fn push(&mut self, rq: ServerRequest) {
+        self.bytes += message_bytes(&rq);
+        self.waiting.push_back(rq);
+    }
+
+    fn pop(&mut self) -> Option<ServerRequest> {
+        let rq = self.waiting.pop_front()?;
+        self.bytes -= message_bytes(&rq);
+        Some(rq)
+    }
+}
+
+fn message_bytes(rq: &ServerRequest) -> usize {
+    rq.msg.bufs.iter().map(bytes::Bytes::len).sum()
 }
 
 /// What the node holds: no reference back, so that a dropped service stops.
@@ -208,18 +235,18 @@ impl Service {
     /// The request back when it may run now; else it is queued, or dropped when the queue is full.
     fn admit(&self, rq: ServerRequest) -> Option<ServerRequest> {
         let mut queue = self.queue.lock();
-        if queue.is_empty() && self.active.load(Ordering::Relaxed) < self.cfg.max_active {
+        if queue.waiting.is_empty() && self.active.load(Ordering::Relaxed) < self.cfg.max_active {
             self.active.fetch_add(1, Ordering::Relaxed);
             return Some(rq);
         }
-        if queue.len() >= self.cfg.max_queued {
+        if queue.waiting.len() >= self.cfg.max_queued || queue.bytes + message_bytes(&rq) > self.cfg.max_queued_bytes {
             drop(queue);
             bump(&self.counts.dropped_full);
             tracing::warn!(service = %self.cfg.name, xid = rq.xid, nid = %rq.from, "queue full, request dropped");
             return None;
         }
         bump(&self.counts.queued);
-        queue.push_back(rq);
+        queue.push(rq);
         None
     }
 
@@ -238,7 +265,7 @@ impl Service {
     fn next(self: &Arc<Self>) {
         let next = {
             let mut queue = self.queue.lock();
-            let next = queue.pop_front();
+            let next = queue.pop();
             if next.is_none() {
                 self.active.fetch_sub(1, Ordering::Relaxed);
             }

@@ -43,10 +43,13 @@ struct World {
 }
 
 async fn world(max_active: usize, max_queued: usize) -> World {
+    world_with(ServiceConfig { max_active, max_queued, ..ServiceConfig::new("gate", &[portal::LDLM_CB_REQUEST]) }).await
+}
+
+async fn world_with(cfg: ServiceConfig) -> World {
     let mem = MemNet::new();
     let (client, server) = (node(&mem, "10.0.0.1@tcp", 1).await, node(&mem, "10.0.0.2@tcp", 2).await);
     let gate = Arc::new(Gate { permits: Semaphore::new(0), running: AtomicUsize::new(0), most: AtomicUsize::new(0) });
-    let cfg = ServiceConfig { max_active, max_queued, ..ServiceConfig::new("gate", &[portal::LDLM_CB_REQUEST]) };
     let svc = Service::start(&server, cfg, gate.clone());
     World { client, gate, svc }
 }
@@ -72,6 +75,26 @@ async fn the_queue_is_bounded_and_pings_pass_it() {
     assert_eq!(ok, 5, "those that were dropped time out");
     assert_eq!(w.gate.most.load(Ordering::SeqCst), 2);
     assert_eq!(w.svc.stats().replies, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_bounded_in_bytes_too() {
+    let w = world_with(ServiceConfig { max_active: 1, max_queued_bytes: 150_000, ..ServiceConfig::new("gate", &[portal::LDLM_CB_REQUEST]) }).await;
+    let big = |client: Arc<Node>| async move {
+        let rq = Request::new(portal::LDLM_CB_REQUEST, opc::MDS_REINT).push_bytes(Bytes::from(vec![7; 100_000]));
+        send_ast(&client, nid("10.0.0.2@tcp"), 7, 1, rq, Duration::from_secs(20)).await
+    };
+    let calls: Vec<_> = (0..4).map(|_| tokio::spawn(big(w.client.clone()))).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let st = w.svc.stats();
+    assert_eq!((st.queued, st.dropped_full), (1, 2));
+    w.gate.permits.add_permits(100);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let again = tokio::spawn(big(w.client.clone()));
+    assert!(again.await.unwrap().is_ok(), "what left the queue counts no more");
+    for c in calls {
+        let _ = c.await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

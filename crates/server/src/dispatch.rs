@@ -193,6 +193,10 @@ async fn enqueue(rq: TargetRequest) {
         return ops.enqueue(rq).await;
     }
     if flags.contains(LdlmFlags::REPLAY) {
+        // It is granted without a look at others' locks: right only while none of them can be used.
+        if !rq.target.in_recovery() {
+            return rq.fail(Errno::EPROTO).await;
+        }
         let done = ldlm.replay(exp, &dlm).map(|rep| (rep, bytes::Bytes::new()));
         return lock_reply(rq, done).await;
     }

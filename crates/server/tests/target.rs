@@ -363,10 +363,10 @@ async fn nonsense_harms_nobody() {
             let own = !matches!(opcode, 39 | 9 | 251) && rng.random_bool(0.5);
             let body = PtlrpcBody {
                 handle: if own { cookies[0] } else { rng.random() },
-                conn_cnt: if own { 0 } else { rng.random_range(0..3) },
+                conn_cnt: if own { u32::MAX } else { rng.random_range(0..3) },
                 flags: rng.random::<u32>() & if rng.random_bool(0.5) { 0 } else { u32::MAX },
                 op_flags: rng.random(),
-                transno: rng.random_range(0..5),
+                transno: if rng.random_bool(0.9) { rng.random_range(0..5) } else { u64::MAX },
                 last_xid: if own { 0 } else { rng.random() },
                 timeout: rng.random_range(0..3),
                 mbits: rng.random(),
@@ -385,4 +385,27 @@ async fn nonsense_harms_nobody() {
         }
         assert_eq!(good.call(add(2)).await.unwrap().status, 0, "seed {seed}");
     }
+}
+
+/// A replay is believed only where it belongs: after a restart.
+#[tokio::test(start_paused = true)]
+async fn a_replay_outside_of_recovery_is_refused() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let c = w.client("10.0.0.1@tcp").await;
+    c.connect().await.unwrap();
+    c.call(add(1)).await.unwrap();
+    let bad = node(&w.mem, "10.0.0.9@tcp", 5, w.wall).await;
+    let cookie = s.target.exports()[0].cookie;
+    for (xid, transno) in [(0x1000, 7), (0x2000, u64::MAX)] {
+        let body = PtlrpcBody { handle: cookie, conn_cnt: u32::MAX, flags: MSG_REPLAY, transno, timeout: 5, ..PtlrpcBody::request(ADD) };
+        let mut msg = Message::new(&body);
+        msg.push(&99u64);
+        let mut reply = bad.expect_put(portal::MDC_REPLY, xid);
+        bad.put(nid(SERVER), portal::MDS_REQUEST, xid, 0, Payload::from(msg.encode()), false).await.unwrap();
+        let answer = Message::decode(reply.recv().await.data.copy_to_bytes()).unwrap().body().unwrap();
+        assert_eq!(answer.status, coral_wire::errno::Errno::EPROTO.status(), "transno {transno:#x}");
+    }
+    assert_eq!(c.call(add(2)).await.unwrap().transno, 2, "the numbers go on where they were");
+    assert_eq!(log_of(&disk), [1, 2]);
 }

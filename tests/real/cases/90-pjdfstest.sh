@@ -10,6 +10,10 @@ pjd() { "$TOOLS/bin/pjdfstest" -c "$HERE/pjdfstest.toml" -p "$MNT/pjd" -s "$WORK
 pjd erofs > "$WORK/pjd.erofs" 2>&1 || true
 pjd > "$WORK/pjd.all" 2>&1 || true
 umount "$WORK/second"
+# A run that ends early fails nothing: each must have come to its end, and the whole one through all tests.
+for log in pjd.erofs pjd.all; do grep -aq 'Summary' "$WORK/$log" || { tail -5 "$WORK/$log" >&2; fail "pjdfstest did not come to its end ($log)"; }; done
+ran=$(grep -acE ' (ok|FAILED|skipped)$' "$WORK/pjd.all") || true
+[ "$ran" -ge 398 ] || fail "pjdfstest ran $ran tests, not 398"
 grep -a '^Summary' "$WORK/pjd.erofs" "$WORK/pjd.all" | sed 's/.*Summary/  Summary/'
 # name, reason: what may fail or be left out. Keep in step with docs/semantics.md.
 excluded=(

@@ -20,17 +20,21 @@ pub(super) struct Handle {
     pub(super) dir_dirty: AtomicBool,
     /// Changed since the last sync, and noted as such.
     pub(super) dirty: AtomicBool,
+    /// Held while it is synced: who comes meanwhile must not take it for synced already.
+    pub(super) syncing: Mutex<()>,
     used: AtomicBool,
 }
 
 impl Handle {
-    pub(super) fn new(id: ObjectId, file: OwnedFd, record: Record, created: bool) -> Self {
+    /// `dir_dirty`: its name may not be on disk yet.
+    pub(super) fn new(id: ObjectId, file: OwnedFd, record: Record, dir_dirty: bool) -> Self {
         Handle {
             id,
             file,
             record: Mutex::new(record),
-            dir_dirty: AtomicBool::new(created),
+            dir_dirty: AtomicBool::new(dir_dirty),
             dirty: AtomicBool::new(false),
+            syncing: Mutex::new(()),
             used: AtomicBool::new(true),
         }
     }

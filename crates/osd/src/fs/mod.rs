@@ -125,7 +125,18 @@ impl OsdFs {
             FsObjects::open(&dir.join("objects"), options.open_files, space.clone(), &tables)
                 .map_err(fail)?;
         let note = NoteFile::open(dir).map_err(fail)?;
+        if note.get() != 0 {
+            // What a killed process left in the page cache is about to be called committed, and nobody
+            // knows which objects it changed.
+            objects.sync_file_system().map_err(|e| fail(std::io::Error::other(e)))?;
+        }
         Ok((OsdFs { tables, objects, space, note, _lock: lock }, label))
+    }
+
+    /// Whether the target in `dir` has been opened since it was formatted: it may hold data, whatever its label says or
+    /// whether there is one.
+    pub fn has_served(dir: &Path) -> std::io::Result<bool> {
+        dir.join(note::FILE).try_exists()
     }
 
     /// Tells that `count` targets share this one's disk: each reports its part in [`Objects::statfs`].
@@ -148,9 +159,12 @@ impl OsdFs {
 
 /// Why `dir` may not be formatted, if so. What an interrupted format left is ours to take.
 fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
+    if OsdFs::has_served(dir)? {
+        return Ok(Some("it has served as a target and lost its label; restore its file CORAL"));
+    }
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let ours = ["lost+found", "LOCK", "NOTED", "kv", "objects", "CORAL.new"];
+        let ours = ["lost+found", "LOCK", "kv", "objects", "CORAL.new"];
         if !ours.iter().any(|o| name == *o) {
             return Ok(Some("it is not empty"));
         }

@@ -10,6 +10,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Name of the file. It is made when the target is first opened, not by format.
+pub(super) const FILE: &str = "NOTED";
 /// Where Linux tells one boot from another.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const RECORD_BYTES: usize = 24;
@@ -30,7 +32,7 @@ impl NoteFile {
     fn open_in_boot(dir: &Path, boot: u64) -> io::Result<NoteFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(dir.join("NOTED"))?;
+        let file = options.open(dir.join(FILE))?;
         let mut b = [0; RECORD_BYTES];
         let whole = file.read_exact_at(&mut b, 0).is_ok();
         let number = if whole { decode(&b, boot) } else { None };

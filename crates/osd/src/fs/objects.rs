@@ -8,7 +8,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -43,6 +43,10 @@ pub(super) struct FsObjects {
     space: Arc<SpaceGate>,
     /// Objects changed since their last sync.
     changed: Mutex<HashSet<ObjectId>>,
+    /// Held while all are synced: a second one must not take for synced what the first is still syncing.
+    syncing_all: Mutex<()>,
+    /// A sync failed. The kernel says so once and drops the data: a later sync would succeed without them.
+    sync_failed: AtomicBool,
     /// Holds the attribute records where xattrs are not to be had.
     records: Option<Arc<Tables>>,
 }
@@ -67,6 +71,8 @@ impl FsObjects {
             pool: Arc::default(),
             space,
             changed: Mutex::default(),
+            syncing_all: Mutex::default(),
+            sync_failed: AtomicBool::new(false),
             records: (!has_xattr).then(|| tables.clone()),
         })
     }
@@ -90,37 +96,53 @@ impl FsObjects {
 
     /// Syncs one object and the directories of a new one.
     fn sync_handle(&self, h: &Handle) -> Result<(), OsdError> {
+        let _turn = h.syncing.lock();
         // Before the sync: what changes during it is for the next.
         h.dirty.store(false, Ordering::Release);
-        self.changed.lock().remove(&h.id);
-        let fail = |e| {
-            self.note_change(h);
-            failed("sync object", h.id, e)
-        };
-        rustix::fs::fsync(&h.file).map_err(fail)?;
-        if h.dir_dirty.swap(false, Ordering::Relaxed) {
+        rustix::fs::fsync(&h.file).map_err(|e| self.failed_sync("sync object", h.id, e))?;
+        if h.dir_dirty.load(Ordering::Relaxed) {
             let (outer, inner) = dir_names(h.id);
             for dir in [inner.as_str(), outer.as_str(), "."] {
-                sync_dir(self.root.as_fd(), dir).map_err(fail)?;
+                sync_dir(self.root.as_fd(), dir)
+                    .map_err(|e| self.failed_sync("sync the directory of object", h.id, e))?;
             }
+            h.dir_dirty.store(false, Ordering::Relaxed);
+        }
+        let mut changed = self.changed.lock();
+        if !h.dirty.load(Ordering::Acquire) {
+            changed.remove(&h.id);
         }
         Ok(())
     }
 
-    fn sync_file_system(&self) -> Result<(), OsdError> {
+    /// Syncs everything on the disk of the objects.
+    pub(super) fn sync_file_system(&self) -> Result<(), OsdError> {
+        drop(std::mem::take(&mut *self.changed.lock()));
+        // After that: who changes an object from here on finds it clean, and notes it for the next sync.
         let all = self.handles.all();
         for h in &all {
             h.dirty.store(false, Ordering::Release);
         }
-        let changed = std::mem::take(&mut *self.changed.lock());
-        if let Err(e) = rustix::fs::syncfs(&self.root) {
-            self.changed.lock().extend(changed);
-            return Err(OsdError::io("sync objects", e.into()));
-        }
+        rustix::fs::syncfs(&self.root).map_err(|e| {
+            self.sync_failed.store(true, Ordering::Relaxed);
+            OsdError::io("sync objects", e.into())
+        })?;
         for h in all {
             h.dir_dirty.store(false, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    fn failed_sync(&self, what: &str, id: ObjectId, e: Errno) -> OsdError {
+        self.sync_failed.store(true, Ordering::Relaxed);
+        failed(what, id, e)
+    }
+
+    fn refuse_after_failure(&self) -> Result<(), OsdError> {
+        match self.sync_failed.load(Ordering::Relaxed) {
+            true => Err(OsdError::io("objects: an earlier sync failed; restart the server", Errno::IO.into())),
+            false => Ok(()),
+        }
     }
 
     fn open_file(&self, id: ObjectId, create: bool) -> Result<Option<Handle>, OsdError> {
@@ -137,7 +159,9 @@ impl FsObjects {
         };
         let file = file.map_err(|e| failed("open object", id, e))?;
         let record = if created { Record::default() } else { self.load_record(id, &file)? };
-        Ok(Some(Handle::new(id, file, record, created)))
+        // Closed and opened again between its making and its sync: its name is not safe yet either.
+        let unsynced = created || self.changed.lock().contains(&id);
+        Ok(Some(Handle::new(id, file, record, unsynced)))
     }
 
     fn openat(&self, name: &str, more: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -490,6 +514,7 @@ impl Objects for FsObjects {
     }
 
     fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
+        self.refuse_after_failure()?;
         let Some(h) = self.find(id)? else { return Ok(()) };
         self.sync_handle(&h)?;
         match &self.records {
@@ -499,6 +524,8 @@ impl Objects for FsObjects {
     }
 
     fn sync_all(&self) -> Result<(), OsdError> {
+        let _turn = self.syncing_all.lock();
+        self.refuse_after_failure()?;
         let changed: Vec<_> = self.changed.lock().iter().copied().collect();
         if changed.len() > SYNC_EACH_MAX {
             self.sync_file_system()?;
@@ -591,6 +618,75 @@ fn record_key(id: ObjectId) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open(dir: &Path, open_files: usize) -> FsObjects {
+        let gate = || Arc::new(SpaceGate::new(std::fs::File::open(dir).unwrap().into()));
+        let tables = Tables::open(&dir.join("kv"), 1 << 20, 16, 1, gate()).unwrap();
+        FsObjects::open(dir, open_files, gate(), &Arc::new(tables)).unwrap()
+    }
+
+    fn oid(oid: u64) -> ObjectId {
+        ObjectId { seq: 0, oid }
+    }
+
+    #[test]
+    fn an_object_stays_noted_until_its_sync_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let o = open(dir.path(), 100);
+        o.write(oid(1), 0, &[Bytes::from_static(b"x")]).unwrap();
+        let h = o.find(oid(1)).unwrap().unwrap();
+        std::thread::scope(|s| {
+            // as if another sync of it were under way
+            let other = h.syncing.lock();
+            let all = s.spawn(|| o.sync_all());
+            while !o.syncing_all.is_locked() {
+                std::thread::yield_now();
+            }
+            assert!(o.changed.lock().contains(&oid(1)), "not synced yet");
+            drop(other);
+            all.join().unwrap().unwrap();
+        });
+        assert!(o.changed.lock().is_empty() && !h.dir_dirty.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn what_changes_around_a_sync_is_noted_for_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let o = open(dir.path(), 100);
+        let write = |n| o.write(oid(n), 0, &[Bytes::from_static(b"x")]).unwrap();
+        write(1);
+        o.sync_file_system().unwrap();
+        assert!(o.changed.lock().is_empty());
+        write(1);
+        assert!(o.changed.lock().contains(&oid(1)), "changed after a sync of everything");
+        o.sync_object(oid(1)).unwrap();
+        write(1);
+        assert!(o.changed.lock().contains(&oid(1)), "changed after its own sync");
+    }
+
+    #[test]
+    fn a_new_object_that_was_closed_meanwhile_still_needs_its_directory_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let o = open(dir.path(), 1);
+        o.write(oid(8), 0, &[Bytes::from_static(b"x")]).unwrap();
+        o.attr(oid(16)).unwrap();
+        o.handles.shed();
+        assert!(o.find(oid(8)).unwrap().unwrap().dir_dirty.load(Ordering::Relaxed));
+        o.sync_all().unwrap();
+        o.handles.shed();
+        assert!(!o.find(oid(8)).unwrap().unwrap().dir_dirty.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn no_sync_succeeds_after_one_that_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let o = open(dir.path(), 100);
+        o.write(oid(1), 0, &[Bytes::from_static(b"x")]).unwrap();
+        // The kernel reports a lost page once; the next fsync would succeed.
+        o.failed_sync("sync object", oid(1), Errno::IO);
+        assert_eq!(o.sync_object(oid(1)).unwrap_err().errno(), libc::EIO);
+        assert_eq!(o.sync_all().unwrap_err().errno(), libc::EIO);
+    }
 
     #[test]
     fn names_parse_back_and_neighbours_share_a_directory() {

@@ -19,6 +19,9 @@ use tokio::sync::{oneshot, watch};
 use super::export::Progress;
 use super::{Export, Target, TargetRequest};
 
+/// A replay with a greater transno is nonsense: the numbers after it must not run out.
+const TRANSNO_MAX: u64 = u64::MAX / 2;
+
 /// A request that waits for its turn.
 struct Waiting {
     cookie: u64,
@@ -106,12 +109,16 @@ pub(crate) enum Gate {
 }
 
 impl Target {
-    /// Whether a request may be executed now; outside of recovery every one may.
+    /// Whether a request may be executed now; outside of recovery every one may that is no replay: a replay is trusted in what
+    /// was checked when it was first executed.
     pub(crate) fn gate(self: &Arc<Self>, rq: TargetRequest) -> Gate {
+        let (flags, opcode) = (rq.rq.body.flags, rq.rq.body.opc);
+        if rq.is_replay() && (!self.in_recovery() || rq.rq.body.transno > TRANSNO_MAX) {
+            return Gate::Refuse(rq, Errno::EPROTO);
+        }
         if !self.in_recovery() {
             return Gate::Pass(rq);
         }
-        let (flags, opcode) = (rq.rq.body.flags, rq.rq.body.opc);
         if opcode == opc::OBD_PING {
             return self.gate_ping(rq, flags);
         }
