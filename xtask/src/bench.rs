@@ -4,6 +4,7 @@
 //! their ratio, the CPU seconds of everything involved (worker processes and the Coral process), and the RPCs and thread
 //! hand-overs per operation that the Coral process counted. Times are only reported; nothing here passes or fails.
 
+mod profile;
 mod work;
 
 use crate::{setup, step};
@@ -77,8 +78,11 @@ struct Side {
     coral: Option<(PathBuf, PathBuf, u32)>,
 }
 
-pub(crate) fn run(dir: &Path) -> Result<(), String> {
+pub(crate) fn run(dir: &Path, profile: bool) -> Result<(), String> {
     setup::everything()?;
+    if profile {
+        setup::profiler()?;
+    }
     let coral = step::build_release()?;
     std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let dir = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -92,14 +96,15 @@ pub(crate) fn run(dir: &Path) -> Result<(), String> {
     let streams = mnt.join("streams");
     std::fs::create_dir_all(&streams).map_err(|e| format!("{}: {e}", streams.display()))?;
     step::run_in(Command::new(&coral).args(["lfs", "setstripe", "-c", "4", "-S", "1M"]).arg(&streams))?;
-    let done = measure(&coral, &data, &mnt, &plain);
+    let done = measure(&coral, &data, &mnt, &plain, profile.then_some(dir.as_path()));
     let down = step::run_in(Command::new(&coral).arg("down").arg(&data));
     let _ = std::fs::remove_dir_all(&data);
     let _ = std::fs::remove_dir_all(&plain);
     done.and(down)
 }
 
-fn measure(coral: &Path, data: &Path, mnt: &Path, plain: &Path) -> Result<(), String> {
+/// Prints every row; with `profile`, a directory for its recordings, also where the time of each went.
+fn measure(coral: &Path, data: &Path, mnt: &Path, plain: &Path, profile: Option<&Path>) -> Result<(), String> {
     let pid = status(coral, data)?.0;
     let sides = [Side { dir: plain.to_owned(), coral: None }, Side { dir: mnt.to_owned(), coral: Some((coral.to_owned(), data.to_owned(), pid)) }];
     println!("{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}", "", "directory", "coral", "ratio", "CPU s dir", "CPU s coral", "RPC/op", "hand-o/op");
@@ -114,9 +119,32 @@ fn measure(coral: &Path, data: &Path, mnt: &Path, plain: &Path) -> Result<(), St
             }
         }
         print_row(row, median(&mut got[0]), median(&mut got[1]));
+        if let Some(dir) = profile {
+            profile_row(row, &sides[1], pid, dir)?;
+        }
     }
     println!("throughput in MiB/s or operations/s; CPU seconds per GiB, or per 1,000 operations; {ROUNDS} rounds, medians (creates and removes: one round)");
     Ok(())
+}
+
+/// Runs `row` on the mount once more, sampled. Creates and removes run in a directory that is made and emptied again.
+fn profile_row(row: &Row, mount: &Side, pid: u32, dir: &Path) -> Result<(), String> {
+    let side = |dir: PathBuf| Side { dir, coral: mount.coral.clone() };
+    let again = side(mount.dir.join("again"));
+    let (before, sampled) = match row.work {
+        "create" => (None, &again),
+        "remove" => (Some(Row { work: "create", ..*row }), &again),
+        _ => (None, mount),
+    };
+    std::fs::create_dir_all(&again.dir).map_err(|e| e.to_string())?;
+    if let Some(before) = before {
+        run_row(&before, sampled)?;
+    }
+    let recording = profile::Recording::start(pid, dir)?;
+    let done = run_row(row, sampled);
+    recording.finish(row.name)?;
+    std::fs::remove_dir_all(&again.dir).map_err(|e| e.to_string())?;
+    done.map(drop)
 }
 
 fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {

@@ -33,6 +33,9 @@ enum Command {
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
         dir: std::path::PathBuf,
+        /// Also print in which layers the Coral process spent its CPU time (with perf).
+        #[arg(long)]
+        profile: bool,
     },
     /// One job of the benchmark, in a process of its own.
     #[command(hide = true)]
@@ -46,7 +49,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
-        Command::Bench { dir } => bench::run(&dir),
+        Command::Bench { dir, profile } => bench::run(&dir, profile),
         Command::BenchWorker { work, dir, job, amount } => return worker(&work, &dir, job, amount),
         Command::Setup => setup::everything(),
     };

@@ -23,6 +23,11 @@ pub(crate) fn everything() -> Result<(), String> {
     step::run(step::root().join("tests/real/setup.sh"), &[&tools.to_string_lossy()])
 }
 
+/// What `bench --profile` needs besides.
+pub(crate) fn profiler() -> Result<(), String> {
+    packages(&[("perf", "linux-perf")])
+}
+
 /// Where the test programs from crates.io are.
 pub(crate) fn tools() -> PathBuf {
     step::target_dir().join("tools")
