@@ -39,6 +39,11 @@ impl Lmv {
         self.mdcs.read().values().cloned().collect()
     }
 
+    /// There is more than one MDT.
+    pub fn several(&self) -> bool {
+        self.mdcs.read().len() > 1
+    }
+
     /// The MDT of the root, or EIO before there is one.
     pub fn first(&self) -> Result<Arc<Mdc>, Errno> {
         self.mdcs.read().values().next().cloned().ok_or(Errno::EIO)

@@ -302,7 +302,21 @@ impl Llite {
         if layout.form == Form::None {
             return self.read_nothing(fid, offset, len_bytes).await;
         }
-        self.lov.read(&layout, fid, offset, len_bytes as usize, &Locks::default()).await
+        let len_bytes = match self.lov.tells_the_end() {
+            true => len_bytes as usize,
+            false => self.inside(fid, offset, len_bytes).await?,
+        };
+        self.lov.read(&layout, fid, offset, len_bytes, &Locks::default()).await
+    }
+
+    /// Bytes of `offset..offset + len_bytes` that are before the end of the file. A stock OST fills the last page of a read
+    /// with zeros and leaves it to the client, which has the size under its locks, to know where the file ends
+    /// (`osd_read_prep` in `lustre/osd-ldiskfs/osd_io.c`). The size is asked for before the read: what grows meanwhile is
+    /// not there yet, and no zeros are taken for data.
+    async fn inside(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<usize, Errno> {
+        let md = self.md_inode(fid).await?;
+        let size = self.full_attr(&md).await?.size;
+        Ok(size.saturating_sub(offset).min(len_bytes as u64) as usize)
     }
 
     /// A file without objects is all hole, as long as the MDT says.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::mds::MdtBody;
+use coral_wire::mds::{MdtBody, md};
 
 use super::Llite;
 use super::cache::{DirState, Lookup, MISSES_BEFORE_READDIR};
@@ -16,7 +16,7 @@ use super::cred::permitted;
 use super::finish::finish;
 use super::inode::{MdInode, read_attr};
 use super::types::{Cred, Entry};
-use crate::mdc::{CreateArgs, Ids, Mdc};
+use crate::mdc::{Attrs, CreateArgs, Ids, Mdc};
 use crate::time::Timespec;
 
 /// Longest name, bytes.
@@ -38,6 +38,11 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), Errno> {
         return Err(Errno::EINVAL);
     }
     Ok(())
+}
+
+/// The object is on another MDT than the name: the reply says its FID and no more.
+fn elsewhere(a: &Attrs) -> bool {
+    a.body.valid & md::MDS != 0
 }
 
 impl Llite {
@@ -138,11 +143,32 @@ impl Llite {
         } else {
             (mdc.getattr_name(&ids, parent, name).await?, None)
         };
+        if elsewhere(&attrs) {
+            // the lock covers the name, but no attributes: nothing is kept under it
+            mdc.drop_lock(lock);
+            return self.md_inode(attrs.body.fid1).await;
+        }
         let md = MdInode::read(&mdc, &attrs)?;
         self.learn(&mdc, mark, &md, lock);
         self.cache.learn_name(mark, parent, name, md.attr.fid);
         self.hint_gid(md.attr.fid, md.attr.gid);
         Ok(md)
+    }
+
+    /// Where to send a request that takes `name` from what it names: with several MDTs that is the one of the victim, which
+    /// alone can tell whether it becomes an orphan (`lmv_unlink`, `lmv_rename`). The FID is zero when none is needed or there
+    /// is no such name.
+    async fn victim(&self, dir: Fid, name: &[u8]) -> Result<(Arc<Mdc>, Fid), Errno> {
+        let mdc = self.lmv.of(dir).await?;
+        if !self.lmv.several() {
+            return Ok((mdc, Fid::ZERO));
+        }
+        match mdc.getattr_name(&Ids::root(), dir, name).await {
+            Ok(a) if elsewhere(&a) => Ok((self.lmv.of(a.body.fid1).await?, a.body.fid1)),
+            Ok(a) => Ok((mdc, a.body.fid1)),
+            Err(Errno::ENOENT) => Ok((mdc, Fid::ZERO)),
+            Err(e) => Err(e),
+        }
     }
 
     /// An own change at `now` gave `name` in `dir` to `fid` (`None`: took it away); `body`: how the directory looks now.
@@ -272,13 +298,13 @@ impl Llite {
     async fn remove(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8], dir: bool) -> Result<(), Errno> {
         check_name(name)?;
         let ids = self.ids(cred, &[parent]).await;
-        let mdc = self.lmv.of(parent).await?;
+        let (mdc, child) = self.victim(parent, name).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             let victim = me.cache.name_of(parent, &name);
             let _change = me.cache.begin_change(&[parent]);
             let now = me.now();
-            let done = mdc.unlink(&ids, parent, &name, Fid::ZERO, dir, now).await?;
+            let done = mdc.unlink(&ids, parent, &name, child, dir, now).await?;
             me.named(&mdc, parent, done.dir(parent), now, &name, None);
             me.lost_a_name(&mdc, victim, &done.attrs.body, now);
             Ok(())
@@ -314,6 +340,7 @@ impl Llite {
                 Ok(_) => return Err(Errno::EEXIST),
             }
         }
+        let (mdc, _) = self.victim(new_parent, new_name).await?;
         let me = self.clone();
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
         finish(async move {

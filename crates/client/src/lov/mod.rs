@@ -136,6 +136,11 @@ impl Lov {
         Ok(out)
     }
 
+    /// The OSTs answer a read with no byte beyond the end of the object. Stock ones answer whole pages.
+    pub fn tells_the_end(&self) -> bool {
+        self.oscs.read().values().all(|o| o.coral())
+    }
+
     /// Reads up to `len` bytes at `offset`; short only at the end of the file, holes are zeroes.
     pub async fn read(&self, layout: &FileLayout, fid: Fid, offset: u64, len: usize, lock: &Locks) -> Result<Payload, Errno> {
         if len == 0 || layout.form == Form::None {

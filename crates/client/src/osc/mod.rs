@@ -88,6 +88,11 @@ impl Osc {
         Arc::new(Self { index, target })
     }
 
+    /// Both ends are Coral.
+    pub fn coral(&self) -> bool {
+        self.target.coral()
+    }
+
     /// Target uuid.
     pub fn uuid(&self) -> &str {
         &self.target.uuid

@@ -288,7 +288,8 @@ impl Ctx {
         let cred = self.cred(head);
         let name = Bytes::copy_from_slice(self.name(3));
         let removes = r.valid & md::FLXATTRRM != 0;
-        let value = (!removes).then(|| self.buf(4).slice(..self.buf(4).len().min(r.size as usize)));
+        // the buffer is the value: a kernel client leaves the record's size 0 (`mdc_xattr_common`)
+        let value = (!removes).then(|| self.buf(4).clone());
         if xattr::is_layout(&name) {
             return self.set_layout(&cred, r, value).await;
         }

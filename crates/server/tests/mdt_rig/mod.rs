@@ -475,7 +475,7 @@ impl Client {
             fid,
             valid: if value.is_some() { md::FLXATTR } else { md::FLXATTRRM },
             time: c.time,
-            size: value.map_or(0, |v| v.len() as u32),
+            // as the kernel client: it leaves `size` 0
             flags,
             ..RecSetxattr::default()
         };
