@@ -32,6 +32,18 @@ struct Row {
     unit: Unit,
     /// Caches dropped before each run.
     cold: bool,
+    /// What it is meant to reach at least.
+    floor: Option<Floor>,
+}
+
+#[derive(Clone, Copy)]
+enum Floor {
+    /// Of the directory's rate.
+    Ratio(f64),
+    /// Operations per second.
+    Rate(f64),
+    /// At most so many RPCs per operation.
+    Rpcs(f64),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -45,21 +57,21 @@ enum Unit {
 }
 
 const ROWS: &[Row] = &[
-    Row { name: "write 1 MiB, fsync, 1 job", work: "write", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
-    Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
-    Row { name: "read 1 MiB, cold, 1 job", work: "read", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
-    Row { name: "read 1 MiB, cold, 4 jobs", work: "read", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true },
-    Row { name: "read 4 KiB sequential, 1 job", work: "read4k", jobs: 1, amount: 32 * 256, unit: Unit::Pages, cold: true },
-    Row { name: "read 4 KiB random, 1 job", work: "random", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false },
-    Row { name: "read 4 KiB random, 4 jobs", work: "random", jobs: 4, amount: RANDOM_READS, unit: Unit::Pages, cold: false },
-    Row { name: "create+close, 1 process", work: "create", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
-    Row { name: "stat, 1 process", work: "stat", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
-    Row { name: "open+write 1 KiB+close, 1 process", work: "fill", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
-    Row { name: "open+read+close, 1 process", work: "openread", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
-    Row { name: "remove, 1 process", work: "remove", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false },
-    Row { name: "create+close, 4 processes", work: "create", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false },
-    Row { name: "stat, 4 processes", work: "stat", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false },
-    Row { name: "remove, 4 processes", work: "remove", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false },
+    Row { name: "write 1 MiB, fsync, 1 job", work: "write", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.3)) },
+    Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
+    Row { name: "read 1 MiB, cold, 1 job", work: "read", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
+    Row { name: "read 1 MiB, cold, 4 jobs", work: "read", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
+    Row { name: "read 4 KiB sequential, cold, 1 job", work: "read4k", jobs: 1, amount: 32 * 256, unit: Unit::Pages, cold: true, floor: None },
+    Row { name: "read 4 KiB random, warm, 1 job", work: "random", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
+    Row { name: "read 4 KiB random, warm, 4 jobs", work: "random", jobs: 4, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
+    Row { name: "create+close, 1 process", work: "create", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(2500.0)) },
+    Row { name: "stat, 1 process", work: "stat", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "open+write 1 KiB+close, 1 process", work: "fill", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "open+read+close, 1 process", work: "openread", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rpcs(3.0)) },
+    Row { name: "remove, 1 process", work: "remove", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "create+close, 4 processes", work: "create", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(8000.0)) },
+    Row { name: "stat, 4 processes", work: "stat", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "remove, 4 processes", work: "remove", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
 ];
 
 /// What one run of a row on one side came to.
@@ -107,7 +119,7 @@ pub(crate) fn run(dir: &Path, profile: bool) -> Result<(), String> {
 fn measure(coral: &Path, data: &Path, mnt: &Path, plain: &Path, profile: Option<&Path>) -> Result<(), String> {
     let pid = status(coral, data)?.0;
     let sides = [Side { dir: plain.to_owned(), coral: None }, Side { dir: mnt.to_owned(), coral: Some((coral.to_owned(), data.to_owned(), pid)) }];
-    println!("{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}", "", "directory", "coral", "ratio", "CPU s dir", "CPU s coral", "RPC/op", "hand-o/op");
+    println!("{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}", "", "directory", "coral", "ratio", "CPU s dir", "CPU s coral", "RPC/op", "hand-o/op  floor");
     for row in ROWS {
         let mut got = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
@@ -207,7 +219,7 @@ fn print_row(row: &Row, dir: Measured, coral: Measured) {
     };
     let r = |m: Measured| rate / m.seconds;
     println!(
-        "{:<34} {:>12.1} {:>12.1} {:>6.2}  {:>11.3} {:>11.3}  {:>8.2} {:>9.2}",
+        "{:<34} {:>12.1} {:>12.1} {:>6.2}  {:>11.3} {:>11.3}  {:>8.2} {:>9.2}  {}",
         row.name,
         r(dir),
         r(coral),
@@ -215,8 +227,20 @@ fn print_row(row: &Row, dir: Measured, coral: Measured) {
         dir.cpu_seconds / per,
         coral.cpu_seconds / per,
         coral.rpcs as f64 / total,
-        coral.handovers as f64 / total
+        coral.handovers as f64 / total,
+        row.floor.map_or(String::new(), |f| f.judge(dir.seconds / coral.seconds, r(coral), coral.rpcs as f64 / total))
     );
+}
+
+impl Floor {
+    fn judge(self, ratio: f64, rate: f64, rpcs: f64) -> String {
+        let (met, text) = match self {
+            Floor::Ratio(least) => (ratio >= least, format!("ratio {least} or more")),
+            Floor::Rate(least) => (rate >= least, format!("{least} op/s or more")),
+            Floor::Rpcs(most) => (rpcs <= most + 0.005, format!("{most} RPC/op or fewer")),
+        };
+        format!("{}: {text}", if met { "met" } else { "MISSED" })
+    }
 }
 
 /// Writes back and drops the page cache; without the right to, rows called cold are warm, and it says so.

@@ -8,6 +8,11 @@ pub(crate) fn run() -> Result<(), String> {
     setup::demo()?;
     let coral = step::build_release()?;
     let (data, mnt) = (step::root().join("data"), step::root().join("mnt"));
+    let runs = Command::new(&coral).arg("status").arg(&data).output().is_ok_and(|o| o.status.success());
+    if runs {
+        // from an earlier demonstration, perhaps with an older binary
+        step::run_in(Command::new(&coral).arg("down").arg(&data))?;
+    }
     std::fs::create_dir_all(&mnt).map_err(|e| format!("{}: {e}", mnt.display()))?;
     step::run_in(Command::new(&coral).arg("up").arg(&data).arg("--mount").arg(&mnt).args(port_flag()))?;
     show(&coral, &mnt)?;

@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 const REQUEST_MAX_BYTES: u64 = 4096;
 /// How long a client of the socket waits for an answer, seconds.
 const ANSWER_TIMEOUT_S: u64 = 60;
+/// Pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// What one may ask of a running process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -48,7 +50,11 @@ pub(crate) fn serve(dir: &Path) -> std::io::Result<mpsc::Receiver<Asked>> {
                 _ = tx.closed() => return,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => { tokio::spawn(answer(stream, tx.clone())); }
-                    Err(error) => { tracing::warn!(%error, "control socket"); return; }
+                    // no descriptors left, for instance: it passes
+                    Err(error) => {
+                        tracing::warn!(%error, "control socket");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
                 },
             }
         }

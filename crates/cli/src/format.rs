@@ -4,6 +4,7 @@ use crate::args::{Format, check_fsname, check_stripes};
 use coral_osd::{Label, OsdFs, TargetKind};
 use coral_wire::nid::Nid;
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::path::Path;
 
 /// What an MDT gives new files when neither they nor their directory say anything: kept beside the label.
@@ -77,10 +78,21 @@ fn prepare(dir: &Path) -> Result<(), String> {
 
 fn write_defaults(dir: &Path, d: Defaults) -> Result<(), String> {
     let text = serde_json::to_string(&d).map_err(|e| e.to_string())?;
-    std::fs::write(dir.join(DEFAULTS_FILE), text).map_err(|e| format!("'{}': {e}", dir.display()))
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::File::create(dir.join(DEFAULTS_FILE))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::File::open(dir)?.sync_all()
+    };
+    write().map_err(|e| format!("'{}': {e}", dir.display()))
 }
 
 /// The defaults kept with the MDT in `dir`, if any.
-pub(crate) fn read_defaults(dir: &Path) -> Option<Defaults> {
-    serde_json::from_str(&std::fs::read_to_string(dir.join(DEFAULTS_FILE)).ok()?).ok()
+pub(crate) fn read_defaults(dir: &Path) -> Result<Option<Defaults>, String> {
+    let file = dir.join(DEFAULTS_FILE);
+    match std::fs::read_to_string(&file) {
+        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|e| format!("'{}' is damaged ({e}); restore it, or remove it to go back to 1 stripe of 1 MiB", file.display())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(format!("'{}': {e}", file.display())),
+    }
 }

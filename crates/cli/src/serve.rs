@@ -60,7 +60,10 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
         None => "127.0.0.1@tcp".parse().map_err(|_| "no NID")?,
     };
     let port = s.net.port.unwrap_or(988);
-    let defaults = dirs.iter().find_map(|d| format::read_defaults(d)).map(|d| (d.stripe_count, d.stripe_size));
+    let mut defaults = None;
+    for dir in &dirs {
+        defaults = defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
+    }
     let servers = Servers::start(ServersConfig { nid, port, dirs, default_stripes: defaults }).await?;
     let mut asked = control::serve(home).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     reporter.ready(&format!("coral: {} targets up on {nid} port {port}\nstop: coral down {}", servers.status().as_array().map_or(0, Vec::len), home.display()));

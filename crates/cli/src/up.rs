@@ -8,9 +8,10 @@ use crate::client::MountedClient;
 use crate::control::{self, Ask};
 use crate::daemon::{self, Reporter};
 use crate::servers::{Servers, ServersConfig};
-use coral_osd::{Label, OsdFs, TargetKind};
+use coral_osd::{Label, OpenError, OsdFs, TargetKind};
 use coral_wire::nid::Nid;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// File in DIR that says what it is.
@@ -39,6 +40,10 @@ pub(crate) struct UpConfig {
     pub stripe_count: i32,
     /// Default stripe size, bytes.
     pub stripe_size: u64,
+    /// Targets that were formatted: directory name to the uuid in its label. One of them that is gone is never replaced by an
+    /// empty one.
+    #[serde(default)]
+    pub targets: BTreeMap<String, String>,
 }
 
 impl UpConfig {
@@ -52,6 +57,7 @@ impl UpConfig {
             port: up.net.port.unwrap_or(988),
             stripe_count: up.stripe_count.unwrap_or(1),
             stripe_size: up.stripe_size.unwrap_or(1 << 20),
+            targets: BTreeMap::new(),
         }
     }
 
@@ -168,19 +174,45 @@ fn prepare_dir(dir: &Path) -> Result<PathBuf, String> {
 /// Formats what is not formatted yet and returns the configuration.
 fn format_missing(up: &Up, dir: &Path) -> Result<UpConfig, String> {
     let kept = read_config(dir)?;
-    let config = match &kept {
+    let mut config = match &kept {
         Some(c) => c.clone().with(up, dir)?,
         None => UpConfig::fresh(up),
     };
     config.check()?;
+    for target in config.target_dirs(dir) {
+        check_known(&config, &target)?;
+    }
     if kept.as_ref() != Some(&config) {
         // written before the targets: a crash in between leaves a directory that is ours and is completed by the next `up`
         write_config(dir, &config)?;
     }
+    let mut targets = BTreeMap::new();
     for target in config.target_dirs(dir) {
         format_target(&config, &target)?;
+        targets.insert(name_of(&target), OsdFs::label(&target).map_err(|e| e.to_string())?.uuid);
+    }
+    if config.targets != targets {
+        config.targets = targets;
+        write_config(dir, &config)?;
     }
     Ok(config)
+}
+
+/// Refuses a target that was formatted and is not there any more, or is another one: files would read as holes.
+fn check_known(config: &UpConfig, target: &Path) -> Result<(), String> {
+    let Some(uuid) = config.targets.get(&name_of(target)) else { return Ok(()) };
+    let what = match OsdFs::label(target) {
+        Ok(label) if label.uuid == *uuid => return Ok(()),
+        Ok(_) => "is another target than the one that was formatted there".to_owned(),
+        Err(OpenError::NotOurs { .. }) => format!("was formatted and has lost its label, '{}/CORAL'", target.display()),
+        Err(OpenError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => "was formatted and is gone".to_owned(),
+        Err(e) => return Err(e.to_string()),
+    };
+    Err(format!("'{}' {what}: is its disk mounted? Please restore it; an empty one is not put in its place, files would read as holes", target.display()))
+}
+
+fn name_of(target: &Path) -> String {
+    target.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Formats a target that has no label, unless it has served: then its label is lost, and its data are not ours to remove.
@@ -197,7 +229,7 @@ fn format_target(config: &UpConfig, target: &Path) -> Result<(), String> {
 }
 
 fn label_of(config: &UpConfig, target: &Path) -> Label {
-    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = name_of(target);
     let (kind, index) = match name.split_at(3) {
         ("mdt", hex) => (TargetKind::Mdt, u32::from_str_radix(hex, 16).unwrap_or(0)),
         ("ost", hex) => (TargetKind::Ost, u32::from_str_radix(hex, 16).unwrap_or(0)),
@@ -318,6 +350,23 @@ mod tests {
         }
         let bad = UpConfig { stripe_size: 5, ..kept };
         assert!(bad.check().unwrap_err().contains("multiple of 64K"));
+    }
+
+    #[test]
+    fn a_target_that_is_gone_is_not_replaced_by_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        format_missing(&up(dir.path()), dir.path()).unwrap();
+        format_missing(&up(dir.path()), dir.path()).unwrap();
+        let (target, aside) = (dir.path().join("ost0001"), dir.path().join("aside"));
+        std::fs::rename(&target, &aside).unwrap();
+        assert!(format_missing(&up(dir.path()), dir.path()).unwrap_err().contains("was formatted and"));
+        std::fs::create_dir(&target).unwrap(); // as an empty mount point
+        assert!(format_missing(&up(dir.path()), dir.path()).unwrap_err().contains("lost its label"));
+        OsdFs::format(&target, &crate::format::label(TargetKind::Ost, "coral", 1, &[])).unwrap();
+        assert!(format_missing(&up(dir.path()), dir.path()).unwrap_err().contains("another target"));
+        std::fs::remove_dir_all(&target).unwrap();
+        std::fs::rename(&aside, &target).unwrap();
+        format_missing(&up(dir.path()), dir.path()).unwrap();
     }
 
     #[test]

@@ -18,6 +18,8 @@ use super::{Target, TargetKind, last_rcvd};
 const OUR_VERSION: u32 = release(2, 17, 57, 0);
 /// Longest uuid, bytes.
 const UUID_MAX: usize = 40;
+/// Clients of one target. Lustre has no such limit below its bitmap of 128 Ki slots; each costs us about 1 KiB and a record.
+const EXPORTS_MAX: usize = 65_536;
 
 /// A connect request taken apart.
 struct Asked {
@@ -55,6 +57,8 @@ impl Target {
         let mut asked = Asked::decode(rq)?;
         let granted = self.grant(&asked.connection.connect)?;
         asked.connection.connect = granted;
+        // One at a time: two first connects of one client make one export.
+        let _one = self.connecting.lock();
         let known = self.exports.lock().values().find(|e| e.uuid == asked.uuid).cloned();
         let (exp, mut flags) = match known {
             // The reply to a first connect was lost: it is the same client still.
@@ -114,6 +118,10 @@ impl Target {
     /// A client not seen before; refused while others are being recovered.
     fn connected(self: &Arc<Self>, asked: &Asked) -> Result<Arc<Export>, Errno> {
         if self.in_recovery() {
+            return Err(Errno::EBUSY);
+        }
+        if self.exports.lock().len() >= EXPORTS_MAX {
+            tracing::warn!(target = %self.cfg.name, limit = EXPORTS_MAX, "a new client is refused: too many clients");
             return Err(Errno::EBUSY);
         }
         let nid = asked.connection.nid;

@@ -47,7 +47,13 @@ pub(super) enum Dropped {
     Stale,
     /// A duplicate of one in progress.
     Duplicate,
+    /// Its reply slot is beyond [`TAG_MAX`].
+    BadTag,
 }
+
+/// Highest reply slot of a client: the most modifying requests a Lustre client can be set to have in flight
+/// (`OBD_MAX_RIF_MAX`, lustre/include/obd.h), and one for a close. Each slot keeps a reply.
+const TAG_MAX: u16 = 513;
 
 /// How far a client is in recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -207,6 +213,9 @@ impl Export {
         if body.conn_cnt < s.conn_cnt || (!replay && xid <= s.last_xid.max(body.last_xid)) {
             return Admission::Drop(Dropped::Stale);
         }
+        if body.tag > TAG_MAX {
+            return Admission::Drop(Dropped::BadTag);
+        }
         if !replay && body.last_xid > s.last_xid {
             s.last_xid = body.last_xid;
             let seen = s.last_xid;
@@ -276,6 +285,7 @@ mod tests {
         e.keep(1, 77, 128, &Message::new(&body(3, 0)));
         e.finished(128);
         assert!(matches!(e.admit(&body(3, 0), 128, now), Admission::Again(k) if k.transno == 77 && !k.from_disk));
+        assert_eq!(e.admit(&PtlrpcBody { tag: TAG_MAX + 1, ..body(3, 0) }, 384, now), Admission::Drop(Dropped::BadTag));
         // the client has seen it: forgotten, and what comes late of it is dropped
         assert_eq!(e.admit(&body(3, 128), 256, now), Admission::New);
         assert_eq!(e.state.lock().replies.len(), 0);

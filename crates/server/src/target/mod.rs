@@ -177,6 +177,8 @@ pub struct Target {
     last_committed: AtomicU64,
     syncs: SyncGroup,
     exports: Mutex<HashMap<u64, Arc<Export>>>,
+    /// Held while a client is looked up and entered.
+    connecting: Mutex<()>,
     recovery: Mutex<Recovery>,
     /// Fast look at whether recovery is under way.
     recovering: AtomicBool,
@@ -236,6 +238,7 @@ impl Target {
             syncs: SyncGroup::default(),
             last_committed: AtomicU64::new(known.last_transno),
             exports: Mutex::new(exports),
+            connecting: Mutex::new(()),
             recovery: Mutex::new(Recovery::default()),
             recovering: AtomicBool::new(recovering),
             counts: Counts::default(),

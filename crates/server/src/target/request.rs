@@ -94,6 +94,10 @@ impl Target {
                 tracing::debug!(target = %self.cfg.name, xid = rq.xid, nid = %rq.from, opc = rq.body.opc, "stale request dropped");
                 Admitted::Dropped
             }
+            Admission::Drop(Dropped::BadTag) => {
+                tracing::warn!(target = %self.cfg.name, nid = %rq.from, tag = rq.body.tag, "request with an impossible reply slot dropped");
+                Admitted::Dropped
+            }
             Admission::Drop(Dropped::Duplicate) => {
                 self.counts.duplicates.fetch_add(1, Relaxed);
                 // The client waits at new match bits: the first execution answers there.
