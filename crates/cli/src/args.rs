@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Mount a Lustre file system without a kernel module.
     Mount(Mount),
+    /// Forward between LNet networks.
+    Router(Router),
     /// The lfs command (also as a program of its own name).
     #[command(disable_help_flag = true)]
     Lfs {
@@ -39,12 +41,41 @@ pub(crate) enum Command {
 /// Where a node listens.
 #[derive(Debug, Args, Clone)]
 pub(crate) struct Net {
-    /// NID of this node; several on one machine: 127.0.0.1@tcp, 127.0.0.2@tcp, ...
+    /// NID of this node, primary first; give it again for each network interface. Several nodes on one machine:
+    /// 127.0.0.1@tcp, 127.0.0.2@tcp, ...
     #[arg(long, value_name = "NID")]
-    pub nid: Option<Nid>,
+    pub nid: Vec<Nid>,
     /// TCP port of every node of this file system (Lustre's own is 988, which needs root).
     #[arg(long, value_name = "PORT")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
+    /// Route to another network: 'NET GATEWAY[,GATEWAY...] [HOPS] [PRIORITY]', as in 'tcp1 10.0.0.4@tcp'; may be given again.
+    #[arg(long, value_name = "ROUTE")]
+    pub route: Vec<String>,
+    /// TOML file with routes: routes = ["tcp1 10.0.0.4@tcp", ...]
+    #[arg(long, value_name = "FILE")]
+    pub routes: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Router {
+    #[command(flatten)]
+    pub net: Net,
+    /// Buffers for messages without payload.
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub tiny: usize,
+    /// Buffers for messages of up to 4 KiB.
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    pub small: usize,
+    /// Buffers for messages of up to 1 MiB.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    pub large: usize,
+    /// State directory: control socket and log (default $XDG_RUNTIME_DIR/coral-router, else /run/coral-router).
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Stay in the foreground until Ctrl-C.
+    #[arg(long)]
+    pub foreground: bool,
 }
 
 #[derive(Debug, Args)]
@@ -81,7 +112,7 @@ pub(crate) struct Up {
 
 #[derive(Debug, Args)]
 pub(crate) struct Down {
-    /// Directory given to `coral up` or `coral serve`.
+    /// Directory given to `coral up` or `coral serve`, or of a `coral router`.
     pub dir: PathBuf,
     /// Detach the mount even when it is in use.
     #[arg(long)]
@@ -90,7 +121,7 @@ pub(crate) struct Down {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// Directory given to `coral up` or `coral serve`.
+    /// Directory given to `coral up` or `coral serve`, or of a `coral router`.
     pub dir: PathBuf,
     /// Print JSON.
     #[arg(long)]

@@ -6,8 +6,9 @@ use crate::daemon::{self, Reporter};
 use crate::servers::Servers;
 use coral_client::{Llite, MountOptions};
 use coral_fuse::FuseOptions;
-use coral_lnet::{MemNet, Node, NodeConfig};
-use coral_wire::nid::{NET_TCP, Nid};
+use crate::net::{self, DEFAULT_PORT, NetConfig};
+use coral_lnet::{Node, NodeConfig};
+use coral_wire::nid::Nid;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,16 +161,11 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
 }
 
 async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(), String> {
-    let port = m.net.port.or_else(|| option(m, "port")?.parse().ok()).unwrap_or(988);
-    let nid = match m.net.nid {
-        Some(nid) => nid,
-        None => coral_lnet::local_nid_on(source.nids[0], port).map_err(|e| format!("no way to {}: {e}; give this node's NID with --nid", source.nids[0]))?,
-    };
-    if nid.net() & 0xffff_0000 != NET_TCP {
-        return Err(format!("--nid {nid}: only tcp networks are supported so far"));
-    }
-    let config = NodeConfig { nids: vec![nid], listen_port: Some(port), connect_port: port, seed: seed(), ..NodeConfig::default() };
-    let node = Node::start(config, None::<Arc<MemNet>>).await.map_err(|e| e.to_string())?;
+    let port = m.net.port.or_else(|| option(m, "port")?.parse().ok()).unwrap_or(DEFAULT_PORT);
+    let routes = net::routes(&m.net)?;
+    let nids = if m.net.nid.is_empty() { vec![net::local_nid(source.nids[0], port, &routes)?] } else { m.net.nid.clone() };
+    let nid = nids[0];
+    let node = net::start(&NetConfig { nids, port, routes }, None, None).await?;
     let mut options = MountOptions { cache_mb: m.cache_mb, subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
     options.flock = !m.options.iter().any(|o| o == "noflock" || o == "localflock");
     options.user_xattr = !m.options.iter().any(|o| o == "nouser_xattr");

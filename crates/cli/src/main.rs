@@ -9,6 +9,8 @@ mod control;
 mod daemon;
 mod format;
 mod lfs;
+mod net;
+mod router;
 mod serve;
 mod servers;
 mod status;
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Command::Format(a) => format::run(a),
         Command::Serve(a) => serve::run(a),
         Command::Mount(a) => client::run(a),
+        Command::Router(a) => router::run(a),
         Command::Lfs { args } => return lfs::main(args),
     };
     match done {

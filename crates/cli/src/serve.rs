@@ -3,6 +3,7 @@
 use crate::args::Serve;
 use crate::daemon::{self, Reporter};
 use crate::servers::{Servers, ServersConfig};
+use crate::net::{self, DEFAULT_PORT, NetConfig};
 use crate::{control, format};
 use coral_osd::{OsdFs, TargetKind};
 use coral_wire::nid::Nid;
@@ -55,16 +56,14 @@ pub(crate) fn target_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
 }
 
 async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Reporter) -> Result<(), String> {
-    let nid: Nid = match s.net.nid {
-        Some(nid) => nid,
-        None => "127.0.0.1@tcp".parse().map_err(|_| "no NID")?,
-    };
-    let port = s.net.port.unwrap_or(988);
+    let nids = if s.net.nid.is_empty() { vec![Nid::tcp(0, std::net::Ipv4Addr::LOCALHOST)] } else { s.net.nid.clone() };
+    let (nid, port) = (nids[0], s.net.port.unwrap_or(DEFAULT_PORT));
+    let net = NetConfig { nids, port, routes: net::routes(&s.net)? };
     let mut defaults = None;
     for dir in &dirs {
         defaults = defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
     }
-    let servers = Servers::start(ServersConfig { nid, port, dirs, default_stripes: defaults }).await?;
+    let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults }).await?;
     let mut asked = control::serve(home).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     reporter.ready(&format!("coral: {} targets up on {nid} port {port}\nstop: coral down {}", servers.status().as_array().map_or(0, Vec::len), home.display()));
     let status = || {

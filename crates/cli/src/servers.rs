@@ -2,7 +2,8 @@
 
 use coral_client::mgc::{Config, Mgc};
 use coral_ldlm::LdlmClient;
-use coral_lnet::{MemNet, Node, NodeConfig};
+use crate::net::{self, NetConfig};
+use coral_lnet::{MemNet, Node};
 use coral_osd::{Label, OsdFs, TargetKind};
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::{ServerNode, Target, mgs, ost, register};
@@ -17,8 +18,7 @@ const MGS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What to serve, and where.
 pub(crate) struct ServersConfig {
-    pub nid: Nid,
-    pub port: u16,
+    pub net: NetConfig,
     /// Target directories; an MGS among them comes first.
     pub dirs: Vec<PathBuf>,
     /// Stripe count (-1: all) and size in bytes of new files.
@@ -41,7 +41,7 @@ impl Servers {
     /// Starts every target: each is registered with the MGS, which may be among them.
     pub(crate) async fn start(config: ServersConfig) -> Result<Servers, String> {
         let mem = MemNet::new();
-        let node = start_node(&config, &mem).await?;
+        let node = net::start(&config.net, Some(mem.clone()), None).await?;
         let mut servers = Servers { ldlm: LdlmClient::new(&node), server: ServerNode::start(node.clone()), node, mem, targets: Vec::new(), mdts: Vec::new() };
         for dir in &config.dirs {
             if let Err(why) = servers.add(dir, &config).await {
@@ -159,22 +159,6 @@ fn osts_on_disk_of(dir: &Path, dirs: &[PathBuf]) -> u64 {
     let disk = |d: &Path| std::fs::metadata(d).map(|m| m.dev()).ok();
     let shares = |d: &&PathBuf| disk(d) == disk(dir) && OsdFs::label(d).is_ok_and(|l| l.kind == TargetKind::Ost);
     dirs.iter().filter(shares).count() as u64
-}
-
-async fn start_node(config: &ServersConfig, mem: &Arc<MemNet>) -> Result<Arc<Node>, String> {
-    let node = NodeConfig { nids: vec![config.nid], listen_port: Some(config.port), connect_port: config.port, seed: crate::client::seed(), ..NodeConfig::default() };
-    Node::start(node, Some(mem.clone())).await.map_err(|e| {
-        let hint = match &e {
-            coral_lnet::StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                "; ports below 1024 need root: use --port 9988"
-            }
-            coral_lnet::StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-                "; another server (or a kernel Lustre) has it: use another --port or --nid"
-            }
-            _ => "",
-        };
-        format!("{e}{hint}")
-    })
 }
 
 fn osts(config: &Config) -> Vec<OstTarget> {

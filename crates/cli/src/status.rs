@@ -20,6 +20,10 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
         println!("{answer:#}");
         return Ok(());
     }
+    if answer["kind"] == "router" {
+        crate::router::print(&answer);
+        return Ok(());
+    }
     let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
     println!("file system {} (pid {}), {} port {}", text(&answer["fsname"]), answer["pid"], text(&answer["nid"]), answer["port"]);
     if !answer["mount"].is_null() {

@@ -7,6 +7,7 @@ use crate::args::{self, Up};
 use crate::client::MountedClient;
 use crate::control::{self, Ask};
 use crate::daemon::{self, Reporter};
+use crate::net::{self, NetConfig};
 use crate::servers::{Servers, ServersConfig};
 use coral_osd::{Label, OpenError, OsdFs, TargetKind};
 use coral_wire::nid::Nid;
@@ -34,6 +35,12 @@ pub(crate) struct UpConfig {
     pub osts: u32,
     /// NID of the servers, as text.
     pub nid: String,
+    /// Further NIDs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_nids: Vec<String>,
+    /// Routes, each in the grammar of `--route`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<String>,
     /// TCP port of the acceptor.
     pub port: u16,
     /// Default stripes of a new file; -1 is all OSTs.
@@ -53,7 +60,9 @@ impl UpConfig {
             fsname: up.fsname.clone().unwrap_or_else(|| "coral".into()),
             mdts: up.mdts.unwrap_or(1),
             osts: up.osts.unwrap_or(4),
-            nid: up.net.nid.map_or_else(|| "127.0.0.1@tcp".into(), |n| n.to_string()),
+            nid: up.net.nid.first().map_or_else(|| "127.0.0.1@tcp".into(), |n| n.to_string()),
+            more_nids: up.net.nid.iter().skip(1).map(Nid::to_string).collect(),
+            routes: up.net.route.clone(),
             port: up.net.port.unwrap_or(988),
             stripe_count: up.stripe_count.unwrap_or(1),
             stripe_size: up.stripe_size.unwrap_or(1 << 20),
@@ -76,8 +85,12 @@ impl UpConfig {
         if let Some(n) = up.osts {
             self.osts = n;
         }
-        if let Some(nid) = up.net.nid {
-            self.nid = nid.to_string();
+        if let Some((first, more)) = up.net.nid.split_first() {
+            self.nid = first.to_string();
+            self.more_nids = more.iter().map(Nid::to_string).collect();
+        }
+        if !up.net.route.is_empty() {
+            self.routes = up.net.route.clone();
         }
         if let Some(port) = up.net.port {
             self.port = port;
@@ -93,6 +106,9 @@ impl UpConfig {
 
     fn check(&self) -> Result<(), String> {
         args::check_fsname(&self.fsname)?;
+        for route in &self.routes {
+            coral_lnet::parse_routes(route).map_err(|e| e.to_string())?;
+        }
         if self.mdts != 1 {
             return Err(format!("--mdts {}: only 1 MDT is supported so far", self.mdts));
         }
@@ -240,10 +256,11 @@ fn label_of(config: &UpConfig, target: &Path) -> Label {
 
 async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
     let config = format_missing(up, dir)?;
-    let nid: Nid = config.nid.parse().map_err(|_| format!("'{}' is no NID", config.nid))?;
+    let nids = std::iter::once(&config.nid).chain(&config.more_nids).map(|n| n.parse::<Nid>().map_err(|e| e.to_string())).collect::<Result<Vec<_>, _>>()?;
+    let given = args::Net { route: config.routes.clone(), ..up.net.clone() };
+    let net = NetConfig { nids, port: config.port, routes: net::routes(&given)? };
     let servers = Servers::start(ServersConfig {
-        nid,
-        port: config.port,
+        net,
         dirs: config.target_dirs(dir),
         default_stripes: Some((config.stripe_count, config.stripe_size)),
     })
@@ -314,7 +331,7 @@ mod tests {
     use super::*;
 
     fn up(dir: &Path) -> Up {
-        Up { dir: dir.into(), mount: None, fsname: None, mdts: None, osts: None, net: args::Net { nid: None, port: None }, stripe_count: None, stripe_size: None, cache_mb: 1, foreground: true }
+        Up { dir: dir.into(), mount: None, fsname: None, mdts: None, osts: None, net: args::Net { nid: Vec::new(), port: None, route: Vec::new(), routes: None }, stripe_count: None, stripe_size: None, cache_mb: 1, foreground: true }
     }
 
     #[test]

@@ -10,9 +10,14 @@
 //! - No lock of this crate is held while a handler, a waker or a sender's code runs.
 //! - Everything that queues is bounded by [`Limits`].
 //!
+//! # Routes, routers, Multi-Rail
+//! A node may have several NIDs, on one network or on several. [`RouteSpec`]s lead to networks on which it has none; a node that
+//! routes ([`NodeConfig::routing`]) forwards what is for others. Peers with several NIDs are known by their primary one and
+//! reached by all. Modules: `path` (which way), `routes` and `gateway` (which router), `forward` and `router` (being one), `peers`
+//! and `ni` (who has which interface, and its health), `monitor` (what is looked after once a second), `show` (for tools).
+//!
 //! # Left out
-//! Routes and routers, IPv6 NIDs, Multi-Rail sending (one NI per network is used), message health and retries (the layers above
-//! resend), zero-copy transmission.
+//! IPv6 NIDs, selection policies (UDSP), zero-copy transmission. A router always says that all its own interfaces are up.
 #![warn(missing_docs)]
 
 pub mod exec;

@@ -38,4 +38,14 @@ mod tests {
         assert_eq!(b.len(), 48, "loopback and one NID");
         assert_eq!(PingInfo::decode(&b).unwrap(), info);
     }
+
+    /// The answer of a kernel router in `router-tcp1.pcap` once it routes; the sequence number is its own.
+    #[test]
+    fn as_a_kernel_router_says_it() {
+        let nids = ["10.77.0.4@tcp", "10.78.0.4@tcp1"].map(|n| n.parse().unwrap());
+        let b = info(&nids, true, 0).encode();
+        let hex = |b: &[u8]| b.iter().map(|x| format!("{x:02x}")).collect::<String>();
+        assert_eq!(hex(&b[..24]), "676e69701a00000039300000030000000000000000000900");
+        assert_eq!(hex(&b[32..]), "04004d0a00000200dec0aa150000000004004e0a01000200dec0aa1500000000");
+    }
 }

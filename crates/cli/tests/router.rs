@@ -1,0 +1,271 @@
+//! One LNet router, two file systems, six clients (study S1): each file system is alone on a network, the clients on a third, and
+//! only `coral router` joins them. Every client writes and reads both at once, all data is verified, and the router's throughput
+//! over time is printed for one file system and for two.
+//!
+//! The networks are network namespaces joined to the router's by pairs of devices; the kernel forwards nothing between them.
+
+mod common;
+
+use common::{Place, Running, coral, fails, in_network_namespace, ok, pattern, pause, until};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Clients, each with a NID for either file system.
+const CLIENTS: usize = 6;
+/// Bytes each client writes to each file system and reads back from another's file.
+const FILE_BYTES: usize = 12 << 20;
+/// Between two looks at the router's counters, milliseconds.
+const SAMPLE_MS: u64 = 250;
+
+/// A network namespace that lives as long as its first process.
+struct Namespace(Child);
+
+impl Namespace {
+    /// Joined to this one by a pair of devices: 10.NET.0.1 here, `hosts` of 10.NET.0.0/24 there.
+    fn joined(net: u8, hosts: &[u8]) -> Namespace {
+        let child = Command::new("unshare").args(["--net", "sleep", "infinity"]).stdin(Stdio::null()).spawn().expect("unshare(1)");
+        let ns = Namespace(child);
+        let pid = ns.0.id().to_string();
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        until("the namespace is there", || std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|l| l != own));
+        let (here, there) = (format!("c{net}a"), format!("c{net}b"));
+        ok(Command::new("ip").args(["link", "add", &here, "type", "veth", "peer", "name", &there, "netns", &pid]));
+        ok(Command::new("ip").args(["addr", "add", &format!("10.{net}.0.1/24"), "dev", &here]));
+        ok(Command::new("ip").args(["link", "set", &here, "up"]));
+        ok(ns.inside("ip").args(["link", "set", "lo", "up"]));
+        for host in hosts {
+            ok(ns.inside("ip").args(["addr", "add", &format!("10.{net}.0.{host}/24"), "dev", &there]));
+        }
+        ok(ns.inside("ip").args(["link", "set", &there, "up"]));
+        ns
+    }
+
+    fn inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut c = Command::new("nsenter");
+        c.args(["--net", "-t", &self.0.id().to_string()]).arg("--").arg(program);
+        c
+    }
+
+    fn coral(&self, args: &[&str], dir: &Path, mounts: &[&Path]) -> Running {
+        Running::start_as(self.inside(coral().get_program()), args, dir, mounts)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Number of the network of file system `fs` (0 or 1) and of the clients: 10.N.0.0/24.
+const FS_NET: [u8; 2] = [211, 212];
+const CLIENT_NET: u8 = 213;
+
+struct Rig {
+    /// By client, then by file system.
+    mounts: Vec<[PathBuf; 2]>,
+    clients: Vec<Running>,
+    servers: Vec<Running>,
+    router: Option<Running>,
+    router_dir: PathBuf,
+    _nets: Vec<Namespace>,
+    place: Place,
+}
+
+impl Rig {
+    fn start() -> Rig {
+        let place = Place::new();
+        let port = place.port.to_string();
+        let hosts: Vec<u8> = (0..CLIENTS as u8).flat_map(|c| [11 + c, 31 + c]).collect();
+        let nets = vec![Namespace::joined(FS_NET[0], &[2]), Namespace::joined(FS_NET[1], &[2]), Namespace::joined(CLIENT_NET, &hosts)];
+        let router_dir = place.make("router");
+        let router = start_router(&place, &router_dir);
+        let servers = (0..2).map(|fs| serve(&place, &nets[fs], fs, &port)).collect();
+        let (mut mounts, mut clients) = (Vec::new(), Vec::new());
+        for c in 0..CLIENTS {
+            let both = [0, 1].map(|fs| place.make(&format!("mnt{c}.{fs}")));
+            for (fs, mnt) in both.iter().enumerate() {
+                let nid = format!("10.{CLIENT_NET}.0.{}@tcp2", if fs == 0 { 11 + c } else { 31 + c });
+                let (source, net) = (format!("10.{}.0.2@{}:/fs{fs}", FS_NET[fs], net_name(fs)), format!("{} 10.{CLIENT_NET}.0.1@tcp2", net_name(fs)));
+                let args = ["mount", &source, &mnt.to_string_lossy(), "--nid", &nid, "--port", &port, "--route", &net, "--cache-mb", "64"];
+                clients.push(nets[2].coral(&args, &place.path(&format!("client{c}.{fs}")), &[mnt]));
+            }
+            mounts.push(both);
+        }
+        Rig { mounts, clients, servers, router: Some(router), router_dir, _nets: nets, place }
+    }
+
+    /// Messages and bytes the router has forwarded, and those it dropped.
+    fn routed(&self) -> [u64; 3] {
+        let text = ok(coral().args(["status", "--json"]).arg(&self.router_dir));
+        let v: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let n = |key: &str| v[key].as_u64().expect(key);
+        [n("routed"), n("routed_bytes"), n("no_route") + n("route_failed")]
+    }
+
+    fn stop(self) {
+        for c in self.clients {
+            c.stop();
+        }
+        for s in self.servers {
+            s.stop();
+        }
+        if let Some(r) = self.router {
+            r.stop();
+        }
+        for fs in 0..2 {
+            ok(coral().arg("check").args([self.place.path(&format!("mds{fs}/mgs")), self.place.path(&format!("mds{fs}/mdt0000")), self.place.path(&format!("ost{fs}"))]));
+        }
+    }
+}
+
+fn net_name(fs: usize) -> &'static str {
+    ["tcp", "tcp1"][fs]
+}
+
+fn start_router(place: &Place, dir: &Path) -> Running {
+    let (port, d) = (place.port.to_string(), dir.to_string_lossy().into_owned());
+    let nids = [format!("10.{}.0.1@tcp", FS_NET[0]), format!("10.{}.0.1@tcp1", FS_NET[1]), format!("10.{CLIENT_NET}.0.1@tcp2")];
+    let args = ["router", "--dir", &d, "--port", &port, "--nid", &nids[0], "--nid", &nids[1], "--nid", &nids[2], "--large", "64"];
+    Running::start(&args, dir, &[])
+}
+
+/// File system `fs`: an MGS with an MDT, and an OST, on one node.
+fn serve(place: &Place, net: &Namespace, fs: usize, port: &str) -> Running {
+    let (mds, ost) = (place.path(&format!("mds{fs}")), place.path(&format!("ost{fs}")));
+    let (name, nid) = (format!("fs{fs}"), format!("10.{}.0.2@{}", FS_NET[fs], net_name(fs)));
+    ok(coral().args(["format", "--mgs", "--mdt", "0", "--fsname", &name]).arg(&mds));
+    ok(coral().args(["format", "--ost", "0", "--fsname", &name, "--mgsnode", &nid]).arg(&ost));
+    // The routes by a file here, by flags in the clients.
+    let file = place.path(&format!("routes{fs}.toml"));
+    std::fs::write(&file, format!("routes = [\"tcp2 10.{}.0.1@{}\"]\n", FS_NET[fs], net_name(fs))).unwrap();
+    let args = ["serve", &mds.to_string_lossy(), &ost.to_string_lossy(), "--nid", &nid, "--port", port, "--routes", &file.to_string_lossy()];
+    net.coral(&args, &mds, &[])
+}
+
+/// Every client writes a file to each of the file systems `used`, then reads the one its neighbour wrote.
+fn workload(rig: &Rig, used: &[usize], round: u64) {
+    let each = |work: &(dyn Fn(usize, usize) + Sync)| {
+        std::thread::scope(|s| {
+            for c in 0..CLIENTS {
+                for fs in used {
+                    s.spawn(move || work(c, *fs));
+                }
+            }
+        });
+    };
+    let seed = |c: usize, fs: usize| round * 100 + (c * 2 + fs) as u64;
+    each(&|c, fs| {
+        use std::io::Write;
+        let mut f = std::fs::File::create(rig.mounts[c][fs].join(format!("f{round}.{c}"))).unwrap();
+        f.write_all(&pattern(seed(c, fs), FILE_BYTES)).unwrap();
+        f.sync_all().unwrap();
+    });
+    each(&|c, fs| {
+        let other = (c + 1) % CLIENTS;
+        let data = std::fs::read(rig.mounts[c][fs].join(format!("f{round}.{other}"))).unwrap();
+        assert!(data == pattern(seed(other, fs), FILE_BYTES), "client {c} reads other bytes from fs{fs} than client {other} wrote");
+    });
+}
+
+/// Runs `work` and prints what the router forwarded meanwhile.
+fn watched(rig: &Rig, what: &str, work: impl FnOnce()) {
+    let done = Arc::new(AtomicBool::new(false));
+    let samples = std::thread::scope(|s| {
+        let stop = done.clone();
+        #[allow(clippy::disallowed_methods, reason = "a test that measures another process")]
+        let watcher = s.spawn(move || {
+            let begin = Instant::now();
+            let mut out = vec![(0.0, rig.routed()[1])];
+            while !stop.load(Ordering::Relaxed) {
+                pause(SAMPLE_MS);
+                out.push((begin.elapsed().as_secs_f64(), rig.routed()[1]));
+            }
+            out
+        });
+        work();
+        done.store(true, Ordering::Relaxed);
+        watcher.join().expect("the watcher")
+    });
+    println!("router throughput, {what}\n{:>8} {:>8}", "s", "MiB/s");
+    for w in samples.windows(2) {
+        let rate = (w[1].1 - w[0].1) as f64 / (1 << 20) as f64 / (w[1].0 - w[0].0);
+        println!("{:>8.2} {rate:>8.1} {}", w[1].0, "#".repeat((rate / 10.0) as usize));
+    }
+    let (first, last) = (samples[0], samples[samples.len() - 1]);
+    let bytes = last.1 - first.1;
+    println!("{:>8.2} {:>8.1} mean, {} MiB in all\n", last.0, bytes as f64 / (1 << 20) as f64 / last.0, bytes >> 20);
+}
+
+#[test]
+fn one_router_serves_two_file_systems() {
+    if !common::is_root() {
+        println!("skipped: network namespaces joined by devices need root");
+        return;
+    }
+    in_network_namespace("one_router_serves_two_file_systems", || {
+        let mut rig = Rig::start();
+        let before = rig.routed();
+        watched(&rig, "six clients, one file system", || workload(&rig, &[0], 1));
+        watched(&rig, "six clients, two file systems at once", || workload(&rig, &[0, 1], 2));
+        let after = rig.routed();
+        let moved = (3 * 2 * CLIENTS * FILE_BYTES) as u64;
+        assert!(after[1] - before[1] >= moved, "{} bytes forwarded, at least {moved} crossed", after[1] - before[1]);
+        assert_eq!(after[2], 0, "nothing is dropped");
+
+        // The router dies in the middle of the work and another takes its place: clients and servers go on by themselves.
+        let (place, dir) = (&rig.place, rig.router_dir.clone());
+        let old = rig.router.take();
+        let new = std::thread::scope(|s| {
+            let rig = &rig;
+            let work = s.spawn(move || workload(rig, &[0, 1], 3));
+            pause(300);
+            old.expect("a router").kill();
+            pause(500);
+            let new = start_router(place, &dir);
+            work.join().expect("the work goes on");
+            new
+        });
+        rig.router = Some(new);
+        assert!(rig.routed()[0] > 0);
+        let (_, said) = fails(coral().args(["router", "--dir", &dir.to_string_lossy(), "--nid", "10.9.0.1@tcp", "--nid", "10.8.0.1@tcp1"]));
+        assert!(said.contains("a router runs in"), "{said}");
+        rig.stop();
+    });
+}
+
+#[test]
+fn a_router_that_cannot_be_says_why() {
+    in_network_namespace("a_router_that_cannot_be_says_why", || {
+        let place = Place::new();
+        let (port, dir) = (place.port.to_string(), place.path("r").to_string_lossy().into_owned());
+        let router = |more: &[&str]| {
+            let (_, said) = fails(coral().args(["router", "--foreground", "--port", &port, "--dir", &dir]).args(more));
+            assert!(!said.contains("panicked"), "{said}");
+            said
+        };
+        let two = ["--nid", "127.0.0.4@tcp", "--nid", "127.1.0.4@tcp1"];
+        let with = |route: &str| router(&[&two[..], &["--route", route]].concat());
+        assert!(router(&["--nid", "127.0.0.4@nonet"]).contains("is no NID"));
+        assert!(router(&["--nid", "127.0.0.4@o2ib", "--nid", "127.0.0.4@tcp"]).contains("only tcp"));
+        assert!(router(&two[..2]).contains("two networks"));
+        assert!(with("tcp9 127.0.0.4@tcp").contains("through this node itself"));
+        assert!(with("tcp9 10.0.0.1@tcp8").contains("has no NID"));
+        assert!(with("tcp1 127.0.0.9@tcp").contains("is on tcp1 itself"));
+        assert!(with("tcp9").contains("has no gateway"));
+        assert!(router(&["--nid", "10.99.0.4@tcp", "--nid", "127.1.0.4@tcp1"]).contains("no interface of this machine has that address"));
+        assert!(router(&["--port", "0"]).contains("--port"));
+        // A second node with the same NID on this machine.
+        let first = Running::start(&["router", "--dir", &dir, "--port", &port, two[0], two[1], two[2], two[3]], Path::new(&dir), &[]);
+        let (_, said) = fails(coral().args(["router", "--foreground", "--port", &port, "--dir"]).arg(place.path("r2")).args(two));
+        assert!(said.contains("another node (or a kernel Lustre) on this machine has it"), "{said}");
+        let text = ok(coral().arg("status").arg(&dir));
+        assert!(text.contains("127.0.0.4@tcp 127.1.0.4@tcp1") && text.contains("large  buffers   1024"), "{text}");
+        ok(coral().arg("down").arg(&dir));
+        drop(first);
+    });
+}
