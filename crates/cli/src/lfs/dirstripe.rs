@@ -37,6 +37,10 @@ fn make(path: &Path, count: u32, index: Option<i64>, mode: u32) -> Result<(), Fa
     if index.is_some_and(|i| i >= mdts as i64 || i < -1) {
         return Err(Failure::new(format!("lfs mkdir: cannot create '{}' on MDT {}: the file system has {mdts}", path.display(), index.unwrap_or(0)), Errno::EINVAL.0 as u8));
     }
+    // the client makes a directory on the MDT of its parent and nowhere else
+    if mdts > 1 && (count > 1 || index.is_some_and(|i| i >= 0)) {
+        return Err(Failure::new(format!("lfs mkdir: cannot create '{}': directories on a chosen MDT, or on several, are not supported yet", path.display()), Errno::EOPNOTSUPP.0 as u8));
+    }
     let made = rustix::fs::mkdir(path, rustix::fs::Mode::from_raw_mode(mode));
     made.map_err(|e| Failure::errno(format_args!("lfs mkdir: dirstripe error on '{}'", path.display()), Errno(e.raw_os_error())))
 }

@@ -223,6 +223,7 @@ impl Llite {
         flags: u32,
     ) -> Result<(Entry, Arc<FileHandle>), Errno> {
         check_name(name)?;
+        self.may_change(&[parent]).await?;
         let ids = self.ids(cred, &[parent]).await;
         let mdc = self.lmv.of(parent).await?;
         let fid = mdc.new_fid().await?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_wire::Errno;
+use coral_wire::layout::LmvMd;
 use coral_wire::mds::{MdtBody, md};
 
 use super::types::Attr;
@@ -24,8 +25,10 @@ pub(super) struct MdInode {
     pub attr: Attr,
     /// Where the data is (regular files).
     pub layout: Arc<FileLayout>,
-    /// LMV EA or default layout of a directory.
+    /// Access control list, an xattr; empty: none.
     pub acl: Bytes,
+    /// A directory in shards on several MDTs.
+    pub striped: bool,
     /// Change counter (Coral servers), else 0.
     pub version: u64,
 }
@@ -77,6 +80,7 @@ impl MdInode {
             attr,
             layout: Arc::new(layout),
             acl: a.acl.clone(),
+            striped: attr.is_dir() && is_striped(&a.md),
             version: if mdc.coral() { a.body.version } else { 0 },
         };
         me.set_blksize();
@@ -112,6 +116,11 @@ impl MdInode {
     }
 }
 
+/// The layout of a directory says several shards (or that it is being moved).
+fn is_striped(md: &Bytes) -> bool {
+    LmvMd::decode(md).is_ok_and(|l| l.head.stripe_count > 1)
+}
+
 /// The attributes of an mdt_body.
 pub(super) fn read_attr(mdc: &Mdc, b: &MdtBody) -> Attr {
     let time = |bit, t| if b.valid & bit != 0 { mdc.untime(t) } else { Default::default() };
@@ -131,5 +140,24 @@ pub(super) fn read_attr(mdc: &Mdc, b: &MdtBody) -> Attr {
         btime: time(md::FLBTIME, b.btime as i64),
         blksize: 4096,
         flags: b.flags,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coral_wire::layout::LMV_MAGIC_V1;
+
+    #[test]
+    fn a_directory_is_striped_by_its_layout() {
+        let lmv = |magic, stripe_count| {
+            let mut l = LmvMd::default();
+            (l.head.magic, l.head.stripe_count) = (magic, stripe_count);
+            l.encode()
+        };
+        assert!(is_striped(&lmv(LMV_MAGIC_V1, 2)));
+        assert!(!is_striped(&lmv(LMV_MAGIC_V1, 1)));
+        assert!(!is_striped(&lmv(0xbad, 2)));
+        assert!(!is_striped(&Bytes::new()));
     }
 }

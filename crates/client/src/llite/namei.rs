@@ -155,6 +155,20 @@ impl Llite {
         Ok(md)
     }
 
+    /// EOPNOTSUPP for a directory striped over several MDTs: a name is to be made in or taken from the shard its hash says,
+    /// which this client does not find yet; in the master object other clients would not see it. Lookups and listings of
+    /// such a directory are the server's (`lod_striped_lookup`).
+    pub(super) async fn may_change(&self, dirs: &[Fid]) -> Result<(), Errno> {
+        if self.lmv.several() {
+            for dir in dirs {
+                if self.md_inode(*dir).await?.striped {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Where to send a request that takes `name` from what it names: with several MDTs that is the one of the victim, which
     /// alone can tell whether it becomes an orphan (`lmv_unlink`, `lmv_rename`). The FID is zero when none is needed or there
     /// is no such name.
@@ -199,6 +213,7 @@ impl Llite {
     /// Makes something that is no open file.
     async fn make(self: &Arc<Self>, cred: &Cred, mut args: CreateArgs) -> Result<Entry, Errno> {
         check_name(&args.name)?;
+        self.may_change(&[args.parent]).await?;
         let mut ids = self.ids(cred, &[args.parent]).await;
         if args.symlink.is_some() {
             // a symbolic link's mode is 0777, whatever the umask
@@ -265,6 +280,7 @@ impl Llite {
     /// A further name for `fid`.
     pub async fn link(self: &Arc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
         check_name(name)?;
+        self.may_change(&[parent]).await?;
         let ids = self.ids(cred, &[fid, parent]).await;
         let mdc = self.lmv.of(parent).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
@@ -297,6 +313,7 @@ impl Llite {
 
     async fn remove(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8], dir: bool) -> Result<(), Errno> {
         check_name(name)?;
+        self.may_change(&[parent]).await?;
         let ids = self.ids(cred, &[parent]).await;
         let (mdc, child) = self.victim(parent, name).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
@@ -327,6 +344,7 @@ impl Llite {
         if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
             return Err(Errno::EINVAL);
         }
+        self.may_change(&[parent, new_parent]).await?;
         let ids = self.ids(cred, &[parent, new_parent]).await;
         let mdc = self.lmv.of(parent).await?;
         if flags != 0 && !mdc.coral() {
@@ -334,7 +352,7 @@ impl Llite {
                 return Err(Errno::EINVAL);
             }
             // as the kernel client: looked up first, not atomic against other clients
-            match mdc.getattr_name(&ids, new_parent, new_name).await {
+            match self.lmv.of(new_parent).await?.getattr_name(&ids, new_parent, new_name).await {
                 Err(Errno::ENOENT) => {}
                 Err(e) => return Err(e),
                 Ok(_) => return Err(Errno::EEXIST),
