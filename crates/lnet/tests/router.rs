@@ -127,10 +127,11 @@ async fn routers_share_the_load_and_a_dead_one_is_left_out() {
     routers[0].shutdown().await;
     let mut lost = 0;
     for i in 100..140 {
-        // What was inside the dying router, or answers that were to come through it, may be lost, once per connection.
-        lost += u32::from(send_checked(&a, &b, b_nid, i, 10_000).await.is_err());
+        // What was inside the dying router, or answers given to it by who has not noticed yet, may be lost.
+        let done = timeout(Duration::from_secs(5), send_checked(&a, &b, b_nid, i, 10_000)).await;
+        lost += u32::from(!matches!(done, Ok(Ok(()))));
     }
-    assert!(lost <= 2, "{lost} of 40 messages failed although a router is left");
+    assert!(lost <= 4, "{lost} of 40 messages failed although a router is left");
     until("a notices", || a.routes().iter().filter(|r| r.up).count() == 1).await;
 
     routers[0] = start_router(&gws[0]).await;
