@@ -40,6 +40,7 @@ mod ping;
 mod portals;
 mod router;
 mod routes;
+pub mod selftest;
 pub mod show;
 mod sock;
 mod stats;

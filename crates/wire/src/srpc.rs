@@ -11,6 +11,8 @@ use zerocopy::IntoBytes;
 pub const SRPC_MSG_MAGIC: u32 = 0xeeb0_f00d;
 /// `msg_version`.
 pub const SRPC_MSG_VERSION: u32 = 1;
+/// Bytes of every message: the head and the union's largest member ([`StatReply`]).
+pub const SRPC_MSG_LEN: usize = size_of::<SrpcHead>() + size_of::<StatReply>();
 
 wire_enum! {
     /// `enum srpc_msg_type`; a reply is its request plus one.
@@ -246,6 +248,14 @@ pub struct SrpcMsg {
 }
 
 impl SrpcMsg {
+    /// A message of ours: zeros in what the union's member does not use.
+    pub fn new(r#type: SrpcType, ses_feats: u32, body: SrpcBody) -> SrpcMsg {
+        const ZEROS: [u8; SRPC_MSG_LEN] = [0; SRPC_MSG_LEN];
+        let head = SrpcHead { magic: SRPC_MSG_MAGIC, version: SRPC_MSG_VERSION, r#type, reserved0: 0, reserved1: 0, ses_feats };
+        let used = size_of::<SrpcHead>() + on_body!(&body, v => size_of_val(v));
+        SrpcMsg { head, body, rest: Bytes::from_static(&ZEROS[used..]) }
+    }
+
     /// Reads a message.
     pub fn decode(buf: &Bytes) -> Result<SrpcMsg, DecodeError> {
         let head = SrpcHead::decode(buf)?;
@@ -280,7 +290,8 @@ impl SrpcMsg {
 
     /// Its bytes.
     pub fn encode(&self) -> Bytes {
-        let mut v = self.head.as_bytes().to_vec();
+        let mut v = Vec::with_capacity(SRPC_MSG_LEN);
+        v.extend_from_slice(self.head.as_bytes());
         on_body!(&self.body, b => v.extend_from_slice(b.as_bytes()));
         v.extend_from_slice(&self.rest);
         v.into()
