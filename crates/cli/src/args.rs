@@ -30,6 +30,12 @@ pub(crate) enum Command {
     Mount(Mount),
     /// Forward between LNet networks.
     Router(Router),
+    /// LNet self-test: nodes, console and quick measurement (also as a program of its own name; `coral lst help`).
+    #[command(disable_help_flag = true)]
+    Lst {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
     /// The lfs command (also as a program of its own name).
     #[command(disable_help_flag = true)]
     Lfs {

@@ -22,15 +22,20 @@ enum Report {
 
 /// Starts this command again with the same arguments plus `--foreground`, its log in `log`.
 /// Returns what it printed when ready.
-#[allow(unsafe_code)]
 pub(crate) fn start(log: &Path) -> Result<String, String> {
+    start_as(std::env::args_os().skip(1), log)
+}
+
+/// As [`start`], with other arguments.
+#[allow(unsafe_code)]
+pub(crate) fn start_as(args: impl Iterator<Item = std::ffi::OsString>, log: &Path) -> Result<String, String> {
     let (read, write) = rustix::pipe::pipe().map_err(|e| format!("pipe: {e}"))?;
     let log_file: File = OpenOptions::new().create(true).append(true).open(log).map_err(|e| format!("cannot write the log '{}': {e}", log.display()))?;
     let errors = log_file.try_clone().map_err(|e| e.to_string())?;
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let fd = write.as_raw_fd();
     let mut command = Command::new(exe);
-    command.args(std::env::args_os().skip(1)).arg("--foreground").env(READY_FD, fd.to_string());
+    command.args(args).arg("--foreground").env(READY_FD, fd.to_string());
     command.stdin(Stdio::null()).stdout(log_file).stderr(errors);
     // SAFETY: setsid and fcntl are async-signal-safe, and the descriptor is open in the child.
     unsafe {

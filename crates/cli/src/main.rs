@@ -1,6 +1,6 @@
 //! Coral's commands: one binary, many names.
 //!
-//! The name it is called by picks the command: `coral`, `lfs`, `mount.coral` (the helper of mount(8)).
+//! The name it is called by picks the command: `coral`, `lfs`, `lst`, `mount.coral` (the helper of mount(8)).
 
 mod args;
 mod check;
@@ -9,6 +9,7 @@ mod control;
 mod daemon;
 mod format;
 mod lfs;
+mod lst;
 mod net;
 mod router;
 mod serve;
@@ -32,10 +33,14 @@ fn main() -> ExitCode {
     let called = args.first().map(|a| std::path::Path::new(a).file_name().unwrap_or_default().to_string_lossy().into_owned());
     match called.as_deref() {
         Some("lfs") => return lfs::main(args.split_off(1)),
+        Some("lst") => return lst::main(args.split_off(1)),
         Some("mount.coral" | "mount.lustre") => args = client::mount_helper_args(args),
         _ => {}
     }
     let cli = Cli::parse_from(args);
+    if let Command::Lst { args } = cli.command {
+        return lst::main(args); // it says itself where its log goes
+    }
     start_log();
     let done = match cli.command {
         Command::Up(a) => up::run(a),
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         Command::Mount(a) => client::run(a),
         Command::Router(a) => router::run(a),
         Command::Lfs { args } => return lfs::main(args),
+        Command::Lst { .. } => Ok(()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,7 +64,7 @@ fn main() -> ExitCode {
 }
 
 /// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`).
-fn start_log() {
+pub(crate) fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG").unwrap_or_else(|_| "info,fjall=warn,lsm_tree=warn".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
 }

@@ -130,7 +130,7 @@ fn simple(data: &Payload, offset: usize) -> bool {
         let head = &piece[..piece.len().min(8)];
         let tail = &piece[piece.len().saturating_sub(8)..];
         let magic = MAGIC.to_le_bytes();
-        if head != &magic[..head.len()] || piece.len() > 8 && piece.len() % 8 == 0 && tail != magic {
+        if head != &magic[..head.len()] || piece.len() > 8 && piece.len().is_multiple_of(8) && tail != magic {
             return false;
         }
         at += piece.len();

@@ -290,7 +290,9 @@ impl Console {
         if feats & !super::FEATS_MASK != 0 {
             return Err(ConsoleError::Range("features", feats as u64, "0 or 1"));
         }
-        Ok(Arc::new(Console { name: name.into(), force, feats, stamp: stamp_ms, voice: OnceLock::new(), st: Mutex::default() }))
+        let console = Console { name: name.into(), force, feats, stamp: stamp_ms, voice: OnceLock::new(), st: Mutex::default() };
+        console.add_batch(DEFAULT_BATCH)?;
+        Ok(Arc::new(console))
     }
 
     /// The node the console speaks through; only the first one given counts. Needs a tokio runtime.
@@ -454,7 +456,7 @@ impl Console {
         let active: Vec<Nid> = gone.iter().copied().filter(|n| self.st.lock().state(*n) == NodeState::Active).collect();
         let done = if active.is_empty() { Ok(Vec::new()) } else { self.end_on(&active).await };
         let mut st = self.st.lock();
-        gone.iter().for_each(|n| drop(st.nodes.remove(n)));
+        st.nodes.retain(|n, _| !gone.contains(n));
         done
     }
 

@@ -1,0 +1,133 @@
+//! The way from an `lst` command to the console's process: a socket per session key, readable by its owner alone.
+//!
+//! The command sends one JSON line (its words); the console answers with lines for standard output and standard error as
+//! they come, and at last the exit code. When the command goes away, what it began ends with its next line.
+
+use super::Failed;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::OwnedWriteHalf;
+
+/// Longest command, bytes: room for many NID ranges.
+pub(crate) const COMMAND_MAX_BYTES: u64 = 1 << 20;
+
+/// A command's words.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Words {
+    pub command: String,
+    pub args: Vec<String>,
+}
+
+/// One answer.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Answer {
+    /// For standard output.
+    Out(String),
+    /// For standard error.
+    Err(String),
+    /// The exit code: all is said.
+    Exit(u8),
+}
+
+/// The socket of the console with this key. Makes its directory, which no other user may own.
+pub(crate) fn path(key: u32) -> Result<PathBuf, Failed> {
+    let uid = rustix::process::getuid().as_raw();
+    let dir = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(d) if !d.is_empty() => PathBuf::from(d).join("coral-lst"),
+        _ => std::env::temp_dir().join(format!("coral-lst-{uid}")),
+    };
+    let shown = dir.display();
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Failed(format!("cannot make '{shown}': {e}")))?;
+    let meta = std::fs::symlink_metadata(&dir).map_err(|e| Failed(format!("'{shown}': {e}")))?;
+    if !meta.is_dir() || meta.uid() != uid {
+        return Err(Failed(format!("'{shown}' belongs to another user")));
+    }
+    Ok(dir.join(format!("{key}.sock")))
+}
+
+/// Whether a console with this key runs.
+pub(crate) fn exists(key: u32) -> Result<bool, Failed> {
+    Ok(StdStream::connect(path(key)?).is_ok())
+}
+
+/// Has the console of our session run a command, prints what it says, and gives the exit code.
+pub(crate) fn ask(command: &str, args: Vec<String>) -> Result<u8, Failed> {
+    let key = super::key()?;
+    let Ok(mut stream) = StdStream::connect(path(key)?) else { return Err(Failed("No session exists: lst new_session makes one".into())) };
+    let words = Words { command: command.to_owned(), args };
+    stream.write_all(format!("{}\n", serde_json::to_string(&words)?).as_bytes())?;
+    for line in BufReader::new(stream).lines() {
+        match serde_json::from_str(&line?)? {
+            Answer::Out(text) => print_or_stop(&text)?,
+            Answer::Err(text) => eprintln!("{text}"),
+            Answer::Exit(code) => return Ok(code),
+        }
+    }
+    Err(Failed("the console's process went away before it answered".into()))
+}
+
+/// Prints a line; a closed pipe is an error and no panic.
+fn print_or_stop(text: &str) -> Result<(), Failed> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Where a command's lines go.
+pub(crate) struct Out(Sink);
+
+enum Sink {
+    Socket(OwnedWriteHalf),
+    #[cfg(test)]
+    Kept(Vec<String>),
+}
+
+impl Out {
+    pub(crate) fn to(socket: OwnedWriteHalf) -> Out {
+        Out(Sink::Socket(socket))
+    }
+
+    /// Keeps what is said, for tests.
+    #[cfg(test)]
+    pub(crate) fn kept() -> Out {
+        Out(Sink::Kept(Vec::new()))
+    }
+
+    /// What was said; standard error begins with `!`.
+    #[cfg(test)]
+    pub(crate) fn take(&mut self) -> Vec<String> {
+        match &mut self.0 {
+            Sink::Kept(lines) => std::mem::take(lines),
+            Sink::Socket(_) => Vec::new(),
+        }
+    }
+
+    pub(crate) async fn say(&mut self, answer: Answer) -> Result<(), Failed> {
+        match &mut self.0 {
+            Sink::Socket(s) => s.write_all(format!("{}\n", serde_json::to_string(&answer)?).as_bytes()).await?,
+            #[cfg(test)]
+            Sink::Kept(lines) => lines.push(match answer {
+                Answer::Out(t) => t,
+                Answer::Err(t) => format!("!{t}"),
+                Answer::Exit(c) => format!("exit {c}"),
+            }),
+        }
+        Ok(())
+    }
+
+    /// A line for standard output.
+    pub(crate) async fn out(&mut self, line: impl Into<String>) -> Result<(), Failed> {
+        self.say(Answer::Out(line.into())).await
+    }
+
+    /// A line for standard error.
+    pub(crate) async fn err(&mut self, line: impl Into<String>) -> Result<(), Failed> {
+        self.say(Answer::Err(line.into())).await
+    }
+}
