@@ -255,7 +255,7 @@ fn drop_caches() {
 const USER_HZ: f64 = 100.0;
 
 /// CPU seconds a process has used.
-fn process_cpu(pid: u32) -> f64 {
+pub(crate) fn process_cpu(pid: u32) -> f64 {
     stat_fields(&format!("/proc/{pid}/stat"), 11..13)
 }
 

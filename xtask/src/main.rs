@@ -3,6 +3,7 @@
 //! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
 
 mod bench;
+mod bench_lnet;
 mod demo;
 mod setup;
 mod step;
@@ -30,6 +31,9 @@ enum Command {
     },
     /// Set up, then measure the mount against the directory underneath and print ratios.
     Bench {
+        /// `lnet`: the self-test between processes against iperf3, instead.
+        #[arg(value_parser = ["lnet"])]
+        what: Option<String>,
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
         dir: std::path::PathBuf,
@@ -49,7 +53,8 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
-        Command::Bench { dir, profile } => bench::run(&dir, profile),
+        Command::Bench { what: Some(_), .. } => bench_lnet::run(),
+        Command::Bench { what: None, dir, profile } => bench::run(&dir, profile),
         Command::BenchWorker { work, dir, job, amount } => return worker(&work, &dir, job, amount),
         Command::Setup => setup::everything(),
     };

@@ -46,6 +46,9 @@ fn every_message_encodes_back() {
     }
     assert!(r.errors.is_empty(), "{} mismatches, {} different", r.errors.len(), kinds.len());
     assert!(r.counts.values().sum::<usize>() > 10_000, "the captures hold far more messages than were found");
+    // lnet.pcap: 24 reads, 24 writes and 12 pings of the tests and 9 of the console, each with its reply.
+    let selftest: usize = r.counts.iter().filter(|(k, _)| k.starts_with("selftest ")).map(|(_, n)| n).sum();
+    assert!(selftest >= 138, "{selftest} self-test messages found");
 }
 
 /// Writes `tests/data/vectors.bin` from the captures.

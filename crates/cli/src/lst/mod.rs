@@ -52,7 +52,7 @@ const COMMANDS: &[(&str, &str)] = &[
 const OTHERS: &[(&str, &str)] = &[
     ("new_session", "[--timeout SECONDS] [--force] [--nid NID] [--port PORT] [NAME]"),
     ("serve", "--nid NID [--port PORT]"),
-    ("quick", "[A B] [--time SECONDS] [--size #[K|M]] [--concurrency #] [--check none|simple|full] [--port PORT] [--nid NID] [--json]"),
+    ("quick", "[A B] [--time SECONDS] [--size #[K|M]] [--concurrency #] [--check none|simple|full] [--only ping|read|write] [--port PORT] [--nid NID] [--json]"),
 ];
 
 fn usage(command: &str) -> Option<String> {

@@ -139,7 +139,7 @@ fn brw(params: &[String]) -> Result<BrwParams, Failed> {
             }
             Some(("size" | "s", v)) => p.len_bytes = size(v)?,
             Some(("off", v)) => {
-                let off = v.parse().ok().filter(|n: &u32| n % 8 == 0 && *n < 4096);
+                let off = v.parse().ok().filter(|n: &u32| n.is_multiple_of(8) && *n < 4096);
                 p.offset_bytes = off.ok_or_else(|| Failed(format!("offset '{v}' is not a multiple of 8 below 4096")))?;
             }
             None if matches!(lower.as_str(), "read" | "r") => p.rw = Rw::Read,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SPEC: Spec = Spec {
-    with_value: &[('t', "time"), ('s', "size"), ('c', "concurrency"), ('k', "check"), ('p', "port"), ('n', "nid")],
+    with_value: &[('t', "time"), ('s', "size"), ('c', "concurrency"), ('k', "check"), ('o', "only"), ('p', "port"), ('n', "nid")],
     flags: &[('j', "json")],
     words: (0, 2),
 };
@@ -34,12 +34,21 @@ impl Table {
 
     fn row(&mut self, what: &str, r: QuickRow) {
         if self.json {
-            let QuickRow { name, rpcs_per_s, mb_per_s, errors } = r;
-            self.rows.push(serde_json::json!({ "between": what, "test": name, "mb_per_s": mb_per_s, "rpcs_per_s": rpcs_per_s, "errors": errors }));
+            let QuickRow { name, rpcs_per_s, mb_per_s, errors, total_rpcs, total_bytes } = r;
+            self.rows.push(serde_json::json!({
+                "between": what, "test": name, "mb_per_s": mb_per_s, "rpcs_per_s": rpcs_per_s, "errors": errors,
+                "total_rpcs": total_rpcs, "total_bytes": total_bytes,
+            }));
         } else {
             println!("{:<12} {:>10.1} {:>10.0} {:>7}", r.name, r.mb_per_s, r.rpcs_per_s, r.errors);
         }
     }
+}
+
+/// A test's name: `ping`, `read`, `write`.
+fn only(text: &str) -> Result<&'static str, Failed> {
+    let found = quick::TESTS.into_iter().find(|t| t.split(' ').next_back() == Some(text));
+    found.ok_or_else(|| Failed(format!("--only '{text}' is none of ping, read, write")))
 }
 
 pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
@@ -49,6 +58,7 @@ pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
         size_bytes: g.text("size").map_or(Ok(1 << 20), options::size)?,
         concurrency: g.positive("concurrency", 8)?,
         check: g.text("check").map_or(Ok(Check::Simple), options::check)?,
+        only: g.text("only").map(only).transpose()?,
     };
     let nid = |t: &String| t.parse::<Nid>().map_err(|_| Failed(format!("'{t}' is no NID")));
     let console = g.text("nid").map(|t| nid(&t.to_owned())).transpose()?;
@@ -90,6 +100,11 @@ async fn here(o: QuickOptions, port: u16, table: &mut Table) -> Result<(), Faile
 async fn measure(a: &Arc<Node>, b: &Arc<Node>, what: &str, o: QuickOptions, table: &mut Table) -> Result<(), Failed> {
     let _served = Selftest::serve(b);
     session(a, &Selftest::serve(a), a.nid(), b.nid(), what, o, table).await?;
+    if !table.json {
+        let sum = |f: fn(&coral_lnet::NodeStats) -> u64| f(a.stats()) + f(b.stats());
+        let (copied, received) = (sum(|s| s.copied_bytes.value()), sum(|s| s.received_bytes.value()));
+        println!("copied between buffers: {copied} of {received} bytes received");
+    }
     for n in [a, b] {
         n.shutdown().await;
     }

@@ -19,7 +19,12 @@ pub struct QuickOptions {
     pub concurrency: u32,
     /// Check of the data.
     pub check: Check,
+    /// Only the test of this name.
+    pub only: Option<&'static str>,
 }
+
+/// Names of the tests.
+pub const TESTS: [&str; 3] = ["ping", "brw read", "brw write"];
 
 /// One test's result.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +37,10 @@ pub struct QuickRow {
     pub mb_per_s: f64,
     /// RPCs that failed, on both nodes.
     pub errors: u64,
+    /// RPCs of the whole batch, with what was not measured at its begin and end.
+    pub total_rpcs: u64,
+    /// Bulk bytes of the whole batch.
+    pub total_bytes: u64,
 }
 
 /// Why there is no result.
@@ -65,7 +74,8 @@ fn all<T>(results: Vec<super::console::NodeResult<T>>) -> Result<Vec<T>, QuickEr
 /// The three tests.
 fn plan(o: &QuickOptions) -> [(&'static str, TestParams); 3] {
     let brw = |rw| TestParams::Brw(BrwParams { rw, check: o.check, len_bytes: o.size_bytes, offset_bytes: 0 });
-    [("ping", TestParams::Ping), ("brw read", brw(Rw::Read)), ("brw write", brw(Rw::Write))]
+    let [ping, read, write] = TESTS;
+    [(ping, TestParams::Ping), (read, brw(Rw::Read)), (write, brw(Rw::Write))]
 }
 
 /// Runs the tests with `client` sending to `server`. The console must be attached; its session is left as it is.
@@ -74,16 +84,17 @@ pub async fn run(console: &Console, client: Nid, server: Nid, o: QuickOptions, m
         console.add_group(name)?;
         all(console.add_nodes(name, &[nid]).await?)?;
     }
-    for (name, params) in plan(&o) {
+    for (name, params) in plan(&o).into_iter().filter(|p| o.only.is_none_or(|only| only == p.0)) {
         console.add_batch(name)?;
         let (from, to) = ("client".to_owned(), "server".to_owned());
         let spec = TestSpec { from, to, count: None, concurrency: o.concurrency, dist: 1, span: 1, params };
         all(console.add_test(name, spec).await?)?;
+        let nodes = [client, server];
+        let limit = super::console::ROUND_TIMEOUT;
+        let begin = all(console.stat(&nodes, limit).await?)?;
         all(console.run(name).await?)?;
         // The first RPCs open connections.
         tokio::time::sleep(o.time / 10).await;
-        let nodes = [client, server];
-        let limit = super::console::ROUND_TIMEOUT;
         let before = all(console.stat(&nodes, limit).await?)?;
         tokio::time::sleep(o.time).await;
         let after = all(console.stat(&nodes, limit).await?)?;
@@ -91,22 +102,28 @@ pub async fn run(console: &Console, client: Nid, server: Nid, o: QuickOptions, m
         while all(console.query(name, 0, false, limit).await?)?.iter().any(|n| *n > 0) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        row(measure(name, params, client == server, &before, &after));
+        let end = all(console.stat(&nodes, limit).await?)?;
+        let total = moved(params, &begin[1], &end[1]);
+        row(QuickRow { total_rpcs: total.0, total_bytes: total.1, ..measure(name, params, &before, &after) });
     }
     Ok(())
 }
 
-fn measure(name: &'static str, params: TestParams, same: bool, before: &[StatReply], after: &[StatReply]) -> QuickRow {
-    let secs = (after[1].fw[0].wrapping_sub(before[1].fw[0])) as f64 / 1000.0;
-    let sum64 = |v: [[u32; 2]; 2]| v.iter().map(|h| h[0] as u64 | (h[1] as u64) << 32).sum::<u64>();
-    let moved = sum64(after[1].rpc_bulk).wrapping_sub(sum64(before[1].rpc_bulk));
-    // What the server received, less the console's own question when it is another node than the client's.
-    let served = after[1].rpc[2].wrapping_sub(before[1].rpc[2]).saturating_sub(1 + same as u32);
-    let rpcs = match params {
-        TestParams::Ping => served as f64,
-        TestParams::Brw(p) => moved as f64 / p.len_bytes as f64,
-    };
-    let errors = |s: &StatReply| (s.fw[3] as u64) + s.fw[4] as u64 + s.rpc[0] as u64;
+/// RPCs and bulk bytes a server has served between two looks at its counters.
+fn moved(params: TestParams, before: &StatReply, after: &StatReply) -> (u64, u64) {
+    let sum = |s: &StatReply| { s.rpc_bulk }.iter().map(|h| h[0] as u64 | (h[1] as u64) << 32).sum::<u64>();
+    let bytes = sum(after).wrapping_sub(sum(before));
+    match params {
+        // What it received, the console's few questions included.
+        TestParams::Ping => ({ after.rpc }[2].wrapping_sub({ before.rpc }[2]) as u64, bytes),
+        TestParams::Brw(p) => (bytes / p.len_bytes as u64, bytes),
+    }
+}
+
+fn measure(name: &'static str, params: TestParams, before: &[StatReply], after: &[StatReply]) -> QuickRow {
+    let secs = { after[1].fw }[0].wrapping_sub({ before[1].fw }[0]).max(1) as f64 / 1000.0;
+    let (rpcs, bytes) = moved(params, &before[1], &after[1]);
+    let errors = |s: &StatReply| { s.fw }[3] as u64 + { s.fw }[4] as u64 + { s.rpc }[0] as u64;
     let errors = after.iter().map(errors).sum::<u64>().saturating_sub(before.iter().map(errors).sum());
-    QuickRow { name, rpcs_per_s: rpcs / secs, mb_per_s: moved as f64 / 1e6 / secs, errors }
+    QuickRow { name, rpcs_per_s: rpcs as f64 / secs, mb_per_s: bytes as f64 / 1e6 / secs, errors, total_rpcs: 0, total_bytes: 0 }
 }
