@@ -7,7 +7,6 @@
 use crate::step;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// Rounds; the median is printed.
 const ROUNDS: usize = 5;
@@ -49,7 +48,7 @@ pub(crate) fn run() -> Result<(), String> {
         child.map(Process).map_err(|e| format!("lst-bench serve: {e}"))
     };
     let nodes = [serve(CLIENT)?, serve(SERVER)?];
-    std::thread::sleep(Duration::from_millis(300));
+    step::settle();
     let mut rounds: Vec<[Option<Throughput>; 3]> = Vec::new();
     for _ in 0..ROUNDS {
         rounds.push([iperf()?, Some(bulk(&tool, &nodes, "read")?), Some(bulk(&tool, &nodes, "write")?)]);
@@ -87,7 +86,7 @@ fn iperf() -> Result<Option<Throughput>, String> {
     let host = CLIENT.split('@').next().unwrap_or_default();
     let server = Command::new("iperf3").args(["-s", "-1", "-B", host, "-p", IPERF_PORT]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let _server = Process(server.map_err(|e| format!("iperf3: {e}"))?);
-    std::thread::sleep(Duration::from_millis(300));
+    step::settle();
     let text = output(Command::new("iperf3").args(["-c", host, "-p", IPERF_PORT, "-J", "-t", &SECONDS.to_string()]))?;
     let received = text.rfind("\"sum_received\"").map_or("", |i| &text[i..]);
     let field = |text: &str, name| number(text, name).ok_or_else(|| format!("iperf3 printed no {name}"));

@@ -10,6 +10,12 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
+/// Lets a program that was just started begin to listen.
+#[allow(clippy::disallowed_methods, reason = "a developer tool without a runtime")]
+pub(crate) fn settle() {
+    std::thread::sleep(std::time::Duration::from_millis(300));
+}
+
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()

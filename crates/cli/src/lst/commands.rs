@@ -145,11 +145,11 @@ async fn list_group(s: &Session, args: &[String], out: &mut Out) -> Done {
     }
     let wanted = |st: NodeState| g.has("all") || g.has(&st.to_string().to_ascii_lowercase());
     let verbose = ["active", "busy", "down", "unknown", "all"].iter().any(|f| g.has(f));
+    let groups = g.words.iter().map(|name| Ok((name, s.console.group(name)?))).collect::<Result<Vec<_>, Failed>>()?;
     if !verbose {
         out.out(show::NODES_TITLE).await?;
     }
-    for name in &g.words {
-        let nodes = s.console.group(name)?;
+    for (name, nodes) in groups {
         if !verbose {
             out.out(format!("\t{}\t{name}", show::counts(count_states(&nodes)))).await?;
             continue;
