@@ -25,6 +25,8 @@ pub(crate) struct MountedClient {
     llite: Arc<Llite>,
     mount: coral_fuse::Mount,
     mountpoint: PathBuf,
+    /// Taken note of before the mount is to be seen, so that whoever sees it can end it.
+    signals: tokio::sync::Mutex<crate::StopSignals>,
 }
 
 impl MountedClient {
@@ -49,8 +51,9 @@ impl MountedClient {
                 return Err(e.to_string());
             }
         };
+        let signals = tokio::sync::Mutex::default();
         match coral_fuse::mount(llite.clone(), mountpoint, &fuse) {
-            Ok(mount) => Ok(MountedClient { node, llite, mount, mountpoint: mountpoint.to_owned() }),
+            Ok(mount) => Ok(MountedClient { node, llite, mount, mountpoint: mountpoint.to_owned(), signals }),
             Err(e) => {
                 llite.umount().await;
                 node.shutdown().await;
@@ -66,6 +69,11 @@ impl MountedClient {
     /// Unmounts unless files are in use.
     pub(crate) async fn try_umount(&self) -> Result<(), String> {
         self.mount.unmount(false).await.map_err(|e| format!("cannot unmount '{}': {e}; close what uses it, or say --force", self.mountpoint.display()))
+    }
+
+    /// Resolves when Ctrl-C or SIGTERM was given.
+    pub(crate) async fn signalled(&self) {
+        self.signals.lock().await.given().await;
     }
 
     /// Resolves when the mount is gone, by whoever's hand.

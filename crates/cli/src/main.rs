@@ -83,11 +83,16 @@ pub(crate) async fn run_until_stopped(
     client: Option<&MountedClient>,
     status: impl Fn() -> serde_json::Value,
 ) -> Option<oneshot::Sender<serde_json::Value>> {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else { return None };
+    let mut own = StopSignals::default();
     loop {
+        let signalled = async {
+            match client {
+                Some(c) => c.signalled().await,
+                None => own.given().await,
+            }
+        };
         tokio::select! {
-            _ = interrupt.recv() => return None,
-            _ = terminate.recv() => return None,
+            () = signalled => return None,
             Some((ask, reply)) = asked.recv() => match (ask, client) {
                 (Ask::Status, _) => { let _ = reply.send(status()); }
                 (Ask::Down, Some(c)) => match c.try_umount().await {
@@ -96,6 +101,30 @@ pub(crate) async fn run_until_stopped(
                 },
                 _ => return Some(reply),
             },
+        }
+    }
+}
+
+/// Ctrl-C and SIGTERM. From when it is made they do not end the process by themselves.
+pub(crate) struct StopSignals([Option<tokio::signal::unix::Signal>; 2]);
+
+impl Default for StopSignals {
+    fn default() -> StopSignals {
+        StopSignals([SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok()))
+    }
+}
+
+impl StopSignals {
+    /// Resolves when one was given.
+    pub(crate) async fn given(&mut self) {
+        let [interrupt, terminate] = &mut self.0;
+        let next = async |s: &mut Option<tokio::signal::unix::Signal>| match s {
+            Some(s) => drop(s.recv().await),
+            None => std::future::pending().await,
+        };
+        tokio::select! {
+            () = next(interrupt) => {}
+            () = next(terminate) => {}
         }
     }
 }
