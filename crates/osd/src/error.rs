@@ -109,7 +109,7 @@ pub enum OpenError {
         why: String,
     },
     /// The tables do not open.
-    #[error("{dir}: the key-value store is damaged: {why}")]
+    #[error("{dir}: the tables are damaged: {why}; restore the target directory from a copy, or see \"Damaged tables\" in docs/operations.md")]
     BadKv {
         /// The store's directory.
         dir: PathBuf,

@@ -1,77 +1,173 @@
 //! A look at the journals of the store before it replays them.
 //!
 //! fjall takes the first record it cannot read for the end of the journal and cuts the rest off.
-//! That is right for a batch that was being written when the machine stopped, and wrong for a
-//! flipped bit in the middle, which would silently drop every transaction after it. So we walk the
-//! journals first and tell the two apart:
-//! * *torn*: a batch breaks off and nothing but zeros follows, or a whole page of it is zeros that
-//!   never reached the disk (power loss). Cut there: it was not acknowledged as synced.
-//! * *damaged*: anything else. Refused.
+//! That is right for a batch that was being written when the machine stopped, and wrong for damage,
+//! which would silently drop every transaction after it. So we walk the journals first:
+//! * A journal that ends before what was synced ([`super::synced`]) is refused. So is one that is
+//!   not the newest and not whole.
+//! * What is left to judge is the newest journal after the last sync. *Torn*: a batch breaks off and
+//!   nothing but zeros follows, or a whole page of it is zeros that never reached the disk. Cut
+//!   there. *Changed*: anything else. After power loss that is what was on its way to the disk, and
+//!   is cut as well; on a machine that stayed up it is damage, and refused.
 //!
 //! The format is fjall 3's (`fjall/src/journal/{entry,writer,batch_reader}.rs`), read here and
 //! never written; a journal we cannot follow is refused, not repaired.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::SeekFrom;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::synced::{JournalLen, Promise};
+
 /// Ends every batch.
 const TRAILER: &[u8; 4] = b"FJL\x03";
 const PAGE_BYTES: usize = 4096;
 
-/// What the walk over one journal found.
+/// How a journal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Walk {
+enum End {
     /// Every byte belongs to a whole batch.
     Whole,
-    /// Whole batches up to this offset, then one that was not written to its end.
-    Torn(usize),
-    /// Whole batches up to this offset, then something that was changed.
-    Damaged(usize),
+    /// A batch was not written to its end.
+    Torn,
+    /// Something was changed.
+    Changed,
 }
 
-/// Verifies the journals in `dir`; cuts a torn end off the last. The message says what is wrong.
-pub(super) fn check(dir: &Path) -> Result<(), String> {
-    let journals = list(dir).map_err(|e| format!("list {}: {e}", dir.display()))?;
-    let Some((last, sealed)) = journals.split_last() else { return Ok(()) };
-    for path in sealed {
-        match walk(&contents(path)?) {
-            Walk::Whole => {}
-            Walk::Torn(at) | Walk::Damaged(at) => return Err(damaged(path, at)),
+/// What the walk over one journal found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Walk {
+    end: End,
+    /// Bytes of whole batches.
+    bytes: u64,
+    /// Sequence number of the last whole batch.
+    last_seqno: Option<u64>,
+}
+
+/// What the journals hold.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Sequence number of the last batch, if there is one.
+    pub(super) last_seqno: Option<u64>,
+    /// All of them, oldest first, with the bytes of whole batches.
+    pub(super) journals: Vec<JournalLen>,
+}
+
+/// Verifies the journals in `dir` against what was promised; cuts what a crash left after that off
+/// the newest. The message says what is wrong.
+pub(super) fn check(dir: &Path, promise: Option<&Promise>) -> Result<Found, String> {
+    let paths = list(dir).map_err(|e| format!("list {}: {e}", dir.display()))?;
+    let mut found = Found::default();
+    let mut newest = None;
+    for (n, (id, path)) in paths.iter().enumerate() {
+        let walk = walk(&contents(path)?);
+        if walk.end != End::Whole && n + 1 < paths.len() {
+            return Err(changed(path, walk.bytes));
         }
+        let promised = promise.map_or(0, |p| p.bytes_of(*id));
+        if walk.bytes < promised {
+            return Err(format!(
+                "journal {} ends at byte {}, but {promised} bytes were safe on disk: transactions are missing",
+                path.display(),
+                walk.bytes
+            ));
+        }
+        found.last_seqno = walk.last_seqno.or(found.last_seqno);
+        found.journals.push(JournalLen { id: *id, bytes: walk.bytes });
+        newest = Some((path, walk));
     }
-    match walk(&contents(last)?) {
-        Walk::Whole => Ok(()),
-        Walk::Damaged(at) => Err(damaged(last, at)),
-        Walk::Torn(at) => {
-            tracing::warn!(journal = %last.display(), at, "dropping a batch that was not finished");
-            cut(last, at as u64).map_err(|e| format!("cut {}: {e}", last.display()))
+    if let Some(promise) = promise {
+        compare(dir, &found, newest.map(|(_, w)| w.end), promise)?;
+    }
+    let Some((path, walk)) = newest else { return Ok(found) };
+    let power_lost = promise.is_some_and(|p| !p.is_of_this_boot());
+    match walk.end {
+        End::Whole => Ok(found),
+        End::Changed if !power_lost => Err(changed(path, walk.bytes)),
+        End::Torn | End::Changed => {
+            let at = walk.bytes;
+            tracing::warn!(journal = %path.display(), at, "dropping what was written after the last sync and not finished");
+            cut(path, at).map_err(|e| format!("cut {}: {e}", path.display()))?;
+            Ok(found)
         }
     }
 }
 
-fn damaged(path: &Path, at: usize) -> String {
+/// Whether the journals reach as far as promised.
+fn compare(dir: &Path, found: &Found, newest: Option<End>, promise: &Promise) -> Result<(), String> {
+    let newest_id = found.journals.last().map(|j| j.id);
+    let promised_id = promise.journals.last().map(|j| j.id);
+    if newest_id < promised_id {
+        let id = promised_id.unwrap_or(0);
+        return Err(format!("journal {} is missing", dir.join(format!("{id}.jnl")).display()));
+    }
+    if promise.seqno == 0 || found.last_seqno.is_some_and(|last| last >= promise.seqno) {
+        return Ok(());
+    }
+    // Older journals go once the tables have all that is in them, and the newest may have nothing yet.
+    let may_be_empty = newest_id > promised_id || !promise.newest_began;
+    if found.last_seqno.is_none() && newest == Some(End::Whole) && may_be_empty {
+        return Ok(());
+    }
+    let last = found.last_seqno.map_or_else(|| "before the first batch".to_owned(), |n| format!("with batch {n}"));
+    let path = dir.join(format!("{}.jnl", newest_id.unwrap_or(0)));
+    let at = found.journals.last().map_or(0, |j| j.bytes);
+    Err(format!(
+        "journal {} ends {last} at byte {at}, but batch {} was safe on disk: transactions are missing",
+        path.display(),
+        promise.seqno
+    ))
+}
+
+fn changed(path: &Path, at: u64) -> String {
     format!("journal {} was changed after byte {at}", path.display())
 }
 
 /// Makes what the journals in `dir` hold survive power loss. Unlike fjall's own way this does not
 /// keep commits waiting for the disk: batches were handed to the operating system before.
-pub(super) fn sync(dir: &Path) -> io::Result<()> {
-    // An older journal was synced when fjall began the next.
-    match list(dir)?.last() {
-        Some(newest) => File::open(newest)?.sync_data(),
-        None => Ok(()),
+///
+/// `before` is what the last call returned: the journals, all but the newest with their final length,
+/// the newest with a lower bound of it. The second result is whether there is a batch in the newest.
+pub(super) fn sync(dir: &Path, before: &[JournalLen]) -> io::Result<(Vec<JournalLen>, bool)> {
+    let paths = list(dir)?;
+    let Some(((newest_id, newest), older)) = paths.split_last() else { return Ok((Vec::new(), false)) };
+    let (grows, is_final) = before.split_last().map_or((None, &[][..]), |(last, rest)| (Some(last), rest));
+    let mut journals = Vec::with_capacity(paths.len());
+    for (id, path) in older {
+        // Synced when fjall began the next, and not changed since. It may be removed meanwhile.
+        let bytes = match is_final.iter().find(|j| j.id == *id) {
+            Some(known) => known.bytes,
+            None => match data_len(path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            },
+        };
+        journals.push(JournalLen { id: *id, bytes });
     }
+    let file = File::open(newest)?;
+    file.sync_data()?;
+    let mut first = [0];
+    let began = file.read_at(&mut first, 0)? == 1 && first != [0];
+    let bytes = grows.filter(|j| j.id == *newest_id).map_or(0, |j| j.bytes);
+    journals.push(JournalLen { id: *newest_id, bytes });
+    Ok((journals, began))
 }
 
-/// Journal files, oldest first.
-fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
+/// Length of the newest journal in `dir`, which nobody writes any more.
+pub(super) fn newest_len(dir: &Path) -> io::Result<Option<JournalLen>> {
+    let Some((id, path)) = list(dir)?.pop() else { return Ok(None) };
+    Ok(Some(JournalLen { id, bytes: data_len(&path)? }))
+}
+
+/// Journal files with their numbers, oldest first.
+fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     if !dir.exists() {
-        return Ok(found.into_iter().map(|(_, p)| p).collect());
+        return Ok(found);
     }
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -81,33 +177,47 @@ fn list(dir: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     found.sort();
-    Ok(found.into_iter().map(|(_, p)| p).collect())
+    Ok(found)
 }
 
 /// The file without the zeros at its end, most of which are a hole.
 fn contents(path: &Path) -> Result<Vec<u8>, String> {
     let read = || -> io::Result<Vec<u8>> {
-        let file = File::open(path)?;
         let mut bytes = Vec::new();
-        (&file).take(data_end(&file)?).read_to_end(&mut bytes)?;
-        bytes.truncate(bytes.iter().rposition(|b| *b != 0).map_or(0, |n| n + 1));
+        File::open(path)?.take(data_len(path)?).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     read().map_err(|e| format!("read {}: {e}", path.display()))
 }
 
-/// Where the last stored byte range of the file ends; its position is left at the start.
-fn data_end(file: &File) -> io::Result<u64> {
+/// Length of the file without the zeros at its end. A batch ends with another byte.
+fn data_len(path: &Path) -> io::Result<u64> {
+    const STEP: u64 = 64 << 10;
+    let file = File::open(path)?;
+    let mut end = stored_end(&file)?;
+    let mut buf = vec![0; STEP as usize];
+    while end > 0 {
+        let start = (end - 1) / STEP * STEP;
+        let part = &mut buf[..(end - start) as usize];
+        file.read_exact_at(part, start)?;
+        if let Some(n) = part.iter().rposition(|b| *b != 0) {
+            return Ok(start + n as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// Where the last stored range of the file ends.
+fn stored_end(file: &File) -> io::Result<u64> {
     let mut end = 0;
     loop {
         match rustix::fs::seek(file, SeekFrom::Data(end)) {
             Ok(data) => end = rustix::fs::seek(file, SeekFrom::Hole(data))?,
-            Err(rustix::io::Errno::NXIO) => break,
+            Err(rustix::io::Errno::NXIO) => return Ok(end),
             Err(e) => return Err(e.into()),
         }
     }
-    rustix::fs::seek(file, SeekFrom::Start(0))?;
-    Ok(end)
 }
 
 fn cut(path: &Path, len: u64) -> io::Result<()> {
@@ -119,18 +229,21 @@ fn cut(path: &Path, len: u64) -> io::Result<()> {
 fn walk(bytes: &[u8]) -> Walk {
     let mut at = 0;
     let mut last_seqno = None;
+    let mut end = End::Whole;
     while at < bytes.len() {
         match batch(&bytes[at..]) {
             Ok((len, seqno)) if last_seqno.is_none_or(|last| seqno > last) => {
                 at += len;
                 last_seqno = Some(seqno);
+                continue;
             }
-            Err(Stop::Short) if !has_trailer(&bytes[at..]) => return Walk::Torn(at),
-            _ if has_lost_page(bytes, at) => return Walk::Torn(at),
-            _ => return Walk::Damaged(at),
+            Err(Stop::Short) if !has_trailer(&bytes[at..]) => end = End::Torn,
+            _ if has_lost_page(bytes, at) => end = End::Torn,
+            _ => end = End::Changed,
         }
+        break;
     }
-    Walk::Whole
+    Walk { end, bytes: at as u64, last_seqno }
 }
 
 /// Why a batch does not read.
@@ -263,15 +376,17 @@ mod tests {
 
     #[test]
     fn a_whole_journal_is_whole() {
-        assert_eq!(walk(&journal().0), Walk::Whole);
-        assert_eq!(walk(&[]), Walk::Whole);
+        let j = journal().0;
+        assert_eq!(walk(&j), Walk { end: End::Whole, bytes: j.len() as u64, last_seqno: Some(20) });
+        assert_eq!(walk(&[]), Walk { end: End::Whole, bytes: 0, last_seqno: None });
     }
 
     #[test]
     fn a_cut_anywhere_in_the_last_batch_is_torn_there() {
         let (j, last) = journal();
         for len in last + 1..j.len() {
-            assert_eq!(walk(&j[..len]), Walk::Torn(last), "{len}");
+            let torn = Walk { end: End::Torn, bytes: last as u64, last_seqno: Some(19) };
+            assert_eq!(walk(&j[..len]), torn, "{len}");
         }
     }
 
@@ -283,13 +398,13 @@ mod tests {
             let mut bad = j.clone();
             bad[at] ^= 1 << (at % 8);
             let begin = at / batch_len * batch_len;
-            match walk(&bad) {
-                Walk::Damaged(found) => assert!(found == begin || found == begin + batch_len),
-                // The length of the value before compression is used by nobody here; a sequence
-                // number may move between its neighbours.
-                Walk::Whole => assert!(at % batch_len < 13, "byte {at} unnoticed"),
-                // The very last trailer: nothing tells that it was whole once.
-                Walk::Torn(found) => panic!("byte {at} taken for a torn end at {found}"),
+            let found = walk(&bad);
+            let to = found.bytes as usize;
+            match found.end {
+                End::Changed => assert!(to == begin || to == begin + batch_len),
+                // A sequence number may move between its neighbours.
+                End::Whole => assert!(at % batch_len < 13, "byte {at} unnoticed"),
+                End::Torn => panic!("byte {at} taken for a torn end at {to}"),
             }
         }
     }
@@ -302,8 +417,97 @@ mod tests {
             push_batch(&mut j, seqno, &[&[9; 1000]]);
         }
         j[2 * PAGE_BYTES..3 * PAGE_BYTES].fill(0);
-        let Walk::Torn(at) = walk(&j) else { panic!("{:?}", walk(&j)) };
+        let found = walk(&j);
+        let at = found.bytes as usize;
+        assert_eq!(found.end, End::Torn);
         assert!(at <= 2 * PAGE_BYTES && at + 2000 > 2 * PAGE_BYTES);
-        assert_eq!(walk(&j[..at]), Walk::Whole);
+        assert_eq!(walk(&j[..at]).end, End::Whole);
+    }
+
+    /// Journals in a directory, and what `check` says of them.
+    struct Dir(tempfile::TempDir);
+
+    impl Dir {
+        fn with(journals: &[(u64, &[u8])]) -> Dir {
+            let dir = Dir(tempfile::tempdir().unwrap());
+            for (id, bytes) in journals {
+                dir.put(*id, bytes);
+            }
+            dir
+        }
+
+        fn put(&self, id: u64, bytes: &[u8]) {
+            let file = File::create(self.0.path().join(format!("{id}.jnl"))).unwrap();
+            file.write_all_at(bytes, 0).unwrap();
+            file.set_len(1 << 20).unwrap();
+        }
+
+        fn check(&self, promise: &Promise) -> Result<Found, String> {
+            check(self.0.path(), Some(promise))
+        }
+    }
+
+    fn promise(seqno: u64, newest_began: bool, journals: &[(u64, u64)]) -> Promise {
+        let journals = journals.iter().map(|(id, bytes)| JournalLen { id: *id, bytes: *bytes }).collect();
+        Promise { boot: 0, seqno, newest_began, journals }
+    }
+
+    #[test]
+    fn a_journal_that_ends_before_what_was_synced_is_refused() {
+        let (j, last) = journal();
+        let synced = promise(20, true, &[(0, 0)]);
+        assert_eq!(Dir::with(&[(0, &j)]).check(&synced).unwrap().last_seqno, Some(20));
+        for len in [0, 1, last / 2, last, last + 1, j.len() - 1] {
+            let e = Dir::with(&[(0, &j[..len])]).check(&synced).unwrap_err();
+            assert!(e.contains("0.jnl") && e.contains("transactions are missing"), "{len}: {e}");
+        }
+        // What comes after the sync may be torn, or after power loss (another boot) anything.
+        let earlier = promise(10, true, &[(0, last as u64 / 3)]);
+        let dir = Dir::with(&[(0, &j[..last + 1])]);
+        assert_eq!(dir.check(&earlier).unwrap().last_seqno, Some(19));
+        assert_eq!(data_len(&dir.0.path().join("0.jnl")).unwrap(), last as u64, "cut");
+        let mut bad = j.clone();
+        bad[last - 100] ^= 1;
+        assert_eq!(Dir::with(&[(0, &bad)]).check(&Promise { boot: 1, ..earlier.clone() }).unwrap().last_seqno, Some(18));
+        let here = Promise { boot: super::super::note::boot_tag(), ..earlier };
+        let e = Dir::with(&[(0, &bad)]).check(&here).unwrap_err();
+        assert!(e.contains("was changed after byte"), "{e}");
+    }
+
+    #[test]
+    fn older_journals_must_have_their_length_and_the_newest_may_be_empty() {
+        let (j, last) = journal();
+        let synced = promise(20, false, &[(4, j.len() as u64), (5, 0)]);
+        let ok = |dir: Dir| dir.check(&synced).map(|f| f.last_seqno);
+        assert_eq!(ok(Dir::with(&[(4, &j), (5, &[])])), Ok(Some(20)));
+        assert_eq!(ok(Dir::with(&[(5, &[])])), Ok(None), "the older one was not needed any more");
+        assert_eq!(ok(Dir::with(&[(6, &[])])), Ok(None));
+        assert!(ok(Dir::with(&[(4, &j[..last]), (5, &[])])).is_err(), "cut between two batches");
+        assert!(ok(Dir::with(&[(4, &[]), (5, &[])])).is_err());
+        assert!(ok(Dir::with(&[(4, &j)])).unwrap_err().contains("5.jnl is missing"));
+        assert!(ok(Dir::with(&[])).is_err());
+        let began = promise(20, true, &[(5, 0)]);
+        assert!(Dir::with(&[(5, &[])]).check(&began).is_err());
+        assert!(Dir::with(&[(6, &[])]).check(&began).is_ok());
+    }
+
+    #[test]
+    fn a_sync_tells_the_length_of_what_is_final() {
+        let (j, last) = journal();
+        let dir = Dir::with(&[(3, &j[..last])]);
+        let lens = |known: &[JournalLen]| {
+            let (journals, began) = sync(dir.0.path(), known).unwrap();
+            (journals.iter().map(|j| (j.id, j.bytes)).collect::<Vec<_>>(), began)
+        };
+        let first = [JournalLen { id: 3, bytes: 10 }];
+        assert_eq!(lens(&first), (vec![(3, 10)], true));
+        dir.put(3, &j);
+        dir.put(4, &[]);
+        assert_eq!(lens(&first), (vec![(3, j.len() as u64), (4, 0)], false));
+        assert_eq!(newest_len(dir.0.path()).unwrap(), Some(JournalLen { id: 4, bytes: 0 }));
+        std::fs::remove_file(dir.0.path().join("3.jnl")).unwrap();
+        dir.put(4, &j[..last]);
+        assert_eq!(lens(&first), (vec![(4, 0)], true));
+        assert_eq!(newest_len(dir.0.path()).unwrap(), Some(JournalLen { id: 4, bytes: last as u64 }));
     }
 }

@@ -4,6 +4,7 @@
 //! DIR/CORAL      the label (written last by format)
 //! DIR/LOCK       locked while open, holds the pid
 //! DIR/NOTED      a number that survives the process, not the machine
+//! DIR/SYNCED     how far the journals of the tables were at the last sync
 //! DIR/kv/        tables
 //! DIR/objects/   xx/yy/<seq>-<oid>
 //! ```
@@ -14,11 +15,13 @@ mod attr;
 mod handle;
 mod journal;
 mod lock;
+mod manifest;
 mod note;
 mod objects;
 mod page_cache;
 mod pool;
 mod space;
+mod synced;
 mod tables;
 
 use std::fs;
@@ -164,7 +167,7 @@ fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
     }
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let ours = ["lost+found", "LOCK", "kv", "objects", "CORAL.new"];
+        let ours = ["lost+found", "LOCK", "SYNCED", "kv", "objects", "CORAL.new"];
         if !ours.iter().any(|o| name == *o) {
             return Ok(Some("it is not empty"));
         }
@@ -184,9 +187,7 @@ fn open_tables(
 ) -> Result<Tables, OpenError> {
     // An MDT flushes and compacts at the same time; the others hardly write.
     let workers = if kind == TargetKind::Mdt { 2 } else { 1 };
-    let kv = dir.join("kv");
-    journal::check(&kv).map_err(|why| bad_kv(dir, why))?;
-    Tables::open(&kv, options.kv_cache_bytes, options.kv_open_files, workers, space)
+    Tables::open(dir, options.kv_cache_bytes, options.kv_open_files, workers, space)
         .map_err(|why| bad_kv(dir, why))
 }
 

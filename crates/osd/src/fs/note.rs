@@ -68,7 +68,8 @@ fn decode(b: &[u8; RECORD_BYTES], boot: u64) -> Option<u64> {
     (whole && boot != 0 && word(0) == boot).then(|| word(8))
 }
 
-fn boot_tag() -> u64 {
+/// Stands for this boot of the machine; 0 when the machine does not tell.
+pub(super) fn boot_tag() -> u64 {
     let id = std::fs::read(BOOT_ID).unwrap_or_default();
     if id.is_empty() {
         return 0;

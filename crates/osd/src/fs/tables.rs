@@ -4,7 +4,12 @@
 //! with `write(2)` before the batch becomes visible), so it survives `kill -9`; `sync` asks for the
 //! disk. fjall stops accepting writes after a failed journal write, hence the [`SpaceGate`]: it
 //! must never meet a full disk.
+//!
+//! Before fjall opens the store it is verified that the journals reach as far as the last sync
+//! ([`super::synced`]) and that the lists of files are whole ([`super::manifest`]). The files
+//! themselves have a checksum for each block, which fjall verifies when it reads one.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use super::journal;
 use super::space::{Class, SpaceGate};
+use super::synced::{Acked, JournalLen, Promise, SyncedFile};
+use super::{journal, manifest};
 use crate::{Batch, Op, OsdError, Table};
 
 /// Bytes of recent changes held in memory for each table before they are sorted to disk.
@@ -31,22 +37,27 @@ pub(super) struct Tables {
     /// Few enough that a scan beats hashing.
     open: RwLock<Vec<(Table, Keyspace)>>,
     space: Arc<SpaceGate>,
-    dir: PathBuf,
-    /// A sync failed: what the kernel dropped then, no later sync would bring back.
-    sync_failed: AtomicBool,
+    // After `db`: its last promise is made when the store is closed.
+    syncs: Syncs,
 }
 
 impl Tables {
-    /// Opens or creates the store in `dir`. The message of an error says what is damaged.
+    /// Opens or creates the store in the target directory `target`. The message of an error says
+    /// what is damaged.
     pub(super) fn open(
-        dir: &Path,
+        target: &Path,
         cache_bytes: u64,
         open_files: usize,
         workers: usize,
         space: Arc<SpaceGate>,
     ) -> Result<Tables, String> {
+        let dir = target.join("kv");
+        let fail = |e| format!("open SYNCED in {}: {e}", target.display());
+        let (synced, promise) = SyncedFile::open(target).map_err(fail)?;
+        manifest::check(&dir)?;
+        let found = journal::check(&dir, promise.as_ref())?;
         let open = || {
-            Database::builder(dir)
+            Database::builder(&dir)
                 .cache_size(cache_bytes)
                 .max_cached_files(Some(open_files.max(10)))
                 .worker_threads(workers)
@@ -57,13 +68,19 @@ impl Tables {
         let db = catch_unwind(AssertUnwindSafe(open))
             .map_err(|_| "it is damaged in a way the store does not handle".to_owned())?
             .map_err(|e| describe(&e))?;
-        Ok(Tables {
-            db,
-            open: RwLock::default(),
-            space,
-            dir: dir.to_owned(),
-            sync_failed: AtomicBool::new(false),
-        })
+        let last = found.last_seqno.max(promise.map(|p| p.seqno)).unwrap_or(0);
+        if last > 0 && db.seqno() <= last {
+            return Err(format!("it goes up to batch {}, but there was batch {last}", db.seqno()));
+        }
+        let syncs = Syncs {
+            dir,
+            acked: Acked::new(last),
+            synced,
+            journals: Mutex::new(found.journals),
+            failed: AtomicBool::new(false),
+        };
+        syncs.sync().map_err(fail)?;
+        Ok(Tables { db, open: RwLock::default(), space, syncs })
     }
 
     fn keyspace(&self, t: Table) -> Result<Keyspace, OsdError> {
@@ -115,7 +132,7 @@ impl Tables {
         if b.is_empty() {
             return Ok(());
         }
-        self.refuse_after_failure()?;
+        self.syncs.refuse_after_failure()?;
         let (class, bytes) = weigh(&b)?;
         self.space.admit(class, bytes)?;
         let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), b.len())
@@ -128,22 +145,15 @@ impl Tables {
                 Op::Del { table, key } => batch.remove(&self.keyspace(*table)?, &key[..]),
             }
         }
-        batch.commit().map_err(from_fjall)
+        let next = self.db.seqno();
+        batch.commit().map_err(from_fjall)?;
+        self.syncs.acked.committed(next);
+        Ok(())
     }
 
     pub(super) fn sync(&self) -> Result<(), OsdError> {
-        self.refuse_after_failure()?;
-        journal::sync(&self.dir).map_err(|e| {
-            self.sync_failed.store(true, Ordering::Relaxed);
-            OsdError::io("sync the key-value store", e)
-        })
-    }
-
-    fn refuse_after_failure(&self) -> Result<(), OsdError> {
-        match self.sync_failed.load(Ordering::Relaxed) {
-            true => Err(OsdError::Poisoned("a sync failed; restart the server".into())),
-            false => Ok(()),
-        }
+        self.syncs.refuse_after_failure()?;
+        self.syncs.sync().map_err(|e| OsdError::io("sync the key-value store", e))
     }
 
     /// Reads every record of every table, so that every checksum is verified; the number of
@@ -160,6 +170,69 @@ impl Tables {
             }
         }
         Ok(count)
+    }
+}
+
+/// Syncs the journals and keeps the promise of it.
+struct Syncs {
+    /// Of the store.
+    dir: PathBuf,
+    acked: Acked,
+    synced: SyncedFile,
+    /// As of the last sync. Held during a sync: promises are written in order.
+    journals: Mutex<Vec<JournalLen>>,
+    /// A sync failed: what the kernel dropped then, no later sync would bring back.
+    failed: AtomicBool,
+}
+
+impl Syncs {
+    fn refuse_after_failure(&self) -> Result<(), OsdError> {
+        match self.failed.load(Ordering::Relaxed) {
+            true => Err(OsdError::Poisoned("a sync failed; restart the server".into())),
+            false => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut journals = self.journals.lock();
+        let seqno = self.acked.get();
+        let (now, newest_began) = journal::sync(&self.dir, &journals)
+            .inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
+        journals.clone_from(&now);
+        self.promise(Promise { boot: 0, seqno, newest_began, journals: now });
+        Ok(())
+    }
+
+    /// A promise that cannot be written leaves the one before, which promises less.
+    fn promise(&self, promise: Promise) {
+        if let Err(error) = self.synced.write(promise) {
+            tracing::warn!(dir = %self.dir.display(), %error, "note what was synced");
+        }
+    }
+
+    /// The last promise: every byte of the journals.
+    fn close(&self) -> io::Result<()> {
+        self.sync()?;
+        let seqno = self.acked.get();
+        let mut journals = self.journals.lock();
+        let newest = journal::newest_len(&self.dir)?;
+        if let (Some(last), Some(newest)) = (journals.last_mut(), newest) {
+            *last = newest;
+        }
+        let newest_began = newest.is_some_and(|j| j.bytes > 0);
+        self.promise(Promise { boot: 0, seqno, newest_began, journals: journals.clone() });
+        self.synced.sync()
+    }
+}
+
+impl Drop for Syncs {
+    fn drop(&mut self) {
+        if self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.close() {
+            tracing::warn!(dir = %self.dir.display(), %error, "last sync of the tables");
+        }
     }
 }
 
@@ -202,9 +275,12 @@ fn from_fjall(e: fjall::Error) -> OsdError {
 fn describe(e: &fjall::Error) -> String {
     match e {
         fjall::Error::Io(e) => e.to_string(),
+        fjall::Error::Storage(fjall::LsmError::Unrecoverable) => "a file of a table is missing or was changed".into(),
         fjall::Error::Storage(e) => format!("{e:?}"),
         fjall::Error::JournalRecovery(e) => format!("journal: {e:?}"),
         fjall::Error::Locked => "another process has it open".into(),
+        fjall::Error::InvalidVersion(_) => "the file `version` was changed".into(),
+        fjall::Error::Unrecoverable => "a file is missing or was changed".into(),
         e => format!("{e:?}"),
     }
 }
