@@ -75,7 +75,13 @@ fn check(opened: &[Opened]) -> Result<Vec<Found>, String> {
 
 fn check_one((dir, osd, label): &Opened, mdt: Option<&mdt::check::Report>) -> Result<Found, String> {
     let mut found = Found { target: label.target_name(), dir: dir.clone(), problems: Vec::new(), items: 0, note: String::new() };
+    if let Err(e) = osd.verify_tables() {
+        found.problems.push(format!("tables: {e}"));
+    }
     match (label.kind, mdt) {
+        (TargetKind::Mdt, Some(r)) if r.never_served => {
+            found.note = "formatted, never served: no root directory yet".into();
+        }
         (TargetKind::Mdt, Some(r)) => {
             found.problems = r.problems.iter().map(ToString::to_string).collect();
             found.items = r.files + r.dirs;

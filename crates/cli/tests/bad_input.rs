@@ -267,7 +267,7 @@ fn damaged_labels_and_tables_are_detected() {
         let mut victims: Vec<PathBuf> = ours.iter().filter(|p| named(p)).cloned().collect();
         let tables: Vec<&PathBuf> = ours.iter().filter(|p| p.to_string_lossy().contains("mdt0000/kv/")).collect();
         victims.extend((0..12).map(|_| tables[rng.below(tables.len() as u64) as usize].clone()));
-        let (mut refused, mut detected, mut harmless) = (0, 0, Vec::new());
+        let (mut refused, mut detected, mut harmless) = (0, Vec::new(), Vec::new());
         for victim in victims {
             for tear in [false, true] {
                 let _ = std::fs::remove_dir_all(&copy);
@@ -287,18 +287,27 @@ fn damaged_labels_and_tables_are_detected() {
                 let what = format!("{} {} at {at} of {len}", if tear { "torn" } else { "flipped" }, file.strip_prefix(&copy).unwrap().display());
                 match start_damaged(&place, &copy, &what) {
                     Fate::Refused => refused += 1,
-                    Fate::Detected => {
-                        println!("errors while it runs: {what}");
-                        detected += 1;
-                    }
+                    Fate::Detected => detected.push(what),
                     Fate::Harmless => harmless.push(what),
                 }
             }
         }
-        println!("{refused} refused, {detected} detected, {} without effect:\n  {}", harmless.len(), harmless.join("\n  "));
+        println!("{refused} refused; errors while it ran:\n  {}\nwithout effect:\n  {}", detected.join("\n  "), harmless.join("\n  "));
         assert!(refused > 0);
         assert!(!harmless.iter().any(|w| w.contains("flipped") && w.contains("/CORAL")), "a changed label was taken");
+        assert!(!detected.iter().any(|w| w.contains(".jnl")), "transactions that were synced are missing and it started");
     });
+}
+
+#[test]
+fn a_target_that_was_never_served_is_clean() {
+    let place = Place::new();
+    let dir = place.path("formatted");
+    ok(coral().args(["format", "--mgs", "--mdt", "0", "--fsname", "a"]).arg(&dir));
+    let out = coral().arg("check").arg(&dir).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    assert_says(&said, &["a-MDT0000", "clean", "formatted, never served"]);
 }
 
 /// Random bytes, and a true HELLO magic with random bytes after it.

@@ -205,6 +205,28 @@ fn after_a_clean_close() {
     assert_eq!(open_damaged(dir.path(), "the undamaged one"), Fate::Opened(500));
 }
 
+/// The way out that docs/operations.md tells whoever has no copy.
+#[test]
+fn without_the_promise_a_cut_journal_is_read_as_far_as_it_goes() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    formatted(dir.path());
+    let (osd, _) = OsdFs::open(dir.path()).unwrap();
+    fill(&osd, ROWS, 0, 200);
+    drop(osd);
+    let journal = dir.path().join("kv/0.jnl");
+    let f = OpenOptions::new().write(true).open(&journal).unwrap();
+    f.set_len(used(&journal) / 2).unwrap();
+    let said = OsdFs::open(dir.path()).err().unwrap().to_string();
+    for part in ["0.jnl", "transactions are missing", "from a copy", "docs/operations.md"] {
+        assert!(said.contains(part), "no '{part}' in: {said}");
+    }
+    fs::remove_file(dir.path().join("SYNCED")).unwrap();
+    let (osd, _) = OsdFs::open(dir.path()).unwrap();
+    let rows = prefix(&osd, ROWS, "cut").unwrap();
+    assert!((50..150).contains(&rows), "{rows}");
+}
+
 /// Not a test: what the child does.
 #[test]
 fn child() {

@@ -149,12 +149,17 @@ fn a_flipped_bit_in_the_journal_is_reported() {
 }
 
 #[test]
-fn a_journal_cut_short_in_the_last_batch_loses_that_batch_only() {
+fn a_journal_cut_short_in_the_last_batch_loses_that_batch_only_and_only_if_it_was_not_synced() {
     let dir = filled();
     let (path, used) = journal(dir.path());
     let good = fs::read(&path).unwrap();
     for cut in [1, 5, 40, 100] {
         fs::write(&path, &good[..used - cut]).unwrap();
+        if cut == 1 {
+            assert!(!whole_or_refused(dir.path(), "closed, then cut"));
+        }
+        // As if the last batch had not been synced.
+        let _ = fs::remove_file(dir.path().join("SYNCED"));
         let (osd, _) = OsdFs::open(dir.path()).unwrap();
         let rows = osd.range(T, b"", None, 1000).unwrap();
         let count = osd.get(Table("count"), b"n").unwrap().unwrap();

@@ -573,6 +573,10 @@ async fn the_verifier_finds_what_was_broken() -> TestResult {
     });
     has(&broken(del(table::INODE, key(&Fid::ROOT))), |p| matches!(p, Problem::NoRoot));
     clean(&rig.mem);
+    let unused: std::sync::Arc<dyn coral_osd::Kv> = std::sync::Arc::new(coral_osd::OsdMem::new());
+    let report = mdt::check(&unused)?;
+    assert!(report.never_served && report.problems.is_empty(), "{report:?}");
+    assert!(!mdt::check(&kv)?.never_served);
     Ok(())
 }
 

@@ -55,3 +55,55 @@ fn check_table(dir: &Path) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn store(list: &[u8]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let table = dir.path().join("keyspaces/7");
+        fs::create_dir_all(table.join("tables")).unwrap();
+        fs::write(table.join("v513"), list).unwrap();
+        let current = [&513_u64.to_le_bytes()[..], &xxh3_128(list).to_le_bytes(), &[0]].concat();
+        fs::write(table.join("current"), current).unwrap();
+        dir
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_refused() {
+        let dir = store(b"table 1, table 2");
+        assert_eq!(check(dir.path()), Ok(()));
+        // What an older list says does not matter; but it must not be taken for the current one.
+        let table = dir.path().join("keyspaces/7");
+        fs::write(table.join("v512"), "table 1").unwrap();
+        assert_eq!(check(dir.path()), Ok(()));
+        for name in ["current", "v513"] {
+            let path = table.join(name);
+            let good = fs::read(&path).unwrap();
+            for bit in 0..good.len() * 8 {
+                let mut bad = good.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                fs::write(&path, &bad).unwrap();
+                assert!(check(dir.path()).is_err(), "{name} bit {bit}");
+            }
+            for len in 0..good.len() {
+                fs::write(&path, &good[..len]).unwrap();
+                assert!(check(dir.path()).unwrap_err().contains("keyspaces/7"), "{name} cut at {len}");
+            }
+            fs::write(&path, &good).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_table_without_a_list_may_not_have_files() {
+        let dir = store(b"list");
+        let table = dir.path().join("keyspaces/7");
+        fs::remove_file(table.join("current")).unwrap();
+        assert_eq!(check(dir.path()), Ok(()), "it was being made");
+        fs::write(table.join("tables/0"), "rows").unwrap();
+        assert!(check(dir.path()).unwrap_err().contains("current is missing"));
+        assert_eq!(check(&dir.path().join("none")), Ok(()));
+    }
+}

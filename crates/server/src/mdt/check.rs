@@ -127,6 +127,8 @@ impl fmt::Display for Problem {
 pub struct Report {
     /// Everything that is wrong.
     pub problems: Vec<Problem>,
+    /// Formatted, but never served: there is nothing yet, not even the root directory.
+    pub never_served: bool,
     /// OST objects in use: (OST index, object id) to their file.
     pub objects: BTreeMap<(u32, u64), Fid>,
     /// OST objects waiting to be destroyed.
@@ -176,12 +178,23 @@ pub fn check(kv: &Arc<dyn Kv>) -> Result<Report, OsdError> {
     for (fid, s) in &seen {
         check_counts(fid, s, orphans.contains(fid), &mut report);
     }
-    if !seen.contains_key(&Fid::ROOT) {
+    report.never_served = is_never_served(&**kv)?;
+    if !seen.contains_key(&Fid::ROOT) && !report.never_served {
         report.problems.push(Problem::NoRoot);
     }
     read_xattrs(&**kv, &seen, &mut report)?;
     read_destroys(&**kv, &mut report)?;
     Ok(report)
+}
+
+/// The root directory is made by the first start.
+fn is_never_served(kv: &dyn Kv) -> Result<bool, OsdError> {
+    for t in [table::INODE, table::DIRENT, table::LINK] {
+        if !kv.range(t, &[], None, 1)?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(!crate::target::has_transno(kv)?)
 }
 
 fn read_inodes(kv: &dyn Kv, report: &mut Report) -> Result<BTreeMap<Fid, Seen>, OsdError> {

@@ -49,6 +49,11 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     Ok(LastRcvd { instance, last_transno, clients })
 }
 
+/// Whether a transaction was ever committed.
+pub(crate) fn has_transno(kv: &dyn Kv) -> Result<bool, OsdError> {
+    Ok(kv.get(LAST_RCVD, TRANSNO)?.is_some())
+}
+
 /// Little-endian number of up to 8 bytes.
 fn number(v: &[u8]) -> u64 {
     v.iter().take(8).rev().fold(0, |n, b| n << 8 | *b as u64)

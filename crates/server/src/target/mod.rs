@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
+pub(crate) use last_rcvd::has_transno;
 pub use request::TargetRequest;
 pub(crate) use connect::wanted_uuid;
 pub(crate) use recovery::Gate;
@@ -516,8 +517,8 @@ fn set_transno(reply: &mut Message, request: &PtlrpcBody, transno: u64) {
     reply.set_body(&body);
 }
 
-/// Moves last_committed for requests that only tables know of. An OST's data stay in the page cache until a client asks for
-/// them (OST_SYNC) or the system writes them: they survive the process, not the power, as on a local file system.
+/// Makes everything safe against power loss from time to time, data first and then tables, and moves last_committed to what
+/// was acknowledged when it began: a client drops what it keeps for replay only when it is on disk.
 async fn sync_loop(target: Weak<Target>, every: Duration, mut stopped: watch::Receiver<bool>) {
     loop {
         tokio::select! {
