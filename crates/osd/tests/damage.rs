@@ -29,6 +29,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 struct Rng(u64);
 
 impl Rng {
+    #[allow(clippy::disallowed_methods, reason = "the seed is printed")]
     fn from_env() -> Rng {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let seed = std::env::var("CORAL_SEED").map_or(now.as_nanos() as u64, |s| s.parse().unwrap());

@@ -449,7 +449,7 @@ mod tests {
 
     fn promise(seqno: u64, newest_began: bool, journals: &[(u64, u64)]) -> Promise {
         let journals = journals.iter().map(|(id, bytes)| JournalLen { id: *id, bytes: *bytes }).collect();
-        Promise { boot: 0, seqno, newest_began, journals }
+        Promise { seqno, newest_began, journals, ..Default::default() }
     }
 
     #[test]

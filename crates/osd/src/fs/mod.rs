@@ -99,6 +99,7 @@ impl OsdFs {
         let space = open_gate(dir).map_err(|e| fail("open", e))?;
         let tables = open_tables(dir, &OsdFsOptions::default(), label.kind, space)?;
         tables.sync().map_err(|e| bad_kv(dir, e.to_string()))?;
+        tables.objects_are_synced(); // there are none
         drop(tables);
         label.store(dir)?;
         drop(lock);
@@ -128,7 +129,7 @@ impl OsdFs {
             FsObjects::open(&dir.join("objects"), options.open_files, space.clone(), &tables)
                 .map_err(fail)?;
         let note = NoteFile::open(dir).map_err(fail)?;
-        if note.get() != 0 {
+        if note.get() != 0 && tables.inherits_unsynced() {
             // What a killed process left in the page cache is about to be called committed, and nobody
             // knows which objects it changed.
             objects.sync_file_system().map_err(|e| fail(std::io::Error::other(e)))?;
@@ -162,6 +163,15 @@ impl OsdFs {
     /// Reads every table record, so that every stored checksum is verified; their number.
     pub fn verify_tables(&self) -> Result<u64, OsdError> {
         self.tables.verify()
+    }
+}
+
+impl Drop for OsdFs {
+    fn drop(&mut self) {
+        match self.objects.sync_all() {
+            Ok(()) => self.tables.objects_are_synced(),
+            Err(error) => tracing::warn!(%error, "last sync of the objects"),
+        }
     }
 }
 

@@ -621,7 +621,7 @@ mod tests {
 
     fn open(dir: &Path, open_files: usize) -> FsObjects {
         let gate = || Arc::new(SpaceGate::new(std::fs::File::open(dir).unwrap().into()));
-        let tables = Tables::open(&dir.join("kv"), 1 << 20, 16, 1, gate()).unwrap();
+        let tables = Tables::open(dir, 1 << 20, 16, 1, gate()).unwrap();
         FsObjects::open(dir, open_files, gate(), &Arc::new(tables)).unwrap()
     }
 

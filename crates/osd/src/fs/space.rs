@@ -3,6 +3,10 @@
 //! Objects stop short of a full disk by a reserve, tables by a smaller one: so whoever filled the
 //! file system can still remove files, which needs room in the tables. Asking the kernel is spread
 //! over many writes: an answer is good for an allowance of bytes.
+//!
+//! What the tables hold in memory will be sorted to disk later, and must find room then: the store
+//! cannot take back a failure. It counts as used already. (Its journal is compressed, so the space
+//! that is gone says little about it.)
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -38,11 +42,24 @@ pub(super) struct SpaceGate {
     table_allowance: AtomicI64,
     /// Targets on the same disk that are to share it in what they report.
     sharers: AtomicU64,
+    /// Bytes of tables that are yet to be sorted to disk.
+    unsorted: AtomicU64,
 }
 
 impl SpaceGate {
     pub(super) fn new(dir: OwnedFd) -> Self {
-        SpaceGate { dir, object_allowance: AtomicI64::new(0), table_allowance: AtomicI64::new(0), sharers: AtomicU64::new(1) }
+        SpaceGate {
+            dir,
+            object_allowance: AtomicI64::new(0),
+            table_allowance: AtomicI64::new(0),
+            sharers: AtomicU64::new(1),
+            unsorted: AtomicU64::new(0),
+        }
+    }
+
+    /// Tells how many bytes of tables are held in memory.
+    pub(super) fn set_unsorted(&self, bytes: u64) {
+        self.unsorted.store(bytes, Ordering::Relaxed);
     }
 
     /// Room for `len` more bytes, or [`OsdError::NoSpace`].
@@ -56,7 +73,10 @@ impl SpaceGate {
             return Ok(());
         }
         let fs = self.raw()?;
-        let room = fs.avail.saturating_sub(reserve(fs.total, class));
+        let mut room = fs.avail.saturating_sub(reserve(fs.total, class));
+        if class != Class::Removal {
+            room = room.saturating_sub(self.unsorted.load(Ordering::Relaxed));
+        }
         if room < len as u64 {
             allowance.store(0, Ordering::Relaxed);
             return Err(OsdError::NoSpace);
@@ -77,11 +97,12 @@ impl SpaceGate {
         const BLOCK: u64 = 4096;
         let fs = self.raw()?;
         let part = BLOCK * self.sharers.load(Ordering::Relaxed);
+        let kept = reserve(fs.total, Class::Object).saturating_add(self.unsorted.load(Ordering::Relaxed));
         Ok(StatFs {
             block_size: BLOCK as u32,
             blocks: fs.total / part,
             blocks_free: fs.free / part,
-            blocks_avail: fs.avail.saturating_sub(reserve(fs.total, Class::Object)) / part,
+            blocks_avail: fs.avail.saturating_sub(kept) / part,
             files: fs.files,
             files_free: fs.files_free,
         })
@@ -145,5 +166,18 @@ mod tests {
         assert!(matches!(gate.admit(Class::Object, 1 << 60), Err(OsdError::NoSpace)));
         gate.admit(Class::Object, 4096).unwrap();
         gate.admit(Class::Table, 4096).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_sorted_yet_has_its_room_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let gate = SpaceGate::new(std::fs::File::open(dir.path()).unwrap().into());
+        gate.set_unsorted(1 << 60);
+        assert_eq!(gate.statfs().unwrap().blocks_avail, 0);
+        assert!(matches!(gate.admit(Class::Object, 1), Err(OsdError::NoSpace)));
+        assert!(matches!(gate.admit(Class::Table, 1), Err(OsdError::NoSpace)));
+        gate.admit(Class::Removal, 1).unwrap();
+        gate.set_unsorted(0);
+        gate.admit(Class::Table, 1).unwrap();
     }
 }

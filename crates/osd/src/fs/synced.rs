@@ -54,6 +54,8 @@ pub(super) struct Promise {
     pub(super) seqno: u64,
     /// The newest journal had a batch in it.
     pub(super) newest_began: bool,
+    /// The target was closed, its objects synced: nothing was written after it.
+    pub(super) closed: bool,
     /// Journals of that time, oldest first. Their lengths are lower bounds.
     pub(super) journals: Vec<JournalLen>,
 }
@@ -62,7 +64,7 @@ impl Promise {
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let skip = self.journals.len().saturating_sub(JOURNALS_MAX);
         let journals = &self.journals[skip..];
-        let head = [MAGIC, self.boot, self.seqno, self.newest_began as u64, journals.len() as u64, 0];
+        let head = [MAGIC, self.boot, self.seqno, self.newest_began as u64, journals.len() as u64, self.closed as u64];
         let body = journals.iter().flat_map(|j| [j.id, j.bytes]);
         let mut b = [0; RECORD_BYTES];
         for (word, at) in head.into_iter().chain(body).zip((0..).step_by(8)) {
@@ -85,6 +87,7 @@ impl Promise {
             boot: word(1),
             seqno: word(2),
             newest_began: word(3) != 0,
+            closed: word(5) != 0,
             journals: (0..count).map(journal).collect(),
         })
     }
@@ -92,6 +95,12 @@ impl Promise {
     /// Whether the machine has been up since: then nothing that was written is missing.
     pub(super) fn is_of_this_boot(&self) -> bool {
         self.boot != 0 && self.boot == boot_tag()
+    }
+
+    /// Whether a process that died may have left object data in the page cache that nobody synced.
+    pub(super) fn may_leave_unsynced(&self) -> bool {
+        let rebooted = self.boot != 0 && self.boot != boot_tag();
+        !self.closed && !rebooted
     }
 
     /// The bytes that must be in journal `id`.
@@ -162,7 +171,7 @@ mod tests {
 
     fn promise(journals: u64) -> Promise {
         let journals = (0..journals).map(|id| JournalLen { id, bytes: 1000 + id }).collect();
-        Promise { boot: 3, seqno: 77, newest_began: true, journals }
+        Promise { boot: 3, seqno: 77, newest_began: true, closed: true, journals }
     }
 
     #[test]
@@ -196,7 +205,10 @@ mod tests {
         let (_, got) = SyncedFile::open(dir.path()).unwrap();
         let got = got.unwrap();
         assert_eq!((got.seqno, &got.journals[..]), (77, &promise(2).journals[..]));
-        assert!(got.is_of_this_boot());
+        assert!(got.is_of_this_boot() && !got.may_leave_unsynced());
+        assert!(Promise { closed: false, ..got.clone() }.may_leave_unsynced());
+        assert!(!Promise { closed: false, boot: 1, ..got }.may_leave_unsynced());
+        assert!(Promise::default().may_leave_unsynced());
         file.file.set_len(RECORD_BYTES as u64 - 1).unwrap();
         assert_eq!(SyncedFile::open(dir.path()).unwrap().1, None);
     }

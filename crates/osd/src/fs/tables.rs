@@ -68,6 +68,7 @@ impl Tables {
         let db = catch_unwind(AssertUnwindSafe(open))
             .map_err(|_| "it is damaged in a way the store does not handle".to_owned())?
             .map_err(|e| describe(&e))?;
+        let inherits_unsynced = promise.as_ref().is_none_or(Promise::may_leave_unsynced);
         let last = found.last_seqno.max(promise.map(|p| p.seqno)).unwrap_or(0);
         if last > 0 && db.seqno() <= last {
             return Err(format!("it goes up to batch {}, but there was batch {last}", db.seqno()));
@@ -77,10 +78,23 @@ impl Tables {
             acked: Acked::new(last),
             synced,
             journals: Mutex::new(found.journals),
+            inherits_unsynced,
+            objects_synced: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         };
         syncs.sync().map_err(fail)?;
+        space.set_unsorted(db.write_buffer_size());
         Ok(Tables { db, open: RwLock::default(), space, syncs })
+    }
+
+    /// Whether the process that had the target before may have left object data unsynced.
+    pub(super) fn inherits_unsynced(&self) -> bool {
+        self.syncs.inherits_unsynced
+    }
+
+    /// The target is being closed and its objects were synced.
+    pub(super) fn objects_are_synced(&self) {
+        self.syncs.objects_synced.store(true, Ordering::Relaxed);
     }
 
     fn keyspace(&self, t: Table) -> Result<Keyspace, OsdError> {
@@ -134,7 +148,8 @@ impl Tables {
         }
         self.syncs.refuse_after_failure()?;
         let (class, bytes) = weigh(&b)?;
-        self.space.admit(class, bytes)?;
+        // Once for the journal and once for the sorted table.
+        self.space.admit(class, 2 * bytes)?;
         let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), b.len())
             .durability(Some(PersistMode::Buffer));
         for op in b.ops() {
@@ -148,11 +163,13 @@ impl Tables {
         let next = self.db.seqno();
         batch.commit().map_err(from_fjall)?;
         self.syncs.acked.committed(next);
+        self.space.set_unsorted(self.db.write_buffer_size());
         Ok(())
     }
 
     pub(super) fn sync(&self) -> Result<(), OsdError> {
         self.syncs.refuse_after_failure()?;
+        self.space.set_unsorted(self.db.write_buffer_size());
         self.syncs.sync().map_err(|e| OsdError::io("sync the key-value store", e))
     }
 
@@ -181,6 +198,8 @@ struct Syncs {
     synced: SyncedFile,
     /// As of the last sync. Held during a sync: promises are written in order.
     journals: Mutex<Vec<JournalLen>>,
+    inherits_unsynced: bool,
+    objects_synced: AtomicBool,
     /// A sync failed: what the kernel dropped then, no later sync would bring back.
     failed: AtomicBool,
 }
@@ -199,7 +218,7 @@ impl Syncs {
         let (now, newest_began) = journal::sync(&self.dir, &journals)
             .inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
         journals.clone_from(&now);
-        self.promise(Promise { boot: 0, seqno, newest_began, journals: now });
+        self.promise(Promise { seqno, newest_began, journals: now, ..Default::default() });
         Ok(())
     }
 
@@ -220,7 +239,8 @@ impl Syncs {
             *last = newest;
         }
         let newest_began = newest.is_some_and(|j| j.bytes > 0);
-        self.promise(Promise { boot: 0, seqno, newest_began, journals: journals.clone() });
+        let closed = self.objects_synced.load(Ordering::Relaxed);
+        self.promise(Promise { seqno, newest_began, closed, journals: journals.clone(), ..Default::default() });
         self.synced.sync()
     }
 }
