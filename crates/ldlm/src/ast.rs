@@ -8,9 +8,10 @@ use bytes::Bytes;
 use coral_lnet::{Nid, Node};
 use coral_ptlrpc::Request;
 use coral_wire::Errno;
-use coral_wire::ldlm::{ELDLM_NO_LOCK_DATA, LdlmFlags, LdlmRequest, LockDesc};
+use coral_wire::ldlm::{ELDLM_NO_LOCK_DATA, LdlmFlags, LdlmRequest, LdlmType, LockDesc};
 use coral_wire::ptlrpc::{opc, portal};
 use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +84,7 @@ pub trait AstPeers: Send + Sync + 'static {
 /// How long a client may take to answer a callback. Lustre: `ldlm_timeout`, 20 s.
 pub const AST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Within that time a callback is sent so often, if need be.
-const AST_TRIES: u32 = 3;
+const AST_TRIES: u32 = 5;
 /// Shortest time between two tries.
 const AST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -110,32 +111,52 @@ impl<P: AstPeers> PtlrpcAsts<P> {
 
     /// Sends one callback; the reply's buffer 1 (the LVB of a glimpse).
     fn send(&self, exp: ExportId, opcode: u32, rq: LdlmRequest, lvb: Option<Bytes>) -> BoxFuture<'static, Result<Bytes, AstError>> {
+        let merges = opcode == opc::LDLM_CP_CALLBACK && rq.desc.ty() == LdlmType::FLOCK;
         let mut rpc = Request::new(portal::LDLM_CB_REQUEST, opcode).push_bytes(rq.to_bytes()).no_resend();
         if let Some(lvb) = lvb {
             rpc = rpc.push_bytes(lvb);
         }
-        Box::pin(deliver(self.node.clone(), self.peers.clone(), exp, rpc, self.timeout))
+        Box::pin(deliver(self.node.clone(), self.peers.clone(), exp, rpc, self.timeout, merges))
     }
 }
 
-/// Sends until there is an answer or `timeout` is over.
-async fn deliver<P: AstPeers>(node: Arc<Node>, peers: Arc<P>, exp: ExportId, rpc: Request, timeout: Duration) -> Result<Bytes, AstError> {
-    let one_try = (timeout / AST_TRIES).max(Duration::from_secs(1));
+/// Sends until there is an answer or `timeout` is over. An answer to any of the tries counts: a client may be slow.
+/// `merges`: the client may have merged the lock with others at an earlier try, and then does not know it any more.
+async fn deliver<P: AstPeers>(node: Arc<Node>, peers: Arc<P>, exp: ExportId, rpc: Request, timeout: Duration, merges: bool) -> Result<Bytes, AstError> {
+    let one_try = (timeout / AST_TRIES).max(AST_PAUSE);
     let deadline = Instant::now() + timeout;
+    let mut tries = FuturesUnordered::new();
+    let mut sent = 0;
     loop {
+        sent += 1;
         // Asked for each time: the client may have reconnected meanwhile.
         let peer = peers.peer(exp).ok_or(AstError::NoExport)?;
         let begun = Instant::now();
-        let limit = one_try.min(deadline - begun);
-        match coral_ptlrpc::send_ast(&node, peer.nid, peer.client_handle, peer.conn_cnt, rpc.clone(), limit).await {
-            Ok(r) => return check_status(r.status).map(|()| r.msg.buf(1).clone()),
-            Err(e) => {
+        let (node, rpc) = (&node, rpc.clone());
+        tries.push(async move { coral_ptlrpc::send_ast(node, peer.nid, peer.client_handle, peer.conn_cnt, rpc, deadline - begun).await });
+        let next = begun + one_try;
+        loop {
+            let answer = tokio::select! {
+                biased;
+                Some(answer) = tries.next() => answer,
+                _ = tokio::time::sleep_until(next.min(deadline)) => break,
+            };
+            match answer {
+                Ok(r) => match check_status(r.status) {
+                    Err(AstError::NoLock) if merges && sent > 1 => return Ok(Bytes::new()),
+                    status => return status.map(|()| r.msg.buf(1).clone()),
+                },
+                Err(e) if Instant::now() >= deadline => return Err(AstError::Unanswered(e.to_string())),
                 // A failure at once (no connection) is not repeated in a hurry.
-                tokio::time::sleep_until((begun + AST_PAUSE).min(deadline)).await;
-                if Instant::now() >= deadline {
-                    return Err(AstError::Unanswered(e.to_string()));
+                Err(_) if tries.is_empty() => {
+                    tokio::time::sleep_until((begun + AST_PAUSE).min(deadline)).await;
+                    break;
                 }
+                Err(_) => {}
             }
+        }
+        if Instant::now() >= deadline {
+            return Err(AstError::Unanswered("timed out".into()));
         }
     }
 }

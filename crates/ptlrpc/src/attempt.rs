@@ -9,12 +9,12 @@ use std::time::Duration;
 use coral_lnet::{GetOffer, Node, Payload, PutEvent, PutExpectation, SendError};
 use coral_wire::ptlrpc::{BODY_ONLY_SIZE, MSG_PACK_UID_GID, Message, PtlrpcBody};
 use std::sync::Arc;
-use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
 use crate::import::{Conn, Phase};
 use crate::request::Bulk;
 use crate::stats::{Counters, bump};
+use crate::watched::Watched;
 use crate::{Reply, Request};
 
 /// What a request is sent as.
@@ -49,22 +49,21 @@ pub(crate) enum Outcome {
 
 /// Ends an attempt early: when the connection's phase is another one.
 pub(crate) struct Watch {
-    rx: watch::Receiver<Phase>,
+    phase: Arc<Watched<Phase>>,
     conn_cnt: u32,
 }
 
 impl Watch {
-    pub(crate) fn new(phase: &watch::Sender<Phase>, conn_cnt: u32) -> Watch {
-        Watch { rx: phase.subscribe(), conn_cnt }
+    pub(crate) fn new(phase: &Arc<Watched<Phase>>, conn_cnt: u32) -> Watch {
+        Watch { phase: phase.clone(), conn_cnt }
     }
 
     /// Resolves when the connection is not usable any more.
-    async fn ended(&mut self) {
+    async fn ended(&self) {
         use crate::ImportState as S;
         let cnt = self.conn_cnt;
         let gone = |p: &Phase| p.conn_cnt != cnt || matches!(p.state, S::Discon | S::Connecting | S::Closed | S::Evicted);
-        // The sender is in the import, which the caller holds; should it go, nothing is sent any more either.
-        let _ = self.rx.wait_for(gone).await;
+        self.phase.wait_for(gone).await;
     }
 }
 
@@ -230,7 +229,7 @@ impl Wait {
         let deadline = self.deadline;
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         let ended = async {
-            match &mut self.watch {
+            match &self.watch {
                 Some(w) => w.ended().await,
                 None => std::future::pending().await,
             }

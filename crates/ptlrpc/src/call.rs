@@ -59,7 +59,7 @@ impl Import {
 
     /// The call proper. Sets `sent` before the first message leaves.
     async fn run(self: &Arc<Self>, rq: Request, sent: &AtomicBool) -> Result<Reply, RpcError> {
-        let born = *self.phase.borrow();
+        let born = self.phase.now();
         // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
         let slot = match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
             true => Some(self.modify_slot(rq.opc).await),
@@ -207,7 +207,7 @@ impl Import {
             }
         };
         loop {
-            let now = *self.phase.borrow();
+            let now = self.phase.now();
             if let Some(verdict) = decide(now) {
                 verdict?;
                 let inner = self.inner.lock();
@@ -215,10 +215,7 @@ impl Import {
                     return Ok(inner.conn(&self.cfg));
                 }
             }
-            let mut rx = self.phase.subscribe();
-            if *rx.borrow_and_update() == now && rx.changed().await.is_err() {
-                return Err(RpcError::Unreachable(self.peer()));
-            }
+            self.phase.wait_for(|p| *p != now).await;
         }
     }
 

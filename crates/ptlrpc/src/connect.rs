@@ -67,12 +67,10 @@ impl Import {
     }
 
     async fn wait_connected(&self) -> Result<ObdConnectData, ConnectError> {
-        let mut rx = self.phase.subscribe();
-        match rx.wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Closed)).await {
-            Ok(p) if p.state == ImportState::Full => {}
-            _ => return Err(ConnectError::Closed),
+        match self.phase.wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Closed)).await.state {
+            ImportState::Full => Ok(self.granted()),
+            _ => Err(ConnectError::Closed),
         }
-        Ok(self.granted())
     }
 
     /// Tries every NID once, at most `most_s` seconds each. `first`: when the first connect began; the last error is returned.
@@ -234,7 +232,7 @@ impl Import {
     fn spawn_pinger(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         let interval = self.cfg.ping_interval;
-        let mut phase = self.phase.subscribe();
+        let phase = self.phase.clone();
         let mut lost = self.node.peers_lost();
         tokio::spawn(async move {
             loop {
@@ -246,7 +244,7 @@ impl Import {
                         Err(RecvError::Lagged(_)) => Some(None),
                         Err(RecvError::Closed) => return,
                     },
-                    _ = async { phase.wait_for(|p| p.state == ImportState::Closed).await.is_ok() } => return,
+                    _ = phase.wait_for(|p| p.state == ImportState::Closed) => return,
                 };
                 let Some(import) = weak.upgrade() else { return };
                 let wanted = match broken {

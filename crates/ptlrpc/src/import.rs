@@ -16,12 +16,12 @@ use coral_lnet::{Nid, Node};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::replay::ReplayList;
 use crate::slots::Slots;
 use crate::state::{BadEvent, Event};
+use crate::watched::Watched;
 use crate::stats::{Counters, bump};
 use crate::timeouts::Estimate;
 use crate::xid::XidSource;
@@ -56,7 +56,7 @@ pub struct Import {
     pub(crate) cookie: u64,
     pub(crate) xids: Arc<XidSource>,
     pub(crate) inner: Mutex<Inner>,
-    pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) phase: Arc<Watched<Phase>>,
     pub(crate) in_flight: Arc<Slots>,
     pub(crate) modify: Arc<Slots>,
     /// The spare slot of closes.
@@ -137,7 +137,7 @@ impl Import {
         Arc::new(Import {
             cookie: node.next_cookie(),
             xids: XidSource::of(&node),
-            phase: watch::Sender::new(inner.phase()),
+            phase: Arc::new(Watched::new(inner.phase())),
             inner: Mutex::new(inner),
             in_flight: Slots::new(cfg.max_in_flight.clamp(1, u16::MAX as usize) as u16),
             modify: Slots::new(1),
@@ -153,7 +153,7 @@ impl Import {
 
     /// State now.
     pub fn state(&self) -> ImportState {
-        self.phase.borrow().state
+        self.phase.now().state
     }
 
     /// What the server granted at the last connect.
@@ -224,7 +224,7 @@ impl Import {
 
     /// Number of evictions so far: what was learned under an older number is void.
     pub fn generation(&self) -> u64 {
-        self.phase.borrow().generation
+        self.phase.now().generation
     }
 
     /// Applies `event`; the new state is published to the waiting calls.
@@ -237,7 +237,7 @@ impl Import {
 
     /// Tells the waiting calls; under the lock, so that they see the phases in order. Waking a task runs nothing.
     pub(crate) fn publish(&self, inner: &Inner) {
-        self.phase.send_replace(inner.phase());
+        self.phase.set(inner.phase());
     }
 
     /// An attempt under `conn_cnt` failed. Starts reconnecting unless somebody has noticed before.

@@ -30,6 +30,7 @@ mod slots;
 pub mod state;
 mod stats;
 pub mod timeouts;
+mod watched;
 mod xid;
 
 pub use ast::send_ast;

@@ -39,7 +39,7 @@ impl Import {
                 patience_s = (patience_s * 2).min(CONNECT_TIMEOUT_S);
                 let cfg = &import.cfg;
                 pause = (pause * 2).clamp(cfg.backoff_min, cfg.backoff_max);
-                let mut phase = import.phase.subscribe();
+                let phase = import.phase.clone();
                 drop(import);
                 tokio::select! {
                     biased;

@@ -1,6 +1,7 @@
 //! A request at the server: its reply, its early replies and its bulk data (`lustre/ptlrpc/niobuf.c`,
 //! `ptlrpc_start_bulk_transfer`, `ptlrpc_send_reply`; `service.c`, `ptlrpc_at_send_early_reply`).
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,6 +20,8 @@ use crate::xid::XID_STEP;
 
 /// Longest wait for a bulk descriptor; a reconnect of the client ends it sooner. Lustre: bulk_timeout 100 s.
 const BULK_LIMIT: Duration = Duration::from_secs(50);
+/// A bulk message without answer is sent again after so long, as it may be lost; the pause doubles.
+const BULK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Why bulk data did not flow.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
@@ -160,7 +163,7 @@ impl ServerRequest {
         self.check_mds(lens.len())?;
         let (node, base) = (self.node(), self.bulk_base());
         let gets = lens.iter().enumerate().map(|(i, len)| async move {
-            let data = node.get(self.from, portal, base + i as u64, *len).await?;
+            let data = insist(|| node.get(self.from, portal, base + i as u64, *len)).await?;
             match data.len() == *len as usize {
                 true => Ok(data),
                 false => Err(BulkError::Short { got: data.len(), want: *len as usize }),
@@ -177,7 +180,7 @@ impl ServerRequest {
         let rest = self.bulk_md_count() - data.len();
         let all = data.into_iter().chain(std::iter::repeat_n(Payload::new(), rest));
         let puts = all.enumerate().map(|(i, d)| async move {
-            node.put(self.from, portal, base + i as u64, 0, d, true).await.map_err(BulkError::from)
+            insist(|| node.put(self.from, portal, base + i as u64, 0, d.clone(), true)).await.map_err(BulkError::from)
         });
         self.control.limited(try_join_all(puts)).await.map(drop)
     }
@@ -235,6 +238,30 @@ impl ServerRequest {
         if let Err(e) = shared.node.put(self.from, shared.reply_portal, mbits, offset, wire, false).await {
             tracing::debug!(xid = self.xid, nid = %self.from, error = %e, "reply not sent");
         }
+    }
+}
+
+/// Sends a bulk message until one is answered: receiving it twice does no harm. Without this a lost one would hold up its
+/// request for [`BULK_LIMIT`], and with it the locks it needs.
+async fn insist<T, F: Future<Output = Result<T, SendError>>>(send: impl Fn() -> F) -> Result<T, SendError> {
+    let mut first = std::pin::pin!(send());
+    let mut again: Option<Pin<Box<F>>> = None;
+    let mut pause = BULK_AGAIN;
+    loop {
+        let latest = async {
+            match &mut again {
+                Some(a) => a.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            r = &mut first => return r,
+            r = latest => return r,
+            _ = tokio::time::sleep(pause) => {}
+        }
+        again = Some(Box::pin(send()));
+        pause *= 2;
     }
 }
 

@@ -200,8 +200,8 @@ async fn enqueue(rq: TargetRequest) {
         let done = ldlm.replay(exp, &dlm).map(|rep| (rep, bytes::Bytes::new()));
         return lock_reply(rq, done).await;
     }
-    if rq.rq.body.flags & MSG_RESENT != 0 && let Some(rep) = ldlm.find_resent(exp, dlm.handle(0)) {
-        return lock_reply(rq, Ok((rep, bytes::Bytes::new()))).await;
+    if rq.rq.body.flags & MSG_RESENT != 0 && let Some(r) = ldlm.resent(exp, dlm.handle(0)).await {
+        return lock_reply(rq, Ok((r.reply, r.lvb))).await;
     }
     let done = ldlm.enqueue(exp, &dlm).await.map(|r| (r.reply, r.lvb));
     lock_reply(rq, done).await;

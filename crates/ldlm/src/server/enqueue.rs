@@ -94,6 +94,12 @@ impl LdlmServer {
         Some(reply)
     }
 
+    /// [`Self::find_resent`] with the LVB that goes with the lock: the client has not seen it yet.
+    pub async fn resent(self: &Arc<Self>, exp: ExportId, client_cookie: u64) -> Option<EnqueueReply> {
+        let reply = self.find_resent(exp, client_cookie)?;
+        Some(EnqueueReply { lvb: self.lvb_for(&reply).await, reply })
+    }
+
     /// LDLM_CONVERT: the lock named by handle 0 (our cookie) keeps only the inode bits in the request's policy. `None`: there
     /// is no such lock (status 303).
     pub fn convert(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<Option<LdlmReply>, EnqueueError> {

@@ -152,7 +152,8 @@ impl Ctx {
         };
         let sent = self.rq.rq.bulk_write_to_client(portal::MDS_BULK, vec![Payload::from(pages)]).await;
         if sent.is_err() {
-            return Err(Errno::EIO.into());
+            // The client asks again; nothing was changed.
+            return Err(Errno::EINPROGRESS.into());
         }
         let mut a = self.answer(0);
         a.msg.push(&MdtBody::default());

@@ -142,7 +142,7 @@ impl Mgs {
         let body = MgsConfigBody::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;
         let (data, res) = self.nid_table(&body)?;
         let bulk = vec![Payload::from(data)];
-        rq.rq.bulk_write_to_client(portal::MGS_BULK, bulk).await.map_err(|_| Errno::EIO)?;
+        rq.rq.bulk_write_to_client(portal::MGS_BULK, bulk).await.map_err(|_| Errno::EINPROGRESS)?;
         let mut m = reply_message();
         m.push(&res);
         Ok(m)

@@ -10,6 +10,7 @@ use coral_ldlm::LvbOps;
 use coral_osd::Objects;
 use coral_wire::ldlm::{LdlmRequest, ResId};
 use coral_wire::ost::OstLvb;
+use coral_wire::ptlrpc::MSG_RESENT;
 use coral_wire::{Errno, OstId};
 use futures_util::future::BoxFuture;
 
@@ -48,6 +49,10 @@ pub(super) async fn glimpse(rq: TargetRequest) {
             let exp = rq.exp.cookie;
             let ldlm = rq.target.ldlm();
             ldlm.cancel(exp, req.early_cancels());
+            // The lock of an earlier try whose reply was lost: the client would never give it back.
+            if rq.rq.body.flags & MSG_RESENT != 0 && let Some(rep) = ldlm.find_resent(exp, req.handle(0)) {
+                ldlm.cancel(exp, &[rep.handle]);
+            }
             ldlm.glimpse(exp, &req).await.map_err(|e| e.status())
         }
         Err(_) => Err(Errno::EPROTO.status()),

@@ -1,0 +1,439 @@
+//! A file system over a bad network: messages get lost and delayed by rule, links are slow and get cut, connections break.
+//! The workload must not notice: no error, no byte wrong, nothing done twice.
+//!
+//! Time is tokio's paused clock, so minutes pass in seconds, and everything comes from one seed: the same seed gives the same
+//! run, to the microsecond, which is checked. A failing run prints its seed; `CORAL_SEED=n cargo test -p coral-client --test
+//! chaos` repeats it. `CORAL_CHAOS_S` sets the length of the long form in seconds of the simulated clock.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use coral_client::{Llite, LockKind};
+use coral_lnet::faults::{FaultAction, FaultRule, Side};
+use coral_lnet::{LinkModel, Nid, Node};
+use coral_wire::Errno;
+use common::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::time::Instant;
+
+/// No operation takes longer than this, whatever the network does; the longest cut is 8 s.
+const STUCK: Duration = Duration::from_secs(400);
+const CLIENTS: u64 = 3;
+const WORKERS: u64 = 3;
+
+/// What a run is made of.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    seed: u64,
+    /// Share of messages lost.
+    loss: f64,
+    /// Connections break and links are cut.
+    breaks: bool,
+    /// Simulated time of work.
+    length: Duration,
+}
+
+/// What came out: equal for equal plans.
+#[derive(Debug, PartialEq, Eq, Default)]
+struct Outcome {
+    /// Of every finished operation with its time.
+    digest: u64,
+    operations: u64,
+    bytes_written: u64,
+    faults: u64,
+    /// Simulated.
+    micros: u64,
+}
+
+/// Every finished operation in order.
+struct Journal {
+    start: Instant,
+    digest: parking_lot::Mutex<u64>,
+    operations: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Journal {
+    fn note(&self, worker: u64, what: &str, result: u64) {
+        let at = self.start.elapsed().as_micros() as u64;
+        let mut d = self.digest.lock();
+        for b in at.to_le_bytes().into_iter().chain(worker.to_le_bytes()).chain(what.bytes()).chain(result.to_le_bytes()) {
+            *d = (*d ^ b as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        if std::env::var_os("CORAL_CHAOS_TRACE").is_some() {
+            eprintln!("{at} {worker} {what} {result}");
+        }
+    }
+}
+
+/// One user with a directory of its own and a part in what all share.
+struct Worker {
+    id: u64,
+    u: User,
+    rng: ChaCha8Rng,
+    journal: Arc<Journal>,
+    dir: String,
+    files: BTreeMap<String, Vec<u8>>,
+    appended: u64,
+    counted: u64,
+    claimed: Vec<u64>,
+}
+
+impl Worker {
+    fn new(id: u64, fs: &Arc<Llite>, seed: u64, journal: Arc<Journal>) -> Worker {
+        let rng = ChaCha8Rng::seed_from_u64(seed ^ (id << 32));
+        Worker { id, u: User::root(fs), rng, journal, dir: format!("w{id}"), files: BTreeMap::new(), appended: 0, counted: 0, claimed: Vec::new() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir)
+    }
+
+    fn some_name(&mut self) -> String {
+        format!("f{}", self.rng.random_range(0..8))
+    }
+
+    fn some_file(&mut self) -> Option<String> {
+        if self.files.is_empty() {
+            return None;
+        }
+        let i = self.rng.random_range(0..self.files.len());
+        self.files.keys().nth(i).cloned()
+    }
+
+    fn some_bytes(&mut self) -> Vec<u8> {
+        let len = match self.rng.random_range(0..10) {
+            0..5 => self.rng.random_range(1..300),
+            5..9 => self.rng.random_range(300..80_000),
+            _ => self.rng.random_range(80_000..1_500_000),
+        };
+        let first: u8 = self.rng.random();
+        (0..len).map(|i: usize| first.wrapping_add((i / 7) as u8)).collect()
+    }
+
+    async fn work(mut self, until: Instant) -> Worker {
+        self.u.mkdir(&self.dir.clone()).await.expect("own directory");
+        while Instant::now() < until {
+            let kind = self.rng.random_range(0..18);
+            let (what, done) = {
+                let id = self.id;
+                let doing = self.one(kind);
+                match tokio::time::timeout(STUCK, doing).await {
+                    Ok(d) => d,
+                    Err(_) => panic!("worker {id}: operation {kind} is stuck for {STUCK:?}"),
+                }
+            };
+            let result = done.unwrap_or_else(|e| panic!("worker {}: {what}: {e}", self.id));
+            self.journal.note(self.id, what, result);
+            let pause = self.rng.random_range(0..200);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        self
+    }
+
+    /// One operation; its name and a number that says how it went.
+    async fn one(&mut self, kind: u32) -> (&'static str, Result<u64>) {
+        match kind {
+            0..5 => ("write", self.write().await),
+            5..8 => ("read", self.read().await),
+            8 => ("truncate", self.truncate().await),
+            9 => ("rename", self.rename().await),
+            10 => ("unlink", self.unlink().await),
+            11 => ("stat", self.stat().await),
+            12 => ("list", self.list().await),
+            13 | 14 => ("append", self.append().await),
+            15 => ("count", self.count().await),
+            16 => ("claim", self.claim().await),
+            _ => ("fsync", self.fsync().await),
+        }
+    }
+
+    async fn write(&mut self) -> Result<u64> {
+        let (name, data) = (self.some_name(), self.some_bytes());
+        let path = self.path(&name);
+        let fh = match self.files.contains_key(&name) {
+            true => self.u.open(&path, libc::O_RDWR).await?,
+            false => self.u.create(&path, libc::O_RDWR | libc::O_EXCL).await?,
+        };
+        let want = self.files.entry(name).or_default();
+        let at = self.rng.random_range(0..=want.len());
+        want.resize(want.len().max(at + data.len()), 0);
+        want[at..at + data.len()].copy_from_slice(&data);
+        assert_eq!(self.u.write(&fh, at as u64, &data).await?, data.len());
+        self.u.close(&fh).await?;
+        self.journal.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        Ok(at as u64)
+    }
+
+    async fn read(&mut self) -> Result<u64> {
+        let Some(name) = self.some_file() else { return Ok(0) };
+        let want = &self.files[&name];
+        let at = self.rng.random_range(0..=want.len());
+        let len = self.rng.random_range(0..=want.len() - at + 10);
+        let fh = self.u.open(&self.path(&name), libc::O_RDONLY).await?;
+        let got = self.u.read(&fh, at as u64, len as u32).await?;
+        assert!(got == want[at..(at + len).min(want.len())], "worker {}: {name}: {} bytes at {at} differ", self.id, got.len());
+        self.u.close(&fh).await?;
+        Ok(got.len() as u64)
+    }
+
+    async fn truncate(&mut self) -> Result<u64> {
+        let Some(name) = self.some_file() else { return Ok(0) };
+        let size = self.rng.random_range(0..200_000usize);
+        let fid = self.u.fid(&self.path(&name)).await?;
+        let set = coral_client::SetAttr { size: Some(size as u64), ..Default::default() };
+        self.u.fs.setattr(&self.u.cred, fid, set, None).await?;
+        self.files.get_mut(&name).expect("there").resize(size, 0);
+        Ok(size as u64)
+    }
+
+    async fn rename(&mut self) -> Result<u64> {
+        let (Some(from), to) = (self.some_file(), self.some_name()) else { return Ok(0) };
+        self.u.rename(&self.path(&from), &self.path(&to), 0).await?;
+        let data = self.files.remove(&from).expect("there");
+        self.files.insert(to, data);
+        Ok(1)
+    }
+
+    async fn unlink(&mut self) -> Result<u64> {
+        let Some(name) = self.some_file() else { return Ok(0) };
+        self.u.unlink(&self.path(&name)).await?;
+        self.files.remove(&name);
+        Ok(1)
+    }
+
+    async fn stat(&mut self) -> Result<u64> {
+        let Some(name) = self.some_file() else { return Ok(0) };
+        let size = self.u.stat(&self.path(&name)).await?.size;
+        assert_eq!(size, self.files[&name].len() as u64, "worker {}: size of {name}", self.id);
+        Ok(size)
+    }
+
+    async fn list(&mut self) -> Result<u64> {
+        let names = self.u.names(&self.dir).await?;
+        assert_eq!(names, self.files.keys().cloned().collect::<Vec<_>>(), "worker {}", self.id);
+        Ok(names.len() as u64)
+    }
+
+    async fn fsync(&mut self) -> Result<u64> {
+        let Some(name) = self.some_file() else { return Ok(0) };
+        let fh = self.u.open(&self.path(&name), libc::O_RDWR).await?;
+        self.u.fs.fsync(&fh, false).await?;
+        self.u.close(&fh).await?;
+        Ok(0)
+    }
+
+    /// A record at the end of a file that all append to: none may be lost or be there twice.
+    async fn append(&mut self) -> Result<u64> {
+        let fh = self.u.open("shared/log", libc::O_WRONLY | libc::O_APPEND).await?;
+        let record: Vec<u8> = self.id.to_le_bytes().into_iter().chain(self.appended.to_le_bytes()).collect();
+        assert_eq!(self.u.write(&fh, 0, &record).await?, record.len());
+        self.u.close(&fh).await?;
+        self.appended += 1;
+        Ok(self.appended)
+    }
+
+    /// A counter under flock.
+    async fn count(&mut self) -> Result<u64> {
+        let fh = self.u.open("shared/counter", libc::O_RDWR).await?;
+        self.u.fs.flock(&fh, self.id, LockKind::Write, true).await?;
+        let old = self.u.read(&fh, 0, 8).await?;
+        let n = u64::from_le_bytes(old.try_into().expect("8 bytes")) + 1;
+        self.u.write(&fh, 0, &n.to_le_bytes()).await?;
+        self.u.fs.flock(&fh, self.id, LockKind::Unlock, true).await?;
+        self.u.close(&fh).await?;
+        self.counted += 1;
+        Ok(n)
+    }
+
+    /// Directories that only one may make: whoever is told that it made one has made it.
+    async fn claim(&mut self) -> Result<u64> {
+        let n = self.rng.random_range(0..10_000);
+        match self.u.mkdir(&format!("shared/claim/{n}")).await {
+            Ok(_) => {
+                self.claimed.push(n);
+                Ok(1)
+            }
+            Err(Errno::EEXIST) => Ok(0),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The rules of a bad network on one node.
+fn bad_network(node: &Node, loss: f64) {
+    let f = node.faults();
+    let delay = |ms| FaultRule::all(FaultAction::Delay(Duration::from_millis(ms)));
+    f.add(delay(2000).share(0.002));
+    f.add(delay(700).share(0.005));
+    f.add(delay(50).share(0.02));
+    f.add(FaultRule::all(FaultAction::Drop).share(loss).at(Side::Send));
+}
+
+fn server_nid() -> Nid {
+    SERVER.parse().expect("a NID")
+}
+
+/// Breaks connections and cuts links of the clients at random.
+async fn breaks(c: Arc<coral_lnet::MemNet>, clients: Vec<Nid>, seed: u64, until: Instant) -> u64 {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb4ea);
+    let mut n = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(500..15_000))).await;
+        if Instant::now() >= until {
+            return n;
+        }
+        let client = clients[rng.random_range(0..clients.len())];
+        n += 1;
+        if rng.random_bool(0.8) {
+            c.reset(client, server_nid());
+        } else {
+            c.cut(client, server_nid(), true);
+            tokio::time::sleep(Duration::from_millis(rng.random_range(100..8000))).await;
+            c.cut(client, server_nid(), false);
+        }
+    }
+}
+
+async fn scenario(plan: Plan) -> Outcome {
+    let c = Cluster::start_seeded(3, 2, 65536, plan.seed % 200).await;
+    let journal = Arc::new(Journal { start: Instant::now(), digest: Default::default(), operations: AtomicU64::new(0), bytes: AtomicU64::new(0) });
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(c.remote_client().await);
+    }
+    let u = User::root(&clients[0]);
+    u.mkdir("shared").await.expect("shared");
+    u.mkdir("shared/claim").await.expect("claim");
+    u.put("shared/log", b"").await.expect("log");
+    u.put("shared/counter", &0u64.to_le_bytes()).await.expect("counter");
+
+    let model = LinkModel { bandwidth: Some(200_000_000), delay: Duration::from_micros(200), jitter: Duration::from_millis(2), ..Default::default() };
+    let nids: Vec<Nid> = clients.iter().map(|fs| fs.node().nid()).collect();
+    for (i, nid) in nids.iter().enumerate() {
+        c.net.set_link(*nid, server_nid(), model, plan.seed + i as u64);
+    }
+    let nodes: Vec<Arc<Node>> = clients.iter().map(|fs| fs.node().clone()).chain([c.node.clone()]).collect();
+    nodes.iter().for_each(|n| bad_network(n, plan.loss));
+
+    let until = Instant::now() + plan.length;
+    let breaking = plan.breaks.then(|| tokio::spawn(breaks(c.net.clone(), nids, plan.seed, until)));
+    let jobs: Vec<_> = (0..CLIENTS * WORKERS)
+        .map(|id| tokio::spawn(Worker::new(id, &clients[(id % CLIENTS) as usize], plan.seed, journal.clone()).work(until)))
+        .collect();
+    let mut workers = Vec::new();
+    for j in jobs {
+        workers.push(j.await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic())));
+    }
+    if let Some(b) = breaking {
+        b.await.expect("breaks");
+    }
+    let faults = nodes.iter().map(|n| n.faults().hits()).sum();
+    nodes.iter().for_each(|n| n.faults().clear());
+
+    let last = c.remote_client().await;
+    verify(&User::root(&last), &workers).await;
+    let evictions: u64 = std::iter::once(&c.mdt.target).chain(&c.osts).map(|t| t.stats().evictions).sum();
+    assert_eq!(evictions, 0, "a client was evicted: it lost what it had not yet written");
+    drop(workers);
+    for fs in clients.iter().chain([&last]) {
+        fs.umount().await;
+    }
+    c.stop().await;
+    Outcome {
+        digest: *journal.digest.lock(),
+        operations: journal.operations.load(Ordering::Relaxed),
+        bytes_written: journal.bytes.load(Ordering::Relaxed),
+        faults,
+        micros: journal.start.elapsed().as_micros() as u64,
+    }
+}
+
+/// A client that took no part sees what the others were told.
+async fn verify(u: &User, workers: &[Worker]) {
+    for w in workers {
+        let names = u.names(&w.dir).await.expect("listing");
+        assert_eq!(names, w.files.keys().cloned().collect::<Vec<_>>());
+        for (name, want) in &w.files {
+            assert!(u.get(&w.path(name)).await.expect("content") == *want, "{} differs at the end", w.path(name));
+        }
+    }
+    let log = u.get("shared/log").await.expect("log");
+    let mut seen: Vec<(u64, u64)> = log
+        .chunks(16)
+        .map(|r| (u64::from_le_bytes(r[..8].try_into().expect("8")), u64::from_le_bytes(r[8..].try_into().expect("8"))))
+        .collect();
+    seen.sort();
+    let want: Vec<(u64, u64)> = workers.iter().flat_map(|w| (0..w.appended).map(|n| (w.id, n))).collect();
+    assert_eq!(seen, want, "appended records");
+    let counter = u.get("shared/counter").await.expect("counter");
+    let counted: u64 = workers.iter().map(|w| w.counted).sum();
+    assert_eq!(u64::from_le_bytes(counter.try_into().expect("8 bytes")), counted, "counter under flock");
+    let mut claimed: Vec<String> = workers.iter().flat_map(|w| w.claimed.iter().map(u64::to_string)).collect();
+    claimed.sort();
+    assert_eq!(u.names("shared/claim").await.expect("claims"), claimed, "each claim has one winner, who knows it");
+}
+
+/// Log lines carry the simulated time, seconds since the run's start; `CORAL_LOG` sets what is shown (`CORAL_LOG=debug`).
+struct Simulated(Instant);
+
+impl tracing_subscriber::fmt::time::FormatTime for Simulated {
+    fn format_time(&self, w: &mut tracing_subscriber::fmt::format::Writer<'_>) -> std::fmt::Result {
+        write!(w, "{:.6}", self.0.elapsed().as_secs_f64())
+    }
+}
+
+/// Logs of this thread, when they are asked for.
+fn logs() -> Option<tracing::subscriber::DefaultGuard> {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG").ok()?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_timer(Simulated(Instant::now()));
+    Some(tracing::subscriber::set_default(log.with_writer(std::io::stderr).finish()))
+}
+
+/// Runs a plan on a thread and a paused clock of its own.
+fn run(plan: Plan) -> Outcome {
+    let on_thread = move || {
+        let rt = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("runtime");
+        rt.block_on(async {
+            let _logs = logs();
+            scenario(plan).await
+        })
+    };
+    match std::thread::spawn(on_thread).join() {
+        Ok(out) => out,
+        Err(panic) => {
+            eprintln!("failed with {plan:?}; run it again: CORAL_SEED={} cargo test -p coral-client --test chaos", plan.seed);
+            std::panic::resume_unwind(panic)
+        }
+    }
+}
+
+fn seed(otherwise: u64) -> u64 {
+    std::env::var("CORAL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(otherwise)
+}
+
+fn length(otherwise: u64) -> Duration {
+    Duration::from_secs(std::env::var("CORAL_CHAOS_S").ok().and_then(|s| s.parse().ok()).unwrap_or(otherwise))
+}
+
+#[test]
+fn a_lossy_network_is_not_noticed() {
+    let out = run(Plan { seed: seed(1), loss: 0.01, breaks: false, length: length(120) });
+    eprintln!("{out:?}");
+    assert!(out.operations > 300 && out.faults > 100, "{out:?}");
+}
+
+#[test]
+fn breaking_connections_are_not_noticed_and_the_seed_repeats_the_run() {
+    let plan = Plan { seed: seed(2), loss: 0.01, breaks: true, length: length(120) };
+    let out = run(plan);
+    eprintln!("{out:?}");
+    assert!(out.operations > 200 && out.faults > 100, "{out:?}");
+    assert_eq!(run(plan), out, "another run of the same seed went otherwise");
+}
