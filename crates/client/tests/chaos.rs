@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use coral_client::{Llite, LockKind};
 use coral_lnet::faults::{FaultAction, FaultRule, Side};
-use coral_lnet::{LinkModel, Nid, Node};
+use coral_lnet::{LinkModel, MemNet, Nid, Node, NodeConfig, PoolSizes};
 use coral_wire::Errno;
 use common::*;
 use rand::{Rng, SeedableRng};
@@ -34,6 +34,8 @@ struct Plan {
     loss: f64,
     /// Connections break and links are cut.
     breaks: bool,
+    /// Clients and servers are on two networks with two routers between them, one of which dies and comes back now and then.
+    routers: bool,
     /// Simulated time of work.
     length: Duration,
 }
@@ -281,7 +283,7 @@ fn server_nid() -> Nid {
 }
 
 /// Breaks connections and cuts links of the clients at random.
-async fn breaks(c: Arc<coral_lnet::MemNet>, clients: Vec<Nid>, seed: u64, until: Instant) -> u64 {
+async fn breaks(c: Arc<MemNet>, clients: Vec<Nid>, neighbours: Vec<Nid>, seed: u64, until: Instant) -> u64 {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb4ea);
     let mut n = 0;
     loop {
@@ -290,23 +292,68 @@ async fn breaks(c: Arc<coral_lnet::MemNet>, clients: Vec<Nid>, seed: u64, until:
             return n;
         }
         let client = clients[rng.random_range(0..clients.len())];
+        let other = neighbours[rng.random_range(0..neighbours.len())];
         n += 1;
         if rng.random_bool(0.8) {
-            c.reset(client, server_nid());
+            c.reset(client, other);
         } else {
-            c.cut(client, server_nid(), true);
+            c.cut(client, other, true);
             tokio::time::sleep(Duration::from_millis(rng.random_range(100..8000))).await;
-            c.cut(client, server_nid(), false);
+            c.cut(client, other, false);
         }
     }
 }
 
+/// NIDs of the two routers on the clients' network and on the servers'.
+const ROUTERS: [[&str; 2]; 2] = [["10.1.0.8@tcp1", "10.0.0.8@tcp"], ["10.1.0.9@tcp1", "10.0.0.9@tcp"]];
+
+async fn start_router(net: &Arc<MemNet>, which: usize, seed: u64) -> Arc<Node> {
+    let nids = ROUTERS[which].map(|n| n.parse().expect("a NID")).to_vec();
+    let cfg = NodeConfig { nids, seed, routing: Some(PoolSizes::default()), ..NodeConfig::default() };
+    Node::start(cfg, Some(net.clone())).await.expect("router")
+}
+
+/// Kills a router every now and then and starts it anew; at the end both run.
+async fn routers(net: Arc<MemNet>, seed: u64, until: Instant, loss: f64) -> [Arc<Node>; 2] {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x9a7e);
+    let mut running = [start_router(&net, 0, seed).await, start_router(&net, 1, seed + 1).await];
+    loop {
+        running.iter().filter(|n| n.faults().list().is_empty()).for_each(|n| bad_network(n, loss));
+        tokio::time::sleep(Duration::from_millis(rng.random_range(5000..30_000))).await;
+        if Instant::now() >= until {
+            return running;
+        }
+        let which = rng.random_range(0..2);
+        running[which].shutdown().await;
+        tokio::time::sleep(Duration::from_millis(rng.random_range(100..8000))).await;
+        running[which] = start_router(&net, which, rng.random()).await;
+    }
+}
+
+/// Waits until the node knows that all its routers are there.
+async fn routes_up(node: &Node) {
+    while !node.routes().iter().all(|r| r.up) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
 async fn scenario(plan: Plan) -> Outcome {
-    let c = Cluster::start_seeded(3, 2, 65536, plan.seed % 200).await;
+    let (clients_routes, servers_routes) = match plan.routers {
+        true => ("tcp 10.1.0.8@tcp1,10.1.0.9@tcp1", "tcp1 10.0.0.8@tcp,10.0.0.9@tcp"),
+        false => ("", ""),
+    };
+    let c = Cluster::start_seeded(3, 2, 65536, plan.seed % 200, servers_routes).await;
+    let until = Instant::now() + plan.length;
+    let routing = plan.routers.then(|| tokio::spawn(routers(c.net.clone(), plan.seed, until, plan.loss)));
+    routes_up(&c.node).await;
+    let client = async |i: u64| match plan.routers {
+        true => c.client_at(&format!("10.1.1.{i}@tcp1"), clients_routes).await,
+        false => c.client_at(&format!("10.0.1.{i}@tcp"), "").await,
+    };
     let journal = Arc::new(Journal { start: Instant::now(), digest: Default::default(), operations: AtomicU64::new(0), bytes: AtomicU64::new(0) });
     let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        clients.push(c.remote_client().await);
+    for i in 1..=CLIENTS {
+        clients.push(client(i).await);
     }
     let u = User::root(&clients[0]);
     u.mkdir("shared").await.expect("shared");
@@ -316,14 +363,19 @@ async fn scenario(plan: Plan) -> Outcome {
 
     let model = LinkModel { bandwidth: Some(200_000_000), delay: Duration::from_micros(200), jitter: Duration::from_millis(2), ..Default::default() };
     let nids: Vec<Nid> = clients.iter().map(|fs| fs.node().nid()).collect();
+    let neighbours: Vec<Nid> = match plan.routers {
+        true => ROUTERS.iter().map(|r| r[0].parse().expect("a NID")).collect(),
+        false => vec![server_nid()],
+    };
     for (i, nid) in nids.iter().enumerate() {
-        c.net.set_link(*nid, server_nid(), model, plan.seed + i as u64);
+        for n in &neighbours {
+            c.net.set_link(*nid, *n, model, plan.seed + i as u64);
+        }
     }
     let nodes: Vec<Arc<Node>> = clients.iter().map(|fs| fs.node().clone()).chain([c.node.clone()]).collect();
     nodes.iter().for_each(|n| bad_network(n, plan.loss));
 
-    let until = Instant::now() + plan.length;
-    let breaking = plan.breaks.then(|| tokio::spawn(breaks(c.net.clone(), nids, plan.seed, until)));
+    let breaking = plan.breaks.then(|| tokio::spawn(breaks(c.net.clone(), nids, neighbours, plan.seed, until)));
     let jobs: Vec<_> = (0..CLIENTS * WORKERS)
         .map(|id| tokio::spawn(Worker::new(id, &clients[(id % CLIENTS) as usize], plan.seed, journal.clone()).work(until)))
         .collect();
@@ -334,10 +386,15 @@ async fn scenario(plan: Plan) -> Outcome {
     if let Some(b) = breaking {
         b.await.expect("breaks");
     }
+    let mut nodes = nodes;
+    if let Some(r) = routing {
+        nodes.extend(r.await.expect("routers"));
+    }
     let faults = nodes.iter().map(|n| n.faults().hits()).sum();
     nodes.iter().for_each(|n| n.faults().clear());
 
-    let last = c.remote_client().await;
+    routes_up(&c.node).await;
+    let last = client(CLIENTS + 1).await;
     verify(&User::root(&last), &workers).await;
     let evictions: u64 = std::iter::once(&c.mdt.target).chain(&c.osts).map(|t| t.stats().evictions).sum();
     assert_eq!(evictions, 0, "a client was evicted: it lost what it had not yet written");
@@ -346,6 +403,9 @@ async fn scenario(plan: Plan) -> Outcome {
         fs.umount().await;
     }
     c.stop().await;
+    for n in &nodes {
+        n.shutdown().await;
+    }
     Outcome {
         digest: *journal.digest.lock(),
         operations: journal.operations.load(Ordering::Relaxed),
@@ -424,16 +484,38 @@ fn length(otherwise: u64) -> Duration {
 
 #[test]
 fn a_lossy_network_is_not_noticed() {
-    let out = run(Plan { seed: seed(1), loss: 0.01, breaks: false, length: length(120) });
+    let out = run(Plan { seed: seed(1), loss: 0.01, breaks: false, routers: false, length: length(120) });
     eprintln!("{out:?}");
     assert!(out.operations > 300 && out.faults > 100, "{out:?}");
 }
 
 #[test]
 fn breaking_connections_are_not_noticed_and_the_seed_repeats_the_run() {
-    let plan = Plan { seed: seed(2), loss: 0.01, breaks: true, length: length(120) };
+    let plan = Plan { seed: seed(2), loss: 0.01, breaks: true, routers: false, length: length(120) };
     let out = run(plan);
     eprintln!("{out:?}");
     assert!(out.operations > 200 && out.faults > 100, "{out:?}");
     assert_eq!(run(plan), out, "another run of the same seed went otherwise");
+}
+
+#[test]
+fn routers_that_die_and_come_back_are_not_noticed() {
+    let plan = Plan { seed: seed(3), loss: 0.01, breaks: true, routers: true, length: length(120) };
+    let out = run(plan);
+    eprintln!("{out:?}");
+    assert!(out.operations > 200 && out.faults > 100, "{out:?}");
+    assert_eq!(run(plan), out, "another run of the same seed went otherwise");
+}
+
+/// The same workload by the machine's clock on several threads; `CORAL_CHAOS_REAL_S` sets its length in seconds. Nothing repeats
+/// here: the seed only says which faults there are.
+#[test]
+fn in_real_time_on_several_threads() {
+    let seconds = std::env::var("CORAL_CHAOS_REAL_S").ok().and_then(|s| s.parse().ok()).unwrap_or(10);
+    let plan = Plan { seed: seed(4), loss: 0.01, breaks: true, routers: true, length: Duration::from_secs(seconds) };
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("runtime");
+    eprintln!("{plan:?}");
+    let out = rt.block_on(async { tokio::spawn(scenario(plan)).await }).unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
+    eprintln!("{out:?}");
+    assert!(out.operations > 20, "{out:?}");
 }

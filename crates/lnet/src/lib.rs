@@ -25,6 +25,7 @@ mod ext;
 pub mod faults;
 mod forward;
 mod gateway;
+pub mod history;
 mod limits;
 mod link;
 mod mem;

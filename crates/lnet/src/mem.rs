@@ -19,6 +19,8 @@ use crate::{Nid, Node, SendError};
 #[derive(Default)]
 pub struct MemNet {
     nodes: RwLock<BTreeMap<Nid, Weak<Node>>>,
+    /// There is no other network.
+    alone: bool,
     /// There are links.
     modelled: AtomicBool,
     /// By primary NIDs of sender and receiver.
@@ -35,6 +37,16 @@ impl MemNet {
     /// An empty registry.
     pub fn new() -> Arc<MemNet> {
         Arc::new(MemNet::default())
+    }
+
+    /// An empty registry of nodes that have no other network: a NID that is not in it cannot be reached, and nobody tries TCP.
+    pub fn alone() -> Arc<MemNet> {
+        Arc::new(MemNet { alone: true, ..MemNet::default() })
+    }
+
+    /// Made by [`MemNet::alone`].
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
     }
 
     /// The running node with this NID.

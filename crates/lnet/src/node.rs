@@ -301,6 +301,11 @@ impl Node {
         &self.stats
     }
 
+    /// Bounds and timers.
+    pub fn limits(&self) -> &Limits {
+        &self.sock.limits
+    }
+
     /// Rules that lose, fail or delay messages on purpose.
     pub fn faults(&self) -> &Faults {
         &self.faults
@@ -364,6 +369,11 @@ impl Node {
 
     pub(crate) fn stats_arc(&self) -> Arc<NodeStats> {
         self.stats.clone()
+    }
+
+    /// All nodes there are, are in this process.
+    pub(crate) fn mem_alone(&self) -> bool {
+        self.mem.as_ref().is_some_and(|m| m.is_alone())
     }
 
     pub(crate) fn mem_node(&self, nid: Nid) -> Option<Arc<Node>> {

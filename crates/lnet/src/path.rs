@@ -84,6 +84,9 @@ impl Node {
         if let Some(node) = self.mem_node(to) {
             return Ok(Path { route: Route::Mem(node), src: from.or(ours).unwrap_or(self.nid()), dest: to, others: false });
         }
+        if self.mem_alone() {
+            return Err(unreachable(to, "no such node"));
+        }
         if rails
             && self.has_rails()
             && let Some(path) = self.rail(to, tried)
@@ -111,13 +114,18 @@ impl Node {
 
     /// The way through a gateway; None: there is no route to the network of `to`, dead or alive.
     fn routed(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid]) -> Option<Result<Path, SendError>> {
-        let (gateway, others) = {
+        let mut gone: SmallVec<[Nid; 4]> = SmallVec::from_slice(tried);
+        let (gateway, others) = loop {
             let mut routes = self.route_table().lock();
             if !routes.leads_to(to.net()) {
                 return None;
             }
-            match routes.choose(to, tried, |gw| self.gateway_load(gw)) {
-                Some(found) => found,
+            let found = routes.choose(to, &gone, |gw| self.gateway_load(gw)).filter(|(gw, _)| !self.mem_alone() || !gone.contains(gw));
+            drop(routes);
+            match found {
+                // What TCP would find out by connecting: another gateway is tried.
+                Some((gw, _)) if self.mem_alone() && self.mem_node(gw).is_none() => gone.push(gw),
+                Some(found) => break found,
                 None => return Some(Err(unreachable(to, "no router on the way to it is alive"))),
             }
         };

@@ -37,15 +37,17 @@ pub struct Cluster {
     pub osts: Vec<Arc<Target>>,
     pub disks: Disks,
     seed: AtomicU64,
+    routes: String,
 }
 
 fn nid(text: &str) -> Nid {
     text.parse().expect("a NID")
 }
 
-async fn start_node(net: &Arc<MemNet>, at: &str, seed: u64) -> Arc<Node> {
+async fn start_node(net: &Arc<MemNet>, at: &str, seed: u64, routes: &str) -> Arc<Node> {
     let wall = WallClock { base: (1_700_000_000, 0), at: tokio::time::Instant::now() };
-    let cfg = NodeConfig { nids: vec![nid(at)], seed, wall: Some(wall), ..NodeConfig::default() };
+    let routes = if routes.is_empty() { Vec::new() } else { coral_lnet::parse_routes(routes).expect("routes") };
+    let cfg = NodeConfig { nids: vec![nid(at)], seed, wall: Some(wall), routes, ..NodeConfig::default() };
     Node::start(cfg, Some(net.clone())).await.expect("node")
 }
 
@@ -69,23 +71,23 @@ fn register(mgs: &Mgs, target: &Target, kind: u32) {
 impl Cluster {
     /// One MDT and `osts` OSTs; files get `stripe_count` stripes of `stripe_size` bytes unless they ask for others.
     pub async fn start(osts: u32, stripe_count: u16, stripe_size: u32) -> Cluster {
-        Self::start_seeded(osts, stripe_count, stripe_size, 1).await
+        Self::start_seeded(osts, stripe_count, stripe_size, 1, "").await
     }
 
-    /// The same, with the nodes' generators counted from `seed`.
-    pub async fn start_seeded(osts: u32, stripe_count: u16, stripe_size: u32, seed: u64) -> Cluster {
+    /// The same, with the nodes' generators counted from `seed`, and the servers' `routes`.
+    pub async fn start_seeded(osts: u32, stripe_count: u16, stripe_size: u32, seed: u64, routes: &str) -> Cluster {
         let disks = Disks {
             mgs: OsdMem::new(),
             mdt: OsdMem::new(),
             osts: (0..osts).map(|_| OsdMem::new()).collect(),
             defaults: StripeDefaults { stripe_size, stripe_count },
         };
-        Self::start_on(MemNet::new(), disks, seed).await
+        Self::start_on(MemNet::alone(), disks, seed, routes).await
     }
 
     /// Servers on what their disks hold.
-    async fn start_on(net: Arc<MemNet>, disks: Disks, seed: u64) -> Cluster {
-        let node = start_node(&net, SERVER, seed).await;
+    async fn start_on(net: Arc<MemNet>, disks: Disks, seed: u64, routes: &str) -> Cluster {
+        let node = start_node(&net, SERVER, seed, routes).await;
         let server = ServerNode::start(node.clone());
         let (mgs, mgt) = Mgs::start(node.clone(), Arc::new(disks.mgs.clone())).expect("MGS");
         server.add_target(mgt);
@@ -103,7 +105,7 @@ impl Cluster {
         mdt.set_osts((0..osts.len() as u32).map(known).collect());
         server.add_target(mdt.target.clone());
         register(&mgs, &mdt.target, ldd::SV_TYPE_MDT);
-        Cluster { net, node, server, mgs, mdt, osts, disks, seed: AtomicU64::new(seed.wrapping_add(1)) }
+        Cluster { net, node, server, mgs, mdt, osts, disks, seed: AtomicU64::new(seed.wrapping_add(1)), routes: routes.to_owned() }
     }
 
     /// A further OST, made known through the MGS only.
@@ -118,11 +120,11 @@ impl Cluster {
 
     /// The servers are gone at once, and come back on what they had committed.
     pub async fn kill_and_restart(self) -> Cluster {
-        let Cluster { net, node, server, mgs, mdt, osts, disks, seed } = self;
+        let Cluster { net, node, server, mgs, mdt, osts, disks, seed, routes } = self;
         server.stop_services().await;
         node.shutdown().await;
         drop((server, mgs, mdt, osts, node));
-        Self::start_on(net, disks, seed.into_inner() + 1000).await
+        Self::start_on(net, disks, seed.into_inner() + 1000, &routes).await
     }
 
     /// A client with a NID of its own on the network, which servers remember across restarts.
@@ -132,8 +134,15 @@ impl Cluster {
 
     pub async fn remote_client_with(&self, opts: MountOptions) -> Arc<Llite> {
         let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        let node = start_node(&self.net, &format!("10.0.{}.{}@tcp", 1 + n / 250 % 250, n % 250), n).await;
+        let node = start_node(&self.net, &format!("10.0.{}.{}@tcp", 1 + n / 250 % 250, n % 250), n, "").await;
         Llite::mount(node, opts).await.expect("mount")
+    }
+
+    /// A client with this NID and these routes.
+    pub async fn client_at(&self, at: &str, routes: &str) -> Arc<Llite> {
+        let n = self.seed.fetch_add(1, Ordering::Relaxed);
+        let node = start_node(&self.net, at, n, routes).await;
+        Llite::mount(node, self.options()).await.expect("mount")
     }
 
     pub fn options(&self) -> MountOptions {
@@ -146,13 +155,13 @@ impl Cluster {
 
     pub async fn client_with(&self, opts: MountOptions) -> Arc<Llite> {
         let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        let node = start_node(&self.net, &format!("{n}@lo"), n).await;
+        let node = start_node(&self.net, &format!("{n}@lo"), n, "").await;
         Llite::mount(node, opts).await.expect("mount")
     }
 
     pub async fn new_node(&self) -> Arc<Node> {
         let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        start_node(&self.net, &format!("{n}@lo"), n).await
+        start_node(&self.net, &format!("{n}@lo"), n, "").await
     }
 
     pub async fn stop(&self) {
