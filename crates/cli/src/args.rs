@@ -36,12 +36,53 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
+    /// What a node sent, received, forwarded and lost in each second of the last hour.
+    History(History),
     /// The lfs command (also as a program of its own name).
     #[command(disable_help_flag = true)]
     Lfs {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
+    /// The lnetctl command (also as a program of its own name): LNet of a running node.
+    #[command(disable_help_flag = true)]
+    Lnetctl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// LNet's commands of lctl (also as a program of its own name): net_drop_*, net_delay_*, ping, list_nids, get_param.
+    #[command(disable_help_flag = true)]
+    Lctl {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct History {
+    /// Directory of the running process (`coral up`, `serve`, `router`); default: the only one of this user.
+    pub dir: Option<PathBuf>,
+    /// How far back, in seconds, at most 3600 (`60`, `60s`, `10m` or `1h`).
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = seconds)]
+    pub since: usize,
+    /// NID of the node, when the process has several.
+    #[arg(long, value_name = "NID")]
+    pub node: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Write a plot of the bytes per second.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(n) => (n, match text.as_bytes()[text.len() - 1] { b'm' => 60, b'h' => 3600, _ => 1 }),
+        None => (text, 1),
+    };
+    let n = number.parse::<usize>().ok().and_then(|n| n.checked_mul(unit)).filter(|n| (1..=3600).contains(n));
+    n.ok_or_else(|| format!("'{text}' is no time of 1 s to 1 h; give 60, 60s, 10m or 1h"))
 }
 
 /// Where a node listens.

@@ -62,6 +62,11 @@ impl MountedClient {
         }
     }
 
+    /// The node it speaks through.
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
@@ -204,10 +209,17 @@ fn option<'a>(m: &'a Mount, name: &str) -> Option<&'a str> {
 }
 
 async fn wait(client: &MountedClient) {
-    let (_unused, mut asked) = tokio::sync::mpsc::channel(1);
+    let (_unused, none) = tokio::sync::mpsc::channel(1);
+    // So that lnetctl finds it; a mount does without when it cannot be had.
+    let home = crate::lnetctl::find::own_socket_dir();
+    let mut asked = home.as_ref().and_then(|d| crate::control::serve(d, vec![client.node.clone()]).ok()).unwrap_or(none);
+    let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node.nid().to_string(), "mount": client.mountpoint() });
     tokio::select! {
-        _ = crate::run_until_stopped(&mut asked, Some(client), || serde_json::Value::Null) => {}
+        _ = crate::run_until_stopped(&mut asked, Some(client), status) => {}
         () = client.ended() => {}
+    }
+    if let Some(dir) = home {
+        let _ = std::fs::remove_dir_all(dir);
     }
 }
 

@@ -1,11 +1,16 @@
 //! The control socket of a running Coral process: `DIR/control.sock`, one JSON line each way.
 //!
-//! Only who may open the socket (its owner: mode 0600) can ask. Requests: `status`, `down`.
+//! Only who may open the socket (its owner: mode 0600) can ask. Requests: `status`, `down`, and
+//! `{"lnet": ...}` ([`LnetAsk`]), which the nodes of the process answer themselves.
 
+use crate::lnetctl::agent::{Agent, LnetAsk};
+use crate::lnetctl::find::Registered;
+use coral_lnet::Node;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -37,19 +42,22 @@ pub(crate) fn path(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
-/// Serves `dir`'s control socket until the receiver is dropped.
-pub(crate) fn serve(dir: &Path) -> std::io::Result<mpsc::Receiver<Asked>> {
+/// Serves `dir`'s control socket until the receiver is dropped. `nodes` are those lnetctl may ask, the one meant by default first;
+/// from now on each keeps its last hour.
+pub(crate) fn serve(dir: &Path, nodes: Vec<Arc<Node>>) -> std::io::Result<mpsc::Receiver<Asked>> {
     let path = path(dir);
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)?;
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     let (tx, rx) = mpsc::channel(4);
+    let (agent, registered) = (Agent::new(nodes), Registered::new(&path));
     tokio::spawn(async move {
+        let _registered = registered;
         loop {
             tokio::select! {
                 _ = tx.closed() => return,
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => { tokio::spawn(answer(stream, tx.clone())); }
+                    Ok((stream, _)) => { tokio::spawn(answer(stream, tx.clone(), agent.clone())); }
                     // no descriptors left, for instance: it passes
                     Err(error) => {
                         tracing::warn!(%error, "control socket");
@@ -62,14 +70,21 @@ pub(crate) fn serve(dir: &Path) -> std::io::Result<mpsc::Receiver<Asked>> {
     Ok(rx)
 }
 
-async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>) {
+/// A request for the process's LNet nodes.
+#[derive(Deserialize)]
+struct ForNodes {
+    lnet: LnetAsk,
+}
+
+async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>, agent: Arc<Agent>) {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     let limited = tokio::io::AsyncReadExt::take(read, REQUEST_MAX_BYTES);
     if tokio::io::BufReader::new(limited).read_line(&mut line).await.is_err() {
         return;
     }
-    let reply = match serde_json::from_str::<Ask>(line.trim()) {
+    let for_nodes = if line.starts_with('{') { serde_json::from_str::<ForNodes>(line.trim()).ok() } else { None };
+    let reply = if let Some(a) = for_nodes { agent.answer(a.lnet).await } else { match serde_json::from_str::<Ask>(line.trim()) {
         Err(e) => serde_json::json!({ "error": format!("unknown request: {e}") }),
         Ok(ask) => {
             let (reply_tx, reply_rx) = oneshot::channel();
@@ -78,7 +93,7 @@ async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>) {
             }
             reply_rx.await.unwrap_or_else(|_| serde_json::json!({ "error": "stopping" }))
         }
-    };
+    } };
     let _ = write.write_all(format!("{reply}\n").as_bytes()).await;
 }
 
@@ -99,7 +114,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_answered_and_nonsense_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let mut asked = serve(dir.path()).unwrap();
+        let mut asked = serve(dir.path(), Vec::new()).unwrap();
         tokio::spawn(async move {
             while let Some((ask, reply)) = asked.recv().await {
                 let _ = reply.send(serde_json::json!({ "got": ask }));

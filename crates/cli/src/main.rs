@@ -1,6 +1,6 @@
 //! Coral's commands: one binary, many names.
 //!
-//! The name it is called by picks the command: `coral`, `lfs`, `lst`, `mount.coral` (the helper of mount(8)).
+//! The name it is called by picks the command: `coral`, `lfs`, `lst`, `lnetctl`, `lctl`, `mount.coral` (the helper of mount(8)).
 
 mod args;
 mod check;
@@ -8,7 +8,9 @@ mod client;
 mod control;
 mod daemon;
 mod format;
+mod history;
 mod lfs;
+mod lnetctl;
 mod lst;
 mod net;
 mod router;
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
     match called.as_deref() {
         Some("lfs") => return lfs::main(args.split_off(1)),
         Some("lst") => return lst::main(args.split_off(1)),
+        Some("lnetctl") => return lnetctl::main(args.split_off(1), false),
+        Some("lctl") => return lnetctl::main(args.split_off(1), true),
         Some("mount.coral" | "mount.lustre") => args = client::mount_helper_args(args),
         _ => {}
     }
@@ -51,8 +55,11 @@ fn main() -> ExitCode {
         Command::Serve(a) => serve::run(a),
         Command::Mount(a) => client::run(a),
         Command::Router(a) => router::run(a),
+        Command::History(a) => history::run(a),
         Command::Lfs { args } => return lfs::main(args),
         Command::Lst { .. } => Ok(()),
+        Command::Lnetctl { args } => return lnetctl::main(args, false),
+        Command::Lctl { args } => return lnetctl::main(args, true),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -59,7 +59,7 @@ fn pools(r: &Router) -> Result<PoolSizes, String> {
 
 async fn serve(config: &NetConfig, pools: PoolSizes, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
     let node = net::start(config, None, Some(pools)).await?;
-    let mut asked = control::serve(dir).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
+    let mut asked = control::serve(dir, vec![node.clone()]).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let nids: Vec<String> = config.nids.iter().map(ToString::to_string).collect();
     reporter.ready(&format!("coral: routing between {} on port {}\nstop: coral down {}", nids.join(" and "), config.port, dir.display()));
     let reply = crate::run_until_stopped(&mut asked, None, || status(&node, config, dir)).await;

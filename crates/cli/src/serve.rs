@@ -64,7 +64,7 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
         defaults = defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
     }
     let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults }).await?;
-    let mut asked = control::serve(home).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
+    let mut asked = control::serve(home, vec![servers.node().clone()]).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     reporter.ready(&format!("coral: {} targets up on {nid} port {port}\nstop: coral down {}", servers.status().as_array().map_or(0, Vec::len), home.display()));
     let status = || {
         serde_json::json!({

@@ -111,6 +111,11 @@ impl Servers {
         self.node.nid()
     }
 
+    /// The node all of them are on.
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
     pub(crate) fn mem(&self) -> &Arc<MemNet> {
         &self.mem
     }

@@ -275,7 +275,8 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
             }
         },
     };
-    let mut asked = control::serve(dir).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
+    let nodes = std::iter::once(servers.node()).chain(client.as_ref().map(MountedClient::node)).cloned().collect();
+    let mut asked = control::serve(dir, nodes).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     reporter.ready(&summary(&config, dir, client.as_ref().map(MountedClient::mountpoint)));
     let reply = crate::run_until_stopped(&mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await;
     if let Some(client) = client {

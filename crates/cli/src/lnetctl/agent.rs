@@ -1,0 +1,269 @@
+//! The node's side of lnetctl: what a running process answers on its control socket about its LNet nodes.
+
+use coral_lnet::faults::{FaultAction, FaultRule, FaultStat, HealthError, NidMatch, Side, Strike};
+use coral_lnet::history::History;
+use coral_lnet::{Nid, Node, PoolSizes, RouteSpec};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What one may ask a process about its nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LnetAsk {
+    /// NID of the node that is meant; none: the process's first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// What it shall do.
+    pub act: Act,
+}
+
+/// What a node shall do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Act {
+    /// All it shows of itself.
+    Show,
+    /// Ping, with a limit in milliseconds.
+    Ping { nid: String, limit_ms: u64 },
+    /// The last seconds.
+    History { seconds: usize },
+    /// Adds a route.
+    RouteAdd { net: String, gateway: String, hops: Option<u8>, priority: u32 },
+    /// Takes a route away.
+    RouteDel { net: String, gateway: String },
+    /// Makes NIDs one peer's.
+    PeerAdd { primary: String, nids: Vec<String> },
+    /// Takes NIDs of a peer, or the whole peer, away.
+    PeerDel { primary: String, nids: Vec<String> },
+    /// Begins or ends to forward.
+    Routing { on: bool },
+    /// Router buffers.
+    Pools { tiny: Option<usize>, small: Option<usize>, large: Option<usize> },
+    /// Health of an interface, 0 to 1000.
+    Health { nid: String, value: u32 },
+    /// Adds a fault rule.
+    FaultAdd(Rule),
+    /// Takes drop or delay rules away, all or those with just these NIDs.
+    FaultDel { delay: bool, src: Option<String>, dst: Option<String> },
+    /// Counts of drop or delay rules begin anew.
+    FaultReset { delay: bool },
+    /// Drop or delay rules with their counts.
+    FaultList { delay: bool },
+}
+
+/// A fault rule as users write it (`lctl net_drop_add`, `net_delay_add`).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Rule {
+    /// It delays; else it drops.
+    pub delay: bool,
+    pub src: String,
+    pub dst: String,
+    pub local: Option<String>,
+    /// One in so many.
+    pub rate: u32,
+    /// One per so many seconds.
+    pub interval_s: f64,
+    /// Seconds of delay.
+    pub latency_s: f64,
+    /// Mask.
+    pub portals: u64,
+    /// Mask.
+    pub kinds: u8,
+    /// Health errors to simulate, by name; drop rules only.
+    pub health: Vec<String>,
+    /// Every message.
+    pub all: bool,
+}
+
+impl Rule {
+    fn build(&self) -> Result<FaultRule, String> {
+        let nid = |text: &str| text.parse::<NidMatch>().map_err(|_| format!("Invalid NID: {text}"));
+        let seconds = |s: f64, what: &str| Duration::try_from_secs_f64(s).map_err(|_| format!("{what} {s} is no time"));
+        let action = match (self.delay, self.health.first()) {
+            (true, _) => FaultAction::Delay(seconds(self.latency_s, "latency")?),
+            (false, None) => FaultAction::Drop,
+            (false, Some(name)) => {
+                let known = HealthError::ALL.iter().find(|(_, n)| n == name);
+                FaultAction::Fail(known.map(|(e, _)| *e).ok_or_else(|| format!("unknown health error {name}"))?)
+            }
+        };
+        let strike = match self.rate {
+            _ if self.all => Strike::Share(1.0),
+            0 => Strike::Every(seconds(self.interval_s, "interval")?),
+            n => Strike::OneIn(n),
+        };
+        let local = self.local.as_deref().map_or(Ok(NidMatch::Any), nid)?;
+        let rule = FaultRule { src: nid(&self.src)?, dst: nid(&self.dst)?, local, portals: self.portals, kinds: self.kinds, side: Side::Both, strike, ..FaultRule::all(action) };
+        Ok(rule)
+    }
+}
+
+fn is_delay(rule: &FaultRule) -> bool {
+    matches!(rule.action, FaultAction::Delay(_))
+}
+
+fn rule_json((r, s): &(FaultRule, FaultStat)) -> Value {
+    let (rate, interval) = match r.strike {
+        Strike::OneIn(n) => (n, 0.0),
+        Strike::Every(d) => (0, d.as_secs_f64()),
+        Strike::Share(_) => (1, 0.0),
+    };
+    let latency = match r.action {
+        FaultAction::Delay(d) => d.as_secs_f64(),
+        _ => 0.0,
+    };
+    let kinds = match (r.kinds, r.portals) {
+        (0, 0) => 15,
+        (0, _) => 6,
+        (k, _) => k,
+    };
+    json!({
+        "src": r.src.to_string(), "dst": r.dst.to_string(), "rate": rate, "interval": interval, "latency": latency,
+        "portals": r.portals, "kinds": kinds, "struck": s.struck, "matched": s.matched,
+        "put": s.put, "ack": s.ack, "get": s.get, "reply": s.reply,
+    })
+}
+
+/// The nodes of a process, each with its last hour.
+pub(crate) struct Agent {
+    nodes: Vec<(Arc<Node>, Arc<History>)>,
+}
+
+impl Agent {
+    /// Begins to follow the nodes; the first is the one that is meant when none is named.
+    pub(crate) fn new(nodes: Vec<Arc<Node>>) -> Arc<Agent> {
+        Arc::new(Agent { nodes: nodes.into_iter().map(|n| (n.clone(), History::follow(&n))).collect() })
+    }
+
+    /// Does what is asked; a failure is `{"error": text, "errno": n}`.
+    pub(crate) async fn answer(&self, ask: LnetAsk) -> Value {
+        let found = match &ask.node {
+            None => self.nodes.first(),
+            Some(name) => self.nodes.iter().find(|(n, _)| n.nids().iter().any(|nid| nid.to_string() == *name)),
+        };
+        let Some((node, history)) = found else {
+            let names: Vec<String> = self.nodes.iter().map(|(n, _)| n.nid().to_string()).collect();
+            return json!({ "error": format!("no such node in this process; it has: {}", names.join(", ")), "errno": libc::ENODEV });
+        };
+        match act(node, history, ask.act).await {
+            Ok(v) => v,
+            Err((errno, why)) => json!({ "error": why, "errno": errno }),
+        }
+    }
+}
+
+type Done = Result<Value, (i32, String)>;
+
+fn invalid(why: impl ToString) -> (i32, String) {
+    (libc::EINVAL, why.to_string())
+}
+
+fn nid(text: &str) -> Result<Nid, (i32, String)> {
+    text.parse().map_err(invalid)
+}
+
+fn nids(texts: &[String]) -> Result<Vec<Nid>, (i32, String)> {
+    texts.iter().map(|t| nid(t)).collect()
+}
+
+fn net(text: &str) -> Result<u32, (i32, String)> {
+    coral_lnet::parse_net(text).ok_or_else(|| invalid(format!("'{text}' is no network: expected tcp, tcp1, ...")))
+}
+
+async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
+    let ok = json!({ "ok": true });
+    match act {
+        Act::Show => return Ok(show(node)),
+        Act::Ping { nid: text, limit_ms } => return ping(node, nid(&text)?, limit_ms).await,
+        Act::History { seconds } => {
+            let names: Vec<String> = node.nets().iter().flat_map(|n| &n.nis).map(|n| n.nid.clone()).collect();
+            return Ok(json!({ "nid": node.nid().to_string(), "nis": names, "seconds": history.last(seconds) }));
+        }
+        Act::RouteAdd { net: name, gateway, hops, priority } => {
+            node.add_route(RouteSpec { net: net(&name)?, gateway: nid(&gateway)?, hops, priority }).map_err(invalid)?;
+        }
+        Act::RouteDel { net: name, gateway } => node.del_route(net(&name)?, nid(&gateway)?).map_err(|e| (libc::ENOENT, e.to_string()))?,
+        Act::PeerAdd { primary, nids: more } => node.add_peer(nid(&primary)?, &nids(&more)?).map_err(invalid)?,
+        Act::PeerDel { primary, nids: gone } => node.del_peer(nid(&primary)?, &nids(&gone)?).map_err(|e| (libc::ENOENT, e.to_string()))?,
+        Act::Routing { on } => node.set_routing(on),
+        Act::Pools { tiny, small, large } => {
+            let now = node.routing();
+            let sizes = PoolSizes { tiny: tiny.unwrap_or(now.tiny.nbuffers), small: small.unwrap_or(now.small.nbuffers), large: large.unwrap_or(now.large.nbuffers) };
+            if [sizes.tiny, sizes.small, sizes.large].iter().any(|n| !(1..=PoolSizes::MAX).contains(n)) {
+                return Err(invalid(format!("give 1 to {} buffers", PoolSizes::MAX)));
+            }
+            node.set_pools(sizes);
+        }
+        Act::Health { nid: text, value } => {
+            if !node.set_health(nid(&text)?, value.min(1000)) {
+                return Err((libc::ENODEV, format!("no interface {text} is known here")));
+            }
+        }
+        Act::FaultAdd(rule) => {
+            let built = rule.build().map_err(invalid)?;
+            node.faults().try_add(built).map_err(invalid)?;
+            return Ok(json!({ "src": built.src.to_string(), "dst": built.dst.to_string() }));
+        }
+        Act::FaultDel { delay, src, dst } => {
+            let want = |text: Option<String>| text.map(|t| t.parse::<NidMatch>().map_err(|_| invalid(format!("Invalid NID: {t}")))).transpose();
+            let (src, dst) = (want(src)?, want(dst)?);
+            let n = node.faults().remove(|r| is_delay(r) == delay && src.is_none_or(|s| s == r.src) && dst.is_none_or(|d| d == r.dst));
+            return Ok(json!({ "removed": n }));
+        }
+        Act::FaultReset { delay } => node.faults().reset(|r| is_delay(r) == delay),
+        Act::FaultList { delay } => {
+            let rules: Vec<Value> = node.faults().list().iter().filter(|(r, _)| is_delay(r) == delay).map(rule_json).collect();
+            return Ok(json!({ "rules": rules }));
+        }
+    }
+    Ok(ok)
+}
+
+async fn ping(node: &Arc<Node>, to: Nid, limit_ms: u64) -> Done {
+    let limit = Duration::from_millis(limit_ms.clamp(1, 60_000));
+    let failed = |errno: i32| (errno, format!("failed to ping {to}"));
+    match tokio::time::timeout(limit, node.ping(to)).await {
+        Ok(Ok(info)) => {
+            let nids: Vec<String> = info.nis.iter().map(|n| n.nid).filter(|n| *n != Nid::LO).map(|n| n.to_string()).collect();
+            let multi_rail = info.features & coral_wire::lnet::feat::MULTI_RAIL != 0;
+            Ok(json!({ "nids": nids, "multi_rail": multi_rail }))
+        }
+        Ok(Err(coral_lnet::SendError::Timeout)) | Err(_) => Err(failed(libc::ETIMEDOUT)),
+        // What the kernel says whatever the reason is (lnet-commands.txt, router-commands.txt).
+        Ok(Err(_)) => Err(failed(libc::EHOSTUNREACH)),
+    }
+}
+
+fn show(node: &Arc<Node>) -> Value {
+    let s = node.stats();
+    let l = node.limits();
+    json!({
+        "nid": node.nid().to_string(),
+        "pid": std::process::id(),
+        "nets": node.nets(),
+        "peers": node.peers(),
+        "routes": node.routes(),
+        "routing": node.routing(),
+        "stats": {
+            "sent": s.mem_sent.value() + s.sock_sent.value(),
+            "sent_bytes": s.sent_bytes.value(),
+            "received": s.received.value(),
+            "received_bytes": s.received_bytes.value(),
+            "routed": s.routed.value(),
+            "routed_bytes": s.routed_bytes.value(),
+            "dropped": s.unmatched.value() + s.late.value() + s.overrun.value() + s.no_route.value() + s.not_routing.value() + s.route_failed.value(),
+            "faults": s.faults.value(),
+            "resent": s.resent.value(),
+            "response_timeouts": s.response_timeouts.value(),
+        },
+        "global": {
+            "discovery": u32::from(l.discovery),
+            "retry_count": l.retries,
+            "transaction_timeout": l.transaction.as_secs(),
+            "recovery_interval": l.recovery.as_secs(),
+            "max_recovery_ping_interval": l.max_recovery.as_secs(),
+            "lnd_timeout": l.sock_timeout.as_secs(),
+        },
+    })
+}

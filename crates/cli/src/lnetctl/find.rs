@@ -1,0 +1,119 @@
+//! Which running process is meant: every process with a node leaves the path of its control socket in a directory of its user.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a process may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(90);
+
+/// The directory of this user's running nodes: `$XDG_RUNTIME_DIR/coral`, else `/tmp/coral-UID`.
+fn registry() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => PathBuf::from(dir).join("coral"),
+        None => PathBuf::from(format!("/tmp/coral-{}", rustix::process::getuid().as_raw())),
+    }
+}
+
+/// The same, made if it is not there. In /tmp anybody could have made it: only what is ours is used.
+fn made_registry() -> Option<PathBuf> {
+    let dir = registry();
+    make_private(&dir)?;
+    let meta = std::fs::symlink_metadata(&dir).ok()?;
+    (meta.is_dir() && std::os::unix::fs::MetadataExt::uid(&meta) == rustix::process::getuid().as_raw()).then_some(dir)
+}
+
+fn make_private(dir: &Path) -> Option<()> {
+    let mut make = std::fs::DirBuilder::new();
+    std::os::unix::fs::DirBuilderExt::mode(make.recursive(true), 0o700);
+    make.create(dir).ok()
+}
+
+/// Says where this process can be asked, until dropped.
+pub(crate) struct Registered(PathBuf);
+
+impl Registered {
+    /// None when the directory cannot be written: then the process is found by `--dir` only.
+    pub(crate) fn new(socket: &Path) -> Option<Registered> {
+        let dir = made_registry()?;
+        let link = dir.join(format!("{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(std::path::absolute(socket).ok()?, &link).ok()?;
+        Some(Registered(link))
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Where this process may put a control socket that belongs to no directory of its own.
+pub(crate) fn own_socket_dir() -> Option<PathBuf> {
+    let dir = made_registry()?.join(format!("{}.d", std::process::id()));
+    make_private(&dir)?;
+    Some(dir)
+}
+
+/// Sockets of running processes of this user; entries of processes that are gone are removed.
+fn running() -> Vec<PathBuf> {
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir(registry()).into_iter().flatten().flatten() {
+        let link = entry.path();
+        if link.extension().is_none_or(|e| e != "sock") {
+            continue;
+        }
+        match UnixStream::connect(&link) {
+            Ok(_) => out.push(std::fs::read_link(&link).unwrap_or(link)),
+            Err(_) => drop(std::fs::remove_file(&link)),
+        }
+    }
+    out.sort();
+    out
+}
+
+/// The socket to ask: that given, else the only one there is.
+pub(crate) fn socket(dir: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, String> {
+    if let Some(s) = socket {
+        return Ok(s.to_owned());
+    }
+    if let Some(d) = dir {
+        return Ok(crate::control::path(d));
+    }
+    let all = running();
+    match all.as_slice() {
+        [] => Err("no Coral node of this user runs here; start one, or say which: --dir DIR or --socket PATH".into()),
+        [one] => Ok(one.clone()),
+        many => {
+            let dirs: Vec<String> = many.iter().filter_map(|s| s.parent()).map(|d| d.display().to_string()).collect();
+            Err(format!("{} Coral processes run here; say which with --dir: {}", many.len(), dirs.join(", ")))
+        }
+    }
+}
+
+/// Asks; the answer, or why there is none.
+pub(crate) fn ask(socket: &Path, what: &Value) -> Result<Value, String> {
+    let failed = |e: std::io::Error| format!("no Coral node answers on '{}': {e}", socket.display());
+    let mut stream = UnixStream::connect(socket).map_err(failed)?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(failed)?;
+    stream.write_all(format!("{what}\n").as_bytes()).map_err(failed)?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).map_err(failed)?;
+    serde_json::from_str(&line).map_err(|e| format!("odd answer on '{}': {e}", socket.display()))
+}
+
+/// Name of the interface with a NID's address, as `ip` tells it.
+pub(crate) fn interface_of(nid: &str) -> Option<String> {
+    let nid: coral_wire::nid::Nid = nid.parse().ok()?;
+    let ip = nid.ipv4()?;
+    if ip.is_loopback() {
+        return Some("lo".into());
+    }
+    let out = std::process::Command::new("ip").args(["-o", "-4", "addr", "show"]).output().ok()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let wanted = format!("{ip}/");
+    text.lines().find(|l| l.split_whitespace().any(|w| w.starts_with(&wanted))).and_then(|l| l.split_whitespace().nth(1)).map(str::to_owned)
+}
