@@ -11,7 +11,9 @@ run seq --rw=write --bs=1M
 run rand --rw=randwrite --bs=4k-64k
 run randrw --rw=randrw --bs=4k
 run unaligned --rw=randwrite --bs=1k-70k --bs_unaligned
-run direct --rw=randwrite --bs=4k-128k --blockalign=4k --direct=1 --ioengine=libaio --iodepth=8
+# Requests under way that overlap are finished in any order, on the local disk too: without serialize_overlap fio takes that for damage.
+run direct --rw=randwrite --bs=4k-128k --blockalign=4k --direct=1 --ioengine=libaio --iodepth=8 --serialize_overlap=1
+run directfixed --rw=randwrite --bs=64k --direct=1 --ioengine=libaio --iodepth=16
 run mmap --rw=randwrite --bs=4k --ioengine=mmap
 run mmapseq --rw=write --bs=64k --ioengine=mmap
 run shared --rw=randwrite --bs=16k --filename=shared --offset_increment=24M
