@@ -10,7 +10,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Lets a program that was just started begin to listen.
+/// Lets a program that was just started get ready.
 #[allow(clippy::disallowed_methods, reason = "a developer tool without a runtime")]
 pub(crate) fn settle() {
     std::thread::sleep(std::time::Duration::from_millis(300));

@@ -4,8 +4,13 @@
 //! innermost frame that belongs to a layer, so time in malloc, memcpy or the kernel belongs to the layer that asked for it.
 
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use crate::step;
 
 /// A layer, and what a frame's symbol holds when it belongs there. The first that fits counts.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -30,12 +35,21 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// Starts perf on process `pid`; what it writes goes to `dir`.
+    /// Starts perf on process `pid`; what it writes goes to `dir`. Returns when it samples.
     pub(super) fn start(pid: u32, dir: &Path) -> Result<Recording, String> {
         let file = dir.join("perf.data");
+        let (mut orders, mut answers) = (fifo(&dir.join("perf.orders"))?, fifo(&dir.join("perf.answers"))?);
+        let control = format!("--control=fifo:{0}/perf.orders,{0}/perf.answers", dir.display());
         let mut perf = Command::new("perf");
-        perf.args(["record", "-q", "--call-graph", "dwarf,16384", "-F", "199", "-p", &pid.to_string(), "-o"]).arg(&file);
-        let perf = perf.stdin(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|e| format!("perf: {e}"))?;
+        perf.args(["record", "-q", "-D", "-1", &control, "--call-graph", "dwarf,16384", "-F", "999", "-p", &pid.to_string(), "-o"]).arg(&file);
+        let mut perf = perf.stdin(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|e| format!("perf: {e}"))?;
+        orders.write_all(b"enable\n").map_err(|e| format!("perf's orders: {e}"))?;
+        while answers.read(&mut [0; 16]).is_err() {
+            if let Some(status) = perf.try_wait().map_err(|e| e.to_string())? {
+                return Err(format!("perf record ended before it began: {status}"));
+            }
+            step::settle();
+        }
         Ok(Recording { perf, file })
     }
 
@@ -50,6 +64,15 @@ impl Recording {
         print!("{}", shares(row, &String::from_utf8_lossy(&text)));
         Ok(())
     }
+}
+
+/// A new FIFO, open at both ends, so that neither side waits for the other; a read of an empty one fails.
+fn fifo(path: &Path) -> Result<File, String> {
+    const O_NONBLOCK: i32 = 0o4000;
+    let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+    let _ = std::fs::remove_file(path);
+    Command::new("mkfifo").arg(path).status().map_err(fail)?;
+    OpenOptions::new().read(true).write(true).custom_flags(O_NONBLOCK).open(path).map_err(fail)
 }
 
 fn shares(row: &str, script: &str) -> String {
