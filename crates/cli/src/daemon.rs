@@ -27,7 +27,7 @@ pub(crate) fn start(log: &Path) -> Result<String, String> {
 }
 
 /// As [`start`], with other arguments.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "a descriptor and a session of its own are handed to the child")]
 pub(crate) fn start_as(args: impl Iterator<Item = std::ffi::OsString>, log: &Path) -> Result<String, String> {
     let (read, write) = rustix::pipe::pipe().map_err(|e| format!("pipe: {e}"))?;
     let log_file: File = OpenOptions::new().create(true).append(true).open(log).map_err(|e| format!("cannot write the log '{}': {e}", log.display()))?;
@@ -69,7 +69,7 @@ pub(crate) struct Reporter(Option<File>);
 
 impl Reporter {
     /// Takes the descriptor handed over by [`start`], if this process was started by it.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "a descriptor and a session of its own are handed to the child")]
     pub(crate) fn from_env() -> Reporter {
         let fd = std::env::var(READY_FD).ok().and_then(|v| v.parse::<i32>().ok());
         // SAFETY: the descriptor was inherited for this purpose alone, and nothing else in this process knows it.

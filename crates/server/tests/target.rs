@@ -187,6 +187,22 @@ async fn who_does_not_come_back_is_evicted_when_the_window_closes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_commits_after_its_client_was_evicted_leaves_no_reply_behind() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let c = w.client("10.0.0.1@tcp").await;
+    c.connect().await.unwrap();
+    c.call(add(1)).await.unwrap();
+    assert_eq!(remembered(&disk), 2);
+    let late = background(&c, late_add(2));
+    sleep(secs(5)).await;
+    s.target.evict(s.target.exports()[0].cookie, "a test");
+    late.await.unwrap().unwrap();
+    assert_eq!(log_of(&disk), [1, 2], "it was under way and is done");
+    assert_eq!(remembered(&disk), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn silence_is_evicted_and_noticed() {
     let (w, disk) = (World::new(1), OsdMem::new());
     let s = w.server(&disk).await;

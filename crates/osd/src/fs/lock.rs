@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::OpenError;
 
 /// Held for as long as the target is open; the kernel drops it with the process.
-pub(super) struct DirLock(#[allow(dead_code)] File);
+pub(super) struct DirLock(#[allow(dead_code, reason = "held, not used")] File);
 
 impl DirLock {
     /// Locks `dir` or says who has it.

@@ -3,8 +3,10 @@
 //! Consecutive objects share a directory (256 of them), so creating many touches few directories.
 //! A write costs one `pwritev` and one `futimens`; the attribute record is written when it changes.
 
+mod names;
+mod ranges;
+
 use std::collections::HashSet;
-use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use self::names::{dir_names, file_name, parse_name, record_key};
 use super::attr::{RECORD_BYTES, Record, XATTR};
 use super::handle::{Handle, HandleCache};
 use super::page_cache;
@@ -27,8 +30,6 @@ use crate::{
     Batch, FallocMode, ObjAttr, ObjectId, Objects, OsdError, SeekWhence, SetAttr, StatFs, Table, Time,
 };
 
-/// Buffers in one `pwritev`.
-const IOV_MAX: usize = 1024;
 /// Up to so many changed objects are synced one by one; for more, the whole file system is.
 const SYNC_EACH_MAX: usize = 32;
 /// Attribute records where the file system has no extended attributes.
@@ -217,127 +218,6 @@ impl FsObjects {
         }
         rustix::fs::fsetxattr(file, XATTR, &bytes, XattrFlags::empty())
             .map_err(|e| failed("store attributes of object", id, e))
-    }
-
-    /// Room for `len` bytes at `off`. On a full disk, bytes that have their blocks already may
-    /// still be overwritten.
-    fn admit_write(&self, h: &Handle, off: u64, len: u64) -> Result<(), OsdError> {
-        let Err(full) = self.space.admit(Class::Object, len) else { return Ok(()) };
-        match rustix::fs::seek(&h.file, SeekFrom::Hole(off)) {
-            Ok(hole) if hole >= off.saturating_add(len) => Ok(()),
-            _ => Err(full),
-        }
-    }
-
-    fn pwrite_all(&self, h: &Handle, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
-        let mut at = off;
-        let (mut first, mut skip) = (0, 0);
-        while first < bufs.len() {
-            if skip == bufs[first].len() {
-                (first, skip) = (first + 1, 0);
-                continue;
-            }
-            let head = [IoSlice::new(&bufs[first][skip..])];
-            let rest = &bufs[first + 1..bufs.len().min(first + IOV_MAX)];
-            let iov: Vec<_>;
-            let iov = if rest.is_empty() {
-                &head[..]
-            } else {
-                iov = head.into_iter().chain(rest.iter().map(|b| IoSlice::new(b))).collect();
-                &iov[..]
-            };
-            let n = match rustix::io::pwritev(&h.file, iov, at) {
-                Ok(0) => return Err(failed("write object", h.id, Errno::IO)),
-                Ok(n) => n,
-                Err(Errno::INTR) => continue,
-                Err(e) => return Err(failed("write object", h.id, e)),
-            };
-            at += n as u64;
-            let mut left = n;
-            while left > 0 {
-                let step = left.min(bufs[first].len() - skip);
-                left -= step;
-                skip += step;
-                if skip == bufs[first].len() {
-                    (first, skip) = (first + 1, 0);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn pread_all(&self, h: &Handle, off: u64, buf: &mut [u8]) -> Result<usize, OsdError> {
-        let mut done = 0;
-        while done < buf.len() {
-            match rustix::io::pread(&h.file, &mut buf[done..], off + done as u64) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(failed("read object", h.id, e)),
-            }
-        }
-        Ok(done)
-    }
-
-    fn stat(&self, h: &Handle) -> Result<Stat, OsdError> {
-        rustix::fs::fstat(&h.file).map_err(|e| failed("stat object", h.id, e))
-    }
-
-    fn fallocate_file(
-        &self,
-        h: &Handle,
-        flags: FallocateFlags,
-        start: u64,
-        len: u64,
-    ) -> Result<(), OsdError> {
-        loop {
-            match rustix::fs::fallocate(&h.file, flags, start, len) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP) => return Err(OsdError::NotSupported("fallocate")),
-                Err(e) => return Err(failed("fallocate object", h.id, e)),
-            }
-        }
-    }
-
-    /// Makes `start..end` read as zeros within the size, as a hole where possible.
-    fn punch_handle(&self, h: &Handle, start: u64, end: u64) -> Result<(), OsdError> {
-        let end = end.min(self.stat(h)?.st_size as u64);
-        if start >= end {
-            return Ok(());
-        }
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match self.fallocate_file(h, flags, start, end - start) {
-            Err(OsdError::NotSupported(_)) => self.write_zeros(h, start, end),
-            other => other,
-        }
-    }
-
-    fn write_zeros(&self, h: &Handle, start: u64, end: u64) -> Result<(), OsdError> {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-        let mut at = start;
-        while at < end {
-            let n = (end - at).min(ZEROS.len() as u64);
-            self.pwrite_all(h, at, &[Bytes::from_static(&ZEROS[..n as usize])])?;
-            at += n;
-        }
-        Ok(())
-    }
-
-    fn zero_range(&self, h: &Handle, start: u64, end: u64, keep: bool) -> Result<(), OsdError> {
-        let mut flags = FallocateFlags::ZERO_RANGE;
-        if keep {
-            flags |= FallocateFlags::KEEP_SIZE;
-        }
-        match self.fallocate_file(h, flags, start, end - start) {
-            Err(OsdError::NotSupported(_)) => {}
-            other => return other,
-        }
-        self.punch_handle(h, start, end)?;
-        if !keep && (self.stat(h)?.st_size as u64) < end {
-            rustix::fs::ftruncate(&h.file, end).map_err(|e| failed("extend object", h.id, e))?;
-        }
-        Ok(())
     }
 
     fn each_dir(
@@ -591,30 +471,6 @@ fn sync_dir(root: rustix::fd::BorrowedFd<'_>, dir: &str) -> rustix::io::Result<(
     rustix::fs::fsync(rustix::fs::openat(root, dir, flags, Mode::empty())?)
 }
 
-/// Directories of an object, relative to the root: `xx` and `xx/yy`.
-fn dir_names(id: ObjectId) -> (String, String) {
-    let (x, y) = ((id.oid >> 16) as u8, (id.oid >> 8) as u8);
-    (format!("{x:02x}"), format!("{x:02x}/{y:02x}"))
-}
-
-fn file_name(id: ObjectId) -> String {
-    let (x, y) = ((id.oid >> 16) as u8, (id.oid >> 8) as u8);
-    format!("{x:02x}/{y:02x}/{:x}-{:x}", id.seq, id.oid)
-}
-
-fn parse_name(name: &str) -> Option<ObjectId> {
-    let (seq, oid) = name.split_once('-')?;
-    let hex = |s: &str| u64::from_str_radix(s, 16).ok();
-    Some(ObjectId { seq: hex(seq)?, oid: hex(oid)? })
-}
-
-fn record_key(id: ObjectId) -> [u8; 16] {
-    let mut key = [0; 16];
-    key[..8].copy_from_slice(&id.seq.to_be_bytes());
-    key[8..].copy_from_slice(&id.oid.to_be_bytes());
-    key
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -686,19 +542,5 @@ mod tests {
         o.failed_sync("sync object", oid(1), Errno::IO);
         assert_eq!(o.sync_object(oid(1)).unwrap_err().errno(), libc::EIO);
         assert_eq!(o.sync_all().unwrap_err().errno(), libc::EIO);
-    }
-
-    #[test]
-    fn names_parse_back_and_neighbours_share_a_directory() {
-        for oid in [0, 1, 255, 256, 0xdead_beef_0123, u64::MAX] {
-            let id = ObjectId { seq: oid ^ 7, oid };
-            let name = file_name(id);
-            let (dir, file) = name.rsplit_once('/').unwrap();
-            assert_eq!(parse_name(file), Some(id));
-            assert_eq!(dir, dir_names(id).1);
-        }
-        let dir = |oid| dir_names(ObjectId { seq: 0, oid }).1;
-        assert_eq!(dir(0x1_2300), "01/23");
-        assert_eq!(dir(0x1_2300), dir(0x1_23ff));
     }
 }

@@ -198,7 +198,7 @@ impl Fs {
     }
 
     /// Remembers the target; says whether that changes the client log.
-    #[allow(clippy::too_many_arguments)]
+    #[allow(clippy::too_many_arguments, reason = "the columns of one record")]
     fn store(
         &mut self,
         fsname: &str,

@@ -28,8 +28,7 @@ pub(super) struct KeptReply {
 }
 
 /// What becomes of a request that has arrived.
-// Lives on the stack of one call.
-#[allow(clippy::large_enum_variant)]
+#[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 #[derive(Debug, PartialEq)]
 pub(super) enum Admission {
     /// Never seen: execute it.

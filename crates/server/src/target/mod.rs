@@ -386,7 +386,8 @@ impl Target {
         self.numbered(Some(rq), |transno| {
             set_transno(reply, body, transno);
             last_rcvd::put_transno(&mut batch, transno);
-            if !rq.exp.local {
+            // Whoever forgets the export holds the same lock: no row of it stays behind.
+            if !rq.exp.local && !rq.exp.gone() {
                 last_rcvd::put_reply(&mut batch, &rq.exp.uuid, body.tag, transno, rq.rq.xid, &reply.encode());
             }
             self.store(batch, transno)?;
@@ -461,6 +462,7 @@ impl Target {
         exp.abort_bulk();
         self.recovery.lock().forget(exp.cookie);
         if !exp.local && self.cfg.kind != TargetKind::Mgs {
+            let _last = self.last_transno.lock();
             let mut batch = Batch::new();
             let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid).and_then(|()| self.kv.commit(batch));
             if let Err(error) = done {

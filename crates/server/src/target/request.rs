@@ -70,8 +70,7 @@ impl TargetRequest {
 }
 
 /// What became of a request on its way in.
-// Lives on the stack of one call.
-#[allow(clippy::large_enum_variant)]
+#[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 pub(crate) enum Admitted {
     /// To be executed.
     New(TargetRequest),

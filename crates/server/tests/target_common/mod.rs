@@ -20,8 +20,12 @@ pub const ADD: u32 = opc::MDS_REINT;
 pub const OPEN: u32 = opc::MDS_GETATTR_NAME;
 /// Takes as many seconds as its argument says, then answers.
 pub const SLOW: u32 = opc::MDS_STATFS;
+/// Takes 10 s, then is [`ADD`].
+pub const LATE_ADD: u32 = opc::MDS_SETXATTR;
 
 const LOG: Table = Table("test_log");
+/// `coral_server::target::LAST_RCVD`.
+const LAST_RCVD: Table = Table("last_rcvd");
 pub const SERVER: &str = "10.0.0.100@tcp";
 
 pub fn nid(s: &str) -> Nid {
@@ -61,6 +65,11 @@ impl TargetOps for Log {
         Box::pin(async move {
             match rq.rq.body.opc {
                 ADD => {
+                    let msg = self.add(&rq);
+                    rq.reply(0, msg).await
+                }
+                LATE_ADD => {
+                    tokio::time::sleep(Duration::from_secs(10)).await;
                     let msg = self.add(&rq);
                     rq.reply(0, msg).await
                 }
@@ -173,6 +182,10 @@ pub fn add(v: u64) -> Request {
     Request::new(portal::MDS_REQUEST, ADD).push(&v).replayable()
 }
 
+pub fn late_add(v: u64) -> Request {
+    Request::new(portal::MDS_REQUEST, LATE_ADD).push(&v)
+}
+
 pub fn slow(secs: u64) -> Request {
     Request::new(portal::MDS_REQUEST, SLOW).push(&secs)
 }
@@ -185,6 +198,12 @@ pub fn open() -> Request {
 pub fn log_of(disk: &OsdMem) -> Vec<u64> {
     let all = disk.range(LOG, b"", None, usize::MAX).unwrap();
     all.iter().map(|(_, v)| u64::from_le_bytes(v[..8].try_into().unwrap())).collect()
+}
+
+/// How many clients and stored replies the target on `disk` remembers.
+pub fn remembered(disk: &OsdMem) -> usize {
+    let rows = |from: &[u8], to: &[u8]| disk.range(LAST_RCVD, from, Some(to), usize::MAX).unwrap().len();
+    rows(b"c", b"d") + rows(b"r", b"s")
 }
 
 /// A share of the PUTs of `node` to `portal` is lost, at most `times`.

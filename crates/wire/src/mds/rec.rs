@@ -172,7 +172,7 @@ wire_struct! {
 
 /// A reint record by its opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, missing_docs)]
+#[allow(clippy::large_enum_variant, missing_docs, reason = "lives on the stack of one call; the variants are named after their records")]
 pub enum Rec {
     Setattr(RecSetattr),
     Create(RecCreate),

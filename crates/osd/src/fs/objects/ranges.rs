@@ -1,0 +1,138 @@
+//! Byte ranges of one object's file: written, read, allocated, zeroed.
+
+use std::io::IoSlice;
+
+use bytes::Bytes;
+use rustix::fs::{FallocateFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::super::handle::Handle;
+use super::super::space::Class;
+use super::{FsObjects, failed};
+use crate::OsdError;
+
+/// Buffers in one `pwritev`.
+const IOV_MAX: usize = 1024;
+
+impl FsObjects {
+    /// Room for `len` bytes at `off`. On a full disk, bytes that have their blocks already may
+    /// still be overwritten.
+    pub(super) fn admit_write(&self, h: &Handle, off: u64, len: u64) -> Result<(), OsdError> {
+        let Err(full) = self.space.admit(Class::Object, len) else { return Ok(()) };
+        match rustix::fs::seek(&h.file, SeekFrom::Hole(off)) {
+            Ok(hole) if hole >= off.saturating_add(len) => Ok(()),
+            _ => Err(full),
+        }
+    }
+
+    pub(super) fn pwrite_all(&self, h: &Handle, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+        let mut at = off;
+        let (mut first, mut skip) = (0, 0);
+        while first < bufs.len() {
+            if skip == bufs[first].len() {
+                (first, skip) = (first + 1, 0);
+                continue;
+            }
+            let head = [IoSlice::new(&bufs[first][skip..])];
+            let rest = &bufs[first + 1..bufs.len().min(first + IOV_MAX)];
+            let iov: Vec<_>;
+            let iov = if rest.is_empty() {
+                &head[..]
+            } else {
+                iov = head.into_iter().chain(rest.iter().map(|b| IoSlice::new(b))).collect();
+                &iov[..]
+            };
+            let n = match rustix::io::pwritev(&h.file, iov, at) {
+                Ok(0) => return Err(failed("write object", h.id, Errno::IO)),
+                Ok(n) => n,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(failed("write object", h.id, e)),
+            };
+            at += n as u64;
+            let mut left = n;
+            while left > 0 {
+                let step = left.min(bufs[first].len() - skip);
+                left -= step;
+                skip += step;
+                if skip == bufs[first].len() {
+                    (first, skip) = (first + 1, 0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn pread_all(&self, h: &Handle, off: u64, buf: &mut [u8]) -> Result<usize, OsdError> {
+        let mut done = 0;
+        while done < buf.len() {
+            match rustix::io::pread(&h.file, &mut buf[done..], off + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(failed("read object", h.id, e)),
+            }
+        }
+        Ok(done)
+    }
+
+    pub(super) fn stat(&self, h: &Handle) -> Result<Stat, OsdError> {
+        rustix::fs::fstat(&h.file).map_err(|e| failed("stat object", h.id, e))
+    }
+
+    pub(super) fn fallocate_file(
+        &self,
+        h: &Handle,
+        flags: FallocateFlags,
+        start: u64,
+        len: u64,
+    ) -> Result<(), OsdError> {
+        loop {
+            match rustix::fs::fallocate(&h.file, flags, start, len) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) => return Err(OsdError::NotSupported("fallocate")),
+                Err(e) => return Err(failed("fallocate object", h.id, e)),
+            }
+        }
+    }
+
+    /// Makes `start..end` read as zeros within the size, as a hole where possible.
+    pub(super) fn punch_handle(&self, h: &Handle, start: u64, end: u64) -> Result<(), OsdError> {
+        let end = end.min(self.stat(h)?.st_size as u64);
+        if start >= end {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match self.fallocate_file(h, flags, start, end - start) {
+            Err(OsdError::NotSupported(_)) => self.write_zeros(h, start, end),
+            other => other,
+        }
+    }
+
+    pub(super) fn write_zeros(&self, h: &Handle, start: u64, end: u64) -> Result<(), OsdError> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let mut at = start;
+        while at < end {
+            let n = (end - at).min(ZEROS.len() as u64);
+            self.pwrite_all(h, at, &[Bytes::from_static(&ZEROS[..n as usize])])?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    pub(super) fn zero_range(&self, h: &Handle, start: u64, end: u64, keep: bool) -> Result<(), OsdError> {
+        let mut flags = FallocateFlags::ZERO_RANGE;
+        if keep {
+            flags |= FallocateFlags::KEEP_SIZE;
+        }
+        match self.fallocate_file(h, flags, start, end - start) {
+            Err(OsdError::NotSupported(_)) => {}
+            other => return other,
+        }
+        self.punch_handle(h, start, end)?;
+        if !keep && (self.stat(h)?.st_size as u64) < end {
+            rustix::fs::ftruncate(&h.file, end).map_err(|e| failed("extend object", h.id, e))?;
+        }
+        Ok(())
+    }
+}
