@@ -12,6 +12,7 @@ use coral_wire::{ConnectFlags2, DecodeError, Errno, Message, PtlrpcBody};
 
 use super::core::MdtCore;
 use super::cred::Ucred;
+use super::due;
 use super::handler::MdtOps;
 use super::store::{MdtError, MdtResult, Txn};
 use crate::target::TargetRequest;
@@ -121,7 +122,10 @@ impl Ctx {
 
     /// Commits `t` as this request's transaction, with `a` as its reply.
     pub fn commit(&self, t: Txn<'_>, a: &mut Answer) -> MdtResult<()> {
-        self.rq.target.commit(&self.rq, t.finish(), &mut a.msg)?;
+        let batch = t.finish();
+        let due = due::of_batch(&batch);
+        self.rq.target.commit(&self.rq, batch, &mut a.msg)?;
+        self.ops.osp.destroy(&due);
         Ok(())
     }
 

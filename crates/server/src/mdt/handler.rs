@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
-use super::namespace;
+use super::{due, namespace};
 use super::open::Handle;
 use super::osp::{OstTarget, Osp};
 use super::store::{MdtResult, Txn};
@@ -303,8 +303,10 @@ impl MdtOps {
         }
         let mut t = Txn::new(&core.store);
         namespace::reap(&mut t, fid)?;
-        self.osp.commit_local(t.finish())?;
-        self.osp.wake();
+        let batch = t.finish();
+        let due = due::of_batch(&batch);
+        self.osp.commit_local(batch)?;
+        self.osp.destroy(&due);
         Ok(())
     }
 

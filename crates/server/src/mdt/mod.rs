@@ -20,6 +20,7 @@ pub mod check;
 pub mod core;
 pub mod cred;
 pub mod ctx;
+mod due;
 mod getattr;
 pub mod handler;
 mod intent;

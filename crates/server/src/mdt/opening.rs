@@ -354,11 +354,9 @@ impl Ctx {
         set.blocks = (sized && rec.valid & sa::LBLOCKS != 0).then_some(rec.blocks);
         let mut t = Txn::new(&core.store);
         let mut changed = false;
-        let mut reaped = false;
         if let Some(h) = t.find(&handle.fid)? {
             let last = core.opens.handles_of(&handle.fid) == 1;
             if t.ino(h).nlink == 0 && last {
-                reaped = !t.ino(h).lov.is_empty();
                 namespace::reap(&mut t, &handle.fid)?;
                 changed = true;
             } else if t.ino(h).nlink > 0 && !t.ino(h).lov.is_empty() | t.ino(h).is_dir() {
@@ -372,10 +370,6 @@ impl Ctx {
             self.commit_empty(&mut a)?;
         }
         core.opens.remove(epoch.open_handle, self.exp());
-        drop(guard);
-        if reaped {
-            self.ops.osp.wake();
-        }
         Ok(a)
     }
 

@@ -21,6 +21,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::due::{Due, Next};
 use super::handler::MdtOps;
 use super::stripe::{OstSpace, StripeDefaults};
 use super::table;
@@ -83,6 +84,7 @@ pub struct Osp {
     node: Arc<Node>,
     client_uuid: String,
     state: Mutex<State>,
+    due: Mutex<Due>,
     wake: Notify,
 }
 
@@ -91,7 +93,7 @@ impl Osp {
     pub fn new(node: Arc<Node>, mdt_name: &str) -> Arc<Osp> {
         // the same uuid after every start: OSTs know their MDT again
         let client_uuid = format!("{mdt_name}-mdtlov_UUID");
-        Arc::new(Osp { node, client_uuid, state: Mutex::default(), wake: Notify::new() })
+        Arc::new(Osp { node, client_uuid, state: Mutex::default(), due: Mutex::default(), wake: Notify::new() })
     }
 
     /// Starts the background task.
@@ -118,9 +120,12 @@ impl Osp {
         }
     }
 
-    /// Something is to be destroyed.
-    pub fn wake(&self) {
-        self.wake.notify_one();
+    /// These rows of the table `destroy` were committed.
+    pub(super) fn destroy(&self, rows: &[(u32, u64)]) {
+        if !rows.is_empty() {
+            self.due.lock().add(rows);
+            self.wake.notify_one();
+        }
     }
 
     /// A transaction of the MDT itself.
@@ -208,7 +213,7 @@ impl Osp {
         for p in gone {
             tokio::spawn(async move { p.import.disconnect().await });
         }
-        self.wake();
+        self.wake.notify_one();
     }
 
     fn import(&self, o: &OstTarget) -> Arc<Import> {
@@ -235,7 +240,7 @@ impl Osp {
             st.chowns.drain(..over);
         }
         drop(st);
-        self.wake();
+        self.wake.notify_one();
     }
 
     /// The OSTs that are connected now, so that nothing waits for one that is not.
@@ -271,29 +276,43 @@ impl Osp {
     /// Destroys what is due, at most one round of every OST that answers. Returns whether there may
     /// be more to do right away.
     async fn destroy_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
-        let peers = self.connected();
-        let rounds = {
-            let Some(ops) = ops.upgrade() else { return Ok(false) };
-            let core = ops.core.lock();
-            let kv = core.store.kv();
-            let due = |(ost, import): (u32, Arc<Import>)| -> Result<_, OsdError> {
-                let from = ost.to_be_bytes();
-                let rows = kv.range(table::DESTROY, &from, table::prefix_end(&from).as_deref(), ROUND_OBJECTS)?;
-                let ids: Vec<u64> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).map(|(_, id)| id).collect();
-                Ok((ost, import, ids))
-            };
-            peers.into_iter().map(due).collect::<Result<Vec<_>, _>>()?
-        };
-        let more = rounds.iter().any(|(_, _, ids)| ids.len() == ROUND_OBJECTS);
-        let gone = join_all(rounds.into_iter().map(|(ost, import, ids)| destroy_some(import, ost, ids))).await;
-        let mut done = Batch::new();
-        for (ost, id) in gone.iter().flatten() {
-            done.del(table::DESTROY, table::destroy_key(*ost, *id));
+        let mut rounds = Vec::new();
+        for (ost, import) in self.connected() {
+            let ids = self.take_due(ops, ost)?;
+            rounds.push(async move { (ost, ids.len(), destroy_some(import, ost, ids).await) });
+        }
+        let (mut done, mut more, mut osts) = (Batch::new(), false, Vec::new());
+        for (ost, asked, gone) in join_all(rounds).await {
+            if gone.len() < asked {
+                self.due.lock().missed(ost);
+            }
+            more |= gone.len() == ROUND_OBJECTS;
+            osts.push(ost);
+            for (ost, id) in gone {
+                done.del(table::DESTROY, table::destroy_key(ost, id));
+            }
         }
         if !done.is_empty() {
-            self.commit_local(done)?;
+            self.commit_local(done).inspect_err(|_| osts.iter().for_each(|ost| self.due.lock().missed(*ost)))?;
         }
-        Ok(more && gone.iter().any(|g| g.len() == ROUND_OBJECTS))
+        Ok(more)
+    }
+
+    /// The next objects of `ost` to destroy.
+    fn take_due(&self, ops: &Weak<MdtOps>, ost: u32) -> Result<Vec<u64>, OsdError> {
+        let next = self.due.lock().take(ost, ROUND_OBJECTS);
+        let begin = match next {
+            Next::Nothing => return Ok(Vec::new()),
+            Next::Destroy(ids) => return Ok(ids),
+            Next::Read(begin) => begin,
+        };
+        let kv = ops.upgrade().map(|ops| ops.core.lock().store.kv().clone());
+        let Some(kv) = kv else { return Ok(Vec::new()) };
+        let (from, end) = (table::destroy_key(ost, begin), table::prefix_end(&ost.to_be_bytes()));
+        let rows = kv.range(table::DESTROY, &from, end.as_deref(), ROUND_OBJECTS).inspect_err(|_| self.due.lock().missed(ost))?;
+        let ids: Vec<u64> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).map(|(_, id)| id).collect();
+        self.due.lock().read(ost, ids.last().copied().filter(|_| rows.len() == ROUND_OBJECTS));
+        Ok(ids)
     }
 
     /// Tells owners; what was not answered is kept.

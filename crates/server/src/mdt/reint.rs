@@ -131,7 +131,6 @@ impl Ctx {
             let parent = t.get(&at.parent)?;
             self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
             self.commit(t, &mut a)?;
-            self.after_destroy(&gone, &core.opens);
             return Ok(a);
         }
         Err(Errno::EAGAIN.into())
@@ -141,13 +140,6 @@ impl Ctx {
     fn push_unlinked(&self, a: &mut Answer, gone: Option<&Unlinked>) {
         let body = gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default();
         a.msg.push(&body).push_empty().push_empty();
-    }
-
-    /// Objects of a file that is gone now are to be destroyed: the background task shall look.
-    fn after_destroy(&self, gone: &Unlinked, opens: &super::open::OpenTable) {
-        if gone.last && !opens.is_open(&gone.fid) && !gone.ino.lov.is_empty() {
-            self.ops.osp.wake();
-        }
     }
 
     async fn rename(&self, head: &MdtRecReint, r: &RecRename) -> MdtResult<Answer> {
@@ -184,9 +176,6 @@ impl Ctx {
             let other = (src.parent != dst.parent).then(|| (dst.parent, t.ino(p2)));
             self.push_parents(&mut a, [Some((src.parent, t.ino(p1))), other]);
             self.commit(t, &mut a)?;
-            if let Some(gone) = &gone {
-                self.after_destroy(gone, &core.opens);
-            }
             return Ok(a);
         }
         Err(Errno::EAGAIN.into())
