@@ -282,13 +282,18 @@ async fn bulk_of_odd_sizes_both_ways() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lost_bulk_is_sent_again_to_new_match_bits() {
+async fn lost_bulk_is_sent_again_by_the_server_and_at_last_asked_for_again_by_the_client() {
     let w = world().await;
     let (_s, imp) = connected(&w).await;
-    lose(&w.server, BULK, 1);
     let lens = vec![1 << 20, 777];
-    let read = Request::new(portal::OST_IO, READ).push_bytes(bulk_lens(&lens));
-    let r = imp.call(read.bulk(Bulk::Sink { portal: BULK, lens: lens.clone() })).await.unwrap();
+    let read = Request::new(portal::OST_IO, READ).push_bytes(bulk_lens(&lens)).bulk(Bulk::Sink { portal: BULK, lens: lens.clone() });
+    lose(&w.server, BULK, 1);
+    let r = imp.call(read.clone()).await.unwrap();
+    assert_eq!(r.bulk[1], Payload::from(pattern(1, 777)));
+    assert_eq!(imp.stats().resent, 0);
+    // All that the server sends for the first attempt: the second goes to new match bits.
+    lose(&w.server, BULK, 8);
+    let r = imp.call(read).await.unwrap();
     assert_eq!(r.bulk[1], Payload::from(pattern(1, 777)));
     assert!(imp.stats().resent >= 1);
 }
