@@ -1,30 +1,28 @@
-//! The node: start and stop, where a message goes, and what happens to one that arrives.
+//! The node: start and stop, and what it is made of. What it sends is in `send`, what becomes of what arrives in `receive`.
+
+mod receive;
+mod send;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use coral_wire::lnet::{LnetMsg, WireHandle, feat};
+use coral_wire::lnet::feat;
 use parking_lot::Mutex;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tokio::sync::oneshot;
 
-use crate::faults::{HealthError, Side, Verdict};
-use crate::forward::Transit;
 use crate::gateway::GwEvent;
-use crate::msg::Msg;
 use crate::ni::Ni;
 use crate::peers::PeerTable;
-use crate::pending::{Pending, Wait};
-use crate::portals::{Portals, PutMatch};
+use crate::pending::Pending;
+use crate::portals::Portals;
 use crate::router::{PoolSizes, Router};
 use crate::routes::{RouteError, RouteSpec, RouteTable};
-use crate::path::{Path, Route, Tried};
-use crate::sock::{Again, Credits, Done, SockNet, Tx};
+use crate::sock::SockNet;
 use crate::{
-    Faults, GetOffer, HandoverStats, LNET_MTU, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler, PutEvent,
+    Faults, GetOffer, HandoverStats, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler,
     PutExpectation, ping,
 };
 
@@ -168,7 +166,7 @@ impl std::fmt::Debug for Node {
 }
 
 /// The one place where a node looks at the machine's clock.
-#[allow(clippy::disallowed_methods)]
+#[allow(clippy::disallowed_methods, reason = "the real wall time, where no simulated one is given")]
 fn machine_time() -> (i64, u32) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (now.as_secs() as i64, now.subsec_nanos())
@@ -179,20 +177,6 @@ fn time_by(wall: Option<WallClock>) -> (i64, u32) {
     let passed = at.elapsed();
     let nanos = base.1 as u64 + passed.subsec_nanos() as u64;
     (base.0 + passed.as_secs() as i64 + (nanos / 1_000_000_000) as i64, (nanos % 1_000_000_000) as u32)
-}
-
-/// The error a sender gets that a rule makes fail.
-fn as_if(e: HealthError, nid: Nid) -> SendError {
-    use HealthError as H;
-    let unreachable = |kind| SendError::Unreachable { nid, source: io::Error::from(kind) };
-    match e {
-        H::LocalTimeout | H::RemoteTimeout | H::NetworkTimeout => SendError::Timeout,
-        H::RemoteError | H::RemoteDropped => SendError::PeerReset,
-        H::LocalNoRoute => unreachable(io::ErrorKind::HostUnreachable),
-        H::LocalInterrupt => unreachable(io::ErrorKind::Interrupted),
-        H::LocalDropped | H::LocalAborted => unreachable(io::ErrorKind::ConnectionAborted),
-        H::LocalError => unreachable(io::ErrorKind::Other),
-    }
 }
 
 impl Node {
@@ -469,252 +453,6 @@ impl Node {
     /// Match entry for GETs (bulk source). Dropping it unlinks.
     pub fn offer_get(&self, portal: u32, mbits: u64, data: Payload) -> GetOffer {
         self.portals.offer_get(portal, mbits, data)
-    }
-
-    /// PUT. With `ack`: resolves when the ACK came; else when the LND has taken the message (written to the socket) or failed.
-    /// Panics when `data` is above [`LNET_MTU`].
-    pub async fn put(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, offset: u32, data: Payload, ack: bool) -> Result<(), SendError> {
-        let path = self.path(None, to, &[])?;
-        let credits = self.credits(&path.route).await?;
-        let put = |ack_wmd| LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset };
-        if ack {
-            let wait = self.begin_wait(&path);
-            let done = Done::Answer(self.pending.clone(), wait.wmd);
-            self.launch(path, to, put(wait.wmd), data, done, credits);
-            return wait.answer().await.map(drop);
-        }
-        if matches!(path.route, Route::Mem(_)) && !self.faults.is_active() {
-            self.launch(path, to, put(WireHandle::NONE), data, Done::Nobody, credits);
-            return Ok(());
-        }
-        let (done, sent) = oneshot::channel();
-        self.launch(path, to, put(WireHandle::NONE), data, Done::Sent(done), credits);
-        sent.await.unwrap_or(Err(SendError::Shutdown))
-    }
-
-    /// GET of at most `len` bytes from offset 0 of the peer's offer.
-    pub async fn get(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
-        let path = self.path(None, to, &[])?;
-        self.get_by(path, to, portal, mbits, len).await
-    }
-
-    async fn get_by(self: &Arc<Self>, path: Path, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
-        let credits = self.credits(&path.route).await?;
-        let wait = self.begin_wait(&path);
-        let get = LnetMsg::Get {
-            return_wmd: wait.wmd,
-            match_bits: mbits,
-            ptl_index: portal,
-            src_offset: 0,
-            sink_length: len.min(LNET_MTU as u32),
-        };
-        let done = Done::Answer(self.pending.clone(), wait.wmd);
-        self.launch(path, to, get, Payload::new(), done, credits);
-        wait.answer().await
-    }
-
-    /// Begins to wait for an answer. Only those that come over TCP have a time limit here: in memory nothing gets lost that is
-    /// not lost on purpose.
-    fn begin_wait(&self, path: &Path) -> Wait {
-        let since = if matches!(path.route, Route::Sock(_)) { self.sock.now_ms() } else { u64::MAX };
-        self.pending.add(path.route.hop(), since)
-    }
-
-    /// LNet ping. No time limit of its own: the caller has one.
-    pub async fn ping(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
-        let info = self.ping_ni(nid).await?;
-        self.learn(nid, info.clone());
-        Ok(info)
-    }
-
-    /// Pings this very NID, and forgets the answer.
-    pub(crate) async fn ping_ni(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
-        let path = self.path_to_ni(nid)?;
-        let data = self.get_by(path, nid, ping::PORTAL, ping::MBITS, ping::MAX_LEN).await?;
-        PingInfo::decode(&data.copy_to_bytes())
-            .map_err(|e| SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::InvalidData, e) })
-    }
-
-    /// Credits for a message that begins an exchange; responses need none.
-    async fn credits(&self, route: &Route) -> Result<Credits, SendError> {
-        match route {
-            Route::Mem(_) => Ok(Credits::new()),
-            Route::Sock(peer) => self.sock.credits(peer).await,
-        }
-    }
-
-    /// Sends a message of ours to `to` by `path`.
-    fn launch(self: &Arc<Self>, path: Path, to: Nid, kind: LnetMsg, payload: Payload, done: Done, credits: Credits) {
-        let msg = Msg { dest: path.dest, src: path.src, kind, payload };
-        let again = path.others.then(|| Again { node: self.clone(), to, tried: Tried::new(), left: self.sock.limits.retries });
-        match self.faults.judge(&msg, Side::Send) {
-            None => self.launch_now(path.route, msg, done, credits, again),
-            Some(Verdict::Drop) => {
-                self.stats.faults.inc();
-                done.finish(Ok(()), path.route.hop());
-            }
-            Some(Verdict::Fail(e)) => {
-                self.stats.faults.inc();
-                let err = as_if(e, msg.dest);
-                match path.route {
-                    Route::Mem(node) => done.finish(Err(err), node.nid()),
-                    Route::Sock(peer) => self.tx(msg, done, credits, again).finish(Err(err), &peer),
-                }
-            }
-            Some(Verdict::Delay(held)) => {
-                self.stats.faults.inc();
-                let me = self.clone();
-                self.runtime.spawn(async move {
-                    held.wait().await;
-                    me.faults.released();
-                    me.launch_now(path.route, msg, done, credits, again);
-                });
-            }
-        }
-    }
-
-    pub(crate) fn launch_now(&self, route: Route, msg: Msg, done: Done, credits: Credits, again: Option<Again>) {
-        match route {
-            Route::Mem(node) => {
-                self.stats.mem_sent.inc();
-                self.stats.sent_bytes.add(msg.payload.len() as u64);
-                let hop = node.nid();
-                match &self.mem {
-                    Some(mem) => mem.carry(self, &node, msg),
-                    None => node.arrive(self.nid(), msg, None),
-                }
-                done.finish(Ok(()), hop);
-            }
-            Route::Sock(peer) => {
-                peer.count_sent(&msg.kind);
-                peer.send(self.tx(msg, done, credits, again));
-            }
-        }
-    }
-
-    fn tx(&self, msg: Msg, done: Done, credits: Credits, again: Option<Again>) -> Tx {
-        let mut tx = Tx::new(msg, done, credits);
-        if let Some(again) = again {
-            tx.may_try(again);
-        }
-        tx
-    }
-
-    /// A message has arrived from the hop `from`, by whatever LND: for us, or to be sent on. Runs handlers and wakers on this
-    /// stack, unless a rule holds the message back. `transit`: what a message in transit holds, when it came by socket.
-    pub(crate) fn arrive(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {
-        let verdict = if msg.src == msg.dest { None } else { self.faults.judge(&msg, Side::Receive) };
-        match verdict {
-            None => self.take(from, msg, transit),
-            Some(Verdict::Drop | Verdict::Fail(_)) => self.stats.faults.inc(),
-            Some(Verdict::Delay(held)) => {
-                self.stats.faults.inc();
-                let me = self.clone();
-                self.runtime.spawn(async move {
-                    held.wait().await;
-                    me.faults.released();
-                    me.take(from, msg, transit);
-                });
-            }
-        }
-    }
-
-    fn take(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {
-        if self.is_ours(msg.dest) {
-            self.deliver(msg);
-        } else if !self.is_down() {
-            self.forward(from, msg, transit);
-        }
-    }
-
-    fn deliver(self: &Arc<Self>, msg: Msg) {
-        if self.is_down() {
-            return;
-        }
-        self.stats.received.inc();
-        self.stats.received_bytes.add(msg.payload.len() as u64);
-        match msg.kind {
-            LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data, ptl_index: portal, offset } => {
-                let mlength = msg.payload.len() as u32;
-                // Upper layers know a node by its primary NID; the ACK goes to the one that asked.
-                let from = if self.has_rails() { self.peers.lock().primary(msg.src) } else { msg.src };
-                let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload };
-                let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack { dst_wmd: ack_wmd, match_bits: mbits, mlength });
-                self.on_put(msg.dest, msg.src, ev, ack);
-            }
-            LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {
-                self.on_get(&msg, return_wmd, (ptl_index, match_bits), src_offset, sink_length);
-            }
-            LnetMsg::Ack { dst_wmd, .. } | LnetMsg::Reply { dst_wmd } => {
-                if !self.pending.complete(dst_wmd, Ok(msg.payload)) {
-                    self.stats.late.inc();
-                }
-            }
-        }
-    }
-
-    fn on_put(self: &Arc<Self>, dest: Nid, from: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
-        let acknowledge = || {
-            if let Some(kind) = ack {
-                self.respond(dest, from, kind, Payload::new(), Done::Nobody);
-            }
-        };
-        if (ev.portal, ev.mbits) == (ping::PORTAL, ping::MBITS) {
-            self.stats.pushes.inc();
-            if let Ok(info) = PingInfo::decode(&ev.data.copy_to_bytes()) {
-                self.learn(from, info);
-            }
-            return acknowledge();
-        }
-        match self.portals.match_put(ev.portal, ev.mbits) {
-            PutMatch::Expected(slot) => {
-                if slot.deliver(ev) {
-                    acknowledge();
-                } else {
-                    self.stats.overrun.inc();
-                }
-            }
-            PutMatch::Handler(h) => {
-                h.on_put(self, ev);
-                acknowledge();
-            }
-            PutMatch::None => {
-                tracing::debug!(node = %self.nid(), %from, portal = ev.portal, mbits = ev.mbits, "PUT without match dropped");
-                self.stats.unmatched.inc();
-            }
-        }
-    }
-
-    fn on_get(self: &Arc<Self>, msg: &Msg, reply: WireHandle, (portal, mbits): (u32, u64), offset: u32, len: u32) {
-        let kind = LnetMsg::Reply { dst_wmd: reply };
-        let part = |data: Payload| {
-            let from = data.len().min(offset as usize);
-            let to = data.len().min(from.saturating_add(len as usize));
-            if (from, to) == (0, data.len()) { data } else { data.slice(from..to) }
-        };
-        if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
-            self.stats.pings.inc();
-            let info = Payload::from(self.ping_info().encode());
-            return self.respond(msg.dest, msg.src, kind, part(info), Done::Nobody);
-        }
-        match self.portals.match_get(portal, mbits) {
-            Some(slot) => {
-                let data = part(slot.data.clone());
-                self.respond(msg.dest, msg.src, kind, data, Done::Offer(slot));
-            }
-            None => {
-                tracing::debug!(node = %self.nid(), from = %msg.src, portal, mbits, "GET without match dropped");
-                self.stats.unmatched.inc();
-            }
-        }
-    }
-
-    /// Answers a message of `to` from the NID it came to.
-    fn respond(self: &Arc<Self>, me: Nid, to: Nid, kind: LnetMsg, payload: Payload, done: Done) {
-        match self.path(Some(me), to, &[]) {
-            Ok(path) => self.launch(path, to, kind, payload, done, Credits::new()),
-            Err(e) => done.finish(Err(e), to),
-        }
     }
 
     /// A TCP connection with `peer` broke: what waits for it will get no answer. Of a gateway all behind it are affected.

@@ -189,7 +189,8 @@ wire_struct! {
 
 /// The member of the union that a message uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs, clippy::large_enum_variant)]
+#[allow(missing_docs, reason = "each variant is named as the struct it holds")]
+#[allow(clippy::large_enum_variant, reason = "on the wire all are as large as the largest")]
 pub enum SrpcBody {
     MksnReqst(MksnReqst),
     MksnReply(MksnReply),

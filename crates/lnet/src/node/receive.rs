@@ -1,0 +1,132 @@
+//! What becomes of a message that arrives: it is judged by fault rules, delivered here, answered, or sent on.
+
+use std::sync::Arc;
+
+use coral_wire::lnet::{LnetMsg, WireHandle};
+
+use super::Node;
+use crate::faults::{Side, Verdict};
+use crate::forward::Transit;
+use crate::msg::Msg;
+use crate::portals::PutMatch;
+use crate::sock::{Credits, Done};
+use crate::{Nid, Payload, PingInfo, PutEvent, ping};
+
+impl Node {
+    /// A message has arrived from the hop `from`, by whatever LND: for us, or to be sent on. Runs handlers and wakers on this
+    /// stack, unless a rule holds the message back. `transit`: what a message in transit holds, when it came by socket.
+    pub(crate) fn arrive(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {
+        let verdict = if msg.src == msg.dest { None } else { self.faults.judge(&msg, Side::Receive) };
+        match verdict {
+            None => self.take(from, msg, transit),
+            Some(Verdict::Drop | Verdict::Fail(_)) => self.stats.faults.inc(),
+            Some(Verdict::Delay(held)) => {
+                self.stats.faults.inc();
+                let me = self.clone();
+                self.runtime.spawn(async move {
+                    held.wait().await;
+                    me.faults.released();
+                    me.take(from, msg, transit);
+                });
+            }
+        }
+    }
+
+    fn take(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {
+        if self.is_ours(msg.dest) {
+            self.deliver(msg);
+        } else if !self.is_down() {
+            self.forward(from, msg, transit);
+        }
+    }
+
+    fn deliver(self: &Arc<Self>, msg: Msg) {
+        if self.is_down() {
+            return;
+        }
+        self.stats.received.inc();
+        self.stats.received_bytes.add(msg.payload.len() as u64);
+        match msg.kind {
+            LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data, ptl_index: portal, offset } => {
+                let mlength = msg.payload.len() as u32;
+                // Upper layers know a node by its primary NID; the ACK goes to the one that asked.
+                let from = if self.has_rails() { self.peers.lock().primary(msg.src) } else { msg.src };
+                let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload };
+                let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack { dst_wmd: ack_wmd, match_bits: mbits, mlength });
+                self.on_put(msg.dest, msg.src, ev, ack);
+            }
+            LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {
+                self.on_get(&msg, return_wmd, (ptl_index, match_bits), src_offset, sink_length);
+            }
+            LnetMsg::Ack { dst_wmd, .. } | LnetMsg::Reply { dst_wmd } => {
+                if !self.pending.complete(dst_wmd, Ok(msg.payload)) {
+                    self.stats.late.inc();
+                }
+            }
+        }
+    }
+
+    fn on_put(self: &Arc<Self>, dest: Nid, from: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
+        let acknowledge = || {
+            if let Some(kind) = ack {
+                self.respond(dest, from, kind, Payload::new(), Done::Nobody);
+            }
+        };
+        if (ev.portal, ev.mbits) == (ping::PORTAL, ping::MBITS) {
+            self.stats.pushes.inc();
+            if let Ok(info) = PingInfo::decode(&ev.data.copy_to_bytes()) {
+                self.learn(from, info);
+            }
+            return acknowledge();
+        }
+        match self.portals.match_put(ev.portal, ev.mbits) {
+            PutMatch::Expected(slot) => {
+                if slot.deliver(ev) {
+                    acknowledge();
+                } else {
+                    self.stats.overrun.inc();
+                }
+            }
+            PutMatch::Handler(h) => {
+                h.on_put(self, ev);
+                acknowledge();
+            }
+            PutMatch::None => {
+                tracing::debug!(node = %self.nid(), %from, portal = ev.portal, mbits = ev.mbits, "PUT without match dropped");
+                self.stats.unmatched.inc();
+            }
+        }
+    }
+
+    fn on_get(self: &Arc<Self>, msg: &Msg, reply: WireHandle, (portal, mbits): (u32, u64), offset: u32, len: u32) {
+        let kind = LnetMsg::Reply { dst_wmd: reply };
+        let part = |data: Payload| {
+            let from = data.len().min(offset as usize);
+            let to = data.len().min(from.saturating_add(len as usize));
+            if (from, to) == (0, data.len()) { data } else { data.slice(from..to) }
+        };
+        if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
+            self.stats.pings.inc();
+            let info = Payload::from(self.ping_info().encode());
+            return self.respond(msg.dest, msg.src, kind, part(info), Done::Nobody);
+        }
+        match self.portals.match_get(portal, mbits) {
+            Some(slot) => {
+                let data = part(slot.data.clone());
+                self.respond(msg.dest, msg.src, kind, data, Done::Offer(slot));
+            }
+            None => {
+                tracing::debug!(node = %self.nid(), from = %msg.src, portal, mbits, "GET without match dropped");
+                self.stats.unmatched.inc();
+            }
+        }
+    }
+
+    /// Answers a message of `to` from the NID it came to.
+    fn respond(self: &Arc<Self>, me: Nid, to: Nid, kind: LnetMsg, payload: Payload, done: Done) {
+        match self.path(Some(me), to, &[]) {
+            Ok(path) => self.launch(path, to, kind, payload, done, Credits::new()),
+            Err(e) => done.finish(Err(e), to),
+        }
+    }
+}

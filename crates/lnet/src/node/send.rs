@@ -1,0 +1,160 @@
+//! What a node sends of its own: PUTs, GETs and pings, with their credits, and what fault rules make of them.
+
+use std::io;
+use std::sync::Arc;
+
+use coral_wire::lnet::{LnetMsg, WireHandle};
+use tokio::sync::oneshot;
+
+use super::{Node, SendError};
+use crate::faults::{HealthError, Side, Verdict};
+use crate::msg::Msg;
+use crate::path::{Path, Route, Tried};
+use crate::pending::Wait;
+use crate::sock::{Again, Credits, Done, Tx};
+use crate::{LNET_MTU, Nid, Payload, PingInfo, ping};
+
+/// The error a sender gets that a rule makes fail.
+fn as_if(e: HealthError, nid: Nid) -> SendError {
+    use HealthError as H;
+    let unreachable = |kind| SendError::Unreachable { nid, source: io::Error::from(kind) };
+    match e {
+        H::LocalTimeout | H::RemoteTimeout | H::NetworkTimeout => SendError::Timeout,
+        H::RemoteError | H::RemoteDropped => SendError::PeerReset,
+        H::LocalNoRoute => unreachable(io::ErrorKind::HostUnreachable),
+        H::LocalInterrupt => unreachable(io::ErrorKind::Interrupted),
+        H::LocalDropped | H::LocalAborted => unreachable(io::ErrorKind::ConnectionAborted),
+        H::LocalError => unreachable(io::ErrorKind::Other),
+    }
+}
+
+impl Node {
+    /// PUT. With `ack`: resolves when the ACK came; else when the LND has taken the message (written to the socket) or failed.
+    /// Panics when `data` is above [`LNET_MTU`].
+    pub async fn put(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, offset: u32, data: Payload, ack: bool) -> Result<(), SendError> {
+        let path = self.path(None, to, &[])?;
+        let credits = self.credits(&path.route).await?;
+        let put = |ack_wmd| LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset };
+        if ack {
+            let wait = self.begin_wait(&path);
+            let done = Done::Answer(self.pending.clone(), wait.wmd);
+            self.launch(path, to, put(wait.wmd), data, done, credits);
+            return wait.answer().await.map(drop);
+        }
+        if matches!(path.route, Route::Mem(_)) && !self.faults.is_active() {
+            self.launch(path, to, put(WireHandle::NONE), data, Done::Nobody, credits);
+            return Ok(());
+        }
+        let (done, sent) = oneshot::channel();
+        self.launch(path, to, put(WireHandle::NONE), data, Done::Sent(done), credits);
+        sent.await.unwrap_or(Err(SendError::Shutdown))
+    }
+
+    /// GET of at most `len` bytes from offset 0 of the peer's offer.
+    pub async fn get(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
+        let path = self.path(None, to, &[])?;
+        self.get_by(path, to, portal, mbits, len).await
+    }
+
+    async fn get_by(self: &Arc<Self>, path: Path, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
+        let credits = self.credits(&path.route).await?;
+        let wait = self.begin_wait(&path);
+        let get = LnetMsg::Get {
+            return_wmd: wait.wmd,
+            match_bits: mbits,
+            ptl_index: portal,
+            src_offset: 0,
+            sink_length: len.min(LNET_MTU as u32),
+        };
+        let done = Done::Answer(self.pending.clone(), wait.wmd);
+        self.launch(path, to, get, Payload::new(), done, credits);
+        wait.answer().await
+    }
+
+    /// Begins to wait for an answer. Only those that come over TCP have a time limit here: in memory nothing gets lost that is
+    /// not lost on purpose.
+    fn begin_wait(&self, path: &Path) -> Wait {
+        let since = if matches!(path.route, Route::Sock(_)) { self.sock.now_ms() } else { u64::MAX };
+        self.pending.add(path.route.hop(), since)
+    }
+
+    /// LNet ping. No time limit of its own: the caller has one.
+    pub async fn ping(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
+        let info = self.ping_ni(nid).await?;
+        self.learn(nid, info.clone());
+        Ok(info)
+    }
+
+    /// Pings this very NID, and forgets the answer.
+    pub(crate) async fn ping_ni(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
+        let path = self.path_to_ni(nid)?;
+        let data = self.get_by(path, nid, ping::PORTAL, ping::MBITS, ping::MAX_LEN).await?;
+        PingInfo::decode(&data.copy_to_bytes())
+            .map_err(|e| SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::InvalidData, e) })
+    }
+
+    /// Credits for a message that begins an exchange; responses need none.
+    async fn credits(&self, route: &Route) -> Result<Credits, SendError> {
+        match route {
+            Route::Mem(_) => Ok(Credits::new()),
+            Route::Sock(peer) => self.sock.credits(peer).await,
+        }
+    }
+
+    /// Sends a message of ours to `to` by `path`.
+    pub(super) fn launch(self: &Arc<Self>, path: Path, to: Nid, kind: LnetMsg, payload: Payload, done: Done, credits: Credits) {
+        let msg = Msg { dest: path.dest, src: path.src, kind, payload };
+        let again = path.others.then(|| Again { node: self.clone(), to, tried: Tried::new(), left: self.sock.limits.retries });
+        match self.faults.judge(&msg, Side::Send) {
+            None => self.launch_now(path.route, msg, done, credits, again),
+            Some(Verdict::Drop) => {
+                self.stats.faults.inc();
+                done.finish(Ok(()), path.route.hop());
+            }
+            Some(Verdict::Fail(e)) => {
+                self.stats.faults.inc();
+                let err = as_if(e, msg.dest);
+                match path.route {
+                    Route::Mem(node) => done.finish(Err(err), node.nid()),
+                    Route::Sock(peer) => self.tx(msg, done, credits, again).finish(Err(err), &peer),
+                }
+            }
+            Some(Verdict::Delay(held)) => {
+                self.stats.faults.inc();
+                let me = self.clone();
+                self.runtime.spawn(async move {
+                    held.wait().await;
+                    me.faults.released();
+                    me.launch_now(path.route, msg, done, credits, again);
+                });
+            }
+        }
+    }
+
+    pub(crate) fn launch_now(&self, route: Route, msg: Msg, done: Done, credits: Credits, again: Option<Again>) {
+        match route {
+            Route::Mem(node) => {
+                self.stats.mem_sent.inc();
+                self.stats.sent_bytes.add(msg.payload.len() as u64);
+                let hop = node.nid();
+                match &self.mem {
+                    Some(mem) => mem.carry(self, &node, msg),
+                    None => node.arrive(self.nid(), msg, None),
+                }
+                done.finish(Ok(()), hop);
+            }
+            Route::Sock(peer) => {
+                peer.count_sent(&msg.kind);
+                peer.send(self.tx(msg, done, credits, again));
+            }
+        }
+    }
+
+    fn tx(&self, msg: Msg, done: Done, credits: Credits, again: Option<Again>) -> Tx {
+        let mut tx = Tx::new(msg, done, credits);
+        if let Some(again) = again {
+            tx.may_try(again);
+        }
+        tx
+    }
+}
