@@ -1,11 +1,12 @@
 //! `cargo xtask bench lnet`: the self-test between processes over loopback TCP, beside iperf3 in the same run.
 //!
 //! Each round runs iperf3 with one stream, then bulk read and write of 1 MiB between two processes that serve the self-test,
-//! driven by a third (all are coral-lnet's example `lst-bench`); the medians of the rounds' own ratios are printed, so that what else the machine does falls on
-//! both alike. Then small messages at three concurrencies, and two nodes of one process in memory. Times are only reported.
+//! directly and through a router in a third, driven by one more (all are coral-lnet's example `lst-bench`); the medians of the
+//! rounds' own ratios are printed, so that what else the machine does falls on all alike. Then small messages at three
+//! concurrencies, two nodes of one process in memory, and the router beside plain relays (`router-bench`). Times are only reported.
 
 use crate::step;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// Rounds; the median is printed.
@@ -18,6 +19,11 @@ const IPERF_PORT: &str = "9985";
 const CLIENT: &str = "127.77.0.2@tcp";
 const SERVER: &str = "127.77.0.3@tcp";
 const CONSOLE: &str = "127.77.0.4@tcp";
+/// Beyond the router.
+const FAR: &str = "127.77.1.3@tcp1";
+const ROUTER: [&str; 2] = ["127.77.0.5@tcp", "127.77.1.5@tcp1"];
+const ROUTE: &str = "tcp1 127.77.0.5@tcp";
+const ROUTE_BACK: &str = "tcp 127.77.1.5@tcp1";
 /// Loops of the bulk tests.
 const BULK_CONCURRENCY: &str = "8";
 
@@ -40,37 +46,92 @@ struct Throughput {
 
 const GIB: f64 = (1u64 << 30) as f64;
 
+/// The processes between which is measured.
+struct Rig {
+    tool: PathBuf,
+    client: Process,
+    server: Process,
+    router: Process,
+    _far: Process,
+}
+
+impl Rig {
+    fn start(tool: PathBuf) -> Result<Rig, String> {
+        let run = |args: &[&str]| {
+            let child = Command::new(&tool).args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+            child.map(Process).map_err(|e| format!("lst-bench {args:?}: {e}"))
+        };
+        let router = run(&["router", ROUTER[0], ROUTER[1], PORT])?;
+        step::settle();
+        let (client, server) = (run(&["serve", CLIENT, PORT, ROUTE])?, run(&["serve", SERVER, PORT, ROUTE])?);
+        let far = run(&["serve", FAR, PORT, ROUTE_BACK])?;
+        step::settle();
+        Ok(Rig { tool, client, server, router, _far: far })
+    }
+
+    fn cpu(of: &[&Process]) -> f64 {
+        of.iter().map(|p| crate::bench::process_cpu(p.0.id())).sum()
+    }
+
+    /// Runs one test between the client and a server: what was printed and the CPU seconds of `whose`.
+    fn quick(&self, server: &str, whose: &[&Process], only: &str, concurrency: &str) -> Result<(String, f64), String> {
+        let before = Rig::cpu(whose);
+        let secs = SECONDS.to_string();
+        let text = output(Command::new(&self.tool).args(["quick", CLIENT, server, CONSOLE, PORT, ROUTE, only, concurrency, &secs]))?;
+        Ok((text, Rig::cpu(whose) - before))
+    }
+
+    fn bulk(&self, server: &str, whose: &[&Process], only: &str) -> Result<Throughput, String> {
+        let (text, cpu) = self.quick(server, whose, only, BULK_CONCURRENCY)?;
+        let get = |name| number(&text, name).ok_or_else(|| format!("lst-bench printed: {text}"));
+        Ok(Throughput { mb_per_s: get("mb_per_s")?, cpu_per_gib: cpu / (get("total_bytes")? / GIB) })
+    }
+
+    /// RPCs a second, and microseconds of CPU per message.
+    fn ping(&self, concurrency: &str) -> Result<(f64, f64), String> {
+        let (text, cpu) = self.quick(SERVER, &[&self.client, &self.server], "ping", concurrency)?;
+        let get = |name| number(&text, name).ok_or_else(|| format!("lst-bench printed: {text}"));
+        Ok((get("rpcs_per_s")?, cpu * 1e6 / (get("total_rpcs")? * 2.0)))
+    }
+
+    /// One round of the bulk rows, in their order.
+    fn round(&self) -> Result<[Option<Throughput>; 5], String> {
+        let ends = [&self.client, &self.server];
+        let direct = |only| self.bulk(SERVER, &ends, only).map(Some);
+        let routed = |only| self.bulk(FAR, &[&self.router], only).map(Some);
+        Ok([iperf()?, direct("read")?, direct("write")?, routed("read")?, routed("write")?])
+    }
+}
+
+const BULK_ROWS: [&str; 5] = ["iperf3 -P 1", "brw read", "brw write", "brw read, router", "brw write, router"];
+
 pub(crate) fn run() -> Result<(), String> {
-    step::run("cargo", &["build", "--release", "--locked", "-p", "coral-lnet", "--example", "lst-bench"])?;
-    let tool = step::target_dir().join("release/examples/lst-bench");
-    let serve = |nid: &str| {
-        let child = Command::new(&tool).args(["serve", nid, PORT]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        child.map(Process).map_err(|e| format!("lst-bench serve: {e}"))
-    };
-    let nodes = [serve(CLIENT)?, serve(SERVER)?];
-    step::settle();
-    let mut rounds: Vec<[Option<Throughput>; 3]> = Vec::new();
-    for _ in 0..ROUNDS {
-        rounds.push([iperf()?, Some(bulk(&tool, &nodes, "read")?), Some(bulk(&tool, &nodes, "write")?)]);
-    }
-    println!("1 MiB bulk, two processes over loopback TCP, {BULK_CONCURRENCY} under way; medians of {ROUNDS} rounds of {SECONDS} s");
-    println!("{:<12} {:>10} {:>14} {:>14} {:>14}", "", "MB/s", "CPU s per GiB", "rate/iperf3", "CPU/iperf3");
-    for (i, name) in ["iperf3 -P 1", "brw read", "brw write"].into_iter().enumerate() {
+    step::run("cargo", &["build", "--release", "--locked", "-p", "coral-lnet", "--example", "lst-bench", "--example", "router-bench"])?;
+    let examples = step::target_dir().join("release/examples");
+    let rig = Rig::start(examples.join("lst-bench"))?;
+    let rounds = (0..ROUNDS).map(|_| rig.round()).collect::<Result<Vec<_>, _>>()?;
+    println!("1 MiB bulk between two processes over loopback TCP, {BULK_CONCURRENCY} under way; medians of {ROUNDS} rounds of {SECONDS} s");
+    println!("CPU: of both ends; of the rows with a router, the router's alone");
+    println!("{:<18} {:>8} {:>14} {:>12} {:>12} {:>12}", "", "MB/s", "CPU s per GiB", "rate/iperf3", "CPU/iperf3", "rate/direct");
+    for (i, name) in BULK_ROWS.into_iter().enumerate() {
         let of = |f: &dyn Fn(&Throughput) -> f64| median(rounds.iter().filter_map(|r| r[i].as_ref().map(f)).collect());
-        let ratio = |f: &dyn Fn(&Throughput) -> f64| median(rounds.iter().filter_map(|r| Some(f(r[i].as_ref()?) / f(r[0].as_ref()?))).collect());
+        let ratio = |to: usize, f: &dyn Fn(&Throughput) -> f64| median(rounds.iter().filter_map(|r| Some(f(r[i].as_ref()?) / f(r[to].as_ref()?))).collect());
         let (rate, cpu) = (|t: &Throughput| t.mb_per_s, |t: &Throughput| t.cpu_per_gib);
-        println!("{name:<12} {:>10.0} {:>14.3} {:>14.2} {:>14.2}", of(&rate), of(&cpu), ratio(&rate), ratio(&cpu));
+        let direct = if i < 3 { String::new() } else { format!("{:.2}", ratio(i - 2, &rate)) };
+        println!("{name:<18} {:>8.0} {:>14.3} {:>12.2} {:>12.2} {direct:>12}", of(&rate), of(&cpu), ratio(0, &rate), ratio(0, &cpu));
     }
-    println!("\nping test between the same processes (an RPC is two messages)");
+    println!("\nping test between the two processes, through one pair of nodes (an RPC is two messages)");
     println!("{:<12} {:>10} {:>12} {:>16}", "concurrency", "RPC/s", "messages/s", "CPU us/message");
     for concurrency in ["1", "8", "64"] {
-        let runs = (0..ROUNDS).map(|_| ping(&tool, &nodes, concurrency)).collect::<Result<Vec<_>, _>>()?;
+        let runs = (0..ROUNDS).map(|_| rig.ping(concurrency)).collect::<Result<Vec<_>, _>>()?;
         let rate = median(runs.iter().map(|r| r.0).collect());
         println!("{concurrency:<12} {rate:>10.0} {:>12.0} {:>16.2}", rate * 2.0, median(runs.iter().map(|r| r.1).collect()));
     }
-    drop(nodes);
     println!();
-    step::run_in(Command::new(&tool).args(["memory", &SECONDS.to_string()]))
+    step::run_in(Command::new(&rig.tool).args(["memory", &SECONDS.to_string()]))?;
+    drop(rig);
+    println!();
+    step::run_in(Command::new(examples.join("router-bench")).args([SECONDS.to_string(), ROUNDS.to_string()]))
 }
 
 fn median(mut v: Vec<f64>) -> f64 {
@@ -95,27 +156,6 @@ fn iperf() -> Result<Option<Throughput>, String> {
     let seconds = field(received, "seconds")?;
     let busy = (field(cpu, "host_total")? + field(cpu, "remote_total")?) / 100.0 * seconds;
     Ok(Some(Throughput { mb_per_s: bits / 8e6, cpu_per_gib: busy / (bytes / GIB) }))
-}
-
-/// Runs one test between the nodes: what it printed and the CPU seconds of both nodes.
-fn quick(tool: &Path, nodes: &[Process; 2], only: &str, concurrency: &str) -> Result<(String, f64), String> {
-    let cpu = || nodes.iter().map(|n| crate::bench::process_cpu(n.0.id())).sum::<f64>();
-    let before = cpu();
-    let text = output(Command::new(tool).args(["quick", CLIENT, SERVER, CONSOLE, PORT, only, concurrency, &SECONDS.to_string()]))?;
-    Ok((text, cpu() - before))
-}
-
-fn bulk(tool: &Path, nodes: &[Process; 2], only: &str) -> Result<Throughput, String> {
-    let (text, cpu) = quick(tool, nodes, only, BULK_CONCURRENCY)?;
-    let get = |name| number(&text, name).ok_or_else(|| format!("lst-bench printed: {text}"));
-    Ok(Throughput { mb_per_s: get("mb_per_s")?, cpu_per_gib: cpu / (get("total_bytes")? / GIB) })
-}
-
-/// RPCs a second, and microseconds of CPU per message.
-fn ping(tool: &Path, nodes: &[Process; 2], concurrency: &str) -> Result<(f64, f64), String> {
-    let (text, cpu) = quick(tool, nodes, "ping", concurrency)?;
-    let get = |name| number(&text, name).ok_or_else(|| format!("lst-bench printed: {text}"));
-    Ok((get("rpcs_per_s")?, cpu * 1e6 / (get("total_rpcs")? * 2.0)))
 }
 
 /// Standard output of a program that ends well.

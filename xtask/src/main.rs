@@ -1,10 +1,11 @@
-//! What developers run: `cargo xtask demo | test | bench | setup`.
+//! What developers run: `cargo xtask demo | test | bench | chaos | setup`.
 //!
 //! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
 
 mod bench;
 mod bench_lnet;
 mod demo;
+mod lnet;
 mod setup;
 mod step;
 mod test;
@@ -31,8 +32,9 @@ enum Command {
     },
     /// Set up, then measure the mount against the directory underneath and print ratios.
     Bench {
-        /// `lnet`: the self-test between processes against iperf3, instead.
-        #[arg(value_parser = ["lnet"])]
+        /// Instead: `lnet`: the self-test between processes against iperf3, and a router; `router`: one router, six clients, one
+        /// and two file systems, with its throughput over time as tables and plots in DIR.
+        #[arg(value_parser = ["lnet", "router"])]
         what: Option<String>,
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
@@ -40,6 +42,15 @@ enum Command {
         /// Also print in which layers the Coral process spent its CPU time (with perf).
         #[arg(long)]
         profile: bool,
+    },
+    /// A file system over a network that loses, delays and resets, through a router that dies: by the machine's clock.
+    Chaos {
+        /// How long, seconds.
+        #[arg(long, default_value_t = 600)]
+        seconds: u32,
+        /// All nodes in one process, with memlnd for a network; else real mounts over TCP between network namespaces (root).
+        #[arg(long)]
+        one_process: bool,
     },
     /// One job of the benchmark, in a process of its own.
     #[command(hide = true)]
@@ -53,9 +64,11 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
+        Command::Bench { what: Some(what), dir, .. } if what == "router" => lnet::router(&dir),
         Command::Bench { what: Some(_), .. } => bench_lnet::run(),
         Command::Bench { what: None, dir, profile } => bench::run(&dir, profile),
         Command::BenchWorker { work, dir, job, amount } => return worker(&work, &dir, job, amount),
+        Command::Chaos { seconds, one_process } => lnet::chaos(seconds, one_process),
         Command::Setup => setup::everything(),
     };
     eprintln!("xtask: {:.0} s", started.elapsed().as_secs_f64());

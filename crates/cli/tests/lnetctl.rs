@@ -41,7 +41,7 @@ fn lnetctl_shows_and_changes_a_running_node() {
         assert_eq!(lnetctl("routing show"), "routing:\n    - enable: 0\nbuffers:\n    tiny: 2048\n    small: 16384\n    large: 1024\n");
         assert!(lnetctl("export").starts_with("net:\n-     net type: tcp\n"));
 
-        assert_eq!(lnetctl("ping 127.0.0.1@tcp"), "ping:\n- primary nid: 127.0.0.1@tcp\n  Multi-Rail: True\n  peer_ni:\n  - nid: 127.0.0.1@tcp\n");
+        assert_eq!(lnetctl("ping 127.0.0.1@tcp"), "ping:\n- primary nid: 127.0.0.1@tcp\n  Multi-Rail: true\n  peer_ni:\n  - nid: 127.0.0.1@tcp\n");
         let (code, said) = fails(&mut tool("lnetctl", &place, "ping 127.0.0.77@tcp"));
         assert_eq!((code, said.as_str()), (255, "ping:\n- errno: -113\n  descr: failed to ping 127.0.0.77@tcp: No route to host\n"));
         assert_eq!(ok(&mut tool("lctl", &place, "ping 127.0.0.1@tcp")), "12345-0@lo\n127.0.0.1@tcp\n");

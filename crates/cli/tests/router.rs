@@ -15,8 +15,8 @@ use std::time::Instant;
 
 /// Clients, each with a NID for either file system.
 const CLIENTS: usize = 6;
-/// Bytes each client writes to each file system and reads back from another's file.
-const FILE_BYTES: usize = 12 << 20;
+/// MiB each client writes to each file system and reads back from another's file, unless CORAL_ROUTER_MIB says otherwise.
+const FILE_MIB: usize = 12;
 /// Between two looks at the router's counters, milliseconds.
 const SAMPLE_MS: u64 = 250;
 
@@ -147,6 +147,10 @@ fn serve(place: &Place, net: &Namespace, fs: usize, port: &str) -> Running {
     net.coral(&args, &mds, &[])
 }
 
+fn file_bytes() -> usize {
+    std::env::var("CORAL_ROUTER_MIB").ok().and_then(|v| v.parse().ok()).unwrap_or(FILE_MIB) << 20
+}
+
 /// Every client writes a file to each of the file systems `used`, then reads the one its neighbour wrote.
 fn workload(rig: &Rig, used: &[usize], round: u64) {
     let each = |work: &(dyn Fn(usize, usize) + Sync)| {
@@ -162,18 +166,19 @@ fn workload(rig: &Rig, used: &[usize], round: u64) {
     each(&|c, fs| {
         use std::io::Write;
         let mut f = std::fs::File::create(rig.mounts[c][fs].join(format!("f{round}.{c}"))).unwrap();
-        f.write_all(&pattern(seed(c, fs), FILE_BYTES)).unwrap();
+        f.write_all(&pattern(seed(c, fs), file_bytes())).unwrap();
         f.sync_all().unwrap();
     });
     each(&|c, fs| {
         let other = (c + 1) % CLIENTS;
         let data = std::fs::read(rig.mounts[c][fs].join(format!("f{round}.{other}"))).unwrap();
-        assert!(data == pattern(seed(other, fs), FILE_BYTES), "client {c} reads other bytes from fs{fs} than client {other} wrote");
+        assert!(data == pattern(seed(other, fs), file_bytes()), "client {c} reads other bytes from fs{fs} than client {other} wrote");
     });
 }
 
-/// Runs `work` and prints what the router forwarded meanwhile.
-fn watched(rig: &Rig, what: &str, work: impl FnOnce()) {
+/// Runs `work` and prints what the router forwarded meanwhile, as a table with bars; `plot`: name of the SVG that `coral history`
+/// draws of it afterwards, kept in CORAL_PLOT_DIR when that is set.
+fn watched(rig: &Rig, what: &str, plot: &str, work: impl FnOnce()) {
     let done = Arc::new(AtomicBool::new(false));
     let samples = std::thread::scope(|s| {
         let stop = done.clone();
@@ -199,6 +204,17 @@ fn watched(rig: &Rig, what: &str, work: impl FnOnce()) {
     let (first, last) = (samples[0], samples[samples.len() - 1]);
     let bytes = last.1 - first.1;
     println!("{:>8.2} {:>8.1} mean, {} MiB in all\n", last.0, bytes as f64 / (1 << 20) as f64 / last.0, bytes >> 20);
+
+    // The same asked afterwards, of the router itself.
+    let file = std::env::var_os("CORAL_PLOT_DIR").map_or_else(|| rig.place.dir.path().into(), PathBuf::from).join(plot);
+    let since = format!("{}s", last.0.ceil() as u64 + 2);
+    let mut table = String::new();
+    until("the last second is in the router's history", || {
+        table = ok(coral().arg("history").arg(&rig.router_dir).args(["--since", &since, "--svg"]).arg(&file));
+        table.contains('#')
+    });
+    println!("{table}{}\n", file.display());
+    assert!(std::fs::read_to_string(&file).unwrap().contains("<polyline"));
 }
 
 #[test]
@@ -210,10 +226,10 @@ fn one_router_serves_two_file_systems() {
     in_network_namespace("one_router_serves_two_file_systems", || {
         let mut rig = Rig::start();
         let before = rig.routed();
-        watched(&rig, "six clients, one file system", || workload(&rig, &[0], 1));
-        watched(&rig, "six clients, two file systems at once", || workload(&rig, &[0, 1], 2));
+        watched(&rig, "six clients, one file system", "router-one.svg", || workload(&rig, &[0], 1));
+        watched(&rig, "six clients, two file systems at once", "router-two.svg", || workload(&rig, &[0, 1], 2));
         let after = rig.routed();
-        let moved = (3 * 2 * CLIENTS * FILE_BYTES) as u64;
+        let moved = (3 * 2 * CLIENTS * file_bytes()) as u64;
         assert!(after[1] - before[1] >= moved, "{} bytes forwarded, at least {moved} crossed", after[1] - before[1]);
         assert_eq!(after[2], 0, "nothing is dropped");
 
@@ -234,6 +250,102 @@ fn one_router_serves_two_file_systems() {
         assert!(rig.routed()[0] > 0);
         let (_, said) = fails(coral().args(["router", "--dir", &dir.to_string_lossy(), "--nid", "10.9.0.1@tcp", "--nid", "10.8.0.1@tcp1"]));
         assert!(said.contains("a router runs in"), "{said}");
+        rig.stop();
+    });
+}
+
+/// The rules of a bad network, on the router that everything crosses: 1% lost, some late by up to 2 s.
+fn bad_network(dir: &Path) {
+    let lctl = |line: &str| ok(coral().args(["lctl", "--dir"]).arg(dir).args(line.split(' ')));
+    lctl("net_drop_add -s * -d * -r 100");
+    for (rate, late) in [(500, "2"), (200, "0.7"), (50, "0.05")] {
+        lctl(&format!("net_delay_add -s * -d * -r {rate} -l {late}"));
+    }
+}
+
+/// One client's part on one file system: files written, read back by others, renamed, appended to, removed. Its own model of what
+/// must be there is compared at every step; a number says how much was done.
+fn chaos_worker(mnt: &Path, other: &Path, id: usize, until_s: f64, begin: Instant) -> u64 {
+    use std::io::Write;
+    let mut rng = common::Rng::seeded(id as u64 + 1);
+    let dir = format!("w{id}");
+    std::fs::create_dir(mnt.join(&dir)).unwrap();
+    let mut files: Vec<Option<Vec<u8>>> = vec![None; 8];
+    let mut done = 0;
+    while begin.elapsed().as_secs_f64() < until_s {
+        let i = rng.below(8) as usize;
+        let path = |root: &Path| root.join(&dir).join(format!("f{i}"));
+        match (rng.below(6), &mut files[i]) {
+            (0 | 1, slot) => {
+                let data = pattern(rng.below(1 << 40), rng.below(3 << 20) as usize);
+                std::fs::write(path(mnt), &data).unwrap();
+                *slot = Some(data);
+            }
+            (2, Some(data)) => {
+                let more = pattern(rng.below(1 << 40), rng.below(100_000) as usize);
+                std::fs::OpenOptions::new().append(true).open(path(mnt)).unwrap().write_all(&more).unwrap();
+                data.extend(more);
+            }
+            (3, slot) if slot.is_some() => {
+                std::fs::remove_file(path(mnt)).unwrap();
+                *slot = None;
+            }
+            // What another client sees of it.
+            (_, Some(data)) => assert!(std::fs::read(path(other)).unwrap() == *data, "worker {id}: f{i} differs"),
+            (_, None) => assert!(!path(other).exists(), "worker {id}: f{i} should be gone"),
+        }
+        done += 1;
+    }
+    let mut names: Vec<String> = std::fs::read_dir(other.join(&dir)).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    let want: Vec<String> = (0..8).filter(|i| files[*i].is_some()).map(|i| format!("f{i}")).collect();
+    assert_eq!(names, want, "worker {id}");
+    done
+}
+
+/// The whole rig under 1% loss, delays of up to 2 s, connections reset at random and a router killed and restarted, over TCP and
+/// real mounts: for CORAL_CHAOS_REAL_S seconds (600). `cargo xtask chaos` runs it; the same scenario under a paused clock is
+/// coral-client's test `chaos`.
+#[test]
+#[ignore = "ten minutes: run by cargo xtask chaos"]
+fn a_bad_network_and_a_dying_router_for_minutes() {
+    in_network_namespace("a_bad_network_and_a_dying_router_for_minutes", || {
+        let seconds: f64 = std::env::var("CORAL_CHAOS_REAL_S").ok().and_then(|s| s.parse().ok()).unwrap_or(600.0);
+        let mut rig = Rig::start();
+        bad_network(&rig.router_dir);
+        #[allow(clippy::disallowed_methods, reason = "a test by the machine's clock")]
+        let begin = Instant::now();
+        let (place, dir, mounts) = (&rig.place, rig.router_dir.clone(), &rig.mounts);
+        let mut router = rig.router.take();
+        let mut rng = common::Rng::seeded(77);
+        let (mut resets, mut deaths) = (0, 0);
+        let done: u64 = std::thread::scope(|s| {
+            let work = |w: usize| {
+                let (c, fs) = (w % CLIENTS, w / CLIENTS);
+                s.spawn(move || chaos_worker(&mounts[c][fs], &mounts[(c + 1) % CLIENTS][fs], w, seconds, begin))
+            };
+            let jobs: Vec<_> = (0..2 * CLIENTS).map(work).collect();
+            while jobs.iter().any(|j| !j.is_finished()) {
+                pause(500 + rng.below(5000));
+                if rng.below(8) > 0 {
+                    let whom = format!("10.{CLIENT_NET}.0.{}@tcp2", [11, 31][rng.below(2) as usize] + rng.below(CLIENTS as u64));
+                    ok(coral().args(["lctl", "--dir"]).arg(&dir).args(["disconnect", &whom]));
+                    resets += 1;
+                } else {
+                    router.take().expect("a router").kill();
+                    pause(100 + rng.below(8000));
+                    router = Some(start_router(place, &dir));
+                    bad_network(&dir);
+                    deaths += 1;
+                }
+            }
+            jobs.into_iter().map(|j| j.join().expect("a worker")).sum()
+        });
+        println!("{done} operations in {:.0} s, all data right; {resets} connections reset, the router killed {deaths} times", begin.elapsed().as_secs_f64());
+        ok(coral().args(["lctl", "--dir"]).arg(&dir).args(["net_drop_del", "-a"]));
+        ok(coral().args(["lctl", "--dir"]).arg(&dir).args(["net_delay_del", "-a"]));
+        assert!(done > 10 && resets + deaths > 0);
+        rig.router = router;
         rig.stop();
     });
 }

@@ -1,8 +1,9 @@
 //! The processes of `cargo xtask bench lnet`: nodes that serve the self-test, and a console that measures between them.
 //! What `coral lst serve` and `coral lst quick` do, without the rest of Coral to build.
 //!
-//! - `lst-bench serve NID PORT`
-//! - `lst-bench quick CLIENT SERVER CONSOLE PORT TEST CONCURRENCY SECONDS`: prints one line of JSON
+//! - `lst-bench serve NID PORT ROUTE`
+//! - `lst-bench router NID NID PORT`
+//! - `lst-bench quick CLIENT SERVER CONSOLE PORT ROUTE TEST CONCURRENCY SECONDS`: prints one line of JSON
 //! - `lst-bench memory SECONDS`: two nodes of this process, with the bytes copied
 
 use std::sync::Arc;
@@ -10,14 +11,22 @@ use std::time::Duration;
 
 use coral_lnet::selftest::console::Console;
 use coral_lnet::selftest::{Check, FEATS_MASK, Selftest, quick};
-use coral_lnet::{MemNet, Nid, Node, NodeConfig};
+use coral_lnet::{MemNet, Nid, Node, NodeConfig, PoolSizes, parse_routes};
 
 type Failure = Box<dyn std::error::Error>;
 
-async fn node(nid: Nid, port: u16, mem: Option<Arc<MemNet>>) -> Result<Arc<Node>, Failure> {
-    let listen_port = nid.ipv4().map(|_| port);
-    let cfg = NodeConfig { nids: vec![nid], listen_port, connect_port: port, secure_ports: false, ..NodeConfig::default() };
-    Ok(Node::start(cfg, mem).await?)
+fn config(nids: Vec<Nid>, port: u16) -> NodeConfig {
+    let listen_port = nids[0].ipv4().map(|_| port);
+    NodeConfig { nids, listen_port, connect_port: port, secure_ports: false, ..NodeConfig::default() }
+}
+
+async fn routed(nid: Nid, port: u16, route: &str) -> Result<Arc<Node>, Failure> {
+    let cfg = NodeConfig { routes: parse_routes(route)?, ..config(vec![nid], port) };
+    Ok(Node::start(cfg, None).await?)
+}
+
+async fn in_memory(nid: &str, mem: Arc<MemNet>) -> Result<Arc<Node>, Failure> {
+    Ok(Node::start(config(vec![nid.parse()?], 0), Some(mem)).await?)
 }
 
 fn options(test: &str, concurrency: u32, secs: u64) -> Result<quick::QuickOptions, Failure> {
@@ -34,13 +43,18 @@ async fn console(node: &Arc<Node>) -> Result<Arc<Console>, Failure> {
 
 async fn run(args: &[String]) -> Result<(), Failure> {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", nid, port] => {
-            let node = node(nid.parse()?, port.parse()?, None).await?;
+        ["router", a, b, port] => {
+            let cfg = NodeConfig { routing: Some(PoolSizes::default()), ..config(vec![a.parse()?, b.parse()?], port.parse()?) };
+            let _router = Node::start(cfg, None).await?;
+            tokio::signal::ctrl_c().await?;
+        }
+        ["serve", nid, port, route] => {
+            let node = routed(nid.parse()?, port.parse()?, route).await?;
             let _st = Selftest::serve(&node);
             tokio::signal::ctrl_c().await?;
         }
-        ["quick", a, b, own, port, test, concurrency, secs] => {
-            let node = node(own.parse()?, port.parse()?, None).await?;
+        ["quick", a, b, own, port, route, test, concurrency, secs] => {
+            let node = routed(own.parse()?, port.parse()?, route).await?;
             let c = console(&node).await?;
             let done = quick::run(&c, a.parse()?, b.parse()?, options(test, concurrency.parse()?, secs.parse()?)?, |r| {
                 println!(
@@ -55,7 +69,7 @@ async fn run(args: &[String]) -> Result<(), Failure> {
         ["memory", secs] => {
             for test in ["read", "write", "ping"] {
                 let mem = MemNet::new();
-                let (a, b) = (node("1@lo".parse()?, 0, Some(mem.clone())).await?, node("2@lo".parse()?, 0, Some(mem)).await?);
+                let (a, b) = (in_memory("1@lo", mem.clone()).await?, in_memory("2@lo", mem).await?);
                 let _st = Selftest::serve(&b);
                 let c = console(&a).await?;
                 let row = |r: quick::QuickRow| println!("memlnd {:<10} {:>10.0} MB/s {:>10.0} RPC/s, {} errors", r.name, r.mb_per_s, r.rpcs_per_s, r.errors);
@@ -65,7 +79,7 @@ async fn run(args: &[String]) -> Result<(), Failure> {
                 println!("  {} of {} bytes copied between buffers", sum(|s| s.copied_bytes.value()), sum(|s| s.received_bytes.value()));
             }
         }
-        _ => return Err("serve NID PORT | quick CLIENT SERVER CONSOLE PORT TEST CONCURRENCY SECONDS | memory SECONDS".into()),
+        _ => return Err("serve NID PORT ROUTE | router NID NID PORT | quick CLIENT SERVER CONSOLE PORT ROUTE TEST CONCURRENCY SECONDS | memory SECONDS".into()),
     }
     Ok(())
 }

@@ -195,25 +195,45 @@ fn main() {
     let direct = rt.block_on(node(&[nid(0, 1)], "", false));
     let routed = rt.block_on(node(&[nid(0, 5)], &format!("tcp1 {}", nid(0, 3)), false));
     rt.block_on(async { puts(&routed, nid(1, 6), 0.3).await + puts(&direct, nid(0, 2), 0.3).await });
-    for round in 1..=rounds {
-        println!("round {round} ({secs} s each)");
-        let report = |what: &str, bytes: f64, cpu: Option<f64>, base: f64| {
-            let rate = bytes / MIB / secs;
-            let cpu = cpu.map_or(String::new(), |c| format!("; CPU of the middle {:.3} s/GiB", c / (bytes / MIB / 1024.0)));
-            let ratio = if base > 0.0 { format!("; {:.2} of direct", rate / base) } else { String::new() };
-            println!("  {what:<28} {rate:7.0} MiB/s{ratio}{cpu}");
-            rate
-        };
-        let d = report("LNet direct", rt.block_on(puts(&direct, nid(0, 2), secs)), None, 0.0);
+    let mut rows = ROWS.map(|_| Vec::new());
+    for _ in 0..rounds {
+        let mut note = |row: usize, bytes: f64, cpu: f64| rows[row].push((bytes / MIB / secs, cpu / (bytes / MIB / 1024.0)));
+        note(0, rt.block_on(puts(&direct, nid(0, 2), secs)), 0.0);
         let before = router.cpu();
         let bytes = rt.block_on(puts(&routed, nid(1, 6), secs));
-        report("LNet through the router", bytes, Some(router.cpu() - before), d);
-        let d = report("plain stream direct", stream(PORT + 1, secs), None, 0.0);
-        for (name, port, p) in [("plain stream, copying relay", PORT + 2, &mut copy), ("plain stream, splicing relay", PORT + 3, &mut spliced)] {
+        note(1, bytes, router.cpu() - before);
+        note(2, stream(PORT + 1, secs), 0.0);
+        for (row, port, p) in [(3, PORT + 2, &mut copy), (4, PORT + 3, &mut spliced)] {
             let before = p.cpu();
             let bytes = stream(port, secs);
-            std::thread::yield_now();
-            report(name, bytes, Some(p.cpu() - before), d);
+            note(row, bytes, p.cpu() - before);
         }
+    }
+    print(&rows, rounds, secs);
+}
+
+const ROWS: [&str; 5] =
+    ["LNet direct", "LNet through the router", "plain stream direct", "plain stream, copying relay", "plain stream, splicing relay"];
+
+fn median(mut v: Vec<f64>) -> f64 {
+    v.sort_by(f64::total_cmp);
+    v.get(v.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Medians over the rounds; a ratio is the median of the rounds' own ratios.
+fn print(rows: &[Vec<(f64, f64)>; 5], rounds: u32, secs: f64) {
+    println!("1 MiB PUTs with ACK, {DEPTH} under way, and plain streams; medians of {rounds} rounds of {secs} s");
+    println!("{:<30} {:>8} {:>10} {:>22}", "", "MiB/s", "of direct", "CPU of middle, s/GiB");
+    for (i, row) in rows.iter().enumerate() {
+        let base = if i < 2 { 0 } else { 2 };
+        let rate = median(row.iter().map(|r| r.0).collect());
+        let (ratio, cpu) = match i == base {
+            true => (String::new(), String::new()),
+            false => {
+                let ratios = row.iter().zip(&rows[base]).map(|(r, b)| r.0 / b.0).collect();
+                (format!("{:.2}", median(ratios)), format!("{:.3}", median(row.iter().map(|r| r.1).collect())))
+            }
+        };
+        println!("{:<30} {rate:>8.0} {ratio:>10} {cpu:>22}", ROWS[i]);
     }
 }

@@ -17,7 +17,7 @@
 //! and `ni` (who has which interface, and its health), `monitor` (what is looked after once a second), `show` (for tools).
 //!
 //! # Left out
-//! IPv6 NIDs, selection policies (UDSP), zero-copy transmission. A router always says that all its own interfaces are up.
+//! IPv6 NIDs, selection policies (UDSP), zero-copy transmission.
 #![warn(missing_docs)]
 
 pub mod exec;

@@ -18,6 +18,10 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// Accepted TCP connections that have not finished their handshake; more wait in the backlog.
     pub half_open: usize,
+    /// Of those, from one address; more are closed at once.
+    pub half_open_per_address: usize,
+    /// Connections accepted from one address; more are closed at once.
+    pub conns_per_address: usize,
     /// Connections of one type from one peer (a kernel peer opens `conns_per_peer` of each bulk type); more are refused.
     pub conns_per_type: usize,
     /// A peer we sent nothing for so long gets a keepalive. Lustre: keepalive_idle 30 s.
@@ -68,6 +72,8 @@ impl Default for Limits {
             sock_timeout: Duration::from_secs(50),
             handshake_timeout: Duration::from_secs(5),
             half_open: 64,
+            half_open_per_address: 16,
+            conns_per_address: 256,
             conns_per_type: 16,
             keepalive_idle: Duration::from_secs(30),
             min_reconnect: Duration::from_millis(100),

@@ -23,11 +23,35 @@ impl Node {
     /// Once a second.
     pub(crate) fn look_after(self: &Arc<Self>) {
         self.ask_gateways();
+        self.check_nis();
         self.recover_nis();
         let late = self.pending().expire(self.sock().now_ms(), self.sock().limits.transaction);
         for hop in late {
             self.stats().response_timeouts.inc();
             self.hop_failed(None, hop, &SendError::Timeout);
+        }
+    }
+
+    /// Looks which of our interfaces have lost their address, or got it back, and tells the peers (`lnet_update_ni_status`).
+    fn check_nis(self: &Arc<Self>) {
+        if self.nis().len() < 2 || !self.sock().bound {
+            return;
+        }
+        let here = |ni: &Ni| ni.nid.ipv4().is_none_or(crate::sock::local::is_here);
+        self.note_nis(self.nis().iter().map(|ni| here(ni)).collect());
+    }
+
+    /// Which of our interfaces are there, in their order.
+    fn note_nis(self: &Arc<Self>, here: Vec<bool>) {
+        let mut news = false;
+        for (ni, here) in self.nis().iter().zip(here) {
+            if ni.set_down(!here) {
+                news = true;
+                tracing::warn!(node = %self.nid(), interface = %ni.nid, up = here, "interface");
+            }
+        }
+        if news {
+            self.info_changed();
         }
     }
 
@@ -115,8 +139,16 @@ impl Node {
             };
             counter.fetch_add(1, Ordering::Relaxed);
         }
+        // As in Lustre (`lnet_health_check`): a fault on our side is our interface's, one of the network is both sides'. It says
+        // something only beside other interfaces.
+        let local_fault = is_local(err);
+        if let Some(ours) = ours.filter(|_| self.nis().len() > 1 && (local_fault || matches!(err, SendError::Timeout))) {
+            ours.failed();
+            self.recovering().store(true, Ordering::Relaxed);
+        }
         // As in Lustre: the health of a peer's only interface says nothing, unless it routes.
-        if has_rails || self.has_routes() && self.route_table().lock().is_gateway(hop) {
+        let counts = has_rails || self.has_routes() && self.route_table().lock().is_gateway(hop);
+        if counts && !local_fault {
             theirs.failed();
             self.recovering().store(true, Ordering::Relaxed);
         }
@@ -125,14 +157,17 @@ impl Node {
         }
     }
 
-    /// Pings peers' interfaces that failed, until their health is back (`lnet_recover_peer_nis`).
+    /// Pings peers' interfaces that failed, until their health is back (`lnet_recover_peer_nis`). Our own recover while their
+    /// address is there (`lnet_recover_local_nis`, which pings itself).
     fn recover_nis(self: &Arc<Self>) {
         if !self.recovering().load(Ordering::Relaxed) {
             return;
         }
         let now = self.sock().now_ms() / 1000;
         let sick: Vec<Arc<Ni>> = self.peer_table().lock().nis().filter(|n| n.health() < MAX_HEALTH).cloned().collect();
-        self.recovering().store(!sick.is_empty(), Ordering::Relaxed);
+        let ours: Vec<&Arc<Ni>> = self.nis().iter().filter(|n| n.health() < MAX_HEALTH).collect();
+        self.recovering().store(!sick.is_empty() || !ours.is_empty(), Ordering::Relaxed);
+        ours.into_iter().filter(|n| !n.is_down()).for_each(|n| n.succeeded());
         let limits = &self.sock().limits;
         for ni in sick.into_iter().filter(|n| n.next_ping.load(Ordering::Relaxed) <= now).take(RECOVERIES) {
             let count = ni.ping_count.fetch_add(1, Ordering::Relaxed);
@@ -146,5 +181,62 @@ impl Node {
                 }
             });
         }
+    }
+}
+
+/// Whether a failed send was our own side's fault.
+fn is_local(err: &SendError) -> bool {
+    use std::io::ErrorKind as K;
+    let ours = [K::AddrNotAvailable, K::NetworkDown, K::NetworkUnreachable, K::Interrupted, K::ConnectionAborted, K::Other];
+    matches!(err, SendError::Unreachable { source, .. } if ours.contains(&source.kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemNet, NodeConfig, PoolSizes, parse_routes};
+    use std::time::Duration;
+
+    async fn start(net: &Arc<MemNet>, nids: &[&str], routes: &str, routing: bool) -> Arc<Node> {
+        let routes = if routes.is_empty() { Vec::new() } else { parse_routes(routes).unwrap() };
+        let nids = nids.iter().map(|n| n.parse().unwrap()).collect();
+        let cfg = NodeConfig { nids, routes, routing: routing.then(PoolSizes::default), ..NodeConfig::default() };
+        Node::start(cfg, Some(net.clone())).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_router_tells_that_its_far_interface_is_gone_and_is_left_out() {
+        let net = MemNet::alone();
+        let router = start(&net, &["10.0.0.4@tcp", "10.1.0.4@tcp1"], "", true).await;
+        let client = start(&net, &["10.0.0.1@tcp"], "tcp1 10.0.0.4@tcp", false).await;
+        let up = async |want: bool| {
+            while client.routes()[0].up != want {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        up(true).await;
+        router.note_nis(vec![true, false]);
+        up(false).await;
+        assert_eq!(router.nets().iter().flat_map(|n| &n.nis).map(|n| n.up).collect::<Vec<_>>(), [true, true, false]);
+        router.note_nis(vec![true, true]);
+        up(true).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn faults_of_our_side_are_our_interfaces() {
+        let net = MemNet::alone();
+        let node = start(&net, &["10.0.0.1@tcp", "10.0.0.2@tcp"], "", false).await;
+        let (us, peer): (Nid, Nid) = ("10.0.0.2@tcp".parse().unwrap(), "10.0.0.9@tcp".parse().unwrap());
+        let err = |kind: std::io::ErrorKind| SendError::Unreachable { nid: peer, source: kind.into() };
+        node.hop_failed(Some(us), peer, &err(std::io::ErrorKind::ConnectionRefused));
+        assert_eq!(node.nis()[1].health(), MAX_HEALTH, "the peer's");
+        node.hop_failed(Some(us), peer, &err(std::io::ErrorKind::NetworkUnreachable));
+        assert_eq!((node.nis()[0].health(), node.nis()[1].health()), (MAX_HEALTH, MAX_HEALTH - 100));
+        node.nis()[1].set_down(true);
+        node.look_after();
+        assert_eq!(node.nis()[1].health(), MAX_HEALTH - 100, "not while its address is gone");
+        node.nis()[1].set_down(false);
+        node.look_after();
+        assert_eq!(node.nis()[1].health(), MAX_HEALTH);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! As `struct lnet_ni` and `struct lnet_peer_ni` (lnet/include/lnet/lib-types.h), without credits: those are the LND peer's.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use coral_wire::lnet::LnetMsg;
 
@@ -48,6 +48,8 @@ pub(crate) struct Ni {
     pub(crate) nid: Nid,
     pub(crate) traffic: Traffic,
     health: AtomicU32,
+    /// Of one of ours: its address is gone from this machine (`ni_fatal_error_on`).
+    down: AtomicBool,
     /// Sends that chose it: the round robin.
     pub(crate) seq: AtomicU64,
     /// Failed sends by where the fault was seen.
@@ -74,6 +76,7 @@ impl Ni {
             nid,
             traffic: Traffic::default(),
             health: AtomicU32::new(MAX_HEALTH),
+            down: AtomicBool::new(false),
             seq: AtomicU64::new(0),
             failures: Failures::default(),
             ping_count: AtomicU32::new(0),
@@ -99,6 +102,16 @@ impl Ni {
             let _ = self.health.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
             self.ping_count.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Its address is gone.
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    /// True: that is news.
+    pub(crate) fn set_down(&self, down: bool) -> bool {
+        self.down.swap(down, Ordering::Relaxed) != down
     }
 
     /// Health as an operator sets it; clipped to 1000.

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use coral_wire::lnet::feat;
+use coral_wire::lnet::{LNET_NI_STATUS_DOWN, feat};
 use parking_lot::Mutex;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -366,7 +366,11 @@ impl Node {
 
     /// What we say of ourselves.
     pub(crate) fn ping_info(&self) -> PingInfo {
-        ping::info(&self.nids, self.router.is_on(), self.changes.load(Ordering::Relaxed))
+        let mut info = ping::info(&self.nids, self.router.is_on(), self.changes.load(Ordering::Relaxed));
+        for ni in self.nis.iter().filter(|n| n.is_down()) {
+            info.nis.iter_mut().filter(|n| n.nid == ni.nid).for_each(|n| n.status = LNET_NI_STATUS_DOWN);
+        }
+        info
     }
 
     /// Whether the peer knows us as we are now.

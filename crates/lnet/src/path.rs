@@ -152,7 +152,7 @@ impl Node {
         let theirs = rails.iter().filter(usable).min_by_key(|r| {
             (Reverse(r.health()), Reverse(self.sock().load(r.nid).1), r.seq.load(Ordering::Relaxed))
         })?;
-        let ours = self.nis().iter().filter(|n| n.nid.net() == theirs.nid.net()).min_by_key(|n| (Reverse(n.health()), n.seq.load(Ordering::Relaxed)))?;
+        let ours = self.nis().iter().filter(|n| n.nid.net() == theirs.nid.net()).min_by_key(|n| (n.is_down(), Reverse(n.health()), n.seq.load(Ordering::Relaxed)))?;
         for ni in [theirs, ours] {
             ni.seq.fetch_add(1, Ordering::Relaxed);
         }

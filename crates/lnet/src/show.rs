@@ -219,7 +219,7 @@ impl Node {
             let (tunables, tx_credits, min_tx_credits) = if ni.nid.is_lo() { Default::default() } else { self.sock().show_ni() };
             let show = NiShow {
                 nid: ni.nid.to_string(),
-                up: true,
+                up: !ni.is_down(),
                 traffic: TrafficShow::of(ni),
                 health: HealthShow { value: if ni.nid.is_lo() { 0 } else { ni.health() }, ..HealthShow::of(ni) },
                 tunables,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coral_lnet::selftest::console::{Console, NodeError, NodeState, TestSpec, Update};
 use coral_lnet::selftest::{BrwParams, Check, Rw, Selftest, TestParams, quick};
-use coral_lnet::{MemNet, Nid, Node, NodeConfig};
+use coral_lnet::{MemNet, Nid, Node, NodeConfig, PoolSizes, parse_routes};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -217,4 +217,33 @@ async fn quick_measures_three_tests() {
     assert!(rows.iter().all(|r| r.rpcs_per_s > 0.0 && r.total_rpcs > 0 && r.errors == 0), "{rows:?}");
     println!("{rows:?}");
     c.end().await;
+}
+
+/// Console and client on one network, server on another, a router between them, over TCP.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quick_measures_through_a_router() {
+    let nid = |net: u16, n: u8| Nid::tcp(net, Ipv4Addr::new(127, 253, (std::process::id() % 251) as u8, (9 << 4) + n));
+    let start = async |nids: &[Nid], routes: &str, routing: bool| {
+        let routes = if routes.is_empty() { Vec::new() } else { parse_routes(routes).unwrap() };
+        let routing = routing.then(PoolSizes::default);
+        let cfg = NodeConfig { nids: nids.to_vec(), listen_port: Some(23988), connect_port: 23988, secure_ports: false, routes, routing, ..NodeConfig::default() };
+        Node::start(cfg, None).await.unwrap()
+    };
+    let router = start(&[nid(0, 3), nid(1, 4)], "", true).await;
+    let near = start(&[nid(0, 1)], &format!("tcp1 {}", nid(0, 3)), false).await;
+    let far = start(&[nid(1, 2)], &format!("tcp {}", nid(1, 4)), false).await;
+    let m = Member { st: Selftest::serve(&near), node: near.clone() };
+    let _far = Selftest::serve(&far);
+    let c = console_on(&m, 9);
+    let o = quick::QuickOptions { time: Duration::from_millis(200), size_bytes: 1 << 20, concurrency: 4, check: Check::Full, only: None };
+    let mut rows = Vec::new();
+    tokio::time::timeout(LIMIT * 3, quick::run(&c, near.nid(), far.nid(), o, |r| rows.push(r))).await.expect("an end").unwrap();
+    assert_eq!(rows.iter().map(|r| (r.name, r.errors)).collect::<Vec<_>>(), [("ping", 0), ("brw read", 0), ("brw write", 0)]);
+    let bytes: u64 = rows.iter().map(|r| r.total_bytes).sum();
+    assert!(bytes > 0 && router.stats().routed_bytes.value() >= bytes, "{} of {bytes} bytes went through the router", router.stats().routed_bytes.value());
+    assert_eq!(router.stats().no_route.value() + router.stats().route_failed.value(), 0);
+    c.end().await;
+    for n in [&near, &far, &router] {
+        n.shutdown().await;
+    }
 }

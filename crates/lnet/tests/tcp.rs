@@ -527,3 +527,37 @@ async fn a_handler_that_panics_costs_one_connection() {
     timeout(LONG, a.ping(nid(16, 2))).await.unwrap().unwrap();
     stop(&[&a, &b]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_for_acknowledgements_and_does_not_read_is_cut_off() {
+    let a = start(config(28, 1)).await;
+    let b = start(config(28, 2)).await;
+    timeout(LONG, b.ping(nid(28, 1))).await.unwrap().unwrap();
+    let (mut flood, _) = shake(28, 3, 5, 1).await;
+    // Each of 96 bytes wants 24 back: what the kernel's buffers do not take may not grow without end here.
+    let batch: Vec<u8> = (1..=1000u64).flat_map(|i| put(nid(28, 3), nid(28, 1), i + 1, 9, i, &[])).collect();
+    let cut = async { while flood.write_all(&batch).await.is_ok() {} };
+    timeout(LONG, cut).await.expect("the connection is closed");
+    assert!(a.stats().overrun.value() > 0);
+    assert!(timeout(LONG, b.ping(nid(28, 1))).await.unwrap().is_ok(), "others are served");
+    assert_eq!(b.stats().conns.value(), 3, "by the connections they had");
+    stop(&[&a, &b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handshakes_that_never_end_keep_nobody_out() {
+    let mut cfg = config(29, 1);
+    cfg.limits.handshake_timeout = LONG;
+    let a = start(cfg).await;
+    let limits = a.limits().clone();
+    // More than there are places for half-open connections.
+    let mut stuck = Vec::new();
+    for _ in 0..2 * limits.half_open {
+        stuck.push(raw(29, 3).await);
+    }
+    until("those too many are closed", || a.stats().bad_handshakes.value() as usize >= 2 * limits.half_open - limits.half_open_per_address).await;
+    let b = start(config(29, 2)).await;
+    assert!(timeout(LONG / 2, b.ping(nid(29, 1))).await.expect("no wait for the stuck ones").is_ok());
+    drop(stuck);
+    stop(&[&a, &b]).await;
+}

@@ -42,6 +42,8 @@ pub(crate) enum Act {
     Pools { tiny: Option<usize>, small: Option<usize>, large: Option<usize> },
     /// Health of an interface, 0 to 1000.
     Health { nid: String, value: u32 },
+    /// Breaks the TCP connections with a peer; they are opened again when needed.
+    Disconnect { nid: String },
     /// Adds a fault rule.
     FaultAdd(Rule),
     /// Takes drop or delay rules away, all or those with just these NIDs.
@@ -200,6 +202,7 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
                 return Err((libc::ENODEV, format!("no interface {text} is known here")));
             }
         }
+        Act::Disconnect { nid: text } => node.reset_peer(nid(&text)?),
         Act::FaultAdd(rule) => {
             let built = rule.build().map_err(invalid)?;
             node.faults().try_add(built).map_err(invalid)?;
@@ -263,7 +266,8 @@ fn show(node: &Arc<Node>) -> Value {
             "transaction_timeout": l.transaction.as_secs(),
             "recovery_interval": l.recovery.as_secs(),
             "max_recovery_ping_interval": l.max_recovery.as_secs(),
-            "lnd_timeout": l.sock_timeout.as_secs(),
+            // As `lnet_lnd_timeout` follows from the two (lnet/lnet/api-ni.c).
+            "lnd_timeout": l.transaction.as_secs().saturating_sub(1) / (u64::from(l.retries) + 1),
         },
     })
 }

@@ -8,6 +8,8 @@
 pub(crate) mod agent;
 mod fault;
 pub(crate) mod find;
+#[cfg(test)]
+mod golden_tests;
 mod show;
 mod yaml;
 
@@ -274,13 +276,23 @@ fn ping(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
             rows.push(map([("errno", (-errno).into()), ("descr", descr.into())]));
             continue;
         }
-        let nids: Vec<Yaml> = a["nids"].as_array().into_iter().flatten().map(|n| map([("nid", n.as_str().unwrap_or("").into())])).collect();
-        let primary = a["nids"][0].as_str().unwrap_or(&nid).to_owned();
-        let multi_rail = if a["multi_rail"] == true { "True" } else { "False" };
-        rows.push(map([("primary nid", primary.into()), ("Multi-Rail", multi_rail.into()), ("peer_ni", Yaml::List(nids))]));
+        rows.push(found(&a, &nid));
     }
     let text = map([(verb, Yaml::List(rows))]).print(Style::Netlink(2));
     if failed { Err(Failed { text, code: 255 }) } else { Ok(text) }
+}
+
+/// What `nid` answered.
+fn found(a: &Value, nid: &str) -> Yaml {
+    let nids: Vec<Yaml> = a["nids"].as_array().into_iter().flatten().map(|n| map([("nid", n.as_str().unwrap_or("").into())])).collect();
+    let primary = a["nids"][0].as_str().unwrap_or(nid).to_owned();
+    let multi_rail = if a["multi_rail"] == true { "true" } else { "false" };
+    map([("primary nid", primary.into()), ("Multi-Rail", multi_rail.into()), ("peer_ni", Yaml::List(nids))])
+}
+
+#[cfg(test)]
+fn answered(verb: &str, a: &Value, nid: &str) -> String {
+    map([(verb, Yaml::List(vec![found(a, nid)]))]).print(Style::Netlink(2))
 }
 
 /// The LNet commands of `lctl`.
@@ -289,7 +301,7 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
     let (command, rest) = match words.as_slice() {
         [first @ ("net_drop" | "net_delay"), verb, ..] => (format!("{first}_{verb}"), &args[2..]),
         [first, ..] => ((*first).to_owned(), &args[1..]),
-        [] => return Err("usage: lctl [--dir DIR] {net_drop_add | net_drop_del | net_drop_list | net_drop_reset | net_delay_... | ping NID | list_nids | get_param NAME}".to_owned().into()),
+        [] => return Err("usage: lctl [--dir DIR] {net_drop_add | net_drop_del | net_drop_list | net_drop_reset | net_delay_... | ping NID | disconnect NID | list_nids | get_param NAME}".to_owned().into()),
     };
     if let Some((delay, verb)) = lctl_fault(&command) {
         let c = fault::parse(delay, verb, rest)?;
@@ -312,6 +324,7 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
             let nids = a["nids"].as_array().into_iter().flatten().filter_map(Value::as_str);
             Ok(std::iter::once("12345-0@lo").chain(nids).map(|n| format!("{n}\n")).collect())
         }
+        ("disconnect", [nid]) => t.change("disconnect", "peer", Act::Disconnect { nid: nid.clone() }).map(|_| String::new()),
         ("get_param", names) => {
             let picture = t.picture()?;
             let table = |n: &str| show::proc_table(&picture, n).ok_or_else(|| Failed::from(format!("error: get_param: param_path '{n}': No such file or directory")));

@@ -150,7 +150,7 @@ fn peer_ni(v: &Value, verbose: u32) -> Yaml {
 /// `peer show`; with `backup` as `export` writes them. None: no such peer.
 pub(crate) fn peers(picture: &Value, only: Option<&str>, verbose: u32, backup: bool) -> Option<Yaml> {
     let has = |p: &Value, nid: &str| p["primary_nid"] == *nid || list(p, "nis").any(|v| v["nid"] == *nid);
-    let flag = |v: &Value| if *v == true { "True" } else { "False" };
+    let flag = |v: &Value| if *v == true { "true" } else { "false" };
     let nis = |p: &Value| list(p, "nis").map(|v| if backup { map([("nid", n(&v["nid"]))]) } else { peer_ni(v, verbose) }).collect();
     let peers: Vec<Yaml> = list(picture, "peers")
         .filter(|p| only.is_none_or(|o| has(p, o)))

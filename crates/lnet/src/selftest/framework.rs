@@ -107,8 +107,8 @@ pub(crate) enum Outcome {
     FetchDests(u32),
     /// These tests are to be run, then the reply.
     Run(Vec<Arc<ClientTest>>, SrpcBody),
-    /// A new session was made: watch its timeout.
-    Made(LstSid, SrpcBody),
+    /// A new session was made: its timeout is to be watched.
+    Made(SrpcBody),
     /// No reply.
     Drop,
 }
@@ -127,9 +127,9 @@ impl Framework {
         self.session.as_ref().map_or(FEATS_MASK, |s| s.feats)
     }
 
-    /// When session `id` ends if nothing is heard; None: it is not the session any more.
-    pub(crate) fn expires(&self, id: LstSid) -> Option<Instant> {
-        self.session.as_ref().filter(|s| s.id == id).map(|s| s.expires)
+    /// When the session ends if nothing is heard; None: there is none.
+    pub(crate) fn expiry(&self) -> Option<Instant> {
+        self.session.as_ref().map(|s| s.expires)
     }
 
     /// Ends the session: all its tests are stopped by force.
@@ -139,6 +139,7 @@ impl Framework {
         for c in &running {
             c.stop(true);
         }
+        self.zombies();
         if !running.is_empty() {
             self.zombies.push(running);
         }
@@ -182,7 +183,7 @@ impl Framework {
         }
         if let Some(s) = &mut self.session {
             if s.id == r.sid {
-                s.refs += 1;
+                s.refs = s.refs.saturating_add(1);
                 return Outcome::Reply(reply(0, s.id, timeout, [0; NAME_SIZE]));
             }
             if r.force == 0 {
@@ -195,7 +196,7 @@ impl Framework {
         let expires = now + SESSION_TIMEOUT;
         self.session = Some(Session { id: r.sid, name, feats, started: now, expires, refs: 1, errors, batches: Vec::new() });
         tracing::info!(node = %self.nid, session = %String::from_utf8_lossy(c_str(&name)), "self-test session begins");
-        Outcome::Made(r.sid, reply(0, r.sid, timeout, [0; NAME_SIZE]))
+        Outcome::Made(reply(0, r.sid, timeout, [0; NAME_SIZE]))
     }
 
     fn remove_session(&mut self, r: &RmsnReqst) -> Outcome {
@@ -409,7 +410,7 @@ mod tests {
         fn make(&mut self, sid: LstSid, force: u32) -> (u32, LstSid) {
             let r = MksnReqst { sid, force, name: c_array(b"s"), ..MksnReqst::default() };
             match self.ask(Service::MakeSession, SrpcType::MKSN_REQST, 1, SrpcBody::MksnReqst(r)) {
-                Outcome::Reply(SrpcBody::MksnReply(r)) | Outcome::Made(_, SrpcBody::MksnReply(r)) => (r.status, r.sid),
+                Outcome::Reply(SrpcBody::MksnReply(r)) | Outcome::Made(SrpcBody::MksnReply(r)) => (r.status, r.sid),
                 _ => panic!("no reply"),
             }
         }
@@ -464,11 +465,11 @@ mod tests {
     #[tokio::test]
     async fn every_word_of_a_console_puts_the_end_off() {
         let mut b = Bench::new().await;
+        assert_eq!(b.fw.expiry(), None);
         b.make(SID, 0);
-        assert_eq!(b.fw.expires(OTHER), None);
         b.now += Duration::from_secs(90);
         b.ask(Service::Debug, SrpcType::DEBUG_REQST, 1, SrpcBody::DebugReqst(DebugReqst::default()));
-        assert_eq!(b.fw.expires(SID), Some(b.now + SESSION_TIMEOUT));
+        assert_eq!(b.fw.expiry(), Some(b.now + SESSION_TIMEOUT));
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ mod rpc;
 mod service;
 mod test;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use coral_wire::srpc::SrpcType;
@@ -111,6 +111,8 @@ pub struct Selftest {
     pub(crate) framework: Mutex<Framework>,
     /// Requests being served.
     serving: AtomicU32,
+    /// Somebody watches the session's timeout.
+    watched: AtomicBool,
     /// Bulks that are still to be sent with wrong data (`brw_inject_errors`).
     inject: AtomicU32,
     /// Sequence of the ping test.
@@ -132,6 +134,7 @@ impl Selftest {
             patterns: Patterns::new(),
             framework: Mutex::new(Framework::new(node)),
             serving: AtomicU32::new(0),
+            watched: AtomicBool::new(false),
             inject: AtomicU32::new(0),
             ping_seq: AtomicU32::new(0),
             me: me.clone(),

@@ -82,8 +82,11 @@ impl Selftest {
         let body = match outcome {
             Outcome::Drop => return None,
             Outcome::Reply(body) => body,
-            Outcome::Made(id, body) => {
-                tokio::spawn(watch_timeout(Arc::downgrade(self), id));
+            Outcome::Made(body) => {
+                // One watcher, however many sessions follow each other.
+                if !self.watched.swap(true, Ordering::AcqRel) {
+                    tokio::spawn(watch_timeout(Arc::downgrade(self)));
+                }
                 body
             }
             Outcome::Run(tests, body) => {
@@ -150,21 +153,24 @@ fn ping(msg: &SrpcMsg) -> Option<Reply> {
     Some((feats, SrpcBody::PingReply(PingReply { status, magic: PING_MAGIC, seq: r.seq })))
 }
 
-/// Ends session `id` when its console has been silent for too long.
-async fn watch_timeout(st: std::sync::Weak<Selftest>, id: LstSid) {
+/// Ends the session when its console has been silent for too long; lives as long as there is one.
+async fn watch_timeout(st: std::sync::Weak<Selftest>) {
     loop {
-        let at = match st.upgrade() {
-            Some(st) => st.framework.lock().expires(id),
-            None => return,
+        let at = {
+            let Some(st) = st.upgrade() else { return };
+            let fw = st.framework.lock();
+            match fw.expiry() {
+                Some(at) => at,
+                // Under the lock: whoever makes the next session finds that nobody watches.
+                None => return st.watched.store(false, Ordering::Release),
+            }
         };
-        let Some(at) = at else { return };
         tokio::time::sleep_until(at).await;
         let Some(st) = st.upgrade() else { return };
         let mut fw = st.framework.lock();
-        if fw.expires(id).is_some_and(|at| at <= Instant::now()) {
+        if fw.expiry().is_some_and(|at| at <= Instant::now()) {
             tracing::warn!("self-test session expired: its console is silent");
             fw.end_session();
-            return;
         }
     }
 }

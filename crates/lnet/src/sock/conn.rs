@@ -17,9 +17,11 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
+use super::admission::Place;
 use super::frame::{Frame, FrameError, Framer, KEEPALIVE};
 use super::hello::ConnType;
 use super::peer::Peer;
+use super::stage::{Stage, StageAct, StageEvent};
 use super::tx::{Burst, Credits, Tx};
 use crate::forward::{self, Transit, Verdict};
 use crate::gateway::GwEvent;
@@ -60,11 +62,15 @@ impl CloseReason {
 #[derive(Default)]
 struct Out {
     queue: VecDeque<Tx>,
-    /// Somebody writes, or the writer task has been told to.
-    writing: bool,
+    stage: Stage,
     /// What the writer task finds when it begins.
     burst: Burst,
-    closed: Option<CloseReason>,
+}
+
+impl Out {
+    fn handle(&mut self, event: StageEvent) -> StageAct {
+        self.stage.handle(event).expect("whoever writes knows the stage")
+    }
 }
 
 /// A connection that has finished its handshake.
@@ -73,6 +79,8 @@ pub(crate) struct Conn {
     pub(crate) ctype: ConnType,
     /// We opened it.
     pub(crate) active: bool,
+    /// Of one that the peer opened.
+    _place: Option<Place>,
     stream: TcpStream,
     out: Mutex<Out>,
     resume: Notify,
@@ -105,13 +113,15 @@ enum Pumped {
 }
 
 impl Conn {
-    pub(crate) fn new(peer: Arc<Peer>, ctype: ConnType, active: bool, stream: TcpStream) -> Arc<Conn> {
+    /// `place`: of one that the peer opened.
+    pub(crate) fn new(peer: Arc<Peer>, ctype: ConnType, place: Option<Place>, stream: TcpStream) -> Arc<Conn> {
         let now = peer.net.now_ms();
         super::set_keepalive(&stream);
         Arc::new(Conn {
             peer,
             ctype,
-            active,
+            active: place.is_none(),
+            _place: place,
             stream,
             out: Mutex::default(),
             resume: Notify::new(),
@@ -147,21 +157,20 @@ impl Conn {
     pub(crate) fn send(&self, tx: Tx) -> Result<(), Tx> {
         {
             let mut out = self.out.lock();
-            if out.closed.is_some() {
+            if out.stage.closed().is_some() {
                 return Err(tx);
             }
-            if tx.response && out.queue.len() >= self.peer.net.limits.responses_per_peer {
+            // What answers the peer holds no credit of ours: whoever asks and does not read must not fill our memory.
+            if (tx.response || tx.is_noop()) && out.queue.len() >= self.peer.net.limits.responses_per_peer {
                 drop(out);
-                self.peer.net.stats.overrun.inc();
-                tx.finish(Err(SendError::Timeout), &self.peer);
+                self.overrun(tx);
                 return Ok(());
             }
             self.queued.fetch_add(tx.len() as u64, Ordering::Relaxed);
             out.queue.push_back(tx);
-            if out.writing {
+            if out.handle(StageEvent::Queued) != StageAct::Write {
                 return Ok(());
             }
-            out.writing = true;
             self.last_tx.store(self.peer.net.now_ms(), Ordering::Relaxed);
         }
         match self.pump(By::Sender) {
@@ -173,6 +182,17 @@ impl Conn {
             Pumped::Closed(_) => {}
         }
         Ok(())
+    }
+
+    /// An answer too many. A response is lost, as the network may lose it; the acknowledgement of a zero-copy message must
+    /// not be, so that the connection ends.
+    fn overrun(&self, tx: Tx) {
+        self.peer.net.stats.overrun.inc();
+        if tx.is_noop() {
+            tracing::warn!(peer = %self.peer.nid, ctype = ?self.ctype, "connection closed: the peer does not read what it asks for");
+            return self.close(CloseReason::BadBytes);
+        }
+        tx.finish(Err(SendError::Timeout), &self.peer);
     }
 
     /// Writes until the queue is empty or the socket full. Only the one who set `writing` may call it.
@@ -215,7 +235,7 @@ impl Conn {
     /// Takes messages from the queue: Full when there are some, Idle when not, and then nobody writes any more.
     fn refill(&self, burst: &mut Burst) -> Pumped {
         let mut out = self.out.lock();
-        if let Some(why) = out.closed {
+        if let Some(why) = out.stage.closed() {
             return Pumped::Closed(why);
         }
         while burst.count() < BURST_TXS {
@@ -227,7 +247,7 @@ impl Conn {
         if !burst.is_empty() {
             return Pumped::Full;
         }
-        out.writing = false;
+        out.handle(StageEvent::Drained);
         // Its room is for the next burst.
         out.burst = std::mem::take(burst);
         Pumped::Idle
@@ -237,9 +257,9 @@ impl Conn {
     fn park(&self, burst: Burst) -> Pumped {
         let why = {
             let mut out = self.out.lock();
-            match out.closed {
-                Some(why) => why,
-                None => {
+            match out.handle(StageEvent::Full) {
+                StageAct::Fail(why) => why,
+                _ => {
                     out.burst = burst;
                     return Pumped::Full;
                 }
@@ -280,11 +300,16 @@ impl Conn {
         loop {
             self.resume.notified().await;
             loop {
-                if self.out.lock().closed.is_some() {
+                if self.out.lock().stage.closed().is_some() {
                     return;
                 }
                 if self.stream.writable().await.is_err() {
                     return self.close(CloseReason::Reset);
+                }
+                match self.out.lock().handle(StageEvent::Resumed) {
+                    StageAct::Write => {}
+                    StageAct::Nothing | StageAct::Wake => break,
+                    StageAct::Fail(_) => return,
                 }
                 match self.pump(By::Task) {
                     Pumped::Full => {}
@@ -428,10 +453,9 @@ impl Conn {
     pub(crate) fn close(&self, reason: CloseReason) {
         let (burst, queue) = {
             let mut out = self.out.lock();
-            if out.closed.is_some() {
+            if out.handle(StageEvent::Close(reason)) == StageAct::Nothing {
                 return;
             }
-            out.closed = Some(reason);
             (std::mem::take(&mut out.burst), std::mem::take(&mut out.queue))
         };
         // Wakes the reader, and with the peer's end gone the writer.
@@ -446,7 +470,7 @@ impl Conn {
 
     /// Milliseconds without progress although there was something to send or to receive.
     pub(crate) fn stalled_ms(&self, now: u64) -> u64 {
-        let tx = if self.out.lock().writing { now.saturating_sub(self.last_tx.load(Ordering::Relaxed)) } else { 0 };
+        let tx = if self.out.lock().stage.is_busy() { now.saturating_sub(self.last_tx.load(Ordering::Relaxed)) } else { 0 };
         let rx = if self.rx_partial.load(Ordering::Relaxed) { now.saturating_sub(self.last_rx.load(Ordering::Relaxed)) } else { 0 };
         tx.max(rx)
     }

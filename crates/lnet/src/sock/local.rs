@@ -25,6 +25,11 @@ pub fn local_nid_on(peer: Nid, port: u16) -> io::Result<Nid> {
     Ok(Nid::new(peer.net(), u32::from(local)))
 }
 
+/// Whether one of this machine's interfaces has the address.
+pub(crate) fn is_here(ip: Ipv4Addr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
 fn routed_from(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
     let sock = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     sock.connect((peer, port))?;
@@ -71,6 +76,12 @@ mod tests {
         let _taken = TcpListener::bind((ip, 20988)).unwrap();
         let other = local_nid_on(peer, 20988).unwrap();
         assert_ne!(other, nid, "a taken address is not given again");
+    }
+
+    #[test]
+    fn addresses_of_this_machine_are_known() {
+        assert!(is_here(Ipv4Addr::new(127, 9, 9, 9)));
+        assert!(!is_here(Ipv4Addr::new(192, 0, 2, 1)), "an address of documentation");
     }
 
     #[test]

@@ -2,11 +2,14 @@
 //!
 //! [`SockNet`] is the TCP side of a node: acceptors, peers, credits and the once-a-second look after stuck connections.
 
+mod admission;
 mod conn;
+mod dialer;
 mod frame;
 mod hello;
 pub(crate) mod local;
 mod peer;
+mod stage;
 mod tx;
 
 use std::collections::BTreeMap;
@@ -24,6 +27,7 @@ use tokio::time::Instant;
 
 use crate::show::{PeerNiShow, Tunables};
 use crate::{Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
+use admission::{Addresses, Place};
 use conn::{CloseReason, Conn};
 use frame::BufPool;
 use hello::HandshakeError;
@@ -53,12 +57,15 @@ pub(crate) struct SockNet {
     pub(crate) incarnation: u64,
     pub(crate) connect_port: u16,
     pub(crate) secure_ports: bool,
+    /// Our TCP NIDs are addresses of this machine: their acceptors were bound.
+    pub(crate) bound: bool,
     started: Instant,
     peers: Mutex<BTreeMap<(Nid, Nid), Arc<Peer>>>,
     credits: Arc<Semaphore>,
     /// The fewest credits there were.
     min_credits: AtomicUsize,
     half_open: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
     tasks: Arc<Semaphore>,
     ticking: AtomicBool,
     /// True once the node goes down.
@@ -93,11 +100,13 @@ impl SockNet {
             incarnation,
             connect_port: cfg.connect_port,
             secure_ports: cfg.secure_ports,
+            bound: cfg.listen_port.is_some(),
             started: Instant::now(),
             peers: Mutex::default(),
             credits: Arc::new(Semaphore::new(cfg.limits.ni_credits)),
             min_credits: AtomicUsize::new(cfg.limits.ni_credits),
             half_open: Arc::new(Semaphore::new(cfg.limits.half_open)),
+            addresses: Arc::default(),
             tasks: Arc::new(Semaphore::new(MAX_TASKS)),
             ticking: AtomicBool::new(false),
             stop: watch::Sender::new(false),
@@ -191,11 +200,15 @@ impl SockNet {
             let Ok(slot) = self.half_open.clone().acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((stream, from)) => {
+                    let Some(place) = self.addresses.enter(from.ip(), &self.limits) else {
+                        self.stats.bad_handshakes.inc();
+                        continue;
+                    };
                     let me = self.clone();
                     self.spawn(async move {
                         let _slot = slot;
                         let limit = me.limits.handshake_timeout;
-                        let shaken = tokio::time::timeout(limit, me.accept(us, stream)).await;
+                        let shaken = tokio::time::timeout(limit, me.accept(us, stream, place)).await;
                         if let Err(e) = shaken.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())) {
                             me.stats.bad_handshakes.inc();
                             tracing::info!(%us, %from, error = %e, "connection refused");
@@ -211,7 +224,7 @@ impl SockNet {
         }
     }
 
-    async fn accept(self: &Arc<Self>, us: Nid, mut stream: TcpStream) -> Result<(), HandshakeError> {
+    async fn accept(self: &Arc<Self>, us: Nid, mut stream: TcpStream, place: Place) -> Result<(), HandshakeError> {
         stream.set_nodelay(true)?;
         let (theirs, ctype) = hello::accept(&mut stream, us, self.incarnation).await?;
         if self.peers.lock().len() >= MAX_PEERS {
@@ -222,7 +235,7 @@ impl SockNet {
         let answer = hello::hello(us, theirs.src_nid, self.incarnation, welcome.then_some(ctype));
         stream.write_all(&answer.to_bytes()).await?;
         if welcome {
-            peer.add_conn(Conn::new(peer.clone(), ctype, false, stream), theirs.src_incarnation);
+            peer.add_conn(Conn::new(peer.clone(), ctype, Some(place.shaken()), stream), theirs.src_incarnation);
         }
         Ok(())
     }

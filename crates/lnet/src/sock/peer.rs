@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::SockNet;
 use super::conn::{CloseReason, Conn};
 use super::frame::{HEAD_LEN, KEEPALIVE};
+use super::dialer::{DialAct, DialEvent, Dialer};
 use super::hello::{ConnType, Dial, HandshakeError};
 use super::tx::Tx;
 use crate::ni::Ni;
@@ -30,8 +31,6 @@ use crate::{Limits, Nid, SendError};
 const MIN_BULK: usize = 1024;
 /// Pause after a lost connection race; the winner needs a few round trips.
 const RACE_PAUSE: Duration = Duration::from_millis(20);
-/// How often lost connections are opened again without anybody sending: the peer may need them for callbacks.
-const REOPEN_TRIES: u32 = 10;
 
 /// The connection types a message may take, best first. Never the one for incoming bulk.
 fn types_for(len: usize) -> [ConnType; 2] {
@@ -63,26 +62,15 @@ fn admit(us: Nid, peer: Nid, connecting: bool, same_type: usize, limits: &Limits
     if connecting && peer < us || same_type >= limits.conns_per_type { Admission::Later } else { Admission::Welcome }
 }
 
-/// Pause after `fails` failed connects in a row.
-fn backoff(fails: u32, limits: &Limits) -> Duration {
-    let doubled = limits.min_reconnect.saturating_mul(1 << fails.saturating_sub(1).min(16));
-    doubled.min(limits.max_reconnect)
-}
-
 #[derive(Default)]
 struct State {
     conns: Vec<Arc<Conn>>,
     /// Messages without a connection, while a connector runs.
     waiting: VecDeque<Tx>,
-    connecting: bool,
-    /// We have opened connections to it: we open lost ones again.
-    initiator: bool,
+    dialer: Dialer,
     incarnation: Option<u64>,
-    /// Failed connects in a row, when the next may begin, and the last error.
-    fails: u32,
-    retry_at: Option<Instant>,
+    /// Why the last connect failed.
     error: Option<(io::ErrorKind, String)>,
-    down: bool,
 }
 
 impl State {
@@ -95,8 +83,8 @@ impl State {
         missing(self.conns.iter().map(|c| c.ctype))
     }
 
-    fn may_connect(&self) -> bool {
-        !self.connecting && self.retry_at.is_none_or(|at| at <= Instant::now())
+    fn dial(&mut self, event: DialEvent, limits: &Limits) -> DialAct {
+        self.dialer.handle(event, Instant::now(), limits)
     }
 
     fn unreachable(&self, nid: Nid) -> SendError {
@@ -193,10 +181,8 @@ impl Peer {
     /// Sends on a connection, or lets the message wait for one; the owner is told if neither is possible.
     pub(crate) fn send(self: &Arc<Self>, mut tx: Tx) {
         loop {
-            let (way, start) = self.way_for(tx);
-            if start {
-                self.spawn_connector(Duration::ZERO);
-            }
+            let (way, dial) = self.way_for(tx);
+            self.follow(dial);
             match way {
                 Way::Waits => return,
                 Way::Failed(e, tx) => return tx.finish(Err(e), self),
@@ -212,28 +198,38 @@ impl Peer {
         }
     }
 
-    /// Where `tx` goes, and whether a connector is to be started.
-    fn way_for(&self, tx: Tx) -> (Way, bool) {
+    /// Starts a connector when the dialer says so.
+    fn follow(self: &Arc<Self>, dial: DialAct) {
+        if let DialAct::Connect(after) = dial {
+            self.spawn_connector(after);
+        }
+    }
+
+    /// Where `tx` goes, and what the dialer says.
+    fn way_for(&self, tx: Tx) -> (Way, DialAct) {
+        let limits = &self.net.limits;
         let mut st = self.st.lock();
-        if st.down {
-            return (Way::Failed(SendError::Shutdown, tx), false);
+        if st.dialer.is_down() {
+            return (Way::Failed(SendError::Shutdown, tx), DialAct::Nothing);
         }
         if let Some(conn) = st.choose(&types_for(tx.len())) {
-            let start = st.initiator && st.missing().is_some() && st.may_connect();
-            st.connecting |= start;
-            return (Way::Conn(conn, tx), start);
+            let missing = st.missing().is_some();
+            return (Way::Conn(conn, tx), st.dial(DialEvent::Sent { missing }, limits));
         }
-        let start = st.may_connect();
-        if !start && !st.connecting || tx.is_noop() {
-            return (Way::Failed(st.unreachable(self.nid), tx), false);
+        if tx.is_noop() {
+            return (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing);
         }
-        if tx.response && st.waiting.len() >= self.net.limits.responses_per_peer {
+        if tx.response && st.waiting.len() >= limits.responses_per_peer {
             self.net.stats.overrun.inc();
-            return (Way::Failed(SendError::Timeout, tx), false);
+            return (Way::Failed(SendError::Timeout, tx), DialAct::Nothing);
         }
-        st.connecting = true;
-        st.waiting.push_back(tx);
-        (Way::Waits, start)
+        match st.dial(DialEvent::Wanted, limits) {
+            DialAct::Refuse | DialAct::Nothing => (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing),
+            dial @ (DialAct::Wait | DialAct::Connect(_)) => {
+                st.waiting.push_back(tx);
+                (Way::Waits, dial)
+            }
+        }
     }
 
     /// Sends a NOOP on the connection for acknowledgements (incoming bulk), else on any.
@@ -244,7 +240,7 @@ impl Peer {
         }
     }
 
-    /// Opens connections until none is missing. `connecting` is set already.
+    /// Opens connections until none is missing. The dialer has said so.
     fn spawn_connector(self: &Arc<Self>, after: Duration) {
         let me = self.clone();
         self.net.spawn(async move {
@@ -264,7 +260,7 @@ impl Peer {
             match opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into())) {
                 Ok((stream, incarnation)) => {
                     races = 0;
-                    self.add_conn(Conn::new(self.clone(), ctype, true, stream), incarnation);
+                    self.add_conn(Conn::new(self.clone(), ctype, None, stream), incarnation);
                 }
                 Err(HandshakeError::Race) if races < self.net.limits.race_retries => {
                     races += 1;
@@ -284,41 +280,32 @@ impl Peer {
     /// The type to open next; None ends the connector.
     fn next_missing(&self) -> Option<ConnType> {
         let mut st = self.st.lock();
-        let next = if st.down { None } else { st.missing() };
+        let next = if st.dialer.is_down() { None } else { st.missing() };
         if next.is_none() {
-            st.connecting = false;
-            st.fails = 0;
-            st.retry_at = None;
+            st.dial(DialEvent::Complete, &self.net.limits);
         }
         next
     }
 
     fn connect_failed(self: &Arc<Self>, e: io::Error) {
-        let (waiting, again) = {
+        let (waiting, dial) = {
             let mut st = self.st.lock();
-            st.connecting = false;
-            st.fails += 1;
-            let pause = backoff(st.fails, &self.net.limits);
-            st.retry_at = Some(Instant::now() + pause);
             st.error = Some((e.kind(), e.to_string()));
-            let again = st.initiator && !st.down && st.fails <= REOPEN_TRIES;
-            st.connecting = again;
-            (std::mem::take(&mut st.waiting), again.then_some(pause))
+            let dial = st.dial(DialEvent::Failed, &self.net.limits);
+            (std::mem::take(&mut st.waiting), dial)
         };
         for tx in waiting {
             let err = self.st.lock().unreachable(self.nid);
             tx.finish(Err(err), self);
         }
-        if let Some(pause) = again {
-            self.spawn_connector(pause);
-        }
+        self.follow(dial);
     }
 
     /// Whether the peer may open one more connection of a type (as we see it).
     pub(crate) fn admit(&self, ctype: ConnType) -> Admission {
         let st = self.st.lock();
         let same_type = st.conns.iter().filter(|c| c.ctype == ctype).count();
-        if st.down { Admission::Later } else { admit(self.local, self.nid, st.connecting, same_type, &self.net.limits) }
+        if st.dialer.is_down() { Admission::Later } else { admit(self.local, self.nid, st.dialer.is_connecting(), same_type, &self.net.limits) }
     }
 
     /// Takes a connection that has finished its handshake, and sends on it what waited.
@@ -326,13 +313,13 @@ impl Peer {
         let Some(node) = self.net.node() else { return };
         let (old, waiting) = {
             let mut st = self.st.lock();
-            if st.down || self.net.is_closed() {
+            if st.dialer.is_down() || self.net.is_closed() {
                 return;
             }
             let rebooted = st.incarnation.is_some_and(|i| i != incarnation);
             let old = if rebooted { std::mem::take(&mut st.conns) } else { Vec::new() };
             st.incarnation = Some(incarnation);
-            st.initiator |= conn.active;
+            st.dial(DialEvent::Opened { active: conn.active }, &self.net.limits);
             st.conns.push(conn.clone());
             // A connection for incoming bulk is of no use to them.
             let waiting = if conn.ctype == ConnType::BulkIn { VecDeque::new() } else { std::mem::take(&mut st.waiting) };
@@ -355,17 +342,13 @@ impl Peer {
 
     /// `conn` closes itself. Opens it again when it was us who opened it.
     pub(crate) fn conn_closed(self: &Arc<Self>, conn: &Conn, reason: CloseReason) {
-        let start = {
+        let dial = {
             let mut st = self.st.lock();
             st.conns.retain(|c| !std::ptr::eq(&**c, conn));
-            let start = conn.active && !st.down && st.may_connect() && reason != CloseReason::BadBytes;
-            st.connecting |= start;
-            start
+            st.dial(DialEvent::Lost { reopen: conn.active && reason != CloseReason::BadBytes }, &self.net.limits)
         };
         self.answers_lost(reason);
-        if start {
-            self.spawn_connector(Duration::ZERO);
-        }
+        self.follow(dial);
     }
 
     /// A connection broke: answers that were under way may be lost with it.
@@ -379,8 +362,10 @@ impl Peer {
     pub(crate) fn close_all(&self, reason: CloseReason) {
         let (conns, waiting) = {
             let mut st = self.st.lock();
-            st.down |= reason == CloseReason::Shutdown;
-            let waiting = if st.down { std::mem::take(&mut st.waiting) } else { VecDeque::new() };
+            if reason == CloseReason::Shutdown {
+                st.dial(DialEvent::Shutdown, &self.net.limits);
+            }
+            let waiting = if st.dialer.is_down() { std::mem::take(&mut st.waiting) } else { VecDeque::new() };
             (st.conns.clone(), waiting)
         };
         for conn in conns {
@@ -395,7 +380,7 @@ impl Peer {
     pub(crate) fn tick(self: &Arc<Self>, now: u64) -> bool {
         let (conns, idle) = {
             let st = self.st.lock();
-            (st.conns.clone(), st.waiting.is_empty() && !st.connecting && st.retry_at.is_none_or(|at| at <= Instant::now()))
+            (st.conns.clone(), st.waiting.is_empty() && st.dialer.is_idle(Instant::now()))
         };
         if conns.is_empty() {
             return !idle || Arc::strong_count(self) > 2;
@@ -454,13 +439,5 @@ mod tests {
         assert_eq!(admit(low, high, true, 0, &limits), Admission::Welcome);
         assert_eq!(admit(high, low, false, 0, &limits), Admission::Welcome);
         assert_eq!(admit(low, high, false, limits.conns_per_type, &limits), Admission::Later);
-    }
-
-    #[test]
-    fn pauses_grow_to_the_limit() {
-        let limits = Limits::default();
-        let pauses: Vec<u128> = (1..8).map(|n| backoff(n, &limits).as_millis()).collect();
-        assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
-        assert_eq!(backoff(u32::MAX, &limits), limits.max_reconnect);
     }
 }
