@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 /// Rounds; the median is printed.
 const ROUNDS: usize = 5;
 /// Seconds of each measurement.
-const SECONDS: u32 = 3;
+const SECONDS: u32 = 2;
 /// TCP port of the nodes, and iperf3's.
 const PORT: &str = "9986";
 const IPERF_PORT: &str = "9985";
@@ -94,6 +94,23 @@ impl Rig {
         Ok((get("rpcs_per_s")?, cpu * 1e6 / (get("total_rpcs")? * 2.0)))
     }
 
+    /// Where the CPU time of both nodes goes during the ping test with the highest concurrency: programs, then functions.
+    fn profile_ping(&self) -> Result<(), String> {
+        let file = step::target_dir().join("bench-lnet.perf").to_string_lossy().into_owned();
+        let pids = format!("{},{}", self.client.0.id(), self.server.0.id());
+        let secs = SECONDS.to_string();
+        let record = Command::new("perf").args(["record", "-q", "-F", "999", "-g", "-o", &file, "-p", &pids, "--", "sleep", &secs]).stderr(Stdio::null()).spawn();
+        let mut record = Process(record.map_err(|e| format!("perf: {e}"))?);
+        self.ping("64")?;
+        let _ = record.0.wait();
+        for sort in ["dso", "dso,symbol"] {
+            let text = output(Command::new("perf").args(["report", "-i", &file, "--no-children", "-g", "none", "--sort", sort, "--percent-limit", "1.5"]))?;
+            println!("\nCPU time of ping at concurrency 64, by {sort}");
+            text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()).for_each(|l| println!("{l}"));
+        }
+        Ok(())
+    }
+
     /// One round of the bulk rows, in their order.
     fn round(&self) -> Result<[Option<Throughput>; 5], String> {
         let ends = [&self.client, &self.server];
@@ -105,7 +122,8 @@ impl Rig {
 
 const BULK_ROWS: [&str; 5] = ["iperf3 -P 1", "brw read", "brw write", "brw read, router", "brw write, router"];
 
-pub(crate) fn run() -> Result<(), String> {
+/// `profile`: also print where the CPU time of small messages goes (needs perf).
+pub(crate) fn run(profile: bool) -> Result<(), String> {
     step::run("cargo", &["build", "--release", "--locked", "-p", "coral-lnet", "--example", "lst-bench", "--example", "router-bench"])?;
     let examples = step::target_dir().join("release/examples");
     let rig = Rig::start(examples.join("lst-bench"))?;
@@ -126,6 +144,9 @@ pub(crate) fn run() -> Result<(), String> {
         let runs = (0..ROUNDS).map(|_| rig.ping(concurrency)).collect::<Result<Vec<_>, _>>()?;
         let rate = median(runs.iter().map(|r| r.0).collect());
         println!("{concurrency:<12} {rate:>10.0} {:>12.0} {:>16.2}", rate * 2.0, median(runs.iter().map(|r| r.1).collect()));
+    }
+    if profile {
+        rig.profile_ping()?;
     }
     println!();
     step::run_in(Command::new(&rig.tool).args(["memory", &SECONDS.to_string()]))?;

@@ -39,7 +39,7 @@ enum Command {
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
         dir: std::path::PathBuf,
-        /// Also print in which layers the Coral process spent its CPU time (with perf).
+        /// Also print in which layers the Coral process spent its CPU time, or with `lnet` the nodes of small messages (with perf).
         #[arg(long)]
         profile: bool,
     },
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
         Command::Bench { what: Some(what), dir, .. } if what == "router" => lnet::router(&dir),
-        Command::Bench { what: Some(_), .. } => bench_lnet::run(),
+        Command::Bench { what: Some(_), profile, .. } => bench_lnet::run(profile),
         Command::Bench { what: None, dir, profile } => bench::run(&dir, profile),
         Command::BenchWorker { work, dir, job, amount } => return worker(&work, &dir, job, amount),
         Command::Chaos { seconds, one_process } => lnet::chaos(seconds, one_process),

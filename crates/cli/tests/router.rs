@@ -207,12 +207,18 @@ fn watched(rig: &Rig, what: &str, plot: &str, work: impl FnOnce()) {
 
     // The same asked afterwards, of the router itself.
     let file = std::env::var_os("CORAL_PLOT_DIR").map_or_else(|| rig.place.dir.path().into(), PathBuf::from).join(plot);
-    let since = format!("{}s", last.0.ceil() as u64 + 2);
-    let mut table = String::new();
-    until("the last second is in the router's history", || {
-        table = ok(coral().arg("history").arg(&rig.router_dir).args(["--since", &since, "--svg"]).arg(&file));
-        table.contains('#')
+    let history = |since: u64, more: &[&str]| ok(coral().arg("history").arg(&rig.router_dir).arg("--since").arg(format!("{since}s")).args(more));
+    let mut since = last.0.ceil() as u64 + 1;
+    until("all of it is in the router's history", || {
+        since += 1;
+        let v: serde_json::Value = serde_json::from_str(&history(since, &["--json"])).expect("JSON");
+        let seen: u64 = v["seconds"].as_array().into_iter().flatten().filter_map(|s| s["routed_bytes"].as_u64()).sum();
+        if seen < bytes {
+            pause(1000);
+        }
+        seen >= bytes
     });
+    let table = history(since, &["--svg", &file.to_string_lossy()]);
     println!("{table}{}\n", file.display());
     assert!(std::fs::read_to_string(&file).unwrap().contains("<polyline"));
 }

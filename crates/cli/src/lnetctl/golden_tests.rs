@@ -96,8 +96,10 @@ fn a_client_is_shown_as_the_kernel_tool_shows_it() {
     assert_eq!(show::stats(&p).print(Style::Own), masked(golden!("stats.yaml")));
     assert_eq!(show::global(&p).print(Style::Own), golden!("global.yaml"));
     assert_eq!(kernel(show::routes(&p, None, None, true)), golden!("route-v.yaml"));
+    let mut p = p;
+    p["routes"][0]["up"] = true.into();
     let table = show::proc_table(&p, "routes").unwrap();
-    assert!(table.starts_with("Routing disabled\n") && table.ends_with(golden!("client-routes.txt")) , "{table}");
+    assert!(table.starts_with("Routing disabled\n") && table.ends_with(golden!("client-routes.txt")), "{table}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn in_namespaces(name: &str, more: &[&str], body: impl FnOnce()) {
     if !is_root() {
         unshare.args(["--user", "--map-root-user"]);
     }
-    let status = unshare.args(["--mount", "--propagation", "private"]).args(more).arg("--").arg(exe).args(["--exact", name, "--nocapture", "--test-threads", "1"]).env(INSIDE, "1").status();
+    let status = unshare.args(["--mount", "--propagation", "private"]).args(more).arg("--").arg(exe).args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads", "1"]).env(INSIDE, "1").status();
     let status = status.expect("unshare(1) from util-linux");
     assert!(status.success(), "{name} failed in its namespace; rerun: cargo test -p coral-cli {name}");
 }
