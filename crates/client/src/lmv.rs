@@ -1,7 +1,8 @@
 //! LMV: which MDT holds a FID or a name.
 //!
 //! With one MDT there is nothing to ask; with several the FID location database is asked once per sequence.
-//! Lustre: `lustre/lmv/lmv_obd.c`, `lustre/fld/fld_request.c`. Absent: striped directories, migration.
+//! Lustre: `lustre/lmv/lmv_obd.c`, `lustre/fld/fld_request.c`. Which shard of a striped directory
+//! holds a name: `llite/striped.rs`. Absent: choosing MDTs by free space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

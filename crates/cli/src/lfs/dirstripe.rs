@@ -1,19 +1,60 @@
 //! `lfs mkdir`, `setdirstripe`, `getdirstripe`: directories and their MDTs.
 
-use super::{Failure, xattr};
+use super::{Failure, set_xattr, xattr};
+use coral_client::llite::MkdirRequest;
 use coral_wire::Errno;
-use coral_wire::layout::{LmvMd, hash_type};
+use coral_wire::layout::{LMV_OFFSET_DEFAULT, LMV_USER_MAGIC, LmvUserMd, hash_flag, hash_type};
 use lexopt::prelude::*;
+use rustix::fs::XattrFlags;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+/// Names of the hash types by number.
+const HASHES: [&str; 5] = ["none", "all_char", "fnv_1a_64", "crush", "crush2"];
+/// Flags shown behind the hash type.
+const FLAGS: [(u32, &str); 5] = [
+    (hash_flag::OVERSTRIPED, ",overstriped"),
+    (hash_flag::MIGRATION, ",migrating"),
+    (hash_flag::BAD_TYPE, ",bad_type"),
+    (hash_flag::LOST_LMV, ",lost_lmv"),
+    (hash_flag::FIXED, ",fixed"),
+];
+/// How deep a default goes down unless `-X` says otherwise: as `lfs setdirstripe -D` of Lustre, 3 levels, or without end
+/// for one shard and no MDT named.
+const MAX_INHERIT: u8 = 3;
+/// Any depth.
+const INHERIT_UNLIMITED: u8 = 0;
+
+/// What the command line asks for.
+#[derive(Default)]
+struct Want {
+    count: Option<u32>,
+    index: Option<u32>,
+    hash: u32,
+    mode: Option<u32>,
+    default: bool,
+    delete: bool,
+    max_inherit: Option<u8>,
+    max_inherit_rr: u8,
+}
+
 pub(crate) fn mkdir(mut p: lexopt::Parser) -> Result<(), Failure> {
-    let (mut count, mut index, mut mode, mut paths) = (1u32, None::<i64>, 0o777u32, Vec::new());
+    let (mut w, mut paths) = (Want::default(), Vec::new());
     while let Some(arg) = p.next()? {
         match arg {
-            Short('c') | Long("mdt-count") => count = p.value()?.parse()?,
-            Short('i') | Long("mdt-index") => index = Some(p.value()?.parse()?),
-            Short('m') | Long("mode") => mode = p.value()?.parse_with(|s| u32::from_str_radix(s, 8))?,
-            Short('H') | Long("mdt-hash") => drop(p.value()?),
+            Short('c') | Long("mdt-count") => w.count = Some(mdt_count(&p.value()?.string()?)?),
+            Short('i') | Long("mdt-index") => w.index = Some(mdt_index(&p.value()?.string()?)?),
+            Short('m' | 'o') | Long("mode") => w.mode = Some(p.value()?.parse_with(|s| u32::from_str_radix(s, 8))?),
+            Short('H') | Long("mdt-hash") => w.hash = hash(&p.value()?.string()?)?,
+            Short('D') | Long("default") => w.default = true,
+            Short('d') | Long("delete") => w.delete = true,
+            Short('X') | Long("max-inherit") => w.max_inherit = Some(inherit(&p.value()?.string()?)?),
+            Long("max-inherit-rr") => w.max_inherit_rr = match inherit(&p.value()?.string()?)? {
+                // here 0 is none and 255 without end
+                u8::MAX => 0,
+                INHERIT_UNLIMITED => u8::MAX,
+                n => n,
+            },
             Value(v) => paths.push(PathBuf::from(v)),
             other => return Err(other.unexpected().into()),
         }
@@ -22,36 +63,100 @@ pub(crate) fn mkdir(mut p: lexopt::Parser) -> Result<(), Failure> {
         return Err(Failure::new("lfs mkdir: give at least one directory", super::USAGE));
     }
     for path in &paths {
-        make(path, count, index, mode)?;
+        if w.default || w.delete { set_default(path, &w)? } else { make(path, &w)? }
     }
     Ok(())
 }
 
-/// With one MDT in the file system every directory is on it; asking for more is an error, not silence.
-fn make(path: &Path, count: u32, index: Option<i64>, mode: u32) -> Result<(), Failure> {
+fn bad(what: &str, text: &str) -> Failure {
+    Failure::new(format!("lfs mkdir: invalid {what} '{text}'"), super::USAGE)
+}
+
+fn mdt_count(text: &str) -> Result<u32, Failure> {
+    match text.parse::<i32>() {
+        // below zero: all MDTs, or so many times all
+        Ok(n) if n != 0 => Ok(n as u32),
+        _ => Err(bad("MDT count", text)),
+    }
+}
+
+fn mdt_index(text: &str) -> Result<u32, Failure> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(LMV_OFFSET_DEFAULT),
+        Ok(n) if (0..=0xffff).contains(&n) => Ok(n as u32),
+        _ => Err(bad("MDT index", text)),
+    }
+}
+
+fn hash(text: &str) -> Result<u32, Failure> {
+    let (name, fixed) = text.strip_suffix(",fixed").map_or((text, 0), |n| (n, hash_flag::FIXED));
+    match HASHES.iter().position(|h| *h == name) {
+        Some(n) if n > 0 => Ok(n as u32 | fixed),
+        _ => Err(bad("hash", text)),
+    }
+}
+
+/// In `max_inherit` 0 is without end and 255 is none.
+fn inherit(text: &str) -> Result<u8, Failure> {
+    match text.parse::<i16>() {
+        Ok(-1) => Ok(INHERIT_UNLIMITED),
+        Ok(0) => Ok(u8::MAX),
+        Ok(n) if (1..=250).contains(&n) => Ok(n as u8),
+        _ => Err(bad("number of levels", text)),
+    }
+}
+
+fn make(path: &Path, w: &Want) -> Result<(), Failure> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mdts = super::df::targets(&super::mount_of(parent)?)?.mdts.len();
-    if count as usize > mdts || count == 0 {
+    let (count, index) = (w.count.unwrap_or(1), w.index.unwrap_or(LMV_OFFSET_DEFAULT));
+    if count as i32 > mdts as i32 {
         return Err(Failure::new(format!("lfs mkdir: cannot create '{}' over {count} MDTs: the file system has {mdts}", path.display()), Errno::EINVAL.0 as u8));
     }
-    if index.is_some_and(|i| i >= mdts as i64 || i < -1) {
-        return Err(Failure::new(format!("lfs mkdir: cannot create '{}' on MDT {}: the file system has {mdts}", path.display(), index.unwrap_or(0)), Errno::EINVAL.0 as u8));
+    if index != LMV_OFFSET_DEFAULT && index as usize >= mdts {
+        return Err(Failure::new(format!("lfs mkdir: cannot create '{}' on MDT {index}: the file system has {mdts}", path.display()), Errno::EINVAL.0 as u8));
     }
-    // the client makes a directory on the MDT of its parent and nowhere else
-    if mdts > 1 && (count > 1 || index.is_some_and(|i| i >= 0)) {
-        return Err(Failure::new(format!("lfs mkdir: cannot create '{}': directories on a chosen MDT, or on several, are not supported yet", path.display()), Errno::EOPNOTSUPP.0 as u8));
+    let failed = |e| Failure::errno(format_args!("lfs mkdir: dirstripe error on '{}'", path.display()), e);
+    if mdts == 1 {
+        let made = rustix::fs::mkdir(path, rustix::fs::Mode::from_raw_mode(w.mode.unwrap_or(0o777)));
+        return made.map_err(|e| failed(Errno(e.raw_os_error())));
     }
-    let made = rustix::fs::mkdir(path, rustix::fs::Mode::from_raw_mode(mode));
-    made.map_err(|e| Failure::errno(format_args!("lfs mkdir: dirstripe error on '{}'", path.display()), Errno(e.raw_os_error())))
+    let name = path.file_name().ok_or_else(|| failed(Errno::EEXIST))?;
+    let rq = MkdirRequest {
+        mode: w.mode.unwrap_or(0o777) & !umask(),
+        name: bytes::Bytes::copy_from_slice(name.as_bytes()),
+        lum: LmvUserMd::request(count, index, w.hash),
+    };
+    set_xattr(&parent.join("."), "lustre.mkdir", &rq.encode(), XattrFlags::empty()).map_err(failed)
+}
+
+/// The umask of this process.
+fn umask() -> u32 {
+    let old = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(old);
+    old.as_raw_mode()
+}
+
+fn set_default(path: &Path, w: &Want) -> Result<(), Failure> {
+    let mut lum = LmvUserMd::request(w.count.unwrap_or(0), w.index.unwrap_or(LMV_OFFSET_DEFAULT), w.hash);
+    lum.head.max_inherit = w.max_inherit.unwrap_or(if lum.head.stripe_count <= 1 && w.index.is_none() { INHERIT_UNLIMITED } else { MAX_INHERIT });
+    lum.head.max_inherit_rr = w.max_inherit_rr;
+    if w.delete {
+        lum = LmvUserMd::request(0, LMV_OFFSET_DEFAULT, 0);
+    }
+    set_xattr(path, "lustre.dmv", &lum.encode(), XattrFlags::empty())
+        .map_err(|e| Failure::errno(format_args!("lfs setdirstripe: dirstripe error on '{}'", path.display()), e))
 }
 
 pub(crate) fn getdirstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
-    let (mut count, mut index, mut yaml, mut paths) = (false, false, false, Vec::new());
+    let (mut count, mut index, mut kind, mut yaml, mut default, mut paths) = (false, false, false, false, false, Vec::new());
     while let Some(arg) = p.next()? {
         match arg {
             Short('c') | Long("mdt-count") => count = true,
             Short('i' | 'm') | Long("mdt-index") => index = true,
+            Short('H') | Long("mdt-hash") => kind = true,
             Short('y') | Long("yaml") => yaml = true,
+            Short('D') | Long("default") => default = true,
             Value(v) => paths.push(PathBuf::from(v)),
             other => return Err(other.unexpected().into()),
         }
@@ -60,46 +165,90 @@ pub(crate) fn getdirstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
         return Err(Failure::new("lfs getdirstripe: give at least one directory", super::USAGE));
     }
     for path in &paths {
-        let lmv = read(path).map_err(|e| Failure::errno(format_args!("lfs: getdirstripe for '{}' failed", path.display()), e))?;
-        match (count, index) {
-            (true, _) => println!("{}", lmv.head.stripe_count),
-            (_, true) => println!("{}", lmv.head.master_mdt_index),
-            _ => print!("{}", text(&lmv, yaml)),
+        let l = read(path, default).map_err(|e| Failure::errno(format_args!("lfs: getdirstripe for '{}' failed", path.display()), e))?;
+        match (count, index, kind) {
+            (true, ..) => println!("{}", l.head.stripe_count as i32),
+            (_, true, _) => println!("{}", l.head.stripe_offset as i32),
+            (_, _, true) => println!("{}", hash_text(l.head.hash_type)),
+            _ => print!("{}", text(&l, yaml)),
         }
     }
     Ok(())
 }
 
-/// The MDT layout; a plain directory has none and is on the MDT of its FID, which is the only one so far.
-fn read(path: &Path) -> Result<LmvMd, Errno> {
+/// The MDT layout, or the default for new directories.
+fn read(path: &Path, default: bool) -> Result<LmvUserMd, Errno> {
     if !std::fs::metadata(path)?.is_dir() {
         return Err(Errno::ENOTDIR);
     }
-    match xattr(path, "lustre.lmv") {
-        Ok(raw) => LmvMd::decode(&raw.into()).map_err(|_| Errno::EINVAL),
-        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(LmvMd::default()),
+    match xattr(path, if default { "lustre.dmv" } else { "lustre.lmv" }) {
+        Ok(raw) => LmvUserMd::decode(&raw.into()).map_err(|_| Errno::EINVAL),
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) if default => Ok(LmvUserMd::request(0, LMV_OFFSET_DEFAULT, 0)),
         Err(e) => Err(e),
     }
 }
 
-fn text(l: &LmvMd, yaml: bool) -> String {
-    let hash = match l.head.hash_type & hash_type::MASK {
-        hash_type::ALL_CHARS => "all_char",
-        hash_type::FNV_1A_64 => "fnv_1a_64",
-        hash_type::CRUSH => "crush",
-        hash_type::CRUSH2 => "crush2",
-        _ => "none",
+fn hash_text(ty: u32) -> String {
+    let n = ty & hash_type::MASK;
+    let mut out = HASHES.get(n as usize).map_or_else(|| format!("{n:#x}"), |h| (*h).to_owned());
+    FLAGS.iter().filter(|(bit, _)| ty & bit != 0).for_each(|(_, name)| out += name);
+    out
+}
+
+fn text(l: &LmvUserMd, yaml: bool) -> String {
+    let (count, first, hash) = (l.head.stripe_count as i32, l.head.stripe_offset as i32, hash_text(l.head.hash_type));
+    let mut out = match yaml {
+        true => format!("lmv_stripe_count:  {count}\nlmv_stripe_offset: {first}\nlmv_hash_type:     {hash}\n"),
+        false => format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} lmv_hash_type: {hash}\n"),
     };
-    let (count, first) = (l.head.stripe_count, l.head.master_mdt_index);
-    if yaml {
-        return format!("lmv_stripe_count:  {count}\nlmv_stripe_offset: {first}\nhash_type_type:     {hash}\n");
+    if l.head.magic == LMV_USER_MAGIC {
+        return out;
     }
-    let mut out = format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} hash_type_type: {hash}\n");
-    if !l.stripe_fids.is_empty() {
-        out += "mdtidx\t\t FID[seq:oid:ver]\n";
-        for fid in &l.stripe_fids {
-            out += &format!("     {first}\t\t {fid}\t\t\n");
-        }
+    out += match (yaml, l.objects.is_empty()) {
+        (true, _) => "lmv_objects:\n",
+        (false, true) => "",
+        (false, false) => "mdtidx\t\t FID[seq:oid:ver]\n",
+    };
+    for o in &l.objects {
+        let fid = o.fid.to_string();
+        out += &match yaml {
+            true => format!("      - l_mdt_idx: {}\n        l_fid:     {}\n", o.mds, fid.trim_matches(['[', ']'])),
+            false => format!("{:>6}\t\t {fid}\t\t\n", o.mds),
+        };
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coral_wire::layout::{LMV_MAGIC_STRIPE, LmvUserMdsData};
+
+    /// As a stock client shows a directory striped over two MDTs.
+    #[test]
+    fn shown_as_lustre_shows_it() {
+        let mut l = LmvUserMd::request(2, 1, hash_type::FNV_1A_64);
+        l.head.magic = LMV_MAGIC_STRIPE;
+        let shard = |mds, fid: &str| LmvUserMdsData { fid: fid.parse().expect("a FID"), mds, ..Default::default() };
+        l.objects = vec![shard(1, "[0x240000400:0x2:0x0]"), shard(0, "[0x200000401:0x2:0x0]")];
+        assert_eq!(
+            text(&l, false),
+            "lmv_stripe_count: 2 lmv_stripe_offset: 1 lmv_hash_type: fnv_1a_64\nmdtidx\t\t FID[seq:oid:ver]\n     1\t\t [0x240000400:0x2:0x0]\t\t\n     0\t\t [0x200000401:0x2:0x0]\t\t\n"
+        );
+        assert_eq!(
+            text(&l, true),
+            "lmv_stripe_count:  2\nlmv_stripe_offset: 1\nlmv_hash_type:     fnv_1a_64\nlmv_objects:\n      - l_mdt_idx: 1\n        l_fid:     0x240000400:0x2:0x0\n      - l_mdt_idx: 0\n        l_fid:     0x200000401:0x2:0x0\n"
+        );
+        let mut plain = LmvUserMd::request(0, 1, 0);
+        plain.head.magic = LMV_MAGIC_STRIPE;
+        assert_eq!(text(&plain, false), "lmv_stripe_count: 0 lmv_stripe_offset: 1 lmv_hash_type: none\n");
+    }
+
+    #[test]
+    fn hashes_by_name() {
+        assert_eq!(hash("crush2").ok(), Some(hash_type::CRUSH2));
+        assert_eq!(hash("crush,fixed").ok(), Some(hash_type::CRUSH | hash_flag::FIXED));
+        assert!(hash("none").is_err() && hash("md5").is_err());
+        assert_eq!(hash_text(hash_type::CRUSH | hash_flag::MIGRATION), "crush,migrating");
+    }
 }

@@ -3,7 +3,7 @@
 use super::{Failure, parse_size, set_xattr};
 use bytes::Bytes;
 use coral_wire::layout::{
-    CompEntry, CompMd, LOV_ALL_STRIPES, LOV_MAGIC_SPECIFIC, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, LovMd, LovOstData,
+    CompEntry, CompMd, LOV_ALL_STRIPES, LOV_MAGIC_SPECIFIC, LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, LovMd, LovOstData, pattern,
 };
 use lexopt::prelude::*;
 use rustix::fs::{FileType, Mode, XattrFlags};
@@ -17,6 +17,10 @@ struct Want {
     first: Option<u16>,
     osts: Vec<u32>,
     pool: Option<String>,
+    /// Several stripes may be on one OST.
+    over: bool,
+    /// On the MDT.
+    dom: bool,
     /// End of the component (exclusive), when it is one.
     end: Option<u64>,
 }
@@ -33,7 +37,7 @@ pub(crate) fn setstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
                 let end = component_end(&p.value()?.string()?)?;
                 if components {
                     // a component inherits what the one before it said
-                    let next = Want { end: Some(end), osts: Vec::new(), first: None, ..w.clone() };
+                    let next = Want { end: Some(end), osts: Vec::new(), first: None, over: false, dom: false, ..w.clone() };
                     wants.push(next);
                 } else {
                     w.end = Some(end);
@@ -41,13 +45,18 @@ pub(crate) fn setstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
                 }
             }
             Short('c') | Long("stripe-count") => w.count = Some(stripe_count(&p.value()?.string()?)?),
+            Short('C') | Long("overstripe-count") => {
+                w.count = Some(stripe_count(&p.value()?.string()?)?);
+                w.over = true;
+            }
             Short('S') | Long("stripe-size") => w.size = Some(stripe_size(&p.value()?.string()?)?),
             Short('i') | Long("stripe-index") => w.first = Some(stripe_index(&p.value()?.string()?)?),
             Short('o') | Long("ost") => w.osts = ost_list(&p.value()?.string()?)?,
             Short('p') | Long("pool") => w.pool = Some(p.value()?.string()?),
             Short('L') | Long("layout") => match p.value()?.string()?.as_str() {
-                "raid0" => {}
-                other => return Err(Failure::new(format!("lfs setstripe: layout '{other}' is not supported yet: give raid0"), 95)),
+                "raid0" => w.dom = false,
+                "mdt" => w.dom = true,
+                other => return Err(Failure::new(format!("lfs setstripe: layout '{other}' is not supported yet: give raid0 or mdt"), 95)),
             },
             Value(v) => paths.push(PathBuf::from(v)),
             other => return Err(other.unexpected().into()),
@@ -121,6 +130,14 @@ fn plain(w: &Want) -> Result<LovMd, Failure> {
     let first = w.first.or(w.osts.first().map(|o| *o as u16)).unwrap_or(LOV_OFFSET_DEFAULT);
     let count = if w.osts.is_empty() { w.count.unwrap_or(0) } else { w.osts.len() as u16 };
     let mut md = LovMd::request(w.size.unwrap_or(0), count, first, w.pool.as_deref());
+    if w.over {
+        md.pattern |= pattern::OVERSTRIPING;
+    }
+    if w.dom {
+        // the stripe is as long as the component
+        md.pattern = pattern::MDT;
+        (md.stripe_count, md.stripe_size) = (0, u32::try_from(w.end.unwrap_or(0)).unwrap_or(0));
+    }
     if !w.osts.is_empty() {
         md.magic = LOV_MAGIC_SPECIFIC;
         md.objects = w.osts.iter().map(|idx| LovOstData { ost_idx: *idx, ..LovOstData::default() }).collect();

@@ -3,6 +3,9 @@
 use coral_wire::layout::{CompEntry, CompMd, LOV_ALL_STRIPES, LOV_MAGIC_V3, Layout, LovMd, LovOstData, SubLayout, lcme, pattern};
 use std::fmt::Write;
 
+/// Bytes of a stripe where nobody said anything.
+const DEFAULT_STRIPE_SIZE: u32 = 4 << 20;
+
 /// How much `getstripe` says.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Style {
@@ -26,7 +29,11 @@ const COMPONENT_FLAGS: &[(u32, &str)] = &[
 
 /// Stripes of the last instantiated component, as `lfs getstripe -c` and `lfs find` take it.
 pub(crate) fn stripe_count(l: &Layout) -> i64 {
-    chosen(l).map_or(0, |md| if md.stripe_count == LOV_ALL_STRIPES { -1 } else { md.stripe_count as i64 })
+    chosen(l).map_or(0, count_of)
+}
+
+fn count_of(md: &LovMd) -> i64 {
+    if md.stripe_count == LOV_ALL_STRIPES { -1 } else { md.stripe_count as i64 }
 }
 
 /// Stripe size of the same component, bytes.
@@ -41,7 +48,7 @@ pub(crate) fn stripe_offset(l: &Layout) -> i64 {
 
 /// Every OST that holds an object of the file.
 pub(crate) fn ost_indices(l: &Layout) -> Vec<u32> {
-    let of = |md: &LovMd| md.objects.iter().map(|o| o.ost_idx).collect::<Vec<_>>();
+    let of = |md: &LovMd| md.objects.iter().map(|o| o.ost_idx).filter(|i| *i != u32::MAX).collect::<Vec<_>>();
     match l {
         Layout::Plain(md) => of(md),
         Layout::Composite(c) => c.entries.iter().filter_map(CompEntry::plain).flat_map(of).collect(),
@@ -58,7 +65,7 @@ fn chosen(l: &Layout) -> Option<&LovMd> {
 }
 
 fn first_ost(md: &LovMd) -> i64 {
-    md.objects.first().map_or(-1, |o| o.ost_idx as i64)
+    md.objects.first().filter(|o| o.ost_idx != u32::MAX).map_or(-1, |o| o.ost_idx as i64)
 }
 
 pub(crate) fn pattern_name(bits: u32) -> String {
@@ -82,18 +89,28 @@ pub(crate) fn pattern_name(bits: u32) -> String {
 pub(crate) fn file(l: &Layout, style: Style) -> String {
     match l {
         Layout::Plain(md) => plain(md, style),
-        Layout::Composite(c) => composite(c, style),
+        Layout::Composite(c) => composite(c, style, false),
         Layout::Foreign(f) => format!("lfm_magic:         0x{:08X}\nlfm_length:          {}\n", f.magic, f.value.len()),
     }
 }
 
 /// A directory's default layout: one line.
 pub(crate) fn directory(l: &Layout) -> String {
-    let Layout::Plain(md) = l else { return file(l, Style::Normal) };
+    match l {
+        Layout::Plain(md) => default_line(md, " "),
+        Layout::Composite(c) => composite(c, Style::Normal, true),
+        Layout::Foreign(_) => file(l, Style::Normal),
+    }
+}
+
+/// A plain default, also of one component; `gap` between the fields.
+fn default_line(md: &LovMd, gap: &str) -> String {
+    // as the kernel client's tool, which shows the file system's default for none
+    let size = if md.stripe_size == 0 { DEFAULT_STRIPE_SIZE } else { md.stripe_size };
     let offset = if md.layout_gen == u16::MAX { -1 } else { md.layout_gen as i64 };
-    let mut out = format!("stripe_count:  {} stripe_size:   {} pattern:       {} stripe_offset: {offset}", stripe_count(l), md.stripe_size, pattern_name(md.pattern));
+    let mut out = format!("stripe_count:  {}{gap}stripe_size:   {}{gap}pattern:       {}{gap}stripe_offset: {offset}", count_of(md), size, pattern_name(md.pattern));
     if let Some(pool) = md.pool_name().filter(|_| md.magic == LOV_MAGIC_V3) {
-        let _ = write!(out, " pool:          {pool}");
+        let _ = write!(out, "{gap}pool:          {pool}");
     }
     out + "\n"
 }
@@ -120,7 +137,7 @@ fn plain(md: &LovMd, style: Style) -> String {
     }
     out += "\tobdidx\t\t objid\t\t objid\t\t group\n";
     for o in &md.objects {
-        let _ = writeln!(out, "\t{:>6}\t{:>14}\t{:>13}\t{:>14}", o.ost_idx, o.oi.id, hex(o.oi.id), hex(o.oi.seq));
+        let _ = writeln!(out, "\t{:>6}\t{:>14}\t{:>13}\t{:>14}", o.ost_idx, o.oi.object_id(), hex(o.oi.object_id()), hex(o.oi.object_seq()));
     }
     out + "\n"
 }
@@ -131,12 +148,13 @@ fn hex(n: u64) -> String {
 }
 
 fn yaml_object(o: &LovOstData, indent: &str) -> String {
-    format!("{indent}- l_ost_idx: {}\n{indent}  l_fid:     {:#x}:{:#x}:0x0\n", o.ost_idx, o.oi.seq, o.oi.id)
+    let fid = o.oi.to_fid(o.ost_idx).to_string();
+    format!("{indent}- l_ost_idx: {}\n{indent}  l_fid:     {}\n", o.ost_idx, fid.trim_matches(['[', ']']))
 }
 
 /// The lines every plain layout has.
 fn common(md: &LovMd, indent: &str, layout_gen: u32) -> String {
-    let count = if md.stripe_count == LOV_ALL_STRIPES { -1 } else { md.stripe_count as i64 };
+    let count = count_of(md);
     let mut out = format!(
         "{indent}lmm_stripe_count:  {count}\n{indent}lmm_stripe_size:   {}\n{indent}lmm_pattern:       {}\n{indent}lmm_layout_gen:    {layout_gen}\n",
         md.stripe_size,
@@ -153,7 +171,8 @@ fn common(md: &LovMd, indent: &str, layout_gen: u32) -> String {
     out
 }
 
-fn composite(c: &CompMd, style: Style) -> String {
+/// `default`: of a directory, whose components have no ids yet.
+fn composite(c: &CompMd, style: Style, default: bool) -> String {
     let yaml = style == Style::Yaml;
     let head = if yaml { "" } else { "  " };
     let mut out = format!(
@@ -166,7 +185,7 @@ fn composite(c: &CompMd, style: Style) -> String {
         out += "components:\n";
     }
     for entry in &c.entries {
-        out += &component(entry, yaml);
+        out += &component(entry, yaml, default);
         if !yaml {
             out.push('\n');
         }
@@ -174,15 +193,18 @@ fn composite(c: &CompMd, style: Style) -> String {
     out
 }
 
-fn component(e: &CompEntry, yaml: bool) -> String {
+fn component(e: &CompEntry, yaml: bool, default: bool) -> String {
     let h = &e.head;
     let (id, flags, start, end) = (h.id, h.flags, h.start, h.end);
     let end = if end == u64::MAX { "EOF".to_owned() } else { end.to_string() };
+    let (id, mirror) = match default {
+        true => ("N/A".to_owned(), "N/A".to_owned()),
+        false => (id.to_string(), e.mirror_id().to_string()),
+    };
     let mut out = if yaml { format!("  - lcme_id:             {id}\n") } else { format!("    lcme_id:             {id}\n") };
     let _ = write!(
         out,
-        "    lcme_mirror_id:      {}\n    lcme_flags:          {}\n    lcme_extent.e_start: {start}\n    lcme_extent.e_end:   {end}\n",
-        e.mirror_id(),
+        "    lcme_mirror_id:      {mirror}\n    lcme_flags:          {}\n    lcme_extent.e_start: {start}\n    lcme_extent.e_end:   {end}\n",
         flag_names(flags)
     );
     if yaml {
@@ -190,10 +212,13 @@ fn component(e: &CompEntry, yaml: bool) -> String {
     }
     match &e.md {
         SubLayout::Foreign(_) => out += "      lmm_pattern:       foreign\n",
+        SubLayout::Plain(md) if default => out += &format!("      {}", default_line(md, "       ")),
         SubLayout::Plain(md) => {
             // a component without objects keeps the wanted first OST where the generation is
             out += &common(md, "      ", if e.is_init() { md.layout_gen as u32 } else { 0 });
-            out += &component_objects(md, yaml);
+            if e.is_init() {
+                out += &component_objects(md, yaml);
+            }
         }
     }
     out
@@ -208,7 +233,7 @@ fn component_objects(md: &LovMd, yaml: bool) -> String {
         if yaml {
             out += &yaml_object(o, "      ");
         } else {
-            let _ = writeln!(out, "      - {i:>3}: {{ l_ost_idx: {:>3}, l_fid: [{:#x}:{:#x}:0x0] }}", o.ost_idx, o.oi.seq, o.oi.id);
+            let _ = writeln!(out, "      - {i:>3}: {{ l_ost_idx: {:>3}, l_fid: {} }}", o.ost_idx, o.oi.to_fid(o.ost_idx));
         }
     }
     out
@@ -222,11 +247,11 @@ fn flag_names(flags: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coral_wire::OstId;
+    use coral_wire::{Fid, OstId};
     use coral_wire::layout::LOV_OFFSET_DEFAULT;
 
     fn object(idx: u32, id: u64, seq: u64) -> LovOstData {
-        LovOstData { oi: OstId { id, seq }, ost_gen: 0, ost_idx: idx }
+        LovOstData { oi: OstId::from_fid(Fid::new(seq, id as u32)), ost_gen: 0, ost_idx: idx }
     }
 
     /// What a real Lustre printed (golden/client-commands.txt, `lfs getstripe -v d/f`, `-y`, `d`).
@@ -241,6 +266,10 @@ lmm_stripe_count:  2\nlmm_stripe_size:   1048576\nlmm_pattern:       raid0\nlmm_
         let golden = "lmm_stripe_count:  2\nlmm_stripe_size:   1048576\nlmm_pattern:       raid0\nlmm_layout_gen:    0\nlmm_stripe_offset: 1\nlmm_objects:\n\
       - l_ost_idx: 1\n        l_fid:     0x2c0000401:0x2:0x0\n      - l_ost_idx: 0\n        l_fid:     0x280000401:0x2:0x0\n";
         assert_eq!(file(&Layout::Plain(md), Style::Yaml), golden.replace("\n- l", "\n      - l"));
+        let comp = CompEntry::new(0, 0, 0, 1 << 20, LovMd::request(0, 1, LOV_OFFSET_DEFAULT, None));
+        let text = directory(&Layout::Composite(CompMd::new(0, 0, 0, vec![comp])));
+        assert!(text.contains("    lcme_id:             N/A\n    lcme_mirror_id:      N/A\n"), "{text}");
+        assert!(text.ends_with("      stripe_count:  1       stripe_size:   4194304       pattern:       raid0       stripe_offset: -1\n\n"), "{text}");
         let default = Layout::Plain(LovMd::request(1 << 20, 2, LOV_OFFSET_DEFAULT, None));
         assert_eq!(directory(&default), "stripe_count:  2 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1\n");
     }

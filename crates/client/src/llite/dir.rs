@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use super::Llite;
 use super::cache::Mark;
 use super::cred::permitted;
+use super::striped::is_shard;
 use super::types::{Cred, DirEntry, Entry};
 use crate::mdc::{DirChunk, Ids};
 
@@ -167,12 +168,13 @@ impl Llite {
             }
             at = DOTDOT;
         }
+        let keep = self.cache.enabled() && self.in_one_piece(dh.fid).await;
         if cookie == 0 {
             // rewinddir: what changed since is to be seen
             *dh.stream.lock() = Stream::default();
         }
         loop {
-            let batch = self.next_entries(dh, at, if plus { PLUS_BATCH } else { usize::MAX }).await?;
+            let batch = self.next_entries(dh, at, if plus { PLUS_BATCH } else { usize::MAX }, keep).await?;
             if batch.is_empty() {
                 return Ok(());
             }
@@ -195,12 +197,21 @@ impl Llite {
         DirEntry { fid, name: Bytes::from_static(name), kind: libc::S_IFDIR, next, entry: None }
     }
 
-    async fn parent_of(&self, dir: Fid) -> Fid {
+    pub(super) async fn parent_of(&self, dir: Fid) -> Fid {
         if dir == self.root {
             return dir;
         }
-        let found = async { self.lmv.of(dir).await?.getattr_name(&Ids::root(), dir, b"..").await };
-        found.await.map_or(dir, |a| a.body.fid1)
+        let mut at = dir;
+        // the parent of what is in a striped directory is a shard, whose parent is the directory
+        for _ in 0..2 {
+            let found = async { self.lmv.of(at).await?.getattr_name(&Ids::root(), at, b"..").await };
+            let Ok(a) = found.await else { return dir };
+            if !is_shard(&a) {
+                return a.body.fid1;
+            }
+            at = a.body.fid1;
+        }
+        dir
     }
 
     async fn entry_of(&self, _cred: &Cred, fid: Fid) -> Option<Entry> {
@@ -208,8 +219,8 @@ impl Llite {
         Some(self.entry(self.full_attr(&md).await.ok()?, &md))
     }
 
-    /// Up to `max` entries behind `cookie`; empty at the end.
-    async fn next_entries(&self, dh: &DirHandle, cookie: u64, max: usize) -> Result<Vec<(WireEntry, u64)>, Errno> {
+    /// Up to `max` entries behind `cookie`; empty at the end. `keep`: for the cache to know the listing.
+    async fn next_entries(&self, dh: &DirHandle, cookie: u64, max: usize, keep: bool) -> Result<Vec<(WireEntry, u64)>, Errno> {
         loop {
             let from = {
                 let mut s = dh.stream.lock();
@@ -223,13 +234,13 @@ impl Llite {
                     _ => {
                         let p = s.position(cookie);
                         let collisions = std::mem::take(&mut s.collisions);
-                        let listing = (p.hash == 0 && self.cache.enabled()).then(|| (self.cache.begin_read(dh.fid), Vec::new()));
+                        let listing = (p.hash == 0 && keep).then(|| (self.cache.begin_read(dh.fid), Vec::new()));
                         *s = Stream { cookie, collisions, listing, ..Default::default() };
                         p
                     }
                 }
             };
-            let chunk = self.lmv.of(dh.fid).await?.readpage(&Ids::root(), dh.fid, from.hash).await?;
+            let chunk = self.read_chunk(dh.fid, from.hash).await?;
             let mut s = dh.stream.lock();
             s.cookie = cookie;
             s.entries.clear();
@@ -263,8 +274,7 @@ impl Llite {
         let mut at = Some(0);
         for _ in 0..WHOLE_CHUNKS {
             let Some(from) = at else { break };
-            let chunk = async { self.lmv.of(dir).await?.readpage(&Ids::root(), dir, from).await };
-            let Ok(chunk) = chunk.await else { return false };
+            let Ok(chunk) = self.read_chunk(dir, from).await else { return false };
             // entries of the hash where the last chunk ended come again: the map they end up in takes them once
             all.extend(chunk.entries.into_iter().filter(|e| !is_dot(&e.name)).map(|e| (e.name, e.fid)));
             if chunk.next == Some(from) {

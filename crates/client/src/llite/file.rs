@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ldlm::LockRef;
@@ -223,8 +224,10 @@ impl Llite {
         flags: u32,
     ) -> Result<(Entry, Arc<FileHandle>), Errno> {
         check_name(name)?;
-        self.may_change(&[parent]).await?;
         let ids = self.ids(cred, &[parent]).await;
+        let place = self.place(parent, name).await?;
+        let whole = place.dir == parent;
+        let parent = place.dir;
         let mdc = self.lmv.of(parent).await?;
         let fid = mdc.new_fid().await?;
         let mode = mode & 0o7777 | libc::S_IFREG;
@@ -245,7 +248,10 @@ impl Llite {
         })
         .await?;
         match self.attr_after_open(cred, &fh, &md, created).await {
-            Ok(attr) => Ok((self.entry(attr, &md), fh)),
+            Ok(attr) => {
+                let entry = self.entry(attr, &md);
+                Ok((if whole { entry } else { Entry { entry_ttl: Duration::ZERO, ..entry } }, fh))
+            }
             Err(e) => {
                 self.release(&fh, None).await.ok();
                 Err(e)

@@ -59,6 +59,9 @@ impl Llite {
 
     /// Completes the MDT's view with the OSTs'.
     pub(super) async fn full_attr(&self, md: &MdInode) -> Result<Attr, Errno> {
+        if let Some(lmv) = &md.striped {
+            return self.merged_shards(md, lmv).await;
+        }
         if !md.needs_osts() {
             return Ok(md.attr);
         }
@@ -104,7 +107,8 @@ impl Llite {
         let ttl = |yes: bool| if yes { COVERED_TTL } else { Duration::ZERO };
         Entry {
             attr,
-            attr_ttl: ttl(covered.as_ref().is_some_and(|k| !md.needs_osts() || k.objects.is_some())),
+            // locks on the shards cover those of a striped directory; the caller knows no shards
+            attr_ttl: ttl(md.striped.is_none() && covered.as_ref().is_some_and(|k| !md.needs_osts() || k.objects.is_some())),
             entry_ttl: ttl(covered.is_some_and(|k| k.named)),
         }
     }

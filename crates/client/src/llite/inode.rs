@@ -27,8 +27,8 @@ pub(super) struct MdInode {
     pub layout: Arc<FileLayout>,
     /// Access control list, an xattr; empty: none.
     pub acl: Bytes,
-    /// A directory in shards on several MDTs.
-    pub striped: bool,
+    /// The layout of a directory in shards on several MDTs.
+    pub striped: Option<Arc<LmvMd>>,
     /// Change counter (Coral servers), else 0.
     pub version: u64,
 }
@@ -80,7 +80,7 @@ impl MdInode {
             attr,
             layout: Arc::new(layout),
             acl: a.acl.clone(),
-            striped: attr.is_dir() && is_striped(&a.md),
+            striped: super::striped::striped(&a.md).filter(|_| attr.is_dir()).map(Arc::new),
             version: if mdc.coral() { a.body.version } else { 0 },
         };
         me.set_blksize();
@@ -116,11 +116,6 @@ impl MdInode {
     }
 }
 
-/// The layout of a directory says several shards (or that it is being moved).
-fn is_striped(md: &Bytes) -> bool {
-    LmvMd::decode(md).is_ok_and(|l| l.head.stripe_count > 1)
-}
-
 /// The attributes of an mdt_body.
 pub(super) fn read_attr(mdc: &Mdc, b: &MdtBody) -> Attr {
     let time = |bit, t| if b.valid & bit != 0 { mdc.untime(t) } else { Default::default() };
@@ -140,24 +135,5 @@ pub(super) fn read_attr(mdc: &Mdc, b: &MdtBody) -> Attr {
         btime: time(md::FLBTIME, b.btime as i64),
         blksize: 4096,
         flags: b.flags,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use coral_wire::layout::LMV_MAGIC_V1;
-
-    #[test]
-    fn a_directory_is_striped_by_its_layout() {
-        let lmv = |magic, stripe_count| {
-            let mut l = LmvMd::default();
-            (l.head.magic, l.head.stripe_count) = (magic, stripe_count);
-            l.encode()
-        };
-        assert!(is_striped(&lmv(LMV_MAGIC_V1, 2)));
-        assert!(!is_striped(&lmv(LMV_MAGIC_V1, 1)));
-        assert!(!is_striped(&lmv(0xbad, 2)));
-        assert!(!is_striped(&Bytes::new()));
     }
 }

@@ -12,6 +12,7 @@
 mod cache;
 mod cred;
 mod dir;
+mod dirstripe;
 mod file;
 mod finish;
 mod flock;
@@ -21,10 +22,12 @@ mod mount;
 mod namei;
 mod range;
 mod setattr;
+mod striped;
 pub mod types;
 mod xattr;
 
 pub use dir::DirHandle;
+pub use dirstripe::MkdirRequest;
 pub use file::FileHandle;
 
 use std::collections::HashMap;

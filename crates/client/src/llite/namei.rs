@@ -56,34 +56,51 @@ impl Llite {
         if name == b"." || name == b".." && parent == self.root {
             return self.getattr(cred, parent, None).await;
         }
-        let md = self.resolve(cred, parent, name).await?;
-        Ok(self.entry(self.full_attr(&md).await?, &md))
+        if name == b".." && self.lmv.several() {
+            return self.getattr(cred, self.parent_of(parent).await, None).await;
+        }
+        let (md, whole) = self.resolve(cred, parent, name).await?;
+        let entry = self.entry(self.full_attr(&md).await?, &md);
+        // the caller is told of names lost by the directory object they are in, and knows no shards
+        Ok(if whole { entry } else { Entry { entry_ttl: Duration::ZERO, ..entry } })
     }
 
-    /// What a name is, as the MDT sees it.
-    async fn resolve(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<MdInode, Errno> {
-        match self.lookup_cached(cred, parent, name).await? {
+    /// What a name is, as the MDT sees it; true: the directory is in one piece.
+    async fn resolve(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(MdInode, bool), Errno> {
+        let mut found = Err(Errno::ENOENT);
+        for p in self.places(parent, name).await? {
+            found = self.resolve_in(cred, parent, p.dir, name).await.map(|md| (md, p.dir == parent));
+            if !matches!(found, Err(Errno::ENOENT)) {
+                break;
+            }
+        }
+        found
+    }
+
+    /// The same in `dir`, which is `parent` or a shard of it.
+    async fn resolve_in(&self, cred: &Cred, parent: Fid, dir: Fid, name: &[u8]) -> Result<MdInode, Errno> {
+        match self.lookup_cached(cred, parent, dir, name).await? {
             Some(md) => Ok(md),
-            None => self.lookup_rpc(cred, parent, name).await,
+            None => self.lookup_rpc(cred, dir, name).await,
         }
     }
 
     /// What the cache knows of a name, after making it know the directory where that pays.
-    async fn lookup_cached(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Option<MdInode>, Errno> {
+    async fn lookup_cached(&self, cred: &Cred, parent: Fid, dir: Fid, name: &[u8]) -> Result<Option<MdInode>, Errno> {
         if !self.cache.enabled() || name == b".." {
             return Ok(None);
         }
-        if let Some(found) = self.answer(cred, parent, name).await? {
+        if let Some(found) = self.answer(cred, parent, dir, name).await? {
             return found.map(Some);
         }
-        if !self.make_complete(parent).await {
+        if !self.make_complete(dir).await {
             return Ok(None);
         }
-        self.answer(cred, parent, name).await?.transpose()
+        self.answer(cred, parent, dir, name).await?.transpose()
     }
 
     /// The cache's answer if it has one: `Some(Err(ENOENT))` when there is no such name.
-    async fn answer(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Option<Result<MdInode, Errno>>, Errno> {
+    async fn answer(&self, cred: &Cred, parent: Fid, at: Fid, name: &[u8]) -> Result<Option<Result<MdInode, Errno>>, Errno> {
         match self.cache.known(parent) {
             Some(dir) if dir.md.attr.is_dir() => permitted(cred, &dir.md.attr, &dir.md.acl, 1)?,
             Some(_) => return Err(Errno::ENOTDIR),
@@ -91,15 +108,15 @@ impl Llite {
             None if cred.uid != 0 => return Ok(None),
             None => {}
         }
-        Ok(match self.cache.lookup(parent, name) {
+        Ok(match self.cache.lookup(at, name) {
             Lookup::Hit(k) => Some(Ok(k.md)),
             Lookup::Absent => Some(Err(Errno::ENOENT)),
             Lookup::Unknown => None,
             Lookup::Name(fid) => {
-                let mark = self.cache.begin_read(parent);
+                let mark = self.cache.begin_read(at);
                 match self.md_inode(fid).await {
                     Ok(md) => {
-                        self.cache.learn_name(mark, parent, name, fid);
+                        self.cache.learn_name(mark, at, name, fid);
                         Some(Ok(md))
                     }
                     // gone meanwhile
@@ -155,20 +172,6 @@ impl Llite {
         Ok(md)
     }
 
-    /// EOPNOTSUPP for a directory striped over several MDTs: a name is to be made in or taken from the shard its hash says,
-    /// which this client does not find yet; in the master object other clients would not see it. Lookups and listings of
-    /// such a directory are the server's (`lod_striped_lookup`).
-    pub(super) async fn may_change(&self, dirs: &[Fid]) -> Result<(), Errno> {
-        if self.lmv.several() {
-            for dir in dirs {
-                if self.md_inode(*dir).await?.striped {
-                    return Err(Errno::EOPNOTSUPP);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Where to send a request that takes `name` from what it names: with several MDTs that is the one of the victim, which
     /// alone can tell whether it becomes an orphan (`lmv_unlink`, `lmv_rename`). The FID is zero when none is needed or there
     /// is no such name.
@@ -213,13 +216,18 @@ impl Llite {
     /// Makes something that is no open file.
     async fn make(self: &Arc<Self>, cred: &Cred, mut args: CreateArgs) -> Result<Entry, Errno> {
         check_name(&args.name)?;
-        self.may_change(&[args.parent]).await?;
         let mut ids = self.ids(cred, &[args.parent]).await;
+        let dir = args.parent;
+        let place = self.place_new(dir, &args.name).await?;
+        (args.parent, args.layout_version) = (place.dir, place.version);
         if args.symlink.is_some() {
             // a symbolic link's mode is 0777, whatever the umask
             ids.umask = 0;
         }
-        let mdc = self.lmv.of(args.parent).await?;
+        let mdc = match args.mode & libc::S_IFMT == libc::S_IFDIR {
+            true => self.inherit(dir, &mut args).await?,
+            false => self.lmv.of(args.parent).await?,
+        };
         args.fid = mdc.new_fid().await?;
         args.now = self.now();
         let me = self.clone();
@@ -280,8 +288,8 @@ impl Llite {
     /// A further name for `fid`.
     pub async fn link(self: &Arc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
         check_name(name)?;
-        self.may_change(&[parent]).await?;
         let ids = self.ids(cred, &[fid, parent]).await;
+        let parent = self.place_new(parent, name).await?.dir;
         let mdc = self.lmv.of(parent).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
@@ -313,8 +321,8 @@ impl Llite {
 
     async fn remove(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8], dir: bool) -> Result<(), Errno> {
         check_name(name)?;
-        self.may_change(&[parent]).await?;
         let ids = self.ids(cred, &[parent]).await;
+        let parent = self.place(parent, name).await?.dir;
         let (mdc, child) = self.victim(parent, name).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
@@ -344,8 +352,8 @@ impl Llite {
         if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
             return Err(Errno::EINVAL);
         }
-        self.may_change(&[parent, new_parent]).await?;
         let ids = self.ids(cred, &[parent, new_parent]).await;
+        let (parent, new_parent) = (self.place(parent, name).await?.dir, self.place(new_parent, new_name).await?.dir);
         let mdc = self.lmv.of(parent).await?;
         if flags != 0 && !mdc.coral() {
             if flags & RENAME_EXCHANGE != 0 {
@@ -411,7 +419,7 @@ impl Llite {
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
             check_name(name)?;
             if name != b"." && (name != b".." || at != self.root) {
-                at = self.resolve(cred, at, name).await?.attr.fid;
+                at = self.resolve(cred, at, name).await?.0.attr.fid;
             }
         }
         Ok(at)

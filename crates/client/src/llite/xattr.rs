@@ -4,7 +4,9 @@
 //! | --- | --- | --- |
 //! | `lustre.lov` | layout of a file, default layout of a directory | layout of a file without one, default of a directory |
 //! | `lustre.lma`, `lustre.link` | as stored on the MDT | - |
-//! | `lustre.lmv` | layout of a striped directory | - |
+//! | `lustre.lmv` | layout of a striped directory, with the MDT of each shard | - |
+//! | `lustre.dmv` | what new directories inherit | the same |
+//! | `lustre.mkdir` | - | makes a directory on chosen MDTs ([`super::MkdirRequest`]) |
 //! | `lustre.fid` | FID as text | - |
 //! | `lustre.path:FID` | a path of that FID, from the mounted directory | - |
 //! | `lustre.statfs.json` | space and inodes per target, JSON | - |
@@ -19,7 +21,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ost::ObdStatfs;
 
-use super::Llite;
+use super::{Llite, MkdirRequest};
 use super::finish::finish;
 use super::types::Cred;
 use crate::mdc::Ids;
@@ -66,7 +68,8 @@ impl Llite {
             }
             b"lma" => stored(b"trusted.lma").await,
             b"link" => stored(b"trusted.link").await,
-            b"lmv" => stored(b"trusted.lmv").await,
+            b"lmv" => self.dirstripe(fid).await,
+            b"dmv" => stored(b"trusted.dmv").await,
             b"fid" => Ok(Bytes::from(fid.to_string())),
             b"statfs.json" => self.statfs_json().await,
             n => match n.strip_prefix(b"path:") {
@@ -105,6 +108,12 @@ impl Llite {
     async fn change_xattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8], value: Option<Bytes>, flags: u32) -> Result<(), Errno> {
         if name.starts_with(b"user.") && !self.opts.user_xattr {
             return Err(Errno::EOPNOTSUPP);
+        }
+        match (name, &value) {
+            (b"lustre.mkdir", Some(v)) => return self.mkdir_striped(cred, fid, MkdirRequest::decode(v)?).await,
+            (b"lustre.lov", _) if self.md_inode(fid).await?.attr.is_dir() => return self.set_default_layout(cred, fid, value).await,
+            (b"lustre.dmv", Some(v)) => return self.set_default_dirstripe(cred, fid, v.clone()).await,
+            _ => {}
         }
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;

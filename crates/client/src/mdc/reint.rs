@@ -7,7 +7,7 @@ use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmRequest;
-use coral_wire::mds::{RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, md};
+use coral_wire::mds::{RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, md, open};
 use coral_wire::ptlrpc::{opc, portal};
 
 use super::{Attrs, Changed, Ids, Mdc, nul};
@@ -32,6 +32,10 @@ pub struct CreateArgs {
     pub symlink: Option<Bytes>,
     /// Default or demanded layout of a directory (`lmv_user_md`), or empty.
     pub eadata: Bytes,
+    /// `eadata` is what the parent hands down, not what a user demands.
+    pub inherited: bool,
+    /// Version of the parent's layout, 0: not to be checked.
+    pub layout_version: u32,
 }
 
 /// What to change; `valid` is `coral_wire::mds::attr` bits.
@@ -90,9 +94,15 @@ impl Mdc {
             rdev: a.rdev as u64,
             mode: a.mode,
             umask: ids.umask,
+            layout_ver: a.layout_version,
             ..Default::default()
         };
-        rec.set_flags(0);
+        // a layout is for a new directory: one that is there already is not to be split
+        rec.set_flags(match (a.eadata.is_empty(), a.inherited) {
+            (true, _) => 0,
+            (false, true) => open::DEFAULT_LMV,
+            (false, false) => open::CREAT,
+        });
         let data = match &a.symlink {
             Some(target) => nul(target),
             None => a.eadata.clone(),
@@ -190,6 +200,11 @@ impl Mdc {
 
     /// Changes attributes; the new ones.
     pub async fn setattr(&self, ids: &Ids, fid: Fid, a: &SetattrArgs) -> Result<Attrs, Errno> {
+        self.setattr_with(ids, fid, a, Bytes::new()).await
+    }
+
+    /// The same with a default layout of a directory (`lov_user_md`, `lmv_user_md`); empty: none.
+    pub async fn setattr_with(&self, ids: &Ids, fid: Fid, a: &SetattrArgs, eadata: Bytes) -> Result<Attrs, Errno> {
         let rec = RecSetattr {
             opcode: ReintOp::SETATTR,
             cap: ids.cap,
@@ -212,7 +227,7 @@ impl Mdc {
         };
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
             .push_empty()
-            .push_empty()
+            .push_bytes(eadata)
             .push_empty()
             .push_bytes(no_elc());
         let reply = self.reint(rq).await?;

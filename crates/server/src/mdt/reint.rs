@@ -5,9 +5,10 @@
 //! the mutex; if it changed meanwhile, the operation starts over.
 
 use bytes::Bytes;
+use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd};
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{
-    MdtIoepoch, MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, attr as sa, bias, md,
+    MdtBody, MdtIoepoch, MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, attr as sa, bias, md,
 };
 use coral_wire::{Errno, Fid, coral};
 
@@ -208,6 +209,10 @@ impl Ctx {
         // the word of the second group means something else in this record
         let mut cred = self.cred(head);
         cred.groups.truncate(usize::from(head.suppgid1 != u32::MAX));
+        let default = self.buf(4).clone();
+        if !default.is_empty() {
+            return self.set_directory_default(&cred, r, default).await;
+        }
         let mut set = self.setattr_of(r);
         if let Ok(epoch) = self.rq.rq.msg.get::<MdtIoepoch>(3) {
             let core = self.core();
@@ -280,7 +285,10 @@ impl Ctx {
         // the buffer is the value: a kernel client leaves the record's size 0 (`mdc_xattr_common`)
         let value = (!removes).then(|| self.buf(4).clone());
         if xattr::is_layout(&name) {
-            return self.set_layout(&cred, r, value).await;
+            let coral = self.coral;
+            return self.set_layout(&cred, &r.fid, self.time(r.time), value, |a, body| {
+                a.msg.push(&if coral { body } else { Default::default() });
+            }).await;
         }
         let mut bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
         if *name == *acl::ACCESS || *name == *acl::DEFAULT {
@@ -301,15 +309,49 @@ impl Ctx {
         Ok(a)
     }
 
-    /// `lfs setstripe`: the default layout of a directory, or the layout of a file without one.
-    async fn set_layout(&self, cred: &super::cred::Ucred, r: &RecSetxattr, value: Option<Bytes>) -> MdtResult<Answer> {
+    /// A setattr that carries a layout: what a directory hands down (`mdt_reint_setattr` with MA_LOV or MA_LMV). With one MDT
+    /// new directories can inherit nothing but to be here.
+    async fn set_directory_default(&self, cred: &super::cred::Ucred, r: &RecSetattr, value: Bytes) -> MdtResult<Answer> {
+        let fill = |a: &mut Answer, body: MdtBody| {
+            a.msg.push(&body).push_empty().push_empty().push_empty().push_empty();
+        };
+        let ino = self.core().store.inode(&r.fid)?;
+        if !ino.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        match LmvUserMd::decode(&value) {
+            Err(_) => {
+                let (secs, nsecs) = self.rq.target.node().wall_time();
+                self.set_layout(cred, &r.fid, coral_osd::Time { secs, nsecs }, Some(value), fill).await
+            }
+            Ok(l) if l.head.stripe_count as i32 > 1 || !matches!(l.head.stripe_offset, 0 | LMV_OFFSET_DEFAULT) => {
+                Err(Errno::EOPNOTSUPP.into())
+            }
+            Ok(_) => {
+                let mut a = self.answer(0);
+                fill(&mut a, self.pack(&r.fid, &ino));
+                Ok(a)
+            }
+        }
+    }
+
+    /// `lfs setstripe`: the default layout of a directory, or the layout of a file without one. `fill` puts how the object
+    /// looks then into the answer.
+    async fn set_layout(
+        &self,
+        cred: &super::cred::Ucred,
+        fid: &Fid,
+        time: coral_osd::Time,
+        value: Option<Bytes>,
+        fill: impl FnOnce(&mut Answer, MdtBody) + Send,
+    ) -> MdtResult<Answer> {
         let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
-        let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
-        let _layout = self.ops.lock_layout(&r.fid).await;
+        let _locks = self.ops.lock(&[], &[(*fid, bits)], self.own()).await;
+        let _layout = self.ops.lock_layout(fid).await;
         let mut core = self.core();
-        let ino = core.store.inode(&r.fid)?;
+        let ino = core.store.inode(fid)?;
         if !cred.owns(&ino) && !cred.has(super::cred::cap::SYS_ADMIN) {
-            core.store.permit(cred, &r.fid, &ino, super::cred::MAY_WRITE)?;
+            core.store.permit(cred, fid, &ino, super::cred::MAY_WRITE)?;
         }
         let lov = match (ino.is_dir(), value) {
             (true, Some(v)) => stripe::directory_default(&v)?,
@@ -321,17 +363,16 @@ impl Ctx {
             (false, Some(v)) => {
                 let wanted = stripe::request_of(&v)?;
                 let (mut alloc, store) = core.allocator();
-                alloc.layout(store, &r.fid, Some(&wanted))?
+                alloc.layout(store, fid, Some(&wanted))?
             }
         };
         let mut t = Txn::new(&core.store);
-        let h = t.get(&r.fid)?;
-        let time = self.time(r.time);
+        let h = t.get(fid)?;
         let ino = t.change(h);
         ino.lov = lov;
         ino.ctime = time;
         let mut a = self.answer(0);
-        a.msg.push(&if self.coral { self.pack(&r.fid, t.ino(h)) } else { Default::default() });
+        fill(&mut a, self.pack(fid, t.ino(h)));
         self.commit(t, &mut a)?;
         Ok(a)
     }

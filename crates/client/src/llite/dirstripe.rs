@@ -1,0 +1,187 @@
+//! Directories on a chosen MDT or over several, and the default a directory hands down: what `lfs mkdir` and
+//! `lfs setdirstripe` ask for. FUSE lets no ioctl of Lustre's through, so they come as xattrs of the parent:
+//! `lustre.mkdir` makes a directory ([`MkdirRequest`]), `lustre.dmv` sets the default (`lmv_user_md`).
+//!
+//! Lustre: `ll_dir_setdirstripe`, `ll_dir_setstripe` in `lustre/llite/dir.c`; `lmv_locate_tgt_create` in `lustre/lmv/lmv_obd.c`.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::layout::{LMV_MAGIC_STRIPE, LMV_OFFSET_DEFAULT, LOV_OFFSET_DEFAULT, LmvUserMd, LmvUserMdsData, LovMd};
+use futures_util::future::join_all;
+
+use super::Llite;
+use super::finish::finish;
+use super::namei::check_name;
+use super::types::Cred;
+use crate::mdc::{CreateArgs, Ids, Mdc, SetattrArgs};
+
+/// Value of the xattr `lustre.mkdir`: mode and length of the name (u32 each), the name, a `lmv_user_md`. Native byte order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MkdirRequest {
+    /// Permission bits, the umask taken away already.
+    pub mode: u32,
+    /// Name in the directory.
+    pub name: Bytes,
+    /// How many shards, on which MDT the first, which hash.
+    pub lum: LmvUserMd,
+}
+
+impl MkdirRequest {
+    /// Its bytes.
+    pub fn encode(&self) -> Bytes {
+        let mut b = BytesMut::new();
+        b.put_u32_ne(self.mode);
+        b.put_u32_ne(self.name.len() as u32);
+        b.put_slice(&self.name);
+        b.put_slice(&self.lum.encode());
+        b.freeze()
+    }
+
+    /// Reads one; EINVAL when it is none.
+    pub fn decode(raw: &Bytes) -> Result<Self, Errno> {
+        let word = |at: usize| raw.get(at..at + 4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])).ok_or(Errno::EINVAL);
+        let (mode, len) = (word(0)?, word(4)? as usize);
+        if raw.len() < 8 + len {
+            return Err(Errno::EINVAL);
+        }
+        let lum = LmvUserMd::decode(&raw.slice(8 + len..)).map_err(|_| Errno::EINVAL)?;
+        Ok(Self { mode, name: raw.slice(8..8 + len), lum })
+    }
+}
+
+impl Llite {
+    /// Makes a directory as asked for: ENODEV when there is no such MDT, EEXIST when the name is taken.
+    pub(super) async fn mkdir_striped(self: &Arc<Self>, cred: &Cred, parent: Fid, rq: MkdirRequest) -> Result<(), Errno> {
+        check_name(&rq.name)?;
+        let mut ids = self.ids(cred, &[parent]).await;
+        ids.umask = 0;
+        let place = self.place_new(parent, &rq.name).await?;
+        let mdc = self.mdt_for(place.dir, rq.lum.head.stripe_offset).await?;
+        let args = CreateArgs {
+            parent: place.dir,
+            layout_version: place.version,
+            fid: mdc.new_fid().await?,
+            mode: rq.mode & 0o7777 | libc::S_IFDIR,
+            name: rq.name,
+            eadata: rq.lum.encode(),
+            now: self.now(),
+            ..CreateArgs::default()
+        };
+        let me = self.clone();
+        finish(async move {
+            let _change = me.cache.begin_change(&[args.parent]);
+            let done = mdc.create(&ids, &args).await;
+            me.cache.doubt(args.parent);
+            done.map(drop)
+        })
+        .await
+    }
+
+    /// What a new directory in `dir` inherits goes into its request; the MDT to send it to. The servers leave that to clients
+    /// that know of it (`OBD_CONNECT2_DMV_IMP_INHERIT`). Absent: what ancestors further up hand down, and balancing by space.
+    pub(super) async fn inherit(&self, dir: Fid, args: &mut CreateArgs) -> Result<Arc<Mdc>, Errno> {
+        let home = self.lmv.of(args.parent).await?;
+        if !self.lmv.several() {
+            return Ok(home);
+        }
+        let Ok(raw) = self.lmv.of(dir).await?.getxattr(&Ids::root(), dir, b"trusted.dmv").await else { return Ok(home) };
+        let Some(head) = LmvUserMd::decode(&raw).ok().map(|l| l.head).filter(|h| places(h.stripe_count, h.stripe_offset)) else {
+            return Ok(home);
+        };
+        let to = match head.stripe_offset {
+            LMV_OFFSET_DEFAULT => home,
+            index => self.lmv.mdcs().into_iter().find(|m| m.index == index).ok_or(Errno::ENODEV)?,
+        };
+        (args.eadata, args.inherited) = (raw, true);
+        Ok(to)
+    }
+
+    /// The MDT a directory is made on: the one asked for, or the one with most room.
+    async fn mdt_for(&self, parent: Fid, index: u32) -> Result<Arc<Mdc>, Errno> {
+        let mdcs = self.lmv.mdcs();
+        if index != LMV_OFFSET_DEFAULT {
+            return mdcs.into_iter().find(|m| m.index == index).ok_or(Errno::ENODEV);
+        }
+        let home = self.lmv.of(parent).await?;
+        let room = join_all(mdcs.iter().map(|m| m.statfs(false))).await;
+        let best = mdcs.iter().zip(&room).filter_map(|(m, s)| {
+            let s = s.as_ref().ok()?;
+            // of equals the MDT of the parent
+            Some((s.bavail as u128 * s.bsize as u128 * s.ffree as u128, m.index == home.index, m))
+        });
+        Ok(best.max_by_key(|(free, here, _)| (*free, *here)).map_or(home.clone(), |(.., m)| m.clone()))
+    }
+
+    /// How a directory lies on MDTs, in the form `lfs getdirstripe` shows: the shards with their MDTs (none: it is in one
+    /// piece on the MDT that `stripe_offset` says).
+    pub(super) async fn dirstripe(&self, dir: Fid) -> Result<Bytes, Errno> {
+        let md = self.md_inode(dir).await?;
+        if !md.attr.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        let mut out = LmvUserMd::request(0, self.lmv.of(dir).await?.index, 0);
+        out.head.magic = LMV_MAGIC_STRIPE;
+        if let Some(lmv) = md.striped {
+            out.head.hash_type = lmv.head.hash_type;
+            out.head.stripe_offset = lmv.head.master_mdt_index;
+            for fid in &lmv.stripe_fids {
+                let mds = if fid.is_zero() { LMV_OFFSET_DEFAULT } else { self.lmv.of(*fid).await?.index };
+                out.objects.push(LmvUserMdsData { fid: *fid, mds, ..Default::default() });
+            }
+            out.head.stripe_count = out.objects.len() as u32;
+        }
+        Ok(out.encode())
+    }
+
+    /// Sets what new directories in `dir` inherit; count 0 takes it away.
+    pub(super) async fn set_default_dirstripe(self: &Arc<Self>, cred: &Cred, dir: Fid, lum: Bytes) -> Result<(), Errno> {
+        LmvUserMd::decode(&lum).map_err(|_| Errno::EINVAL)?;
+        self.set_default(cred, dir, lum).await
+    }
+
+    /// Sets the layout of new files in `dir`; `None` takes it away.
+    pub(super) async fn set_default_layout(self: &Arc<Self>, cred: &Cred, dir: Fid, lum: Option<Bytes>) -> Result<(), Errno> {
+        let none = || LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None).encode();
+        self.set_default(cred, dir, lum.unwrap_or_else(none)).await
+    }
+
+    async fn set_default(self: &Arc<Self>, cred: &Cred, dir: Fid, lum: Bytes) -> Result<(), Errno> {
+        let ids = self.ids(cred, &[dir]).await;
+        let mdc = self.lmv.of(dir).await?;
+        let me = self.clone();
+        finish(async move {
+            let done = mdc.setattr_with(&ids, dir, &SetattrArgs::default(), lum).await;
+            me.cache.forget_attrs(dir);
+            done.map(drop)
+        })
+        .await
+    }
+}
+
+/// A default that says more than that directories stay where they are made.
+fn places(count: u32, offset: u32) -> bool {
+    count as i32 > 1 || (count as i32) < 0 || offset != LMV_OFFSET_DEFAULT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coral_wire::layout::hash_type;
+
+    #[test]
+    fn requests_survive_the_way_and_bad_ones_are_refused() {
+        let lum = LmvUserMd::request(2, 1, hash_type::CRUSH);
+        let rq = MkdirRequest { mode: 0o750, name: Bytes::from_static(b"dir"), lum };
+        let raw = rq.encode();
+        assert_eq!(MkdirRequest::decode(&raw), Ok(rq));
+        for cut in [0, 7, 10, raw.len() - 1] {
+            assert_eq!(MkdirRequest::decode(&raw.slice(..cut)), Err(Errno::EINVAL), "{cut} bytes");
+        }
+        let mut long = raw.to_vec();
+        long[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert_eq!(MkdirRequest::decode(&long.into()), Err(Errno::EINVAL));
+    }
+}
