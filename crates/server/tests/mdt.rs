@@ -216,6 +216,35 @@ async fn composite_layouts_grow_on_write() -> TestResult {
 }
 
 #[tokio::test]
+async fn a_setattr_with_a_layout_sets_what_a_directory_hands_down() -> TestResult {
+    use coral_wire::layout::{CompEntry, CompMd, LMV_OFFSET_DEFAULT, LmvUserMd};
+    let rig = Rig::new(4).await;
+    let c = rig.client("1@lo").await;
+    let dir = c.mkdir(Fid::ROOT, b"d").await?;
+    let part = |n| LovMd::request(1 << 20, n, LOV_OFFSET_DEFAULT, None);
+    let entries = vec![CompEntry::new(0, 0, 0, 1 << 20, part(1)), CompEntry::new(0, 0, 1 << 20, u64::MAX, part(2))];
+    let composite = CompMd::new(0, 0, 0, entries).encode();
+    let body = c.set_default(dir, composite.clone()).await?;
+    assert_eq!((body.fid1, body.mode), (dir, 0o40755));
+    assert_eq!(c.getxattr(dir, b"lustre.lov").await?, composite);
+    let f = c.open(dir, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    let Layout::Composite(l) = Layout::decode(&f.md)? else { panic!("a composite layout") };
+    assert_eq!(l.entries.iter().map(CompEntry::is_init).collect::<Vec<_>>(), [true, false]);
+    // all fields default: none
+    c.set_default(dir, LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None).encode()).await?;
+    assert_eq!(c.getxattr(dir, b"lustre.lov").await.err(), Some(Errno::ENODATA));
+    assert_eq!(c.set_default(f.body.fid1, composite.clone()).await.err(), Some(Errno::ENOTDIR));
+    assert_eq!(c.user(1002, 1).set_default(dir, composite).await.err(), Some(Errno::EACCES));
+    // one MDT: directories can be told to stay on it, and nothing else
+    c.set_default(dir, LmvUserMd::request(1, 0, 0).encode()).await?;
+    let two = c.set_default(dir, LmvUserMd::request(2, LMV_OFFSET_DEFAULT, 0).encode()).await;
+    assert_eq!(two.err(), Some(Errno::EOPNOTSUPP));
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+#[tokio::test]
 async fn directories_of_many_entries_read_in_hash_order() -> TestResult {
     let rig = Rig::new(1).await;
     let c = rig.client("1@lo").await;

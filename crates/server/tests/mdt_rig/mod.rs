@@ -463,6 +463,21 @@ impl Client {
         self.reint(rec.to_bytes(), &[]).await
     }
 
+    /// A default layout set as the kernel client's `lfs setstripe DIR` sets it: in a setattr that changes nothing else.
+    pub async fn set_default(&self, fid: Fid, value: Bytes) -> Result<MdtBody, Errno> {
+        let c = self.rec_create(fid, 0);
+        let rec = RecSetattr {
+            opcode: ReintOp::SETATTR,
+            cap: c.cap,
+            fsuid: c.fsuid,
+            fsgid: c.fsgid,
+            suppgid: u32::MAX,
+            fid,
+            ..RecSetattr::default()
+        };
+        self.reint(rec.to_bytes(), &[Bytes::new(), Bytes::new(), value, Bytes::new(), Bytes::new()]).await
+    }
+
     pub async fn setxattr(&self, fid: Fid, name: &[u8], value: Option<&[u8]>, flags: u32) -> Result<(), Errno> {
         let c = self.rec_create(fid, 0);
         let rec = RecSetxattr {
