@@ -322,6 +322,40 @@ mod tests {
         assert_eq!(fnv_1a_64(b"foobar"), 0x85944171f73967e8);
     }
 
+    /// Where a stock client (2.17.57) put names in directories striped over two MDTs.
+    #[test]
+    fn names_are_where_the_kernel_client_puts_them() {
+        let recorded: [(u32, &[&str], &[&str]); 4] = [
+            (
+                hash_type::ALL_CHARS,
+                &["Da1", "Ddata.bak", "Dlong_name_with_many_chars_all_char", "Dout~", "data.bak", "long_name_with_many_chars_all_char", "out~"],
+                &[".tmpf.Ab3xY9", "D.tmpf.Ab3xY9"],
+            ),
+            (
+                hash_type::FNV_1A_64,
+                &[".tmpf.Ab3xY9", "D.tmpf.Ab3xY9"],
+                &["Da1", "Ddata.bak", "Dlong_name_with_many_chars_fnv_1a_64", "Dout~", "data.bak", "long_name_with_many_chars_fnv_1a_64", "out~"],
+            ),
+            (
+                hash_type::CRUSH,
+                &[".tmpf.Ab3xY9", "D.tmpf.Ab3xY9", "Ddata.bak", "Dlong_name_with_many_chars_crush", "data.bak", "long_name_with_many_chars_crush", "out~"],
+                &["Da1", "Dout~"],
+            ),
+            (
+                hash_type::CRUSH2,
+                &[".tmpf.Ab3xY9", "D.tmpf.Ab3xY9", "Ddata.bak", "data.bak", "long_name_with_many_chars_crush2", "out~"],
+                &["Da1", "Dlong_name_with_many_chars_crush2", "Dout~"],
+            ),
+        ];
+        for (ty, first, second) in recorded {
+            for (shard, names) in [first, second].into_iter().enumerate() {
+                for name in names {
+                    assert_eq!(name_to_shard(ty, 2, name.as_bytes()), Some(shard), "{name}, hash type {ty}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn temporary_names_hash_as_what_they_become() {
         for ty in [hash_type::CRUSH, hash_type::CRUSH2] {
