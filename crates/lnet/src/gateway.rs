@@ -2,8 +2,9 @@
 //!
 //! Plain state; the pings are made by the node's monitor. As `lnet_check_routers`, `lnet_router_discovery_ping_reply` and
 //! `lnet_is_route_alive` (lnet/lnet/router.c). Different from there: a gateway that was never asked is tried at once instead of
-//! failing the first sends, a broken connection makes it a suspect that is asked at once, and a dead one is asked again after
-//! 1, 2, 4, ... seconds up to the interval, so that it comes back sooner.
+//! failing the first sends, a broken connection makes it a suspect that is asked at once, a new connection with one that is not
+//! alive too, and a dead one is asked every second ten times and then after 2, 4, 8, ... seconds up to the interval, so that it
+//! comes back sooner: servers evict clients that they cannot call back for 20 s.
 
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(crate) enum GwEvent {
     Silent,
     /// A connection with it broke.
     ConnLost,
+    /// A connection with it is there.
+    Connected,
     /// A message came through it from another network.
     Forwarded,
 }
@@ -44,8 +47,10 @@ pub(crate) struct GwTimers {
     pub(crate) interval: Duration,
 }
 
-/// First pause before a dead gateway is asked again; doubles up to the interval.
+/// Pause before a dead gateway is asked again; after [`STEADY`] silences it doubles up to the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// See [`FIRST_RETRY`].
+const STEADY: u32 = 9;
 
 /// A gateway.
 #[derive(Debug)]
@@ -98,9 +103,9 @@ impl Gateway {
             }
             Silent => {
                 self.state = Dead;
-                let pause = (FIRST_RETRY.as_millis() as u64) << self.silences.min(16);
+                let pause = (FIRST_RETRY.as_millis() as u64) << self.silences.saturating_sub(STEADY).min(16);
                 self.next_ask = now_ms + pause.min(interval);
-                self.silences += 1;
+                self.silences = self.silences.saturating_add(1);
             }
             ConnLost => {
                 self.state = match self.state {
@@ -108,6 +113,11 @@ impl Gateway {
                     other => other,
                 };
                 if self.rank().is_some() {
+                    self.next_ask = now_ms;
+                }
+            }
+            Connected => {
+                if self.state != Alive {
                     self.next_ask = now_ms;
                 }
             }
@@ -150,26 +160,31 @@ mod tests {
             (Unknown, AnsweredNotRouting, NotRouting, 61_000),
             (Unknown, Silent, Dead, 2_000),
             (Unknown, ConnLost, Unknown, 1_000),
+            (Unknown, Connected, Unknown, 1_000),
             (Unknown, Forwarded, Alive, 1_000),
             (Alive, Answered, Alive, 61_000),
             (Alive, AnsweredNotRouting, NotRouting, 61_000),
             (Alive, Silent, Dead, 2_000),
             (Alive, ConnLost, Suspect, 1_000),
+            (Alive, Connected, Alive, 500),
             (Alive, Forwarded, Alive, 500),
             (Suspect, Answered, Alive, 61_000),
             (Suspect, AnsweredNotRouting, NotRouting, 61_000),
             (Suspect, Silent, Dead, 2_000),
             (Suspect, ConnLost, Suspect, 1_000),
+            (Suspect, Connected, Suspect, 1_000),
             (Suspect, Forwarded, Alive, 1_000),
             (Dead, Answered, Alive, 61_000),
             (Dead, AnsweredNotRouting, NotRouting, 61_000),
             (Dead, Silent, Dead, 2_000),
             (Dead, ConnLost, Dead, 500),
+            (Dead, Connected, Dead, 1_000),
             (Dead, Forwarded, Alive, 1_000),
             (NotRouting, Answered, Alive, 61_000),
             (NotRouting, AnsweredNotRouting, NotRouting, 61_000),
             (NotRouting, Silent, Dead, 2_000),
             (NotRouting, ConnLost, NotRouting, 500),
+            (NotRouting, Connected, NotRouting, 1_000),
             (NotRouting, Forwarded, NotRouting, 500),
         ];
         for (from, ev, to, next_ask) in table {
@@ -187,12 +202,12 @@ mod tests {
     fn a_silent_gateway_is_asked_less_and_less_up_to_the_interval() {
         let mut gw = Gateway::new();
         let mut pauses = Vec::new();
-        for _ in 0..9 {
+        for _ in 0..17 {
             assert!(gw.ask_now(gw.next_ask));
             assert!(!gw.ask_now(u64::MAX), "one ping at a time");
             gw.handle(Silent, 10, TIMERS);
             pauses.push((gw.next_ask - 10) / 1000);
         }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(pauses, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 60, 60]);
     }
 }

@@ -12,6 +12,8 @@ use crate::{Nid, Node, Payload, SendError, ping};
 
 /// Longest wait for a peer that is asked about itself while nobody waits for it.
 const DISCOVERY_LIMIT: std::time::Duration = std::time::Duration::from_secs(20);
+/// Longest wait for the answer of a gateway that is not known to be alive.
+const RETRY_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Recovery pings begun in one second.
 const RECOVERIES: usize = 64;
 
@@ -63,8 +65,11 @@ impl Node {
         let due = self.route_table().lock().ask_due(self.sock().now_ms());
         for gateway in due {
             let me = self.clone();
+            // Of one that is not alive nothing is hoped for: a lost ping must not keep it out for long.
+            let limit = me.sock().limits.router_ping;
+            let limit = if me.gateway_is_up(gateway) == Some(true) { limit } else { limit.min(RETRY_LIMIT) };
             self.sock().spawn(async move {
-                let answer = tokio::time::timeout(me.sock().limits.router_ping, me.discover(gateway)).await;
+                let answer = tokio::time::timeout(limit, me.discover(gateway)).await;
                 if !matches!(answer, Ok(Ok(_))) {
                     me.gateway_event(gateway, GwEvent::Silent);
                 }

@@ -42,6 +42,11 @@ pub struct PutEvent {
 pub trait PortalHandler: Send + Sync + 'static {
     /// Called inline on the receiving stack, with no lock held. Must not block.
     fn on_put(&self, node: &Arc<Node>, ev: PutEvent);
+
+    /// Whether a PUT with these match bits takes a few microseconds at most, so that what it sends may wait for what else came with it.
+    fn is_quick(&self, _portal: u32, _mbits: u64) -> bool {
+        false
+    }
 }
 
 type Key = (u32, u64);

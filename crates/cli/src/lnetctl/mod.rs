@@ -263,7 +263,7 @@ fn ping(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
     if nids.is_empty() {
         return Err(format!("missing nid argument: {verb} nid[,nid,...]").into());
     }
-    let limit_ms = o.number::<u64>(&["timeout"])?.unwrap_or(if verb == "ping" { 1 } else { 10 }) * 1000;
+    let limit_ms = o.number::<u64>(&["timeout"])?.unwrap_or(if verb == "ping" { 1 } else { 10 }).saturating_mul(1000);
     let (mut rows, mut failed) = (Vec::new(), false);
     for nid in nids {
         let a = t.ask(Act::Ping { nid: nid.clone(), limit_ms: limit_ms.max(1000) })?;
@@ -315,7 +315,7 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
             Ok(nids.filter(|n| *n != "0@lo").map(|n| format!("{n}\n")).collect())
         }
         ("ping", [nid, limit @ ..]) => {
-            let limit_ms = limit.first().and_then(|l| l.parse::<u64>().ok()).unwrap_or(1) * 1000;
+            let limit_ms = limit.first().and_then(|l| l.parse::<u64>().ok()).unwrap_or(1).saturating_mul(1000);
             let a = t.ask(Act::Ping { nid: nid.clone(), limit_ms })?;
             if a["error"].is_string() {
                 let why = std::io::Error::from_raw_os_error(a["errno"].as_i64().unwrap_or(1) as i32).to_string();

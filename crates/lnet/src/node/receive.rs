@@ -9,7 +9,7 @@ use crate::faults::{Side, Verdict};
 use crate::forward::Transit;
 use crate::msg::Msg;
 use crate::portals::PutMatch;
-use crate::sock::{Credits, Done};
+use crate::sock::{Credits, Done, cork};
 use crate::{Nid, Payload, PingInfo, PutEvent, ping};
 
 impl Node {
@@ -88,7 +88,11 @@ impl Node {
                 }
             }
             PutMatch::Handler(h) => {
-                h.on_put(self, ev);
+                if h.is_quick(ev.portal, ev.mbits) {
+                    h.on_put(self, ev);
+                } else {
+                    cork::apart(|| h.on_put(self, ev));
+                }
                 acknowledge();
             }
             PutMatch::None => {

@@ -50,6 +50,15 @@ impl Node {
         sent.await.unwrap_or(Err(SendError::Shutdown))
     }
 
+    /// PUT that is handed to the LND, and nobody is told what becomes of it.
+    pub(crate) async fn put_unwatched(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, data: Payload) -> Result<(), SendError> {
+        let path = self.path(None, to, &[])?;
+        let credits = self.credits(&path.route).await?;
+        let put = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset: 0 };
+        self.launch(path, to, put, data, Done::Nobody, credits);
+        Ok(())
+    }
+
     /// GET of at most `len` bytes from offset 0 of the peer's offer.
     pub async fn get(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
         let path = self.path(None, to, &[])?;

@@ -105,7 +105,7 @@ pub(crate) enum Outcome {
     Reply(SrpcBody),
     /// A test for a client: its destinations are to be fetched, then [`Framework::add_client_test`].
     FetchDests(u32),
-    /// These tests are to be run, then the reply.
+    /// These tests, claimed, are to be run, then the reply.
     Run(Vec<Arc<ClientTest>>, SrpcBody),
     /// A new session was made: its timeout is to be watched.
     Made(SrpcBody),
@@ -319,7 +319,7 @@ impl Framework {
         let Some(batch) = s.batches.iter().find(|b| b.id == r.bid) else { return Outcome::Reply(reply(ENOENT, 0)) };
         match r.opc {
             RUN if batch.active() > 0 => Outcome::Reply(reply(0, 0)),
-            RUN => Outcome::Run(batch.clients().cloned().collect(), reply(0, 0)),
+            RUN => Outcome::Run(batch.clients().filter(|c| c.claim()).cloned().collect(), reply(0, 0)),
             STOP => {
                 batch.clients().filter(|c| c.active() > 0).for_each(|c| c.stop(r.arg != 0));
                 Outcome::Reply(reply(0, 0))

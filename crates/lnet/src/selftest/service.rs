@@ -28,6 +28,10 @@ impl PortalHandler for Selftest {
             }
         }));
     }
+
+    fn is_quick(&self, _portal: u32, mbits: u64) -> bool {
+        mbits == Service::Ping as u64
+    }
 }
 
 /// One request being served, counted while it lives.
@@ -64,7 +68,11 @@ impl Selftest {
             _ => self.framework_request(service, node, &ev, &msg).await?,
         };
         let reply = SrpcMsg::new(SrpcType(service.request().0 + 1), feats, body).encode();
-        self.count(node.put(ev.from, RDMA_PORTAL, rpyid, 0, reply.into(), false).await)
+        self.count(match service {
+            // As `is_quick` says.
+            Service::Ping => node.put_unwatched(ev.from, RDMA_PORTAL, rpyid, reply.into()).await,
+            _ => node.put(ev.from, RDMA_PORTAL, rpyid, 0, reply.into(), false).await,
+        })
     }
 
     fn count<T>(&self, sent: Result<T, SendError>) -> Option<T> {

@@ -72,11 +72,18 @@ impl ClientTest {
         self.dests.len() * self.concurrency as usize
     }
 
-    /// Starts all loops. Only when none runs.
+    /// Claims the test for a run that [`Self::run`] begins; false: it runs already.
+    pub(crate) fn claim(&self) -> bool {
+        let claimed = self.active.compare_exchange(0, self.units(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if claimed {
+            self.stopping.store(false, Ordering::Release);
+            self.abort.send_replace(false);
+        }
+        claimed
+    }
+
+    /// Starts all loops. Only after [`Self::claim`]; a stop between the two ends them at once.
     pub(crate) fn run(self: &Arc<Self>, st: &Arc<Selftest>, node: &Arc<Node>) {
-        self.stopping.store(false, Ordering::Release);
-        self.abort.send_replace(false);
-        self.active.store(self.units(), Ordering::Release);
         for dest in &self.dests {
             for _ in 0..self.concurrency {
                 let unit = Unit { test: self.clone(), st: st.clone(), node: node.clone(), dest: *dest };

@@ -1,7 +1,8 @@
 //! One TCP connection: a queue of messages going out, a reader, and a writer for when the socket is full.
 //!
 //! Writing: whoever queues a message while nobody writes becomes the writer, on its own stack, without blocking. Only when
-//! the socket takes no more the rest is left to the writer task. So a message usually costs one system call and no hand-over.
+//! the socket takes no more the rest is left to the writer task. So a message usually costs one system call and no hand-over,
+//! and answers to messages that came in one read are written together ([`super::cork`]).
 //! Reading: one task; it delivers on its own stack.
 
 use std::collections::VecDeque;
@@ -18,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::admission::Place;
+use super::cork;
 use super::frame::{Frame, FrameError, Framer, KEEPALIVE};
 use super::hello::ConnType;
 use super::peer::Peer;
@@ -92,6 +94,9 @@ pub(crate) struct Conn {
     rx_partial: AtomicBool,
 }
 
+/// The header of a message for somebody else, and its bytes.
+type InTransit = (LnetHdr, Box<[u8; LNET_HDR_SIZE]>);
+
 /// How a write call is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
@@ -154,7 +159,7 @@ impl Conn {
 
     /// Queues a message and, when nobody writes, writes it here and now. Gives it back when the connection is closed.
     #[allow(clippy::result_large_err, reason = "the message itself, in the rare case")]
-    pub(crate) fn send(&self, tx: Tx) -> Result<(), Tx> {
+    pub(crate) fn send(self: &Arc<Self>, tx: Tx) -> Result<(), Tx> {
         {
             let mut out = self.out.lock();
             if out.stage.closed().is_some() {
@@ -173,6 +178,14 @@ impl Conn {
             }
             self.last_tx.store(self.peer.net.now_ms(), Ordering::Relaxed);
         }
+        if !cork::holds(self) {
+            self.write_now();
+        }
+        Ok(())
+    }
+
+    /// Writes on this stack. Only for whom the queueing of a message said so.
+    pub(super) fn write_now(&self) {
         match self.pump(By::Sender) {
             Pumped::Full => {
                 self.peer.net.stats.deferred_writes.inc();
@@ -181,7 +194,6 @@ impl Conn {
             Pumped::Idle => self.peer.net.stats.direct_writes.inc(),
             Pumped::Closed(_) => {}
         }
-        Ok(())
     }
 
     /// An answer too many. A response is lost, as the network may lose it; the acknowledgement of a zero-copy message must
@@ -354,23 +366,30 @@ impl Conn {
                 }
             }
             self.last_rx.store(self.peer.net.now_ms(), Ordering::Relaxed);
-            while let Some(mut frame) = framer.next_frame()? {
-                if let Frame::Transit { hdr, raw } = frame {
-                    match self.admit(node, &hdr, raw).await? {
-                        Some(t) => transit = Some(t),
-                        None => return Ok(()),
-                    }
-                    match framer.begin() {
-                        Some(whole) => frame = whole,
-                        None => continue,
-                    }
+            while let Some((hdr, raw)) = cork::together(|| self.take_frames(node, &mut framer, &mut transit))? {
+                match self.admit(node, &hdr, raw).await? {
+                    Some(t) => transit = Some(t),
+                    None => return Ok(()),
                 }
-                self.on_frame(node, frame, &mut transit)?;
+                if let Some(whole) = framer.begin() {
+                    self.on_frame(node, whole, &mut transit)?;
+                }
             }
             self.rx_partial.store(framer.is_partial(), Ordering::Relaxed);
             node.stats().copied_bytes.add(framer.copied() - copied);
             copied = framer.copied();
         }
+    }
+
+    /// Takes the complete frames there are, up to one in transit whose header has come.
+    fn take_frames(&self, node: &Arc<Node>, framer: &mut Framer, transit: &mut Option<Transit>) -> Result<Option<InTransit>, BadBytes> {
+        while let Some(frame) = framer.next_frame()? {
+            match frame {
+                Frame::Transit { hdr, raw } => return Ok(Some((hdr, raw))),
+                frame => self.on_frame(node, frame, transit)?,
+            }
+        }
+        Ok(None)
     }
 
     /// One read. When it got less than it had room for, the socket is empty: tokio is told so and saves the read that would

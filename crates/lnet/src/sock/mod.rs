@@ -4,6 +4,7 @@
 
 mod admission;
 mod conn;
+pub(crate) mod cork;
 mod dialer;
 mod frame;
 mod hello;
@@ -181,7 +182,14 @@ impl SockNet {
 
     /// Waits for a credit of the peer and one of the network interface.
     pub(crate) async fn credits(&self, peer: &Peer) -> Result<Credits, SendError> {
-        let of_peer = peer.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
+        let of_peer = match peer.credits.clone().try_acquire_owned() {
+            Ok(credit) => credit,
+            Err(_) => {
+                // Perhaps they are with what this stack holds back.
+                cork::flush();
+                peer.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?
+            }
+        };
         let of_ni = self.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
         peer.min_credits.fetch_min(peer.credits.available_permits(), Ordering::Relaxed);
         self.min_credits.fetch_min(self.credits.available_permits(), Ordering::Relaxed);

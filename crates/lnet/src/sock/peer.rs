@@ -23,6 +23,7 @@ use super::frame::{HEAD_LEN, KEEPALIVE};
 use super::dialer::{DialAct, DialEvent, Dialer};
 use super::hello::{ConnType, Dial, HandshakeError};
 use super::tx::Tx;
+use crate::gateway::GwEvent;
 use crate::ni::Ni;
 use crate::show::PeerNiShow;
 use crate::{Limits, Nid, SendError};
@@ -338,6 +339,8 @@ impl Peer {
         if first_of_ours {
             node.discover_in_background(self.nid);
         }
+        node.gateway_event(self.nid, GwEvent::Connected);
+        node.ask_gateways();
     }
 
     /// `conn` closes itself. Opens it again when it was us who opened it.
