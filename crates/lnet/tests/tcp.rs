@@ -561,3 +561,64 @@ async fn handshakes_that_never_end_keep_nobody_out() {
     drop(stuck);
     stop(&[&a, &b]).await;
 }
+
+/// An LNet ping, as a kernel asks it.
+fn get_ping(src: Nid, dst: Nid, object: u64) -> Vec<u8> {
+    let mut v = put(src, dst, 0, 0, 0, &[]);
+    v[48..52].copy_from_slice(&2u32.to_le_bytes());
+    v[56..64].copy_from_slice(&7u64.to_le_bytes());
+    v[64..72].copy_from_slice(&object.to_le_bytes());
+    v[72..80].copy_from_slice(&(1u64 << 63).to_le_bytes());
+    v[80..96].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
+    v
+}
+
+/// Length of the REPLY to a ping of a node with one NID.
+const PING_REPLY: usize = 24 + 72 + 48;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_to_what_came_at_once_are_written_at_once() {
+    let a = start(config(26, 1)).await;
+    let (mut s, _) = shake(26, 3, 5, 1).await;
+    let before = a.stats().direct_writes.value();
+    let batch: Vec<u8> = (0..12).flat_map(|i| get_ping(nid(26, 3), nid(26, 1), i)).collect();
+    s.write_all(&batch).await.unwrap();
+    let mut replies = vec![0; 12 * PING_REPLY];
+    timeout(LONG, s.read_exact(&mut replies)).await.unwrap().unwrap();
+    for (i, r) in replies.chunks(PING_REPLY).enumerate() {
+        assert_eq!((r[0], r[48], u64::from_le_bytes(r[64..72].try_into().unwrap())), (0xc1, 3, i as u64), "in their order");
+    }
+    let writes = a.stats().direct_writes.value() - before;
+    assert!(writes <= 4, "{writes} writes for 12 answers to one segment");
+    stop(&[&a]).await;
+}
+
+/// Waits until the test has seen the answer before.
+struct Slow(Arc<std::sync::atomic::AtomicBool>, Arc<std::sync::atomic::AtomicBool>);
+
+impl PortalHandler for Slow {
+    fn on_put(&self, _: &Arc<Node>, _: PutEvent) {
+        for _ in 0..500 {
+            if self.0.load(std::sync::atomic::Ordering::SeqCst) {
+                return self.1.store(true, std::sync::atomic::Ordering::SeqCst);
+            }
+            #[allow(clippy::disallowed_methods, reason = "a handler that blocks, on purpose")]
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_slow_handler_holds_no_answer_back() {
+    let a = start(config(27, 1)).await;
+    let (seen, in_time) = (Arc::default(), Arc::default());
+    a.serve_portal(12, Arc::new(Slow(Arc::clone(&seen), Arc::clone(&in_time))));
+    let (mut s, _) = shake(27, 3, 5, 1).await;
+    let both = [get_ping(nid(27, 3), nid(27, 1), 1), put(nid(27, 3), nid(27, 1), 0, 12, 1, &[])].concat();
+    s.write_all(&both).await.unwrap();
+    let mut reply = [0; PING_REPLY];
+    timeout(LONG, s.read_exact(&mut reply)).await.unwrap().unwrap();
+    seen.store(true, std::sync::atomic::Ordering::SeqCst);
+    until("the handler has gone on", || in_time.load(std::sync::atomic::Ordering::SeqCst)).await;
+    stop(&[&a]).await;
+}
