@@ -106,7 +106,7 @@ impl Rig {
         for sort in ["dso", "dso,symbol"] {
             let text = output(Command::new("perf").args(["report", "-i", &file, "--no-children", "-g", "none", "--sort", sort, "--percent-limit", "1.5"]))?;
             println!("\nCPU time of ping at concurrency 64, by {sort}");
-            text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()).for_each(|l| println!("{l}"));
+            text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()).for_each(|l| println!("{}", l.trim_end_matches([' ', '-'])));
         }
         Ok(())
     }
