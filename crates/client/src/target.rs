@@ -258,6 +258,7 @@ fn mdt_flags(user_xattr: bool) -> ObdConnectData {
         | F2::ARCHIVE_ID_ARRAY
         | F2::DIR_MIGRATE
         | F2::MIRROR_ID_FIX
+        | F2::FLR
         | F2::CORAL;
     ObdConnectData {
         connect_flags: f,
@@ -326,7 +327,7 @@ mod tests {
     fn nothing_undone_is_claimed() {
         for d in [mdt_flags(true), ost_flags(true), mgs_flags()] {
             assert!(!d.connect_flags.intersects(F::MDS | F::MDS_MDS | F::LIGHTWEIGHT | F::INDEX | F::GRANT | F::RDONLY));
-            assert!(!d.connect_flags2.intersects(F2::FLR | F2::BATCH_RPC | F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT));
+            assert!(!d.connect_flags2.intersects(F2::BATCH_RPC | F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT));
         }
         assert!(mdt_flags(true).brw_size > 0 && ost_flags(false).brw_size > 0);
         assert_ne!(ost_flags(true).cksum_types, 0);

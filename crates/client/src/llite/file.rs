@@ -198,6 +198,10 @@ impl Llite {
 
     fn handle(&self, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
         let inode = self.open_inode(md.attr.fid, md.layout.clone(), md.attr.mode);
+        if !mdc.coral() && self.cache.known(md.attr.fid).is_none() {
+            // no lock came along that would tell of a change
+            inode.layout_lost();
+        }
         if flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
             inode.writers.fetch_add(1, Ordering::Relaxed);
         }
@@ -394,7 +398,7 @@ impl Llite {
     async fn layout_for_write(&self, fh: &FileHandle, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
         let mut layout = self.layout_now(&fh.inode).await?;
         layout.check()?;
-        if !layout.needs_init(start, end) {
+        if !layout.needs_intent(start, end) {
             return Ok(layout);
         }
         layout = self.instantiate(fh.fid(), layout_intent::WRITE, start, end).await?;
@@ -417,7 +421,7 @@ impl Llite {
             }
             _ => layout,
         };
-        let layout = match layout.needs_init(start, end) {
+        let layout = match layout.needs_intent(start, end) {
             true => self.fetch_layout(fid, op, start, end).await?,
             false => layout,
         };
@@ -449,7 +453,7 @@ impl Llite {
                 _ => self.lov.getattr_locked(&layout, fid).await?.size,
             };
             let end = size.checked_add(len).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
-            if layout.needs_init(size, end) {
+            if layout.needs_intent(size, end) {
                 drop(locks);
                 let layout = self.instantiate(fid, layout_intent::WRITE, size, end).await?;
                 fh.inode.set_layout(layout);

@@ -97,7 +97,17 @@ impl Llite {
     pub(super) async fn fetch_layout(&self, fid: Fid, op: u32, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let (raw, lock) = mdc.layout(fid, op, start, end).await?;
-        mdc.drop_lock(lock);
+        // Kept, the lock tells when the layout changes; without one it must be asked for again. (A Coral server gives a file
+        // no other objects than it has.)
+        let kept = op == layout_intent::ACCESS && lock.as_ref().is_some_and(|l| !l.is_blocked());
+        if mdc.coral() || !kept {
+            mdc.drop_lock(lock);
+        }
+        if !mdc.coral() && !kept
+            && let Some(open) = self.opened(fid)
+        {
+            open.layout_lost();
+        }
         Ok(Arc::new(FileLayout::decode(&raw).map_err(crate::error::proto)?))
     }
 

@@ -84,11 +84,12 @@ impl Llite {
     ) -> Result<Arc<FileLayout>, Errno> {
         let mut layout = self.settled_layout(fid, layout).await?;
         layout.check()?;
-        if layout.needs_init(size.saturating_sub(1), size) {
+        let from = size.saturating_sub(1);
+        if layout.needs_intent(from, size) {
             if size == 0 && layout.form == Form::None {
                 return Ok(layout);
             }
-            layout = self.instantiate(fid, layout_intent::TRUNC, size.saturating_sub(1), size).await?;
+            layout = self.instantiate(fid, layout_intent::TRUNC, from, size.max(1)).await?;
             if let Some(open) = self.opened(fid) {
                 open.set_layout(layout.clone());
             }

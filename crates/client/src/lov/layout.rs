@@ -1,13 +1,15 @@
 //! A file's layout as I/O needs it: components in file order, each RAID0 over objects.
 //!
 //! Invariants: parts are sorted by `start` and do not overlap (of mirrors, the first that is not stale is used).
+//! A file in sync on several mirrors is read from one of them, and written only after the MDT has been told: it marks the
+//! others stale, and they are not used until somebody resyncs them (`lfs mirror resync`, with a kernel client).
 //! Offsets inside a component are file offsets: the arithmetic of a component does not start anew at its `start`.
 //!
-//! Lustre: `lustre/lov/lov_ea.c`, `lov_offset.c`.
+//! Lustre: `lustre/lov/lov_ea.c`, `lov_offset.c`; mirrors: `lov_io_mirror_write_intent` in `lov_io.c`.
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
-use coral_wire::layout::{Layout, LovMd, lcme};
+use coral_wire::layout::{CompMd, Layout, LovMd, lcm, lcme};
 use coral_wire::{DecodeError, Errno};
 
 use crate::osc::ObjectRef;
@@ -46,6 +48,8 @@ pub struct FileLayout {
     /// What it is.
     pub form: Form,
     parts: Vec<Part>,
+    /// Several mirrors are in sync, or being brought there: the MDT must hear of a write first.
+    synced: bool,
 }
 
 /// One stripe of one component.
@@ -60,7 +64,7 @@ pub struct Stripe<'a> {
 impl FileLayout {
     /// No layout.
     pub fn none() -> Self {
-        Self { raw: Bytes::new(), generation: 0, form: Form::None, parts: Vec::new() }
+        Self { raw: Bytes::new(), generation: 0, form: Form::None, parts: Vec::new(), synced: false }
     }
 
     /// From a LOV EA; empty means none.
@@ -69,7 +73,7 @@ impl FileLayout {
             return Ok(Self::none());
         }
         let layout = Layout::decode(raw)?;
-        let mut out = Self { raw: raw.clone(), generation: layout.layout_gen(), form: Form::Objects, parts: Vec::new() };
+        let mut out = Self { raw: raw.clone(), generation: layout.layout_gen(), form: Form::Objects, parts: Vec::new(), synced: false };
         match layout {
             Layout::Plain(md) if md.objects.is_empty() && !md.is_released() => out.form = Form::None,
             Layout::Plain(md) => {
@@ -80,7 +84,11 @@ impl FileLayout {
                 }
             }
             Layout::Composite(c) => {
-                let mut entries: Vec<_> = c.entries.iter().filter(|e| e.head.flags & lcme::STALE == 0).collect();
+                out.synced = c.mirror_count > 0 && matches!(c.flags & LCM_STATE, lcm::RDONLY | lcm::SYNC_PENDING);
+                let mirror = whole_mirror(&c);
+                let usable_here = |id: u16| mirror.is_none_or(|m| m == id);
+                let mut entries: Vec<_> =
+                    c.entries.iter().filter(|e| e.head.flags & lcme::STALE == 0 && usable_here(e.mirror_id())).collect();
                 entries.sort_by_key(|e| e.head.start);
                 for e in entries {
                     let Some(md) = e.plain() else {
@@ -130,10 +138,24 @@ impl FileLayout {
         self.form == Form::None || self.overlapping(start, end).any(|p| !p.init)
     }
 
+    /// The MDT must be asked before a write to `start..end`: for objects, or because mirrors are in sync.
+    pub fn needs_intent(&self, start: u64, end: u64) -> bool {
+        self.synced || self.needs_init(start, end)
+    }
+
     /// EOPNOTSUPP unless data can be read and written here.
     pub fn check(&self) -> Result<(), Errno> {
         if self.form == Form::Unsupported { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
+}
+
+/// Bits of `lcm_flags` that are the state of mirrors.
+const LCM_STATE: u16 = 3;
+
+/// The first mirror no component of which is stale. Components of different mirrors need not have the same borders.
+fn whole_mirror(c: &CompMd) -> Option<u16> {
+    let stale = |id| c.entries.iter().any(|e| e.mirror_id() == id && e.head.flags & lcme::STALE != 0);
+    c.entries.iter().map(|e| e.mirror_id()).find(|id| !stale(*id))
 }
 
 /// RAID0 with a stripe size, objects where data is.
@@ -199,6 +221,32 @@ mod tests {
                 assert_eq!(s.object_size(f), off, "stripe {} offset {off}", s.index);
             }
         }
+    }
+
+    /// Two mirrors of two components with other borders: one is read, whichever is not stale; the MDT hears of writes to
+    /// mirrors in sync, and of no others.
+    #[test]
+    fn mirrors() {
+        let comp = |id: u32, flags, start, end, first| {
+            let mut o = objects(1);
+            o[0].oi = OstId::group0(first);
+            CompEntry::new(id, lcme::INIT | flags, start, end, LovMd::new(65536, o))
+        };
+        let layout = |state, stale| {
+            let entries = vec![
+                comp(0x1_0001, stale, 0, 1 << 20, 1),
+                comp(0x1_0002, 0, 1 << 20, u64::MAX, 2),
+                comp(0x2_0003, 0, 0, 4 << 20, 3),
+                comp(0x2_0004, 0, 4 << 20, u64::MAX, 4),
+            ];
+            FileLayout::decode(&Layout::Composite(CompMd::new(5, state, 1, entries)).encode()).unwrap()
+        };
+        let ids = |l: &FileLayout| l.stripes().map(|s| s.object(Fid::ROOT).oi.object_id()).collect::<Vec<_>>();
+        let l = layout(lcm::RDONLY, 0);
+        assert_eq!((ids(&l), l.needs_intent(0, 1), l.needs_init(0, 1)), (vec![1, 2], true, false));
+        let l = layout(lcm::WRITE_PENDING, lcme::STALE);
+        assert_eq!((ids(&l), l.needs_intent(0, u64::MAX)), (vec![3, 4], false));
+        assert!(layout(lcm::SYNC_PENDING, lcme::STALE).needs_intent(0, 1));
     }
 
     #[test]
