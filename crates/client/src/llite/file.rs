@@ -303,6 +303,16 @@ impl Llite {
     /// Reads up to `len_bytes`; short only at the end of the file.
     pub async fn read(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
         fh.was_read.store(true, Ordering::Relaxed);
+        loop {
+            let before = self.layout_now(&fh.inode).await?;
+            let done = self.read_once(fh, offset, len_bytes).await;
+            if !self.moved(&fh.inode, &before, offset, offset.saturating_add(len_bytes as u64)).await? {
+                return done;
+            }
+        }
+    }
+
+    async fn read_once(&self, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
         let fid = fh.fid();
         let mut layout = self.layout_now(&fh.inode).await?;
         layout.check()?;
@@ -369,8 +379,14 @@ impl Llite {
         } else {
             let end = offset.checked_add(len as u64).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
             let _whole = fh.inode.writes.lock(offset..end).await;
-            let layout = self.layout_for_write(fh, offset, end).await?;
-            self.lov.write(&layout, fh.fid(), offset, data, &attr, &Locks::default()).await?;
+            loop {
+                let layout = self.layout_for_write(fh, offset, end).await?;
+                let done = self.lov.write(&layout, fh.fid(), offset, data.clone(), &attr, &Locks::default()).await;
+                if !self.moved(&fh.inode, &layout, offset, end).await? {
+                    done?;
+                    break;
+                }
+            }
         }
         if fh.flags & libc::O_DSYNC as u32 != 0 {
             self.fsync(fh, fh.flags & (libc::O_SYNC & !libc::O_DSYNC) as u32 == 0).await?;
@@ -392,6 +408,16 @@ impl Llite {
             }
         }
         Ok(inode.layout())
+    }
+
+    /// The data of `start..end` were given other objects while they were read or written by `layout`: what was done has to be
+    /// done again. Whoever moves a file (`lfs migrate`) locks its objects against others meanwhile, so a write waits for him
+    /// and then goes to objects that are nobody's any more. Lustre: `vvp_io_fini` looks at the layout's generation.
+    async fn moved(&self, inode: &OpenInode, layout: &FileLayout, start: u64, end: u64) -> Result<bool, Errno> {
+        if !inode.stale.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        Ok(!self.layout_now(inode).await?.same_objects(layout, start, end))
     }
 
     /// The layout, with objects everywhere in `start..end`.
@@ -447,6 +473,9 @@ impl Llite {
             let layout = self.layout_now(&fh.inode).await?;
             layout.check()?;
             let locks = self.lock_stripes(&layout, fid).await?;
+            if self.moved(&fh.inode, &layout, 0, u64::MAX).await? {
+                continue;
+            }
             let held = Locks { held: locks.iter().map(|(o, l)| (*o, l.info().remote_cookie)).collect() };
             let size = match layout.form {
                 Form::None => self.md_inode(fid).await?.attr.size,
@@ -459,7 +488,11 @@ impl Llite {
                 fh.inode.set_layout(layout);
                 continue;
             }
-            return self.lov.write(&layout, fid, size, data, attr, &held).await;
+            let done = self.lov.write(&layout, fid, size, data.clone(), attr, &held).await;
+            drop(locks);
+            if !self.moved(&fh.inode, &layout, size, end).await? {
+                return done;
+            }
         }
     }
 

@@ -138,6 +138,12 @@ impl FileLayout {
         self.form == Form::None || self.overlapping(start, end).any(|p| !p.init)
     }
 
+    /// The components with objects that `start..end` has by `other` have the same objects here.
+    pub fn same_objects(&self, other: &FileLayout, start: u64, end: u64) -> bool {
+        let has = |p: &Part| self.parts.iter().any(|q| q.init && q.start == p.start && q.md.objects == p.md.objects);
+        other.overlapping(start, end).filter(|p| p.init).all(has)
+    }
+
     /// The MDT must be asked before a write to `start..end`: for objects, or because mirrors are in sync.
     pub fn needs_intent(&self, start: u64, end: u64) -> bool {
         self.synced || self.needs_init(start, end)
@@ -247,6 +253,19 @@ mod tests {
         let l = layout(lcm::WRITE_PENDING, lcme::STALE);
         assert_eq!((ids(&l), l.needs_intent(0, u64::MAX)), (vec![3, 4], false));
         assert!(layout(lcm::SYNC_PENDING, lcme::STALE).needs_intent(0, 1));
+    }
+
+    #[test]
+    fn a_file_that_was_moved_has_other_objects() {
+        let comp = |id, flags, start, end, n: u32| CompEntry::new(id, flags, start, end, LovMd::new(65536, objects(n)));
+        let layout = |entries| FileLayout::decode(&Layout::Composite(CompMd::new(3, 0, 0, entries)).encode()).unwrap();
+        let before = layout(vec![comp(1, lcme::INIT, 0, 1 << 20, 1), comp(2, 0, 1 << 20, u64::MAX, 2)]);
+        let grown = layout(vec![comp(1, lcme::INIT, 0, 1 << 20, 1), comp(2, lcme::INIT, 1 << 20, u64::MAX, 2)]);
+        let moved = layout(vec![comp(1, lcme::INIT, 0, 1 << 20, 2), comp(2, lcme::INIT, 1 << 20, u64::MAX, 2)]);
+        assert!(grown.same_objects(&before, 0, u64::MAX));
+        assert!(!moved.same_objects(&before, 0, 1));
+        assert!(moved.same_objects(&grown, 1 << 20, u64::MAX));
+        assert!(moved.same_objects(&FileLayout::none(), 0, 1));
     }
 
     #[test]
