@@ -89,10 +89,11 @@ fn seconds(text: &str) -> Result<usize, String> {
 #[derive(Debug, Args, Clone)]
 pub(crate) struct Net {
     /// NID of this node, primary first; give it again for each network interface. Several nodes on one machine:
-    /// 127.0.0.1@tcp, 127.0.0.2@tcp, ...
+    /// 127.0.0.1@tcp, 127.0.0.2@tcp, ... (default 127.0.0.1@tcp, of a mount the address that reaches its first server, of
+    /// `coral up` on a directory that was up before what it had then).
     #[arg(long, value_name = "NID")]
     pub nid: Vec<Nid>,
-    /// TCP port of every node of this file system (Lustre's own is 988, which needs root).
+    /// TCP port of every node of this file system (default 988, Lustre's own, which needs root).
     #[arg(long, value_name = "PORT")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
@@ -155,6 +156,14 @@ pub(crate) struct Up {
     /// Stay in the foreground until Ctrl-C.
     #[arg(long)]
     pub foreground: bool,
+}
+
+impl Up {
+    /// `coral up DIR`.
+    pub(crate) fn of(dir: PathBuf) -> Up {
+        let net = Net { nid: Vec::new(), port: None, route: Vec::new(), routes: None };
+        Up { dir, mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: 256, foreground: false }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -241,9 +250,9 @@ pub(crate) struct Mount {
     /// Stay in the foreground until Ctrl-C or unmount.
     #[arg(long)]
     pub foreground: bool,
-    /// Log file when in the background.
-    #[arg(long, value_name = "FILE", default_value = "/dev/null")]
-    pub log: PathBuf,
+    /// Log file when in the background (default $XDG_RUNTIME_DIR/coral/mount-DIR.log, else /tmp/coral-UID/mount-DIR.log).
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -19,6 +19,11 @@ use std::time::Duration;
 /// not answer at all is given up earlier, after [`coral_ptlrpc::ImportConfig::first_connect_limit`].
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(210);
 
+/// A mount that takes longer says what it waits for.
+const QUIET: Duration = Duration::from_secs(3);
+/// Servers that are gone are told goodbye for so long.
+const GOODBYE: Duration = Duration::from_secs(10);
+
 /// A mounted client and the node it speaks through.
 pub(crate) struct MountedClient {
     node: Arc<Node>,
@@ -31,20 +36,30 @@ pub(crate) struct MountedClient {
 
 impl MountedClient {
     /// The mount of `coral up`: a node of its own, joined to the servers in memory.
-    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, cache_mb: u32) -> Result<MountedClient, String> {
+    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, cache_mb: u32, reporter: &mut Reporter) -> Result<MountedClient, String> {
         let nid = Nid::new(coral_wire::nid::NET_LO, 1);
         let config = NodeConfig { nids: vec![nid], seed: seed(), ..NodeConfig::default() };
         let node = Node::start(config, Some(servers.mem().clone())).await.map_err(|e| e.to_string())?;
         let options = MountOptions { cache_mb, ..MountOptions::new(fsname, vec![servers.nid()]) };
         let source = format!("{}:/{fsname}", servers.nid());
-        MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }).await
+        MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }, reporter).await
     }
 
-    async fn start(node: Arc<Node>, mut options: MountOptions, mountpoint: &Path, fuse: FuseOptions) -> Result<MountedClient, String> {
+    async fn start(node: Arc<Node>, mut options: MountOptions, mountpoint: &Path, fuse: FuseOptions, reporter: &mut Reporter) -> Result<MountedClient, String> {
         check_mountpoint(mountpoint)?;
         let mountpoint = &mountpoint.canonicalize().map_err(|e| format!("mount point '{}': {e}", mountpoint.display()))?;
         options.connect_timeout = RECOVERY_PATIENCE;
-        let llite = match Llite::mount(node.clone(), options).await {
+        let mut connecting = std::pin::pin!(Llite::mount(node.clone(), options));
+        let connected = tokio::select! {
+            biased;
+            done = &mut connecting => done,
+            () = tokio::time::sleep(QUIET) => {
+                let limit = RECOVERY_PATIENCE.as_secs();
+                reporter.note(&format!("waiting for servers; one that was restarted first waits for the clients it had (up to {limit} s; Ctrl-C ends the wait)"));
+                connecting.await
+            }
+        };
+        let llite = match connected {
             Ok(llite) => llite,
             Err(e) => {
                 node.shutdown().await;
@@ -86,13 +101,22 @@ impl MountedClient {
         self.mount.join().await;
     }
 
-    /// Ends the mount (detaching it when in use) and the client behind it.
+    /// Ends the mount (detaching it when in use) and the client behind it. Servers that do not answer are left after
+    /// [`GOODBYE`], or at a second signal.
     pub(crate) async fn umount(self) {
-        if let Err(error) = self.mount.unmount(true).await {
-            tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "unmount");
+        let end = async {
+            if let Err(error) = self.mount.unmount(true).await {
+                tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "unmount");
+            }
+            self.llite.umount().await;
+            self.node.shutdown().await;
+        };
+        tokio::select! {
+            biased;
+            () = end => {}
+            () = tokio::time::sleep(GOODBYE) => tracing::warn!("servers do not answer: they are left without goodbye"),
+            () = self.signalled() => {}
         }
-        self.llite.umount().await;
-        self.node.shutdown().await;
     }
 
     pub(crate) fn add_counters(&self, sum: &mut Counters) {
@@ -104,7 +128,7 @@ impl MountedClient {
     }
 }
 
-fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
+pub(crate) fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
     match std::fs::metadata(mountpoint) {
         Ok(m) if m.is_dir() => Ok(()),
         Ok(_) => Err(format!("mount point '{}' is not a directory", mountpoint.display())),
@@ -162,11 +186,17 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
     check_options(&m.options)?;
     check_mountpoint(&m.mountpoint)?;
     if !m.foreground {
-        println!("{}", daemon::start(&m.log)?);
+        let at = m.mountpoint.canonicalize().map_err(|e| format!("mount point '{}': {e}", m.mountpoint.display()))?;
+        let log = m.log.clone().unwrap_or_else(|| crate::lnetctl::find::mount_log(&at));
+        println!("{}\nlog: {}    stop: umount {}", daemon::start(&log)?, log.display(), at.display());
         return Ok(());
     }
     let mut reporter = Reporter::from_env();
-    if let Err(why) = crate::runtime()?.block_on(serve(&m, source, &mut reporter)) {
+    let runtime = crate::runtime()?;
+    let done = runtime.block_on(serve(&m, source, &mut reporter));
+    // What still waits for a server that is gone has nothing to save any more.
+    runtime.shutdown_background();
+    if let Err(why) = done {
         reporter.failed(&why);
         std::process::exit(1);
     }
@@ -183,11 +213,13 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     options.flock = !m.options.iter().any(|o| o == "noflock" || o == "localflock");
     options.user_xattr = !m.options.iter().any(|o| o == "nouser_xattr");
     let fuse = FuseOptions { source: m.source.clone(), read_only: m.options.iter().any(|o| o == "ro"), ..FuseOptions::default() };
-    let client = MountedClient::start(node, options, &m.mountpoint, fuse).await?;
-    reporter.ready(&format!("mounted {} on {} (this node is {nid})", m.source, m.mountpoint.display()));
-    wait(&client).await;
+    let client = MountedClient::start(node, options, &m.mountpoint, fuse, reporter).await?;
+    let ready = reporter.ready(&format!("mounted {} on {} (this node is {nid})", m.source, m.mountpoint.display()));
+    if ready.is_ok() {
+        wait(&client).await;
+    }
     client.umount().await;
-    Ok(())
+    ready
 }
 
 /// Options without effect here: they are for mount(8), or say what is so anyway.

@@ -9,13 +9,16 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::process::{Signal, set_parent_process_death_signal};
+
 /// The environment variable that names the descriptor on which the background process reports.
 const READY_FD: &str = "CORAL_READY_FD";
 
-/// What the background process reports, once.
+/// What the background process reports: notes, then one of the others.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Report {
+    Note(String),
     Ready(String),
     Failed(String),
 }
@@ -35,6 +38,8 @@ pub(crate) fn start_as(args: impl Iterator<Item = std::ffi::OsString>, log: &Pat
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let fd = write.as_raw_fd();
     let mut command = Command::new(exe);
+    // The name it is called by picks the command.
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "coral".into()));
     command.args(args).arg("--foreground").env(READY_FD, fd.to_string());
     command.stdin(Stdio::null()).stdout(log_file).stderr(errors);
     // SAFETY: setsid and fcntl are async-signal-safe, and the descriptor is open in the child.
@@ -49,18 +54,27 @@ pub(crate) fn start_as(args: impl Iterator<Item = std::ffi::OsString>, log: &Pat
     }
     let mut child = command.spawn().map_err(|e| format!("cannot start in the background: {e}"))?;
     drop(write);
-    let mut line = String::new();
-    let _ = BufReader::new(File::from(read)).read_line(&mut line);
-    match serde_json::from_str(&line) {
-        Ok(Report::Ready(text)) => Ok(text),
-        Ok(Report::Failed(why)) => {
-            let _ = child.wait();
-            Err(why)
+    for line in BufReader::new(File::from(read)).lines() {
+        match line.ok().and_then(|l| serde_json::from_str(&l).ok()) {
+            Some(Report::Note(text)) => eprintln!("coral: {text}"),
+            Some(Report::Ready(text)) => return Ok(text),
+            Some(Report::Failed(why)) => {
+                let _ = child.wait();
+                return Err(why);
+            }
+            None => break,
         }
-        Err(_) => {
-            let status = child.wait().map(|s| s.to_string()).unwrap_or_default();
-            Err(format!("the background process ended before it was ready ({status}); see '{}'", log.display()))
-        }
+    }
+    let status = child.wait().map(|s| s.to_string()).unwrap_or_default();
+    Err(format!("the background process ended before it was ready ({status}); see '{}'", log.display()))
+}
+
+/// A command whose output nobody reads any more ends quietly, as others do.
+#[allow(unsafe_code, reason = "there is no safe way to set a signal's default action")]
+pub(crate) fn end_with_closed_pipe() {
+    // SAFETY: the default action is no handler, and nothing else in a command that only asks and prints sets one.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 
@@ -72,31 +86,41 @@ impl Reporter {
     #[allow(unsafe_code, reason = "a descriptor and a session of its own are handed to the child")]
     pub(crate) fn from_env() -> Reporter {
         let fd = std::env::var(READY_FD).ok().and_then(|v| v.parse::<i32>().ok());
+        if fd.is_some() {
+            // Ctrl-C at the command that waits for us is meant for us.
+            let _ = set_parent_process_death_signal(Some(Signal::INT));
+        }
         // SAFETY: the descriptor was inherited for this purpose alone, and nothing else in this process knows it.
         Reporter(fd.map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
 
-    /// Says that all is up; `text` is for the user.
-    pub(crate) fn ready(&mut self, text: &str) {
-        self.report(&Report::Ready(text.to_owned()), text);
+    /// Says that all is up; `text` is for the user. An error: who asked for it has gone.
+    pub(crate) fn ready(&mut self, text: &str) -> Result<(), String> {
+        let Some(mut pipe) = self.0.take() else {
+            println!("{text}");
+            return Ok(());
+        };
+        let _ = set_parent_process_death_signal(None);
+        send(&mut pipe, &Report::Ready(text.to_owned())).map_err(|_| "interrupted before it was ready".to_owned())
+    }
+
+    /// Says something while the user waits.
+    pub(crate) fn note(&mut self, text: &str) {
+        match &mut self.0 {
+            Some(pipe) => drop(send(pipe, &Report::Note(text.to_owned()))),
+            None => eprintln!("coral: {text}"),
+        }
     }
 
     /// Says why it did not start.
     pub(crate) fn failed(&mut self, why: &str) {
-        if self.0.is_some() {
-            self.report(&Report::Failed(why.to_owned()), why);
-        } else {
-            eprintln!("coral: {why}");
-        }
-    }
-
-    fn report(&mut self, report: &Report, text: &str) {
         match self.0.take() {
-            Some(mut pipe) => {
-                let line = serde_json::to_string(report).unwrap_or_default();
-                let _ = writeln!(pipe, "{line}");
-            }
-            None => println!("{text}"),
+            Some(mut pipe) => drop(send(&mut pipe, &Report::Failed(why.to_owned()))),
+            None => eprintln!("coral: {why}"),
         }
     }
+}
+
+fn send(pipe: &mut File, report: &Report) -> std::io::Result<()> {
+    writeln!(pipe, "{}", serde_json::to_string(report)?)
 }

@@ -33,6 +33,9 @@ use tokio::sync::{mpsc, oneshot};
 fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
     let called = args.first().map(|a| std::path::Path::new(a).file_name().unwrap_or_default().to_string_lossy().into_owned());
+    if matches!(called.as_deref(), Some("lfs" | "lnetctl" | "lctl")) {
+        daemon::end_with_closed_pipe();
+    }
     match called.as_deref() {
         Some("lfs") => return lfs::main(args.split_off(1)),
         Some("lst") => return lst::main(args.split_off(1)),
@@ -44,6 +47,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse_from(args);
     if let Command::Lst { args } = cli.command {
         return lst::main(args); // it says itself where its log goes
+    }
+    if !matches!(cli.command, Command::Up(_) | Command::Serve(_) | Command::Mount(_) | Command::Router(_)) {
+        daemon::end_with_closed_pipe();
     }
     start_log();
     let done = match cli.command {

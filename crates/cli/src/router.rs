@@ -35,7 +35,7 @@ pub(crate) fn run(r: Router) -> Result<(), String> {
 
 /// Where a router keeps its control socket and log when nothing else is said.
 fn default_dir() -> PathBuf {
-    std::env::var_os("XDG_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("coral-router")
+    crate::lnetctl::find::runtime_dir().unwrap_or_else(|| "/run".into()).join("coral-router")
 }
 
 fn check(r: &Router) -> Result<NetConfig, String> {
@@ -61,15 +61,18 @@ async fn serve(config: &NetConfig, pools: PoolSizes, dir: &Path, reporter: &mut 
     let node = net::start(config, None, Some(pools)).await?;
     let mut asked = control::serve(dir, vec![node.clone()]).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let nids: Vec<String> = config.nids.iter().map(ToString::to_string).collect();
-    reporter.ready(&format!("coral: routing between {} on port {}\nstop: coral down {}", nids.join(" and "), config.port, dir.display()));
-    let reply = crate::run_until_stopped(&mut asked, None, || status(&node, config, dir)).await;
+    let ready = reporter.ready(&format!("coral: routing between {} on port {}\nstop: coral down {}", nids.join(" and "), config.port, dir.display()));
+    let reply = match &ready {
+        Ok(()) => crate::run_until_stopped(&mut asked, None, || status(&node, config, dir)).await,
+        Err(_) => None,
+    };
     node.shutdown().await;
     let _ = std::fs::remove_file(control::path(dir));
     if let Some(reply) = reply {
         let _ = reply.send(json!({ "stopped": true }));
         tokio::time::sleep(std::time::Duration::from_millis(20)).await; // lets the answer reach the socket before the process ends
     }
-    Ok(())
+    ready
 }
 
 /// What `coral status --json` prints of a router.

@@ -65,19 +65,24 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
     }
     let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults }).await?;
     let mut asked = control::serve(home, vec![servers.node().clone()]).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
-    reporter.ready(&format!("coral: {} targets up on {nid} port {port}\nstop: coral down {}", servers.status().as_array().map_or(0, Vec::len), home.display()));
+    let count = servers.status().as_array().map_or(0, Vec::len);
+    let s = if count == 1 { "" } else { "s" };
+    let ready = reporter.ready(&format!("coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}", home.display()));
     let status = || {
         serde_json::json!({
             "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "port": port, "mount": null,
             "targets": servers.status(), "rpcs": 0, "handovers": servers.handovers(),
         })
     };
-    let reply = crate::run_until_stopped(&mut asked, None, status).await;
+    let reply = match &ready {
+        Ok(()) => crate::run_until_stopped(&mut asked, None, status).await,
+        Err(_) => None,
+    };
     servers.stop().await;
     let _ = std::fs::remove_file(control::path(home));
     if let Some(reply) = reply {
         let _ = reply.send(serde_json::json!({ "stopped": true }));
         tokio::time::sleep(std::time::Duration::from_millis(20)).await; // lets the answer reach the socket before the process ends
     }
-    Ok(())
+    ready
 }

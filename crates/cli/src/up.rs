@@ -80,7 +80,7 @@ impl UpConfig {
             return differs("--mdts", &self.mdts);
         }
         if up.osts.is_some_and(|n| n < self.osts) {
-            return differs("--osts", &self.osts);
+            return Err(format!("'{}' has {} OSTs: more can be added, none taken away", dir.display(), self.osts));
         }
         if let Some(n) = up.osts {
             self.osts = n;
@@ -102,6 +102,12 @@ impl UpConfig {
             self.stripe_size = n;
         }
         Ok(self)
+    }
+
+    /// This, with what may be said anew at each `up` as it was, or as it is by default: flags are kept once the servers are up.
+    fn placed_as(&self, kept: Option<&UpConfig>) -> UpConfig {
+        let other = kept.cloned().unwrap_or_else(|| UpConfig::fresh(&Up::of(PathBuf::new())));
+        UpConfig { nid: other.nid, more_nids: other.more_nids, routes: other.routes, port: other.port, stripe_count: other.stripe_count, stripe_size: other.stripe_size, ..self.clone() }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -156,6 +162,9 @@ fn write_config(dir: &Path, config: &UpConfig) -> Result<(), String> {
 
 /// Entry of `coral up`.
 pub(crate) fn run(up: Up) -> Result<(), String> {
+    if let Some(mountpoint) = &up.mount {
+        crate::client::check_mountpoint(mountpoint)?;
+    }
     let dir = prepare_dir(&up.dir)?;
     if control::ask(&dir, Ask::Status).is_ok() {
         return Err(format!("'{}' is already up; see `coral status {0}`", dir.display()));
@@ -181,7 +190,7 @@ fn prepare_dir(dir: &Path) -> Result<PathBuf, String> {
     if read_config(&dir)?.is_none() {
         let other = std::fs::read_dir(&dir).map_err(|e| format!("'{}': {e}", dir.display()))?.flatten().find(|e| e.file_name() != "coral.log");
         if let Some(entry) = other {
-            return Err(format!("'{}' is not a Coral directory: it holds '{}'; give an empty or a new one", dir.display(), entry.file_name().to_string_lossy()));
+            return Err(format!("'{}' is not a Coral directory: it holds '{}' and no '{CONFIG_FILE}'; give an empty or a new one ('{CONFIG_FILE}' lost: restore it; a target of `coral format`: `coral serve`)", dir.display(), entry.file_name().to_string_lossy()));
         }
     }
     Ok(dir)
@@ -198,18 +207,20 @@ fn format_missing(up: &Up, dir: &Path) -> Result<UpConfig, String> {
     for target in config.target_dirs(dir) {
         check_known(&config, &target)?;
     }
-    if kept.as_ref() != Some(&config) {
+    let mut stored = config.placed_as(kept.as_ref());
+    if kept.as_ref() != Some(&stored) {
         // written before the targets: a crash in between leaves a directory that is ours and is completed by the next `up`
-        write_config(dir, &config)?;
+        write_config(dir, &stored)?;
     }
     let mut targets = BTreeMap::new();
     for target in config.target_dirs(dir) {
         format_target(&config, &target)?;
         targets.insert(name_of(&target), OsdFs::label(&target).map_err(|e| e.to_string())?.uuid);
     }
-    if config.targets != targets {
-        config.targets = targets;
-        write_config(dir, &config)?;
+    config.targets.clone_from(&targets);
+    if stored.targets != targets {
+        stored.targets = targets;
+        write_config(dir, &stored)?;
     }
     Ok(config)
 }
@@ -267,7 +278,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     .await?;
     let client = match &up.mount {
         None => None,
-        Some(mountpoint) => match MountedClient::local(&servers, &config.fsname, mountpoint, up.cache_mb).await {
+        Some(mountpoint) => match MountedClient::local(&servers, &config.fsname, mountpoint, up.cache_mb, reporter).await {
             Ok(client) => Some(client),
             Err(why) => {
                 servers.stop().await;
@@ -277,8 +288,11 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     };
     let nodes = std::iter::once(servers.node()).chain(client.as_ref().map(MountedClient::node)).cloned().collect();
     let mut asked = control::serve(dir, nodes).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
-    reporter.ready(&summary(&config, dir, client.as_ref().map(MountedClient::mountpoint)));
-    let reply = crate::run_until_stopped(&mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await;
+    let ready = write_config(dir, &config).and_then(|()| reporter.ready(&summary(&config, dir, client.as_ref().map(MountedClient::mountpoint))));
+    let reply = match &ready {
+        Ok(()) => crate::run_until_stopped(&mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await,
+        Err(_) => None,
+    };
     if let Some(client) = client {
         client.umount().await;
     }
@@ -289,7 +303,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         tokio::task::yield_now().await;
         tokio::time::sleep(std::time::Duration::from_millis(20)).await; // lets the answer reach the socket before the process ends
     }
-    Ok(())
+    ready
 }
 
 fn summary(config: &UpConfig, dir: &Path, mount: Option<&Path>) -> String {
@@ -332,7 +346,7 @@ mod tests {
     use super::*;
 
     fn up(dir: &Path) -> Up {
-        Up { dir: dir.into(), mount: None, fsname: None, mdts: None, osts: None, net: args::Net { nid: Vec::new(), port: None, route: Vec::new(), routes: None }, stripe_count: None, stripe_size: None, cache_mb: 1, foreground: true }
+        Up { cache_mb: 1, foreground: true, ..Up::of(dir.into()) }
     }
 
     #[test]
@@ -368,6 +382,18 @@ mod tests {
         }
         let bad = UpConfig { stripe_size: 5, ..kept };
         assert!(bad.check().unwrap_err().contains("multiple of 64K"));
+    }
+
+    #[test]
+    fn flags_are_kept_when_the_servers_are_up_and_not_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = Up { net: args::Net { port: Some(5), ..up(dir.path()).net }, stripe_count: Some(2), ..up(dir.path()) };
+        let config = format_missing(&elsewhere, dir.path()).unwrap();
+        assert_eq!((config.port, config.stripe_count), (5, 2));
+        let next = format_missing(&up(dir.path()), dir.path()).unwrap();
+        assert_eq!((next.port, next.stripe_count, next.targets.len()), (988, 1, 6));
+        write_config(dir.path(), &config).unwrap(); // as when the servers are up
+        assert_eq!(format_missing(&up(dir.path()), dir.path()).unwrap(), config);
     }
 
     #[test]

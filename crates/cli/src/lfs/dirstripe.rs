@@ -44,7 +44,7 @@ pub(crate) fn mkdir(mut p: lexopt::Parser) -> Result<(), Failure> {
         match arg {
             Short('c') | Long("mdt-count") => w.count = Some(mdt_count(&p.value()?.string()?)?),
             Short('i') | Long("mdt-index") => w.index = Some(mdt_index(&p.value()?.string()?)?),
-            Short('m' | 'o') | Long("mode") => w.mode = Some(p.value()?.parse_with(|s| u32::from_str_radix(s, 8))?),
+            Short('m' | 'o') | Long("mode") => w.mode = Some(p.value()?.parse_with(|s| u32::from_str_radix(s, 8).map_err(|_| "a mode is an octal number, as in 755"))?),
             Short('H') | Long("mdt-hash") => w.hash = hash(&p.value()?.string()?)?,
             Short('D') | Long("default") => w.default = true,
             Short('d') | Long("delete") => w.delete = true,

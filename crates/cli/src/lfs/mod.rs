@@ -71,15 +71,19 @@ const COMMANDS: &[(&str, Run, &str)] = &[
 /// Runs `lfs` with `args` (without the command's own name).
 pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     let Some(name) = args.first().map(|a| a.to_string_lossy().into_owned()) else {
-        usage();
+        usage(None);
         return ExitCode::from(USAGE);
     };
     if name == "--version" {
         println!("lfs {}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
-    if matches!(name.as_str(), "--help" | "-h" | "help") {
-        usage();
+    let about = match name.as_str() {
+        "--help" | "-h" | "help" => Some(args.get(1).map(|a| a.to_string_lossy())),
+        _ => args[1..].iter().any(|a| a == "--help").then(|| Some(name.as_str().into())),
+    };
+    if let Some(about) = about {
+        usage(about.as_deref());
         return ExitCode::SUCCESS;
     }
     let Some((_, run, _)) = COMMANDS.iter().find(|(n, _, _)| *n == name) else {
@@ -97,10 +101,14 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-fn usage() {
-    println!("lfs COMMAND ...");
-    for (_, _, help) in COMMANDS {
-        println!("  {help}");
+/// All commands, or one.
+fn usage(command: Option<&str>) {
+    match COMMANDS.iter().find(|(n, _, _)| Some(*n) == command) {
+        Some((_, _, help)) => println!("usage: lfs {help}"),
+        None => {
+            println!("lfs COMMAND ...");
+            COMMANDS.iter().for_each(|(_, _, help)| println!("  {help}"));
+        }
     }
 }
 

@@ -9,10 +9,15 @@ use std::time::Duration;
 /// How long a process may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
 
+/// `$XDG_RUNTIME_DIR`, when it says something.
+pub(crate) fn runtime_dir() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()).map(PathBuf::from)
+}
+
 /// The directory of this user's running nodes: `$XDG_RUNTIME_DIR/coral`, else `/tmp/coral-UID`.
 fn registry() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) => PathBuf::from(dir).join("coral"),
+    match runtime_dir() {
+        Some(dir) => dir.join("coral"),
         None => PathBuf::from(format!("/tmp/coral-{}", rustix::process::getuid().as_raw())),
     }
 }
@@ -58,6 +63,12 @@ pub(crate) fn own_socket_dir() -> Option<PathBuf> {
     Some(dir)
 }
 
+/// Where a mount on `mountpoint` logs when nothing else is said; none where nothing can be written.
+pub(crate) fn mount_log(mountpoint: &Path) -> PathBuf {
+    let name = mountpoint.display().to_string().trim_matches('/').replace('/', "-");
+    made_registry().map_or_else(|| "/dev/null".into(), |d| d.join(format!("mount-{name}.log")))
+}
+
 /// Sockets of running processes of this user; entries of processes that are gone are removed.
 fn running() -> Vec<PathBuf> {
     let mut out = Vec::new();
@@ -76,7 +87,8 @@ fn running() -> Vec<PathBuf> {
 }
 
 /// The socket to ask: that given, else the only one there is.
-pub(crate) fn socket(dir: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, String> {
+/// `how`: how the user says which.
+pub(crate) fn socket(dir: Option<&Path>, socket: Option<&Path>, how: &str) -> Result<PathBuf, String> {
     if let Some(s) = socket {
         return Ok(s.to_owned());
     }
@@ -85,11 +97,11 @@ pub(crate) fn socket(dir: Option<&Path>, socket: Option<&Path>) -> Result<PathBu
     }
     let all = running();
     match all.as_slice() {
-        [] => Err("no Coral node of this user runs here; start one, or say which: --dir DIR or --socket PATH".into()),
+        [] => Err(format!("no Coral node of this user runs here; start one, or say which, with {how}")),
         [one] => Ok(one.clone()),
         many => {
             let dirs: Vec<String> = many.iter().filter_map(|s| s.parent()).map(|d| d.display().to_string()).collect();
-            Err(format!("{} Coral processes run here; say which with --dir: {}", many.len(), dirs.join(", ")))
+            Err(format!("{} Coral processes run here; say which, with {how}: {}", many.len(), dirs.join(", ")))
         }
     }
 }

@@ -31,6 +31,8 @@ const USAGE: &str = "usage: lnetctl [--dir DIR | --socket PATH] [--node NID] COM
   stats show      global show      export
   fault {drop | delay} {add -s NID -d NID {-r RATE | -i SECONDS} [-l SECONDS] [-p PORTAL] [-m PUT|ACK|GET|REPLY] [-e HEALTH_ERROR] | del {-a | -s NID -d NID} | show | reset}";
 
+const LCTL_USAGE: &str = "usage: lctl [--dir DIR] {net_drop_add | net_drop_del | net_drop_list | net_drop_reset | net_delay_... | ping NID | disconnect NID | list_nids | get_param NAME}";
+
 /// How a command failed: what to print where, and the exit code.
 struct Failed {
     text: String,
@@ -75,7 +77,7 @@ impl Target {
         while let Some(option) = rest.next_if(|a| a.starts_with("--")) {
             let (name, inline) = option.split_once('=').map_or((option.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
             if name == "--help" {
-                return Err(USAGE.to_owned().into());
+                return Ok((t, vec![option]));
             }
             let value = inline.or_else(|| rest.next()).ok_or_else(|| format!("{name} needs a value\n{USAGE}"))?;
             match name {
@@ -89,7 +91,7 @@ impl Target {
     }
 
     fn ask(&self, act: Act) -> Result<Value, Failed> {
-        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref())?;
+        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir DIR or --socket PATH")?;
         let ask = LnetAsk { node: self.node.clone(), act };
         Ok(find::ask(&socket, &json!({ "lnet": ask }))?)
     }
@@ -301,7 +303,7 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
     let (command, rest) = match words.as_slice() {
         [first @ ("net_drop" | "net_delay"), verb, ..] => (format!("{first}_{verb}"), &args[2..]),
         [first, ..] => ((*first).to_owned(), &args[1..]),
-        [] => return Err("usage: lctl [--dir DIR] {net_drop_add | net_drop_del | net_drop_list | net_drop_reset | net_delay_... | ping NID | disconnect NID | list_nids | get_param NAME}".to_owned().into()),
+        [] => return Err(LCTL_USAGE.to_owned().into()),
     };
     if let Some((delay, verb)) = lctl_fault(&command) {
         let c = fault::parse(delay, verb, rest)?;
@@ -332,6 +334,7 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
             let bare = names.iter().any(|n| n == "-n");
             wanted.iter().map(|n| table(n).map(|text| if bare { text } else { format!("{n}={text}") })).collect()
         }
+        ("help" | "--help" | "-h", _) => Ok(format!("{LCTL_USAGE}\n")),
         _ => Err(format!("No such command '{command}', type help").into()),
     }
 }

@@ -107,7 +107,7 @@ async fn serve(wanted: Wanted, reporter: &mut Reporter) -> Result<(), Failed> {
     let listener = UnixListener::bind(&path).map_err(|e| Failed(format!("'{}': {e}", path.display())))?;
     let line = wanted.line();
     let session = Session::new(wanted)?;
-    reporter.ready(&line);
+    reporter.ready(&line).map_err(Failed)?;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {

@@ -216,6 +216,9 @@ impl Llite {
 
     async fn entry_of(&self, _cred: &Cred, fid: Fid) -> Option<Entry> {
         let md = self.md_inode(fid).await.ok()?;
+        if md.needs_osts() && self.lov.oscs().iter().any(|o| !o.is_connected()) {
+            return None; // names are listed also while an OST is away
+        }
         Some(self.entry(self.full_attr(&md).await.ok()?, &md))
     }
 

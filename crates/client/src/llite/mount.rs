@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use coral_ldlm::LdlmClient;
 use coral_lnet::Node;
+use coral_ptlrpc::ImportState;
 use coral_wire::Errno;
 use coral_wire::ptlrpc::opc;
 use futures_util::future::join_all;
@@ -21,6 +22,8 @@ use crate::mgc::{Config, Mgc, MgcError, TargetConf, list};
 use crate::osc::Osc;
 use crate::target::{Dialer, Kind, Target};
 
+/// At unmount, a server has so long to take the locks back.
+const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 /// Longest file system name, characters.
 const FSNAME_MAX: usize = 8;
 
@@ -70,9 +73,19 @@ impl Llite {
             return Err(MountError::Config { log: format!("{}-client", opts.fsname), reason });
         }
         let (lmv, lov) = (Arc::new(Lmv::default()), Arc::new(Lov::default()));
-        connect_mdts(&dialer, &lmv, &now.mdts, opts.connect_timeout).await?;
-        connect_osts(&dialer, &lov, &now.osts, opts.connect_timeout).await;
-        let root = find_root(&lmv, &opts).await?;
+        let connected = async {
+            connect_mdts(&dialer, &lmv, &now.mdts, opts.connect_timeout).await?;
+            connect_osts(&dialer, &lov, &now.osts, opts.connect_timeout).await;
+            find_root(&lmv, &opts).await
+        };
+        let root = match connected.await {
+            Ok(root) => root,
+            Err(e) => {
+                // Servers would wait for this client after a restart.
+                disconnect(&lmv, &lov).await;
+                return Err(e);
+            }
+        };
         let llite = Arc::new(Self {
             node,
             cache: Arc::new(cache::Cache::new(opts.cache, opts.cache_mb)),
@@ -99,14 +112,7 @@ impl Llite {
 
     /// Cancels all locks and disconnects. Handles still open are closed by the servers.
     pub async fn umount(&self) {
-        let targets = self.lmv.mdcs().into_iter().map(|m| (m.import().clone(), m.namespace().clone())).chain(
-            self.lov.oscs().into_iter().map(|o| (o.import().clone(), o.namespace().clone())),
-        );
-        join_all(targets.map(|(import, ns)| async move {
-            ns.cancel_all().await;
-            import.disconnect().await;
-        }))
-        .await;
+        disconnect(&self.lmv, &self.lov).await;
         self.mgc.disconnect().await;
     }
 
@@ -124,6 +130,20 @@ impl Llite {
         }
         sum.into_iter().collect()
     }
+}
+
+/// Cancels the locks of all targets and disconnects. One that is not connected is not waited for: it evicts us.
+async fn disconnect(lmv: &Lmv, lov: &Lov) {
+    let targets = lmv.mdcs().into_iter().map(|m| (m.import().clone(), m.namespace().clone())).chain(
+        lov.oscs().into_iter().map(|o| (o.import().clone(), o.namespace().clone())),
+    );
+    join_all(targets.map(|(import, ns)| async move {
+        if import.state() == ImportState::Full {
+            let _ = tokio::time::timeout(CANCEL_LIMIT, ns.cancel_all()).await;
+        }
+        import.disconnect().await;
+    }))
+    .await;
 }
 
 fn reason(e: &dyn std::error::Error) -> String {

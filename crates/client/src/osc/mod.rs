@@ -227,8 +227,16 @@ impl Osc {
         o.valid |= md::FLMTIME | md::FLCTIME | md::FLUID | md::FLGID;
     }
 
-    /// Space.
+    /// Whether the OST answers, as far as is known.
+    pub fn is_connected(&self) -> bool {
+        self.import().state() == coral_ptlrpc::ImportState::Full
+    }
+
+    /// Space. EAGAIN when the OST is not connected, as a lazy statfs of Lustre, whose default it is.
     pub async fn statfs(&self) -> Result<ObdStatfs, Errno> {
+        if !self.is_connected() {
+            return Err(Errno::EAGAIN);
+        }
         let reply = ok(self.import().call(Request::new(portal::OST_CREATE, opc::OST_STATFS)).await)?;
         reply.msg.get::<ObdStatfs>(1).map_err(proto)
     }

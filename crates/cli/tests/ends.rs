@@ -1,0 +1,142 @@
+//! How processes of coral begin and end: in the background, by signals, with servers that are gone, with a failed mount.
+
+mod common;
+
+use common::{Place, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, until};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+fn signal(pid: u32, name: &str) {
+    ok(Command::new("kill").args([format!("-{name}"), pid.to_string()]));
+}
+
+fn ended(child: &mut Child) -> bool {
+    child.try_wait().unwrap().is_some()
+}
+
+fn client(port: u16, mnt: &Path) -> Child {
+    let port = port.to_string();
+    let child = coral().args(["mount", "127.0.0.1@tcp:/coral"]).arg(mnt).args(["--port", &port, "--foreground"]).stdout(Stdio::null()).spawn().unwrap();
+    until("the client has mounted", || is_mounted(mnt));
+    child
+}
+
+/// The number of clients of the MDT.
+fn exports(data: &Path) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&ok(coral().arg("status").arg(data).arg("--json"))).unwrap();
+    let targets = status["targets"].as_array().unwrap().clone();
+    targets.iter().find(|t| t["name"] == "coral-MDT0000").unwrap()["exports"].as_u64().unwrap()
+}
+
+#[test]
+fn mount_helper_works_in_the_background() {
+    in_namespace("mount_helper_works_in_the_background", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        let (helper, mnt) = (place.path("mount.coral"), place.make("second"));
+        std::os::unix::fs::symlink(coral().get_program(), &helper).unwrap();
+        let run = |source: &str| {
+            let mut c = Command::new(&helper);
+            c.env("XDG_RUNTIME_DIR", place.make("runtime")).arg(source).arg(&mnt).args(["-n", "-o", &format!("rw,port={}", place.port)]);
+            c
+        };
+        let said = ok(&mut run("127.0.0.1@tcp:/coral"));
+        assert!(said.contains("mounted 127.0.0.1@tcp:/coral") && said.contains("mount-"), "{said}");
+        std::fs::write(mnt.join("f"), "through the helper").unwrap();
+        assert_eq!(std::fs::read_to_string(place.path("mnt/f")).unwrap(), "through the helper");
+        ok(Command::new("umount").arg(&mnt));
+        until("the client has said goodbye", || exports(&place.path("data")) == 1);
+        let (_, said) = fails(&mut run("127.0.0.1@tcp:/other"));
+        assert!(said.contains("other"), "{said}");
+        running.stop();
+    });
+}
+
+#[test]
+fn a_client_ends_though_its_servers_are_gone() {
+    in_namespace("a_client_ends_though_its_servers_are_gone", || {
+        for by_signal in [true, false] {
+            let place = Place::new();
+            let running = place.up(&[]);
+            let mnt = place.make("second");
+            let mut client = client(place.port, &mnt);
+            std::fs::write(mnt.join("f"), "x").unwrap();
+            running.kill();
+            if by_signal {
+                signal(client.id(), "INT");
+            } else {
+                ok(Command::new("umount").arg("-l").arg(&mnt));
+            }
+            until("the client has ended", || ended(&mut client));
+            assert!(!is_mounted(&mnt));
+        }
+    });
+}
+
+#[test]
+fn a_mount_that_fails_leaves_no_client_behind() {
+    in_namespace("a_mount_that_fails_leaves_no_client_behind", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        assert_eq!(exports(&place.path("data")), 1);
+        let (_, said) = fails(coral().args(["mount", "127.0.0.1@tcp:/coral/no/such", "--port", &place.port.to_string()]).arg(place.make("second")));
+        assert!(said.contains("no/such"), "{said}");
+        assert_eq!(exports(&place.path("data")), 1);
+        running.stop();
+    });
+}
+
+#[test]
+fn an_interrupted_start_leaves_nothing_running() {
+    in_network_namespace("an_interrupted_start_leaves_nothing_running", || {
+        let place = Place::new();
+        place.make("mnt");
+        for wait_ms in [0, 30, 100, 300, 1000] {
+            let mut up = coral();
+            up.arg("up").arg(place.path("data")).arg("--mount").arg(place.path("mnt")).args(["--port", &place.port.to_string()]);
+            let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            pause(wait_ms);
+            if ended(&mut up) {
+                ok(coral().arg("down").arg(place.path("data"))); // it was quick
+                continue;
+            }
+            signal(up.id(), "INT");
+            until("the command has ended", || ended(&mut up));
+            // Nothing is mounted and the port is free, now or soon, and for good: the next start says so.
+            until("nothing is mounted", || !is_mounted(&place.path("mnt")));
+            until("the port is free", || std::net::TcpListener::bind(("127.0.0.1", place.port)).is_ok());
+        }
+        let running = place.up(&[]);
+        std::fs::write(place.path("mnt/f"), "x").unwrap();
+        running.stop();
+    });
+}
+
+#[test]
+fn flags_of_a_start_that_failed_are_not_kept() {
+    in_namespace("flags_of_a_start_that_failed_are_not_kept", || {
+        let place = Place::new();
+        let (data, port) = (place.path("data"), place.port.to_string());
+        let (_, said) = fails(coral().arg("up").arg(&data).args(["--port", &port, "--mount"]).arg(place.path("nowhere")));
+        assert!(said.contains("nowhere") && !data.exists(), "{said}");
+        let (_, said) = fails(coral().arg("up").arg(&data).args(["--port", &port, "--nid", "192.0.2.7@tcp"]));
+        assert!(said.contains("192.0.2.7"), "{said}");
+        place.up(&[]).stop();
+    });
+}
+
+#[test]
+fn a_closed_pipe_is_no_panic() {
+    in_namespace("a_closed_pipe_is_no_panic", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        for n in 0..2000 {
+            std::fs::write(place.path("mnt").join(format!("a-file-with-a-rather-long-name-{n:080}")), "").unwrap();
+        }
+        let find = format!("{} lfs find {} | head -1", coral().get_program().display(), place.path("mnt").display());
+        let out = Command::new("sh").args(["-c", &find]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&out.stdout).lines().count(), 1);
+        assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+        running.stop();
+    });
+}
