@@ -375,7 +375,7 @@ mod tests {
         let more = Up { osts: Some(6), ..up(dir.path()) };
         assert_eq!(kept.clone().with(&more, dir.path()).unwrap().osts, 6);
         let fewer = Up { osts: Some(2), ..up(dir.path()) };
-        assert!(kept.clone().with(&fewer, dir.path()).unwrap_err().contains("cannot be changed"));
+        assert!(kept.clone().with(&fewer, dir.path()).unwrap_err().contains("none taken away"));
         for count in [-2, 0, 2001, 65_536, 70_000] {
             let bad = UpConfig { stripe_count: count, ..kept.clone() };
             assert!(bad.check().unwrap_err().contains("1 to 2000"), "{count}");
