@@ -46,7 +46,7 @@ pub(crate) fn run_in(command: &mut Command) -> Result<(), String> {
 pub(crate) fn build_release() -> Result<PathBuf, String> {
     run("cargo", &["build", "--release", "--locked", "--bin", "coral"])?;
     let dir = target_dir().join("release");
-    for name in ["lfs", "lst", "mount.coral"] {
+    for name in ["lfs", "lst", "lnetctl", "lctl", "mount.coral"] {
         let link = dir.join(name);
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink("coral", &link).map_err(|e| format!("{}: {e}", link.display()))?;
