@@ -43,16 +43,27 @@ impl Servers {
         let mem = MemNet::new();
         let node = net::start(&config.net, Some(mem.clone()), None).await?;
         let mut servers = Servers { ldlm: LdlmClient::new(&node), server: ServerNode::start(node.clone()), node, mem, targets: Vec::new(), mdts: Vec::new() };
-        for dir in &config.dirs {
-            if let Err(why) = servers.add(dir, &config).await {
-                servers.stop().await;
-                return Err(why);
-            }
+        if let Err(why) = servers.add_all(&config).await {
+            servers.stop().await;
+            return Err(why);
         }
         Ok(servers)
     }
 
-    async fn add(&mut self, dir: &Path, config: &ServersConfig) -> Result<(), String> {
+    async fn add_all(&mut self, config: &ServersConfig) -> Result<(), String> {
+        let mut mdts = Vec::new();
+        for dir in &config.dirs {
+            mdts.extend(self.add(dir, config).await?);
+        }
+        // when the OSTs of this node are there: an MDT gives no objects to an OST that refused it
+        for (mdt, label) in mdts {
+            self.follow_config(mdt, &self.mgs_nids(&label)?, &label.fsname).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the target in `dir`; returns it if it is an MDT.
+    async fn add(&mut self, dir: &Path, config: &ServersConfig) -> Result<Option<(Arc<Mdt>, Label)>, String> {
         let (osd, label) = OsdFs::open(dir).map_err(|e| e.to_string())?;
         if label.kind == TargetKind::Ost {
             osd.share_disk(osts_on_disk_of(dir, &config.dirs));
@@ -75,11 +86,8 @@ impl Servers {
         if label.kind != TargetKind::Mgs {
             register::register(&self.node, &mgs, &label.fsname, &target, self.node.nids()).await.map_err(|e| e.to_string())?;
         }
-        if let Some(mdt) = mdt {
-            self.follow_config(mdt, &mgs, &label.fsname).await?;
-        }
-        self.targets.push((dir.to_owned(), label, target));
-        Ok(())
+        self.targets.push((dir.to_owned(), label.clone(), target));
+        Ok(mdt.map(|mdt| (mdt, label)))
     }
 
     /// Keeps an MDT's list of OSTs as the MGS has it.

@@ -53,7 +53,7 @@ errnos! {
     ENOTCONN 107 "Transport endpoint is not connected", ESHUTDOWN 108 "Cannot send after transport endpoint shutdown",
     ETIMEDOUT 110 "Connection timed out", ECONNREFUSED 111 "Connection refused", EHOSTDOWN 112 "Host is down",
     EHOSTUNREACH 113 "No route to host", EALREADY 114 "Operation already in progress", EINPROGRESS 115 "Operation now in progress",
-    ESTALE 116 "Stale file handle", EDQUOT 122 "Disk quota exceeded", ECANCELED 125 "Operation canceled",
+    ESTALE 116 "Stale file handle", EREMOTEIO 121 "Remote I/O error", EDQUOT 122 "Disk quota exceeded", ECANCELED 125 "Operation canceled",
     EKEYREJECTED 129 "Key was rejected by service", ERESTARTSYS 512 "Interrupted system call, restart",
     ENOTSUPP 524 "Operation is not supported",
 }

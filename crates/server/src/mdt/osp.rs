@@ -5,6 +5,9 @@
 //! here a background task sends OST_DESTROY and forgets a row when the OST has answered. Nothing
 //! is lost by a crash of either side: a row stays until its object is gone, and to destroy an
 //! object twice is harmless. Owners are told to OSTs at least once while this process lives.
+//!
+//! An OST that is not connected, or does not answer statfs, gets no new objects, as `lod` leaves out
+//! inactive OSTs. The allocator learns of a lost or a new connection at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -12,7 +15,7 @@ use std::time::Duration;
 
 use coral_lnet::{Nid, Node};
 use coral_osd::{Batch, OsdError};
-use coral_ptlrpc::{Import, ImportConfig, ImportState, Request};
+use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportObserver, ImportState, Request};
 use coral_wire::connect::ConnectFlags as F;
 use coral_wire::ldlm::LdlmRequest;
 use coral_wire::ost::{Obdo, ObdStatfs, md};
@@ -31,6 +34,8 @@ use crate::target::Target;
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 /// The same while an OST has not answered yet.
 const STATFS_RETRY: Duration = Duration::from_millis(200);
+/// Pause between attempts to connect to an OST that was never there.
+const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// After a file went, so long is waited for more to go with the same round.
 const GATHER: Duration = Duration::from_millis(20);
 /// Objects of one OST destroyed in one round.
@@ -68,6 +73,26 @@ struct Peer {
     target: OstTarget,
     import: Arc<Import>,
     space: Option<ObdStatfs>,
+    /// Connected, but the last statfs found no answer.
+    silent: bool,
+    /// Not connected since an attempt failed or the connection was lost; before that it may be used.
+    lost: bool,
+}
+
+impl Peer {
+    fn new(target: OstTarget, import: Arc<Import>) -> Peer {
+        Peer { target, import, space: None, silent: false, lost: false }
+    }
+
+    /// Whether it is connected, or the first attempt is still under way.
+    fn connected(&mut self) -> bool {
+        match self.import.state() {
+            ImportState::Full => self.lost = false,
+            ImportState::New | ImportState::Connecting => (),
+            _ => self.lost = true,
+        }
+        !self.lost
+    }
 }
 
 #[derive(Default)]
@@ -76,7 +101,19 @@ struct State {
     chowns: Vec<Chown>,
     defaults: StripeDefaults,
     target: Option<Arc<Target>>,
-    task: Option<tokio::task::JoinHandle<()>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+/// Tells of connections that come and go.
+struct Watch(Arc<Notify>);
+
+impl ImportObserver for Watch {
+    fn on_recovered(&self) {
+        self.0.notify_one();
+    }
+    fn on_disconnected(&self) {
+        self.0.notify_one();
+    }
 }
 
 /// Connections to OSTs and the background task that uses them.
@@ -86,6 +123,8 @@ pub struct Osp {
     state: Mutex<State>,
     due: Mutex<Due>,
     wake: Notify,
+    /// The allocator's view of the OSTs may be another now.
+    changed: Arc<Notify>,
 }
 
 impl Osp {
@@ -93,28 +132,29 @@ impl Osp {
     pub fn new(node: Arc<Node>, mdt_name: &str) -> Arc<Osp> {
         // the same uuid after every start: OSTs know their MDT again
         let client_uuid = format!("{mdt_name}-mdtlov_UUID");
-        Arc::new(Osp { node, client_uuid, state: Mutex::default(), due: Mutex::default(), wake: Notify::new() })
+        let (wake, changed) = (Notify::new(), Arc::new(Notify::new()));
+        Arc::new(Osp { node, client_uuid, state: Mutex::default(), due: Mutex::default(), wake, changed })
     }
 
-    /// Starts the background task.
+    /// Starts the background tasks.
     pub fn start(self: &Arc<Self>, target: &Arc<Target>, ops: &Arc<MdtOps>) {
-        let task = tokio::spawn(run(Arc::downgrade(self), Arc::downgrade(ops)));
+        let work = tokio::spawn(run(Arc::downgrade(self), Arc::downgrade(ops)));
+        let show = tokio::spawn(show_spaces(Arc::downgrade(self), Arc::downgrade(ops), self.changed.clone()));
+        let defaults = ops.core.lock().defaults;
         let mut st = self.state.lock();
-        st.defaults = ops.core.lock().defaults;
+        st.defaults = defaults;
         st.target = Some(target.clone());
-        st.task = Some(task);
+        st.tasks = vec![work, show];
     }
 
-    /// Ends the background task and disconnects.
+    /// Ends the background tasks and disconnects.
     pub async fn stop(&self) {
-        let (task, peers) = {
+        let (tasks, peers) = {
             let mut st = self.state.lock();
             st.target = None;
-            (st.task.take(), std::mem::take(&mut st.peers))
+            (std::mem::take(&mut st.tasks), std::mem::take(&mut st.peers))
         };
-        if let Some(t) = task {
-            t.abort();
-        }
+        tasks.iter().for_each(tokio::task::JoinHandle::abort);
         for p in peers.into_values() {
             p.import.disconnect().await;
         }
@@ -152,15 +192,18 @@ impl Osp {
         self.state.lock().peers.len()
     }
 
-    /// The OSTs as allocation sees them.
+    /// The OSTs as allocation sees them. One that is connected but silent counts as down, unless all are: then it is this
+    /// machine that is slow.
     pub fn spaces(&self) -> Vec<OstSpace> {
-        let st = self.state.lock();
-        let space = |p: &Peer| OstSpace {
+        let mut st = self.state.lock();
+        let connected: Vec<bool> = st.peers.values_mut().map(Peer::connected).collect();
+        let heard = st.peers.values().zip(&connected).any(|(p, c)| *c && !p.silent && p.target.active);
+        let space = |(p, connected): (&Peer, bool)| OstSpace {
             index: p.target.index,
             avail_bytes: p.space.map(|s| s.bavail.saturating_mul(u64::from(s.bsize))),
-            active: p.target.active,
+            active: p.target.active && connected && !(heard && p.silent),
         };
-        st.peers.values().map(space).collect()
+        st.peers.values().zip(connected).map(space).collect()
     }
 
     /// Adds the OSTs' blocks to a statfs, in its block size.
@@ -198,21 +241,19 @@ impl Osp {
                     _ => {
                         let import = self.import(&o);
                         fresh.push(import.clone());
-                        gone.extend(st.peers.insert(o.index, Peer { target: o, import, space: None }));
+                        gone.extend(st.peers.insert(o.index, Peer::new(o, import)));
                     }
                 }
             }
         }
         for import in fresh {
-            tokio::spawn(async move {
-                if let Err(e) = import.connect().await {
-                    tracing::warn!(error = %e, "connecting to an OST; it is tried again");
-                }
-            });
+            import.set_observer(Arc::new(Watch(self.changed.clone())));
+            tokio::spawn(connect(Arc::downgrade(&import), self.changed.clone()));
         }
         for p in gone {
             tokio::spawn(async move { p.import.disconnect().await });
         }
+        self.changed.notify_one();
         self.wake.notify_one();
     }
 
@@ -260,16 +301,19 @@ impl Osp {
         let mut all = imports.len() == self.count();
         let ask = imports.into_iter().map(|(index, import)| async move {
             let rq = Request::new(portal::OST_CREATE, opc::OST_STATFS);
-            let reply = tokio::time::timeout(STATFS_INTERVAL, import.call(rq)).await;
-            let space = reply.ok().and_then(Result::ok).filter(|r| r.status == 0).and_then(|r| r.msg.get::<ObdStatfs>(1).ok());
-            (index, space)
+            let reply = tokio::time::timeout(STATFS_INTERVAL, import.call(rq)).await.ok().and_then(Result::ok);
+            let silent = reply.is_none();
+            let space = reply.filter(|r| r.status == 0).and_then(|r| r.msg.get::<ObdStatfs>(1).ok());
+            (index, silent, space)
         });
-        for (index, space) in join_all(ask).await {
+        for (index, silent, space) in join_all(ask).await {
             all &= space.is_some();
-            if let (Some(space), Some(p)) = (space, self.state.lock().peers.get_mut(&index)) {
-                p.space = Some(space);
+            if let Some(p) = self.state.lock().peers.get_mut(&index) {
+                p.silent = silent;
+                p.space = space.or(p.space);
             }
         }
+        self.changed.notify_one();
         all
     }
 
@@ -362,6 +406,33 @@ async fn call(import: &Arc<Import>, rq: Request) -> Option<i32> {
     }
 }
 
+/// Connects to an OST, however long it takes until it is there; later the import reconnects by itself.
+async fn connect(import: Weak<Import>, changed: Arc<Notify>) {
+    let mut told = false;
+    while let Some(import) = import.upgrade() {
+        let done = import.connect().await;
+        changed.notify_one();
+        match done {
+            Ok(_) | Err(ConnectError::Closed) => return,
+            Err(e) if !told => tracing::warn!(error = %e, "an OST is not there: it gets no new objects until it is"),
+            Err(_) => (),
+        }
+        told = true;
+        drop(import);
+        tokio::time::sleep(CONNECT_PAUSE).await;
+    }
+}
+
+/// Shows the allocator what changed; ends with the MDT.
+async fn show_spaces(osp: Weak<Osp>, ops: Weak<MdtOps>, changed: Arc<Notify>) {
+    loop {
+        changed.notified().await;
+        let (Some(osp), Some(ops)) = (osp.upgrade(), ops.upgrade()) else { return };
+        let spaces = osp.spaces();
+        ops.core.lock().osts = spaces;
+    }
+}
+
 /// The background task: ends with the MDT.
 async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
     let mut next_statfs = tokio::time::Instant::now();
@@ -370,10 +441,6 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
         if tokio::time::Instant::now() >= next_statfs && me.count() > 0 {
             let pause = if me.refresh().await { STATFS_INTERVAL } else { STATFS_RETRY };
             next_statfs = tokio::time::Instant::now() + pause;
-            if let Some(ops) = ops.upgrade() {
-                let spaces = me.spaces();
-                ops.core.lock().osts = spaces;
-            }
         }
         me.chown_round().await;
         loop {

@@ -47,7 +47,7 @@ pub struct OstSpace {
     pub index: u32,
     /// Bytes an ordinary writer may use; `None` while unknown.
     pub avail_bytes: Option<u64>,
-    /// Whether new objects may go there.
+    /// Whether new objects may go there: it is not switched off by the configuration, and it answers.
     pub active: bool,
 }
 
@@ -106,8 +106,12 @@ impl ObjectIds {
     }
 
     /// Picks OSTs for `count` stripes, the first being `first` if given: round robin, by free space
-    /// where that is out of balance. ENOSPC if there is no OST, EINVAL if `first` is none.
+    /// where that is out of balance. An OST that is not active is left out, also as `first`: the next one takes its
+    /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINVAL if `first` is no OST.
     fn pick(&mut self, osts: &[OstSpace], count: u16, first: Option<u32>, over: bool) -> Result<Vec<u32>, Errno> {
+        if first.is_some_and(|first| !osts.is_empty() && osts.iter().all(|o| o.index != first)) {
+            return Err(Errno::EINVAL);
+        }
         let usable: Vec<&OstSpace> = osts.iter().filter(|o| o.active).collect();
         if usable.is_empty() {
             return Err(Errno::ENOSPC);
@@ -117,7 +121,7 @@ impl ObjectIds {
         let distinct = want.min(usable.len());
         let ring: Vec<u32> = match first {
             Some(first) => {
-                let at = usable.iter().position(|o| o.index == first).ok_or(Errno::EINVAL)?;
+                let at = usable.iter().position(|o| o.index >= first).unwrap_or(0);
                 (0..distinct).map(|i| usable[(at + i) % usable.len()].index).collect()
             }
             None => self.weighted(&usable, distinct),
@@ -260,14 +264,17 @@ impl Allocator<'_> {
         })
     }
 
-    /// The OSTs a user listed.
+    /// The OSTs a user listed: EREMOTEIO if one of them is not active (`lod_alloc_ost_list`).
     fn listed(&self, wanted: &LovMd, over: bool) -> Result<Vec<u32>, Errno> {
         let list: Vec<u32> = wanted.objects.iter().map(|o| o.ost_idx).collect();
-        let known = list.iter().all(|i| self.osts.iter().any(|o| o.index == *i && o.active));
+        let known: Vec<&OstSpace> = list.iter().filter_map(|i| self.osts.iter().find(|o| o.index == *i)).collect();
         let mut unique = list.clone();
         unique.sort_unstable();
         unique.dedup();
-        if !known || (!over && unique.len() != list.len()) { Err(Errno::EINVAL) } else { Ok(list) }
+        if known.len() != list.len() || (!over && unique.len() != list.len()) {
+            return Err(Errno::EINVAL);
+        }
+        if known.iter().any(|o| !o.active) { Err(Errno::EREMOTEIO) } else { Ok(list) }
     }
 
     /// Gives objects to every component that has none and covers part of `start..end`. Returns the
@@ -398,6 +405,30 @@ mod tests {
         assert_eq!(ids.pick(&o, 2, Some(9), false), Err(Errno::EINVAL));
         assert_eq!(ids.pick(&o, 9, None, true).unwrap().len(), 9);
         assert_eq!(ids.pick(&[], 1, None, false), Err(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn an_ost_that_is_down_gets_nothing() {
+        let mut ids = ObjectIds::default();
+        let mut o = osts(&[10, 10, 10, 10]);
+        o[1].active = false;
+        let picks: Vec<_> = (0..6).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
+        assert!(!picks.contains(&1) && picks.contains(&0) && picks.contains(&2) && picks.contains(&3), "{picks:?}");
+        assert_eq!(ids.pick(&o, LOV_ALL_STRIPES, None, false).unwrap().len(), 3);
+        assert_eq!(ids.pick(&o, 2, Some(1), false).unwrap(), [2, 3], "the next takes the place of the first asked for");
+        o[3].active = false;
+        assert_eq!(ids.pick(&o, 2, Some(3), false).unwrap(), [0, 2]);
+        assert_eq!(ids.pick(&o, 1, Some(4), false), Err(Errno::EINVAL));
+        let listed = |osts: &[OstSpace], list: &[u32]| {
+            let mut wanted = LovMd::request(1 << 20, list.len() as u16, LOV_OFFSET_DEFAULT, None);
+            wanted.objects = list.iter().map(|&ost_idx| LovOstData { oi: OstId::group0(0), ost_gen: 0, ost_idx }).collect();
+            Allocator { ids: &mut ObjectIds::default(), osts, defaults: StripeDefaults::default() }.listed(&wanted, false)
+        };
+        assert_eq!(listed(&o, &[2, 0]), Ok(vec![2, 0]));
+        assert_eq!(listed(&o, &[2, 1]), Err(Errno::EREMOTEIO));
+        assert_eq!(listed(&o, &[2, 4]), Err(Errno::EINVAL));
+        o.iter_mut().for_each(|o| o.active = false);
+        assert_eq!(ids.pick(&o, 1, None, false), Err(Errno::ENOSPC));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig, WallClock};
 use coral_osd::{Batch, Kv, Op, OsdMem};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
-use coral_server::ServerNode;
+use coral_server::{ServerNode, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 use coral_server::ost::Ost;
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults, table};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
@@ -18,6 +18,7 @@ use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmTy
 use coral_wire::mds::*;
 use coral_wire::ost::{ObdStatfs, md};
 use coral_wire::{Errno, Fid, ObdConnectData, Wire, opc, portal};
+use futures_util::future::BoxFuture;
 
 const SERVER: &str = "10.0.0.1@tcp";
 
@@ -32,14 +33,19 @@ pub fn undo(kv: &dyn Kv, op: &Op) -> Batch {
     b
 }
 
+/// What runs of an OST with a node of its own.
+pub type FarOst = (Arc<Node>, Arc<ServerNode>);
+
 pub struct Rig {
     pub mem: OsdMem,
     /// The device in use: `mem` unless a test brings another.
     kv: Arc<dyn Kv>,
     net: Arc<MemNet>,
     osts: u32,
-    /// Real OSTs beside the MDT; without them OSTs are only numbers.
+    /// Real OSTs; without them OSTs can be connected to and nothing else.
     pub real: Vec<Arc<OsdMem>>,
+    /// The real OSTs have nodes of their own, `10.0.1.<index>@tcp`; what runs there.
+    pub far: Option<Vec<Option<FarOst>>>,
     up: Option<(Arc<Node>, Arc<ServerNode>, Mdt)>,
     seed: AtomicU64,
 }
@@ -53,7 +59,7 @@ impl Rig {
     /// An MDT on another device than memory.
     pub async fn on(osts: u32, mem: OsdMem, kv: Arc<dyn Kv>) -> Rig {
         let net = MemNet::new();
-        let mut rig = Rig { mem, kv, net, osts, real: vec![], up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem, kv, net, osts, real: vec![], far: None, up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -62,9 +68,37 @@ impl Rig {
     pub async fn with_osts(n: u32) -> Rig {
         let mem = OsdMem::new();
         let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
-        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far: None, up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
+    }
+
+    /// The same, each OST on a node of its own.
+    pub async fn with_far_osts(n: u32) -> Rig {
+        let mem = OsdMem::new();
+        let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
+        let far = Some((0..n).map(|_| None).collect());
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far, up: None, seed: AtomicU64::new(1) };
+        for i in 0..n {
+            rig.start_ost(i).await;
+        }
+        rig.restart().await;
+        rig
+    }
+
+    /// Starts the OST with a node of its own.
+    pub async fn start_ost(&mut self, index: u32) {
+        let node = self.node(&format!("10.0.1.{index}@tcp")).await;
+        let server = ServerNode::start(node.clone());
+        server.add_target(Ost::start(node.clone(), "test", index, self.real[index as usize].clone()).expect("OST"));
+        self.far.as_mut().expect("far OSTs")[index as usize] = Some((node, server));
+    }
+
+    /// Its process is gone at once.
+    pub async fn kill_ost(&mut self, index: u32) {
+        let (node, server) = self.far.as_mut().expect("far OSTs")[index as usize].take().expect("running");
+        node.shutdown().await;
+        drop(server);
     }
 
     async fn node(&self, nid: &str) -> Arc<Node> {
@@ -82,11 +116,16 @@ impl Rig {
         cfg.defaults = Some(StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 });
         cfg.target.recovery_soft = Duration::from_secs(20);
         let mdt = Mdt::start(node.clone(), cfg, self.kv.clone()).expect("MDT");
-        for (i, osd) in self.real.iter().enumerate() {
-            server.add_target(Ost::start(node.clone(), "test", i as u32, osd.clone()).expect("OST"));
+        for i in (0..self.osts).filter(|_| self.far.is_none()) {
+            let target = match self.real.get(i as usize) {
+                Some(osd) => Ost::start(node.clone(), "test", i, osd.clone()).expect("OST"),
+                None => deaf_ost(&node, i),
+            };
+            server.add_target(target);
         }
-        let at: Nid = if self.real.is_empty() { "99@lo" } else { SERVER }.parse().expect("a NID");
-        let ost = |index| OstTarget { index, uuid: format!("test-OST{index:04x}_UUID"), nids: vec![at], active: true };
+        let at = |index: u32| if self.far.is_some() { format!("10.0.1.{index}@tcp") } else { SERVER.into() };
+        let nid = |index| at(index).parse().expect("a NID");
+        let ost = |index| OstTarget { index, uuid: format!("test-OST{index:04x}_UUID"), nids: vec![nid(index)], active: true };
         mdt.set_osts((0..self.osts).map(ost).collect());
         server.add_target(mdt.target.clone());
         self.up = Some((node, server, mdt));
@@ -161,10 +200,32 @@ impl Rig {
     }
 }
 
+/// An OST that accepts connections and fails all that is asked of it.
+struct Deaf;
+
+impl TargetOps for Deaf {
+    fn connect_data(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
+        Ok(*asked)
+    }
+    fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
+        Box::pin(rq.fail(Errno::EIO))
+    }
+    fn enqueue(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
+        Box::pin(rq.fail(Errno::EIO))
+    }
+}
+
+fn deaf_ost(node: &Arc<Node>, index: u32) -> Arc<Target> {
+    let cfg = TargetConfig::new(TargetKind::Ost, &format!("test-OST{index:04x}"), index);
+    let target = Target::new(node.clone(), cfg, Arc::new(OsdMem::new())).expect("a target");
+    target.start(Arc::new(Deaf));
+    target
+}
+
 struct Locks(Arc<ClientNamespace>);
 
 impl ImportObserver for Locks {
-    fn replay_locks(&self, _import: Arc<Import>) -> futures_util::future::BoxFuture<'static, Result<(), coral_ptlrpc::RpcError>> {
+    fn replay_locks(&self, _import: Arc<Import>) -> BoxFuture<'static, Result<(), coral_ptlrpc::RpcError>> {
         let ns = self.0.clone();
         Box::pin(async move { ns.replay_locks().await })
     }
