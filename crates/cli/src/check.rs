@@ -2,13 +2,15 @@
 //!
 //! Each target's label and tables are read whole (a torn or flipped block is named); the MDT's name space must be a tree with
 //! the right link counts; and every object on the OSTs must belong to a file, or be waiting for its removal.
+//! A target that cannot be opened is a problem like any other: the rest is checked all the same.
 
 use crate::args::Check;
-use crate::{serve, up};
+use crate::up;
 use coral_osd::{Kv, Label, Objects, OsdFs, TargetKind};
 use coral_server::mdt;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Most problems printed of one target; the count is always whole.
@@ -25,21 +27,49 @@ struct Found {
     note: String,
 }
 
+/// A target to check.
+struct Target {
+    dir: PathBuf,
+    /// Its label's name, or its directory's when the label cannot be read.
+    name: String,
+    /// Uuid of the target that `coral up` formatted there, if known.
+    expected: Option<String>,
+    opened: Result<(Arc<OsdFs>, Label), String>,
+}
+
+impl Target {
+    fn open(dir: PathBuf, expected: Option<String>) -> Target {
+        let name = match OsdFs::label(&dir) {
+            Ok(label) => label.target_name(),
+            Err(_) => dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned(),
+        };
+        let opened = OsdFs::open(&dir).map(|(osd, label)| (Arc::new(osd), label)).map_err(|e| e.to_string());
+        Target { dir, name, expected, opened }
+    }
+
+    fn label(&self) -> Option<&Label> {
+        self.opened.as_ref().ok().map(|(_, label)| label)
+    }
+}
+
 /// Entry of `coral check`.
 pub(crate) fn run(c: Check) -> Result<(), String> {
-    let mut dirs = Vec::new();
+    let (mut targets, mut found) = (Vec::new(), Vec::new());
     for dir in &c.dirs {
-        match up::read_config(dir)? {
-            Some(config) => dirs.extend(config.target_dirs(dir)),
-            None => dirs.extend(serve::target_dirs(std::slice::from_ref(dir))?),
+        match up::read_config(dir) {
+            Ok(Some(config)) => {
+                let expected = |target: &Path| config.targets.get(&*target.file_name().unwrap_or_default().to_string_lossy()).cloned();
+                targets.extend(config.target_dirs(dir).into_iter().map(|t| (expected(&t), t)));
+            }
+            Ok(None) => targets.extend(target_dirs(dir)?.into_iter().map(|t| (None, t))),
+            Err(why) => {
+                found.push(Found { target: "coral.json".into(), dir: dir.clone(), problems: vec![why], items: 0, note: String::new() });
+                targets.extend(target_dirs(dir).unwrap_or_default().into_iter().map(|t| (None, t)));
+            }
         }
     }
-    let mut opened = Vec::new();
-    for dir in dirs {
-        let (osd, label) = OsdFs::open(&dir).map_err(|e| e.to_string())?;
-        opened.push((dir, Arc::new(osd), label));
-    }
-    let found = check(&opened)?;
+    let targets: Vec<Target> = targets.into_iter().map(|(expected, dir)| Target::open(dir, expected)).collect();
+    found.extend(check(&targets));
     if c.json {
         println!("{}", serde_json::to_string_pretty(&found).map_err(|e| e.to_string())?);
     } else {
@@ -49,6 +79,17 @@ pub(crate) fn run(c: Check) -> Result<(), String> {
         0 => Ok(()),
         n => Err(format!("{n} problems found")),
     }
+}
+
+/// `dir` if it is a target, else those in it; as `coral serve` takes them, but a damaged label is no reason to stop.
+fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>, String> {
+    if dir.join("CORAL").is_file() {
+        return Ok(vec![dir.to_owned()]);
+    }
+    let entries = std::fs::read_dir(dir).map_err(|e| format!("'{}': {e}", dir.display()))?.flatten();
+    let mut inner: Vec<PathBuf> = entries.map(|e| e.path()).filter(|p| p.join("CORAL").is_file()).collect();
+    inner.sort();
+    if inner.is_empty() { Err(format!("'{}' is not a Coral target and holds none", dir.display())) } else { Ok(inner) }
 }
 
 fn print(f: &Found) {
@@ -62,44 +103,79 @@ fn print(f: &Found) {
     }
 }
 
-type Opened = (PathBuf, Arc<OsdFs>, Label);
-
-fn check(opened: &[Opened]) -> Result<Vec<Found>, String> {
+fn check(targets: &[Target]) -> Vec<Found> {
     let mut report = None;
-    for (dir, osd, _) in opened.iter().filter(|(_, _, l)| l.kind == TargetKind::Mdt) {
-        let kv: Arc<dyn Kv> = osd.clone();
-        report = Some(mdt::check(&kv).map_err(|e| format!("'{}': {e}", dir.display()))?);
+    let mut broken = BTreeMap::new();
+    for t in targets {
+        let Ok((osd, label)) = &t.opened else { continue };
+        if label.kind == TargetKind::Mdt {
+            let kv: Arc<dyn Kv> = osd.clone();
+            match mdt::check(&kv) {
+                Ok(r) => report = Some(r),
+                Err(e) => drop(broken.insert(&t.dir, format!("the name space cannot be read: {e}"))),
+            }
+        }
     }
-    opened.iter().map(|o| check_one(o, report.as_ref())).collect()
+    let one = |t: &Target| {
+        let mut found = check_one(t, report.as_ref());
+        found.problems.extend(broken.get(&t.dir).cloned());
+        found.problems.extend(misplaced(t, targets));
+        found
+    };
+    targets.iter().map(one).collect()
 }
 
-fn check_one((dir, osd, label): &Opened, mdt: Option<&mdt::check::Report>) -> Result<Found, String> {
-    let mut found = Found { target: label.target_name(), dir: dir.clone(), problems: Vec::new(), items: 0, note: String::new() };
+/// What is wrong with where a target is: another was formatted there, or it is there twice.
+fn misplaced(t: &Target, all: &[Target]) -> Vec<String> {
+    let Some(label) = t.label() else { return Vec::new() };
+    let mut problems = Vec::new();
+    if t.expected.as_ref().is_some_and(|uuid| *uuid != label.uuid) {
+        problems.push(format!("'{}' holds another target than was formatted there; put the right directory back", t.dir.display()));
+    }
+    let same = |o: &&Target| o.dir != t.dir && o.label().is_some_and(|l| (l.kind, &l.fsname, l.index) == (label.kind, &label.fsname, label.index));
+    let twins = all.iter().filter(same);
+    problems.extend(twins.map(|o| format!("'{}' and '{}' are both {}: one of them is a copy or was formatted with the wrong index", t.dir.display(), o.dir.display(), t.name)));
+    problems
+}
+
+fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
+    let mut found = Found { target: t.name.clone(), dir: t.dir.clone(), problems: Vec::new(), items: 0, note: String::new() };
+    let (osd, label) = match &t.opened {
+        Ok(opened) => opened,
+        Err(why) => {
+            found.problems.push(why.clone());
+            return found;
+        }
+    };
     if let Err(e) = osd.verify_tables() {
-        found.problems.push(format!("tables: {e}"));
+        found.problems.push(format!("tables: {e}; restore the target directory from a copy, or see \"Damaged tables\" in docs/operations.md"));
     }
     match (label.kind, mdt) {
         (TargetKind::Mdt, Some(r)) if r.never_served => {
             found.note = "formatted, never served: no root directory yet".into();
         }
         (TargetKind::Mdt, Some(r)) => {
-            found.problems = r.problems.iter().map(ToString::to_string).collect();
+            found.problems.extend(r.problems.iter().map(ToString::to_string));
             found.items = r.files + r.dirs;
             found.note = format!("files and directories; {} open without a name, {} objects to destroy", r.open_orphans, r.destroy_pending.len());
         }
-        (TargetKind::Ost, _) => {
-            let mut visit = |id: coral_osd::ObjectId, _| {
-                found.items += 1;
-                let key = (label.index, id.oid);
-                if mdt.is_some_and(|r| !r.objects.contains_key(&key) && !r.destroy_pending.contains(&key)) {
-                    found.problems.push(format!("orphan object {:#x}:{:#x}: no file has it", id.seq, id.oid));
-                }
-                true
-            };
-            osd.iterate(&mut visit).map_err(|e| format!("'{}': {e}", dir.display()))?;
-            found.note = if mdt.is_some() { "objects".into() } else { "objects; give the MDT's directory too to find orphans".into() };
-        }
+        (TargetKind::Ost, _) => check_objects(osd, label, mdt, &mut found),
         _ => found.note = "label and tables".into(),
     }
-    Ok(found)
+    found
+}
+
+fn check_objects(osd: &OsdFs, label: &Label, mdt: Option<&mdt::check::Report>, found: &mut Found) {
+    let mut visit = |id: coral_osd::ObjectId, _| {
+        found.items += 1;
+        let key = (label.index, id.oid);
+        if mdt.is_some_and(|r| !r.objects.contains_key(&key) && !r.destroy_pending.contains(&key)) {
+            found.problems.push(format!("orphan object {:#x}:{:#x}: no file has it", id.seq, id.oid));
+        }
+        true
+    };
+    if let Err(e) = osd.iterate(&mut visit) {
+        found.problems.push(format!("objects: {e}"));
+    }
+    found.note = if mdt.is_some() { "objects".into() } else { "objects; give the MDT's directory too (it must be readable) to find orphans".into() };
 }

@@ -143,6 +143,41 @@ enum Fate {
     Opened(u64),
 }
 
+/// A person can read it: nothing of Rust's debug output.
+fn in_words(said: &str, what: &str) {
+    for debug in ["{", "Some(", "Os ", "Error", "Mismatch"] {
+        assert!(!said.contains(debug), "{what}: '{debug}' in: {said}");
+    }
+}
+
+#[test]
+fn a_damaged_file_of_a_table_is_named() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    formatted(dir.path());
+    let (osd, _) = OsdFs::open(dir.path()).unwrap();
+    fill(&osd, BULK, 0, BULK_ROWS);
+    drop(osd);
+    let files = files_under(&dir.path().join("kv"));
+    let file = files.iter().find(|f| f.to_string_lossy().contains("/tables/")).expect("a file of a table");
+    let good = fs::read(file).unwrap();
+    for at in [100, good.len() / 2, good.len() - 10] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(file, &bad).unwrap();
+        let said = match OsdFs::open(dir.path()) {
+            Ok((osd, _)) => osd.verify_tables().unwrap_err().to_string(),
+            Err(e) => e.to_string(),
+        };
+        assert!(said.contains(&file.display().to_string()), "byte {at}: {said}");
+        in_words(&said, "flipped");
+    }
+    fs::write(file, &good[..good.len() / 2]).unwrap();
+    let said = OsdFs::open(dir.path()).err().unwrap().to_string();
+    assert!(said.contains(&file.display().to_string()) && said.contains("from a copy"), "{said}");
+    in_words(&said, "cut");
+}
+
 /// Opens a damaged store; panics when something was lost in silence.
 fn open_damaged(dir: &Path, what: &str) -> Fate {
     let osd = match OsdFs::open(dir) {
@@ -151,6 +186,7 @@ fn open_damaged(dir: &Path, what: &str) -> Fate {
             assert!(matches!(e, OpenError::BadKv { .. }), "{what}: {e}");
             let said = e.to_string();
             assert!(said.contains(&dir.display().to_string()), "{what}: the message names no directory: {said}");
+            in_words(&said, what);
             return Fate::Refused(said);
         }
     };

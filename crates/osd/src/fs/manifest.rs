@@ -5,7 +5,7 @@
 //! `version/recovery.rs`), and deletes files that are not in the list: a flipped bit could cost
 //! whole tables. So we verify it first. The format is read here and never written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -28,6 +28,31 @@ pub(super) fn check(kv: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The first file of a table in the store `kv` whose bytes are not those that the table's list has the checksum of. To name
+/// what an error came from; reads whole files.
+pub(super) fn damaged_file(kv: &Path) -> Option<PathBuf> {
+    let tables = std::fs::read_dir(kv.join(KEYSPACES)).ok()?.flatten();
+    tables.filter_map(|t| damaged_in(&t.path())).next()
+}
+
+fn damaged_in(dir: &Path) -> Option<PathBuf> {
+    let current = std::fs::read(dir.join("current")).ok()?;
+    let id = u64::from_le_bytes(*current.first_chunk()?);
+    let list = std::fs::read(dir.join(format!("v{id}"))).ok()?;
+    let files = std::fs::read_dir(dir.join("tables")).ok()?.flatten();
+    files.map(|f| f.path()).find(|f| is_listed_otherwise(f, &list))
+}
+
+/// A list has for each file: number (u64), kind of checksum (u8, 0 is XXH3), checksum of the whole file (u128).
+fn is_listed_otherwise(file: &Path, list: &[u8]) -> bool {
+    let number = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse::<u64>().ok());
+    let (Some(number), Ok(bytes)) = (number, std::fs::read(file)) else { return false };
+    let head = [&number.to_le_bytes()[..], &[0]].concat();
+    let mut listed = list.windows(25).filter(|w| w.starts_with(&head)).peekable();
+    let sum = xxh3_128(&bytes).to_le_bytes();
+    listed.peek().is_some() && listed.all(|w| w[9..] != sum)
 }
 
 fn check_table(dir: &Path) -> Result<(), String> {

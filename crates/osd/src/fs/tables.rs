@@ -66,8 +66,8 @@ impl Tables {
         };
         // A store that is damaged in ways fjall does not expect makes it panic.
         let db = catch_unwind(AssertUnwindSafe(open))
-            .map_err(|_| "it is damaged in a way the store does not handle".to_owned())?
-            .map_err(|e| describe(&e))?;
+            .map_err(|_| damaged(&dir, "a file has content that makes no sense"))?
+            .map_err(|e| damaged(&dir, &describe(&e)))?;
         let inherits_unsynced = promise.as_ref().is_none_or(Promise::may_leave_unsynced);
         let last = found.last_seqno.max(promise.map(|p| p.seqno)).unwrap_or(0);
         if last > 0 && db.seqno() <= last {
@@ -181,7 +181,7 @@ impl Tables {
             let k = self.db.keyspace(&name, KeyspaceCreateOptions::default).map_err(from_fjall)?;
             for guard in k.iter() {
                 guard.into_inner().map_err(|e| {
-                    OsdError::Corrupt(format!("table {}: {}", &*name, describe(&e)))
+                    OsdError::Corrupt(format!("table {}: {}", &*name, damaged(&self.syncs.dir, &describe(&e))))
                 })?;
                 count += 1;
             }
@@ -292,15 +292,28 @@ fn from_fjall(e: fjall::Error) -> OsdError {
     }
 }
 
+/// What is wrong with the store in `kv`, with the file where it can be told. fjall's errors name none.
+fn damaged(kv: &Path, why: &str) -> String {
+    match manifest::damaged_file(kv) {
+        Some(file) => format!("{}: {why}", file.display()),
+        None => format!("{why} (under {})", kv.display()),
+    }
+}
+
+/// A store's error in words.
 fn describe(e: &fjall::Error) -> String {
+    use fjall::LsmError as L;
     match e {
-        fjall::Error::Io(e) => e.to_string(),
-        fjall::Error::Storage(fjall::LsmError::Unrecoverable) => "a file of a table is missing or was changed".into(),
-        fjall::Error::Storage(e) => format!("{e:?}"),
-        fjall::Error::JournalRecovery(e) => format!("journal: {e:?}"),
+        fjall::Error::Io(e) | fjall::Error::Storage(L::Io(e)) => format!("a file cannot be read, it may be cut or changed: {e}"),
+        fjall::Error::Storage(L::ChecksumMismatch { .. }) => "a block's checksum is wrong: the file was changed".into(),
+        fjall::Error::Storage(L::Decompress(_)) => "a block does not decompress: the file was changed".into(),
+        fjall::Error::Storage(L::Unrecoverable) => "a file of a table is missing or was changed".into(),
+        fjall::Error::Storage(_) => "a file of a table has another form than it should: it was cut or changed".into(),
+        fjall::Error::JournalRecovery(_) => "a batch in a journal (*.jnl) was cut or changed".into(),
         fjall::Error::Locked => "another process has it open".into(),
         fjall::Error::InvalidVersion(_) => "the file `version` was changed".into(),
-        fjall::Error::Unrecoverable => "a file is missing or was changed".into(),
-        e => format!("{e:?}"),
+        fjall::Error::Poisoned => "an earlier write failed".into(),
+        fjall::Error::KeyspaceDeleted => "a table was removed".into(),
+        _ => "a file is missing or was changed".into(),
     }
 }
