@@ -4,9 +4,10 @@ use coral_client::mgc::{Config, Mgc};
 use coral_ldlm::LdlmClient;
 use crate::net::{self, NetConfig};
 use coral_lnet::{MemNet, Node};
-use coral_osd::{Label, OsdFs, TargetKind};
+use coral_osd::{Fresh, Label, OsdFs, TargetKind};
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
-use coral_server::{ServerNode, Target, mgs, ost, register};
+use coral_server::register::{self, Formatting};
+use coral_server::{ServerNode, Target, mgs, ost};
 use coral_wire::nid::Nid;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -69,6 +70,7 @@ impl Servers {
             osd.share_disk(osts_on_disk_of(dir, &config.dirs));
         }
         let osd = Arc::new(osd);
+        let fresh = OsdFs::fresh(dir).map_err(|e| e.to_string())?;
         let failed = |e: coral_osd::OsdError| format!("'{}': {e}", dir.display());
         let mgs = self.mgs_nids(&label)?;
         let mut mdt = None;
@@ -77,14 +79,19 @@ impl Servers {
             TargetKind::Ost => ost::Ost::start(self.node.clone(), &label.fsname, label.index, osd).map_err(failed)?,
             TargetKind::Mdt => {
                 let defaults = config.default_stripes.map(|(count, size)| StripeDefaults { stripe_count: count as u16, stripe_size: size as u32 });
-                let config = MdtConfig { defaults, ..MdtConfig::new(&label.fsname, label.index) };
+                let owner = fresh.unwrap_or_else(Fresh::own);
+                let config = MdtConfig { defaults, root_owner: (owner.uid, owner.gid), ..MdtConfig::new(&label.fsname, label.index) };
                 let started = Arc::new(Mdt::start(self.node.clone(), config, osd).map_err(|e| format!("'{}': {e}", dir.display()))?);
                 mdt.insert(started).target.clone()
             }
         };
         self.server.add_target(target.clone());
         if label.kind != TargetKind::Mgs {
-            register::register(&self.node, &mgs, &label.fsname, &target, self.node.nids()).await.map_err(|e| e.to_string())?;
+            let formatting = Formatting { fresh: fresh.is_some(), identity: &label.uuid };
+            register::register(&self.node, &mgs, &label.fsname, &target, self.node.nids(), formatting).await.map_err(|e| e.to_string())?;
+            if fresh.is_some() {
+                OsdFs::set_registered(dir).map_err(|e| e.to_string())?;
+            }
         }
         self.targets.push((dir.to_owned(), label.clone(), target));
         Ok(mdt.map(|mdt| (mdt, label)))

@@ -26,7 +26,7 @@ mod objects;
 
 pub use batch::{Batch, Op, Table};
 pub use error::{OpenError, OsdError};
-pub use fs::{OsdFs, OsdFsOptions};
+pub use fs::{Fresh, OsdFs, OsdFsOptions};
 pub use label::{FORMAT_VERSION, Label, TargetKind};
 pub use mem::{Fault, OsdMem};
 pub use objects::{FallocMode, ObjAttr, ObjectId, Objects, SeekWhence, SetAttr, Time};

@@ -52,6 +52,22 @@ fn foreign_directories_are_left_alone() {
 }
 
 #[test]
+fn a_new_target_is_fresh_until_it_is_registered() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = formatted();
+    let own = fs::metadata(dir.path()).unwrap();
+    drop(OsdFs::open(dir.path()).unwrap());
+    let fresh = OsdFs::fresh(dir.path()).unwrap().expect("fresh, also after it was opened");
+    assert_eq!(fresh.uid, own.uid());
+    OsdFs::set_registered(dir.path()).unwrap();
+    OsdFs::set_registered(dir.path()).unwrap();
+    assert_eq!(OsdFs::fresh(dir.path()).unwrap(), None);
+    let mgs = tempfile::tempdir().unwrap();
+    OsdFs::format(mgs.path(), &Label { kind: TargetKind::Mgs, ..label() }).unwrap();
+    assert_eq!(OsdFs::fresh(mgs.path()).unwrap(), None, "an MGS registers nowhere");
+}
+
+#[test]
 fn a_target_is_not_formatted_twice() {
     let dir = formatted();
     let e = OsdFs::format(dir.path(), &label()).unwrap_err();

@@ -712,6 +712,30 @@ async fn a_full_device_refuses_and_keeps_nothing_of_what_it_refused() -> TestRes
     Ok(())
 }
 
+#[tokio::test]
+async fn the_root_directory_belongs_to_who_formatted() -> TestResult {
+    let mut rig = Rig::new(1).await;
+    let root = rig.client("1@lo").await.getattr(Fid::ROOT).await?;
+    assert_eq!((root.uid, root.gid, root.mode), (0, 0, 0o040755));
+    rig.kill().await;
+    rig.empty();
+    rig.root_owner = (1000, 100);
+    rig.restart().await;
+    let c = rig.client("2@lo").await;
+    let root = c.getattr(Fid::ROOT).await?;
+    assert_eq!((root.uid, root.gid, root.mode), (1000, 100, 0o040755));
+    c.user(1000, 100).mkdir(Fid::ROOT, b"mine").await?;
+    assert_eq!(c.user(1001, 100).mkdir(Fid::ROOT, b"yours").await, Err(Errno::EACCES));
+    // a later start by somebody else leaves it
+    rig.stop().await;
+    rig.root_owner = (7, 7);
+    rig.restart().await;
+    assert_eq!(rig.client("3@lo").await.getattr(Fid::ROOT).await?.uid, 1000);
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
 /// Waits until `done`; a background task is at work.
 async fn until(what: &str, done: impl Fn() -> bool) {
     let wait = async {

@@ -4,6 +4,9 @@
 //! On a connection to an OST the bit means that the bulk descriptors of a transfer end at multiples
 //! of 1 MiB of its data (with a stock end they also follow the pages of the object).
 //!
+//! On a connection to an MGS a registration has the identity of the target's formatting (text, NUL) behind its list of
+//! NIDs, and -EADDRINUSE comes with an `MgsTargetInfo` that has the NIDs of whoever has the index.
+//!
 //! On a connection to an MDT the bit means:
 //! * **times with nanoseconds**: every time field of `MdtBody` (mtime, atime, ctime, btime) and of
 //!   the reint records (time, mtime, atime, ctime) holds [`pack_time`] instead of seconds. On a

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/CORAL      the label (written last by format)
+//! DIR/FRESH      no MGS has accepted the target yet
 //! DIR/LOCK       locked while open, holds the pid
 //! DIR/NOTED      a number that survives the process, not the machine
 //! DIR/SYNCED     how far the journals of the tables were at the last sync
@@ -12,6 +13,7 @@
 //! Invariant: nothing is written under a directory without a valid label and the lock.
 
 mod attr;
+mod fresh;
 mod handle;
 mod journal;
 mod lock;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use self::fresh::Fresh;
 use self::lock::DirLock;
 use self::note::NoteFile;
 use self::objects::FsObjects;
@@ -101,6 +104,9 @@ impl OsdFs {
         tables.sync().map_err(|e| bad_kv(dir, e.to_string()))?;
         tables.objects_are_synced(); // there are none
         drop(tables);
+        if label.kind != TargetKind::Mgs {
+            Fresh::own().store(dir).map_err(|e| fail("mark", e))?;
+        }
         label.store(dir)?;
         drop(lock);
         Ok(())
@@ -109,6 +115,18 @@ impl OsdFs {
     /// The label of a target without opening or locking it.
     pub fn label(dir: &Path) -> Result<Label, OpenError> {
         Label::load(dir)
+    }
+
+    /// Whether the target in `dir` was formatted and no MGS has accepted it yet, and who formatted it.
+    pub fn fresh(dir: &Path) -> Result<Option<Fresh>, OpenError> {
+        let fail = |source| OpenError::Io { what: format!("read {}", dir.join(fresh::FILE).display()), source };
+        Fresh::load(dir).map_err(fail)
+    }
+
+    /// An MGS has accepted the target in `dir`: from now on it may come back under another NID.
+    pub fn set_registered(dir: &Path) -> Result<(), OpenError> {
+        let fail = |source| OpenError::Io { what: format!("remove {}", dir.join(fresh::FILE).display()), source };
+        Fresh::remove(dir).map_err(fail)
     }
 
     /// Opens and locks the target in `dir`.
@@ -182,7 +200,7 @@ fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
     }
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let ours = ["lost+found", "LOCK", "SYNCED", "kv", "objects", "CORAL.new"];
+        let ours = ["lost+found", "LOCK", "SYNCED", "kv", "objects", "CORAL.new", fresh::FILE];
         if !ours.iter().any(|o| name == *o) {
             return Ok(Some("it is not empty"));
         }

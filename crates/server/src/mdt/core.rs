@@ -22,10 +22,12 @@ const KEY_FORMAT: &[u8] = b"format";
 const KEY_SEQ: &[u8] = b"seq";
 const KEY_STRIPE: &[u8] = b"stripe";
 
-/// Writes an empty name space into `kv`: the root directory and the defaults.
-pub fn format(kv: &Arc<dyn Kv>, now: Time, defaults: &StripeDefaults) -> MdtResult<()> {
+/// Writes an empty name space into `kv`: the root directory, of `owner` (uid, gid), and the defaults.
+pub fn format(kv: &Arc<dyn Kv>, now: Time, defaults: &StripeDefaults, owner: (u32, u32)) -> MdtResult<()> {
     let root = Inode {
         mode: S_IFDIR | 0o755,
+        uid: owner.0,
+        gid: owner.1,
         nlink: 2,
         size: super::namespace::DIR_SIZE_BYTES,
         blocks: 8,

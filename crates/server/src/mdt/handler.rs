@@ -95,13 +95,15 @@ pub struct MdtConfig {
     /// Layout of files nobody said anything about: kept from the first start on, changed by a
     /// later start that gives another.
     pub defaults: Option<StripeDefaults>,
+    /// uid and gid of the root directory, which the first start makes.
+    pub root_owner: (u32, u32),
 }
 
 impl MdtConfig {
     /// MDT `index` of `fsname` with Lustre's defaults.
     pub fn new(fsname: &str, index: u32) -> MdtConfig {
         let name = format!("{fsname}-MDT{index:04x}");
-        MdtConfig { target: TargetConfig::new(TargetKind::Mdt, &name, index), fsname: fsname.into(), defaults: None }
+        MdtConfig { target: TargetConfig::new(TargetKind::Mdt, &name, index), fsname: fsname.into(), defaults: None, root_owner: (0, 0) }
     }
 }
 
@@ -119,7 +121,7 @@ impl Mdt {
     pub fn start(node: Arc<Node>, cfg: MdtConfig, kv: Arc<dyn Kv>) -> Result<Mdt, MdtOpenError> {
         if !core::is_formatted(&kv)? {
             let (secs, nsecs) = node.wall_time();
-            core::format(&kv, Time { secs, nsecs }, &cfg.defaults.unwrap_or_default())?;
+            core::format(&kv, Time { secs, nsecs }, &cfg.defaults.unwrap_or_default(), cfg.root_owner)?;
         }
         let mut state = MdtCore::open(kv.clone())?;
         if let Some(d) = cfg.defaults {

@@ -129,7 +129,7 @@ impl World {
     fn new() -> World {
         let mem = OsdMem::new();
         let kv: Arc<dyn Kv> = Arc::new(mem.clone());
-        format(&kv, Time::default(), &StripeDefaults::default()).expect("format");
+        format(&kv, Time::default(), &StripeDefaults::default(), (0, 0)).expect("format");
         kv.sync().expect("sync");
         let mut model = Model::default();
         model.dirs.insert(Fid::ROOT, BTreeMap::new());

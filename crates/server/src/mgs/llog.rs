@@ -76,7 +76,7 @@ mod tests {
             let mut info = MgsTargetInfo { flags: ldd::SV_TYPE_OST, stripe_index: i, nid_count: 1, ..Default::default() };
             info.fsname = c_array(b"coral");
             info.nids[0] = "10.0.0.1@tcp".parse().unwrap();
-            r.register(&info, &[], 5).unwrap();
+            r.register(&info, &[], "", 5).unwrap();
         }
         r
     }

@@ -29,8 +29,9 @@ use coral_lnet::{Node, Payload};
 use coral_osd::{Kv, OsdError};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2};
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
-use coral_wire::mgs::{MGS_CFG_T_CONFIG, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes, MgsTargetInfo};
+use coral_wire::mgs::{MGS_CFG_T_CONFIG, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes, MgsTargetInfo, ldd};
 use coral_wire::ptlrpc::{Message, opc, portal};
+use coral_wire::raw::c_str;
 use coral_wire::{Errno, ObdConnectData, PtlrpcBody, Wire};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -54,7 +55,7 @@ const FLAGS: ConnectFlags = ConnectFlags(
 );
 
 /// The same of the second word.
-const FLAGS2: ConnectFlags2 = ConnectFlags2(ConnectFlags2::REP_MBITS.0 | ConnectFlags2::LARGE_NID.0);
+const FLAGS2: ConnectFlags2 = ConnectFlags2(ConnectFlags2::REP_MBITS.0 | ConnectFlags2::LARGE_NID.0 | ConnectFlags2::CORAL.0);
 
 /// The management target.
 pub struct Mgs {
@@ -62,6 +63,13 @@ pub struct Mgs {
     kv: Arc<dyn Kv>,
     registry: Mutex<Registry>,
     ldlm: std::sync::OnceLock<Arc<LdlmServer>>,
+}
+
+/// Longest identity of a formatting, in bytes: a uuid.
+const IDENTITY_MAX: usize = 64;
+
+fn is_coral(rq: &TargetRequest) -> bool {
+    rq.exp.connect().has2(ConnectFlags2::CORAL)
 }
 
 /// A message with an empty body, for a reply's buffers.
@@ -102,11 +110,16 @@ impl Mgs {
 
     /// Registers a target, stores that, and calls back clients whose configuration changed.
     pub fn register(&self, info: &MgsTargetInfo, nid_texts: &[u8]) -> Result<MgsTargetInfo, Errno> {
+        self.register_as(info, nid_texts, "")
+    }
+
+    /// The same for a target that tells the identity of its formatting.
+    pub fn register_as(&self, info: &MgsTargetInfo, nid_texts: &[u8], identity: &str) -> Result<MgsTargetInfo, Errno> {
         let (secs, _) = self.node.wall_time();
         let done = {
             let mut registry = self.registry.lock();
             let mut next = registry.clone();
-            let (done, batch) = next.register(info, nid_texts, secs)?;
+            let (done, batch) = next.register(info, nid_texts, identity, secs)?;
             if !batch.is_empty() {
                 self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
             }
@@ -131,10 +144,28 @@ impl Mgs {
 
     fn target_reg(&self, rq: &TargetRequest) -> Result<Message, Errno> {
         let info = MgsTargetInfo::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;
-        let reply = self.register(&info, rq.buf(2))?;
+        let identity = if is_coral(rq) { c_str(rq.buf(3)) } else { b"" };
+        let identity = std::str::from_utf8(identity).ok().filter(|i| i.len() <= IDENTITY_MAX).ok_or(Errno::EPROTO)?;
+        let reply = self.register_as(&info, rq.buf(2), identity)?;
         let mut m = reply_message();
         m.push(&reply);
         Ok(m)
+    }
+
+    /// What goes with a refused registration to a Coral target: where the target runs that has its index.
+    fn holder(&self, rq: &TargetRequest, e: Errno) -> Option<Message> {
+        if e != Errno::EADDRINUSE || rq.rq.body.opc != opc::MGS_TARGET_REG || !is_coral(rq) {
+            return None;
+        }
+        let mut info = MgsTargetInfo::decode(rq.buf(1)).ok()?;
+        let nids = self.registry.lock().holder(&info)?;
+        info.flags |= ldd::ERROR;
+        info.nids = Default::default();
+        info.nid_count = nids.len().min(info.nids.len()) as u32;
+        info.nids.iter_mut().zip(&nids).for_each(|(to, nid)| *to = *nid);
+        let mut m = reply_message();
+        m.push(&info);
+        Some(m)
     }
 
     /// MGS_CONFIG_READ: the nid table goes in bulk, its versions in the reply.
@@ -154,7 +185,7 @@ impl Mgs {
         }
         let unit = 1usize.checked_shl(body.bits.min(20) as u32).unwrap_or(0).min(4096);
         let room = (body.units as usize).saturating_mul(unit).min(CONFIG_READ_MAX);
-        let name = std::str::from_utf8(coral_wire::raw::c_str(&body.name)).map_err(|_| Errno::EINVAL)?;
+        let name = std::str::from_utf8(c_str(&body.name)).map_err(|_| Errno::EINVAL)?;
         let fsname = name.strip_suffix("-cliir").or(name.strip_suffix("-mdtir")).ok_or(Errno::EINVAL)?;
         let registry = self.registry.lock();
         registry.nid_table(fsname).ok_or(Errno::ENOENT)?.read(body.offset, body.rec_nid_size, unit, room)
@@ -188,7 +219,10 @@ impl TargetOps for Mgs {
         Box::pin(async move {
             match self.answer(&rq).await {
                 Ok(m) => rq.reply(0, m).await,
-                Err(e) => rq.fail(e).await,
+                Err(e) => match self.holder(&rq, e) {
+                    Some(m) => rq.reply(e.status(), m).await,
+                    None => rq.fail(e).await,
+                },
             }
         })
     }

@@ -83,6 +83,14 @@ fn check_fsname(name: &str) -> Result<(), Errno> {
     Ok(())
 }
 
+fn kind_of(info: &MgsTargetInfo) -> Result<Kind, Errno> {
+    match (info.flags & ldd::SV_TYPE_MDT != 0, info.flags & ldd::SV_TYPE_OST != 0) {
+        (true, false) => Ok(Kind::Mdt),
+        (false, true) => Ok(Kind::Ost),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 /// NIDs of a registration: the list of texts behind it when there is one, else the short NIDs in it.
 fn nids_of(info: &MgsTargetInfo, texts: &[u8]) -> Vec<Nid> {
     // `mgs_target_nidlist`: flags, count, then texts of 64 bytes
@@ -142,15 +150,19 @@ impl Registry {
         self.filesystems.get(fsname).map(|f| &f.nids)
     }
 
+    /// NIDs of the registered target with the index that `info` claims.
+    pub fn holder(&self, info: &MgsTargetInfo) -> Option<Vec<Nid>> {
+        let fs = self.filesystems.get(text(&info.fsname).ok()?)?;
+        let at = fs.position(kind_of(info).ok()?, info.stripe_index)?;
+        Some(fs.targets[at].1.nids())
+    }
+
     /// Takes a registration at `now` (seconds). The batch is what must be stored; it is empty when nothing stored changes.
-    pub fn register(&mut self, info: &MgsTargetInfo, texts: &[u8], now: i64) -> Result<(Registered, Batch), Errno> {
+    /// `identity` tells formattings of one target apart; empty when unknown.
+    pub fn register(&mut self, info: &MgsTargetInfo, texts: &[u8], identity: &str, now: i64) -> Result<(Registered, Batch), Errno> {
         let fsname = text(&info.fsname)?.to_owned();
         check_fsname(&fsname)?;
-        let kind = match (info.flags & ldd::SV_TYPE_MDT != 0, info.flags & ldd::SV_TYPE_OST != 0) {
-            (true, false) => Kind::Mdt,
-            (false, true) => Kind::Ost,
-            _ => return Err(Errno::EINVAL),
-        };
+        let kind = kind_of(info)?;
         let nids = nids_of(info, texts);
         if nids.is_empty() {
             return Err(Errno::EINVAL);
@@ -160,9 +172,9 @@ impl Registry {
         }
         let params: Vec<String> = text(&info.params)?.split_whitespace().map(str::to_owned).collect();
         let fs = self.filesystems.entry(fsname.clone()).or_default();
-        let index = fs.choose_index(kind, info)?;
+        let index = fs.choose_index(kind, info, identity)?;
         let mut batch = Batch::new();
-        let log_changed = fs.store(&fsname, kind, index, &nids, params, now, &mut batch)?;
+        let log_changed = fs.store(&fsname, kind, index, &nids, params, identity, now, &mut batch)?;
         let nids_changed = fs.nids.set(kind, index, info.instance, &nids);
         if log_changed {
             fs.log = Some(config::client_log(&fsname, &fs.stored()));
@@ -182,8 +194,9 @@ impl Fs {
     }
 
     /// The index asked for, or the lowest free one when the target has none yet. A newly formatted target must not take
-    /// an index that is in use (-EADDRINUSE), unless it says that it replaces the old one (WRITECONF).
-    fn choose_index(&self, kind: Kind, info: &MgsTargetInfo) -> Result<u32, Errno> {
+    /// an index that is in use (-EADDRINUSE), unless it says that it replaces the old one (WRITECONF), or it is the very
+    /// target that is registered: its registration was accepted, and the answer lost.
+    fn choose_index(&self, kind: Kind, info: &MgsTargetInfo, identity: &str) -> Result<u32, Errno> {
         if info.flags & ldd::NEED_INDEX != 0 {
             return (0..=INDEX_MAX).find(|i| self.position(kind, *i).is_none()).ok_or(Errno::ENOSPC);
         }
@@ -191,7 +204,8 @@ impl Fs {
         if info.stripe_index > INDEX_MAX {
             return Err(Errno::ERANGE);
         }
-        if virgin && self.position(kind, info.stripe_index).is_some() {
+        let there = self.position(kind, info.stripe_index).map(|i| &self.targets[i].1);
+        if virgin && there.is_some_and(|s| identity.is_empty() || s.identity != identity) {
             return Err(Errno::EADDRINUSE);
         }
         Ok(info.stripe_index)
@@ -206,28 +220,34 @@ impl Fs {
         index: u32,
         nids: &[Nid],
         params: Vec<String>,
+        identity: &str,
         now: i64,
         batch: &mut Batch,
     ) -> Result<bool, Errno> {
         let failed = |e: OsdError| Errno(e.errno());
         let Some(i) = self.position(kind, index) else {
             let order = self.targets.last().map_or(0, |(o, _)| o + 1);
-            let s = Stored::new(kind, index, nids, now, params);
+            let mut s = Stored::new(kind, index, nids, now, params);
+            s.identity = identity.to_owned();
             table::put(batch, fsname, order, &s).map_err(failed)?;
             self.targets.push((order, s));
             return Ok(true);
         };
         let (order, s) = &mut self.targets[i];
         let same = s.nids() == nids && (params.is_empty() || s.params == params);
-        if same {
+        let known = identity.is_empty() || s.identity == identity;
+        if same && known {
             return Ok(false);
+        }
+        if !known {
+            s.identity = identity.to_owned();
         }
         s.set_nids(nids);
         if !params.is_empty() {
             s.params = params;
         }
         table::put(batch, fsname, *order, s).map_err(failed)?;
-        Ok(true)
+        Ok(!same)
     }
 }
 
@@ -261,7 +281,7 @@ mod tests {
         let kv = OsdMem::new();
         let mut r = Registry::default();
         for (flags, index) in [(ldd::SV_TYPE_MDT | ldd::VIRGIN, 0), (ldd::SV_TYPE_OST | ldd::VIRGIN, 0), (ldd::SV_TYPE_OST | ldd::VIRGIN, 1)] {
-            let (done, batch) = r.register(&info(flags, index, "10.0.0.1@tcp"), &[], 7).unwrap();
+            let (done, batch) = r.register(&info(flags, index, "10.0.0.1@tcp"), &[], "", 7).unwrap();
             assert!(done.log_changed && done.nids_changed && !batch.is_empty());
             kv.commit(batch).unwrap();
         }
@@ -269,22 +289,22 @@ mod tests {
         assert_eq!(again.client_log("coral").unwrap().1, r.client_log("coral").unwrap().1);
         let names: Vec<String> = again.targets("coral").into_iter().map(|t| t.name).collect();
         assert_eq!(names, ["coral-MDT0000", "coral-OST0000", "coral-OST0001"]);
-        assert_eq!(c_str(&r.register(&info(ldd::SV_TYPE_OST, 1, "10.0.0.1@tcp"), &[], 8).unwrap().0.reply.svname), b"coral-OST0001");
+        assert_eq!(c_str(&r.register(&info(ldd::SV_TYPE_OST, 1, "10.0.0.1@tcp"), &[], "", 8).unwrap().0.reply.svname), b"coral-OST0001");
     }
 
     #[test]
     fn what_is_known_changes_nothing_and_new_nids_do() {
         let mut r = Registry::default();
-        r.register(&info(ldd::SV_TYPE_OST | ldd::VIRGIN, 3, "10.0.0.1@tcp"), &[], 7).unwrap();
-        let (done, batch) = r.register(&info(ldd::SV_TYPE_OST, 3, "10.0.0.1@tcp"), &[], 9).unwrap();
+        r.register(&info(ldd::SV_TYPE_OST | ldd::VIRGIN, 3, "10.0.0.1@tcp"), &[], "", 7).unwrap();
+        let (done, batch) = r.register(&info(ldd::SV_TYPE_OST, 3, "10.0.0.1@tcp"), &[], "", 9).unwrap();
         assert!(!done.log_changed && !done.nids_changed && batch.is_empty());
-        let (done, batch) = r.register(&info(ldd::SV_TYPE_OST, 3, "10.0.0.2@tcp"), &[], 9).unwrap();
+        let (done, batch) = r.register(&info(ldd::SV_TYPE_OST, 3, "10.0.0.2@tcp"), &[], "", 9).unwrap();
         assert!(done.log_changed && done.nids_changed && !batch.is_empty());
         assert_eq!(r.targets("coral")[0].nids, ["10.0.0.2@tcp".parse().unwrap()]);
         // the same NIDs, but started again: only the nid table says so
         let mut restarted = info(ldd::SV_TYPE_OST, 3, "10.0.0.2@tcp");
         restarted.instance = 2;
-        let (done, batch) = r.register(&restarted, &[], 9).unwrap();
+        let (done, batch) = r.register(&restarted, &[], "", 9).unwrap();
         assert!(!done.log_changed && done.nids_changed && batch.is_empty());
     }
 
@@ -292,12 +312,35 @@ mod tests {
     fn indices() {
         let mut r = Registry::default();
         let virgin = ldd::SV_TYPE_OST | ldd::VIRGIN;
-        r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], 7).unwrap();
-        assert_eq!(r.register(&info(virgin, 0, "10.0.0.9@tcp"), &[], 7).unwrap_err(), Errno::EADDRINUSE);
-        r.register(&info(virgin | ldd::WRITECONF, 0, "10.0.0.9@tcp"), &[], 7).unwrap();
-        let (done, _) = r.register(&info(virgin | ldd::NEED_INDEX, 77, "10.0.0.1@tcp"), &[], 7).unwrap();
+        r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "", 7).unwrap();
+        assert_eq!(r.register(&info(virgin, 0, "10.0.0.9@tcp"), &[], "", 7).unwrap_err(), Errno::EADDRINUSE);
+        r.register(&info(virgin | ldd::WRITECONF, 0, "10.0.0.9@tcp"), &[], "", 7).unwrap();
+        let (done, _) = r.register(&info(virgin | ldd::NEED_INDEX, 77, "10.0.0.1@tcp"), &[], "", 7).unwrap();
         assert_eq!(done.reply.stripe_index, 1);
-        assert_eq!(r.register(&info(virgin, 0x10000, "10.0.0.1@tcp"), &[], 7).unwrap_err(), Errno::ERANGE);
+        assert_eq!(r.register(&info(virgin, 0x10000, "10.0.0.1@tcp"), &[], "", 7).unwrap_err(), Errno::ERANGE);
+    }
+
+    #[test]
+    fn an_index_in_use_is_given_again_only_to_its_target() {
+        let mut r = Registry::default();
+        let virgin = ldd::SV_TYPE_OST | ldd::VIRGIN;
+        r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "a", 7).unwrap();
+        // the answer was lost, or the target died before it took note
+        let (done, batch) = r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "a", 7).unwrap();
+        assert!(!done.log_changed && batch.is_empty());
+        let other = info(virgin, 0, "10.0.0.9@tcp");
+        assert_eq!(r.register(&other, &[], "b", 7).unwrap_err(), Errno::EADDRINUSE);
+        assert_eq!(r.register(&other, &[], "", 7).unwrap_err(), Errno::EADDRINUSE);
+        assert_eq!(r.holder(&other), Some(vec!["10.0.0.1@tcp".parse().unwrap()]));
+        assert_eq!(r.targets("coral")[0].nids, ["10.0.0.1@tcp".parse().unwrap()]);
+        // registered before, it may move
+        let (done, _) = r.register(&info(ldd::SV_TYPE_OST, 0, "10.0.0.3@tcp"), &[], "a", 7).unwrap();
+        assert!(done.log_changed);
+        // one stored before there were identities tells its own, which changes no log
+        r.register(&info(virgin, 1, "10.0.0.1@tcp"), &[], "", 7).unwrap();
+        let (done, batch) = r.register(&info(ldd::SV_TYPE_OST, 1, "10.0.0.1@tcp"), &[], "c", 7).unwrap();
+        assert!(!done.log_changed && !batch.is_empty());
+        assert_eq!(r.register(&info(virgin, 1, "10.0.0.1@tcp"), &[], "d", 7).unwrap_err(), Errno::EADDRINUSE);
     }
 
     #[test]
@@ -311,11 +354,11 @@ mod tests {
         bad[3].nid_count = 0;
         bad[4].fsname = c_array(b"a/b");
         for b in &bad {
-            assert_eq!(r.register(b, &[], 7).unwrap_err(), Errno::EINVAL);
+            assert_eq!(r.register(b, &[], "", 7).unwrap_err(), Errno::EINVAL);
         }
         assert!(r.filesystems().is_empty(), "a refused registration leaves nothing behind");
         let mut many = good;
         many.nid_count = u32::MAX;
-        r.register(&many, &[1; 100], 7).unwrap();
+        r.register(&many, &[1; 100], "", 7).unwrap();
     }
 }

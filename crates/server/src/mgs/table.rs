@@ -50,12 +50,15 @@ pub struct Stored {
     pub registered: i64,
     /// Parameters it was formatted with, `key=value`.
     pub params: Vec<String>,
+    /// Identity of its formatting, when it told one: of a Coral target its label's uuid; else empty.
+    #[serde(default)]
+    pub identity: String,
 }
 
 impl Stored {
     /// A new target.
     pub fn new(kind: Kind, index: u32, nids: &[Nid], registered: i64, params: Vec<String>) -> Stored {
-        let mut s = Stored { format: FORMAT, kind, index, nids: Vec::new(), registered, params };
+        let mut s = Stored { format: FORMAT, kind, index, nids: Vec::new(), registered, params, identity: String::new() };
         s.set_nids(nids);
         s
     }

@@ -46,6 +46,8 @@ pub struct Rig {
     pub real: Vec<Arc<OsdMem>>,
     /// The real OSTs have nodes of their own, `10.0.1.<index>@tcp`; what runs there.
     pub far: Option<Vec<Option<FarOst>>>,
+    /// uid and gid of the root directory, should the next start make it.
+    pub root_owner: (u32, u32),
     up: Option<(Arc<Node>, Arc<ServerNode>, Mdt)>,
     seed: AtomicU64,
 }
@@ -59,7 +61,7 @@ impl Rig {
     /// An MDT on another device than memory.
     pub async fn on(osts: u32, mem: OsdMem, kv: Arc<dyn Kv>) -> Rig {
         let net = MemNet::new();
-        let mut rig = Rig { mem, kv, net, osts, real: vec![], far: None, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem, kv, net, osts, real: vec![], far: None, root_owner: (0, 0), up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -68,7 +70,7 @@ impl Rig {
     pub async fn with_osts(n: u32) -> Rig {
         let mem = OsdMem::new();
         let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
-        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far: None, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far: None, root_owner: (0, 0), up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -78,7 +80,7 @@ impl Rig {
         let mem = OsdMem::new();
         let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
         let far = Some((0..n).map(|_| None).collect());
-        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far, root_owner: (0, 0), up: None, seed: AtomicU64::new(1) };
         for i in 0..n {
             rig.start_ost(i).await;
         }
@@ -114,6 +116,7 @@ impl Rig {
         let server = ServerNode::start(node.clone());
         let mut cfg = MdtConfig::new("test", 0);
         cfg.defaults = Some(StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 });
+        cfg.root_owner = self.root_owner;
         cfg.target.recovery_soft = Duration::from_secs(20);
         let mdt = Mdt::start(node.clone(), cfg, self.kv.clone()).expect("MDT");
         for i in (0..self.osts).filter(|_| self.far.is_none()) {
@@ -136,6 +139,12 @@ impl Rig {
         let (node, server, mdt) = self.up.take().expect("running");
         node.shutdown().await;
         drop((server, mdt));
+    }
+
+    /// Another device, on which nothing is.
+    pub fn empty(&mut self) {
+        self.mem = OsdMem::new();
+        self.kv = Arc::new(self.mem.clone());
     }
 
     /// The server's machine loses power: what was not synced is gone. Call after [`Rig::kill`].
