@@ -386,11 +386,17 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     }))
 }
 
+/// The kernel looked the name up and asks for what it stood for. Gone meanwhile, by another client's rename or unlink, it must
+/// look again, which ESTALE tells it; a name that is gone itself is then ENOENT.
+fn looked_up(e: Errno) -> Errno {
+    if e == Errno::ENOENT { Errno::ESTALE } else { e }
+}
+
 fn open<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let o: abi::OpenIn = i.get()?;
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        let file = OpenFile::new(s.fs.open(&cred, fid, o.flags).await?, fid);
+        let file = OpenFile::new(s.fs.open(&cred, fid, o.flags).await.map_err(looked_up)?, fid);
         if o.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }

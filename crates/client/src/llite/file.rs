@@ -112,6 +112,9 @@ pub struct FileHandle {
     times: (Timespec, Timespec),
     was_read: AtomicBool,
     closed: AtomicBool,
+    /// Owners of record locks taken through this handle and not given back by a flush: when the handle goes, what is left
+    /// belongs to the open file itself (`F_OFD_SETLK`), which Linux tells nobody the end of.
+    pub(super) lock_owners: Mutex<HashSet<u64>>,
 }
 
 impl FileHandle {
@@ -215,6 +218,7 @@ impl Llite {
             times: (md.attr.atime, md.attr.mtime.max(md.attr.ctime)),
             was_read: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            lock_owners: Mutex::default(),
         })
     }
 
@@ -519,6 +523,7 @@ impl Llite {
 
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
     pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Errno> {
+        fh.lock_owners.lock().remove(&lock_owner);
         if fh.inode.posix_owners.lock().remove(&lock_owner) {
             self.unlock_all(fh, lock_owner).await?;
         }
@@ -534,6 +539,12 @@ impl Llite {
             && fh.inode.flock_owners.lock().remove(&owner)
         {
             self.unlock_all(fh, owner).await.ok();
+        }
+        let left = std::mem::take(&mut *fh.lock_owners.lock());
+        for owner in left {
+            if fh.inode.posix_owners.lock().remove(&owner) {
+                self.unlock_all(fh, owner).await.ok();
+            }
         }
         let now = self.now();
         let (atime, change) = fh.times;

@@ -71,6 +71,7 @@ impl Llite {
         if lock.kind != LockKind::Unlock {
             // before it is granted: a close racing with the grant must release it
             fh.inode.posix_owners.lock().insert(owner);
+            fh.lock_owners.lock().insert(owner);
         } else if !fh.inode.posix_owners.lock().contains(&owner) {
             return Ok(());
         }

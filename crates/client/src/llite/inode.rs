@@ -14,6 +14,7 @@ use super::types::Attr;
 use crate::lov::{FileLayout, Form};
 use crate::mdc::{Attrs, Mdc};
 use crate::osc::ObjectAttr;
+use crate::time::Timespec;
 
 /// Preferred I/O size without a layout, bytes.
 const BLKSIZE: u32 = 4 << 20;
@@ -104,9 +105,11 @@ impl MdInode {
         let mut a = self.attr;
         a.size = objects.size;
         a.blocks = objects.blocks;
-        a.mtime = a.mtime.max(objects.mtime);
-        a.atime = a.atime.max(objects.atime);
-        a.ctime = a.ctime.max(objects.ctime);
+        // objects that were never written or given times say 1970 itself, which is no time: the MDT's may lie before it
+        let later = |own: Timespec, theirs: Timespec| if theirs == Timespec::default() { own } else { own.max(theirs) };
+        a.mtime = later(a.mtime, objects.mtime);
+        a.atime = later(a.atime, objects.atime);
+        a.ctime = later(a.ctime, objects.ctime);
         a
     }
 

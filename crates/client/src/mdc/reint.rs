@@ -7,7 +7,7 @@ use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmRequest;
-use coral_wire::mds::{RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, md, open};
+use coral_wire::mds::{RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, attr, md, open};
 use coral_wire::ptlrpc::{opc, portal};
 
 use super::{Attrs, Changed, Ids, Mdc, nul};
@@ -68,6 +68,12 @@ pub struct SetattrArgs {
 /// A DLM_REQ buffer without early cancels.
 fn no_elc() -> Bytes {
     LdlmRequest::default().to_bytes()
+}
+
+/// Lustre's MDT takes only times that are marked as set, the present too (`ll_setattr_raw`, `mdt_attr_valid_xlate`).
+fn told_as_set(valid: u64) -> u64 {
+    let mark = |time, set| if valid & time != 0 { set } else { 0 };
+    valid | mark(attr::ATIME, attr::ATIME_SET) | mark(attr::MTIME, attr::MTIME_SET) | mark(attr::CTIME, attr::CTIME_SET)
 }
 
 impl Mdc {
@@ -212,7 +218,7 @@ impl Mdc {
             fsgid: ids.fsgid,
             suppgid: ids.suppgids[0],
             fid,
-            valid: a.valid,
+            valid: if self.coral() { a.valid } else { told_as_set(a.valid) },
             uid: a.uid,
             gid: a.gid,
             size: a.size,
@@ -264,5 +270,16 @@ impl Mdc {
             .push_bytes(no_elc())
             .push_empty();
         self.reint(rq).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lustre_mdt_is_told_the_present_as_a_time_set() {
+        let told = told_as_set(attr::ATIME | attr::CTIME | attr::MODE);
+        assert_eq!(told, attr::ATIME | attr::ATIME_SET | attr::CTIME | attr::CTIME_SET | attr::MODE);
     }
 }
