@@ -1,7 +1,8 @@
 //! What a kernel client sent to a kernel server, sent to us: our answers must be the kernel server's.
 //!
-//! Needs the captures of a real Lustre (directory in CORAL_CAPTURES, else `../shared/captures` beside the repository or two
-//! levels up); without them it says so and passes. Every NID is replaced by one of this machine in all bytes.
+//! The mount is in `data/mount.pcap.lz4`; the long captures are read where they are (directory in CORAL_CAPTURES, else
+//! `../shared/captures` beside the repository or two levels up), and without them their tests say that they did not run.
+//! Every NID is replaced by one of this machine in all bytes.
 
 mod pcap;
 
@@ -131,6 +132,13 @@ async fn selftest_of_a_kernel_client() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn session_of_a_kernel_client() {
     replay_file("session.pcap", 3).await;
+}
+
+#[test]
+#[ignore = "generator of data/mount.pcap.lz4"]
+fn pack_the_mount() {
+    let packed = lz4_flex::compress_prepend_size(&capture("mount.pcap").unwrap());
+    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/mount.pcap.lz4"), packed).unwrap();
 }
 
 /// The first bytes of our connections are a kernel client's, but for NIDs and incarnation.

@@ -21,6 +21,8 @@ const SERVICES: &[(&str, &[u32])] = &[
     ("mdt", &[portal::MDS_REQUEST, portal::FLD_REQUEST, portal::SEQ_METADATA, portal::SEQ_CONTROLLER]),
     ("mdt_readpage", &[portal::MDS_READPAGE]),
     ("mdt_io", &[portal::MDS_IO]),
+    // batches and updates are refused, but never left without an answer
+    ("mdt_out", &[portal::OUT]),
     ("ost", &[portal::OST_REQUEST, portal::OST_CREATE, portal::SEQ_DATA]),
     ("ost_io", &[portal::OST_IO]),
 ];

@@ -69,3 +69,20 @@ fn extract_vectors() {
     println!("{} vectors, {} bytes", chosen.len(), file.len());
     std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/vectors.bin"), file).expect("data directory is writable");
 }
+
+/// Writes the conversations that `crates/server/tests/conversation.rs` plays.
+#[test]
+#[ignore = "generator: run after changing what a conversation holds"]
+fn extract_conversations() {
+    let dir = support::captures().expect("captures are needed");
+    let marks = std::fs::read_to_string(dir.join("session.marks")).expect("the list of operations");
+    let client = "10.77.0.3@tcp".parse().expect("a NID");
+    for (name, marks) in [("session", support::extract::marks(&marks)), ("mount", vec![(0, "mount".to_string())])] {
+        let pcap = std::fs::read(dir.join(format!("{name}.pcap"))).expect("capture is readable");
+        let events = support::extract::conversation(&pcap, client, &marks, &["migrate-dir"]);
+        let file = support::conversation::encode(&events);
+        println!("{name}: {} events, {} bytes in a file of {}", events.len(), events.iter().map(|e| e.bytes.len()).sum::<usize>(), file.len());
+        let path = format!("{}/../server/tests/data/{name}.talk", env!("CARGO_MANIFEST_DIR"));
+        std::fs::write(path, file).expect("data directory is writable");
+    }
+}

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use coral_lnet::Payload;
+use coral_wire::connect::ConnectFlags;
 use coral_wire::mds::{DirPageBuilder, LU_PAGE_SIZE, MdtBody, luda, md};
 use coral_wire::ost::ObdStatfs;
 use coral_wire::{Errno, Fid, portal};
@@ -146,9 +147,11 @@ impl Ctx {
         if bytes == 0 || !bytes.is_multiple_of(LU_PAGE_SIZE) {
             return Err(Errno::EFAULT.into());
         }
+        // a client with 64-bit hashes is told so in every entry
+        let wide = if self.rq.exp.connect().has(ConnectFlags::B64BITHASH) { luda::B64BITHASH } else { 0 };
         let pages = {
             let core = self.core();
-            read_pages(&core.store, &b.fid1, b.size, bytes.min(READPAGE_MAX_BYTES), b.mode)?
+            read_pages(&core.store, &b.fid1, b.size, bytes.min(READPAGE_MAX_BYTES), b.mode | wide)?
         };
         let sent = self.rq.rq.bulk_write_to_client(portal::MDS_BULK, vec![Payload::from(pages)]).await;
         if sent.is_err() {
@@ -167,7 +170,7 @@ pub fn read_pages(store: &Store, fid: &Fid, start: u64, bytes: usize, attrs: u32
     if !ino.is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
-    let mut pages = DirPageBuilder::new(start, bytes, attrs & (luda::FID | luda::TYPE));
+    let mut pages = DirPageBuilder::new(start, bytes, attrs & (luda::FID | luda::TYPE | luda::B64BITHASH));
     if ino.nlink == 0 {
         return Ok(pages.finish());
     }

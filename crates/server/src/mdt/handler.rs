@@ -229,7 +229,11 @@ impl TargetOps for MdtOps {
         }
         let flags = asked.connect_flags.0 & FLAGS;
         let flags2 = if flags & F::FLAGS2.0 != 0 { asked.connect_flags2.0 & FLAGS2 } else { 0 };
-        let mods = if flags & F::MULTIMODRPCS.0 != 0 { asked.maxmodrpcs.clamp(1, MAX_MOD_RPCS) } else { 0 };
+        // a kernel client asks for no number and takes what it is given
+        let mods = match asked.maxmodrpcs {
+            0 => MAX_MOD_RPCS,
+            n => n.min(MAX_MOD_RPCS),
+        };
         Ok(ObdConnectData {
             connect_flags: F(flags),
             connect_flags2: F2(flags2),
@@ -237,7 +241,7 @@ impl TargetOps for MdtOps {
             ibits_known: asked.ibits_known & IBITS,
             max_easize: MAX_EASIZE_BYTES,
             maxbytes: i64::MAX as u64,
-            maxmodrpcs: if mods == 0 && flags & F::MULTIMODRPCS.0 != 0 { MAX_MOD_RPCS } else { mods },
+            maxmodrpcs: if flags & F::MULTIMODRPCS.0 != 0 { mods } else { 0 },
             ..ObdConnectData::default()
         })
     }

@@ -1,6 +1,8 @@
 //! What the golden tests share: reading captures, splitting streams, recoding every buffer, the vector container.
 #![allow(dead_code, missing_docs)]
 
+pub mod conversation;
+pub mod extract;
 pub mod pcap;
 pub mod recode;
 pub mod stream;

@@ -14,6 +14,17 @@ pub struct Half {
     pub runs: Vec<Vec<u8>>,
     /// Offsets in the first run at which segments began: where to look for a message when the start is missing.
     pub segment_starts: Vec<usize>,
+    /// Per run: where each segment ended in it, and when it was captured, microseconds since 1970.
+    pub arrivals: Vec<Vec<(usize, u64)>>,
+}
+
+impl Half {
+    /// When the byte before `end` of a run had been captured with all before it, microseconds since 1970.
+    pub fn complete_at(&self, run: usize, end: usize) -> u64 {
+        let segments = self.arrivals.get(run).map_or(&[][..], Vec::as_slice);
+        let needed = segments.partition_point(|(e, _)| *e < end) + 1;
+        segments.iter().take(needed).map(|(_, at)| *at).max().unwrap_or(0)
+    }
 }
 
 /// Sender and receiver of a direction, and what was collected of it.
@@ -21,7 +32,8 @@ type Found = ((u32, u16), (u32, u16), Flow);
 
 struct Flow {
     isn: Option<u32>,
-    segments: BTreeMap<u64, Vec<u8>>,
+    /// By offset in the stream: when it was captured, and its bytes.
+    segments: BTreeMap<u64, (u64, Vec<u8>)>,
     base: Option<u32>,
 }
 
@@ -43,14 +55,16 @@ pub fn halves(file: &[u8]) -> Vec<Half> {
     let mut at = 24;
     while at + 16 <= file.len() {
         let len = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
+        let word = |o: usize| u32::from_le_bytes(file[at + o..at + o + 4].try_into().unwrap()) as u64;
+        let time_us = word(0) * 1_000_000 + word(4);
         let frame = &file[at + 16..(at + 16 + len).min(file.len())];
         at += 16 + len;
-        let _ = take_frame(frame, &mut flows);
+        let _ = take_frame(frame, time_us, &mut flows);
     }
     flows.into_iter().filter_map(|(from, to, f)| join(from, to, f)).collect()
 }
 
-fn take_frame(frame: &[u8], flows: &mut Vec<Found>) -> Option<()> {
+fn take_frame(frame: &[u8], time_us: u64, flows: &mut Vec<Found>) -> Option<()> {
     if be16(frame, 12)? != 0x0800 || frame.get(23)? != &6 {
         return None;
     }
@@ -84,17 +98,17 @@ fn take_frame(frame: &[u8], flows: &mut Vec<Found>) -> Option<()> {
     // what lies before the first byte is a keepalive or a retransmission from before the capture
     if rel < 0x8000_0000 {
         let slot = flow.segments.entry(rel as u64).or_default();
-        if slot.len() < data.len() {
-            *slot = data.to_vec();
+        if slot.1.len() < data.len() {
+            *slot = (time_us, data.to_vec());
         }
     }
     Some(())
 }
 
 fn join(from: (u32, u16), to: (u32, u16), flow: Flow) -> Option<Half> {
-    let mut half = Half { from, to, from_start: flow.isn.is_some(), runs: Vec::new(), segment_starts: Vec::new() };
+    let mut half = Half { from, to, from_start: flow.isn.is_some(), runs: Vec::new(), segment_starts: Vec::new(), arrivals: Vec::new() };
     let mut end = None;
-    for (rel, data) in flow.segments {
+    for (rel, (at, data)) in flow.segments {
         match end {
             Some(e) if rel <= e => {
                 let skip = (e - rel) as usize;
@@ -102,7 +116,9 @@ fn join(from: (u32, u16), to: (u32, u16), flow: Flow) -> Option<Half> {
                     if half.runs.len() == 1 {
                         half.segment_starts.push(half.runs[0].len());
                     }
-                    half.runs.last_mut()?.extend_from_slice(&data[skip..]);
+                    let run = half.runs.last_mut()?;
+                    run.extend_from_slice(&data[skip..]);
+                    half.arrivals.last_mut()?.push((run.len(), at));
                     end = Some(rel + data.len() as u64);
                 }
             }
@@ -112,6 +128,7 @@ fn join(from: (u32, u16), to: (u32, u16), flow: Flow) -> Option<Half> {
                     half.segment_starts.push(0);
                 }
                 end = Some(rel + data.len() as u64);
+                half.arrivals.push(vec![(data.len(), at)]);
                 half.runs.push(data);
             }
         }

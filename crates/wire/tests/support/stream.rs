@@ -11,7 +11,8 @@ pub enum Item {
     ConnRequest,
     Hello,
     Noop,
-    Lnet { hdr: LnetHdr, payload: Bytes },
+    /// `at_us`: when it was complete, microseconds since 1970.
+    Lnet { hdr: LnetHdr, payload: Bytes, at_us: u64 },
 }
 
 /// What came of a direction.
@@ -34,7 +35,7 @@ pub fn split(half: &Half) -> Split {
             continue;
         };
         out.lost += start;
-        messages(&run.slice(start..), &mut out);
+        messages(&run.slice(start..), |end| half.complete_at(i, start + end), &mut out);
     }
     out
 }
@@ -52,11 +53,16 @@ fn resync(half: &Half, run_no: usize, run: &Bytes) -> Option<usize> {
     if run_no == 0 { half.segment_starts.iter().copied().find(believable) } else { (0..run.len()).find(believable) }
 }
 
-fn messages(run: &Bytes, out: &mut Split) {
+fn messages(run: &Bytes, complete_at: impl Fn(usize) -> u64, out: &mut Split) {
     let mut rest = run.clone();
     while !rest.is_empty() {
         match next(&rest, out) {
-            Some(n) => rest = rest.slice(n..),
+            Some(n) => {
+                rest = rest.slice(n..);
+                if let Some(Item::Lnet { at_us, .. }) = out.items.last_mut().filter(|_| n > 24) {
+                    *at_us = complete_at(run.len() - rest.len());
+                }
+            }
             None => {
                 out.lost += rest.len();
                 return;
@@ -113,7 +119,7 @@ fn lnet(rest: &Bytes, out: &mut Split) -> Option<usize> {
     }
     check(out, "KsockMsgHdr", &rest[..24], &KsockMsgHdr { csum: 0, ..k }.to_bytes());
     check(out, "LnetHdr", head, &hdr.encode());
-    out.items.push(Item::Lnet { hdr, payload: rest.slice(24 + LNET_HDR_SIZE..end) });
+    out.items.push(Item::Lnet { hdr, payload: rest.slice(24 + LNET_HDR_SIZE..end), at_us: 0 });
     Some(end)
 }
 

@@ -59,7 +59,7 @@ pub fn capture(name: &str, file: &[u8], report: &mut Report) {
                 Item::ConnRequest => report.count("ksock connection request"),
                 Item::Hello => report.count("ksock hello"),
                 Item::Noop => report.count("ksock noop"),
-                Item::Lnet { hdr, payload } => all.push(Wired { hdr, payload }),
+                Item::Lnet { hdr, payload, .. } => all.push(Wired { hdr, payload }),
             }
         }
     }

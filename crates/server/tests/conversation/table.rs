@@ -1,0 +1,83 @@
+//! The table of known differences: `data/differences-*.txt`.
+//!
+//! A line is a pattern, ` | `, a reason. A pattern is what a difference is called, `*` standing for anything; with `@OPERATION `
+//! in front it counts for that operation of the session only. `skip OPERATION | reason` leaves an operation's requests out.
+//! Empty lines and lines that begin with `#` say nothing.
+
+use super::compare::Difference;
+use std::collections::{BTreeMap, HashMap};
+
+pub struct Table {
+    skipped: HashMap<String, String>,
+    /// Operation or none, pattern.
+    patterns: Vec<(Option<String>, String)>,
+    used: Vec<usize>,
+    unlisted: BTreeMap<String, Vec<String>>,
+}
+
+/// Whether `text` is what `pattern` says.
+fn matches(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((head, rest)) => text.strip_prefix(head).is_some_and(|text| (0..=text.len()).any(|i| text.is_char_boundary(i) && matches(rest, &text[i..]))),
+    }
+}
+
+impl Table {
+    pub fn read(text: &str) -> Table {
+        let mut t = Table { skipped: HashMap::new(), patterns: Vec::new(), used: Vec::new(), unlisted: BTreeMap::new() };
+        for line in text.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
+            let (pattern, reason) = line.split_once(" | ").unwrap_or_else(|| panic!("no reason in: {line}"));
+            let pattern = pattern.trim();
+            if let Some(op) = pattern.strip_prefix("skip ") {
+                t.skipped.insert(op.to_string(), reason.to_string());
+            } else if let Some((op, what)) = pattern.strip_prefix('@').and_then(|p| p.split_once(' ')) {
+                t.patterns.push((Some(op.to_string()), what.to_string()));
+            } else {
+                t.patterns.push((None, pattern.to_string()));
+            }
+        }
+        t.used = vec![0; t.patterns.len()];
+        t
+    }
+
+    pub fn skips(&self, operation: &str) -> bool {
+        self.skipped.contains_key(operation)
+    }
+
+    /// Takes one difference: listed, or to be told at the end.
+    pub fn take(&mut self, operation: &str, d: &Difference) {
+        let mut listed = false;
+        for ((op, pattern), used) in self.patterns.iter().zip(&mut self.used) {
+            if op.as_ref().is_none_or(|o| o == operation) && matches(pattern, &d.what) {
+                *used += 1;
+                listed = true;
+            }
+        }
+        if !listed {
+            let cut = |s: &str| s.chars().take(300).collect::<String>();
+            self.unlisted.entry(format!("@{operation} {}", d.what)).or_default().push(format!("{}  ->  {}", cut(&d.theirs), cut(&d.ours)));
+        }
+    }
+
+    /// What fails the test: differences that are not listed, listed ones that do not occur.
+    pub fn verdict(&self, operations: &[String]) -> Vec<String> {
+        let mut out = Vec::new();
+        for (what, seen) in &self.unlisted {
+            out.push(format!("not listed, {} times: {what}: {}", seen.len(), seen[0]));
+        }
+        for ((op, pattern), _) in self.patterns.iter().zip(&self.used).filter(|(_, n)| **n == 0) {
+            let at = op.as_ref().map(|o| format!("@{o} ")).unwrap_or_default();
+            out.push(format!("listed and does not occur any more: {at}{pattern}"));
+        }
+        for op in self.skipped.keys().filter(|o| !operations.contains(o)) {
+            out.push(format!("skipped and not in the conversation: {op}"));
+        }
+        out
+    }
+
+    /// Differences met that are listed.
+    pub fn listed(&self) -> usize {
+        self.used.iter().sum()
+    }
+}
