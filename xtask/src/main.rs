@@ -1,9 +1,10 @@
-//! What developers run: `cargo xtask demo | test | bench | chaos | setup`.
+//! What developers run: `cargo xtask demo | test | bench | chaos | conform | setup`.
 //!
 //! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
 
 mod bench;
 mod bench_lnet;
+mod conform;
 mod demo;
 mod lnet;
 mod setup;
@@ -52,6 +53,8 @@ enum Command {
         #[arg(long)]
         one_process: bool,
     },
+    /// Check a live Lustre, ours or not: POSIX, layouts, coherence of two clients, contention, recovery.
+    Conform(conform::Conform),
     /// One job of the benchmark, in a process of its own.
     #[command(hide = true)]
     BenchWorker { work: String, dir: std::path::PathBuf, job: u64, amount: u64 },
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Bench { what: Some(what), dir, .. } if what == "router" => lnet::router(&dir),
         Command::Bench { what: Some(_), profile, .. } => bench_lnet::run(profile),
         Command::Bench { what: None, dir, profile } => bench::run(&dir, profile),
+        Command::Conform(asked) => conform::run(&asked),
         Command::BenchWorker { work, dir, job, amount } => return worker(&work, &dir, job, amount),
         Command::Chaos { seconds, one_process } => lnet::chaos(seconds, one_process),
         Command::Setup => setup::everything(),
