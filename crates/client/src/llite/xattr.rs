@@ -24,6 +24,7 @@ use coral_wire::ost::ObdStatfs;
 use super::{Llite, MkdirRequest};
 use super::finish::finish;
 use super::types::Cred;
+use crate::lov::Form;
 use crate::mdc::Ids;
 
 /// Longest name, bytes (XATTR_NAME_MAX).
@@ -114,6 +115,13 @@ impl Llite {
             (b"lustre.lov", _) if self.md_inode(fid).await?.attr.is_dir() => return self.set_default_layout(cred, fid, value).await,
             (b"lustre.dmv", Some(v)) => return self.set_default_dirstripe(cred, fid, v.clone()).await,
             _ => {}
+        }
+        if value.is_some() && matches!(name, b"lustre.lov" | b"trusted.lov") {
+            // a stock MDT trusts its clients in this, and panics
+            let md = self.md_inode(fid).await?;
+            if md.attr.is_file() && md.layout.form != Form::None {
+                return Err(Errno::EEXIST);
+            }
         }
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
