@@ -34,7 +34,12 @@ fn layout_of(path: &Path) -> Layout {
         (parts[0], parts[1])
     });
     let osts = values("l_ost_idx").into_iter().map(|v| v.parse::<u32>().expect("an OST index"));
-    let objects = osts.zip(fids).map(|(ost, (seq, oid))| (ost, seq, oid)).collect();
+    // an object of group 0 is shown as lfs shows it, by its IDIF: 0x100000000 + OST index * 0x10000 + bits 32 to 47 of its id
+    let own = |ost: u32, (seq, oid): (u64, u64)| match seq >> 32 {
+        1 => (ost, 0, (seq & 0xffff) << 32 | oid),
+        _ => (ost, seq, oid),
+    };
+    let objects = osts.zip(fids).map(|(ost, fid)| own(ost, fid)).collect();
     Layout { stripe_count: number("lmm_stripe_count"), stripe_size: number("lmm_stripe_size"), objects }
 }
 
