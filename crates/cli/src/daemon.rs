@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::set_parent_process_death_signal;
 
 /// The environment variable that names the descriptor on which the background process reports.
 const READY_FD: &str = "CORAL_READY_FD";
@@ -32,7 +32,8 @@ pub(crate) fn start(log: &Path) -> Result<String, String> {
 /// As [`start`], with other arguments.
 #[allow(unsafe_code, reason = "a descriptor and a session of its own are handed to the child")]
 pub(crate) fn start_as(args: impl Iterator<Item = std::ffi::OsString>, log: &Path) -> Result<String, String> {
-    let (read, write) = rustix::pipe::pipe().map_err(|e| format!("pipe: {e}"))?;
+    // Closed in other programs, or the child would hold the end it is heard at.
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
     let log_file: File = OpenOptions::new().create(true).append(true).open(log).map_err(|e| format!("cannot write the log '{}': {e}", log.display()))?;
     let errors = log_file.try_clone().map_err(|e| e.to_string())?;
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
@@ -42,10 +43,12 @@ pub(crate) fn start_as(args: impl Iterator<Item = std::ffi::OsString>, log: &Pat
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "coral".into()));
     command.args(args).arg("--foreground").env(READY_FD, fd.to_string());
     command.stdin(Stdio::null()).stdout(log_file).stderr(errors);
-    // SAFETY: setsid and fcntl are async-signal-safe, and the descriptor is open in the child.
+    // SAFETY: setsid, prctl and fcntl are async-signal-safe, and the descriptor is open in the child.
     unsafe {
         command.pre_exec(move || {
             libc::setsid();
+            // Ctrl-C at the command that waits is meant for the one it waits for.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGINT);
             if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                 return Err(std::io::Error::last_os_error());
             }
@@ -86,10 +89,6 @@ impl Reporter {
     #[allow(unsafe_code, reason = "a descriptor and a session of its own are handed to the child")]
     pub(crate) fn from_env() -> Reporter {
         let fd = std::env::var(READY_FD).ok().and_then(|v| v.parse::<i32>().ok());
-        if fd.is_some() {
-            // Ctrl-C at the command that waits for us is meant for us.
-            let _ = set_parent_process_death_signal(Some(Signal::INT));
-        }
         // SAFETY: the descriptor was inherited for this purpose alone, and nothing else in this process knows it.
         Reporter(fd.map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
     }

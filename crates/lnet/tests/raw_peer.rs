@@ -278,12 +278,19 @@ async fn a_slow_handler_holds_no_answer_back() {
     let a = start(config(27, 1)).await;
     let (seen, in_time) = (Arc::default(), Arc::default());
     a.serve_portal(12, Arc::new(Slow(Arc::clone(&seen), Arc::clone(&in_time))));
-    let (mut s, _) = shake(27, 3, 5, 1).await;
+    let (s, _) = shake(27, 3, 5, 1).await;
     let both = [get_ping(nid(27, 3), nid(27, 1), 1), put(nid(27, 3), nid(27, 1), 0, 12, 1, &[])].concat();
-    s.write_all(&both).await.unwrap();
-    let mut reply = [0; PING_REPLY];
-    timeout(LONG, s.read_exact(&mut reply)).await.unwrap().unwrap();
-    seen.store(true, std::sync::atomic::Ordering::SeqCst);
+    // A socket without tokio: the worker that the handler blocks may be the one that watches all others.
+    let mut s = s.into_std().unwrap();
+    s.set_nonblocking(false).unwrap();
+    s.set_read_timeout(Some(LONG)).unwrap();
+    let peer = tokio::task::spawn_blocking(move || {
+        std::io::Write::write_all(&mut s, &both).unwrap();
+        std::io::Read::read_exact(&mut s, &mut [0; PING_REPLY]).unwrap();
+        seen.store(true, std::sync::atomic::Ordering::SeqCst);
+        s // open until the end
+    });
+    let _open = peer.await.unwrap();
     until("the handler has gone on", || in_time.load(std::sync::atomic::Ordering::SeqCst)).await;
     stop(&[&a]).await;
 }

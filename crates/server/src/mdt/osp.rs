@@ -193,15 +193,16 @@ impl Osp {
     }
 
     /// The OSTs as allocation sees them. One that is connected but silent counts as down, unless all are: then it is this
-    /// machine that is slow.
+    /// machine that is slow. With none connected all may be used: after a restart they are on their way, and I/O waits for them.
     pub fn spaces(&self) -> Vec<OstSpace> {
         let mut st = self.state.lock();
         let connected: Vec<bool> = st.peers.values_mut().map(Peer::connected).collect();
+        let any = connected.contains(&true);
         let heard = st.peers.values().zip(&connected).any(|(p, c)| *c && !p.silent && p.target.active);
         let space = |(p, connected): (&Peer, bool)| OstSpace {
             index: p.target.index,
             avail_bytes: p.space.map(|s| s.bavail.saturating_mul(u64::from(s.bsize))),
-            active: p.target.active && connected && !(heard && p.silent),
+            active: p.target.active && (connected || !any) && !(heard && p.silent),
         };
         st.peers.values().zip(connected).map(space).collect()
     }
