@@ -215,9 +215,7 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     let fuse = FuseOptions { source: m.source.clone(), read_only: m.options.iter().any(|o| o == "ro"), ..FuseOptions::default() };
     let client = MountedClient::start(node, options, &m.mountpoint, fuse, reporter).await?;
     let ready = reporter.ready(&format!("mounted {} on {} (this node is {nid})", m.source, m.mountpoint.display()));
-    if ready.is_ok() {
-        wait(&client).await;
-    }
+    wait(&client, &ready).await;
     client.umount().await;
     ready
 }
@@ -240,14 +238,14 @@ fn option<'a>(m: &'a Mount, name: &str) -> Option<&'a str> {
     m.options.iter().find_map(|o| o.strip_prefix(name)?.strip_prefix('='))
 }
 
-async fn wait(client: &MountedClient) {
+async fn wait(client: &MountedClient, ready: &Result<(), String>) {
     let (_unused, none) = tokio::sync::mpsc::channel(1);
     // So that lnetctl finds it; a mount does without when it cannot be had.
     let home = crate::lnetctl::find::own_socket_dir();
     let mut asked = home.as_ref().and_then(|d| crate::control::serve(d, vec![client.node.clone()]).ok()).unwrap_or(none);
     let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node.nid().to_string(), "mount": client.mountpoint() });
     tokio::select! {
-        _ = crate::run_until_stopped(&mut asked, Some(client), status) => {}
+        _ = crate::run_until_stopped(ready, &mut asked, Some(client), status) => {}
         () = client.ended() => {}
     }
     if let Some(dir) = home {

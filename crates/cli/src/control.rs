@@ -22,6 +22,9 @@ const ANSWER_TIMEOUT_S: u64 = 60;
 /// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
+/// Lets the last answer reach the socket before the process ends.
+const LAST_ANSWER: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// What one may ask of a running process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -68,6 +71,15 @@ pub(crate) fn serve(dir: &Path, nodes: Vec<Arc<Node>>) -> std::io::Result<mpsc::
         }
     });
     Ok(rx)
+}
+
+/// All has stopped: takes `dir`'s socket away and tells whoever asked for it.
+pub(crate) async fn stopped(dir: &Path, reply: Option<oneshot::Sender<serde_json::Value>>) {
+    let _ = std::fs::remove_file(path(dir));
+    if let Some(reply) = reply {
+        let _ = reply.send(serde_json::json!({ "stopped": true }));
+        tokio::time::sleep(LAST_ANSWER).await;
+    }
 }
 
 /// A request for the process's LNet nodes.

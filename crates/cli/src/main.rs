@@ -14,6 +14,7 @@ mod lnetctl;
 mod lst;
 mod net;
 mod router;
+mod rundir;
 mod serve;
 mod servers;
 mod status;
@@ -90,14 +91,16 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
 }
 
 /// Waits until this process is told to stop: Ctrl-C, SIGTERM, `coral down`, or the mount's end.
-/// Answers status requests meanwhile. A `down` is returned to be answered when all has stopped.
+/// Answers status requests meanwhile. A `down` is returned to be answered when all has stopped ([`control::stopped`]).
+/// Returns at once when `ready` failed: whoever asked for this process has gone.
 pub(crate) async fn run_until_stopped(
+    ready: &Result<(), String>,
     asked: &mut mpsc::Receiver<Asked>,
     client: Option<&MountedClient>,
     status: impl Fn() -> serde_json::Value,
 ) -> Option<oneshot::Sender<serde_json::Value>> {
     let mut own = StopSignals::default();
-    loop {
+    while ready.is_ok() {
         let signalled = async {
             match client {
                 Some(c) => c.signalled().await,
@@ -116,6 +119,7 @@ pub(crate) async fn run_until_stopped(
             },
         }
     }
+    None
 }
 
 /// Ctrl-C and SIGTERM. From when it is made they do not end the process by themselves.

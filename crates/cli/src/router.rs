@@ -35,7 +35,7 @@ pub(crate) fn run(r: Router) -> Result<(), String> {
 
 /// Where a router keeps its control socket and log when nothing else is said.
 fn default_dir() -> PathBuf {
-    crate::lnetctl::find::runtime_dir().unwrap_or_else(|| "/run".into()).join("coral-router")
+    crate::rundir::xdg().unwrap_or_else(|| "/run".into()).join("coral-router")
 }
 
 fn check(r: &Router) -> Result<NetConfig, String> {
@@ -62,16 +62,9 @@ async fn serve(config: &NetConfig, pools: PoolSizes, dir: &Path, reporter: &mut 
     let mut asked = control::serve(dir, vec![node.clone()]).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let nids: Vec<String> = config.nids.iter().map(ToString::to_string).collect();
     let ready = reporter.ready(&format!("coral: routing between {} on port {}\nstop: coral down {}", nids.join(" and "), config.port, dir.display()));
-    let reply = match &ready {
-        Ok(()) => crate::run_until_stopped(&mut asked, None, || status(&node, config, dir)).await,
-        Err(_) => None,
-    };
+    let reply = crate::run_until_stopped(&ready, &mut asked, None, || status(&node, config, dir)).await;
     node.shutdown().await;
-    let _ = std::fs::remove_file(control::path(dir));
-    if let Some(reply) = reply {
-        let _ = reply.send(json!({ "stopped": true }));
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await; // lets the answer reach the socket before the process ends
-    }
+    control::stopped(dir, reply).await;
     ready
 }
 

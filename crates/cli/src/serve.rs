@@ -74,15 +74,8 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
             "targets": servers.status(), "rpcs": 0, "handovers": servers.handovers(),
         })
     };
-    let reply = match &ready {
-        Ok(()) => crate::run_until_stopped(&mut asked, None, status).await,
-        Err(_) => None,
-    };
+    let reply = crate::run_until_stopped(&ready, &mut asked, None, status).await;
     servers.stop().await;
-    let _ = std::fs::remove_file(control::path(home));
-    if let Some(reply) = reply {
-        let _ = reply.send(serde_json::json!({ "stopped": true }));
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await; // lets the answer reach the socket before the process ends
-    }
+    control::stopped(home, reply).await;
     ready
 }

@@ -289,20 +289,12 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let nodes = std::iter::once(servers.node()).chain(client.as_ref().map(MountedClient::node)).cloned().collect();
     let mut asked = control::serve(dir, nodes).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let ready = write_config(dir, &config).and_then(|()| reporter.ready(&summary(&config, dir, client.as_ref().map(MountedClient::mountpoint))));
-    let reply = match &ready {
-        Ok(()) => crate::run_until_stopped(&mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await,
-        Err(_) => None,
-    };
+    let reply = crate::run_until_stopped(&ready, &mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await;
     if let Some(client) = client {
         client.umount().await;
     }
     servers.stop().await;
-    let _ = std::fs::remove_file(control::path(dir));
-    if let Some(reply) = reply {
-        let _ = reply.send(serde_json::json!({ "stopped": true }));
-        tokio::task::yield_now().await;
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await; // lets the answer reach the socket before the process ends
-    }
+    control::stopped(dir, reply).await;
     ready
 }
 

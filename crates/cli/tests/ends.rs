@@ -14,11 +14,21 @@ fn ended(child: &mut Child) -> bool {
     child.try_wait().unwrap().is_some()
 }
 
-/// Whether the command line of some process names `path`.
-fn named_by_a_process(path: &Path) -> bool {
+/// Processes whose command line names `path`.
+fn that_name(path: &Path) -> Vec<u32> {
     let path = path.to_string_lossy().into_owned();
-    let names_it = |e: std::fs::DirEntry| std::fs::read(e.path().join("cmdline")).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&path));
-    std::fs::read_dir("/proc").unwrap().flatten().any(names_it)
+    let names_it = |e: &std::fs::DirEntry| std::fs::read(e.path().join("cmdline")).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&path));
+    let all = std::fs::read_dir("/proc").unwrap().flatten().filter(names_it);
+    all.filter_map(|e| e.file_name().to_string_lossy().parse().ok()).collect()
+}
+
+/// Background processes of a test end with it, also when it fails.
+struct EndsWithTest<'a>(&'a Path);
+
+impl Drop for EndsWithTest<'_> {
+    fn drop(&mut self) {
+        that_name(self.0).iter().for_each(|pid| drop(Command::new("kill").args(["-KILL", &pid.to_string()]).status()));
+    }
 }
 
 fn client(port: u16, mnt: &Path) -> Child {
@@ -39,6 +49,7 @@ fn exports(data: &Path) -> u64 {
 fn mount_helper_works_in_the_background() {
     in_namespace("mount_helper_works_in_the_background", || {
         let place = Place::new();
+        let _guard = EndsWithTest(place.dir.path());
         let running = place.up(&[]);
         let (helper, mnt) = (place.path("mount.coral"), place.make("second"));
         std::os::unix::fs::symlink(coral().get_program(), &helper).unwrap();
@@ -97,6 +108,7 @@ fn a_mount_that_fails_leaves_no_client_behind() {
 fn an_interrupted_start_leaves_nothing_running() {
     in_network_namespace("an_interrupted_start_leaves_nothing_running", || {
         let place = Place::new();
+        let _guard = EndsWithTest(place.dir.path());
         place.make("mnt");
         for wait_ms in [0, 30, 100, 300, 1000] {
             let mut up = coral();
@@ -110,7 +122,7 @@ fn an_interrupted_start_leaves_nothing_running() {
             signal(up.id(), "INT");
             until("the command has ended", || ended(&mut up));
             let data = place.path("data");
-            until("nothing works in the directory", || !named_by_a_process(&data));
+            until("nothing works in the directory", || that_name(&data).is_empty());
             assert!(!is_mounted(&place.path("mnt")));
         }
         let running = place.up(&[]);

@@ -28,6 +28,11 @@ fn both<T: Send>(e: &Env, work: impl Fn(usize, &Path) -> io::Result<T> + Sync) -
     })
 }
 
+/// As [`both`], for work that counts: the sum.
+fn count(e: &Env, work: impl Fn(usize, &Path) -> io::Result<usize> + Sync) -> io::Result<usize> {
+    Ok(both(e, work)?.into_iter().sum())
+}
+
 /// How many of the results are a success; errors other than `allowed` are an error.
 fn won(results: Vec<io::Result<()>>, allowed: &[i32]) -> io::Result<usize> {
     let mut n = 0;
@@ -105,7 +110,7 @@ pub(crate) const CHECKS: &[Check] = &[
     }),
     must("a file replaced all the time is always whole", "ok", |e| {
         fs::write(e.p("f"), "0".repeat(5000))?;
-        let torn = both(e, |t, dir| {
+        let torn = count(e, |t, dir| {
             let mut torn = 0;
             for i in 0..ROUNDS / 2 {
                 if t < 2 {
@@ -119,12 +124,11 @@ pub(crate) const CHECKS: &[Check] = &[
             }
             Ok(torn)
         })?;
-        let torn: usize = torn.into_iter().sum();
         is(torn == 0, || format!("{torn} reads saw a mix"))
     }),
     must("one block written by all is always one writer's", "ok", |e| {
         fs::write(e.p("f"), [0; 4096])?;
-        let torn = both(e, |t, dir| {
+        let torn = count(e, |t, dir| {
             let f = open(dir.join("f"), O_RDWR)?;
             let mut torn = 0;
             for i in 0..ROUNDS {
@@ -135,12 +139,11 @@ pub(crate) const CHECKS: &[Check] = &[
             }
             Ok(torn)
         })?;
-        let torn: usize = torn.into_iter().sum();
         is(torn == 0, || format!("{torn} reads saw a mix"))
     }),
     must("neighbours in one page do not undo each other", "ok", |e| {
         fs::write(e.p("f"), [0; 400])?;
-        let wrong = both(e, |t, dir| {
+        let wrong = count(e, |t, dir| {
             let f = open(dir.join("f"), O_RDWR)?;
             let mut wrong = 0;
             for i in 1..=ROUNDS {
@@ -151,7 +154,6 @@ pub(crate) const CHECKS: &[Check] = &[
             }
             Ok(wrong)
         })?;
-        let wrong: usize = wrong.into_iter().sum();
         is(wrong == 0 && fs::read(e.o("f"))? == [ROUNDS as u8; 400], || format!("{wrong} own writes not read back"))
     }),
     must("names made and removed by all in one directory", "ok", |e| {

@@ -1,5 +1,6 @@
 //! Which running process is meant: every process with a node leaves the path of its control socket in a directory of its user.
 
+use crate::rundir;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,31 +10,15 @@ use std::time::Duration;
 /// How long a process may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
 
-/// `$XDG_RUNTIME_DIR`, when it says something.
-pub(crate) fn runtime_dir() -> Option<PathBuf> {
-    std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()).map(PathBuf::from)
-}
-
 /// The directory of this user's running nodes: `$XDG_RUNTIME_DIR/coral`, else `/tmp/coral-UID`.
 fn registry() -> PathBuf {
-    match runtime_dir() {
-        Some(dir) => dir.join("coral"),
-        None => PathBuf::from(format!("/tmp/coral-{}", rustix::process::getuid().as_raw())),
-    }
+    rundir::named("coral", Path::new("/tmp"))
 }
 
-/// The same, made if it is not there. In /tmp anybody could have made it: only what is ours is used.
+/// The same, made if it is not there; none when it cannot be.
 fn made_registry() -> Option<PathBuf> {
     let dir = registry();
-    make_private(&dir)?;
-    let meta = std::fs::symlink_metadata(&dir).ok()?;
-    (meta.is_dir() && std::os::unix::fs::MetadataExt::uid(&meta) == rustix::process::getuid().as_raw()).then_some(dir)
-}
-
-fn make_private(dir: &Path) -> Option<()> {
-    let mut make = std::fs::DirBuilder::new();
-    std::os::unix::fs::DirBuilderExt::mode(make.recursive(true), 0o700);
-    make.create(dir).ok()
+    rundir::private(&dir).ok().map(|()| dir)
 }
 
 /// Says where this process can be asked, until dropped.
@@ -59,7 +44,7 @@ impl Drop for Registered {
 /// Where this process may put a control socket that belongs to no directory of its own.
 pub(crate) fn own_socket_dir() -> Option<PathBuf> {
     let dir = made_registry()?.join(format!("{}.d", std::process::id()));
-    make_private(&dir)?;
+    rundir::private(&dir).ok()?;
     Some(dir)
 }
 

@@ -4,9 +4,9 @@
 //! they come, and at last the exit code. When the command goes away, what it began ends with its next line.
 
 use super::Failed;
+use crate::rundir;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use tokio::io::AsyncWriteExt;
@@ -36,17 +36,8 @@ pub(crate) enum Answer {
 
 /// The socket of the console with this key. Makes its directory, which no other user may own.
 pub(crate) fn path(key: u32) -> Result<PathBuf, Failed> {
-    let uid = rustix::process::getuid().as_raw();
-    let dir = match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(d) if !d.is_empty() => PathBuf::from(d).join("coral-lst"),
-        _ => std::env::temp_dir().join(format!("coral-lst-{uid}")),
-    };
-    let shown = dir.display();
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Failed(format!("cannot make '{shown}': {e}")))?;
-    let meta = std::fs::symlink_metadata(&dir).map_err(|e| Failed(format!("'{shown}': {e}")))?;
-    if !meta.is_dir() || meta.uid() != uid {
-        return Err(Failed(format!("'{shown}' belongs to another user")));
-    }
+    let dir = rundir::named("coral-lst", &std::env::temp_dir());
+    rundir::private(&dir).map_err(Failed)?;
     Ok(dir.join(format!("{key}.sock")))
 }
 

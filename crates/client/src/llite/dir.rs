@@ -151,7 +151,7 @@ impl Llite {
     /// With `plus` each entry carries its attributes.
     pub async fn readdir(
         self: &Arc<Self>,
-        cred: &Cred,
+        _cred: &Cred,
         dh: &DirHandle,
         cookie: u64,
         plus: bool,
@@ -179,7 +179,10 @@ impl Llite {
                 return Ok(());
             }
             let attrs = match plus {
-                true => join_all(batch.iter().map(|(e, _)| self.entry_of(cred, e.fid))).await,
+                true => {
+                    let all_up = self.lov.oscs().iter().all(|o| o.is_connected());
+                    join_all(batch.iter().map(|(e, _)| self.entry_of(e.fid, all_up))).await
+                }
                 false => vec![None; batch.len()],
             };
             for ((e, next), entry) in batch.into_iter().zip(attrs) {
@@ -214,10 +217,11 @@ impl Llite {
         dir
     }
 
-    async fn entry_of(&self, _cred: &Cred, fid: Fid) -> Option<Entry> {
+    /// Attributes for readdirplus. `all_up`: no OST is away; else names are listed without what the OSTs know.
+    async fn entry_of(&self, fid: Fid, all_up: bool) -> Option<Entry> {
         let md = self.md_inode(fid).await.ok()?;
-        if md.needs_osts() && self.lov.oscs().iter().any(|o| !o.is_connected()) {
-            return None; // names are listed also while an OST is away
+        if md.needs_osts() && !all_up {
+            return None;
         }
         Some(self.entry(self.full_attr(&md).await.ok()?, &md))
     }

@@ -112,16 +112,18 @@ impl Llite {
         }
         match (name, &value) {
             (b"lustre.mkdir", Some(v)) => return self.mkdir_striped(cred, fid, MkdirRequest::decode(v)?).await,
-            (b"lustre.lov", _) if self.md_inode(fid).await?.attr.is_dir() => return self.set_default_layout(cred, fid, value).await,
             (b"lustre.dmv", Some(v)) => return self.set_default_dirstripe(cred, fid, v.clone()).await,
-            _ => {}
-        }
-        if value.is_some() && matches!(name, b"lustre.lov" | b"trusted.lov") {
-            // a stock MDT trusts its clients in this, and panics
-            let md = self.md_inode(fid).await?;
-            if md.attr.is_file() && md.layout.form != Form::None {
-                return Err(Errno::EEXIST);
+            (b"lustre.lov", _) | (b"trusted.lov", Some(_)) => {
+                let md = self.md_inode(fid).await?;
+                if name == b"lustre.lov" && md.attr.is_dir() {
+                    return self.set_default_layout(cred, fid, value).await;
+                }
+                // a stock MDT trusts its clients in this, and panics
+                if value.is_some() && md.attr.is_file() && md.layout.form != Form::None {
+                    return Err(Errno::EEXIST);
+                }
             }
+            _ => {}
         }
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;

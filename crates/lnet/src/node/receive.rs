@@ -22,12 +22,7 @@ impl Node {
             Some(Verdict::Drop | Verdict::Fail(_)) => self.stats.faults.inc(),
             Some(Verdict::Delay(held)) => {
                 self.stats.faults.inc();
-                let me = self.clone();
-                self.runtime.spawn(async move {
-                    held.wait().await;
-                    me.faults.released();
-                    me.take(from, msg, transit);
-                });
+                self.later(held, move |me| me.take(from, msg, transit));
             }
         }
     }

@@ -7,7 +7,7 @@ use coral_wire::lnet::{LnetMsg, WireHandle};
 use tokio::sync::oneshot;
 
 use super::{Node, SendError};
-use crate::faults::{HealthError, Side, Verdict};
+use crate::faults::{Held, HealthError, Side, Verdict};
 use crate::msg::Msg;
 use crate::path::{Path, Route, Tried};
 use crate::pending::Wait;
@@ -130,14 +130,19 @@ impl Node {
             }
             Some(Verdict::Delay(held)) => {
                 self.stats.faults.inc();
-                let me = self.clone();
-                self.runtime.spawn(async move {
-                    held.wait().await;
-                    me.faults.released();
-                    me.launch_now(path.route, msg, done, credits, again);
-                });
+                self.later(held, move |me| me.launch_now(path.route, msg, done, credits, again));
             }
         }
+    }
+
+    /// Goes on with a message when the rule that holds it back lets it go.
+    pub(super) fn later(self: &Arc<Self>, held: Held, go_on: impl FnOnce(&Arc<Node>) + Send + 'static) {
+        let me = self.clone();
+        self.runtime.spawn(async move {
+            held.wait().await;
+            me.faults.released();
+            go_on(&me);
+        });
     }
 
     pub(crate) fn launch_now(&self, route: Route, msg: Msg, done: Done, credits: Credits, again: Option<Again>) {

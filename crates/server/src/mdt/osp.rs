@@ -321,10 +321,13 @@ impl Osp {
     /// Destroys what is due, at most one round of every OST that answers. Returns whether there may
     /// be more to do right away.
     async fn destroy_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
-        let mut rounds = Vec::new();
+        let (mut rounds, mut failed) = (Vec::new(), None);
         for (ost, import) in self.connected() {
-            let ids = self.take_due(ops, ost)?;
-            rounds.push(async move { (ost, ids.len(), destroy_some(import, ost, ids).await) });
+            match self.take_due(ops, ost) {
+                Ok(ids) => rounds.push(async move { (ost, ids.len(), destroy_some(import, ost, ids).await) }),
+                // what was taken for other OSTs must not be forgotten
+                Err(e) => failed = Some(e),
+            }
         }
         let (mut done, mut more, mut osts) = (Batch::new(), false, Vec::new());
         for (ost, asked, gone) in join_all(rounds).await {
@@ -340,7 +343,7 @@ impl Osp {
         if !done.is_empty() {
             self.commit_local(done).inspect_err(|_| osts.iter().for_each(|ost| self.due.lock().missed(*ost)))?;
         }
-        Ok(more)
+        failed.map_or(Ok(more), Err)
     }
 
     /// The next objects of `ost` to destroy.

@@ -518,33 +518,20 @@ impl Client {
         self.reint(rec.to_bytes(), &[Bytes::new(), Bytes::new(), nul(n1), nul(n2), Bytes::new()]).await.map(drop)
     }
 
-    pub async fn setattr(&self, fid: Fid, set: impl FnOnce(&mut RecSetattr)) -> Result<MdtBody, Errno> {
+    fn rec_setattr(&self, fid: Fid) -> RecSetattr {
         let c = self.rec_create(fid, 0);
-        let mut rec = RecSetattr {
-            opcode: ReintOp::SETATTR,
-            cap: c.cap,
-            fsuid: c.fsuid,
-            fsgid: c.fsgid,
-            suppgid: u32::MAX,
-            fid,
-            ..RecSetattr::default()
-        };
+        RecSetattr { opcode: ReintOp::SETATTR, cap: c.cap, fsuid: c.fsuid, fsgid: c.fsgid, suppgid: u32::MAX, fid, ..RecSetattr::default() }
+    }
+
+    pub async fn setattr(&self, fid: Fid, set: impl FnOnce(&mut RecSetattr)) -> Result<MdtBody, Errno> {
+        let mut rec = self.rec_setattr(fid);
         set(&mut rec);
         self.reint(rec.to_bytes(), &[]).await
     }
 
     /// A default layout set as the kernel client's `lfs setstripe DIR` sets it: in a setattr that changes nothing else.
     pub async fn set_default(&self, fid: Fid, value: Bytes) -> Result<MdtBody, Errno> {
-        let c = self.rec_create(fid, 0);
-        let rec = RecSetattr {
-            opcode: ReintOp::SETATTR,
-            cap: c.cap,
-            fsuid: c.fsuid,
-            fsgid: c.fsgid,
-            suppgid: u32::MAX,
-            fid,
-            ..RecSetattr::default()
-        };
+        let rec = self.rec_setattr(fid);
         self.reint(rec.to_bytes(), &[Bytes::new(), Bytes::new(), value, Bytes::new(), Bytes::new()]).await
     }
 
