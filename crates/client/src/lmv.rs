@@ -45,6 +45,11 @@ impl Lmv {
         self.mdcs.read().len() > 1
     }
 
+    /// All of them are Coral's.
+    pub fn all_coral(&self) -> bool {
+        self.mdcs.read().values().all(|m| m.coral())
+    }
+
     /// The MDT of the root, or EIO before there is one.
     pub fn first(&self) -> Result<Arc<Mdc>, Errno> {
         self.mdcs.read().values().next().cloned().ok_or(Errno::EIO)

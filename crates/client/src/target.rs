@@ -83,10 +83,10 @@ impl Dialer {
     pub fn target(&self, kind: Kind, uuid: &str, nids: &[Nid]) -> Arc<Target> {
         // a node without a network only reaches nodes of its own process
         let local = self.node.nids().iter().all(|n| n.is_lo());
-        let want_cksum = self.checksums && !local && kind == Kind::Ost;
+        let want_cksum = self.checksums && !local && kind != Kind::Mgs;
         let mut data = match kind {
             Kind::Mgs => mgs_flags(),
-            Kind::Mdt => mdt_flags(self.user_xattr),
+            Kind::Mdt => mdt_flags(self.user_xattr, want_cksum),
             Kind::Ost => ost_flags(want_cksum),
         };
         if self.plain {
@@ -201,6 +201,9 @@ impl ImportObserver for Observer {
     fn on_disconnected(&self) {}
 }
 
+/// Checksums of data this client knows.
+const CKSUM_TYPES: u32 = cksum_type::CRC32 | cksum_type::ADLER | cksum_type::CRC32C;
+
 /// Flags every connect asks for.
 fn base() -> F {
     F::VERSION | F::AT | F::FULL20 | F::LVB_TYPE | F::BULK_MBITS | F::FLAGS2
@@ -215,7 +218,7 @@ fn mgs_flags() -> ObdConnectData {
 }
 
 /// The table of `docs/architecture.md` (connect flags): only what this client does.
-fn mdt_flags(user_xattr: bool) -> ObdConnectData {
+fn mdt_flags(user_xattr: bool, cksum: bool) -> ObdConnectData {
     let mut f = base()
         | F::FID
         | F::VBR
@@ -236,6 +239,7 @@ fn mdt_flags(user_xattr: bool) -> ObdConnectData {
         | F::JOBSTATS
         | F::PINGLESS
         | F::HPREQ_CHECK1
+        | F::SHORTIO
         | F::MULTIMODRPCS
         | F::DISP_STRIPE
         | F::OPEN_BY_FID
@@ -245,6 +249,9 @@ fn mdt_flags(user_xattr: bool) -> ObdConnectData {
         | F::LFSCK;
     if user_xattr {
         f |= F::XATTR;
+    }
+    if cksum {
+        f |= F::CKSUM;
     }
     let f2 = F2::INC_XID
         | F2::REP_MBITS
@@ -259,12 +266,14 @@ fn mdt_flags(user_xattr: bool) -> ObdConnectData {
         | F2::DIR_MIGRATE
         | F2::MIRROR_ID_FIX
         | F2::FLR
+        | F2::DOM_LVB
         | F2::CORAL;
     ObdConnectData {
         connect_flags: f,
         connect_flags2: f2,
         brw_size: 1 << 20,
-        ibits_known: (Ibits::LOOKUP | Ibits::UPDATE | Ibits::OPEN | Ibits::LAYOUT | Ibits::PERM | Ibits::XATTR).bits(),
+        ibits_known: (Ibits::LOOKUP | Ibits::UPDATE | Ibits::OPEN | Ibits::LAYOUT | Ibits::PERM | Ibits::XATTR | Ibits::DOM).bits(),
+        cksum_types: if cksum { CKSUM_TYPES } else { 0 },
         max_easize: 65536,
         maxmodrpcs: 8,
         ..Default::default()
@@ -286,16 +295,14 @@ fn ost_flags(cksum: bool) -> ObdConnectData {
         | F::HPREQ_CHECK1
         | F::SHORTIO
         | F::MAXBYTES;
-    let mut cksum_types = 0;
     if cksum {
         f |= F::CKSUM;
-        cksum_types = cksum_type::CRC32 | cksum_type::ADLER | cksum_type::CRC32C;
     }
     ObdConnectData {
         connect_flags: f,
         connect_flags2: F2::INC_XID | F2::LSEEK | F2::REP_MBITS | F2::CORAL,
         brw_size: 4 << 20,
-        cksum_types,
+        cksum_types: if cksum { CKSUM_TYPES } else { 0 },
         ..Default::default()
     }
 }
@@ -325,11 +332,11 @@ mod tests {
 
     #[test]
     fn nothing_undone_is_claimed() {
-        for d in [mdt_flags(true), ost_flags(true), mgs_flags()] {
+        for d in [mdt_flags(true, true), ost_flags(true), mgs_flags()] {
             assert!(!d.connect_flags.intersects(F::MDS | F::MDS_MDS | F::LIGHTWEIGHT | F::INDEX | F::GRANT | F::RDONLY));
             assert!(!d.connect_flags2.intersects(F2::BATCH_RPC | F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT));
         }
-        assert!(mdt_flags(true).brw_size > 0 && ost_flags(false).brw_size > 0);
+        assert!(mdt_flags(true, false).brw_size > 0 && ost_flags(false).brw_size > 0);
         assert_ne!(ost_flags(true).cksum_types, 0);
     }
 }

@@ -3,7 +3,7 @@
 use super::show::{self, Style};
 use super::{Failure, xattr};
 use coral_wire::Errno;
-use coral_wire::layout::Layout;
+use coral_wire::layout::{Layout, SubLayout};
 use lexopt::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -134,11 +134,28 @@ fn field(path: &Path, l: &Layout, f: Field) -> String {
     }
 }
 
+/// Where data is on the MDT, its index stands in place of the generation, as the kernel client tells it to its tools.
+fn tell_mdt(path: &Path, layout: &mut Layout) {
+    let Layout::Composite(c) = layout else { return };
+    for e in c.entries.iter_mut().filter(|e| e.is_init()) {
+        if let SubLayout::Plain(md) = &mut e.md
+            && md.is_dom()
+        {
+            let index = xattr(path, "lustre.mdt").ok().and_then(|v| String::from_utf8_lossy(&v).parse().ok());
+            md.layout_gen = index.unwrap_or(0);
+        }
+    }
+}
+
 /// The layout of a file, or the default of a directory; `None` when it has none of its own.
 fn layout(path: &Path) -> Result<Option<Layout>, Errno> {
     match xattr(path, "lustre.lov") {
         Ok(raw) if raw.is_empty() => Ok(None),
-        Ok(raw) => Layout::decode(&raw.into()).map(Some).map_err(|_| Errno::EINVAL),
+        Ok(raw) => {
+            let mut layout = Layout::decode(&raw.into()).map_err(|_| Errno::EINVAL)?;
+            tell_mdt(path, &mut layout);
+            Ok(Some(layout))
+        }
         Err(Errno::ENODATA) => Ok(None),
         Err(e) => Err(e),
     }

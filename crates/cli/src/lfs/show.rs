@@ -161,7 +161,7 @@ fn common(md: &LovMd, indent: &str, layout_gen: u32) -> String {
         pattern_name(md.pattern),
     );
     if md.is_dom() {
-        let _ = writeln!(out, "{indent}lmm_mdt_index:     0");
+        let _ = writeln!(out, "{indent}lmm_mdt_index:     {layout_gen}");
     } else {
         let _ = writeln!(out, "{indent}lmm_stripe_offset: {}", first_ost(md));
     }

@@ -15,9 +15,7 @@ use coral_ldlm::LockRef;
 use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy};
 use coral_wire::mds::{layout_intent, open};
-use coral_wire::ost::OstLvb;
 use futures_util::future::try_join;
 use parking_lot::{Mutex, RwLock};
 
@@ -27,7 +25,6 @@ use super::inode::MdInode;
 use super::namei::check_name;
 use super::range::RangeLocks;
 use super::types::{Attr, Cred, Entry, SeekWhence};
-use crate::error::lock_errno;
 use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, Mdc, Opened};
 use crate::osc::WriteAttr;
@@ -503,20 +500,9 @@ impl Llite {
     /// PW locks on the whole of every object, in stripe order (every client locks in that order, so none waits in a circle).
     async fn lock_stripes(&self, layout: &FileLayout, fid: Fid) -> Result<Vec<(crate::osc::ObjectRef, LockRef)>, Errno> {
         let mut out = Vec::new();
-        let whole = Policy::extent(0, u64::MAX);
         for s in layout.stripes() {
             let object = s.object(fid);
-            let osc = self.lov.osc(s.ost())?;
-            let (ns, res) = (osc.namespace(), object.oi.res_id());
-            let lock = match ns.match_lock(&res, LdlmType::EXTENT, LdlmMode::PW, &whole) {
-                Some(l) => l,
-                None => {
-                    let flags = LdlmFlags::empty();
-                    let lvb = size_of::<OstLvb>();
-                    ns.enqueue(res, LdlmType::EXTENT, LdlmMode::PW, whole, flags, lvb).await.map_err(|e| lock_errno(&e))?.0
-                }
-            };
-            out.push((object, lock));
+            out.push((object, self.lov.store(&s, fid).await?.lock_whole(&object).await?));
         }
         Ok(out)
     }

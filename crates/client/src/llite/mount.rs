@@ -72,7 +72,8 @@ impl Llite {
             let reason = "it names no MDT: has the metadata server been started once?".to_owned();
             return Err(MountError::Config { log: format!("{}-client", opts.fsname), reason });
         }
-        let (lmv, lov) = (Arc::new(Lmv::default()), Arc::new(Lov::default()));
+        let lmv = Arc::new(Lmv::default());
+        let lov = Arc::new(Lov::new(lmv.clone()));
         let connected = async {
             connect_mdts(&dialer, &lmv, &now.mdts, opts.connect_timeout).await?;
             connect_osts(&dialer, &lov, &now.osts, opts.connect_timeout).await;

@@ -72,6 +72,7 @@ impl Llite {
             b"lmv" => self.dirstripe(fid).await,
             b"dmv" => stored(b"trusted.dmv").await,
             b"fid" => Ok(Bytes::from(fid.to_string())),
+            b"mdt" => Ok(Bytes::from(self.lmv.of(fid).await?.index.to_string())),
             b"statfs.json" => self.statfs_json().await,
             n => match n.strip_prefix(b"path:") {
                 Some(text) => {

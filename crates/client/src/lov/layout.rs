@@ -8,8 +8,8 @@
 //! Lustre: `lustre/lov/lov_ea.c`, `lov_offset.c`; mirrors: `lov_io_mirror_write_intent` in `lov_io.c`.
 
 use bytes::Bytes;
-use coral_wire::fid::Fid;
-use coral_wire::layout::{CompMd, Layout, LovMd, lcm, lcme};
+use coral_wire::fid::{Fid, OstId};
+use coral_wire::layout::{CompMd, LOV_MIN_STRIPE_SIZE, Layout, LovMd, LovOstData, lcm, lcme};
 use coral_wire::{DecodeError, Errno};
 
 use crate::osc::ObjectRef;
@@ -32,9 +32,9 @@ pub struct Part {
 pub enum Form {
     /// No layout (yet): attributes come from the MDT alone.
     None,
-    /// Objects on OSTs.
+    /// Objects on OSTs, or data on the MDT.
     Objects,
-    /// Data this client cannot do I/O on: on the MDT, foreign, released.
+    /// Data this client cannot do I/O on: foreign, released.
     Unsupported,
 }
 
@@ -75,8 +75,9 @@ impl FileLayout {
         let layout = Layout::decode(raw)?;
         let mut out = Self { raw: raw.clone(), generation: layout.layout_gen(), form: Form::Objects, parts: Vec::new(), synced: false };
         match layout {
-            Layout::Plain(md) if md.objects.is_empty() && !md.is_released() => out.form = Form::None,
+            Layout::Plain(md) if md.objects.is_empty() && !md.is_released() && !md.is_dom() => out.form = Form::None,
             Layout::Plain(md) => {
+                let md = on_mdt(&md);
                 let ok = usable(&md);
                 out.parts.push(Part { start: 0, end: u64::MAX, init: true, md });
                 if !ok {
@@ -91,7 +92,7 @@ impl FileLayout {
                     c.entries.iter().filter(|e| e.head.flags & lcme::STALE == 0 && usable_here(e.mirror_id())).collect();
                 entries.sort_by_key(|e| e.head.start);
                 for e in entries {
-                    let Some(md) = e.plain() else {
+                    let Some(md) = e.plain().map(on_mdt) else {
                         out.form = Form::Unsupported;
                         continue;
                     };
@@ -101,10 +102,10 @@ impl FileLayout {
                         continue;
                     }
                     let init = e.is_init();
-                    if init && !usable(md) || md.is_dom() {
+                    if init && !usable(&md) || md.is_dom() && !init {
                         out.form = Form::Unsupported;
                     }
-                    out.parts.push(Part { start, end, init, md: md.clone() });
+                    out.parts.push(Part { start, end, init, md });
                 }
                 if out.parts.is_empty() {
                     out.form = Form::None;
@@ -164,18 +165,33 @@ fn whole_mirror(c: &CompMd) -> Option<u16> {
     c.entries.iter().map(|e| e.mirror_id()).find(|id| !stale(*id))
 }
 
+/// "OST" of data on the MDT.
+pub const DOM_OST: u32 = u32::MAX;
+
+/// A component on the MDT as RAID0 over one object, which it has none of in the EA; another as it is.
+fn on_mdt(md: &LovMd) -> LovMd {
+    let mut md = md.clone();
+    if md.is_dom() {
+        md.stripe_size = md.stripe_size.max(LOV_MIN_STRIPE_SIZE);
+        md.stripe_count = 1;
+        md.objects = vec![LovOstData { ost_idx: DOM_OST, ..Default::default() }];
+    }
+    md
+}
+
 /// RAID0 with a stripe size, objects where data is.
 fn usable(md: &LovMd) -> bool {
-    !md.is_dom() && !md.is_released() && md.stripe_size > 0 && !md.objects.is_empty() && md.objects.len() == md.stripe_count as usize
+    !md.is_released() && md.stripe_size > 0 && !md.objects.is_empty() && md.objects.len() == md.stripe_count as usize
 }
 
 impl Stripe<'_> {
     /// The object.
     pub fn object(&self, parent: Fid) -> ObjectRef {
-        ObjectRef { oi: self.part.md.objects[self.index].oi, parent, stripe_idx: self.index as u32 }
+        let oi = if self.part.md.is_dom() { OstId::from_fid(parent) } else { self.part.md.objects[self.index].oi };
+        ObjectRef { oi, parent, stripe_idx: self.index as u32 }
     }
 
-    /// Index of its OST.
+    /// Index of its OST; [`DOM_OST`]: the MDT of the file.
     pub fn ost(&self) -> u32 {
         self.part.md.objects[self.index].ost_idx
     }
@@ -203,8 +219,7 @@ impl Stripe<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coral_wire::fid::OstId;
-    use coral_wire::layout::{CompEntry, CompMd, LovOstData};
+    use coral_wire::layout::{CompEntry, pattern};
 
     fn objects(n: u32) -> Vec<LovOstData> {
         (0..n).map(|i| LovOstData { oi: OstId::group0(100 + i as u64), ost_gen: 0, ost_idx: i }).collect()
@@ -253,6 +268,22 @@ mod tests {
         let l = layout(lcm::WRITE_PENDING, lcme::STALE);
         assert_eq!((ids(&l), l.needs_intent(0, u64::MAX)), (vec![3, 4], false));
         assert!(layout(lcm::SYNC_PENDING, lcme::STALE).needs_intent(0, 1));
+    }
+
+    /// Data on the MDT is one object that is the file itself, and comes first.
+    #[test]
+    fn data_on_mdt() {
+        let mut md = LovMd::new(1 << 20, vec![]);
+        (md.pattern, md.stripe_count) = (pattern::MDT, 0);
+        let first = CompEntry::new(1, lcme::INIT, 0, 1 << 20, md);
+        let second = CompEntry::new(2, 0, 1 << 20, u64::MAX, LovMd::new(65536, vec![]));
+        let l = FileLayout::decode(&Layout::Composite(CompMd::new(1, 0, 0, vec![first, second])).encode()).unwrap();
+        let fid = Fid::new(0x2_0000_0401, 7);
+        let s: Vec<_> = l.stripes().collect();
+        assert_eq!((l.form, s.len(), s[0].ost()), (Form::Objects, 1, DOM_OST));
+        assert_eq!(s[0].object(fid).oi.raw_fid(), fid);
+        assert_eq!((s[0].object_size(5), s[0].file_size(700_000), s[0].file_offset(900_000)), (5, 700_000, 900_000));
+        assert_eq!((l.needs_init(0, 1 << 20), l.needs_init(0, (1 << 20) + 1)), (false, true));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 mod layout;
 
-pub use layout::{FileLayout, Form, Part, Stripe};
+pub use layout::{DOM_OST, FileLayout, Form, Part, Stripe};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use coral_wire::ldlm::ResId;
 use futures_util::future::try_join_all;
 use parking_lot::RwLock;
 
+use crate::lmv::Lmv;
 use crate::osc::{IoLock, ObjectAttr, ObjectRef, ObjectTimes, Osc, WriteAttr};
 
 /// From so many bytes per stripe on, stripes are worked on by tasks of their own.
@@ -32,9 +33,11 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 #[derive(Default)]
 pub struct Lov {
     oscs: RwLock<BTreeMap<u32, Arc<Osc>>>,
+    /// Where data on MDTs is.
+    lmv: Arc<Lmv>,
 }
 
-/// An extent lock on a whole object: {OST index, resource} and the lock.
+/// A lock on a whole object: {OST index ([`DOM_OST`]: an MDT), resource} and the lock.
 pub type ObjectLock = ((u32, ResId), LockRef);
 
 /// A range of one object and the pieces of the file it is made of.
@@ -48,6 +51,11 @@ struct ObjectRange {
 }
 
 impl Lov {
+    /// No OST yet; data on MDTs is with those of `lmv`.
+    pub fn new(lmv: Arc<Lmv>) -> Self {
+        Self { oscs: RwLock::default(), lmv }
+    }
+
     /// Adds or replaces an OST.
     pub fn add(&self, osc: Arc<Osc>) {
         self.oscs.write().insert(osc.index, osc);
@@ -63,6 +71,14 @@ impl Lov {
         self.oscs.read().get(&index).cloned().ok_or(Errno::EIO)
     }
 
+    /// Who holds a stripe of `fid`: an OST, or the MDT of the file.
+    pub async fn store(&self, stripe: &Stripe<'_>, fid: Fid) -> Result<Arc<Osc>, Errno> {
+        match stripe.part.md.is_dom() {
+            true => Ok(self.lmv.of(fid).await?.data().clone()),
+            false => self.osc(stripe.ost()),
+        }
+    }
+
     /// Size, blocks and newest times over all objects.
     pub async fn getattr(&self, layout: &FileLayout, fid: Fid) -> Result<ObjectAttr, Errno> {
         self.collect(layout, fid, IoLock::Server).await
@@ -75,7 +91,7 @@ impl Lov {
 
     async fn collect(&self, layout: &FileLayout, fid: Fid, lock: IoLock) -> Result<ObjectAttr, Errno> {
         let attrs = try_join_all(layout.stripes().map(|s| async move {
-            let a = self.osc(s.ost())?.getattr(&s.object(fid), lock).await?;
+            let a = self.store(&s, fid).await?.getattr(&s.object(fid), lock).await?;
             Ok::<_, Errno>((s.file_size(a.size), a))
         }))
         .await?;
@@ -90,7 +106,7 @@ impl Lov {
     pub async fn glimpse(&self, layout: &FileLayout, fid: Fid) -> Result<(ObjectAttr, Option<Vec<ObjectLock>>), Errno> {
         let found = try_join_all(layout.stripes().map(|s| async move {
             let object = s.object(fid);
-            let (a, lock) = self.osc(s.ost())?.glimpse(&object).await?;
+            let (a, lock) = self.store(&s, fid).await?.glimpse(&object).await?;
             Ok::<_, Errno>((s.file_size(a.size), a, lock.map(|l| ((s.ost(), object.oi.res_id()), l))))
         }))
         .await?;
@@ -107,7 +123,7 @@ impl Lov {
     }
 
     /// The object ranges that `offset..offset+len` touches in instantiated components, in order of first touch.
-    fn ranges(&self, layout: &FileLayout, fid: Fid, offset: u64, len: u64) -> Result<Vec<ObjectRange>, Errno> {
+    async fn ranges(&self, layout: &FileLayout, fid: Fid, offset: u64, len: u64) -> Result<Vec<ObjectRange>, Errno> {
         let mut out: Vec<ObjectRange> = Vec::new();
         let end = offset.saturating_add(len);
         for part in layout.overlapping(offset, end).filter(|p| p.init) {
@@ -124,7 +140,7 @@ impl Lov {
                         r.pieces.push(at);
                     }
                     None => out.push(ObjectRange {
-                        osc: self.osc(stripe.ost())?,
+                        osc: self.store(&stripe, fid).await?,
                         object,
                         offset: piece.object_offset,
                         len: piece.len,
@@ -136,9 +152,9 @@ impl Lov {
         Ok(out)
     }
 
-    /// The OSTs answer a read with no byte beyond the end of the object. Stock ones answer whole pages.
+    /// The servers answer a read with no byte beyond the end of the object. Stock ones answer whole pages.
     pub fn tells_the_end(&self) -> bool {
-        self.oscs.read().values().all(|o| o.coral())
+        self.oscs.read().values().all(|o| o.coral()) && self.lmv.all_coral()
     }
 
     /// Reads up to `len` bytes at `offset`; short only at the end of the file, holes are zeroes.
@@ -146,7 +162,7 @@ impl Lov {
         if len == 0 || layout.form == Form::None {
             return Ok(Payload::new());
         }
-        let ranges = self.ranges(layout, fid, offset, len as u64)?;
+        let ranges = self.ranges(layout, fid, offset, len as u64).await?;
         // the common case: one object holds it all, and its end is the file's
         if let [r] = &ranges[..]
             && r.len == len as u64
@@ -225,7 +241,7 @@ impl Lov {
         attr: &WriteAttr,
         lock: &Locks,
     ) -> Result<(), Errno> {
-        let ranges = self.ranges(layout, fid, offset, data.len() as u64)?;
+        let ranges = self.ranges(layout, fid, offset, data.len() as u64).await?;
         if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
             return Err(Errno::EIO);
         }
@@ -253,21 +269,21 @@ impl Lov {
         let jobs = layout.stripes().filter(|s| s.part.end > from).map(|s| {
             // behind the component that holds the end, objects are empty: they must not say a size of their own
             let object_size = if s.part.start >= size && size > 0 || size == 0 { 0 } else { s.object_size(size) };
-            async move { self.osc(s.ost())?.truncate(&s.object(fid), object_size, attr).await }
+            async move { self.store(&s, fid).await?.truncate(&s.object(fid), object_size, attr).await }
         });
         try_join_all(jobs).await.map(drop)
     }
 
     /// Sets times on every object.
     pub async fn set_times(&self, layout: &FileLayout, fid: Fid, times: &ObjectTimes) -> Result<(), Errno> {
-        try_join_all(layout.stripes().map(|s| async move { self.osc(s.ost())?.setattr(&s.object(fid), times).await }))
+        try_join_all(layout.stripes().map(|s| async move { self.store(&s, fid).await?.setattr(&s.object(fid), times).await }))
             .await
             .map(drop)
     }
 
     /// Every object is on disk when this returns.
     pub async fn sync(&self, layout: &FileLayout, fid: Fid) -> Result<(), Errno> {
-        try_join_all(layout.stripes().map(|s| async move { self.osc(s.ost())?.sync(&s.object(fid)).await })).await.map(drop)
+        try_join_all(layout.stripes().map(|s| async move { self.store(&s, fid).await?.sync(&s.object(fid)).await })).await.map(drop)
     }
 
     /// fallocate(2) of `start..end` with `mode`; components touched must be instantiated.
@@ -285,7 +301,7 @@ impl Lov {
             if from >= to {
                 return Ok(());
             }
-            self.osc(s.ost())?.fallocate(&s.object(fid), mode, from, to, attr).await
+            self.store(&s, fid).await?.fallocate(&s.object(fid), mode, from, to, attr).await
         });
         try_join_all(jobs).await.map(drop)
     }
@@ -309,7 +325,7 @@ impl Lov {
                 let s = Stripe { part, index };
                 async move {
                     let at = s.object_size(from);
-                    let hit = self.osc(s.ost())?.seek(&s.object(fid), at, hole).await?;
+                    let hit = self.store(&s, fid).await?.seek(&s.object(fid), at, hole).await?;
                     // no hole found: the object ends before, all of it from here on is hole
                     let hit = if hole { Some(hit.unwrap_or(at)) } else { hit };
                     Ok::<_, Errno>(hit.map(|h| s.file_offset(h)))

@@ -32,6 +32,7 @@ use coral_wire::ptlrpc::{opc, portal};
 use smallvec::SmallVec;
 
 use crate::error::{ok, proto};
+use crate::osc::Osc;
 use crate::target::{Target, TargetHooks};
 use crate::time::Timespec;
 
@@ -80,6 +81,8 @@ pub struct Mdc {
     /// Index of the MDT.
     pub index: u32,
     target: Arc<Target>,
+    /// The data of files it holds.
+    data: Arc<Osc>,
     seq: seq::SeqClient,
     /// Opens kept for replay: transno -> where their handle lives.
     opens: parking_lot::Mutex<HashMap<u64, Weak<AtomicU64>>>,
@@ -88,13 +91,19 @@ pub struct Mdc {
 
 impl Mdc {
     pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target, seq: seq::SeqClient::default(), opens: Default::default(), hooks: Default::default() })
+        let data = Osc::of_mdt(index, target.clone());
+        Arc::new(Self { index, target, data, seq: seq::SeqClient::default(), opens: Default::default(), hooks: Default::default() })
     }
 
     /// Who hears of recovery; kept alive here.
     pub(crate) fn set_hooks(&self, hooks: Arc<dyn TargetHooks>) {
         self.target.set_hooks(Arc::downgrade(&hooks));
         *self.hooks.lock() = Some(hooks);
+    }
+
+    /// The data of files it holds.
+    pub fn data(&self) -> &Arc<Osc> {
+        &self.data
     }
 
     /// Target uuid.

@@ -8,6 +8,7 @@ use coral_lnet::Payload;
 use coral_ptlrpc::{Bulk, Reply, Request};
 use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags;
+use coral_wire::ldlm::LdlmMode;
 use coral_wire::ost::{CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, brw, md};
 use coral_wire::ptlrpc::{opc, portal};
 use futures_util::future::try_join_all;
@@ -47,6 +48,7 @@ impl Osc {
 
     /// Reads `len` bytes at `offset`; short when the object ends before.
     pub async fn read(&self, obj: &ObjectRef, offset: u64, len: usize, lock: IoLock) -> Result<Payload, Errno> {
+        let (lock, _held) = self.held(obj, LdlmMode::PR, lock);
         let max = self.rpc_bytes();
         if len <= max {
             return self.read_rpc(obj, offset, len, lock).await;
@@ -81,6 +83,7 @@ impl Osc {
         attr: &WriteAttr,
         lock: IoLock,
     ) -> Result<(), Errno> {
+        let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
         let max = self.rpc_bytes();
         if data.len() <= max {
             return self.write_rpc(obj, offset, data, attr, lock).await;
@@ -99,22 +102,19 @@ impl Osc {
     }
 
     fn brw_obdo(obj: &ObjectRef, lock: IoLock) -> Obdo {
-        let mut o = Self::obdo(obj);
+        // of a lock of the server's own it is said elsewhere
+        let ours = if lock == IoLock::Server { IoLock::Ours(0) } else { lock };
+        let mut o = Self::locked(obj, ours);
         o.valid |= md::FLFLAGS;
-        if let IoLock::Ours(cookie) = lock
-            && cookie != 0
-        {
-            o.handle = cookie;
-            o.valid |= md::FLHANDLE;
-        }
         o
     }
 
-    fn brw_request(opcode: u32, obj: &ObjectRef, o: &Obdo, offset: u64, len: usize, mds: usize, lock: IoLock) -> Request {
+    #[expect(clippy::too_many_arguments, reason = "a bulk request has that many parts")]
+    fn brw_request(&self, opcode: u32, obj: &ObjectRef, o: &Obdo, offset: u64, len: usize, mds: usize, lock: IoLock) -> Request {
         let write = opcode == opc::OST_WRITE;
         let dir = if write { brw::WRITE } else { brw::READ };
         let flags = dir | if lock == IoLock::Server { brw::SRVLOCK } else { 0 };
-        Request::new(portal::OST_IO, opcode)
+        Request::new(self.io_portal(), opcode)
             .push(o)
             .push(&ObdIoobj::new(obj.oi, mds as u32, 1))
             .push(&NiobufRemote { offset, len: len as u32, flags })
@@ -135,7 +135,7 @@ impl Osc {
         let lens = if short { Vec::new() } else { md_lens(offset, len, self.target.coral()) };
         for attempt in 0.. {
             let mut rq =
-                Self::brw_request(opc::OST_READ, obj, &o, offset, len, lens.len(), lock).push_bytes(Bytes::new());
+                self.brw_request(opc::OST_READ, obj, &o, offset, len, lens.len(), lock).push_bytes(Bytes::new());
             if !short {
                 rq = rq.bulk(Bulk::Sink { portal: portal::OST_BULK, lens: lens.clone() });
             }
@@ -174,7 +174,7 @@ impl Osc {
         }
         let lens = if short { Vec::new() } else { md_lens(offset, data.len(), self.target.coral()) };
         for attempt in 0.. {
-            let rq = Self::brw_request(opc::OST_WRITE, obj, &o, offset, data.len(), lens.len(), lock);
+            let rq = self.brw_request(opc::OST_WRITE, obj, &o, offset, data.len(), lens.len(), lock);
             let rq = if short {
                 rq.push_bytes(data.copy_to_bytes())
             } else {

@@ -1,5 +1,8 @@
 //! OSC: one OST as a client sees it. Turns object operations into RPCs.
 //!
+//! An MDT that holds data of files (data on MDT) is one too ([`Osc::of_mdt`]): the same requests on other portals, the object
+//! is the file's own FID, its lock the DOM inode bit, and size and times come from a glimpse (`lustre/mdc/mdc_dev.c`).
+//!
 //! Objects are asked under server-side locks (`SRVLOCK`) unless the caller holds an extent lock and says so.
 //! Data is never copied here: a write hands slices of the caller's [`Payload`] to the bulk, a read returns what came.
 //!
@@ -17,7 +20,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_ldlm::{ClientNamespace, LockRef};
 use coral_ptlrpc::{Import, Request};
-use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, md};
+use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, Policy};
+use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, OstLvb, md};
 use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::{Errno, fid::{Fid, OstId}};
 
@@ -78,14 +82,63 @@ pub struct ObjectTimes {
 
 /// A connection to one OST.
 pub struct Osc {
-    /// Index of the OST in the layout EA.
+    /// Index of the OST in the layout EA; of an MDT, its own.
     pub index: u32,
     target: Arc<Target>,
+    /// It is an MDT.
+    mdt: bool,
 }
 
 impl Osc {
     pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target })
+        Arc::new(Self { index, target, mdt: false })
+    }
+
+    /// The data an MDT holds.
+    pub(crate) fn of_mdt(index: u32, target: Arc<Target>) -> Arc<Self> {
+        Arc::new(Self { index, target, mdt: true })
+    }
+
+    /// Portal of I/O.
+    fn io_portal(&self) -> u32 {
+        if self.mdt { portal::MDS_IO } else { portal::OST_IO }
+    }
+
+    /// Portal of everything else.
+    fn portal(&self) -> u32 {
+        if self.mdt { portal::MDS_REQUEST } else { portal::OST_REQUEST }
+    }
+
+    /// Type and extent of a lock on the whole object.
+    fn whole(&self) -> (LdlmType, Policy) {
+        match self.mdt {
+            true => (LdlmType::IBITS, Policy::ibits(Ibits::DOM)),
+            false => (LdlmType::EXTENT, Policy::extent(0, u64::MAX)),
+        }
+    }
+
+    /// A PW lock on the whole object, one that is held already or a new one.
+    pub async fn lock_whole(&self, obj: &ObjectRef) -> Result<LockRef, Errno> {
+        let ((ty, policy), res) = (self.whole(), obj.oi.res_id());
+        if let Some(lock) = self.namespace().match_lock(&res, ty, LdlmMode::PW, &policy) {
+            return Ok(lock);
+        }
+        let (flags, lvb) = (LdlmFlags::empty(), size_of::<OstLvb>());
+        let got = self.namespace().enqueue(res, ty, LdlmMode::PW, policy, flags, lvb).await;
+        got.map(|(lock, _)| lock).map_err(|e| lock_errno(&e))
+    }
+
+    /// An MDT gives a DOM lock with an open. While it is held, a lock of the server's own for our I/O would only call it back:
+    /// the I/O goes under it instead, and it stays pinned meanwhile.
+    fn held(&self, obj: &ObjectRef, mode: LdlmMode, lock: IoLock) -> (IoLock, Option<LockRef>) {
+        if !self.mdt || lock != IoLock::Server {
+            return (lock, None);
+        }
+        let (ty, policy) = self.whole();
+        match self.namespace().match_lock(&obj.oi.res_id(), ty, mode, &policy) {
+            Some(l) => (IoLock::Ours(l.info().remote_cookie), Some(l)),
+            None => (lock, None),
+        }
     }
 
     /// Both ends are Coral.
@@ -126,6 +179,17 @@ impl Osc {
         o
     }
 
+    /// Under `lock`.
+    fn locked(obj: &ObjectRef, lock: IoLock) -> Obdo {
+        let IoLock::Ours(cookie) = lock else { return Self::srvlocked(obj) };
+        let mut o = Self::obdo(obj);
+        if cookie != 0 {
+            o.handle = cookie;
+            o.valid |= md::FLHANDLE;
+        }
+        o
+    }
+
     async fn call(&self, rq: Request) -> Result<Obdo, Errno> {
         let reply = ok(self.import().call(rq).await)?;
         reply.msg.get::<Obdo>(1).map_err(proto)
@@ -133,6 +197,9 @@ impl Osc {
 
     /// Size, blocks and times, seen after every write acknowledged so far.
     pub async fn getattr(&self, obj: &ObjectRef, lock: IoLock) -> Result<ObjectAttr, Errno> {
+        if self.mdt {
+            return self.glimpse(obj).await.map(|(attr, _)| attr);
+        }
         let o = if lock == IoLock::Server { Self::srvlocked(obj) } else { Self::obdo(obj) };
         let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR).push(&o).push_bytes(Bytes::new());
         let o = self.call(rq).await?;
@@ -142,7 +209,8 @@ impl Osc {
 
     /// Size, blocks and times, with a lock that covers them if nobody is changing the object.
     pub async fn glimpse(&self, obj: &ObjectRef) -> Result<(ObjectAttr, Option<LockRef>), Errno> {
-        let (v, lock) = self.namespace().glimpse(obj.oi.res_id()).await.map_err(|e| lock_errno(&e))?;
+        let (ty, policy) = self.whole();
+        let (v, lock) = self.namespace().glimpse_with(obj.oi.res_id(), ty, policy).await.map_err(|e| lock_errno(&e))?;
         let time = |secs, nanos| Timespec { secs, nanos };
         let attr = ObjectAttr {
             size: v.size,
@@ -156,6 +224,9 @@ impl Osc {
 
     /// Sets times. A Coral server takes a lock for it, so that nobody keeps the old ones under a lock of his.
     pub async fn setattr(&self, obj: &ObjectRef, t: &ObjectTimes) -> Result<(), Errno> {
+        if self.mdt {
+            return Ok(()); // the inode has them
+        }
         let mut o = if self.target.coral() { Self::srvlocked(obj) } else { Self::obdo(obj) };
         for (value, bit, field) in [
             (t.atime, md::FLATIME, &mut o.atime),
@@ -173,24 +244,26 @@ impl Osc {
 
     /// Cuts the object at `size` (or extends it to that).
     pub async fn truncate(&self, obj: &ObjectRef, size: u64, w: &WriteAttr) -> Result<(), Errno> {
-        let mut o = Self::srvlocked(obj);
+        let (lock, _held) = self.held(obj, LdlmMode::PW, IoLock::Server);
+        let mut o = Self::locked(obj, lock);
         o.size = size;
         o.blocks = OBJECT_EOF;
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
-        let rq = Request::new(portal::OST_IO, opc::OST_PUNCH).push(&o).push_bytes(Bytes::new());
+        let rq = Request::new(self.io_portal(), opc::OST_PUNCH).push(&o).push_bytes(Bytes::new());
         self.call(rq).await.map(drop)
     }
 
     /// fallocate(2) on the object's bytes `start..end`; `mode` of `FALLOC_FL_*`.
     pub async fn fallocate(&self, obj: &ObjectRef, mode: u32, start: u64, end: u64, w: &WriteAttr) -> Result<(), Errno> {
-        let mut o = Self::srvlocked(obj);
+        let (lock, _held) = self.held(obj, LdlmMode::PW, IoLock::Server);
+        let mut o = Self::locked(obj, lock);
         o.size = start;
         o.blocks = end;
         o.nlink = mode; // o_falloc_mode shares the field
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
-        let rq = Request::new(portal::OST_IO, opc::OST_FALLOCATE).push(&o).push_bytes(Bytes::new());
+        let rq = Request::new(self.io_portal(), opc::OST_FALLOCATE).push(&o).push_bytes(Bytes::new());
         self.call(rq).await.map(drop)
     }
 
@@ -198,10 +271,11 @@ impl Osc {
     pub async fn seek(&self, obj: &ObjectRef, offset: u64, hole: bool) -> Result<Option<u64>, Errno> {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
-        let mut o = Self::srvlocked(obj);
+        let (lock, _held) = self.held(obj, LdlmMode::PR, IoLock::Server);
+        let mut o = Self::locked(obj, lock);
         o.size = offset;
         o.mode = if hole { SEEK_HOLE } else { SEEK_DATA };
-        let rq = Request::new(portal::OST_REQUEST, opc::OST_SEEK).push(&o);
+        let rq = Request::new(self.portal(), opc::OST_SEEK).push(&o);
         match self.call(rq).await {
             Ok(o) if (o.size as i64) < 0 => Ok(None),
             Ok(o) => Ok(Some(o.size)),
@@ -216,7 +290,7 @@ impl Osc {
         o.size = 0;
         o.blocks = OBJECT_EOF;
         o.valid |= md::FLSIZE | md::FLBLOCKS;
-        let rq = Request::new(portal::OST_REQUEST, opc::OST_SYNC).push(&o).push_bytes(Bytes::new());
+        let rq = Request::new(self.portal(), opc::OST_SYNC).push(&o).push_bytes(Bytes::new());
         self.call(rq).await.map(drop)
     }
 

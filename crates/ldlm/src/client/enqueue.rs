@@ -201,7 +201,12 @@ impl ClientNamespace {
 
     /// Glimpse enqueue: size and times of an OST object; with the lock when the server gave it.
     pub async fn glimpse(self: &Arc<Self>, res: ResId) -> Result<(OstLvb, Option<LockRef>), LockError> {
-        let pending = self.prepare(res, LdlmType::EXTENT, LdlmMode::PR, Policy::extent(0, u64::MAX), LdlmFlags::HAS_INTENT);
+        self.glimpse_with(res, LdlmType::EXTENT, Policy::extent(0, u64::MAX)).await
+    }
+
+    /// The same with the lock `policy` describes: all of an OST object (extent), or a file's data on an MDT (DOM inode bit).
+    pub async fn glimpse_with(self: &Arc<Self>, res: ResId, ty: LdlmType, policy: Policy) -> Result<(OstLvb, Option<LockRef>), LockError> {
+        let pending = self.prepare(res, ty, LdlmMode::PR, policy, LdlmFlags::HAS_INTENT);
         let mut enq = self.start(pending);
         let reply = enq.reply().await?;
         if let Some(e) = Errno::from_status(reply.status) {

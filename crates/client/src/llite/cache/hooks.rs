@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 
 use super::Forget;
 use crate::llite::Llite;
+use crate::lov::DOM_OST;
 use crate::mdc::Mdc;
 use crate::osc::Osc;
 use crate::target::{Target, TargetHooks};
@@ -26,10 +27,16 @@ impl MdtHooks {
         let Some(llite) = self.llite.upgrade().filter(|_| lock.ty == LdlmType::IBITS) else { return };
         let fid = Fid::from_res_id(&lock.res);
         if let Policy::Ibits { bits, .. } = lock.policy
-            && bits.intersects(Ibits::LAYOUT)
-            && let Some(open) = llite.opened(fid)
+            && bits.intersects(Ibits::LAYOUT | Ibits::DOM)
         {
-            open.layout_lost();
+            if bits.intersects(Ibits::DOM) {
+                llite.tell(llite.cache.extent_lost(DOM_OST, lock.res));
+            }
+            if bits.intersects(Ibits::LAYOUT)
+                && let Some(open) = llite.opened(fid)
+            {
+                open.layout_lost();
+            }
         }
         llite.tell(llite.cache.lock_lost(fid, lock.cookie));
     }
