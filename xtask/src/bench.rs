@@ -61,6 +61,8 @@ const ROWS: &[Row] = &[
     Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
     Row { name: "read 1 MiB, cold, 1 job", work: "read", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
     Row { name: "read 1 MiB, cold, 4 jobs", work: "read", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
+    Row { name: "read 1 MiB, again, 1 job", work: "read", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: false, floor: Some(Floor::Ratio(0.8)) },
+    Row { name: "read 4 KiB, again, 1 job", work: "read4k", jobs: 1, amount: STREAM_MIB * 256, unit: Unit::Pages, cold: false, floor: None },
     Row { name: "read 4 KiB sequential, cold, 1 job", work: "read4k", jobs: 1, amount: 32 * 256, unit: Unit::Pages, cold: true, floor: None },
     Row { name: "read 4 KiB random, warm, 1 job", work: "random", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
     Row { name: "read 4 KiB random, warm, 4 jobs", work: "random", jobs: 4, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },

@@ -139,6 +139,8 @@ pub const GETATTR_FH: u32 = 1 << 0;
 pub const LK_FLOCK: u32 = 1 << 0;
 /// RELEASE: drop the flock of `lock_owner`.
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// READ: `lock_owner` is set, as it is for every read that goes around the page cache and for no other.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// WRITE: written back from mmapped pages; the file handle is any one open for writing.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// WRITE: clear setuid and setgid.

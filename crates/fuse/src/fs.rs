@@ -12,6 +12,17 @@ use coral_client::llite::types::{
 use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 
+/// How reads through an open file use the kernel's page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageCache {
+    /// Every read and write is asked of the file system.
+    Around,
+    /// Reads go through it, and what is in it already may be used.
+    Keep,
+    /// Reads go through it; what is in it is dropped first.
+    Fresh,
+}
+
 /// A file system by FID. Every method is the operation of the same name of [`coral_client::llite::Llite`].
 #[allow(clippy::too_many_arguments, reason = "rename has that many")]
 pub trait FileSystem: Send + Sync + 'static {
@@ -132,6 +143,24 @@ pub trait FileSystem: Send + Sync + 'static {
         data: Payload,
         append: bool,
     ) -> impl Future<Output = Result<usize, Errno>> + Send;
+    /// Reads pages for the kernel's page cache, which holds them locked meanwhile.
+    fn read_pages(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        len_bytes: u32,
+    ) -> impl Future<Output = Result<Payload, Errno>> + Send {
+        self.read(file, offset, len_bytes)
+    }
+    /// Writes dirty pages of the kernel's page cache back.
+    fn write_pages(&self, file: &Self::File, offset: u64, data: Payload) -> impl Future<Output = Result<usize, Errno>> + Send {
+        async move { self.write(&Cred::root(), file, offset, data, false).await }
+    }
+    /// How reads through `file` use the kernel's page cache.
+    fn page_cache(&self, file: &Self::File) -> PageCache {
+        let _ = file;
+        PageCache::Around
+    }
     /// A descriptor was closed.
     fn flush(&self, file: &Self::File, lock_owner: u64) -> impl Future<Output = Result<(), Errno>> + Send;
     /// The last descriptor was closed.

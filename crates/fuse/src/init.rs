@@ -37,8 +37,10 @@ const WANTED: &[(u64, &str)] = &[
 const MAX_BACKGROUND: u16 = 128;
 /// At this many it begins to hold writers back.
 const CONGESTION_THRESHOLD: u16 = 96;
-/// Readahead of mmapped files, bytes.
-const MAX_READAHEAD: u32 = 1 << 20;
+/// Read-ahead of files read through the page cache, bytes: the most the kernel may do by itself (it offers 128 KiB) ...
+const MAX_READAHEAD: u32 = 4 << 20;
+/// ... and what it is set to where that is allowed, KiB: several requests of 1 MiB under way.
+pub(crate) const READ_AHEAD_KIB: u32 = 4096;
 const PAGE: usize = 4096;
 
 /// The answer to INIT, and the flags agreed on. EPROTO for a kernel older than we can serve.

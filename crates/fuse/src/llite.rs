@@ -10,7 +10,7 @@ use coral_client::llite::{DirHandle, FileHandle, Llite};
 use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, PageCache};
 use crate::mount::{FuseOptions, Mount, MountError, mount_fs};
 
 /// Mounts a Lustre file system on the directory `at`. Lost locks are told to the kernel from here on.
@@ -146,6 +146,19 @@ impl FileSystem for LliteFs {
         append: bool,
     ) -> Result<usize, Errno> {
         self.llite.write_at(cred, file, offset, data, append).await
+    }
+    async fn read_pages(&self, file: &Self::File, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
+        self.llite.read_pages(file, offset, len_bytes).await
+    }
+    async fn write_pages(&self, file: &Self::File, offset: u64, data: Payload) -> Result<usize, Errno> {
+        self.llite.write_pages(file, offset, data).await
+    }
+    fn page_cache(&self, file: &Self::File) -> PageCache {
+        match self.llite.caches_pages(file) {
+            true if self.llite.pages_uncovered(file) => PageCache::Fresh,
+            true => PageCache::Keep,
+            false => PageCache::Around,
+        }
     }
     async fn flush(&self, file: &Self::File, lock_owner: u64) -> Result<(), Errno> {
         self.llite.flush(file, lock_owner).await

@@ -151,6 +151,7 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         kernel_checks,
         notifier: notifier.clone(),
         closing: AtomicBool::new(false),
+        mount_point: at.clone(),
     });
     let closing = Box::new({
         let shared = shared.clone();

@@ -5,8 +5,9 @@
 //! - Names: INVAL_ENTRY would take the parent's inode lock, which a request of our own may hold while it waits for this very
 //!   lock to be cancelled. So it is never sent. INC_EPOCH (7.44) makes every name of the mount be looked up again and takes
 //!   no lock at all; on older kernels names get no validity in the first place (`Shared::entry_ttl`).
-//! - Pages: INVAL_INODE with a range waits for page locks, held by reads that may wait for us. So it runs on a thread of its
-//!   own and nobody waits for it; mmap coherence between clients is as good as the gap is short.
+//! - Pages: INVAL_INODE with a range waits for page locks, held by reads that wait for us, and for the write-back of dirty
+//!   pages. So it is sent from a thread that serves no request, and llite sees to it that such reads and writes wait for
+//!   nobody (`coral_client::llite`, pages).
 //!
 //! A file whose lookup answer is still on its way is not known to the kernel yet (ENOENT), and would be remembered just
 //! after: such files are told again until the kernel knows or has forgotten them.
@@ -141,5 +142,17 @@ impl Invalidate for Invalidator {
 
     fn inval_entry(&self, _parent: Fid, _name: &[u8]) {
         self.0.look_up_again();
+    }
+
+    fn drop_pages(&self, fid: Fid, range: std::ops::Range<u64>) {
+        let n = &self.0;
+        let Some(ino) = n.nodes.id(fid) else { return };
+        let (off, last) = (range.start as i64, range.end.min(i64::MAX as u64));
+        // Length 0 is "to the end". ENOENT: the kernel has no inode, so it has no pages.
+        let len = if range.end > i64::MAX as u64 { 0 } else { last as i64 - off };
+        match n.send(notify::INVAL_INODE, &abi::InvalInodeOut { ino, off, len }) {
+            Ok(()) | Err(SysErrno::NOENT | SysErrno::NODEV) => {}
+            Err(e) => tracing::error!(%fid, "telling the kernel to drop pages: {e}"),
+        }
     }
 }

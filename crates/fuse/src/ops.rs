@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{self, InHeader, fattr, fopen, op};
 use crate::buf::RequestBuf;
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, PageCache};
 use crate::reply::{self, Body, Reply};
 use crate::session::Shared;
 
@@ -171,7 +171,11 @@ impl<F: FileSystem> Shared<F> {
     }
 
     fn open_out(&self, file: Arc<OpenFile<F>>) -> abi::OpenOut {
-        let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+        let open_flags = match self.fs.page_cache(&file.file) {
+            PageCache::Around => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+            PageCache::Keep => fopen::KEEP_CACHE,
+            PageCache::Fresh => 0,
+        };
         abi::OpenOut { fh: self.files.insert(file), open_flags, backing_id: 0 }
     }
 
@@ -408,7 +412,11 @@ fn read<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut 
     let r: abi::ReadIn = i.get()?;
     let (s, file) = (s.clone(), s.file(r.fh)?);
     Ok(boxed(async move {
-        let data = s.fs.read(&file.file, r.offset, r.size).await?;
+        // A read around the page cache names the owner of locks, one that fills pages does not.
+        let data = match r.read_flags & abi::READ_LOCKOWNER {
+            0 => s.fs.read_pages(&file.file, r.offset, r.size).await?,
+            _ => s.fs.read(&file.file, r.offset, r.size).await?,
+        };
         // The kernel fails the connection on more than it asked for.
         if data.len() > r.size as usize {
             return Err(EIO);
@@ -431,8 +439,12 @@ fn write<F: FileSystem>(
     let (s, file, cred) = (s.clone(), s.file(w.fh)?, cred(h, 0));
     let data = Payload::from(buf.detach(abi::WRITE_HEAD..abi::WRITE_HEAD + size));
     // Write-back of mmapped pages goes where the pages are, through whichever handle the kernel found.
-    let append = w.flags & libc::O_APPEND as u32 != 0 && w.write_flags & abi::WRITE_CACHE == 0;
+    let (append, pages) = (w.flags & libc::O_APPEND as u32 != 0, w.write_flags & abi::WRITE_CACHE != 0);
     Ok(Started::Future(boxed(async move {
+        if pages {
+            let n = s.fs.write_pages(&file.file, w.offset, data).await?;
+            return Ok(Body::of(&abi::WriteOut { size: n as u32, padding: 0 }));
+        }
         if !F::DROPS_SETID && w.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }

@@ -8,6 +8,7 @@
 //! Bounds: requests under way are bounded by the kernel (max_background for asynchronous ones, one per thread otherwise).
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -27,6 +28,7 @@ use crate::notify::Notifier;
 use crate::ops::{self, OpenFile, Started};
 use crate::reply::{self, Body};
 use crate::stats::Counters;
+use crate::sys;
 
 /// What all threads and pending requests of one mount share.
 pub(crate) struct Shared<F: FileSystem> {
@@ -51,6 +53,8 @@ pub(crate) struct Shared<F: FileSystem> {
     pub kernel_checks: bool,
     pub notifier: Arc<Notifier>,
     pub closing: AtomicBool,
+    /// Where it is mounted, absolute.
+    pub mount_point: PathBuf,
 }
 
 impl<F: FileSystem> Shared<F> {
@@ -140,6 +144,8 @@ fn request<F: FileSystem>(shared: &Arc<Shared<F>>, dev: &Arc<OwnedFd>, buf: &mut
             Body::of(&out)
         });
         send(dev, &h, &r);
+        // The kernel has lowered it to what it offered; from here on it stays.
+        sys::set_read_ahead(&shared.mount_point, init::READ_AHEAD_KIB);
         return;
     }
     match ops::start(shared, buf, len, &h) {

@@ -135,6 +135,15 @@ fn connection_in(mountinfo: &str, at: &Path) -> Option<u32> {
     })
 }
 
+/// Lets the kernel read ahead `kib` KiB in files of the mount at `at`, where /sys may be written (else it stays at 128 KiB).
+pub(crate) fn set_read_ahead(at: &Path, kib: u32) {
+    if let Some(c) = connection(at)
+        && let Err(e) = std::fs::write(format!("/sys/class/bdi/0:{c}/read_ahead_kb"), kib.to_string())
+    {
+        tracing::debug!("read-ahead of {} stays as it is: {e}", at.display());
+    }
+}
+
 /// Ends a connection whose mount is still held elsewhere (another mount namespace): its requests fail with ECONNABORTED.
 pub(crate) fn abort(connection: u32) -> io::Result<()> {
     std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1")

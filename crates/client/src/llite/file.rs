@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_ldlm::LockRef;
 use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::ldlm::LdlmMode;
 use coral_wire::mds::{layout_intent, open};
 use futures_util::future::try_join;
 use parking_lot::{Mutex, RwLock};
@@ -23,6 +23,7 @@ use super::Llite;
 use super::finish::finish;
 use super::inode::MdInode;
 use super::namei::check_name;
+use super::pages::Gate;
 use super::range::RangeLocks;
 use super::types::{Attr, Cred, Entry, SeekWhence};
 use crate::lov::{FileLayout, Form, Locks};
@@ -43,6 +44,8 @@ pub(super) struct OpenInode {
     stale: AtomicBool,
     /// Handles open for writing.
     writers: AtomicU32,
+    /// Its pages in the kernel's cache.
+    pub gate: Arc<Gate>,
     /// Permission bits, to know of setuid.
     mode: AtomicU32,
     /// Overlapping writes of this client go one after another.
@@ -56,12 +59,13 @@ pub(super) struct OpenInode {
 }
 
 impl OpenInode {
-    fn new(fid: Fid, layout: Arc<FileLayout>, mode: u32) -> Self {
+    fn new(fid: Fid, layout: Arc<FileLayout>, mode: u32, gate: Arc<Gate>) -> Self {
         Self {
             fid,
             layout: RwLock::new(layout),
             stale: AtomicBool::new(false),
             writers: AtomicU32::new(0),
+            gate,
             mode: AtomicU32::new(mode),
             writes: RangeLocks::default(),
             append: Default::default(),
@@ -132,11 +136,17 @@ impl FileHandle {
 }
 
 impl FileHandle {
+    /// Something was read: atime may have to move at close.
+    pub(super) fn set_read(&self) {
+        self.was_read.store(true, Ordering::Relaxed);
+    }
+
     /// True for the one who is to close it.
     fn begin_close(&self) -> bool {
         let first = !self.closed.swap(true, Ordering::AcqRel);
         if first && self.writable() {
             self.inode.writers.fetch_sub(1, Ordering::Relaxed);
+            self.inode.gate.writer_closed();
         }
         first
     }
@@ -186,7 +196,7 @@ impl Llite {
             i.set_mode(mode);
             return i;
         }
-        let i = Arc::new(OpenInode::new(fid, layout, mode));
+        let i = Arc::new(OpenInode::new(fid, layout, mode, self.pages.gate(fid)));
         open.insert(fid, Arc::downgrade(&i));
         i
     }
@@ -196,14 +206,16 @@ impl Llite {
         self.open.lock().get(&fid).and_then(std::sync::Weak::upgrade)
     }
 
-    fn handle(&self, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
+    async fn handle(self: &Arc<Self>, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
         let inode = self.open_inode(md.attr.fid, md.layout.clone(), md.attr.mode);
         if !mdc.coral() && self.cache.known(md.attr.fid).is_none() {
             // no lock came along that would tell of a change
             inode.layout_lost();
         }
-        if flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 {
+        let writable = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
+        if writable {
             inode.writers.fetch_add(1, Ordering::Relaxed);
+            self.writer_opened(&inode).await;
         }
         Arc::new(FileHandle {
             inode,
@@ -249,7 +261,7 @@ impl Llite {
                 me.named(&mdc, parent, o.dir.as_ref(), now, &name, Some(md.attr.fid));
             }
             me.hint_gid(md.attr.fid, md.attr.gid);
-            Ok::<_, Errno>((me.handle(mdc, &o, &md, flags), md, o.created))
+            Ok::<_, Errno>((me.handle(mdc, &o, &md, flags).await, md, o.created))
         })
         .await?;
         match self.attr_after_open(cred, &fh, &md, created).await {
@@ -288,7 +300,7 @@ impl Llite {
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.learn(&mdc, mark, &md, o.lock.take());
             me.hint_gid(md.attr.fid, md.attr.gid);
-            Ok::<_, Errno>((me.handle(mdc, &o, &md, flags), md))
+            Ok::<_, Errno>((me.handle(mdc, &o, &md, flags).await, md))
         })
         .await?;
         if flags & libc::O_TRUNC as u32 != 0
@@ -303,7 +315,7 @@ impl Llite {
 
     /// Reads up to `len_bytes`; short only at the end of the file.
     pub async fn read(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
-        fh.was_read.store(true, Ordering::Relaxed);
+        fh.set_read();
         loop {
             let before = self.layout_now(&fh.inode).await?;
             let done = self.read_once(fh, offset, len_bytes).await;
@@ -396,7 +408,7 @@ impl Llite {
     }
 
     /// The layout, asked for again if its lock was lost.
-    async fn layout_now(&self, inode: &OpenInode) -> Result<Arc<FileLayout>, Errno> {
+    pub(super) async fn layout_now(&self, inode: &OpenInode) -> Result<Arc<FileLayout>, Errno> {
         if inode.stale.swap(false, Ordering::AcqRel) {
             match self.fetch_layout(inode.fid, layout_intent::ACCESS, 0, 0).await {
                 Ok(l) => inode.set_layout(l),
@@ -414,7 +426,7 @@ impl Llite {
     /// The data of `start..end` were given other objects while they were read or written by `layout`: what was done has to be
     /// done again. Whoever moves a file (`lfs migrate`) locks its objects against others meanwhile, so a write waits for him
     /// and then goes to objects that are nobody's any more. Lustre: `vvp_io_fini` looks at the layout's generation.
-    async fn moved(&self, inode: &OpenInode, layout: &FileLayout, start: u64, end: u64) -> Result<bool, Errno> {
+    pub(super) async fn moved(&self, inode: &OpenInode, layout: &FileLayout, start: u64, end: u64) -> Result<bool, Errno> {
         if !inode.stale.load(Ordering::Acquire) {
             return Ok(false);
         }
@@ -422,7 +434,7 @@ impl Llite {
     }
 
     /// The layout, with objects everywhere in `start..end`.
-    async fn layout_for_write(&self, fh: &FileHandle, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
+    pub(super) async fn layout_for_write(&self, fh: &FileHandle, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
         let mut layout = self.layout_now(&fh.inode).await?;
         layout.check()?;
         if !layout.needs_intent(start, end) {
@@ -466,18 +478,20 @@ impl Llite {
     }
 
     /// Appends: the end is found and written to under locks on every stripe.
-    async fn append(&self, fh: &FileHandle, data: Payload, attr: &WriteAttr) -> Result<(), Errno> {
+    async fn append(self: &Arc<Self>, fh: &FileHandle, data: Payload, attr: &WriteAttr) -> Result<(), Errno> {
         let _turn = fh.inode.append.lock().await;
         let fid = fh.fid();
         let len = data.len() as u64;
+        // the kernel does not know where this goes, so it cannot drop the pages there
+        self.drop_cover(&fh.inode).await;
         loop {
             let layout = self.layout_now(&fh.inode).await?;
             layout.check()?;
-            let locks = self.lock_stripes(&layout, fid).await?;
+            let locks = self.lock_objects(&layout, fid, LdlmMode::PW).await?;
             if self.moved(&fh.inode, &layout, 0, u64::MAX).await? {
                 continue;
             }
-            let held = Locks { held: locks.iter().map(|(o, l)| (*o, l.info().remote_cookie)).collect() };
+            let held = Locks { held: locks.iter().map(|(_, o, l)| (*o, l.info().remote_cookie)).collect() };
             let size = match layout.form {
                 Form::None => self.md_inode(fid).await?.attr.size,
                 _ => self.lov.getattr_locked(&layout, fid).await?.size,
@@ -495,16 +509,6 @@ impl Llite {
                 return done;
             }
         }
-    }
-
-    /// PW locks on the whole of every object, in stripe order (every client locks in that order, so none waits in a circle).
-    async fn lock_stripes(&self, layout: &FileLayout, fid: Fid) -> Result<Vec<(crate::osc::ObjectRef, LockRef)>, Errno> {
-        let mut out = Vec::new();
-        for s in layout.stripes() {
-            let object = s.object(fid);
-            out.push((object, self.lov.store(&s, fid).await?.lock_whole(&object).await?));
-        }
-        Ok(out)
     }
 
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use coral_ldlm::LockRef;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::Policy;
+use coral_wire::ldlm::{LdlmMode, Policy};
 use coral_wire::mds::layout_intent;
 use futures_util::future::join_all;
 
@@ -68,6 +68,15 @@ impl Llite {
         let fid = md.attr.fid;
         let known = self.cache.known(fid);
         if let Some(objects) = known.as_ref().and_then(|k| k.objects) {
+            return Ok(md.merged(&objects));
+        }
+        // what covers the pages covers these too; asked otherwise our own write lock would be called back
+        if let Some(cover) = self.pages.cover(fid).filter(|c| !c.is_dead() && c.layout.generation == md.layout.generation) {
+            let objects = self.lov.getattr_locked(&cover.layout, fid).await?;
+            if cover.mode == LdlmMode::PR && known.is_some() {
+                let names: Vec<_> = cover.objects().collect();
+                self.cache.learn_objects(fid, cover.layout.generation, &names, objects, || !cover.is_blocked());
+            }
             return Ok(md.merged(&objects));
         }
         let layout = self.settled_layout(fid, md.layout.clone()).await?;

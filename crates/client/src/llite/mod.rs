@@ -7,7 +7,7 @@
 //! held across an await.
 //!
 //! Lustre: `lustre/llite/{super25,namei,file,dir,xattr,statahead}.c`. Absent: mmap consistency with other clients
-//! (the mount above us sees to it), write-back data cache, statahead, encryption, PCC, HSM.
+//! where the kernel does not ask (a page that is there), write-back data cache, statahead, encryption, PCC, HSM.
 
 mod cache;
 mod cred;
@@ -20,6 +20,7 @@ mod getattr;
 mod inode;
 mod mount;
 mod namei;
+mod pages;
 mod range;
 mod setattr;
 mod striped;
@@ -44,6 +45,7 @@ use crate::mgc::{Config, Mgc};
 use crate::target::Dialer;
 use cache::Cache;
 use file::OpenInode;
+use pages::Pages;
 use types::{Invalidate, MountOptions};
 
 /// One mounted file system.
@@ -62,6 +64,9 @@ pub struct Llite {
     gids: Mutex<HashMap<Fid, u32>>,
     inval: RwLock<Option<Arc<dyn Invalidate>>>,
     cache: Arc<Cache>,
+    pages: Pages,
+    /// Where drains of the kernel's pages run.
+    runtime: tokio::runtime::Handle,
 }
 
 impl Llite {
@@ -85,9 +90,15 @@ impl Llite {
         *self.inval.write() = Some(inval);
     }
 
+    /// Files whose data may be in the kernel's page cache, under extent locks of ours.
+    pub fn covered_files(&self) -> usize {
+        self.pages.covered()
+    }
+
     /// The caller no longer remembers `fid` (FUSE forget): caches about it may go first.
-    pub fn forget(&self, fid: Fid) {
+    pub fn forget(self: &Arc<Self>, fid: Fid) {
         self.gids.lock().remove(&fid);
         self.cache.unused(fid);
+        self.release_pages(fid);
     }
 }

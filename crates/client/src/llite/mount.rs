@@ -14,6 +14,7 @@ use coral_wire::ptlrpc::opc;
 use futures_util::future::join_all;
 
 use super::{Llite, cache};
+use super::pages::Pages;
 use super::types::{MountError, MountOptions};
 use crate::lmv::Lmv;
 use crate::lov::Lov;
@@ -87,6 +88,7 @@ impl Llite {
                 return Err(e);
             }
         };
+        let covered_limit = cache::covered_limit(opts.cache_mb);
         let llite = Arc::new(Self {
             node,
             cache: Arc::new(cache::Cache::new(opts.cache, opts.cache_mb)),
@@ -100,6 +102,8 @@ impl Llite {
             open: Default::default(),
             gids: Default::default(),
             inval: Default::default(),
+            pages: Pages::new(covered_limit),
+            runtime: tokio::runtime::Handle::current(),
         });
         for mdc in llite.lmv.mdcs() {
             llite.attach(&mdc);
@@ -113,6 +117,7 @@ impl Llite {
 
     /// Cancels all locks and disconnects. Handles still open are closed by the servers.
     pub async fn umount(&self) {
+        self.forget_pages();
         disconnect(&self.lmv, &self.lov).await;
         self.mgc.disconnect().await;
     }

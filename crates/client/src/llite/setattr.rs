@@ -13,7 +13,7 @@ use super::file::{FileHandle, stripped};
 use super::finish::finish;
 use super::inode::MdInode;
 use super::types::{Cred, Entry, SetAttr, SetTime};
-use crate::lov::{FileLayout, Form};
+use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, SetattrArgs};
 use crate::osc::{ObjectTimes, WriteAttr};
 use crate::time::Timespec;
@@ -38,6 +38,8 @@ impl Llite {
 
     /// The whole of a setattr: MDT, then OSTs.
     async fn setattr_whole(&self, cred: &Cred, fid: Fid, set: SetAttr, args: SetattrArgs, now: Timespec) -> Result<Entry, Errno> {
+        let truncating = set.size.map(|_| self.pages.gate(fid).begin_truncate());
+        let held = truncating.as_ref().and_then(|t| t.cover.as_ref()).map(|c| c.held()).unwrap_or_default();
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
         let chosen = |t| matches!(t, Some(SetTime::At(_)));
@@ -61,22 +63,22 @@ impl Llite {
         let md = self.md_inode(fid).await?;
         self.hint_gid(fid, md.attr.gid);
         if md.attr.is_file() {
-            self.set_on_osts(cred, &md, &set, now).await?;
+            self.set_on_osts(cred, &md, &set, now, &held).await?;
         }
         Ok(self.entry(self.full_attr(&md).await?, &md))
     }
 
     /// Size and times of the objects.
-    async fn set_on_osts(&self, cred: &Cred, md: &MdInode, set: &SetAttr, now: Timespec) -> Result<(), Errno> {
+    async fn set_on_osts(&self, cred: &Cred, md: &MdInode, set: &SetAttr, now: Timespec, held: &Locks) -> Result<(), Errno> {
         let fid = md.attr.fid;
         let mut layout = md.layout.clone();
         if let Some(size) = set.size {
-            layout = self.truncate_objects(cred, fid, layout, size, now).await?;
+            layout = self.truncate_objects(cred, fid, layout, size, now, held).await?;
         }
         let time = |t: Option<SetTime>| t.map(|t| if let SetTime::At(t) = t { t } else { now });
         let times = ObjectTimes { atime: time(set.atime), mtime: time(set.mtime), ctime: Some(set.ctime.unwrap_or(now)) };
         if (times.atime.is_some() || times.mtime.is_some() || set.ctime.is_some()) && layout.form == Form::Objects {
-            self.lov.set_times(&layout, fid, &times).await?;
+            self.lov.set_times(&layout, fid, &times, held).await?;
         }
         Ok(())
     }
@@ -88,6 +90,7 @@ impl Llite {
         layout: Arc<FileLayout>,
         size: u64,
         now: Timespec,
+        held: &Locks,
     ) -> Result<Arc<FileLayout>, Errno> {
         let mut layout = self.settled_layout(fid, layout).await?;
         layout.check()?;
@@ -102,7 +105,7 @@ impl Llite {
             }
         }
         let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: now };
-        self.lov.truncate(&layout, fid, size, &attr).await?;
+        self.lov.truncate(&layout, fid, size, &attr, held).await?;
         Ok(layout)
     }
 

@@ -281,4 +281,9 @@ pub trait Invalidate: Send + Sync {
     fn inval_inode(&self, fid: Fid, attr_only: bool);
     /// The name `name` in `parent` may now mean something else.
     fn inval_entry(&self, parent: Fid, name: &[u8]);
+    /// Drops the cached pages of `fid` in `range` (bytes; `u64::MAX`: to the end), dirty ones after writing them back. Unlike
+    /// the others it is called on a thread of its own and returns when they are gone, after reads of them that are under way.
+    fn drop_pages(&self, fid: Fid, range: std::ops::Range<u64>) {
+        let _ = (fid, range);
+    }
 }

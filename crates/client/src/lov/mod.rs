@@ -171,12 +171,12 @@ impl Lov {
             if got.len() == len || layout.stripes().count() == 1 && layout.parts().len() == 1 {
                 return Ok(got);
             }
-            let size = self.getattr(layout, fid).await?.size;
+            let size = self.collect(layout, fid, lock.whole()).await?.size;
             return Ok(pad(got, len.min(size.saturating_sub(offset) as usize)));
         }
         let mut pieces = self.read_ranges(&ranges, lock).await?;
         pieces.sort_by_key(|(at, _, _)| *at);
-        self.assemble(layout, fid, offset, len, pieces).await
+        self.assemble(layout, fid, offset, len, pieces, lock.whole()).await
     }
 
     /// What each piece brought: (offset in the I/O, bytes wanted, data).
@@ -208,6 +208,7 @@ impl Lov {
         offset: u64,
         len: usize,
         pieces: Vec<(u64, u64, Payload)>,
+        lock: IoLock,
     ) -> Result<Payload, Errno> {
         let full = pieces.iter().map(|(_, _, d)| d.len()).sum::<usize>() == len;
         let known = pieces.iter().filter(|(_, _, d)| !d.is_empty()).map(|(at, _, d)| *at as usize + d.len()).max().unwrap_or(0);
@@ -215,7 +216,7 @@ impl Lov {
         let total = if full || last_is_full {
             len
         } else {
-            let size = self.getattr(layout, fid).await?.size;
+            let size = self.collect(layout, fid, lock).await?.size;
             len.min(size.saturating_sub(offset) as usize)
         };
         let mut out = Payload::new();
@@ -264,21 +265,31 @@ impl Lov {
     }
 
     /// Makes the file `size` bytes long. The component that holds `size` must be instantiated when the file grows.
-    pub async fn truncate(&self, layout: &FileLayout, fid: Fid, size: u64, attr: &WriteAttr) -> Result<(), Errno> {
+    pub async fn truncate(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        size: u64,
+        attr: &WriteAttr,
+        lock: &Locks,
+    ) -> Result<(), Errno> {
         let from = size.saturating_sub(1);
         let jobs = layout.stripes().filter(|s| s.part.end > from).map(|s| {
             // behind the component that holds the end, objects are empty: they must not say a size of their own
             let object_size = if s.part.start >= size && size > 0 || size == 0 { 0 } else { s.object_size(size) };
-            async move { self.store(&s, fid).await?.truncate(&s.object(fid), object_size, attr).await }
+            let object = s.object(fid);
+            async move { self.store(&s, fid).await?.truncate(&object, object_size, attr, lock.of(&object)).await }
         });
         try_join_all(jobs).await.map(drop)
     }
 
     /// Sets times on every object.
-    pub async fn set_times(&self, layout: &FileLayout, fid: Fid, times: &ObjectTimes) -> Result<(), Errno> {
-        try_join_all(layout.stripes().map(|s| async move { self.store(&s, fid).await?.setattr(&s.object(fid), times).await }))
-            .await
-            .map(drop)
+    pub async fn set_times(&self, layout: &FileLayout, fid: Fid, times: &ObjectTimes, lock: &Locks) -> Result<(), Errno> {
+        let jobs = layout.stripes().map(|s| async move {
+            let object = s.object(fid);
+            self.store(&s, fid).await?.setattr(&object, times, lock.of(&object)).await
+        });
+        try_join_all(jobs).await.map(drop)
     }
 
     /// Every object is on disk when this returns.
@@ -349,6 +360,11 @@ pub struct Locks {
 }
 
 impl Locks {
+    /// For a question about all objects: locks of ours cover all of them or none.
+    fn whole(&self) -> IoLock {
+        if self.held.is_empty() { IoLock::Server } else { IoLock::Ours(0) }
+    }
+
     fn of(&self, obj: &ObjectRef) -> IoLock {
         match self.held.iter().find(|(o, _)| o == obj) {
             Some((_, cookie)) => IoLock::Ours(*cookie),

@@ -117,14 +117,15 @@ impl Osc {
         }
     }
 
-    /// A PW lock on the whole object, one that is held already or a new one.
-    pub async fn lock_whole(&self, obj: &ObjectRef) -> Result<LockRef, Errno> {
+    /// A lock of just this mode on the whole object, one that is held already or a new one. A write lock would do for reading
+    /// too, but own appends go under it without asking anybody: what relies on a read lock must not rely on that.
+    pub async fn lock_whole(&self, obj: &ObjectRef, mode: LdlmMode) -> Result<LockRef, Errno> {
         let ((ty, policy), res) = (self.whole(), obj.oi.res_id());
-        if let Some(lock) = self.namespace().match_lock(&res, ty, LdlmMode::PW, &policy) {
+        if let Some(lock) = self.namespace().match_lock(&res, ty, mode, &policy).filter(|l| l.mode() == mode) {
             return Ok(lock);
         }
         let (flags, lvb) = (LdlmFlags::empty(), size_of::<OstLvb>());
-        let got = self.namespace().enqueue(res, ty, LdlmMode::PW, policy, flags, lvb).await;
+        let got = self.namespace().enqueue(res, ty, mode, policy, flags, lvb).await;
         got.map(|(lock, _)| lock).map_err(|e| lock_errno(&e))
     }
 
@@ -179,7 +180,7 @@ impl Osc {
         o
     }
 
-    /// Under `lock`.
+    /// Under a lock of ours, or one that the server takes.
     fn locked(obj: &ObjectRef, lock: IoLock) -> Obdo {
         let IoLock::Ours(cookie) = lock else { return Self::srvlocked(obj) };
         let mut o = Self::obdo(obj);
@@ -222,12 +223,12 @@ impl Osc {
         Ok((attr, lock))
     }
 
-    /// Sets times. A Coral server takes a lock for it, so that nobody keeps the old ones under a lock of his.
-    pub async fn setattr(&self, obj: &ObjectRef, t: &ObjectTimes) -> Result<(), Errno> {
+    /// Sets times. A Coral server takes a lock for it, unless we hold one, so that nobody keeps the old ones under a lock of his.
+    pub async fn setattr(&self, obj: &ObjectRef, t: &ObjectTimes, lock: IoLock) -> Result<(), Errno> {
         if self.mdt {
             return Ok(()); // the inode has them
         }
-        let mut o = if self.target.coral() { Self::srvlocked(obj) } else { Self::obdo(obj) };
+        let mut o = if self.target.coral() { Self::locked(obj, lock) } else { Self::obdo(obj) };
         for (value, bit, field) in [
             (t.atime, md::FLATIME, &mut o.atime),
             (t.mtime, md::FLMTIME, &mut o.mtime),
@@ -243,8 +244,8 @@ impl Osc {
     }
 
     /// Cuts the object at `size` (or extends it to that).
-    pub async fn truncate(&self, obj: &ObjectRef, size: u64, w: &WriteAttr) -> Result<(), Errno> {
-        let (lock, _held) = self.held(obj, LdlmMode::PW, IoLock::Server);
+    pub async fn truncate(&self, obj: &ObjectRef, size: u64, w: &WriteAttr, lock: IoLock) -> Result<(), Errno> {
+        let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
         let mut o = Self::locked(obj, lock);
         o.size = size;
         o.blocks = OBJECT_EOF;

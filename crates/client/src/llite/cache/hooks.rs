@@ -87,6 +87,7 @@ impl LockHook for OstHooks {
     fn blocked(&self, lock: &LockInfo) {
         if let Some(llite) = self.llite.upgrade() {
             llite.tell(llite.cache.extent_lost(self.ost, lock.res));
+            llite.object_lock_lost((self.ost, lock.res), lock.cookie);
         }
     }
 

@@ -43,6 +43,11 @@ pub(super) fn lock_limit(cache_mb: u32) -> usize {
     ((cache_mb as usize) << 20).div_ceil(NODE_BYTES).clamp(200, 1 << 17)
 }
 
+/// Files whose pages the kernel may cache at once, for a cache of so many MiB: each pins its locks.
+pub(super) fn covered_limit(cache_mb: u32) -> usize {
+    lock_limit(cache_mb) / 4
+}
+
 /// Names that were not there, looked up one by one before the whole directory is read.
 pub(super) const MISSES_BEFORE_READDIR: u32 = 2;
 

@@ -1,0 +1,303 @@
+//! The kernel's page cache above two clients, as a model that locks pages the way the kernel does: before it asks for their
+//! data, and again to drop them. Every page holds a number that only grows; a read must never find one that is older than what
+//! was written before the read began, and nothing may ever wait in a circle.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use coral_client::{FileHandle, Invalidate, Llite, SetAttr};
+use coral_wire::Fid;
+use common::*;
+use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
+
+const PAGE: u64 = 4096;
+const STRIPE: u32 = 65536;
+/// Pages of the file: three stripes and a bit, over two objects.
+const PAGES: u64 = 50;
+/// A test that takes longer hangs.
+const HANGS: Duration = Duration::from_secs(240);
+
+#[derive(Default)]
+struct Page {
+    data: Option<Vec<u8>>,
+    dirty: bool,
+}
+
+type Folio = Arc<tokio::sync::Mutex<Page>>;
+
+/// One mount's page cache of one file.
+struct Kernel {
+    fs: Arc<Llite>,
+    pages: Mutex<BTreeMap<u64, Folio>>,
+    /// A handle to write back through.
+    writer: OnceLock<Arc<FileHandle>>,
+    /// No write-back goes out while somebody truncates (`fuse_set_nowrite`).
+    truncating: tokio::sync::RwLock<()>,
+    dropped: AtomicU64,
+}
+
+impl Kernel {
+    fn new(fs: &Arc<Llite>) -> Arc<Kernel> {
+        let k = Arc::new(Kernel {
+            fs: fs.clone(),
+            pages: Mutex::default(),
+            writer: OnceLock::new(),
+            truncating: Default::default(),
+            dropped: AtomicU64::new(0),
+        });
+        fs.set_invalidate(Arc::new(Drops(k.clone())));
+        k
+    }
+
+    fn folio(&self, page: u64) -> Folio {
+        self.pages.lock().entry(page).or_default().clone()
+    }
+
+    /// Reads whole pages as read-ahead does: locks runs of pages that are not there, asks for each run at once. Of pages that
+    /// are there it holds no lock longer than it takes to copy them.
+    async fn read(&self, fh: &FileHandle, pages: Range<u64>) -> Vec<Vec<u8>> {
+        let (mut out, mut run, end) = (Vec::new(), Vec::new(), pages.end);
+        for p in pages {
+            let folio = self.folio(p);
+            let page = match folio.clone().try_lock_owned() {
+                Ok(page) => page,
+                // somebody else fills it: what is locked here is asked for before that is waited for
+                Err(_) => {
+                    self.fill(fh, p - run.len() as u64, &mut run, &mut out).await;
+                    folio.lock_owned().await
+                }
+            };
+            match page.data.clone() {
+                Some(data) => {
+                    drop(page);
+                    self.fill(fh, p - run.len() as u64, &mut run, &mut out).await;
+                    out.push(data);
+                }
+                None => run.push(page),
+            }
+        }
+        self.fill(fh, end - run.len() as u64, &mut run, &mut out).await;
+        out
+    }
+
+    /// Fills a run of locked pages that begins with page `first`, and unlocks them.
+    async fn fill(&self, fh: &FileHandle, first: u64, run: &mut Vec<OwnedMutexGuard<Page>>, out: &mut Vec<Vec<u8>>) {
+        if run.is_empty() {
+            return;
+        }
+        let len = run.len() * PAGE as usize;
+        let got = self.fs.read_pages(fh, first * PAGE, len as u32).await.unwrap().copy_to_bytes();
+        assert_eq!(got.len(), len, "the file is that long");
+        for (page, data) in run.drain(..).zip(got.chunks_exact(PAGE as usize)) {
+            let mut page = page;
+            page.data = Some(data.to_vec());
+            out.push(data.to_vec());
+        }
+    }
+
+    /// A store through a mapping.
+    async fn store(&self, fh: &FileHandle, page: u64, bytes: Vec<u8>) {
+        let folio = self.folio(page);
+        let mut f = folio.lock().await;
+        if f.data.is_none() {
+            self.fs.read_pages(fh, page * PAGE, PAGE as u32).await.unwrap();
+        }
+        f.data = Some(bytes);
+        f.dirty = true;
+    }
+
+    /// The pages a write around the cache goes to are dropped first.
+    async fn write(&self, u: &User, fh: &FileHandle, page: u64, bytes: &[u8]) {
+        let folio = self.folio(page);
+        let mut f = folio.lock().await;
+        assert!(!f.dirty, "the test keeps stores and writes apart");
+        f.data = None;
+        drop(f);
+        u.write(fh, page * PAGE, bytes).await.unwrap();
+    }
+
+    fn drop_pages(&self, range: Range<u64>) {
+        let rt = tokio::runtime::Handle::current();
+        let pages = range.start / PAGE..range.end.div_ceil(PAGE);
+        let there: Vec<(u64, Folio)> = self.pages.lock().range(pages).map(|(p, f)| (*p, f.clone())).collect();
+        for (page, folio) in there {
+            let mut f = folio.blocking_lock();
+            if f.dirty {
+                let fh = self.writer.get().expect("dirty pages have a writer");
+                let data = f.data.clone().unwrap();
+                rt.block_on(async {
+                    let _queued = self.truncating.read().await;
+                    self.fs.write_pages(fh, page * PAGE, payload(&data)).await.unwrap();
+                });
+                f.dirty = false;
+            }
+            if f.data.take().is_some() {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+struct Drops(Arc<Kernel>);
+
+impl Invalidate for Drops {
+    fn inval_inode(&self, _: Fid, _: bool) {}
+    fn inval_entry(&self, _: Fid, _: &[u8]) {}
+    fn drop_pages(&self, _: Fid, range: Range<u64>) {
+        self.0.drop_pages(range);
+    }
+}
+
+fn page_of(n: u64) -> Vec<u8> {
+    n.to_le_bytes().repeat(PAGE as usize / 8)
+}
+
+fn number(page: &[u8]) -> u64 {
+    let n = u64::from_le_bytes(page[..8].try_into().unwrap());
+    assert!(page.chunks_exact(8).all(|c| c == n.to_le_bytes()), "a page is one number");
+    n
+}
+
+/// What is known to be written, page by page.
+type Written = Arc<Vec<AtomicU64>>;
+
+fn xorshift(x: &mut u64) -> u64 {
+    *x ^= *x << 13;
+    *x ^= *x >> 7;
+    *x ^= *x << 17;
+    *x
+}
+
+async fn reader(k: Arc<Kernel>, fh: Arc<FileHandle>, written: Written, mut seed: u64, rounds: u64) {
+    for _ in 0..rounds {
+        let first = xorshift(&mut seed) % PAGES;
+        let end = (first + 1 + xorshift(&mut seed) % 24).min(PAGES);
+        let floor: Vec<u64> = (first..end).map(|p| written[p as usize].load(Ordering::SeqCst)).collect();
+        let got = k.read(&fh, first..end).await;
+        for ((page, floor), n) in (first..end).zip(floor).zip(got.iter().map(|p| number(p))) {
+            assert!(n >= floor, "page {page} read as {n} after {floor} was written");
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Numbers go up in the pages that are this task's alone; every so often the file is cut to the length it has.
+async fn writer(k: Arc<Kernel>, u: User, fh: Arc<FileHandle>, written: Written, mine: (u64, u64), stores: bool, rounds: u64) {
+    let mut seed = 77 + mine.0;
+    for n in 1..=rounds {
+        let page = loop {
+            let p = xorshift(&mut seed) % PAGES;
+            if p % mine.1 == mine.0 {
+                break p;
+            }
+        };
+        match stores {
+            true => k.store(&fh, page, page_of(n)).await,
+            false => k.write(&u, &fh, page, &page_of(n)).await,
+        }
+        written[page as usize].store(n, Ordering::SeqCst);
+        if n % 16 == 0 {
+            let set = SetAttr { size: Some(PAGES * PAGE), ..Default::default() };
+            let _nowrite = k.truncating.write().await;
+            u.fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn contend(stores: bool) {
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let fss = [c.client().await, c.remote_client().await];
+    let first = User::root(&fss[0]);
+    first.put("f", &page_of(0).repeat(PAGES as usize)).await.unwrap();
+    let written: Written = Arc::new((0..PAGES).map(|_| AtomicU64::new(0)).collect());
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut kernels = Vec::new();
+    for (i, fs) in fss.iter().enumerate() {
+        let (k, u) = (Kernel::new(fs), User::root(fs));
+        let rw = u.open("f", libc::O_RDWR).await.unwrap();
+        let _ = k.writer.set(rw.clone());
+        let ro = u.open("f", libc::O_RDONLY).await.unwrap();
+        for r in 0..2 {
+            tasks.spawn(reader(k.clone(), ro.clone(), written.clone(), 1000 + 10 * i as u64 + r, 150));
+        }
+        tasks.spawn(writer(k.clone(), User::root(fs), rw.clone(), written.clone(), (2 * i as u64, 4), false, 60));
+        if stores {
+            tasks.spawn(writer(k.clone(), User::root(fs), rw, written.clone(), (2 * i as u64 + 1, 4), true, 60));
+        }
+        kernels.push(k);
+    }
+    let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
+    tokio::time::timeout(HANGS, all).await.expect("something waits in a circle");
+    assert!(kernels.iter().all(|k| k.dropped.load(Ordering::Relaxed) > 0), "locks were lost on the way");
+    // what is in the end: every page as last written, seen by both
+    for k in &kernels {
+        let fh = k.writer.get().unwrap();
+        let got = k.read(fh, 0..PAGES).await;
+        for (p, page) in got.iter().enumerate() {
+            assert_eq!(number(page), written[p].load(Ordering::SeqCst), "page {p}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn cached_pages_are_never_older_than_what_was_written() {
+    contend(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn mapped_pages_of_two_clients_agree() {
+    contend(true).await;
+}
+
+/// Pages stay while nobody objects, also beyond close; the other client's write takes them away before it returns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_stay_until_somebody_writes() {
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let (a, b) = (c.client().await, c.remote_client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    ua.put("f", &page_of(1).repeat(4)).await.unwrap();
+    let k = Kernel::new(&b);
+    let fh = ub.open("f", libc::O_RDONLY).await.unwrap();
+    assert!(b.caches_pages(&fh));
+    k.read(&fh, 0..4).await;
+    ub.close(&fh).await.unwrap();
+    assert_eq!(b.covered_files(), 1);
+    let fh = ub.open("f", libc::O_RDONLY).await.unwrap();
+    let before: u64 = b.statistics().iter().map(|s| s.1).sum();
+    k.read(&fh, 0..4).await;
+    assert_eq!(b.statistics().iter().map(|s| s.1).sum::<u64>(), before, "all pages are there");
+    let w = ua.open("f", libc::O_WRONLY).await.unwrap();
+    ua.write(&w, PAGE, &page_of(2)).await.unwrap();
+    assert_eq!(k.dropped.load(Ordering::Relaxed), 4);
+    let got = k.read(&fh, 0..4).await;
+    assert_eq!(got.iter().map(|p| number(p)).collect::<Vec<_>>(), [1, 2, 1, 1]);
+}
+
+/// A file opened for writing here is covered for writing: a cover for reading goes first, with its pages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_takes_the_read_cover_away() {
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let a = c.client().await;
+    let u = User::root(&a);
+    u.put("f", &page_of(1).repeat(4)).await.unwrap();
+    let k = Kernel::new(&a);
+    let fh = u.open("f", libc::O_RDONLY).await.unwrap();
+    k.read(&fh, 0..4).await;
+    let w = u.open("f", libc::O_RDWR).await.unwrap();
+    assert_eq!(k.dropped.load(Ordering::Relaxed), 4);
+    assert!(!a.caches_pages(&w), "its reads and writes go around");
+    let _ = k.writer.set(w.clone());
+    k.store(&w, 2, page_of(9)).await;
+    // an append of the same client writes the stored page back first
+    let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
+    u.write(&log, 0, &page_of(3)).await.unwrap();
+    let got = u.read(&w, 0, 5 * PAGE as u32).await.unwrap();
+    assert_eq!(got.chunks_exact(PAGE as usize).map(number).collect::<Vec<_>>(), [1, 1, 9, 1, 3]);
+}
