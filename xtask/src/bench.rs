@@ -19,6 +19,12 @@ const STREAM_MIB: u64 = 256;
 const RANDOM_READS: u64 = 20_000;
 /// Files per job in the metadata rows.
 const FILES: u64 = 5_000;
+/// Files of the directory that is listed.
+const LISTED: u64 = 10_000;
+/// Files of the tree that is unpacked and removed.
+const TREE_FILES: u64 = 20_000;
+/// Size of the file that is read again, MiB.
+const AGAIN_MIB: u64 = 1024;
 /// Rounds of each row; the median is printed.
 const ROUNDS: usize = 3;
 
@@ -26,6 +32,8 @@ const ROUNDS: usize = 3;
 struct Row {
     name: &'static str,
     work: &'static str,
+    /// What is done before, uncounted; empty: nothing.
+    prepare: &'static str,
     jobs: u64,
     /// Amount each job does: MiB, reads or files.
     amount: u64,
@@ -44,7 +52,12 @@ enum Floor {
     Rate(f64),
     /// At most so many RPCs per operation.
     Rpcs(f64),
+    /// Of the mount's own rate in the row [`READS`].
+    OfReads(f64),
 }
+
+/// The row others are compared with.
+const READS: &str = "read 1 MiB, cold, 1 job";
 
 #[derive(Clone, Copy, PartialEq)]
 enum Unit {
@@ -57,23 +70,27 @@ enum Unit {
 }
 
 const ROWS: &[Row] = &[
-    Row { name: "write 1 MiB, fsync, 1 job", work: "write", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.3)) },
-    Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
-    Row { name: "read 1 MiB, cold, 1 job", work: "read", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
-    Row { name: "read 1 MiB, cold, 4 jobs", work: "read", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
-    Row { name: "read 1 MiB, again, 1 job", work: "read", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: false, floor: Some(Floor::Ratio(0.8)) },
-    Row { name: "read 4 KiB, again, 1 job", work: "read4k", jobs: 1, amount: STREAM_MIB * 256, unit: Unit::Pages, cold: false, floor: None },
-    Row { name: "read 4 KiB sequential, cold, 1 job", work: "read4k", jobs: 1, amount: 32 * 256, unit: Unit::Pages, cold: true, floor: None },
-    Row { name: "read 4 KiB random, warm, 1 job", work: "random", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
-    Row { name: "read 4 KiB random, warm, 4 jobs", work: "random", jobs: 4, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
-    Row { name: "create+close, 1 process", work: "create", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(2500.0)) },
-    Row { name: "stat, 1 process", work: "stat", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "open+write 1 KiB+close, 1 process", work: "fill", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "open+read+close, 1 process", work: "openread", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rpcs(3.0)) },
-    Row { name: "remove, 1 process", work: "remove", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "create+close, 4 processes", work: "create", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(8000.0)) },
-    Row { name: "stat, 4 processes", work: "stat", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "remove, 4 processes", work: "remove", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "write 1 MiB, fsync, 1 job", work: "write", prepare: "", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.3)) },
+    Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", prepare: "", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
+    Row { name: "read 1 MiB, cold, 1 job", work: "read", prepare: "", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
+    Row { name: "read 1 MiB, cold, 4 jobs", work: "read", prepare: "", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
+    Row { name: "read 1 MiB, 1 GiB again, 1 job", work: "again", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: Some(Floor::Ratio(0.8)) },
+    Row { name: "read 4 KiB, 1 GiB again, 1 job", work: "again4k", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: None },
+    Row { name: "read 4 KiB sequential, cold, 1 job", work: "read4k", prepare: "", jobs: 1, amount: STREAM_MIB * 256, unit: Unit::Pages, cold: true, floor: Some(Floor::OfReads(0.8)) },
+    Row { name: "read 4 KiB random, warm, 1 job", work: "random", prepare: "", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
+    Row { name: "read 4 KiB random, warm, 4 jobs", work: "random", prepare: "", jobs: 4, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
+    Row { name: "create+close, 1 process", work: "create", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(2500.0)) },
+    Row { name: "stat, 1 process", work: "stat", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "open+write 1 KiB+close, 1 process", work: "fill", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "open+read+close, 1 process", work: "openread", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rpcs(3.0)) },
+    Row { name: "remove, 1 process", work: "remove", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "create+close, 4 processes", work: "create", prepare: "", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(8000.0)) },
+    Row { name: "stat, 4 processes", work: "stat", prepare: "", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "remove, 4 processes", work: "remove", prepare: "", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "ls -l, cold, per file", work: "ls", prepare: "list", jobs: 1, amount: LISTED, unit: Unit::Ops, cold: true, floor: Some(Floor::Rate(10_000.0)) },
+    Row { name: "ls -l again, per file", work: "ls", prepare: "", jobs: 1, amount: LISTED, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "untar small files, per file", work: "untar", prepare: "pack", jobs: 1, amount: TREE_FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row { name: "rm -rf of them, per file", work: "rmrf", prepare: "", jobs: 1, amount: TREE_FILES, unit: Unit::Ops, cold: false, floor: None },
 ];
 
 /// What one run of a row on one side came to.
@@ -88,11 +105,13 @@ struct Measured {
 /// One side of the comparison.
 struct Side {
     dir: PathBuf,
+    /// Where things are that belong to neither side.
+    scratch: PathBuf,
     /// The Coral process, when this side is the mount.
     coral: Option<(PathBuf, PathBuf, u32)>,
 }
 
-pub(crate) fn run(dir: &Path, profile: bool) -> Result<(), String> {
+pub(crate) fn run(dir: &Path, profile: bool, rows: Option<&str>) -> Result<(), String> {
     setup::everything()?;
     if profile {
         setup::profiler()?;
@@ -110,31 +129,38 @@ pub(crate) fn run(dir: &Path, profile: bool) -> Result<(), String> {
     let streams = mnt.join("streams");
     std::fs::create_dir_all(&streams).map_err(|e| format!("{}: {e}", streams.display()))?;
     step::run_in(Command::new(&coral).args(["lfs", "setstripe", "-c", "4", "-S", "1M"]).arg(&streams))?;
-    let done = measure(&coral, &data, &mnt, &plain, profile.then_some(dir.as_path()));
+    let done = measure(&coral, &data, &dir, profile, rows);
     let down = step::run_in(Command::new(&coral).arg("down").arg(&data));
     let _ = std::fs::remove_dir_all(&data);
     let _ = std::fs::remove_dir_all(&plain);
+    let _ = std::fs::remove_file(work::tree(&dir));
     done.and(down)
 }
 
-/// Prints every row; with `profile`, a directory for its recordings, also where the time of each went.
-fn measure(coral: &Path, data: &Path, mnt: &Path, plain: &Path, profile: Option<&Path>) -> Result<(), String> {
+/// Prints every row; with `profile` also where the time of each went.
+fn measure(coral: &Path, data: &Path, scratch: &Path, profile: bool, rows: Option<&str>) -> Result<(), String> {
     let pid = status(coral, data)?.0;
-    let sides = [Side { dir: plain.to_owned(), coral: None }, Side { dir: mnt.to_owned(), coral: Some((coral.to_owned(), data.to_owned(), pid)) }];
+    let side = |dir: &str, coral| Side { dir: scratch.join(dir), scratch: scratch.to_owned(), coral };
+    let sides = [side("plain", None), side("mnt", Some((coral.to_owned(), data.to_owned(), pid)))];
+    let mut reads = 0.0;
     println!("{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}", "", "directory", "coral", "ratio", "CPU s dir", "CPU s coral", "RPC/op", "hand-o/op  floor");
-    for row in ROWS {
+    let wanted = |r: &&Row| rows.is_none_or(|list| list.split(',').any(|part| r.name.contains(part)));
+    for row in ROWS.iter().filter(wanted) {
         let mut got = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
             for (side, list) in sides.iter().zip(&mut got) {
                 list.push(run_row(row, side)?);
             }
-            if row.work == "create" || row.work == "remove" {
+            if matches!(row.work, "create" | "remove" | "untar" | "rmrf") {
                 break; // these change the tree: one round, the next row undoes it
             }
         }
-        print_row(row, median(&mut got[0]), median(&mut got[1]));
-        if let Some(dir) = profile {
-            profile_row(row, &sides[1], pid, dir)?;
+        let rate = print_row(row, median(&mut got[0]), median(&mut got[1]), reads);
+        if row.name == READS {
+            reads = rate;
+        }
+        if profile {
+            profile_row(row, &sides[1], pid)?;
         }
     }
     println!("throughput in MiB/s or operations/s; CPU seconds per GiB, or per 1,000 operations; {ROUNDS} rounds, medians (creates and removes: one round)");
@@ -142,11 +168,11 @@ fn measure(coral: &Path, data: &Path, mnt: &Path, plain: &Path, profile: Option<
 }
 
 /// Runs `row` on the mount once more, sampled. Creates and removes run in a directory that is made and emptied again.
-fn profile_row(row: &Row, mount: &Side, pid: u32, dir: &Path) -> Result<(), String> {
-    let side = |dir: PathBuf| Side { dir, coral: mount.coral.clone() };
-    let again = side(mount.dir.join("again"));
+fn profile_row(row: &Row, mount: &Side, pid: u32) -> Result<(), String> {
+    let again = Side { dir: mount.dir.join("again"), scratch: mount.scratch.clone(), coral: mount.coral.clone() };
     let (before, sampled) = match row.work {
-        "create" => (None, &again),
+        "create" | "untar" => (None, &again),
+        "rmrf" => (Some(Row { work: "untar", ..*row }), &again),
         "remove" => (Some(Row { work: "create", ..*row }), &again),
         _ => (None, mount),
     };
@@ -154,7 +180,7 @@ fn profile_row(row: &Row, mount: &Side, pid: u32, dir: &Path) -> Result<(), Stri
     if let Some(before) = before {
         run_row(&before, sampled)?;
     }
-    let recording = profile::Recording::start(pid, dir)?;
+    let recording = profile::Recording::start(pid, &mount.scratch)?;
     let done = run_row(row, sampled);
     recording.finish(row.name)?;
     std::fs::remove_dir_all(&again.dir).map_err(|e| e.to_string())?;
@@ -162,7 +188,11 @@ fn profile_row(row: &Row, mount: &Side, pid: u32, dir: &Path) -> Result<(), Stri
 }
 
 fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {
+    if !row.prepare.is_empty() {
+        work::worker(row.prepare, &side.dir, 0, row.amount, &side.scratch)?;
+    }
     if row.cold {
+        side.drop_locks()?;
         drop_caches();
     }
     let before = side.counts()?;
@@ -171,7 +201,7 @@ fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut workers = Vec::new();
     for job in 0..row.jobs {
-        let child = Command::new(&exe).args(["bench-worker", row.work]).arg(&side.dir).arg(job.to_string()).arg(row.amount.to_string()).stdin(Stdio::null()).spawn();
+        let child = Command::new(&exe).args(["bench-worker", row.work]).arg(&side.dir).arg(job.to_string()).arg(row.amount.to_string()).arg(&side.scratch).stdin(Stdio::null()).spawn();
         workers.push(child.map_err(|e| e.to_string())?);
     }
     for mut w in workers {
@@ -186,6 +216,14 @@ fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {
 }
 
 impl Side {
+    /// Lets a mount forget all that its locks cover.
+    fn drop_locks(&self) -> Result<(), String> {
+        let Some((coral, data, _)) = &self.coral else { return Ok(()) };
+        let mut lctl = Command::new(coral);
+        lctl.args(["lctl", "--dir"]).arg(data).args(["set_param", "ldlm.namespaces.*.lru_size=clear"]).stdout(Stdio::null());
+        step::run_in(&mut lctl)
+    }
+
     fn counts(&self) -> Result<Measured, String> {
         let Some((coral, data, pid)) = &self.coral else { return Ok(Measured::default()) };
         let (_, rpcs, handovers) = status(coral, data)?;
@@ -212,7 +250,8 @@ fn median(list: &mut [Measured]) -> Measured {
     list[list.len() / 2]
 }
 
-fn print_row(row: &Row, dir: Measured, coral: Measured) {
+/// Prints a row; the mount's rate. `reads`: that of [`READS`].
+fn print_row(row: &Row, dir: Measured, coral: Measured, reads: f64) -> f64 {
     let total = (row.jobs * row.amount) as f64;
     let (rate, per) = match row.unit {
         Unit::MiB => (total, total / 1024.0),
@@ -230,15 +269,17 @@ fn print_row(row: &Row, dir: Measured, coral: Measured) {
         coral.cpu_seconds / per,
         coral.rpcs as f64 / total,
         coral.handovers as f64 / total,
-        row.floor.map_or(String::new(), |f| f.judge(dir.seconds / coral.seconds, r(coral), coral.rpcs as f64 / total))
+        row.floor.map_or(String::new(), |f| f.judge(dir.seconds / coral.seconds, r(coral), coral.rpcs as f64 / total, reads))
     );
+    r(coral)
 }
 
 impl Floor {
-    fn judge(self, ratio: f64, rate: f64, rpcs: f64) -> String {
+    fn judge(self, ratio: f64, rate: f64, rpcs: f64, reads: f64) -> String {
         let (met, text) = match self {
             Floor::Ratio(least) => (ratio >= least, format!("ratio {least} or more")),
             Floor::Rate(least) => (rate >= least, format!("{least} op/s or more")),
+            Floor::OfReads(least) => (rate >= least * reads, format!("{least} of 1 MiB reads or more, is {:.2}", rate / reads)),
             Floor::Rpcs(most) => (rpcs <= most + 0.005, format!("{most} RPC/op or fewer")),
         };
         format!("{}: {text}", if met { "met" } else { "MISSED" })

@@ -43,6 +43,9 @@ enum Command {
         /// Also print in which layers the Coral process spent its CPU time, or with `lnet` the nodes of small messages (with perf).
         #[arg(long)]
         profile: bool,
+        /// Only rows with one of these in their name, separated by commas (rows that need what others made need those too).
+        #[arg(long)]
+        rows: Option<String>,
     },
     /// A file system over a network that loses, delays and resets, through a router that dies: by the machine's clock.
     Chaos {
@@ -57,7 +60,7 @@ enum Command {
     Conform(conform::Conform),
     /// One job of the benchmark, in a process of its own.
     #[command(hide = true)]
-    BenchWorker { work: String, dir: std::path::PathBuf, job: u64, amount: u64 },
+    BenchWorker { work: String, dir: std::path::PathBuf, job: u64, amount: u64, scratch: std::path::PathBuf },
     /// Install the Debian packages and the test programs, nothing else.
     Setup,
 }
@@ -69,9 +72,9 @@ fn main() -> ExitCode {
         Command::Test { quick } => test::run(quick),
         Command::Bench { what: Some(what), dir, .. } if what == "router" => lnet::router(&dir),
         Command::Bench { what: Some(_), profile, .. } => bench_lnet::run(profile),
-        Command::Bench { what: None, dir, profile } => bench::run(&dir, profile),
+        Command::Bench { what: None, dir, profile, rows } => bench::run(&dir, profile, rows.as_deref()),
         Command::Conform(asked) => conform::run(&asked),
-        Command::BenchWorker { work, dir, job, amount } => return worker(&work, &dir, job, amount),
+        Command::BenchWorker { work, dir, job, amount, scratch } => return worker(&work, &dir, job, amount, &scratch),
         Command::Chaos { seconds, one_process } => lnet::chaos(seconds, one_process),
         Command::Setup => setup::everything(),
     };
@@ -85,8 +88,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn worker(work: &str, dir: &std::path::Path, job: u64, amount: u64) -> ExitCode {
-    match bench::worker(work, dir, job, amount) {
+fn worker(work: &str, dir: &std::path::Path, job: u64, amount: u64, scratch: &std::path::Path) -> ExitCode {
+    match bench::worker(work, dir, job, amount, scratch) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("xtask: {why}");

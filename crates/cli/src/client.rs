@@ -82,6 +82,11 @@ impl MountedClient {
         &self.node
     }
 
+    /// The mounted file system.
+    pub(crate) fn llite(&self) -> &Arc<Llite> {
+        &self.llite
+    }
+
     pub(crate) fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }

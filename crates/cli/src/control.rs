@@ -1,6 +1,6 @@
 //! The control socket of a running Coral process: `DIR/control.sock`, one JSON line each way.
 //!
-//! Only who may open the socket (its owner: mode 0600) can ask. Requests: `status`, `down`, and
+//! Only who may open the socket (its owner: mode 0600) can ask. Requests: `status`, `down`, parameters of the mount, and
 //! `{"lnet": ...}` ([`LnetAsk`]), which the nodes of the process answer themselves.
 
 use crate::lnetctl::agent::{Agent, LnetAsk};
@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 const LAST_ANSWER: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// What one may ask of a running process.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Ask {
     /// What runs, as JSON.
@@ -35,6 +35,10 @@ pub(crate) enum Ask {
     Down,
     /// Stop cleanly even when the mount is in use: it is detached.
     DownForced,
+    /// Parameters of the mount, as `lctl get_param` knows them; a pattern.
+    GetParam(String),
+    /// Sets those that match to a value.
+    SetParam(String, String),
 }
 
 /// One request with the way to answer it.

@@ -13,6 +13,7 @@ mod lfs;
 mod lnetctl;
 mod lst;
 mod net;
+mod params;
 mod router;
 mod rundir;
 mod serve;
@@ -111,6 +112,9 @@ pub(crate) async fn run_until_stopped(
             () = signalled => return None,
             Some((ask, reply)) = asked.recv() => match (ask, client) {
                 (Ask::Status, _) => { let _ = reply.send(status()); }
+                (Ask::GetParam(pattern), _) => { let _ = reply.send(client.map_or_else(params::none, |c| params::get(c.llite(), &pattern))); }
+                (Ask::SetParam(pattern, value), Some(c)) => { let _ = reply.send(params::set(c.llite(), &pattern, &value).await); }
+                (Ask::SetParam(..), None) => { let _ = reply.send(params::none()); }
                 (Ask::Down, Some(c)) => match c.try_umount().await {
                     Ok(()) => return Some(reply),
                     Err(why) => { let _ = reply.send(serde_json::json!({ "error": why })); }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coral_ldlm::{ClientConfig, ClientNamespace, LdlmClient};
+use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_lnet::Node;
 use coral_ptlrpc::{Import, ImportConfig, ImportObserver, Reply, RpcError};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
@@ -68,15 +68,13 @@ pub struct Dialer {
     pub checksums: bool,
     /// Do not ask for what only Coral servers know.
     pub plain: bool,
-    /// Idle locks kept per MDT and OST.
-    pub lru_size: usize,
 }
 
 impl Dialer {
     /// A dialer with a fresh client uuid.
     pub fn new(node: Arc<Node>, ldlm: Arc<LdlmClient>, user_xattr: bool, checksums: bool) -> Self {
         let client_uuid = uuid(node.rng_u64(), node.rng_u64());
-        Self { node, ldlm, client_uuid, user_xattr, checksums, plain: false, lru_size: ClientConfig::default().lru_size }
+        Self { node, ldlm, client_uuid, user_xattr, checksums, plain: false }
     }
 
     /// A target, not yet connected.
@@ -100,8 +98,7 @@ impl Dialer {
             Kind::Ost => ImportConfig::ost(uuid, nids, &self.client_uuid, data),
         };
         let import = Import::new(self.node.clone(), cfg);
-        let lru_size = if kind == Kind::Mgs { ClientConfig::default().lru_size } else { self.lru_size };
-        let namespace = self.ldlm.namespace_with(import.clone(), ClientConfig { lru_size, ..Default::default() });
+        let namespace = self.ldlm.namespace(import.clone());
         let t = Arc::new(Target {
             uuid: uuid.to_owned(),
             kind,

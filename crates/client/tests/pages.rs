@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use coral_client::{FileHandle, Invalidate, Llite, SetAttr};
-use coral_wire::Fid;
+use coral_wire::{Errno, Fid};
 use common::*;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
@@ -40,6 +40,8 @@ struct Kernel {
     /// No write-back goes out while somebody truncates (`fuse_set_nowrite`).
     truncating: tokio::sync::RwLock<()>,
     dropped: AtomicU64,
+    /// Dirty pages that could not be written back: EIO.
+    lost: AtomicU64,
 }
 
 impl Kernel {
@@ -50,6 +52,7 @@ impl Kernel {
             writer: OnceLock::new(),
             truncating: Default::default(),
             dropped: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
         });
         fs.set_invalidate(Arc::new(Drops(k.clone())));
         k
@@ -133,7 +136,11 @@ impl Kernel {
                 let data = f.data.clone().unwrap();
                 rt.block_on(async {
                     let _queued = self.truncating.read().await;
-                    self.fs.write_pages(fh, page * PAGE, payload(&data)).await.unwrap();
+                    match self.fs.write_pages(fh, page * PAGE, payload(&data)).await {
+                        Ok(_) => {}
+                        Err(Errno::EIO) => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
+                        Err(e) => panic!("write-back: {e}"),
+                    }
                 });
                 f.dirty = false;
             }
@@ -236,6 +243,7 @@ async fn contend(stores: bool) {
     let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
     tokio::time::timeout(HANGS, all).await.expect("something waits in a circle");
     assert!(kernels.iter().all(|k| k.dropped.load(Ordering::Relaxed) > 0), "locks were lost on the way");
+    assert!(kernels.iter().all(|k| k.lost.load(Ordering::Relaxed) == 0), "nobody was evicted");
     // what is in the end: every page as last written, seen by both
     for k in &kernels {
         let fh = k.writer.get().unwrap();
@@ -300,4 +308,42 @@ async fn a_writer_takes_the_read_cover_away() {
     u.write(&log, 0, &page_of(3)).await.unwrap();
     let got = u.read(&w, 0, 5 * PAGE as u32).await.unwrap();
     assert_eq!(got.chunks_exact(PAGE as usize).map(number).collect::<Vec<_>>(), [1, 1, 9, 1, 3]);
+}
+
+/// A client that is cut off holds others up no longer than the server's limits say. What it had stored and not written back is
+/// lost, which it is told as EIO; then it is a client as before.
+#[tokio::test(start_paused = true)]
+async fn who_is_cut_off_is_evicted_and_comes_back() {
+    const CUT_OFF: &str = "10.9.0.1@tcp";
+    /// A callback is sent again until 20 s are over, a lock must be back within 100 s.
+    const LIMIT: Duration = Duration::from_secs(120);
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let (a, b) = (c.remote_client().await, c.client_at(CUT_OFF, "").await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    ua.put("f", &page_of(1).repeat(4)).await.unwrap();
+    let k = Kernel::new(&b);
+    let rw = ub.open("f", libc::O_RDWR).await.unwrap();
+    let _ = k.writer.set(rw.clone());
+    k.read(&rw, 0..4).await;
+    k.store(&rw, 2, page_of(7)).await;
+    let (there, server) = (CUT_OFF.parse().unwrap(), SERVER.parse().unwrap());
+    c.net.cut(there, server, true);
+    let began = tokio::time::Instant::now();
+    let w = ua.open("f", libc::O_WRONLY).await.unwrap();
+    ua.write(&w, PAGE, &page_of(2)).await.unwrap();
+    assert!(began.elapsed() < LIMIT, "the writer waited {:?}", began.elapsed());
+    assert_eq!(c.osts[0].stats().evictions, 1);
+    assert_eq!(k.lost.load(Ordering::Relaxed), 0, "it cannot know yet");
+    c.net.cut(there, server, false);
+    let noticed = async {
+        while k.lost.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), noticed).await.expect("it notices by itself");
+    let got = k.read(&rw, 0..4).await;
+    assert_eq!(got.iter().map(|p| number(p)).collect::<Vec<_>>(), [1, 2, 1, 1], "the store is lost, the other's write is there");
+    k.store(&rw, 3, page_of(8)).await;
+    assert_eq!(ua.get("f").await.unwrap().chunks_exact(PAGE as usize).map(number).collect::<Vec<_>>(), [1, 2, 1, 8]);
+    assert_eq!(k.lost.load(Ordering::Relaxed), 1);
 }

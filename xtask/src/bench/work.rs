@@ -4,12 +4,22 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Runs job number `job` of `work` in `dir`.
-pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64) -> Result<(), String> {
+/// Files of one directory in the tree that is unpacked.
+const PER_DIR: u64 = 200;
+
+/// The packed tree.
+pub(crate) fn tree(scratch: &Path) -> PathBuf {
+    scratch.join("tree.tar")
+}
+
+/// Runs job number `job` of `work` in `dir`; what belongs to no side is in `scratch`.
+pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64, scratch: &Path) -> Result<(), String> {
+    let (big, listed) = (dir.join("streams").join("again"), dir.join("listed"));
     let place = dir.join(format!("job{job}"));
     let stream = dir.join("streams").join(format!("stream{job}"));
     let done = match work {
@@ -22,6 +32,15 @@ pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64) -> Result<()
         "openread" => each(&place, amount, |p| File::open(p)?.read(&mut [0; 64]).map(drop)),
         "fill" => each(&place, amount, |p| std::fs::write(p, [7; 1024])),
         "remove" => each(&place, amount, |p| std::fs::remove_file(p)),
+        "warm" => warm(&big, amount),
+        "again" => read(&big, amount, MIB),
+        "again4k" => read(&big, amount * 256, PAGE),
+        "list" if listed.exists() => Ok(()),
+        "list" => create(&listed, amount).and_then(|()| each(&listed, amount, |p| std::fs::write(p, [7; 1024]))),
+        "ls" => run("ls", &["-l"], &listed),
+        "pack" => pack(scratch, amount),
+        "untar" => run("tar", &["-xf", &tree(scratch).to_string_lossy(), "-C"], dir),
+        "rmrf" => run("rm", &["-rf"], &dir.join("tree")),
         other => return Err(format!("no such work: {other}")),
     };
     done.map_err(|e| format!("{work} in {}: {e}", dir.display()))
@@ -35,6 +54,34 @@ fn write(path: &Path, mib: u64) -> std::io::Result<()> {
         file.write_all(&block)?;
     }
     file.sync_all()
+}
+
+/// A file that is there and was read.
+fn warm(path: &Path, mib: u64) -> std::io::Result<()> {
+    if !path.exists() {
+        write(path, mib)?;
+    }
+    read(path, mib, MIB)
+}
+
+fn run(program: &str, args: &[&str], at: &Path) -> std::io::Result<()> {
+    let status = Command::new(program).args(args).arg(at).stdout(Stdio::null()).status()?;
+    if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("{program}: {status}"))) }
+}
+
+/// Packs a tree of files of 1 KiB.
+fn pack(scratch: &Path, files: u64) -> std::io::Result<()> {
+    let (top, tar) = (scratch.join("tree"), tree(scratch));
+    if tar.exists() {
+        return Ok(());
+    }
+    for d in 0..files.div_ceil(PER_DIR) {
+        let dir = top.join(format!("d{d:03}"));
+        std::fs::create_dir_all(&dir)?;
+        each(&dir, PER_DIR.min(files - d * PER_DIR), |p| std::fs::write(p, [7; 1024]))?;
+    }
+    run("tar", &["-cf", &tar.to_string_lossy(), "-C", &scratch.to_string_lossy()], Path::new("tree"))?;
+    std::fs::remove_dir_all(top)
 }
 
 fn read(path: &Path, count: u64, size: usize) -> std::io::Result<()> {

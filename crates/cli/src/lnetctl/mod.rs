@@ -13,6 +13,7 @@ mod golden_tests;
 mod show;
 mod yaml;
 
+use crate::control::Ask;
 use agent::{Act, LnetAsk};
 use fault::Verb;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ const USAGE: &str = "usage: lnetctl [--dir DIR | --socket PATH] [--node NID] COM
   stats show      global show      export
   fault {drop | delay} {add -s NID -d NID {-r RATE | -i SECONDS} [-l SECONDS] [-p PORTAL] [-m PUT|ACK|GET|REPLY] [-e HEALTH_ERROR] | del {-a | -s NID -d NID} | show | reset}";
 
-const LCTL_USAGE: &str = "usage: lctl [--dir DIR] {net_drop_add | net_drop_del | net_drop_list | net_drop_reset | net_delay_... | ping NID | disconnect NID | list_nids | get_param NAME}";
+const LCTL_USAGE: &str = "usage: lctl [--dir DIR] {net_drop_add | net_drop_del | net_drop_list | net_drop_reset | net_delay_... | ping NID | disconnect NID | list_nids | get_param NAME... | set_param NAME=VALUE...}";
 
 /// How a command failed: what to print where, and the exit code.
 struct Failed {
@@ -94,6 +95,12 @@ impl Target {
         let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir DIR or --socket PATH")?;
         let ask = LnetAsk { node: self.node.clone(), act };
         Ok(find::ask(&socket, &json!({ "lnet": ask }))?)
+    }
+
+    /// Asks about the mount of the process.
+    fn ask_client(&self, what: &Ask) -> Result<Value, Failed> {
+        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref())?;
+        Ok(find::ask(&socket, &json!(what))?)
     }
 
     /// Asks; a refusal is printed as `lnetctl` prints it: `add:\n    - route:\n          errno: -22\n          descr: "..."`.
@@ -329,14 +336,51 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
         ("disconnect", [nid]) => t.change("disconnect", "peer", Act::Disconnect { nid: nid.clone() }).map(|_| String::new()),
         ("get_param", names) => {
             let picture = t.picture()?;
-            let table = |n: &str| show::proc_table(&picture, n).ok_or_else(|| Failed::from(format!("error: get_param: param_path '{n}': No such file or directory")));
             let wanted: Vec<&str> = names.iter().map(String::as_str).filter(|n| !n.starts_with('-')).collect();
             let bare = names.iter().any(|n| n == "-n");
-            wanted.iter().map(|n| table(n).map(|text| if bare { text } else { format!("{n}={text}") })).collect()
+            let table = |n: &str| show::proc_table(&picture, n).map(|text| if bare { text } else { format!("{n}={text}") });
+            wanted.iter().map(|n| table(n).map_or_else(|| get_params(t, n, bare), Ok)).collect()
         }
+        ("set_param", settings) => settings.iter().map(|s| set_params(t, s)).collect(),
         ("help" | "--help" | "-h", _) => Ok(format!("{LCTL_USAGE}\n")),
         _ => Err(format!("No such command '{command}', type help").into()),
     }
+}
+
+/// Parameters of the mount of the process.
+fn get_params(t: &Target, pattern: &str, bare: bool) -> Result<String, Failed> {
+    let answer = t.ask_client(&Ask::GetParam(pattern.to_owned()))?;
+    let rows: Vec<(String, String)> = serde_json::from_value(answer["params"].clone()).unwrap_or_default();
+    if rows.is_empty() {
+        return Err(no_param("get_param", pattern));
+    }
+    let line = |(name, value): &(String, String)| match (bare, value.ends_with('\n')) {
+        (true, true) => value.clone(),
+        (true, false) => format!("{value}\n"),
+        (false, true) => format!("{name}=\n{value}"),
+        (false, false) => format!("{name}={value}\n"),
+    };
+    Ok(rows.iter().map(line).collect())
+}
+
+/// `NAME=VALUE`.
+fn set_params(t: &Target, setting: &str) -> Result<String, Failed> {
+    let Some((pattern, value)) = setting.split_once('=') else {
+        return Err(format!("usage: lctl set_param NAME=VALUE; '{setting}' has no value").into());
+    };
+    let answer = t.ask_client(&Ask::SetParam(pattern.to_owned(), value.to_owned()))?;
+    if let Some(why) = answer["error"].as_str() {
+        return Err(format!("error: set_param: setting {setting}: {why}").into());
+    }
+    let done: Vec<String> = serde_json::from_value(answer["set"].clone()).unwrap_or_default();
+    if done.is_empty() {
+        return Err(no_param("set_param", pattern));
+    }
+    Ok(done.iter().map(|n| format!("{n}={value}\n")).collect())
+}
+
+fn no_param(verb: &str, pattern: &str) -> Failed {
+    Failed { text: format!("error: {verb}: param_path '{pattern}': No such file or directory"), code: libc::ENOENT as u8 }
 }
 
 fn lctl_fault(command: &str) -> Option<(bool, Verb)> {

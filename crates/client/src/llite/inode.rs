@@ -74,13 +74,14 @@ impl MdInode {
     pub fn read(mdc: &Mdc, a: &Attrs) -> Result<Self, Errno> {
         let attr = read_attr(mdc, &a.body);
         let layout = match attr.is_file() {
-            true => FileLayout::decode(&a.md).map_err(crate::error::proto)?,
+            // copied: a slice would keep the whole reply, thousands of bytes
+            true => FileLayout::decode(&Bytes::copy_from_slice(&a.md)).map_err(crate::error::proto)?,
             false => FileLayout::none(),
         };
         let mut me = Self {
             attr,
             layout: Arc::new(layout),
-            acl: a.acl.clone(),
+            acl: Bytes::copy_from_slice(&a.acl),
             striped: super::striped::striped(&a.md).filter(|_| attr.is_dir()).map(Arc::new),
             version: if mdc.coral() { a.body.version } else { 0 },
         };

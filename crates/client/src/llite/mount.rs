@@ -36,9 +36,6 @@ impl Llite {
         let ldlm = LdlmClient::new(&node);
         let mut dialer = Dialer::new(node.clone(), ldlm, opts.user_xattr, opts.checksums);
         dialer.plain = opts.plain;
-        if opts.cache {
-            dialer.lru_size = cache::lock_limit(opts.cache_mb);
-        }
         let mgs = list(&opts.mgs_nids);
         let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout).await.map_err(|e| {
             let reason = match e {
@@ -111,6 +108,7 @@ impl Llite {
         for osc in llite.lov.oscs() {
             llite.attach_ost(&osc);
         }
+        llite.share_locks();
         tokio::spawn(follow_config(Arc::downgrade(&llite)));
         Ok(llite)
     }
@@ -235,6 +233,7 @@ async fn follow_config(llite: Weak<Llite>) {
         for mdc in l.lmv.mdcs().iter().filter(|m| !known.contains(&m.index)) {
             l.attach(mdc);
         }
+        l.share_locks();
     }
 }
 

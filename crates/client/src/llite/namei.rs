@@ -402,6 +402,10 @@ impl Llite {
     fn lost_a_name(&self, mdc: &Mdc, cached: Option<Fid>, body: &MdtBody, now: Timespec) {
         if !body.fid1.is_zero() {
             self.object_changed(mdc, body.fid1, body, now);
+            if mdc.coral() && body.nlink == 0 {
+                self.cache.gone(body.fid1);
+                mdc.object_gone(body.fid1);
+            }
         }
         if let Some(fid) = cached.filter(|f| *f != body.fid1) {
             self.cache.forget_attrs(fid);

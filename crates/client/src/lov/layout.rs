@@ -73,7 +73,7 @@ impl FileLayout {
             return Ok(Self::none());
         }
         let layout = Layout::decode(raw)?;
-        let mut out = Self { raw: raw.clone(), generation: layout.layout_gen(), form: Form::Objects, parts: Vec::new(), synced: false };
+        let mut out = Self { raw: raw.clone(), generation: layout.layout_gen(), form: Form::Objects, parts: Vec::with_capacity(1), synced: false };
         match layout {
             Layout::Plain(md) if md.objects.is_empty() && !md.is_released() && !md.is_dom() => out.form = Form::None,
             Layout::Plain(md) => {

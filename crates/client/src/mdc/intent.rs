@@ -187,7 +187,7 @@ impl Mdc {
             true => eadata,
             false => {
                 rec.set_flags(rec.flags() | open::HAS_EA);
-                attrs.md.clone()
+                Bytes::copy_from_slice(&attrs.md)
             }
         };
         self.keep_for_replay(transno, intent, dlm, rec, &body, name, &keep, &handle);

@@ -87,12 +87,15 @@ pub struct Mdc {
     /// Opens kept for replay: transno -> where their handle lives.
     opens: parking_lot::Mutex<HashMap<u64, Weak<AtomicU64>>>,
     hooks: parking_lot::Mutex<Option<Arc<dyn TargetHooks>>>,
+    /// Server cookies of locks on objects that are gone, for the next requests to cancel.
+    cancels: parking_lot::Mutex<Vec<u64>>,
 }
 
 impl Mdc {
     pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
         let data = Osc::of_mdt(index, target.clone());
-        Arc::new(Self { index, target, data, seq: seq::SeqClient::default(), opens: Default::default(), hooks: Default::default() })
+        let (opens, hooks, cancels) = Default::default();
+        Arc::new(Self { index, target, data, seq: seq::SeqClient::default(), opens, hooks, cancels })
     }
 
     /// Who hears of recovery; kept alive here.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::LdlmRequest;
+use coral_wire::ldlm::{LdlmRequest, LdlmType};
 use coral_wire::mds::{RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, attr, md, open};
 use coral_wire::ptlrpc::{opc, portal};
 
@@ -65,10 +65,10 @@ pub struct SetattrArgs {
     pub bias: u32,
 }
 
-/// A DLM_REQ buffer without early cancels.
-fn no_elc() -> Bytes {
-    LdlmRequest::default().to_bytes()
-}
+/// Locks one request cancels on its way, at most.
+const EARLY_CANCELS: usize = 32;
+/// Locks on objects that are gone that wait for a request, before they get one of their own.
+const EARLY_WAITING: usize = 256;
 
 /// Lustre's MDT takes only times that are marked as set, the present too (`ll_setattr_raw`, `mdt_attr_valid_xlate`).
 fn told_as_set(valid: u64) -> u64 {
@@ -77,6 +77,28 @@ fn told_as_set(valid: u64) -> u64 {
 }
 
 impl Mdc {
+    /// A DLM_REQ buffer with early cancels: locks on objects that are gone.
+    fn elc(&self) -> Bytes {
+        let mut waiting = self.cancels.lock();
+        let at = waiting.len().saturating_sub(EARLY_CANCELS);
+        LdlmRequest::cancel(&waiting.split_off(at)).to_bytes()
+    }
+
+    /// The object is gone and nothing of it is cached any more: its locks are let go, with the next requests that can carry
+    /// that. A table of locks that no name leads to would fill up otherwise.
+    pub(crate) fn object_gone(&self, fid: Fid) {
+        let cookies = self.namespace().forget_unused(&fid.res_id(), LdlmType::IBITS);
+        let many = {
+            let mut waiting = self.cancels.lock();
+            waiting.extend(cookies);
+            if waiting.len() > EARLY_WAITING { std::mem::take(&mut *waiting) } else { Vec::new() }
+        };
+        if !many.is_empty() {
+            let ns = self.namespace().clone();
+            tokio::spawn(async move { ns.send_cancel(&many).await });
+        }
+    }
+
     async fn reint(&self, rq: Request) -> Result<Reply, Errno> {
         self.call(rq.replayable()).await
     }
@@ -116,7 +138,7 @@ impl Mdc {
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
             .push_bytes(nul(&a.name))
             .push_bytes(data)
-            .push_bytes(no_elc())
+            .push_bytes(self.elc())
             .push_empty()
             .push_empty()
             .push_empty()
@@ -142,7 +164,7 @@ impl Mdc {
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
             .push_empty()
             .push_bytes(nul(name))
-            .push_bytes(no_elc())
+            .push_bytes(self.elc())
             .push_empty();
         let reply = self.reint(rq).await?;
         Changed::read(self, &reply)
@@ -163,7 +185,7 @@ impl Mdc {
             mode: if dir { libc::S_IFDIR } else { 0 },
             ..Default::default()
         };
-        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec)).push_bytes(nul(name)).push_bytes(no_elc()).push_empty();
+        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec)).push_bytes(nul(name)).push_bytes(self.elc()).push_empty();
         let reply = self.reint(rq).await?;
         Changed::read(self, &reply)
     }
@@ -197,7 +219,7 @@ impl Mdc {
             .push_empty()
             .push_bytes(nul(name))
             .push_bytes(nul(new_name))
-            .push_bytes(no_elc())
+            .push_bytes(self.elc())
             .push_empty();
         rq.portal = portal::MDS_IO;
         let reply = self.reint(rq).await?;
@@ -235,7 +257,7 @@ impl Mdc {
             .push_empty()
             .push_bytes(eadata)
             .push_empty()
-            .push_bytes(no_elc());
+            .push_bytes(self.elc());
         let reply = self.reint(rq).await?;
         Attrs::read(&reply, 1)
     }
@@ -267,7 +289,7 @@ impl Mdc {
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
             .push_bytes(nul(name))
             .push_bytes(value.unwrap_or_default())
-            .push_bytes(no_elc())
+            .push_bytes(self.elc())
             .push_empty();
         self.reint(rq).await.map(drop)
     }

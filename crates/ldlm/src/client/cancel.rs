@@ -21,8 +21,9 @@ impl ClientNamespace {
             let mut locks = self.locks.lock();
             let doomed = locks.unpin(cookie, now);
             // The LRU is served once it is worth an RPC, so that not every unpin makes one.
-            let slack = (self.cfg.lru_size / 8).clamp(1, CANCEL_BATCH);
-            let over = locks.counts().1 >= self.cfg.lru_size + slack || locks.has_older(now.checked_sub(self.cfg.lru_max_age));
+            let size = self.lru_size();
+            let slack = (size / 8).clamp(1, CANCEL_BATCH);
+            let over = locks.counts().1 >= size + slack || locks.has_older(now.checked_sub(self.lru_max_age));
             (doomed, over)
         };
         if let Some(d) = doomed {
@@ -32,17 +33,22 @@ impl ClientNamespace {
         if over && !self.shrinking.swap(true, Ordering::AcqRel) {
             let me = self.clone();
             self.spawn(Box::pin(async move {
-                me.clone().shrink().await;
+                me.clone().shrink(me.lru_size()).await;
                 me.shrinking.store(false, Ordering::Release);
             }));
         }
     }
 
-    /// Gives idle locks back until the LRU is within its limits.
-    async fn shrink(self: Arc<Self>) {
+    /// Gives all idle locks back (`lru_size=clear`).
+    pub async fn cancel_unused(self: &Arc<Self>) {
+        self.clone().shrink(0).await;
+    }
+
+    /// Gives idle locks back until `keep` are left and none is too old.
+    async fn shrink(self: Arc<Self>, keep: usize) {
         loop {
-            let limit = Instant::now().checked_sub(self.cfg.lru_max_age);
-            let mut aged = self.locks.lock().aged(self.cfg.lru_size, limit, CANCEL_BATCH);
+            let limit = Instant::now().checked_sub(self.lru_max_age);
+            let mut aged = self.locks.lock().aged(keep, limit, CANCEL_BATCH);
             if let Some(hook) = self.hook() {
                 aged.retain(|i| hook.may_cancel_early(i));
             }
@@ -81,7 +87,7 @@ impl ClientNamespace {
     /// CANCEL by server cookies. What goes wrong is of no use to anybody: a server that cannot be reached or knows nothing of
     /// the locks has dropped them.
     /// The server's status; `None` when there is none.
-    pub(super) async fn send_cancel(&self, cookies: &[u64]) -> Option<i32> {
+    pub async fn send_cancel(&self, cookies: &[u64]) -> Option<i32> {
         if cookies.is_empty() {
             return None;
         }
@@ -124,6 +130,15 @@ impl ClientNamespace {
     pub async fn cancel_all(self: &Arc<Self>) {
         let doomed = self.locks.lock().doom_all();
         self.clone().give_back(doomed).await;
+    }
+
+    /// Forgets the unused locks on an object that is gone; their server cookies, for a request of the next days to cancel on its
+    /// way. No hook is called: the caller has dropped what they covered. Until then the server may ask for them back: they are
+    /// then unknown here, which ends them there as well.
+    pub fn forget_unused(&self, res: &ResId, ty: LdlmType) -> Vec<u64> {
+        let mut locks = self.locks.lock();
+        let doomed = locks.doom_idle(*res, ty, None, usize::MAX);
+        doomed.iter().map(|d| locks.cancelled(d.info.cookie)).filter(|remote| *remote != 0).collect()
     }
 
     /// Early lock cancel: unused locks that conflict with what the next request will do, flushed and forgotten here;

@@ -25,7 +25,7 @@ use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::{opc, portal};
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -143,7 +143,8 @@ impl LdlmClient {
         let ns = Arc::new(ClientNamespace {
             portal: enqueue_portal(import.target_uuid()),
             import,
-            cfg,
+            lru_size: AtomicUsize::new(cfg.lru_size),
+            lru_max_age: cfg.lru_max_age,
             hook: RwLock::new(None),
             locks: Mutex::new(Locks::new(self.node.rng_u64())),
             shrinking: AtomicBool::new(false),
@@ -186,7 +187,8 @@ pub struct ClientNamespace {
     import: Arc<Import>,
     /// Where enqueues go.
     portal: u32,
-    cfg: ClientConfig,
+    lru_size: AtomicUsize,
+    lru_max_age: Duration,
     hook: RwLock<Option<Arc<dyn LockHook>>>,
     locks: Mutex<Locks>,
     /// A task serves the LRU.
@@ -214,6 +216,21 @@ impl ClientNamespace {
     /// Number of granted locks and of unused ones among them.
     pub fn counts(&self) -> (usize, usize) {
         self.locks.lock().counts()
+    }
+
+    /// Unused granted locks kept at most.
+    pub fn lru_size(&self) -> usize {
+        self.lru_size.load(Ordering::Relaxed)
+    }
+
+    /// Changes that; the next lock that goes idle makes it true.
+    pub fn set_lru_size(&self, locks: usize) {
+        self.lru_size.store(locks, Ordering::Relaxed);
+    }
+
+    /// Age at which an unused lock is given back.
+    pub fn lru_max_age(&self) -> Duration {
+        self.lru_max_age
     }
 
     /// Every lock, for listings.

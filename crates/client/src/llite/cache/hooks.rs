@@ -26,19 +26,16 @@ impl MdtHooks {
     fn lost(&self, lock: &LockInfo) {
         let Some(llite) = self.llite.upgrade().filter(|_| lock.ty == LdlmType::IBITS) else { return };
         let fid = Fid::from_res_id(&lock.res);
-        if let Policy::Ibits { bits, .. } = lock.policy
-            && bits.intersects(Ibits::LAYOUT | Ibits::DOM)
-        {
-            if bits.intersects(Ibits::DOM) {
-                llite.tell(llite.cache.extent_lost(DOM_OST, lock.res));
-            }
-            if bits.intersects(Ibits::LAYOUT)
-                && let Some(open) = llite.opened(fid)
-            {
-                open.layout_lost();
-            }
+        let Policy::Ibits { bits, .. } = lock.policy else { return };
+        if bits.intersects(Ibits::DOM) {
+            llite.tell(llite.cache.extent_lost(DOM_OST, lock.res));
         }
-        llite.tell(llite.cache.lock_lost(fid, lock.cookie));
+        if bits.intersects(Ibits::LAYOUT)
+            && let Some(open) = llite.opened(fid)
+        {
+            open.layout_lost();
+        }
+        llite.tell(llite.cache.lock_lost(fid, lock.cookie, bits.bits()));
     }
 }
 

@@ -38,14 +38,51 @@ use node::{Name, Node};
 const NODE_BYTES: usize = 768;
 /// Rough size of a name, bytes.
 const NAME_BYTES: usize = 128;
-/// Locks the LRU of a target may hold for a cache of so many MiB.
-pub(super) fn lock_limit(cache_mb: u32) -> usize {
-    ((cache_mb as usize) << 20).div_ceil(NODE_BYTES).clamp(200, 1 << 17)
+/// Rough size of a lock, bytes.
+const LOCK_BYTES: usize = 400;
+/// Least locks of a target, however small the budget.
+const LOCKS_MIN: usize = 64;
+
+/// Locks for a cache of so many MiB: a third of it.
+fn lock_limit(cache_mb: u32) -> usize {
+    ((cache_mb.max(1) as usize) << 20) / 3 / LOCK_BYTES
+}
+
+/// Idle locks that each MDT and each OST may leave with us: half of the locks are for metadata, half for data.
+pub(super) fn lock_limits(cache_mb: u32, mdts: usize, osts: usize) -> (usize, usize) {
+    let half = lock_limit(cache_mb) / 2;
+    ((half / mdts.max(1)).max(LOCKS_MIN), (half / osts.max(1)).max(LOCKS_MIN))
 }
 
 /// Files whose pages the kernel may cache at once, for a cache of so many MiB: each pins its locks.
 pub(super) fn covered_limit(cache_mb: u32) -> usize {
-    lock_limit(cache_mb) / 4
+    lock_limit(cache_mb) / 16
+}
+
+/// What the budget was spent on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Locks held, of all targets.
+    pub locks: usize,
+    /// Objects remembered.
+    pub inodes: usize,
+    /// Bytes of objects and names.
+    pub inode_bytes: usize,
+    /// Files whose pages are in the kernel's cache; the pages are the kernel's memory, not ours.
+    pub covered: usize,
+}
+
+impl Spent {
+    /// All together.
+    pub fn bytes(&self) -> usize {
+        self.inode_bytes + self.locks * LOCK_BYTES
+    }
+
+    /// The same in words.
+    pub(super) fn lines(&self) -> [(&'static str, usize); 5] {
+        let locks = self.locks * LOCK_BYTES;
+        [("inodes", self.inodes), ("inode_and_name_bytes", self.inode_bytes), ("locks", self.locks), ("lock_bytes", locks), ("files_with_cached_pages", self.covered)]
+    }
 }
 
 /// Names that were not there, looked up one by one before the whole directory is read.
@@ -110,7 +147,7 @@ pub(super) enum DirState {
 
 #[derive(Default)]
 struct Inner {
-    nodes: BTreeMap<Fid, Node>,
+    nodes: BTreeMap<Fid, Box<Node>>,
     /// Objects whose extent locks cover cached sizes: {OST index, resource}.
     objects: BTreeMap<(u32, ResId), Fid>,
     /// Grows with every own change of any directory.
@@ -128,7 +165,14 @@ pub(super) struct Cache {
 
 impl Cache {
     pub fn new(enabled: bool, limit_mb: u32) -> Self {
-        Self { enabled, limit_bytes: (limit_mb.max(1) as usize) << 20, inner: Default::default() }
+        // the rest is for locks
+        Self { enabled, limit_bytes: ((limit_mb.max(1) as usize) << 20) * 2 / 3, inner: Default::default() }
+    }
+
+    /// What is remembered, without locks.
+    pub fn spent(&self) -> Spent {
+        let c = self.inner.lock();
+        Spent { inodes: c.nodes.len(), inode_bytes: c.bytes, ..Default::default() }
     }
 
     pub fn enabled(&self) -> bool {
@@ -339,18 +383,33 @@ impl Cache {
         }
     }
 
+    /// An own change took the object's last name away.
+    pub fn gone(&self, fid: Fid) {
+        let mut c = self.inner.lock();
+        if c.nodes.get(&fid).is_some_and(|n| n.changing == 0) {
+            c.epoch += 1;
+            c.remove(fid);
+        }
+    }
+
     // ---- locks go ------------------------------------------------------------------------------------------------
 
-    /// An inode-bit lock is called back or given up.
-    pub fn lock_lost(&self, fid: Fid, cookie: u64) -> Forget {
+    /// An inode-bit lock on `bits` is called back or given up.
+    pub fn lock_lost(&self, fid: Fid, cookie: u64, bits: u64) -> Forget {
         let mut c = self.inner.lock();
-        let Some(n) = c.nodes.get_mut(&fid) else { return Forget::default() };
+        let Some(n) = c.nodes.get_mut(&fid).filter(|n| n.has_lock(cookie)) else {
+            // what it covered went from here for want of room, or already; above us it may still be remembered
+            return match bits & ATTR_BITS {
+                0 => Forget::default(),
+                _ => Forget { inodes: vec![fid], entries: vec![(fid, Bytes::new())] },
+            };
+        };
         let (lost, links) = n.drop_lock(cookie);
         let mut out = Forget::default();
         if lost & ATTR_BITS != 0 {
             out.inodes.push(fid);
         }
-        out.entries = links;
+        out.entries = links.into_vec();
         out
     }
 
@@ -358,7 +417,7 @@ impl Cache {
     pub fn extent_lost(&self, ost: u32, res: ResId) -> Forget {
         let mut c = self.inner.lock();
         let fid = c.objects.remove(&(ost, res));
-        let known = fid.filter(|f| c.nodes.get_mut(f).is_some_and(|n| n.objects.take().is_some()));
+        let known = fid.filter(|f| c.nodes.get_mut(f).is_none_or(|n| n.objects.take().is_some()));
         Forget { inodes: known.into_iter().collect(), entries: Vec::new() }
     }
 
@@ -373,7 +432,7 @@ impl Cache {
             out.entries.extend(n.links.iter().cloned());
             out.inodes.push(fid);
             if n.changing > 0 {
-                c.nodes.insert(fid, Node::new(now, n.changing));
+                c.nodes.insert(fid, Box::new(Node::new(now, n.changing)));
             }
         }
         c.bytes = c.nodes.len() * NODE_BYTES;
@@ -394,7 +453,7 @@ impl Inner {
         self.nodes.entry(fid).or_insert_with(|| {
             *bytes += NODE_BYTES;
             // whatever was known of it before is forgotten: reads under way began too early
-            Node::new(epoch, 0)
+            Box::new(Node::new(epoch, 0))
         })
     }
 
@@ -436,9 +495,13 @@ impl Inner {
             if n.changing > 0 || std::mem::take(&mut n.used) {
                 continue;
             }
-            let names = n.names.len();
-            self.nodes.remove(&fid);
-            self.bytes = self.bytes.saturating_sub(NODE_BYTES + names * NAME_BYTES);
+            self.remove(fid);
+        }
+    }
+
+    fn remove(&mut self, fid: Fid) {
+        if let Some(n) = self.nodes.remove(&fid) {
+            self.bytes = self.bytes.saturating_sub(NODE_BYTES + n.names.len() * NAME_BYTES);
         }
     }
 }

@@ -43,7 +43,7 @@ pub(in crate::llite) struct Node {
     /// `tracked` is what the directory is now: only own changes happen while UPDATE is held.
     confirmed: bool,
     /// Names of this object that rely on its LOOKUP lock.
-    pub links: Vec<(Fid, Bytes)>,
+    pub links: SmallVec<[(Fid, Bytes); 1]>,
     /// Names in `names` that are none any more.
     removed: Vec<Bytes>,
     /// Own changes of its entries under way.
@@ -96,9 +96,13 @@ impl Node {
         self.bits() & bit.bits() != 0
     }
 
+    pub fn has_lock(&self, cookie: u64) -> bool {
+        self.locks.iter().any(|l| l.0 == cookie)
+    }
+
     pub fn add_lock(&mut self, cookie: u64, bits: u64) {
         let had = self.holds(Ibits::UPDATE);
-        if !self.locks.iter().any(|l| l.0 == cookie) {
+        if !self.has_lock(cookie) {
             self.locks.push((cookie, bits));
         }
         if !had && self.holds(Ibits::UPDATE) {
@@ -107,7 +111,7 @@ impl Node {
     }
 
     /// Takes a lock away and what only it covered. The bits lost, and the names that relied on them.
-    pub fn drop_lock(&mut self, cookie: u64) -> (u64, Vec<(Fid, Bytes)>) {
+    pub fn drop_lock(&mut self, cookie: u64) -> (u64, SmallVec<[(Fid, Bytes); 1]>) {
         let before = self.bits();
         self.locks.retain(|l| l.0 != cookie);
         let lost = before & !self.bits();
@@ -125,7 +129,7 @@ impl Node {
             }
         }
         let links = match lost & Ibits::LOOKUP.bits() {
-            0 => Vec::new(),
+            0 => SmallVec::new(),
             _ => std::mem::take(&mut self.links),
         };
         (lost, links)

@@ -33,7 +33,7 @@ fn attributes_live_as_long_as_their_lock() {
     assert!(c.known(CHILD).is_none());
     learn(&c, &file(3), 10);
     assert_eq!(c.known(CHILD).unwrap().md.version, 3);
-    assert_eq!(c.lock_lost(CHILD, 10).inodes, [CHILD]);
+    assert_eq!(c.lock_lost(CHILD, 10, FULL).inodes, [CHILD]);
     assert!(c.known(CHILD).is_none());
 }
 
@@ -58,9 +58,9 @@ fn two_locks_on_one_object() {
     let c = cache();
     learn(&c, &file(3), 10);
     learn(&c, &file(3), 11);
-    assert_eq!(c.lock_lost(CHILD, 10), Forget::default());
+    assert_eq!(c.lock_lost(CHILD, 10, FULL), Forget::default());
     assert!(c.known(CHILD).is_some());
-    assert_eq!(c.lock_lost(CHILD, 11).inodes, [CHILD]);
+    assert_eq!(c.lock_lost(CHILD, 11, FULL).inodes, [CHILD]);
     assert!(c.known(CHILD).is_none());
 }
 
@@ -72,7 +72,7 @@ fn a_name_relies_on_its_object_s_lookup_lock() {
     c.learn_name(mark, DIR, b"a", CHILD);
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Hit(_)));
     assert!(matches!(c.lookup(DIR, b"b"), Lookup::Unknown));
-    assert_eq!(c.lock_lost(CHILD, 10).entries, [(DIR, Bytes::from_static(b"a"))]);
+    assert_eq!(c.lock_lost(CHILD, 10, FULL).entries, [(DIR, Bytes::from_static(b"a"))]);
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
 }
 
@@ -105,7 +105,7 @@ fn a_listing_read_under_the_lock_is_complete() {
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Absent));
     assert!(matches!(c.lookup(DIR, b"b"), Lookup::Name(_)));
     assert_eq!(c.known(DIR).unwrap().md.version, 7);
-    c.lock_lost(DIR, 1);
+    c.lock_lost(DIR, 1, FULL);
     assert!(matches!(c.lookup(DIR, b"zzz"), Lookup::Unknown));
 }
 
@@ -116,7 +116,7 @@ fn a_listing_without_the_lock_or_across_its_loss_is_not() {
     learn(&c, &dir(5), 1);
     assert!(!c.learn_listing(mark, DIR, vec![]), "the lock came after the read began");
     let mark = c.begin_read(DIR);
-    c.lock_lost(DIR, 1);
+    c.lock_lost(DIR, 1, FULL);
     learn(&c, &dir(6), 2);
     assert!(!c.learn_listing(mark, DIR, vec![]), "another lock");
 }
@@ -161,10 +161,10 @@ fn a_listing_comes_back_with_the_lock_if_the_version_is_the_same() {
     let c = cache();
     learn(&c, &dir(5), 1);
     assert!(c.learn_listing(c.begin_read(DIR), DIR, vec![(Bytes::from_static(b"a"), CHILD)]));
-    c.lock_lost(DIR, 1);
+    c.lock_lost(DIR, 1, FULL);
     learn(&c, &dir(5), 2);
     assert_eq!(c.dir_state(DIR), DirState::Complete);
-    c.lock_lost(DIR, 2);
+    c.lock_lost(DIR, 2, FULL);
     learn(&c, &dir(6), 3);
     assert!(matches!(c.dir_state(DIR), DirState::Locked(_)));
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
@@ -213,7 +213,7 @@ fn sizes_go_with_their_extent_lock_or_layout() {
     assert!(c.known(CHILD).unwrap().objects.is_none());
     assert_eq!(c.extent_lost(obj.0, obj.1), Forget::default());
     c.learn_objects(CHILD, 0, &[obj], size, || true);
-    c.lock_lost(CHILD, 10);
+    c.lock_lost(CHILD, 10, FULL);
     learn(&c, &file(4), 11);
     assert!(c.known(CHILD).unwrap().objects.is_none(), "the layout lock was lost in between");
 }
@@ -239,4 +239,32 @@ fn switched_off_it_knows_nothing() {
     drop(c.begin_change(&[DIR]));
     assert!(c.known(CHILD).is_none());
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
+}
+
+#[test]
+fn what_went_for_want_of_room_is_still_told_when_its_lock_goes() {
+    let c = cache();
+    learn(&c, &file(3), 10);
+    learn(&c, &dir(1), 11);
+    c.learn_name(c.begin_read(DIR), DIR, b"f", CHILD);
+    for _ in 0..2 {
+        c.inner.lock().shrink(0);
+    }
+    assert!(c.known(CHILD).is_none());
+    let told = c.lock_lost(CHILD, 10, FULL);
+    assert_eq!((told.inodes, told.entries.len()), (vec![CHILD], 1));
+    // also when something else about it was learned meanwhile
+    c.changed_name(&Attr::empty(DIR), 2, b"g", None);
+    assert_eq!(c.lock_lost(DIR, 11, FULL).inodes, [DIR]);
+    assert_eq!(c.lock_lost(DIR, 12, Ibits::LAYOUT.bits()), Forget::default());
+}
+
+#[test]
+fn an_object_that_is_gone_leaves_nothing() {
+    let c = cache();
+    let before = c.inner.lock().bytes;
+    learn(&c, &file(3), 10);
+    c.gone(CHILD);
+    assert!(c.known(CHILD).is_none());
+    assert_eq!(c.inner.lock().bytes, before);
 }

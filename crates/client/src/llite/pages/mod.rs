@@ -27,7 +27,7 @@ use super::Llite;
 use super::file::{FileHandle, OpenInode};
 use super::finish::finish;
 use crate::error::lock_errno;
-use crate::lov::{FileLayout, Form};
+use crate::lov::{DOM_OST, FileLayout, Form};
 use crate::osc::{ObjectRef, WriteAttr};
 use gate::Enter;
 pub(super) use gate::{Cover, Gate};
@@ -95,7 +95,7 @@ impl Pages {
         Some((fid, p.covered.get(&fid)?.clone()))
     }
 
-    fn all(&self) -> Vec<(Fid, Arc<Gate>)> {
+    pub(super) fn all(&self) -> Vec<(Fid, Arc<Gate>)> {
         self.inner.lock().covered.iter().map(|(f, g)| (*f, g.clone())).collect()
     }
 

@@ -1,0 +1,102 @@
+//! Tunables and counters under Lustre's names (`lctl get_param`, `set_param`).
+//!
+//! Lustre: `lustre/llite/lproc_llite.c`, `lustre/ldlm/ldlm_resource.c`. Absent: everything not listed in [`Llite::params`].
+
+use std::sync::Arc;
+
+use coral_ldlm::ClientNamespace;
+use coral_wire::Errno;
+use futures_util::future::join_all;
+
+use super::Llite;
+use super::cache::{Spent, lock_limits};
+
+const MIB: usize = 1 << 20;
+
+impl Llite {
+    /// This mount's part in names: its file system and an id, as `coral-1234567890abcdef`.
+    fn instance(&self) -> String {
+        let id: String = self.dialer.client_uuid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+        format!("{}-{id}", self.opts.fsname)
+    }
+
+    /// Lock namespaces with their names, `coral-OST0000-osc-1234567890abcdef`.
+    fn namespaces(&self) -> Vec<(String, Arc<ClientNamespace>)> {
+        let instance = self.instance();
+        let id = instance.rsplit('-').next().unwrap_or_default();
+        let name = |uuid: &str, kind: &str| format!("{}-{kind}-{id}", uuid.trim_end_matches("_UUID"));
+        let mdts = self.lmv.mdcs().into_iter().map(|m| (name(m.uuid(), "mdc"), m.namespace().clone()));
+        let osts = self.lov.oscs().into_iter().map(|o| (name(o.uuid(), "osc"), o.namespace().clone()));
+        mdts.chain(osts).collect()
+    }
+
+    /// What the memory budget was spent on.
+    pub fn spent(&self) -> Spent {
+        let locks = self.namespaces().iter().map(|(_, ns)| ns.counts().0).sum();
+        Spent { locks, covered: self.pages.covered(), ..self.cache.spent() }
+    }
+
+    /// All parameters: name and value; a value of several lines ends with a newline.
+    pub fn params(&self) -> Vec<(String, String)> {
+        let mut out = Vec::new();
+        for (name, ns) in self.namespaces() {
+            let (granted, unused) = ns.counts();
+            let mut add = |what: &str, value: String| out.push((format!("ldlm.namespaces.{name}.{what}"), value));
+            add("lock_count", granted.to_string());
+            add("lock_unused_count", unused.to_string());
+            add("lru_max_age", ns.lru_max_age().as_millis().to_string());
+            add("lru_size", ns.lru_size().to_string());
+        }
+        let (spent, instance) = (self.spent(), self.instance());
+        let (max, used) = (self.opts.cache_mb as usize, spent.bytes().div_ceil(MIB));
+        let lines = [("max_cached_mb", max), ("used_mb", used), ("unused_mb", max.saturating_sub(used))];
+        let text = |lines: &[(&str, usize)]| lines.iter().map(|(n, v)| format!("{n}: {v}\n")).collect::<String>();
+        out.push((format!("llite.{instance}.cache_usage"), text(&spent.lines())));
+        out.push((format!("llite.{instance}.max_cached_mb"), text(&lines)));
+        out
+    }
+
+    /// Changes a parameter: `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear`
+    /// (all unused locks are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT
+    /// when there is none of that name.
+    pub async fn set_param(self: &Arc<Self>, name: &str, value: &str) -> Result<(), Errno> {
+        let all = self.namespaces();
+        let lru_size = |n: &str| name.strip_prefix("ldlm.namespaces.")?.strip_suffix(".lru_size").map(|have| have == n);
+        let Some((found, ns)) = all.into_iter().find(|(n, _)| lru_size(n) == Some(true)) else {
+            return Err(if self.params().iter().any(|(n, _)| n == name) { Errno::EPERM } else { Errno::ENOENT });
+        };
+        match (value, value.parse::<usize>()) {
+            ("clear", _) => {
+                self.drop_all_covers().await;
+                ns.cancel_unused().await;
+            }
+            (_, Ok(0)) => {
+                let (mdt, ost) = lock_limits(self.opts.cache_mb, self.lmv.mdcs().len(), self.lov.oscs().len());
+                ns.set_lru_size(if found.contains("-mdc-") { mdt } else { ost });
+            }
+            (_, Ok(n)) => ns.set_lru_size(n),
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(())
+    }
+
+    /// Lets all pages that are not being read go, with what covers them.
+    async fn drop_all_covers(self: &Arc<Self>) {
+        join_all(self.pages.all().into_iter().map(|(fid, gate)| async move {
+            self.release_pages(fid);
+            gate.drained().await;
+        }))
+        .await;
+    }
+
+    /// Shares the budget for locks among the targets there are.
+    pub(super) fn share_locks(&self) {
+        if !self.opts.cache {
+            return;
+        }
+        let (mdcs, oscs) = (self.lmv.mdcs(), self.lov.oscs());
+        let (mdt, ost) = lock_limits(self.opts.cache_mb, mdcs.len(), oscs.len());
+        mdcs.iter().for_each(|m| m.namespace().set_lru_size(mdt));
+        oscs.iter().for_each(|o| o.namespace().set_lru_size(ost));
+    }
+}
