@@ -482,7 +482,8 @@ impl Llite {
         let _turn = fh.inode.append.lock().await;
         let fid = fh.fid();
         let len = data.len() as u64;
-        // the kernel does not know where this goes, so it cannot drop the pages there
+        // the kernel does not know where this goes, so it cannot drop the pages there; none may come back before it is done
+        let _alone = fh.inode.gate.begin_append();
         self.drop_cover(&fh.inode).await;
         loop {
             let layout = self.layout_now(&fh.inode).await?;

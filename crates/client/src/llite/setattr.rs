@@ -38,7 +38,7 @@ impl Llite {
 
     /// The whole of a setattr: MDT, then OSTs.
     async fn setattr_whole(&self, cred: &Cred, fid: Fid, set: SetAttr, args: SetattrArgs, now: Timespec) -> Result<Entry, Errno> {
-        let truncating = set.size.map(|_| self.pages.gate(fid).begin_truncate());
+        let mut truncating = set.size.map(|_| self.pages.gate(fid).begin_truncate());
         let held = truncating.as_ref().and_then(|t| t.cover.as_ref()).map(|c| c.held()).unwrap_or_default();
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
@@ -64,6 +64,10 @@ impl Llite {
         self.hint_gid(fid, md.attr.gid);
         if md.attr.is_file() {
             self.set_on_osts(cred, &md, &set, now, &held).await?;
+        }
+        // what follows may wait for a lock, and must not hold one that is asked back; new covers still wait
+        if let Some(t) = &mut truncating {
+            t.cover = None;
         }
         Ok(self.entry(self.full_attr(&md).await?, &md))
     }

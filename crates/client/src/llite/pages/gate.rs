@@ -9,8 +9,9 @@
 //!   round: its pages are locked and empty, there is nothing to drop. A read that comes while its pages are being dropped is let
 //!   in under the old cover, and its pages are dropped once more. So dropping waits for nobody who waits for a lock;
 //! - the cover's locks go when a round of dropping ended in which nobody was let in;
-//! - a new cover is asked for only when no cover is there and no truncate of this client is under way (the kernel holds
-//!   write-back of dirty pages up while it truncates, so a truncate must not wait for a cover of our own to be drained).
+//! - a new cover is asked for only when no cover is there and no truncate or append of this client is under way (the kernel holds
+//!   write-back of dirty pages up while it truncates, so a truncate must not wait for a cover of our own to be drained; an append
+//!   and a cover would share one lock and not notice each other).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -106,7 +107,7 @@ struct Inner {
     cover: Option<Arc<Cover>>,
     draining: bool,
     acquiring: bool,
-    /// Truncates under way.
+    /// Truncates and appends under way.
     truncating: u32,
     /// Handles open for writing.
     writers: u32,
@@ -273,6 +274,13 @@ impl Gate {
         let mut g = self.inner.lock();
         g.truncating += 1;
         Truncating { cover: g.cover.clone().filter(|c| c.mode == LdlmMode::PW), gate: self.clone() }
+    }
+
+    /// An append begins: as a truncate, but it takes locks of its own, so it must not hold the cover's: they may be asked back.
+    pub fn begin_append(self: &Arc<Self>) -> Truncating {
+        let mut begun = self.begin_truncate();
+        begun.cover = None;
+        begun
     }
 
     /// Asked for since it was last asked about (second chance of the LRU).
