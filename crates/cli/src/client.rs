@@ -40,7 +40,7 @@ impl MountedClient {
         let nid = Nid::new(coral_wire::nid::NET_LO, 1);
         let config = NodeConfig { nids: vec![nid], seed: seed(), ..NodeConfig::default() };
         let node = Node::start(config, Some(servers.mem().clone())).await.map_err(|e| e.to_string())?;
-        let options = MountOptions { cache_mb, ..MountOptions::new(fsname, vec![servers.nid()]) };
+        let options = MountOptions { cache_mb, selinux: selinux(), ..MountOptions::new(fsname, vec![servers.nid()]) };
         let source = format!("{}:/{fsname}", servers.nid());
         MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }, reporter).await
     }
@@ -133,6 +133,11 @@ impl MountedClient {
     }
 }
 
+/// SELinux is on on this machine.
+fn selinux() -> bool {
+    Path::new("/sys/fs/selinux/enforce").exists()
+}
+
 pub(crate) fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
     match std::fs::metadata(mountpoint) {
         Ok(m) if m.is_dir() => Ok(()),
@@ -214,7 +219,7 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     let nids = if m.net.nid.is_empty() { vec![net::local_nid(source.nids[0], port, &routes)?] } else { m.net.nid.clone() };
     let nid = nids[0];
     let node = net::start(&NetConfig { nids, port, routes }, None, None).await?;
-    let mut options = MountOptions { cache_mb: m.cache_mb, subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
+    let mut options = MountOptions { cache_mb: m.cache_mb, selinux: selinux(), subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
     options.flock = !m.options.iter().any(|o| o == "noflock" || o == "localflock");
     options.user_xattr = !m.options.iter().any(|o| o == "nouser_xattr");
     let fuse = FuseOptions { source: m.source.clone(), read_only: m.options.iter().any(|o| o == "ro"), ..FuseOptions::default() };

@@ -58,6 +58,17 @@ async fn open_read_close_of_a_small_file_is_three() {
 async fn what_is_covered_is_not_asked_again() {
     let (c, u) = warm().await;
     let d = u.fid("d").await.unwrap();
+    let f = u.fid("d/first").await.unwrap();
+    u.fs.getattr(&u.cred, f, None).await.unwrap();
+    let (_, n) = rpcs(&u.fs, async {
+        let acl = u.fs.getxattr(&u.cred, f, b"system.posix_acl_access").await;
+        assert_eq!(acl, Err(coral_wire::Errno::ENODATA));
+        let label = u.fs.getxattr(&u.cred, f, b"security.selinux").await;
+        assert_eq!(label, Err(coral_wire::Errno::EOPNOTSUPP));
+        u.fs.getattr(&u.cred, f, None).await.unwrap();
+    })
+    .await;
+    assert_eq!(n, counts(&[]));
     u.stat("d").await.unwrap();
     u.names("d").await.unwrap();
     let (_, n) = rpcs(&u.fs, async {
@@ -158,5 +169,34 @@ async fn the_cache_can_be_switched_off() {
     assert_eq!(n, counts(&[("MDS_GETATTR", 1), ("MDS_GETATTR_NAME", 1)]));
     let (_, n) = rpcs(&u.fs, u.put("d/f", b"x")).await;
     println!("uncached put: {n:?}");
+    c.stop().await;
+}
+
+/// Locks that the client holds from the MDTs.
+fn mdt_locks(u: &User) -> u64 {
+    let params = u.fs.params();
+    let counts = params.iter().filter(|(n, _)| n.starts_with("ldlm.namespaces.") && n.contains("-mdc-") && n.ends_with(".lock_count"));
+    counts.map(|(_, v)| v.parse::<u64>().unwrap()).sum()
+}
+
+#[tokio::test]
+async fn locks_of_what_was_removed_go_with_it() {
+    let (c, u) = warm().await;
+    u.names("d").await.unwrap();
+    let before = mdt_locks(&u);
+    for i in 0..100 {
+        u.put(&format!("d/f{i}"), b"x").await.unwrap();
+        u.stat(&format!("d/f{i}")).await.unwrap();
+    }
+    assert!(mdt_locks(&u) >= before + 100);
+    let (_, n) = rpcs(&u.fs, async {
+        for i in 0..100 {
+            u.unlink(&format!("d/f{i}")).await.unwrap();
+        }
+    })
+    .await;
+    println!("100 unlinks: {n:?}");
+    assert!(mdt_locks(&u) <= before + 1, "{before} before, {} now", mdt_locks(&u));
+    assert_eq!(n.iter().find(|(o, _)| o == "MDS_REINT").map(|(_, c)| *c), Some(100));
     c.stop().await;
 }

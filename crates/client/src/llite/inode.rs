@@ -63,6 +63,11 @@ impl Attr {
         self.mode & libc::S_IFMT == libc::S_IFREG
     }
 
+    /// A symbolic link.
+    pub fn is_symlink(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFLNK
+    }
+
     /// A directory.
     pub fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR

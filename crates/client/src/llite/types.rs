@@ -202,6 +202,8 @@ pub struct MountOptions {
     pub connect_timeout: Duration,
     /// Claim data checksums on the wire (ignored between nodes of one process).
     pub checksums: bool,
+    /// SELinux is on on this machine: `security.selinux` is an xattr like others, else EOPNOTSUPP.
+    pub selinux: bool,
     /// Speak as the kernel client does even to Coral servers: nothing private is agreed on.
     pub plain: bool,
 }
@@ -219,6 +221,7 @@ impl MountOptions {
             flock: true,
             connect_timeout: Duration::from_secs(10),
             checksums: true,
+            selinux: false,
             plain: false,
         }
     }

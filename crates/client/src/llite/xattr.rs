@@ -31,6 +31,10 @@ use crate::mdc::Ids;
 const NAME_MAX: usize = 255;
 /// Longest value, bytes (XATTR_SIZE_MAX).
 const VALUE_MAX: usize = 65536;
+/// The access ACL; comes with the attributes.
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// Asked for again and again on machines without SELinux; there it is EOPNOTSUPP, as in Lustre (`ll_xattr_get_common`).
+const SELINUX: &[u8] = b"security.selinux";
 /// What the MDT lists but is no attribute of the user's: never shown in a list, so that copies do not copy it.
 const HIDDEN: [&[u8]; 8] = [
     b"trusted.lov",
@@ -54,6 +58,13 @@ impl Llite {
         }
         if name.starts_with(b"user.") && !self.opts.user_xattr {
             return Err(Errno::EOPNOTSUPP);
+        }
+        if name == SELINUX && !self.opts.selinux {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // `ls -l` asks for each file, and hardly any has one
+        if name == ACL_ACCESS && self.cache.known(fid).is_some_and(|k| k.md.acl.is_empty() && !k.md.attr.is_symlink()) {
+            return Err(Errno::ENODATA);
         }
         let ids = self.ids(cred, &[fid]).await;
         self.lmv.of(fid).await?.getxattr(&ids, fid, name).await
@@ -108,7 +119,7 @@ impl Llite {
     }
 
     async fn change_xattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8], value: Option<Bytes>, flags: u32) -> Result<(), Errno> {
-        if name.starts_with(b"user.") && !self.opts.user_xattr {
+        if name.starts_with(b"user.") && !self.opts.user_xattr || name == SELINUX && !self.opts.selinux {
             return Err(Errno::EOPNOTSUPP);
         }
         match (name, &value) {

@@ -194,6 +194,11 @@ impl Node {
         if let Some(md) = &mut self.md
             && version > md.version
         {
+            if !md.acl.is_empty() && md.attr.mode != attr.mode {
+                // a chmod changes the ACL too
+                self.md = None;
+                return;
+            }
             md.attr = Attr { blksize: md.attr.blksize, ..*attr };
             md.version = version;
         }
