@@ -99,7 +99,7 @@ impl Target {
 
     /// Asks about the mount of the process.
     fn ask_client(&self, what: &Ask) -> Result<Value, Failed> {
-        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref())?;
+        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir DIR or --socket PATH")?;
         Ok(find::ask(&socket, &json!(what))?)
     }
 
