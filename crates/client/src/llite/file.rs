@@ -169,7 +169,7 @@ impl Drop for FileHandle {
 }
 
 /// `O_*` to MDS_OPEN bits. Most have the same value.
-fn mds_flags(flags: u32) -> u64 {
+pub(super) fn mds_flags(flags: u32) -> u64 {
     let mut out = match flags as i32 & libc::O_ACCMODE {
         libc::O_RDONLY => open::READ,
         libc::O_WRONLY => open::WRITE,
@@ -206,7 +206,7 @@ impl Llite {
         self.open.lock().get(&fid).and_then(std::sync::Weak::upgrade)
     }
 
-    async fn handle(self: &Arc<Self>, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
+    pub(super) async fn handle(self: &Arc<Self>, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
         let inode = self.open_inode(md.attr.fid, md.layout.clone(), md.attr.mode);
         if !mdc.coral() && self.cache.known(md.attr.fid).is_none() {
             // no lock came along that would tell of a change
@@ -289,10 +289,29 @@ impl Llite {
     /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
     pub async fn open(self: &Arc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Errno> {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
+        let fh = match self.reopen.take(cred.pid, fid, flags) {
+            Some(fh) => fh,
+            None => self.open_fid(cred, fid, flags).await.inspect_err(|e| {
+                if matches!(*e, Errno::ENOENT | Errno::ESTALE) {
+                    self.reopen.lost(cred.pid, flags);
+                }
+            })?,
+        };
+        if flags & libc::O_TRUNC as u32 != 0
+            && fh.mode & libc::S_IFMT == libc::S_IFREG
+            && let Err(e) = self.truncate_handle(cred, &fh, 0).await
+        {
+            self.release(&fh, None).await.ok();
+            return Err(e);
+        }
+        Ok(fh)
+    }
+
+    async fn open_fid(self: &Arc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Errno> {
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
         let me = self.clone();
-        let (fh, md) = finish(async move {
+        finish(async move {
             // a lock that is held already need not be given again
             let want_lock = me.cache.enabled() && me.cache.known(fid).is_none();
             let mark = me.cache.begin_read(fid);
@@ -300,17 +319,9 @@ impl Llite {
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.learn(&mdc, mark, &md, o.lock.take());
             me.hint_gid(md.attr.fid, md.attr.gid);
-            Ok::<_, Errno>((me.handle(mdc, &o, &md, flags).await, md))
+            Ok::<_, Errno>(me.handle(mdc, &o, &md, flags).await)
         })
-        .await?;
-        if flags & libc::O_TRUNC as u32 != 0
-            && md.attr.is_file()
-            && let Err(e) = self.truncate_handle(cred, &fh, 0).await
-        {
-            self.release(&fh, None).await.ok();
-            return Err(e);
-        }
-        Ok(fh)
+        .await
     }
 
     /// Reads up to `len_bytes`; short only at the end of the file.

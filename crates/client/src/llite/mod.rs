@@ -23,6 +23,7 @@ mod namei;
 mod pages;
 mod params;
 mod range;
+mod reopen;
 mod setattr;
 mod striped;
 pub mod types;
@@ -48,6 +49,7 @@ use cache::Cache;
 pub use cache::Spent;
 use file::OpenInode;
 use pages::Pages;
+use reopen::Reopen;
 use types::{Invalidate, MountOptions};
 
 /// One mounted file system.
@@ -67,6 +69,7 @@ pub struct Llite {
     inval: RwLock<Option<Arc<dyn Invalidate>>>,
     cache: Arc<Cache>,
     pages: Pages,
+    reopen: Reopen,
     /// Where drains of the kernel's pages run.
     runtime: tokio::runtime::Handle,
 }

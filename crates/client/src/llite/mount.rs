@@ -100,6 +100,7 @@ impl Llite {
             gids: Default::default(),
             inval: Default::default(),
             pages: Pages::new(covered_limit),
+            reopen: Default::default(),
             runtime: tokio::runtime::Handle::current(),
         });
         for mdc in llite.lmv.mdcs() {

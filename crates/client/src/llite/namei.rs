@@ -59,6 +59,9 @@ impl Llite {
         if name == b".." && self.lmv.several() {
             return self.getattr(cred, self.parent_of(parent).await, None).await;
         }
+        if let Some(entry) = self.lookup_and_open(cred, parent, name).await {
+            return Ok(entry);
+        }
         let (md, whole) = self.resolve(cred, parent, name).await?;
         let entry = self.entry(self.full_attr(&md).await?, &md);
         // the caller is told of names lost by the directory object they are in, and knows no shards

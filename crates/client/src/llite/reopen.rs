@@ -1,0 +1,110 @@
+//! Opens of names that others replace all the time.
+//!
+//! FUSE opens in two steps: LOOKUP of the name, then OPEN of what it was. Somebody who renames another file to the name
+//! between the two makes the OPEN find its file gone; Linux then walks the path once more, and once only. So an OPEN that
+//! found its file gone is remembered with the thread that asked, and the lookups of that thread open along, by name and at
+//! once, until its OPEN comes and takes what was opened.
+//!
+//! Lustre's own client has no such gap: its open carries the name (`ll_atomic_open` in `lustre/llite/namei.c`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_wire::fid::Fid;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Llite;
+use super::file::{FileHandle, mds_flags};
+use super::finish::finish;
+use super::inode::MdInode;
+use super::types::{Cred, Entry};
+
+/// How long a thread that lost an open may take to come back, and what was opened for it is kept.
+const KEPT: Duration = Duration::from_secs(1);
+/// Threads remembered at once; more go without.
+const THREADS: usize = 256;
+
+/// A thread whose OPEN found its file gone.
+struct Lost {
+    flags: u32,
+    until: Instant,
+    /// What its lookups opened since.
+    opened: HashMap<Fid, Arc<FileHandle>>,
+}
+
+/// Threads that lost an open, by id.
+#[derive(Default)]
+pub(super) struct Reopen {
+    lost: Mutex<HashMap<u32, Lost>>,
+}
+
+impl Reopen {
+    /// An OPEN with `flags` found its file gone. 0 is every thread of other PID namespaces: not to be told apart.
+    pub fn lost(&self, pid: u32, flags: u32) {
+        let (now, mut lost) = (Instant::now(), self.lost.lock());
+        lost.retain(|_, l| l.until > now);
+        if pid != 0 && lost.len() < THREADS {
+            lost.insert(pid, Lost { flags, until: now + KEPT, opened: HashMap::new() });
+        }
+    }
+
+    /// The flags a lookup of this thread opens along with.
+    fn wanted(&self, pid: u32) -> Option<u32> {
+        self.lost.lock().get(&pid).filter(|l| l.until > Instant::now()).map(|l| l.flags)
+    }
+
+    /// Keeps what was opened; `None`: nobody waits for it any more.
+    fn keep(&self, pid: u32, fh: &Arc<FileHandle>) -> Option<()> {
+        self.lost.lock().get_mut(&pid)?.opened.insert(fh.fid(), fh.clone());
+        Some(())
+    }
+
+    /// The OPEN is there: what was opened for it. Whatever else was is closed.
+    pub fn take(&self, pid: u32, fid: Fid, flags: u32) -> Option<Arc<FileHandle>> {
+        let mut of_it = self.lost.lock().remove(&pid)?;
+        of_it.opened.remove(&fid).filter(|fh| fh.flags() == flags)
+    }
+
+    fn drop_late(&self, pid: u32) {
+        let now = Instant::now();
+        let gone: Vec<_> = self.lost.lock().extract_if(|p, l| *p == pid && l.until <= now).collect();
+        drop(gone);
+    }
+}
+
+impl Llite {
+    /// A lookup by a thread that lost an open: opens along. `None`: an ordinary lookup tells.
+    pub(super) async fn lookup_and_open(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Option<Entry> {
+        let flags = self.reopen.wanted(cred.pid)?;
+        let ids = self.ids(cred, &[parent]).await;
+        let dir = self.place(parent, name).await.ok()?.dir;
+        let mdc = self.lmv.of(dir).await.ok()?;
+        let fid = mdc.new_fid().await.ok()?;
+        let (me, name, pid) = (self.clone(), Bytes::copy_from_slice(name), cred.pid);
+        let md = finish(async move {
+            let bits = mds_flags(flags & !(libc::O_TRUNC as u32));
+            let mut o = mdc.open(&ids, dir, &name, fid, bits, 0, me.now(), Bytes::new(), false).await.ok()?;
+            mdc.drop_lock(o.lock.take());
+            let md = MdInode::read(&mdc, &o.attrs).ok()?;
+            let fh = me.handle(mdc, &o, &md, flags).await;
+            if !md.attr.is_file() {
+                return None;
+            }
+            me.reopen.keep(pid, &fh)?;
+            let me = Arc::downgrade(&me);
+            tokio::spawn(async move {
+                tokio::time::sleep(KEPT).await;
+                if let Some(me) = me.upgrade() {
+                    me.reopen.drop_late(pid);
+                }
+            });
+            Some(md)
+        })
+        .await?;
+        let entry = self.entry(self.full_attr(&md).await.ok()?, &md);
+        Some(Entry { entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO, ..entry })
+    }
+}
