@@ -1,4 +1,4 @@
-//! `cargo xtask bench router` and `cargo xtask chaos`: long runs of tests that exist, with a release build, and what they print.
+//! `cargo xtask bench router`, `bench memory` and `cargo xtask chaos`: long runs of tests that exist, with a release build, and what they print.
 
 use crate::step;
 use std::path::Path;
@@ -25,6 +25,14 @@ pub(crate) fn router(dir: &Path) -> Result<(), String> {
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let plots = ("CORAL_PLOT_DIR", dir.to_string_lossy().into_owned());
     one("coral-cli", "router", "one_router_serves_two_file_systems", &[release()?, plots, ("CORAL_ROUTER_MIB", ROUTER_MIB.into())])
+}
+
+/// What a client's memory comes to after a walk over 1,000,000 names and a stream of 20 GiB each way, with the usual budget.
+pub(crate) fn memory() -> Result<(), String> {
+    let size = [("CORAL_MEMORY_NAMES", "1000000"), ("CORAL_MEMORY_STREAM_MB", "20480"), ("CORAL_MEMORY_CACHE_MB", "256")];
+    let mut settings = vec![release()?];
+    settings.extend(size.map(|(k, v)| (k, v.to_owned())));
+    one("coral-cli", "memory", "a_client_stays_within_its_budget", &settings)
 }
 
 /// The file system over a bad network.

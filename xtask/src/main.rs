@@ -6,7 +6,7 @@ mod bench;
 mod bench_lnet;
 mod conform;
 mod demo;
-mod lnet;
+mod long;
 mod setup;
 mod step;
 mod test;
@@ -34,8 +34,9 @@ enum Command {
     /// Set up, then measure the mount against the directory underneath and print ratios.
     Bench {
         /// Instead: `lnet`: the self-test between processes against iperf3, and a router; `router`: one router, six clients, one
-        /// and two file systems, with its throughput over time as tables and plots in DIR.
-        #[arg(value_parser = ["lnet", "router"])]
+        /// and two file systems, with its throughput over time as tables and plots in DIR; `memory`: a client that walks 1,000,000
+        /// names and streams 20 GiB.
+        #[arg(value_parser = ["lnet", "memory", "router"])]
         what: Option<String>,
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
@@ -70,12 +71,13 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
-        Command::Bench { what: Some(what), dir, .. } if what == "router" => lnet::router(&dir),
+        Command::Bench { what: Some(what), dir, .. } if what == "router" => long::router(&dir),
+        Command::Bench { what: Some(what), .. } if what == "memory" => long::memory(),
         Command::Bench { what: Some(_), profile, .. } => bench_lnet::run(profile),
         Command::Bench { what: None, dir, profile, rows } => bench::run(&dir, profile, rows.as_deref()),
         Command::Conform(asked) => conform::run(&asked),
         Command::BenchWorker { work, dir, job, amount, scratch } => return worker(&work, &dir, job, amount, &scratch),
-        Command::Chaos { seconds, one_process } => lnet::chaos(seconds, one_process),
+        Command::Chaos { seconds, one_process } => long::chaos(seconds, one_process),
         Command::Setup => setup::everything(),
     };
     eprintln!("xtask: {:.0} s", started.elapsed().as_secs_f64());
