@@ -55,7 +55,8 @@ fn objects_with_data(data: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     while let Some(dir) = todo.pop() {
         for entry in std::fs::read_dir(dir).unwrap().flatten() {
-            let meta = entry.metadata().unwrap();
+            // an object may go meanwhile: precreated ones that nobody wants
+            let Ok(meta) = entry.metadata() else { continue };
             if meta.is_dir() {
                 todo.push(entry.path());
             } else if meta.len() > 0 {

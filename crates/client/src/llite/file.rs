@@ -171,6 +171,8 @@ impl Drop for FileHandle {
 /// `O_*` to MDS_OPEN bits. Most have the same value.
 pub(super) fn mds_flags(flags: u32) -> u64 {
     let mut out = match flags as i32 & libc::O_ACCMODE {
+        // cutting is writing: an MDT refuses it for what is being executed
+        libc::O_RDONLY if flags & libc::O_TRUNC as u32 != 0 => open::READ | open::WRITE,
         libc::O_RDONLY => open::READ,
         libc::O_WRONLY => open::WRITE,
         _ => open::READ | open::WRITE,
@@ -628,6 +630,7 @@ mod tests {
     #[test]
     fn open_flags() {
         assert_eq!(mds_flags(libc::O_RDONLY as u32), open::READ);
+        assert_eq!(mds_flags(libc::O_TRUNC as u32), open::READ | open::WRITE | open::TRUNC);
         assert_eq!(mds_flags((libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL) as u32), open::WRITE | open::CREAT | open::EXCL);
         assert_eq!(mds_flags((libc::O_RDWR | libc::O_TRUNC) as u32), open::READ | open::WRITE | open::TRUNC);
         assert_eq!(mds_flags((libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC) as u32), open::WRITE | open::APPEND | open::SYNC);
