@@ -19,14 +19,12 @@ use coral_ldlm::LockRef;
 use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
-use coral_wire::ost::OstLvb;
+use coral_wire::ldlm::{LdlmMode, ResId};
 use parking_lot::Mutex;
 
 use super::Llite;
 use super::file::{FileHandle, OpenInode};
 use super::finish::finish;
-use crate::error::lock_errno;
 use crate::lov::{DOM_OST, FileLayout, Form};
 use crate::osc::{ObjectRef, WriteAttr};
 use gate::Enter;
