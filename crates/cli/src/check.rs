@@ -157,12 +157,26 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
         (TargetKind::Mdt, Some(r)) => {
             found.problems.extend(r.problems.iter().map(ToString::to_string));
             found.items = r.files + r.dirs;
+            check_data(osd, r, &mut found);
             found.note = format!("files and directories; {} open without a name, {} objects to destroy", r.open_orphans, r.destroy_pending.len());
         }
         (TargetKind::Ost, _) => check_objects(osd, label, mdt, &mut found),
         _ => found.note = "label and tables".into(),
     }
     found
+}
+
+/// Data on the MDT of files that are not there.
+fn check_data(osd: &OsdFs, report: &mdt::check::Report, found: &mut Found) {
+    let mut visit = |id: coral_osd::ObjectId, _| {
+        if !report.data.contains(&id) {
+            found.problems.push(format!("orphan data {:#x}:{:#x}: no file has it", id.seq, id.oid));
+        }
+        true
+    };
+    if let Err(e) = osd.iterate(&mut visit) {
+        found.problems.push(format!("data on the MDT: {e}"));
+    }
 }
 
 fn check_objects(osd: &OsdFs, label: &Label, mdt: Option<&mdt::check::Report>, found: &mut Found) {

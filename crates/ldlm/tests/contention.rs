@@ -104,7 +104,7 @@ async fn glimpse_asks_the_writer_and_takes_nothing_away() {
     bed.server.sizes.0.store(80_000, Ordering::Relaxed);
     let (lvb, _) = c.ns.glimpse(OBJECT).await.unwrap();
     assert_eq!(lvb.size, 80_000, "the writer knows nothing (it has flushed): the stored size counts");
-    assert_eq!(bed.server.ldlm.glimpse_local(OBJECT).await.size, 80_000);
+    assert_eq!(bed.server.ldlm.glimpse_local(OBJECT, coral_wire::ldlm::LdlmType::EXTENT).await.size, 80_000);
     assert_eq!(c.ns.counts().0, 0);
 }
 

@@ -83,6 +83,9 @@ impl Llite {
         let times = ObjectTimes { atime: time(set.atime), mtime: time(set.mtime), ctime: Some(set.ctime.unwrap_or(now)) };
         if (times.atime.is_some() || times.mtime.is_some() || set.ctime.is_some()) && layout.form == Form::Objects {
             self.lov.set_times(&layout, fid, &times, held).await?;
+            if layout.has_dom() {
+                self.data_times_set(fid);
+            }
         }
         Ok(())
     }

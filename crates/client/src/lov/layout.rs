@@ -121,6 +121,11 @@ impl FileLayout {
         &self.parts
     }
 
+    /// Some of the data is on the MDT.
+    pub fn has_dom(&self) -> bool {
+        self.parts.iter().any(|p| p.md.is_dom())
+    }
+
     /// Components that overlap `start..end`.
     pub fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Part> {
         self.parts.iter().filter(move |p| p.start < end && p.end > start)

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use coral_lnet::exec::run_inline;
 use coral_wire::Wire;
-use coral_wire::ldlm::{LdlmFlags, LdlmType, LockDesc};
+use coral_wire::ldlm::{LdlmFlags, LockDesc};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -125,10 +125,10 @@ impl LdlmServer {
         self.answered(exp, lock.cookie, "completion", done);
     }
 
-    /// The LVB that goes with a lock: of extent locks the object's, else empty.
+    /// The LVB that goes with a lock: of locks on data the object's, else empty.
     pub(super) async fn lvb_of(&self, lock: &LockInfo) -> Bytes {
         match self.lvb.get() {
-            Some(ops) if lock.ty == LdlmType::EXTENT => ops.lvb(lock.res).await.to_bytes(),
+            Some(ops) if super::has_lvb(lock.ty, &lock.policy) => ops.lvb(lock.res).await.to_bytes(),
             _ => Bytes::new(),
         }
     }

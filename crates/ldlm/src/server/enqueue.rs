@@ -79,7 +79,7 @@ impl LdlmServer {
 
     async fn lvb_for(&self, reply: &LdlmReply) -> Bytes {
         match self.lvb.get() {
-            Some(ops) if reply.desc.ty() == LdlmType::EXTENT => coral_wire::Wire::to_bytes(&ops.lvb(reply.desc.res()).await),
+            Some(ops) if super::has_lvb(reply.desc.ty(), &reply.desc.policy()) => coral_wire::Wire::to_bytes(&ops.lvb(reply.desc.res()).await),
             _ => Bytes::new(),
         }
     }

@@ -12,14 +12,14 @@ use crate::ast::AstError;
 use crate::core::{LockInfo, Refused};
 
 impl LdlmServer {
-    /// Glimpse: enqueue of an extent lock with `HAS_INTENT`. When nobody holds a conflicting lock it is granted (status 0);
+    /// Glimpse: enqueue of an extent lock, or of the DOM bit, with `HAS_INTENT`. When nobody holds a conflicting lock it is granted (status 0);
     /// else the holders of write locks beyond the known size are asked for theirs and there is no lock (status 301).
     pub async fn glimpse(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<GlimpseReply, EnqueueError> {
         let want = super::enqueue::want_of(exp, req)?;
-        if want.ty != LdlmType::EXTENT {
+        if !super::has_lvb(want.ty, &want.policy) {
             return Err(EnqueueError::Malformed);
         }
-        let res = want.res;
+        let (res, ty) = (want.res, want.ty);
         let granted = {
             let mut st = self.state.lock();
             if st.gone.contains(&exp) {
@@ -36,13 +36,13 @@ impl LdlmServer {
         }
         // Without a lock the reply describes none.
         let reply = LdlmReply::default();
-        Ok(GlimpseReply { status: ELDLM_LOCK_ABORTED, reply, lvb: self.glimpse_local(res).await })
+        Ok(GlimpseReply { status: ELDLM_LOCK_ABORTED, reply, lvb: self.glimpse_local(res, ty).await })
     }
 
     /// Size and times of an object with what clients have not written yet: asks them; no lock is taken.
-    pub async fn glimpse_local(self: &Arc<Self>, res: ResId) -> OstLvb {
+    pub async fn glimpse_local(self: &Arc<Self>, res: ResId, ty: LdlmType) -> OstLvb {
         let stored = self.stored_lvb(res).await;
-        let writers = self.writers_beyond(res, stored.size);
+        let writers = self.writers_beyond(res, ty, stored.size);
         if writers.is_empty() {
             return stored;
         }
@@ -68,15 +68,15 @@ impl LdlmServer {
 
     /// Of each client the write lock that reaches furthest, if it reaches beyond `size`: only under these can the object
     /// have grown.
-    fn writers_beyond(&self, res: ResId, size: u64) -> Vec<LockInfo> {
+    fn writers_beyond(&self, res: ResId, ty: LdlmType, size: u64) -> Vec<LockInfo> {
         let end = |l: &LockInfo| match l.policy {
             Policy::Extent { end, .. } => end,
-            _ => 0,
+            _ => u64::MAX,
         };
         let writes = |l: &LockInfo| [LdlmMode::PW, LdlmMode::EX, LdlmMode::CW, LdlmMode::GROUP].contains(&l.granted_mode);
         let st = self.state.lock();
         let mut all: Vec<LockInfo> =
-            st.ns.granted(res, LdlmType::EXTENT).filter(|l| l.export.is_some() && writes(l) && end(l) >= size).collect();
+            st.ns.granted(res, ty).filter(|l| l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l) && end(l) >= size).collect();
         drop(st);
         all.sort_by_key(|l| (l.export, std::cmp::Reverse(end(l))));
         all.dedup_by_key(|l| l.export);

@@ -21,7 +21,7 @@ pub use local::LocalLock;
 use bytes::Bytes;
 use coral_lnet::Node;
 use coral_wire::Errno;
-use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmFlags, LdlmMode, LdlmReply, LdlmType, Policy, ResId};
+use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmMode, LdlmReply, LdlmType, Policy, ResId};
 use coral_wire::ost::OstLvb;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -116,11 +116,11 @@ impl From<Refused> for EnqueueError {
 pub struct EnqueueReply {
     /// Goes into the reply's DLM_REP buffer. `BLOCK_*` flags set: not granted yet, a completion callback will follow.
     pub reply: LdlmReply,
-    /// LVB at grant (56 bytes for extent locks, else empty).
+    /// LVB at grant (56 bytes for locks on data, else empty).
     pub lvb: Bytes,
 }
 
-/// Answer to a glimpse enqueue (extent lock with `HAS_INTENT`).
+/// Answer to a glimpse enqueue (extent lock or DOM bit with `HAS_INTENT`).
 #[derive(Debug, Clone)]
 pub struct GlimpseReply {
     /// 0 with a granted lock, or 301 (`ELDLM_LOCK_ABORTED`) with the LVB only.
@@ -264,6 +264,14 @@ impl LdlmServer {
     /// reply only with `LOCK_CHANGED`. `None` when the lock is gone.
     pub fn reply_for(&self, cookie: u64) -> Option<LdlmReply> {
         self.state.lock().ns.info(cookie).map(|l| intent_reply_of(&l))
+    }
+}
+
+/// Locks on data carry size and times: extent locks, and inode bits with DOM among them.
+fn has_lvb(ty: LdlmType, policy: &Policy) -> bool {
+    match policy {
+        Policy::Ibits { bits, .. } => bits.intersects(Ibits::DOM),
+        _ => ty == LdlmType::EXTENT,
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_osd::{Kv, OsdError, Table};
+use coral_osd::{Kv, ObjectId, OsdError, Table};
 use coral_wire::fid::Fid;
 
 use super::record::{Inode, XattrValue};
@@ -133,6 +133,8 @@ pub struct Report {
     pub objects: BTreeMap<(u32, u64), Fid>,
     /// OST objects waiting to be destroyed.
     pub destroy_pending: BTreeSet<(u32, u64)>,
+    /// Objects of this MDT that hold data of files, or of files that are gone and wait to be destroyed.
+    pub data: BTreeSet<ObjectId>,
     /// Objects that were open without a name when the target stopped; they go at the next start.
     pub open_orphans: u64,
     /// Directories.
@@ -216,6 +218,9 @@ fn read_inodes(kv: &dyn Kv, report: &mut Report) -> Result<BTreeMap<Fid, Seen>, 
             report.files += 1;
         }
         if ino.is_reg() {
+            if super::dom::is_dom(&ino.lov) {
+                report.data.insert(super::dom::object(&fid));
+            }
             for (ost, id) in stripe::objects(&ino.lov) {
                 if let Some(first) = report.objects.insert((ost, id), fid) {
                     report.problems.push(Problem::SharedObject { ost, id, first, second: Some(fid) });
@@ -314,6 +319,9 @@ fn read_xattrs(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> 
 
 fn read_destroys(kv: &dyn Kv, report: &mut Report) -> Result<(), OsdError> {
     each(kv, table::DESTROY, |k, _| {
+        if let Some(fid) = table::data_of_key(k) {
+            report.data.insert(super::dom::object(&fid));
+        }
         let Some((ost, id)) = table::destroy_of_key(k) else { return };
         report.destroy_pending.insert((ost, id));
         if let Some(first) = report.objects.get(&(ost, id)) {

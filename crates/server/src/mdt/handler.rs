@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use coral_ldlm::LdlmServer;
 use coral_lnet::Node;
-use coral_osd::{Kv, Time};
+use coral_osd::{Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmReply};
 use coral_wire::mds::{MdtBody, RecCreate};
@@ -15,11 +15,12 @@ use parking_lot::Mutex;
 
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
-use super::{due, namespace};
+use super::{dom, due, namespace};
 use super::open::Handle;
 use super::osp::{OstTarget, Osp};
 use super::store::{MdtResult, Txn};
 use super::stripe::StripeDefaults;
+use crate::ost::Ost;
 use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
 /// Modifying requests a client may have in flight (`mdt.*.max_mod_rpcs_in_flight`).
@@ -57,6 +58,7 @@ const FLAGS: u64 = F::VERSION.0
     | F::MULTIMODRPCS.0
     | F::SUBTREE.0
     | F::BULK_MBITS.0
+    | F::SRVLOCK.0
     | F::FLAGS2.0;
 
 /// The same of the second word.
@@ -68,10 +70,11 @@ const FLAGS2: u64 = F2::SUM_STATFS.0
     | F2::ATOMIC_OPEN_LOCK.0
     | F2::DMV_IMP_INHERIT.0
     | F2::CRUSH.0
+    | F2::DOM_LVB.0
     | F2::CORAL.0;
 
 /// Lock bits an MDT of Coral knows.
-const IBITS: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0 | Ibits::PERM.0 | Ibits::XATTR.0;
+const IBITS: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0 | Ibits::PERM.0 | Ibits::XATTR.0 | Ibits::DOM.0;
 
 /// A running MDT.
 pub struct MdtOps {
@@ -81,6 +84,10 @@ pub struct MdtOps {
     pub ldlm: Arc<LdlmServer>,
     /// Its connections to OSTs.
     pub osp: Arc<Osp>,
+    /// The data of files that have it here.
+    pub data: Arc<Ost>,
+    /// Removes data of files that are gone.
+    pub remover: dom::Remover,
     /// Held by renames between directories.
     pub rename_lock: tokio::sync::Mutex<()>,
 }
@@ -116,9 +123,14 @@ pub struct Mdt {
 }
 
 impl Mdt {
-    /// Opens (the first time: formats) the tables in `kv` and starts the target. The OSTs are told
+    /// Opens (the first time: formats) the tables in `osd` and starts the target. The OSTs are told
     /// with [`Mdt::set_osts`]; without any, files get no objects (ENOSPC).
-    pub fn start(node: Arc<Node>, cfg: MdtConfig, kv: Arc<dyn Kv>) -> Result<Mdt, MdtOpenError> {
+    pub fn start<O: Kv + Objects + 'static>(node: Arc<Node>, cfg: MdtConfig, osd: Arc<O>) -> Result<Mdt, MdtOpenError> {
+        Self::start_on(node, cfg, osd.clone(), osd)
+    }
+
+    /// The same with tables and data on MDT apart.
+    pub fn start_on(node: Arc<Node>, cfg: MdtConfig, kv: Arc<dyn Kv>, data: Arc<dyn Objects>) -> Result<Mdt, MdtOpenError> {
         if !core::is_formatted(&kv)? {
             let (secs, nsecs) = node.wall_time();
             core::format(&kv, Time { secs, nsecs }, &cfg.defaults.unwrap_or_default(), cfg.root_owner)?;
@@ -128,15 +140,19 @@ impl Mdt {
             state.set_defaults(d)?;
         }
         let osp = Osp::new(node.clone(), &cfg.target.name);
-        let target = Target::new(node, cfg.target, kv)?;
+        let target = Target::new(node, cfg.target, kv.clone())?;
+        target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         let ops = Arc::new(MdtOps {
             core: Mutex::new(state),
             ldlm: target.ldlm().clone(),
             osp: osp.clone(),
+            data: dom::service(kv, data),
+            remover: dom::Remover::new(),
             rename_lock: tokio::sync::Mutex::new(()),
         });
         target.start(ops.clone());
         osp.start(&target, &ops);
+        ops.remover.start(&ops);
         if !target.in_recovery() {
             // nobody will come back to what was open
             ops.reap_orphans()?;
@@ -151,6 +167,7 @@ impl Mdt {
 
     /// Disconnects from the OSTs and stops the target.
     pub async fn stop(&self) {
+        self.ops.remover.stop();
         self.ops.osp.stop().await;
         self.target.stop().await;
     }
@@ -234,7 +251,7 @@ impl TargetOps for MdtOps {
             0 => MAX_MOD_RPCS,
             n => n.min(MAX_MOD_RPCS),
         };
-        Ok(ObdConnectData {
+        let mut granted = ObdConnectData {
             connect_flags: F(flags),
             connect_flags2: F2(flags2),
             brw_size: if asked.brw_size == 0 { BRW_BYTES } else { asked.brw_size.min(BRW_BYTES) },
@@ -243,11 +260,22 @@ impl TargetOps for MdtOps {
             maxbytes: i64::MAX as u64,
             maxmodrpcs: if flags & F::MULTIMODRPCS.0 != 0 { mods } else { 0 },
             ..ObdConnectData::default()
-        })
+        };
+        self.data.agree_data(asked, &mut granted)?;
+        Ok(granted)
     }
 
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
-        Box::pin(self.serve(rq))
+        match rq.rq.body.opc {
+            opc::OST_READ | opc::OST_WRITE | opc::OST_PUNCH | opc::OST_FALLOCATE | opc::OST_SEEK | opc::OST_SYNC => {
+                self.data.clone().handle(rq)
+            }
+            _ => Box::pin(self.serve(rq)),
+        }
+    }
+
+    fn sync_data(&self) -> Result<(), OsdError> {
+        self.data.sync_data()
     }
 
     fn enqueue(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
@@ -256,6 +284,7 @@ impl TargetOps for MdtOps {
 
     fn export_gone(self: Arc<Self>, exp: Arc<Export>, _evicted: bool) -> BoxFuture<'static, ()> {
         Box::pin(async move {
+            self.data.forget(exp.cookie);
             let cookies = self.core.lock().opens.of_export(exp.cookie);
             for cookie in cookies {
                 if let Err(e) = self.abandon(cookie, exp.cookie) {
@@ -271,7 +300,7 @@ impl TargetOps for MdtOps {
         if !is_open || body.open_handle == 0 {
             return;
         }
-        let handle = Handle { fid: body.fid1, flags: rec.flags(), export: exp.cookie };
+        let handle = Handle { fid: body.fid1, flags: rec.flags(), export: exp.cookie, old: body.open_handle };
         self.core.lock().opens.insert(body.open_handle, handle);
         // a lock of before the restart comes back by lock replay, not by this reply
         if let Ok(mut rep) = reply.get::<LdlmReply>(1)
@@ -310,9 +339,10 @@ impl MdtOps {
         let mut t = Txn::new(&core.store);
         namespace::reap(&mut t, fid)?;
         let batch = t.finish();
-        let due = due::of_batch(&batch);
+        let (due, data) = (due::of_batch(&batch), dom::removes(&batch));
         self.osp.commit_local(batch)?;
         self.osp.destroy(&due);
+        self.remover.committed(data);
         Ok(())
     }
 

@@ -38,6 +38,9 @@ impl Ctx {
             self.ops.ldlm.cancel(self.exp(), &early);
         }
         if self.buf(2).is_empty() {
+            if matches!(req.desc.policy(), Policy::Ibits { bits: Ibits::DOM, .. }) {
+                return self.glimpse(&req).await;
+            }
             return self.plain(&req).await;
         }
         let intent: LdlmIntent = self.rq.rq.msg.get(2)?;

@@ -5,13 +5,13 @@
 //! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`];
 //! * [`open`] handles and the whole state, [`core`]; [`check`], the offline verifier;
 //! * requests: [`ctx`], [`attrs`], [`locks`], then `getattr`, `reint`, `intent`, `opening`, `misc`;
-//! * [`osp`], the MDT as a client of its OSTs; [`handler`], the MDT as a target.
+//! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target.
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
 //! after the locks of clients that cache what it changes have been called back. No lock of the
 //! lock manager is released and no request sent while the core's mutex is held.
 //! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: other MDTs (DNE), HSM, quotas,
-//! changelogs, FLR writes, data on MDT.
+//! changelogs, FLR writes.
 
 pub mod acl;
 pub mod attr;
@@ -20,6 +20,7 @@ pub mod check;
 pub mod core;
 pub mod cred;
 pub mod ctx;
+pub mod dom;
 mod due;
 mod getattr;
 pub mod handler;

@@ -285,11 +285,14 @@ fn drop_name(t: &mut Txn<'_>, h: Held, is_open: IsOpen<'_>, time: Time) -> MdtRe
     Ok(true)
 }
 
-/// Forgets an object without names and hands its OST objects over for destruction.
+/// Forgets an object without names and hands its data over for destruction.
 pub fn destroy(t: &mut Txn<'_>, h: Held) -> MdtResult<()> {
     if t.ino(h).is_reg() {
         for (ost, id) in stripe::objects(&t.ino(h).lov.clone()) {
             t.put(table::DESTROY, table::destroy_key(ost, id), Bytes::new());
+        }
+        if super::dom::is_dom(&t.ino(h).lov) {
+            t.put(table::DESTROY, table::data_key(&t.fid(h)), Bytes::new());
         }
     }
     t.remove(h)

@@ -18,6 +18,8 @@ pub struct Handle {
     pub flags: u64,
     /// Cookie of the client's export.
     pub export: u64,
+    /// Of a replayed open: its cookie before the restart, which a close that is replayed too still names; else 0.
+    pub old: u64,
 }
 
 impl Handle {
@@ -77,6 +79,12 @@ impl OpenTable {
         self.handles.get(&cookie).filter(|h| h.export == export)
     }
 
+    /// The cookie now of what client `export` had open as `old` before a restart.
+    pub fn replayed(&self, old: u64, export: u64) -> Option<u64> {
+        let mine = self.exports.get(&export)?;
+        mine.iter().copied().find(|c| old != 0 && self.handles.get(c).is_some_and(|h| h.old == old))
+    }
+
     /// Forgets a handle; the second value says whether it was the last of its object.
     pub fn remove(&mut self, cookie: u64, export: u64) -> Option<(Handle, bool)> {
         let h = *self.get(cookie, export)?;
@@ -122,8 +130,9 @@ mod tests {
     fn counts_follow_handles_and_exports_own_theirs() {
         let mut t = OpenTable::default();
         let fid = Fid::new(0x2_0000_0400, 1);
-        t.insert(1, Handle { fid, flags: flag::WRITE, export: 7 });
-        t.insert(2, Handle { fid, flags: flag::READ, export: 8 });
+        t.insert(1, Handle { fid, flags: flag::WRITE, export: 7, old: 5 });
+        t.insert(2, Handle { fid, flags: flag::READ, export: 8, old: 0 });
+        assert_eq!((t.replayed(5, 7), t.replayed(5, 8), t.replayed(0, 8)), (Some(1), None, None));
         assert_eq!(t.conflict(&fid, flag::EXEC), Err(Errno::ETXTBSY));
         assert!(t.get(1, 8).is_none(), "another client's handle");
         assert_eq!(t.remove(1, 7).map(|(_, last)| last), Some(false));

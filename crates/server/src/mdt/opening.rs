@@ -180,8 +180,13 @@ impl Ctx {
             self.take_back(lock);
             return Err(e);
         }
-        core.opens.insert(p.body.open_handle, Handle { fid, flags: o.flags, export: self.exp() });
+        core.opens.insert(p.body.open_handle, self.new_handle(o, fid));
         Ok(Step::Done(Box::new(a)))
+    }
+
+    fn new_handle(&self, o: &Open<'_>, fid: Fid) -> Handle {
+        let old = if o.replay { o.rec.open_handle_old } else { 0 };
+        Handle { fid, flags: o.flags, export: self.exp(), old }
     }
 
     fn check_create(&self, store: &Store, o: &Open<'_>) -> MdtResult<()> {
@@ -278,7 +283,7 @@ impl Ctx {
             self.take_back(lock);
             return Err(e);
         }
-        core.opens.insert(p.body.open_handle, Handle { fid, flags: o.flags, export: self.exp() });
+        core.opens.insert(p.body.open_handle, self.new_handle(o, fid));
         Ok(Step::Done(Box::new(a)))
     }
 
@@ -342,7 +347,11 @@ impl Ctx {
         }
         let mut guard = self.core();
         let core = &mut *guard;
-        let Some(handle) = core.opens.get(epoch.open_handle, self.exp()).copied() else {
+        let mut cookie = epoch.open_handle;
+        if self.rq.is_replay() && core.opens.get(cookie, self.exp()).is_none() {
+            cookie = core.opens.replayed(cookie, self.exp()).unwrap_or(cookie);
+        }
+        let Some(handle) = core.opens.get(cookie, self.exp()).copied() else {
             if self.rq.is_replay() {
                 return self.close_answer(true);
             }
@@ -369,7 +378,7 @@ impl Ctx {
         } else {
             self.commit_empty(&mut a)?;
         }
-        core.opens.remove(epoch.open_handle, self.exp());
+        core.opens.remove(cookie, self.exp());
         Ok(a)
     }
 

@@ -222,6 +222,11 @@ impl Ctx {
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some() || set.kill_suid || set.kill_sgid {
             bits = Ibits(bits.0 | Ibits::LOOKUP.0 | Ibits::PERM.0);
         }
+        let times = set.mtime.is_some() || set.atime.is_some();
+        let data = times && self.has_data(&r.fid)?;
+        if data && set.times_given {
+            bits = Ibits(bits.0 | Ibits::DOM.0);
+        }
         let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
         let _layout = self.lock_missing_layout(&r.fid, set.size.is_some()).await?;
         let mut core = self.core();
@@ -241,6 +246,9 @@ impl Ctx {
         let objects = if chown { stripe::objects(&t.ino(h).lov.clone()) } else { Vec::new() };
         self.commit(t, &mut a)?;
         drop(core);
+        if data {
+            self.set_data_times(&r.fid, &set)?;
+        }
         if !objects.is_empty() {
             self.ops.osp.chown(objects, owner);
         }

@@ -4,7 +4,7 @@
 //! A file's layout comes from the request, else its directory's default, else the root's, else the
 //! file system's. Each stripe is an object {id, group 0} of an OST; this MDT gives the ids
 //! ([`ObjectIds`]), an OST makes the object at its first write. Composite layouts get objects for
-//! a component when it is first written ([`instantiate`]). Absent: mirrors, data on MDT,
+//! a component when it is first written ([`instantiate`]). A first component on the MDT has none ([`super::dom`]). Absent: mirrors,
 //! self-extending components, pools beyond keeping their name.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ use coral_wire::layout::{
 };
 use coral_wire::{Errno, Fid, OstId};
 
+use super::dom::STRIPE_BYTES;
 use super::store::{MdtResult, Store};
 use super::table;
 
@@ -193,6 +194,7 @@ impl Allocator<'_> {
             Layout::Plain(l) => Ok(self.plain(store, fid, &l)?.encode()),
             Layout::Composite(c) => {
                 check_composite(&c)?;
+                let c = limit_dom(c);
                 let entries = c.entries.into_iter().enumerate().map(|(i, e)| self.component(fid, i, e)).collect::<Result<_, _>>()?;
                 let fresh = CompMd::new(1, 0, 0, entries);
                 Ok(self.instantiate(store, fid, fresh, 0, 1)?.0.encode())
@@ -204,13 +206,17 @@ impl Allocator<'_> {
     /// A component as stored before it has objects.
     fn component(&self, fid: &Fid, i: usize, e: CompEntry) -> MdtResult<CompEntry> {
         let SubLayout::Plain(mut md) = e.md else { return Err(Errno::EOPNOTSUPP.into()) };
+        let (id, start, end) = (i as u32 + 1, e.head.start, e.head.end);
+        if md.is_dom() {
+            let data = LovMd { pattern: pattern::MDT, oi: file_oi(fid), ..LovMd::new(end as u32, Vec::new()) };
+            return Ok(CompEntry::new(id, lcme::INIT, start, end, data));
+        }
         self.check_plain(&md)?;
         md.stripe_size = self.stripe_size(&md);
         if md.stripe_count == 0 {
             md.stripe_count = self.defaults.stripe_count;
         }
         md.oi = file_oi(fid);
-        let (id, start, end) = (i as u32 + 1, e.head.start, e.head.end);
         Ok(CompEntry::new(id, e.head.flags & (lcme::PREF_RD | lcme::PREF_WR), start, end, md))
     }
 
@@ -308,6 +314,23 @@ fn file_oi(fid: &Fid) -> OstId {
     OstId { id: u64::from(fid.oid), seq: fid.seq }
 }
 
+/// A component on the MDT ends at the limit at the latest; what follows begins there (`lod_dom_stripesize_choose`).
+fn limit_dom(mut c: CompMd) -> CompMd {
+    let limit = u64::from(STRIPE_BYTES);
+    let mut moved = false;
+    if let Some(first) = c.entries.first_mut()
+        && first.plain().is_some_and(LovMd::is_dom)
+        && first.head.end > limit
+    {
+        first.head.end = limit;
+        moved = true;
+    }
+    if let (true, Some(second)) = (moved, c.entries.get_mut(1)) {
+        second.head.start = limit;
+    }
+    c
+}
+
 /// Components must follow each other from 0 without gaps, in one mirror.
 fn check_composite(c: &CompMd) -> Result<(), Errno> {
     if c.mirror_count > 0 || c.entries.iter().any(|e| e.head.flags & lcme::EXTENSION != 0) {
@@ -317,6 +340,10 @@ fn check_composite(c: &CompMd) -> Result<(), Errno> {
     for e in &c.entries {
         let (start, end) = (e.head.start, e.head.end);
         if start != at || end <= start || start % u64::from(LOV_MIN_STRIPE_SIZE) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        // data on the MDT is the beginning of a file, and all of its component
+        if e.plain().is_some_and(|md| md.is_dom() && (start != 0 || md.pattern & !pattern::F_MASK != pattern::MDT)) {
             return Err(Errno::EINVAL);
         }
         at = end;
@@ -442,6 +469,33 @@ mod tests {
         o[1].avail_bytes = None;
         let picks: Vec<_> = (0..10).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
         assert_eq!(picks.iter().filter(|&&p| p == 0).count(), 5, "an OST not heard of yet draws no more than its share");
+    }
+
+    /// Data on the MDT is the first component, of at most 1 MiB, and needs no OST.
+    #[test]
+    fn data_on_mdt() {
+        let dom = LovMd { pattern: pattern::MDT, ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None) };
+        let rest = LovMd::request(1 << 20, 1, LOV_OFFSET_DEFAULT, None);
+        let comp = |start, end, md: &LovMd| CompEntry::new(0, 0, start, end, md.clone());
+        let ask = |entries| Layout::Composite(CompMd::new(0, 0, 0, entries)).encode();
+        let store = Store::new(std::sync::Arc::new(coral_osd::OsdMem::new()));
+        let mut ids = ObjectIds::default();
+        let mut alloc = Allocator { ids: &mut ids, osts: &[], defaults: StripeDefaults::default() };
+        let fid = Fid::new(0x2_0000_0400, 5);
+        for (end, first) in [(65536, 65536), (4 << 20, 1 << 20)] {
+            let wanted = ask(vec![comp(0, end, &dom), comp(end, u64::MAX, &rest)]);
+            let got = alloc.layout(&store, &fid, Some(&wanted)).unwrap();
+            assert!(super::super::dom::is_dom(&got));
+            let Layout::Composite(c) = Layout::decode(&got).unwrap() else { panic!() };
+            let shape: Vec<_> = c.entries.iter().map(|e| (e.head.start, e.head.end, e.is_init())).collect();
+            assert_eq!(shape, [(0, first, true), (first, u64::MAX, false)]);
+            let md = c.entries[0].plain().unwrap();
+            assert_eq!((md.stripe_size as u64, md.stripe_count, md.pattern), (first, 0, pattern::MDT));
+        }
+        for bad in [vec![comp(0, 1 << 20, &rest), comp(1 << 20, u64::MAX, &dom)], vec![comp(0, 65536, &dom), comp(65536, 1 << 20, &dom)]] {
+            assert_eq!(alloc.layout(&store, &fid, Some(&ask(bad.clone()))).unwrap_err().errno(), Errno::EINVAL);
+            assert_eq!(directory_default(&ask(bad)), Err(Errno::EINVAL));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | `link` | child FID, parent FID, name | empty: the links that do not fit the inode record |
 //! | `xattr` | FID, name | the values that do not fit the inode record |
 //! | `orphan` | FID | empty: nlink 0 and still open somewhere |
-//! | `destroy` | OST index (4 B), object id (8 B) | empty: OST objects nobody refers to any more |
+//! | `destroy` | OST index (4 B), object id (8 B); or 4 B of ones, FID | empty: OST objects, and data on this MDT, nobody refers to any more |
 //! | `meta` | name | allocators, defaults, format version |
 //!
 //! Invariant: keys are big-endian, so that the order of keys is the order of numbers: a directory
@@ -130,10 +130,26 @@ pub fn destroy_key(ost: u32, id: u64) -> Bytes {
     k.into()
 }
 
-/// OST index and object id of a destroy key.
+/// OST index and object id of a destroy key; `None`: of data on the MDT.
 pub fn destroy_of_key(key: &[u8]) -> Option<(u32, u64)> {
+    if key.len() != 12 {
+        return None;
+    }
     let ost = u32::from_be_bytes(key.get(..4)?.try_into().ok()?);
     Some((ost, u64::from_be_bytes(key.get(4..12)?.try_into().ok()?)))
+}
+
+/// What destroy keys of data on the MDT begin with: no OST has that index.
+pub const DATA_PREFIX: [u8; 4] = [0xff; 4];
+
+/// Key of data on the MDT that is to be destroyed.
+pub fn data_key(fid: &Fid) -> Bytes {
+    [&DATA_PREFIX[..], &fid_key(fid)[..]].concat().into()
+}
+
+/// The file of such a key.
+pub fn data_of_key(key: &[u8]) -> Option<Fid> {
+    fid_of_key(key.strip_prefix(&DATA_PREFIX)?).filter(|_| key.len() == 20)
 }
 
 /// The least key greater than every key that begins with `prefix`; `None` if there is none.

@@ -68,6 +68,14 @@ pub(super) fn agree(asked: &ObdConnectData, grant: u64) -> Result<ObdConnectData
             return Err(Errno::EPROTO);
         }
     }
+    fill_grant(&mut d, grant);
+    if d.has(F::MAXBYTES) {
+        d.maxbytes = MAX_BYTES;
+    }
+    Ok(d)
+}
+
+fn fill_grant(d: &mut ObdConnectData, grant: u64) {
     if d.has(F::GRANT) {
         d.grant = u32::try_from(grant).unwrap_or(u32::MAX);
     }
@@ -77,10 +85,16 @@ pub(super) fn agree(asked: &ObdConnectData, grant: u64) -> Result<ObdConnectData
         d.grant_tax_kb = (EXTENT_TAX_BYTES >> 10) as u16;
         d.grant_max_blks = 16384;
     }
-    if d.has(F::MAXBYTES) {
-        d.maxbytes = MAX_BYTES;
+}
+
+/// What an MDT adds to `d` for the data it holds: grants of `grant` bytes and checksums.
+pub(super) fn agree_data(asked: &ObdConnectData, grant: u64, d: &mut ObdConnectData) {
+    d.connect_flags |= asked.connect_flags & (F::GRANT | F::GRANT_PARAM);
+    fill_grant(d, grant);
+    if asked.has(F::CKSUM) && asked.cksum_types & CKSUMS != 0 {
+        d.connect_flags |= F::CKSUM;
+        d.cksum_types = asked.cksum_types & CKSUMS;
     }
-    Ok(d)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use coral_ldlm::LocalLock;
 use coral_lnet::Payload;
 use coral_osd::{Batch, ObjAttr, Objects, OsdError, SeekWhence};
 use coral_wire::Errno;
-use coral_wire::ldlm::{LdlmMode, LdlmType, Policy};
+use coral_wire::ldlm::LdlmMode;
 use coral_wire::ost::{OBD_FL_CKSUM_MASK, ObdFlags, Obdo, md};
 use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT, Message, portal};
 
@@ -23,8 +23,8 @@ impl Ost {
             return None;
         }
         let (start, end) = b.span();
-        let policy = Policy::extent(start, end);
-        Some(ldlm.lock_local(b.res, LdlmType::EXTENT, mode, policy, None).await)
+        let (ty, policy) = self.lock_on(start, end);
+        Some(ldlm.lock_local(b.res, ty, mode, policy, None).await)
     }
 
     pub(super) async fn read(&self, rq: &TargetRequest) -> Result<Answer, Errno> {
@@ -107,6 +107,7 @@ impl Ost {
             }
         }
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
+        self.may_change(b.id)?;
         oa.grant = self.book_write(rq, &b)?;
         let attr = self.store(rq, &b, data)?;
         drop(lock);

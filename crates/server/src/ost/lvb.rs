@@ -18,9 +18,9 @@ use super::{obdo, reply, storage_error};
 use crate::target::TargetRequest;
 
 /// The values of the objects of one OST.
-pub(super) struct ObjectLvb<O>(pub(super) Arc<O>);
+pub(super) struct ObjectLvb(pub(super) Arc<dyn Objects>);
 
-impl<O: Objects + 'static> LvbOps for ObjectLvb<O> {
+impl LvbOps for ObjectLvb {
     fn lvb(&self, res: ResId) -> BoxFuture<'static, OstLvb> {
         let lvb = stored(&*self.0, res);
         Box::pin(async move { lvb })

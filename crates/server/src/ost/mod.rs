@@ -32,6 +32,7 @@ use std::sync::Arc;
 use coral_lnet::Node;
 use coral_osd::{Kv, ObjectId, Objects, OsdError};
 use coral_wire::connect::{ConnectFlags2, ObdConnectData};
+use coral_wire::ldlm::{Ibits, LdlmType, Policy};
 use coral_wire::ptlrpc::{Message, opc};
 use coral_wire::{Errno, PtlrpcBody};
 use futures_util::future::BoxFuture;
@@ -47,9 +48,14 @@ const TIMES_MAX: usize = 8192;
 /// An object storage target.
 pub struct Ost {
     objects: Arc<dyn Objects>,
+    /// The objects are files of an MDT: their locks are DOM bits, and a change needs the file to be there (ENOENT).
+    files: Option<Arc<FileThere>>,
     grants: Mutex<Grants>,
     times_set: Mutex<TimesSet>,
 }
+
+/// Whether the file of an object exists, and has data on the MDT.
+type FileThere = dyn Fn(ObjectId) -> Result<(), Errno> + Send + Sync;
 
 /// Result of a request: status and buffers, or no answer at all (the client sends it again).
 type Answer = Option<(i32, Message)>;
@@ -57,7 +63,56 @@ type Answer = Option<(i32, Message)>;
 impl Ost {
     /// The operations of an OST on its objects.
     pub fn new(objects: Arc<dyn Objects>) -> Arc<Ost> {
-        Arc::new(Ost { objects, grants: Mutex::default(), times_set: Mutex::default() })
+        Arc::new(Ost { objects, files: None, grants: Mutex::default(), times_set: Mutex::default() })
+    }
+
+    /// The same for the data an MDT holds; `there` says whether the file of an object exists.
+    pub(crate) fn for_mdt(objects: Arc<dyn Objects>, there: Arc<FileThere>) -> Arc<Ost> {
+        Arc::new(Ost { objects, files: Some(there), grants: Mutex::default(), times_set: Mutex::default() })
+    }
+
+    /// Lock values of the objects.
+    pub(crate) fn lvb_ops(objects: Arc<dyn Objects>) -> Arc<dyn coral_ldlm::LvbOps> {
+        Arc::new(lvb::ObjectLvb(objects))
+    }
+
+    /// Adds to `granted` what of `asked` concerns data: grants and checksums.
+    pub(crate) fn agree_data(&self, asked: &ObdConnectData, granted: &mut ObdConnectData) -> Result<(), Errno> {
+        let avail = self.avail_bytes().map_err(|e| storage_error(&e))?;
+        connect::agree_data(asked, self.grants.lock().at_connect(avail), granted);
+        Ok(())
+    }
+
+    /// The client is gone.
+    pub(crate) fn forget(&self, export: u64) {
+        self.grants.lock().forget(export);
+    }
+
+    /// Removes an object.
+    pub(crate) fn remove(&self, id: ObjectId) -> Result<(), OsdError> {
+        self.objects.destroy(id).map(drop)
+    }
+
+    /// Times of an object were set by another request than one of ours; an object that is not there stays so.
+    pub(crate) fn set_times(&self, rq: &TargetRequest, id: ObjectId, set: &coral_osd::SetAttr) -> Result<(), OsdError> {
+        self.times_set.lock().note(rq.exp.cookie, id, rq.rq.xid);
+        match self.objects.attr(id)? {
+            Some(_) => self.objects.set_attr(id, set).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Type and extent of a lock on bytes `start..=end` of an object.
+    fn lock_on(&self, start: u64, end: u64) -> (LdlmType, Policy) {
+        match self.files {
+            Some(_) => (LdlmType::IBITS, Policy::ibits(Ibits::DOM)),
+            None => (LdlmType::EXTENT, Policy::extent(start, end)),
+        }
+    }
+
+    /// ENOENT when what is to be changed is no file any more. Asked under the lock.
+    fn may_change(&self, id: ObjectId) -> Result<(), Errno> {
+        self.files.as_ref().map_or(Ok(()), |there| there(id))
     }
 
     /// Makes the OST `fsname-OSTindex` on `osd` and starts it. Clients reach it once it is added to
@@ -161,7 +216,7 @@ impl TargetOps for Ost {
     }
 
     fn export_gone(self: Arc<Self>, exp: Arc<Export>, _evicted: bool) -> BoxFuture<'static, ()> {
-        self.grants.lock().forget(exp.cookie);
+        self.forget(exp.cookie);
         Box::pin(async {})
     }
 

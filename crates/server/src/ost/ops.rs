@@ -52,12 +52,12 @@ impl Named {
     }
 
     /// The lock on `start..=end` if the request wants the server to take it.
-    async fn lock(&self, rq: &TargetRequest, mode: LdlmMode, start: u64, end: u64) -> Option<LocalLock> {
+    async fn lock(&self, ost: &Ost, rq: &TargetRequest, mode: LdlmMode, start: u64, end: u64) -> Option<LocalLock> {
         if !self.flagged(ObdFlags::SRVLOCK) {
             return None;
         }
-        let policy = Policy::extent(start, end);
-        Some(rq.target.ldlm().lock_local(self.res, LdlmType::EXTENT, mode, policy, None).await)
+        let (ty, policy) = ost.lock_on(start, end);
+        Some(rq.target.ldlm().lock_local(self.res, ty, mode, policy, None).await)
     }
 }
 
@@ -79,7 +79,7 @@ impl Ost {
     pub(super) async fn getattr(&self, rq: &TargetRequest) -> Result<Message, Errno> {
         let n = Named::of(rq)?;
         let mode = if n.flagged(ObdFlags::FLUSH) { LdlmMode::PW } else { LdlmMode::PR };
-        let lock = n.lock(rq, mode, 0, OBJECT_EOF).await;
+        let lock = n.lock(self, rq, mode, 0, OBJECT_EOF).await;
         let attr = self.objects.attr(n.id).map_err(|e| storage_error(&e))?.unwrap_or_default();
         drop(lock);
         let mut oa = n.out(md::FLGROUP | md::FLFLAGS);
@@ -95,7 +95,7 @@ impl Ost {
             return Err(Errno::EPERM); // a truncate is a punch
         }
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
-        let _lock = n.lock(rq, LdlmMode::PW, 0, OBJECT_EOF).await;
+        let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
         let set = obdo::set_attr(&n.oa, Ost::times(rq));
         let attr = self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))?;
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
@@ -121,7 +121,8 @@ impl Ost {
         if end < start {
             return Err(Errno::EINVAL);
         }
-        let lock = n.lock(rq, LdlmMode::PW, start, end.saturating_sub(1).max(start)).await;
+        let lock = n.lock(self, rq, LdlmMode::PW, start, end.saturating_sub(1).max(start)).await;
+        self.may_change(n.id)?;
         let done = match end {
             OBJECT_EOF => self.objects.truncate(n.id, start),
             _ => self.objects.punch(n.id, start, end),
@@ -145,7 +146,8 @@ impl Ost {
         }
         // `o_falloc_mode` shares the field.
         let mode = falloc_mode(n.oa.nlink)?;
-        let lock = n.lock(rq, LdlmMode::PW, start, end - 1).await;
+        let lock = n.lock(self, rq, LdlmMode::PW, start, end - 1).await;
+        self.may_change(n.id)?;
         let id = n.id;
         let change = move |objects: &dyn coral_osd::Objects| objects.fallocate(id, mode, start, end);
         // Allocating much takes the file system a while.
@@ -175,7 +177,7 @@ impl Ost {
         if off > i64::MAX as u64 {
             return Err(Errno::EPROTO);
         }
-        let lock = n.lock(rq, LdlmMode::PR, off, OBJECT_EOF).await;
+        let lock = n.lock(self, rq, LdlmMode::PR, off, OBJECT_EOF).await;
         let found = self.objects.seek(n.id, off, whence).map_err(|e| storage_error(&e))?;
         drop(lock);
         let mut oa = n.oa;

@@ -118,7 +118,7 @@ impl Rig {
         cfg.defaults = Some(StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 });
         cfg.root_owner = self.root_owner;
         cfg.target.recovery_soft = Duration::from_secs(20);
-        let mdt = Mdt::start(node.clone(), cfg, self.kv.clone()).expect("MDT");
+        let mdt = Mdt::start_on(node.clone(), cfg, self.kv.clone(), Arc::new(coral_osd::OsdMem::new())).expect("MDT");
         for i in (0..self.osts).filter(|_| self.far.is_none()) {
             let target = match self.real.get(i as usize) {
                 Some(osd) => Ost::start(node.clone(), "test", i, osd.clone()).expect("OST"),

@@ -106,6 +106,11 @@ impl Llite {
         mdc.set_hooks(hooks);
     }
 
+    /// Times of data on the MDT were set by way of the inode: what is cached of the data is older.
+    pub(in crate::llite) fn data_times_set(&self, fid: Fid) {
+        self.tell(self.cache.extent_lost(DOM_OST, fid.res_id()));
+    }
+
     /// Tells the caller what to forget.
     fn tell(&self, what: Forget) {
         let Some(inval) = self.inval.read().clone() else { return };
