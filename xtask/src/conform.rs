@@ -72,6 +72,11 @@ fn check(place: &Place, only: &[String]) -> Result<Report, String> {
     coral_conform::run(place, only, |row| println!("{row}")).map_err(|e| format!("{}: {e}", place.mount.display()))
 }
 
+/// The whole suite on a file system of our own, as `cargo xtask test` runs it.
+pub(crate) fn ours(coral: &Path) -> Result<(), String> {
+    inside(["conform".as_ref(), "up".as_ref(), "--coral".as_ref(), coral.as_os_str()].map(std::ffi::OsStr::to_owned))
+}
+
 /// Runs this program again in a mount namespace of its own.
 fn inside(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<(), String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;

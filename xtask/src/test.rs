@@ -1,6 +1,6 @@
 //! All tests.
 
-use crate::{setup, step};
+use crate::{conform, setup, step};
 use std::process::Command;
 
 /// Every test: first those of the crates, then the real programs on real mounts.
@@ -18,7 +18,8 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
     }
     let coral = step::target_dir().join("release/coral");
     let crates = step::run_in(tests.env("CORAL_BIN", &coral));
+    let conform = conform::ours(&coral);
     let mut real = Command::new(step::root().join("tests/real/run.sh"));
     real.arg("--coral").arg(&coral).arg("--tools").arg(setup::tools());
-    crates.and(step::run_in(&mut real))
+    crates.and(conform).and(step::run_in(&mut real))
 }
