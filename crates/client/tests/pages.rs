@@ -274,6 +274,9 @@ async fn pages_stay_until_somebody_writes() {
     ua.put("f", &page_of(1).repeat(4)).await.unwrap();
     let k = Kernel::new(&b);
     let fh = ub.open("f", libc::O_RDONLY).await.unwrap();
+    assert!(!b.caches_pages(&fh), "the MDT knows that it is small, and most small files are read once");
+    ub.close(&fh).await.unwrap();
+    let fh = ub.open("f", libc::O_RDONLY).await.unwrap();
     assert!(b.caches_pages(&fh));
     k.read(&fh, 0..4).await;
     ub.close(&fh).await.unwrap();
@@ -287,6 +290,28 @@ async fn pages_stay_until_somebody_writes() {
     assert_eq!(k.dropped.load(Ordering::Relaxed), 4);
     let got = k.read(&fh, 0..4).await;
     assert_eq!(got.iter().map(|p| number(p)).collect::<Vec<_>>(), [1, 2, 1, 1]);
+}
+
+/// What a writer's close told the MDT of the size decides: a large file is worth a lock at once.
+#[tokio::test]
+async fn the_mdt_hears_of_sizes_at_close() {
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let (a, b) = (c.client().await, c.remote_client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    Kernel::new(&b);
+    for (name, pages, at_once) in [("small", 16, false), ("large", 17, true)] {
+        ua.put(name, &page_of(1).repeat(pages)).await.unwrap();
+        let fh = ub.open(name, libc::O_RDONLY).await.unwrap();
+        assert_eq!(b.caches_pages(&fh), at_once, "{name}");
+        ub.close(&fh).await.unwrap();
+    }
+    let w = ua.open("large", libc::O_RDWR | libc::O_TRUNC).await.unwrap();
+    ua.write(&w, 0, b"little").await.unwrap();
+    ua.close(&w).await.unwrap();
+    let other = c.remote_client().await;
+    Kernel::new(&other);
+    let fh = User::root(&other).open("large", libc::O_RDONLY).await.unwrap();
+    assert!(!other.caches_pages(&fh), "cut and small now");
 }
 
 /// A file opened for writing here is covered for writing: a cover for reading goes first, with its pages.

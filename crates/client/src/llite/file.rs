@@ -48,6 +48,8 @@ pub(super) struct OpenInode {
     pub gate: Arc<Gate>,
     /// Permission bits, to know of setuid.
     mode: AtomicU32,
+    /// Size as far as this client knows, and whether the MDT has it; others may have changed it.
+    size: Mutex<(Option<u64>, bool)>,
     /// Overlapping writes of this client go one after another.
     writes: RangeLocks,
     /// Appends of this client go one after another.
@@ -59,7 +61,7 @@ pub(super) struct OpenInode {
 }
 
 impl OpenInode {
-    fn new(fid: Fid, layout: Arc<FileLayout>, mode: u32, gate: Arc<Gate>) -> Self {
+    fn new(fid: Fid, layout: Arc<FileLayout>, mode: u32, size: Option<u64>, gate: Arc<Gate>) -> Self {
         Self {
             fid,
             layout: RwLock::new(layout),
@@ -67,6 +69,7 @@ impl OpenInode {
             writers: AtomicU32::new(0),
             gate,
             mode: AtomicU32::new(mode),
+            size: Mutex::new((size, true)),
             writes: RangeLocks::default(),
             append: Default::default(),
             posix_owners: Default::default(),
@@ -94,6 +97,32 @@ impl OpenInode {
     /// The lock on the layout is gone.
     pub fn layout_lost(&self) {
         self.stale.store(true, Ordering::Release);
+    }
+
+    /// Bytes up to `end` were written.
+    pub fn wrote(&self, end: u64) {
+        let mut size = self.size.lock();
+        if let (Some(known), told) = &mut *size
+            && end > *known
+        {
+            (*known, *told) = (end, false);
+        }
+    }
+
+    /// The file was cut to, or made, this size.
+    pub fn set_size(&self, size: u64) {
+        *self.size.lock() = (Some(size), false);
+    }
+
+    /// Roughly the size, bytes.
+    pub fn rough_size(&self) -> Option<u64> {
+        self.size.lock().0
+    }
+
+    /// What the MDT should hear with a close (Lustre's lazy size); once.
+    fn size_to_tell(&self) -> Option<u64> {
+        let mut size = self.size.lock();
+        if std::mem::replace(&mut size.1, true) { None } else { size.0 }
     }
 
     pub fn set_mode(&self, mode: u32) {
@@ -162,7 +191,7 @@ impl Drop for FileHandle {
         let (mdc, fid, mode, transno) = (self.mdc.clone(), self.inode.fid, self.mode, self.transno);
         let handle = self.handle.clone();
         rt.spawn(async move {
-            let _ = mdc.close(fid, handle.load(Ordering::Acquire), mode, None).await;
+            let _ = mdc.close(fid, handle.load(Ordering::Acquire), mode, None, None).await;
             mdc.forget_open(transno);
         });
     }
@@ -190,7 +219,8 @@ pub(super) fn mds_flags(flags: u32) -> u64 {
 
 impl Llite {
     /// The shared part of open handles on `fid`.
-    fn open_inode(&self, fid: Fid, layout: Arc<FileLayout>, mode: u32) -> Arc<OpenInode> {
+    fn open_inode(&self, md: &MdInode, created: bool) -> Arc<OpenInode> {
+        let (fid, layout, mode) = (md.attr.fid, md.layout.clone(), md.attr.mode);
         let mut open = self.open.lock();
         if let Some(i) = open.get(&fid).and_then(std::sync::Weak::upgrade) {
             drop(open);
@@ -198,7 +228,8 @@ impl Llite {
             i.set_mode(mode);
             return i;
         }
-        let i = Arc::new(OpenInode::new(fid, layout, mode, self.pages.gate(fid)));
+        let size = if created { Some(0) } else { md.rough_size };
+        let i = Arc::new(OpenInode::new(fid, layout, mode, size, self.pages.gate(fid)));
         open.insert(fid, Arc::downgrade(&i));
         i
     }
@@ -209,7 +240,7 @@ impl Llite {
     }
 
     pub(super) async fn handle(self: &Arc<Self>, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
-        let inode = self.open_inode(md.attr.fid, md.layout.clone(), md.attr.mode);
+        let inode = self.open_inode(md, o.created);
         if !mdc.coral() && self.cache.known(md.attr.fid).is_none() {
             // no lock came along that would tell of a change
             inode.layout_lost();
@@ -413,6 +444,7 @@ impl Llite {
                     break;
                 }
             }
+            fh.inode.wrote(end);
         }
         if fh.flags & libc::O_DSYNC as u32 != 0 {
             self.fsync(fh, fh.flags & (libc::O_SYNC & !libc::O_DSYNC) as u32 == 0).await?;
@@ -467,7 +499,7 @@ impl Llite {
                 let mut o = mdc.open(&Ids::root(), fid, b"", fid, open::WRITE, 0, self.now(), Bytes::new(), false).await?;
                 mdc.drop_lock(o.lock.take());
                 let md = MdInode::read(&mdc, &o.attrs)?;
-                mdc.close(fid, o.handle.load(Ordering::Acquire), md.attr.mode, None).await?;
+                mdc.close(fid, o.handle.load(Ordering::Acquire), md.attr.mode, None, None).await?;
                 mdc.forget_open(o.transno);
                 md.layout
             }
@@ -520,6 +552,7 @@ impl Llite {
             let done = self.lov.write(&layout, fid, size, data.clone(), attr, &held).await;
             drop(locks);
             if !self.moved(&fh.inode, &layout, size, end).await? {
+                fh.inode.wrote(end);
                 return done;
             }
         }
@@ -554,7 +587,8 @@ impl Llite {
         let (atime, change) = fh.times;
         let stale = atime <= change || now.secs - atime.secs > RELATIME_S;
         let read = fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
-        let result = fh.mdc.close(fh.fid(), fh.handle.load(Ordering::Acquire), fh.mode, read.then_some(now)).await;
+        let size = if fh.writable() { fh.inode.size_to_tell() } else { None };
+        let result = fh.mdc.close(fh.fid(), fh.handle.load(Ordering::Acquire), fh.mode, read.then_some(now), size).await;
         if read {
             self.cache.forget_attrs(fh.fid());
         }

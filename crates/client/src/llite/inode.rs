@@ -32,6 +32,8 @@ pub(super) struct MdInode {
     pub striped: Option<Arc<LmvMd>>,
     /// Change counter (Coral servers), else 0.
     pub version: u64,
+    /// What the MDT heard of the size at a close, bytes; it need not be so any more.
+    pub rough_size: Option<u64>,
 }
 
 impl Attr {
@@ -89,6 +91,7 @@ impl MdInode {
             acl: Bytes::copy_from_slice(&a.acl),
             striped: super::striped::striped(&a.md).filter(|_| attr.is_dir()).map(Arc::new),
             version: if mdc.coral() { a.body.version } else { 0 },
+            rough_size: (a.body.valid & md::FLLAZYSIZE != 0).then_some(a.body.size),
         };
         me.set_blksize();
         Ok(me)

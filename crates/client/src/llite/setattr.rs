@@ -113,6 +113,9 @@ impl Llite {
         }
         let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: now };
         self.lov.truncate(&layout, fid, size, &attr, held).await?;
+        if let Some(open) = self.opened(fid) {
+            open.set_size(size);
+        }
         Ok(layout)
     }
 

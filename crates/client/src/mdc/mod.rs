@@ -228,12 +228,16 @@ impl Mdc {
     }
 
     /// Closes an open handle. `atime`: time of the last read, if any.
-    pub async fn close(&self, fid: Fid, open_handle: u64, mode: u32, atime: Option<Timespec>) -> Result<(), Errno> {
+    pub async fn close(&self, fid: Fid, open_handle: u64, mode: u32, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
         let mut rec = RecSetattr { opcode: ReintOp::SETATTR, fid, mode, ..Default::default() };
         rec.cap = u32::MAX;
         if let Some(t) = atime {
             rec.atime = self.time(t);
             rec.valid |= attr::ATIME | attr::ATIME_SET;
+        }
+        if let Some(size) = size {
+            rec.size = size;
+            rec.valid |= attr::LSIZE;
         }
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
             .push(&MdtIoepoch { open_handle, ..Default::default() })

@@ -191,6 +191,11 @@ impl Cache {
         self.inner.lock().known(fid)
     }
 
+    /// The object is opened for reading; true: it was before, as far as is remembered.
+    pub fn opened_again(&self, fid: Fid) -> bool {
+        self.inner.lock().nodes.get_mut(&fid).is_some_and(|n| std::mem::replace(&mut n.opened, true))
+    }
+
     /// What `name` in `parent` is.
     pub fn lookup(&self, parent: Fid, name: &[u8]) -> Lookup {
         let mut c = self.inner.lock();

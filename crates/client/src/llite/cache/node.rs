@@ -54,6 +54,8 @@ pub(in crate::llite) struct Node {
     pub misses: u32,
     /// Asked for since the last sweep.
     pub used: bool,
+    /// Opened for reading before.
+    pub opened: bool,
 }
 
 impl Node {

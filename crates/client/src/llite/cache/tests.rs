@@ -7,7 +7,7 @@ const FULL: u64 = ATTR_BITS | Ibits::LAYOUT.bits();
 
 fn md(fid: Fid, mode: u32, version: u64) -> MdInode {
     let attr = Attr { mode, ..Attr::empty(fid) };
-    MdInode { attr, layout: Arc::new(FileLayout::none()), acl: Bytes::new(), striped: None, version }
+    MdInode { attr, layout: Arc::new(FileLayout::none()), acl: Bytes::new(), striped: None, version, rough_size: None }
 }
 
 fn dir(version: u64) -> MdInode {

@@ -33,6 +33,8 @@ pub(super) use gate::{Cover, Gate};
 /// An object by {OST index, resource}.
 pub(super) type ObjectKey = (u32, ResId);
 
+/// A file of so many bytes is read with one request.
+const SMALL_BYTES: u64 = 64 << 10;
 /// The kernel's page, bytes.
 const PAGE_BYTES: u64 = 4096;
 /// Gates beyond which dead entries of the table are swept.
@@ -146,10 +148,15 @@ fn coverable(layout: &FileLayout) -> bool {
 }
 
 impl Llite {
-    /// Pages that reads through `fh` bring may stay in the kernel's cache.
+    /// Pages that reads through `fh` bring may stay in the kernel's cache. A file that one read brings whole is worth a lock
+    /// when it is opened a second time: most are read once.
     pub fn caches_pages(&self, fh: &FileHandle) -> bool {
-        let plain = !fh.writable() && fh.flags() & libc::O_DIRECT as u32 == 0;
-        plain && self.cache.enabled() && coverable(&fh.inode.layout()) && self.inval.read().is_some()
+        if fh.writable() || fh.flags() & libc::O_DIRECT as u32 != 0 || !self.cache.enabled() {
+            return false;
+        }
+        let small = fh.inode.rough_size().is_some_and(|s| s <= SMALL_BYTES) && fh.inode.gate.cover().is_none();
+        let again = self.cache.opened_again(fh.fid());
+        (again || !small) && coverable(&fh.inode.layout()) && self.inval.read().is_some()
     }
 
     /// True once when pages of this file may be in the kernel's cache that no lock covers: they must go before others are
