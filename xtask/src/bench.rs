@@ -84,7 +84,7 @@ const ROWS: &[Row] = &[
     Row { name: "create+close, 1 process", work: "create", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(2500.0)) },
     Row { name: "stat, 1 process", work: "stat", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
     Row { name: "open+write 1 KiB+close, 1 process", work: "fill", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "open+read+close, 1 process", work: "openread", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rpcs(3.0)) },
+    Row { name: "open+read+close, cold, 1 process", work: "openread", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: true, floor: Some(Floor::Rpcs(3.0)) },
     Row { name: "remove, 1 process", work: "remove", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
     Row { name: "create+close, 4 processes", work: "create", prepare: "", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(8000.0)) },
     Row { name: "stat, 4 processes", work: "stat", prepare: "", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },

@@ -54,7 +54,7 @@ pub(in crate::llite) struct Node {
     pub misses: u32,
     /// Asked for since the last sweep.
     pub used: bool,
-    /// Opened for reading before.
+    /// Opened for reading before, and some lock was held ever since.
     pub opened: bool,
 }
 
@@ -116,6 +116,7 @@ impl Node {
     pub fn drop_lock(&mut self, cookie: u64) -> (u64, SmallVec<[(Fid, Bytes); 1]>) {
         let before = self.bits();
         self.locks.retain(|l| l.0 != cookie);
+        self.opened &= !self.locks.is_empty();
         let lost = before & !self.bits();
         if lost & (ATTR_BITS | Ibits::LAYOUT.bits()) != 0 {
             self.md = None;
