@@ -11,7 +11,8 @@
 //!
 //! # Differs from Lustre
 //! Lustre judges what arrives (and, for health errors and delays, what leaves); here a rule says which of both it sees
-//! ([`Side`]). [`Strike::Share`] and [`FaultRule::times`] have no counterpart there.
+//! ([`Side`]). Rules with health errors see what leaves and nothing else, as there. [`Strike::Share`] and [`FaultRule::times`]
+//! have no counterpart there, and a rule for one of our NIDs also works with health errors and delays, which it does not there.
 
 mod rule;
 
@@ -25,13 +26,18 @@ use rand_chacha::ChaCha8Rng;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::Nid;
 use crate::msg::Msg;
-pub use rule::{FaultAction, FaultRule, HealthError, MsgType, NidMatch, Side, Strike};
+pub use rule::{FaultAction, FaultRule, HealthError, HealthSet, MsgType, NidMatch, Side, Strike};
 
 /// Most rules a node keeps; [`Faults::add`] refuses more.
 pub const MAX_RULES: usize = 1024;
 /// Most messages a node holds back for delay rules; more pass undelayed.
 pub const MAX_DELAYED: usize = 65536;
+/// Most bytes of payload they may have together; what would be more passes undelayed.
+pub const MAX_DELAYED_BYTES: u64 = 256 << 20;
+/// Longest interval and latency of a rule, 136 years: Lustre keeps them in 32 bits of seconds (`da_interval`, `la_latency`).
+pub const MAX_TIME: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// What a rule has seen and done (`struct lnet_fault_stat`), in messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,8 +152,26 @@ struct State {
 pub struct Faults {
     active: AtomicBool,
     hits: AtomicU64,
-    delayed: AtomicU64,
+    held: Mutex<HeldBack>,
     state: Mutex<State>,
+}
+
+/// What delay rules hold back at this moment.
+#[derive(Default)]
+struct HeldBack {
+    messages: usize,
+    bytes: u64,
+}
+
+impl HeldBack {
+    /// Whether a message of so many bytes may be held back too; it is then counted.
+    fn take(&mut self, bytes: u64) -> bool {
+        let fits = self.messages < MAX_DELAYED && self.bytes + bytes <= MAX_DELAYED_BYTES;
+        if fits {
+            (self.messages, self.bytes) = (self.messages + 1, self.bytes + bytes);
+        }
+        fits
+    }
 }
 
 /// Why a rule is refused.
@@ -156,6 +180,9 @@ pub enum RuleError {
     /// Neither a rate nor an interval, or a latency of zero.
     #[error("{0}")]
     Senseless(&'static str),
+    /// It is longer than [`MAX_TIME`].
+    #[error("{0} is at most {max} s", max = MAX_TIME.as_secs())]
+    TooLong(&'static str),
     /// [`MAX_RULES`] are there.
     #[error("{MAX_RULES} rules are the most a node keeps")]
     TooMany,
@@ -173,10 +200,17 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct Held {
     latency: Duration,
+    /// Payload it is counted with.
+    bytes: u64,
     rule: watch::Receiver<()>,
 }
 
 impl Held {
+    /// Payload bytes it is counted with, for [`Faults::released`].
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Waits for the latency, or for the rule's end.
     pub(crate) async fn wait(mut self) {
         tokio::select! {
@@ -197,7 +231,7 @@ impl fmt::Debug for Faults {
 impl Faults {
     pub(crate) fn new(seed: u64) -> Faults {
         let state = State { rules: Vec::new(), rng: ChaCha8Rng::seed_from_u64(seed) };
-        Faults { active: AtomicBool::new(false), hits: AtomicU64::new(0), delayed: AtomicU64::new(0), state: Mutex::new(state) }
+        Faults { active: AtomicBool::new(false), hits: AtomicU64::new(0), held: Mutex::default(), state: Mutex::new(state) }
     }
 
     /// Adds a rule that makes sense; panics on others (see [`Faults::try_add`]).
@@ -211,6 +245,8 @@ impl Faults {
             (Strike::OneIn(0), _) => return Err(RuleError::Senseless("a rate of 0 never strikes")),
             (Strike::Every(Duration::ZERO), _) => return Err(RuleError::Senseless("an interval of 0 strikes always: give a rate of 1")),
             (_, FaultAction::Delay(Duration::ZERO)) => return Err(RuleError::Senseless("latency cannot be zero")),
+            (Strike::Every(interval), _) if interval > MAX_TIME => return Err(RuleError::TooLong("an interval")),
+            (_, FaultAction::Delay(latency)) if latency > MAX_TIME => return Err(RuleError::TooLong("a latency")),
             _ => {}
         }
         let portals_only = MsgType::Put.bit() | MsgType::Get.bit();
@@ -264,30 +300,32 @@ impl Faults {
         self.hits.load(Ordering::Relaxed)
     }
 
-    /// What is to be done to `msg` on `side`; None: nothing.
-    pub(crate) fn judge(&self, msg: &Msg, side: Side) -> Option<Verdict> {
+    /// What is to be done to `msg` on `side`, where it leaves or came in by our NID `local`; None: nothing.
+    pub(crate) fn judge(&self, msg: &Msg, side: Side, local: Nid) -> Option<Verdict> {
         if !self.is_active() {
             return None;
         }
         let kind = MsgType::of(&msg.kind);
         let State { rules, rng } = &mut *self.state.lock();
-        let hit = rules.iter_mut().find_map(|l| (l.rule.matches(msg, kind, side) && l.strikes(rng)).then_some(l))?;
+        let hit = rules.iter_mut().find_map(|l| (l.rule.matches(msg, kind, side, local) && l.strikes(rng)).then_some(l))?;
         hit.stat.struck(kind);
         self.hits.fetch_add(1, Ordering::Relaxed);
         match hit.rule.action {
-            FaultAction::Fail(e) if side == Side::Send => Some(Verdict::Fail(e)),
-            FaultAction::Drop | FaultAction::Fail(_) => Some(Verdict::Drop),
-            FaultAction::Delay(_) if self.delayed.load(Ordering::Relaxed) >= MAX_DELAYED as u64 => None,
+            FaultAction::Fail(e) if hit.rule.health == HealthSet::EMPTY => Some(Verdict::Fail(e)),
+            FaultAction::Fail(e) => Some(Verdict::Fail(hit.rule.errors().pick(rng.random_range(0..HealthError::ALL.len())).unwrap_or(e))),
+            FaultAction::Drop => Some(Verdict::Drop),
             FaultAction::Delay(latency) => {
-                self.delayed.fetch_add(1, Ordering::Relaxed);
-                Some(Verdict::Delay(Held { latency, rule: hit.held.subscribe() }))
+                let bytes = msg.payload.len() as u64;
+                let held = self.held.lock().take(bytes);
+                held.then(|| Verdict::Delay(Held { latency, bytes, rule: hit.held.subscribe() }))
             }
         }
     }
 
-    /// A delayed message has gone on.
-    pub(crate) fn released(&self) {
-        self.delayed.fetch_sub(1, Ordering::Relaxed);
+    /// A delayed message of so many bytes has gone on.
+    pub(crate) fn released(&self, bytes: u64) {
+        let mut held = self.held.lock();
+        (held.messages, held.bytes) = (held.messages - 1, held.bytes - bytes);
     }
 }
 
@@ -303,7 +341,7 @@ mod tests {
     }
 
     fn drops(faults: &Faults, msg: &Msg) -> bool {
-        matches!(faults.judge(msg, Side::Send), Some(Verdict::Drop))
+        matches!(faults.judge(msg, Side::Send, msg.src), Some(Verdict::Drop))
     }
 
     #[test]
@@ -314,13 +352,13 @@ mod tests {
         assert!(!drops(&faults, &put(3, 6)));
         assert!(!drops(&faults, &put(2, 7)));
         assert!(drops(&faults, &put(2, 6)));
-        assert!(faults.judge(&put(2, 6), Side::Receive).is_none(), "not at this side");
+        assert!(faults.judge(&put(2, 6), Side::Receive, Nid(2)).is_none(), "not at this side");
         assert!(drops(&faults, &put(2, 9)));
         assert!(!drops(&faults, &put(2, 6)));
         assert_eq!(faults.hits(), 2);
         assert_eq!(faults.list()[0].1, FaultStat { matched: 2, struck: 2, put: 2, ..Default::default() });
         faults.add(FaultRule::all(FaultAction::Delay(Duration::from_secs(1))));
-        assert!(matches!(faults.judge(&put(2, 6), Side::Send), Some(Verdict::Delay(_))));
+        assert!(matches!(faults.judge(&put(2, 6), Side::Send, Nid(1)), Some(Verdict::Delay(_))));
         assert_eq!(faults.remove(|r| r.action == FaultAction::Drop), 1);
         faults.clear();
         assert!(!drops(&faults, &put(2, 6)));
@@ -366,7 +404,7 @@ mod tests {
     async fn a_rule_that_goes_lets_go() {
         let faults = Faults::new(3);
         faults.add(FaultRule::all(FaultAction::Delay(Duration::from_secs(100))));
-        let Some(Verdict::Delay(held)) = faults.judge(&put(2, 6), Side::Send) else { panic!("not delayed") };
+        let Some(Verdict::Delay(held)) = faults.judge(&put(2, 6), Side::Send, Nid(1)) else { panic!("not delayed") };
         let start = Instant::now();
         faults.clear();
         held.wait().await;
@@ -381,6 +419,70 @@ mod tests {
         assert!(faults.try_add(FaultRule { strike: Strike::Every(Duration::ZERO), ..all }).is_err());
         assert!(faults.try_add(FaultRule::all(FaultAction::Delay(Duration::ZERO))).is_err());
         assert!(faults.try_add(all.kind(MsgType::Ack).portal(3)).is_err());
+        let for_ever = FaultRule { strike: Strike::Every(Duration::from_secs_f64(1e19)), ..all };
+        assert_eq!(faults.try_add(for_ever).unwrap_err().to_string(), "an interval is at most 4294967295 s");
+        assert_eq!(faults.try_add(FaultRule::all(FaultAction::Delay(Duration::MAX))), Err(RuleError::TooLong("a latency")));
         assert!(faults.list().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_times_work() {
+        let faults = Faults::new(1);
+        let every = Strike::Every(MAX_TIME);
+        faults.add(FaultRule { strike: every, ..FaultRule::all(FaultAction::Drop) });
+        faults.add(FaultRule { strike: every, ..FaultRule::all(FaultAction::Delay(MAX_TIME)) });
+        assert!(faults.judge(&put(2, 6), Side::Send, Nid(1)).is_none(), "not in the first moment of 136 years");
+        assert_eq!(faults.list()[0].1.matched, 1);
+    }
+
+    #[test]
+    fn health_rules_see_what_leaves_and_nothing_else() {
+        let faults = Faults::new(1);
+        faults.add(FaultRule::all(FaultAction::Fail(HealthError::RemoteTimeout)).at(Side::Both));
+        assert!(faults.judge(&put(2, 6), Side::Receive, Nid(2)).is_none());
+        assert!(matches!(faults.judge(&put(2, 6), Side::Send, Nid(1)), Some(Verdict::Fail(HealthError::RemoteTimeout))));
+        assert_eq!(faults.list()[0].1.matched, 1, "what arrives is not even counted");
+    }
+
+    #[test]
+    fn of_several_errors_each_is_drawn_and_no_other() {
+        use HealthError::*;
+        let faults = Faults::new(1);
+        let health = [LocalDropped, NetworkTimeout].into_iter().collect();
+        faults.add(FaultRule { health, ..FaultRule::all(FaultAction::Fail(RemoteError)) });
+        let drawn: HealthSet = (0..200).map(|_| match faults.judge(&put(2, 6), Side::Send, Nid(1)) {
+            Some(Verdict::Fail(e)) => e,
+            v => panic!("{v:?}"),
+        }).collect();
+        assert_eq!(drawn, faults.list()[0].0.errors());
+    }
+
+    #[test]
+    fn a_rule_for_one_of_our_nids_is_about_where_it_came_in() {
+        let faults = Faults::new(1);
+        let rule = FaultRule { local: Nid(7).into(), ..FaultRule::all(FaultAction::Drop).at(Side::Both) };
+        faults.add(rule);
+        assert!(faults.judge(&put(7, 6), Side::Receive, Nid(8)).is_none());
+        assert!(matches!(faults.judge(&put(2, 6), Side::Receive, Nid(7)), Some(Verdict::Drop)), "on its way to somebody else");
+    }
+
+    #[test]
+    fn what_is_held_back_is_bounded_in_messages_and_bytes() {
+        let faults = Faults::new(1);
+        faults.add(FaultRule::all(FaultAction::Delay(Duration::from_secs(1))));
+        let large = Msg { payload: Payload::from(vec![0u8; 1 << 20]), ..put(2, 6) };
+        let hold = |msg: &Msg| match faults.judge(msg, Side::Send, Nid(1)) {
+            Some(Verdict::Delay(held)) => Some(held),
+            None => None,
+            v => panic!("{v:?}"),
+        };
+        let mut held: Vec<Held> = std::iter::from_fn(|| hold(&large)).collect();
+        assert_eq!(held.len() as u64, MAX_DELAYED_BYTES >> 20);
+        held.extend(hold(&put(2, 6)));
+        assert_eq!(held.len() as u64, (MAX_DELAYED_BYTES >> 20) + 1, "one without payload still fits");
+        held.drain(..).for_each(|h| faults.released(h.bytes()));
+        assert!(hold(&large).is_some());
+        let small = (0..MAX_DELAYED + 5).filter(|_| hold(&put(2, 6)).is_some()).count();
+        assert_eq!(small, MAX_DELAYED - 1);
     }
 }

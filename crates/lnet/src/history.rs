@@ -24,9 +24,9 @@ const _: () = assert!(SAMPLE_BYTES <= 128);
 /// Numbers of one second, or sums since the start. Messages unless the name says bytes; bytes are payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Sent, by any LND.
+    /// Sent of our own, by any LND.
     pub sent: u64,
-    /// Payload sent.
+    /// Payload of those.
     pub sent_bytes: u64,
     /// Received, by any LND.
     pub received: u64,

@@ -56,7 +56,7 @@ struct State {
     /// When the last message has left.
     free_at: Option<Instant>,
     last_arrival: Option<Instant>,
-    queue: VecDeque<(Instant, (Nid, Weak<Node>), Msg)>,
+    queue: VecDeque<(Instant, (Nid, Weak<Node>, Nid), Msg)>,
     running: bool,
     stat: LinkStat,
 }
@@ -119,7 +119,8 @@ impl Link {
     }
 
     /// Takes a message on its way. One that takes no time is delivered here and now.
-    pub(crate) fn send(self: &Arc<Self>, from: Nid, to: &Arc<Node>, msg: Msg) {
+    /// `local`: by which NID of `to` it comes in.
+    pub(crate) fn send(self: &Arc<Self>, from: Nid, (to, local): (&Arc<Node>, Nid), msg: Msg) {
         let now = Instant::now();
         {
             let mut st = self.st.lock();
@@ -129,7 +130,7 @@ impl Link {
                 return;
             };
             if arrival > now || !st.queue.is_empty() {
-                st.queue.push_back((arrival, (from, Arc::downgrade(to)), msg));
+                st.queue.push_back((arrival, (from, Arc::downgrade(to), local), msg));
                 if !std::mem::replace(&mut st.running, true) {
                     to.runtime().spawn(self.clone().carry());
                 }
@@ -137,7 +138,7 @@ impl Link {
             }
             st.stat.delivered += 1;
         }
-        to.arrive(from, msg, None);
+        to.arrive(from, local, msg, None);
     }
 
     /// Delivers what is under way, each at its time, until nothing is.
@@ -153,10 +154,10 @@ impl Link {
                 st.stat.delivered += u64::from(due);
                 next
             };
-            if let Some((_, (from, to), msg)) = due
+            if let Some((_, (from, to, local), msg)) = due
                 && let Some(to) = to.upgrade()
             {
-                to.arrive(from, msg, None);
+                to.arrive(from, local, msg, None);
             }
         }
     }

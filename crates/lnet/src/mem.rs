@@ -133,9 +133,9 @@ impl MemNet {
         if self.modelled.load(Ordering::Acquire) {
             let link = self.links.lock().get(&(from.nid(), to.nid())).cloned();
             if let Some(link) = link {
-                return link.send(from.nid(), to, msg);
+                return link.send(from.nid(), (to, to.facing(&msg, from.nids())), msg);
             }
         }
-        to.arrive(from.nid(), msg, None);
+        to.arrive(from.nid(), to.facing(&msg, from.nids()), msg, None);
     }
 }

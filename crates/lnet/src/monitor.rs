@@ -69,9 +69,10 @@ impl Node {
             let limit = me.sock().limits.router_ping;
             let limit = if me.gateway_is_up(gateway) == Some(true) { limit } else { limit.min(RETRY_LIMIT) };
             self.sock().spawn(async move {
-                let answer = tokio::time::timeout(limit, me.discover(gateway)).await;
-                if !matches!(answer, Ok(Ok(_))) {
-                    me.gateway_event(gateway, GwEvent::Silent);
+                // Whether it is alive its answer says, and not what becomes of what it is told then.
+                match tokio::time::timeout(limit, me.ping(gateway)).await {
+                    Ok(Ok(info)) => drop(tokio::time::timeout(limit, me.introduce(gateway, &info)).await),
+                    _ => me.gateway_event(gateway, GwEvent::Silent),
                 }
             });
         }
@@ -103,10 +104,17 @@ impl Node {
     /// Asks a peer about itself and, when it takes that, tells it about us (`lnet_discover_peer_locked`).
     pub async fn discover(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
         let info = self.ping(nid).await?;
-        if info.features & (feat::MULTI_RAIL | feat::DISCOVERY) == feat::MULTI_RAIL | feat::DISCOVERY && !self.told(nid) {
+        self.introduce(nid, &info).await?;
+        Ok(info)
+    }
+
+    /// Tells a peer that said `info` of itself about us, when it takes that and was not told yet.
+    async fn introduce(self: &Arc<Self>, nid: Nid, info: &PingInfo) -> Result<(), SendError> {
+        let takes = feat::MULTI_RAIL | feat::DISCOVERY;
+        if info.features & takes == takes && !self.told(nid) {
             self.push(nid).await?;
         }
-        Ok(info)
+        Ok(())
     }
 
     /// Tells a peer about us.

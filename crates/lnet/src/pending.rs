@@ -18,6 +18,8 @@ struct Waiter {
     hop: Nid,
     /// Milliseconds of the node's life; MAX: it waits for ever.
     since: u64,
+    /// Most bytes it asked for.
+    len: usize,
     /// The message is out; its answer is under way, or lost with the connection.
     sent: bool,
     answer: oneshot::Sender<Answer>,
@@ -37,24 +39,31 @@ impl Pending {
         Arc::new(Pending { interface, next: AtomicU64::new(1), waiters: Mutex::default() })
     }
 
-    /// Begins to wait for an answer by way of `hop`.
-    pub(crate) fn add(self: &Arc<Self>, hop: Nid, since: u64) -> Wait {
+    /// Begins to wait for an answer of at most `len` bytes by way of `hop`.
+    pub(crate) fn add(self: &Arc<Self>, hop: Nid, since: u64, len: usize) -> Wait {
         let (answer, rx) = oneshot::channel();
         let object = self.next.fetch_add(1, Ordering::Relaxed);
-        self.waiters.lock().insert(object, Waiter { hop, since, sent: false, answer });
+        self.waiters.lock().insert(object, Waiter { hop, since, len, sent: false, answer });
         Wait { pending: self.clone(), wmd: WireHandle { interface_cookie: self.interface, object_cookie: object }, rx }
     }
 
-    fn take(&self, wmd: WireHandle) -> Option<Waiter> {
+    /// The waiter, unless `answer` is longer than it asked for.
+    fn take(&self, wmd: WireHandle, answer: &Answer) -> Option<Waiter> {
         if wmd.interface_cookie != self.interface {
             return None;
         }
-        self.waiters.lock().remove(&wmd.object_cookie)
+        let mut waiters = self.waiters.lock();
+        let len = waiters.get(&wmd.object_cookie)?.len;
+        if answer.as_ref().is_ok_and(|data| data.len() > len) {
+            return None;
+        }
+        waiters.remove(&wmd.object_cookie)
     }
 
-    /// The answer came, or the message could not be sent. False: nobody waits.
+    /// The answer came, or the message could not be sent. False: nobody waits. A longer answer than was asked for is none: it
+    /// is dropped and the wait goes on (`lnet_parse_reply`).
     pub(crate) fn complete(&self, wmd: WireHandle, answer: Answer) -> bool {
-        match self.take(wmd) {
+        match self.take(wmd, &answer) {
             Some(w) => w.answer.send(answer).is_ok(),
             None => false,
         }
@@ -122,9 +131,10 @@ mod tests {
     #[tokio::test]
     async fn answers_find_their_waiter_once() {
         let p = Pending::new(9);
-        let (a, b) = (p.add(Nid(1), 5), p.add(Nid(3), 9));
+        let (a, b) = (p.add(Nid(1), 5, 0), p.add(Nid(3), 9, 1));
         let wmd = b.wmd;
         assert!(!p.complete(WireHandle { interface_cookie: 8, ..wmd }, Ok(Payload::new())), "another life's handle");
+        assert!(!p.complete(wmd, Ok(Payload::from(vec![1u8, 2]))), "more than it asked for");
         assert!(p.complete(wmd, Ok(Payload::from(vec![1u8]))));
         assert!(!p.complete(wmd, Ok(Payload::new())));
         assert_eq!(b.answer().await.unwrap().len(), 1);
@@ -133,8 +143,8 @@ mod tests {
         p.fail(Some(Nid(2)), || SendError::PeerReset);
         p.fail(Some(Nid(1)), || SendError::Timeout);
         assert!(matches!(a.answer().await, Err(SendError::Timeout)));
-        drop(p.add(Nid(3), 0));
-        let (old, young, patient) = (p.add(Nid(4), 10), p.add(Nid(5), 11), p.add(Nid(6), u64::MAX));
+        drop(p.add(Nid(3), 0, 0));
+        let (old, young, patient) = (p.add(Nid(4), 10, 0), p.add(Nid(5), 11, 0), p.add(Nid(6), u64::MAX, 0));
         assert_eq!(p.expire(2011, Duration::from_secs(2)), [Nid(4)]);
         assert!(matches!(old.answer().await, Err(SendError::Timeout)));
         drop((young, patient));

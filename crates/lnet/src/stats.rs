@@ -24,13 +24,13 @@ impl Counter {
 /// What a node has done since its start. Messages unless the name says bytes.
 #[derive(Debug, Default)]
 pub struct NodeStats {
-    /// Messages handed to memlnd (including to ourselves).
+    /// Messages of our own handed to memlnd (including to ourselves). What is forwarded for others is in [`Self::routed`] only.
     pub mem_sent: Counter,
-    /// Messages written completely to a socket.
+    /// Messages of our own written completely to a socket.
     pub sock_sent: Counter,
     /// Messages received, by any LND.
     pub received: Counter,
-    /// Payload bytes handed to an LND.
+    /// Payload bytes of our own messages handed to an LND.
     pub sent_bytes: Counter,
     /// Payload bytes received.
     pub received_bytes: Counter,
@@ -39,7 +39,7 @@ pub struct NodeStats {
     pub copied_bytes: Counter,
     /// PUTs and GETs that nothing matched; dropped.
     pub unmatched: Counter,
-    /// ACKs and REPLYs nobody waits for any more; dropped.
+    /// ACKs and REPLYs nobody waits for any more, and REPLYs longer than what was asked for; dropped.
     pub late: Counter,
     /// PUTs dropped because the match entry held too many unread events, and responses because too many were queued.
     pub overrun: Counter,

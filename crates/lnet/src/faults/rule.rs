@@ -106,7 +106,7 @@ impl fmt::Display for NidMatch {
 }
 
 /// What the network is made to look like to the health code (`enum lnet_msg_hstatus`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HealthError {
     /// The send was interrupted.
     LocalInterrupt,
@@ -146,12 +146,49 @@ impl HealthError {
     ];
 }
 
+/// A set of [`HealthError`]s (`da_health_error_mask`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HealthSet(u16);
+
+impl HealthSet {
+    /// None.
+    pub const EMPTY: HealthSet = HealthSet(0);
+
+    /// The same with `e`.
+    pub fn with(self, e: HealthError) -> HealthSet {
+        HealthSet(self.0 | 1 << e as u16)
+    }
+
+    /// Whether it holds `e`.
+    pub fn contains(self, e: HealthError) -> bool {
+        self.0 >> e as u16 & 1 == 1
+    }
+
+    /// Those it holds, in Lustre's order.
+    pub fn iter(self) -> impl Iterator<Item = HealthError> {
+        HealthError::ALL.into_iter().map(|(e, _)| e).filter(move |e| self.contains(*e))
+    }
+
+    /// One of the set for the `drawn`-th of all errors: itself, else the nearest, of two the later one
+    /// (`lnet_fault_match_health`). None: the set is empty.
+    pub(super) fn pick(self, drawn: usize) -> Option<HealthError> {
+        self.iter().min_by_key(|e| ((*e as usize).abs_diff(drawn), usize::MAX - *e as usize))
+    }
+}
+
+impl FromIterator<HealthError> for HealthSet {
+    fn from_iter<T: IntoIterator<Item = HealthError>>(all: T) -> HealthSet {
+        all.into_iter().fold(HealthSet::EMPTY, HealthSet::with)
+    }
+}
+
 /// What happens to a message a rule strikes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultAction {
     /// It is lost; the sender is told it was sent.
     Drop,
-    /// It is not sent and the sender is told so. On arrival: as [`FaultAction::Drop`].
+    /// It is not sent and the sender is told so. Such a rule never looks at what arrives (`drop_rule_match`).
+    /// [`FaultRule::health`] may hold further errors.
     Fail(HealthError),
     /// It goes on so much later; messages behind it may overtake.
     Delay(Duration),
@@ -186,7 +223,7 @@ pub struct FaultRule {
     pub src: NidMatch,
     /// Destination.
     pub dst: NidMatch,
-    /// Our NID that it leaves from or came to.
+    /// Our NID that it leaves from, or by which it came in.
     pub local: NidMatch,
     /// Portals, one bit each; 0: any. ACK and REPLY have none and do not match a rule with portals.
     pub portals: u64,
@@ -200,13 +237,15 @@ pub struct FaultRule {
     pub times: Option<u64>,
     /// What happens.
     pub action: FaultAction,
+    /// With [`FaultAction::Fail`]: further errors; of them and the action's own one is drawn at each strike.
+    pub health: HealthSet,
 }
 
 impl FaultRule {
     /// Every message this node sends, for `action`.
     pub fn all(action: FaultAction) -> FaultRule {
         let any = NidMatch::Any;
-        FaultRule { src: any, dst: any, local: any, portals: 0, kinds: 0, side: Side::Send, strike: Strike::Share(1.0), times: None, action }
+        FaultRule { src: any, dst: any, local: any, portals: 0, kinds: 0, side: Side::Send, strike: Strike::Share(1.0), times: None, action, health: HealthSet::EMPTY }
     }
 
     /// The same, from `src` only.
@@ -245,9 +284,19 @@ impl FaultRule {
         FaultRule { side, ..self }
     }
 
-    pub(crate) fn matches(&self, msg: &Msg, kind: MsgType, side: Side) -> bool {
-        let local = if side == Side::Send { msg.src } else { msg.dest };
+    /// The errors of a rule that makes sends fail.
+    pub fn errors(&self) -> HealthSet {
+        match self.action {
+            FaultAction::Fail(e) => self.health.with(e),
+            _ => HealthSet::EMPTY,
+        }
+    }
+
+    /// `local`: our NID by which `msg` leaves or came in.
+    pub(crate) fn matches(&self, msg: &Msg, kind: MsgType, side: Side, local: Nid) -> bool {
+        let fails = matches!(self.action, FaultAction::Fail(_));
         (self.side == Side::Both || self.side == side)
+            && (side == Side::Send || !fails)
             && (self.kinds == 0 || self.kinds & kind.bit() != 0)
             && (self.portals == 0 || msg.portal().is_some_and(|p| p < 64 && self.portals >> p & 1 == 1))
             && self.src.matches(msg.src)
@@ -275,5 +324,16 @@ mod tests {
         assert_eq!("*".parse(), Ok(NidMatch::Any));
         assert!("*@nonet".parse::<NidMatch>().is_err());
         assert!("x".parse::<NidMatch>().is_err());
+    }
+
+    #[test]
+    fn the_nearest_error_of_a_set_is_picked() {
+        use HealthError::*;
+        let set: HealthSet = [LocalDropped, RemoteError, NetworkTimeout].into_iter().collect();
+        assert_eq!(set.iter().collect::<Vec<_>>(), [LocalDropped, RemoteError, NetworkTimeout]);
+        let picked: Vec<_> = (0..10).map(|drawn| set.pick(drawn).unwrap()).collect();
+        let (l, r, n) = (LocalDropped, RemoteError, NetworkTimeout);
+        assert_eq!(picked, [l, l, l, l, r, r, r, r, n, n], "1, 6 and 9 of 0 to 9");
+        assert_eq!(HealthSet::EMPTY.pick(3), None);
     }
 }

@@ -13,10 +13,11 @@ use crate::sock::{Credits, Done, cork};
 use crate::{Nid, Payload, PingInfo, PutEvent, ping};
 
 impl Node {
-    /// A message has arrived from the hop `from`, by whatever LND: for us, or to be sent on. Runs handlers and wakers on this
-    /// stack, unless a rule holds the message back. `transit`: what a message in transit holds, when it came by socket.
-    pub(crate) fn arrive(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {
-        let verdict = if msg.src == msg.dest { None } else { self.faults.judge(&msg, Side::Receive) };
+    /// A message has arrived from the hop `from` by our NID `local`, by whatever LND: for us, or to be sent on. Runs handlers and
+    /// wakers on this stack, unless a rule holds the message back. `transit`: what a message in transit holds, when it came by
+    /// socket.
+    pub(crate) fn arrive(self: &Arc<Self>, from: Nid, local: Nid, msg: Msg, transit: Option<Transit>) {
+        let verdict = if msg.src == msg.dest { None } else { self.faults.judge(&msg, Side::Receive, local) };
         match verdict {
             None => self.take(from, msg, transit),
             Some(Verdict::Drop | Verdict::Fail(_)) => self.stats.faults.inc(),
@@ -25,6 +26,13 @@ impl Node {
                 self.later(held, move |me| me.take(from, msg, transit));
             }
         }
+    }
+
+    /// By which of our NIDs a message comes in from a node of this process that has the NIDs `theirs`: memlnd has no interfaces.
+    pub(crate) fn facing(&self, msg: &Msg, theirs: &[Nid]) -> Nid {
+        let to_us = self.nids().iter().find(|n| **n == msg.dest);
+        let beside = || self.nids().iter().find(|n| theirs.iter().any(|t| t.net() == n.net()));
+        to_us.or_else(beside).copied().unwrap_or(self.nid())
     }
 
     fn take(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {

@@ -36,7 +36,7 @@ impl Node {
         let credits = self.credits(&path.route).await?;
         let put = |ack_wmd| LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset };
         if ack {
-            let wait = self.begin_wait(&path);
+            let wait = self.begin_wait(&path, 0);
             let done = Done::Answer(self.pending.clone(), wait.wmd);
             self.launch(path, to, put(wait.wmd), data, done, credits);
             return wait.answer().await.map(drop);
@@ -67,24 +67,19 @@ impl Node {
 
     async fn get_by(self: &Arc<Self>, path: Path, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
         let credits = self.credits(&path.route).await?;
-        let wait = self.begin_wait(&path);
-        let get = LnetMsg::Get {
-            return_wmd: wait.wmd,
-            match_bits: mbits,
-            ptl_index: portal,
-            src_offset: 0,
-            sink_length: len.min(LNET_MTU as u32),
-        };
+        let sink_length = len.min(LNET_MTU as u32);
+        let wait = self.begin_wait(&path, sink_length as usize);
+        let get = LnetMsg::Get { return_wmd: wait.wmd, match_bits: mbits, ptl_index: portal, src_offset: 0, sink_length };
         let done = Done::Answer(self.pending.clone(), wait.wmd);
         self.launch(path, to, get, Payload::new(), done, credits);
         wait.answer().await
     }
 
-    /// Begins to wait for an answer. Only those that come over TCP have a time limit here: in memory nothing gets lost that is
+    /// Begins to wait for an answer of at most `len` bytes. Only those that come over TCP have a time limit here: in memory nothing gets lost that is
     /// not lost on purpose.
-    fn begin_wait(&self, path: &Path) -> Wait {
+    fn begin_wait(&self, path: &Path, len: usize) -> Wait {
         let since = if matches!(path.route, Route::Sock(_)) { self.sock.now_ms() } else { u64::MAX };
-        self.pending.add(path.route.hop(), since)
+        self.pending.add(path.route.hop(), since, len)
     }
 
     /// LNet ping. No time limit of its own: the caller has one.
@@ -114,7 +109,7 @@ impl Node {
     pub(super) fn launch(self: &Arc<Self>, path: Path, to: Nid, kind: LnetMsg, payload: Payload, done: Done, credits: Credits) {
         let msg = Msg { dest: path.dest, src: path.src, kind, payload };
         let again = path.others.then(|| Again { node: self.clone(), to, tried: Tried::new(), left: self.sock.limits.retries });
-        match self.faults.judge(&msg, Side::Send) {
+        match self.faults.judge(&msg, Side::Send, msg.src) {
             None => self.launch_now(path.route, msg, done, credits, again),
             Some(Verdict::Drop) => {
                 self.stats.faults.inc();
@@ -139,8 +134,9 @@ impl Node {
     pub(super) fn later(self: &Arc<Self>, held: Held, go_on: impl FnOnce(&Arc<Node>) + Send + 'static) {
         let me = self.clone();
         self.runtime.spawn(async move {
+            let bytes = held.bytes();
             held.wait().await;
-            me.faults.released();
+            me.faults.released(bytes);
             go_on(&me);
         });
     }
@@ -148,12 +144,14 @@ impl Node {
     pub(crate) fn launch_now(&self, route: Route, msg: Msg, done: Done, credits: Credits, again: Option<Again>) {
         match route {
             Route::Mem(node) => {
-                self.stats.mem_sent.inc();
-                self.stats.sent_bytes.add(msg.payload.len() as u64);
+                if !done.is_forwarded() {
+                    self.stats.mem_sent.inc();
+                    self.stats.sent_bytes.add(msg.payload.len() as u64);
+                }
                 let hop = node.nid();
                 match &self.mem {
                     Some(mem) => mem.carry(self, &node, msg),
-                    None => node.arrive(self.nid(), msg, None),
+                    None => node.arrive(self.nid(), node.facing(&msg, self.nids()), msg, None),
                 }
                 done.finish(Ok(()), hop);
             }

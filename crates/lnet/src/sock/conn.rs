@@ -299,7 +299,7 @@ impl Conn {
         let stats = &self.peer.net.stats;
         burst.advance(n);
         while let Some(tx) = burst.pop_done() {
-            if !tx.is_noop() {
+            if tx.is_ours() {
                 stats.sock_sent.inc();
                 stats.sent_bytes.add(tx.payload_len() as u64);
             }
@@ -460,7 +460,7 @@ impl Conn {
                 if from_afar && transit.is_none() {
                     node.gateway_event(self.peer.nid, GwEvent::Forwarded);
                 }
-                node.arrive(self.peer.nid, msg, transit);
+                node.arrive(self.peer.nid, self.peer.local, msg, transit);
                 Ok(())
             }
             // Taken before.

@@ -34,6 +34,11 @@ pub(crate) enum Done {
 }
 
 impl Done {
+    /// Not a message of ours: it counts as routed, not as sent (`lnet_msg_decommit_tx`).
+    pub(crate) fn is_forwarded(&self) -> bool {
+        matches!(self, Done::Forwarded(_))
+    }
+
     /// `hop`: whom it was given to, or was to be.
     pub(crate) fn finish(self, result: Result<(), SendError>, hop: Nid) {
         match self {
@@ -134,6 +139,11 @@ impl Tx {
     /// Bytes on the wire.
     pub(crate) fn len(&self) -> usize {
         self.head().len() + self.payload.len()
+    }
+
+    /// Whether it counts as sent by us.
+    pub(crate) fn is_ours(&self) -> bool {
+        !self.is_noop() && !self.done.is_forwarded()
     }
 
     pub(crate) fn payload_len(&self) -> usize {
