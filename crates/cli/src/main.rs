@@ -54,6 +54,9 @@ fn main() -> ExitCode {
         daemon::end_with_closed_pipe();
     }
     start_log();
+    if let Err(e) = coral_lnet::raise_descriptor_limit() {
+        tracing::warn!(error = %e, "the limit of open files stays as it is");
+    }
     let done = match cli.command {
         Command::Up(a) => up::run(a),
         Command::Down(a) => status::down(a),

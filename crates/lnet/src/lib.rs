@@ -8,7 +8,8 @@
 //! - A node is a value: no statics, no process-wide state. Libraries create no runtime.
 //! - Delivery is inline: a portal handler runs on the stack of the reader (or of the in-process sender) and must not block.
 //! - No lock of this crate is held while a handler, a waker or a sender's code runs.
-//! - Everything that queues is bounded by [`Limits`].
+//! - Everything that queues on behalf of peers is bounded by [`Limits`], router buffers by [`PoolSizes`], what fault rules hold
+//!   back by [`faults::MAX_DELAYED`]. What the layers above ask to be sent waits for credits, and is theirs to bound.
 //!
 //! # Routes, routers, Multi-Rail
 //! A node may have several NIDs, on one network or on several. [`RouteSpec`]s lead to networks on which it has none; a node that
@@ -59,5 +60,5 @@ pub use peers::PeerError;
 pub use portals::{GetOffer, PortalHandler, PutEvent, PutExpectation};
 pub use router::PoolSizes;
 pub use routes::{RouteError, RouteSpec, net_name, parse_net, parse_routes};
-pub use sock::local::{local_nid_for, local_nid_on};
+pub use sock::local::{local_nid_for, local_nid_on, raise_descriptor_limit};
 pub use stats::{Counter, NodeStats};

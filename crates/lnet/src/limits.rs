@@ -26,7 +26,13 @@ pub struct Limits {
     pub conns_per_type: usize,
     /// A peer we sent nothing for so long gets a keepalive. Lustre: keepalive_idle 30 s.
     pub keepalive_idle: Duration,
-    /// Pause after a failed connect; doubles up to [`Self::max_reconnect`]. Sends fail at once meanwhile.
+    /// TCP peers whose state is kept, connected or not; more are refused. One without connections is forgotten within seconds.
+    pub peers: usize,
+    /// Connects that run at once; more wait. Half of them at most may be for answers to who has no connection with us: further
+    /// such answers are dropped, as if the network had lost them.
+    pub connectors: usize,
+    /// Pause after a failed connect; doubles up to [`Self::max_reconnect`]. Sends to a peer that we never reached fail at once
+    /// meanwhile; to one that we had opened connections to they wait for the next try and fail with it (ten tries, then at once).
     /// Lustre: min_reconnectms 1 s; less here, because the layer above waits for no connection but asks again.
     pub min_reconnect: Duration,
     /// Longest such pause. Lustre: max_reconnectms 60 s.
@@ -35,7 +41,8 @@ pub struct Limits {
     pub race_retries: u32,
     /// Unused receive buffers of 1 MiB a node keeps.
     pub free_buffers: usize,
-    /// NIDs of peers that are kept in the peer table.
+    /// NIDs of peers that are kept in the peer table. When it is full, those go that nobody is connected with: first those that
+    /// never told about themselves, the longest unused first. What the operator gave stays.
     pub known_peers: usize,
     /// Router buffers one peer may hold; 0: as many as [`Self::peer_credits`]. Lustre: peer_buffer_credits 0.
     pub peer_buffer_credits: usize,
@@ -76,6 +83,8 @@ impl Default for Limits {
             conns_per_address: 256,
             conns_per_type: 16,
             keepalive_idle: Duration::from_secs(30),
+            peers: 65536,
+            connectors: 256,
             min_reconnect: Duration::from_millis(100),
             max_reconnect: Duration::from_secs(2),
             race_retries: 20,

@@ -165,7 +165,8 @@ impl Node {
             theirs.failed();
             self.recovering().store(true, Ordering::Relaxed);
         }
-        if matches!(err, SendError::Unreachable { .. }) {
+        // What our own side could not do says nothing of the gateway.
+        if matches!(err, SendError::Unreachable { .. }) && !local_fault {
             self.gateway_event(hop, GwEvent::Silent);
         }
     }
@@ -233,6 +234,38 @@ mod tests {
         assert_eq!(router.nets().iter().flat_map(|n| &n.nis).map(|n| n.up).collect::<Vec<_>>(), [true, true, false]);
         router.note_nis(vec![true, true]);
         up(true).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_our_side_could_not_do_says_nothing_of_a_gateway() {
+        let net = MemNet::alone();
+        let _router = start(&net, &["10.0.0.4@tcp", "10.1.0.4@tcp1"], "", true).await;
+        let client = start(&net, &["10.0.0.1@tcp"], "tcp1 10.0.0.4@tcp", false).await;
+        while !client.routes()[0].up {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let gateway: Nid = "10.0.0.4@tcp".parse().unwrap();
+        let err = |kind: std::io::ErrorKind| SendError::Unreachable { nid: gateway, source: kind.into() };
+        client.hop_failed(None, gateway, &err(std::io::ErrorKind::AddrNotAvailable));
+        assert!(client.routes()[0].up);
+        client.hop_failed(None, gateway, &err(std::io::ErrorKind::ConnectionRefused));
+        assert!(!client.routes()[0].up);
+    }
+
+    /// A rule takes every push of others away; all pings are answered.
+    #[tokio::test(start_paused = true)]
+    async fn a_gateway_that_answers_pings_and_takes_no_push_is_alive() {
+        let net = MemNet::alone();
+        let router = start(&net, &["10.0.0.3@tcp", "10.1.0.3@tcp1"], "", true).await;
+        let push = crate::FaultRule::all(crate::FaultAction::Drop).kind(crate::MsgType::Put).portal(ping::PORTAL);
+        router.faults().add(push.at(crate::faults::Side::Receive));
+        let client = start(&net, &["10.0.0.1@tcp"], "tcp1 10.0.0.3@tcp", false).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for second in 0..600 {
+            assert!(client.routes()[0].up, "second {second}, {} pings answered", router.stats().pings.value());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(router.stats().pings.value() >= 5);
     }
 
     #[tokio::test(start_paused = true)]

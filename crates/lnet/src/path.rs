@@ -47,6 +47,9 @@ pub(crate) struct Path {
 /// Next hops not to be tried again.
 pub(crate) type Tried = SmallVec<[Nid; 4]>;
 
+/// No further peer can be had.
+const FULL: &str = "too many peers, or too many connects to those who only want an answer";
+
 fn unreachable(nid: Nid, why: &'static str) -> SendError {
     SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::NetworkUnreachable, why) }
 }
@@ -67,6 +70,13 @@ impl Node {
         self.path_by(None, to, &[], false)
     }
 
+    /// The way on of a message of somebody else, which came from the hop `from`. Its source says nothing about how it leaves, and
+    /// what its header says stays: it goes to that very NID.
+    pub(crate) fn path_on(self: &Arc<Self>, to: Nid, from: Nid) -> Result<Path, SendError> {
+        self.path_by(None, to, &[from], false)
+    }
+
+    /// `from`: one of our NIDs, of an answer.
     fn path_by(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid], rails: bool) -> Result<Path, SendError> {
         if self.is_down() {
             return Err(SendError::Shutdown);
@@ -96,7 +106,7 @@ impl Node {
         match (ours, to.ipv4()) {
             (Some(local), Some(_)) => {
                 let local = from.filter(|f| f.net() == to.net()).unwrap_or_else(|| self.local_towards(local, to));
-                let peer = self.sock().peer(local, to);
+                let peer = self.sock().peer(local, to, from.is_some()).ok_or_else(|| unreachable(to, FULL))?;
                 Ok(Path { route: Route::Sock(peer), src: from.unwrap_or(local), dest: to, others: false })
             }
             _ => Err(unreachable(to, "no network interface on its network, and no route to it")),
@@ -129,11 +139,16 @@ impl Node {
                 None => return Some(Err(unreachable(to, "no router on the way to it is alive"))),
             }
         };
-        // Routes are taken only when we have a NID on the gateway's network.
-        let local = self.nids().iter().copied().find(|n| n.net() == gateway.net())?;
+        // Routes are taken only when we have a NID on the gateway's network. An answer leaves by the NID that was asked.
+        let first = self.nids().iter().copied().find(|n| n.net() == gateway.net())?;
+        let local = from.filter(|f| f.net() == gateway.net()).unwrap_or_else(|| self.local_towards(first, gateway));
         let route = match self.mem_node(gateway) {
             Some(node) => Route::Mem(node),
-            None => Route::Sock(self.sock().peer(local, gateway)),
+            // A gateway is ours to connect to, whoever waits behind it.
+            None => match self.sock().peer(local, gateway, false) {
+                Some(peer) => Route::Sock(peer),
+                None => return Some(Err(unreachable(to, FULL))),
+            },
         };
         Some(Ok(Path { route, src: from.unwrap_or(local), dest: to, others }))
     }
@@ -156,7 +171,7 @@ impl Node {
         for ni in [theirs, ours] {
             ni.seq.fetch_add(1, Ordering::Relaxed);
         }
-        let peer = self.sock().peer(ours.nid, theirs.nid);
+        let peer = self.sock().peer(ours.nid, theirs.nid, false)?;
         Some(Path { route: Route::Sock(peer), src: ours.nid, dest: theirs.nid, others: count > 1 })
     }
 }

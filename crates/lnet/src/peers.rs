@@ -1,12 +1,15 @@
 //! The peer table: which NIDs belong to one node, under its primary NID (lnet/lnet/peer.c).
 //!
-//! Plain state, filled by ping answers, pushes and the operator.
+//! Plain state, filled by traffic, ping answers, pushes and the operator. What comes from outside costs bounded memory: so many
+//! NIDs, and of each peer what a ping answer holds without its tail. In a full table room is made by those whom nobody uses.
 //!
 //! Invariants: a NID belongs to one peer; the first NID of a peer is its primary one; a peer that says which NIDs it has cannot
 //! take one that another peer has said, or the operator has given.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use coral_wire::lnet::{PingInfo, feat};
 
@@ -15,6 +18,8 @@ use crate::ni::Ni;
 
 /// Most NIDs of one peer that are kept.
 const MAX_NIS: usize = 64;
+/// When all entries are in use, uses of the table until it is looked through again for room.
+const LOOK_AGAIN: u64 = 1024;
 
 /// Why a change of the peer table is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +60,15 @@ struct Peer {
     multi_rail: bool,
     nis: Vec<Arc<Ni>>,
     told: Option<PingInfo>,
+    /// When it was last used, by [`PeerTable::clock`].
+    used: u64,
+}
+
+impl Peer {
+    /// Nobody but the table has its interfaces: there is no connection with it, and no message under way.
+    fn is_idle(&self) -> bool {
+        self.source < Source::Configured && self.nis.iter().all(|n| Arc::strong_count(n) == 1)
+    }
 }
 
 /// A peer as it is, for whoever shows it.
@@ -73,12 +87,16 @@ pub(crate) struct PeerTable {
     peers: BTreeMap<Nid, Peer>,
     primary_of: BTreeMap<Nid, Nid>,
     max: usize,
+    /// Counts uses.
+    clock: u64,
+    /// When it is worth to look for room again.
+    look_again: u64,
 }
 
 impl PeerTable {
     /// Keeps at most `max` NIDs.
     pub(crate) fn new(max: usize) -> PeerTable {
-        PeerTable { peers: BTreeMap::new(), primary_of: BTreeMap::new(), max }
+        PeerTable { peers: BTreeMap::new(), primary_of: BTreeMap::new(), max, clock: 0, look_again: 0 }
     }
 
     /// The interface with this NID, made if it is not there. Without room it is made and not kept.
@@ -87,26 +105,73 @@ impl PeerTable {
             return ni;
         }
         let ni = Arc::new(Ni::new(nid));
+        self.make_room(1, nid);
         if self.primary_of.len() < self.max {
             self.primary_of.insert(nid, nid);
-            self.peers.insert(nid, Peer { source: Source::Traffic, multi_rail: false, nis: vec![ni.clone()], told: None });
+            let (used, nis) = (self.tick(), vec![ni.clone()]);
+            self.peers.insert(nid, Peer { source: Source::Traffic, multi_rail: false, nis, told: None, used });
         }
         ni
     }
 
-    fn find(&self, nid: Nid) -> Option<Arc<Ni>> {
-        let peer = self.peers.get(self.primary_of.get(&nid)?)?;
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// The peer with this NID, which is used.
+    fn using(&mut self, nid: Nid) -> Option<(Nid, &Peer)> {
+        let primary = *self.primary_of.get(&nid)?;
+        let now = self.tick();
+        let peer = self.peers.get_mut(&primary)?;
+        peer.used = now;
+        Some((primary, peer))
+    }
+
+    fn find(&mut self, nid: Nid) -> Option<Arc<Ni>> {
+        let (_, peer) = self.using(nid)?;
         peer.nis.iter().find(|n| n.nid == nid).cloned()
     }
 
+    /// Makes room for `n` more NIDs, if it can: idle peers go, those known by traffic alone first, the longest unused first. Some
+    /// more than needed go at once, so that a flood of new NIDs does not look through the table for each. `keep` stays.
+    fn make_room(&mut self, n: usize, keep: Nid) {
+        let missing = (self.primary_of.len() + n).saturating_sub(self.max);
+        if missing == 0 || self.tick() < self.look_again {
+            return;
+        }
+        let idle = self.peers.iter().filter(|(primary, p)| **primary != keep && p.is_idle());
+        let mut idle: Vec<(Source, u64, Nid)> = idle.map(|(primary, p)| (p.source, p.used, *primary)).collect();
+        idle.sort_unstable();
+        let mut freed = 0;
+        for (.., primary) in idle {
+            if freed >= missing.max(self.max / 16) {
+                break;
+            }
+            freed += self.forget(primary);
+        }
+        if freed < missing {
+            self.look_again = self.clock + LOOK_AGAIN;
+        }
+    }
+
+    /// Takes a peer away; gives how many NIDs it had.
+    fn forget(&mut self, primary: Nid) -> usize {
+        let nis = self.peers.remove(&primary).map_or_else(Vec::new, |p| p.nis);
+        for ni in &nis {
+            self.primary_of.remove(&ni.nid);
+        }
+        nis.len()
+    }
+
     /// Primary NID of the peer that has `nid`; `nid` itself when nothing is known.
-    pub(crate) fn primary(&self, nid: Nid) -> Nid {
-        self.primary_of.get(&nid).copied().unwrap_or(nid)
+    pub(crate) fn primary(&mut self, nid: Nid) -> Nid {
+        self.using(nid).map_or(nid, |(primary, _)| primary)
     }
 
     /// Every NID under which the peer `nid` can be reached; empty when only that one is known.
-    pub(crate) fn rails(&self, nid: Nid) -> &[Arc<Ni>] {
-        match self.primary_of.get(&nid).and_then(|p| self.peers.get(p)) {
+    pub(crate) fn rails(&mut self, nid: Nid) -> &[Arc<Ni>] {
+        match self.using(nid).map(|(_, peer)| peer) {
             Some(p) if p.multi_rail && p.nis.len() > 1 => &p.nis,
             _ => &[],
         }
@@ -123,7 +188,9 @@ impl PeerTable {
     }
 
     /// The node at `from` told about itself; `ours` are our own NIDs.
-    pub(crate) fn learn(&mut self, from: Nid, info: PingInfo, ours: &[Nid]) {
+    pub(crate) fn learn(&mut self, from: Nid, mut info: PingInfo, ours: &[Nid]) {
+        // Nobody reads it.
+        info.tail = Bytes::new();
         let mut nids: Vec<Nid> = info.nids().filter(|n| !ours.contains(n)).take(MAX_NIS).collect();
         let multi_rail = info.features & feat::MULTI_RAIL != 0;
         // What it says of itself must hold the NID it spoke from, else it is about somebody else.
@@ -141,6 +208,7 @@ impl PeerTable {
             return;
         }
         nids.retain(|n| self.primary_of.get(n).is_none_or(|p| *p == old || self.peers.get(p).is_none_or(|p| p.source == Source::Traffic)));
+        self.make_room(nids.iter().filter(|n| !self.primary_of.contains_key(n)).count(), old);
         let room = self.max.saturating_sub(self.primary_of.len());
         let mut fresh = 0;
         nids.retain(|n| {
@@ -167,7 +235,8 @@ impl PeerTable {
             self.primary_of.insert(*n, primary);
         }
         let nis = nids.into_iter().map(|n| nis.remove(&n).unwrap_or_else(|| Arc::new(Ni::new(n)))).collect();
-        self.peers.insert(primary, Peer { source, multi_rail, nis, told });
+        let used = self.tick();
+        self.peers.insert(primary, Peer { source, multi_rail, nis, told, used });
     }
 
     /// The operator says that these NIDs are one peer's, besides those it has.
@@ -193,6 +262,7 @@ impl PeerTable {
             }
         }
         let fresh = all.iter().filter(|n| !self.primary_of.contains_key(n)).count();
+        self.make_room(fresh, primary);
         if all.len() > MAX_NIS || self.primary_of.len() + fresh > self.max {
             return Err(PeerError::Full);
         }
@@ -208,9 +278,7 @@ impl PeerTable {
             return Err(PeerError::Missing(*n));
         }
         if nids.is_empty() || nids.contains(&primary) {
-            for ni in self.peers.remove(&primary).into_iter().flat_map(|p| p.nis) {
-                self.primary_of.remove(&ni.nid);
-            }
+            self.forget(primary);
             return Ok(());
         }
         peer.nis.retain(|n| !nids.contains(&n.nid));
@@ -301,9 +369,45 @@ mod tests {
         let mut t = PeerTable::new(3);
         t.learn(nid(2), info(MR, &(2..100).map(nid).collect::<Vec<_>>()), &[]);
         assert_eq!(t.primary_of.len(), 3);
+        let connected = t.ni(nid(2));
         t.ni(nid(200));
         assert_eq!(t.primary(nid(200)), nid(200));
-        assert_eq!(t.primary_of.len(), 3);
+        assert_eq!((t.primary_of.len(), t.rails(nid(4)).len()), (3, 3), "one who is connected stays");
         assert_eq!(t.add(nid(201), &[], &[]), Err(PeerError::Full));
+        drop(connected);
+        t.clock += LOOK_AGAIN;
+        t.add(nid(201), &[], &[]).unwrap();
+        assert_eq!(t.primary_of.len(), 1);
+    }
+
+    #[test]
+    fn a_flood_of_nids_leaves_room_for_peers() {
+        let mut t = PeerTable::new(32);
+        t.add(nid(2), &[nid(3)], &[]).unwrap();
+        t.learn(nid(4), info(MR, &[nid(4), nid(5)]), &[]);
+        let connected = t.ni(nid(6));
+        for n in 0..1000 {
+            drop(t.ni(nid(1000 + n)));
+            assert!(t.primary_of.len() <= 32);
+        }
+        assert_eq!(t.find(nid(1000 + 999)).map(|n| n.nid), Some(nid(1000 + 999)), "the last one is kept");
+        assert!(!t.primary_of.contains_key(&nid(1000)), "the first one is not");
+        assert_eq!((t.rails(nid(3)).len(), t.rails(nid(4)).len()), (2, 2), "who told goes after who did not, what the operator gave never");
+        assert!(Arc::ptr_eq(&t.ni(nid(6)), &connected));
+        t.learn(nid(7), info(MR, &[nid(7), nid(8), nid(9)]), &[]);
+        assert_eq!(t.rails(nid(9)).len(), 3, "and who comes later is discovered");
+        // Those who told go too, when all others have gone.
+        for n in 0..100 {
+            t.learn(nid(2000 + n), info(0, &[nid(2000 + n)]), &[]);
+        }
+        assert!(t.rails(nid(4)).is_empty() && t.told(nid(2099)).is_some());
+    }
+
+    #[test]
+    fn what_a_peer_told_is_kept_without_its_tail() {
+        let mut t = PeerTable::new(10);
+        let long = PingInfo { tail: Bytes::from(vec![1; 4000]), ..info(MR, &[nid(2)]) };
+        t.learn(nid(2), long, &[]);
+        assert_eq!(t.told(nid(2)).map(|i| i.tail.len()), Some(0));
     }
 }

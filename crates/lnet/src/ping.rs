@@ -11,7 +11,7 @@ use crate::Nid;
 pub(crate) const PORTAL: u32 = 0;
 /// Match bits of pings and pushes.
 pub(crate) const MBITS: u64 = LNET_PROTO_PING_MATCHBITS;
-/// Most bytes we ask for: 255 NIDs.
+/// Most bytes we ask for, and take as a push: 255 NIDs.
 pub(crate) const MAX_LEN: u32 = 4096;
 
 /// What we claim: what a kernel node claims (BASE is no longer among it); one that does not route says so.

@@ -37,7 +37,8 @@ pub struct NodeStats {
     /// Payload bytes copied from one buffer of ours to another: the first part of what a socket read together with a header.
     /// memlnd never adds to it.
     pub copied_bytes: Counter,
-    /// PUTs and GETs that nothing matched; dropped.
+    /// PUTs and GETs that nothing matched, and pushes that are too long, make no sense or are about others, and
+    /// messages that claim to be ours; dropped.
     pub unmatched: Counter,
     /// ACKs and REPLYs nobody waits for any more, and REPLYs longer than what was asked for; dropped.
     pub late: Counter,
@@ -59,7 +60,8 @@ pub struct NodeStats {
     pub routed_bytes: Counter,
     /// Messages for others dropped because no way leads on.
     pub no_route: Counter,
-    /// Messages for others dropped because this node is no router.
+    /// Messages for others dropped because this node is no router, or because their destination is one that they should not have
+    /// come here for and the peer did not write them itself.
     pub not_routing: Counter,
     /// Messages for others lost because the next hop could not be reached or its connection broke.
     pub route_failed: Counter,

@@ -341,7 +341,7 @@ pub struct PingInfo {
     pub pid: u32,
     /// Interfaces; the first is `0@lo`, the second the primary NID.
     pub nis: Vec<NiStatus>,
-    /// Large NIDs, metadata or spare room behind the short entries, as received.
+    /// Large NIDs, metadata or spare room behind the short entries, as received. A copy: it holds no received buffer.
     pub tail: Bytes,
 }
 
@@ -367,7 +367,7 @@ impl PingInfo {
         if n > Self::MAX_NIS || end > buf.len() {
             return Err(DecodeError::Length { what: "PingInfo", field: "nnis", got: n as u64 });
         }
-        Ok(PingInfo { features: head[1], pid: head[2], nis: crate::raw::decode_all(&buf[16..end]), tail: buf.slice(end..) })
+        Ok(PingInfo { features: head[1], pid: head[2], nis: crate::raw::decode_all(&buf[16..end]), tail: Bytes::copy_from_slice(&buf[end..]) })
     }
 
     /// Its bytes.
@@ -400,6 +400,17 @@ mod tests {
         assert_eq!(p.encode().len(), 48);
         assert_eq!(PingInfo::decode(&p.encode()).unwrap(), p);
         assert_eq!((p.seq(), p.nids().count()), (3, 1));
+    }
+
+    #[test]
+    fn ping_info_holds_no_received_buffer() {
+        let mut b = PingInfo::new(feat::MULTI_RAIL, 12345, 3, &[]).encode().to_vec();
+        b.resize(100, 7);
+        let received = Bytes::from(b);
+        let p = PingInfo::decode(&received).unwrap();
+        assert_eq!(p.tail.len(), 68);
+        assert_eq!(p.encode(), received);
+        assert!(received.is_unique(), "nobody else refers to it");
     }
 
     #[test]

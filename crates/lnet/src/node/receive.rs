@@ -37,13 +37,36 @@ impl Node {
 
     fn take(self: &Arc<Self>, from: Nid, msg: Msg, transit: Option<Transit>) {
         if self.is_ours(msg.dest) {
-            self.deliver(msg);
+            self.deliver(from, msg);
         } else if !self.is_down() {
             self.forward(from, msg, transit);
         }
     }
 
-    fn deliver(self: &Arc<Self>, msg: Msg) {
+    /// Whether what a message from the hop `hop` says about `src` is believed: a router brings word of networks on which we have
+    /// no NID, but on ours everybody speaks for itself alone.
+    fn speaks_for(&self, hop: Nid, src: Nid) -> bool {
+        let itself = || {
+            let mut peers = self.peers.lock();
+            peers.primary(hop) == peers.primary(src)
+        };
+        let from_afar = || !self.nids().iter().any(|n| n.net() == src.net());
+        hop == src || from_afar() || self.mem_node(hop).is_some() || itself()
+    }
+
+    /// A push, `info`, that came from the hop `hop`.
+    fn on_push(self: &Arc<Self>, hop: Nid, src: Nid, info: &Payload) {
+        let fits = info.len() <= ping::MAX_LEN as usize && self.speaks_for(hop, src);
+        match fits.then(|| PingInfo::decode(&info.copy_to_bytes())) {
+            Some(Ok(info)) => {
+                self.stats.pushes.inc();
+                self.learn(src, info);
+            }
+            _ => self.stats.unmatched.inc(),
+        }
+    }
+
+    fn deliver(self: &Arc<Self>, hop: Nid, msg: Msg) {
         if self.is_down() {
             return;
         }
@@ -53,9 +76,13 @@ impl Node {
             LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data, ptl_index: portal, offset } => {
                 let mlength = msg.payload.len() as u32;
                 // Upper layers know a node by its primary NID; the ACK goes to the one that asked.
+                let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack { dst_wmd: ack_wmd, match_bits: mbits, mlength });
+                if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
+                    self.on_push(hop, msg.src, &msg.payload);
+                    return self.acknowledge(msg.dest, msg.src, ack);
+                }
                 let from = if self.has_rails() { self.peers.lock().primary(msg.src) } else { msg.src };
                 let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload };
-                let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack { dst_wmd: ack_wmd, match_bits: mbits, mlength });
                 self.on_put(msg.dest, msg.src, ev, ack);
             }
             LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {
@@ -69,19 +96,14 @@ impl Node {
         }
     }
 
-    fn on_put(self: &Arc<Self>, dest: Nid, from: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
-        let acknowledge = || {
-            if let Some(kind) = ack {
-                self.respond(dest, from, kind, Payload::new(), Done::Nobody);
-            }
-        };
-        if (ev.portal, ev.mbits) == (ping::PORTAL, ping::MBITS) {
-            self.stats.pushes.inc();
-            if let Ok(info) = PingInfo::decode(&ev.data.copy_to_bytes()) {
-                self.learn(from, info);
-            }
-            return acknowledge();
+    fn acknowledge(self: &Arc<Self>, dest: Nid, from: Nid, ack: Option<LnetMsg>) {
+        if let Some(kind) = ack {
+            self.respond(dest, from, kind, Payload::new(), Done::Nobody);
         }
+    }
+
+    fn on_put(self: &Arc<Self>, dest: Nid, from: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
+        let acknowledge = || self.acknowledge(dest, from, ack);
         match self.portals.match_put(ev.portal, ev.mbits) {
             PutMatch::Expected(slot) => {
                 if slot.deliver(ev) {

@@ -204,7 +204,7 @@ impl Conn {
             tracing::warn!(peer = %self.peer.nid, ctype = ?self.ctype, "connection closed: the peer does not read what it asks for");
             return self.close(CloseReason::BadBytes);
         }
-        tx.finish(Err(SendError::Timeout), &self.peer);
+        tx.abandon(&self.peer);
     }
 
     /// Writes until the queue is empty or the socket full. Only the one who set `writing` may call it.
@@ -416,8 +416,9 @@ impl Conn {
     /// None: the node goes down.
     async fn admit(&self, node: &Arc<Node>, hdr: &LnetHdr, raw: Box<[u8; LNET_HDR_SIZE]>) -> Result<Option<Transit>, BadBytes> {
         match forward::judge(self.peer.local, hdr.dest_nid, node.nids(), node.is_routing()) {
-            Verdict::Refuse => Err(BadBytes::NotForUs(hdr.dest_nid)),
-            Verdict::Drop => Ok(Some(Transit { raw: *raw, credits: Credits::new(), forward: false })),
+            // A router passes on what others wrote: for that its connection must not end.
+            Verdict::Refuse if hdr.src_nid == self.peer.nid => Err(BadBytes::NotForUs(hdr.dest_nid)),
+            Verdict::Drop | Verdict::Refuse => Ok(Some(Transit { raw: *raw, credits: Credits::new(), forward: false })),
             Verdict::Forward => {
                 let mut admitted = std::pin::pin!(node.admit_transit(&self.peer, hdr));
                 let credits = match futures_util::poll!(&mut admitted) {
@@ -445,15 +446,17 @@ impl Conn {
                 if wants != 0 {
                     self.peer.send_noop([0, wants]);
                 }
-                if node.is_ours(hdr.src_nid) {
-                    return Err(BadBytes::FromUs(hdr.src_nid));
-                }
                 self.peer.count_received(&hdr.msg);
                 let transit = transit.take();
-                let from_afar = hdr.src_nid != self.peer.nid;
-                if from_afar && hdr.src_nid.net() == self.peer.nid.net() {
-                    // A router has no reason to forward what its sender could send directly.
+                if node.is_ours(hdr.src_nid) {
+                    // Whoever wrote that may be far behind the peer.
                     node.stats().unmatched.inc();
+                    return Ok(());
+                }
+                // A node with several NIDs may send with any of them by any connection: the source is not judged (`lnet_parse`).
+                let from_afar = hdr.src_nid.net() != self.peer.nid.net();
+                if transit.as_ref().is_some_and(|t| !t.forward) {
+                    node.stats().not_routing.inc();
                     return Ok(());
                 }
                 let msg = Msg { dest: hdr.dest_nid, src: hdr.src_nid, kind: hdr.msg, payload: Payload::from(payload) };
@@ -517,6 +520,4 @@ enum BadBytes {
     Cookie([u64; 2]),
     #[error("message for {0}")]
     NotForUs(crate::Nid),
-    #[error("message that claims to come from {0}, which is this node")]
-    FromUs(crate::Nid),
 }

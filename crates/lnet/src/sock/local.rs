@@ -25,9 +25,22 @@ pub fn local_nid_on(peer: Nid, port: u16) -> io::Result<Nid> {
     Ok(Nid::new(peer.net(), u32::from(local)))
 }
 
-/// Whether one of this machine's interfaces has the address.
+/// Whether one of this machine's interfaces has the address. Only what says so counts: without a free descriptor nothing is known.
 pub(crate) fn is_here(ip: Ipv4Addr) -> bool {
-    UdpSocket::bind((ip, 0)).is_ok()
+    !says_gone(UdpSocket::bind((ip, 0)).map(drop))
+}
+
+fn says_gone(bound: io::Result<()>) -> bool {
+    bound.is_err_and(|e| e.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
+/// Lets this process open as many files and sockets as its hard limit allows: a server of many clients has three sockets for
+/// each. Gives how many that is; the limit stays as it is when that fails.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    Ok(maximum.unwrap_or(u64::MAX))
 }
 
 fn routed_from(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
@@ -82,6 +95,23 @@ mod tests {
     fn addresses_of_this_machine_are_known() {
         assert!(is_here(Ipv4Addr::new(127, 9, 9, 9)));
         assert!(!is_here(Ipv4Addr::new(192, 0, 2, 1)), "an address of documentation");
+    }
+
+    #[test]
+    fn without_a_descriptor_no_address_is_called_gone() {
+        let failed = |n: rustix::io::Errno| Err(io::Error::from_raw_os_error(n.raw_os_error()));
+        assert!(says_gone(failed(rustix::io::Errno::ADDRNOTAVAIL)));
+        assert!(!says_gone(failed(rustix::io::Errno::MFILE)) && !says_gone(failed(rustix::io::Errno::NOBUFS)) && !says_gone(Ok(())));
+    }
+
+    #[test]
+    fn the_soft_limit_of_descriptors_becomes_the_hard_one() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let old = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(900), ..old }).unwrap();
+        let now = raise_descriptor_limit().unwrap();
+        assert_eq!(Some(now), getrlimit(Resource::Nofile).current);
+        assert_eq!(getrlimit(Resource::Nofile).current, old.maximum);
     }
 
     #[test]

@@ -38,8 +38,6 @@ pub(crate) use tx::{Again, Credits, Done, Tx};
 
 /// Connections the system may hold for us before we accept them. Lustre: accept_backlog 127.
 const BACKLOG: u32 = 127;
-/// Peers whose state is kept; a peer without connections is forgotten.
-const MAX_PEERS: usize = 65536;
 /// Longest wait at shutdown for the tasks of connections to end.
 const DRAIN: Duration = Duration::from_secs(1);
 /// What is shown as peer_timeout, as the kernel's socklnd shows it. Dead peers are noticed by [`Limits::sock_timeout`].
@@ -66,6 +64,8 @@ pub(crate) struct SockNet {
     /// The fewest credits there were.
     min_credits: AtomicUsize,
     half_open: Arc<Semaphore>,
+    /// One for each connect that runs.
+    connectors: Arc<Semaphore>,
     addresses: Arc<Addresses>,
     tasks: Arc<Semaphore>,
     ticking: AtomicBool,
@@ -107,6 +107,7 @@ impl SockNet {
             credits: Arc::new(Semaphore::new(cfg.limits.ni_credits)),
             min_credits: AtomicUsize::new(cfg.limits.ni_credits),
             half_open: Arc::new(Semaphore::new(cfg.limits.half_open)),
+            connectors: Arc::new(Semaphore::new(cfg.limits.connectors)),
             addresses: Arc::default(),
             tasks: Arc::new(Semaphore::new(MAX_TASKS)),
             ticking: AtomicBool::new(false),
@@ -148,11 +149,34 @@ impl SockNet {
         self.tasks.clone().try_acquire_owned().ok()
     }
 
-    /// The peer `nid` as reached from our `local`.
-    pub(crate) fn peer(self: &Arc<Self>, local: Nid, nid: Nid) -> Arc<Peer> {
-        let peer = self.peers.lock().entry((local, nid)).or_insert_with(|| Peer::new(self.clone(), local, nid)).clone();
+    /// The peer `nid` as reached from our `local`. None: there are too many, or it is only to be `answered`, was not known, and
+    /// as many connects as may be are under way for such ones.
+    pub(crate) fn peer(self: &Arc<Self>, local: Nid, nid: Nid, answered: bool) -> Option<Arc<Peer>> {
+        let peer = {
+            let mut all = self.peers.lock();
+            match all.get(&(local, nid)) {
+                Some(peer) => peer.clone(),
+                None if all.len() >= self.limits.peers || answered && !self.answers_may_connect() => return None,
+                None => all.entry((local, nid)).or_insert_with(|| Peer::new(self.clone(), local, nid)).clone(),
+            }
+        };
         self.look_after();
-        peer
+        Some(peer)
+    }
+
+    fn answers_may_connect(&self) -> bool {
+        self.connectors.available_permits() > self.limits.connectors / 2
+    }
+
+    /// What a connector holds that is there for an answer; None: such ones have their half. Who asks and has no connection gives
+    /// us the address we connect to, so that it must not keep our own messages from being sent.
+    pub(crate) fn connector_for_answer(&self) -> Option<OwnedSemaphorePermit> {
+        if self.answers_may_connect() { self.connectors.clone().try_acquire_owned().ok() } else { None }
+    }
+
+    /// Waits for what a connector holds.
+    pub(crate) async fn connector(&self) -> Option<OwnedSemaphorePermit> {
+        self.connectors.clone().acquire_owned().await.ok()
     }
 
     /// Makes sure that somebody looks after peers and gateways once a second.
@@ -235,10 +259,7 @@ impl SockNet {
     async fn accept(self: &Arc<Self>, us: Nid, mut stream: TcpStream, place: Place) -> Result<(), HandshakeError> {
         stream.set_nodelay(true)?;
         let (theirs, ctype) = hello::accept(&mut stream, us, self.incarnation).await?;
-        if self.peers.lock().len() >= MAX_PEERS {
-            return Err(HandshakeError::Race);
-        }
-        let peer = self.peer(us, theirs.src_nid);
+        let peer = self.peer(us, theirs.src_nid, false).ok_or(HandshakeError::Race)?;
         let welcome = peer.admit(ctype) == Admission::Welcome;
         let answer = hello::hello(us, theirs.src_nid, self.incarnation, welcome.then_some(ctype));
         stream.write_all(&answer.to_bytes()).await?;
@@ -284,6 +305,7 @@ impl SockNet {
         self.stop.send_replace(true);
         self.credits.close();
         self.half_open.close();
+        self.connectors.close();
         let peers = std::mem::take(&mut *self.peers.lock());
         for peer in peers.values() {
             peer.credits.close();

@@ -110,11 +110,20 @@ pub(crate) struct Peer {
     st: Mutex<State>,
 }
 
+/// What kind of failure it is: who has no descriptor or memory left is itself at fault.
+fn kind_of(e: &io::Error) -> io::ErrorKind {
+    use rustix::io::Errno;
+    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    if ours.iter().any(|n| e.raw_os_error() == Some(n.raw_os_error())) { io::ErrorKind::Other } else { e.kind() }
+}
+
 /// Where a message went in [`Peer::send`].
 enum Way {
     Conn(Arc<Conn>, Tx),
     Waits,
     Failed(SendError, Tx),
+    /// An answer too many.
+    Dropped(Tx),
 }
 
 impl Peer {
@@ -182,11 +191,12 @@ impl Peer {
     /// Sends on a connection, or lets the message wait for one; the owner is told if neither is possible.
     pub(crate) fn send(self: &Arc<Self>, mut tx: Tx) {
         loop {
-            let (way, dial) = self.way_for(tx);
-            self.follow(dial);
+            let (way, dial, permit) = self.way_for(tx);
+            self.follow(dial, permit);
             match way {
                 Way::Waits => return,
                 Way::Failed(e, tx) => return tx.finish(Err(e), self),
+                Way::Dropped(tx) => return tx.abandon(self),
                 Way::Conn(conn, out) => match conn.send(out) {
                     Ok(()) => return,
                     // It was closed a moment ago; whoever closes it takes it out of the list, as we do now.
@@ -199,36 +209,38 @@ impl Peer {
         }
     }
 
-    /// Starts a connector when the dialer says so.
-    fn follow(self: &Arc<Self>, dial: DialAct) {
+    /// Starts a connector when the dialer says so; `permit`: what it holds, when it has that already.
+    fn follow(self: &Arc<Self>, dial: DialAct, permit: Option<OwnedSemaphorePermit>) {
         if let DialAct::Connect(after) = dial {
-            self.spawn_connector(after);
+            self.spawn_connector(after, permit);
         }
     }
 
-    /// Where `tx` goes, and what the dialer says.
-    fn way_for(&self, tx: Tx) -> (Way, DialAct) {
+    /// Where `tx` goes, what the dialer says, and what a connector holds then, when that is settled.
+    fn way_for(&self, tx: Tx) -> (Way, DialAct, Option<OwnedSemaphorePermit>) {
         let limits = &self.net.limits;
         let mut st = self.st.lock();
         if st.dialer.is_down() {
-            return (Way::Failed(SendError::Shutdown, tx), DialAct::Nothing);
+            return (Way::Failed(SendError::Shutdown, tx), DialAct::Nothing, None);
         }
         if let Some(conn) = st.choose(&types_for(tx.len())) {
             let missing = st.missing().is_some();
-            return (Way::Conn(conn, tx), st.dial(DialEvent::Sent { missing }, limits));
+            return (Way::Conn(conn, tx), st.dial(DialEvent::Sent { missing }, limits), None);
         }
         if tx.is_noop() {
-            return (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing);
+            return (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, None);
         }
-        if tx.response && st.waiting.len() >= limits.responses_per_peer {
+        let permit = if tx.response && !st.dialer.is_connecting() { self.net.connector_for_answer() } else { None };
+        let may_connect = !tx.response || st.dialer.is_connecting() || permit.is_some();
+        if !may_connect || tx.response && st.waiting.len() >= limits.responses_per_peer {
             self.net.stats.overrun.inc();
-            return (Way::Failed(SendError::Timeout, tx), DialAct::Nothing);
+            return (Way::Dropped(tx), DialAct::Nothing, None);
         }
         match st.dial(DialEvent::Wanted, limits) {
-            DialAct::Refuse | DialAct::Nothing => (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing),
+            DialAct::Refuse | DialAct::Nothing => (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, None),
             dial @ (DialAct::Wait | DialAct::Connect(_)) => {
                 st.waiting.push_back(tx);
-                (Way::Waits, dial)
+                (Way::Waits, dial, permit)
             }
         }
     }
@@ -242,10 +254,15 @@ impl Peer {
     }
 
     /// Opens connections until none is missing. The dialer has said so.
-    fn spawn_connector(self: &Arc<Self>, after: Duration) {
+    fn spawn_connector(self: &Arc<Self>, after: Duration, permit: Option<OwnedSemaphorePermit>) {
         let me = self.clone();
         self.net.spawn(async move {
             tokio::time::sleep(after).await;
+            let permit = match permit {
+                Some(permit) => Some(permit),
+                None => me.net.connector().await,
+            };
+            let Some(_permit) = permit else { return };
             if let Err(e) = me.open_missing().await {
                 tracing::info!(us = %me.local, peer = %me.nid, error = %e, "cannot connect");
                 me.connect_failed(e.into_io());
@@ -291,7 +308,7 @@ impl Peer {
     fn connect_failed(self: &Arc<Self>, e: io::Error) {
         let (waiting, dial) = {
             let mut st = self.st.lock();
-            st.error = Some((e.kind(), e.to_string()));
+            st.error = Some((kind_of(&e), e.to_string()));
             let dial = st.dial(DialEvent::Failed, &self.net.limits);
             (std::mem::take(&mut st.waiting), dial)
         };
@@ -299,7 +316,7 @@ impl Peer {
             let err = self.st.lock().unreachable(self.nid);
             tx.finish(Err(err), self);
         }
-        self.follow(dial);
+        self.follow(dial, None);
     }
 
     /// Whether the peer may open one more connection of a type (as we see it).
@@ -351,7 +368,7 @@ impl Peer {
             st.dial(DialEvent::Lost { reopen: conn.active && reason != CloseReason::BadBytes }, &self.net.limits)
         };
         self.answers_lost(reason);
-        self.follow(dial);
+        self.follow(dial, None);
     }
 
     /// A connection broke: answers that were under way may be lost with it.
@@ -424,6 +441,13 @@ mod tests {
         let pick = |conns: &[(ConnType, u64)]| choose(conns.iter().copied(), &types_for(1 << 20));
         assert_eq!(pick(&[(BulkOut, 10), (BulkOut, 5), (BulkOut, 7)]), Some(1));
         assert_eq!(pick(&[(BulkOut, 5), (BulkOut, 5)]), Some(1), "the newer one: the older may be dead");
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_is_our_own() {
+        let of = |n: rustix::io::Errno| kind_of(&io::Error::from_raw_os_error(n.raw_os_error()));
+        assert_eq!(of(rustix::io::Errno::MFILE), io::ErrorKind::Other);
+        assert_eq!(of(rustix::io::Errno::CONNREFUSED), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

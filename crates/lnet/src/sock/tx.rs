@@ -150,6 +150,11 @@ impl Tx {
         self.payload.len()
     }
 
+    /// It is not sent because its receiver asks for too much. That is nobody else's fault, and tried no other way.
+    pub(crate) fn abandon(self, peer: &Peer) {
+        self.done.finish(Err(SendError::Timeout), peer.nid);
+    }
+
     /// The LND is done with it: it was written to `peer`, or could not be. Tries another way when there is one.
     pub(crate) fn finish(self, result: Result<(), SendError>, peer: &Peer) {
         if self.is_noop() {

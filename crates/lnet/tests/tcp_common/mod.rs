@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{Nid, Node, NodeConfig, Payload};
+use coral_lnet::{Nid, Node, NodeConfig, Payload, PoolSizes, parse_routes};
+use coral_wire::lnet::{KsockMsgHdr, LNET_PROTO_PING_MATCHBITS, LnetHdr, LnetMsg, WireHandle};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
+use zerocopy::IntoBytes;
 
 /// TCP port of all nodes.
 pub const PORT: u16 = 20988;
@@ -29,6 +31,72 @@ pub fn ip(test: u8, n: u8) -> Ipv4Addr {
 /// NID `n` of a test.
 pub fn nid(test: u8, n: u8) -> Nid {
     Nid::tcp(0, ip(test, n))
+}
+
+/// NID `n` of a test on the network tcp`net`.
+pub fn nid_on(test: u8, net: u16, n: u8) -> Nid {
+    Nid::tcp(net, ip(test, n))
+}
+
+/// A node with several NIDs, with routes.
+pub fn config_of(nids: &[Nid], routes: &str) -> NodeConfig {
+    let routes = if routes.is_empty() { Vec::new() } else { parse_routes(routes).unwrap() };
+    NodeConfig { nids: nids.to_vec(), listen_port: Some(PORT), connect_port: PORT, secure_ports: false, routes, ..NodeConfig::default() }
+}
+
+/// A router.
+pub async fn start_router(nids: &[Nid], routes: &str) -> Arc<Node> {
+    start(NodeConfig { routing: Some(PoolSizes::default()), ..config_of(nids, routes) }).await
+}
+
+/// A control connection from `from` to `to`, with the handshake done.
+pub async fn raw_conn(from: Nid, to: Nid) -> TcpStream {
+    let sock = TcpSocket::new_v4().unwrap();
+    sock.set_reuseaddr(true).unwrap();
+    sock.bind((from.ipv4().unwrap(), 0).into()).unwrap();
+    let mut s = sock.connect((to.ipv4().unwrap(), PORT).into()).await.unwrap();
+    s.write_all(&[connreq(to), hello(from, to, 7, 1)].concat()).await.unwrap();
+    timeout(LONG, s.read_exact(&mut [0; 56])).await.unwrap().unwrap();
+    s
+}
+
+/// A message with its headers.
+pub fn frame(src: Nid, dest: Nid, msg: LnetMsg, payload: &[u8]) -> Vec<u8> {
+    let hdr = LnetHdr { dest_nid: dest, src_nid: src, dest_pid: 12345, src_pid: 12345, payload_length: payload.len() as u32, msg };
+    [KsockMsgHdr::lnet(0).as_bytes(), &hdr.encode(), payload].concat()
+}
+
+/// A PUT that wants no ACK.
+pub fn put_to(portal: u32, match_bits: u64) -> LnetMsg {
+    LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits, hdr_data: 0, ptl_index: portal, offset: 0 }
+}
+
+/// A discovery push that wants no ACK.
+pub fn push() -> LnetMsg {
+    put_to(0, LNET_PROTO_PING_MATCHBITS)
+}
+
+/// A ping whose answer goes to the handle `object`.
+pub fn ping_of(object: u64) -> LnetMsg {
+    let return_wmd = WireHandle { interface_cookie: 1, object_cookie: object };
+    LnetMsg::Get { return_wmd, match_bits: LNET_PROTO_PING_MATCHBITS, ptl_index: 0, src_offset: 0, sink_length: 4096 }
+}
+
+/// The next LNet message that comes: its header and payload.
+pub async fn next_message(s: &mut TcpStream) -> (LnetHdr, Vec<u8>) {
+    loop {
+        let mut ksm = [0; 24];
+        timeout(LONG, s.read_exact(&mut ksm)).await.expect("a message").unwrap();
+        if ksm[0] == 0xc0 {
+            continue;
+        }
+        let mut hdr = [0; 72];
+        s.read_exact(&mut hdr).await.unwrap();
+        let hdr = LnetHdr::decode(&hdr).unwrap();
+        let mut payload = vec![0; hdr.payload_length as usize];
+        s.read_exact(&mut payload).await.unwrap();
+        return (hdr, payload);
+    }
 }
 
 /// Node `n` of a test.

@@ -1,0 +1,174 @@
+//! What one peer over TCP can do to a node, and what it cannot: fill its memory, its tasks or its peer table, or speak for others.
+
+mod tcp_common;
+
+use std::net::Ipv4Addr;
+
+use coral_lnet::faults::{NidMatch, Side};
+use coral_lnet::{FaultAction, FaultRule, LNET_MTU, Limits, Nid, NodeConfig, PoolSizes};
+use coral_wire::lnet::{LnetMsg, PingInfo, feat};
+use tcp_common::*;
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+const MR: u32 = feat::MULTI_RAIL | feat::DISCOVERY | feat::NI_STATUS;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_is_kept_without_what_hangs_behind_it_and_a_long_one_not_at_all() {
+    let n = start(config(1, 1)).await;
+    let us = n.nid();
+    let mut s = raw_conn(nid(1, 2), us).await;
+    let far = |i: u32| Nid::tcp(9, Ipv4Addr::from(0x0a00_0000 + i));
+    for i in 0..20 {
+        let mut info = PingInfo::new(MR, 12345, 1, &[far(i)]).encode().to_vec();
+        info.resize(if i < 10 { LNET_MTU } else { 4096 }, 1);
+        s.write_all(&frame(far(i), us, push(), &info)).await.unwrap();
+    }
+    until("all have come", || n.stats().pushes.value() + n.stats().unmatched.value() == 20).await;
+    assert_eq!(n.stats().unmatched.value(), 10);
+    assert!((0..10).all(|i| n.known_peer(far(i)).is_none()), "1 MiB of it is not read");
+    let known: Vec<PingInfo> = (10..20).filter_map(|i| n.known_peer(far(i))).collect();
+    assert_eq!((known.len(), known.iter().map(|p| p.tail.len()).sum::<usize>()), (10, 0));
+    stop(&[&n]).await;
+}
+
+/// Connects hang: as many as the backlog holds are made and nobody speaks on them, the others are not even answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pings_from_nobody_cost_few_connects_and_keep_nobody_out() {
+    const PINGS: u64 = 20_000;
+    let deaf = std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let (us, far, bad) = (nid_on(2, 0, 1), nid_on(2, 1, 3), nid_on(2, 0, 2));
+    let limits = Limits { connectors: 16, ..Limits::default() };
+    let cfg = NodeConfig { connect_port: deaf.local_addr().unwrap().port(), routing: Some(PoolSizes::default()), limits, ..config_of(&[us, far], "") };
+    let n = start(cfg).await;
+    let mut s = raw_conn(bad, us).await;
+    let nobody = |i: u64| Nid::tcp(1, Ipv4Addr::from(0x7f80_0000 + i as u32));
+    let all: Vec<u8> = (0..PINGS).flat_map(|i| frame(nobody(i), us, ping_of(i), &[])).collect();
+    s.write_all(&all).await.unwrap();
+    until("all are asked", || n.stats().pings.value() == PINGS).await;
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert!(tasks < 16 + 16, "{tasks} tasks");
+    assert!(n.nets().iter().flat_map(|net| &net.nis).all(|ni| ni.up && (ni.health.value == 1000 || ni.nid == "0@lo")), "{:?}", n.nets());
+    // Who has a connection is answered as before, and others get one.
+    s.write_all(&frame(bad, us, ping_of(7), &[])).await.unwrap();
+    assert!(matches!(next_message(&mut s).await.0.msg, LnetMsg::Reply { dst_wmd } if dst_wmd.object_cookie == 7));
+    let other = start(config_of(&[nid_on(2, 0, 4)], "")).await;
+    timeout(LONG, other.ping(us)).await.unwrap().unwrap();
+    timeout(LONG, n.ping(other.nid())).await.unwrap().unwrap();
+    stop(&[&n, &other]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_over_tcp_are_bounded() {
+    let limits = Limits { peers: 2, ..Limits::default() };
+    let n = start(NodeConfig { limits, ..config(3, 1) }).await;
+    let [_a, _b] = [raw_conn(nid(3, 2), n.nid()).await, raw_conn(nid(3, 3), n.nid()).await];
+    let err = timeout(LONG, n.ping(nid(3, 4))).await.unwrap().unwrap_err().to_string();
+    assert!(err.contains("too many peers"), "{err}");
+    let mut refused = raw(3, 5).await;
+    refused.write_all(&[connreq(n.nid()), hello(nid(3, 5), n.nid(), 7, 1)].concat()).await.unwrap();
+    closed(&mut refused).await;
+    until("it is counted", || n.stats().bad_handshakes.value() == 1).await;
+    stop(&[&n]).await;
+}
+
+/// A router on tcp and tcp1 that uses another on tcp1 to reach tcp2.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_source_of_a_message_in_transit_says_nothing_about_how_it_leaves() {
+    let (r0, r1, gw1, gw2, bad) = (nid_on(4, 0, 1), nid_on(4, 1, 2), nid_on(4, 1, 3), nid_on(4, 2, 4), nid_on(4, 0, 5));
+    let gw = start_router(&[gw1, gw2], "").await;
+    let router = start_router(&[r0, r1], &format!("tcp2 {gw1}")).await;
+    until("the gateway is alive", || router.routes()[0].up).await;
+    let mut s = raw_conn(bad, r0).await;
+    // From the destination's own network, by an address that this machine does not have.
+    s.write_all(&frame(Nid::tcp(1, Ipv4Addr::new(10, 123, 45, 67)), gw1, put_to(9, 5), &[])).await.unwrap();
+    until("it has come", || gw.stats().unmatched.value() == 1).await;
+    assert!(router.routes()[0].up);
+    assert_eq!(router.stats().route_failed.value(), 0);
+    assert!(router.peers().iter().flat_map(|p| &p.nis).all(|ni| ni.health.errors == 0));
+    stop(&[&gw, &router]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_nid_of_a_node_answers_through_a_router() {
+    let (a1, a2, gw0, gw1, b_nid) = (nid_on(5, 0, 1), nid_on(5, 0, 2), nid_on(5, 0, 3), nid_on(5, 1, 4), nid_on(5, 1, 5));
+    let router = start_router(&[gw0, gw1], "").await;
+    let a = start(config_of(&[a1, a2], &format!("tcp1 {gw0}"))).await;
+    let b = start(config_of(&[b_nid], &format!("tcp {gw1}"))).await;
+    for to in [a1, a2] {
+        let info = timeout(LONG, b.ping(to)).await.expect("an answer").unwrap();
+        assert_eq!(info.nids().collect::<Vec<_>>(), [a1, a2]);
+    }
+    // One that sends with its second NID by the connection of its first is forwarded for too, as by Lustre's routers.
+    let mut s = raw_conn(nid_on(5, 0, 6), gw0).await;
+    s.write_all(&frame(nid_on(5, 0, 7), b_nid, put_to(9, 5), &[])).await.unwrap();
+    until("it has come", || b.stats().unmatched.value() == 1).await;
+    stop(&[&a, &b, &router]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_our_network_nobody_speaks_for_others() {
+    let n = start(config(6, 1)).await;
+    let (us, bad, victim) = (n.nid(), nid(6, 2), nid(6, 3));
+    let mut s = raw_conn(bad, us).await;
+    // That the victim may be reached by the bad one's address.
+    let info = PingInfo::new(MR, 12345, 1, &[victim, bad]).encode();
+    s.write_all(&frame(victim, us, push(), &info)).await.unwrap();
+    until("it has come", || n.stats().unmatched.value() == 1).await;
+    assert!(n.known_peer(victim).is_none());
+    // For itself it does.
+    s.write_all(&frame(bad, us, push(), &PingInfo::new(MR, 12345, 1, &[bad, nid(6, 4)]).encode())).await.unwrap();
+    until("it is known", || n.known_peer(bad).is_some()).await;
+    // And by a NID that it has said to be its own.
+    s.write_all(&frame(nid(6, 4), us, push(), &PingInfo::new(MR, 12345, 2, &[bad, nid(6, 4)]).encode())).await.unwrap();
+    until("it is news", || n.known_peer(bad).is_some_and(|i| i.seq() == 2)).await;
+    stop(&[&n]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_forwarded_is_not_sent_and_rules_see_where_it_came_in() {
+    let (a, b, gw0, gw1) = (nid_on(7, 0, 1), nid_on(7, 1, 2), nid_on(7, 0, 3), nid_on(7, 1, 4));
+    let router = start_router(&[gw0, gw1], "").await;
+    let (mut from, mut to) = (raw_conn(a, gw0).await, raw_conn(b, gw1).await);
+    for i in 0..5 {
+        from.write_all(&frame(a, b, put_to(9, i), &[7; 100])).await.unwrap();
+        assert_eq!(next_message(&mut to).await.1, [7; 100]);
+    }
+    let s = router.stats();
+    assert_eq!((s.routed.value(), s.routed_bytes.value()), (5, 500));
+    // Counted after the bytes are out: the ping behind them is counted after them.
+    from.write_all(&frame(a, gw0, ping_of(1), &[])).await.unwrap();
+    next_message(&mut from).await;
+    until("the answer is counted", || s.sock_sent.value() > 0).await;
+    assert_eq!((s.sock_sent.value(), s.sent_bytes.value()), (1, 64), "the answer to the ping");
+
+    let at = |nid: Nid| FaultRule { local: NidMatch::One(nid), ..FaultRule::all(FaultAction::Drop).at(Side::Receive) };
+    router.faults().add(at(gw1));
+    from.write_all(&frame(a, b, put_to(9, 5), &[5])).await.unwrap();
+    assert_eq!(next_message(&mut to).await.1, [5], "it came in by the other NID");
+    router.faults().add(at(gw0));
+    from.write_all(&frame(a, b, put_to(9, 6), &[6])).await.unwrap();
+    until("it is lost", || s.faults.value() == 1).await;
+    assert_eq!(s.routed.value(), 6);
+    stop(&[&router]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_longer_than_what_was_asked_for_is_dropped() {
+    let n = start(config(8, 1)).await;
+    let (us, peer) = (n.nid(), nid(8, 2));
+    let mut s = raw_conn(peer, us).await;
+    let get = tokio::spawn({
+        let n = n.clone();
+        async move { n.get(peer, 9, 1, 16).await }
+    });
+    let LnetMsg::Get { return_wmd, sink_length: 16, .. } = next_message(&mut s).await.0.msg else { panic!("not the GET") };
+    let reply = LnetMsg::Reply { dst_wmd: return_wmd };
+    s.write_all(&frame(peer, us, reply, &[1; 17])).await.unwrap();
+    until("it is dropped", || n.stats().late.value() == 1).await;
+    s.write_all(&frame(peer, us, reply, &[2; 16])).await.unwrap();
+    let got = timeout(LONG, get).await.unwrap().unwrap().unwrap();
+    assert_eq!(got.copy_to_bytes(), vec![2; 16]);
+    stop(&[&n]).await;
+}
+
