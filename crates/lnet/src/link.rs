@@ -50,13 +50,16 @@ pub struct LinkStat {
     pub lost: u64,
 }
 
+/// From which NID to which node, and by which of its NIDs it comes in.
+type Way = (Nid, Weak<Node>, Nid);
+
 struct State {
     model: LinkModel,
     rng: ChaCha8Rng,
     /// When the last message has left.
     free_at: Option<Instant>,
     last_arrival: Option<Instant>,
-    queue: VecDeque<(Instant, (Nid, Weak<Node>, Nid), Msg)>,
+    queue: VecDeque<(Instant, Way, Msg)>,
     running: bool,
     stat: LinkStat,
 }

@@ -2,15 +2,18 @@
 //!
 //! Runs are seeded; a failure prints its seed, and `CORAL_SEED=n` repeats it.
 
+mod panics;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use coral_lnet::faults::NidMatch;
 use coral_lnet::selftest::{FRAMEWORK_PORTAL, RDMA_PORTAL, Selftest, TEST_PORTAL, nids};
-use coral_lnet::{MemNet, Nid, Node, NodeConfig, Payload, PingInfo, parse_net, parse_routes};
+use coral_lnet::{LNET_MTU, MemNet, Nid, Node, NodeConfig, Payload, PingInfo, parse_net, parse_routes};
 use coral_wire::lnet::{LNET_PROTO_PING_MATCHBITS, feat};
 use coral_wire::srpc::{SRPC_MSG_LEN, SrpcMsg};
+use panics::panics;
 use proptest::prelude::*;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -53,6 +56,7 @@ fn mutated(rng: &mut ChaCha8Rng, original: &[u8]) -> Vec<u8> {
 /// that nobody sends or for a reply that nobody wants, ends by its limit at once.
 #[tokio::test(start_paused = true)]
 async fn mutated_self_test_messages_leave_the_node_well() {
+    assert_eq!(panics(), 0);
     let mem = MemNet::new();
     let (bad, server) = (node("1@lo", &mem).await, node("2@lo", &mem).await);
     let _st = Selftest::serve(&server);
@@ -72,7 +76,7 @@ async fn mutated_self_test_messages_leave_the_node_well() {
         }
     }
     tokio::time::sleep(Duration::from_secs(1000)).await;
-    assert_eq!(server.handovers().panicked(), 0);
+    assert_eq!(panics(), 0, "in no task either");
     // A whole request is answered as before.
     let make = recorded.iter().find(|x| x[1] == 1).expect("a session is made in it");
     let rpyid = u64::from_le_bytes(make[26..34].try_into().unwrap());
@@ -107,16 +111,20 @@ async fn a_flood_of_sessions_leaves_nothing_behind() {
     assert_eq!(tasks(), 0, "the last one ends by its time");
 }
 
-/// Ping information of all kinds, pushed and asked for.
+/// Ping information of all kinds, pushed and asked for, some of it with a long tail.
 #[tokio::test]
 async fn mutated_ping_information_is_taken_or_left() {
+    assert_eq!(panics(), 0);
     let mem = MemNet::new();
     let (bad, us) = (node("10.0.0.1@tcp", &mem).await, node("10.0.0.2@tcp", &mem).await);
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
     for i in 0..ROUNDS as u32 {
         let nids: Vec<Nid> = (0..rng.random_range(1..300)).map(|n| Nid::tcp(n as u16 % 3, (0x0a00_0000 + n + i).into())).collect();
         let info = PingInfo::new(feat::MULTI_RAIL | feat::DISCOVERY | (rng.random::<u32>() % 64), 12345, i, &nids).encode();
-        let m = mutated(&mut rng, &info);
+        let mut m = mutated(&mut rng, &info);
+        if i % 100 == 0 {
+            m.resize(rng.random_range(0..=LNET_MTU), 7);
+        }
         bad.put(us.nid(), 0, LNET_PROTO_PING_MATCHBITS, 0, m.into(), true).await.unwrap();
         if i % 64 == 0 {
             let _ = bad.get(us.nid(), 0, LNET_PROTO_PING_MATCHBITS, rng.random_range(0..64)).await;
@@ -124,6 +132,14 @@ async fn mutated_ping_information_is_taken_or_left() {
     }
     let known: usize = us.peers().iter().map(|p| p.nis.len()).sum();
     assert!(known <= us.limits().known_peers, "{known} NIDs are kept");
+    let told = us.peers().into_iter().filter_map(|p| us.known_peer(p.primary_nid.parse().unwrap())).map(|t| t.encode().len());
+    let (most, bytes) = told.fold((0, 0), |(most, all), n| (n.max(most), all + n));
+    assert!(most <= 4096 && bytes <= 4096 * us.limits().known_peers, "{bytes} bytes of what peers told, {most} of one");
+    // Who comes late is known all the same.
+    let late = node("10.0.0.9@tcp", &mem).await;
+    late.discover(us.nid()).await.unwrap();
+    assert_eq!(us.known_peer(late.nid()).map(|t| t.nids().collect::<Vec<_>>()), Some(vec![late.nid()]));
+    assert_eq!(panics(), 0);
     assert_eq!(bad.ping(us.nid()).await.unwrap().nids().collect::<Vec<_>>(), [us.nid()]);
 }
 

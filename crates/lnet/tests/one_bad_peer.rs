@@ -1,15 +1,20 @@
 //! What one peer over TCP can do to a node, and what it cannot: fill its memory, its tasks or its peer table, or speak for others.
 
+mod panics;
 mod tcp_common;
 
 use std::net::Ipv4Addr;
 
 use coral_lnet::faults::{NidMatch, Side};
 use coral_lnet::{FaultAction, FaultRule, LNET_MTU, Limits, Nid, NodeConfig, PoolSizes};
-use coral_wire::lnet::{LnetMsg, PingInfo, feat};
+use coral_wire::lnet::{KsockMsgHdr, LnetMsg, PingInfo, WireHandle, feat};
+use panics::panics;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use tcp_common::*;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
+use zerocopy::IntoBytes;
 
 const MR: u32 = feat::MULTI_RAIL | feat::DISCOVERY | feat::NI_STATUS;
 
@@ -172,3 +177,99 @@ async fn an_answer_longer_than_what_was_asked_for_is_dropped() {
     stop(&[&n]).await;
 }
 
+
+/// Where messages of a test go to and come from: the bad one, the router's NIDs, a gateway's, and an honest node's.
+struct Place {
+    bad: Nid,
+    router: [Nid; 2],
+    gateway: [Nid; 2],
+    honest: Nid,
+}
+
+impl Place {
+    /// What may stand in a header where a NID belongs. Addresses nobody has are of this machine, so that nothing leaves it.
+    fn some_nid(&self, rng: &mut ChaCha8Rng) -> Nid {
+        let known = [self.bad, self.router[0], self.router[1], self.gateway[0], self.gateway[1], self.honest, Nid(0), Nid::LO, Nid::ANY];
+        match rng.random_range(0..3) {
+            0 => Nid::tcp(rng.random_range(0..4), Ipv4Addr::new(127, 99, rng.random(), rng.random())),
+            _ => known[rng.random_range(0..known.len())],
+        }
+    }
+
+    /// A message as it should be: to the router, through it, or through it and the gateway.
+    fn message(&self, rng: &mut ChaCha8Rng) -> Vec<u8> {
+        let wmd = WireHandle { interface_cookie: rng.random(), object_cookie: rng.random_range(0..9) };
+        let payload = vec![3; [0, 1, 64, 4096, 20_000][rng.random_range(0..5)]];
+        let beyond = [self.honest, self.gateway[0], self.gateway[1]][rng.random_range(0..3)];
+        match rng.random_range(0..8) {
+            0 => KsockMsgHdr::noop(0, 1).as_bytes().to_vec(),
+            1 => frame(self.bad, self.router[0], push(), &PingInfo::new(rng.random_range(0..64), 12345, rng.random(), &[self.bad, self.gateway[0]]).encode()),
+            2 => frame(self.bad, self.router[0], ping_of(1), &[]),
+            3 => frame(self.bad, self.router[0], LnetMsg::Reply { dst_wmd: wmd }, &payload),
+            4 => frame(self.bad, beyond, ping_of(2), &[]),
+            5 => frame(self.bad, beyond, LnetMsg::Ack { dst_wmd: wmd, match_bits: 1, mlength: 2 }, &[]),
+            _ => frame(self.bad, beyond, put_to(9, 5), &payload),
+        }
+    }
+
+    /// The same with one thing wrong.
+    fn mutated(&self, rng: &mut ChaCha8Rng) -> Vec<u8> {
+        // Both headers: type, cookies; destination, source, process ids, kind, length.
+        const NIDS: [usize; 2] = [24, 32];
+        let mut m = self.message(rng);
+        let word = [0u32, 1, 2, 3, 4, 0xc0, 0xc1, 0x10_0000, 0x10_0001, u32::MAX, rng.random()][rng.random_range(0..11)];
+        match rng.random_range(0..10) {
+            0..5 if m.len() >= 96 => {
+                for at in NIDS {
+                    if rng.random_bool(0.6) {
+                        m[at..at + 8].copy_from_slice(&self.some_nid(rng).0.to_le_bytes());
+                    }
+                }
+            }
+            5 if m.len() >= 96 => m[52..56].copy_from_slice(&word.to_le_bytes()),
+            6 if m.len() >= 96 => m[48..52].copy_from_slice(&word.to_le_bytes()),
+            7 => {
+                let at = rng.random_range(0..m.len());
+                if !(24..40).contains(&at) {
+                    m[at] ^= 1 << rng.random_range(0..8);
+                }
+            }
+            8 if rng.random_bool(0.2) => m.truncate(rng.random_range(0..m.len())),
+            _ => {}
+        }
+        m
+    }
+}
+
+/// Valid streams with one thing wrong here and there, to a router and through it: the connection they come by may end, and
+/// nothing else. `CORAL_SEED=n` repeats a run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mutated_streams_through_a_router_hurt_nobody_else() {
+    assert_eq!(panics(), 0);
+    let place = Place { bad: nid_on(9, 0, 1), router: [nid_on(9, 0, 2), nid_on(9, 1, 3)], gateway: [nid_on(9, 1, 4), nid_on(9, 2, 5)], honest: nid_on(9, 1, 6) };
+    let gateway = start_router(&place.gateway, "").await;
+    let router = start_router(&place.router, &format!("tcp2 {}", place.gateway[0])).await;
+    let far = start(config_of(&[place.honest], &format!("tcp {}", place.router[1]))).await;
+    let near = start(config_of(&[nid_on(9, 0, 7)], &format!("tcp1 {}", place.router[0]))).await;
+    until("all routes are up", || [&router, &far, &near].iter().all(|n| n.routes()[0].up)).await;
+    until("all connections are there", || [&gateway, &far, &near].iter().all(|n| n.stats().conns.value() == 3)).await;
+    let seed = std::env::var("CORAL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
+    println!("CORAL_SEED={seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for round in 0..200 {
+        let stream: Vec<u8> = (0..rng.random_range(1..20)).flat_map(|_| place.mutated(&mut rng)).collect();
+        let mut s = raw_conn(place.bad, place.router[0]).await;
+        let _ = s.write_all(&stream).await;
+        let _ = s.shutdown().await;
+        closed(&mut s).await;
+        assert!([&router, &far, &near].iter().all(|n| n.routes()[0].up), "round {round}: a route is down");
+        if round % 10 == 0 {
+            timeout(LONG, near.ping(place.honest)).await.unwrap().unwrap();
+        }
+    }
+    assert_eq!([&gateway, &far, &near].map(|n| n.stats().conns.value()), [3; 3], "the connections are the same as before");
+    let s = router.stats();
+    assert!(s.routed.value() > 200 && s.bad_bytes.value() > 20 && s.unmatched.value() > 20 && s.no_route.value() > 5, "all kinds were among them: {s:?}");
+    assert_eq!(panics(), 0);
+    stop(&[&near, &far, &router, &gateway]).await;
+}

@@ -1,21 +1,25 @@
 //! What a kernel client sent to a kernel server, sent to us: our answers must be the kernel server's.
 //!
-//! The mount is in `data/mount.pcap.lz4`; the long captures are read where they are (directory in CORAL_CAPTURES, else
-//! `../shared/captures` beside the repository or two levels up), and without them their tests say that they did not run.
+//! The mount is in `data/mount.pcap.lz4`. Streams of a self-test and of a file system's session are put together from it and from
+//! `data/lst.bin` (see `assembled`). The long captures of both are replayed too where they are: directory in CORAL_CAPTURES, else
+//! `../shared/captures` beside the repository or two levels up.
 //! Every NID is replaced by one of this machine in all bytes.
 
 mod pcap;
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use coral_lnet::{Nid, Node, NodeConfig, PortalHandler, PutEvent};
 use parking_lot::Mutex;
-use pcap::{CLIENT, SERVER, capture, lnet_type, messages, streams};
+use coral_wire::lnet::{KsockMsgHdr, LnetHdr, LnetMsg, WireHandle};
+use pcap::{CLIENT, SERVER, Stream, capture, lnet_type, messages, streams};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
+use zerocopy::IntoBytes;
 
 const PORT: u16 = 22988;
 
@@ -68,7 +72,12 @@ async fn replay(from: Nid, to: Nid, bytes: &[u8]) -> Replayed {
 /// Replays all connections of a capture and compares what LNet alone decides: HELLO, ping replies, ACKs, zero-copy
 /// acknowledgements. What PTLRPC and lst would answer is missing; their requests must have been delivered.
 async fn replay_file(name: &str, test: u8) {
-    let Some(pcap) = capture(name) else { return };
+    if let Some(pcap) = capture(name) {
+        replay_streams(name, streams(&pcap), test).await;
+    }
+}
+
+async fn replay_streams(name: &str, streams: BTreeMap<u16, Stream>, test: u8) {
     let pid = std::process::id();
     let ip = |n| Ipv4Addr::new(127, 254, (pid % 251) as u8, (test << 4) + n);
     let (us, them) = (Nid::tcp(0, ip(1)), Nid::tcp(0, ip(2)));
@@ -79,7 +88,7 @@ async fn replay_file(name: &str, test: u8) {
         node.serve_portal(portal, recorder.clone());
     }
     let (mut puts, mut cookies, mut pings) = (0, 0, 0);
-    for (port, mut s) in streams(&pcap).into_iter().rev() {
+    for (port, mut s) in streams.into_iter().rev() {
         replace_nids(&mut s.client, [SERVER, CLIENT], [us, them]);
         replace_nids(&mut s.server, [SERVER, CLIENT], [us, them]);
         // Zero-copy acknowledgements of the server's bulk would acknowledge what we never sent.
@@ -124,13 +133,54 @@ async fn mount_of_a_kernel_client() {
     replay_file("mount.pcap", 1).await;
 }
 
+/// A PUT of the client, as a kernel client sends it.
+fn client_put((portal, bits): (u32, u64), cookie: u64, payload: &[u8]) -> Vec<u8> {
+    let msg = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: bits, hdr_data: 0, ptl_index: portal, offset: 0 };
+    let [dest_nid, src_nid] = [SERVER, CLIENT].map(|ip| Nid::tcp(0, ip));
+    let hdr = LnetHdr { dest_nid, src_nid, dest_pid: 12345, src_pid: 12345, payload_length: payload.len() as u32, msg };
+    [KsockMsgHdr::lnet(cookie).as_bytes(), &hdr.encode(), payload].concat()
+}
+
+/// The connections of the recorded mount with other messages on them: the handshakes and the ping with its answer are a kernel's,
+/// behind them come `control` and `bulk`.
+fn assembled(control: &[Vec<u8>], bulk: &[Vec<u8>]) -> BTreeMap<u16, Stream> {
+    let ctype = |s: &Stream| s.client[16 + 48];
+    let mount = capture("mount.pcap").expect("it is part of the sources");
+    let mut out = BTreeMap::new();
+    for (port, s) in streams(&mount) {
+        let (ask, answer) = (messages(&s.client[72..]), messages(&s.server[56..]));
+        let of = |list: &[&[u8]], ty| list.iter().find(|m| lnet_type(m) == Some(ty)).map_or_else(Vec::new, |m| m.to_vec());
+        let (ping, reply, puts) = match ctype(&s) {
+            1 => (of(&ask, 2), of(&answer, 3), control),
+            3 => (Vec::new(), Vec::new(), bulk),
+            _ => continue,
+        };
+        assert!(reply.is_empty() || reply[96..].starts_with(b"gnip"), "the first GET is the ping");
+        out.insert(port, Stream { client: [&s.client[..72], &ping, &puts.concat()].concat(), server: [&s.server[..56], &reply].concat() });
+    }
+    assert_eq!(out.len(), 2, "a control and a bulk connection");
+    out
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn selftest_of_a_kernel_client() {
+    // Each request of the recorded session: portal, service, request and reply of 160 bytes (see `lst_replay.rs`).
+    let exchanges = include_bytes!("data/lst.bin").chunks_exact(2 + 2 * 160);
+    let requests: Vec<_> = exchanges.map(|x| client_put((x[0] as u32, x[1] as u64), 0, &x[2..162])).collect();
+    assert!(requests.len() >= 60, "{}", requests.len());
+    replay_streams("assembled self-test", assembled(&requests, &[]), 5).await;
     replay_file("lnet.pcap", 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn session_of_a_kernel_client() {
+    // What a file system adds to a mount: bulk data on its own connection, of which the large parts are to be acknowledged.
+    let bulk: Vec<_> = [(0, 0), (4096, 0x8001), (300_000, 0x8002), (1 << 20, 0x8003), (100, 0), (70_000, u64::MAX)]
+        .into_iter()
+        .map(|(len, cookie)| client_put((8, len as u64), cookie, &vec![len as u8; len]))
+        .collect();
+    let requests: Vec<_> = (1..40u64).map(|i| client_put((6, i), if i % 5 == 0 { 0x9000 + i } else { 0 }, &vec![i as u8; 200 * i as usize])).collect();
+    replay_streams("assembled session", assembled(&requests, &bulk), 6).await;
     replay_file("session.pcap", 3).await;
 }
 

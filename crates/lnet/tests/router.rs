@@ -125,14 +125,13 @@ async fn routers_share_the_load_and_a_dead_one_is_left_out() {
     assert!(routed.iter().all(|n| *n >= 20), "{routed:?} of 80 messages each way");
 
     routers[0].shutdown().await;
-    let mut lost = 0;
+    // What was inside the dying router, or answers given to it by who has not noticed yet, may be lost; nothing after that.
+    until("both notice", || [&a, &b].iter().all(|n| n.routes().iter().filter(|r| r.up).count() == 1)).await;
+    let before = routers[1].stats().routed.value();
     for i in 100..140 {
-        // What was inside the dying router, or answers given to it by who has not noticed yet, may be lost.
-        let done = timeout(Duration::from_secs(5), send_checked(&a, &b, b_nid, i, 10_000)).await;
-        lost += u32::from(!matches!(done, Ok(Ok(()))));
+        send_checked(&a, &b, b_nid, i, 10_000).await.unwrap();
     }
-    assert!(lost <= 4, "{lost} of 40 messages failed although a router is left");
-    until("a notices", || a.routes().iter().filter(|r| r.up).count() == 1).await;
+    assert!(routers[1].stats().routed.value() >= before + 80, "all by the one that is left");
 
     routers[0] = start_router(&gws[0]).await;
     until("it is found again", || a.routes().iter().chain(&b.routes()).all(|r| r.up)).await;

@@ -22,7 +22,7 @@ pub fn capture(name: &str) -> Option<Vec<u8>> {
         Some(p) => Some(std::fs::read(p).unwrap()),
         None if name == "mount.pcap" => Some(lz4_flex::decompress_size_prepended(MOUNT).unwrap()),
         None => {
-            println!("NOT RUN: no {name} here; the mount is replayed all the same. Set CORAL_CAPTURES to a directory of recordings");
+            println!("no {name} here: only what is part of the sources is replayed. Set CORAL_CAPTURES to a directory of recordings");
             None
         }
     }
