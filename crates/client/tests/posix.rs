@@ -399,3 +399,32 @@ async fn a_new_ost_is_heard_of_through_the_config_lock() {
     fs.umount().await;
     c.stop().await;
 }
+
+/// Project ids: set, handed down by directories that say so, and by no others.
+#[tokio::test]
+async fn projects_are_inherited_where_a_directory_says_so() {
+    let c = Cluster::start(1, 1, 65536).await;
+    let u = User::root(&c.client().await);
+    let d = u.mkdir("d").await.unwrap();
+    let project = async |path: &str| {
+        let fid = u.fid(path).await.unwrap();
+        String::from_utf8(u.fs.getxattr(&u.cred, fid, b"lustre.project").await.unwrap().to_vec()).unwrap()
+    };
+    u.fs.setxattr(&u.cred, d, b"lustre.project", "7 -".into(), 0).await.unwrap();
+    u.put("d/before", b"x").await.unwrap();
+    u.fs.setxattr(&u.cred, d, b"lustre.project", "1000 P".into(), 0).await.unwrap();
+    u.put("d/file", b"x").await.unwrap();
+    u.mkdir("d/sub").await.unwrap();
+    u.put("d/sub/file", b"x").await.unwrap();
+    let mut got = Vec::new();
+    for path in ["d", "d/before", "d/file", "d/sub", "d/sub/file"] {
+        got.push(project(path).await);
+    }
+    assert_eq!(got, ["1000 P", "0 -", "1000 -", "1000 P", "1000 -"]);
+    assert_eq!(u.stat("d/file").await.unwrap().projid, 1000);
+    let other = User::new(&u.fs, 77, 77);
+    let denied = u.fs.setxattr(&other.cred, d, b"lustre.project", "5 P".into(), 0).await;
+    assert_eq!(denied, Err(Errno::EPERM), "a project is the superuser's to give");
+    u.fs.umount().await;
+    c.stop().await;
+}

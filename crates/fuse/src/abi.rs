@@ -227,6 +227,8 @@ abi! {
     struct FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
     struct LseekIn = 24 { fh: u64, offset: u64, whence: u32, padding: u32 }
     struct LseekOut = 8 { offset: u64 }
+    struct IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
+    struct IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
     struct Dirent = 24 { ino: u64, off: u64, namelen: u32, typ: u32 }
     struct InvalInodeOut = 24 { ino: u64, off: i64, len: i64 }
     struct InvalEntryOut = 16 { parent: u64, namelen: u32, flags: u32 }

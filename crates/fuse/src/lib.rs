@@ -26,6 +26,7 @@ mod fs;
 mod handles;
 mod init;
 mod interrupt;
+mod ioctl;
 mod llite;
 mod mount;
 mod nodes;

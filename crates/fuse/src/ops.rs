@@ -17,6 +17,7 @@ use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::ioctl::{self, Asked};
 use crate::abi::{self, InHeader, fattr, fopen, op};
 use crate::buf::RequestBuf;
 use crate::fs::{FileSystem, PageCache};
@@ -75,7 +76,6 @@ const EBADF: Errno = Errno(libc::EBADF);
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 const EINVAL: Errno = Errno(libc::EINVAL);
 const ERANGE: Errno = Errno(libc::ERANGE);
-const ENOTTY: Errno = Errno(libc::ENOTTY);
 
 /// Who asks.
 fn cred(h: &InHeader, umask: u32) -> Cred {
@@ -138,8 +138,7 @@ fn try_start<F: FileSystem>(
             return Ok(Started::Silent);
         }
         op::DESTROY => return Ok(Started::Done(Ok(Body::Empty))),
-        // Lustre's own ioctls are offered as xattrs (docs/semantics.md).
-        op::IOCTL => return Err(ENOTTY),
+        op::IOCTL => inode_ioctl(s, h, i)?,
         // The kernel copies by itself, makes no O_TMPFILE, polls files as always ready, and asks no more.
         _ => return Err(ENOSYS),
     };
@@ -345,6 +344,23 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
             s.search_changed();
         }
         Ok(Body::of(&reply::attr_out(&e)))
+    }))
+}
+
+fn inode_ioctl<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let asked = ioctl::parse(&i.get::<abi::IoctlIn>()?, i.0)?;
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move {
+        let now = s.fs.getattr(&cred, fid, None).await?.attr;
+        if let Asked::Set(set) = &asked {
+            let set = ioctl::changed(*set, &now);
+            if set != SetAttr::default() {
+                s.fs.setattr(&cred, fid, set, None).await?;
+            }
+        }
+        let mut out = abi::IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.as_bytes().to_vec();
+        out.extend(ioctl::answer(&asked, &now));
+        Ok(Body::Vec(out))
     }))
 }
 

@@ -11,6 +11,7 @@ mod dirstripe;
 mod find;
 mod getstripe;
 mod path;
+mod project;
 mod setstripe;
 mod show;
 
@@ -63,6 +64,7 @@ const COMMANDS: &[(&str, Run, &str)] = &[
     ("mdts", df::mdts, "mdts [PATH]: the MDTs"),
     ("mkdir", dirstripe::mkdir, "mkdir [-c N] [-i MDT] [-H HASH] [-m MODE] DIR...: a directory on given MDTs; [-D|-d] [-X LEVELS]: the default of a directory"),
     ("osts", df::osts, "osts [PATH]: the OSTs"),
+    ("project", project::project, "project [-p ID] [-s] [-r] | -C [-r] [-k] | -c [-p ID] [-r] | [-d] [-r]  PATH...: project ids, and who inherits them"),
     ("path2fid", path::path2fid, "path2fid PATH...: the FIDs of names"),
     ("setdirstripe", dirstripe::mkdir, "setdirstripe: same as mkdir"),
     ("setstripe", setstripe::setstripe, "setstripe [-c N] [-S SIZE] [-i OST] [-o LIST] [-E END ...] FILE|DIR...: lay out new files"),

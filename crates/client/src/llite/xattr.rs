@@ -23,10 +23,12 @@ use coral_wire::ost::ObdStatfs;
 
 use super::{Llite, MkdirRequest};
 use super::finish::finish;
-use super::types::Cred;
+use super::types::{Cred, SetAttr};
 use crate::lov::Form;
 use crate::mdc::Ids;
 
+/// Inode flag: new files get the directory's project id (`FS_PROJINHERIT_FL`).
+const FL_PROJINHERIT: u32 = 0x2000_0000;
 /// Longest name, bytes (XATTR_NAME_MAX).
 const NAME_MAX: usize = 255;
 /// Longest value, bytes (XATTR_SIZE_MAX).
@@ -83,6 +85,7 @@ impl Llite {
             b"lmv" => self.dirstripe(fid).await,
             b"dmv" => stored(b"trusted.dmv").await,
             b"fid" => Ok(Bytes::from(fid.to_string())),
+            b"project" => self.project(cred, fid).await,
             b"mdt" => Ok(Bytes::from(self.lmv.of(fid).await?.index.to_string())),
             b"statfs.json" => self.statfs_json().await,
             n => match n.strip_prefix(b"path:") {
@@ -124,6 +127,7 @@ impl Llite {
         }
         match (name, &value) {
             (b"lustre.mkdir", Some(v)) => return self.mkdir_striped(cred, fid, MkdirRequest::decode(v)?).await,
+            (b"lustre.project", Some(v)) => return self.set_project(cred, fid, v).await,
             (b"lustre.dmv", Some(v)) => return self.set_default_dirstripe(cred, fid, v.clone()).await,
             (b"lustre.lov", _) | (b"trusted.lov", Some(_)) => {
                 let md = self.md_inode(fid).await?;
@@ -150,6 +154,35 @@ impl Llite {
             && let Some(open) = self.opened(fid)
         {
             open.set_layout(self.fetch_layout(fid, coral_wire::mds::layout_intent::ACCESS, 0, 0).await?);
+        }
+        Ok(())
+    }
+
+    /// Project id, and "P" where new files inherit it, "-" elsewhere.
+    async fn project(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        let a = self.getattr(cred, fid, None).await?.attr;
+        let mark = if a.flags & FL_PROJINHERIT != 0 { 'P' } else { '-' };
+        Ok(Bytes::from(format!("{} {mark}", a.projid)))
+    }
+
+    /// Sets both from the same text.
+    async fn set_project(self: &Arc<Self>, cred: &Cred, fid: Fid, text: &[u8]) -> Result<(), Errno> {
+        let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+        let (id, mark) = text.split_once(' ').ok_or(Errno::EINVAL)?;
+        let id: u32 = id.parse().map_err(|_| Errno::EINVAL)?;
+        let a = self.getattr(cred, fid, None).await?.attr;
+        let flags = match mark {
+            "P" => a.flags | FL_PROJINHERIT,
+            "-" => a.flags & !FL_PROJINHERIT,
+            _ => return Err(Errno::EINVAL),
+        };
+        let set = SetAttr {
+            projid: (id != a.projid).then_some(id),
+            flags: (flags != a.flags).then_some(flags),
+            ..Default::default()
+        };
+        if set != SetAttr::default() {
+            self.setattr(cred, fid, set, None).await?;
         }
         Ok(())
     }

@@ -22,6 +22,8 @@ pub const MAY_READ: u32 = 4;
 pub const FL_IMMUTABLE: u32 = 0x10;
 /// `LUSTRE_APPEND_FL`: it may only grow.
 pub const FL_APPEND: u32 = 0x20;
+/// New objects get the directory's project (`LUSTRE_PROJINHERIT_FL`).
+pub const FL_PROJINHERIT: u32 = 0x2000_0000;
 
 /// Capability numbers of Linux that an MDT asks for.
 pub mod cap {

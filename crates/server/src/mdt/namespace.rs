@@ -13,7 +13,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::acl;
-use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_WRITE, Ucred};
+use super::cred::{FL_APPEND, FL_IMMUTABLE, FL_PROJINHERIT, MAY_EXEC, MAY_WRITE, Ucred};
 use super::record::{Inode, S_IFDIR, S_IFMT};
 use super::stripe;
 use super::store::{Held, MdtResult, Txn};
@@ -167,12 +167,15 @@ fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtRes
         (true, _) => (DIR_SIZE_BYTES, DIR_BLOCKS),
         (false, n) => (n as u64, 0),
     };
+    // a project is handed down where the directory says so (`mdd_create`)
+    let inherits = dir.flags & FL_PROJINHERIT != 0;
     let ino = Inode {
         mode,
         uid: cred.uid,
         gid,
         nlink: if is_dir { 2 } else { 1 },
-        projid: dir.projid,
+        projid: if inherits { dir.projid } else { 0 },
+        flags: if inherits && is_dir { FL_PROJINHERIT } else { 0 },
         rdev: new.rdev,
         size,
         blocks,
