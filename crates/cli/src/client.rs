@@ -219,11 +219,26 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     let nids = if m.net.nid.is_empty() { vec![net::local_nid(source.nids[0], port, &routes)?] } else { m.net.nid.clone() };
     let nid = nids[0];
     let node = net::start(&NetConfig { nids, port, routes }, None, None).await?;
+    if !source.nids.iter().any(|n| node.leads_to(*n)) {
+        return Err(net::no_way(nid, source.nids[0]));
+    }
     let mut options = MountOptions { cache_mb: m.cache_mb, selinux: selinux(), subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
     options.flock = !m.options.iter().any(|o| o == "noflock" || o == "localflock");
     options.user_xattr = !m.options.iter().any(|o| o == "nouser_xattr");
     let fuse = FuseOptions { source: m.source.clone(), read_only: m.options.iter().any(|o| o == "ro"), ..FuseOptions::default() };
-    let client = MountedClient::start(node, options, &m.mountpoint, fuse, reporter).await?;
+    let client = {
+        let gateways = net::Gateways::towards(&node, &source.nids);
+        tokio::select! {
+            biased;
+            started = MountedClient::start(node, options, &m.mountpoint, fuse, reporter) => {
+                match started {
+                    Ok(client) => client,
+                    Err(why) => return Err(format!("{why}{}", gateways.hint().await)),
+                }
+            }
+            why = gateways.none_routes() => return Err(why),
+        }
+    };
     let ready = reporter.ready(&format!("mounted {} on {} (this node is {nid})", m.source, m.mountpoint.display()));
     wait(&client, &ready).await;
     client.umount().await;

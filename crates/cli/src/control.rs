@@ -16,7 +16,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
 /// Longest request line, bytes.
-const REQUEST_MAX_BYTES: u64 = 4096;
+const REQUEST_MAX_BYTES: u64 = 64 << 10;
 /// How long a client of the socket waits for an answer, seconds.
 const ANSWER_TIMEOUT_S: u64 = 60;
 /// Pause after a connection that could not be accepted.
@@ -99,6 +99,11 @@ async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>, agent: 
     if tokio::io::BufReader::new(limited).read_line(&mut line).await.is_err() {
         return;
     }
+    if line.len() as u64 == REQUEST_MAX_BYTES && !line.ends_with('\n') {
+        let why = format!("the request is longer than {} KiB: give fewer names at a time", REQUEST_MAX_BYTES >> 10);
+        let _ = write.write_all(format!("{}\n", serde_json::json!({ "error": why, "errno": libc::E2BIG })).as_bytes()).await;
+        return;
+    }
     let for_nodes = if line.starts_with('{') { serde_json::from_str::<ForNodes>(line.trim()).ok() } else { None };
     let reply = if let Some(a) = for_nodes { agent.answer(a.lnet).await } else { match serde_json::from_str::<Ask>(line.trim()) {
         Err(e) => serde_json::json!({ "error": format!("unknown request: {e}") }),
@@ -139,14 +144,18 @@ mod tests {
         let place = dir.path().to_owned();
         let reply = tokio::task::spawn_blocking(move || ask(&place, Ask::Status)).await.unwrap().unwrap();
         assert_eq!(reply["got"], "status");
-        let place = path(dir.path());
-        let line = tokio::task::spawn_blocking(move || {
-            let mut s = StdStream::connect(place).unwrap();
-            s.write_all(b"\"dance\"\n").unwrap();
-            let mut line = String::new();
-            BufReader::new(s).read_line(&mut line).unwrap();
-            line
-        });
-        assert!(line.await.unwrap().contains("unknown request"));
+        for (said, answered) in [("\"dance\"".to_owned(), "unknown request"), ("x".repeat(REQUEST_MAX_BYTES as usize), "longer than 64 KiB")] {
+            let place = path(dir.path());
+            let line = tokio::task::spawn_blocking(move || {
+                let mut s = StdStream::connect(place).unwrap();
+                // It may stop listening before the last byte.
+                let _ = s.write_all(format!("{said}\n").as_bytes());
+                let mut line = String::new();
+                let _ = BufReader::new(s).read_line(&mut line);
+                line
+            });
+            let line = line.await.unwrap();
+            assert!(line.contains(answered), "{answered}: {line}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //! (or why it is not), and leaves it.
 
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -26,12 +27,19 @@ enum Report {
 /// Starts this command again with the same arguments plus `--foreground`, its log in `log`.
 /// Returns what it printed when ready.
 pub(crate) fn start(log: &Path) -> Result<String, String> {
-    start_as(std::env::args_os().skip(1), log)
+    let mut own = std::env::args_os();
+    // The name it is called by picks the command.
+    let name = own.next().unwrap_or_else(|| "coral".into());
+    spawn(name, own, log)
 }
 
-/// As [`start`], with other arguments.
+/// As [`start`], with other arguments: those of `coral`, whatever name this process was called by.
+pub(crate) fn start_as(args: impl Iterator<Item = OsString>, log: &Path) -> Result<String, String> {
+    spawn("coral".into(), args, log)
+}
+
 #[allow(unsafe_code, reason = "a descriptor and a session of its own are handed to the child")]
-pub(crate) fn start_as(args: impl Iterator<Item = std::ffi::OsString>, log: &Path) -> Result<String, String> {
+fn spawn(name: OsString, args: impl Iterator<Item = OsString>, log: &Path) -> Result<String, String> {
     // Closed in other programs, or the child would hold the end it is heard at.
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
     let log_file: File = OpenOptions::new().create(true).append(true).open(log).map_err(|e| format!("cannot write the log '{}': {e}", log.display()))?;
@@ -39,9 +47,7 @@ pub(crate) fn start_as(args: impl Iterator<Item = std::ffi::OsString>, log: &Pat
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let fd = write.as_raw_fd();
     let mut command = Command::new(exe);
-    // The name it is called by picks the command.
-    command.arg0(std::env::args_os().next().unwrap_or_else(|| "coral".into()));
-    command.args(args).arg("--foreground").env(READY_FD, fd.to_string());
+    command.arg0(name).args(args).arg("--foreground").env(READY_FD, fd.to_string());
     command.stdin(Stdio::null()).stdout(log_file).stderr(errors);
     // SAFETY: setsid, prctl and fcntl are async-signal-safe, and the descriptor is open in the child.
     unsafe {

@@ -1,15 +1,22 @@
 //! The LNet node of a command: its NIDs and routes from the command line or a file, and what to say when it does not start.
 
 use crate::args::Net;
-use coral_lnet::{MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, parse_routes};
+use coral_lnet::{MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name, parse_routes};
+use coral_wire::lnet::feat;
 use coral_wire::nid::NET_TCP;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
 
 /// Lustre's own acceptor port.
 pub(crate) const DEFAULT_PORT: u16 = 988;
+
+/// How long a gateway may take to say whether it routes.
+const GATEWAY_ANSWER: Duration = Duration::from_secs(5);
 
 /// What a node is started with.
 #[derive(Debug, Clone, Default)]
@@ -75,14 +82,106 @@ pub(crate) async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>, routing: Op
         routing,
         ..NodeConfig::default()
     };
-    Node::start(config, mem).await.map_err(|e| format!("{e}{}", hint(&e)))
+    Node::start(config, mem).await.map_err(|e| match &e {
+        StartError::Listen { nid, addr, source } if source.kind() == ErrorKind::AddrInUse => taken(*nid, addr.port()),
+        _ => format!("{e}{}", hint(&e)),
+    })
+}
+
+/// A NID whose address and port another process has.
+pub(crate) fn taken(nid: Nid, port: u16) -> String {
+    format!(
+        "{nid} port {port} is another node's on this machine (a Coral process, or a kernel Lustre): a NID is one node's, and all nodes share the port; \
+         give this one another address of this machine with --nid (`ip addr` lists them), a new file system another --port"
+    )
+}
+
+/// Nothing leads from `own` to the network of `to`.
+pub(crate) fn no_way(own: Nid, to: Nid) -> String {
+    let net = net_name(to.net());
+    format!("no way to {to}: this node ({own}) has no NID on {net} and no route to it; give --route '{net} GATEWAY'")
+}
+
+/// What the gateways on the way to servers say of themselves, asked as soon as it is made.
+pub(crate) struct Gateways {
+    /// Networks of ours.
+    ours: String,
+    asked: Vec<(Nid, watch::Receiver<Option<GatewayAnswer>>)>,
+}
+
+/// What one said.
+#[derive(Clone, Debug, PartialEq)]
+enum GatewayAnswer {
+    Routes,
+    DoesNotRoute,
+    Silent,
+}
+
+impl Gateways {
+    /// Asks those through which all of `servers` must be reached; none when one of them is on a network of ours.
+    pub(crate) fn towards(node: &Arc<Node>, servers: &[Nid]) -> Gateways {
+        let near = |n: &Nid| node.nids().iter().any(|own| own.net() == n.net());
+        let nets: BTreeSet<String> = servers.iter().map(|n| net_name(n.net())).collect();
+        let routes = if servers.iter().any(near) { Vec::new() } else { node.routes() };
+        let gateways: BTreeSet<Nid> = routes.iter().filter(|r| nets.contains(&r.net)).filter_map(|r| r.gateway.parse().ok()).collect();
+        let ours: BTreeSet<String> = node.nids().iter().map(|n| net_name(n.net())).collect();
+        let asked = gateways.into_iter().map(|gw| (gw, ask_gateway(node.clone(), gw))).collect();
+        Gateways { ours: Vec::from_iter(ours).join(", "), asked }
+    }
+
+    /// Resolves to a sentence when none of them is a router. Never, when there is none.
+    pub(crate) async fn none_routes(&self) -> String {
+        for (_, answer) in &self.asked {
+            if self.answer(answer).await != GatewayAnswer::DoesNotRoute {
+                return std::future::pending().await;
+            }
+        }
+        match self.asked.first() {
+            None => std::future::pending().await,
+            Some((gw, _)) => format!("the gateway {gw} answers, but does not route: run `coral router` there, or name another with --route"),
+        }
+    }
+
+    /// What to add to a failure that is silence: what is wrong on the way.
+    pub(crate) async fn hint(&self) -> String {
+        let mut out = String::new();
+        for (gw, answer) in &self.asked {
+            match self.answer(answer).await {
+                GatewayAnswer::Routes => {}
+                GatewayAnswer::DoesNotRoute => out += &format!("; the gateway {gw} does not route"),
+                GatewayAnswer::Silent => out += &format!("; the gateway {gw} does not answer"),
+            }
+        }
+        if out.is_empty() && !self.asked.is_empty() {
+            out = format!("; or the way back is missing: the servers need a route to {} (--route), and their log says so", self.ours);
+        }
+        out
+    }
+
+    async fn answer(&self, answer: &watch::Receiver<Option<GatewayAnswer>>) -> GatewayAnswer {
+        let mut answer = answer.clone();
+        let got = answer.wait_for(Option::is_some).await;
+        got.ok().and_then(|a| a.clone()).unwrap_or(GatewayAnswer::Silent)
+    }
+}
+
+fn ask_gateway(node: Arc<Node>, gw: Nid) -> watch::Receiver<Option<GatewayAnswer>> {
+    let (tx, rx) = watch::channel(None);
+    tokio::spawn(async move {
+        let said = match tokio::time::timeout(GATEWAY_ANSWER, node.ping(gw)).await {
+            Ok(Ok(info)) if info.features & feat::RTE_DISABLED != 0 => GatewayAnswer::DoesNotRoute,
+            Ok(Ok(_)) => GatewayAnswer::Routes,
+            _ => GatewayAnswer::Silent,
+        };
+        let _ = tx.send(Some(said));
+    });
+    rx
 }
 
 fn hint(e: &StartError) -> &'static str {
     match e {
         StartError::Listen { source, .. } => match source.kind() {
             ErrorKind::PermissionDenied => "; ports below 1024 need root: use --port 9988",
-            ErrorKind::AddrInUse => "; another node (or a kernel Lustre) on this machine has it: use another --port or --nid",
             ErrorKind::AddrNotAvailable => "; no interface of this machine has that address",
             _ => "",
         },

@@ -13,6 +13,11 @@ use std::path::{Path, PathBuf};
 pub(crate) fn run(s: Serve) -> Result<(), String> {
     let dirs = target_dirs(&s.dirs)?;
     let Some(home) = s.dirs.first().cloned() else { return Err("give at least one target directory".into()) };
+    for dir in &s.dirs {
+        if let Ok(running) = control::ask(dir, control::Ask::Status) {
+            return Err(format!("'{}' is served already, by process {}; stop it: coral down {0}", dir.display(), running["pid"]));
+        }
+    }
     if !s.foreground {
         println!("{}", daemon::start(&home.join("coral.log"))?);
         return Ok(());

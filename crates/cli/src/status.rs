@@ -2,7 +2,9 @@
 
 use crate::args::{Down, Status};
 use crate::control::{self, Ask};
+use crate::lnetctl::find::alive;
 use serde_json::Value;
+use std::path::Path;
 use std::time::Duration;
 
 /// Pause between two looks at whether a stopped process has ended.
@@ -15,7 +17,7 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
     if !s.dir.is_dir() {
         return Err(format!("'{}' is no directory", s.dir.display()));
     }
-    let answer = control::ask(&s.dir, Ask::Status).map_err(|_| format!("nothing runs in '{}'; start it: coral up {0}", s.dir.display()))?;
+    let answer = control::ask(&s.dir, Ask::Status).map_err(|_| nothing_runs(&s.dir))?;
     if s.json {
         println!("{answer:#}");
         return Ok(());
@@ -36,6 +38,21 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
     Ok(())
 }
 
+/// Says how it is started, as far as the directory tells.
+fn nothing_runs(dir: &Path) -> String {
+    let shown = dir.display();
+    let how = if dir.join("coral.json").is_file() {
+        format!("; start it: coral up {shown}")
+    } else if crate::serve::target_dirs(&[dir.to_owned()]).is_ok() {
+        format!("; start it: coral serve {shown}")
+    } else if control::path(dir).exists() {
+        "; what ran there was killed".to_owned()
+    } else {
+        String::new()
+    };
+    format!("nothing runs in '{shown}'{how}")
+}
+
 /// Entry of `coral down`.
 pub(crate) fn down(d: Down) -> Result<(), String> {
     if !d.dir.is_dir() {
@@ -43,7 +60,7 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
     }
     let pid = control::ask(&d.dir, Ask::Status).ok().and_then(|a| a["pid"].as_u64());
     let ask = if d.force { Ask::DownForced } else { Ask::Down };
-    let answer = control::ask(&d.dir, ask).map_err(|_| format!("nothing runs in '{}'", d.dir.display()))?;
+    let answer = control::ask(&d.dir, ask).map_err(|_| nothing_runs(&d.dir))?;
     match answer["error"].as_str() {
         Some(why) => Err(why.to_owned()),
         None => {
@@ -59,15 +76,10 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
 fn wait_for_end(pid: Option<u64>) -> Result<(), String> {
     let Some(pid) = pid else { return Ok(()) };
     for _ in 0..END_POLLS {
-        if !alive(pid) {
+        if !u32::try_from(pid).is_ok_and(alive) {
             return Ok(());
         }
         std::thread::sleep(END_POLL);
     }
     Err(format!("process {pid} has stopped serving but does not end; see its log"))
-}
-
-fn alive(pid: u64) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

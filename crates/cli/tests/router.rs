@@ -384,7 +384,7 @@ fn a_router_that_cannot_be_says_why() {
         // A second node with the same NID on this machine.
         let first = Running::start(&["router", "--dir", &dir, "--port", &port, two[0], two[1], two[2], two[3]], Path::new(&dir), &[]);
         let (_, said) = fails(coral().args(["router", "--foreground", "--port", &port, "--dir"]).arg(place.path("r2")).args(two));
-        assert!(said.contains("another node (or a kernel Lustre) on this machine has it"), "{said}");
+        assert!(said.contains("is another node's on this machine"), "{said}");
         let text = ok(coral().arg("status").arg(&dir));
         assert!(text.contains("127.0.0.4@tcp 127.1.0.4@tcp1") && text.contains("large  buffers   1024"), "{text}");
         ok(coral().arg("down").arg(&dir));

@@ -15,6 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::gateway::GwEvent;
 use crate::ni::Ni;
+use crate::path::NoWay;
 use crate::peers::PeerTable;
 use crate::pending::Pending;
 use crate::portals::Portals;
@@ -140,6 +141,7 @@ pub struct Node {
     peers: Mutex<PeerTable>,
     routes: Mutex<RouteTable>,
     router: Router,
+    no_way: Mutex<NoWay>,
     /// There are routes; some peer has several NIDs; some interface of a peer is to recover.
     has_routes: AtomicBool,
     has_rails: AtomicBool,
@@ -211,6 +213,7 @@ impl Node {
             pending: Pending::new(incarnation),
             peers: Mutex::new(PeerTable::new(cfg.limits.known_peers)),
             routes: Mutex::new(routes),
+            no_way: Mutex::default(),
             router: Router::new(cfg.routing.is_some(), cfg.routing.unwrap_or_default()),
             has_routes: AtomicBool::new(false),
             has_rails: AtomicBool::new(false),
@@ -322,6 +325,10 @@ impl Node {
         &self.routes
     }
 
+    pub(crate) fn no_way(&self) -> &Mutex<NoWay> {
+        &self.no_way
+    }
+
     /// Whether this node forwards for others.
     pub fn is_routing(&self) -> bool {
         self.router.is_on()
@@ -358,6 +365,10 @@ impl Node {
     /// All nodes there are, are in this process.
     pub(crate) fn mem_alone(&self) -> bool {
         self.mem.as_ref().is_some_and(|m| m.is_alone())
+    }
+
+    pub(crate) fn has_mem(&self) -> bool {
+        self.mem.is_some()
     }
 
     pub(crate) fn mem_node(&self, nid: Nid) -> Option<Arc<Node>> {

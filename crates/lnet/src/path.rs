@@ -4,6 +4,7 @@
 //! A plain destination on our own network costs one load more than without routes and Multi-Rail.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use crate::ni::Ni;
-use crate::routes::GwLoad;
+use crate::routes::{GwLoad, net_name};
 use crate::sock::Peer;
 use crate::{Nid, Node, SendError};
 
@@ -44,6 +45,27 @@ pub(crate) struct Path {
     pub(crate) others: bool,
 }
 
+/// Networks kept in [`NoWay`].
+const NO_WAY_KEPT: usize = 64;
+/// Milliseconds after which it is said again that there is no way to a network.
+const NO_WAY_AGAIN: u64 = 600_000;
+
+/// Networks of which was said, and when, that nothing leads to them.
+#[derive(Debug, Default)]
+pub(crate) struct NoWay(BTreeMap<u32, u64>);
+
+impl NoWay {
+    /// Whether it is to be said of `net`: the first time, and then every ten minutes.
+    fn is_news(&mut self, net: u32, now_ms: u64) -> bool {
+        let known = self.0.get(&net).copied();
+        let news = known.map_or(self.0.len() < NO_WAY_KEPT, |said| now_ms >= said + NO_WAY_AGAIN);
+        if news {
+            self.0.insert(net, now_ms);
+        }
+        news
+    }
+}
+
 /// Next hops not to be tried again.
 pub(crate) type Tried = SmallVec<[Nid; 4]>;
 
@@ -55,6 +77,13 @@ fn unreachable(nid: Nid, why: &'static str) -> SendError {
 }
 
 impl Node {
+    /// Whether anything leads to the network of `nid`: a NID of ours, or a route, its gateway alive or not. When not, no message
+    /// to it can be sent, however long one waits. Nodes of this process may come and go.
+    pub fn leads_to(&self, nid: Nid) -> bool {
+        let net = nid.net();
+        self.has_mem() || self.is_ours(nid) || self.nids().iter().any(|n| n.net() == net) || self.route_table().lock().leads_to(net)
+    }
+
     /// Whether a message for `nid` is for us.
     pub(crate) fn is_ours(&self, nid: Nid) -> bool {
         nid == Nid::LO || self.nids().contains(&nid)
@@ -62,7 +91,11 @@ impl Node {
 
     /// The way of a message to `to`. `from`: the NID it must come from (an answer comes from where the question went).
     pub(crate) fn path(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid]) -> Result<Path, SendError> {
-        self.path_by(from, to, tried, from.is_none())
+        let found = self.path_by(from, to, tried, from.is_none());
+        if found.is_err() {
+            self.note_no_way(from, to);
+        }
+        found
     }
 
     /// The way to this very NID, although its node may have others.
@@ -110,6 +143,21 @@ impl Node {
                 Ok(Path { route: Route::Sock(peer), src: from.unwrap_or(local), dest: to, others: false })
             }
             _ => Err(unreachable(to, "no network interface on its network, and no route to it")),
+        }
+    }
+
+    /// Counts a message of ours that finds neither a NID nor a route to its network, and says so: who misses an answer sees only
+    /// silence.
+    fn note_no_way(&self, from: Option<Nid>, to: Nid) {
+        let own = from.is_none_or(|f| self.is_ours(f));
+        let net = to.net();
+        if !own || self.is_down() || self.leads_to(to) {
+            return;
+        }
+        self.stats().local_no_route.inc();
+        if self.no_way().lock().is_news(net, self.sock().now_ms()) {
+            let net = net_name(net);
+            tracing::warn!(node = %self.nid(), "no route to {net}: what is sent to {to} is dropped, replies to its requests too; add --route '{net} GATEWAY'");
         }
     }
 
@@ -173,5 +221,18 @@ impl Node {
         }
         let peer = self.sock().peer(ours.nid, theirs.nid, false)?;
         Some(Path { route: Route::Sock(peer), src: ours.nid, dest: theirs.nid, others: count > 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_route_is_said_once_in_ten_minutes_for_each_network() {
+        let mut said = NoWay::default();
+        assert!(said.is_news(1, 5) && !said.is_news(1, 6) && said.is_news(2, 6));
+        assert!(!said.is_news(1, NO_WAY_AGAIN + 4) && said.is_news(1, NO_WAY_AGAIN + 5));
+        assert_eq!((0..1000).filter(|net| said.is_news(*net, 7)).count(), NO_WAY_KEPT - 2, "bounded");
     }
 }

@@ -70,6 +70,9 @@ impl Pool {
         let count = count.clamp(1, PoolSizes::MAX);
         {
             let mut st = self.state.lock();
+            if st.wanted == count {
+                return;
+            }
             st.wanted = count;
             if count > st.there {
                 self.free.add_permits(count - st.there);
@@ -172,5 +175,8 @@ mod tests {
         r.resize(PoolSizes { tiny: 2, small: 1, large: 1 });
         assert!(take().is_some());
         assert_eq!(r.show().tiny.nbuffers, 2);
+        r.resize(PoolSizes { tiny: 2, small: 1, large: 5 });
+        let shown = r.show();
+        assert_eq!((shown.tiny.mincredits, shown.large.mincredits), (0, 5), "only a pool that changes begins anew");
     }
 }

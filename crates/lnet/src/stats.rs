@@ -71,6 +71,9 @@ pub struct NodeStats {
     pub resent: Counter,
     /// ACKs and REPLYs given up because they did not come in time (`response_timeout_count`).
     pub response_timeouts: Counter,
+    /// Messages of our own that were not sent because neither a NID of ours nor a route leads to their network
+    /// (`local_no_route_count`).
+    pub local_no_route: Counter,
     /// TCP connections established, by either side.
     pub conns: Counter,
     /// Connection attempts of peers that failed in the handshake.

@@ -38,6 +38,7 @@ impl Import {
     /// Connects: tries the NIDs in turn. Once connected, the import reconnects by itself for ever.
     /// On an import that is connected already, waits until it is usable.
     pub async fn connect(self: &Arc<Self>) -> Result<ObdConnectData, ConnectError> {
+        self.check_way()?;
         let start = Instant::now();
         let mut pause = self.cfg.backoff_min.min(Duration::from_secs(1));
         loop {
@@ -63,6 +64,18 @@ impl Import {
             }
             tokio::time::sleep(pause).await;
             pause = if busy { (pause * 2).min(Duration::from_secs(5)) } else { pause };
+        }
+    }
+
+    /// Where nothing leads there is nothing to wait for.
+    fn check_way(&self) -> Result<(), ConnectError> {
+        let nids = &self.cfg.nids;
+        match nids.first() {
+            Some(first) if !nids.iter().any(|n| self.node.leads_to(*n)) => {
+                let (target, us, net) = (self.cfg.target_uuid.clone(), self.node.nid(), coral_lnet::net_name(first.net()));
+                Err(ConnectError::NoWay { target, nids: nids.clone(), us, net })
+            }
+            _ => Ok(()),
         }
     }
 

@@ -236,6 +236,18 @@ pub enum ConnectError {
         /// What the last attempt said.
         last: String,
     },
+    /// Nothing leads to any of the NIDs.
+    #[error("no way to {target} at {}: this node ({us}) has no NID on {net} and no route to it; give --route '{net} GATEWAY'", nids.iter().map(|n| n.to_string()).collect::<Vec<_>>().join(", "))]
+    NoWay {
+        /// Target uuid.
+        target: String,
+        /// The NIDs there are.
+        nids: Vec<Nid>,
+        /// Our own NID.
+        us: Nid,
+        /// Network of the first.
+        net: String,
+    },
     /// The server refused.
     #[error("{target} at {nid} refuses the connection: {}", coral_wire::Errno::from_status(*status).map(|e| e.to_string()).unwrap_or_default())]
     Refused {

@@ -76,10 +76,14 @@ pub(crate) struct Rule {
     pub health: Vec<String>,
     /// Every message.
     pub all: bool,
+    /// About half of the messages, whenever they come; needs an interval.
+    #[serde(default)]
+    pub random: bool,
 }
 
 impl Rule {
-    fn build(&self) -> Result<FaultRule, String> {
+    /// The rule, on a node that has these NIDs.
+    fn build(&self, ours: &[Nid]) -> Result<FaultRule, String> {
         let nid = |text: &str| text.parse::<NidMatch>().map_err(|_| format!("Invalid NID: {text}"));
         let seconds = |s: f64, what: &str| Duration::try_from_secs_f64(s).map_err(|_| format!("{what} {s} is no time"));
         let action = match (self.delay, self.health.first()) {
@@ -92,13 +96,25 @@ impl Rule {
         };
         let strike = match self.rate {
             _ if self.all => Strike::Share(1.0),
+            _ if self.random => Strike::Share(random_share(self.interval_s)),
             0 => Strike::Every(seconds(self.interval_s, "interval")?),
             n => Strike::OneIn(n),
         };
         let local = self.local.as_deref().map_or(Ok(NidMatch::Any), nid)?;
+        if !ours.iter().any(|n| local.matches(*n)) {
+            let names: Vec<String> = ours.iter().map(ToString::to_string).collect();
+            return Err(format!("-o {}: no NID of this node ({})", self.local.as_deref().unwrap_or("*"), names.join(", ")));
+        }
         let rule = FaultRule { src: nid(&self.src)?, dst: nid(&self.dst)?, local, portals: self.portals, kinds: self.kinds, side: Side::Both, strike, ..FaultRule::all(action) };
         Ok(rule)
     }
+}
+
+/// The share of messages a random rule takes: with an interval of N whole seconds each message draws a number below N, and the
+/// upper half loses (`drop_rule_match`, lnet/lnet/net_fault.c). With 1 s that is every message.
+fn random_share(interval_s: f64) -> f64 {
+    let n = interval_s.trunc().max(1.0);
+    (n - (n / 2.0).trunc()) / n
 }
 
 fn is_delay(rule: &FaultRule) -> bool {
@@ -109,7 +125,7 @@ fn rule_json((r, s): &(FaultRule, FaultStat)) -> Value {
     let (rate, interval) = match r.strike {
         Strike::OneIn(n) => (n, 0.0),
         Strike::Every(d) => (0, d.as_secs_f64()),
-        Strike::Share(_) => (1, 0.0),
+        Strike::Share(s) => ((1.0 / s).round() as u32, 0.0),
     };
     let latency = match r.action {
         FaultAction::Delay(d) => d.as_secs_f64(),
@@ -198,13 +214,22 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
             node.set_pools(sizes);
         }
         Act::Health { nid: text, value } => {
-            if !node.set_health(nid(&text)?, value.min(1000)) {
+            if value > 1000 {
+                return Err(invalid(format!("health {value}: give 0 to 1000")));
+            }
+            if !node.set_health(nid(&text)?, value) {
                 return Err((libc::ENODEV, format!("no interface {text} is known here")));
             }
         }
-        Act::Disconnect { nid: text } => node.reset_peer(nid(&text)?),
+        Act::Disconnect { nid: text } => {
+            let to = nid(&text)?;
+            if !node.peers().iter().any(|p| p.primary_nid == text || p.nis.iter().any(|n| n.nid == text)) {
+                return Err((libc::ENOENT, format!("no peer {text} is known here")));
+            }
+            node.reset_peer(to);
+        }
         Act::FaultAdd(rule) => {
-            let built = rule.build().map_err(invalid)?;
+            let built = rule.build(node.nids()).map_err(invalid)?;
             node.faults().try_add(built).map_err(invalid)?;
             return Ok(json!({ "src": built.src.to_string(), "dst": built.dst.to_string() }));
         }
@@ -259,6 +284,7 @@ fn show(node: &Arc<Node>) -> Value {
             "faults": s.faults.value(),
             "resent": s.resent.value(),
             "response_timeouts": s.response_timeouts.value(),
+            "local_no_route": s.local_no_route.value(),
         },
         "global": {
             "discovery": u32::from(l.discovery),
@@ -270,4 +296,24 @@ fn show(node: &Arc<Node>) -> Value {
             "lnd_timeout": l.transaction.as_secs().saturating_sub(1) / (u64::from(l.retries) + 1),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_as_the_node_takes_them() {
+        let ours: [Nid; 1] = ["10.0.0.1@tcp".parse().unwrap()];
+        let rule = Rule { src: "*".into(), dst: "*".into(), interval_s: 10.0, ..Rule::default() };
+        assert_eq!(rule.build(&ours).unwrap().strike, Strike::Every(Duration::from_secs(10)));
+        let share = |interval_s| match (Rule { random: true, interval_s, ..rule.clone() }).build(&ours).unwrap().strike {
+            Strike::Share(s) => s,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((share(10.0), share(3.0), share(1.0)), (0.5, 2.0 / 3.0, 1.0), "the kernel's halves of whole numbers");
+        let by = |local: &str| Rule { local: Some(local.into()), ..rule.clone() }.build(&ours).map(drop);
+        assert!(by("10.0.0.1@tcp").is_ok() && by("*@tcp").is_ok());
+        assert_eq!(by("10.0.0.2@tcp").unwrap_err(), "-o 10.0.0.2@tcp: no NID of this node (10.0.0.1@tcp)");
+    }
 }

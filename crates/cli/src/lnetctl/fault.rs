@@ -57,8 +57,18 @@ fn parse_add(delay: bool, args: &[String]) -> Result<Rule, String> {
             Short('s') | Long("source") => src = Some(p.value().map_err(text)?.to_string_lossy().into_owned()),
             Short('d') | Long("dest") => dst = Some(p.value().map_err(text)?.to_string_lossy().into_owned()),
             Short('o') | Long("local_nid") => rule.local = Some(p.value().map_err(text)?.to_string_lossy().into_owned()),
-            Short('r') | Long("rate") => rule.rate = number(p.value().map_err(text)?, "rate")?,
-            Short('i') | Long("interval") => rule.interval_s = number(p.value().map_err(text)?, "interval")?,
+            Short('r') | Long("rate") => {
+                rule.rate = number(p.value().map_err(text)?, "rate")?;
+                if rule.rate == 0 {
+                    return Err("invalid rate: 0; one in so many messages: give 1 or more".into());
+                }
+            }
+            Short('i') | Long("interval") => {
+                rule.interval_s = number(p.value().map_err(text)?, "interval")?;
+                if rule.interval_s.is_nan() || rule.interval_s <= 0.0 {
+                    return Err(format!("invalid interval: {}; give seconds, more than 0", rule.interval_s));
+                }
+            }
             Short('l') | Long("latency") if delay => rule.latency_s = number(p.value().map_err(text)?, "latency")?,
             Short('n') | Long("random") if !delay => random = true,
             Short('x') | Long("drop_all") if !delay => rule.all = true,
@@ -84,6 +94,7 @@ fn parse_add(delay: bool, args: &[String]) -> Result<Rule, String> {
     if random && !timed {
         return Err("please provide an interval to randomize".into());
     }
+    rule.random = random;
     if delay && rule.latency_s == 0.0 {
         return Err("latency cannot be zero".into());
     }
@@ -200,6 +211,11 @@ mod tests {
         assert_eq!(refused(false, "-s * -d *"), "please provide either drop rate or interval but not both at the same time.");
         assert_eq!(refused(true, "-s * -d * -r 1 -i 2 -l 1"), "please provide either delay rate or interval but not both at the same time.");
         assert_eq!(refused(true, "-s * -d * -r 1"), "latency cannot be zero");
+        assert_eq!(refused(false, "-s * -d * -r 0"), "invalid rate: 0; one in so many messages: give 1 or more");
+        assert_eq!(refused(false, "-s * -d * -i 0"), "invalid interval: 0; give seconds, more than 0");
+        assert_eq!(refused(false, "-s * -d * -r 2 -n"), "please provide an interval to randomize");
+        let c = parse(false, Verb::Add, &args("-s * -d * -i 4 -n")).unwrap();
+        assert!(matches!(c.act, Act::FaultAdd(r) if r.random && r.interval_s == 4.0));
         assert_eq!(refused(false, "-r 1 -s *"), "Please provide both source and destination of drop rule");
         assert_eq!(refused(false, "-r 1 -s * -d * -m NAK"), "unknown message type nak");
         assert_eq!(refused(false, "-r 1 -s * -d * -p 64"), "invalid portal: 64");

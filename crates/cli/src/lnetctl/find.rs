@@ -28,6 +28,7 @@ impl Registered {
     /// None when the directory cannot be written: then the process is found by `--dir` only.
     pub(crate) fn new(socket: &Path) -> Option<Registered> {
         let dir = made_registry()?;
+        tidy(&dir);
         let link = dir.join(format!("{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(std::path::absolute(socket).ok()?, &link).ok()?;
@@ -54,20 +55,49 @@ pub(crate) fn mount_log(mountpoint: &Path) -> PathBuf {
     made_registry().map_or_else(|| "/dev/null".into(), |d| d.join(format!("mount-{name}.log")))
 }
 
-/// Sockets of running processes of this user; entries of processes that are gone are removed.
+/// The process whose entry this is: `PID.sock` or `PID.d`.
+fn owner(entry: &Path) -> Option<u32> {
+    let known = matches!(entry.extension()?.to_str()?, "sock" | "d");
+    entry.file_stem()?.to_str()?.parse().ok().filter(|_| known)
+}
+
+/// Whether a process is there that has not ended.
+pub(crate) fn alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// Removes what processes left that were killed. A socket they were asked at may be another's by now, which was started in the
+/// same place: so it is the pid that tells.
+fn tidy(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()) {
+        if owner(&entry).is_some_and(|pid| !alive(pid)) {
+            let is_dir = std::fs::symlink_metadata(&entry).is_ok_and(|m| m.is_dir());
+            let _ = if is_dir { std::fs::remove_dir_all(&entry) } else { std::fs::remove_file(&entry) };
+        }
+    }
+}
+
+/// Sockets of running processes of this user; what others left is removed.
 fn running() -> Vec<PathBuf> {
+    running_in(&registry())
+}
+
+fn running_in(dir: &Path) -> Vec<PathBuf> {
+    tidy(dir);
     let mut out = Vec::new();
-    for entry in std::fs::read_dir(registry()).into_iter().flatten().flatten() {
-        let link = entry.path();
-        if link.extension().is_none_or(|e| e != "sock") {
+    for link in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()) {
+        if owner(&link).is_none() || link.extension().is_none_or(|e| e != "sock") {
             continue;
         }
         match UnixStream::connect(&link) {
             Ok(_) => out.push(std::fs::read_link(&link).unwrap_or(link)),
+            // A pid that was given to another process since.
             Err(_) => drop(std::fs::remove_file(&link)),
         }
     }
     out.sort();
+    out.dedup();
     out
 }
 
@@ -113,4 +143,36 @@ pub(crate) fn interface_of(nid: &str) -> Option<String> {
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let wanted = format!("{ip}/");
     text.lines().find(|l| l.split_whitespace().any(|w| w.starts_with(&wanted))).and_then(|l| l.split_whitespace().nth(1)).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn what_dead_processes_left_is_removed_although_their_socket_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let (dead, own) = (child.id(), std::process::id());
+        child.wait().unwrap();
+        // Started again in the same directory after a kill -9: both links lead to the socket that is there now.
+        let socket = at("control.sock");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        symlink(&socket, at(&format!("{dead}.sock"))).unwrap();
+        symlink(&socket, at(&format!("{own}.sock"))).unwrap();
+        for d in [dead, own] {
+            std::fs::create_dir(at(&format!("{d}.d"))).unwrap();
+            std::fs::write(at(&format!("{d}.d/control.sock")), "").unwrap();
+        }
+        std::fs::write(at("mount-mnt.log"), "").unwrap();
+        assert_eq!(running_in(dir.path()), [socket]);
+        let mut left: Vec<String> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        let mut want = vec![format!("{own}.d"), format!("{own}.sock"), "control.sock".into(), "mount-mnt.log".into()];
+        want.sort();
+        assert_eq!(left, want);
+    }
 }

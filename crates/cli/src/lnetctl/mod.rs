@@ -35,6 +35,7 @@ const USAGE: &str = "usage: lnetctl [--dir DIR | --socket PATH] [--node NID] COM
 const LCTL_USAGE: &str = "usage: lctl [--dir DIR] {net_drop_add | net_drop_del | net_drop_list | net_drop_reset | net_delay_... | ping NID | disconnect NID | list_nids | get_param NAME... | set_param NAME=VALUE...}";
 
 /// How a command failed: what to print where, and the exit code.
+#[derive(Debug)]
 struct Failed {
     text: String,
     code: u8,
@@ -63,7 +64,7 @@ pub(crate) fn main(args: Vec<OsString>, lctl: bool) -> ExitCode {
 }
 
 /// Whom to ask.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Target {
     dir: Option<PathBuf>,
     socket: Option<PathBuf>,
@@ -123,42 +124,70 @@ fn refusal(verb: &str, noun: &str, errno: i64, why: &str) -> Failed {
     Failed { text, code: (-errno) as u8 }
 }
 
-/// Options of one command: `--name value`, `--name=value`, with single-letter names. `-v` may stand alone.
-struct Options(Vec<(String, Option<String>)>, Vec<String>);
+/// Options of one command: `--name value`, `--name=value`, with single-letter names. The value of `-v` may be missing.
+#[derive(Debug)]
+struct Options(Vec<(&'static str, Option<String>)>, Vec<String>);
+
+/// An option a command takes: its names, the first of which it goes by here.
+type Known = &'static [&'static str];
+
+const NET: Known = &["net", "-n"];
+const NID: Known = &["nid"];
+const PRIMARY: Known = &["prim_nid"];
+const HEALTH: Known = &["health"];
+const GATEWAY: Known = &["gateway", "-g"];
+const HOP: Known = &["hop", "hop-count", "-c"];
+const PRIORITY: Known = &["priority", "-p"];
+const VERBOSE: Known = &["verbose", "-v"];
+const TIMEOUT: Known = &["timeout", "-t"];
 
 impl Options {
-    fn parse(args: &[String], short: &[(&str, &str)]) -> Options {
+    /// Sorts the words after `command`, which takes the options `known` and so many other words.
+    fn parse(command: &str, args: &[String], known: &[Known], words: usize) -> Result<Options, Failed> {
         let (mut named, mut free) = (Vec::new(), Vec::new());
         let mut it = args.iter().peekable();
         while let Some(a) = it.next() {
-            let (name, inline) = a.split_once('=').map_or((a.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
-            let long = name.strip_prefix("--").or_else(|| short.iter().find(|(s, _)| *s == name).map(|(_, l)| *l));
-            match long {
-                Some(l) => named.push((l.to_owned(), inline.or_else(|| it.next_if(|v| !v.starts_with('-')).cloned()))),
-                None => free.push(a.clone()),
+            if !a.starts_with('-') || a == "-" {
+                free.push(a.clone());
+                continue;
             }
+            let (name, inline) = a.split_once('=').map_or((a.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
+            let is = |k: &&Known| k.iter().any(|n| *n == name || name.strip_prefix("--") == Some(n));
+            let Some(option) = known.iter().find(is) else { return Err(format!("{command}: there is no option {name}\n{USAGE}").into()) };
+            let negative = |v: &str| v.strip_prefix('-').is_some_and(|d| d.starts_with(|c: char| c.is_ascii_digit()));
+            let value = inline.or_else(|| it.next_if(|v| !v.starts_with('-') || negative(v)).cloned());
+            if value.is_none() && *option != VERBOSE {
+                return Err(format!("{command}: {name} needs a value").into());
+            }
+            if named.iter().any(|(n, _)| *n == option[0]) {
+                return Err(format!("{command}: {name} is given twice").into());
+            }
+            named.push((option[0], value));
         }
-        Options(named, free)
+        match free.get(words) {
+            Some(w) => Err(format!("{command}: '{w}' is too much\n{USAGE}").into()),
+            None => Ok(Options(named, free)),
+        }
     }
 
-    fn text(&self, names: &[&str]) -> Option<&str> {
-        self.0.iter().rev().find(|(n, _)| names.contains(&n.as_str())).and_then(|(_, v)| v.as_deref())
+    fn text(&self, option: Known) -> Option<&str> {
+        self.0.iter().find(|(n, _)| *n == option[0]).and_then(|(_, v)| v.as_deref())
     }
 
-    fn must(&self, names: &[&str], what: &str) -> Result<String, Failed> {
-        self.text(names).map(str::to_owned).ok_or_else(|| format!("missing mandatory parameters in {what}: '--{}'", names[0]).into())
+    fn must(&self, option: Known, what: &str) -> Result<String, Failed> {
+        self.text(option).map(str::to_owned).ok_or_else(|| format!("missing mandatory parameters in {what}: '--{}'", option[0]).into())
     }
 
-    fn number<T: std::str::FromStr>(&self, names: &[&str]) -> Result<Option<T>, Failed> {
-        self.text(names).map(|t| t.parse().map_err(|_| Failed::from(format!("invalid value '{t}' of --{}", names[0])))).transpose()
+    /// A number of `least` to `most`.
+    fn number(&self, option: Known, least: u64, most: u64) -> Result<Option<u64>, Failed> {
+        let wrong = |t: &str| Failed::from(format!("invalid value '{t}' of --{}: give {least} to {most}", option[0]));
+        self.text(option).map(|t| t.parse().ok().filter(|n| (least..=most).contains(n)).ok_or_else(|| wrong(t))).transpose()
     }
 
     /// 0 without `-v`, 1 with it, else the number given.
-    fn verbose(&self) -> u32 {
-        match self.0.iter().find(|(n, _)| n == "verbose") {
-            None => 0,
-            Some((_, v)) => v.as_deref().and_then(|v| v.parse().ok()).unwrap_or(1),
-        }
+    fn verbose(&self) -> Result<u32, Failed> {
+        let given = self.0.iter().any(|(n, _)| *n == VERBOSE[0]);
+        Ok(self.number(VERBOSE, 0, 3)?.map_or(u32::from(given), |n| n as u32))
     }
 }
 
@@ -168,41 +197,49 @@ fn split(list: &str) -> Vec<String> {
 
 fn run(t: &Target, args: &[String]) -> Result<String, Failed> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let short = [("-n", "net"), ("-g", "gateway"), ("-c", "hop"), ("-p", "priority"), ("-v", "verbose"), ("-t", "timeout")];
-    let options = |from: usize| Options::parse(args.get(from..).unwrap_or(&[]), &short);
+    let command = words.iter().take(2).copied().collect::<Vec<_>>().join(" ");
+    let options = |from: usize, known: &[Known], free: usize| Options::parse(&command, args.get(from..).unwrap_or(&[]), known, free);
     let kernel = |y: Option<Yaml>| y.map_or_else(String::new, |y| y.print(Style::Netlink(6)));
     let own = |y: Yaml| y.print(Style::Own);
     match words.as_slice() {
         ["net", "show", ..] => {
-            let o = options(2);
-            let picture = t.picture()?;
-            match show::nets(&picture, o.text(&["net"]), o.verbose()) {
+            let o = options(2, &[NET, VERBOSE], 0)?;
+            let level = o.verbose()?;
+            match show::nets(&t.picture()?, o.text(NET), level) {
                 Some(y) => Ok(kernel(Some(y))),
                 None => Err(refusal("show", "net", libc::ENOENT as i64, "No such network")),
             }
         }
         ["peer", "show", ..] => {
-            let o = options(2);
-            Ok(kernel(show::peers(&t.picture()?, o.text(&["nid"]), o.verbose(), false)))
+            let o = options(2, &[NID, VERBOSE], 0)?;
+            let level = o.verbose()?;
+            match (show::peers(&t.picture()?, o.text(NID), level, false), o.text(NID)) {
+                (None, Some(_)) => Err(refusal("show", "peer", libc::ENOENT as i64, "No such file or directory")),
+                (peers, _) => Ok(kernel(peers)),
+            }
         }
-        ["peer", "list"] => Ok(kernel(show::peer_list(&t.picture()?))),
-        ["peer", verb @ ("add" | "del" | "set"), ..] => peer(t, verb, &options(2)),
+        ["peer", "list", ..] => options(2, &[], 0).and_then(|_| Ok(kernel(show::peer_list(&t.picture()?)))),
+        ["peer", "add", ..] => peer(t, "add", &options(2, &[PRIMARY, NID], 0)?),
+        ["peer", "del", ..] => peer(t, "del", &options(2, &[PRIMARY, NID], 0)?),
+        ["peer", "set", ..] => peer(t, "set", &options(2, &[NID, HEALTH], 0)?),
         ["route", "show", ..] => {
-            let o = options(2);
-            let picture = t.picture()?;
-            Ok(kernel(show::routes(&picture, o.text(&["net"]), o.text(&["gateway"]), o.verbose() > 0)))
+            let o = options(2, &[NET, GATEWAY, VERBOSE], 0)?;
+            let level = o.verbose()?;
+            Ok(kernel(show::routes(&t.picture()?, o.text(NET), o.text(GATEWAY), level > 0)))
         }
-        ["route", verb @ ("add" | "del"), ..] => route(t, verb, &options(2)),
-        ["routing", "show"] => Ok(own(show::routing(&t.picture()?))),
+        ["route", "add", ..] => route(t, "add", &options(2, &[NET, GATEWAY, HOP, PRIORITY], 0)?),
+        ["route", "del", ..] => route(t, "del", &options(2, &[NET, GATEWAY], 0)?),
+        ["routing", "show", ..] => options(2, &[], 0).and_then(|_| Ok(own(show::routing(&t.picture()?)))),
         ["set", what, value] => set(t, what, value),
-        ["stats", "show"] => Ok(own(show::stats(&t.picture()?))),
-        ["global", "show"] => Ok(own(show::global(&t.picture()?))),
-        ["export", ..] => export(t, &options(1)),
-        ["ping", ..] => {
-            let o = options(1);
-            ping(t, "ping", &o)
+        ["set", ..] => Err("usage: lnetctl set {routing 0|1 | tiny_buffers N | small_buffers N | large_buffers N}".to_owned().into()),
+        ["stats", "show", ..] => options(2, &[], 0).and_then(|_| Ok(own(show::stats(&t.picture()?)))),
+        ["global", "show", ..] => options(2, &[], 0).and_then(|_| Ok(own(show::global(&t.picture()?)))),
+        ["export", ..] => export(t, &options(1, &[], 1)?),
+        ["ping", ..] => ping(t, "ping", &options(1, &[TIMEOUT], usize::MAX)?),
+        ["discover", ..] => ping(t, "discover", &options(1, &[TIMEOUT], usize::MAX)?),
+        ["net", "add" | "del" | "set", ..] | ["import" | "udsp" | "debug" | "lnet", ..] => {
+            Err(format!("lnetctl {command} is not there: the NIDs of a Coral node are given when it is started (--nid), routes also by `lnetctl route add`").into())
         }
-        ["discover", ..] => ping(t, "discover", &options(1)),
         ["fault", kind @ ("drop" | "delay"), verb @ ("add" | "del" | "show" | "reset"), ..] => {
             let verb = [("add", Verb::Add), ("del", Verb::Del), ("show", Verb::Show), ("reset", Verb::Reset)].iter().find(|(n, _)| n == verb).map_or(Verb::Show, |(_, v)| *v);
             let c = fault::parse(*kind == "delay", verb, &args[3..])?;
@@ -215,19 +252,20 @@ fn run(t: &Target, args: &[String]) -> Result<String, Failed> {
 }
 
 fn peer(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
-    let nids = || o.text(&["nid"]).map(split).unwrap_or_default();
+    let nids = || o.text(NID).map(split).unwrap_or_default();
+    let missing = || Failed::from("missing mandatory parameters in peer set: '--health'".to_owned());
     let act = match verb {
-        "set" => Act::Health { nid: o.must(&["nid"], "peer set")?, value: o.number(&["health"])?.ok_or_else(|| Failed::from("missing mandatory parameters in peer set: '--health'".to_owned()))? },
-        "add" => Act::PeerAdd { primary: o.must(&["prim_nid"], "peer add")?, nids: nids() },
-        _ => Act::PeerDel { primary: o.must(&["prim_nid"], "peer del")?, nids: nids() },
+        "set" => Act::Health { nid: o.must(NID, "peer set")?, value: o.number(HEALTH, 0, 1000)?.ok_or_else(missing)? as u32 },
+        "add" => Act::PeerAdd { primary: o.must(PRIMARY, "peer add")?, nids: nids() },
+        _ => Act::PeerDel { primary: o.must(PRIMARY, "peer del")?, nids: nids() },
     };
     t.change(verb, "peer_ni", act).map(|_| String::new())
 }
 
 fn route(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
-    let (net, gateway) = (o.must(&["net"], "route")?, o.must(&["gateway"], "route")?);
+    let (net, gateway) = (o.must(NET, "route")?, o.must(GATEWAY, "route")?);
     let act = match verb {
-        "add" => Act::RouteAdd { net, gateway, hops: o.number(&["hop", "hop-count"])?, priority: o.number(&["priority"])?.unwrap_or(0) },
+        "add" => Act::RouteAdd { net, gateway, hops: o.number(HOP, 1, 255)?.map(|n| n as u8), priority: o.number(PRIORITY, 0, u32::MAX as u64)?.unwrap_or(0) as u32 },
         _ => Act::RouteDel { net, gateway },
     };
     t.change(verb, "route", act).map(|_| String::new())
@@ -266,16 +304,19 @@ fn export(t: &Target, o: &Options) -> Result<String, Failed> {
     }
 }
 
+/// Longest a ping may take, seconds.
+const PING_LIMIT_S: u64 = 60;
+
 /// `ping` and `discover`: answers as YAML; the exit code is 255 when one did not answer.
 fn ping(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
     let nids: Vec<String> = o.1.iter().flat_map(|a| split(a)).collect();
     if nids.is_empty() {
         return Err(format!("missing nid argument: {verb} nid[,nid,...]").into());
     }
-    let limit_ms = o.number::<u64>(&["timeout"])?.unwrap_or(if verb == "ping" { 1 } else { 10 }).saturating_mul(1000);
+    let limit_ms = 1000 * o.number(TIMEOUT, 1, PING_LIMIT_S)?.unwrap_or(if verb == "ping" { 1 } else { 10 });
     let (mut rows, mut failed) = (Vec::new(), false);
     for nid in nids {
-        let a = t.ask(Act::Ping { nid: nid.clone(), limit_ms: limit_ms.max(1000) })?;
+        let a = t.ask(Act::Ping { nid: nid.clone(), limit_ms })?;
         if a["error"].is_string() {
             failed = true;
             let errno = a["errno"].as_i64().unwrap_or(1);
@@ -324,7 +365,11 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
             Ok(nids.filter(|n| *n != "0@lo").map(|n| format!("{n}\n")).collect())
         }
         ("ping", [nid, limit @ ..]) => {
-            let limit_ms = limit.first().and_then(|l| l.parse::<u64>().ok()).unwrap_or(1).saturating_mul(1000);
+            if let Some(more) = limit.get(1) {
+                return Err(format!("ping: '{more}' is too much; usage: lctl ping NID [SECONDS]").into());
+            }
+            let seconds = limit.first().map(|l| l.parse::<u64>().ok().filter(|n| (1..=PING_LIMIT_S).contains(n)).ok_or(l)).transpose();
+            let limit_ms = 1000 * seconds.map_err(|l| format!("ping: '{l}' is no time: give 1 to {PING_LIMIT_S} seconds"))?.unwrap_or(1);
             let a = t.ask(Act::Ping { nid: nid.clone(), limit_ms })?;
             if a["error"].is_string() {
                 let why = std::io::Error::from_raw_os_error(a["errno"].as_i64().unwrap_or(1) as i32).to_string();
@@ -332,6 +377,10 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
             }
             let nids = a["nids"].as_array().into_iter().flatten().filter_map(Value::as_str);
             Ok(std::iter::once("12345-0@lo").chain(nids).map(|n| format!("{n}\n")).collect())
+        }
+        ("ping" | "disconnect", []) => Err(format!("{command}: which NID? usage: lctl {command} NID").into()),
+        ("list_nids" | "disconnect", [_, more @ ..]) if command == "list_nids" || !more.is_empty() => {
+            Err(format!("{command}: '{}' is too much", more.first().unwrap_or(&rest[0])).into())
         }
         ("disconnect", [nid]) => t.change("disconnect", "peer", Act::Disconnect { nid: nid.clone() }).map(|_| String::new()),
         ("get_param", names) => {
@@ -406,10 +455,48 @@ mod tests {
     fn options_before_and_after_the_command() {
         let (t, rest) = Target::parse(args("--dir /d --node=1@lo net show --net tcp1 -v 2")).ok().unwrap();
         assert_eq!((t.dir, t.node.as_deref(), rest.len()), (Some("/d".into()), Some("1@lo"), 6));
-        let o = Options::parse(&rest[2..], &[("-v", "verbose")]);
-        assert_eq!((o.text(&["net"]), o.verbose()), (Some("tcp1"), 2));
-        assert_eq!(Options::parse(&args("-v"), &[("-v", "verbose")]).verbose(), 1);
+        let o = Options::parse("net show", &args("--net tcp1 -v 2"), &[NET, VERBOSE], 0).ok().unwrap();
+        assert_eq!((o.text(NET), o.verbose().ok()), (Some("tcp1"), Some(2)));
+        assert_eq!(Options::parse("net show", &args("-v"), &[VERBOSE], 0).ok().unwrap().verbose().ok(), Some(1));
         assert!(Target::parse(args("--dir")).is_err() && Target::parse(args("--what x")).is_err());
+    }
+
+    #[test]
+    fn what_a_command_does_not_know_is_refused_by_name() {
+        let t = Target { socket: Some("/nonexistent/coral.sock".into()), ..Target::default() };
+        for (line, says) in [
+            ("net show --nonsense", "net show: there is no option --nonsense"),
+            ("net show -v x", "invalid value 'x' of --verbose"),
+            ("net show tcp", "net show: 'tcp' is too much"),
+            ("route add --net tcp9 --gateway 1.2.3.4@tcp --prioritty 7", "route add: there is no option --prioritty"),
+            ("route add --net tcp9 --gateway 1.2.3.4@tcp --hops 3", "route add: there is no option --hops"),
+            ("route add --net tcp9 --gateway 1.2.3.4@tcp --hop 300", "invalid value '300' of --hop: give 1 to 255"),
+            ("route add --net tcp9 --gateway", "route add: --gateway needs a value"),
+            ("route add --net tcp9 --net tcp8 --gateway 1.2.3.4@tcp", "--net is given twice"),
+            ("route add --net tcp9", "missing mandatory parameters in route: '--gateway'"),
+            ("peer set --nid 1.2.3.4@tcp --health 2000", "invalid value '2000' of --health: give 0 to 1000"),
+            ("peer set --nid 1.2.3.4@tcp --health -5", "invalid value '-5' of --health: give 0 to 1000"),
+            ("peer set --nid 1.2.3.4@tcp", "missing mandatory parameters in peer set: '--health'"),
+            ("set tiny_buffers", "usage: lnetctl set"),
+            ("ping 1.2.3.4@tcp --timeout abc", "invalid value 'abc' of --timeout"),
+            ("net add --net tcp9 --if eth0", "lnetctl net add is not there"),
+            ("import file", "lnetctl import file is not there"),
+            ("stats show now", "'now' is too much"),
+        ] {
+            let said = run(&t, &args(line)).unwrap_err().text;
+            assert!(said.contains(says), "{line}: {said}");
+        }
+        for (line, says) in [
+            ("ping", "ping: which NID?"),
+            ("ping 1.2.3.4@tcp abc", "'abc' is no time"),
+            ("ping 1.2.3.4@tcp 5 6", "'6' is too much"),
+            ("disconnect", "disconnect: which NID?"),
+            ("disconnect 1.2.3.4@tcp x", "'x' is too much"),
+            ("list_nids x", "'x' is too much"),
+        ] {
+            let said = run_lctl(&t, &args(line)).unwrap_err().text;
+            assert!(said.contains(says), "{line}: {said}");
+        }
     }
 
     #[test]

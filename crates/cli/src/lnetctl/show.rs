@@ -200,7 +200,7 @@ pub(crate) fn stats(picture: &Value) -> Yaml {
     let rows = [
         ("msgs_alloc", None), ("msgs_max", None), ("rst_alloc", None), ("errors", None),
         ("send_count", Some("sent")), ("resend_count", Some("resent")), ("response_timeout_count", Some("response_timeouts")),
-        ("local_interrupt_count", None), ("local_dropped_count", None), ("local_aborted_count", None), ("local_no_route_count", None),
+        ("local_interrupt_count", None), ("local_dropped_count", None), ("local_aborted_count", None), ("local_no_route_count", Some("local_no_route")),
         ("local_timeout_count", None), ("local_error_count", None), ("remote_dropped_count", None), ("remote_error_count", None),
         ("remote_timeout_count", None), ("network_timeout_count", None), ("failed_resends", None), ("successful_resends", None),
         ("recv_count", Some("received")), ("route_count", Some("routed")), ("drop_count", Some("dropped")),

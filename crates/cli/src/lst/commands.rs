@@ -43,6 +43,7 @@ const NOTHING: Spec = Spec { with_value: &[], flags: &[], words: (0, 0) };
 async fn end_session(s: &Session, args: &[String], out: &mut Out) -> Done {
     options::parse("end_session", &NOTHING, args)?;
     let results = s.console.end().await;
+    s.ended.store(true, std::sync::atomic::Ordering::Release);
     show::failures(&results, "end session", out).await
 }
 
@@ -94,8 +95,12 @@ async fn add_group(s: &Session, args: &[String], out: &mut Out) -> Done {
     let (name, lists) = (&g.words[0], &g.words[1..]);
     // A wrong list is found before anything is done.
     let lists = lists.iter().map(|w| Ok((w, nids::expand(w)?))).collect::<Result<Vec<_>, Failed>>()?;
-    if let Some(first) = lists.iter().find_map(|l| l.1.first()) {
-        s.voice(*first).await?;
+    for (_, nids) in &lists {
+        let mut nets: Vec<Nid> = nids.clone();
+        nets.dedup_by_key(|n| n.net());
+        for one in nets {
+            s.voice(one).await?;
+        }
     }
     s.console.add_group(name)?;
     let mut well = true;

@@ -20,7 +20,7 @@ impl Bench {
         let mem = MemNet::new();
         let start = |nid: &str| Node::start(NodeConfig { nids: vec![nid.parse().unwrap()], ..NodeConfig::default() }, Some(mem.clone()));
         let (console, server) = (start("1@lo").await.unwrap(), start("2@lo").await.unwrap());
-        let wanted = Wanted { key: 422, name: "t1".into(), timeout_s: 100, force: false, feats: 1, nid: None, port: 988 };
+        let wanted = Wanted::parse_with_key(422, &["--timeout".into(), "100".into(), "t1".into()]).ok().unwrap();
         assert_eq!(wanted.line(), "SESSION: t1 FEATURES: 1 TIMEOUT: 100 FORCE: No");
         let session = Session::new(wanted).unwrap();
         session.attach(console);
@@ -92,6 +92,9 @@ async fn errors_are_shown_node_by_node() {
     b.server.shutdown().await;
     let (code, said) = b.say("run").await;
     assert!(code == 1 && said[0].starts_with("!Run batch RPC failed on 12345-2@lo: "), "{said:?}");
+    b.ok("stop --force").await;
+    let (code, said) = b.say("add_test --from all --to all ping").await;
+    assert!(code == 1 && said[0].contains("node 2@lo of group 'all' is Down and not active in this session: lst update_group all --clean down"), "{said:?}");
     assert_eq!(b.ok("list_group --down all").await, ["Group [ all ]", "\t12345-2@lo: Down", "Total 1 nodes [ all ]"]);
 }
 
@@ -102,7 +105,7 @@ async fn a_wrong_line_gets_one_clear_sentence() {
     b.ok("add_batch b").await;
     for (line, says) in [
         ("add_group g 2@lo", "group 'g' already exists"),
-        ("add_group h", "something is missing"),
+        ("add_group h", "NIDS is missing"),
         ("add_group h 10.0.0.[9-1]@tcp", "syntax error in '10.0.0.[9-1]@tcp'"),
         ("add_group h nowhere", "'nowhere' is no NID"),
         ("add_group aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa 2@lo", "a name has 1 to 31 bytes"),
@@ -125,7 +128,7 @@ async fn a_wrong_line_gets_one_clear_sentence() {
         ("run b --timeout 5", "lst stop"),
         ("query b --test 1", "batch 'b' has no test 1"),
         ("list_batch b --test 0", "test id starts from 1"),
-        ("stat", "something is missing"),
+        ("stat", "NAME|NIDS is missing"),
         ("stat h", "there is no group 'h'"),
         ("stat g --delay 0", "--delay has to be 1 or more"),
         ("stat g --rpc", "there is no option --rpc"),

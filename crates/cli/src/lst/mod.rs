@@ -8,6 +8,7 @@
 
 mod commands;
 mod console;
+mod node;
 mod options;
 mod quick;
 mod serve;
@@ -50,9 +51,9 @@ const COMMANDS: &[(&str, &str)] = &[
 
 /// Usage of commands that need no console.
 const OTHERS: &[(&str, &str)] = &[
-    ("new_session", "[--timeout SECONDS] [--force] [--nid NID] [--port PORT] [NAME]"),
-    ("serve", "--nid NID [--port PORT]"),
-    ("quick", "[A B] [--time SECONDS] [--size #[K|M]] [--concurrency #] [--check none|simple|full] [--only ping|read|write] [--port PORT] [--nid NID] [--json]"),
+    ("new_session", "[--timeout SECONDS] [--force] [--nid NID] [--port PORT] [--route ROUTE]... [--routes FILE] [NAME]"),
+    ("serve", "--nid NID [--port PORT] [--route ROUTE]... [--routes FILE]"),
+    ("quick", "[A B] [--time SECONDS] [--size #[K|M]] [--concurrency #] [--check none|simple|full] [--only ping|read|write] [--port PORT] [--nid NID] [--route ROUTE]... [--routes FILE] [--json]"),
 ];
 
 fn usage(command: &str) -> Option<String> {
@@ -73,6 +74,12 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let rest = words.split_off(1);
+    if let Some(text) = usage(&command)
+        && rest.iter().any(|w| w == "--help" || w == "-h")
+    {
+        println!("{text}");
+        return ExitCode::SUCCESS;
+    }
     let done = match command.as_str() {
         "help" | "--help" | "-h" => {
             print_help();
@@ -83,7 +90,10 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
         "quick" => quick::run(rest).map(|()| 0),
         // The background process itself.
         "console" => console::run(rest).map(|()| 0),
-        c if COMMANDS.iter().any(|known| known.0 == c) => socket::ask(&command, rest),
+        c if COMMANDS.iter().any(|known| known.0 == c) => {
+            crate::daemon::end_with_closed_pipe();
+            socket::ask(&command, rest)
+        }
         c => Err(Failed(format!("there is no command '{c}': lst help lists them"))),
     };
     match done {

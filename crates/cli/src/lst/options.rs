@@ -34,6 +34,11 @@ impl Given {
         self.values.iter().rev().find(|v| v.0 == name).map(|v| v.1.as_str())
     }
 
+    /// All an option was given, in order.
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
+        self.values.iter().filter(|v| v.0 == name).map(|v| v.1.clone()).collect()
+    }
+
     /// An option's number.
     pub(crate) fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>, Failed> {
         let Some(text) = self.text(name) else { return Ok(None) };
@@ -76,12 +81,30 @@ pub(crate) fn parse(command: &str, spec: &Spec, args: &[String]) -> Result<Given
         }
     }
     if given.words.len() < spec.words.0 {
-        return Err(wrong("something is missing".into()));
+        return Err(wrong(missing(command, given.words.len())));
     }
     if given.words.len() > spec.words.1 {
         return Err(wrong(format!("'{}' is too much", given.words[spec.words.1])));
     }
     Ok(given)
+}
+
+/// What stands at place `at` in the usage of a command.
+fn missing(command: &str, at: usize) -> String {
+    let text = usage(command).unwrap_or_default();
+    // Words outside of brackets that are no option and no option's value.
+    let (mut depth, mut value) = (0, false);
+    let mut names = text.split_whitespace().skip(3).filter(|w| {
+        let outside = depth == 0 && !w.starts_with('[');
+        depth += w.matches('[').count() as i32 - w.matches(']').count() as i32;
+        let (option, belongs) = (w.starts_with('-'), value);
+        value = outside && option;
+        outside && !option && !belongs
+    });
+    match names.nth(at) {
+        Some(name) => format!("{} is missing", name.trim_end_matches('.')),
+        None => "a word is missing".to_owned(),
+    }
 }
 
 /// Bytes of a bulk: a number with K or M, at most 1 MiB.
@@ -182,12 +205,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_missing_is_named() {
+        let said = ["add_group", "stat", "add_test", "update_group", "add_batch"].map(|c| missing(c, 0));
+        assert_eq!(said, ["NAME is missing", "NAME|NIDS is missing", "ping|brw is missing", "NAME is missing", "NAME is missing"]);
+        assert_eq!(missing("add_group", 1), "NIDS is missing");
+    }
+
+    #[test]
     fn wrong_lines_get_a_sentence_and_the_usage() {
         const SPEC: Spec = Spec { with_value: &[('t', "timeout")], flags: &[('f', "force")], words: (1, 2) };
         let p = |line: &str| parse("stop", &SPEC, &words(line));
         let g = p("a --timeout 5 -f b").unwrap();
         assert!(g.has("force") && g.words == ["a", "b"] && g.positive("timeout", 1).unwrap() == 5);
-        for (line, says) in [("", "missing"), ("a b c", "'c' is too much"), ("a --loud", "no option --loud"), ("a -x", "no option -x"), ("a --timeout", "timeout")] {
+        for (line, says) in [("", "a word is missing"), ("a b c", "'c' is too much"), ("a --loud", "no option --loud"), ("a -x", "no option -x"), ("a --timeout", "timeout")] {
             let why = p(line).unwrap_err().0;
             assert!(why.contains(says) && why.contains("usage: lst stop"), "{line}: {why}");
         }

@@ -1,33 +1,33 @@
 //! `lst serve`: a bare node that serves self-tests until it is told to stop.
 
 use super::Failed;
-use super::console::start_node;
+use super::node::{self, Found, Ways};
 use super::options::{self, Spec};
+use crate::control;
 use coral_lnet::Nid;
 use coral_lnet::selftest::Selftest;
-use tokio::signal::unix::{SignalKind, signal};
 
-const SPEC: Spec = Spec { with_value: &[('n', "nid"), ('p', "port")], flags: &[], words: (0, 0) };
+const SPEC: Spec = Spec { with_value: &[('n', "nid"), ('p', "port"), ('\0', "route"), ('\0', "routes")], flags: &[], words: (0, 0) };
 
 pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
     let g = options::parse("serve", &SPEC, &args)?;
     let text = g.text("nid").ok_or_else(|| Failed("serve: --nid is missing: which address of this machine is it, as 10.0.0.1@tcp?".into()))?;
     let nid: Nid = text.parse().map_err(|_| Failed(format!("--nid '{text}' is no NID")))?;
-    let port = g.number("port")?.unwrap_or(988);
+    let ways = Ways::of(&g, crate::net::DEFAULT_PORT)?;
     crate::start_log();
-    crate::runtime().map_err(Failed)?.block_on(serve(nid, port))
+    crate::runtime().map_err(Failed)?.block_on(serve(nid, ways))
 }
 
-async fn serve(nid: Nid, port: u16) -> Result<(), Failed> {
-    let node = start_node(nid, port).await?;
+async fn serve(nid: Nid, ways: Ways) -> Result<(), Failed> {
+    let node = ways.start_node(nid).await?;
     let st = Selftest::serve(&node);
-    println!("serving self-tests on {nid} port {port}");
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
+    let (found, mut asked) = Found::new(&node);
+    println!("serving self-tests on {nid} port {}", ways.port);
+    let reply = crate::run_until_stopped(&Ok(()), &mut asked, None, || node::status(&node, "lst serve", ways.port)).await;
     st.stop(&node);
     node.shutdown().await;
+    if let Some(dir) = found.dir() {
+        control::stopped(dir, reply).await;
+    }
     Ok(())
 }

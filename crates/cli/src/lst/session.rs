@@ -1,5 +1,6 @@
 //! `lst new_session`: starts the console's process.
 
+use super::node::Ways;
 use super::options::{self, Spec};
 use super::{Failed, key, socket};
 use coral_lnet::Nid;
@@ -10,7 +11,7 @@ const TIMEOUT_S: u32 = 300;
 const FEATS: u32 = coral_lnet::selftest::FEATS_MASK;
 
 pub(crate) const SPEC: Spec =
-    Spec { with_value: &[('t', "timeout"), ('n', "nid"), ('p', "port")], flags: &[('f', "force"), ('\0', "foreground")], words: (0, 1) };
+    Spec { with_value: &[('t', "timeout"), ('n', "nid"), ('p', "port"), ('\0', "route"), ('\0', "routes")], flags: &[('f', "force"), ('\0', "foreground")], words: (0, 1) };
 
 /// What a session is made with.
 pub(crate) struct Wanted {
@@ -21,23 +22,28 @@ pub(crate) struct Wanted {
     pub feats: u32,
     /// NID of the console; None: found when the first node is added.
     pub nid: Option<Nid>,
-    /// TCP port of all nodes.
-    pub port: u16,
+    /// Port of all nodes, and routes.
+    pub ways: Ways,
 }
 
 impl Wanted {
     pub(crate) fn parse(args: &[String]) -> Result<Wanted, Failed> {
+        Wanted::parse_with_key(key()?, args)
+    }
+
+    /// With a key that is not the environment's.
+    pub(crate) fn parse_with_key(key: u32, args: &[String]) -> Result<Wanted, Failed> {
         let g = options::parse("new_session", &SPEC, args)?;
         let nid = g.text("nid").map(|t| t.parse().map_err(|_| Failed(format!("--nid '{t}' is no NID")))).transpose()?;
         let name = g.words.first().cloned().unwrap_or_else(default_name);
         Ok(Wanted {
-            key: key()?,
+            key,
             name,
             timeout_s: g.positive("timeout", TIMEOUT_S)?,
             force: g.has("force"),
             feats: feats()?,
             nid,
-            port: g.number("port")?.unwrap_or(988),
+            ways: Ways::of(&g, crate::net::DEFAULT_PORT)?,
         })
     }
 
@@ -60,8 +66,14 @@ fn feats() -> Result<u32, Failed> {
 fn default_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let user = std::env::var("USER").unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
-    let mut name = format!("{user}@{}", host.trim());
-    name.truncate(coral_lnet::selftest::NAME_SIZE - 1);
+    cut(format!("{user}@{}", host.trim()))
+}
+
+/// As much of a name as a session's may have, in whole characters.
+fn cut(mut name: String) -> String {
+    let most = coral_lnet::selftest::NAME_SIZE - 1;
+    let end = name.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= most).last().unwrap_or(0);
+    name.truncate(end);
     name
 }
 
@@ -78,4 +90,17 @@ pub(crate) fn new(args: Vec<String>) -> Result<(), Failed> {
     let command = ["lst".into(), "console".into()].into_iter().chain(args.into_iter().map(Into::into));
     println!("{}", crate::daemon::start_as(command, &log).map_err(Failed)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        assert_eq!(cut("root@here".into()), "root@here");
+        assert_eq!(cut("a".repeat(40)), "a".repeat(31));
+        assert_eq!(cut(format!("{}\u{e4}x", "a".repeat(30))), "a".repeat(30));
+        assert_eq!(cut(format!("{}\u{e4}x", "a".repeat(29))), format!("{}\u{e4}", "a".repeat(29)));
+    }
 }

@@ -133,7 +133,6 @@ pub(crate) async fn stat(s: &Session, args: &[String], out: &mut Out) -> Result<
     for round in 0u64.. {
         tokio::time::sleep_until(next).await;
         next = Instant::now() + delay;
-        s.touch();
         for (name, nodes, old) in &mut groups {
             let (new, failed) = snapshot(s.console.stat(nodes, limit).await?);
             if failed > 0 {

@@ -76,7 +76,7 @@ impl Console {
                 return Err(ConsoleError::NoneActive(name.clone()));
             }
             if let Some(s) = states.iter().find(|s| s.1 != NodeState::Active) {
-                return Err(ConsoleError::NotActive(s.0));
+                return Err(ConsoleError::MemberNotActive { nid: s.0, group: name.clone(), state: s.1 });
             }
         }
         let (clients, servers) = (st.group(&spec.from)?.nids.clone(), st.group(&spec.to)?.nids.clone());

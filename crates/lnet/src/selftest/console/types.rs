@@ -94,6 +94,16 @@ pub enum ConsoleError {
     /// It has to be in our session for this.
     #[error("node {0} is not active in this session")]
     NotActive(Nid),
+    /// A node of a group that a test is to use is not active.
+    #[error("node {nid} of group '{group}' is {state} and not active in this session: lst update_group {group} --clean {clean} takes such nodes out", clean = .state.to_string().to_ascii_lowercase())]
+    MemberNotActive {
+        /// The node.
+        nid: Nid,
+        /// A group it is in.
+        group: String,
+        /// Its state.
+        state: NodeState,
+    },
     /// The batch is empty.
     #[error("batch '{0}' has no test")]
     NoTests(String),

@@ -1,0 +1,125 @@
+//! The LNet node of an `lst` process: its port and routes from the command line, its start, and where `lnetctl` finds it.
+
+use super::Failed;
+use super::options::Given;
+use crate::args;
+use crate::control::{self, Ask, Asked};
+use crate::lnetctl::find;
+use crate::net;
+use coral_lnet::{Nid, Node, NodeConfig, RouteSpec, StartError};
+use serde_json::json;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// What the nodes of a command are started with.
+#[derive(Clone, Debug)]
+pub(crate) struct Ways {
+    /// TCP port of all nodes.
+    pub port: u16,
+    /// Routes to other networks.
+    pub routes: Vec<RouteSpec>,
+}
+
+impl Ways {
+    /// From `--port`, `--route` and `--routes`.
+    pub(crate) fn of(g: &Given, port: u16) -> Result<Ways, Failed> {
+        let port = match g.number("port")? {
+            Some(0) => return Err(Failed("--port has to be 1 or more".into())),
+            given => given.unwrap_or(port),
+        };
+        let flags = args::Net { nid: Vec::new(), port: None, route: g.all("route"), routes: g.text("routes").map(Into::into) };
+        Ok(Ways { port, routes: net::routes(&flags).map_err(Failed)? })
+    }
+
+    /// The NID from which `peer` is reached.
+    pub(crate) fn local(&self, peer: Nid) -> Result<Nid, Failed> {
+        net::local_nid(peer, self.port, &self.routes).map_err(Failed)
+    }
+
+    /// Those that are of use to a node `nid`: of several nodes in one process each takes its own.
+    pub(crate) fn of_node(&self, nid: Nid) -> Ways {
+        let fits = |r: &&RouteSpec| r.gateway.net() == nid.net() && r.gateway != nid && r.net != nid.net();
+        Ways { port: self.port, routes: self.routes.iter().filter(fits).copied().collect() }
+    }
+
+    /// A node without an acceptor, or with one.
+    pub(crate) async fn start(&self, nid: Nid, listen: bool) -> Result<Arc<Node>, StartError> {
+        let listen_port = listen.then_some(self.port);
+        let config = NodeConfig { nids: vec![nid], listen_port, connect_port: self.port, seed: crate::client::seed(), routes: self.routes.clone(), ..NodeConfig::default() };
+        Node::start(config, None).await
+    }
+
+    /// A node with an acceptor. Without the privilege for its port it has none: others cannot open connections to it, but answer
+    /// on its own.
+    pub(crate) async fn start_node(&self, nid: Nid) -> Result<Arc<Node>, Failed> {
+        net::check_nids(&[nid]).map_err(Failed)?;
+        match self.start(nid, true).await {
+            Err(StartError::Listen { source, .. }) if source.kind() == ErrorKind::PermissionDenied => Ok(self.start(nid, false).await?),
+            Err(StartError::Listen { nid, source, .. }) if source.kind() == ErrorKind::AddrInUse => Err(Failed(net::taken(nid, self.port))),
+            Err(StartError::Listen { nid, source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {
+                Err(Failed(format!("--nid {nid}: no interface of this machine has that address")))
+            }
+            started => Ok(started?),
+        }
+    }
+
+    /// Says at once that nothing leads from `node` to the network of `to`.
+    pub(crate) fn check(&self, node: &Node, to: Nid) -> Result<(), Failed> {
+        match node.nids().iter().any(|n| n.net() == to.net()) || self.routes.iter().any(|r| r.net == to.net()) {
+            true => Ok(()),
+            false => Err(Failed(net::no_way(node.nid(), to))),
+        }
+    }
+}
+
+/// Makes a node one that `lnetctl`, `coral history` and `coral status` find, until this is dropped.
+pub(crate) struct Found(Option<PathBuf>);
+
+impl Found {
+    /// What is asked that is not LNet's own comes by the receiver. It never ends when the directory cannot be had: the node
+    /// works without.
+    pub(crate) fn new(node: &Arc<Node>) -> (Found, mpsc::Receiver<Asked>) {
+        let dir = find::own_socket_dir();
+        match dir.as_ref().and_then(|d| control::serve(d, vec![node.clone()]).ok()) {
+            Some(asked) => (Found(dir), asked),
+            None => {
+                let (tx, rx) = mpsc::channel(1);
+                std::mem::forget(tx); // one per process
+                (Found(dir), rx)
+            }
+        }
+    }
+}
+
+impl Found {
+    /// Where its control socket is.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.0.as_deref()
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.0 {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+/// What `coral status` shows of it.
+pub(crate) fn status(node: &Node, kind: &str, port: u16) -> serde_json::Value {
+    json!({ "pid": std::process::id(), "kind": kind, "nid": node.nid().to_string(), "nids": node.nids().iter().map(ToString::to_string).collect::<Vec<_>>(), "port": port, "routes": node.routes() })
+}
+
+/// Answers for a console until the receiver ends: it is stopped by `lst end_session`.
+pub(crate) async fn answer_for_console(node: Arc<Node>, port: u16, mut asked: mpsc::Receiver<Asked>) {
+    while let Some((ask, reply)) = asked.recv().await {
+        let _ = reply.send(match ask {
+            Ask::Status => status(&node, "lst console", port),
+            Ask::GetParam(_) | Ask::SetParam(..) => crate::params::none(),
+            Ask::Down | Ask::DownForced => json!({ "error": "a console of lst runs here: lst end_session ends it" }),
+        });
+    }
+}
