@@ -112,10 +112,10 @@ impl Rig {
     }
 
     /// One round of the bulk rows, in their order.
-    fn round(&self) -> Result<[Option<Throughput>; 5], String> {
+    fn round(&self) -> Result<[Throughput; 5], String> {
         let ends = [&self.client, &self.server];
-        let direct = |only| self.bulk(SERVER, &ends, only).map(Some);
-        let routed = |only| self.bulk(FAR, &[&self.router], only).map(Some);
+        let direct = |only| self.bulk(SERVER, &ends, only);
+        let routed = |only| self.bulk(FAR, &[&self.router], only);
         Ok([iperf()?, direct("read")?, direct("write")?, routed("read")?, routed("write")?])
     }
 }
@@ -124,6 +124,9 @@ const BULK_ROWS: [&str; 5] = ["iperf3 -P 1", "brw read", "brw write", "brw read,
 
 /// `profile`: also print where the CPU time of small messages goes (needs perf).
 pub(crate) fn run(profile: bool) -> Result<(), String> {
+    if !step::on_path("iperf3") {
+        return Err("iperf3 is not on the PATH, and every row is compared with it: install it (apt-get install iperf3)".into());
+    }
     step::run("cargo", &["build", "--release", "--locked", "-p", "coral-lnet", "--example", "lst-bench", "--example", "router-bench"])?;
     let examples = step::target_dir().join("release/examples");
     let rig = Rig::start(examples.join("lst-bench"))?;
@@ -132,8 +135,8 @@ pub(crate) fn run(profile: bool) -> Result<(), String> {
     println!("CPU: of both ends; of the rows with a router, the router's alone");
     println!("{:<18} {:>8} {:>14} {:>12} {:>12} {:>12}", "", "MB/s", "CPU s per GiB", "rate/iperf3", "CPU/iperf3", "rate/direct");
     for (i, name) in BULK_ROWS.into_iter().enumerate() {
-        let of = |f: &dyn Fn(&Throughput) -> f64| median(rounds.iter().filter_map(|r| r[i].as_ref().map(f)).collect());
-        let ratio = |to: usize, f: &dyn Fn(&Throughput) -> f64| median(rounds.iter().filter_map(|r| Some(f(r[i].as_ref()?) / f(r[to].as_ref()?))).collect());
+        let of = |f: &dyn Fn(&Throughput) -> f64| median(rounds.iter().map(|r| f(&r[i])).collect());
+        let ratio = |to: usize, f: &dyn Fn(&Throughput) -> f64| median(rounds.iter().map(|r| f(&r[i]) / f(&r[to])).collect());
         let (rate, cpu) = (|t: &Throughput| t.mb_per_s, |t: &Throughput| t.cpu_per_gib);
         let direct = if i < 3 { String::new() } else { format!("{:.2}", ratio(i - 2, &rate)) };
         println!("{name:<18} {:>8.0} {:>14.3} {:>12.2} {:>12.2} {direct:>12}", of(&rate), of(&cpu), ratio(0, &rate), ratio(0, &cpu));
@@ -160,11 +163,8 @@ fn median(mut v: Vec<f64>) -> f64 {
     v.get(v.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// One stream of iperf3; None without the program.
-fn iperf() -> Result<Option<Throughput>, String> {
-    if !step::on_path("iperf3") {
-        return Ok(None);
-    }
+/// One stream of iperf3.
+fn iperf() -> Result<Throughput, String> {
     let host = CLIENT.split('@').next().unwrap_or_default();
     let server = Command::new("iperf3").args(["-s", "-1", "-B", host, "-p", IPERF_PORT]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let _server = Process(server.map_err(|e| format!("iperf3: {e}"))?);
@@ -176,7 +176,7 @@ fn iperf() -> Result<Option<Throughput>, String> {
     let cpu = text.rfind("\"cpu_utilization_percent\"").map_or("", |i| &text[i..]);
     let seconds = field(received, "seconds")?;
     let busy = (field(cpu, "host_total")? + field(cpu, "remote_total")?) / 100.0 * seconds;
-    Ok(Some(Throughput { mb_per_s: bits / 8e6, cpu_per_gib: busy / (bytes / GIB) }))
+    Ok(Throughput { mb_per_s: bits / 8e6, cpu_per_gib: busy / (bytes / GIB) })
 }
 
 /// Standard output of a program that ends well.

@@ -58,8 +58,12 @@ fn read_routes(file: &Path) -> Result<Vec<String>, String> {
 
 /// Refuses NIDs that cannot be ours.
 pub(crate) fn check_nids(nids: &[Nid]) -> Result<(), String> {
-    match nids.iter().find(|n| n.net() & 0xffff_0000 != NET_TCP) {
-        Some(n) => Err(format!("--nid {n}: only tcp networks are supported so far")),
+    if let Some(n) = nids.iter().find(|n| n.net() & 0xffff_0000 != NET_TCP) {
+        return Err(format!("--nid {n}: only tcp networks are supported so far"));
+    }
+    let twice = nids.iter().enumerate().find_map(|(i, n)| Some((nids[..i].iter().find(|m| m.addr() == n.addr() && *m != n)?, n)));
+    match twice {
+        Some((a, b)) => Err(format!("--nid {a} and --nid {b}: one address on two networks is not supported so far (Lustre's kernel allows it); give {b} an address of its own")),
         None => Ok(()),
     }
 }
@@ -215,6 +219,9 @@ mod tests {
     #[test]
     fn only_tcp() {
         assert!(check_nids(&["10.0.0.1@tcp7".parse().unwrap()]).is_ok());
+        let two = |a: &str, b: &str| check_nids(&[a.parse().unwrap(), b.parse().unwrap()]);
+        assert!(two("10.0.0.1@tcp", "10.0.0.1@tcp2").unwrap_err().contains("one address on two networks"));
+        assert!(two("10.0.0.1@tcp", "10.0.0.2@tcp2").is_ok());
         assert!(check_nids(&["10.0.0.1@o2ib".parse().unwrap()]).unwrap_err().contains("only tcp"));
     }
 }

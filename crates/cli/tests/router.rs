@@ -176,9 +176,17 @@ fn workload(rig: &Rig, used: &[usize], round: u64) {
     });
 }
 
+#[allow(clippy::disallowed_methods, reason = "a test that asks for what was since then")]
+fn unix_time() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time after 1970").as_secs()
+}
+
 /// Runs `work` and prints what the router forwarded meanwhile, as a table with bars; `plot`: name of the SVG that `coral history`
 /// draws of it afterwards, kept in CORAL_PLOT_DIR when that is set.
 fn watched(rig: &Rig, what: &str, plot: &str, work: impl FnOnce()) {
+    // The history is by seconds: its first one is not shared with what was before.
+    pause(1100);
+    let began = unix_time();
     let done = Arc::new(AtomicBool::new(false));
     let samples = std::thread::scope(|s| {
         let stop = done.clone();
@@ -201,24 +209,25 @@ fn watched(rig: &Rig, what: &str, plot: &str, work: impl FnOnce()) {
         let rate = (w[1].1 - w[0].1) as f64 / (1 << 20) as f64 / (w[1].0 - w[0].0);
         println!("{:>8.2} {rate:>8.1} {}", w[1].0, "#".repeat((rate / 10.0) as usize));
     }
-    let (first, last) = (samples[0], samples[samples.len() - 1]);
+    // The work ends between two looks: nothing moves after the last that saw more.
+    let end = samples.windows(2).rposition(|w| w[1].1 > w[0].1).map_or(0, |i| i + 1);
+    let (first, last) = (samples[0], samples[end]);
     let bytes = last.1 - first.1;
     println!("{:>8.2} {:>8.1} mean, {} MiB in all\n", last.0, bytes as f64 / (1 << 20) as f64 / last.0, bytes >> 20);
 
     // The same asked afterwards, of the router itself.
     let file = std::env::var_os("CORAL_PLOT_DIR").map_or_else(|| rig.place.dir.path().into(), PathBuf::from).join(plot);
     let history = |since: u64, more: &[&str]| ok(coral().arg("history").arg(&rig.router_dir).arg("--since").arg(format!("{since}s")).args(more));
-    let mut since = last.0.ceil() as u64 + 1;
     until("all of it is in the router's history", || {
-        since += 1;
-        let v: serde_json::Value = serde_json::from_str(&history(since, &["--json"])).expect("JSON");
+        // What was before is not asked for.
+        let v: serde_json::Value = serde_json::from_str(&history(unix_time() - began + 1, &["--json"])).expect("JSON");
         let seen: u64 = v["seconds"].as_array().into_iter().flatten().filter_map(|s| s["routed_bytes"].as_u64()).sum();
         if seen < bytes {
-            pause(1000);
+            pause(300);
         }
         seen >= bytes
     });
-    let table = history(since, &["--svg", &file.to_string_lossy()]);
+    let table = history(unix_time() - began + 1, &["--svg", &file.to_string_lossy()]);
     println!("{table}{}\n", file.display());
     assert!(std::fs::read_to_string(&file).unwrap().contains("<polyline"));
 }
@@ -226,7 +235,7 @@ fn watched(rig: &Rig, what: &str, plot: &str, work: impl FnOnce()) {
 #[test]
 fn one_router_serves_two_file_systems() {
     if !common::is_root() {
-        println!("skipped: network namespaces joined by devices need root");
+        eprintln!("SKIPPED: needs root: network namespaces joined by devices");
         return;
     }
     in_network_namespace("one_router_serves_two_file_systems", || {
@@ -267,6 +276,24 @@ fn bad_network(dir: &Path) {
     for (rate, late) in [(500, "2"), (200, "0.7"), (50, "0.05")] {
         lctl(&format!("net_delay_add -s * -d * -r {rate} -l {late}"));
     }
+}
+
+/// Messages the rules of a bad network have struck.
+fn strikes(dir: &Path) -> u64 {
+    let list = |kind: &str| ok(coral().args(["lctl", "--dir"]).arg(dir).arg(format!("net_{kind}_list")));
+    let rules = list("drop") + &list("delay");
+    // "..., msg f, STRUCK/MATCHED, PUT ..."
+    rules.lines().filter_map(|l| l.split_once(", msg ")?.1.split(", ").nth(1)?.split_once('/')?.0.parse::<u64>().ok()).sum()
+}
+
+/// Clients the servers have evicted.
+fn evictions(place: &Place) -> u64 {
+    let of = |fs: usize| {
+        let text = ok(coral().args(["status", "--json"]).arg(place.path(&format!("mds{fs}"))));
+        let v: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        v["targets"].as_array().expect("targets").iter().map(|t| t["evictions"].as_u64().expect("evictions")).sum::<u64>()
+    };
+    of(0) + of(1)
 }
 
 /// One client's part on one file system: files written, read back by others, renamed, appended to, removed. Its own model of what
@@ -324,7 +351,7 @@ fn a_bad_network_and_a_dying_router_for_minutes() {
         let (place, dir, mounts) = (&rig.place, rig.router_dir.clone(), &rig.mounts);
         let mut router = rig.router.take();
         let mut rng = common::Rng::seeded(77);
-        let (mut resets, mut deaths) = (0, 0);
+        let (mut resets, mut deaths, mut struck) = (0, 0, 0);
         let done: u64 = std::thread::scope(|s| {
             let work = |w: usize| {
                 let (c, fs) = (w % CLIENTS, w / CLIENTS);
@@ -341,6 +368,7 @@ fn a_bad_network_and_a_dying_router_for_minutes() {
                     ok(coral().args(["lctl", "--dir"]).arg(&dir).args(["disconnect", &whom]));
                     resets += 1;
                 } else {
+                    struck += strikes(&dir);
                     router.take().expect("a router").kill();
                     pause(100 + rng.below(6000));
                     since_death = 0;
@@ -352,9 +380,13 @@ fn a_bad_network_and_a_dying_router_for_minutes() {
             jobs.into_iter().map(|j| j.join().expect("a worker")).sum()
         });
         println!("{done} operations in {:.0} s, all data right; {resets} connections reset, the router killed {deaths} times", begin.elapsed().as_secs_f64());
+        struck += strikes(&dir);
         ok(coral().args(["lctl", "--dir"]).arg(&dir).args(["net_drop_del", "-a"]));
         ok(coral().args(["lctl", "--dir"]).arg(&dir).args(["net_delay_del", "-a"]));
-        assert!(done > 10 && resets + deaths > 0);
+        assert!(done > 10 && resets > 0 && struck > 0, "{resets} resets, {struck} messages lost or late");
+        // A death comes after four resets at the earliest, on the mean after nine: every half minute.
+        assert!(deaths > 0 || seconds < 300.0, "the router never died");
+        assert_eq!(evictions(place), 0, "clients that servers evicted");
         rig.router = router;
         rig.stop();
     });

@@ -80,8 +80,12 @@ impl Node {
     /// Whether anything leads to the network of `nid`: a NID of ours, or a route, its gateway alive or not. When not, no message
     /// to it can be sent, however long one waits. Nodes of this process may come and go.
     pub fn leads_to(&self, nid: Nid) -> bool {
-        let net = nid.net();
-        self.has_mem() || self.is_ours(nid) || self.nids().iter().any(|n| n.net() == net) || self.route_table().lock().leads_to(net)
+        self.has_mem() || self.reaches(nid.net()) || self.is_ours(nid)
+    }
+
+    /// Whether a NID of ours, or a route, leads to `net`.
+    fn reaches(&self, net: u32) -> bool {
+        self.nids().iter().any(|n| n.net() == net) || self.route_table().lock().leads_to(net)
     }
 
     /// Whether a message for `nid` is for us.
@@ -151,7 +155,7 @@ impl Node {
     fn note_no_way(&self, from: Option<Nid>, to: Nid) {
         let own = from.is_none_or(|f| self.is_ours(f));
         let net = to.net();
-        if !own || self.is_down() || self.leads_to(to) {
+        if !own || self.is_down() || self.reaches(net) {
             return;
         }
         self.stats().local_no_route.inc();

@@ -86,13 +86,12 @@ impl Rule {
     fn build(&self, ours: &[Nid]) -> Result<FaultRule, String> {
         let nid = |text: &str| text.parse::<NidMatch>().map_err(|_| format!("Invalid NID: {text}"));
         let seconds = |s: f64, what: &str| Duration::try_from_secs_f64(s).map_err(|_| format!("{what} {s} is no time"));
-        let action = match (self.delay, self.health.first()) {
+        let known = |name: &String| HealthError::ALL.iter().find(|(_, n)| n == name).map(|(e, _)| *e).ok_or_else(|| format!("unknown health error {name}"));
+        let errors = self.health.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+        let action = match (self.delay, errors.first()) {
             (true, _) => FaultAction::Delay(seconds(self.latency_s, "latency")?),
             (false, None) => FaultAction::Drop,
-            (false, Some(name)) => {
-                let known = HealthError::ALL.iter().find(|(_, n)| n == name);
-                FaultAction::Fail(known.map(|(e, _)| *e).ok_or_else(|| format!("unknown health error {name}"))?)
-            }
+            (false, Some(first)) => FaultAction::Fail(*first),
         };
         let strike = match self.rate {
             _ if self.all => Strike::Share(1.0),
@@ -105,7 +104,7 @@ impl Rule {
             let names: Vec<String> = ours.iter().map(ToString::to_string).collect();
             return Err(format!("-o {}: no NID of this node ({})", self.local.as_deref().unwrap_or("*"), names.join(", ")));
         }
-        let rule = FaultRule { src: nid(&self.src)?, dst: nid(&self.dst)?, local, portals: self.portals, kinds: self.kinds, side: Side::Both, strike, ..FaultRule::all(action) };
+        let rule = FaultRule { src: nid(&self.src)?, dst: nid(&self.dst)?, local, portals: self.portals, kinds: self.kinds, side: Side::Both, strike, health: errors.into_iter().collect(), ..FaultRule::all(action) };
         Ok(rule)
     }
 }
@@ -312,6 +311,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!((share(10.0), share(3.0), share(1.0)), (0.5, 2.0 / 3.0, 1.0), "the kernel's halves of whole numbers");
+        let several = Rule { health: vec!["local_error".into(), "remote_error".into()], ..rule.clone() }.build(&ours).unwrap();
+        assert_eq!(several.errors().iter().count(), 2, "all that -e names");
         let by = |local: &str| Rule { local: Some(local.into()), ..rule.clone() }.build(&ours).map(drop);
         assert!(by("10.0.0.1@tcp").is_ok() && by("*@tcp").is_ok());
         assert_eq!(by("10.0.0.2@tcp").unwrap_err(), "-o 10.0.0.2@tcp: no NID of this node (10.0.0.1@tcp)");

@@ -71,7 +71,7 @@ fn client() -> Value {
         "peers": [peer("10.77.0.2@tcp", "NA", t(), 7, 8)],
         "routes": [{"net": "tcp", "gateway": "10.78.0.4@tcp1", "hops": -1, "priority": 0, "up": false, "multi_hop": true}],
         "routing": {"enabled": false},
-        "stats": {"sent": 4, "received": 4, "sent_bytes": 48, "received_bytes": 144, "routed": 0, "routed_bytes": 0, "dropped": 0, "resent": 0, "response_timeouts": 0},
+        "stats": {"sent": 4, "received": 4, "sent_bytes": 48, "received_bytes": 144, "routed": 0, "routed_bytes": 0, "dropped": 0, "resent": 0, "response_timeouts": 0, "local_no_route": 0},
         "global": {"discovery": 1, "retry_count": 2, "transaction_timeout": 150, "recovery_interval": 1, "max_recovery_ping_interval": 900, "lnd_timeout": 49},
     })
 }
@@ -84,7 +84,7 @@ fn router() -> Value {
         "peers": [peer("10.78.0.3@tcp1", "up", t(), 4, 5), peer("10.77.0.2@tcp", "up", t(), 5, 4)],
         "routes": [],
         "routing": {"enabled": true, "tiny": pool(0, 2048, 2044), "small": pool(1, 16384, 16381), "large": pool(256, 1024, 1022)},
-        "stats": {"sent": 12, "received": 12, "sent_bytes": 512, "received_bytes": 192, "routed": 190, "routed_bytes": 8_499_920, "dropped": 0, "resent": 0, "response_timeouts": 0},
+        "stats": {"sent": 12, "received": 12, "sent_bytes": 512, "received_bytes": 192, "routed": 190, "routed_bytes": 8_499_920, "dropped": 0, "resent": 0, "response_timeouts": 0, "local_no_route": 0},
     })
 }
 

@@ -92,8 +92,8 @@ async fn errors_are_shown_node_by_node() {
     b.server.shutdown().await;
     let (code, said) = b.say("run").await;
     assert!(code == 1 && said[0].starts_with("!Run batch RPC failed on 12345-2@lo: "), "{said:?}");
-    b.ok("stop --force").await;
-    let (code, said) = b.say("add_test --from all --to all ping").await;
+    b.ok("add_batch later").await;
+    let (code, said) = b.say("add_test --batch later --from all --to all ping").await;
     assert!(code == 1 && said[0].contains("node 2@lo of group 'all' is Down and not active in this session: lst update_group all --clean down"), "{said:?}");
     assert_eq!(b.ok("list_group --down all").await, ["Group [ all ]", "\t12345-2@lo: Down", "Total 1 nodes [ all ]"]);
 }
