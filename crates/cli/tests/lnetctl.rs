@@ -54,6 +54,12 @@ fn lnetctl_shows_and_changes_a_running_node() {
         assert_eq!(lnetctl("route show"), "");
         let (code, said) = fails(&mut tool("lnetctl", &place, "route add --net tcp9 --gateway 127.0.0.5@tcp7"));
         assert!(code == 234 && said.starts_with("add:\n    - route:\n          errno: -22\n"), "{code} {said}");
+        let (code, said) = fails(&mut tool("lnetctl", &place, "peer show --nid 9.9.9.9@tcp"));
+        assert!(code == 254 && said.starts_with("show:\n    - peer:\n          errno: -2\n"), "{code} {said}");
+        let (_, said) = fails(&mut tool("lctl", &place, "disconnect 9.9.9.9@tcp"));
+        assert!(said.contains("no peer 9.9.9.9@tcp is known here"), "{said}");
+        let (_, said) = fails(&mut tool("lctl", &place, "net_drop_add -s * -d * -r 2 -o 9.9.9.9@tcp"));
+        assert!(said.contains("-o 9.9.9.9@tcp: no NID of this node (127.0.0.1@tcp)"), "{said}");
         let (_, said) = fails(&mut tool("lnetctl", &place, "net dance"));
         assert!(said.contains("unknown command"), "{said}");
 

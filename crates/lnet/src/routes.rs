@@ -137,7 +137,19 @@ fn words(text: &str) -> Vec<String> {
     out
 }
 
-/// `a[1-3,7]b` as a1b, a2b, a3b, a7b.
+/// `LOW`, `LOW-HIGH` or `LOW-HIGH/STEP`, as they stand in brackets of NIDs: least, most and step.
+pub(crate) fn range(item: &str) -> Option<(u32, u32, usize)> {
+    let item = item.trim();
+    let Some((lo, rest)) = item.split_once('-') else {
+        let n = item.parse().ok()?;
+        return Some((n, n, 1));
+    };
+    let (hi, step) = rest.split_once('/').unwrap_or((rest, "1"));
+    let (lo, hi, step) = (lo.trim().parse().ok()?, hi.trim().parse().ok()?, step.trim().parse().ok()?);
+    (lo <= hi && step > 0).then_some((lo, hi, step))
+}
+
+/// `a[1-3,7]b` as a1b, a2b, a3b, a7b; `a[1-5/2]b` as a1b, a3b, a5b.
 fn expand(word: &str, out: &mut Vec<String>) -> Result<(), String> {
     let Some(open) = word.find('[') else {
         out.push(word.to_owned());
@@ -145,13 +157,8 @@ fn expand(word: &str, out: &mut Vec<String>) -> Result<(), String> {
     };
     let close = word[open..].find(']').map(|i| open + i).ok_or("a '[' without ']'")?;
     for part in word[open + 1..close].split(',') {
-        let (lo, hi) = part.split_once('-').unwrap_or((part, part));
-        let number = |t: &str| t.trim().parse::<u32>().map_err(|_| format!("'{part}' is no range of numbers"));
-        let (lo, hi) = (number(lo)?, number(hi)?);
-        if lo > hi || hi - lo >= MAX_EXPANDED as u32 {
-            return Err(format!("'{part}' is no range of numbers"));
-        }
-        for n in lo..=hi {
+        let (lo, hi, step) = range(part).filter(|(lo, hi, _)| hi - lo < MAX_EXPANDED as u32).ok_or_else(|| format!("'{part}' is no range of numbers"))?;
+        for n in (lo..=hi).step_by(step) {
             expand(&format!("{}{n}{}", &word[..open], &word[close + 1..]), out)?;
         }
     }
@@ -406,6 +413,7 @@ mod tests {
         assert_eq!(r("tcp1 10.0.0.4@tcp 2 3"), [one("tcp1", "10.0.0.4@tcp", Some(2), 3)]);
         assert_eq!(r("tcp1 10.0.0.4@tcp, 10.0.0.5@tcp").len(), 2);
         assert_eq!(r("tcp1 10.0.0.[4-6,9]@tcp").iter().map(|r| r.gateway.addr() & 255).collect::<Vec<_>>(), [4, 5, 6, 9]);
+        assert_eq!(r("tcp1 10.0.0.[4-8/2]@tcp").iter().map(|r| r.gateway.addr() & 255).collect::<Vec<_>>(), [4, 6, 8]);
         assert_eq!(r("tcp[1,2] 10.0.0.[4-5]@tcp; o2ib 10.0.0.4@tcp").len(), 5);
         for bad in ["", "tcp1", "tcp1 2", "nonet 10.0.0.4@tcp", "tcp1 10.0.0.4@nonet", "tcp1 0@lo", "lo 10.0.0.4@tcp", "tcp1 0 10.0.0.4@tcp",
             "tcp1 256 10.0.0.4@tcp", "tcp1 10.0.0.4@tcp:x", "tcp1 10.0.0.[4@tcp", "tcp1 10.0.0.[9-4]@tcp", "tcp1 1 10.0.0.4@tcp 2",

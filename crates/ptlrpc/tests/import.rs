@@ -69,6 +69,20 @@ async fn a_call_is_inline() {
     s.stop().await;
 }
 
+/// Where neither a NID nor a route leads there is nothing to wait for; one NID that can be reached is enough to try.
+#[tokio::test(start_paused = true)]
+async fn a_network_that_nothing_leads_to_is_named_at_once() {
+    let cfg = coral_lnet::NodeConfig { nids: vec![nid("127.0.0.1@tcp")], ..Default::default() };
+    let node = Node::start(cfg, None).await.unwrap();
+    let start = Instant::now();
+    let e = import(&node, &["10.0.0.2@tcp5", "10.0.0.3@tcp6"]).connect().await.unwrap_err();
+    assert!(matches!(e, ConnectError::NoWay { .. }) && start.elapsed().is_zero(), "{e} after {:?}", start.elapsed());
+    assert!(e.to_string().ends_with("this node (127.0.0.1@tcp) has no NID on tcp5 and no route to it; give --route 'tcp5 GATEWAY'"), "{e}");
+    node.add_route(coral_lnet::parse_routes("tcp5 127.0.0.4@tcp").unwrap()[0]).unwrap();
+    assert!(node.leads_to(nid("10.0.0.2@tcp5")) && !node.leads_to(nid("10.0.0.3@tcp6")));
+    node.shutdown().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn nobody_answers() {
     let w = world().await;

@@ -1,6 +1,7 @@
 //! NID lists as `lst` takes them: `10.0.0.[1-4/2,9]@tcp`, several brackets in one word (`lnet/utils/lst.c`).
 
 use crate::Nid;
+use crate::routes::range;
 
 /// NIDs one word may stand for.
 pub const MAX_NIDS: usize = 65_536;
@@ -51,16 +52,6 @@ fn expand_first(w: &str, out: &mut Vec<String>) -> Option<()> {
         }
     }
     Some(())
-}
-
-fn range(item: &str) -> Option<(u32, u32, usize)> {
-    let Some((lo, rest)) = item.split_once('-') else {
-        let n = item.parse().ok()?;
-        return Some((n, n, 1));
-    };
-    let (hi, step) = rest.split_once('/').unwrap_or((rest, "1"));
-    let (lo, hi, step) = (lo.parse().ok()?, hi.parse().ok()?, step.parse().ok()?);
-    (lo < hi && step > 0).then_some((lo, hi, step))
 }
 
 #[cfg(test)]
