@@ -1,7 +1,9 @@
 //! Node ids: the kernel's names for files, tied to FIDs with lookup counts.
 //!
-//! Invariants: an id is never used twice in a session (so its generation is always 0 and a late FORGET cannot hit another
-//! file); a FID has at most one id; a pair lives as long as the kernel's lookup count is above zero. The root is id 1 for ever.
+//! A node id is made of the FID itself (a small number for its sequence, and the object id), so that all there is to keep for
+//! a file is its count: the kernel may know millions. Invariants: an id stands for one FID for ever (so its generation is
+//! always 0 and a late FORGET cannot hit another file); it is valid as long as the kernel's lookup count is above zero. The
+//! root is id 1 for ever.
 //! Lustre: the kernel's inode cache does this for llite (`lustre/llite/namei.c`, ll_iget).
 
 use std::collections::HashMap;
@@ -36,55 +38,91 @@ impl Hasher for IdHasher {
 /// A map keyed by small integers or FIDs.
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
-struct Node {
-    fid: Fid,
-    lookups: u64,
-    dir: bool,
-}
+/// Counts kept together: object ids of a sequence are given out one after another.
+const CHUNK: usize = 16;
+/// In a count: the file is a directory.
+const DIR: u32 = 1 << 31;
+/// The greatest count; what is above it is forgotten with the rest, when the kernel gives all of it back.
+const MOST: u32 = DIR - 1;
 
+#[derive(Default)]
 struct Inner {
-    by_id: IdMap<u64, Node>,
-    by_fid: IdMap<Fid, u64>,
-    next: u64,
+    /// {sequence, version} by number.
+    seqs: Vec<(u64, u32)>,
+    numbers: HashMap<(u64, u32), u64>,
+    /// Lookup counts of [`CHUNK`] ids, by id / CHUNK.
+    counts: IdMap<u64, [u32; CHUNK]>,
+    /// Files with a count.
+    known: usize,
 }
 
-/// The table of one mount. Bounded by the kernel's inode cache, which forgets under memory pressure.
+impl Inner {
+    fn id(&self, fid: Fid) -> Option<u64> {
+        let number = self.numbers.get(&(fid.seq, fid.ver))?;
+        Some((number + 1) << 32 | u64::from(fid.oid))
+    }
+
+    fn count(&mut self, id: u64) -> Option<&mut u32> {
+        Some(&mut self.counts.get_mut(&(id / CHUNK as u64))?[id as usize % CHUNK])
+    }
+}
+
+/// The table of one mount. Bounded by the kernel's inode cache, which forgets under memory pressure: 5 bytes per file where
+/// all files of a sequence are known, 73 where one is.
 pub struct Nodes {
+    root: Fid,
     inner: Mutex<Inner>,
 }
 
 impl Nodes {
     /// A table that knows the root only.
     pub fn new(root: Fid) -> Self {
-        let mut inner = Inner { by_id: IdMap::default(), by_fid: IdMap::default(), next: ROOT_ID + 1 };
-        inner.by_id.insert(ROOT_ID, Node { fid: root, lookups: 1, dir: true });
-        inner.by_fid.insert(root, ROOT_ID);
-        Self { inner: Mutex::new(inner) }
+        Self { root, inner: Mutex::default() }
     }
 
     /// The file behind a node id.
     pub fn fid(&self, nodeid: u64) -> Option<Fid> {
-        self.inner.lock().by_id.get(&nodeid).map(|n| n.fid)
+        if nodeid == ROOT_ID {
+            return Some(self.root);
+        }
+        let mut inner = self.inner.lock();
+        if inner.count(nodeid).is_none_or(|c| *c & MOST == 0) {
+            return None;
+        }
+        let (seq, ver) = *inner.seqs.get((nodeid >> 32).checked_sub(1)? as usize)?;
+        Some(Fid { seq, oid: nodeid as u32, ver })
     }
 
     /// The id the kernel knows `fid` by, if it does.
     pub fn id(&self, fid: Fid) -> Option<u64> {
-        self.inner.lock().by_fid.get(&fid).copied()
+        if fid == self.root {
+            return Some(ROOT_ID);
+        }
+        let mut inner = self.inner.lock();
+        let id = inner.id(fid)?;
+        inner.count(id).filter(|c| **c & MOST > 0).map(|_| id)
     }
 
     /// Whether the node is a directory.
     pub fn is_dir(&self, nodeid: u64) -> bool {
-        self.inner.lock().by_id.get(&nodeid).is_some_and(|n| n.dir)
+        nodeid == ROOT_ID || self.inner.lock().count(nodeid).is_some_and(|c| *c & DIR != 0)
     }
 
     /// Counts one more lookup of `fid` that the kernel is about to be told of; its id.
     pub fn remember(&self, fid: Fid, dir: bool) -> u64 {
+        if fid == self.root {
+            return ROOT_ID;
+        }
         let inner = &mut *self.inner.lock();
-        let id = *inner.by_fid.entry(fid).or_insert_with(|| {
-            inner.next += 1;
-            inner.next - 1
-        });
-        inner.by_id.entry(id).or_insert(Node { fid, lookups: 0, dir }).lookups += 1;
+        let next = inner.seqs.len() as u64;
+        let number = *inner.numbers.entry((fid.seq, fid.ver)).or_insert(next);
+        if number == next {
+            inner.seqs.push((fid.seq, fid.ver));
+        }
+        let id = (number + 1) << 32 | u64::from(fid.oid);
+        let count = &mut inner.counts.entry(id / CHUNK as u64).or_default()[id as usize % CHUNK];
+        inner.known += usize::from(*count & MOST == 0);
+        *count = (*count & MOST).saturating_add(1).min(MOST) | if dir { DIR } else { 0 };
         id
     }
 
@@ -93,21 +131,29 @@ impl Nodes {
         if nodeid == ROOT_ID {
             return None;
         }
+        let fid = self.fid(nodeid)?;
         let inner = &mut *self.inner.lock();
-        let node = inner.by_id.get_mut(&nodeid)?;
-        node.lookups = node.lookups.saturating_sub(count);
-        if node.lookups > 0 {
+        let kept = inner.count(nodeid)?;
+        let left = (*kept & MOST).saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+        *kept = if left > 0 { left | *kept & DIR } else { 0 };
+        if left > 0 {
             return None;
         }
-        let fid = node.fid;
-        inner.by_id.remove(&nodeid);
-        inner.by_fid.remove(&fid);
+        inner.known = inner.known.saturating_sub(1);
+        let chunk = nodeid / CHUNK as u64;
+        if inner.counts.get(&chunk).is_some_and(|c| *c == [0; CHUNK]) {
+            inner.counts.remove(&chunk);
+            // a walk over millions of files must not leave its room behind
+            if inner.counts.len() < inner.counts.capacity() / 8 {
+                inner.counts.shrink_to_fit();
+            }
+        }
         Some(fid)
     }
 
     /// Number of files the kernel knows, the root included.
     pub fn count(&self) -> usize {
-        self.inner.lock().by_id.len()
+        self.inner.lock().known + 1
     }
 }
 
@@ -129,9 +175,35 @@ mod tests {
         assert_eq!(t.fid(a), Some(fid(2)));
         assert_eq!(t.forget(a, 1), Some(fid(2)));
         assert_eq!((t.fid(a), t.id(fid(2))), (None, None));
-        let again = t.remember(fid(2), false);
-        assert_ne!(again, a, "ids are not reused");
+        assert_eq!(t.remember(fid(2), false), a, "an id is one file for ever");
         assert_eq!(t.count(), 3);
+        assert_eq!(t.forget(a, 1), Some(fid(2)));
+        assert_eq!(t.forget(a, 1), None, "forgotten already");
+    }
+
+    #[test]
+    fn files_of_all_sequences_and_versions_differ() {
+        let t = Nodes::new(fid(1));
+        let all: Vec<Fid> = (0..1000).map(|i| Fid { seq: 0x2_0000_0400 + i % 7, oid: i as u32 / 7, ver: (i % 3) as u32 }).filter(|f| *f != fid(1)).collect();
+        let ids: Vec<u64> = all.iter().map(|f| t.remember(*f, f.oid % 2 == 0)).collect();
+        for (f, id) in all.iter().zip(&ids) {
+            assert_eq!((t.fid(*id), t.id(*f), t.is_dir(*id)), (Some(*f), Some(*id), f.oid % 2 == 0), "{f}");
+        }
+        assert_eq!(t.count(), all.iter().collect::<std::collections::BTreeSet<_>>().len() + 1);
+        for id in ids {
+            t.forget(id, u64::MAX);
+        }
+        assert_eq!((t.count(), t.inner.lock().counts.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_count_that_is_too_great_ends_with_the_kernel_s() {
+        let t = Nodes::new(fid(1));
+        let a = t.remember(fid(2), true);
+        *t.inner.lock().count(a).unwrap() = DIR | MOST;
+        assert_eq!(t.remember(fid(2), true), a);
+        assert!(t.is_dir(a));
+        assert_eq!(t.forget(a, u64::from(MOST) + 1), Some(fid(2)));
     }
 
     #[test]
