@@ -211,6 +211,9 @@ pub(crate) struct Format {
     /// NID of the MGS; several for failover.
     #[arg(long, value_name = "NID")]
     pub mgsnode: Vec<Nid>,
+    /// NID of another node that serves this target when the first does not; give it again for further ones.
+    #[arg(long, value_name = "NID")]
+    pub failnode: Vec<Nid>,
     /// Stripes of a new file whose directory says nothing else (MDT only).
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     pub stripe_count: i32,

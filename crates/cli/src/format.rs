@@ -19,6 +19,31 @@ pub(crate) struct Defaults {
 /// File in an MDT's directory that holds [`Defaults`].
 const DEFAULTS_FILE: &str = "defaults.json";
 
+/// File in a target's directory that holds the NIDs of its failover nodes.
+const FAILOVER_FILE: &str = "failover.json";
+
+fn write_failover(dir: &Path, nids: &[Nid]) -> Result<(), String> {
+    if nids.is_empty() {
+        return Ok(());
+    }
+    let path = dir.join(FAILOVER_FILE);
+    let texts: Vec<String> = nids.iter().map(Nid::to_string).collect();
+    let text = serde_json::to_string(&texts).map_err(|e| e.to_string())?;
+    std::fs::write(&path, text + "\n").map_err(|e| format!("write '{}': {e}", path.display()))
+}
+
+/// The failover nodes of the target in `dir`.
+pub(crate) fn read_failover(dir: &Path) -> Result<Vec<Nid>, String> {
+    let path = dir.join(FAILOVER_FILE);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(t) => t,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(format!("read '{}': {e}", path.display())),
+    };
+    let texts: Vec<String> = serde_json::from_str(&text).map_err(|e| format!("'{}': {e}", path.display()))?;
+    texts.iter().map(|t| t.parse().map_err(|_| format!("'{}': '{t}' is no NID", path.display()))).collect()
+}
+
 /// A new label. The uuid tells this formatting from any other of the same target.
 pub(crate) fn label(kind: TargetKind, fsname: &str, index: u32, mgs: &[Nid]) -> Label {
     Label { kind, fsname: fsname.to_owned(), index, uuid: fresh_uuid(), mgs_nids: mgs.iter().map(Nid::to_string).collect() }
@@ -57,11 +82,13 @@ pub(crate) fn run(f: Format) -> Result<(), String> {
         OsdFs::format(&mgs, &label(TargetKind::Mgs, &fsname, 0, &[])).map_err(|e| e.to_string())?;
         OsdFs::format(&mdt, &label(kind, &fsname, index, &f.mgsnode)).map_err(|e| e.to_string())?;
         write_defaults(&mdt, Defaults { stripe_count: f.stripe_count, stripe_size: f.stripe_size })?;
+        write_failover(&mdt, &f.failnode)?;
     } else {
         OsdFs::format(&f.dir, &label(kind, &fsname, index, &f.mgsnode)).map_err(|e| e.to_string())?;
         if kind == TargetKind::Mdt {
             write_defaults(&f.dir, Defaults { stripe_count: f.stripe_count, stripe_size: f.stripe_size })?;
         }
+        write_failover(&f.dir, &f.failnode)?;
     }
     println!("formatted '{}'; serve it: coral serve {0}", f.dir.display());
     Ok(())

@@ -87,7 +87,8 @@ impl Servers {
         };
         self.server.add_target(target.clone());
         if label.kind != TargetKind::Mgs {
-            let formatting = Formatting { fresh: fresh.is_some(), identity: &label.uuid };
+            let failover = crate::format::read_failover(dir)?;
+            let formatting = Formatting { fresh: fresh.is_some(), identity: &label.uuid, failover: &failover };
             register::register(&self.node, &mgs, &label.fsname, &target, self.node.nids(), formatting).await.map_err(|e| e.to_string())?;
             if fresh.is_some() {
                 OsdFs::set_registered(dir).map_err(|e| e.to_string())?;

@@ -424,6 +424,12 @@ async fn projects_are_inherited_where_a_directory_says_so() {
     assert_eq!(u.stat("d/file").await.unwrap().projid, 1000);
     let other = User::new(&u.fs, 77, 77);
     let denied = u.fs.setxattr(&other.cred, d, b"lustre.project", "5 P".into(), 0).await;
+    let f = u.fid("d/file").await.unwrap();
+    for (flags, removed) in [(0x10, Err(Errno::EPERM)), (0, Ok(()))] {
+        let set = coral_client::SetAttr { flags: Some(flags), ..Default::default() };
+        u.fs.setattr(&u.cred, f, set, None).await.unwrap();
+        assert_eq!(u.unlink("d/file").await, removed, "immutable, and no more");
+    }
     assert_eq!(denied, Err(Errno::EPERM), "a project is the superuser's to give");
     u.fs.umount().await;
     c.stop().await;

@@ -18,6 +18,8 @@ pub struct Formatting<'a> {
     pub fresh: bool,
     /// Tells it from any other formatting: the label's uuid.
     pub identity: &'a str,
+    /// Nodes that serve it when this one does not (`failover.node`), one NID each.
+    pub failover: &'a [Nid],
 }
 
 /// Why a target could not be registered.
@@ -67,6 +69,9 @@ pub async fn register(node: &Arc<Node>, mgs: &[Nid], fsname: &str, target: &Targ
     let import = Import::new(node.clone(), ImportConfig::mgs(mgs.to_vec(), &format!("{}-mgc", target.name()), data));
     import.connect().await.map_err(|e| unreachable(e.to_string()))?;
     let mut info = info(fsname, target, nids);
+    if !formatting.failover.is_empty() {
+        info.params = c_array(failover_param(formatting.failover).as_bytes());
+    }
     if formatting.fresh {
         info.flags |= ldd::VIRGIN;
     }
@@ -86,6 +91,11 @@ pub async fn register(node: &Arc<Node>, mgs: &[Nid], fsname: &str, target: &Targ
         Ok(reply) => Err(RegisterError::Refused { target: target.name().to_owned(), mgs: names, errno: Errno::from_status(reply.status).unwrap_or(Errno::EPROTO) }),
         Err(e) => Err(unreachable(e.to_string())),
     }
+}
+
+/// The parameter that names failover nodes.
+pub fn failover_param(nids: &[Nid]) -> String {
+    format!("failover.node={}", nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(":"))
 }
 
 fn list(nids: &[Nid]) -> String {

@@ -12,6 +12,7 @@ mod find;
 mod getstripe;
 mod path;
 mod project;
+mod quota;
 mod setstripe;
 mod show;
 
@@ -64,6 +65,7 @@ const COMMANDS: &[(&str, Run, &str)] = &[
     ("mdts", df::mdts, "mdts [PATH]: the MDTs"),
     ("mkdir", dirstripe::mkdir, "mkdir [-c N] [-i MDT] [-H HASH] [-m MODE] DIR...: a directory on given MDTs; [-D|-d] [-X LEVELS]: the default of a directory"),
     ("osts", df::osts, "osts [PATH]: the OSTs"),
+    ("quota", quota::quota, "quota [-q] [-v] [-u|-g|-p ID] MOUNTPOINT: limits and usage of a user, group or project"),
     ("project", project::project, "project [-p ID] [-s] [-r] | -C [-r] [-k] | -c [-p ID] [-r] | [-d] [-r]  PATH...: project ids, and who inherits them"),
     ("path2fid", path::path2fid, "path2fid PATH...: the FIDs of names"),
     ("setdirstripe", dirstripe::mkdir, "setdirstripe: same as mkdir"),

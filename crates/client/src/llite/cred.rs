@@ -26,7 +26,7 @@ impl Cred {
     }
 
     /// In that group, primary or supplementary.
-    fn in_group(&self, gid: u32) -> bool {
+    pub(super) fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.supplementary().contains(&gid)
     }
 }

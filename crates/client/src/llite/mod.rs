@@ -22,6 +22,7 @@ mod mount;
 mod namei;
 mod pages;
 mod params;
+mod quota;
 mod range;
 mod reopen;
 mod setattr;

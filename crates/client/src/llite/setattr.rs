@@ -140,6 +140,10 @@ impl Llite {
 /// The record for the MDT. Times are the client's, as with the kernel client.
 fn md_args(set: &SetAttr, now: Timespec, writable: bool) -> SetattrArgs {
     let mut a = SetattrArgs { ctime: set.ctime.unwrap_or(now), valid: attr::CTIME | attr::CTIME_SET, ..Default::default() };
+    if (SetAttr { flags: None, ..*set }) == SetAttr::default() {
+        // of an immutable file nothing but the flags may change, the change time neither
+        a.valid = 0;
+    }
     let mut put = |value: Option<u32>, bit: u64, field: &mut u32| {
         if let Some(v) = value {
             *field = v;
@@ -181,6 +185,12 @@ fn md_args(set: &SetAttr, now: Timespec, writable: bool) -> SetattrArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_come_alone() {
+        let set = SetAttr { flags: Some(0x10), ..Default::default() };
+        assert_eq!(md_args(&set, Timespec { secs: 9, nanos: 1 }, false).valid, attr::ATTR_FLAG);
+    }
 
     #[test]
     fn a_truncate_through_a_handle_overrides() {

@@ -88,6 +88,7 @@ impl Llite {
             b"project" => self.project(cred, fid).await,
             b"mdt" => Ok(Bytes::from(self.lmv.of(fid).await?.index.to_string())),
             b"statfs.json" => self.statfs_json().await,
+            n if n.starts_with(b"quota:") => self.quota_json(cred, &n[b"quota:".len()..]).await,
             n => match n.strip_prefix(b"path:") {
                 Some(text) => {
                     let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;

@@ -52,9 +52,13 @@ async fn start_node(net: &Arc<MemNet>, at: &str, seed: u64, routes: &str) -> Arc
 }
 
 fn register(mgs: &Mgs, target: &Target, kind: u32) {
+    mgs.register(&info(target, kind, SERVER), b"").expect("registered");
+}
+
+fn info(target: &Target, kind: u32, at: &str) -> MgsTargetInfo {
     let mut nids = [Nid(0); 32];
-    nids[0] = nid(SERVER);
-    let info = MgsTargetInfo {
+    nids[0] = nid(at);
+    MgsTargetInfo {
         stripe_index: target.index(),
         flags: kind | ldd::UPDATE,
         nid_count: 1,
@@ -64,8 +68,7 @@ fn register(mgs: &Mgs, target: &Target, kind: u32) {
         uuid: c_array(target.uuid().as_bytes()),
         nids,
         ..Default::default()
-    };
-    mgs.register(&info, b"").expect("registered");
+    }
 }
 
 impl Cluster {
@@ -116,6 +119,18 @@ impl Cluster {
         register(&self.mgs, &target, ldd::SV_TYPE_OST);
         self.osts.push(target);
         self.disks.osts.push(osd);
+    }
+
+    /// Serves OST `index`, whose disk is `osd`, on a node of its own at `at`, and tells the MGS that `other` may do so too.
+    pub async fn serve_ost(&self, index: u32, osd: &OsdMem, at: &str, other: &str) -> (Arc<Node>, Arc<ServerNode>) {
+        let node = start_node(&self.net, at, self.seed.fetch_add(1, Ordering::Relaxed), "").await;
+        let server = ServerNode::start(node.clone());
+        let target = Ost::start(node.clone(), FSNAME, index, Arc::new(osd.clone())).expect("OST");
+        server.add_target(target.clone());
+        let mut info = info(&target, ldd::SV_TYPE_OST, at);
+        info.params = c_array(coral_server::register::failover_param(&[nid(other)]).as_bytes());
+        self.mgs.register(&info, b"").expect("registered");
+        (node, server)
     }
 
     /// The servers are gone at once, and come back on what they had committed.

@@ -109,7 +109,7 @@ impl Writer<'_> {
     fn mdc(&mut self, t: &Stored) -> Result<(), LlogFull> {
         let (name, lmv) = (target_name(self.fsname, t.kind, t.index), self.lmv_name());
         let dev = format!("{name}-mdc");
-        let mut records = client_device(&dev, "mdc", &format!("{lmv}_UUID"), &name, &t.nids());
+        let mut records = client_device(&dev, "mdc", &format!("{lmv}_UUID"), &name, t);
         let texts = [lmv, format!("{name}_UUID"), t.index.to_string(), "1".into(), format!("{dev}_UUID")];
         records.push(LustreCfg::new(Lcfg::ADD_MDC, &texts.each_ref().map(String::as_str)));
         self.action(&name, "add mdc", &records)
@@ -118,7 +118,7 @@ impl Writer<'_> {
     fn osc(&mut self, t: &Stored) -> Result<(), LlogFull> {
         let (name, lov) = (target_name(self.fsname, t.kind, t.index), self.lov_name());
         let dev = format!("{name}-osc");
-        let mut records = client_device(&dev, "osc", &format!("{lov}_UUID"), &name, &t.nids());
+        let mut records = client_device(&dev, "osc", &format!("{lov}_UUID"), &name, t);
         let texts = [lov, format!("{name}_UUID"), t.index.to_string(), "1".into()];
         records.push(LustreCfg::new(Lcfg::LOV_ADD_OBD, &texts.each_ref().map(String::as_str)));
         self.action(&name, "add osc", &records)
@@ -132,13 +132,20 @@ fn device(name: &str, ty: &str, uuid: &str, desc: bytes::Bytes) -> Vec<LustreCfg
     vec![LustreCfg::new(Lcfg::ATTACH, &[name, ty, uuid]), setup]
 }
 
-/// A device that connects to a target: NIDs of the node, which is named by its first NID, then the device.
-fn client_device(dev: &str, ty: &str, above: &str, target: &str, nids: &[Nid]) -> Vec<LustreCfg> {
+/// A device that connects to a target: NIDs of the node, which is named by its first NID, then the device; then each failover
+/// node, which is tried when the first does not answer (`mgs_write_log_failnids` in `lustre/mgs/mgs_llog.c`).
+fn client_device(dev: &str, ty: &str, above: &str, target: &str, t: &Stored) -> Vec<LustreCfg> {
+    let nids = t.nids();
     let node = nids.first().map(Nid::to_string).unwrap_or_default();
     let add = |n: &Nid| LustreCfg { nid: *n, ..LustreCfg::new(Lcfg::ADD_UUID, &["", &node]) };
     let mut out: Vec<LustreCfg> = nids.iter().map(add).collect();
     out.push(LustreCfg::new(Lcfg::ATTACH, &[dev, ty, above]));
     out.push(LustreCfg::new(Lcfg::SETUP, &[dev, &format!("{target}_UUID"), &node]));
+    for other in t.failover().into_iter().filter(|n| !nids.contains(n)) {
+        let name = other.to_string();
+        out.push(LustreCfg { nid: other, ..LustreCfg::new(Lcfg::ADD_UUID, &["", &name]) });
+        out.push(LustreCfg::new(Lcfg::ADD_CONN, &[dev, &name]));
+    }
     out
 }
 

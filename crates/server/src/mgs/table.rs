@@ -73,6 +73,12 @@ impl Stored {
         self.nids = nids.iter().map(Nid::to_string).collect();
     }
 
+    /// One NID of each of its failover nodes, as its parameters name them.
+    pub fn failover(&self) -> Vec<Nid> {
+        let named = self.params.iter().filter_map(|p| p.strip_prefix("failover.node="));
+        named.flat_map(|v| v.split([':', ','])).filter_map(|n| n.parse().ok()).collect()
+    }
+
     /// Value of the last parameter `key`.
     pub fn param(&self, key: &str) -> Option<&str> {
         self.params.iter().rev().find_map(|p| p.strip_prefix(key)?.strip_prefix('='))

@@ -47,7 +47,7 @@ impl Rig {
         }
         for t in &targets {
             server.add_target(t.clone());
-            register::register(&n, &[nid], FSNAME, t, &[nid], register::Formatting { fresh: true, identity: t.name() }).await.expect("registered");
+            register::register(&n, &[nid], FSNAME, t, &[nid], register::Formatting { fresh: true, identity: t.name(), failover: &[] }).await.expect("registered");
         }
         let ost = |index| OstTarget { index, uuid: format!("{FSNAME}-OST{index:04x}_UUID"), nids: vec![nid], active: true };
         mdt.set_osts((0..2).map(ost).collect());
