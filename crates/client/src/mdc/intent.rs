@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ldlm::{LockRef, PendingLock};
@@ -18,6 +19,9 @@ use coral_wire::Wire;
 use super::{Attrs, EA_BYTES, Ids, Mdc, WANT, nul};
 use crate::error::{proto, rpc_errno};
 use crate::time::Timespec;
+
+/// Pause before an MDT that is not ready is asked again.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a lookup or getattr intent found.
 pub struct Found {
@@ -128,6 +132,33 @@ impl Mdc {
     /// that give one always.
     #[expect(clippy::too_many_arguments, reason = "an open has that many parts")]
     pub async fn open(
+        &self,
+        ids: &Ids,
+        parent: Fid,
+        name: &[u8],
+        fid2: Fid,
+        flags: u64,
+        mode: u32,
+        now: Timespec,
+        eadata: Bytes,
+        want_lock: bool,
+    ) -> Result<Opened, Errno> {
+        // An MDT whose OSTs are not back yet has no objects for a new file: it says so, and is asked again without end, as the
+        // kernel client does (`mdc_enqueue_base`).
+        loop {
+            let done = self.open_once(ids, parent, name, fid2, flags, mode, now, eadata.clone(), want_lock).await;
+            match done {
+                Err(Errno::EINPROGRESS) => tokio::time::sleep(BUSY_PAUSE).await,
+                done => return done,
+            }
+        }
+    }
+
+    /// One try to open. `fid2` is the FID for the new file with `CREAT`, else the file itself; `name` empty: open by FID.
+    /// `flags` are [`open`] bits; `eadata` a layout the caller demands. Without `want_lock` a lock is given only by servers
+    /// that give one always.
+    #[expect(clippy::too_many_arguments, reason = "an open has that many parts")]
+    async fn open_once(
         &self,
         ids: &Ids,
         parent: Fid,
