@@ -57,8 +57,8 @@ pub(crate) struct NoWay(BTreeMap<u32, u64>);
 impl NoWay {
     /// Whether it is to be said of `net`: the first time, and then every ten minutes.
     fn is_news(&mut self, net: u32, now_ms: u64) -> bool {
-        let known = self.0.get(&net).copied();
-        let news = known.map_or(self.0.len() < NO_WAY_KEPT, |said| now_ms >= said + NO_WAY_AGAIN);
+        self.0.retain(|_, said| now_ms < *said + NO_WAY_AGAIN);
+        let news = !self.0.contains_key(&net) && self.0.len() < NO_WAY_KEPT;
         if news {
             self.0.insert(net, now_ms);
         }

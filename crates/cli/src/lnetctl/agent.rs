@@ -222,7 +222,8 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
         }
         Act::Disconnect { nid: text } => {
             let to = nid(&text)?;
-            if !node.peers().iter().any(|p| p.primary_nid == text || p.nis.iter().any(|n| n.nid == text)) {
+            let name = to.to_string();
+            if !node.peers().iter().any(|p| p.primary_nid == name || p.nis.iter().any(|n| n.nid == name)) {
                 return Err((libc::ENOENT, format!("no peer {text} is known here")));
             }
             node.reset_peer(to);

@@ -61,10 +61,12 @@ fn owner(entry: &Path) -> Option<u32> {
     entry.file_stem()?.to_str()?.parse().ok().filter(|_| known)
 }
 
-/// Whether a process is there that has not ended.
+/// Whether a process is there that has not ended. Where that cannot be read, it is taken to be there.
 pub(crate) fn alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')),
+        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+    }
 }
 
 /// Removes what processes left that were killed. A socket they were asked at may be another's by now, which was started in the
@@ -73,6 +75,10 @@ fn tidy(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()) {
         if owner(&entry).is_some_and(|pid| !alive(pid)) {
             let is_dir = std::fs::symlink_metadata(&entry).is_ok_and(|m| m.is_dir());
+            // a directory is one process's own: if it answers there, its pid is of another PID namespace
+            if is_dir && UnixStream::connect(entry.join("control.sock")).is_ok() {
+                continue;
+            }
             let _ = if is_dir { std::fs::remove_dir_all(&entry) } else { std::fs::remove_file(&entry) };
         }
     }

@@ -184,10 +184,10 @@ impl Options {
         self.text(option).map(|t| t.parse().ok().filter(|n| (least..=most).contains(n)).ok_or_else(|| wrong(t))).transpose()
     }
 
-    /// 0 without `-v`, 1 with it, else the number given.
+    /// 0 without `-v`, 1 with it, else the number given; Lustre's own goes to 4, more is as much as there is.
     fn verbose(&self) -> Result<u32, Failed> {
         let given = self.0.iter().any(|(n, _)| *n == VERBOSE[0]);
-        Ok(self.number(VERBOSE, 0, 3)?.map_or(u32::from(given), |n| n as u32))
+        Ok(self.number(VERBOSE, 0, u8::MAX.into())?.map_or(u32::from(given), |n| n as u32))
     }
 }
 
@@ -457,7 +457,9 @@ mod tests {
         assert_eq!((t.dir, t.node.as_deref(), rest.len()), (Some("/d".into()), Some("1@lo"), 6));
         let o = Options::parse("net show", &args("--net tcp1 -v 2"), &[NET, VERBOSE], 0).ok().unwrap();
         assert_eq!((o.text(NET), o.verbose().ok()), (Some("tcp1"), Some(2)));
-        assert_eq!(Options::parse("net show", &args("-v"), &[VERBOSE], 0).ok().unwrap().verbose().ok(), Some(1));
+        for (line, level) in [("-v", 1), ("-v 4", 4), ("--verbose=2", 2)] {
+            assert_eq!(Options::parse("net show", &args(line), &[VERBOSE], 0).ok().unwrap().verbose().ok(), Some(level), "{line}");
+        }
         assert!(Target::parse(args("--dir")).is_err() && Target::parse(args("--what x")).is_err());
     }
 

@@ -154,9 +154,14 @@ async fn between(a: Nid, b: Nid, console: Option<Nid>, ways: Ways, o: QuickOptio
         Some(own) => own,
         None => {
             let nid = console.map_or_else(|| ways.local(a), Ok)?;
-            let node = ways.of_node(nid).start_node(nid).await?;
-            here.push((Selftest::serve(&node), node.clone()));
-            (here[here.len() - 1].0.clone(), node)
+            match here.iter().find(|h| h.1.nid() == nid).cloned() {
+                Some(own) => own,
+                None => {
+                    let node = ways.of_node(nid).start_node(nid).await?;
+                    here.push((Selftest::serve(&node), node.clone()));
+                    (here[here.len() - 1].0.clone(), node)
+                }
+            }
         }
     };
     let done = async {
