@@ -49,12 +49,17 @@ fn spawn(name: OsString, args: impl Iterator<Item = OsString>, log: &Path) -> Re
     let mut command = Command::new(exe);
     command.arg0(name).args(args).arg("--foreground").env(READY_FD, fd.to_string());
     command.stdin(Stdio::null()).stdout(log_file).stderr(errors);
-    // SAFETY: setsid, prctl and fcntl are async-signal-safe, and the descriptor is open in the child.
+    let parent = std::process::id();
+    // SAFETY: setsid, prctl, getppid and fcntl are async-signal-safe, and the descriptor is open in the child.
     unsafe {
         command.pre_exec(move || {
             libc::setsid();
             // Ctrl-C at the command that waits is meant for the one it waits for.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGINT);
+            if libc::getppid().cast_unsigned() != parent {
+                // it came before that
+                return Err(std::io::Error::from_raw_os_error(libc::EINTR));
+            }
             if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                 return Err(std::io::Error::last_os_error());
             }
