@@ -3,6 +3,7 @@
 use crate::Counters;
 use crate::args::Mount;
 use crate::daemon::{self, Reporter};
+use crate::lnetctl::find::Found;
 use crate::servers::Servers;
 use coral_client::{Llite, MountOptions};
 use coral_fuse::FuseOptions;
@@ -264,17 +265,11 @@ fn option<'a>(m: &'a Mount, name: &str) -> Option<&'a str> {
 }
 
 async fn wait(client: &MountedClient, ready: &Result<(), String>) {
-    let (_unused, none) = tokio::sync::mpsc::channel(1);
-    // So that lnetctl finds it; a mount does without when it cannot be had.
-    let home = crate::lnetctl::find::own_socket_dir();
-    let mut asked = home.as_ref().and_then(|d| crate::control::serve(d, vec![client.node.clone()]).ok()).unwrap_or(none);
+    let (_found, mut asked) = Found::new(&client.node);
     let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node.nid().to_string(), "mount": client.mountpoint() });
     tokio::select! {
         _ = crate::run_until_stopped(ready, &mut asked, Some(client), status) => {}
         () = client.ended() => {}
-    }
-    if let Some(dir) = home {
-        let _ = std::fs::remove_dir_all(dir);
     }
 }
 

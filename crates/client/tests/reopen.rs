@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{Cluster, User};
 use coral_client::Llite;
-use coral_client::llite::types::Cred;
+use coral_client::llite::types::{Cred, SetAttr};
 use coral_wire::Errno;
 
 fn thread(pid: u32) -> Cred {
@@ -22,17 +22,21 @@ async fn find(fs: &Arc<Llite>, who: &Cred) -> coral_wire::fid::Fid {
     fs.lookup(who, fs.root(), b"f").await.unwrap().attr.fid
 }
 
-#[tokio::test]
-async fn the_second_walk_of_a_path_opens_what_it_finds() {
+/// A cluster, two clients, and a thread of the first of them whose open with `flags` found "f" replaced by the other.
+async fn lost(flags: i32) -> (Cluster, Arc<Llite>, User, Cred) {
     let cluster = Cluster::start(2, 1, 1 << 20).await;
     let (mine, theirs) = (cluster.client().await, cluster.remote_client().await);
     let (them, me) = (User::root(&theirs), thread(7));
     replace(&them, "one").await;
-
     let gone = find(&mine, &me).await;
     replace(&them, "two").await;
-    assert_eq!(mine.open(&me, gone, libc::O_RDWR as u32).await.err(), Some(Errno::ENOENT));
+    assert_eq!(mine.open(&me, gone, flags as u32).await.err(), Some(Errno::ENOENT));
+    (cluster, mine, them, me)
+}
 
+#[tokio::test]
+async fn the_second_walk_of_a_path_opens_what_it_finds() {
+    let (cluster, mine, them, me) = lost(libc::O_RDWR).await;
     // the thread walks once more; both of its lookups find other files, and the last of them is replaced as well
     let first = find(&mine, &me).await;
     replace(&them, "three").await;
@@ -53,19 +57,32 @@ async fn the_second_walk_of_a_path_opens_what_it_finds() {
 
 #[tokio::test]
 async fn what_nobody_comes_for_is_closed() {
-    let cluster = Cluster::start(2, 1, 1 << 20).await;
-    let (mine, theirs) = (cluster.client().await, cluster.remote_client().await);
-    let (them, me) = (User::root(&theirs), thread(7));
-    replace(&them, "one").await;
-    let gone = find(&mine, &me).await;
-    replace(&them, "two").await;
-    assert!(mine.open(&me, gone, libc::O_RDONLY as u32).await.is_err());
-
+    let (cluster, mine, _them, me) = lost(libc::O_RDONLY).await;
     let (_, sent) = common::rpcs(&mine, async {
         find(&mine, &me).await;
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     })
     .await;
     assert!(sent.iter().any(|(name, n)| name == "MDS_CLOSE" && *n == 1), "{sent:?}");
+    cluster.stop().await;
+}
+
+/// The open that is to cut is a write already when it goes along with a lookup: what is being executed is not opened for it.
+#[tokio::test]
+async fn what_is_executed_is_not_cut_by_a_second_walk() {
+    const EXEC: u32 = 0o40;
+    let flags = libc::O_RDONLY | libc::O_TRUNC;
+    let (cluster, mine, them, me) = lost(flags).await;
+    let now = find(&mine, &thread(8)).await;
+    mine.setattr(&thread(8), now, SetAttr { mode: Some(0o755), ..SetAttr::default() }, None).await.unwrap();
+    let running = mine.open(&thread(8), now, EXEC).await.unwrap();
+    let found = find(&mine, &me).await;
+    assert_eq!(found, now);
+    assert_eq!(mine.open(&me, found, flags as u32).await.err(), Some(Errno::ETXTBSY));
+    assert_eq!(them.get("f").await.unwrap(), b"two");
+    mine.release(&running, None).await.unwrap();
+    let fh = mine.open(&me, found, flags as u32).await.unwrap();
+    assert_eq!(them.get("f").await.unwrap(), b"");
+    mine.release(&fh, None).await.unwrap();
     cluster.stop().await;
 }

@@ -4,6 +4,7 @@
 
 use coral_client::llite::types::{Attr, SetAttr};
 use coral_wire::Errno;
+use coral_wire::mds::fl;
 
 use crate::abi::IoctlIn;
 
@@ -18,12 +19,12 @@ pub(crate) const FSSETXATTR: u32 = 0x401c_5820;
 
 /// Flags as `chattr` has them (`FS_*_FL`, the same on the wire) beside those of `struct fsxattr` (`FS_XFLAG_*`).
 const XFLAGS: [(u32, u32); 6] = [
-    (0x10, 0x8),            // immutable
-    (0x20, 0x10),           // append only
-    (0x8, 0x20),            // sync
-    (0x80, 0x40),           // no atime
-    (0x40, 0x80),           // no dump
-    (0x2000_0000, 0x200),   // project id is inherited
+    (fl::IMMUTABLE, 0x8),
+    (fl::APPEND, 0x10),
+    (fl::SYNC, 0x20),
+    (fl::NOATIME, 0x40),
+    (fl::NODUMP, 0x80),
+    (fl::PROJINHERIT, 0x200),
 ];
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -59,12 +60,12 @@ pub(crate) fn parse(i: &IoctlIn, data: &[u8]) -> Result<Asked, Errno> {
     }
 }
 
-/// A change without what is as it is: other flags are another privilege than another project.
+/// A change without what is as it is.
 pub(crate) fn changed(set: SetAttr, now: &Attr) -> SetAttr {
     // what `struct fsxattr` cannot say stays
     let known: u32 = XFLAGS.iter().map(|(f, _)| f).sum();
     let flags = set.flags.map(|f| if set.projid.is_some() { now.flags & !known | f } else { f });
-    SetAttr { flags: flags.filter(|f| *f != now.flags), projid: set.projid.filter(|p| *p != now.projid), ..set }
+    SetAttr { flags, ..set }.beside(now)
 }
 
 /// The data of the answer.

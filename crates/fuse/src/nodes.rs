@@ -67,8 +67,8 @@ impl Inner {
     }
 }
 
-/// The table of one mount. Bounded by the kernel's inode cache, which forgets under memory pressure: 5 bytes per file where
-/// all files of a sequence are known, 73 where one is.
+/// The table of one mount. Bounded by the kernel's inode cache, which forgets under memory pressure: a key and [`CHUNK`]
+/// counts of 4 bytes for neighbours, however many of them are known.
 pub struct Nodes {
     root: Fid,
     inner: Mutex<Inner>,

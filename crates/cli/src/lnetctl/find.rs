@@ -1,11 +1,15 @@
 //! Which running process is meant: every process with a node leaves the path of its control socket in a directory of its user.
 
+use crate::control::{self, Asked};
 use crate::rundir;
+use coral_lnet::Node;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// How long a process may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
@@ -43,10 +47,46 @@ impl Drop for Registered {
 }
 
 /// Where this process may put a control socket that belongs to no directory of its own.
-pub(crate) fn own_socket_dir() -> Option<PathBuf> {
+fn own_socket_dir() -> Option<PathBuf> {
     let dir = made_registry()?.join(format!("{}.d", std::process::id()));
     rundir::private(&dir).ok()?;
     Some(dir)
+}
+
+/// Makes a node of a process without a directory of its own one that `lnetctl`, `coral history` and `coral status` find, until
+/// this is dropped.
+pub(crate) struct Found {
+    dir: Option<PathBuf>,
+    /// Without a socket nobody asks; the receiver waits all the same.
+    _nobody: Option<mpsc::Sender<Asked>>,
+}
+
+impl Found {
+    /// What is asked that is not LNet's own comes by the receiver. Nothing comes when the directory cannot be had: the node works
+    /// without.
+    pub(crate) fn new(node: &Arc<Node>) -> (Found, mpsc::Receiver<Asked>) {
+        let dir = own_socket_dir();
+        match dir.as_ref().and_then(|d| control::serve(d, vec![node.clone()]).ok()) {
+            Some(asked) => (Found { dir, _nobody: None }, asked),
+            None => {
+                let (nobody, asked) = mpsc::channel(1);
+                (Found { dir, _nobody: Some(nobody) }, asked)
+            }
+        }
+    }
+
+    /// Where its control socket is.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.dir {
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
 }
 
 /// Where a mount on `mountpoint` logs when nothing else is said; none where nothing can be written.

@@ -1,9 +1,10 @@
 //! The process that holds a session: it listens on the session's socket and runs what commands ask.
 
-use super::node::{self, Found};
+use super::node;
 use super::session::Wanted;
 use super::socket::{self, Answer, COMMAND_MAX_BYTES, Out, Words};
 use super::{Failed, commands};
+use crate::lnetctl::find::Found;
 use crate::daemon::Reporter;
 use coral_lnet::selftest::Selftest;
 use coral_lnet::selftest::console::Console;

@@ -1,15 +1,13 @@
-//! The LNet node of an `lst` process: its port and routes from the command line, its start, and where `lnetctl` finds it.
+//! The LNet node of an `lst` process: its port and routes from the command line, its start, and what it answers.
 
 use super::Failed;
 use super::options::Given;
 use crate::args;
-use crate::control::{self, Ask, Asked};
-use crate::lnetctl::find;
+use crate::control::{Ask, Asked};
 use crate::net;
 use coral_lnet::{Nid, Node, NodeConfig, RouteSpec, StartError};
 use serde_json::json;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -70,40 +68,6 @@ impl Ways {
         match node.nids().iter().any(|n| n.net() == to.net()) || self.routes.iter().any(|r| r.net == to.net()) {
             true => Ok(()),
             false => Err(Failed(net::no_way(node.nid(), to))),
-        }
-    }
-}
-
-/// Makes a node one that `lnetctl`, `coral history` and `coral status` find, until this is dropped.
-pub(crate) struct Found(Option<PathBuf>);
-
-impl Found {
-    /// What is asked that is not LNet's own comes by the receiver. It never ends when the directory cannot be had: the node
-    /// works without.
-    pub(crate) fn new(node: &Arc<Node>) -> (Found, mpsc::Receiver<Asked>) {
-        let dir = find::own_socket_dir();
-        match dir.as_ref().and_then(|d| control::serve(d, vec![node.clone()]).ok()) {
-            Some(asked) => (Found(dir), asked),
-            None => {
-                let (tx, rx) = mpsc::channel(1);
-                std::mem::forget(tx); // one per process
-                (Found(dir), rx)
-            }
-        }
-    }
-}
-
-impl Found {
-    /// Where its control socket is.
-    pub(crate) fn dir(&self) -> Option<&Path> {
-        self.0.as_deref()
-    }
-}
-
-impl Drop for Found {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.0 {
-            let _ = std::fs::remove_dir_all(dir);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `lst serve`: a bare node that serves self-tests until it is told to stop.
 
 use super::Failed;
-use super::node::{self, Found, Ways};
+use super::node::{self, Ways};
 use super::options::{self, Spec};
+use crate::lnetctl::find::Found;
 use crate::control;
 use coral_lnet::Nid;
 use coral_lnet::selftest::Selftest;

@@ -114,6 +114,13 @@ pub struct SetAttr {
     pub projid: Option<u32>,
 }
 
+impl SetAttr {
+    /// Without flags and a project id that are so already: other flags are another privilege than another project.
+    pub fn beside(self, now: &Attr) -> Self {
+        Self { flags: self.flags.filter(|f| *f != now.flags), projid: self.projid.filter(|p| *p != now.projid), ..self }
+    }
+}
+
 /// One entry of a directory listing. "." and ".." are included, first.
 #[derive(Debug, Clone)]
 pub struct DirEntry {

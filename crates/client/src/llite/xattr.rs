@@ -19,6 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::mds::fl;
 use coral_wire::ost::ObdStatfs;
 
 use super::{Llite, MkdirRequest};
@@ -27,8 +28,6 @@ use super::types::{Cred, SetAttr};
 use crate::lov::Form;
 use crate::mdc::Ids;
 
-/// Inode flag: new files get the directory's project id (`FS_PROJINHERIT_FL`).
-const FL_PROJINHERIT: u32 = 0x2000_0000;
 /// Longest name, bytes (XATTR_NAME_MAX).
 const NAME_MAX: usize = 255;
 /// Longest value, bytes (XATTR_SIZE_MAX).
@@ -162,7 +161,7 @@ impl Llite {
     /// Project id, and "P" where new files inherit it, "-" elsewhere.
     async fn project(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
         let a = self.getattr(cred, fid, None).await?.attr;
-        let mark = if a.flags & FL_PROJINHERIT != 0 { 'P' } else { '-' };
+        let mark = if a.flags & fl::PROJINHERIT != 0 { 'P' } else { '-' };
         Ok(Bytes::from(format!("{} {mark}", a.projid)))
     }
 
@@ -173,15 +172,11 @@ impl Llite {
         let id: u32 = id.parse().map_err(|_| Errno::EINVAL)?;
         let a = self.getattr(cred, fid, None).await?.attr;
         let flags = match mark {
-            "P" => a.flags | FL_PROJINHERIT,
-            "-" => a.flags & !FL_PROJINHERIT,
+            "P" => a.flags | fl::PROJINHERIT,
+            "-" => a.flags & !fl::PROJINHERIT,
             _ => return Err(Errno::EINVAL),
         };
-        let set = SetAttr {
-            projid: (id != a.projid).then_some(id),
-            flags: (flags != a.flags).then_some(flags),
-            ..Default::default()
-        };
+        let set = SetAttr { projid: Some(id), flags: Some(flags), ..Default::default() }.beside(&a);
         if set != SetAttr::default() {
             self.setattr(cred, fid, set, None).await?;
         }

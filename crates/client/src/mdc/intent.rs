@@ -143,33 +143,6 @@ impl Mdc {
         eadata: Bytes,
         want_lock: bool,
     ) -> Result<Opened, Errno> {
-        // An MDT whose OSTs are not back yet has no objects for a new file: it says so, and is asked again without end, as the
-        // kernel client does (`mdc_enqueue_base`).
-        loop {
-            let done = self.open_once(ids, parent, name, fid2, flags, mode, now, eadata.clone(), want_lock).await;
-            match done {
-                Err(Errno::EINPROGRESS) => tokio::time::sleep(BUSY_PAUSE).await,
-                done => return done,
-            }
-        }
-    }
-
-    /// One try to open. `fid2` is the FID for the new file with `CREAT`, else the file itself; `name` empty: open by FID.
-    /// `flags` are [`open`] bits; `eadata` a layout the caller demands. Without `want_lock` a lock is given only by servers
-    /// that give one always.
-    #[expect(clippy::too_many_arguments, reason = "an open has that many parts")]
-    async fn open_once(
-        &self,
-        ids: &Ids,
-        parent: Fid,
-        name: &[u8],
-        fid2: Fid,
-        flags: u64,
-        mode: u32,
-        now: Timespec,
-        eadata: Bytes,
-        want_lock: bool,
-    ) -> Result<Opened, Errno> {
         let creat = flags & open::CREAT != 0;
         let mut flags = flags;
         if name.is_empty() {
@@ -194,14 +167,21 @@ impl Mdc {
         };
         rec.set_flags(flags);
         let (lock_mode, bits) = if creat { (LdlmMode::CW, Ibits::UPDATE) } else { (LdlmMode::CR, Ibits::LOOKUP) };
-        let pending = self.pend(parent, lock_mode, bits);
         let intent = if creat { it::OPEN | it::CREAT } else { it::OPEN };
-        let mut dlm = pending.request();
-        if !want_lock {
-            dlm.flags |= LdlmFlags::INTENT_ONLY;
-        }
-        let rq = open_rq(intent, &dlm, &rec, name, &eadata).replayable_open();
-        let out = self.intent(rq, pending).await?;
+        // An MDT whose OSTs are not back yet has no objects for a new file: it says so, and is asked again without end, as the
+        // kernel client does (`mdc_enqueue_base`).
+        let (dlm, out) = loop {
+            let pending = self.pend(parent, lock_mode, bits);
+            let mut dlm = pending.request();
+            if !want_lock {
+                dlm.flags |= LdlmFlags::INTENT_ONLY;
+            }
+            let rq = open_rq(intent, &dlm, &rec, name, &eadata).replayable_open();
+            match self.intent(rq, pending).await {
+                Err(Errno::EINPROGRESS) => tokio::time::sleep(BUSY_PAUSE).await,
+                done => break (dlm, done?),
+            }
+        };
         if !out.has(disp::OPEN_OPEN) {
             let negative = out.has(disp::LOOKUP_NEG);
             self.drop_lock(out.lock);

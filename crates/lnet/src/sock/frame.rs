@@ -286,19 +286,24 @@ mod tests {
         (hdr(msg, len), (0..len).map(|i| (i * 31 + len) as u8).collect())
     }
 
+    /// Hands the framer what it has room for; how many bytes that was.
+    fn hand(framer: &mut Framer, bytes: &[u8]) -> usize {
+        let ([mut a, mut b], room) = framer.spaces();
+        let n = bytes.len().min(room);
+        let k = n.min(a.len());
+        a[..k].copy_from_slice(&bytes[..k]);
+        b[..n - k].copy_from_slice(&bytes[k..n]);
+        framer.filled(n);
+        n
+    }
+
     /// Feeds `stream` in pieces of the given sizes (repeated) and gives what came out.
     fn feed(framer: &mut Framer, mut stream: &[u8], pieces: &[usize]) -> Result<Vec<Frame>, FrameError> {
         let mut out = Vec::new();
         let mut pieces = pieces.iter().cycle();
         while !stream.is_empty() {
             let want = (*pieces.next().unwrap()).min(stream.len());
-            let ([mut a, mut b], room) = framer.spaces();
-            let n = want.min(room);
-            let k = n.min(a.len());
-            a[..k].copy_from_slice(&stream[..k]);
-            b[..n - k].copy_from_slice(&stream[k..n]);
-            framer.filled(n);
-            stream = &stream[n..];
+            stream = &stream[hand(framer, &stream[..want])..];
             while let Some(f) = framer.next_frame()? {
                 out.push(f);
             }
@@ -373,13 +378,7 @@ mod tests {
     fn feed_through(framer: &mut Framer, mut stream: &[u8]) -> Result<Vec<Frame>, FrameError> {
         let mut out = Vec::new();
         while !stream.is_empty() {
-            let ([mut a, mut b], room) = framer.spaces();
-            let n = stream.len().min(room);
-            let k = n.min(a.len());
-            a[..k].copy_from_slice(&stream[..k]);
-            b[..n - k].copy_from_slice(&stream[k..n]);
-            framer.filled(n);
-            stream = &stream[n..];
+            stream = &stream[hand(framer, stream)..];
             while let Some(f) = framer.next_frame()? {
                 match f {
                     Frame::Transit { .. } => out.extend(framer.begin()),

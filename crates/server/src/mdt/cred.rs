@@ -18,12 +18,7 @@ pub const MAY_WRITE: u32 = 2;
 /// Read.
 pub const MAY_READ: u32 = 4;
 
-/// `LUSTRE_IMMUTABLE_FL`: nothing of the object may change.
-pub const FL_IMMUTABLE: u32 = 0x10;
-/// `LUSTRE_APPEND_FL`: it may only grow.
-pub const FL_APPEND: u32 = 0x20;
-/// New objects get the directory's project (`LUSTRE_PROJINHERIT_FL`).
-pub const FL_PROJINHERIT: u32 = 0x2000_0000;
+pub use coral_wire::mds::fl::{APPEND as FL_APPEND, IMMUTABLE as FL_IMMUTABLE, PROJINHERIT as FL_PROJINHERIT};
 
 /// Capability numbers of Linux that an MDT asks for.
 pub mod cap {

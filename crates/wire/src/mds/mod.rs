@@ -281,6 +281,22 @@ pub mod attr {
     pub const OVERRIDE: u64 = 0x200_0000;
 }
 
+/// Inode flags as they travel and as `chattr` has them (`LUSTRE_*_FL`, `FS_*_FL`).
+pub mod fl {
+    /// Every write is synchronous.
+    pub const SYNC: u32 = 0x8;
+    /// Nothing of the object may change.
+    pub const IMMUTABLE: u32 = 0x10;
+    /// It may only grow.
+    pub const APPEND: u32 = 0x20;
+    /// Backups leave it out.
+    pub const NODUMP: u32 = 0x40;
+    /// Reads leave the access time alone.
+    pub const NOATIME: u32 = 0x80;
+    /// New objects get the directory's project.
+    pub const PROJINHERIT: u32 = 0x2000_0000;
+}
+
 /// Bias of reint records and closes (`enum mds_op_bias`).
 pub mod bias {
     /// Name lies on another MDT.

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use super::Llite;
 use super::file::{FileHandle, OpenInode};
 use super::finish::finish;
-use crate::lov::{DOM_OST, FileLayout, Form};
+use crate::lov::{FileLayout, Form};
 use crate::osc::{ObjectRef, WriteAttr};
 use gate::Enter;
 pub(super) use gate::{Cover, Gate};
@@ -143,8 +143,7 @@ impl Pages {
 
 /// A file that can be covered: all its objects are there and known, and none is on an MDT, whose lock is the inode's.
 fn coverable(layout: &FileLayout) -> bool {
-    let dom = || layout.stripes().any(|s| s.ost() == DOM_OST);
-    layout.form == Form::Objects && !layout.needs_intent(0, u64::MAX) && !dom()
+    layout.form == Form::Objects && !layout.needs_intent(0, u64::MAX) && !layout.has_dom()
 }
 
 impl Llite {
