@@ -422,6 +422,17 @@ async fn projects_are_inherited_where_a_directory_says_so() {
     }
     assert_eq!(got, ["1000 P", "0 -", "1000 -", "1000 P", "1000 -"]);
     assert_eq!(u.stat("d/file").await.unwrap().projid, 1000);
+    u.mkdir("out").await.unwrap();
+    u.put("loose", b"x").await.unwrap();
+    assert_eq!(u.link("loose", "d/linked").await, Err(Errno::EXDEV), "the file would evade the project's quota");
+    assert_eq!(u.rename("out", "d/in", 0).await, Err(Errno::EXDEV));
+    assert_eq!(u.rename("out", "d/sub", libc::RENAME_EXCHANGE).await, Err(Errno::EXDEV));
+    assert_eq!(u.rename("d/sub", "out", libc::RENAME_EXCHANGE).await, Err(Errno::EXDEV));
+    u.rename("loose", "d/moved", 0).await.unwrap();
+    assert_eq!(project("d/moved").await, "1000 -", "a file changes its project");
+    u.link("d/moved", "loose").await.unwrap();
+    u.rename("d/moved", "out/moved", 0).await.unwrap();
+    assert_eq!(project("out/moved").await, "1000 -", "and keeps it where nothing is handed down");
     let other = User::new(&u.fs, 77, 77);
     let denied = u.fs.setxattr(&other.cred, d, b"lustre.project", "5 P".into(), 0).await;
     let f = u.fid("d/file").await.unwrap();

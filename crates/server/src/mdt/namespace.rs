@@ -225,7 +225,12 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     Ok(h)
 }
 
-/// Gives the object `fid` another name.
+/// The project that `dir` hands down, if `ino` is of another one.
+fn other_project(dir: &Inode, ino: &Inode) -> Option<u32> {
+    (dir.flags & FL_PROJINHERIT != 0 && dir.projid != ino.projid).then_some(dir.projid)
+}
+
+/// Gives the object `fid` another name. EXDEV into a directory that hands down another project, whose quota it would evade.
 pub fn link(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, at: At<'_>, time: Time) -> MdtResult<Held> {
     check_name(at.name)?;
     let h = t.get(fid)?;
@@ -249,6 +254,9 @@ pub fn link(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, at: At<'_>, time: Time) ->
     }
     if ino.nlink >= LINK_MAX {
         return Err(Errno::EMLINK.into());
+    }
+    if other_project(t.ino(parent), ino).is_some() {
+        return Err(Errno::EXDEV.into());
     }
     let mode = ino.mode;
     let ino = t.change(h);
@@ -391,11 +399,21 @@ fn plan_rename(t: &mut Txn<'_>, cred: &Ucred, src: At<'_>, dst: At<'_>, mode: Re
     if target_fid == Some(child_fid) {
         return Ok(None);
     }
+    // a directory would take all that is below along (`mdd_rename_sanity_check`); files change their project in `rename`
+    if child_is_dir && other_project(t.ino(dst_dir), t.ino(child)).is_some() {
+        return Err(Errno::EXDEV.into());
+    }
     if t.ino(dst_dir).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
     may_delete(t, cred, src_dir, child)?;
     let target = target_fid.map(|f| t.get(&f)).transpose()?;
+    if let Some(target) = target.filter(|_| mode == RenameMode::Exchange)
+        && t.ino(target).is_dir()
+        && other_project(t.ino(src_dir), t.ino(target)).is_some()
+    {
+        return Err(Errno::EXDEV.into());
+    }
     match target {
         None => t.store.permit(cred, &dst.parent, t.ino(dst_dir), MAY_WRITE | MAY_EXEC)?,
         Some(target) => {
@@ -430,7 +448,7 @@ fn check_replace(t: &Txn<'_>, child_is_dir: bool, target: Held) -> MdtResult<()>
     }
 }
 
-/// Moves `src` to `dst`. Returns what the replaced target lost, if there was one. Two names of one
+/// Moves `src` to `dst`, and a file into the project that its new directory hands down. Returns what the replaced target lost, if there was one. Two names of one
 /// object: nothing happens, as POSIX has it.
 pub fn rename(
     t: &mut Txn<'_>,
@@ -473,6 +491,9 @@ fn move_name(t: &mut Txn<'_>, h: Held, from: At<'_>, to: At<'_>, from_dir: Held,
     t.add_entry(&to.parent, to.name, &fid, mode);
     t.del_link(h, &from.parent, from.name);
     t.add_link(h, to.parent, to.name);
+    if let Some(project) = other_project(t.ino(to_dir), t.ino(h)) {
+        t.change(h).projid = project;
+    }
     t.change(h).ctime = time;
     if mode & S_IFMT == S_IFDIR {
         fewer(t, from_dir);

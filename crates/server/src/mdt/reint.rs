@@ -176,10 +176,22 @@ impl Ctx {
             let (p1, p2) = (t.get(&src.parent)?, t.get(&dst.parent)?);
             let other = (src.parent != dst.parent).then(|| (dst.parent, t.ino(p2)));
             self.push_parents(&mut a, [Some((src.parent, t.ino(p1))), other]);
+            let moved = objects.iter().map(|(fid, _)| Self::new_project(&core.store, &mut t, fid)).collect::<MdtResult<Vec<_>>>()?;
             self.commit(t, &mut a)?;
+            drop(core);
+            for ino in moved.into_iter().flatten() {
+                self.ops.osp.chown(stripe::objects(&ino.lov), (ino.uid, ino.gid, ino.projid));
+            }
             return Ok(a);
         }
         Err(Errno::EAGAIN.into())
+    }
+
+    /// The file `fid` as it will be, if `t` moves it into another project: its OSTs must be told.
+    fn new_project(store: &super::store::Store, t: &mut Txn<'_>, fid: &Fid) -> MdtResult<Option<Inode>> {
+        let (Some(old), Some(h)) = (store.find(fid)?, t.find(fid)?) else { return Ok(None) };
+        let new = t.ino(h);
+        Ok((new.is_reg() && new.projid != old.projid).then(|| new.clone()))
     }
 
     /// What a setattr record (of a setattr or a close) asks for.
