@@ -65,7 +65,7 @@ const READS: &str = "read 1 MiB, cold, 1 job";
 enum Unit {
     /// MiB; CPU per GiB.
     MiB,
-    /// 4 KiB reads; throughput in MiB/s, CPU per GiB.
+    /// 4 KiB reads or writes; throughput in MiB/s, CPU per GiB.
     Pages,
     /// Operations; CPU per 1,000.
     Ops,
@@ -74,6 +74,7 @@ enum Unit {
 const ROWS: &[Row] = &[
     Row { name: "write 1 MiB, fsync, 1 job", work: "write", prepare: "", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.3)) },
     Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", prepare: "", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
+    Row { name: "write 4 KiB sequential, fsync, 1 job", work: "write4k", prepare: "", jobs: 1, amount: STREAM_MIB * 256, unit: Unit::Pages, cold: true, floor: None },
     Row { name: "read 1 MiB, cold, 1 job", work: "read", prepare: "", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
     Row { name: "read 1 MiB, cold, 4 jobs", work: "read", prepare: "", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
     Row { name: "read 1 MiB, 1 GiB again, 1 job", work: "again", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: Some(Floor::Ratio(0.8)) },

@@ -16,6 +16,8 @@ use coral_wire::ost::{CksumType, cksum_type};
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 
+use crate::osc::grant::{Grant, MAX_DIRTY_BYTES};
+
 /// What kind of server a target is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -47,6 +49,8 @@ pub struct Target {
     pub namespace: Arc<ClientNamespace>,
     /// What the server agreed to at the last connect.
     granted: RwLock<Arc<ObdConnectData>>,
+    /// Space promised (an OST).
+    pub grant: Grant,
     coral: AtomicBool,
     /// Checksums are pointless between nodes of one process.
     want_cksum: bool,
@@ -105,6 +109,7 @@ impl Dialer {
             import: import.clone(),
             namespace,
             granted: RwLock::new(Arc::new(ObdConnectData::default())),
+            grant: Grant::default(),
             coral: AtomicBool::new(false),
             want_cksum,
             hooks: RwLock::new(None),
@@ -139,6 +144,7 @@ impl Target {
 
     fn set_granted(&self, data: ObdConnectData) {
         self.coral.store(data.has2(F2::CORAL), Ordering::Relaxed);
+        self.grant.connected(data.has(F::GRANT).then_some(data.grant as u64));
         *self.granted.write() = Arc::new(data);
     }
 
@@ -291,6 +297,7 @@ fn ost_flags(cksum: bool) -> ObdConnectData {
         | F::PINGLESS
         | F::HPREQ_CHECK1
         | F::SHORTIO
+        | F::GRANT
         | F::MAXBYTES;
     if cksum {
         f |= F::CKSUM;
@@ -299,6 +306,7 @@ fn ost_flags(cksum: bool) -> ObdConnectData {
         connect_flags: f,
         connect_flags2: F2::INC_XID | F2::LSEEK | F2::REP_MBITS | F2::CORAL,
         brw_size: 4 << 20,
+        grant: MAX_DIRTY_BYTES as u32,
         cksum_types: if cksum { CKSUM_TYPES } else { 0 },
         ..Default::default()
     }
@@ -330,7 +338,7 @@ mod tests {
     #[test]
     fn nothing_undone_is_claimed() {
         for d in [mdt_flags(true, true), ost_flags(true), mgs_flags()] {
-            assert!(!d.connect_flags.intersects(F::MDS | F::MDS_MDS | F::LIGHTWEIGHT | F::INDEX | F::GRANT | F::RDONLY));
+            assert!(!d.connect_flags.intersects(F::MDS | F::MDS_MDS | F::LIGHTWEIGHT | F::INDEX | F::GRANT_PARAM | F::GRANT_SHRINK | F::RDONLY));
             assert!(!d.connect_flags2.intersects(F2::BATCH_RPC | F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT));
         }
         assert!(mdt_flags(true, false).brw_size > 0 && ost_flags(false).brw_size > 0);

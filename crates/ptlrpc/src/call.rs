@@ -59,7 +59,7 @@ impl Import {
 
     /// The call proper. Sets `sent` before the first message leaves.
     async fn run(self: &Arc<Self>, rq: Request, sent: &AtomicBool) -> Result<Reply, RpcError> {
-        let born = self.phase.now();
+        let born = rq.generation.unwrap_or_else(|| self.phase.now().generation);
         // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
         let slot = match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
             true => Some(self.modify_slot(rq.opc).await),
@@ -74,7 +74,7 @@ impl Import {
         let mut flags = 0;
         let mut pause = INPROGRESS_PAUSE;
         loop {
-            let conn = self.wait_full(born.generation).await?;
+            let conn = self.wait_full(born).await?;
             sent.store(true, Ordering::Relaxed);
             let tag = slot.as_ref().filter(|_| conn.tags).map_or(0, |(_, tag)| *tag);
             let last_xid = self.inner.lock().last_xid(own.xid);

@@ -80,6 +80,8 @@ pub struct Request {
     pub limit: Option<Duration>,
     /// Neither waits for the in-flight limit nor for other requests (lock cancels: something may wait for them).
     pub urgent: bool,
+    /// Fails with [`RpcError::Evicted`] unless the import is still in this generation ([`crate::Import::generation`]).
+    pub generation: Option<u64>,
     /// `lm_repsize`: 0 but for opens that want data in the reply.
     pub repsize: u32,
 }
@@ -102,6 +104,7 @@ impl Request {
             no_resend: false,
             limit: None,
             urgent: false,
+            generation: None,
             repsize: 0,
         }
     }

@@ -3,9 +3,12 @@
 //! A request is handled inline on the stack it arrived on; a handler that waits is spawned, and only then a timer for early
 //! replies is armed. Pings, connects and lock cancels pass every queue: others wait for them.
 //!
+//! I/O under a lock the client holds has a lane of its own: what fills the other lane may be waiting for that very lock
+//! (`tgt_hpreq_handler`, `ofd_rw_hpreq_check` in Lustre).
+//!
 //! # Invariants
-//! - At most `max_active` ordinary requests are being handled and `max_queued` (of `max_queued_bytes`) wait; more are dropped,
-//!   the clients send again.
+//! - In each lane at most `max_active` requests are being handled and `max_queued` (of `max_queued_bytes`) wait; more are
+//!   dropped, the clients send again.
 //! - A handler runs to its end or, at [`Service::stop`], is dropped at an await point.
 
 use std::collections::VecDeque;
@@ -15,6 +18,7 @@ use std::time::Duration;
 
 use coral_lnet::exec::run_inline;
 use coral_lnet::{Node, PortalHandler, PutEvent};
+use coral_wire::ost::{NiobufRemote, ObdFlags, Obdo, brw, md};
 use coral_wire::ptlrpc::{Message, PTL_RPC_MSG_REQUEST, opc};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -90,11 +94,10 @@ pub struct Service {
     node: Arc<Node>,
     cfg: ServiceConfig,
     handler: Arc<dyn RequestHandler>,
-    /// Ordinary requests being handled.
-    active: AtomicUsize,
+    /// Ordinary requests, and those of lock holders.
+    lanes: [Lane; 2],
     /// All requests being handled.
     running: AtomicUsize,
-    queue: Mutex<Queue>,
     stopping: AtomicBool,
     /// False: run; true: handlers are dropped.
     abort: watch::Sender<bool>,
@@ -102,6 +105,18 @@ pub struct Service {
     pub(crate) counts: Counts,
     estimate: Mutex<Estimate>,
 }
+
+/// Requests that wait for no others but those of their lane.
+#[derive(Default)]
+struct Lane {
+    /// Being handled.
+    active: AtomicUsize,
+    queue: Mutex<Queue>,
+}
+
+/// Which lane.
+const ORDINARY: usize = 0;
+const HOLDERS: usize = 1;
 
 /// Requests that wait.
 #[derive(Default)]
@@ -145,9 +160,8 @@ impl Service {
         let svc = Arc::new(Service {
             node: node.clone(),
             handler: h,
-            active: AtomicUsize::new(0),
+            lanes: Default::default(),
             running: AtomicUsize::new(0),
-            queue: Mutex::default(),
             stopping: AtomicBool::new(false),
             abort: watch::Sender::new(false),
             idle: tokio::sync::Notify::new(),
@@ -167,7 +181,7 @@ impl Service {
         for p in &self.cfg.portals {
             self.node.unserve_portal(*p);
         }
-        drop(std::mem::take(&mut *self.queue.lock()));
+        self.lanes.iter().for_each(|l| drop(std::mem::take(&mut *l.queue.lock())));
         let _ = tokio::time::timeout(STOP_GRACE, self.drained()).await;
         self.abort.send_replace(true);
         self.drained().await;
@@ -220,8 +234,9 @@ impl Service {
         if is_urgent(rq.body.opc) {
             return self.run(rq, None);
         }
-        match self.admit(rq) {
-            Some(rq) => self.run(rq, Some(Active(self.clone()))),
+        let lane = if holds_a_lock(&rq) { HOLDERS } else { ORDINARY };
+        match self.admit(rq, lane) {
+            Some(rq) => self.run(rq, Some(Active(self.clone(), lane))),
             None => tracing::trace!(service = %self.cfg.name, "request queued or dropped"),
         }
     }
@@ -233,10 +248,11 @@ impl Service {
     }
 
     /// The request back when it may run now; else it is queued, or dropped when the queue is full.
-    fn admit(&self, rq: ServerRequest) -> Option<ServerRequest> {
-        let mut queue = self.queue.lock();
-        if queue.waiting.is_empty() && self.active.load(Ordering::Relaxed) < self.cfg.max_active {
-            self.active.fetch_add(1, Ordering::Relaxed);
+    fn admit(&self, rq: ServerRequest, lane: usize) -> Option<ServerRequest> {
+        let lane = &self.lanes[lane];
+        let mut queue = lane.queue.lock();
+        if queue.waiting.is_empty() && lane.active.load(Ordering::Relaxed) < self.cfg.max_active {
+            lane.active.fetch_add(1, Ordering::Relaxed);
             return Some(rq);
         }
         if queue.waiting.len() >= self.cfg.max_queued || queue.bytes + message_bytes(&rq) > self.cfg.max_queued_bytes {
@@ -261,28 +277,28 @@ impl Service {
         run_inline(self.node.handovers(), Box::pin(drive(running, control, handler)));
     }
 
-    /// An ordinary request is done: the next one of the queue takes its place.
-    fn next(self: &Arc<Self>) {
+    /// A request of the lane is done: the next one of its queue takes its place.
+    fn next(self: &Arc<Self>, lane: usize) {
         let next = {
-            let mut queue = self.queue.lock();
+            let mut queue = self.lanes[lane].queue.lock();
             let next = queue.pop();
             if next.is_none() {
-                self.active.fetch_sub(1, Ordering::Relaxed);
+                self.lanes[lane].active.fetch_sub(1, Ordering::Relaxed);
             }
             next
         };
         if let Some(rq) = next {
-            self.run(rq, Some(Active(self.clone())));
+            self.run(rq, Some(Active(self.clone(), lane)));
         }
     }
 }
 
-/// One of the `max_active` places; dropped = given to the next request.
-struct Active(Arc<Service>);
+/// One of the `max_active` places of a lane; dropped = given to the next request.
+struct Active(Arc<Service>, usize);
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.0.next();
+        self.0.next(self.1);
     }
 }
 
@@ -314,6 +330,17 @@ async fn drive(running: Running, control: Control, mut handler: BoxFuture<'stati
             _ = async { abort.wait_for(|a| *a).await.is_ok() } => return,
             _ = control.early_due() => control.send_early().await,
         }
+    }
+}
+
+/// I/O under a lock of the client's, which the request names: it takes no lock at the server, so it waits for nobody.
+fn holds_a_lock(rq: &ServerRequest) -> bool {
+    let named = |o: Obdo| o.valid & md::FLHANDLE != 0 && (o.valid & md::FLFLAGS == 0 || !o.flags.contains(ObdFlags::SRVLOCK));
+    let obdo = || rq.msg.get::<Obdo>(1).is_ok_and(named);
+    match rq.body.opc {
+        opc::OST_READ | opc::OST_WRITE => obdo() && rq.msg.get::<NiobufRemote>(3).is_ok_and(|n| n.flags & brw::SRVLOCK == 0),
+        opc::OST_PUNCH | opc::OST_SETATTR => obdo(),
+        _ => false,
     }
 }
 

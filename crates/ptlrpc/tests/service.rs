@@ -10,6 +10,7 @@ use bytes::Bytes;
 use common::*;
 use coral_lnet::{MemNet, Node, Payload};
 use coral_ptlrpc::*;
+use coral_wire::ost::{NiobufRemote, ObdIoobj, Obdo, brw, md};
 use coral_wire::ptlrpc::*;
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
@@ -75,6 +76,33 @@ async fn the_queue_is_bounded_and_pings_pass_it() {
     assert_eq!(ok, 5, "those that were dropped time out");
     assert_eq!(w.gate.most.load(Ordering::SeqCst), 2);
     assert_eq!(w.svc.stats().replies, 6);
+}
+
+/// Whoever holds a lock is not kept waiting by those that wait for it.
+#[tokio::test(start_paused = true)]
+async fn io_under_a_lock_of_the_client_has_a_lane_of_its_own() {
+    let w = world(2, 3).await;
+    let write = |valid, flags| {
+        let o = Obdo { valid, handle: 7, ..Default::default() };
+        let rq = Request::new(portal::LDLM_CB_REQUEST, opc::OST_WRITE).push(&o);
+        let rq = rq.push(&ObdIoobj::default()).push(&NiobufRemote { offset: 0, len: 1, flags });
+        let client = w.client.clone();
+        tokio::spawn(async move { send_ast(&client, nid("10.0.0.2@tcp"), 7, 1, rq, Duration::from_secs(20)).await })
+    };
+    let running = || w.gate.running.load(Ordering::SeqCst);
+    let mut calls: Vec<_> = (0..2).map(|_| write(md::FLID, brw::WRITE | brw::SRVLOCK)).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    calls.push(write(md::FLID, brw::WRITE));
+    calls.push(write(md::FLHANDLE, brw::WRITE | brw::SRVLOCK));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((running(), w.svc.stats().queued), (2, 2), "one that names no lock waits, and one that wants another");
+    calls.extend((0..3).map(|_| write(md::FLHANDLE, brw::WRITE)));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((running(), w.svc.stats().queued), (4, 3), "the lane is as wide as the other");
+    w.gate.permits.add_permits(100);
+    for c in calls {
+        c.await.unwrap().expect("all are done in the end");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,8 @@ pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64, scratch: &Pa
     let place = dir.join(format!("job{job}"));
     let stream = dir.join("streams").join(format!("stream{job}"));
     let done = match work {
-        "write" => write(&stream, amount),
+        "write" => write(&stream, amount, MIB),
+        "write4k" => write(&stream, amount, PAGE),
         "read" => read(&stream, amount, MIB),
         "read4k" => read(&stream, amount, PAGE),
         "random" => random(&stream, amount, job),
@@ -46,11 +47,12 @@ pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64, scratch: &Pa
     done.map_err(|e| format!("{work} in {}: {e}", dir.display()))
 }
 
-fn write(path: &Path, mib: u64) -> std::io::Result<()> {
-    let block: Vec<u8> = (0..MIB).map(|i| ((i * 31) >> 3) as u8).collect();
+/// Writes `blocks` blocks of `size` bytes, and syncs once.
+fn write(path: &Path, blocks: u64, size: usize) -> std::io::Result<()> {
+    let block: Vec<u8> = (0..size).map(|i| ((i * 31) >> 3) as u8).collect();
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
     let mut file = File::create(path)?;
-    for _ in 0..mib {
+    for _ in 0..blocks {
         file.write_all(&block)?;
     }
     file.sync_all()
@@ -59,7 +61,7 @@ fn write(path: &Path, mib: u64) -> std::io::Result<()> {
 /// A file that is there and was read.
 fn warm(path: &Path, mib: u64) -> std::io::Result<()> {
     if !path.exists() {
-        write(path, mib)?;
+        write(path, mib, MIB)?;
     }
     read(path, mib, MIB)
 }

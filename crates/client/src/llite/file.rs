@@ -1,6 +1,6 @@
 //! Open files: opening, reading, writing, syncing, closing.
 //!
-//! Data goes straight to the OSTs under locks the servers take. An append takes extent locks of this client on every
+//! Data goes straight to the OSTs under locks the servers take, or is kept back for a while ([`super::writeback`]). An append takes extent locks of this client on every
 //! stripe instead: the end must not move between finding it and writing there (`ll_file_io_generic` does the same).
 //!
 //! Lustre: `lustre/llite/file.c`, `lustre/llite/rw26.c`.
@@ -25,6 +25,7 @@ use super::inode::MdInode;
 use super::namei::check_name;
 use super::pages::Gate;
 use super::range::RangeLocks;
+use super::writeback::Lost;
 use super::types::{Attr, Cred, Entry, SeekWhence};
 use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, Mdc, Opened};
@@ -51,7 +52,9 @@ pub(super) struct OpenInode {
     /// Size as far as this client knows, and whether the MDT has it; others may have changed it.
     size: Mutex<(Option<u64>, bool)>,
     /// Overlapping writes of this client go one after another.
-    writes: RangeLocks,
+    pub writes: RangeLocks,
+    /// Written data that could not be stored.
+    pub lost: Lost,
     /// Appends of this client go one after another.
     append: tokio::sync::Mutex<()>,
     /// Owners that took fcntl locks.
@@ -71,6 +74,7 @@ impl OpenInode {
             mode: AtomicU32::new(mode),
             size: Mutex::new((size, true)),
             writes: RangeLocks::default(),
+            lost: Lost::default(),
             append: Default::default(),
             posix_owners: Default::default(),
             flock_owners: Default::default(),
@@ -145,6 +149,10 @@ pub struct FileHandle {
     /// Owners of record locks taken through this handle and not given back by a flush: when the handle goes, what is left
     /// belongs to the open file itself (`F_OFD_SETLK`), which Linux tells nobody the end of.
     pub(super) lock_owners: Mutex<HashSet<u64>>,
+    /// Writes through it so far.
+    writes: AtomicU32,
+    /// Of [`OpenInode::lost`], what it was told of.
+    seen_lost: AtomicU64,
 }
 
 impl FileHandle {
@@ -168,6 +176,21 @@ impl FileHandle {
     /// Something was read: atime may have to move at close.
     pub(super) fn set_read(&self) {
         self.was_read.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a write; how many there were before.
+    pub(super) fn count_write(&self) -> u32 {
+        self.writes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Nothing written through it may be kept back.
+    pub(super) fn is_sync(&self) -> bool {
+        self.flags & (libc::O_DSYNC | libc::O_DIRECT) as u32 != 0
+    }
+
+    /// Tells once that written data was lost.
+    fn take_lost(&self) -> Result<(), Errno> {
+        self.inode.lost.take(&self.seen_lost)
     }
 
     /// True for the one who is to close it.
@@ -250,6 +273,7 @@ impl Llite {
             inode.writers.fetch_add(1, Ordering::Relaxed);
             self.writer_opened(&inode).await;
         }
+        let seen_lost = AtomicU64::new(inode.lost.count());
         Arc::new(FileHandle {
             inode,
             flags,
@@ -261,6 +285,8 @@ impl Llite {
             was_read: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             lock_owners: Mutex::default(),
+            writes: AtomicU32::new(0),
+            seen_lost,
         })
     }
 
@@ -360,6 +386,9 @@ impl Llite {
     /// Reads up to `len_bytes`; short only at the end of the file.
     pub async fn read(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
         fh.set_read();
+        if let Some(cover) = fh.inode.gate.writes() {
+            return self.read_kept(&cover, fh.fid(), offset, len_bytes as usize).await;
+        }
         loop {
             let before = self.layout_now(&fh.inode).await?;
             let done = self.read_once(fh, offset, len_bytes).await;
@@ -391,7 +420,7 @@ impl Llite {
     /// with zeros and leaves it to the client, which has the size under its locks, to know where the file ends
     /// (`osd_read_prep` in `lustre/osd-ldiskfs/osd_io.c`). The size is asked for before the read: what grows meanwhile is
     /// not there yet, and no zeros are taken for data.
-    async fn inside(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<usize, Errno> {
+    pub(super) async fn inside(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<usize, Errno> {
         let md = self.md_inode(fid).await?;
         let size = self.full_attr(&md).await?.size;
         Ok(size.saturating_sub(offset).min(len_bytes as u64) as usize)
@@ -429,21 +458,14 @@ impl Llite {
         if len == 0 {
             return Ok(0);
         }
+        fh.take_lost()?;
         self.drop_privileges(cred, &fh.inode).await?;
         let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
         if append {
             self.append(fh, data, &attr).await?;
         } else {
-            let end = offset.checked_add(len as u64).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
-            let _whole = fh.inode.writes.lock(offset..end).await;
-            loop {
-                let layout = self.layout_for_write(fh, offset, end).await?;
-                let done = self.lov.write(&layout, fh.fid(), offset, data.clone(), &attr, &Locks::default()).await;
-                if !self.moved(&fh.inode, &layout, offset, end).await? {
-                    done?;
-                    break;
-                }
-            }
+            let end = offset.saturating_add(len as u64);
+            self.write_range(fh, offset, data, &attr).await?;
             fh.inode.wrote(end);
         }
         if fh.flags & libc::O_DSYNC as u32 != 0 {
@@ -564,13 +586,16 @@ impl Llite {
         if fh.inode.posix_owners.lock().remove(&lock_owner) {
             self.unlock_all(fh, lock_owner).await?;
         }
-        Ok(())
+        fh.take_lost()
     }
 
     /// The last descriptor is gone: closes at the MDT; `flock_owner`: also drop that owner's flock.
     pub async fn release(self: &Arc<Self>, fh: &FileHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
         if !fh.begin_close() {
             return Ok(());
+        }
+        if fh.writable() && !fh.inode.is_written() {
+            self.settle_later(fh.fid(), &fh.inode.gate);
         }
         if let Some(owner) = flock_owner
             && fh.inode.flock_owners.lock().remove(&owner)
@@ -602,13 +627,15 @@ impl Llite {
 
     /// Everything written and every change of metadata is on disk when this returns.
     pub async fn fsync(self: &Arc<Self>, fh: &FileHandle, datasync: bool) -> Result<(), Errno> {
+        self.flush_writes(&fh.inode).await;
         let layout = fh.inode.layout();
         let data = self.lov.sync(&layout, fh.fid());
-        if datasync && !fh.writable() {
-            return data.await;
-        }
-        // also for fdatasync: the name and the layout that lead to the data may be new
-        try_join(data, fh.mdc.sync(fh.fid())).await.map(drop)
+        let done = match datasync && !fh.writable() {
+            true => data.await,
+            // also for fdatasync: the name and the layout that lead to the data may be new
+            false => try_join(data, fh.mdc.sync(fh.fid())).await.map(drop),
+        };
+        fh.take_lost().and(done)
     }
 
     /// fallocate(2): mode 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE; others EOPNOTSUPP.
@@ -631,6 +658,7 @@ impl Llite {
         }
         let end = offset.checked_add(len_bytes).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
         self.drop_privileges(cred, &fh.inode).await?;
+        self.settle(fh.fid(), &fh.inode.gate).await;
         let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
         let layout = self.layout_for_write(fh, offset, end).await?;
         self.lov.fallocate(&layout, fh.fid(), mode, offset, end, &attr).await
@@ -638,6 +666,7 @@ impl Llite {
 
     /// lseek(2) with SEEK_HOLE or SEEK_DATA; the offset found.
     pub async fn lseek(self: &Arc<Self>, fh: &FileHandle, offset: u64, whence: SeekWhence) -> Result<u64, Errno> {
+        self.settle(fh.fid(), &fh.inode.gate).await;
         let layout = self.settled_layout(fh.fid(), fh.inode.layout()).await?;
         layout.check()?;
         if layout.form == Form::None {

@@ -72,7 +72,10 @@ impl Llite {
         }
         // what covers the pages covers these too; asked otherwise our own write lock would be called back
         if let Some(cover) = self.pages.cover(fid).filter(|c| !c.is_dead() && c.layout.generation == md.layout.generation) {
+            // asked first: what lands meanwhile is counted twice, not missed
+            let ahead = cover.writes.as_ref().and_then(|w| w.ahead(&cover.layout));
             let objects = self.lov.getattr_locked(&cover.layout, fid).await?;
+            let objects = ahead.map_or(objects, |a| a.complete(objects));
             if cover.mode == LdlmMode::PR && known.is_some() {
                 let names: Vec<_> = cover.objects().collect();
                 self.cache.learn_objects(fid, cover.layout.generation, &names, objects, || !cover.is_blocked());

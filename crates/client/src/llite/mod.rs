@@ -7,7 +7,7 @@
 //! held across an await.
 //!
 //! Lustre: `lustre/llite/{super25,namei,file,dir,xattr,statahead}.c`. Absent: mmap consistency with other clients
-//! where the kernel does not ask (a page that is there), write-back data cache, statahead, encryption, PCC, HSM.
+//! where the kernel does not ask (a page that is there), statahead, encryption, PCC, HSM.
 
 mod cache;
 mod cred;
@@ -28,6 +28,7 @@ mod reopen;
 mod setattr;
 mod striped;
 pub mod types;
+mod writeback;
 mod xattr;
 
 pub use dir::DirHandle;
@@ -35,6 +36,7 @@ pub use dirstripe::MkdirRequest;
 pub use file::FileHandle;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use coral_lnet::Node;
@@ -71,6 +73,8 @@ pub struct Llite {
     cache: Arc<Cache>,
     pages: Pages,
     reopen: Reopen,
+    /// A task looks after data that is kept back.
+    flusher: AtomicBool,
     /// Where drains of the kernel's pages run.
     runtime: tokio::runtime::Handle,
 }

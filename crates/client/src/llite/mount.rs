@@ -25,6 +25,8 @@ use crate::target::{Dialer, Kind, Target};
 
 /// At unmount, a server has so long to take the locks back.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
+/// At unmount, OSTs have so long to take what was kept back.
+const WRITE_OUT_LIMIT: Duration = Duration::from_secs(60);
 /// Longest file system name, characters.
 const FSNAME_MAX: usize = 8;
 
@@ -101,6 +103,7 @@ impl Llite {
             inval: Default::default(),
             pages: Pages::new(covered_limit),
             reopen: Default::default(),
+            flusher: Default::default(),
             runtime: tokio::runtime::Handle::current(),
         });
         for mdc in llite.lmv.mdcs() {
@@ -115,7 +118,10 @@ impl Llite {
     }
 
     /// Cancels all locks and disconnects. Handles still open are closed by the servers.
-    pub async fn umount(&self) {
+    pub async fn umount(self: &Arc<Self>) {
+        if tokio::time::timeout(WRITE_OUT_LIMIT, self.settle_all()).await.is_err() {
+            tracing::error!(limit_s = WRITE_OUT_LIMIT.as_secs(), "unmounted with data that no OST took: it is lost");
+        }
         self.forget_pages();
         disconnect(&self.lmv, &self.lov).await;
         self.mgc.disconnect().await;

@@ -9,7 +9,8 @@ use coral_wire::Errno;
 use futures_util::future::join_all;
 
 use super::Llite;
-use super::cache::{Spent, lock_limits};
+use super::cache::{Spent, dirty_limit, lock_limits};
+use crate::osc::Osc;
 
 const MIB: usize = 1 << 20;
 
@@ -30,10 +31,19 @@ impl Llite {
         mdts.chain(osts).collect()
     }
 
+    /// OSTs with their names.
+    fn osc_names(&self) -> Vec<(String, Arc<Osc>)> {
+        let instance = self.instance();
+        let id = instance.rsplit('-').next().unwrap_or_default();
+        let name = |o: &Osc| format!("{}-osc-{id}", o.uuid().trim_end_matches("_UUID"));
+        self.lov.oscs().into_iter().map(|o| (name(&o), o)).collect()
+    }
+
     /// What the memory budget was spent on.
     pub fn spent(&self) -> Spent {
         let locks = self.namespaces().iter().map(|(_, ns)| ns.counts().0).sum();
-        Spent { locks, covered: self.pages.covered(), ..self.cache.spent() }
+        let dirty_bytes = self.lov.oscs().iter().map(|o| o.grant().dirty() as usize).sum();
+        Spent { dirty_bytes, locks, covered: self.pages.covered(), ..self.cache.spent() }
     }
 
     /// All parameters: name and value; a value of several lines ends with a newline.
@@ -47,6 +57,12 @@ impl Llite {
             add("lru_max_age", ns.lru_max_age().as_millis().to_string());
             add("lru_size", ns.lru_size().to_string());
         }
+        for (name, osc) in self.osc_names() {
+            let mut add = |what: &str, value: u64| out.push((format!("osc.{name}.{what}"), value.to_string()));
+            add("cur_dirty_bytes", osc.grant().dirty());
+            add("cur_grant_bytes", osc.grant().held());
+            add("max_dirty_mb", osc.grant().max_dirty() >> 20);
+        }
         let (spent, instance) = (self.spent(), self.instance());
         let (max, used) = (self.opts.cache_mb as usize, spent.bytes().div_ceil(MIB));
         let lines = [("max_cached_mb", max), ("used_mb", used), ("unused_mb", max.saturating_sub(used))];
@@ -56,10 +72,15 @@ impl Llite {
         out
     }
 
-    /// Changes a parameter: `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear`
+    /// Changes a parameter: `osc.NAME.max_dirty_mb` to a number of MiB, 1 to 2000 (until a server joins or leaves); `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear`
     /// (all unused locks are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT
     /// when there is none of that name.
     pub async fn set_param(self: &Arc<Self>, name: &str, value: &str) -> Result<(), Errno> {
+        if let Some((_, osc)) = self.osc_names().into_iter().find(|(n, _)| name == format!("osc.{n}.max_dirty_mb")) {
+            let mb = value.parse::<u64>().ok().filter(|mb| (1..=2000).contains(mb)).ok_or(Errno::EINVAL)?;
+            osc.grant().set_max_dirty(mb << 20);
+            return Ok(());
+        }
         let all = self.namespaces();
         let lru_size = |n: &str| name.strip_prefix("ldlm.namespaces.")?.strip_suffix(".lru_size").map(|have| have == n);
         let Some((found, ns)) = all.into_iter().find(|(n, _)| lru_size(n) == Some(true)) else {
@@ -89,7 +110,7 @@ impl Llite {
         .await;
     }
 
-    /// Shares the budget for locks among the targets there are.
+    /// Shares the budget for locks and written data among the targets there are.
     pub(super) fn share_locks(&self) {
         if !self.opts.cache {
             return;
@@ -97,6 +118,10 @@ impl Llite {
         let (mdcs, oscs) = (self.lmv.mdcs(), self.lov.oscs());
         let (mdt, ost) = lock_limits(self.opts.cache_mb, mdcs.len(), oscs.len());
         mdcs.iter().for_each(|m| m.namespace().set_lru_size(mdt));
-        oscs.iter().for_each(|o| o.namespace().set_lru_size(ost));
+        let dirty = dirty_limit(self.opts.cache_mb, oscs.len());
+        for o in &oscs {
+            o.namespace().set_lru_size(ost);
+            o.grant().set_max_dirty(dirty);
+        }
     }
 }

@@ -37,8 +37,12 @@ impl Llite {
     }
 
     /// The whole of a setattr: MDT, then OSTs.
-    async fn setattr_whole(&self, cred: &Cred, fid: Fid, set: SetAttr, args: SetattrArgs, now: Timespec) -> Result<Entry, Errno> {
-        let mut truncating = set.size.map(|_| self.pages.gate(fid).begin_truncate());
+    async fn setattr_whole(self: &Arc<Self>, cred: &Cred, fid: Fid, set: SetAttr, args: SetattrArgs, now: Timespec) -> Result<Entry, Errno> {
+        let gate = self.pages.gate(fid);
+        let mut truncating = set.size.map(|_| gate.begin_truncate());
+        if set.size.is_some() || set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
+            self.settle(fid, &gate).await;
+        }
         let held = truncating.as_ref().and_then(|t| t.cover.as_ref()).map(|c| c.held()).unwrap_or_default();
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;

@@ -10,6 +10,7 @@ mod layout;
 pub use layout::{DOM_OST, FileLayout, Form, Part, Stripe};
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -48,6 +49,20 @@ struct ObjectRange {
     len: u64,
     /// (offset relative to the start of the I/O, bytes), in object order.
     pieces: Vec<(u64, u64)>,
+}
+
+impl ObjectRange {
+    /// The bytes of `data`, which is the whole I/O, that are this range's.
+    fn cut(&self, data: &Payload) -> Payload {
+        if self.len == data.len() as u64 {
+            return data.clone();
+        }
+        let mut part = Payload::new();
+        for (at, len) in &self.pieces {
+            part.append(data.slice(*at as usize..(*at + *len) as usize));
+        }
+        part
+    }
 }
 
 impl Lov {
@@ -232,6 +247,22 @@ impl Lov {
         Ok(pad(out, total))
     }
 
+    /// A write cut into what goes to each object: the object, the offset in it, the data. Every component touched must be
+    /// instantiated.
+    pub async fn pieces(&self, layout: &FileLayout, fid: Fid, offset: u64, data: &Payload) -> Result<Vec<(ObjectRef, u64, Payload)>, Errno> {
+        let ranges = self.ranges(layout, fid, offset, data.len() as u64).await?;
+        if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
+            return Err(Errno::EIO);
+        }
+        Ok(ranges.into_iter().map(|r| (r.object, r.offset, r.cut(data))).collect())
+    }
+
+    /// The parts of objects that `len` bytes at `offset` are in.
+    pub async fn places(&self, layout: &FileLayout, fid: Fid, offset: u64, len: u64) -> Result<Vec<(ObjectRef, Range<u64>)>, Errno> {
+        let ranges = self.ranges(layout, fid, offset, len).await?;
+        Ok(ranges.into_iter().map(|r| (r.object, r.offset..r.offset + r.len)).collect())
+    }
+
     /// Writes all of `data` at `offset`. Every component touched must be instantiated.
     pub async fn write(
         &self,
@@ -251,10 +282,7 @@ impl Lov {
         }
         let big = ranges.iter().all(|r| r.len >= SPAWN_BYTES);
         let jobs = ranges.into_iter().map(|r| {
-            let mut part = Payload::new();
-            for (at, len) in &r.pieces {
-                part.append(data.slice(*at as usize..(*at + *len) as usize));
-            }
+            let part = r.cut(&data);
             let (attr, lock) = (*attr, lock.of(&r.object));
             async move { r.osc.write(&r.object, r.offset, part, &attr, lock).await }
         });
@@ -383,7 +411,7 @@ fn merge(sum: &mut ObjectAttr, size: u64, a: &ObjectAttr) {
 }
 
 /// Fills with zeroes up to `len` bytes.
-fn pad(mut p: Payload, len: usize) -> Payload {
+pub(crate) fn pad(mut p: Payload, len: usize) -> Payload {
     while p.len() < len {
         let n = (len - p.len()).min(ZEROES.len());
         p.push(Bytes::from_static(&ZEROES[..n]));

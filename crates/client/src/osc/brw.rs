@@ -24,8 +24,8 @@ const PAGE_BYTES: u64 = 4096;
 pub const SHORT_IO_BYTES: usize = 16 << 10;
 /// A write whose checksum does not match is sent again so often (Lustre: osc_resends 10).
 const CKSUM_RETRIES: u32 = 10;
-/// RPCs of one call in flight at once per object (Lustre: max_rpcs_in_flight 8).
-const IN_FLIGHT: usize = 8;
+/// RPCs of one call in flight at once per object, and of written-back data per OST (Lustre: max_rpcs_in_flight 8).
+pub const IN_FLIGHT: usize = 8;
 
 /// Whose lock covers the I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,9 +36,21 @@ pub enum IoLock {
     Ours(u64),
 }
 
+/// Under what a write of data that was kept back goes out.
+#[derive(Debug, Clone, Copy)]
+pub struct BackedBy {
+    /// Server cookie of our extent lock.
+    pub cookie: u64,
+    /// [`coral_ptlrpc::Import::generation`] from before the lock was asked for: after an eviction the lock is void and the data
+    /// must not be sent any more.
+    pub generation: u64,
+    /// Its space was granted.
+    pub granted: bool,
+}
+
 impl Osc {
     /// Largest RPC this OST takes, bytes.
-    fn rpc_bytes(&self) -> usize {
+    pub fn rpc_bytes(&self) -> usize {
         (self.target.granted().brw_size as usize).clamp(4096, 4 << 20)
     }
 
@@ -101,6 +113,19 @@ impl Osc {
         Ok(())
     }
 
+    /// Writes data that was kept back, in one RPC: under a lock of ours, into space that was granted. It waits for no other
+    /// request of this client, which may be waiting for that lock.
+    pub async fn write_back(
+        &self,
+        obj: &ObjectRef,
+        offset: u64,
+        data: Payload,
+        attr: &WriteAttr,
+        by: BackedBy,
+    ) -> Result<(), Errno> {
+        self.write_rpc_by(obj, offset, data, attr, IoLock::Ours(by.cookie), Some(by)).await
+    }
+
     fn brw_obdo(obj: &ObjectRef, lock: IoLock) -> Obdo {
         // of a lock of the server's own it is said elsewhere
         let ours = if lock == IoLock::Server { IoLock::Ours(0) } else { lock };
@@ -110,15 +135,28 @@ impl Osc {
     }
 
     #[expect(clippy::too_many_arguments, reason = "a bulk request has that many parts")]
-    fn brw_request(&self, opcode: u32, obj: &ObjectRef, o: &Obdo, offset: u64, len: usize, mds: usize, lock: IoLock) -> Request {
+    fn brw_request(
+        &self,
+        opcode: u32,
+        obj: &ObjectRef,
+        o: &Obdo,
+        offset: u64,
+        len: usize,
+        mds: usize,
+        lock: IoLock,
+        more: u32,
+    ) -> Request {
         let write = opcode == opc::OST_WRITE;
         let dir = if write { brw::WRITE } else { brw::READ };
-        let flags = dir | if lock == IoLock::Server { brw::SRVLOCK } else { 0 };
-        Request::new(self.io_portal(), opcode)
+        let flags = more | dir | if lock == IoLock::Server { brw::SRVLOCK } else { 0 };
+        let mut rq = Request::new(self.io_portal(), opcode)
             .push(o)
             .push(&ObdIoobj::new(obj.oi, mds as u32, 1))
             .push(&NiobufRemote { offset, len: len as u32, flags })
-            .push_bytes(Bytes::new())
+            .push_bytes(Bytes::new());
+        // others may wait for our lock, and take every place while they do
+        rq.urgent = lock != IoLock::Server;
+        rq
     }
 
     async fn read_rpc(&self, obj: &ObjectRef, offset: u64, len: usize, lock: IoLock) -> Result<Payload, Errno> {
@@ -135,7 +173,7 @@ impl Osc {
         let lens = if short { Vec::new() } else { md_lens(offset, len, self.target.coral()) };
         for attempt in 0.. {
             let mut rq =
-                self.brw_request(opc::OST_READ, obj, &o, offset, len, lens.len(), lock).push_bytes(Bytes::new());
+                self.brw_request(opc::OST_READ, obj, &o, offset, len, lens.len(), lock, 0).push_bytes(Bytes::new());
             if !short {
                 rq = rq.bulk(Bulk::Sink { portal: portal::OST_BULK, lens: lens.clone() });
             }
@@ -158,6 +196,19 @@ impl Osc {
         attr: &WriteAttr,
         lock: IoLock,
     ) -> Result<(), Errno> {
+        self.write_rpc_by(obj, offset, data, attr, lock, None).await
+    }
+
+    /// `by`: it was kept back, or belongs to what is.
+    async fn write_rpc_by(
+        &self,
+        obj: &ObjectRef,
+        offset: u64,
+        data: Payload,
+        attr: &WriteAttr,
+        lock: IoLock,
+        by: Option<BackedBy>,
+    ) -> Result<(), Errno> {
         let mut o = Self::brw_obdo(obj, lock);
         self.stamp(&mut o, attr);
         let cksum = self.cksum();
@@ -174,7 +225,10 @@ impl Osc {
         }
         let lens = if short { Vec::new() } else { md_lens(offset, data.len(), self.target.coral()) };
         for attempt in 0.. {
-            let rq = self.brw_request(opc::OST_WRITE, obj, &o, offset, data.len(), lens.len(), lock);
+            self.grant().announce(&mut o);
+            let from_grant = if by.is_some_and(|b| b.granted) { brw::FROM_GRANT } else { 0 };
+            let mut rq = self.brw_request(opc::OST_WRITE, obj, &o, offset, data.len(), lens.len(), lock, from_grant);
+            rq.generation = by.map(|b| b.generation);
             let rq = if short {
                 rq.push_bytes(data.copy_to_bytes())
             } else {
@@ -183,6 +237,7 @@ impl Osc {
             let reply = ok(self.import().call(rq).await)?;
             check_rcs(reply.msg.buf(2))?;
             let body = reply.msg.get::<Obdo>(1).map_err(proto)?;
+            self.grant().answered(&body);
             let differs = cksum.is_some() && body.valid & md::FLCKSUM != 0 && body.nlink != sum;
             if !differs {
                 return Ok(());

@@ -9,11 +9,12 @@
 //! Nothing here is replayed after a restart of the OST: what it acknowledged it has handed to its file system, which survives
 //! the process; and a truncate replayed without the writes that followed it would destroy them.
 //!
-//! Lustre: `lustre/osc/osc_request.c`. Absent: page cache and grants (write-back), idle disconnect, T10 checksums.
+//! Lustre: `lustre/osc/osc_request.c`. Absent: idle disconnect, T10 checksums.
 
 mod brw;
+pub mod grant;
 
-pub use brw::IoLock;
+pub use brw::{BackedBy, IN_FLIGHT, IoLock};
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use coral_wire::{Errno, fid::{Fid, OstId}};
 use crate::error::{lock_errno, ok, proto};
 use crate::target::Target;
 use crate::time::Timespec;
+use grant::Grant;
 
 /// "To the end of the object" in `o_blocks`.
 pub const OBJECT_EOF: u64 = u64::MAX;
@@ -87,16 +89,17 @@ pub struct Osc {
     target: Arc<Target>,
     /// It is an MDT.
     mdt: bool,
+    write_backs: tokio::sync::Semaphore,
 }
 
 impl Osc {
     pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target, mdt: false })
+        Arc::new(Self { index, target, mdt: false, write_backs: tokio::sync::Semaphore::new(brw::IN_FLIGHT) })
     }
 
     /// The data an MDT holds.
     pub(crate) fn of_mdt(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target, mdt: true })
+        Arc::new(Self { index, target, mdt: true, write_backs: tokio::sync::Semaphore::new(brw::IN_FLIGHT) })
     }
 
     /// Portal of I/O.
@@ -155,6 +158,16 @@ impl Osc {
     /// The import.
     pub fn import(&self) -> &Arc<Import> {
         &self.target.import
+    }
+
+    /// Space the OST has promised.
+    pub fn grant(&self) -> &Grant {
+        &self.target.grant
+    }
+
+    /// Requests of written-back data to this OST at once.
+    pub fn write_backs(&self) -> &tokio::sync::Semaphore {
+        &self.write_backs
     }
 
     /// Extent locks held from this OST.

@@ -88,6 +88,17 @@ impl Cluster {
         Self::start_on(MemNet::alone(), disks, seed, routes).await
     }
 
+    /// One OST with so many bytes of space, one stripe.
+    pub async fn start_small(capacity: u64) -> Cluster {
+        let disks = Disks {
+            mgs: OsdMem::new(),
+            mdt: OsdMem::new(),
+            osts: vec![OsdMem::with_capacity(capacity)],
+            defaults: StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 },
+        };
+        Self::start_on(MemNet::alone(), disks, 1, "").await
+    }
+
     /// Servers on what their disks hold.
     async fn start_on(net: Arc<MemNet>, disks: Disks, seed: u64, routes: &str) -> Cluster {
         let node = start_node(&net, SERVER, seed, routes).await;

@@ -150,7 +150,16 @@ impl Ost {
     fn store(&self, rq: &TargetRequest, b: &Brw, data: Payload) -> Result<ObjAttr, Errno> {
         let mut set = obdo::set_attr(&b.oa, Ost::times(rq));
         set.if_unowned = true;
-        if self.times_set.lock().overtaken(rq.exp.cookie, b.id, rq.rq.xid) {
+        let overtaken = {
+            let mut set = self.times_set.lock();
+            let overtaken = set.overtaken(rq.exp.cookie, b.id, rq.rq.xid);
+            if !overtaken && b.oa.valid & md::FLHANDLE != 0 {
+                // Written back: several such are under way at once, and the last one's time is to stay.
+                set.note(rq.exp.cookie, b.id, rq.rq.xid);
+            }
+            overtaken
+        };
+        if overtaken {
             // The times that were set stay; the write alone would move mtime.
             let now = self.objects.attr(b.id).map_err(|e| storage_error(&e))?;
             (set.mtime, set.ctime) = (now.map(|a| a.mtime), now.map(|a| a.ctime));

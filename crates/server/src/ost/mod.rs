@@ -243,8 +243,8 @@ fn storage_error(e: &OsdError) -> Errno {
     e.into()
 }
 
-/// When clients last set the times of objects: a write sent before that (smaller xid) but arriving
-/// after it must not set them back (`ofd_fmd` in `lustre/ofd/ofd_fmd.c`). Bounded: the oldest entry
+/// When clients last set the times of objects, or wrote back what they had cached: a write sent before that (smaller xid) but
+/// arriving after it must not set them back (`ofd_fmd` in `lustre/ofd/ofd_fmd.c`). Bounded: the oldest entry
 /// goes first.
 #[derive(Default)]
 struct TimesSet {

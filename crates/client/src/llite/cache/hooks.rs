@@ -34,6 +34,7 @@ impl MdtHooks {
             && let Some(open) = llite.opened(fid)
         {
             open.layout_lost();
+            llite.settle_later(fid, &open.gate);
         }
         llite.tell(llite.cache.lock_lost(fid, lock.cookie, bits.bits()));
     }
@@ -88,8 +89,8 @@ impl LockHook for OstHooks {
         }
     }
 
-    fn glimpse(&self, _lock: &LockInfo) -> Option<OstLvb> {
-        None
+    fn glimpse(&self, lock: &LockInfo) -> Option<OstLvb> {
+        self.llite.upgrade()?.glimpsed((self.ost, lock.res))
     }
 }
 

@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use super::inode::MdInode;
 use super::types::Attr;
 use crate::osc::ObjectAttr;
+use crate::osc::grant::MAX_DIRTY_BYTES;
 use node::{Name, Node};
 
 /// Rough size of an object in here, names not counted, bytes: the unit of the budget.
@@ -59,6 +60,11 @@ pub(super) fn covered_limit(cache_mb: u32) -> usize {
     lock_limit(cache_mb) / 16
 }
 
+/// Bytes of written data kept back for each OST, for a cache of so many MiB: together a quarter of it.
+pub(super) fn dirty_limit(cache_mb: u32, osts: usize) -> u64 {
+    (((cache_mb.max(1) as u64) << 20) / 4 / osts.max(1) as u64).clamp(1 << 20, MAX_DIRTY_BYTES)
+}
+
 /// What the budget was spent on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
@@ -70,18 +76,20 @@ pub struct Spent {
     pub inode_bytes: usize,
     /// Files whose pages are in the kernel's cache; the pages are the kernel's memory, not ours.
     pub covered: usize,
+    /// Bytes of written data kept back.
+    pub dirty_bytes: usize,
 }
 
 impl Spent {
     /// All together.
     pub fn bytes(&self) -> usize {
-        self.inode_bytes + self.locks * LOCK_BYTES
+        self.inode_bytes + self.locks * LOCK_BYTES + self.dirty_bytes
     }
 
     /// The same in words.
-    pub(super) fn lines(&self) -> [(&'static str, usize); 5] {
+    pub(super) fn lines(&self) -> [(&'static str, usize); 6] {
         let locks = self.locks * LOCK_BYTES;
-        [("inodes", self.inodes), ("inode_and_name_bytes", self.inode_bytes), ("locks", self.locks), ("lock_bytes", locks), ("files_with_cached_pages", self.covered)]
+        [("inodes", self.inodes), ("inode_and_name_bytes", self.inode_bytes), ("locks", self.locks), ("lock_bytes", locks), ("files_with_cached_pages", self.covered), ("dirty_bytes", self.dirty_bytes)]
     }
 }
 

@@ -11,7 +11,14 @@
 //! - the cover's locks go when a round of dropping ended in which nobody was let in;
 //! - a new cover is asked for only when no cover is there and no truncate or append of this client is under way (the kernel holds
 //!   write-back of dirty pages up while it truncates, so a truncate must not wait for a cover of our own to be drained; an append
-//!   and a cover would share one lock and not notice each other).
+//!   and a cover would share one lock and not notice each other);
+//! - a cover serves either pages or data of write(2) that is kept back ([`WriteBack`]), never both: the kernel drops pages
+//!   before a write, but not those that a read filled beside it. Who wants the other use drains the cover first; a read of pages
+//!   that waits keeps new covers for writes away ([`writes`]).
+
+mod writes;
+
+pub(in crate::llite) use writes::{Acquiring, Writing};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,6 +29,7 @@ use coral_wire::ldlm::LdlmMode;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
+use crate::llite::writeback::WriteBack;
 use crate::lov::{FileLayout, Locks};
 use crate::osc::ObjectRef;
 
@@ -33,16 +41,28 @@ pub(in crate::llite) struct Cover {
     /// PW when this client has the file open for writing (pages may be dirtied through mappings), else PR.
     pub mode: LdlmMode,
     locks: Vec<(u32, ObjectRef, LockRef)>,
+    /// It serves data of write(2) that is kept back, not pages.
+    pub writes: Option<WriteBack>,
 }
 
 impl Cover {
     pub fn new(layout: Arc<FileLayout>, mode: LdlmMode, locks: Vec<(u32, ObjectRef, LockRef)>) -> Arc<Self> {
-        Arc::new(Self { layout, mode, locks })
+        Arc::new(Self { layout, mode, locks, writes: None })
+    }
+
+    /// One for data of write(2).
+    pub fn for_writes(layout: Arc<FileLayout>, locks: Vec<(u32, ObjectRef, LockRef)>, writes: WriteBack) -> Arc<Self> {
+        Arc::new(Self { layout, mode: LdlmMode::PW, locks, writes: Some(writes) })
     }
 
     /// The locks as I/O names them.
     pub fn held(&self) -> Locks {
         Locks { held: self.locks.iter().map(|(_, o, l)| (*o, l.info().remote_cookie)).collect() }
+    }
+
+    /// What the server calls the lock on object `i` now; a restarted server gives other names.
+    pub fn server_cookie(&self, i: usize) -> u64 {
+        self.locks[i].2.info().remote_cookie
     }
 
     /// The objects: {OST index, resource}.
@@ -120,6 +140,16 @@ struct Inner {
     /// Let in while it was being dropped.
     served: Vec<Range<u64>>,
     last_id: u64,
+    /// A cover for writes is being asked for.
+    acquiring_writes: bool,
+    /// Writes on their way to the OSTs under no cover.
+    through: u32,
+    /// So many writes go through before a cover for writes is asked for again.
+    skip: u32,
+    /// How many it was last time.
+    skipped: u32,
+    /// Writes taken by the present cover for writes.
+    kept: u32,
 }
 
 /// See the module's head.
@@ -147,7 +177,7 @@ impl Gate {
     pub(super) fn enter(self: &Arc<Self>, range: Range<u64>) -> Enter {
         let mut g = self.inner.lock();
         g.used = true;
-        if let Some(cover) = g.cover.clone() {
+        if let Some(cover) = g.cover.clone().filter(|c| c.writes.is_none()) {
             if !g.draining {
                 return Enter::Under(cover);
             }
@@ -170,7 +200,7 @@ impl Gate {
 
     /// Resolves once a cover may be asked for; the mode to ask for.
     pub async fn may_acquire(&self) -> LdlmMode {
-        self.until(|g| g.cover.is_none() && !g.draining && g.truncating == 0).await;
+        self.until(|g| g.cover.is_none() && !g.draining && g.truncating == 0 && !g.acquiring_writes).await;
         if self.inner.lock().writers > 0 { LdlmMode::PW } else { LdlmMode::PR }
     }
 
@@ -273,7 +303,8 @@ impl Gate {
     pub fn begin_truncate(self: &Arc<Self>) -> Truncating {
         let mut g = self.inner.lock();
         g.truncating += 1;
-        Truncating { cover: g.cover.clone().filter(|c| c.mode == LdlmMode::PW), gate: self.clone() }
+        let usable = |c: &Arc<Cover>| c.mode == LdlmMode::PW && c.writes.is_none();
+        Truncating { cover: g.cover.clone().filter(usable), gate: self.clone() }
     }
 
     /// An append begins: as a truncate, but it takes locks of its own, so it must not hold the cover's: they may be asked back.
@@ -314,11 +345,11 @@ mod tests {
     use super::*;
     use futures_util::FutureExt;
 
-    fn cover(mode: LdlmMode) -> Arc<Cover> {
+    pub fn cover(mode: LdlmMode) -> Arc<Cover> {
         Cover::new(Arc::new(FileLayout::none()), mode, Vec::new())
     }
 
-    fn wait(g: &Arc<Gate>, r: Range<u64>) -> (Waiting, bool) {
+    pub fn wait(g: &Arc<Gate>, r: Range<u64>) -> (Waiting, bool) {
         match g.enter(r) {
             Enter::Wait { waiting, acquire } => (waiting, acquire),
             Enter::Under(_) => panic!("let in"),

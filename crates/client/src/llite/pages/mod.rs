@@ -7,7 +7,7 @@
 //! waiting in a circle.
 //!
 //! Lustre: `vvp_io.c`, `osc_lock.c`, `osc_ldlm_blocking_ast` do this in the kernel, with locks on parts of objects. Here a file
-//! is covered as a whole or not at all. Absent: write-back of what is written by write(2), which goes to the OSTs at once.
+//! is covered as a whole or not at all. Data of write(2) that is kept back has covers of its own: `../writeback`.
 
 mod gate;
 
@@ -28,7 +28,7 @@ use super::finish::finish;
 use crate::lov::{FileLayout, Form};
 use crate::osc::{ObjectRef, WriteAttr};
 use gate::Enter;
-pub(super) use gate::{Cover, Gate};
+pub(super) use gate::{Acquiring, Cover, Gate, Writing};
 
 /// An object by {OST index, resource}.
 pub(super) type ObjectKey = (u32, ResId);
@@ -89,7 +89,7 @@ impl Pages {
         self.inner.lock().covered.len()
     }
 
-    fn by_object(&self, key: ObjectKey) -> Option<(Fid, Arc<Gate>)> {
+    pub(super) fn by_object(&self, key: ObjectKey) -> Option<(Fid, Arc<Gate>)> {
         let p = self.inner.lock();
         let fid = *p.by_object.get(&key)?;
         Some((fid, p.covered.get(&fid)?.clone()))
@@ -99,12 +99,18 @@ impl Pages {
         self.inner.lock().covered.iter().map(|(f, g)| (*f, g.clone())).collect()
     }
 
-    fn enlist(&self, fid: Fid, gate: &Arc<Gate>, cover: &Cover) {
+    /// Enters a cover that `install` gives to the gate, unless it does not.
+    pub(super) fn enlist_if(&self, fid: Fid, gate: &Arc<Gate>, cover: &Cover, install: impl FnOnce() -> bool) -> bool {
         let mut p = self.inner.lock();
-        p.by_object.extend(cover.objects().map(|o| (o, fid)));
-        if p.covered.insert(fid, gate.clone()).is_none() {
-            p.order.push_back(fid);
+        let installed = install();
+        if installed {
+            p.enlist(fid, gate, cover);
         }
+        installed
+    }
+
+    fn enlist(&self, fid: Fid, gate: &Arc<Gate>, cover: &Cover) {
+        self.inner.lock().enlist(fid, gate, cover);
     }
 
     fn strike(&self, fid: Fid, cover: &Cover) {
@@ -141,8 +147,17 @@ impl Pages {
     }
 }
 
+impl Inner {
+    fn enlist(&mut self, fid: Fid, gate: &Arc<Gate>, cover: &Cover) {
+        self.by_object.extend(cover.objects().map(|o| (o, fid)));
+        if self.covered.insert(fid, gate.clone()).is_none() {
+            self.order.push_back(fid);
+        }
+    }
+}
+
 /// A file that can be covered: all its objects are there and known, and none is on an MDT, whose lock is the inode's.
-fn coverable(layout: &FileLayout) -> bool {
+pub(super) fn coverable(layout: &FileLayout) -> bool {
     layout.form == Form::Objects && !layout.needs_intent(0, u64::MAX) && !layout.has_dom()
 }
 
@@ -188,7 +203,7 @@ impl Llite {
     /// Writes dirty pages of the kernel's cache back, under the cover they were dirtied under. EIO when its locks are void.
     pub async fn write_pages(self: &Arc<Self>, fh: &FileHandle, offset: u64, data: Payload) -> Result<usize, Errno> {
         let len = data.len();
-        let Some(cover) = fh.inode.gate.cover().filter(|c| c.mode == LdlmMode::PW) else {
+        let Some(cover) = fh.inode.gate.cover().filter(|c| c.mode == LdlmMode::PW && c.writes.is_none()) else {
             let layout = self.layout_for_write(fh, offset, offset + len as u64).await?;
             self.lov.write(&layout, fh.fid(), offset, data, &self.page_attr(), &Default::default()).await?;
             return Ok(len);
@@ -209,6 +224,11 @@ impl Llite {
     async fn acquire(self: Arc<Self>, inode: Arc<OpenInode>) {
         let gate = inode.gate.clone();
         loop {
+            // none comes anew while reads of pages wait
+            if gate.begin_drain_writes() {
+                gate.contended();
+                self.spawn_drain(inode.fid, gate.clone());
+            }
             let mode = gate.may_acquire().await;
             let layout = match self.layout_now(&inode).await {
                 Ok(l) if coverable(&l) && self.cache.enabled() => l,
@@ -258,6 +278,9 @@ impl Llite {
         if let Some((fid, gate)) = self.pages.by_object(key)
             && gate.begin_drain(Some(cookie))
         {
+            if gate.writes().is_some() {
+                gate.contended();
+            }
             self.spawn_drain(fid, gate);
         }
     }
@@ -287,7 +310,7 @@ impl Llite {
     }
 
     /// Keeps the number of covered files within its limit: one more came, one goes.
-    fn shrink_pages(self: &Arc<Self>) {
+    pub(super) fn shrink_pages(self: &Arc<Self>) {
         if let Some((fid, gate)) = self.pages.surplus()
             && gate.begin_drain(None)
         {
@@ -304,13 +327,18 @@ impl Llite {
         }
     }
 
-    fn spawn_drain(self: &Arc<Self>, fid: Fid, gate: Arc<Gate>) {
+    pub(super) fn spawn_drain(self: &Arc<Self>, fid: Fid, gate: Arc<Gate>) {
         let me = self.clone();
         self.runtime.spawn(async move { me.drain(fid, gate).await });
     }
 
-    /// Drops a file's pages and then its cover; the gate was told that it begins.
+    /// Drops a file's pages, or writes out what was kept back, and then drops its cover; the gate was told that it begins.
     async fn drain(self: Arc<Self>, fid: Fid, gate: Arc<Gate>) {
+        if let Some(cover) = gate.writes() {
+            self.write_all_out(fid, &cover).await;
+            drop(cover);
+            return self.end_drain(fid, &gate);
+        }
         let inval = self.inval.read().clone();
         let mut left: Vec<Range<u64>> = std::iter::once(0..u64::MAX).collect();
         while !left.is_empty() {

@@ -1,0 +1,465 @@
+//! Data of write(2) that is kept back: what it saves, what others see of it, what becomes of it when things go wrong.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use coral_client::{FileHandle, Llite, SeekWhence, SetAttr, SetTime, Timespec};
+use coral_osd::Fault;
+use coral_wire::Errno;
+use common::*;
+
+const STRIPE: u32 = 65536;
+/// A test that takes longer hangs.
+const HANGS: Duration = Duration::from_secs(240);
+
+/// A parameter of all OSTs, summed.
+fn param(fs: &Arc<Llite>, what: &str) -> u64 {
+    let all = fs.params();
+    all.iter().filter(|(n, _)| n.starts_with("osc.") && n.ends_with(what)).map(|(_, v)| v.parse::<u64>().unwrap()).sum()
+}
+
+/// Bytes kept back.
+fn dirty(fs: &Arc<Llite>) -> u64 {
+    param(fs, ".cur_dirty_bytes")
+}
+
+/// A handle whose further writes are kept back: the first are not. They write 2 bytes.
+async fn writer(u: &User, path: &str) -> Arc<FileHandle> {
+    let fh = u.create(path, libc::O_RDWR).await.unwrap();
+    for i in 0..2 {
+        u.write(&fh, i, b"x").await.unwrap();
+    }
+    fh
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_small_writes_are_few_requests() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let fh = u.create("f", libc::O_RDWR).await.unwrap();
+    let (_, n) = rpcs(&fs, async {
+        for i in 0..1000u64 {
+            u.write(&fh, i * 4096, &[i as u8; 4096]).await.unwrap();
+        }
+    })
+    .await;
+    assert_eq!(n, counts(&[("LDLM_ENQUEUE", 1), ("OST_WRITE", 2)]), "the first two go through, then a lock is taken");
+    assert_eq!(dirty(&fs), 998 * 4096);
+    let (_, n) = rpcs(&fs, u.fs.fsync(&fh, false)).await;
+    assert_eq!(n, counts(&[("MDS_SYNC", 1), ("OST_SYNC", 1), ("OST_WRITE", 1)]));
+    assert_eq!(dirty(&fs), 0);
+    let all = u.read(&fh, 0, 1000 * 4096).await.unwrap();
+    assert!(all.chunks(4096).enumerate().all(|(i, p)| p == [i as u8; 4096]));
+    // a small file costs what it did
+    let d = u.mkdir("d").await.unwrap();
+    u.put("d/0", b"x").await.unwrap();
+    u.names("d").await.unwrap();
+    let (_, n) = rpcs(&fs, async {
+        let (_, fh) = fs.create(&u.cred, d, b"f", 0o644, libc::O_RDWR as u32).await.unwrap();
+        u.write(&fh, 0, &[1; 1024]).await.unwrap();
+        u.close(&fh).await.unwrap();
+    })
+    .await;
+    assert_eq!(n, counts(&[("LDLM_ENQUEUE", 1), ("MDS_CLOSE", 1), ("OST_WRITE", 1)]));
+    c.stop().await;
+}
+
+/// A stream goes out in whole RPCs while it is written, and never more than the limit is kept back.
+#[tokio::test]
+async fn a_stream_is_written_out_behind_the_writer() {
+    let c = Cluster::start(2, 2, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let fh = u.create("f", libc::O_RDWR).await.unwrap();
+    let limit = param(&fs, ".max_dirty_mb") << 20;
+    let data = vec![7; 1 << 20];
+    let (_, n) = rpcs(&fs, async {
+        for i in 0..128u64 {
+            u.write(&fh, i << 20, &data).await.unwrap();
+            assert!(dirty(&fs) <= limit);
+        }
+        u.fs.fsync(&fh, false).await.unwrap();
+    })
+    .await;
+    let writes = n.iter().find(|(o, _)| o == "OST_WRITE").unwrap().1;
+    assert!((32..48).contains(&writes), "128 MiB in RPCs of 4 MiB: {n:?}");
+    assert_eq!(u.stat("f").await.unwrap().size, 128 << 20);
+    c.stop().await;
+}
+
+/// It goes out by itself, also after the last close.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_back_for_long() {
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let fh = writer(&u, "f").await;
+    u.write(&fh, 10, &[1; 100_000]).await.unwrap();
+    assert!(dirty(&fs) > 0);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(dirty(&fs), 0);
+    u.write(&fh, 10, &[2; 100_000]).await.unwrap();
+    u.close(&fh).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((dirty(&fs), fs.covered_files()), (0, 0), "the last writer closed");
+    assert_eq!(u.get("f").await.unwrap()[10..], [2; 100_000]);
+    // and with the mount
+    let fh = writer(&u, "g").await;
+    u.write(&fh, 10, &[3; 100_000]).await.unwrap();
+    fs.umount().await;
+    let v = User::root(&c.client().await);
+    assert_eq!(v.get("g").await.unwrap()[10..], [3; 100_000]);
+    c.stop().await;
+}
+
+/// Another client is told how big a file is and when it was written, and the writer keeps its lock; a reader gets the bytes.
+#[tokio::test]
+async fn others_see_what_is_kept_back() {
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let (a, b) = (c.client().await, c.remote_client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    let fh = writer(&ua, "f").await;
+    ua.write(&fh, 10, &[1; 200_000]).await.unwrap();
+    let own = ua.stat("f").await.unwrap();
+    let theirs = ub.stat("f").await.unwrap();
+    assert_eq!((own.size, theirs.size, own.mtime), (200_010, 200_010, theirs.mtime));
+    assert!(dirty(&a) > 0, "they were told without it");
+    assert_eq!(ub.get("f").await.unwrap()[10..], [1; 200_000]);
+    assert_eq!(dirty(&a), 0);
+    assert_eq!(ub.stat("f").await.unwrap().mtime, own.mtime);
+    // who has to share a file lets its writes through for a while
+    let (_, n) = rpcs(&a, async {
+        for i in 0..8 {
+            ua.write(&fh, 10 + i, b"z").await.unwrap();
+        }
+    })
+    .await;
+    assert!(n.contains(&("OST_WRITE".to_owned(), 8)), "{n:?}");
+    c.stop().await;
+}
+
+/// A xorshift generator.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// Two clients do one thing after another to one file, each through two handles: at every step each sees what a plain vector
+/// would have.
+async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
+    const SIZE: u64 = 400_000;
+    let c = Cluster::start(2, stripes, STRIPE).await;
+    let mut users = Vec::new();
+    for _ in 0..2 {
+        let fs = c.remote_client().await;
+        users.push(User::root(&fs));
+    }
+    users[0].put("f", b"").await.unwrap();
+    let mut open = Vec::new();
+    for u in &users {
+        open.push([u.open("f", libc::O_RDWR).await.unwrap(), u.open("f", libc::O_RDWR).await.unwrap()]);
+    }
+    let (mut rng, mut model, mut last, mut kept) = (Rng(seed), Vec::<u8>::new(), 0, 0);
+    for step in 0..600 {
+        // runs of one client, so that it comes to keep things back
+        if rng.below(12) == 0 {
+            last = 1 - last;
+        }
+        let (u, fh) = (&users[last], &open[last][rng.below(2) as usize]);
+        let most = if rng.below(4) == 0 { 90_000 } else { 5000 };
+        let (at, len) = (rng.below(SIZE), 1 + rng.below(most));
+        let what = rng.below(if plain { 14 } else { 20 });
+        match what {
+            0..8 => {
+                let (value, end) = (rng.below(255) as u8 + 1, (at + len) as usize);
+                u.write(fh, at, &vec![value; len as usize]).await.unwrap();
+                if model.len() < end {
+                    model.resize(end, 0);
+                }
+                model[at as usize..end].fill(value);
+                kept += (dirty(&u.fs) > 0) as u32;
+            }
+            8..13 => {
+                let got = u.read(fh, at, len as u32).await.unwrap();
+                let (from, to) = (model.len().min(at as usize), model.len().min((at + len) as usize));
+                assert!(got == model[from..to], "seed {seed} step {step}: read {at}+{len}, file {}", model.len());
+            }
+            13 | 14 => {
+                let size = u.fs.getattr(&u.cred, fh.fid(), None).await.unwrap().attr.size;
+                assert_eq!(size, model.len() as u64, "seed {seed} step {step}");
+            }
+            15 => {
+                let set = SetAttr { size: Some(at), ..Default::default() };
+                u.fs.setattr(&u.cred, fh.fid(), set, Some(fh)).await.unwrap();
+                model.resize(at as usize, 0);
+            }
+            16 => {
+                let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
+                u.write(&log, 0, &[9; 1000]).await.unwrap();
+                u.close(&log).await.unwrap();
+                model.extend([9; 1000]);
+            }
+            17 => u.fs.fsync(fh, true).await.unwrap(),
+            18 => {
+                // KEEP_SIZE and PUNCH_HOLE
+                u.fs.fallocate(&u.cred, fh, 3, at, len).await.unwrap();
+                let (from, to) = (model.len().min(at as usize), model.len().min((at + len) as usize));
+                model[from..to].fill(0);
+            }
+            _ if !model.is_empty() => {
+                let found = u.fs.lseek(fh, model.len() as u64 - 1, SeekWhence::Hole).await.unwrap();
+                assert!(found == model.len() as u64 || found == model.len() as u64 - 1);
+            }
+            _ => {}
+        }
+    }
+    assert!(kept > 20, "seed {seed}: only {kept} writes were kept back");
+    for u in &users {
+        assert!(u.get("f").await.unwrap() == model, "seed {seed}, at the end");
+    }
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn two_clients_and_a_vector_agree() {
+    for seed in 1..=12 {
+        tokio::time::timeout(HANGS, as_a_vector(seed, 1 + (seed % 2) as u16, seed % 3 == 0)).await.expect("it hangs");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_clients_and_a_vector_agree_on_threads() {
+    for seed in 101..=106 {
+        tokio::time::timeout(HANGS, as_a_vector(seed, 2, false)).await.expect("it hangs");
+    }
+}
+
+/// Writers and readers of two clients at once on a few files: each word only grows, nobody waits in a circle, and what a
+/// write acknowledged is there for a read that begins after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn contention_is_coherent() {
+    const WORDS: u64 = 40;
+    const SPACING: u64 = 10_000;
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let fss = [c.remote_client().await, c.remote_client().await];
+    for f in 0..2 {
+        User::root(&fss[0]).put(&format!("f{f}"), b"").await.unwrap();
+    }
+    let written: Arc<Vec<std::sync::atomic::AtomicU64>> = Arc::new((0..2 * WORDS).map(|_| Default::default()).collect());
+    let mut jobs = tokio::task::JoinSet::new();
+    for (id, fs) in [0, 1, 0, 1].map(|i| fss[i].clone()).into_iter().enumerate() {
+        let written = written.clone();
+        jobs.spawn(async move {
+            use std::sync::atomic::Ordering::SeqCst;
+            let (u, mut rng) = (User::root(&fs), Rng(77 + id as u64));
+            let open = [u.open("f0", libc::O_RDWR).await.unwrap(), u.open("f1", libc::O_RDWR).await.unwrap()];
+            for n in 1..400u64 {
+                let (f, word) = (rng.below(2), rng.below(WORDS));
+                let (fh, slot) = (&open[f as usize], &written[(f * WORDS + word) as usize]);
+                // words are one writer's each
+                if word % 4 == id as u64 {
+                    u.write(fh, word * SPACING, &n.to_le_bytes()).await.unwrap();
+                    slot.store(n, SeqCst);
+                } else {
+                    let least = slot.load(SeqCst);
+                    let got = u.read(fh, word * SPACING, 8).await.unwrap();
+                    let got = got.try_into().map_or(0, u64::from_le_bytes);
+                    assert!(got >= least, "file {f} word {word}: {got} read, {least} was written");
+                }
+                if n % 50 == 0 {
+                    u.fs.fsync(fh, true).await.unwrap();
+                }
+            }
+        });
+    }
+    let all = async { while jobs.join_next().await.transpose().unwrap().is_some() {} };
+    tokio::time::timeout(HANGS, all).await.expect("something waits in a circle");
+    c.stop().await;
+}
+
+/// Times are those of the last write or of who set them, whenever the bytes go out.
+#[tokio::test(start_paused = true)]
+async fn times_are_those_of_the_write() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let (a, b) = (c.client().await, c.remote_client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    let fh = writer(&ua, "f").await;
+    ua.write(&fh, 0, &[1; 5000]).await.unwrap();
+    let before = ua.stat("f").await.unwrap().mtime;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    ua.fs.fsync(&fh, false).await.unwrap();
+    assert_eq!((ua.stat("f").await.unwrap().mtime, ub.stat("f").await.unwrap().mtime), (before, before));
+    let old = Timespec { secs: 1_000_000_000, nanos: 7 };
+    ua.write(&fh, 0, &[2; 5000]).await.unwrap();
+    let set = SetAttr { mtime: Some(SetTime::At(old)), ..Default::default() };
+    a.setattr(&ua.cred, fh.fid(), set, None).await.unwrap();
+    assert_eq!((ua.stat("f").await.unwrap().mtime, ub.stat("f").await.unwrap().mtime), (old, old));
+    ua.close(&fh).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(ub.stat("f").await.unwrap().mtime, old);
+    c.stop().await;
+}
+
+/// An OST that fails to store what was kept back: each handle that was open is told once, by write, fsync or close.
+#[tokio::test(start_paused = true)]
+async fn each_handle_is_told_once_what_was_lost() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let fh = writer(&u, "f").await;
+    let (second, third) = (u.open("f", libc::O_RDWR).await.unwrap(), u.open("f", libc::O_RDWR).await.unwrap());
+    u.write(&fh, 0, &[1; 5000]).await.unwrap();
+    c.disks.osts[0].inject(Fault::FailWrite(1));
+    assert_eq!(u.fs.fsync(&fh, false).await, Err(Errno::EIO));
+    assert_eq!(u.fs.fsync(&fh, false).await, Ok(()));
+    assert_eq!(u.write(&second, 0, b"x").await, Err(Errno::EIO));
+    assert_eq!(u.write(&second, 0, b"y").await, Ok(1));
+    assert_eq!(u.fs.flush(&third, 5).await, Err(Errno::EIO), "close");
+    assert_eq!(u.fs.flush(&third, 5).await, Ok(()));
+    let late = u.open("f", libc::O_RDWR).await.unwrap();
+    assert_eq!(u.fs.fsync(&late, false).await, Ok(()));
+    assert_eq!(u.get("f").await.unwrap(), b"yx");
+    c.stop().await;
+}
+
+/// What is kept back has room; where there is none, the write itself is told. What is granted is never more than what is free,
+/// and comes back at unmount.
+#[tokio::test]
+async fn a_full_disk_is_told_by_the_write() {
+    const CAPACITY: u64 = 24 << 20;
+    let c = Cluster::start_small(CAPACITY).await;
+    let (a, b) = (c.client().await, c.remote_client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    let (fa, fb) = (writer(&ua, "a").await, writer(&ub, "b").await);
+    let (mut at, mut ends) = (0, [false; 2]);
+    while ends != [true; 2] && at < 2 * CAPACITY {
+        for (i, (u, fh)) in [(&ua, &fa), (&ub, &fb)].into_iter().enumerate() {
+            let granted = param(&a, ".cur_grant_bytes") + param(&b, ".cur_grant_bytes");
+            assert!(granted <= CAPACITY, "{granted} granted");
+            if !ends[i] {
+                match u.write(fh, at, &[5; 100_000]).await {
+                    Ok(n) => assert_eq!(n, 100_000),
+                    Err(e) => {
+                        assert_eq!(e, Errno::ENOSPC);
+                        ends[i] = true;
+                    }
+                }
+            }
+        }
+        at += 100_000;
+    }
+    assert_eq!(ends, [true; 2]);
+    for (u, fh) in [(&ua, &fa), (&ub, &fb)] {
+        u.fs.fsync(fh, false).await.expect("all that was taken has room");
+    }
+    for (u, name) in [(&ua, "a"), (&ub, "b")] {
+        u.unlink(name).await.unwrap();
+    }
+    for (u, fh) in [(&ua, &fa), (&ub, &fb)] {
+        u.close(fh).await.unwrap();
+    }
+    a.umount().await;
+    b.umount().await;
+    let late = c.client().await;
+    let free = || async { late.statfs().await.unwrap().bavail * 4096 };
+    tokio::time::timeout(HANGS, async {
+        while free().await < CAPACITY - (1 << 20) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("grants and space come back");
+    c.stop().await;
+}
+
+/// A client that was cut off loses what it kept back: EIO once, and it goes on.
+#[tokio::test(start_paused = true)]
+async fn who_is_evicted_is_told_once_and_goes_on() {
+    const CUT_OFF: &str = "10.9.0.1@tcp";
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let (a, b) = (c.remote_client().await, c.client_at(CUT_OFF, "").await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    let fh = writer(&ub, "f").await;
+    let idle = ub.open("f", libc::O_RDWR).await.unwrap();
+    ub.write(&fh, 0, b"kept").await.unwrap();
+    ub.fs.fsync(&fh, false).await.unwrap();
+    ub.write(&fh, 0, b"lost").await.unwrap();
+    let (there, server) = (CUT_OFF.parse().unwrap(), SERVER.parse().unwrap());
+    c.net.cut(there, server, true);
+    let w = ua.open("f", libc::O_WRONLY).await.unwrap();
+    ua.write(&w, 4, b"other").await.unwrap();
+    assert_eq!(ua.get("f").await.unwrap(), b"keptother");
+    c.net.cut(there, server, false);
+    let told = async {
+        loop {
+            match ub.fs.fsync(&fh, false).await {
+                Ok(()) => tokio::time::sleep(Duration::from_secs(1)).await,
+                Err(e) => return e,
+            }
+        }
+    };
+    assert_eq!(tokio::time::timeout(Duration::from_secs(600), told).await.expect("it is told"), Errno::EIO);
+    assert_eq!(ub.write(&idle, 0, b"").await, Ok(0));
+    assert_eq!(ub.write(&idle, 0, b"x").await, Err(Errno::EIO));
+    assert_eq!(ub.read(&fh, 0, 100).await.unwrap(), b"keptother", "nothing of it went out late");
+    for i in 0..40 {
+        ub.write(&fh, i, b"n").await.unwrap();
+    }
+    assert_eq!(ua.get("f").await.unwrap(), [b'n'; 40]);
+    assert_eq!(dirty(&b), 0);
+    c.stop().await;
+}
+
+/// Servers that are killed and come back: what was kept back goes to them, under the locks that were replayed.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_back_outlives_the_ost() {
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let fh = writer(&u, "f").await;
+    u.write(&fh, 2, &[1; 300_000]).await.unwrap();
+    assert!(dirty(&fs) > 0);
+    let c = c.kill_and_restart().await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    u.fs.fsync(&fh, false).await.unwrap();
+    let v = User::root(&c.remote_client().await);
+    assert_eq!(v.get("f").await.unwrap()[2..], [1; 300_000]);
+    fs.umount().await;
+    c.stop().await;
+}
+
+/// A writer that is interrupted while it asks for the lock leaves nothing behind that others wait for.
+#[tokio::test]
+async fn a_dropped_write_holds_nobody_up() {
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let (a, b) = (c.client().await, c.remote_client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    let fh = writer(&ua, "f").await;
+    let other = ub.open("f", libc::O_RDWR).await.unwrap();
+    for polls in 0..20 {
+        ub.read(&other, 0, 1).await.unwrap();
+        let mut w = Box::pin(ua.write(&fh, 0, b"q"));
+        for _ in 0..polls {
+            if futures_util::poll!(&mut w).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(w);
+        let both = async {
+            ua.write(&fh, 100, &[polls; 10]).await.unwrap();
+            assert_eq!(ub.read(&other, 100, 10).await.unwrap(), [polls; 10]);
+        };
+        tokio::time::timeout(HANGS, both).await.expect("it hangs");
+    }
+    c.stop().await;
+}
