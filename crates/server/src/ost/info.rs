@@ -21,7 +21,8 @@ impl Ost {
             r#type: LUSTRE_MAGIC,
             blocks: s.blocks,
             bfree: s.blocks_free,
-            bavail: s.blocks_avail.saturating_sub(promised),
+            // What is promised is not used: Lustre takes off only what clients say they hold back (`ofd_statfs`), a moment's worth.
+            bavail: s.blocks_avail,
             files: s.files,
             ffree: s.files_free,
             bsize: s.block_size.max(1),
