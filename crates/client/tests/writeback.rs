@@ -8,6 +8,7 @@ use std::time::Duration;
 use coral_client::{FileHandle, Llite, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_osd::Fault;
 use coral_wire::Errno;
+use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd};
 use common::*;
 
 const STRIPE: u32 = 65536;
@@ -32,6 +33,12 @@ async fn writer(u: &User, path: &str) -> Arc<FileHandle> {
         u.write(&fh, i, b"x").await.unwrap();
     }
     fh
+}
+
+/// A layout of two components, the first of one stripe and `first` bytes, the second of two stripes.
+fn components(first: u64) -> bytes::Bytes {
+    let comp = |from, to, count| CompEntry::new(0, 0, from, to, LovMd::request(STRIPE, count, LOV_OFFSET_DEFAULT, None));
+    Layout::Composite(CompMd::new(0, 0, 0, vec![comp(0, first, 1), comp(first, u64::MAX, 2)])).encode()
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,6 +169,9 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
     for _ in 0..2 {
         let fs = c.remote_client().await;
         users.push(User::root(&fs));
+    }
+    if seed % 4 == 1 {
+        users[0].fs.setxattr(&users[0].cred, users[0].fs.root(), b"lustre.lov", components(2 * STRIPE as u64), 0).await.unwrap();
     }
     users[0].put("f", b"").await.unwrap();
     let mut open = Vec::new();
@@ -465,6 +475,33 @@ async fn a_dropped_write_holds_nobody_up() {
             assert_eq!(ub.read(&other, 100, 10).await.unwrap(), [polls; 10]);
         };
         tokio::time::timeout(HANGS, both).await.expect("it hangs");
+    }
+    c.stop().await;
+}
+
+/// A file with components, in one of which it grows: all of it is there, whenever it is looked at, here and elsewhere.
+#[tokio::test]
+async fn files_with_components_come_back_whole() {
+    let c = Cluster::start(4, 1, STRIPE).await;
+    let (fs, other) = (c.client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    let d = u.mkdir("d").await.unwrap();
+    fs.setxattr(&u.cred, d, b"lustre.lov", components(1 << 20), 0).await.unwrap();
+    let data: Vec<u8> = (0..2_500_000u32).map(|i| (i % 251) as u8).collect();
+    for close in [true, false] {
+        let name = format!("d/f{close}");
+        let fh = u.create(&name, libc::O_RDWR).await.unwrap();
+        for (i, part) in data.chunks(1 << 20).enumerate() {
+            u.write(&fh, (i as u64) << 20, part).await.unwrap();
+        }
+        assert!(dirty(&fs) > 0, "something is kept back");
+        if close {
+            u.close(&fh).await.unwrap();
+        }
+        assert_eq!(u.stat(&name).await.unwrap().size, data.len() as u64, "closed: {close}");
+        assert!(u.get(&name).await.unwrap() == data, "closed: {close}");
+        assert_eq!(v.stat(&name).await.unwrap().size, data.len() as u64, "closed: {close}");
+        assert!(v.get(&name).await.unwrap() == data, "closed: {close}");
     }
     c.stop().await;
 }

@@ -193,7 +193,7 @@ impl Stripe<'_> {
     /// The object.
     pub fn object(&self, parent: Fid) -> ObjectRef {
         let oi = if self.part.md.is_dom() { OstId::from_fid(parent) } else { self.part.md.objects[self.index].oi };
-        ObjectRef { oi, parent, stripe_idx: self.index as u32 }
+        ObjectRef { ost: self.ost(), oi, parent, stripe_idx: self.index as u32 }
     }
 
     /// Index of its OST; [`DOM_OST`]: the MDT of the file.

@@ -37,6 +37,8 @@ pub const OBJECT_EOF: u64 = u64::MAX;
 /// One object: where it is and whose data it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectRef {
+    /// Index of its OST: the objects of a file may have one id on several.
+    pub ost: u32,
     /// Object id on its OST.
     pub oi: OstId,
     /// The file (MDT inode) it belongs to.
