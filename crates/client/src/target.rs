@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_lnet::Node;
-use coral_ptlrpc::{Import, ImportConfig, ImportObserver, Reply, RpcError};
+use coral_ptlrpc::{Import, ImportConfig, ImportObserver, Lost, Reply, RpcError};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
 use coral_wire::ldlm::Ibits;
 use coral_wire::nid::Nid;
@@ -35,6 +35,8 @@ pub trait TargetHooks: Send + Sync {
     fn evicted(&self, target: &Target);
     /// An open was replayed to a restarted MDT.
     fn open_replayed(&self, transno: u64, reply: &Reply);
+    /// Acknowledged changes of file data are gone with the server's memory.
+    fn changes_lost(&self, lost: Lost);
 }
 
 /// A target and the locks held from it.
@@ -52,6 +54,8 @@ pub struct Target {
     /// Space promised (an OST).
     pub grant: Grant,
     coral: AtomicBool,
+    /// The servers are in this process and end with it.
+    pub local: bool,
     /// Checksums are pointless between nodes of one process.
     want_cksum: bool,
     hooks: RwLock<Option<Weak<dyn TargetHooks>>>,
@@ -111,6 +115,7 @@ impl Dialer {
             granted: RwLock::new(Arc::new(ObdConnectData::default())),
             grant: Grant::default(),
             coral: AtomicBool::new(false),
+            local,
             want_cksum,
             hooks: RwLock::new(None),
         });
@@ -192,6 +197,13 @@ impl ImportObserver for Observer {
         let who = self.target.upgrade().and_then(|t| t.hooks.read().clone()).and_then(|w| w.upgrade());
         if let Some(w) = who {
             w.open_replayed(transno, reply);
+        }
+    }
+
+    fn changes_lost(&self, lost: Lost) {
+        let who = self.target.upgrade().and_then(|t| t.hooks.read().clone()).and_then(|w| w.upgrade());
+        if let Some(w) = who {
+            w.changes_lost(lost);
         }
     }
 

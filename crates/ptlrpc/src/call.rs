@@ -237,7 +237,7 @@ impl Import {
         inner.estimates.entry(rq.portal).or_default().measured(Instant::now(), r.body.timeout);
         if r.transno != 0 {
             match rq.replay {
-                Replay::No => inner.replay.seen(r.transno),
+                Replay::No if rq.file.is_none() => inner.replay.seen(r.transno),
                 // A node of the server's own process goes with it and never replays: its data are not held on to.
                 _ if rq.bulk.is_some() && self.node().nid().net() == NET_LO => inner.replay.seen(r.transno),
                 kind => {

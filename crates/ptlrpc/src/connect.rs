@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::attempt::{Attempt, Ids, Outcome};
 use crate::import::Conn;
+use crate::replay::Lost;
 use crate::state::{Event, Granted};
 use crate::stats::bump;
 use crate::timeouts::CONNECT_TIMEOUT_S;
@@ -191,7 +192,12 @@ impl Import {
                 recovering: ops & (MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE) == MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE,
                 same_handle: inner.remote_handle == r.body.handle,
             });
+            let untold = std::mem::take(&mut inner.lost);
             let state = inner.step(event).map_err(|_| ConnectError::Closed)?;
+            // The same server still has what it acknowledged, also when it has forgotten us.
+            let lost = if inner.granted.instance == granted.instance { Lost::default() } else { std::mem::take(&mut inner.lost) };
+            inner.lost = untold;
+            inner.lost.add(lost);
             inner.remote_handle = r.body.handle;
             inner.granted = granted;
             inner.established = true;

@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::replay::ReplayList;
+use crate::replay::{Lost, ReplayList};
 use crate::slots::Slots;
 use crate::state::{BadEvent, Event};
 use crate::watched::Watched;
@@ -41,6 +41,10 @@ pub trait ImportObserver: Send + Sync + 'static {
     /// An open was replayed; the reply has its new handle. `transno` names it as in [`Import::amend_replay`].
     fn open_replayed(&self, transno: u64, reply: &Reply) {
         let _ = (transno, reply);
+    }
+    /// The server was restarted and has lost acknowledged changes of these files, which are not kept here either.
+    fn changes_lost(&self, lost: Lost) {
+        let _ = lost;
     }
     /// Requests flow again after a lost connection.
     fn on_recovered(&self) {}
@@ -98,6 +102,8 @@ pub(crate) struct Inner {
     /// Requests without reply.
     pub(crate) unreplied: BTreeSet<u64>,
     pub(crate) replay: ReplayList,
+    /// Files whose changes are gone with the server and that were not told yet.
+    pub(crate) lost: Lost,
     /// Service time by request portal.
     pub(crate) estimates: BTreeMap<u32, Estimate>,
 }
@@ -132,6 +138,7 @@ impl Import {
             driver: false,
             unreplied: BTreeSet::new(),
             replay: ReplayList::default(),
+            lost: Lost::default(),
             estimates: BTreeMap::new(),
         };
         Arc::new(Import {
@@ -217,6 +224,16 @@ impl Import {
         self.inner.lock().replay.len()
     }
 
+    /// What the changes of files ([`Request::file`]) kept for replay cost, bytes.
+    pub fn kept_bytes(&self) -> usize {
+        self.inner.lock().replay.file_bytes()
+    }
+
+    /// Most of that, from now on; 0 at first.
+    pub fn set_kept_limit(&self, bytes: usize) {
+        self.inner.lock().replay.set_file_limit(bytes);
+    }
+
     /// Highest transno the server said is committed.
     pub fn last_committed(&self) -> u64 {
         self.inner.lock().replay.last_committed()
@@ -298,7 +315,8 @@ impl Inner {
         let next = self.state.after(event)?;
         if next == ImportState::Evicted {
             self.generation += 1;
-            self.replay.clear();
+            let lost = self.replay.clear();
+            self.lost.add(lost);
         }
         self.state = next;
         Ok(next)

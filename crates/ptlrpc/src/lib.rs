@@ -36,6 +36,7 @@ mod xid;
 pub use ast::send_ast;
 pub use config::ImportConfig;
 pub use import::{Import, ImportObserver};
+pub use replay::Lost;
 pub use request::{Bulk, ConnectError, Replay, Reply, Request, RpcError};
 pub use server_request::{BulkError, Control, ServerRequest};
 pub use service::{RequestHandler, Service, ServiceConfig, ServiceStats};

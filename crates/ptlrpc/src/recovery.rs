@@ -93,6 +93,7 @@ impl Import {
                     if let Some(o) = self.observer() {
                         o.on_evicted().await;
                     }
+                    self.tell_lost();
                     Event::Invalidated
                 }
                 ImportState::Recover => Event::Resent,
@@ -108,14 +109,30 @@ impl Import {
 
     /// Sends every kept request again, one after another in transno order.
     async fn replay_requests(self: &Arc<Self>, committed: u64) -> Result<(), RpcError> {
-        let kept = self.inner.lock().replay.replay_from(committed);
+        let kept = {
+            let mut inner = self.inner.lock();
+            let lost = inner.replay.lost(committed);
+            inner.lost.add(lost);
+            inner.replay.replay_from(committed)
+        };
         for k in kept {
-            self.replay_one(&k).await?;
+            if !self.replay_one(&k).await? {
+                self.inner.lock().lost.files.extend(k.request.file);
+            }
         }
+        self.tell_lost();
         Ok(())
     }
 
-    async fn replay_one(self: &Arc<Self>, k: &Kept) -> Result<(), RpcError> {
+    fn tell_lost(&self) {
+        let lost = std::mem::take(&mut self.inner.lock().lost);
+        if let Some(o) = self.observer().filter(|_| !lost.is_empty()) {
+            o.changes_lost(lost);
+        }
+    }
+
+    /// False when the server could not do it.
+    async fn replay_one(self: &Arc<Self>, k: &Kept) -> Result<bool, RpcError> {
         let conn = self.conn();
         let mbits = k.body.mbits & !(crate::xid::XID_STEP - 1);
         let mbits = if mbits == 0 { k.xid } else { mbits };
@@ -140,7 +157,7 @@ impl Import {
         {
             o.open_replayed(k.transno, &reply);
         }
-        Ok(())
+        Ok(reply.status >= 0)
     }
 
     async fn replay_locks(self: &Arc<Self>) -> Result<(), RpcError> {

@@ -2,13 +2,18 @@
 //!
 //! A request is kept until the server's `last_committed` reaches its transno; an open until it was closed and everything the
 //! server had done by then is committed. Pure.
+//!
+//! Changes of file data hold much memory, so they have a limit. Of a file that exceeds it nothing is kept any more until all is
+//! committed: a truncate that is replayed without the writes that followed it would destroy them. Who then loses changes with
+//! the server's memory is told ([`Lost`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
+use coral_wire::fid::Fid;
 use coral_wire::ptlrpc::PtlrpcBody;
 
-use crate::Request;
+use crate::{Replay, Request};
 
 /// A kept request.
 #[derive(Clone, Debug)]
@@ -25,6 +30,39 @@ pub(crate) struct Kept {
     until: u64,
 }
 
+/// Files with uncommitted changes that are told apart; when there are more, all are one.
+const FILES_MAX: usize = 16384;
+
+/// A file whose data was changed.
+#[derive(Debug)]
+struct Changed {
+    /// Transno of the last change.
+    last: u64,
+    /// All its uncommitted changes are kept.
+    kept: bool,
+}
+
+/// Files whose acknowledged changes are gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// These, in the order of their FIDs.
+    pub files: Vec<Fid>,
+    /// And others.
+    pub more: bool,
+}
+
+impl Lost {
+    pub(crate) fn add(&mut self, mut other: Lost) {
+        self.files.append(&mut other.files);
+        self.more |= other.more;
+    }
+
+    /// Nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && !self.more
+    }
+}
+
 /// The kept requests of an import.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayList {
@@ -32,11 +70,29 @@ pub(crate) struct ReplayList {
     last_committed: u64,
     /// Highest transno seen in any reply.
     last_seen: u64,
+    /// Files with uncommitted changes.
+    files: HashMap<Fid, Changed>,
+    /// Transno of the last change of a file beyond [`FILES_MAX`].
+    others: u64,
+    /// What the kept changes of files cost, bytes.
+    file_bytes: usize,
+    /// Most of that.
+    file_limit: usize,
 }
 
 impl ReplayList {
     pub(crate) fn len(&self) -> usize {
         self.kept.len()
+    }
+
+    /// What the kept changes of files cost, bytes.
+    pub(crate) fn file_bytes(&self) -> usize {
+        self.file_bytes
+    }
+
+    /// Most of that, from now on.
+    pub(crate) fn set_file_limit(&mut self, bytes: usize) {
+        self.file_limit = bytes;
     }
 
     pub(crate) fn last_committed(&self) -> u64 {
@@ -46,9 +102,46 @@ impl ReplayList {
     /// Keeps a request that got `transno`.
     pub(crate) fn keep(&mut self, request: Request, body: PtlrpcBody, xid: u64, transno: u64, pre_versions: [u64; 4], open: bool) {
         self.last_seen = self.last_seen.max(transno);
-        if open || transno > self.last_committed {
-            self.kept.insert(transno, Kept { request, body, xid, transno, pre_versions, open, until: transno });
+        let uncommitted = transno > self.last_committed;
+        let wanted = match request.file {
+            Some(fid) if uncommitted => self.changed(fid, transno, &request),
+            _ => open || uncommitted,
+        };
+        if wanted {
+            self.file_bytes += file_cost(&request);
+            let kept = Kept { request, body, xid, transno, pre_versions, open, until: transno };
+            if let Some(old) = self.kept.insert(transno, kept) {
+                self.file_bytes -= file_cost(&old.request);
+            }
         }
+    }
+
+    /// Data of `fid` was changed; whether the request is to be kept.
+    fn changed(&mut self, fid: Fid, transno: u64, request: &Request) -> bool {
+        let room = request.replay != Replay::No && self.file_bytes + file_cost(request) <= self.file_limit;
+        if !self.files.contains_key(&fid) && self.files.len() >= FILES_MAX {
+            self.others = self.others.max(transno);
+            return false;
+        }
+        let c = self.files.entry(fid).or_insert(Changed { last: 0, kept: true });
+        c.last = c.last.max(transno);
+        let gives_up = c.kept && !room;
+        c.kept &= room;
+        let keep = c.kept;
+        if gives_up {
+            self.sweep(|k| k.request.file != Some(fid));
+        }
+        keep
+    }
+
+    /// Lets go of all that do not stay.
+    fn sweep(&mut self, stays: impl Fn(&Kept) -> bool) {
+        let Self { kept, file_bytes, .. } = self;
+        kept.retain(|_, k| {
+            let stays = stays(k);
+            *file_bytes -= if stays { 0 } else { file_cost(&k.request) };
+            stays
+        });
     }
 
     /// Takes note of a transno that needs no replay.
@@ -61,7 +154,8 @@ impl ReplayList {
         if transno > self.last_committed {
             self.last_committed = transno;
             // Once per sync of the server, not per request.
-            self.kept.retain(|_, k| k.open || k.until > transno);
+            self.sweep(|k| k.open || k.until > transno);
+            self.files.retain(|_, c| c.last > transno);
         }
     }
 
@@ -90,9 +184,27 @@ impl ReplayList {
         self.kept.values().cloned().collect()
     }
 
-    pub(crate) fn clear(&mut self) {
-        *self = ReplayList::default();
+    /// Files with changes that a server which has committed up to `committed`, and lost the rest, cannot be brought again;
+    /// once.
+    pub(crate) fn lost(&mut self, committed: u64) -> Lost {
+        self.committed(committed);
+        let mut files: Vec<Fid> = self.files.extract_if(|_, c| !c.kept).map(|(f, _)| f).collect();
+        files.sort_unstable();
+        Lost { files, more: std::mem::take(&mut self.others) > committed }
     }
+
+    /// The server knows nothing of us any more. Files with changes that may be gone with it.
+    pub(crate) fn clear(&mut self) -> Lost {
+        let gone = std::mem::replace(self, ReplayList { file_limit: self.file_limit, ..Default::default() });
+        let mut files: Vec<Fid> = gone.files.into_keys().collect();
+        files.sort_unstable();
+        Lost { files, more: gone.others > gone.last_committed }
+    }
+}
+
+/// What a kept change of a file costs, bytes; other requests are not counted.
+fn file_cost(request: &Request) -> usize {
+    if request.file.is_some() { request.kept_bytes() } else { 0 }
 }
 
 #[cfg(test)]
@@ -133,6 +245,62 @@ mod tests {
         l.committed(2);
         assert_eq!(transnos(&mut l), Vec::<u64>::new());
         l.close(1);
+    }
+
+    const FILE: fn(u32) -> Fid = |oid| Fid::new(0x2_0000_0400, oid);
+
+    /// A change of file `oid` with `len` bytes.
+    fn change(l: &mut ReplayList, transno: u64, oid: u32, len: usize) {
+        let mut rq = Request::new(6, 4).push_bytes(Bytes::from(vec![0; len]));
+        (rq.file, rq.replay) = (Some(FILE(oid)), Replay::UntilCommitted);
+        l.keep(rq, PtlrpcBody::default(), transno * 128, transno, [0; 4], false);
+    }
+
+    #[test]
+    fn changes_of_a_file_are_kept_all_or_none() {
+        let mut l = ReplayList::default();
+        l.set_file_limit(100_000);
+        add(&mut l, 1, false);
+        change(&mut l, 2, 1, 40_000);
+        change(&mut l, 3, 2, 40_000);
+        assert!(l.file_bytes() >= 80_000 && l.lost(0).is_empty());
+        // too much: of this file nothing is kept any more, whatever room there is
+        change(&mut l, 4, 1, 40_000);
+        change(&mut l, 5, 1, 1);
+        assert_eq!(transnos(&mut l), [1, 3]);
+        change(&mut l, 6, 3, 40_000);
+        assert_eq!(transnos(&mut l), [1, 3, 6]);
+        l.committed(5);
+        assert!(l.lost(0).is_empty());
+        change(&mut l, 7, 1, 10);
+        assert_eq!(transnos(&mut l), [6, 7], "all before is committed: kept again");
+        change(&mut l, 8, 3, 90_000);
+        assert_eq!(transnos(&mut l), [7]);
+        assert_eq!(l.lost(7), Lost { files: vec![FILE(3)], more: false });
+        assert!(l.lost(7).is_empty(), "once");
+        l.committed(9);
+        assert_eq!((l.file_bytes(), l.len()), (0, 0));
+        change(&mut l, 8, 1, 10);
+        assert_eq!(l.len(), 0, "committed already");
+    }
+
+    #[test]
+    fn who_is_forgotten_may_have_lost_all() {
+        let mut l = ReplayList::default();
+        l.set_file_limit(100_000);
+        for (transno, oid) in [(1, 1), (2, 3), (3, 2), (4, 2)] {
+            change(&mut l, transno, oid, 10);
+        }
+        l.committed(1);
+        assert_eq!(l.clear(), Lost { files: vec![FILE(2), FILE(3)], more: false });
+        assert_eq!((l.file_bytes(), l.len()), (0, 0));
+        // more files than are told apart
+        for n in 0..FILES_MAX as u32 + 2 {
+            change(&mut l, n as u64 + 1, n, 1_000_000);
+        }
+        let all = FILES_MAX as u64;
+        assert_eq!(l.lost(all), Lost { files: vec![], more: true });
+        assert!(l.lost(all + 2).is_empty());
     }
 
     #[test]

@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_lnet::{Nid, Payload};
+use coral_wire::fid::Fid;
 use coral_wire::Wire;
 use coral_wire::ptlrpc::{Message, PtlrpcBody, portal};
+
+/// Memory of a kept request besides its data, bytes.
+const KEPT_OVERHEAD_BYTES: usize = 1024;
 
 /// Whether a request is kept after its reply, for replay when the server restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -82,11 +86,23 @@ pub struct Request {
     pub urgent: bool,
     /// Fails with [`RpcError::Evicted`] unless the import is still in this generation ([`crate::Import::generation`]).
     pub generation: Option<u64>,
+    /// The file whose data it changes. Changes of one file are kept for replay all or none, and
+    /// [`crate::ImportObserver::changes_lost`] tells of those that a restarted server has lost and nobody can bring again.
+    pub file: Option<Fid>,
     /// `lm_repsize`: 0 but for opens that want data in the reply.
     pub repsize: u32,
 }
 
 impl Request {
+    /// What keeping it costs, bytes, roughly.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let bulk = match &self.bulk {
+            Some(Bulk::Source { data, .. }) => data.iter().map(Payload::len).sum(),
+            _ => 0,
+        };
+        bulk + self.bufs.iter().map(Bytes::len).sum::<usize>() + KEPT_OVERHEAD_BYTES
+    }
+
     /// A request to `portal` with no buffers yet. The reply portal is the one Lustre uses for that portal.
     pub fn new(portal: u32, opc: u32) -> Request {
         Request {
@@ -105,6 +121,7 @@ impl Request {
             limit: None,
             urgent: false,
             generation: None,
+            file: None,
             repsize: 0,
         }
     }

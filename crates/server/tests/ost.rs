@@ -646,6 +646,30 @@ async fn after_power_loss_clients_bring_their_writes_again() {
     cl.stop(vec![c]).await;
 }
 
+/// A sync of one object commits what several clients did to it: nobody writes his older bytes over those that were synced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_power_loss_no_older_write_is_replayed_over_what_was_synced() {
+    let mut cl = cluster_at(SERVER, OsdMem::new()).await;
+    let c = cl.remote_client(2).await;
+    c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default()).await.unwrap();
+    let node = node(&cl.mem, "7@lo", 7).await;
+    let uuid = "00000000-0000-0000-0000-000000000007";
+    let cfg = ImportConfig::ost("coral-OST0000_UUID", vec![SERVER.parse().unwrap()], uuid, asked(false));
+    let local = Client { import: Import::new(node, cfg) };
+    local.import.connect().await.unwrap();
+    c.write(1, 0, b"older").await.unwrap();
+    local.write(1, 0, b"newer").await.unwrap();
+    c.write(2, 0, b"mine").await.unwrap();
+    local.op(portal::OST_REQUEST, opc::OST_SYNC, &obdo(1, md::FLSIZE | md::FLBLOCKS)).await.unwrap();
+    c.write(2, 4, b"!").await.unwrap();
+    c.op(portal::OST_REQUEST, opc::OST_SYNC, &obdo(2, md::FLSIZE | md::FLBLOCKS)).await.unwrap();
+    let lost = cl.osd.power_loss();
+    cl.restart_on(SERVER, lost).await;
+    assert_eq!(c.read(1, 0, 100).await, b"newer");
+    assert_eq!(c.read(2, 0, 100).await, b"mine!");
+    cl.stop(vec![c]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_kill_no_older_write_is_replayed_over_a_newer_one() {
     let mut cl = cluster_at(SERVER, OsdMem::new()).await;

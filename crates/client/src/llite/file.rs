@@ -262,6 +262,11 @@ impl Llite {
         self.open.lock().get(&fid).and_then(std::sync::Weak::upgrade)
     }
 
+    /// All open files.
+    pub(super) fn all_opened(&self) -> Vec<Arc<OpenInode>> {
+        self.open.lock().values().filter_map(std::sync::Weak::upgrade).collect()
+    }
+
     pub(super) async fn handle(self: &Arc<Self>, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
         let inode = self.open_inode(md, o.created);
         if !mdc.coral() && self.cache.known(md.attr.fid).is_none() {

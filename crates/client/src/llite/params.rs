@@ -9,10 +9,12 @@ use coral_wire::Errno;
 use futures_util::future::join_all;
 
 use super::Llite;
-use super::cache::{Spent, dirty_limit, lock_limits};
+use super::cache::{Spent, dirty_limit, kept_limit, lock_limits};
 use crate::osc::Osc;
 
 const MIB: usize = 1 << 20;
+/// The kernel's page, bytes.
+const PAGE_BYTES: usize = 4096;
 
 impl Llite {
     /// This mount's part in names: its file system and an id, as `coral-1234567890abcdef`.
@@ -43,7 +45,8 @@ impl Llite {
     pub fn spent(&self) -> Spent {
         let locks = self.namespaces().iter().map(|(_, ns)| ns.counts().0).sum();
         let dirty_bytes = self.lov.oscs().iter().map(|o| o.grant().dirty() as usize).sum();
-        Spent { dirty_bytes, locks, covered: self.pages.covered(), ..self.cache.spent() }
+        let kept_bytes = self.lov.oscs().iter().map(|o| o.kept_bytes()).sum();
+        Spent { dirty_bytes, kept_bytes, locks, covered: self.pages.covered(), ..self.cache.spent() }
     }
 
     /// All parameters: name and value; a value of several lines ends with a newline.
@@ -62,6 +65,9 @@ impl Llite {
             add("cur_dirty_bytes", osc.grant().dirty());
             add("cur_grant_bytes", osc.grant().held());
             add("max_dirty_mb", osc.grant().max_dirty() >> 20);
+            let kept = osc.kept_bytes();
+            let value = format!("unstable_pages: {}\nunstable_mb: {}\n", kept.div_ceil(PAGE_BYTES), kept / MIB);
+            out.push((format!("osc.{name}.unstable_stats"), value));
         }
         let (spent, instance) = (self.spent(), self.instance());
         let (max, used) = (self.opts.cache_mb as usize, spent.bytes().div_ceil(MIB));
@@ -118,10 +124,11 @@ impl Llite {
         let (mdcs, oscs) = (self.lmv.mdcs(), self.lov.oscs());
         let (mdt, ost) = lock_limits(self.opts.cache_mb, mdcs.len(), oscs.len());
         mdcs.iter().for_each(|m| m.namespace().set_lru_size(mdt));
-        let dirty = dirty_limit(self.opts.cache_mb, oscs.len());
+        let (dirty, kept) = (dirty_limit(self.opts.cache_mb, oscs.len()), kept_limit(self.opts.cache_mb, oscs.len()));
         for o in &oscs {
             o.namespace().set_lru_size(ost);
             o.grant().set_max_dirty(dirty);
+            o.set_kept_limit(kept);
         }
     }
 }

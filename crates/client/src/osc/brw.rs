@@ -224,6 +224,8 @@ impl Osc {
             o.flags |= ObdFlags::SHORT_IO;
         }
         let lens = if short { Vec::new() } else { md_lens(offset, data.len(), self.target.coral()) };
+        // what was kept back was copied together already
+        let data = if by.is_some() { data } else { self.to_keep(data) };
         for attempt in 0.. {
             self.grant().announce(&mut o);
             let from_grant = if by.is_some_and(|b| b.granted) { brw::FROM_GRANT } else { 0 };
@@ -234,7 +236,8 @@ impl Osc {
             } else {
                 rq.push_bytes(Bytes::new()).bulk(Bulk::Source { portal: portal::OST_BULK, data: md_slices(&data, &lens) })
             };
-            let reply = ok(self.import().call(rq).await)?;
+            let reply = ok(self.import().call(self.keep(obj, rq)).await)?;
+            self.sync_if_much();
             check_rcs(reply.msg.buf(2))?;
             let body = reply.msg.get::<Obdo>(1).map_err(proto)?;
             self.grant().answered(&body);

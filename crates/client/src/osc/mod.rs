@@ -6,13 +6,13 @@
 //! Objects are asked under server-side locks (`SRVLOCK`) unless the caller holds an extent lock and says so.
 //! Data is never copied here: a write hands slices of the caller's [`Payload`] to the bulk, a read returns what came.
 //!
-//! Nothing here is replayed after a restart of the OST: what it acknowledged it has handed to its file system, which survives
-//! the process; and a truncate replayed without the writes that followed it would destroy them.
+//! Changes are kept until the OST has them on disk, and replayed should it have lost them ([`kept`]).
 //!
 //! Lustre: `lustre/osc/osc_request.c`. Absent: idle disconnect, T10 checksums.
 
 mod brw;
 pub mod grant;
+mod kept;
 
 pub use brw::{BackedBy, IN_FLIGHT, IoLock};
 
@@ -27,7 +27,7 @@ use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::{Errno, fid::{Fid, OstId}};
 
 use crate::error::{lock_errno, ok, proto};
-use crate::target::Target;
+use crate::target::{Target, TargetHooks};
 use crate::time::Timespec;
 use grant::Grant;
 
@@ -92,16 +92,24 @@ pub struct Osc {
     /// It is an MDT.
     mdt: bool,
     write_backs: tokio::sync::Semaphore,
+    kept: kept::Written,
+    hooks: parking_lot::Mutex<Option<Arc<dyn TargetHooks>>>,
 }
 
 impl Osc {
     pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target, mdt: false, write_backs: tokio::sync::Semaphore::new(brw::IN_FLIGHT) })
+        Arc::new(Self { index, target, mdt: false, write_backs: tokio::sync::Semaphore::new(brw::IN_FLIGHT), kept: Default::default(), hooks: Default::default() })
     }
 
     /// The data an MDT holds.
     pub(crate) fn of_mdt(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target, mdt: true, write_backs: tokio::sync::Semaphore::new(brw::IN_FLIGHT) })
+        Arc::new(Self { index, target, mdt: true, write_backs: tokio::sync::Semaphore::new(brw::IN_FLIGHT), kept: Default::default(), hooks: Default::default() })
+    }
+
+    /// Who hears of losses; kept alive here.
+    pub(crate) fn set_hooks(&self, hooks: Arc<dyn TargetHooks>) {
+        self.target.set_hooks(Arc::downgrade(&hooks));
+        *self.hooks.lock() = Some(hooks);
     }
 
     /// Portal of I/O.
@@ -255,7 +263,7 @@ impl Osc {
             }
         }
         let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&o).push_bytes(Bytes::new());
-        self.call(rq).await.map(drop)
+        self.change(obj, rq).await.map(drop)
     }
 
     /// Cuts the object at `size` (or extends it to that).
@@ -267,7 +275,7 @@ impl Osc {
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
         let rq = Request::new(self.io_portal(), opc::OST_PUNCH).push(&o).push_bytes(Bytes::new());
-        self.call(rq).await.map(drop)
+        self.change(obj, rq).await.map(drop)
     }
 
     /// fallocate(2) on the object's bytes `start..end`; `mode` of `FALLOC_FL_*`.
@@ -280,7 +288,7 @@ impl Osc {
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
         let rq = Request::new(self.io_portal(), opc::OST_FALLOCATE).push(&o).push_bytes(Bytes::new());
-        self.call(rq).await.map(drop)
+        self.change(obj, rq).await.map(drop)
     }
 
     /// Next hole or data at or after `offset`; `None` when there is none (ENXIO of the OST).

@@ -153,6 +153,12 @@ impl Cluster {
         Self::start_on(net, disks, seed.into_inner() + 1000, &routes).await
     }
 
+    /// The machine of the OSTs loses power: what they had not synced is gone. All servers start again.
+    pub async fn osts_lose_power(mut self) -> Cluster {
+        self.disks.osts = self.disks.osts.iter().map(OsdMem::power_loss).collect();
+        self.kill_and_restart().await
+    }
+
     /// A client with a NID of its own on the network, which servers remember across restarts.
     pub async fn remote_client(&self) -> Arc<Llite> {
         self.remote_client_with(self.options()).await

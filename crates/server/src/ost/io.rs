@@ -110,11 +110,6 @@ impl Ost {
         self.may_change(b.id)?;
         oa.grant = self.book_write(rq, &b)?;
         let attr = self.store(rq, &b, data)?;
-        drop(lock);
-        if b.sync {
-            let id = b.id;
-            self.blocking(move |objects| objects.sync_object(id)).await?;
-        }
         // Times stay out, as in a real server's reply: a client that holds the whole object's lock
         // knows them, another has to ask anyway.
         oa.valid &= !(md::FLMTIME | md::FLATIME);
@@ -124,7 +119,13 @@ impl Ost {
         obdo::fill(&mut oa, &attr, Ost::times(rq));
         (oa.valid, oa.mtime, oa.atime, oa.ctime) = (sent.valid, sent.mtime, sent.atime, sent.ctime);
         let mut msg = write_reply(oa, b.niobuf_count);
+        // Numbers in the order of the changes: clients replay by them.
         rq.target.commit_idempotent(rq, Batch::new(), &mut msg).map_err(|e| storage_error(&e))?;
+        self.note_change(rq, b.id);
+        drop(lock);
+        if b.sync {
+            self.sync_one(rq, b.id).await?;
+        }
         Ok(done(msg))
     }
 

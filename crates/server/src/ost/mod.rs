@@ -25,6 +25,7 @@ mod io;
 mod lvb;
 mod obdo;
 mod ops;
+mod shared;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -52,6 +53,8 @@ pub struct Ost {
     files: Option<Arc<FileThere>>,
     grants: Mutex<Grants>,
     times_set: Mutex<TimesSet>,
+    /// Uncommitted changes.
+    changes: Mutex<shared::Changes>,
 }
 
 /// Whether the file of an object exists, and has data on the MDT.
@@ -63,12 +66,12 @@ type Answer = Option<(i32, Message)>;
 impl Ost {
     /// The operations of an OST on its objects.
     pub fn new(objects: Arc<dyn Objects>) -> Arc<Ost> {
-        Arc::new(Ost { objects, files: None, grants: Mutex::default(), times_set: Mutex::default() })
+        Arc::new(Ost { objects, files: None, grants: Mutex::default(), times_set: Mutex::default(), changes: Mutex::default() })
     }
 
     /// The same for the data an MDT holds; `there` says whether the file of an object exists.
     pub(crate) fn for_mdt(objects: Arc<dyn Objects>, there: Arc<FileThere>) -> Arc<Ost> {
-        Arc::new(Ost { objects, files: Some(there), grants: Mutex::default(), times_set: Mutex::default() })
+        Arc::new(Ost { objects, files: Some(there), grants: Mutex::default(), times_set: Mutex::default(), changes: Mutex::default() })
     }
 
     /// Lock values of the objects.
@@ -81,6 +84,20 @@ impl Ost {
         let avail = self.avail_bytes().map_err(|e| storage_error(&e))?;
         connect::agree_data(asked, self.grants.lock().at_connect(avail), granted);
         Ok(())
+    }
+
+    /// The client of `rq` changed an object, and its change has a number.
+    fn note_change(&self, rq: &TargetRequest, id: ObjectId) {
+        self.changes.lock().note(rq.exp.cookie, id);
+    }
+
+    /// What the client of `rq` did to an object is safe when this returns, whatever other clients replay after a loss of power.
+    async fn sync_one(&self, rq: &TargetRequest, id: ObjectId) -> Result<(), Errno> {
+        let shared = self.changes.lock().shared(id);
+        match shared {
+            true => rq.target.sync().await.map_err(|e| storage_error(&e)),
+            false => self.blocking(move |objects| objects.sync_object(id)).await,
+        }
     }
 
     /// The client is gone.
@@ -221,6 +238,7 @@ impl TargetOps for Ost {
     }
 
     fn sync_data(&self) -> Result<(), OsdError> {
+        self.changes.lock().commit_begins();
         self.objects.sync_all()
     }
 }

@@ -73,6 +73,7 @@ impl Ost {
         let mut msg = only(oa);
         let done = rq.target.commit_idempotent(rq, Batch::new(), &mut msg);
         done.map_err(|e| storage_error(&e))?;
+        self.note_change(rq, object_of(&oa.oi)?.0);
         Ok(msg)
     }
 
@@ -129,10 +130,11 @@ impl Ost {
         };
         done.map_err(|e| storage_error(&e))?;
         let attr = self.change_times(rq, &n)?;
-        drop(lock);
         let mut oa = n.out(md::FLBLOCKS);
         oa.blocks = attr.blocks;
-        self.committed(rq, &oa)
+        let done = self.committed(rq, &oa);
+        drop(lock);
+        done
     }
 
     pub(super) async fn fallocate(&self, rq: &TargetRequest) -> Result<Message, Errno> {
@@ -153,10 +155,11 @@ impl Ost {
         // Allocating much takes the file system a while.
         self.blocking(change).await?;
         let attr = self.change_times(rq, &n)?;
-        drop(lock);
         let mut oa = n.out(0);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
-        self.committed(rq, &oa)
+        let done = self.committed(rq, &oa);
+        drop(lock);
+        done
     }
 
     fn change_times(&self, rq: &TargetRequest, n: &Named) -> Result<coral_osd::ObjAttr, Errno> {
@@ -192,8 +195,7 @@ impl Ost {
             return Ok(only(&Obdo::default()));
         }
         let n = Named::of(rq)?;
-        let id = n.id;
-        self.blocking(move |objects| objects.sync_object(id)).await?;
+        self.sync_one(rq, n.id).await?;
         let attr = self.objects.attr(n.id).map_err(|e| storage_error(&e))?.unwrap_or_default();
         let mut oa = n.out(md::FLGROUP);
         obdo::fill(&mut oa, &attr, Ost::times(rq));

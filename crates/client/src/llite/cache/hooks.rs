@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use coral_ldlm::{LockHook, LockInfo};
-use coral_ptlrpc::Reply;
+use coral_ptlrpc::{Lost, Reply};
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, LdlmType, Policy};
 use coral_wire::ost::OstLvb;
@@ -68,12 +68,30 @@ impl TargetHooks for MdtHooks {
             mdc.open_replayed(transno, reply);
         }
     }
+
+    fn changes_lost(&self, lost: Lost) {
+        if let Some(llite) = self.llite.upgrade() {
+            llite.changes_lost(&lost);
+        }
+    }
 }
 
-/// What happens when an extent lock of an OST goes.
+/// What happens when an extent lock of an OST goes, or what it acknowledged.
 struct OstHooks {
     llite: Weak<Llite>,
     ost: u32,
+}
+
+impl TargetHooks for OstHooks {
+    fn evicted(&self, _target: &Target) {}
+
+    fn open_replayed(&self, _transno: u64, _reply: &Reply) {}
+
+    fn changes_lost(&self, lost: Lost) {
+        if let Some(llite) = self.llite.upgrade() {
+            llite.changes_lost(&lost);
+        }
+    }
 }
 
 impl LockHook for OstHooks {
@@ -97,7 +115,9 @@ impl LockHook for OstHooks {
 impl Llite {
     /// Lets the cache follow the locks of an OST.
     pub(in crate::llite) fn attach_ost(self: &Arc<Self>, osc: &Osc) {
-        osc.namespace().set_hook(Arc::new(OstHooks { llite: Arc::downgrade(self), ost: osc.index }));
+        let hooks = Arc::new(OstHooks { llite: Arc::downgrade(self), ost: osc.index });
+        osc.namespace().set_hook(hooks.clone());
+        osc.set_hooks(hooks);
     }
 
     /// Lets the cache and the open files follow the locks of an MDT.

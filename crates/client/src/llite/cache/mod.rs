@@ -44,9 +44,15 @@ const LOCK_BYTES: usize = 480;
 /// Least locks of a target, however small the budget.
 const LOCKS_MIN: usize = 64;
 
-/// Locks for a cache of so many MiB: a third of it.
+/// A sixth of a cache of so many MiB, bytes: so much is for locks, for written data kept back, and for written data that may not
+/// be on disk yet; the other half for inodes and names.
+fn sixth(cache_mb: u32) -> usize {
+    ((cache_mb.max(1) as usize) << 20) / 6
+}
+
+/// Locks for a cache of so many MiB.
 fn lock_limit(cache_mb: u32) -> usize {
-    ((cache_mb.max(1) as usize) << 20) / 3 / LOCK_BYTES
+    sixth(cache_mb) / LOCK_BYTES
 }
 
 /// Idle locks that each MDT and each OST may leave with us: half of the locks are for metadata, half for data.
@@ -60,9 +66,14 @@ pub(super) fn covered_limit(cache_mb: u32) -> usize {
     lock_limit(cache_mb) / 16
 }
 
-/// Bytes of written data kept back for each OST, for a cache of so many MiB: together a quarter of it.
+/// Bytes of written data kept back for each OST, for a cache of so many MiB.
 pub(super) fn dirty_limit(cache_mb: u32, osts: usize) -> u64 {
-    (((cache_mb.max(1) as u64) << 20) / 4 / osts.max(1) as u64).clamp(1 << 20, MAX_DIRTY_BYTES)
+    (sixth(cache_mb) as u64 / osts.max(1) as u64).clamp(1 << 20, MAX_DIRTY_BYTES)
+}
+
+/// Bytes of written data that each OST has acknowledged and may not have on disk, for a cache of so many MiB.
+pub(super) fn kept_limit(cache_mb: u32, osts: usize) -> usize {
+    (sixth(cache_mb) / osts.max(1)).max(1 << 20)
 }
 
 /// What the budget was spent on.
@@ -78,18 +89,20 @@ pub struct Spent {
     pub covered: usize,
     /// Bytes of written data kept back.
     pub dirty_bytes: usize,
+    /// Bytes of written data kept until they are on disk.
+    pub kept_bytes: usize,
 }
 
 impl Spent {
     /// All together.
     pub fn bytes(&self) -> usize {
-        self.inode_bytes + self.locks * LOCK_BYTES + self.dirty_bytes
+        self.inode_bytes + self.locks * LOCK_BYTES + self.dirty_bytes + self.kept_bytes
     }
 
     /// The same in words.
-    pub(super) fn lines(&self) -> [(&'static str, usize); 6] {
+    pub(super) fn lines(&self) -> [(&'static str, usize); 7] {
         let locks = self.locks * LOCK_BYTES;
-        [("inodes", self.inodes), ("inode_and_name_bytes", self.inode_bytes), ("locks", self.locks), ("lock_bytes", locks), ("files_with_cached_pages", self.covered), ("dirty_bytes", self.dirty_bytes)]
+        [("inodes", self.inodes), ("inode_and_name_bytes", self.inode_bytes), ("locks", self.locks), ("lock_bytes", locks), ("files_with_cached_pages", self.covered), ("dirty_bytes", self.dirty_bytes), ("written_bytes_kept", self.kept_bytes)]
     }
 }
 
@@ -174,7 +187,7 @@ pub(super) struct Cache {
 impl Cache {
     pub fn new(enabled: bool, limit_mb: u32) -> Self {
         // the rest is for locks
-        Self { enabled, limit_bytes: ((limit_mb.max(1) as usize) << 20) * 2 / 3, inner: Default::default() }
+        Self { enabled, limit_bytes: 3 * sixth(limit_mb), inner: Default::default() }
     }
 
     /// What is remembered, without locks.

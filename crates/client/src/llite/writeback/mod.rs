@@ -445,6 +445,21 @@ impl Llite {
         }
     }
 
+    /// Changes that OSTs had acknowledged are gone with their memory, and could not be brought again.
+    pub(super) fn changes_lost(&self, lost: &coral_ptlrpc::Lost) {
+        for fid in &lost.files {
+            tracing::error!(%fid, "a server was restarted and has lost acknowledged writes that this client did not keep");
+        }
+        if lost.more {
+            tracing::error!("a server was restarted and has lost acknowledged writes of more files than are kept account of");
+        }
+        for inode in self.all_opened() {
+            if lost.more || lost.files.contains(&inode.fid) {
+                inode.lost.note(Errno::EIO);
+            }
+        }
+    }
+
     /// Writes out what is kept back in these ranges of the objects and waits until it has landed. What is written meanwhile is
     /// not waited for.
     async fn write_out(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, within: &[Range<u64>]) {

@@ -1,0 +1,95 @@
+//! Changes of objects that may not be on the OST's disk yet.
+//!
+//! An OST acknowledges a change when it is in the memory of its machine. Until it says that the change is committed, the import
+//! keeps the request with its data ([`coral_ptlrpc::Import::kept_bytes`]), and sends it again should the OST come back without
+//! it. What is kept has a limit: at half of it the OST is asked to sync, and of files that go beyond it nothing is kept. Changes
+//! that are lost all the same are told to whoever has the file open (`Llite::changes_lost`).
+//!
+//! Lustre: unstable pages in `lustre/osc/osc_page.c`, where writers wait at the limit; telling of a loss is Coral's own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use coral_lnet::Payload;
+use coral_ptlrpc::{Replay, Request};
+use coral_wire::Errno;
+use coral_wire::ost::Obdo;
+use coral_wire::ptlrpc::{opc, portal};
+
+use super::{ObjectRef, Osc};
+
+/// Less is copied to be kept: a piece of it may pin the whole buffer of the request it came in (1 MiB and more).
+const COPY_BELOW: usize = 256 << 10;
+
+/// Bound of what is kept for one OST.
+#[derive(Default)]
+pub(super) struct Written {
+    /// Bytes.
+    limit: AtomicUsize,
+    /// The OST was asked to sync.
+    syncing: Arc<AtomicBool>,
+}
+
+impl Osc {
+    /// Bounds what is kept for replay, bytes.
+    pub fn set_kept_limit(&self, bytes: usize) {
+        // an MDT's requests for data are not kept
+        if !self.mdt {
+            self.kept.limit.store(bytes, Ordering::Relaxed);
+            self.import().set_kept_limit(bytes);
+        }
+    }
+
+    /// What is kept for replay, bytes.
+    pub fn kept_bytes(&self) -> usize {
+        self.import().kept_bytes()
+    }
+
+    /// The servers are in this process and end with it: nothing is kept for them.
+    fn keeps(&self) -> bool {
+        !self.target.local && !self.mdt
+    }
+
+    /// `data` as it may be kept.
+    pub(super) fn to_keep(&self, data: Payload) -> Payload {
+        match self.keeps() && data.len() < COPY_BELOW {
+            true => Payload::from(Bytes::from(data.iter().fold(Vec::with_capacity(data.len()), |mut all, b| {
+                all.extend_from_slice(b);
+                all
+            }))),
+            false => data,
+        }
+    }
+
+    /// A change of `obj`, which is kept until it is on disk.
+    pub(super) fn keep(&self, obj: &ObjectRef, mut rq: Request) -> Request {
+        if !self.target.local {
+            rq.file = Some(obj.parent);
+        }
+        if self.keeps() {
+            rq.replay = Replay::UntilCommitted;
+        }
+        rq
+    }
+
+    /// The same, sent; the obdo of the reply.
+    pub(super) async fn change(&self, obj: &ObjectRef, rq: Request) -> Result<Obdo, Errno> {
+        self.call(self.keep(obj, rq)).await
+    }
+
+    /// Asks the OST to sync when much is kept.
+    pub(super) fn sync_if_much(&self) {
+        let limit = self.kept.limit.load(Ordering::Relaxed);
+        if !self.keeps() || self.kept_bytes() <= limit / 2 || self.kept.syncing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (import, syncing) = (self.import().clone(), self.kept.syncing.clone());
+        tokio::spawn(async move {
+            let rq = Request::new(portal::OST_REQUEST, opc::OST_SYNC).push(&Obdo::default()).push_bytes(Bytes::new());
+            // who waits for the data to be safe is told by a sync of his own
+            let _ = import.call(rq).await;
+            syncing.store(false, Ordering::Release);
+        });
+    }
+}

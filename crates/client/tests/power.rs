@@ -1,0 +1,206 @@
+//! OSTs whose machine loses power: what they had acknowledged and not synced, clients bring again, or tell of its loss.
+
+mod common;
+
+use std::time::Duration;
+
+use coral_client::SetAttr;
+use coral_wire::Errno;
+use common::*;
+
+/// Longer than it takes a target to sync by itself, and clients to notice a restart, come back and replay.
+async fn settle() {
+    tokio::time::sleep(Duration::from_secs(12)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_osts_lost_with_the_power_is_written_again() {
+    let c = Cluster::start(2, 2, 65536).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let fh = u.create("f", libc::O_RDWR).await.unwrap();
+    let mut want = vec![1u8; 300_000];
+    u.write(&fh, 0, &want).await.unwrap();
+    fs.fsync(&fh, false).await.unwrap();
+    // until the OSTs have the record of this client on disk
+    settle().await;
+    for n in 0..20usize {
+        let (at, len) = (n * 17_000, if n % 3 == 0 { 30_000 } else { 5_000 });
+        u.write(&fh, at as u64, &vec![n as u8 + 2; len]).await.unwrap();
+        want.resize(want.len().max(at + len), 0);
+        want[at..at + len].fill(n as u8 + 2);
+        if n == 12 {
+            // the order with other changes counts
+            let set = SetAttr { size: Some(200_000), ..Default::default() };
+            fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap();
+            want.truncate(200_000);
+        }
+    }
+    // what is kept back is written out, and not synced; what is small enough for its message is kept too
+    u.read(&fh, 0, 400_000).await.unwrap();
+    let small = u.put("small", b"0123456789").await.unwrap();
+    assert!(fs.spent().kept_bytes > 150_000, "{:?}", fs.spent());
+    let c = c.osts_lose_power().await;
+    settle().await;
+    fs.fsync(&fh, false).await.unwrap();
+    assert!(u.read(&fh, 0, 1 << 20).await.unwrap() == want);
+    assert_eq!(u.stat("f").await.unwrap().size, want.len() as u64);
+    assert_eq!((u.get("small").await.unwrap(), u.fid("small").await), (b"0123456789".to_vec(), Ok(small)));
+    settle().await;
+    // other replies tell that all is committed
+    u.stat("f").await.unwrap();
+    u.get("f").await.unwrap();
+    fs.fsync(&fh, false).await.unwrap();
+    assert_eq!(fs.spent().kept_bytes, 0);
+    u.close(&fh).await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+}
+
+/// A xorshift generator.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// Two clients change two files while the OSTs' machine loses power again and again: whatever was acknowledged is there.
+async fn nothing_is_lost_while_clients_live(seed: u64) {
+    let mut rng = Rng(seed);
+    let mut c = Cluster::start_seeded(2, 2, 65536, seed, "").await;
+    let fss = [c.remote_client().await, c.remote_client().await];
+    let users = [User::root(&fss[0]), User::root(&fss[1])];
+    let mut model = [Vec::<u8>::new(), Vec::new()];
+    let mut open = Vec::new();
+    for (u, name) in users.iter().zip(["a", "b"]) {
+        u.put(name, b"").await.unwrap();
+    }
+    for u in &users {
+        open.push([u.open("a", libc::O_RDWR).await.unwrap(), u.open("b", libc::O_RDWR).await.unwrap()]);
+    }
+    settle().await;
+    let mut who = 0;
+    for step in 0..240u32 {
+        if rng.below(6) == 0 {
+            who = 1 - who;
+        }
+        let file = rng.below(2) as usize;
+        let (u, fh, m) = (&users[who], &open[who][file], &mut model[file]);
+        let (at, len) = (rng.below(200_000) as usize, 1 + rng.below(60_000) as usize);
+        match rng.below(20) {
+            0 => {
+                let set = SetAttr { size: Some(at as u64), ..Default::default() };
+                u.fs.setattr(&u.cred, fh.fid(), set, Some(fh)).await.unwrap();
+                m.resize(at, 0);
+            }
+            1 => u.fs.fsync(fh, true).await.unwrap(),
+            2 => tokio::time::sleep(Duration::from_millis(rng.below(4000))).await,
+            3 => {
+                // KEEP_SIZE and PUNCH_HOLE
+                u.fs.fallocate(&u.cred, fh, 3, at as u64, len as u64).await.unwrap();
+                let (from, to) = (m.len().min(at), m.len().min(at + len));
+                m[from..to].fill(0);
+            }
+            4 | 5 => {
+                let got = u.read(fh, at as u64, len as u32).await.unwrap();
+                let (from, to) = (m.len().min(at), m.len().min(at + len));
+                assert!(got == m[from..to], "seed {seed} step {step}: read {at}+{len}");
+            }
+            _ => {
+                u.write(fh, at as u64, &vec![step as u8; len]).await.unwrap();
+                m.resize(m.len().max(at + len), 0);
+                m[at..at + len].fill(step as u8);
+            }
+        }
+        if step % 60 == 59 {
+            c = c.osts_lose_power().await;
+            if step % 120 == 59 {
+                settle().await;
+            }
+        }
+    }
+    for (file, name) in ["a", "b"].iter().enumerate() {
+        for (u, open) in users.iter().zip(&open) {
+            assert_eq!(u.fs.fsync(&open[file], false).await, Ok(()), "seed {seed}");
+            assert!(u.get(name).await.unwrap() == model[file], "seed {seed}: {name}");
+        }
+    }
+    c.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn acknowledged_is_there_after_every_loss_of_power() {
+    for seed in 1..=8 {
+        tokio::time::timeout(Duration::from_secs(3600), nothing_is_lost_while_clients_live(seed)).await.expect("it hangs");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_much_to_keep_is_told() {
+    let c = Cluster::start(1, 1, 65536).await;
+    let fs = c.remote_client_with(coral_client::MountOptions { cache_mb: 1, ..c.options() }).await;
+    let u = User::root(&fs);
+    let (large, small) = (u.create("large", libc::O_RDWR).await.unwrap(), u.create("small", libc::O_RDWR).await.unwrap());
+    let second = u.open("large", libc::O_RDWR).await.unwrap();
+    u.write(&large, 0, b"synced").await.unwrap();
+    fs.fsync(&large, false).await.unwrap();
+    settle().await;
+    u.write(&small, 0, &[1; 1000]).await.unwrap();
+    u.write(&large, 6, &vec![2; 3 << 20]).await.unwrap();
+    let kept = fs.spent().kept_bytes;
+    assert!((1000..100_000).contains(&kept), "{kept}");
+    // it has to be told, not half replayed
+    u.write(&second, 0, b"SYNCED").await.unwrap();
+    let c = c.osts_lose_power().await;
+    settle().await;
+    assert_eq!(fs.fsync(&large, false).await, Err(Errno::EIO));
+    assert_eq!(fs.fsync(&large, false).await, Ok(()), "once");
+    assert_eq!(fs.flush(&second, 0).await, Err(Errno::EIO), "each handle");
+    assert_eq!(fs.fsync(&small, false).await, Ok(()));
+    assert!(u.get("large").await.unwrap() == b"synced" && u.get("small").await.unwrap() == [1; 1000]);
+    // and it goes on
+    u.write(&large, 0, b"again!").await.unwrap();
+    let c = c.osts_lose_power().await;
+    settle().await;
+    assert_eq!((fs.fsync(&large, false).await, u.get("large").await.unwrap()), (Ok(()), b"again!".to_vec()));
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_could_not_write_again_is_told_once() {
+    const CUT_OFF: &str = "10.9.0.1@tcp";
+    let c = Cluster::start(1, 1, 65536).await;
+    let fs = c.client_at(CUT_OFF, "").await;
+    let u = User::root(&fs);
+    let one = u.create("f", libc::O_RDWR).await.unwrap();
+    let two = u.open("f", libc::O_RDWR).await.unwrap();
+    let other = u.create("other", libc::O_RDWR).await.unwrap();
+    u.write(&other, 0, b"safe").await.unwrap();
+    u.write(&one, 0, b"safe").await.unwrap();
+    fs.fsync(&one, false).await.unwrap();
+    settle().await;
+    u.write(&one, 0, b"lost").await.unwrap();
+    let (there, server) = (CUT_OFF.parse().unwrap(), SERVER.parse().unwrap());
+    c.net.cut(there, server, true);
+    let c = c.osts_lose_power().await;
+    // recovery ends without it
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    c.net.cut(there, server, false);
+    let back = async {
+        while u.get("f").await.is_err() || fs.statfs().await.is_err() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), back).await.expect("it comes back");
+    assert_eq!(u.get("f").await.unwrap(), b"safe");
+    assert_eq!(fs.fsync(&one, false).await, Err(Errno::EIO));
+    assert_eq!(fs.flush(&two, 0).await, Err(Errno::EIO), "each handle");
+    fs.umount().await;
+    c.stop().await;
+}
