@@ -155,16 +155,27 @@ fn extract_vectors() {
     std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/vectors.bin"), file).expect("data directory is writable");
 }
 
-/// Writes the conversations that `crates/server/tests/conversation.rs` plays.
+/// Writes the conversations that `crates/server/tests/conversation.rs` plays. `recovery.pcap` goes on where `contend.pcap` ends.
 #[test]
 #[ignore = "generator: run after changing what a conversation holds"]
 fn extract_conversations() {
     let dir = support::captures().expect("captures are needed");
     let marks = std::fs::read_to_string(dir.join("session.marks")).expect("the list of operations");
+    let named = |at, name: &str| (at, name.to_string());
+    // between the last message to the server that was killed and the first to the one that was started
+    let recovery = vec![named(0, "recovery"), named(1_795_218_630_000_000, "restart")];
+    let talks = [
+        ("session", vec![("session", support::extract::marks(&marks))]),
+        ("mount", vec![("mount", vec![named(0, "mount")])]),
+        ("contend", vec![("contend", vec![named(0, "contend")]), ("recovery", recovery)]),
+    ];
     let client = "10.77.0.3@tcp".parse().expect("a NID");
-    for (name, marks) in [("session", support::extract::marks(&marks)), ("mount", vec![(0, "mount".to_string())])] {
-        let pcap = std::fs::read(dir.join(format!("{name}.pcap"))).expect("capture is readable");
-        let events = support::extract::conversation(&pcap, client, &marks, &["migrate-dir"]);
+    for (name, parts) in talks {
+        let mut events = Vec::new();
+        for (file, marks) in parts {
+            let pcap = std::fs::read(dir.join(format!("{file}.pcap"))).expect("capture is readable");
+            events.extend(support::extract::conversation(&pcap, client, &marks, &["migrate-dir"]));
+        }
         let file = support::conversation::encode(&events);
         println!("{name}: {} events, {} bytes in a file of {}", events.len(), events.iter().map(|e| e.bytes.len()).sum::<usize>(), file.len());
         let path = format!("{}/../server/tests/data/{name}.talk", env!("CARGO_MANIFEST_DIR"));

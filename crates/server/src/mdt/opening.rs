@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use coral_wire::ldlm::{Ibits, LdlmRequest};
 use coral_wire::mds::{MdtBody, MdtIoepoch, MdtRecReint, RecCreate, RecSetattr, attr as sa, bias, disp, open as flag};
-use coral_wire::{Errno, Fid};
+use coral_wire::{ConnectFlags, Errno, Fid};
 
 use super::attr;
 use super::attrs::Packed;
@@ -43,6 +43,12 @@ impl Open<'_> {
 
     fn by_fid(&self) -> bool {
         self.name.is_empty() || self.has(flag::BY_FID)
+    }
+
+    /// Whether it comes with the layout the file is to have.
+    fn asks_layout(&self) -> bool {
+        let replayed = self.replay && stripe::has_objects(self.ea);
+        (self.has(flag::HAS_EA) || replayed) && !self.ea.is_empty() && !is_lmv_space(self.ea)
     }
 
     fn at(&self) -> At<'_> {
@@ -146,6 +152,12 @@ impl Ctx {
         a
     }
 
+    /// Says that a layout was set, or was to be: a client keeps only such opens, and those that create, for replay after their
+    /// close (`mdt_finish_open`, `mdc_free_open`).
+    fn striped(&self) -> u64 {
+        if self.rq.exp.connect().has(ConnectFlags::DISP_STRIPE) { disp::OPEN_STRIPE } else { 0 }
+    }
+
     /// Creates the file and opens it.
     fn create_open(&self, req: &LdlmRequest, o: &Open<'_>, core: &mut MdtCore) -> MdtResult<Step> {
         let created = disp::LOOKUP_NEG | disp::OPEN_CREATE;
@@ -173,7 +185,8 @@ impl Ctx {
             p.body.valid |= coral_wire::mds::md::FLEASIZE;
         }
         p.body.open_handle = self.rq.target.node().next_cookie();
-        let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD | created | disp::OPEN_OPEN, error: None, lock };
+        let striped = if p.md.is_empty() { self.striped() } else { 0 };
+        let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD | created | disp::OPEN_OPEN | striped, error: None, lock };
         let parent = t.get(&o.rec.fid1)?;
         let mut a = self.open_answer(&out, p.clone(), Some((o.rec.fid1, t.ino(parent))));
         if let Err(e) = self.commit(t, &mut a) {
@@ -204,10 +217,11 @@ impl Ctx {
     /// The layout of the file an open creates: what came with the request, what is inherited, or
     /// none if it shall be made later.
     fn new_layout(&self, core: &mut MdtCore, o: &Open<'_>) -> MdtResult<Bytes> {
+        // a kernel client replays with the layout it was given, and says HAS_EA only if it had asked for one (`mdt_open_unpack`)
+        if o.replay && stripe::has_objects(o.ea) {
+            return Ok(o.ea.clone());
+        }
         let wanted = if o.has(flag::HAS_EA) && !o.ea.is_empty() && !is_lmv_space(o.ea) {
-            if o.replay && stripe::has_objects(o.ea) {
-                return Ok(o.ea.clone());
-            }
             Some(stripe::request_of(o.ea)?)
         } else if o.has(flag::DELAY_CREATE) {
             return Ok(Bytes::new());
@@ -276,7 +290,8 @@ impl Ctx {
         let lock = if ino.is_dir() { None } else { self.open_lock(req, &fid) };
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         p.body.open_handle = self.rq.target.node().next_cookie();
-        let out = Outcome { disp: found | disp::OPEN_OPEN, error: None, lock };
+        let striped = if changed { self.striped() } else { 0 };
+        let out = Outcome { disp: found | disp::OPEN_OPEN | striped, error: None, lock };
         let mut a = self.open_answer(&out, p.clone(), None);
         let committed = if changed { self.commit(t, &mut a) } else { self.commit_empty(&mut a) };
         if let Err(e) = committed {
@@ -289,13 +304,13 @@ impl Ctx {
 
     /// Whether opening gives the file a layout: it has none and is to be written, or one is asked for.
     fn wants_layout(&self, o: &Open<'_>, ino: &Inode) -> bool {
-        let asked = o.has(flag::HAS_EA) && !o.ea.is_empty() && !is_lmv_space(o.ea);
+        // a replay that finds the layout it brings is done with it
+        let asked = o.asks_layout() && (!o.replay || ino.lov.is_empty());
         ino.is_reg() && (asked || (ino.lov.is_empty() && o.has(flag::WRITE) && !o.has(flag::DELAY_CREATE)))
     }
 
     fn late_layout(&self, core: &mut MdtCore, o: &Open<'_>, fid: &Fid) -> MdtResult<Option<Bytes>> {
-        let asked = o.has(flag::HAS_EA) && !o.ea.is_empty() && !is_lmv_space(o.ea);
-        if !asked {
+        if !o.asks_layout() {
             return self.missing_layout(core, fid);
         }
         if !core.store.inode(fid)?.lov.is_empty() {

@@ -103,6 +103,9 @@ impl Target {
     /// A known client is back.
     fn reconnected(self: &Arc<Self>, exp: Arc<Export>, asked: &Asked) -> Result<(Arc<Export>, u32), Errno> {
         let recovering = self.in_recovery();
+        // Nothing is known of the connection before a restart: a client that is told it came back to this one goes on with
+        // the replay of an earlier recovery, and leaves out opens (`ptlrpc_connect_interpret`).
+        let back = if exp.client_handle() == 0 { 0 } else { MSG_CONNECT_RECONNECT };
         if !exp.reconnect(asked.connection, recovering) {
             return Err(Errno::EALREADY);
         }
@@ -112,7 +115,7 @@ impl Target {
         if recovering {
             self.client_came();
         }
-        Ok((exp, MSG_CONNECT_RECONNECT | if recovering { MSG_CONNECT_RECOVERING } else { 0 }))
+        Ok((exp, back | if recovering { MSG_CONNECT_RECOVERING } else { 0 }))
     }
 
     /// A client not seen before; refused while others are being recovered.

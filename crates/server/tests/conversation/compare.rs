@@ -6,7 +6,7 @@ use coral_wire::cfg::LustreCfg;
 use coral_wire::fld::LuSeqRange;
 use coral_wire::formats::{Field, Format};
 use coral_wire::layout::{Layout, LmvMd, LmvUserMd};
-use coral_wire::ldlm::{LdlmReply, OstLvb};
+use coral_wire::ldlm::{LdlmReply, LdlmRequest, OstLvb};
 use coral_wire::llog::{LlogLogHdr, LlogdBody, OBD_CFG_REC, parse_chunk};
 use coral_wire::mds::{HsmUserState, MdtBody, readpage_entries};
 use coral_wire::mgs::{MgsConfigRes, MgsNidtblEntry};
@@ -44,6 +44,28 @@ fn fields_of(value: &dyn Debug) -> Vec<(String, String)> {
         } else {
             let full: Vec<&str> = path.iter().map(String::as_str).chain([name.trim_start_matches("r#")]).filter(|p| !p.is_empty()).collect();
             out.push((full.join("."), rest.to_string()));
+        }
+    }
+    out
+}
+
+/// Flags one by one: sets that print with names, and numbers that are sets.
+fn flag_by_flag(fields: Vec<(String, String)>) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for (name, value) in fields {
+        let field = name.rsplit('.').next().unwrap_or("");
+        let set = matches!(field, "valid" | "policy_res1") || field.ends_with("flags") || field.ends_with("flags2");
+        if !set {
+            out.push((name, value));
+            continue;
+        }
+        for part in value.split(" | ").filter(|f| !f.is_empty()) {
+            let number = part.strip_prefix("0x").map_or_else(|| part.parse().ok(), |hex| u64::from_str_radix(hex, 16).ok());
+            let one = |flag: String| (format!("{name}.{flag}"), "set".to_string());
+            match number {
+                Some(n) => out.extend((0..64).filter(|b| n >> b & 1 != 0).map(|b| one(format!("{:#x}", 1u64 << b)))),
+                None => out.push(one(part.to_string())),
+            }
         }
     }
     out
@@ -113,6 +135,7 @@ fn printable(b: &[u8]) -> String {
 fn decoded(field: Field, b: &Bytes, body: Option<MdtBody>) -> Vec<(String, String)> {
     match field {
         Field::MdtBody => one::<MdtBody>(b),
+        Field::DlmReq => LdlmRequest::decode(b).map_or_else(|_| opaque(b), |r| fields_of(&r)),
         Field::DlmRep => one::<LdlmReply>(b),
         Field::DlmLvb if b.len() == 56 => one::<OstLvb>(b),
         Field::DlmLvb => layout(b),
@@ -142,9 +165,17 @@ fn of_body(b: &PtlrpcBody) -> Vec<(String, String)> {
 }
 
 /// Compares `ours` with what was recorded, already in our values.
-pub fn replies(format: &Format, theirs: &Message, ours: &Message) -> Vec<Difference> {
+pub fn replies(format: &Format, theirs: &Message, ours: &Message, compared: &mut usize) -> Vec<Difference> {
+    messages(format.name, format.reply, theirs, ours, compared)
+}
+
+/// The same of requests: lock callbacks.
+pub fn requests(format: &Format, theirs: &Message, ours: &Message, compared: &mut usize) -> Vec<Difference> {
+    messages(format.name, format.request, theirs, ours, compared)
+}
+
+fn messages(name: &str, fields: &[Field], theirs: &Message, ours: &Message, compared: &mut usize) -> Vec<Difference> {
     let mut out = Vec::new();
-    let name = format.name;
     let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else {
         return vec![Difference { what: format!("{name} no body"), theirs: String::new(), ours: String::new() }];
     };
@@ -153,13 +184,13 @@ pub fn replies(format: &Format, theirs: &Message, ours: &Message) -> Vec<Differe
         let what = format!("{name} status {} is {}", status(t.status), status(o.status));
         return vec![Difference { what, theirs: t.status.to_string(), ours: o.status.to_string() }];
     }
-    pairs(&format!("{name} PTLRPC_BODY"), of_body(&t), of_body(&o), &mut out);
+    pairs(&format!("{name} PTLRPC_BODY"), of_body(&t), of_body(&o), &mut out, compared);
     let head = |m: &Message| vec![("flags".to_string(), format!("{:#x}", m.flags)), ("secflvr".to_string(), m.secflvr.to_string())];
-    pairs(&format!("{name} lustre_msg"), head(theirs), head(ours), &mut out);
-    let body_at = format.reply.iter().position(|f| *f == Field::MdtBody);
+    pairs(&format!("{name} lustre_msg"), head(theirs), head(ours), &mut out, compared);
+    let body_at = fields.iter().position(|f| *f == Field::MdtBody);
     let body = |m: &Message| body_at.and_then(|i| m.get::<MdtBody>(i).ok());
     for i in 1..theirs.bufs.len().max(ours.bufs.len()) {
-        let Some(field) = format.reply.get(i) else { continue };
+        let Some(field) = fields.get(i) else { continue };
         let (bt, bo) = (theirs.buf(i), ours.buf(i));
         let what = format!("{name} {}", field.name());
         let blank = |b: &Bytes| b.iter().all(|x| *x == 0);
@@ -167,7 +198,7 @@ pub fn replies(format: &Format, theirs: &Message, ours: &Message) -> Vec<Differe
             (true, true) => {}
             (false, true) => out.push(Difference { what: format!("{what} missing"), theirs: show(decoded(*field, bt, body(theirs))), ours: String::new() }),
             (true, false) => out.push(Difference { what: format!("{what} extra"), theirs: String::new(), ours: show(decoded(*field, bo, body(ours))) }),
-            (false, false) => pairs(&what, decoded(*field, bt, body(theirs)), decoded(*field, bo, body(ours)), &mut out),
+            (false, false) => pairs(&what, decoded(*field, bt, body(theirs)), decoded(*field, bo, body(ours)), &mut out, compared),
         }
     }
     out
@@ -182,8 +213,10 @@ fn show(fields: Vec<(String, String)>) -> String {
 }
 
 /// Fields one by one; those with the same path in their order.
-fn pairs(what: &str, theirs: Vec<(String, String)>, ours: Vec<(String, String)>, out: &mut Vec<Difference>) {
+fn pairs(what: &str, theirs: Vec<(String, String)>, ours: Vec<(String, String)>, out: &mut Vec<Difference>, compared: &mut usize) {
+    let (theirs, ours) = (flag_by_flag(theirs), flag_by_flag(ours));
     let names: BTreeSet<&String> = theirs.iter().chain(&ours).map(|(n, _)| n).collect();
+    *compared += names.len();
     for n in names {
         let of = |list: &[(String, String)]| list.iter().filter(|(m, _)| m == n).map(|(_, v)| v.clone()).collect::<Vec<_>>().join(",");
         let (t, o) = (of(&theirs), of(&ours));
@@ -194,18 +227,18 @@ fn pairs(what: &str, theirs: Vec<(String, String)>, ours: Vec<(String, String)>,
 }
 
 /// Entries of directory pages: names, FIDs and types; in which order is the servers' business.
-pub fn directories(theirs: &Bytes, ours: &Bytes) -> Vec<Difference> {
+pub fn directories(theirs: &Bytes, ours: &Bytes, compared: &mut usize) -> Vec<Difference> {
     let list = |b: &Bytes| -> Vec<(String, String)> {
         let Ok((entries, _)) = readpage_entries(b) else { return opaque(b) };
         entries.iter().map(|e| (printable(&e.name), format!("{} attrs {:#x} type {:#o}", e.fid, e.attrs, e.mode_type))).collect()
     };
     let mut out = Vec::new();
-    pairs("MDS_READPAGE entry", list(theirs), list(ours), &mut out);
+    pairs("MDS_READPAGE entry", list(theirs), list(ours), &mut out, compared);
     out
 }
 
 /// Entries of the table of NIDs.
-pub fn nid_tables(theirs: &Bytes, ours: &Bytes) -> Vec<Difference> {
+pub fn nid_tables(theirs: &Bytes, ours: &Bytes, compared: &mut usize) -> Vec<Difference> {
     let list = |b: &Bytes| -> Vec<(String, String)> {
         let (mut rest, mut out) = (b.clone(), Vec::new());
         while rest.len() >= 24 && rest[16..20] != [0; 4] {
@@ -216,6 +249,6 @@ pub fn nid_tables(theirs: &Bytes, ours: &Bytes) -> Vec<Difference> {
         out
     };
     let mut out = Vec::new();
-    pairs("MGS_CONFIG_READ table", list(theirs), list(ours), &mut out);
+    pairs("MGS_CONFIG_READ table", list(theirs), list(ours), &mut out, compared);
     out
 }

@@ -1,43 +1,71 @@
-//! Says the client's part again, in its order, and hands every reply to the comparison.
+//! Says the client's part again, in its order, and hands every reply and every callback to the comparison.
 //!
 //! A request goes out when everything that stands before it in the recording has happened: replies that had come have come
 //! from us too. A lock we ask back is given back when the recorded client gave it back, or when a reply is stuck without.
+//! A reply that does not come in its place is waited for until the operation ends. At the mark `restart` our servers lose
+//! power; what they keep is what the recorded ones had on disk.
 
+use super::adapt;
+use super::callbacks::Callback;
+use super::commits::Commits;
 use super::compare::{self, Difference};
 use super::conversation::{Event, Kind};
 use super::rig::{Rig, SERVER};
+use super::second::Second;
 use super::table::Table;
 use super::values::Values;
 use bytes::Bytes;
 use coral_lnet::{GetOffer, Payload, PutExpectation};
-use coral_wire::formats::{self, Format};
+use coral_wire::formats::{self, Field, Format};
 use coral_wire::ldlm::{LdlmReply, LdlmRequest};
-use coral_wire::ost::{CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, Obdo, md};
-use coral_wire::ptlrpc::{Message, PtlrpcBody, opc, portal};
+use coral_wire::ptlrpc::{BODY_ONLY_SIZE, MSG_CONNECT_INITIAL, MSG_REPLAY, MSGHDR_AT_SUPPORT, Message, PtlrpcBody, opc, portal};
 use coral_wire::{Wire, raw};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 /// On the paused clock: long enough for anything that still moves by itself.
 const STUCK: Duration = Duration::from_secs(2);
+/// On the paused clock: whatever can be done now is done when it is over.
+const SETTLED: Duration = Duration::from_millis(1);
 
 /// A request under way.
 struct Pending {
     format: &'static Format,
     opcode: u32,
+    /// The recorded handle it was sent with, and whether as a replay.
+    handle: u64,
+    replay: bool,
     replies: Vec<PutExpectation>,
+    /// Early replies may come.
+    early: bool,
     bulk: Vec<(u64, PutExpectation)>,
     _offers: Vec<GetOffer>,
     /// Cookie of the lock asked for, and the handle it was asked with.
     lock: Option<(u64, u64)>,
+    /// The target a connect asks for.
+    uuid: Option<String>,
+}
+
+/// How much was played.
+#[derive(Default)]
+pub struct Counts {
+    pub sent: usize,
+    pub not_sent: usize,
+    pub compared: usize,
+    pub callbacks: usize,
+    pub fields: usize,
 }
 
 pub struct Player<'a> {
-    rig: &'a Rig,
+    rig: &'a mut Rig,
     table: &'a mut Table,
     values: Values,
+    commits: Commits,
+    second: Option<Second>,
     pending: HashMap<u64, Pending>,
+    /// Recorded replies that ours did not come with.
+    owed: Vec<(Pending, Event)>,
     /// Recorded bulk by match bits.
     bulk: HashMap<u64, Bytes>,
     /// Locks we gave: client's cookie to (our cookie, our handle of the connection).
@@ -46,45 +74,55 @@ pub struct Player<'a> {
     osts: HashMap<u32, u64>,
     operation: String,
     pub operations: Vec<String>,
-    recorded_callbacks: BTreeMap<String, i32>,
-    pub compared: usize,
-    pub sent: usize,
-    pub not_sent: usize,
+    /// Of this operation.
+    recorded_callbacks: Vec<Callback>,
+    pub counts: Counts,
     next_xid: u64,
 }
 
 impl<'a> Player<'a> {
-    pub fn new(rig: &'a Rig, table: &'a mut Table) -> Player<'a> {
+    pub fn new(rig: &'a mut Rig, table: &'a mut Table) -> Player<'a> {
         Player {
             rig,
             table,
             values: Values::default(),
+            commits: Commits::default(),
+            second: None,
             pending: HashMap::new(),
+            owed: Vec::new(),
             bulk: HashMap::new(),
             locks: HashMap::new(),
             osts: HashMap::new(),
             operation: String::new(),
             operations: Vec::new(),
-            recorded_callbacks: BTreeMap::new(),
-            compared: 0,
-            sent: 0,
-            not_sent: 0,
+            recorded_callbacks: Vec::new(),
+            counts: Counts::default(),
             next_xid: 1 << 62,
         }
     }
 
+    /// Lets a client that the recording does not hear do what its callbacks tell of.
+    pub async fn with_second(mut self) -> Player<'a> {
+        self.second = Some(Second::connect(self.rig.server()).await);
+        self
+    }
+
     pub async fn play(&mut self, events: &[Event]) {
+        self.rig.callbacks.learn(events);
+        self.connect_before(events).await;
+        let restart = events.iter().position(|e| e.kind == Kind::Operation && &e.bytes[..] == b"restart");
+        self.commits.look_ahead(&events[..restart.unwrap_or(0)]);
         for (i, e) in events.iter().enumerate() {
             match e.kind {
-                Kind::Operation => self.begin(String::from_utf8_lossy(&e.bytes).into_owned()),
+                Kind::Operation => self.begin(String::from_utf8_lossy(&e.bytes).into_owned()).await,
                 Kind::Request => self.request(e, &events[i + 1..]).await,
                 Kind::Reply => self.reply(e).await,
-                Kind::Callback => self.note_callback(&e.bytes, 1),
+                Kind::Callback => self.callback(e, events).await,
                 Kind::CallbackReply => {}
                 Kind::Bulk => drop(self.bulk.insert(e.bits, e.bytes.clone())),
             }
         }
-        self.begin(String::new());
+        self.begin(String::new()).await;
     }
 
     fn differs(&mut self, what: String, theirs: impl ToString, ours: impl ToString) {
@@ -92,24 +130,75 @@ impl<'a> Player<'a> {
     }
 
     /// Ends the operation before: its callbacks are compared as a whole.
-    fn begin(&mut self, name: String) {
-        let ours: Vec<LdlmRequestSeen> = self.rig.callbacks.0.lock().drain(..).map(|c| (c.body.opc, c.request)).collect();
-        for (opcode, r) in ours {
-            *self.recorded_callbacks.entry(callback_name(opcode, &r)).or_default() -= 1;
+    async fn begin(&mut self, name: String) {
+        sleep(SETTLED).await;
+        self.owed_replies().await;
+        for (p, _) in std::mem::take(&mut self.owed) {
+            self.differs(format!("{} no reply", p.format.name), "", "");
         }
-        let skipped = self.table.skips(&self.operation);
-        for (what, n) in std::mem::take(&mut self.recorded_callbacks).into_iter().filter(|(_, n)| *n != 0 && !skipped) {
-            let how = if n > 0 { "missing" } else { "extra" };
-            self.differs(format!("{what} {how}"), n.max(0), (-n).max(0));
+        self.compare_callbacks();
+        if name == "restart" {
+            self.second = None;
+            self.pending.clear();
+            self.rig.restart().await;
         }
         self.operation = name.clone();
         self.operations.push(name);
     }
 
-    fn note_callback(&mut self, bytes: &Bytes, by: i32) {
-        let Ok(m) = Message::decode(bytes.clone()) else { return };
-        let (Ok(body), Ok(r)) = (m.body(), LdlmRequest::decode(&self.values.translate(m.buf(1)))) else { return };
-        *self.recorded_callbacks.entry(callback_name(body.opc, &r)).or_default() += by;
+    /// Connections that were made before the recording began: later requests for the same tell what they were to.
+    async fn connect_before(&mut self, events: &[Event]) {
+        let mut granted = Vec::new();
+        for e in events {
+            let Ok(mut m) = Message::decode(e.bytes.clone()) else { continue };
+            let Ok(body) = m.body() else { continue };
+            if e.kind == Kind::Reply && is_connect(body.opc) {
+                granted.push(body.handle);
+            }
+            if e.kind != Kind::Request || !is_connect(body.opc) || body.handle == 0 || granted.contains(&body.handle) {
+                continue;
+            }
+            let used = |e: &&Event| e.kind == Kind::Request && Message::decode(e.bytes.clone()).and_then(|m| m.body()).is_ok_and(|b| b.handle == body.handle);
+            let first = events.iter().find(used).and_then(|e| Message::decode(e.bytes.clone()).ok()?.body().ok()).unwrap_or(body);
+            m.set_body(&PtlrpcBody { handle: 0, op_flags: MSG_CONNECT_INITIAL, conn_cnt: first.conn_cnt, ..body });
+            self.next_xid += 64;
+            let (now, xid) = (Event { bytes: m.encode(), ..e.clone() }, self.next_xid);
+            self.request(&Event { bits: xid, ..now }, &[]).await;
+            let mut p = self.pending.remove(&xid).expect("sent");
+            let ours = first_of(&mut p).await.expect("connected");
+            let theirs = PtlrpcBody { handle: body.handle, ..ours.body().expect("a body") };
+            self.take_reply(&p, &Message::new(&theirs), &ours).await;
+        }
+        self.counts = Counts::default();
+    }
+
+    async fn callback(&mut self, e: &Event, events: &[Event]) {
+        if let Some(second) = &mut self.second {
+            second.provoke(e.bits, &self.values, events);
+        }
+        sleep(SETTLED).await;
+        self.recorded_callbacks.extend(Callback::decode(e.bytes.clone()));
+    }
+
+    fn compare_callbacks(&mut self) {
+        let mut ours = std::mem::take(&mut *self.rig.callbacks.arrived.lock());
+        let skipped = self.table.skips(&self.operation);
+        for theirs in std::mem::take(&mut self.recorded_callbacks) {
+            let Some(at) = ours.iter().position(|o| o.key() == theirs.key()) else {
+                if !skipped {
+                    self.differs(format!("{} missing", theirs.name()), format!("{:?}", theirs.request), "");
+                }
+                continue;
+            };
+            let ours = ours.remove(at);
+            self.counts.callbacks += 1;
+            let format = formats::of_request(ours.body.opc, &ours.message).expect("a callback");
+            let found = compare::requests(format, &self.values.translate_message(&theirs.message), &ours.message, &mut self.counts.fields);
+            found.iter().for_each(|d| self.table.take(&self.operation, d));
+        }
+        for extra in ours.iter().filter(|_| !skipped) {
+            self.differs(format!("{} extra", extra.name()), "", format!("{:?}", extra.request));
+        }
     }
 
     async fn request(&mut self, e: &Event, later: &[Event]) {
@@ -117,23 +206,34 @@ impl<'a> Player<'a> {
         let body = theirs.body().expect("a body");
         let Some(format) = formats::of_request(body.opc, &theirs) else { panic!("no format for opcode {}", body.opc) };
         if self.table.skips(&self.operation) {
-            self.not_sent += 1;
+            self.counts.not_sent += 1;
             return;
         }
         if body.handle != 0 && !self.values.knows(body.handle) {
-            self.not_sent += 1;
+            self.counts.not_sent += 1;
             return self.differs(format!("{} not sent: no such connection", format.name), "", "");
         }
         let mut ours = self.values.translate_message(&theirs);
         self.steer(&theirs, &mut ours, body.opc);
+        let replay = body.flags & MSG_REPLAY != 0;
+        if replay {
+            self.as_replay(&theirs, format, &mut ours);
+        }
         let mut offers = Vec::new();
         match body.opc {
-            opc::MDS_CONNECT => to_the_one_mdt(&mut ours),
-            opc::OST_WRITE => offers = self.written(e, &mut ours),
-            opc::OST_READ => other_checksum(&mut ours),
+            opc::MDS_CONNECT => adapt::to_the_one_mdt(&mut ours),
+            opc::OST_WRITE => {
+                let pieces = adapt::bulk_bits(e, &body).zip(adapt::written(&mut ours));
+                offers = pieces.map(|(bits, data)| self.rig.client.offer_get(portal::OST_BULK, bits, Payload::from(data))).collect();
+            }
+            opc::OST_READ => adapt::other_checksum(&mut ours),
             _ => {}
         }
-        let bits = reply_bits(e, &body, later);
+        let recorded = adapt::reply_to(e, &body, later);
+        if let Some(reply) = recorded.and_then(|r| Message::decode(r.bytes.clone()).ok()) {
+            self.rig.place(&self.values.new_homes(format, &reply));
+        }
+        let bits = recorded.map_or(e.bits, |r| r.bits);
         let node = &self.rig.client;
         let portal_back = portal::reply_of(e.portal).expect("a request portal");
         let mut wanted = vec![e.bits, body.mbits, bits];
@@ -147,24 +247,28 @@ impl<'a> Player<'a> {
             opc::MGS_CONFIG_READ => Some(portal::MGS_BULK),
             _ => None,
         };
-        let bulk = sink.map_or(vec![], |p| bulk_bits(e, &body).map(|b| (b, node.expect_put(p, b))).collect());
+        let bulk = sink.map_or(vec![], |p| adapt::bulk_bits(e, &body).map(|b| (b, node.expect_put(p, b))).collect());
         let handle = ours.body().map_or(0, |b| b.handle);
         let lock = format.request.get(1).filter(|_| body.opc == opc::LDLM_ENQUEUE).and_then(|_| LdlmRequest::decode(ours.buf(1)).ok()).map(|r| (r.handle(0), handle));
-        self.pending.insert(bits, Pending { format, opcode: body.opc, replies, bulk, _offers: offers, lock });
-        self.note_connect(&theirs, body.opc, bits);
-        self.sent += 1;
+        let early = theirs.flags & MSGHDR_AT_SUPPORT != 0;
+        let uuid = is_connect(body.opc).then(|| String::from_utf8_lossy(raw::c_str(theirs.buf(1))).into_owned());
+        self.pending.insert(bits, Pending { format, opcode: body.opc, handle: body.handle, replay, replies, early, bulk, _offers: offers, lock, uuid });
+        self.counts.sent += 1;
         let (node, to, portal, data) = (node.clone(), SERVER.parse().expect("a NID"), e.portal, ours.encode());
         let xid = e.bits;
         tokio::spawn(async move { node.put(to, portal, xid, 0, data.into(), false).await });
         tokio::task::yield_now().await;
     }
 
-    /// Connections to OSTs are told apart later.
-    fn note_connect(&mut self, theirs: &Message, opcode: u32, bits: u64) {
-        let uuid = String::from_utf8_lossy(raw::c_str(theirs.buf(1))).into_owned();
-        let index = uuid.strip_prefix("lfs-OST").and_then(|r| u32::from_str_radix(r.get(..4)?, 16).ok());
-        if let (opc::OST_CONNECT, Some(index), Some(p)) = (opcode, index, self.pending.get_mut(&bits)) {
-            p.lock = Some((u64::MAX, index as u64));
+    /// A replay has the number our server gave, and the layout names our objects.
+    fn as_replay(&mut self, theirs: &Message, format: &Format, ours: &mut Message) {
+        let (t, o) = (theirs.body().expect("a body"), ours.body().expect("a body"));
+        match self.commits.ours(t.handle, t.transno) {
+            Some(transno) => ours.set_body(&PtlrpcBody { transno, ..o }),
+            None => self.differs(format!("{} replayed, and executed by nobody", format.name), t.transno, ""),
+        }
+        if let Some(at) = format.request.iter().position(|f| *f == Field::Eadata) {
+            adapt::homes(theirs, ours, at, &self.values);
         }
     }
 
@@ -187,50 +291,45 @@ impl<'a> Player<'a> {
         ours.set_body(&body);
     }
 
-    /// What the client writes: its own bytes when they are in the message, else as many of ours; with a checksum we know.
-    fn written(&self, e: &Event, ours: &mut Message) -> Vec<GetOffer> {
-        let Ok(mut oa) = ours.get::<Obdo>(1) else { return vec![] };
-        let ranges: Vec<NiobufRemote> = raw::decode_all(ours.buf(3));
-        let inline = oa.flags.contains(ObdFlags::SHORT_IO);
-        let total: usize = ranges.iter().map(|n| n.len as usize).sum();
-        let data = if inline { ours.buf(5).clone() } else { Bytes::from(vec![0x5a; total]) };
-        if oa.valid & md::FLCKSUM != 0 {
-            let ty = CksumType::Crc32c;
-            oa.flags = ObdFlags((oa.flags.0 & !OBD_FL_CKSUM_MASK) | ty.flags().0);
-            oa.nlink = ty.compute([&data[..]]);
-            ours.bufs[1] = oa.to_bytes();
-        }
-        if inline {
-            return vec![];
-        }
-        let body = ours.body().expect("a body");
-        let mut rest = data;
-        let lens = descriptors(&ranges);
-        bulk_bits(e, &body).zip(lens).map(|(bits, len)| self.rig.client.offer_get(portal::OST_BULK, bits, Payload::from(rest.split_to(len)))).collect()
-    }
-
     async fn reply(&mut self, e: &Event) {
         let Some(mut p) = self.pending.remove(&e.bits) else { return };
-        let theirs = Message::decode(e.bytes.clone()).expect("a recorded reply");
-        let mut ours = first(&mut p.replies).await;
+        let mut ours = first_of(&mut p).await;
         if ours.is_none() {
             self.give_back().await;
-            ours = first(&mut p.replies).await;
+            ours = first_of(&mut p).await;
         }
-        let Some(ours) = ours.and_then(|b| Message::decode(b).ok()) else {
-            return self.differs(format!("{} no reply", p.format.name), "", "");
-        };
-        self.compared += 1;
-        self.values.learn(p.format, p.opcode, &theirs, &ours);
-        self.note_lock(&p, &ours);
+        match ours {
+            Some(ours) => self.compare(p, e, &ours).await,
+            None => self.owed.push((p, e.clone())),
+        }
+        self.owed_replies().await;
+    }
+
+    /// Replies that come after their place.
+    async fn owed_replies(&mut self) {
+        for (mut p, e) in std::mem::take(&mut self.owed) {
+            match p.replies.iter_mut().find_map(PutExpectation::try_recv).and_then(|ev| Message::decode(ev.data.copy_to_bytes()).ok()) {
+                Some(ours) => {
+                    self.differs(format!("{} later than recorded", p.format.name), "", "");
+                    self.compare(p, &e, &ours).await;
+                }
+                None => self.owed.push((p, e)),
+            }
+        }
+    }
+
+    async fn compare(&mut self, p: Pending, e: &Event, ours: &Message) {
+        let theirs = Message::decode(e.bytes.clone()).expect("a recorded reply");
+        self.counts.compared += 1;
+        self.take_reply(&p, &theirs, ours).await;
         let theirs = self.values.translate_message(&theirs);
-        let mut found = compare::replies(p.format, &theirs, &ours);
+        let mut found = compare::replies(p.format, &theirs, ours, &mut self.counts.fields);
         for (bits, mut sink) in p.bulk {
             let got = sink.try_recv().map(|ev| ev.data.copy_to_bytes()).unwrap_or_default();
             let was = self.bulk.remove(&bits).map(|b| self.values.translate(&b)).unwrap_or_default();
             match p.opcode {
-                opc::MDS_READPAGE => found.extend(compare::directories(&was, &got)),
-                opc::MGS_CONFIG_READ => found.extend(compare::nid_tables(&was, &got)),
+                opc::MDS_READPAGE => found.extend(compare::directories(&was, &got, &mut self.counts.fields)),
+                opc::MGS_CONFIG_READ => found.extend(compare::nid_tables(&was, &got, &mut self.counts.fields)),
                 _ => {}
             }
         }
@@ -239,23 +338,47 @@ impl<'a> Player<'a> {
         }
     }
 
+    /// Learns from a pair of replies, and does on disk what the recorded server did.
+    async fn take_reply(&mut self, p: &Pending, theirs: &Message, ours: &Message) {
+        self.values.learn(p.format, p.opcode, theirs, ours);
+        self.note_lock(p, ours);
+        let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else { return };
+        if let Some(uuid) = &p.uuid {
+            self.commits.connected(t.handle, uuid);
+            self.expect_committed(p, &t, &o);
+        }
+        if p.replay && t.transno != 0 && self.commits.ours(p.handle, t.transno).is_some_and(|was| was != o.transno) {
+            self.differs(format!("{} replayed with another transno", p.format.name), t.transno, o.transno);
+        }
+        if self.commits.learn(p.handle, &t, &o) {
+            let target = self.commits.target(p.handle).and_then(|uuid| self.rig.target(uuid)).expect("a target").clone();
+            target.sync().await.expect("synced");
+        }
+    }
+
+    /// A reconnect tells what was on disk.
+    fn expect_committed(&mut self, p: &Pending, theirs: &PtlrpcBody, ours: &PtlrpcBody) {
+        if let Some(kept) = self.commits.ours(theirs.handle, theirs.last_committed).filter(|kept| *kept != ours.last_committed) {
+            self.differs(format!("{} PTLRPC_BODY.last_committed", p.format.name), kept, ours.last_committed);
+        }
+    }
+
     fn note_lock(&mut self, p: &Pending, ours: &Message) {
-        match p.lock {
-            Some((u64::MAX, index)) => drop(self.osts.insert(index as u32, ours.body().map_or(0, |b| b.handle))),
-            Some((cookie, handle)) => {
-                if let Ok(r) = ours.get::<LdlmReply>(1)
-                    && r.handle != 0
-                {
-                    self.locks.insert(cookie, (r.handle, handle));
-                }
-            }
-            None => {}
+        let index = p.uuid.as_ref().and_then(|u| u32::from_str_radix(u.strip_prefix("lfs-OST")?.get(..4)?, 16).ok());
+        if let Some(index) = index {
+            self.osts.insert(index, ours.body().map_or(0, |b| b.handle));
+        }
+        if let Some((cookie, handle)) = p.lock
+            && let Ok(r) = ours.get::<LdlmReply>(1)
+            && r.handle != 0
+        {
+            self.locks.insert(cookie, (r.handle, handle));
         }
     }
 
     /// Gives back what our servers ask back and the recorded client did not.
     async fn give_back(&mut self) {
-        let asked: Vec<u64> = self.rig.callbacks.0.lock().iter().map(|c| c.request.handle(0)).collect();
+        let asked: Vec<u64> = self.rig.callbacks.arrived.lock().iter().map(|c| c.request.handle(0)).collect();
         for cookie in asked {
             let Some((lock, handle)) = self.locks.remove(&cookie) else { continue };
             let mut m = Message::new(&PtlrpcBody { handle, conn_cnt: 1, ..PtlrpcBody::request(opc::LDLM_CANCEL) });
@@ -266,63 +389,19 @@ impl<'a> Player<'a> {
     }
 }
 
-type LdlmRequestSeen = (u32, LdlmRequest);
-
-fn callback_name(opcode: u32, r: &LdlmRequest) -> String {
-    format!("{} {:?} {:?}", opc::name(opcode).unwrap_or("?"), r.desc.ty(), r.desc.req_mode)
+fn is_connect(opcode: u32) -> bool {
+    matches!(opcode, opc::MGS_CONNECT | opc::MDS_CONNECT | opc::OST_CONNECT)
 }
 
-/// The first message at any of the places a reply may come to.
-async fn first(places: &mut [PutExpectation]) -> Option<Bytes> {
-    let futures = places.iter_mut().map(|p| Box::pin(p.recv()));
-    timeout(STUCK, futures_util::future::select_all(futures)).await.ok().map(|(ev, _, _)| ev.data.copy_to_bytes())
-}
-
-/// Our one MDT stands for the recorded second one too: a connection to that one becomes another client's to ours.
-fn to_the_one_mdt(ours: &mut Message) {
-    if raw::c_str(ours.buf(1)) == b"lfs-MDT0001_UUID" {
-        ours.bufs[1] = Bytes::from_static(b"lfs-MDT0000_UUID\0");
-        let mut client = ours.buf(2).to_vec();
-        client[0] = if client[0] == b'0' { b'1' } else { b'0' };
-        ours.bufs[2] = client.into();
-    }
-}
-
-/// A read with a checksum that our servers grant: the recorded type is T10's.
-fn other_checksum(ours: &mut Message) {
-    let Ok(mut oa) = ours.get::<Obdo>(1) else { return };
-    if oa.valid & md::FLFLAGS != 0 && oa.flags.0 & OBD_FL_CKSUM_MASK != 0 {
-        oa.flags = ObdFlags((oa.flags.0 & !OBD_FL_CKSUM_MASK) | CksumType::Crc32c.flags().0);
-        ours.bufs[1] = oa.to_bytes();
-    }
-}
-
-/// The bits the recorded reply came with.
-fn reply_bits(e: &Event, body: &PtlrpcBody, later: &[Event]) -> u64 {
-    let hit = later.iter().find(|l| l.kind == Kind::Reply && (l.bits == e.bits || body.mbits != 0 && l.bits == body.mbits));
-    hit.map_or(e.bits, |l| l.bits)
-}
-
-/// Match bits of a request's bulk descriptors.
-fn bulk_bits(e: &Event, body: &PtlrpcBody) -> impl Iterator<Item = u64> + use<> {
-    let last = if body.mbits == 0 { e.bits } else { body.mbits };
-    (last & !63)..=last
-}
-
-/// Lengths of descriptors as a kernel client fills them: 256 page fragments each.
-fn descriptors(ranges: &[NiobufRemote]) -> Vec<usize> {
-    let (mut lens, mut fragments) = (vec![0], 0);
-    for r in ranges {
-        let (mut at, end) = (r.offset, r.offset + r.len as u64);
-        while at < end {
-            if fragments == 256 {
-                lens.push(0);
-                fragments = 0;
-            }
-            let next = ((at / 4096 + 1) * 4096).min(end);
-            *lens.last_mut().expect("one") += (next - at) as usize;
-            (at, fragments) = (next, fragments + 1);
+/// The first message, early replies aside, at any of the places a reply may come to.
+async fn first_of(p: &mut Pending) -> Option<Message> {
+    let early = p.early;
+    let until = tokio::time::Instant::now() + STUCK;
+    loop {
+        let futures = p.replies.iter_mut().map(|p| Box::pin(p.recv()));
+        let (ev, _, _) = tokio::time::timeout_at(until, futures_util::future::select_all(futures)).await.ok()?;
+        if !(early && ev.offset == 0 && ev.data.len() <= BODY_ONLY_SIZE) {
+            return Message::decode(ev.data.copy_to_bytes()).ok();
         }
     }
-    lens
 }

@@ -1,7 +1,8 @@
 //! The table of known differences: `data/differences-*.txt`.
 //!
-//! A line is a pattern, ` | `, a reason. A pattern is what a difference is called, `*` standing for anything; with `@OPERATION `
-//! in front it counts for that operation of the session only. `skip OPERATION | reason` leaves an operation's requests out.
+//! A line is a pattern, ` | `, a reason. A pattern is what a difference is called, `*` standing for anything and `{A,B}` for
+//! each of A and B; with `@OPERATION ` in front it counts for that operation of the session only. `skip OPERATION | reason`
+//! leaves an operation's requests out.
 //! Empty lines and lines that begin with `#` say nothing.
 
 use super::compare::Difference;
@@ -13,6 +14,15 @@ pub struct Table {
     patterns: Vec<(Option<String>, String)>,
     used: Vec<usize>,
     unlisted: BTreeMap<String, Vec<String>>,
+}
+
+/// What a pattern with `{A,B}` stands for.
+fn each(pattern: &str) -> Box<dyn Iterator<Item = String> + '_> {
+    let braces = pattern.split_once('{').and_then(|(head, rest)| rest.split_once('}').map(|(list, tail)| (head, list, tail)));
+    match braces {
+        None => Box::new(std::iter::once(pattern.to_string())),
+        Some((head, list, tail)) => Box::new(list.split(',').flat_map(move |one| each(tail).map(move |t| format!("{head}{one}{t}")).collect::<Vec<_>>())),
+    }
 }
 
 /// Whether `text` is what `pattern` says.
@@ -32,9 +42,9 @@ impl Table {
             if let Some(op) = pattern.strip_prefix("skip ") {
                 t.skipped.insert(op.to_string(), reason.to_string());
             } else if let Some((op, what)) = pattern.strip_prefix('@').and_then(|p| p.split_once(' ')) {
-                t.patterns.push((Some(op.to_string()), what.to_string()));
+                t.patterns.extend(each(op).flat_map(|op| each(what).map(move |w| (Some(op.clone()), w))));
             } else {
-                t.patterns.push((None, pattern.to_string()));
+                t.patterns.extend(each(pattern).map(|w| (None, w)));
             }
         }
         t.used = vec![0; t.patterns.len()];

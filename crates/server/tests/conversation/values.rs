@@ -50,6 +50,19 @@ impl Values {
         self.homes.get(&theirs).copied()
     }
 
+    /// The OSTs of the objects that a recorded reply is the first to name.
+    pub fn new_homes(&self, format: &Format, theirs: &Message) -> Vec<u32> {
+        let fields = [Field::MdtMd, Field::DlmLvb].into_iter().filter_map(|f| place(format.reply, f));
+        let layouts: Vec<Layout> = fields.filter_map(|i| Layout::decode(theirs.buf(i)).ok()).collect();
+        let objects = layouts.iter().flat_map(plain).flat_map(|l| &l.objects);
+        objects.filter(|o| self.home([o.oi.id, o.oi.seq]).is_none()).map(|o| o.ost_idx).collect()
+    }
+
+    /// The object of ours for a recorded one.
+    pub fn object(&self, theirs: [u64; 2]) -> [u64; 2] {
+        self.pairs.get(&theirs).copied().unwrap_or(theirs)
+    }
+
     /// The buffer with every known value replaced.
     pub fn translate(&self, b: &Bytes) -> Bytes {
         let mut out = b.to_vec();
@@ -139,7 +152,7 @@ impl Values {
 }
 
 /// The plain layouts in a layout: itself, or its components.
-fn plain(l: &Layout) -> Vec<&LovMd> {
+pub fn plain(l: &Layout) -> Vec<&LovMd> {
     match l {
         Layout::Plain(l) => vec![l],
         Layout::Composite(c) => c.entries.iter().filter_map(|e| e.plain()).collect(),

@@ -5,7 +5,7 @@ use super::pcap;
 use super::stream::{self, Item};
 use bytes::Bytes;
 use coral_wire::lnet::{LnetHdr, LnetMsg};
-use coral_wire::ptlrpc::{opc, portal};
+use coral_wire::ptlrpc::{BODY_ONLY_SIZE, MSGHDR_AT_SUPPORT, opc, portal};
 use coral_wire::{Message, Nid};
 use std::collections::{BTreeSet, HashMap};
 
@@ -24,6 +24,7 @@ pub fn marks(text: &str) -> Vec<(u64, String)> {
 }
 
 /// Everything `client` said and was told, and the marks, in order of time; of operations to `leave_out`, the mark only.
+/// Early replies, which only ask for patience, are left out.
 pub fn conversation(file: &[u8], client: Nid, marks: &[(u64, String)], leave_out: &[&str]) -> Vec<Event> {
     let mut timed: Vec<(u64, usize, Event)> = Vec::new();
     for (at, name) in marks {
@@ -31,17 +32,23 @@ pub fn conversation(file: &[u8], client: Nid, marks: &[(u64, String)], leave_out
     }
     let mut bulk = BTreeSet::new();
     let mut seen = HashMap::new();
+    let mut early = BTreeSet::new();
     for half in pcap::halves(file) {
         for item in stream::split(&half).items {
             let Item::Lnet { hdr, payload, at_us } = item else { continue };
             // a message sent again on another connection stands twice
             let key = (hdr.src_nid, format!("{:?}", hdr.msg), payload.clone());
             if let Some(event) = event(&hdr, payload, client, &mut bulk).filter(|_| seen.insert(key, ()).is_none()) {
+                if matches!(hdr.msg, LnetMsg::Put { offset: 0, .. }) && event.bytes.len() <= BODY_ONLY_SIZE {
+                    early.insert(timed.len());
+                }
                 timed.push((at_us, timed.len(), event));
             }
         }
     }
     timed.sort_by_key(|(at, n, _)| (*at, *n));
+    let adaptive: BTreeSet<u64> = timed.iter().filter(|(_, _, e)| e.kind == Kind::Request && takes_early(&e.bytes)).map(|(_, _, e)| e.bits).collect();
+    timed.retain(|(_, n, e)| !(e.kind == Kind::Reply && early.contains(n) && adaptive.contains(&e.bits)));
     let mut operation = Bytes::new();
     let mut wanted = |e: &Event| {
         if e.kind == Kind::Operation {
@@ -51,6 +58,11 @@ pub fn conversation(file: &[u8], client: Nid, marks: &[(u64, String)], leave_out
         !leave_out.iter().any(|o| o.as_bytes() == operation) && (e.kind != Kind::Bulk || bulk.contains(&e.bits))
     };
     timed.into_iter().map(|(_, _, e)| e).filter(|e| wanted(e)).collect()
+}
+
+/// Whether the final reply to a request goes behind the room of an early one.
+fn takes_early(request: &Bytes) -> bool {
+    Message::decode(request.clone()).is_ok_and(|m| m.flags & MSGHDR_AT_SUPPORT != 0)
 }
 
 fn event(hdr: &LnetHdr, payload: Bytes, client: Nid, bulk: &mut BTreeSet<u64>) -> Option<Event> {
