@@ -2,7 +2,7 @@
 
 mod common;
 
-use coral_client::SetAttr;
+use coral_client::{SetAttr, SetTime, Timespec};
 use common::*;
 
 async fn warm() -> (Cluster, User) {
@@ -198,5 +198,63 @@ async fn locks_of_what_was_removed_go_with_it() {
     println!("100 unlinks: {n:?}");
     assert!(mdt_locks(&u) <= before + 1, "{before} before, {} now", mdt_locks(&u));
     assert_eq!(n.iter().find(|(o, _)| o == "MDS_REINT").map(|(_, c)| *c), Some(100));
+    c.stop().await;
+}
+
+/// What tar does with a small file. Size and times after the times were set come with that reply, and a file just made has no
+/// capabilities.
+#[tokio::test]
+async fn unpacking_a_small_file_is_nine() {
+    let (c, u) = warm().await;
+    let d = u.fid("d").await.unwrap();
+    u.names("d").await.unwrap();
+    let at = |secs| Some(SetTime::At(Timespec { secs, nanos: 5 }));
+    let (_, n) = rpcs(&u.fs, async {
+        let (_, fh) = u.fs.create(&u.cred, d, b"f", 0o600, libc::O_WRONLY as u32).await.unwrap();
+        let caps = u.fs.getxattr(&u.cred, fh.fid(), b"security.capability").await;
+        assert_eq!(caps, Err(coral_wire::Errno::ENODATA));
+        u.write(&fh, 0, &[1; 1000]).await.unwrap();
+        let times = SetAttr { atime: at(1000), mtime: at(2000), ..Default::default() };
+        let attr = u.fs.setattr(&u.cred, fh.fid(), times, Some(&fh)).await.unwrap().attr;
+        assert_eq!((attr.size, attr.mtime.secs, attr.atime.secs), (1000, 2000, 1000));
+        for set in [SetAttr { uid: Some(7), gid: Some(8), ..Default::default() }, SetAttr { mode: Some(0o644), ..Default::default() }] {
+            let caps = u.fs.getxattr(&u.cred, fh.fid(), b"security.capability").await;
+            assert_eq!(caps, Err(coral_wire::Errno::ENODATA));
+            let attr = u.fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap().attr;
+            assert_eq!((attr.size, attr.mtime.secs), (1000, 2000));
+        }
+        u.close(&fh).await.unwrap();
+    })
+    .await;
+    let want = [("LDLM_ENQUEUE", 1), ("MDS_CLOSE", 1), ("MDS_REINT", 3), ("OST_GETATTR", 2), ("OST_SETATTR", 1), ("OST_WRITE", 1)];
+    assert_eq!(n, counts(&want));
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn capabilities_are_asked_for_once_and_seen_when_set() {
+    const NAME: &[u8] = b"security.capability";
+    let (c, u) = warm().await;
+    let other = User::root(&c.remote_client().await);
+    let f = u.fid("d/first").await.unwrap();
+    other.stat("d/first").await.unwrap();
+    let (_, n) = rpcs(&other.fs, async {
+        for _ in 0..5 {
+            assert_eq!(other.fs.getxattr(&other.cred, f, NAME).await, Err(coral_wire::Errno::ENODATA));
+        }
+    })
+    .await;
+    assert_eq!(n, counts(&[("MDS_GETXATTR", 1)]));
+    for (setter, value) in [(&other, b"theirs"), (&u, b"mine!!"), (&other, b"again!")] {
+        setter.fs.setxattr(&setter.cred, f, NAME, value.to_vec().into(), 0).await.unwrap();
+        for reader in [&u, &other] {
+            assert_eq!(reader.fs.getxattr(&reader.cred, f, NAME).await.unwrap(), value[..]);
+        }
+        setter.fs.removexattr(&setter.cred, f, NAME).await.unwrap();
+        for reader in [&u, &other, &u] {
+            reader.stat("d/first").await.unwrap();
+            assert_eq!(reader.fs.getxattr(&reader.cred, f, NAME).await, Err(coral_wire::Errno::ENODATA));
+        }
+    }
     c.stop().await;
 }

@@ -323,6 +323,7 @@ impl Llite {
             me.learn(&mdc, mark, &md, o.lock.take());
             if o.created {
                 me.named(&mdc, parent, o.dir.as_ref(), now, &name, Some(md.attr.fid));
+                me.cache.learn_uncapped(mark, md.attr.fid, true);
             }
             me.hint_gid(md.attr.fid, md.attr.gid);
             Ok::<_, Errno>((me.handle(mdc, &o, &md, flags).await, md, o.created))

@@ -15,7 +15,7 @@ use super::inode::MdInode;
 use super::types::{Cred, Entry, SetAttr, SetTime};
 use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, SetattrArgs};
-use crate::osc::{ObjectTimes, WriteAttr};
+use crate::osc::{ObjectAttr, ObjectTimes, WriteAttr};
 use crate::time::Timespec;
 
 impl Llite {
@@ -66,18 +66,23 @@ impl Llite {
         }
         let md = self.md_inode(fid).await?;
         self.hint_gid(fid, md.attr.gid);
-        if md.attr.is_file() {
-            self.set_on_osts(cred, &md, &set, now, &held).await?;
-        }
+        let told = match md.attr.is_file() {
+            true => self.set_on_osts(cred, &md, &set, now, &held).await?,
+            false => None,
+        };
         // what follows may wait for a lock, and must not hold one that is asked back; new covers still wait
         if let Some(t) = &mut truncating {
             t.cover = None;
         }
-        Ok(self.entry(self.full_attr(&md).await?, &md))
+        let attr = match told {
+            Some(objects) => md.merged(&objects),
+            None => self.full_attr(&md).await?,
+        };
+        Ok(self.entry(attr, &md))
     }
 
-    /// Size and times of the objects.
-    async fn set_on_osts(&self, cred: &Cred, md: &MdInode, set: &SetAttr, now: Timespec, held: &Locks) -> Result<(), Errno> {
+    /// Size and times of the objects; what they are then, where the replies tell.
+    async fn set_on_osts(&self, cred: &Cred, md: &MdInode, set: &SetAttr, now: Timespec, held: &Locks) -> Result<Option<ObjectAttr>, Errno> {
         let fid = md.attr.fid;
         let mut layout = md.layout.clone();
         if let Some(size) = set.size {
@@ -86,12 +91,14 @@ impl Llite {
         let time = |t: Option<SetTime>| t.map(|t| if let SetTime::At(t) = t { t } else { now });
         let times = ObjectTimes { atime: time(set.atime), mtime: time(set.mtime), ctime: Some(set.ctime.unwrap_or(now)) };
         if (times.atime.is_some() || times.mtime.is_some() || set.ctime.is_some()) && layout.form == Form::Objects {
-            self.lov.set_times(&layout, fid, &times, held).await?;
+            let told = self.lov.set_times(&layout, fid, &times, held).await?;
             if layout.has_dom() {
                 self.data_times_set(fid);
             }
+            // components without objects may have got some elsewhere
+            return Ok(told.filter(|_| !layout.needs_init(0, u64::MAX)));
         }
-        Ok(())
+        Ok(None)
     }
 
     async fn truncate_objects(

@@ -34,6 +34,8 @@ const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 65536;
 /// The access ACL; comes with the attributes.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// File capabilities: Linux asks for them before each chown and before the first write.
+const CAPABILITY: &[u8] = b"security.capability";
 /// Asked for again and again on machines without SELinux; there it is EOPNOTSUPP, as in Lustre (`ll_xattr_get_common`).
 const SELINUX: &[u8] = b"security.selinux";
 /// What the MDT lists but is no attribute of the user's: never shown in a list, so that copies do not copy it.
@@ -67,8 +69,16 @@ impl Llite {
         if name == ACL_ACCESS && self.cache.known(fid).is_some_and(|k| k.md.acl.is_empty() && !k.md.attr.is_symlink()) {
             return Err(Errno::ENODATA);
         }
+        if name == CAPABILITY && self.cache.is_uncapped(fid) {
+            return Err(Errno::ENODATA);
+        }
         let ids = self.ids(cred, &[fid]).await;
-        self.lmv.of(fid).await?.getxattr(&ids, fid, name).await
+        let mark = self.cache.begin_read(fid);
+        let found = self.lmv.of(fid).await?.getxattr(&ids, fid, name).await;
+        if name == CAPABILITY && matches!(found, Err(Errno::ENODATA)) {
+            self.cache.learn_uncapped(mark, fid, false);
+        }
+        found
     }
 
     async fn own_xattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {

@@ -110,11 +110,7 @@ impl Lov {
             Ok::<_, Errno>((s.file_size(a.size), a))
         }))
         .await?;
-        let mut sum = ObjectAttr::default();
-        for (size, a) in attrs {
-            merge(&mut sum, size, &a);
-        }
-        Ok(sum)
+        Ok(sum(&attrs))
     }
 
     /// The same, with a lock on every object if nobody is changing any of them; the objects locked otherwise are given back.
@@ -311,13 +307,15 @@ impl Lov {
         try_join_all(jobs).await.map(drop)
     }
 
-    /// Sets times on every object.
-    pub async fn set_times(&self, layout: &FileLayout, fid: Fid, times: &ObjectTimes, lock: &Locks) -> Result<(), Errno> {
+    /// Sets times on every object; size, blocks and newest times over all of them, if all told.
+    pub async fn set_times(&self, layout: &FileLayout, fid: Fid, times: &ObjectTimes, lock: &Locks) -> Result<Option<ObjectAttr>, Errno> {
         let jobs = layout.stripes().map(|s| async move {
             let object = s.object(fid);
-            self.store(&s, fid).await?.setattr(&object, times, lock.of(&object)).await
+            let a = self.store(&s, fid).await?.setattr(&object, times, lock.of(&object)).await?;
+            Ok::<_, Errno>(a.map(|a| (s.file_size(a.size), a)))
         });
-        try_join_all(jobs).await.map(drop)
+        let all: Option<Vec<_>> = try_join_all(jobs).await?.into_iter().collect();
+        Ok(all.map(|all| sum(&all)))
     }
 
     /// Every object is on disk when this returns.
@@ -399,6 +397,13 @@ impl Locks {
             None => IoLock::Server,
         }
     }
+}
+
+/// Of objects with the size each gives the file.
+fn sum(all: &[(u64, ObjectAttr)]) -> ObjectAttr {
+    let mut sum = ObjectAttr::default();
+    all.iter().for_each(|(size, a)| merge(&mut sum, *size, a));
+    sum
 }
 
 /// Adds an object that makes the file `size` bytes long.

@@ -226,9 +226,12 @@ impl Osc {
         }
         let o = if lock == IoLock::Server { Self::srvlocked(obj) } else { Self::obdo(obj) };
         let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR).push(&o).push_bytes(Bytes::new());
-        let o = self.call(rq).await?;
+        self.call(rq).await.map(|o| self.attr_of(&o))
+    }
+
+    fn attr_of(&self, o: &Obdo) -> ObjectAttr {
         let time = |t| Timespec::from_wire(t, self.target.coral());
-        Ok(ObjectAttr { size: o.size, blocks: o.blocks, mtime: time(o.mtime), atime: time(o.atime), ctime: time(o.ctime) })
+        ObjectAttr { size: o.size, blocks: o.blocks, mtime: time(o.mtime), atime: time(o.atime), ctime: time(o.ctime) }
     }
 
     /// Size, blocks and times, with a lock that covers them if nobody is changing the object.
@@ -246,10 +249,11 @@ impl Osc {
         Ok((attr, lock))
     }
 
-    /// Sets times. A Coral server takes a lock for it, unless we hold one, so that nobody keeps the old ones under a lock of his.
-    pub async fn setattr(&self, obj: &ObjectRef, t: &ObjectTimes, lock: IoLock) -> Result<(), Errno> {
+    /// Sets times. A Coral server takes a lock for it, unless we hold one, so that nobody keeps the old ones under a lock of
+    /// his, and answers what the object's attributes are now.
+    pub async fn setattr(&self, obj: &ObjectRef, t: &ObjectTimes, lock: IoLock) -> Result<Option<ObjectAttr>, Errno> {
         if self.mdt {
-            return Ok(()); // the inode has them
+            return Ok(None); // the inode has them
         }
         let mut o = if self.target.coral() { Self::locked(obj, lock) } else { Self::obdo(obj) };
         for (value, bit, field) in [
@@ -263,7 +267,8 @@ impl Osc {
             }
         }
         let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&o).push_bytes(Bytes::new());
-        self.change(obj, rq).await.map(drop)
+        let o = self.change(obj, rq).await?;
+        Ok(self.target.coral().then(|| self.attr_of(&o)))
     }
 
     /// Cuts the object at `size` (or extends it to that).

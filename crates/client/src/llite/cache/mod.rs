@@ -329,6 +329,20 @@ impl Cache {
         }
     }
 
+    /// A read that began at `mark` found no file capabilities (`security.capability`); `made`: it was no read, the file was
+    /// made, and the lock came with it.
+    pub fn learn_uncapped(&self, mark: Mark, fid: Fid, made: bool) {
+        if let Some(n) = self.inner.lock().nodes.get_mut(&fid) {
+            let same_lock = made || mark.locked != 0 && mark.locked == n.update_lock;
+            n.uncapped |= n.holds(Ibits::UPDATE) && same_lock && n.forgot_at <= mark.at;
+        }
+    }
+
+    /// The file is known to have no capabilities.
+    pub fn is_uncapped(&self, fid: Fid) -> bool {
+        self.inner.lock().nodes.get(&fid).is_some_and(|n| n.uncapped)
+    }
+
     // ---- own changes ---------------------------------------------------------------------------------------------
 
     /// An own change of the entries of `dirs` begins: lookups beside it add no names until it ends.

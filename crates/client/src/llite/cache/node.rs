@@ -54,6 +54,8 @@ pub(in crate::llite) struct Node {
     pub misses: u32,
     /// Asked for since the last sweep.
     pub used: bool,
+    /// It has no file capabilities: found out under the UPDATE lock that is held, which goes before they are set.
+    pub uncapped: bool,
     /// Opened for reading before, and some lock was held ever since.
     pub opened: bool,
 }
@@ -125,6 +127,7 @@ impl Node {
             self.objects = None;
         }
         if lost & Ibits::UPDATE.bits() != 0 {
+            self.uncapped = false;
             self.confirmed = false;
             self.misses = 0;
             if self.tracked == Some(0) {
@@ -211,6 +214,7 @@ impl Node {
     pub fn forget(&mut self, now: u64) {
         self.md = None;
         self.forgot_at = now;
+        self.uncapped = false;
     }
 
     /// An own change brought the directory to `version`: the listing stays whole if nobody else's change lies between.
