@@ -28,9 +28,13 @@ pub struct Limits {
     pub keepalive_idle: Duration,
     /// TCP peers whose state is kept, connected or not; more are refused. One without connections is forgotten within seconds.
     pub peers: usize,
-    /// Connects that run at once; more wait. Half of them at most may be for answers to who has no connection with us: further
-    /// such answers are dropped, as if the network had lost them.
+    /// Connects that run at once to peers that we send messages of our own to, gateways among them; more wait, for at most
+    /// [`Self::handshake_timeout`].
     pub connectors: usize,
+    /// Connects that run at once for others: for messages in transit, and for answers to who has no connection with us. More
+    /// messages in transit wait, for at most [`Self::handshake_timeout`]. Answers may have half of them: further ones are
+    /// dropped, as if the network had lost them.
+    pub connectors_for_others: usize,
     /// Pause after a failed connect; doubles up to [`Self::max_reconnect`]. Sends to a peer that we never reached fail at once
     /// meanwhile; to one that we had opened connections to they wait for the next try and fail with it (ten tries, then at once).
     /// Lustre: min_reconnectms 1 s; less here, because the layer above waits for no connection but asks again.
@@ -85,6 +89,7 @@ impl Default for Limits {
             keepalive_idle: Duration::from_secs(30),
             peers: 65536,
             connectors: 256,
+            connectors_for_others: 128,
             min_reconnect: Duration::from_millis(100),
             max_reconnect: Duration::from_secs(2),
             race_retries: 20,

@@ -4,6 +4,7 @@ mod panics;
 mod tcp_common;
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use coral_lnet::faults::{NidMatch, Side};
 use coral_lnet::{FaultAction, FaultRule, LNET_MTU, Limits, Nid, NodeConfig, PoolSizes};
@@ -43,7 +44,7 @@ async fn pings_from_nobody_cost_few_connects_and_keep_nobody_out() {
     const PINGS: u64 = 20_000;
     let deaf = std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let (us, far, bad) = (nid_on(2, 0, 1), nid_on(2, 1, 3), nid_on(2, 0, 2));
-    let limits = Limits { connectors: 16, ..Limits::default() };
+    let limits = Limits { connectors: 16, connectors_for_others: 16, ..Limits::default() };
     let cfg = NodeConfig { connect_port: deaf.local_addr().unwrap().port(), routing: Some(PoolSizes::default()), limits, ..config_of(&[us, far], "") };
     let n = start(cfg).await;
     let mut s = raw_conn(bad, us).await;
@@ -61,6 +62,53 @@ async fn pings_from_nobody_cost_few_connects_and_keep_nobody_out() {
     timeout(LONG, other.ping(us)).await.unwrap().unwrap();
     timeout(LONG, n.ping(other.nid())).await.unwrap().unwrap();
     stop(&[&n, &other]).await;
+}
+
+/// Strangers send through a router to peers that accept connections and never speak, and to addresses where nobody listens. What
+/// the router itself wants to reach it reaches at once, what waits is bounded, and what cannot go on is counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_in_transit_to_the_deaf_keep_no_connect_of_our_own_waiting() {
+    const STRANGERS: u8 = 20;
+    // As many as one peer has router credits: all are under way at once.
+    const EACH: u8 = 8;
+    let (r0, r1, gw1, gw2, live) = (nid_on(10, 0, 1), nid_on(10, 1, 2), nid_on(10, 1, 3), nid_on(10, 2, 4), nid_on(10, 1, 5));
+    let pid = std::process::id();
+    let other = |net: u16, n: u8| Nid::tcp(net, Ipv4Addr::new(127, 253 + (pid & 1) as u8, (pid >> 1) as u8, n));
+    let deaf: Vec<Nid> = (0..STRANGERS * EACH).map(|n| other(1, n)).collect();
+    // Every tenth has no listener.
+    let listeners: Vec<_> = deaf.iter().enumerate().filter(|(i, _)| i % 10 != 9).map(|(_, n)| std::net::TcpListener::bind((n.ipv4().unwrap(), PORT)).unwrap()).collect();
+    let limits = Limits { connectors: 4, connectors_for_others: 2, handshake_timeout: Duration::from_secs(5), ..Limits::default() };
+    let cfg = config_of(&[r0, r1], &format!("tcp2 {gw1}"));
+    let router = start(NodeConfig { routing: Some(PoolSizes::default()), limits, ..cfg }).await;
+    until("nobody is at the gateway's place yet", || !router.routes()[0].up).await;
+    let mut strangers = Vec::new();
+    for (i, dests) in deaf.chunks(EACH.into()).enumerate() {
+        let me = other(0, 200 + i as u8);
+        let mut s = raw_conn(me, r0).await;
+        let all: Vec<u8> = dests.iter().flat_map(|d| frame(me, *d, put_to(9, 5), &[1; 600])).collect();
+        s.write_all(&all).await.unwrap();
+        strangers.push(s);
+    }
+    let sent = deaf.len() as u64;
+    let s = router.stats();
+    until("all have come", || s.routed.value() == sent).await;
+    // A gateway comes up, and its router finds it; a peer for which a message waits behind all others is reached for our own sake.
+    let gateway = start_router(&[gw1, gw2], "").await;
+    let peer = start(config_of(&[live], "")).await;
+    let mut honest = raw_conn(nid_on(10, 0, 6), r0).await;
+    honest.write_all(&frame(nid_on(10, 0, 6), live, put_to(9, 5), &[])).await.unwrap();
+    until("it has come", || s.routed.value() == sent + 1).await;
+    timeout(LONG, router.ping(live)).await.expect("it does not wait for others").unwrap();
+    until("what waited for it has come too", || peer.stats().unmatched.value() == 1).await;
+    until("the gateway is alive", || router.routes()[0].up).await;
+    until("the others are counted as lost", || s.route_failed.value() == sent).await;
+    let show = router.routing();
+    assert!(show.tiny.mincredits + show.small.mincredits >= 2048 + 16384 - deaf.len() - 1, "no more than their credits: {show:?}");
+    until("all buffers are free again", || (router.routing().tiny.credits, router.routing().small.credits) == (2048, 16384)).await;
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert!(tasks < 2 * STRANGERS as usize + 40, "{tasks} tasks: nobody connects any more");
+    drop(listeners);
+    stop(&[&router, &gateway, &peer]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

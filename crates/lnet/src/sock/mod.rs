@@ -46,6 +46,16 @@ const TICK: Duration = Duration::from_secs(1);
 /// More tasks than any node runs: all permits together mean that no task is left.
 const MAX_TASKS: usize = 1 << 20;
 
+/// Whom a connect is for. Others give us the addresses we connect to, be it as the source of a question or as the destination of
+/// a message in transit, so that such connects must not keep our own messages from being sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// We send messages of our own to the peer.
+    Us,
+    /// It is only answered, or messages of others go on to it.
+    Others,
+}
+
 /// The TCP side of a node.
 pub(crate) struct SockNet {
     node: Weak<Node>,
@@ -64,8 +74,8 @@ pub(crate) struct SockNet {
     /// The fewest credits there were.
     min_credits: AtomicUsize,
     half_open: Arc<Semaphore>,
-    /// One for each connect that runs.
-    connectors: Arc<Semaphore>,
+    /// One for each connect that runs, by whom it is for.
+    connectors: [Arc<Semaphore>; 2],
     addresses: Arc<Addresses>,
     tasks: Arc<Semaphore>,
     ticking: AtomicBool,
@@ -107,7 +117,7 @@ impl SockNet {
             credits: Arc::new(Semaphore::new(cfg.limits.ni_credits)),
             min_credits: AtomicUsize::new(cfg.limits.ni_credits),
             half_open: Arc::new(Semaphore::new(cfg.limits.half_open)),
-            connectors: Arc::new(Semaphore::new(cfg.limits.connectors)),
+            connectors: [cfg.limits.connectors, cfg.limits.connectors_for_others].map(|n| Arc::new(Semaphore::new(n))),
             addresses: Arc::default(),
             tasks: Arc::new(Semaphore::new(MAX_TASKS)),
             ticking: AtomicBool::new(false),
@@ -165,18 +175,17 @@ impl SockNet {
     }
 
     fn answers_may_connect(&self) -> bool {
-        self.connectors.available_permits() > self.limits.connectors / 2
+        self.connectors[For::Others as usize].available_permits() > self.limits.connectors_for_others / 2
     }
 
-    /// What a connector holds that is there for an answer; None: such ones have their half. Who asks and has no connection gives
-    /// us the address we connect to, so that it must not keep our own messages from being sent.
+    /// What a connector holds that is there for an answer; None: such ones have their half.
     pub(crate) fn connector_for_answer(&self) -> Option<OwnedSemaphorePermit> {
-        if self.answers_may_connect() { self.connectors.clone().try_acquire_owned().ok() } else { None }
+        if self.answers_may_connect() { self.connectors[For::Others as usize].clone().try_acquire_owned().ok() } else { None }
     }
 
     /// Waits for what a connector holds.
-    pub(crate) async fn connector(&self) -> Option<OwnedSemaphorePermit> {
-        self.connectors.clone().acquire_owned().await.ok()
+    pub(crate) async fn connector(&self, whom: For) -> Option<OwnedSemaphorePermit> {
+        self.connectors[whom as usize].clone().acquire_owned().await.ok()
     }
 
     /// Makes sure that somebody looks after peers and gateways once a second.
@@ -305,7 +314,7 @@ impl SockNet {
         self.stop.send_replace(true);
         self.credits.close();
         self.half_open.close();
-        self.connectors.close();
+        self.connectors.iter().for_each(|c| c.close());
         let peers = std::mem::take(&mut *self.peers.lock());
         for peer in peers.values() {
             peer.credits.close();

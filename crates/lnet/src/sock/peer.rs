@@ -3,21 +3,21 @@
 //! The decisions (which connection for a message, which to open next, whom to let in) are plain functions below, as
 //! `ksocknal_match_tx_v3`, `ksocknal_connect` and `ksocknal_create_conn` decide them in the kernel.
 //!
-//! Invariants: at most one connector task per peer; a message waits only while one is running; `st` is never held while a
-//! message is sent or finished.
+//! Invariants: at most one connector task per peer; a message waits only while one is running, and that one for a permit no
+//! longer than for a handshake; `st` is never held while a message is sent or finished.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use coral_wire::lnet::LnetMsg;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::SockNet;
+use super::{For, SockNet};
 use super::conn::{CloseReason, Conn};
 use super::frame::{HEAD_LEN, KEEPALIVE};
 use super::dialer::{DialAct, DialEvent, Dialer};
@@ -107,6 +107,9 @@ pub(crate) struct Peer {
     pub(crate) min_router_credits: AtomicUsize,
     /// What went through our interface and through the peer's.
     traffic: [Arc<Ni>; 2],
+    /// A message of our own wanted a connection with it: from then on connects to it are for us. Told to a connector that waits.
+    ours: AtomicBool,
+    became_ours: Notify,
     st: Mutex<State>,
 }
 
@@ -135,7 +138,8 @@ impl Peer {
         let ours = node.as_ref().and_then(|n| n.nis().iter().find(|n| n.nid == local).cloned()).unwrap_or_else(|| Arc::new(Ni::new(local)));
         let theirs = node.map_or_else(|| Arc::new(Ni::new(nid)), |n| n.peer_table().lock().ni(nid));
         let traffic = [ours, theirs];
-        Arc::new(Peer { net, local, nid, credits, min_credits, router_credits, min_router_credits, traffic, st: Mutex::default() })
+        let (ours, became_ours, st) = (AtomicBool::new(false), Notify::new(), Mutex::default());
+        Arc::new(Peer { net, local, nid, credits, min_credits, router_credits, min_router_credits, traffic, ours, became_ours, st })
     }
 
     /// A message is handed to it.
@@ -236,6 +240,9 @@ impl Peer {
             self.net.stats.overrun.inc();
             return (Way::Dropped(tx), DialAct::Nothing, None);
         }
+        if tx.begins() {
+            self.note_ours();
+        }
         match st.dial(DialEvent::Wanted, limits) {
             DialAct::Refuse | DialAct::Nothing => (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, None),
             dial @ (DialAct::Wait | DialAct::Connect(_)) => {
@@ -243,6 +250,33 @@ impl Peer {
                 (Way::Waits, dial, permit)
             }
         }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.ours.load(Ordering::Acquire)
+    }
+
+    fn note_ours(&self) {
+        if !self.ours.swap(true, Ordering::AcqRel) {
+            self.became_ours.notify_one();
+        }
+    }
+
+    /// Waits for what a connector holds, no longer than for a handshake. None: the node goes down.
+    async fn connector(&self) -> Result<Option<OwnedSemaphorePermit>, io::Error> {
+        let permit = async {
+            if !self.is_ours() {
+                tokio::select! {
+                    biased;
+                    permit = self.net.connector(For::Others) => return permit,
+                    () = self.became_ours.notified() => {}
+                }
+            }
+            self.net.connector(For::Us).await
+        };
+        // Our own side's fault, as its kind says.
+        let late = |_| io::Error::other("too many connects are under way");
+        tokio::time::timeout(self.net.limits.handshake_timeout, permit).await.map_err(late)
     }
 
     /// Sends a NOOP on the connection for acknowledgements (incoming bulk), else on any.
@@ -259,13 +293,17 @@ impl Peer {
         self.net.spawn(async move {
             tokio::time::sleep(after).await;
             let permit = match permit {
-                Some(permit) => Some(permit),
-                None => me.net.connector().await,
+                Some(permit) => Ok(Some(permit)),
+                None => me.connector().await,
             };
-            let Some(_permit) = permit else { return };
-            if let Err(e) = me.open_missing().await {
+            let (done, _permit) = match permit {
+                Ok(Some(permit)) => (me.open_missing().await.map_err(HandshakeError::into_io), Some(permit)),
+                Ok(None) => return,
+                Err(e) => (Err(e), None),
+            };
+            if let Err(e) = done {
                 tracing::info!(us = %me.local, peer = %me.nid, error = %e, "cannot connect");
-                me.connect_failed(e.into_io());
+                me.connect_failed(e);
             }
         });
     }
@@ -337,7 +375,7 @@ impl Peer {
             let rebooted = st.incarnation.is_some_and(|i| i != incarnation);
             let old = if rebooted { std::mem::take(&mut st.conns) } else { Vec::new() };
             st.incarnation = Some(incarnation);
-            st.dial(DialEvent::Opened { active: conn.active }, &self.net.limits);
+            st.dial(DialEvent::Opened { active: conn.active && self.is_ours() }, &self.net.limits);
             st.conns.push(conn.clone());
             // A connection for incoming bulk is of no use to them.
             let waiting = if conn.ctype == ConnType::BulkIn { VecDeque::new() } else { std::mem::take(&mut st.waiting) };
@@ -353,19 +391,20 @@ impl Peer {
         for tx in waiting {
             self.send(tx);
         }
-        if first_of_ours {
+        // Who only has messages in transit is no business of ours.
+        if first_of_ours && self.is_ours() {
             node.discover_in_background(self.nid);
         }
         node.gateway_event(self.nid, GwEvent::Connected);
         node.ask_gateways();
     }
 
-    /// `conn` closes itself. Opens it again when it was us who opened it.
+    /// `conn` closes itself. Opens it again when it was us who opened it, for ourselves.
     pub(crate) fn conn_closed(self: &Arc<Self>, conn: &Conn, reason: CloseReason) {
         let dial = {
             let mut st = self.st.lock();
             st.conns.retain(|c| !std::ptr::eq(&**c, conn));
-            st.dial(DialEvent::Lost { reopen: conn.active && reason != CloseReason::BadBytes }, &self.net.limits)
+            st.dial(DialEvent::Lost { reopen: conn.active && self.is_ours() && reason != CloseReason::BadBytes }, &self.net.limits)
         };
         self.answers_lost(reason);
         self.follow(dial, None);

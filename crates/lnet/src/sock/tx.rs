@@ -141,6 +141,11 @@ impl Tx {
         self.head().len() + self.payload.len()
     }
 
+    /// It begins something of ours: neither an answer nor in transit.
+    pub(crate) fn begins(&self) -> bool {
+        self.is_ours() && !self.response
+    }
+
     /// Whether it counts as sent by us.
     pub(crate) fn is_ours(&self) -> bool {
         !self.is_noop() && !self.done.is_forwarded()
