@@ -8,6 +8,7 @@ use coral_wire::lnet::{PingInfo, feat};
 
 use crate::gateway::{GwEvent, GwTimers};
 use crate::ni::{MAX_HEALTH, Ni};
+use crate::peers::Word;
 use crate::{Nid, Node, Payload, SendError, ping};
 
 /// Longest wait for a peer that is asked about itself while nobody waits for it.
@@ -93,12 +94,34 @@ impl Node {
     }
 
     /// A peer told about itself.
-    pub(crate) fn learn(&self, nid: Nid, info: PingInfo) {
+    pub(crate) fn learn(self: &Arc<Self>, word: Word, nid: Nid, info: PingInfo) {
         if self.has_routes() {
             self.route_table().lock().answered(nid, &info, self.sock().now_ms(), self.gateway_timers());
         }
-        self.peer_table().lock().learn(nid, info, self.nids());
+        let unsure = self.peer_table().learn(word, nid, info, self.nids());
         self.peers_changed();
+        for ni in unsure.into_iter().filter(|ni| self.sock().is_connected(ni.nid)) {
+            self.ask_where_it_belongs(ni);
+        }
+    }
+
+    /// `nid` has a connection with us. When others have said where it belongs it is asked itself.
+    pub(crate) fn check_hearsay(self: &Arc<Self>, nid: Nid) {
+        let hearsay = self.peer_table().hearsay(nid);
+        if let Some(ni) = hearsay {
+            self.ask_where_it_belongs(ni);
+        }
+    }
+
+    /// Asks, in the background and not too often, an interface of a peer of which others have said something.
+    fn ask_where_it_belongs(self: &Arc<Self>, ni: Arc<Ni>) {
+        if self.is_down() || !ni.ask_now(self.sock().now_ms() / 1000) {
+            return;
+        }
+        let me = self.clone();
+        self.sock().spawn(async move {
+            let _ = tokio::time::timeout(DISCOVERY_LIMIT, me.ping(ni.nid)).await;
+        });
     }
 
     /// Asks a peer about itself and, when it takes that, tells it about us (`lnet_discover_peer_locked`).
@@ -127,7 +150,7 @@ impl Node {
 
     /// Asks in the background a peer that we just connected to for the first time.
     pub(crate) fn discover_in_background(self: &Arc<Self>, nid: Nid) {
-        if !self.sock().limits.discovery || self.is_down() || self.peer_table().lock().told(nid).is_some() {
+        if !self.sock().limits.discovery || self.is_down() || self.peer_table().told(nid).is_some() {
             return;
         }
         let me = self.clone();
@@ -139,7 +162,7 @@ impl Node {
     /// A message could not be sent to the next hop `hop`, or no answer came from there.
     pub(crate) fn hop_failed(self: &Arc<Self>, local: Option<Nid>, hop: Nid, err: &SendError) {
         let (theirs, has_rails) = {
-            let mut peers = self.peer_table().lock();
+            let mut peers = self.peer_table();
             (peers.ni(hop), !peers.rails(hop).is_empty())
         };
         let ours = self.nis().iter().find(|n| Some(n.nid) == local);
@@ -178,7 +201,7 @@ impl Node {
             return;
         }
         let now = self.sock().now_ms() / 1000;
-        let sick: Vec<Arc<Ni>> = self.peer_table().lock().nis().filter(|n| n.health() < MAX_HEALTH).cloned().collect();
+        let sick: Vec<Arc<Ni>> = self.peer_table().nis().filter(|n| n.health() < MAX_HEALTH).cloned().collect();
         let ours: Vec<&Arc<Ni>> = self.nis().iter().filter(|n| n.health() < MAX_HEALTH).collect();
         self.recovering().store(!sick.is_empty() || !ours.is_empty(), Ordering::Relaxed);
         ours.into_iter().filter(|n| !n.is_down()).for_each(|n| n.succeeded());

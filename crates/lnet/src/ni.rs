@@ -13,6 +13,9 @@ pub(crate) const MAX_HEALTH: u32 = 1000;
 /// What one failure costs, and one success gives back (`lnet_health_sensitivity`).
 pub(crate) const HEALTH_SENSITIVITY: u32 = 100;
 
+/// Seconds between two questions to an interface whether it belongs where others say it does: whoever says so costs it no more.
+const ASK_AGAIN_S: u64 = 30;
+
 /// Messages by type.
 #[derive(Debug, Default)]
 pub(crate) struct ByType([AtomicU64; 4]);
@@ -57,6 +60,10 @@ pub(crate) struct Ni {
     /// Recovery pings sent since it last was healthy, and the second of the node's life of the next one.
     pub(crate) ping_count: AtomicU32,
     pub(crate) next_ping: AtomicU64,
+    /// Of a peer's: that it belongs to its peer is not only somebody else's word.
+    vouched: AtomicBool,
+    /// The second of the node's life at which it may be asked again whether it belongs where others say it does.
+    next_ask: AtomicU64,
 }
 
 /// Why sends through an interface failed (`struct lnet_health_local_stats` and `.._remote_stats`).
@@ -81,6 +88,8 @@ impl Ni {
             failures: Failures::default(),
             ping_count: AtomicU32::new(0),
             next_ping: AtomicU64::new(0),
+            vouched: AtomicBool::new(false),
+            next_ask: AtomicU64::new(0),
         }
     }
 
@@ -102,6 +111,21 @@ impl Ni {
             let _ = self.health.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
             self.ping_count.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Whether it has said itself where it belongs, or nobody here could ask it.
+    pub(crate) fn is_vouched(&self) -> bool {
+        self.vouched.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn vouch(&self, vouched: bool) {
+        self.vouched.store(vouched, Ordering::Relaxed);
+    }
+
+    /// Whether it is to be asked now where it belongs; then not again for [`ASK_AGAIN_S`].
+    pub(crate) fn ask_now(&self, now_s: u64) -> bool {
+        let due = |at: u64| (at <= now_s).then_some(now_s + ASK_AGAIN_S);
+        self.next_ask.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
     /// Its address is gone.

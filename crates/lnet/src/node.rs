@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use coral_wire::lnet::{LNET_NI_STATUS_DOWN, feat};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -305,7 +305,7 @@ impl Node {
 
     /// What a peer told about itself in a discovery push or a ping answer.
     pub fn known_peer(&self, nid: Nid) -> Option<PingInfo> {
-        self.peers.lock().told(nid)
+        self.peer_table().told(nid)
     }
 
     /// Our interfaces, as [`Self::nids`].
@@ -317,8 +317,12 @@ impl Node {
         &self.sock
     }
 
-    pub(crate) fn peer_table(&self) -> &Mutex<PeerTable> {
-        &self.peers
+    /// The peer table, which knows the time.
+    pub(crate) fn peer_table(&self) -> MutexGuard<'_, PeerTable> {
+        let now_ms = self.sock.now_ms();
+        let mut peers = self.peers.lock();
+        peers.now_ms = now_ms;
+        peers
     }
 
     pub(crate) fn route_table(&self) -> &Mutex<RouteTable> {
@@ -401,7 +405,7 @@ impl Node {
         self.changes.fetch_add(1, Ordering::Relaxed);
         self.told.lock().clear();
         let takes = |told: &PingInfo| told.features & feat::DISCOVERY != 0;
-        let peers = self.peers.lock().views().into_iter().filter(|v| v.told.as_ref().is_some_and(takes));
+        let peers = self.peer_table().views().into_iter().filter(|v| v.told.as_ref().is_some_and(takes));
         let Some(me) = self.sock.node() else { return };
         for nid in peers.map(|v| v.primary) {
             let me = me.clone();
@@ -422,7 +426,7 @@ impl Node {
 
     /// The peer table has changed.
     pub(crate) fn peers_changed(&self) {
-        self.has_rails.store(self.peers.lock().has_rails(), Ordering::Relaxed);
+        self.has_rails.store(self.peer_table().has_rails(), Ordering::Relaxed);
     }
 
     /// Whether the gateway `nid` is alive; None: it is no gateway.

@@ -206,14 +206,14 @@ impl Node {
     }
 
     fn gateway_load(&self, gateway: Nid) -> GwLoad {
-        let health = self.peer_table().lock().ni(gateway).health();
+        let health = self.peer_table().ni(gateway).health();
         let (queued, credits) = self.sock().load(gateway);
         GwLoad { health, queued, credits }
     }
 
     /// The way to a peer with several NIDs (`lnet_get_best_ni`, `lnet_select_peer_ni`): health, credits, then in turn.
     fn rail(&self, to: Nid, tried: &[Nid]) -> Option<Path> {
-        let rails: SmallVec<[Arc<Ni>; 4]> = self.peer_table().lock().rails(to).iter().cloned().collect();
+        let rails: SmallVec<[Arc<Ni>; 4]> = self.peer_table().rails(to).iter().cloned().collect();
         let usable = |r: &&Arc<Ni>| self.nids().iter().any(|n| n.net() == r.nid.net()) && !tried.contains(&r.nid) && r.nid.ipv4().is_some();
         let count = rails.iter().filter(usable).count();
         let theirs = rails.iter().filter(usable).min_by_key(|r| {

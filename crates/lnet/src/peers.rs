@@ -1,10 +1,13 @@
 //! The peer table: which NIDs belong to one node, under its primary NID (lnet/lnet/peer.c).
 //!
 //! Plain state, filled by traffic, ping answers, pushes and the operator. What comes from outside costs bounded memory: so many
-//! NIDs, and of each peer what a ping answer holds without its tail. In a full table room is made by those whom nobody uses.
+//! NIDs, and of each peer what a ping answer holds without its tail. In a full table room is made by those whom nobody uses, and
+//! then by those whom the same hop brought.
 //!
 //! Invariants: a NID belongs to one peer; the first NID of a peer is its primary one; a peer that says which NIDs it has cannot
-//! take one that another peer has said, or the operator has given.
+//! take one that another peer has said, that somebody else speaks with us by, or that the operator has given, unless that one
+//! says the same; a NID on a network of ours that has not said itself where it belongs speaks, and is sent to, for itself alone.
+//! (Lustre believes whoever spoke last, but for what the operator has given: `lnet_peer_add_nid`.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +21,25 @@ use crate::ni::Ni;
 
 /// Most NIDs of one peer that are kept.
 const MAX_NIS: usize = 64;
-/// When all entries are in use, uses of the table until it is looked through again for room.
-const LOOK_AGAIN: u64 = 1024;
+/// When all entries are in use, uses of the table until it is looked through again for room, or milliseconds.
+const LOOK_AGAIN: (u64, u64) = (1024, 1000);
+
+/// Milliseconds for which nothing of a peer that told about itself, and has no connection, was seen, until it is idle. Behind a
+/// router that is all one knows. PTLRPC pings every 25 s.
+const SILENCE_MS: u64 = 300_000;
+/// One hop may bring so much of the table.
+const HOP_SHARE: usize = 2;
+
+/// Whose word it is what a peer is said to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// Of a node of this process.
+    Inside,
+    /// Its own: by its own connection, or asked by us.
+    Own,
+    /// It came by way of this hop.
+    Via(Nid),
+}
 
 /// Why a change of the peer table is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,15 +80,36 @@ struct Peer {
     multi_rail: bool,
     nis: Vec<Arc<Ni>>,
     told: Option<PingInfo>,
-    /// When it was last used, by [`PeerTable::clock`].
-    used: u64,
+    /// The hop that brought it into the table; None: it speaks for itself.
+    hop: Option<Nid>,
+    /// When it was last used, by [`PeerTable::clock`] and by [`PeerTable::now_ms`].
+    used: (u64, u64),
 }
 
 impl Peer {
-    /// Nobody but the table has its interfaces: there is no connection with it, and no message under way.
-    fn is_idle(&self) -> bool {
-        self.source < Source::Configured && self.nis.iter().all(|n| Arc::strong_count(n) == 1)
+    /// Nobody but the table has its interfaces: there is no connection with it.
+    fn is_apart(&self) -> bool {
+        self.source < Source::Configured && self.nis.iter().all(is_apart)
     }
+
+    /// And nothing was heard of it for long, in case it is behind a router. Who never told about itself has nothing to lose.
+    fn is_idle(&self, now_ms: u64) -> bool {
+        self.is_apart() && (self.source == Source::Traffic || self.used.1 + SILENCE_MS <= now_ms)
+    }
+
+    fn ni(&self, nid: Nid) -> Option<&Arc<Ni>> {
+        self.nis.iter().find(|n| n.nid == nid)
+    }
+
+    /// Whether `nid`, one of its NIDs, is known to be one.
+    fn stands_for(&self, nid: Nid) -> bool {
+        self.source == Source::Configured || self.nis.len() == 1 || self.ni(nid).is_some_and(|n| n.is_vouched())
+    }
+}
+
+/// Nobody but the table has it.
+fn is_apart(ni: &Arc<Ni>) -> bool {
+    Arc::strong_count(ni) == 1
 }
 
 /// A peer as it is, for whoever shows it.
@@ -86,37 +127,75 @@ pub(crate) struct PeerView {
 pub(crate) struct PeerTable {
     peers: BTreeMap<Nid, Peer>,
     primary_of: BTreeMap<Nid, Nid>,
+    /// NIDs in the table by the hop that brought them.
+    brought: BTreeMap<Nid, usize>,
     max: usize,
     /// Counts uses.
     clock: u64,
+    /// Milliseconds of the node's life, as whoever uses the table says.
+    pub(crate) now_ms: u64,
     /// When it is worth to look for room again.
-    look_again: u64,
+    look_again: (u64, u64),
 }
 
 impl PeerTable {
     /// Keeps at most `max` NIDs.
     pub(crate) fn new(max: usize) -> PeerTable {
-        PeerTable { peers: BTreeMap::new(), primary_of: BTreeMap::new(), max, clock: 0, look_again: 0 }
+        PeerTable { peers: BTreeMap::new(), primary_of: BTreeMap::new(), brought: BTreeMap::new(), max, clock: 0, now_ms: 0, look_again: (0, 0) }
     }
 
     /// The interface with this NID, made if it is not there. Without room it is made and not kept.
     pub(crate) fn ni(&mut self, nid: Nid) -> Arc<Ni> {
+        self.ni_by(nid, None)
+    }
+
+    /// The same, for one whom `hop` brings.
+    fn ni_by(&mut self, nid: Nid, hop: Option<Nid>) -> Arc<Ni> {
         if let Some(ni) = self.find(nid) {
             return ni;
         }
         let ni = Arc::new(Ni::new(nid));
-        self.make_room(1, nid);
+        self.make_room(1, nid, hop);
         if self.primary_of.len() < self.max {
-            self.primary_of.insert(nid, nid);
-            let (used, nis) = (self.tick(), vec![ni.clone()]);
-            self.peers.insert(nid, Peer { source: Source::Traffic, multi_rail: false, nis, told: None, used });
+            self.insert_single(ni.clone(), hop);
         }
         ni
     }
 
-    fn tick(&mut self) -> u64 {
+    fn insert_single(&mut self, ni: Arc<Ni>, hop: Option<Nid>) {
+        let (nid, used) = (ni.nid, self.tick());
+        self.insert(nid, Peer { source: Source::Traffic, multi_rail: false, nis: vec![ni], told: None, hop, used });
+    }
+
+    fn insert(&mut self, primary: Nid, peer: Peer) {
+        for ni in &peer.nis {
+            self.primary_of.insert(ni.nid, primary);
+        }
+        if let Some(hop) = peer.hop {
+            *self.brought.entry(hop).or_default() += peer.nis.len();
+        }
+        self.peers.insert(primary, peer);
+    }
+
+    fn remove(&mut self, primary: Nid) -> Option<Peer> {
+        let peer = self.peers.remove(&primary)?;
+        for ni in &peer.nis {
+            self.primary_of.remove(&ni.nid);
+        }
+        if let Some(hop) = peer.hop
+            && let Some(n) = self.brought.get_mut(&hop)
+        {
+            *n -= peer.nis.len();
+            if *n == 0 {
+                self.brought.remove(&hop);
+            }
+        }
+        Some(peer)
+    }
+
+    fn tick(&mut self) -> (u64, u64) {
         self.clock += 1;
-        self.clock
+        (self.clock, self.now_ms)
     }
 
     /// The peer with this NID, which is used.
@@ -128,53 +207,83 @@ impl PeerTable {
         Some((primary, peer))
     }
 
-    fn find(&mut self, nid: Nid) -> Option<Arc<Ni>> {
-        let (_, peer) = self.using(nid)?;
-        peer.nis.iter().find(|n| n.nid == nid).cloned()
+    /// The peer with this NID.
+    fn peer_of(&self, nid: Nid) -> Option<&Peer> {
+        self.peers.get(self.primary_of.get(&nid)?)
     }
 
-    /// Makes room for `n` more NIDs, if it can: idle peers go, those known by traffic alone first, the longest unused first. Some
-    /// more than needed go at once, so that a flood of new NIDs does not look through the table for each. `keep` stays.
-    fn make_room(&mut self, n: usize, keep: Nid) {
+    fn find(&mut self, nid: Nid) -> Option<Arc<Ni>> {
+        self.using(nid)?.1.ni(nid).cloned()
+    }
+
+    /// Makes room for `n` more NIDs that `hop` brings, if it can. `keep` stays. Some more than needed go at once, so that a flood
+    /// of new NIDs does not look through the table for each.
+    fn make_room(&mut self, n: usize, keep: Nid, hop: Option<Nid>) {
+        let had = |t: &PeerTable, hop: Nid| t.brought.get(&hop).copied().unwrap_or(0);
+        if let Some(hop) = hop {
+            let over = (had(self, hop) + n).saturating_sub(self.max / HOP_SHARE);
+            self.make_go(over, keep, |p| p.hop == Some(hop) && p.is_apart());
+        }
         let missing = (self.primary_of.len() + n).saturating_sub(self.max);
-        if missing == 0 || self.tick() < self.look_again {
+        let (clock, now_ms) = self.tick();
+        if missing == 0 || clock < self.look_again.0 && now_ms < self.look_again.1 {
             return;
         }
-        let idle = self.peers.iter().filter(|(primary, p)| **primary != keep && p.is_idle());
-        let mut idle: Vec<(Source, u64, Nid)> = idle.map(|(primary, p)| (p.source, p.used, *primary)).collect();
-        idle.sort_unstable();
-        let mut freed = 0;
-        for (.., primary) in idle {
-            if freed >= missing.max(self.max / 16) {
+        // Those known by traffic alone first, the longest unused first.
+        let mut missing = missing.saturating_sub(self.make_go(missing, keep, |p| p.is_idle(now_ms)));
+        // All are in use: who has brought more than the newcomer's hop has to give, the newcomer's own hop among them; to one that
+        // speaks for itself only who has brought much.
+        let most = self.brought.iter().max_by_key(|(_, n)| **n).map(|(hop, n)| (*hop, *n));
+        let bound = hop.map_or(self.max / HOP_SHARE / 2, |hop| had(self, hop) + n);
+        if let Some((largest, most)) = most
+            && (Some(largest) == hop || most > bound)
+        {
+            missing = missing.saturating_sub(self.make_go(missing, keep, |p| p.hop == Some(largest) && p.is_apart()));
+        }
+        if missing > 0 {
+            self.look_again = (clock + LOOK_AGAIN.0, now_ms + LOOK_AGAIN.1);
+        }
+    }
+
+    /// Takes peers away that `may_go`, but for `keep`, until at least `n` NIDs are gone; gives how many went.
+    fn make_go(&mut self, n: usize, keep: Nid, may_go: impl Fn(&Peer) -> bool) -> usize {
+        if n == 0 {
+            return 0;
+        }
+        let who = self.peers.iter().filter(|(primary, p)| **primary != keep && may_go(p));
+        let mut who: Vec<(Source, u64, Nid)> = who.map(|(primary, p)| (p.source, p.used.0, *primary)).collect();
+        who.sort_unstable();
+        let mut gone = 0;
+        for (.., primary) in who {
+            if gone >= n.max(self.max / 16) {
                 break;
             }
-            freed += self.forget(primary);
+            gone += self.remove(primary).map_or(0, |p| p.nis.len());
         }
-        if freed < missing {
-            self.look_again = self.clock + LOOK_AGAIN;
-        }
+        gone
     }
 
-    /// Takes a peer away; gives how many NIDs it had.
-    fn forget(&mut self, primary: Nid) -> usize {
-        let nis = self.peers.remove(&primary).map_or_else(Vec::new, |p| p.nis);
-        for ni in &nis {
-            self.primary_of.remove(&ni.nid);
-        }
-        nis.len()
-    }
-
-    /// Primary NID of the peer that has `nid`; `nid` itself when nothing is known.
+    /// Under which NID the node that has `nid` is known; `nid` itself when nothing else is known for sure.
     pub(crate) fn primary(&mut self, nid: Nid) -> Nid {
-        self.using(nid).map_or(nid, |(primary, _)| primary)
+        self.using(nid).filter(|(_, p)| p.stands_for(nid)).map_or(nid, |(primary, _)| primary)
     }
 
-    /// Every NID under which the peer `nid` can be reached; empty when only that one is known.
+    /// Whether both NIDs are said to be one peer's.
+    pub(crate) fn are_one(&self, a: Nid, b: Nid) -> bool {
+        self.primary_of.get(&a).is_some_and(|p| self.primary_of.get(&b) == Some(p))
+    }
+
+    /// Every NID under which the peer `nid` can be reached; empty when only that one is known for sure.
     pub(crate) fn rails(&mut self, nid: Nid) -> &[Arc<Ni>] {
         match self.using(nid).map(|(_, peer)| peer) {
-            Some(p) if p.multi_rail && p.nis.len() > 1 => &p.nis,
+            Some(p) if p.multi_rail && p.nis.len() > 1 && p.stands_for(nid) => &p.nis,
             _ => &[],
         }
+    }
+
+    /// The interface `nid`, when others say where it belongs and it has not said so itself.
+    pub(crate) fn hearsay(&self, nid: Nid) -> Option<Arc<Ni>> {
+        self.peer_of(nid).filter(|p| !p.stands_for(nid))?.ni(nid).cloned()
     }
 
     /// Whether any peer has more than one NID.
@@ -184,11 +293,12 @@ impl PeerTable {
 
     /// What the peer with this NID told of itself last.
     pub(crate) fn told(&self, nid: Nid) -> Option<PingInfo> {
-        self.peers.get(self.primary_of.get(&nid)?)?.told.clone()
+        self.peer_of(nid)?.told.clone()
     }
 
-    /// The node at `from` told about itself; `ours` are our own NIDs.
-    pub(crate) fn learn(&mut self, from: Nid, mut info: PingInfo, ours: &[Nid]) {
+    /// The node at `from` told about itself; `ours` are our own NIDs. Gives the interfaces that were not taken in for want of
+    /// their own word.
+    pub(crate) fn learn(&mut self, word: Word, from: Nid, mut info: PingInfo, ours: &[Nid]) -> Vec<Arc<Ni>> {
         // Nobody reads it.
         info.tail = Bytes::new();
         let mut nids: Vec<Nid> = info.nids().filter(|n| !ours.contains(n)).take(MAX_NIS).collect();
@@ -197,18 +307,28 @@ impl PeerTable {
         if !multi_rail || !nids.contains(&from) {
             nids = vec![from];
         }
-        self.ni(from);
-        let Some(old) = self.primary_of.get(&from).copied() else { return };
-        let keep = self.peers.get(&old).is_some_and(|p| p.source == Source::Configured);
-        if keep {
+        let hop = match word {
+            // Of one who is known already others can only tell news.
+            Word::Via(hop) if hop != from => self.peer_of(from).filter(|p| p.source > Source::Traffic).map_or(Some(hop), |p| p.hop),
+            _ => None,
+        };
+        let itself = !matches!(word, Word::Via(hop) if hop != from);
+        self.ni_by(from, hop);
+        let Some(old) = self.primary_of.get(&from).copied() else { return Vec::new() };
+        if let Some(p) = self.peers.get_mut(&old).filter(|p| p.source == Source::Configured) {
             // The operator's list stands; what it told is kept to be seen.
-            if let Some(p) = self.peers.get_mut(&old) {
-                p.told = Some(info);
-            }
-            return;
+            p.told = Some(info);
+            return Vec::new();
         }
-        nids.retain(|n| self.primary_of.get(n).is_none_or(|p| *p == old || self.peers.get(p).is_none_or(|p| p.source == Source::Traffic)));
-        self.make_room(nids.iter().filter(|n| !self.primary_of.contains_key(n)).count(), old);
+        let mut refused = Vec::new();
+        nids.retain(|n| {
+            let may = self.may_take(from, *n);
+            if !may {
+                refused.extend(self.peer_of(*n).filter(|p| p.source < Source::Configured).and_then(|p| p.ni(*n)).cloned());
+            }
+            may
+        });
+        self.make_room(nids.iter().filter(|n| !self.primary_of.contains_key(n)).count(), old, hop);
         let room = self.max.saturating_sub(self.primary_of.len());
         let mut fresh = 0;
         nids.retain(|n| {
@@ -216,27 +336,44 @@ impl PeerTable {
             fresh += usize::from(!known);
             known || fresh <= room
         });
-        self.set(old, nids, multi_rail, Source::Discovered, Some(info));
+        // Those on other networks than ours cannot be asked but by the way their word came.
+        let near = |n: Nid| ours.iter().any(|o| o.net() == n.net());
+        let sure = |n: Nid| word == Word::Inside || !near(n) || n == from && itself || self.agrees(from, n);
+        let vouched: Vec<bool> = nids.iter().map(|n| sure(*n)).collect();
+        self.set(old, nids, multi_rail, Source::Discovered, Some(info), hop);
+        for (ni, vouched) in self.peer_of(from).map_or(&[][..], |p| &p.nis).iter().zip(vouched) {
+            ni.vouch(vouched);
+        }
+        refused
     }
 
-    /// Makes one peer of `nids` (first is primary), which takes over what the peer `old` and single NIDs had.
-    fn set(&mut self, old: Nid, nids: Vec<Nid>, multi_rail: bool, source: Source, told: Option<PingInfo>) {
+    /// Whether `nid` has said itself that it belongs to the node at `from`.
+    fn agrees(&self, from: Nid, nid: Nid) -> bool {
+        let said = |p: &Peer| p.told.as_ref().is_some_and(|t| t.nids().any(|n| n == from));
+        self.peer_of(nid).is_some_and(|p| p.ni(nid).is_some_and(|n| n.is_vouched()) && (self.are_one(from, nid) || said(p)))
+    }
+
+    /// Whether the node at `from` may say that `nid` is its own too: nobody else has, or `nid` has said so itself.
+    fn may_take(&self, from: Nid, nid: Nid) -> bool {
+        let Some(p) = self.peer_of(nid) else { return true };
+        let unused = || p.source == Source::Traffic && p.is_apart();
+        self.are_one(from, nid) || p.source < Source::Configured && (self.agrees(from, nid) || unused())
+    }
+
+    /// Makes one peer of `nids` (first is primary), which takes over what the peer `old` and single NIDs had. Others of `old`
+    /// that spoke for themselves go on alone.
+    fn set(&mut self, old: Nid, nids: Vec<Nid>, multi_rail: bool, source: Source, told: Option<PingInfo>, hop: Option<Nid>) {
         let mut nis: BTreeMap<Nid, Arc<Ni>> = BTreeMap::new();
         for primary in nids.iter().filter_map(|n| self.primary_of.get(n).copied()).chain([old]).collect::<Vec<_>>() {
-            if let Some(p) = self.peers.remove(&primary) {
-                for ni in p.nis {
-                    self.primary_of.remove(&ni.nid);
-                    nis.insert(ni.nid, ni);
-                }
-            }
+            nis.extend(self.remove(primary).into_iter().flat_map(|p| p.nis).map(|ni| (ni.nid, ni)));
         }
         let Some(primary) = nids.first().copied() else { return };
-        for n in &nids {
-            self.primary_of.insert(*n, primary);
-        }
-        let nis = nids.into_iter().map(|n| nis.remove(&n).unwrap_or_else(|| Arc::new(Ni::new(n)))).collect();
+        let nis_of = nids.into_iter().map(|n| nis.remove(&n).unwrap_or_else(|| Arc::new(Ni::new(n)))).collect();
         let used = self.tick();
-        self.peers.insert(primary, Peer { source, multi_rail, nis, told, used });
+        self.insert(primary, Peer { source, multi_rail, nis: nis_of, told, hop, used });
+        for (_, ni) in nis.into_iter().filter(|(_, ni)| ni.is_vouched()) {
+            self.insert_single(ni, hop);
+        }
     }
 
     /// The operator says that these NIDs are one peer's, besides those it has.
@@ -262,29 +399,27 @@ impl PeerTable {
             }
         }
         let fresh = all.iter().filter(|n| !self.primary_of.contains_key(n)).count();
-        self.make_room(fresh, primary);
+        self.make_room(fresh, primary, None);
         if all.len() > MAX_NIS || self.primary_of.len() + fresh > self.max {
             return Err(PeerError::Full);
         }
         let told = self.told(primary);
-        self.set(primary, all, true, Source::Configured, told);
+        self.set(primary, all, true, Source::Configured, told, None);
         Ok(())
     }
 
     /// Takes NIDs of a peer away; with none given, or when the primary one is among them, the whole peer.
     pub(crate) fn del(&mut self, primary: Nid, nids: &[Nid]) -> Result<(), PeerError> {
-        let peer = self.peers.get_mut(&primary).ok_or(PeerError::Missing(primary))?;
-        if let Some(n) = nids.iter().find(|n| !peer.nis.iter().any(|p| p.nid == **n)) {
+        let peer = self.peers.get(&primary).ok_or(PeerError::Missing(primary))?;
+        if let Some(n) = nids.iter().find(|n| peer.ni(**n).is_none()) {
             return Err(PeerError::Missing(*n));
         }
-        if nids.is_empty() || nids.contains(&primary) {
-            self.forget(primary);
-            return Ok(());
-        }
-        peer.nis.retain(|n| !nids.contains(&n.nid));
-        peer.source = Source::Configured;
-        for n in nids {
-            self.primary_of.remove(n);
+        if let Some(mut peer) = self.remove(primary)
+            && !(nids.is_empty() || nids.contains(&primary))
+        {
+            peer.nis.retain(|n| !nids.contains(&n.nid));
+            peer.source = Source::Configured;
+            self.insert(primary, peer);
         }
         Ok(())
     }
@@ -321,19 +456,22 @@ mod tests {
         let counted = t.ni(nid(2));
         t.ni(nid(3));
         assert!(t.rails(nid(2)).is_empty() && !t.has_rails());
-        t.learn(nid(3), info(MR, &[nid(2), nid(3), nid(9)]), &[nid(9)]);
+        let unsure = t.learn(Word::Own, nid(3), info(MR, &[nid(2), nid(3), nid(9)]), &[nid(9)]);
+        assert_eq!(unsure.iter().map(|n| n.nid).collect::<Vec<_>>(), [nid(2)], "it is connected: it is to be asked");
+        assert_eq!((t.primary(nid(3)), t.primary(nid(2))), (nid(3), nid(2)));
+        assert!(t.learn(Word::Own, nid(2), info(MR, &[nid(2), nid(3), nid(9)]), &[nid(9)]).is_empty(), "and says the same");
         assert_eq!(t.primary(nid(3)), nid(2));
         assert_eq!(t.rails(nid(3)).len(), 2, "one of our own NIDs is nobody else's");
         assert!(Arc::ptr_eq(&t.rails(nid(3))[0], &counted), "counters are kept");
-        t.learn(nid(2), info(MR, &[nid(2)]), &[]);
+        t.learn(Word::Own, nid(2), info(MR, &[nid(2)]), &[]);
         assert_eq!(t.primary(nid(3)), nid(3), "it has it no more");
-        assert_eq!(t.views().len(), 1);
+        assert_eq!(t.views().len(), 2, "that one spoke for itself, and goes on alone");
     }
 
     #[test]
     fn without_multi_rail_a_nid_is_a_peer() {
         let mut t = PeerTable::new(10);
-        t.learn(nid(2), info(0, &[nid(2), nid(3)]), &[]);
+        t.learn(Word::Own, nid(2), info(0, &[nid(2), nid(3)]), &[]);
         assert_eq!(t.primary(nid(3)), nid(3));
         assert!(!t.has_rails());
     }
@@ -341,19 +479,100 @@ mod tests {
     #[test]
     fn nobody_takes_the_nids_of_others() {
         let mut t = PeerTable::new(10);
-        t.learn(nid(2), info(MR, &[nid(2), nid(3)]), &[]);
-        t.learn(nid(4), info(MR, &[nid(4), nid(3), nid(2)]), &[]);
+        t.learn(Word::Own, nid(2), info(MR, &[nid(2), nid(3)]), &[]);
+        t.learn(Word::Own, nid(4), info(MR, &[nid(4), nid(3), nid(2)]), &[]);
         assert_eq!((t.primary(nid(3)), t.primary(nid(4))), (nid(2), nid(4)));
-        t.learn(nid(5), info(MR, &[nid(6), nid(7)]), &[]);
+        t.learn(Word::Own, nid(5), info(MR, &[nid(6), nid(7)]), &[]);
         assert_eq!(t.primary(nid(6)), nid(6), "it told of somebody else");
         assert_eq!(t.add(nid(4), &[nid(3)], &[]), Err(PeerError::Taken { nid: nid(3), primary: nid(2) }));
+    }
+
+    #[test]
+    fn who_is_listed_by_others_speaks_for_itself_until_it_says_the_same() {
+        let ours = [nid(1)];
+        let mut t = PeerTable::new(10);
+        let (bad, victim, second) = (nid(9), nid(2), nid(3));
+        t.learn(Word::Own, bad, info(MR, &[victim, bad]), &ours);
+        assert!(t.rails(victim).is_empty() && t.primary(victim) == victim && t.hearsay(victim).is_some());
+        t.learn(Word::Own, bad, info(MR, &[bad, victim]), &ours);
+        assert!(t.rails(victim).is_empty() && t.primary(victim) == victim, "not under the other's name either");
+        assert_eq!(t.rails(bad).len(), 2, "where its own messages go it may say");
+        // Its word by somebody else's connection is not its own.
+        t.learn(Word::Via(bad), victim, info(MR, &[bad, victim]), &ours);
+        assert!(t.rails(victim).is_empty());
+        // Asked, it knows nothing of the other.
+        t.learn(Word::Own, victim, info(MR, &[victim, second]), &ours);
+        assert!(!t.are_one(victim, bad) && t.rails(victim).len() == 2 && t.rails(second).is_empty());
+        assert_eq!(t.learn(Word::Own, bad, info(MR, &[bad, victim]), &ours).len(), 1, "it is refused, and asked again");
+        assert!(!t.are_one(victim, bad) && t.rails(victim).iter().all(|n| n.nid != bad));
+        t.learn(Word::Own, second, info(MR, &[victim, second]), &ours);
+        assert_eq!((t.primary(second), t.rails(second).len()), (victim, 2));
+        t.learn(Word::Own, victim, info(MR, &[victim, second]), &ours);
+        assert_eq!(t.rails(second).len(), 2, "it has said so, and that stands");
+    }
+
+    #[test]
+    fn two_peers_that_name_each_other_become_one() {
+        let ours = [nid(1)];
+        let mut t = PeerTable::new(10);
+        t.learn(Word::Own, nid(2), info(MR, &[nid(2)]), &ours);
+        let asked = t.learn(Word::Own, nid(3), info(MR, &[nid(2), nid(3)]), &ours);
+        assert_eq!((t.primary(nid(3)), asked[0].nid), (nid(3), nid(2)), "it has a new interface, and the old one has not said so yet");
+        t.learn(Word::Own, nid(2), info(MR, &[nid(2), nid(3)]), &ours);
+        assert_eq!((t.primary(nid(3)), t.rails(nid(3)).len(), t.rails(nid(2)).len()), (nid(2), 2, 2));
+        // Who had agreed once and was alone since has to say it again.
+        t.learn(Word::Own, nid(2), info(MR, &[nid(2)]), &ours);
+        t.learn(Word::Own, nid(4), info(MR, &[nid(4), nid(3)]), &ours);
+        assert!(t.rails(nid(3)).is_empty());
+    }
+
+    fn far(n: u32) -> Nid {
+        Nid::new(coral_wire::nid::NET_TCP + 1, n)
+    }
+
+    #[test]
+    fn a_flood_through_one_hop_replaces_what_that_hop_brought() {
+        let ours = [nid(1)];
+        let (good, bad) = (nid(2), nid(9));
+        let push = |t: &mut PeerTable, hop, n| t.learn(Word::Via(hop), far(n), info(MR, &[far(n), far(n + 1)]), &ours);
+        let mut t = PeerTable::new(64);
+        (10..30).step_by(2).for_each(|n| drop(push(&mut t, good, n)));
+        for n in (1000..3000).step_by(2) {
+            push(&mut t, bad, n);
+            assert!(t.primary_of.len() <= 64 && t.brought.values().sum::<usize>() <= 64 && t.brought[&bad] <= 32, "{n}");
+        }
+        assert!((10..30).step_by(2).all(|n| t.rails(far(n)).len() == 2), "those behind the other hop are as they were");
+        assert_eq!(t.rails(far(2998)).len(), 2);
+        // In a table full of peers in use those go of the hop that has brought most.
+        (5000..6000).step_by(2).for_each(|n| drop(push(&mut t, nid(8), n)));
+        assert!(t.brought[&good] == 20 && t.brought[&bad].max(t.brought[&nid(8)]) <= 32, "{:?}", t.brought);
+        let known = (200..210).step_by(2).filter(|n| { push(&mut t, nid(7), *n); t.rails(far(*n)).len() == 2 }).count();
+        assert_eq!(known, 5, "and who comes later is known too: {:?}", t.brought);
+        t.peers.keys().copied().collect::<Vec<_>>().into_iter().for_each(|p| drop(t.remove(p)));
+        assert!(t.brought.is_empty() && t.primary_of.is_empty());
+    }
+
+    #[test]
+    fn behind_a_router_a_peer_is_in_use_while_it_is_heard_of() {
+        let ours = [nid(1)];
+        let mut t = PeerTable::new(16);
+        t.learn(Word::Via(nid(2)), far(1), info(MR, &[far(1), far(2)]), &ours);
+        for n in 0..100 {
+            t.now_ms += SILENCE_MS / 2;
+            assert_eq!(t.primary(far(2)), far(1), "a message of it comes");
+            // Those that speak for themselves fill the table in between.
+            (0..20).for_each(|i| drop(t.learn(Word::Own, nid(1000 + 20 * n + i), info(0, &[nid(1000 + 20 * n + i)]), &ours)));
+        }
+        t.now_ms += SILENCE_MS;
+        (0..20).for_each(|i| drop(t.learn(Word::Own, nid(9000 + i), info(0, &[nid(9000 + i)]), &ours)));
+        assert!(t.told(far(1)).is_none(), "it was silent for long");
     }
 
     #[test]
     fn the_operator_has_the_last_word() {
         let mut t = PeerTable::new(10);
         t.add(nid(2), &[nid(3), nid(4)], &[nid(1)]).unwrap();
-        t.learn(nid(3), info(MR, &[nid(3)]), &[]);
+        t.learn(Word::Own, nid(3), info(MR, &[nid(3)]), &[]);
         assert_eq!(t.primary(nid(4)), nid(2));
         assert_eq!(t.add(nid(5), &[nid(1)], &[nid(1)]), Err(PeerError::Ours(nid(1))));
         assert_eq!(t.del(nid(2), &[nid(9)]), Err(PeerError::Missing(nid(9))));
@@ -367,7 +586,7 @@ mod tests {
     #[test]
     fn the_table_is_bounded() {
         let mut t = PeerTable::new(3);
-        t.learn(nid(2), info(MR, &(2..100).map(nid).collect::<Vec<_>>()), &[]);
+        t.learn(Word::Own, nid(2), info(MR, &(2..100).map(nid).collect::<Vec<_>>()), &[]);
         assert_eq!(t.primary_of.len(), 3);
         let connected = t.ni(nid(2));
         t.ni(nid(200));
@@ -375,7 +594,8 @@ mod tests {
         assert_eq!((t.primary_of.len(), t.rails(nid(4)).len()), (3, 3), "one who is connected stays");
         assert_eq!(t.add(nid(201), &[], &[]), Err(PeerError::Full));
         drop(connected);
-        t.clock += LOOK_AGAIN;
+        assert_eq!(t.add(nid(201), &[], &[]), Err(PeerError::Full), "it may be under way still");
+        t.now_ms += SILENCE_MS;
         t.add(nid(201), &[], &[]).unwrap();
         assert_eq!(t.primary_of.len(), 1);
     }
@@ -384,7 +604,7 @@ mod tests {
     fn a_flood_of_nids_leaves_room_for_peers() {
         let mut t = PeerTable::new(32);
         t.add(nid(2), &[nid(3)], &[]).unwrap();
-        t.learn(nid(4), info(MR, &[nid(4), nid(5)]), &[]);
+        t.learn(Word::Own, nid(4), info(MR, &[nid(4), nid(5)]), &[]);
         let connected = t.ni(nid(6));
         for n in 0..1000 {
             drop(t.ni(nid(1000 + n)));
@@ -394,11 +614,12 @@ mod tests {
         assert!(!t.primary_of.contains_key(&nid(1000)), "the first one is not");
         assert_eq!((t.rails(nid(3)).len(), t.rails(nid(4)).len()), (2, 2), "who told goes after who did not, what the operator gave never");
         assert!(Arc::ptr_eq(&t.ni(nid(6)), &connected));
-        t.learn(nid(7), info(MR, &[nid(7), nid(8), nid(9)]), &[]);
+        t.learn(Word::Own, nid(7), info(MR, &[nid(7), nid(8), nid(9)]), &[]);
         assert_eq!(t.rails(nid(9)).len(), 3, "and who comes later is discovered");
-        // Those who told go too, when all others have gone.
+        // Those who told go too, when all others have gone and they were silent for long.
         for n in 0..100 {
-            t.learn(nid(2000 + n), info(0, &[nid(2000 + n)]), &[]);
+            t.now_ms += SILENCE_MS / 8;
+            t.learn(Word::Own, nid(2000 + n), info(0, &[nid(2000 + n)]), &[]);
         }
         assert!(t.rails(nid(4)).is_empty() && t.told(nid(2099)).is_some());
     }
@@ -407,7 +628,7 @@ mod tests {
     fn what_a_peer_told_is_kept_without_its_tail() {
         let mut t = PeerTable::new(10);
         let long = PingInfo { tail: Bytes::from(vec![1; 4000]), ..info(MR, &[nid(2)]) };
-        t.learn(nid(2), long, &[]);
+        t.learn(Word::Own, nid(2), long, &[]);
         assert_eq!(t.told(nid(2)).map(|i| i.tail.len()), Some(0));
     }
 }

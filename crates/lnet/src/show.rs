@@ -237,7 +237,7 @@ impl Node {
 
     /// The peers, by primary NID.
     pub fn peers(&self) -> Vec<PeerShow> {
-        let views = self.peer_table().lock().views();
+        let views = self.peer_table().views();
         let routing = self.router().is_on();
         let show_ni = |ni: &Ni, told: Option<u32>, gateway: Option<bool>| {
             let up = match (gateway, told) {
@@ -308,14 +308,14 @@ impl Node {
 
     /// Says that these NIDs are one peer's; it may be known already. What the operator says stands above what peers tell.
     pub fn add_peer(&self, primary: Nid, nids: &[Nid]) -> Result<(), PeerError> {
-        let done = self.peer_table().lock().add(primary, nids, self.nids());
+        let done = self.peer_table().add(primary, nids, self.nids());
         self.peers_changed();
         done
     }
 
     /// Takes NIDs of a peer away; with none given the whole peer.
     pub fn del_peer(&self, primary: Nid, nids: &[Nid]) -> Result<(), PeerError> {
-        let done = self.peer_table().lock().del(primary, nids);
+        let done = self.peer_table().del(primary, nids);
         self.peers_changed();
         done
     }
@@ -334,7 +334,7 @@ impl Node {
 
     /// Sets the health of an interface of ours or of a peer, 0 to 1000. False: it is unknown.
     pub fn set_health(&self, nid: Nid, value: u32) -> bool {
-        let peers = self.peer_table().lock();
+        let peers = self.peer_table();
         let found = self.nis().iter().find(|n| n.nid == nid).or_else(|| peers.nis().find(|n| n.nid == nid));
         if let Some(ni) = found {
             ni.set_health(value);

@@ -178,6 +178,63 @@ async fn on_our_network_nobody_speaks_for_others() {
     stop(&[&n]).await;
 }
 
+/// What is for a NID goes to nobody who only says that it is his too, be that NID unknown so far or connected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_gets_what_is_for_a_nid_that_he_says_is_his() {
+    let n = start(config(11, 1)).await;
+    let (us, bad, victims) = (n.nid(), nid(11, 2), [nid(11, 3), nid(11, 4)]);
+    let mut bad_one = raw_conn(bad, us).await;
+    let mut connected = raw_conn(victims[0], us).await;
+    for (seq, list) in [[victims[0], bad], [victims[1], bad], [bad, victims[0]], [bad, victims[1]]].iter().enumerate() {
+        bad_one.write_all(&frame(bad, us, push(), &PingInfo::new(MR, 12345, seq as u32, list).encode())).await.unwrap();
+        until("it is known", || n.known_peer(bad).is_some_and(|i| i.seq() == seq as u32)).await;
+        // The second one comes when the bad one has spoken of it.
+        if victims[1] == list[0] {
+            connected = raw_conn(victims[1], us).await;
+        }
+        let victim = if victims.contains(&list[0]) { list[0] } else { list[1] };
+        if victim == victims[0] && seq > 0 {
+            continue;
+        }
+        for i in 0..10 {
+            timeout(LONG, n.put(victim, 9, i, 0, vec![1u8; 9].into(), false)).await.unwrap().unwrap();
+        }
+        let mut pinged = 0;
+        for i in 0..10 {
+            loop {
+                match next_message(&mut connected).await.0.msg {
+                    LnetMsg::Put { match_bits, .. } => break assert_eq!(match_bits, i),
+                    LnetMsg::Get { .. } => pinged += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(pinged <= 1, "asked at most once, whatever others say");
+    }
+    stop(&[&n]).await;
+}
+
+/// A node that has two interfaces says so by one of them; the other is asked, and then both are used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interface_that_is_asked_and_says_the_same_belongs_to_the_peer() {
+    let n = start(config(12, 1)).await;
+    let (us, nids) = (n.nid(), [nid(12, 2), nid(12, 3)]);
+    let (mut first, mut second) = (raw_conn(nids[0], us).await, raw_conn(nids[1], us).await);
+    let info = PingInfo::new(MR, 12345, 1, &nids).encode();
+    second.write_all(&frame(nids[1], us, push(), &info)).await.unwrap();
+    let (hdr, _) = next_message(&mut first).await;
+    let LnetMsg::Get { return_wmd, ptl_index: 0, .. } = hdr.msg else { panic!("{hdr:?}") };
+    first.write_all(&frame(nids[0], us, LnetMsg::Reply { dst_wmd: return_wmd }, &info)).await.unwrap();
+    until("both are one", || n.peers().iter().any(|p| p.primary_nid == nids[0].to_string() && p.nis.len() == 2)).await;
+    for i in 0..10 {
+        timeout(LONG, n.put(nids[0], 9, i, 0, vec![1u8; 9].into(), false)).await.unwrap().unwrap();
+    }
+    for (i, s) in [&mut first, &mut second].into_iter().enumerate() {
+        assert!(matches!(next_message(s).await.0.msg, LnetMsg::Put { .. }), "interface {i}");
+    }
+    stop(&[&n]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_forwarded_is_not_sent_and_rules_see_where_it_came_in() {
     let (a, b, gw0, gw1) = (nid_on(7, 0, 1), nid_on(7, 1, 2), nid_on(7, 0, 3), nid_on(7, 1, 4));

@@ -8,6 +8,7 @@ use super::Node;
 use crate::faults::{Side, Verdict};
 use crate::forward::Transit;
 use crate::msg::Msg;
+use crate::peers::Word;
 use crate::portals::PutMatch;
 use crate::sock::{Credits, Done, cork};
 use crate::{Nid, Payload, PingInfo, PutEvent, ping};
@@ -46,10 +47,7 @@ impl Node {
     /// Whether what a message from the hop `hop` says about `src` is believed: a router brings word of networks on which we have
     /// no NID, but on ours everybody speaks for itself alone.
     fn speaks_for(&self, hop: Nid, src: Nid) -> bool {
-        let itself = || {
-            let mut peers = self.peers.lock();
-            peers.primary(hop) == peers.primary(src)
-        };
+        let itself = || self.peer_table().are_one(hop, src);
         let from_afar = || !self.nids().iter().any(|n| n.net() == src.net());
         hop == src || from_afar() || self.mem_node(hop).is_some() || itself()
     }
@@ -60,7 +58,8 @@ impl Node {
         match fits.then(|| PingInfo::decode(&info.copy_to_bytes())) {
             Some(Ok(info)) => {
                 self.stats.pushes.inc();
-                self.learn(src, info);
+                let word = if self.mem_node(hop).is_some() { Word::Inside } else { Word::Via(hop) };
+                self.learn(word, src, info);
             }
             _ => self.stats.unmatched.inc(),
         }
@@ -81,7 +80,7 @@ impl Node {
                     self.on_push(hop, msg.src, &msg.payload);
                     return self.acknowledge(msg.dest, msg.src, ack);
                 }
-                let from = if self.has_rails() { self.peers.lock().primary(msg.src) } else { msg.src };
+                let from = if self.has_rails() { self.peer_table().primary(msg.src) } else { msg.src };
                 let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload };
                 self.on_put(msg.dest, msg.src, ev, ack);
             }

@@ -10,6 +10,7 @@ use super::{Node, SendError};
 use crate::faults::{Held, HealthError, Side, Verdict};
 use crate::msg::Msg;
 use crate::path::{Path, Route, Tried};
+use crate::peers::Word;
 use crate::pending::Wait;
 use crate::sock::{Again, Credits, Done, Tx};
 use crate::{LNET_MTU, Nid, Payload, PingInfo, ping};
@@ -85,7 +86,7 @@ impl Node {
     /// LNet ping. No time limit of its own: the caller has one.
     pub async fn ping(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
         let info = self.ping_ni(nid).await?;
-        self.learn(nid, info.clone());
+        self.learn(if self.mem_node(nid).is_some() { Word::Inside } else { Word::Own }, nid, info.clone());
         Ok(info)
     }
 

@@ -136,7 +136,7 @@ impl Peer {
         let (min_credits, min_router_credits) = (AtomicUsize::new(net.limits.peer_credits), AtomicUsize::new(net.limits.router_credits()));
         let node = net.node();
         let ours = node.as_ref().and_then(|n| n.nis().iter().find(|n| n.nid == local).cloned()).unwrap_or_else(|| Arc::new(Ni::new(local)));
-        let theirs = node.map_or_else(|| Arc::new(Ni::new(nid)), |n| n.peer_table().lock().ni(nid));
+        let theirs = node.map_or_else(|| Arc::new(Ni::new(nid)), |n| n.peer_table().ni(nid));
         let traffic = [ours, theirs];
         let (ours, became_ours, st) = (AtomicBool::new(false), Notify::new(), Mutex::default());
         Arc::new(Peer { net, local, nid, credits, min_credits, router_credits, min_router_credits, traffic, ours, became_ours, st })
@@ -394,6 +394,9 @@ impl Peer {
         // Who only has messages in transit is no business of ours.
         if first_of_ours && self.is_ours() {
             node.discover_in_background(self.nid);
+        }
+        if conn.ctype == ConnType::Control {
+            node.check_hearsay(self.nid);
         }
         node.gateway_event(self.nid, GwEvent::Connected);
         node.ask_gateways();
