@@ -7,7 +7,7 @@ use crate::lnetctl::agent::{Agent, LnetAsk};
 use crate::lnetctl::find::Registered;
 use coral_lnet::Node;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const REQUEST_MAX_BYTES: u64 = 64 << 10;
 /// How long a client of the socket waits for an answer, seconds.
 const ANSWER_TIMEOUT_S: u64 = 60;
 /// Pause after a connection that could not be accepted.
-const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Lets the last answer reach the socket before the process ends.
 const LAST_ANSWER: std::time::Duration = std::time::Duration::from_millis(20);
@@ -118,11 +118,29 @@ async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>, agent: 
     let _ = write.write_all(format!("{reply}\n").as_bytes()).await;
 }
 
+/// Says a line to a process that may stop listening before its end, when it has heard enough: what it answers says why. Where a
+/// closed pipe ends a command, this one does not.
+pub(crate) fn say_line(stream: &StdStream, line: &str) -> std::io::Result<()> {
+    use rustix::io::Errno;
+    use rustix::net::{SendFlags, send};
+    let line = format!("{line}\n");
+    let mut rest = line.as_bytes();
+    while !rest.is_empty() {
+        match send(stream, rest, SendFlags::NOSIGNAL) {
+            Ok(n) => rest = &rest[n..],
+            Err(Errno::INTR) => {}
+            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
 /// Asks the process that serves `dir`. `Err` when none answers.
 pub(crate) fn ask(dir: &Path, what: Ask) -> std::io::Result<serde_json::Value> {
-    let mut stream = StdStream::connect(path(dir))?;
+    let stream = StdStream::connect(path(dir))?;
     stream.set_read_timeout(Some(std::time::Duration::from_secs(ANSWER_TIMEOUT_S)))?;
-    stream.write_all(format!("{}\n", serde_json::to_string(&what)?).as_bytes())?;
+    say_line(&stream, &serde_json::to_string(&what)?)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     serde_json::from_str(&line).map_err(std::io::Error::other)
@@ -144,12 +162,11 @@ mod tests {
         let place = dir.path().to_owned();
         let reply = tokio::task::spawn_blocking(move || ask(&place, Ask::Status)).await.unwrap().unwrap();
         assert_eq!(reply["got"], "status");
-        for (said, answered) in [("\"dance\"".to_owned(), "unknown request"), ("x".repeat(REQUEST_MAX_BYTES as usize), "longer than 64 KiB")] {
+        for (said, answered) in [("\"dance\"".to_owned(), "unknown request"), ("x".repeat(REQUEST_MAX_BYTES as usize), "longer than 64 KiB"), ("x".repeat(4 << 20), "longer than 64 KiB")] {
             let place = path(dir.path());
             let line = tokio::task::spawn_blocking(move || {
-                let mut s = StdStream::connect(place).unwrap();
-                // It may stop listening before the last byte.
-                let _ = s.write_all(format!("{said}\n").as_bytes());
+                let s = StdStream::connect(place).unwrap();
+                say_line(&s, &said).unwrap();
                 let mut line = String::new();
                 let _ = BufReader::new(s).read_line(&mut line);
                 line

@@ -7,6 +7,7 @@ mod check;
 mod client;
 mod control;
 mod daemon;
+mod descriptors;
 mod format;
 mod history;
 mod lfs;
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
         daemon::end_with_closed_pipe();
     }
     start_log();
-    if let Err(e) = coral_lnet::raise_descriptor_limit() {
+    if let Err(e) = descriptors::raise_limit() {
         tracing::warn!(error = %e, "the limit of open files stays as it is");
     }
     let done = match cli.command {

@@ -123,6 +123,9 @@ fn every_name_starts_what_runs_in_the_background() {
         b.lst("new_session --port {p} --nid 127.0.0.6@tcp again");
         assert!(b.lst_fails("end_session now").contains("'now' is too much"));
         b.lst("show_session");
+        // Longer than what the console reads, and than what a socket takes before it is read: the sentence still comes.
+        let (_, said) = fails(b.tool("lst", "add_group g").args(vec!["127.0.0.5@tcp,".repeat(8000); 12]));
+        assert!(said.contains("the command is longer than 1048576 bytes: give ranges, or several commands"), "{said}");
         b.lst("new_session --force --port {p} --nid 127.0.0.6@tcp forced");
         let foreign = b.lst_fails("new_session --force --port {p} --nid 10.99.0.1@tcp foreign");
         assert!(foreign.contains("no interface of this machine has that address"), "{foreign}");

@@ -60,5 +60,5 @@ pub use peers::PeerError;
 pub use portals::{GetOffer, PortalHandler, PutEvent, PutExpectation};
 pub use router::PoolSizes;
 pub use routes::{RouteError, RouteSpec, net_name, parse_net, parse_routes};
-pub use sock::local::{local_nid_for, local_nid_on, raise_descriptor_limit};
+pub use sock::local::{local_nid_for, local_nid_on};
 pub use stats::{Counter, NodeStats};

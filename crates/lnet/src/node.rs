@@ -434,7 +434,8 @@ impl Node {
         self.routes.lock().gateways().find(|(n, _)| *n == nid).map(|(_, state)| state == crate::gateway::GwState::Alive)
     }
 
-    /// Closes connections and acceptor and leaves the [`MemNet`]. Waiting senders get [`SendError::Shutdown`].
+    /// Closes connections and acceptor, leaves the [`MemNet`], and takes fault rules away; what they held back is lost. Waiting
+    /// senders get [`SendError::Shutdown`].
     pub async fn shutdown(&self) {
         if self.down.swap(true, Ordering::AcqRel) {
             return;
@@ -442,6 +443,8 @@ impl Node {
         if let Some(mem) = &self.mem {
             mem.unregister(&self.nids, self);
         }
+        // What they hold back would keep us.
+        self.faults.clear();
         self.router.close();
         self.sock.shutdown().await;
         self.pending.fail(None, || SendError::Shutdown);

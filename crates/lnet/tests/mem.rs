@@ -148,6 +148,44 @@ async fn rules_see_what_arrives_and_let_go_when_they_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_ends_is_not_kept_by_what_a_rule_holds_back() {
+    for side in [Side::Send, Side::Receive] {
+        let (a, b) = pair().await;
+        let mut sink = b.expect_put(8, 1);
+        let holder = if side == Side::Send { &a } else { &b };
+        holder.faults().add(FaultRule::all(FaultAction::Delay(Duration::from_secs(1_000_000))).at(side));
+        let put = tokio::spawn({
+            let a = a.clone();
+            async move { a.put(nid("2@lo"), 8, 1, 0, Payload::new(), true).await }
+        });
+        until(|| holder.faults().hits() == 1).await;
+        let begin = Instant::now();
+        holder.shutdown().await;
+        assert!(holder.faults().list().is_empty());
+        a.shutdown().await;
+        assert!(matches!(put.await.unwrap(), Err(SendError::Shutdown)), "{side:?}");
+        assert!(sink.try_recv().is_none(), "{side:?}: what was held back is lost");
+        drop(sink);
+        let gone = [Arc::downgrade(&a), Arc::downgrade(&b)];
+        b.shutdown().await;
+        drop((a, b));
+        until(|| gone.iter().all(|n| n.strong_count() == 0)).await;
+        assert!(begin.elapsed() < Duration::from_secs(1000), "{side:?}");
+    }
+}
+
+/// Lets others run until `holds`.
+async fn until(holds: impl Fn() -> bool) {
+    for _ in 0..1000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("never");
+}
+
+#[tokio::test(start_paused = true)]
 async fn links_take_time_are_cut_and_break() {
     let mem = MemNet::new();
     let (a, b) = (node(&mem, &["1@lo"]).await, node(&mem, &["2@lo"]).await);

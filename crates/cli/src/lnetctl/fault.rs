@@ -58,15 +58,15 @@ fn parse_add(delay: bool, args: &[String]) -> Result<Rule, String> {
             Short('d') | Long("dest") => dst = Some(p.value().map_err(text)?.to_string_lossy().into_owned()),
             Short('o') | Long("local_nid") => rule.local = Some(p.value().map_err(text)?.to_string_lossy().into_owned()),
             Short('r') | Long("rate") => {
-                rule.rate = number(p.value().map_err(text)?, "rate")?;
+                rule.rate = number(p.value().map_err(text)?, "rate").map_err(|e| format!("{e}; one in so many messages: give a whole number, 1 to {}", u32::MAX))?;
                 if rule.rate == 0 {
                     return Err("invalid rate: 0; one in so many messages: give 1 or more".into());
                 }
             }
             Short('i') | Long("interval") => {
                 rule.interval_s = number(p.value().map_err(text)?, "interval")?;
-                if rule.interval_s.is_nan() || rule.interval_s <= 0.0 {
-                    return Err(format!("invalid interval: {}; give seconds, more than 0", rule.interval_s));
+                if !(rule.interval_s > 0.0 && rule.interval_s <= f64::from(u32::MAX)) {
+                    return Err(format!("invalid interval: {}; give seconds, more than 0 and at most {}", rule.interval_s, u32::MAX));
                 }
             }
             Short('l') | Long("latency") if delay => rule.latency_s = number(p.value().map_err(text)?, "latency")?,
@@ -93,6 +93,10 @@ fn parse_add(delay: bool, args: &[String]) -> Result<Rule, String> {
     }
     if random && !timed {
         return Err("please provide an interval to randomize".into());
+    }
+    let whole = (1.0..=f64::from(u32::MAX)).contains(&rule.interval_s) && rule.interval_s.fract() == 0.0;
+    if random && !whole {
+        return Err(format!("invalid interval: {}; with -n give a whole number, 1 to {}: each message draws a number below it, and the upper half loses", rule.interval_s, u32::MAX));
     }
     rule.random = random;
     if delay && rule.latency_s == 0.0 {
@@ -212,7 +216,18 @@ mod tests {
         assert_eq!(refused(true, "-s * -d * -r 1 -i 2 -l 1"), "please provide either delay rate or interval but not both at the same time.");
         assert_eq!(refused(true, "-s * -d * -r 1"), "latency cannot be zero");
         assert_eq!(refused(false, "-s * -d * -r 0"), "invalid rate: 0; one in so many messages: give 1 or more");
-        assert_eq!(refused(false, "-s * -d * -i 0"), "invalid interval: 0; give seconds, more than 0");
+        for bad in ["0", "-1", "NaN", "inf", "4294967296"] {
+            let why = refused(false, &format!("-s * -d * -i={bad}"));
+            assert!(why.starts_with("invalid interval: ") && why.ends_with("; give seconds, more than 0 and at most 4294967295"), "{why}");
+        }
+        for bad in ["1.5", "-3", "x", "4294967296"] {
+            let why = refused(false, &format!("-s * -d * -r={bad}"));
+            assert_eq!(why, format!("invalid rate: {bad}; one in so many messages: give a whole number, 1 to 4294967295"));
+        }
+        for bad in ["0.5", "2.5"] {
+            let why = refused(false, &format!("-s * -d * -n -i {bad}"));
+            assert!(why.starts_with(&format!("invalid interval: {bad}; with -n give a whole number, 1 to 4294967295")), "{why}");
+        }
         assert_eq!(refused(false, "-s * -d * -r 2 -n"), "please provide an interval to randomize");
         let c = parse(false, Verb::Add, &args("-s * -d * -i 4 -n")).unwrap();
         assert!(matches!(c.act, Act::FaultAdd(r) if r.random && r.interval_s == 4.0));

@@ -4,7 +4,7 @@ use crate::control::{self, Asked};
 use crate::rundir;
 use coral_lnet::Node;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -170,9 +170,9 @@ pub(crate) fn socket(dir: Option<&Path>, socket: Option<&Path>, how: &str) -> Re
 /// Asks; the answer, or why there is none.
 pub(crate) fn ask(socket: &Path, what: &Value) -> Result<Value, String> {
     let failed = |e: std::io::Error| format!("no Coral node answers on '{}': {e}", socket.display());
-    let mut stream = UnixStream::connect(socket).map_err(failed)?;
+    let stream = UnixStream::connect(socket).map_err(failed)?;
     stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(failed)?;
-    stream.write_all(format!("{what}\n").as_bytes()).map_err(failed)?;
+    crate::control::say_line(&stream, &what.to_string()).map_err(failed)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).map_err(failed)?;
     serde_json::from_str(&line).map_err(|e| format!("odd answer on '{}': {e}", socket.display()))

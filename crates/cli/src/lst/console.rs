@@ -84,13 +84,10 @@ impl Session {
         let _ = self.node.set(node);
     }
 
-    fn begin_command(&self) {
+    /// A command runs until what this gives is dropped, however that comes.
+    fn begin_command(&self) -> Running<'_> {
         self.used.lock().running += 1;
-    }
-
-    fn end_command(&self) {
-        let mut used = self.used.lock();
-        (used.running, used.at) = (used.running - 1, Instant::now());
+        Running(self)
     }
 
     /// Resolves when nobody has used the session for so long as was asked for. A command that runs uses it.
@@ -122,6 +119,16 @@ impl Session {
         if let Some(node) = self.node.get() {
             node.shutdown().await;
         }
+    }
+}
+
+/// A command of a session.
+struct Running<'a>(&'a Session);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut used = self.0.used.lock();
+        (used.running, used.at) = (used.running - 1, Instant::now());
     }
 }
 
@@ -160,7 +167,11 @@ async fn serve(wanted: Wanted, reporter: &mut Reporter) -> Result<(), Failed> {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => { tokio::spawn(answer(session.clone(), stream)); }
-                Err(e) => tracing::warn!(error = %e, "console socket"),
+                // no descriptors left, for instance: it passes
+                Err(e) => {
+                    tracing::warn!(error = %e, "console socket");
+                    tokio::time::sleep(crate::control::ACCEPT_PAUSE).await;
+                }
             },
             () = session.over.notified() => return Ok(()),
             () = session.idle() => {
@@ -205,9 +216,9 @@ async fn answer(session: Arc<Session>, stream: UnixStream) {
 
 /// Runs a command and gives its exit code; what went wrong is said on `out`.
 pub(crate) async fn run_words(session: &Arc<Session>, words: &Words, out: &mut Out) -> u8 {
-    session.begin_command();
+    let running = session.begin_command();
     let done = commands::run(session, &words.command, &words.args, out).await;
-    session.end_command();
+    drop(running);
     match done {
         Ok(all_well) => !all_well as u8,
         Err(Failed(why)) => {
@@ -228,19 +239,35 @@ mod tests {
         let session = Session::new(wanted).ok().unwrap();
         let sleep = |s| tokio::time::sleep(Duration::from_secs(s));
         let mut idle = std::pin::pin!(session.idle());
-        session.begin_command();
-        session.begin_command();
+        let (first, second) = (session.begin_command(), session.begin_command());
         sleep(200).await;
-        session.end_command();
+        drop(first);
         for _ in 0..5 {
             sleep(200).await;
             assert!((&mut idle).now_or_never().is_none(), "another command runs");
         }
-        session.end_command();
+        drop(second);
         sleep(299).await;
         assert!((&mut idle).now_or_never().is_none(), "idle begins at zero");
         let rest = Instant::now();
         idle.await;
         assert!(rest.elapsed() <= Duration::from_secs(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_is_given_up_is_no_use_any_more() {
+        let session = Session::new(Wanted::parse_with_key(7, &["--timeout".into(), "300".into()]).ok().unwrap()).ok().unwrap();
+        let begun = {
+            let session = session.clone();
+            tokio::spawn(async move {
+                let _running = session.begin_command();
+                std::future::pending::<()>().await;
+            })
+        };
+        tokio::task::yield_now().await;
+        assert_eq!(session.used.lock().running, 1);
+        begun.abort();
+        assert!(begun.await.is_err());
+        session.idle().await;
     }
 }

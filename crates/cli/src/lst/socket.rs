@@ -49,9 +49,9 @@ pub(crate) fn exists(key: u32) -> Result<bool, Failed> {
 /// Has the console of our session run a command, prints what it says, and gives the exit code.
 pub(crate) fn ask(command: &str, args: Vec<String>) -> Result<u8, Failed> {
     let key = super::key()?;
-    let Ok(mut stream) = StdStream::connect(path(key)?) else { return Err(Failed("No session exists: lst new_session makes one".into())) };
+    let Ok(stream) = StdStream::connect(path(key)?) else { return Err(Failed("No session exists: lst new_session makes one".into())) };
     let words = Words { command: command.to_owned(), args };
-    stream.write_all(format!("{}\n", serde_json::to_string(&words)?).as_bytes())?;
+    crate::control::say_line(&stream, &serde_json::to_string(&words)?)?;
     for line in BufReader::new(stream).lines() {
         match serde_json::from_str(&line?)? {
             Answer::Out(text) => print_or_stop(&text)?,

@@ -126,7 +126,10 @@ impl Node {
             }
             Some(Verdict::Delay(held)) => {
                 self.stats.faults.inc();
-                self.later(held, move |me| me.launch_now(path.route, msg, done, credits, again));
+                self.later(held, move |me| match me.is_down() {
+                    true => done.finish(Err(SendError::Shutdown), path.route.hop()),
+                    false => me.launch_now(path.route, msg, done, credits, again),
+                });
             }
         }
     }

@@ -34,15 +34,6 @@ fn says_gone(bound: io::Result<()>) -> bool {
     bound.is_err_and(|e| e.kind() == io::ErrorKind::AddrNotAvailable)
 }
 
-/// Lets this process open as many files and sockets as its hard limit allows: a server of many clients has three sockets for
-/// each. Gives how many that is; the limit stays as it is when that fails.
-pub fn raise_descriptor_limit() -> io::Result<u64> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
-    Ok(maximum.unwrap_or(u64::MAX))
-}
-
 fn routed_from(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
     let sock = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     sock.connect((peer, port))?;
@@ -102,16 +93,6 @@ mod tests {
         let failed = |n: rustix::io::Errno| Err(io::Error::from_raw_os_error(n.raw_os_error()));
         assert!(says_gone(failed(rustix::io::Errno::ADDRNOTAVAIL)));
         assert!(!says_gone(failed(rustix::io::Errno::MFILE)) && !says_gone(failed(rustix::io::Errno::NOBUFS)) && !says_gone(Ok(())));
-    }
-
-    #[test]
-    fn the_soft_limit_of_descriptors_becomes_the_hard_one() {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-        let old = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: Some(900), ..old }).unwrap();
-        let now = raise_descriptor_limit().unwrap();
-        assert_eq!(Some(now), getrlimit(Resource::Nofile).current);
-        assert_eq!(getrlimit(Resource::Nofile).current, old.maximum);
     }
 
     #[test]
