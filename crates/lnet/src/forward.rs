@@ -58,7 +58,7 @@ impl Node {
         if !transit.as_ref().map_or(self.is_routing(), |t| t.forward) {
             return stats.not_routing.inc();
         }
-        let path = match self.path_on(msg.dest, from) {
+        let path = match self.path_on(msg.dest, from, msg.payload.len()) {
             // Back to where it came from: a loop.
             Ok(path) if path.route.hop() == from => None,
             Ok(path) => Some(path),

@@ -35,6 +35,24 @@ impl Route {
     }
 }
 
+/// What is to be sent, as far as its way depends on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    /// The NID it must come from: an answer comes from where the question went.
+    pub(crate) from: Option<Nid>,
+    /// The hop by which came what it answers (`lnet_send`, `rtr_nid`).
+    pub(crate) by: Option<Nid>,
+    /// Bytes of payload, or what a GET asks for.
+    pub(crate) bytes: usize,
+}
+
+impl Load {
+    /// Something of our own.
+    pub(crate) fn of(bytes: usize) -> Load {
+        Load { bytes, ..Load::default() }
+    }
+}
+
 /// The way of one message.
 pub(crate) struct Path {
     pub(crate) route: Route,
@@ -93,28 +111,28 @@ impl Node {
         nid == Nid::LO || self.nids().contains(&nid)
     }
 
-    /// The way of a message to `to`. `from`: the NID it must come from (an answer comes from where the question went).
-    pub(crate) fn path(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid]) -> Result<Path, SendError> {
-        let found = self.path_by(from, to, tried, from.is_none());
+    /// The way of a message to `to`.
+    pub(crate) fn path(self: &Arc<Self>, load: Load, to: Nid, tried: &[Nid]) -> Result<Path, SendError> {
+        let found = self.path_by(load, to, tried, load.from.is_none());
         if found.is_err() {
-            self.note_no_way(from, to);
+            self.note_no_way(load.from, to);
         }
         found
     }
 
     /// The way to this very NID, although its node may have others.
     pub(crate) fn path_to_ni(self: &Arc<Self>, to: Nid) -> Result<Path, SendError> {
-        self.path_by(None, to, &[], false)
+        self.path_by(Load::default(), to, &[], false)
     }
 
     /// The way on of a message of somebody else, which came from the hop `from`. Its source says nothing about how it leaves, and
     /// what its header says stays: it goes to that very NID.
-    pub(crate) fn path_on(self: &Arc<Self>, to: Nid, from: Nid) -> Result<Path, SendError> {
-        self.path_by(None, to, &[from], false)
+    pub(crate) fn path_on(self: &Arc<Self>, to: Nid, from: Nid, bytes: usize) -> Result<Path, SendError> {
+        self.path_by(Load::of(bytes), to, &[from], false)
     }
 
-    /// `from`: one of our NIDs, of an answer.
-    fn path_by(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid], rails: bool) -> Result<Path, SendError> {
+    fn path_by(self: &Arc<Self>, load: Load, to: Nid, tried: &[Nid], rails: bool) -> Result<Path, SendError> {
+        let from = load.from;
         if self.is_down() {
             return Err(SendError::Shutdown);
         }
@@ -124,7 +142,7 @@ impl Node {
         let ours = self.nids().iter().copied().find(|n| n.net() == to.net());
         if ours.is_none()
             && self.has_routes()
-            && let Some(found) = self.routed(from, to, tried)
+            && let Some(found) = self.routed(load, to, tried)
         {
             return found;
         }
@@ -175,14 +193,18 @@ impl Node {
     }
 
     /// The way through a gateway; None: there is no route to the network of `to`, dead or alive.
-    fn routed(self: &Arc<Self>, from: Option<Nid>, to: Nid, tried: &[Nid]) -> Option<Result<Path, SendError>> {
+    fn routed(self: &Arc<Self>, load: Load, to: Nid, tried: &[Nid]) -> Option<Result<Path, SendError>> {
+        let Load { from, bytes, .. } = load;
+        // A hop of this process is known by its primary NID.
+        let beside = |n: &Arc<Node>| n.nids().iter().copied().find(|n| self.nids().iter().any(|o| o.net() == n.net()));
+        let by = load.by.map(|hop| self.mem_node(hop).as_ref().and_then(beside).unwrap_or(hop));
         let mut gone: SmallVec<[Nid; 4]> = SmallVec::from_slice(tried);
         let (gateway, others) = loop {
             let mut routes = self.route_table().lock();
             if !routes.leads_to(to.net()) {
                 return None;
             }
-            let found = routes.choose(to, &gone, |gw| self.gateway_load(gw)).filter(|(gw, _)| !self.mem_alone() || !gone.contains(gw));
+            let found = routes.choose(to, bytes as u64, by, &gone, |gw| self.gateway_load(gw)).filter(|(gw, _)| !self.mem_alone() || !gone.contains(gw));
             drop(routes);
             match found {
                 // What TCP would find out by connecting: another gateway is tried.

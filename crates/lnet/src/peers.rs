@@ -361,7 +361,7 @@ impl PeerTable {
     }
 
     /// Makes one peer of `nids` (first is primary), which takes over what the peer `old` and single NIDs had. Others of `old`
-    /// that spoke for themselves go on alone.
+    /// that are connected go on alone.
     fn set(&mut self, old: Nid, nids: Vec<Nid>, multi_rail: bool, source: Source, told: Option<PingInfo>, hop: Option<Nid>) {
         let mut nis: BTreeMap<Nid, Arc<Ni>> = BTreeMap::new();
         for primary in nids.iter().filter_map(|n| self.primary_of.get(n).copied()).chain([old]).collect::<Vec<_>>() {
@@ -371,7 +371,7 @@ impl PeerTable {
         let nis_of = nids.into_iter().map(|n| nis.remove(&n).unwrap_or_else(|| Arc::new(Ni::new(n)))).collect();
         let used = self.tick();
         self.insert(primary, Peer { source, multi_rail, nis: nis_of, told, hop, used });
-        for (_, ni) in nis.into_iter().filter(|(_, ni)| ni.is_vouched()) {
+        for ni in nis.into_values().filter(|ni| !is_apart(ni)) {
             self.insert_single(ni, hop);
         }
     }
@@ -465,7 +465,12 @@ mod tests {
         assert!(Arc::ptr_eq(&t.rails(nid(3))[0], &counted), "counters are kept");
         t.learn(Word::Own, nid(2), info(MR, &[nid(2)]), &[]);
         assert_eq!(t.primary(nid(3)), nid(3), "it has it no more");
-        assert_eq!(t.views().len(), 2, "that one spoke for itself, and goes on alone");
+        assert_eq!(t.views().len(), 1);
+        let connected = t.ni(nid(2));
+        t.learn(Word::Own, nid(3), info(MR, &[nid(2), nid(3)]), &[]);
+        t.learn(Word::Own, nid(2), info(MR, &[nid(2), nid(3)]), &[]);
+        t.learn(Word::Own, nid(3), info(MR, &[nid(3)]), &[]);
+        assert!(Arc::ptr_eq(&t.ni(nid(2)), &connected) && !t.are_one(nid(2), nid(3)), "one that is connected goes on alone");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Routes: which gateways lead to a network that is not ours, and which of them takes the next message.
 //!
 //! Plain state. The choice is `lnet_find_route_locked` of lnet/lnet/lib-move.c: gateways that are alive, then lowest priority
-//! number, fewest hops, best health, fewest bytes queued, most credits, and among equals in turn. The grammar of a route is
-//! that of the kernel module's `routes` parameter (lnet/lnet/config.c): `NET [HOPS] GATEWAY[:PRIORITY] ...`, several separated
+//! number, fewest hops, best health, fewest bytes queued, most credits. Among equals Lustre takes the one used longest ago
+//! (`lr_seq`); here it is the one that was given the fewest bytes, a GET counting as what it asks for: in turn by messages, a
+//! small message between two large ones sends all large ones the same way. The grammar of a route is that of the kernel module's `routes` parameter (lnet/lnet/config.c): `NET [HOPS] GATEWAY[:PRIORITY] ...`, several separated
 //! by `;`, with `[a-b]` and `[a,b]` ranges; commas between gateways, and hops and priority behind them, are taken too.
 
 use std::cmp::Reverse;
@@ -21,6 +22,10 @@ const MAX_EXPANDED: usize = 1024;
 const MAX_USED: usize = 4096;
 /// Most hops of a route.
 const MAX_HOPS: u8 = 255;
+/// Bytes a message counts for beside its payload.
+const HEADERS: u64 = 96;
+/// A gateway that comes back, or is new, catches up on so many bytes at most.
+const CATCH_UP: u64 = 4 << 20;
 
 /// A route as an operator gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,8 +229,8 @@ pub(crate) struct GwLoad {
 #[derive(Debug)]
 struct Route {
     spec: RouteSpec,
-    /// When it was last chosen.
-    seq: u64,
+    /// Bytes it was chosen for, its messages' answers included.
+    given: u64,
     /// The gateway said that it has no NI on the network.
     multi_hop: Option<bool>,
     /// The gateway's NI on the network is up, as far as it said.
@@ -257,7 +262,6 @@ pub(crate) struct RouteView {
 pub(crate) struct RouteTable {
     nets: BTreeMap<u32, Vec<Route>>,
     gateways: BTreeMap<Nid, Gateway>,
-    seq: u64,
     /// Destinations that were sent to by a route, so that they can be told of when their gateway dies.
     used: BTreeSet<Nid>,
 }
@@ -289,7 +293,7 @@ impl RouteTable {
         if list.iter().any(|r| r.spec.gateway == gateway) {
             return Err(RouteError::Exists { net, gateway });
         }
-        list.push(Route { spec, seq: 0, multi_hop: None, remote_up: true });
+        list.push(Route { spec, given: 0, multi_hop: None, remote_up: true });
         self.gateways.entry(gateway).or_insert_with(Gateway::new);
         Ok(())
     }
@@ -314,8 +318,9 @@ impl RouteTable {
         self.nets.contains_key(&net)
     }
 
-    /// The gateway for the next message to `to`, other than those in `not`, and whether there are others.
-    pub(crate) fn choose(&mut self, to: Nid, not: &[Nid], load: impl Fn(Nid) -> GwLoad) -> Option<(Nid, bool)> {
+    /// The gateway for the next message to `to`, of so many bytes, other than those in `not`, and whether there are others.
+    /// `by`: the gateway the message came from which this one answers; it takes that way while it is alive.
+    pub(crate) fn choose(&mut self, to: Nid, bytes: u64, by: Option<Nid>, not: &[Nid], load: impl Fn(Nid) -> GwLoad) -> Option<(Nid, bool)> {
         let gateways = &self.gateways;
         let routes = self.nets.get_mut(&to.net())?;
         let single = routes.len() == 1;
@@ -323,8 +328,11 @@ impl RouteTable {
             let rank = gateways.get(&r.spec.gateway)?.rank().filter(|_| r.remote_up)?;
             let l = if single { GwLoad::default() } else { load(r.spec.gateway) };
             let hops = r.spec.hops.unwrap_or(1);
-            Some((Reverse(rank), r.spec.priority, hops, Reverse(l.health), l.queued, Reverse(l.credits), r.seq))
+            let asked_by = by == Some(r.spec.gateway) && gateways.get(&r.spec.gateway)?.state() == GwState::Alive;
+            Some((!asked_by, Reverse(rank), r.spec.priority, hops, Reverse(l.health), l.queued, Reverse(l.credits), r.given))
         };
+        let most = routes.iter().map(|r| r.given).max()?;
+        routes.iter_mut().for_each(|r| r.given = r.given.max(most.saturating_sub(CATCH_UP)));
         let mut usable = 0;
         let mut best = None;
         for (i, r) in routes.iter().enumerate().filter(|(_, r)| !not.contains(&r.spec.gateway)) {
@@ -335,8 +343,7 @@ impl RouteTable {
             }
         }
         let best = &mut routes[best?.1];
-        self.seq += 1;
-        best.seq = self.seq;
+        best.given += HEADERS + bytes;
         if self.used.len() < MAX_USED {
             self.used.insert(to);
         }
@@ -457,21 +464,55 @@ mod tests {
     fn equals_take_turns_and_the_dead_are_left_out() {
         let mut t = table("tcp1 10.0.0.[4-5]@tcp");
         let (a, b) = (nid("10.0.0.4@tcp"), nid("10.0.0.5@tcp"));
-        let picks = |t: &mut RouteTable| (0..4).map(|_| t.choose(far(), &[], no_load).unwrap().0).collect::<Vec<_>>();
+        let picks = |t: &mut RouteTable| (0..4).map(|_| t.choose(far(), 0, None, &[], no_load).unwrap().0).collect::<Vec<_>>();
         assert_eq!(picks(&mut t), [a, b, a, b]);
         assert_eq!(t.reached_by(a), [far()]);
-        assert!(t.choose(far(), &[], no_load).unwrap().1, "there is another");
+        assert!(t.choose(far(), 0, None, &[], no_load).unwrap().1, "there is another");
         t.handle(a, GwEvent::Silent, 0, TIMERS);
-        assert!(!t.choose(far(), &[], no_load).unwrap().1);
+        assert!(!t.choose(far(), 0, None, &[], no_load).unwrap().1);
         assert_eq!(picks(&mut t), [b; 4]);
         t.handle(b, GwEvent::ConnLost, 0, TIMERS);
         assert_eq!(picks(&mut t), [b; 4], "better than none");
         t.handle(b, GwEvent::Silent, 0, TIMERS);
-        assert_eq!(t.choose(far(), &[], no_load), None);
+        assert_eq!(t.choose(far(), 0, None, &[], no_load), None);
         t.handle(a, GwEvent::Answered, 0, TIMERS);
         assert_eq!(picks(&mut t), [a; 4]);
-        assert_eq!(t.choose(far(), &[a], no_load), None, "the one that just failed is not tried again");
-        assert_eq!(t.choose(nid("10.9.0.1@tcp9"), &[], no_load), None);
+        assert_eq!(t.choose(far(), 0, None, &[a], no_load), None, "the one that just failed is not tried again");
+        assert_eq!(t.choose(nid("10.9.0.1@tcp9"), 0, None, &[], no_load), None);
+    }
+
+    #[test]
+    fn equals_share_the_bytes_and_answers_go_back_by_their_way() {
+        let mut t = table("tcp1 10.0.0.[4-5]@tcp");
+        let gws = [nid("10.0.0.4@tcp"), nid("10.0.0.5@tcp")];
+        for gw in gws {
+            t.handle(gw, GwEvent::Answered, 0, TIMERS);
+        }
+        let mut bytes = [0; 2];
+        let mut send = |t: &mut RouteTable, n: u64, by| {
+            let gw = t.choose(far(), n, by, &[], no_load).unwrap().0;
+            bytes[usize::from(gw == gws[1])] += n;
+            bytes
+        };
+        for _ in 0..1000 {
+            send(&mut t, 1 << 20, None);
+            send(&mut t, 500, None);
+        }
+        let shared = send(&mut t, 0, None);
+        assert!(shared[0].abs_diff(shared[1]) <= 2 << 20, "{shared:?}: a large one, a small one, a large one");
+        for _ in 0..9 {
+            send(&mut t, 1 << 20, Some(gws[0]));
+        }
+        assert_eq!(send(&mut t, 0, None)[0] - shared[0], 9 << 20, "all by the gateway the question came from");
+        t.handle(gws[0], GwEvent::ConnLost, 0, TIMERS);
+        assert_eq!(send(&mut t, 1 << 20, Some(gws[0]))[1] - shared[1], 1 << 20, "while it is alive");
+        // One that comes back, however long it was away, is not given everything.
+        (0..1000).for_each(|_| { send(&mut t, 1 << 20, None); });
+        t.handle(gws[0], GwEvent::Answered, 0, TIMERS);
+        let before = send(&mut t, 0, None);
+        (0..100).for_each(|_| { send(&mut t, 1 << 20, None); });
+        let after = send(&mut t, 0, None);
+        assert!((after[0] - before[0]).abs_diff(after[1] - before[1]) <= CATCH_UP + (2 << 20), "{before:?} {after:?}");
     }
 
     #[test]
@@ -479,16 +520,16 @@ mod tests {
         let mut t = table("tcp1 10.0.0.4@tcp 2; tcp1 10.0.0.5@tcp 3; tcp1 10.0.0.6@tcp 1 1; tcp1 10.0.0.7@tcp 2");
         let last = |n: Option<(Nid, bool)>| n.map(|(n, _)| n.addr() & 255);
         let busy = |busy: u32| move |n: Nid| GwLoad { health: 1000, queued: u64::from(n.addr() & 255 == busy), credits: 8 };
-        assert_eq!(last(t.choose(far(), &[], busy(4))), Some(7), "fewest bytes queued");
-        assert_eq!(last(t.choose(far(), &[], busy(7))), Some(4));
+        assert_eq!(last(t.choose(far(), 0, None, &[], busy(4))), Some(7), "fewest bytes queued");
+        assert_eq!(last(t.choose(far(), 0, None, &[], busy(7))), Some(4));
         let sick = |n: Nid| GwLoad { health: if n.addr() & 255 == 4 { 900 } else { 1000 }, queued: 9, credits: 8 };
-        assert_eq!(last(t.choose(far(), &[], sick)), Some(7), "health before load");
+        assert_eq!(last(t.choose(far(), 0, None, &[], sick)), Some(7), "health before load");
         for dead in ["10.0.0.4@tcp", "10.0.0.7@tcp"] {
             t.handle(nid(dead), GwEvent::Silent, 0, TIMERS);
         }
-        assert_eq!(last(t.choose(far(), &[], no_load)), Some(5), "more hops");
+        assert_eq!(last(t.choose(far(), 0, None, &[], no_load)), Some(5), "more hops");
         t.handle(nid("10.0.0.5@tcp"), GwEvent::Silent, 0, TIMERS);
-        assert_eq!(last(t.choose(far(), &[], no_load)), Some(6), "priority 1 only when all of 0 are dead");
+        assert_eq!(last(t.choose(far(), 0, None, &[], no_load)), Some(6), "priority 1 only when all of 0 are dead");
     }
 
     #[test]
@@ -500,13 +541,13 @@ mod tests {
         assert!(t.views()[0].alive && !t.views()[0].multi_hop);
         info.nis[2].status = coral_wire::lnet::LNET_NI_STATUS_DOWN;
         t.answered(gw, &info, 0, TIMERS);
-        assert_eq!(t.choose(far(), &[], no_load), None);
+        assert_eq!(t.choose(far(), 0, None, &[], no_load), None);
         assert!(!t.views()[0].alive);
         info.nis.pop();
         t.answered(gw, &info, 0, TIMERS);
         assert!(t.views()[0].alive && t.views()[0].multi_hop, "another router is behind it");
         info.features |= feat::RTE_DISABLED;
         t.answered(gw, &info, 0, TIMERS);
-        assert_eq!(t.choose(far(), &[], no_load), None);
+        assert_eq!(t.choose(far(), 0, None, &[], no_load), None);
     }
 }

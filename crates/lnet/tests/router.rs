@@ -357,6 +357,45 @@ async fn several_interfaces_are_used_and_one_that_fails_is_left() {
     stop(&[&a, &b]).await;
 }
 
+/// What a writing client does: bulk that a server GETs, and a small message after each. In turn by messages all bulk would take
+/// the same way.
+#[tokio::test(start_paused = true)]
+async fn routers_of_equal_priority_share_the_bytes_both_ways() {
+    let mem = MemNet::new();
+    let node = async |nids: &[&str], routes: &str| {
+        let nids: Vec<Nid> = nids.iter().map(|n| n.parse().unwrap()).collect();
+        let routing = (nids.len() > 1).then(PoolSizes::default);
+        Node::start(NodeConfig { listen_port: None, routing, ..config(&nids, routes) }, Some(mem.clone())).await.unwrap()
+    };
+    let client = node(&["10.0.0.1@tcp"], "tcp1 10.0.0.3@tcp 10.0.0.4@tcp").await;
+    let server = node(&["10.1.0.2@tcp1"], "tcp 10.1.0.3@tcp1 10.1.0.4@tcp1").await;
+    let routers = [node(&["10.0.0.3@tcp", "10.1.0.3@tcp1"], "").await, node(&["10.0.0.4@tcp", "10.1.0.4@tcp1"], "").await];
+    while !client.routes().iter().chain(&server.routes()).all(|r| r.up) {
+        sleep(Duration::from_secs(1)).await;
+    }
+    let bytes = || routers.each_ref().map(|r| r.stats().routed_bytes.value());
+    let data = noise(1, LNET_MTU);
+    let mut before = bytes();
+    for write in [true, false] {
+        let (mut requests, mut replies, mut sink) = (server.expect_put(8, 1), client.expect_put(8, 1), client.expect_put(9, 1));
+        for i in 0..40 {
+            let _offer = client.offer_get(7, i, data.clone());
+            client.put(server.nid(), 8, 1, 0, vec![1u8; 500].into(), true).await.unwrap();
+            match write {
+                true => drop(server.get(client.nid(), 7, i, LNET_MTU as u32).await.unwrap()),
+                false => server.put(client.nid(), 9, 1, 0, data.clone(), true).await.unwrap(),
+            }
+            server.put(client.nid(), 8, 1, 0, vec![1u8; 500].into(), true).await.unwrap();
+            drop((requests.try_recv(), replies.try_recv(), sink.try_recv()));
+        }
+        let now = bytes();
+        let [a, b] = [now[0] - before[0], now[1] - before[1]];
+        assert!(a + b >= 40 * LNET_MTU as u64 && a.abs_diff(b) <= 4 * LNET_MTU as u64, "writing {write}: {a} and {b} bytes");
+        before = now;
+    }
+    stop(&[&client, &server, &routers[0], &routers[1]]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn memory_nodes_route_too_and_time_can_be_paused() {
     let mem = MemNet::new();

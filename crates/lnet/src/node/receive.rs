@@ -8,6 +8,7 @@ use super::Node;
 use crate::faults::{Side, Verdict};
 use crate::forward::Transit;
 use crate::msg::Msg;
+use crate::path::Load;
 use crate::peers::Word;
 use crate::portals::PutMatch;
 use crate::sock::{Credits, Done, cork};
@@ -78,14 +79,14 @@ impl Node {
                 let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack { dst_wmd: ack_wmd, match_bits: mbits, mlength });
                 if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
                     self.on_push(hop, msg.src, &msg.payload);
-                    return self.acknowledge(msg.dest, msg.src, ack);
+                    return self.acknowledge(hop, msg.dest, msg.src, ack);
                 }
                 let from = if self.has_rails() { self.peer_table().primary(msg.src) } else { msg.src };
                 let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload };
-                self.on_put(msg.dest, msg.src, ev, ack);
+                self.on_put(hop, msg.dest, msg.src, ev, ack);
             }
             LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {
-                self.on_get(&msg, return_wmd, (ptl_index, match_bits), src_offset, sink_length);
+                self.on_get(hop, &msg, return_wmd, (ptl_index, match_bits), src_offset, sink_length);
             }
             LnetMsg::Ack { dst_wmd, .. } | LnetMsg::Reply { dst_wmd } => {
                 if !self.pending.complete(dst_wmd, Ok(msg.payload)) {
@@ -95,14 +96,14 @@ impl Node {
         }
     }
 
-    fn acknowledge(self: &Arc<Self>, dest: Nid, from: Nid, ack: Option<LnetMsg>) {
+    fn acknowledge(self: &Arc<Self>, hop: Nid, dest: Nid, from: Nid, ack: Option<LnetMsg>) {
         if let Some(kind) = ack {
-            self.respond(dest, from, kind, Payload::new(), Done::Nobody);
+            self.respond(hop, dest, from, kind, Payload::new(), Done::Nobody);
         }
     }
 
-    fn on_put(self: &Arc<Self>, dest: Nid, from: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
-        let acknowledge = || self.acknowledge(dest, from, ack);
+    fn on_put(self: &Arc<Self>, hop: Nid, dest: Nid, from: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
+        let acknowledge = || self.acknowledge(hop, dest, from, ack);
         match self.portals.match_put(ev.portal, ev.mbits) {
             PutMatch::Expected(slot) => {
                 if slot.deliver(ev) {
@@ -126,7 +127,7 @@ impl Node {
         }
     }
 
-    fn on_get(self: &Arc<Self>, msg: &Msg, reply: WireHandle, (portal, mbits): (u32, u64), offset: u32, len: u32) {
+    fn on_get(self: &Arc<Self>, hop: Nid, msg: &Msg, reply: WireHandle, (portal, mbits): (u32, u64), offset: u32, len: u32) {
         let kind = LnetMsg::Reply { dst_wmd: reply };
         let part = |data: Payload| {
             let from = data.len().min(offset as usize);
@@ -136,12 +137,12 @@ impl Node {
         if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
             self.stats.pings.inc();
             let info = Payload::from(self.ping_info().encode());
-            return self.respond(msg.dest, msg.src, kind, part(info), Done::Nobody);
+            return self.respond(hop, msg.dest, msg.src, kind, part(info), Done::Nobody);
         }
         match self.portals.match_get(portal, mbits) {
             Some(slot) => {
                 let data = part(slot.data.clone());
-                self.respond(msg.dest, msg.src, kind, data, Done::Offer(slot));
+                self.respond(hop, msg.dest, msg.src, kind, data, Done::Offer(slot));
             }
             None => {
                 tracing::debug!(node = %self.nid(), from = %msg.src, portal, mbits, "GET without match dropped");
@@ -150,9 +151,10 @@ impl Node {
         }
     }
 
-    /// Answers a message of `to` from the NID it came to.
-    fn respond(self: &Arc<Self>, me: Nid, to: Nid, kind: LnetMsg, payload: Payload, done: Done) {
-        match self.path(Some(me), to, &[]) {
+    /// Answers a message of `to` from the NID it came to, and by the hop it came by, which is where Lustre looks for it.
+    fn respond(self: &Arc<Self>, hop: Nid, me: Nid, to: Nid, kind: LnetMsg, payload: Payload, done: Done) {
+        let load = Load { from: Some(me), by: Some(hop), bytes: payload.len() };
+        match self.path(load, to, &[]) {
             Ok(path) => self.launch(path, to, kind, payload, done, Credits::new()),
             Err(e) => done.finish(Err(e), to),
         }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::{Node, SendError};
 use crate::faults::{Held, HealthError, Side, Verdict};
 use crate::msg::Msg;
-use crate::path::{Path, Route, Tried};
+use crate::path::{Load, Path, Route, Tried};
 use crate::peers::Word;
 use crate::pending::Wait;
 use crate::sock::{Again, Credits, Done, Tx};
@@ -33,7 +33,7 @@ impl Node {
     /// PUT. With `ack`: resolves when the ACK came; else when the LND has taken the message (written to the socket) or failed.
     /// Panics when `data` is above [`LNET_MTU`].
     pub async fn put(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, offset: u32, data: Payload, ack: bool) -> Result<(), SendError> {
-        let path = self.path(None, to, &[])?;
+        let path = self.path(Load::of(data.len()), to, &[])?;
         let credits = self.credits(&path.route).await?;
         let put = |ack_wmd| LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset };
         if ack {
@@ -53,7 +53,7 @@ impl Node {
 
     /// PUT that is handed to the LND, and nobody is told what becomes of it.
     pub(crate) async fn put_unwatched(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, data: Payload) -> Result<(), SendError> {
-        let path = self.path(None, to, &[])?;
+        let path = self.path(Load::of(data.len()), to, &[])?;
         let credits = self.credits(&path.route).await?;
         let put = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset: 0 };
         self.launch(path, to, put, data, Done::Nobody, credits);
@@ -62,7 +62,7 @@ impl Node {
 
     /// GET of at most `len` bytes from offset 0 of the peer's offer.
     pub async fn get(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
-        let path = self.path(None, to, &[])?;
+        let path = self.path(Load::of(len as usize), to, &[])?;
         self.get_by(path, to, portal, mbits, len).await
     }
 

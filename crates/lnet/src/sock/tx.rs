@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::Peer;
 use super::frame::{HEAD_LEN, KSM_LEN, encode_lnet, encode_noop};
 use crate::msg::Msg;
-use crate::path::Tried;
+use crate::path::{Load, Tried};
 use crate::pending::Pending;
 use crate::portals::GetSlot;
 use crate::{Nid, Node, NodeStats, Payload, SendError};
@@ -176,7 +176,8 @@ impl Tx {
         again.tried.push(peer.nid);
         again.left -= 1;
         let node = again.node.clone();
-        match node.path(response.then_some(src), again.to, &again.tried) {
+        let load = Load { from: response.then_some(src), by: None, bytes: self.payload.len() };
+        match node.path(load, again.to, &again.tried) {
             Ok(path) => {
                 node.stats().resent.inc();
                 let msg = Msg { dest: path.dest, src: path.src, kind, payload: self.payload };
