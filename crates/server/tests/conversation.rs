@@ -18,6 +18,8 @@ mod compare;
 #[allow(dead_code, reason = "the extraction writes what is read here")]
 #[path = "../../wire/tests/support/conversation.rs"]
 mod conversation;
+#[path = "conversation/lost.rs"]
+mod lost;
 #[path = "conversation/player.rs"]
 mod player;
 #[path = "conversation/rig.rs"]

@@ -103,7 +103,8 @@ impl LdlmServer {
     /// LDLM_CONVERT: the lock named by handle 0 (our cookie) keeps only the inode bits in the request's policy. `None`: there
     /// is no such lock (status 303).
     pub fn convert(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<Option<LdlmReply>, EnqueueError> {
-        let Policy::Ibits { bits: keep, .. } = req.desc.policy() else { return Err(EnqueueError::Malformed) };
+        // kernel clients leave the type out (`ldlm_cli_inodebits_convert`)
+        let Policy::Ibits { bits: keep, .. } = req.desc.ibits() else { return Err(EnqueueError::Malformed) };
         let cookie = req.handle(0);
         let mut out = Actions::new();
         let mut st = self.state.lock();

@@ -131,7 +131,9 @@ impl Ctx {
             return Ok(Some(o.rec.fid2));
         }
         if o.by_fid() {
-            let fid = if o.rec.fid2.is_zero() { o.rec.fid1 } else { o.rec.fid2 };
+            // named by another MDT, the object comes first and its parent second (`mdt_cross_open`)
+            let first = o.rec.fid2.is_zero() || o.rec.bias & bias::CROSS_REF != 0;
+            let fid = if first { o.rec.fid1 } else { o.rec.fid2 };
             return Ok(store.find(&fid)?.map(|_| fid));
         }
         namespace::lookup(&mut Txn::new(store), &o.cred, o.at())

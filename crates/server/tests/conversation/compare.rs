@@ -179,9 +179,10 @@ fn messages(name: &str, fields: &[Field], theirs: &Message, ours: &Message, comp
     let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else {
         return vec![Difference { what: format!("{name} no body"), theirs: String::new(), ours: String::new() }];
     };
-    if t.status.min(0) != o.status.min(0) {
+    let (ft, fo) = (failed(fields, theirs), failed(fields, ours));
+    if ft != fo {
         // a refusal and an answer have nothing else to compare
-        let what = format!("{name} status {} is {}", status(t.status), status(o.status));
+        let what = format!("{name} status {ft} is {fo}");
         return vec![Difference { what, theirs: t.status.to_string(), ours: o.status.to_string() }];
     }
     pairs(&format!("{name} PTLRPC_BODY"), of_body(&t), of_body(&o), &mut out, compared);
@@ -204,8 +205,14 @@ fn messages(name: &str, fields: &[Field], theirs: &Message, ours: &Message, comp
     out
 }
 
-fn status(s: i32) -> String {
-    if s >= 0 { "0".into() } else { s.to_string() }
+/// The error a reply tells, negative: of the request, or of its intent; else 0.
+pub fn failure(format: &Format, reply: &Message) -> i64 {
+    failed(format.reply, reply)
+}
+
+fn failed(fields: &[Field], reply: &Message) -> i64 {
+    let intent = fields.iter().position(|f| *f == Field::DlmRep).and_then(|i| reply.get::<LdlmReply>(i).ok()).map_or(0, |r| r.policy_res2 as i64);
+    reply.body().map_or(0, |b| i64::from(b.status)).min(intent).min(0)
 }
 
 fn show(fields: Vec<(String, String)>) -> String {

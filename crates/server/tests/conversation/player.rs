@@ -10,6 +10,7 @@ use super::callbacks::Callback;
 use super::commits::Commits;
 use super::compare::{self, Difference};
 use super::conversation::{Event, Kind};
+use super::lost::Lost;
 use super::rig::{Rig, SERVER};
 use super::second::Second;
 use super::table::Table;
@@ -62,6 +63,7 @@ pub struct Player<'a> {
     table: &'a mut Table,
     values: Values,
     commits: Commits,
+    lost: Lost,
     second: Option<Second>,
     pending: HashMap<u64, Pending>,
     /// Recorded replies that ours did not come with.
@@ -87,6 +89,7 @@ impl<'a> Player<'a> {
             table,
             values: Values::default(),
             commits: Commits::default(),
+            lost: Lost::default(),
             second: None,
             pending: HashMap::new(),
             owed: Vec::new(),
@@ -182,12 +185,10 @@ impl<'a> Player<'a> {
 
     fn compare_callbacks(&mut self) {
         let mut ours = std::mem::take(&mut *self.rig.callbacks.arrived.lock());
-        let skipped = self.table.skips(&self.operation);
         for theirs in std::mem::take(&mut self.recorded_callbacks) {
             let Some(at) = ours.iter().position(|o| o.key() == theirs.key()) else {
-                if !skipped {
-                    self.differs(format!("{} missing", theirs.name()), format!("{:?}", theirs.request), "");
-                }
+                let why = if self.lost.called_back(theirs.request.handle(1)) { ": of what was refused" } else { "" };
+                self.differs(format!("{} missing{why}", theirs.name()), format!("{:?}", theirs.request), "");
                 continue;
             };
             let ours = ours.remove(at);
@@ -196,7 +197,7 @@ impl<'a> Player<'a> {
             let found = compare::requests(format, &self.values.translate_message(&theirs.message), &ours.message, &mut self.counts.fields);
             found.iter().for_each(|d| self.table.take(&self.operation, d));
         }
-        for extra in ours.iter().filter(|_| !skipped) {
+        for extra in ours {
             self.differs(format!("{} extra", extra.name()), "", format!("{:?}", extra.request));
         }
     }
@@ -205,9 +206,14 @@ impl<'a> Player<'a> {
         let theirs = Message::decode(e.bytes.clone()).expect("a recorded request");
         let body = theirs.body().expect("a body");
         let Some(format) = formats::of_request(body.opc, &theirs) else { panic!("no format for opcode {}", body.opc) };
-        if self.table.skips(&self.operation) {
+        let recorded = adapt::reply_to(e, &body, later);
+        let reply = recorded.and_then(|r| Message::decode(r.bytes.clone()).ok());
+        if self.lost.concerns(body.opc, &theirs) {
             self.counts.not_sent += 1;
-            return;
+            if let Some(reply) = reply {
+                self.lost.refused(format, &reply);
+            }
+            return self.differs(format!("{} not sent: of what was refused", format.name), "", "");
         }
         if body.handle != 0 && !self.values.knows(body.handle) {
             self.counts.not_sent += 1;
@@ -229,8 +235,7 @@ impl<'a> Player<'a> {
             opc::OST_READ => adapt::other_checksum(&mut ours),
             _ => {}
         }
-        let recorded = adapt::reply_to(e, &body, later);
-        if let Some(reply) = recorded.and_then(|r| Message::decode(r.bytes.clone()).ok()) {
+        if let Some(reply) = reply {
             self.rig.place(&self.values.new_homes(format, &reply));
         }
         let bits = recorded.map_or(e.bits, |r| r.bits);
@@ -343,6 +348,11 @@ impl<'a> Player<'a> {
         self.values.learn(p.format, p.opcode, theirs, ours);
         self.note_lock(p, ours);
         let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else { return };
+        match (compare::failure(p.format, theirs) < 0, compare::failure(p.format, ours) < 0) {
+            (false, false) => self.lost.given(p.format, theirs, ours),
+            (false, true) => self.lost.refused(p.format, theirs),
+            _ => {}
+        }
         if let Some(uuid) = &p.uuid {
             self.commits.connected(t.handle, uuid);
             self.expect_committed(p, &t, &o);

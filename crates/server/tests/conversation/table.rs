@@ -1,15 +1,13 @@
 //! The table of known differences: `data/differences-*.txt`.
 //!
 //! A line is a pattern, ` | `, a reason. A pattern is what a difference is called, `*` standing for anything and `{A,B}` for
-//! each of A and B; with `@OPERATION ` in front it counts for that operation of the session only. `skip OPERATION | reason`
-//! leaves an operation's requests out.
+//! each of A and B; with `@OPERATION ` in front it counts for that operation of the session only.
 //! Empty lines and lines that begin with `#` say nothing.
 
 use super::compare::Difference;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 pub struct Table {
-    skipped: HashMap<String, String>,
     /// Operation or none, pattern.
     patterns: Vec<(Option<String>, String)>,
     used: Vec<usize>,
@@ -35,13 +33,11 @@ fn matches(pattern: &str, text: &str) -> bool {
 
 impl Table {
     pub fn read(text: &str) -> Table {
-        let mut t = Table { skipped: HashMap::new(), patterns: Vec::new(), used: Vec::new(), unlisted: BTreeMap::new() };
+        let mut t = Table { patterns: Vec::new(), used: Vec::new(), unlisted: BTreeMap::new() };
         for line in text.lines().filter(|l| !l.trim().is_empty() && !l.starts_with('#')) {
-            let (pattern, reason) = line.split_once(" | ").unwrap_or_else(|| panic!("no reason in: {line}"));
+            let (pattern, _) = line.split_once(" | ").unwrap_or_else(|| panic!("no reason in: {line}"));
             let pattern = pattern.trim();
-            if let Some(op) = pattern.strip_prefix("skip ") {
-                t.skipped.insert(op.to_string(), reason.to_string());
-            } else if let Some((op, what)) = pattern.strip_prefix('@').and_then(|p| p.split_once(' ')) {
+            if let Some((op, what)) = pattern.strip_prefix('@').and_then(|p| p.split_once(' ')) {
                 t.patterns.extend(each(op).flat_map(|op| each(what).map(move |w| (Some(op.clone()), w))));
             } else {
                 t.patterns.extend(each(pattern).map(|w| (None, w)));
@@ -49,10 +45,6 @@ impl Table {
         }
         t.used = vec![0; t.patterns.len()];
         t
-    }
-
-    pub fn skips(&self, operation: &str) -> bool {
-        self.skipped.contains_key(operation)
     }
 
     /// Takes one difference: listed, or to be told at the end.
@@ -80,8 +72,8 @@ impl Table {
             let at = op.as_ref().map(|o| format!("@{o} ")).unwrap_or_default();
             out.push(format!("listed and does not occur any more: {at}{pattern}"));
         }
-        for op in self.skipped.keys().filter(|o| !operations.contains(o)) {
-            out.push(format!("skipped and not in the conversation: {op}"));
+        for op in self.patterns.iter().filter_map(|(o, _)| o.as_ref()).filter(|o| !operations.contains(o)) {
+            out.push(format!("no such operation: {op}"));
         }
         out
     }
