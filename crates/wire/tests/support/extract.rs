@@ -23,9 +23,9 @@ pub fn marks(text: &str) -> Vec<(u64, String)> {
     out
 }
 
-/// Everything `client` said and was told, and the marks, in order of time; of operations to `leave_out`, the mark only.
+/// Everything `client` said and was told, and the marks, in order of time; of operations to `cut`, as many messages as said.
 /// Early replies, which only ask for patience, are left out.
-pub fn conversation(file: &[u8], client: Nid, marks: &[(u64, String)], leave_out: &[&str]) -> Vec<Event> {
+pub fn conversation(file: &[u8], client: Nid, marks: &[(u64, String)], cut: &[(&str, usize)]) -> Vec<Event> {
     let mut timed: Vec<(u64, usize, Event)> = Vec::new();
     for (at, name) in marks {
         timed.push((*at, 0, Event { kind: Kind::Operation, portal: 0, bits: 0, bytes: Bytes::copy_from_slice(name.as_bytes()) }));
@@ -49,13 +49,14 @@ pub fn conversation(file: &[u8], client: Nid, marks: &[(u64, String)], leave_out
     timed.sort_by_key(|(at, n, _)| (*at, *n));
     let adaptive: BTreeSet<u64> = timed.iter().filter(|(_, _, e)| e.kind == Kind::Request && takes_early(&e.bytes)).map(|(_, _, e)| e.bits).collect();
     timed.retain(|(_, n, e)| !(e.kind == Kind::Reply && early.contains(n) && adaptive.contains(&e.bits)));
-    let mut operation = Bytes::new();
+    let (mut operation, mut messages) = (Bytes::new(), 0);
     let mut wanted = |e: &Event| {
         if e.kind == Kind::Operation {
-            operation = e.bytes.clone();
+            (operation, messages) = (e.bytes.clone(), 0);
             return true;
         }
-        !leave_out.iter().any(|o| o.as_bytes() == operation) && (e.kind != Kind::Bulk || bulk.contains(&e.bits))
+        messages += 1;
+        !cut.iter().any(|(o, n)| o.as_bytes() == operation && messages > *n) && (e.kind != Kind::Bulk || bulk.contains(&e.bits))
     };
     timed.into_iter().map(|(_, _, e)| e).filter(|e| wanted(e)).collect()
 }
