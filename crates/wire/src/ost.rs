@@ -136,20 +136,21 @@ wire_struct! {
     #[derive(Eq)]
     pub struct ObdIoobj : 24 {
         0 oid: OstId,
-        /// (number of bulk MDs - 1) << 16.
+        /// (most bulk MDs - 1) << 16.
         16 max_brw: u32,
         20 bufcnt: u32,
     }
 }
 
 impl ObdIoobj {
-    /// One object with `niobufs` pieces, moved in `mds` bulk MDs (at least 1).
+    /// One object with `niobufs` pieces, moved in `mds` bulk MDs. The bound sent is the next power of two: servers refuse others
+    /// (`tgt_io_data_unpack`), as it is a mask of match bits to them.
     pub fn new(oid: OstId, mds: u32, niobufs: u32) -> ObdIoobj {
-        ObdIoobj { oid, max_brw: mds.saturating_sub(1) << 16, bufcnt: niobufs }
+        ObdIoobj { oid, max_brw: (mds.next_power_of_two() - 1) << 16, bufcnt: niobufs }
     }
 
-    /// Number of bulk MDs.
-    pub fn md_count(&self) -> u32 {
+    /// Most bulk MDs.
+    pub fn max_mds(&self) -> u32 {
         (self.max_brw >> 16) + 1
     }
 }

@@ -65,7 +65,9 @@ impl Brw {
         let oa: Obdo = msg.get(1).map_err(|_| Errno::EPROTO)?;
         let ioobj: ObdIoobj = msg.get(2).map_err(|_| Errno::EPROTO)?;
         let niobufs: Vec<NiobufRemote> = decode_all(msg.buf(3));
-        if msg.buf(2).len() != size_of::<ObdIoobj>() || niobufs.len() != ioobj.bufcnt as usize {
+        // a mask of match bits (`tgt_io_data_unpack`)
+        let bad_mask = !ioobj.max_mds().is_power_of_two();
+        if msg.buf(2).len() != size_of::<ObdIoobj>() || niobufs.len() != ioobj.bufcnt as usize || bad_mask {
             return Err(Errno::EPROTO);
         }
         let (id, res) = object_of(&ioobj.oid)?;
@@ -261,6 +263,21 @@ mod tests {
         assert_eq!(b.extents, [Extent { off: 0, len: 4196 }, Extent { off: 8192, len: 1 }]);
         assert_eq!((b.total(), b.niobuf_count, b.span()), (4197, 3, (0, 8192)));
         assert_eq!(b.md_lens, [4197]);
+    }
+
+    #[test]
+    fn most_descriptors_are_a_power_of_two() {
+        for (mds, sent) in [(0, 1), (1, 1), (2, 2), (3, 4), (4, 4), (5, 8)] {
+            assert_eq!(ObdIoobj::new(OstId::group0(7), mds, 1).max_mds(), sent);
+        }
+        let of = |max_brw: u32| {
+            let oi = OstId::group0(7);
+            let mut msg = Message::new(&PtlrpcBody::default());
+            msg.push(&Obdo { oi, ..Default::default() }).push(&ObdIoobj { oid: oi, max_brw, bufcnt: 1 });
+            msg.push(&niobuf(0, 3 << 20));
+            Brw::parse(&msg, false).map(|b| b.md_lens.len())
+        };
+        assert_eq!((of(3 << 16), of(2 << 16).err()), (Ok(3), Some(Errno::EPROTO)));
     }
 
     #[test]

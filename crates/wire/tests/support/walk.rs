@@ -248,7 +248,7 @@ impl Walk<'_> {
         }
         let data = match m.buf(5) {
             b if oa.flags.contains(ObdFlags::SHORT_IO) => Some(b.to_vec()),
-            _ => self.bulk_of(client, mbits, ioo.md_count()),
+            _ => self.bulk_of(client, mbits, ioo.max_mds()),
         };
         self.checksum("write", &oa, data);
     }
@@ -262,7 +262,7 @@ impl Walk<'_> {
         let status = m.body().map_or(0, |b| b.status.max(0)) as usize;
         let mut data = match m.buf(2) {
             b if !b.is_empty() => Some(b.to_vec()),
-            _ => self.bulk_of(client, asked.request.body().map_or(0, |b| b.mbits), ioo.md_count()),
+            _ => self.bulk_of(client, asked.request.body().map_or(0, |b| b.mbits), ioo.max_mds()),
         };
         if let Some(d) = &mut data {
             d.truncate(status);
