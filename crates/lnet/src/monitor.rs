@@ -73,6 +73,8 @@ impl Node {
                 // Whether it is alive its answer says, and not what becomes of what it is told then.
                 match tokio::time::timeout(limit, me.ping(gateway)).await {
                     Ok(Ok(info)) => drop(tokio::time::timeout(limit, me.introduce(gateway, &info)).await),
+                    // Too many connects under way say nothing of it.
+                    Ok(Err(SendError::Unreachable { source, .. })) if source.kind() == std::io::ErrorKind::Other => {}
                     _ => me.gateway_event(gateway, GwEvent::Silent),
                 }
             });
@@ -95,7 +97,8 @@ impl Node {
 
     /// A peer told about itself.
     pub(crate) fn learn(self: &Arc<Self>, word: Word, nid: Nid, info: PingInfo) {
-        if self.has_routes() {
+        let itself = !matches!(word, Word::Via(hop) if hop != nid);
+        if itself && self.has_routes() {
             self.route_table().lock().answered(nid, &info, self.sock().now_ms(), self.gateway_timers());
         }
         let unsure = self.peer_table().learn(word, nid, info, self.nids());
@@ -161,9 +164,9 @@ impl Node {
 
     /// A message could not be sent to the next hop `hop`, or no answer came from there.
     pub(crate) fn hop_failed(self: &Arc<Self>, local: Option<Nid>, hop: Nid, err: &SendError) {
-        let (theirs, has_rails) = {
+        let (theirs, beside_others) = {
             let mut peers = self.peer_table();
-            (peers.ni(hop), !peers.rails(hop).is_empty())
+            (peers.ni(hop), peers.is_one_of_several(hop))
         };
         let ours = self.nis().iter().find(|n| Some(n.nid) == local);
         for ni in [Some(&theirs), ours].into_iter().flatten() {
@@ -183,7 +186,7 @@ impl Node {
             self.recovering().store(true, Ordering::Relaxed);
         }
         // As in Lustre: the health of a peer's only interface says nothing, unless it routes.
-        let counts = has_rails || self.has_routes() && self.route_table().lock().is_gateway(hop);
+        let counts = beside_others || self.has_routes() && self.route_table().lock().is_gateway(hop);
         if counts && !local_fault {
             theirs.failed();
             self.recovering().store(true, Ordering::Relaxed);

@@ -92,9 +92,9 @@ impl Peer {
         self.source < Source::Configured && self.nis.iter().all(is_apart)
     }
 
-    /// And nothing was heard of it for long, in case it is behind a router. Who never told about itself has nothing to lose.
+    /// And nothing was heard of it for long, when it is behind a router. Who never told about itself has nothing to lose.
     fn is_idle(&self, now_ms: u64) -> bool {
-        self.is_apart() && (self.source == Source::Traffic || self.used.1 + SILENCE_MS <= now_ms)
+        self.is_apart() && (self.source == Source::Traffic || self.hop.is_none() || self.used.1 + SILENCE_MS <= now_ms)
     }
 
     fn ni(&self, nid: Nid) -> Option<&Arc<Ni>> {
@@ -269,7 +269,7 @@ impl PeerTable {
     }
 
     /// Whether both NIDs are said to be one peer's.
-    pub(crate) fn are_one(&self, a: Nid, b: Nid) -> bool {
+    fn are_one(&self, a: Nid, b: Nid) -> bool {
         self.primary_of.get(&a).is_some_and(|p| self.primary_of.get(&b) == Some(p))
     }
 
@@ -284,6 +284,11 @@ impl PeerTable {
     /// The interface `nid`, when others say where it belongs and it has not said so itself.
     pub(crate) fn hearsay(&self, nid: Nid) -> Option<Arc<Ni>> {
         self.peer_of(nid).filter(|p| !p.stands_for(nid))?.ni(nid).cloned()
+    }
+
+    /// Whether it is said to be one of several NIDs of a peer, by whomever.
+    pub(crate) fn is_one_of_several(&self, nid: Nid) -> bool {
+        self.peer_of(nid).is_some_and(|p| p.multi_rail && p.nis.len() > 1)
     }
 
     /// Whether any peer has more than one NID.
@@ -336,9 +341,9 @@ impl PeerTable {
             fresh += usize::from(!known);
             known || fresh <= room
         });
-        // Those on other networks than ours cannot be asked but by the way their word came.
+        // Those on other networks than ours cannot be asked but by the way their word came; that way is not a neighbour's.
         let near = |n: Nid| ours.iter().any(|o| o.net() == n.net());
-        let sure = |n: Nid| word == Word::Inside || !near(n) || n == from && itself || self.agrees(from, n);
+        let sure = |n: Nid| word == Word::Inside || !near(n) && !near(from) || n == from && itself || self.agrees(from, n);
         let vouched: Vec<bool> = nids.iter().map(|n| sure(*n)).collect();
         self.set(old, nids, multi_rail, Source::Discovered, Some(info), hop);
         for (ni, vouched) in self.peer_of(from).map_or(&[][..], |p| &p.nis).iter().zip(vouched) {
@@ -514,6 +519,20 @@ mod tests {
         assert_eq!((t.primary(second), t.rails(second).len()), (victim, 2));
         t.learn(Word::Own, victim, info(MR, &[victim, second]), &ours);
         assert_eq!(t.rails(second).len(), 2, "it has said so, and that stands");
+    }
+
+    #[test]
+    fn a_neighbour_does_not_speak_for_who_is_behind_a_router() {
+        let ours = [nid(1)];
+        let (bad, gateway, victim) = (nid(9), nid(2), far(5));
+        let mut t = PeerTable::new(20);
+        t.learn(Word::Via(bad), bad, info(MR, &[bad, victim]), &ours);
+        assert!(t.primary(victim) == victim && t.rails(victim).is_empty(), "though nothing else is known of it");
+        assert!(t.is_one_of_several(victim) && t.rails(bad).len() == 2, "its own messages may go there");
+        let mut t = PeerTable::new(20);
+        t.learn(Word::Via(gateway), victim, info(MR, &[victim, far(6)]), &ours);
+        t.learn(Word::Via(bad), bad, info(MR, &[bad, victim]), &ours);
+        assert_eq!((t.primary(far(6)), t.rails(victim).len()), (victim, 2), "and what it said of itself stands");
     }
 
     #[test]

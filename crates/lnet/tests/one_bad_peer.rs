@@ -21,8 +21,8 @@ const MR: u32 = feat::MULTI_RAIL | feat::DISCOVERY | feat::NI_STATUS;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_is_kept_without_what_hangs_behind_it_and_a_long_one_not_at_all() {
-    let n = start(config(1, 1)).await;
-    let us = n.nid();
+    let us = nid(1, 1);
+    let n = start(config_of(&[us], &format!("tcp9 {}", nid(1, 2)))).await;
     let mut s = raw_conn(nid(1, 2), us).await;
     let far = |i: u32| Nid::tcp(9, Ipv4Addr::from(0x0a00_0000 + i));
     for i in 0..20 {
@@ -172,9 +172,10 @@ async fn on_our_network_nobody_speaks_for_others() {
     // For itself it does.
     s.write_all(&frame(bad, us, push(), &PingInfo::new(MR, 12345, 1, &[bad, nid(6, 4)]).encode())).await.unwrap();
     until("it is known", || n.known_peer(bad).is_some()).await;
-    // And by a NID that it has said to be its own.
+    // And not for a NID that it alone has said to be its own.
     s.write_all(&frame(nid(6, 4), us, push(), &PingInfo::new(MR, 12345, 2, &[bad, nid(6, 4)]).encode())).await.unwrap();
-    until("it is news", || n.known_peer(bad).is_some_and(|i| i.seq() == 2)).await;
+    until("it has come", || n.stats().unmatched.value() == 2).await;
+    assert_eq!(n.known_peer(bad).unwrap().seq(), 1);
     stop(&[&n]).await;
 }
 
@@ -232,6 +233,39 @@ async fn an_interface_that_is_asked_and_says_the_same_belongs_to_the_peer() {
     for (i, s) in [&mut first, &mut second].into_iter().enumerate() {
         assert!(matches!(next_message(s).await.0.msg, LnetMsg::Put { .. }), "interface {i}");
     }
+    stop(&[&n]).await;
+}
+
+/// It never spoke for itself, and nobody can ask it: what was sent to it in vain counts all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interface_that_others_list_and_nobody_reaches_is_left() {
+    let n = start(config(15, 1)).await;
+    let (us, peer, gone) = (n.nid(), nid(15, 2), nid(15, 3));
+    let mut s = raw_conn(peer, us).await;
+    s.write_all(&frame(peer, us, push(), &PingInfo::new(MR, 12345, 1, &[peer, gone]).encode())).await.unwrap();
+    until("it has told", || n.peers().iter().any(|p| p.primary_nid == peer.to_string() && p.nis.len() == 2)).await;
+    let health = |nid: Nid| n.peers().iter().flat_map(|p| &p.nis).find(|i| i.nid == nid.to_string()).map(|i| i.health.value);
+    for i in 0..8 {
+        timeout(LONG, n.put(peer, 9, i, 0, vec![1u8; 9].into(), false)).await.unwrap().unwrap();
+    }
+    assert!(health(gone) < Some(1000) && health(peer) == Some(1000), "{:?} {:?}", health(gone), health(peer));
+    stop(&[&n]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_says_that_a_dead_gateway_is_alive_or_speaks_for_who_is_far() {
+    let (us, gateway, bad, far) = (nid(16, 1), nid(16, 2), nid(16, 3), nid_on(16, 9, 4));
+    let n = start(config_of(&[us], &format!("tcp2 {gateway}"))).await;
+    until("nobody is at the gateway's place", || !n.routes()[0].up).await;
+    let mut s = raw_conn(bad, us).await;
+    let tells = |nids: &[Nid]| PingInfo::new(MR, 12345, 1, nids).encode();
+    s.write_all(&frame(bad, us, push(), &tells(&[bad, gateway]))).await.unwrap();
+    let routing = PingInfo::new(MR, 12345, 2, &[gateway, nid_on(16, 2, 5)]).encode();
+    s.write_all(&frame(gateway, us, push(), &routing)).await.unwrap();
+    s.write_all(&frame(far, us, push(), &tells(&[far, bad]))).await.unwrap();
+    until("they have come", || n.stats().pushes.value() + n.stats().unmatched.value() == 3).await;
+    assert_eq!(n.stats().pushes.value(), 1, "its own word alone is taken");
+    assert!(!n.routes()[0].up && n.known_peer(far).is_none());
     stop(&[&n]).await;
 }
 

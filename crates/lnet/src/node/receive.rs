@@ -45,11 +45,14 @@ impl Node {
         }
     }
 
-    /// Whether what a message from the hop `hop` says about `src` is believed: a router brings word of networks on which we have
-    /// no NID, but on ours everybody speaks for itself alone.
+    /// Whether what a message from the hop `hop` says about `src` is believed: a gateway of ours brings word of networks on which
+    /// we have no NID, but on ours everybody speaks for itself alone.
     fn speaks_for(&self, hop: Nid, src: Nid) -> bool {
-        let itself = || self.peer_table().are_one(hop, src);
-        let from_afar = || !self.nids().iter().any(|n| n.net() == src.net());
+        let itself = || {
+            let mut peers = self.peer_table();
+            peers.primary(hop) == peers.primary(src)
+        };
+        let from_afar = || !self.nids().iter().any(|n| n.net() == src.net()) && self.gateway_is_up(hop).is_some();
         hop == src || from_afar() || self.mem_node(hop).is_some() || itself()
     }
 

@@ -69,6 +69,8 @@ struct State {
     /// Messages without a connection, while a connector runs.
     waiting: VecDeque<Tx>,
     dialer: Dialer,
+    /// A connector has its permit and connects.
+    dialing: bool,
     incarnation: Option<u64>,
     /// Why the last connect failed.
     error: Option<(io::ErrorKind, String)>,
@@ -297,7 +299,12 @@ impl Peer {
                 None => me.connector().await,
             };
             let (done, _permit) = match permit {
-                Ok(Some(permit)) => (me.open_missing().await.map_err(HandshakeError::into_io), Some(permit)),
+                Ok(Some(permit)) => {
+                    me.st.lock().dialing = true;
+                    let done = me.open_missing().await.map_err(HandshakeError::into_io);
+                    me.st.lock().dialing = false;
+                    (done, Some(permit))
+                }
                 Ok(None) => return,
                 Err(e) => (Err(e), None),
             };
@@ -361,7 +368,7 @@ impl Peer {
     pub(crate) fn admit(&self, ctype: ConnType) -> Admission {
         let st = self.st.lock();
         let same_type = st.conns.iter().filter(|c| c.ctype == ctype).count();
-        if st.dialer.is_down() { Admission::Later } else { admit(self.local, self.nid, st.dialer.is_connecting(), same_type, &self.net.limits) }
+        if st.dialer.is_down() { Admission::Later } else { admit(self.local, self.nid, st.dialing, same_type, &self.net.limits) }
     }
 
     /// Takes a connection that has finished its handshake, and sends on it what waited.
