@@ -22,6 +22,8 @@ use crate::xid::XID_STEP;
 const BULK_LIMIT: Duration = Duration::from_secs(50);
 /// A bulk message without answer is sent again after so long, as it may be lost; the pause doubles.
 const BULK_AGAIN: Duration = Duration::from_secs(5);
+/// Times a bulk message is sent again at once when the connection it went by breaks. Lustre: lnet_retry_count 2.
+const BULK_RETRIES: u32 = 2;
 
 /// Why bulk data did not flow.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
@@ -241,9 +243,21 @@ impl ServerRequest {
     }
 }
 
+/// Sends a bulk message, and again when its connection breaks: a router has died, and another leads there. The request need not
+/// wait for the client to notice that nothing comes, which takes it the time-out of an RPC.
+async fn insist<T, F: Future<Output = Result<T, SendError>>>(send: impl Fn() -> F) -> Result<T, SendError> {
+    for _ in 0..BULK_RETRIES {
+        match until_answered(&send).await {
+            Err(SendError::PeerReset) => {}
+            done => return done,
+        }
+    }
+    until_answered(&send).await
+}
+
 /// Sends a bulk message until one is answered: receiving it twice does no harm. Without this a lost one would hold up its
 /// request for [`BULK_LIMIT`], and with it the locks it needs.
-async fn insist<T, F: Future<Output = Result<T, SendError>>>(send: impl Fn() -> F) -> Result<T, SendError> {
+async fn until_answered<T, F: Future<Output = Result<T, SendError>>>(send: impl Fn() -> F) -> Result<T, SendError> {
     let mut first = std::pin::pin!(send());
     let mut again: Option<Pin<Box<F>>> = None;
     let mut pause = BULK_AGAIN;
@@ -345,5 +359,41 @@ impl Control {
         if let Err(e) = s.node.put(s.to, s.reply_portal, mbits, 0, Payload::from(msg.encode()), false).await {
             tracing::debug!(nid = %s.to, error = %e, "early reply not sent");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[tokio::test(start_paused = true)]
+    async fn bulk_is_sent_again_when_its_connection_breaks_and_not_for_ever() {
+        for (breaks, sent) in [(0, 1), (1, 2), (2, 3), (9, 3)] {
+            let n = Cell::new(0);
+            let send = || {
+                n.set(n.get() + 1);
+                std::future::ready(if n.get() <= breaks { Err(SendError::PeerReset) } else { Ok(n.get()) })
+            };
+            let done = insist(send).await;
+            assert_eq!((n.get(), done.is_ok()), (sent, breaks < sent), "{breaks} times broken");
+        }
+        let n = Cell::new(0);
+        let down = insist(|| {
+            n.set(n.get() + 1);
+            std::future::ready(Err::<(), _>(SendError::Shutdown))
+        });
+        assert!(matches!(down.await, Err(SendError::Shutdown)) && n.get() == 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bulk_that_is_not_answered_is_sent_again() {
+        let n = Cell::new(0);
+        let done = insist(|| {
+            n.set(n.get() + 1);
+            let answered = n.get() == 2;
+            async move { if answered { Ok(()) } else { std::future::pending().await } }
+        });
+        assert!(done.await.is_ok());
     }
 }
