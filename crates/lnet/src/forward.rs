@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr};
+use tokio::sync::Semaphore;
 
 use crate::msg::Msg;
 use crate::path::Route;
@@ -41,6 +42,8 @@ pub(crate) struct Transit {
     pub(crate) credits: Credits,
     /// It goes on when it is complete; else it is dropped.
     pub(crate) forward: bool,
+    /// Share of the address it came from in the connects for others.
+    pub(crate) origin: Arc<Semaphore>,
 }
 
 impl Node {
@@ -74,7 +77,7 @@ impl Node {
         match (path.route, transit) {
             (Route::Sock(peer), Some(t)) => {
                 peer.count_sent(&msg.kind);
-                peer.send(Tx::raw(&t.raw, msg.payload, done, t.credits));
+                peer.send(Tx::raw(&t.raw, msg.payload, done, t.credits, t.origin));
             }
             (route, t) => self.launch_now(route, msg, done, t.map(|t| t.credits).unwrap_or_default(), None),
         }

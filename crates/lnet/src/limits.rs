@@ -35,6 +35,8 @@ pub struct Limits {
     /// messages in transit wait, for at most [`Self::handshake_timeout`]. Answers may have half of them: further ones are
     /// dropped, as if the network had lost them.
     pub connectors_for_others: usize,
+    /// Of those, connects for messages in transit that came from one address; further ones of its wait likewise.
+    pub connectors_per_address: usize,
     /// Pause after a failed connect; doubles up to [`Self::max_reconnect`]. Sends to a peer that we never reached fail at once
     /// meanwhile; to one that we had opened connections to they wait for the next try and fail with it (ten tries, then at once).
     /// Lustre: min_reconnectms 1 s; less here, because the layer above waits for no connection but asks again.
@@ -90,6 +92,7 @@ impl Default for Limits {
             peers: 65536,
             connectors: 256,
             connectors_for_others: 128,
+            connectors_per_address: 16,
             min_reconnect: Duration::from_millis(100),
             max_reconnect: Duration::from_secs(2),
             race_retries: 20,

@@ -111,6 +111,29 @@ async fn messages_in_transit_to_the_deaf_keep_no_connect_of_our_own_waiting() {
     stop(&[&router, &gateway, &peer]).await;
 }
 
+/// The address of one stranger has its share of the connects for others: who comes after it by another is served meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_does_not_take_all_connects_for_others() {
+    const DEAF: u8 = 8;
+    let (r0, r1, bad, honest, live) = (nid_on(17, 0, 1), nid_on(17, 1, 2), nid_on(17, 0, 3), nid_on(17, 0, 4), nid_on(17, 1, 5));
+    let deaf: Vec<Nid> = (0..DEAF).map(|i| nid_on(17, 1, 100 + i)).collect();
+    let listeners: Vec<_> = deaf.iter().map(|n| std::net::TcpListener::bind((n.ipv4().unwrap(), PORT)).unwrap()).collect();
+    // No connect to them ends while the test runs.
+    let limits = Limits { connectors_for_others: 4, connectors_per_address: 3, handshake_timeout: 10 * LONG, ..Limits::default() };
+    let router = start(NodeConfig { routing: Some(PoolSizes::default()), limits, ..config_of(&[r0, r1], "") }).await;
+    let peer = start(config_of(&[live], "")).await;
+    let mut s = raw_conn(bad, r0).await;
+    let all: Vec<u8> = deaf.iter().flat_map(|d| frame(bad, *d, put_to(9, 5), &[1; 600])).collect();
+    s.write_all(&all).await.unwrap();
+    until("all have come", || router.stats().routed.value() == DEAF.into()).await;
+    let mut other = raw_conn(honest, r0).await;
+    other.write_all(&frame(honest, live, put_to(9, 5), &[])).await.unwrap();
+    until("it has gone on", || peer.stats().unmatched.value() == 1).await;
+    assert_eq!(router.stats().route_failed.value(), 0, "the others wait still");
+    drop(listeners);
+    stop(&[&router, &peer]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_over_tcp_are_bounded() {
     let limits = Limits { peers: 2, ..Limits::default() };

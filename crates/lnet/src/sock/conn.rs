@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::admission::Place;
 use super::cork;
@@ -84,6 +84,8 @@ pub(crate) struct Conn {
     /// Of one that the peer opened.
     _place: Option<Place>,
     stream: TcpStream,
+    /// Share of the peer's address in the connects for others.
+    origin: Arc<Semaphore>,
     out: Mutex<Out>,
     resume: Notify,
     /// Bytes queued and not written.
@@ -122,12 +124,14 @@ impl Conn {
     pub(crate) fn new(peer: Arc<Peer>, ctype: ConnType, place: Option<Place>, stream: TcpStream) -> Arc<Conn> {
         let now = peer.net.now_ms();
         super::set_keepalive(&stream);
+        let origin = peer.net.origin(stream.peer_addr().ok().map(|a| a.ip()));
         Arc::new(Conn {
             peer,
             ctype,
             active: place.is_none(),
             _place: place,
             stream,
+            origin,
             out: Mutex::default(),
             resume: Notify::new(),
             queued: AtomicU64::new(0),
@@ -418,7 +422,7 @@ impl Conn {
         match forward::judge(self.peer.local, hdr.dest_nid, node.nids(), node.is_routing()) {
             // A router passes on what others wrote: for that its connection must not end.
             Verdict::Refuse if hdr.src_nid == self.peer.nid => Err(BadBytes::NotForUs(hdr.dest_nid)),
-            Verdict::Drop | Verdict::Refuse => Ok(Some(Transit { raw: *raw, credits: Credits::new(), forward: false })),
+            Verdict::Drop | Verdict::Refuse => Ok(Some(Transit { raw: *raw, credits: Credits::new(), forward: false, origin: self.origin.clone() })),
             Verdict::Forward => {
                 let mut admitted = std::pin::pin!(node.admit_transit(&self.peer, hdr));
                 let credits = match futures_util::poll!(&mut admitted) {
@@ -431,7 +435,7 @@ impl Conn {
                     }
                 };
                 self.last_rx.store(self.peer.net.now_ms(), Ordering::Relaxed);
-                Ok(credits.ok().map(|credits| Transit { raw: *raw, credits, forward: true }))
+                Ok(credits.ok().map(|credits| Transit { raw: *raw, credits, forward: true, origin: self.origin.clone() }))
             }
         }
     }

@@ -13,8 +13,8 @@ mod peer;
 mod stage;
 mod tx;
 
-use std::collections::BTreeMap;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -76,6 +76,8 @@ pub(crate) struct SockNet {
     half_open: Arc<Semaphore>,
     /// One for each connect that runs, by whom it is for.
     connectors: [Arc<Semaphore>; 2],
+    /// Shares in the connects for others by address, of connections that are there.
+    origins: Mutex<HashMap<Option<IpAddr>, Weak<Semaphore>>>,
     addresses: Arc<Addresses>,
     tasks: Arc<Semaphore>,
     ticking: AtomicBool,
@@ -118,6 +120,7 @@ impl SockNet {
             min_credits: AtomicUsize::new(cfg.limits.ni_credits),
             half_open: Arc::new(Semaphore::new(cfg.limits.half_open)),
             connectors: [cfg.limits.connectors, cfg.limits.connectors_for_others].map(|n| Arc::new(Semaphore::new(n))),
+            origins: Mutex::default(),
             addresses: Arc::default(),
             tasks: Arc::new(Semaphore::new(MAX_TASKS)),
             ticking: AtomicBool::new(false),
@@ -181,6 +184,20 @@ impl SockNet {
     /// What a connector holds that is there for an answer; None: such ones have their half.
     pub(crate) fn connector_for_answer(&self) -> Option<OwnedSemaphorePermit> {
         if self.answers_may_connect() { self.connectors[For::Others as usize].clone().try_acquire_owned().ok() } else { None }
+    }
+
+    /// The share of an address in the connects for others.
+    pub(crate) fn origin(&self, address: Option<IpAddr>) -> Arc<Semaphore> {
+        let mut origins = self.origins.lock();
+        if let Some(share) = origins.get(&address).and_then(Weak::upgrade) {
+            return share;
+        }
+        if origins.len() == origins.capacity() {
+            origins.retain(|_, share| share.strong_count() > 0);
+        }
+        let share = Arc::new(Semaphore::new(self.limits.connectors_per_address));
+        origins.insert(address, Arc::downgrade(&share));
+        share
     }
 
     /// Waits for what a connector holds.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use coral_wire::lnet::LnetMsg;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -122,6 +123,9 @@ fn kind_of(e: &io::Error) -> io::ErrorKind {
     if ours.iter().any(|n| e.raw_os_error() == Some(n.raw_os_error())) { io::ErrorKind::Other } else { e.kind() }
 }
 
+/// What a connector holds while it runs.
+type Held = SmallVec<[OwnedSemaphorePermit; 2]>;
+
 /// Where a message went in [`Peer::send`].
 enum Way {
     Conn(Arc<Conn>, Tx),
@@ -197,8 +201,9 @@ impl Peer {
     /// Sends on a connection, or lets the message wait for one; the owner is told if neither is possible.
     pub(crate) fn send(self: &Arc<Self>, mut tx: Tx) {
         loop {
+            let origin = tx.origin.clone();
             let (way, dial, permit) = self.way_for(tx);
-            self.follow(dial, permit);
+            self.follow(dial, permit, origin);
             match way {
                 Way::Waits => return,
                 Way::Failed(e, tx) => return tx.finish(Err(e), self),
@@ -215,10 +220,11 @@ impl Peer {
         }
     }
 
-    /// Starts a connector when the dialer says so; `permit`: what it holds, when it has that already.
-    fn follow(self: &Arc<Self>, dial: DialAct, permit: Option<OwnedSemaphorePermit>) {
+    /// Starts a connector when the dialer says so; `permit`: what it holds, when it has that already; `origin`: where it takes a
+    /// share, of a message in transit.
+    fn follow(self: &Arc<Self>, dial: DialAct, permit: Option<OwnedSemaphorePermit>, origin: Option<Arc<Semaphore>>) {
         if let DialAct::Connect(after) = dial {
-            self.spawn_connector(after, permit);
+            self.spawn_connector(after, permit, origin);
         }
     }
 
@@ -265,16 +271,24 @@ impl Peer {
     }
 
     /// Waits for what a connector holds, no longer than for a handshake. None: the node goes down.
-    async fn connector(&self) -> Result<Option<OwnedSemaphorePermit>, io::Error> {
+    async fn connector(&self, origin: Option<Arc<Semaphore>>) -> Result<Option<Held>, io::Error> {
+        let for_others = async {
+            let mut held = Held::new();
+            if let Some(origin) = origin {
+                held.push(origin.acquire_owned().await.ok()?);
+            }
+            held.push(self.net.connector(For::Others).await?);
+            Some(held)
+        };
         let permit = async {
             if !self.is_ours() {
                 tokio::select! {
                     biased;
-                    permit = self.net.connector(For::Others) => return permit,
+                    held = for_others => return held,
                     () = self.became_ours.notified() => {}
                 }
             }
-            self.net.connector(For::Us).await
+            self.net.connector(For::Us).await.map(|permit| Held::from_iter([permit]))
         };
         // Our own side's fault, as its kind says.
         let late = |_| io::Error::other("too many connects are under way");
@@ -290,20 +304,20 @@ impl Peer {
     }
 
     /// Opens connections until none is missing. The dialer has said so.
-    fn spawn_connector(self: &Arc<Self>, after: Duration, permit: Option<OwnedSemaphorePermit>) {
+    fn spawn_connector(self: &Arc<Self>, after: Duration, permit: Option<OwnedSemaphorePermit>, origin: Option<Arc<Semaphore>>) {
         let me = self.clone();
         self.net.spawn(async move {
             tokio::time::sleep(after).await;
-            let permit = match permit {
-                Some(permit) => Ok(Some(permit)),
-                None => me.connector().await,
+            let held = match permit {
+                Some(permit) => Ok(Some(Held::from_iter([permit]))),
+                None => me.connector(origin).await,
             };
-            let (done, _permit) = match permit {
-                Ok(Some(permit)) => {
+            let (done, _held) = match held {
+                Ok(Some(held)) => {
                     me.st.lock().dialing = true;
-                    let done = me.open_missing().await.map_err(HandshakeError::into_io);
+                    let done = me.open_in_time().await.map_err(HandshakeError::into_io);
                     me.st.lock().dialing = false;
-                    (done, Some(permit))
+                    (done, Some(held))
                 }
                 Ok(None) => return,
                 Err(e) => (Err(e), None),
@@ -313,6 +327,16 @@ impl Peer {
                 me.connect_failed(e);
             }
         });
+    }
+
+    /// For the sake of others not for ever: who answers "later" again and again keeps what the connector holds.
+    async fn open_in_time(self: &Arc<Self>) -> Result<(), HandshakeError> {
+        if self.is_ours() {
+            return self.open_missing().await;
+        }
+        let limit = self.net.limits.handshake_timeout * ConnType::ALL.len() as u32;
+        let opened = tokio::time::timeout(limit, self.open_missing()).await;
+        opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
     }
 
     async fn open_missing(self: &Arc<Self>) -> Result<(), HandshakeError> {
@@ -361,7 +385,7 @@ impl Peer {
             let err = self.st.lock().unreachable(self.nid);
             tx.finish(Err(err), self);
         }
-        self.follow(dial, None);
+        self.follow(dial, None, None);
     }
 
     /// Whether the peer may open one more connection of a type (as we see it).
@@ -417,7 +441,7 @@ impl Peer {
             st.dial(DialEvent::Lost { reopen: conn.active && self.is_ours() && reason != CloseReason::BadBytes }, &self.net.limits)
         };
         self.answers_lost(reason);
-        self.follow(dial, None);
+        self.follow(dial, None, None);
     }
 
     /// A connection broke: answers that were under way may be lost with it.

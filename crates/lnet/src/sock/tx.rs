@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr, LnetMsg, WireHandle};
 use smallvec::SmallVec;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Peer;
 use super::frame::{HEAD_LEN, KSM_LEN, encode_lnet, encode_noop};
@@ -96,6 +96,8 @@ pub(crate) struct Tx {
     _credits: Credits,
     /// It answers a message of the peer and holds no credit.
     pub(crate) response: bool,
+    /// Of one in transit: what a connect for its sake takes a share of.
+    pub(crate) origin: Option<Arc<Semaphore>>,
     /// Only where there is another way.
     retry: Option<Box<Retry>>,
 }
@@ -103,12 +105,12 @@ pub(crate) struct Tx {
 impl Tx {
     pub(crate) fn new(msg: Msg, done: Done, credits: Credits) -> Tx {
         let head = Head::Lnet(encode_lnet(&msg.hdr().encode()));
-        Tx { head, response: msg.is_response(), payload: msg.payload, done, _credits: credits, retry: None }
+        Tx { head, response: msg.is_response(), payload: msg.payload, done, _credits: credits, origin: None, retry: None }
     }
 
     /// A message in transit: its header goes on as it came.
-    pub(crate) fn raw(header: &[u8; LNET_HDR_SIZE], payload: Payload, done: Done, credits: Credits) -> Tx {
-        Tx { head: Head::Lnet(encode_lnet(header)), response: false, payload, done, _credits: credits, retry: None }
+    pub(crate) fn raw(header: &[u8; LNET_HDR_SIZE], payload: Payload, done: Done, credits: Credits, origin: Arc<Semaphore>) -> Tx {
+        Tx { head: Head::Lnet(encode_lnet(header)), response: false, payload, done, _credits: credits, origin: Some(origin), retry: None }
     }
 
     /// It may be tried by another way when this one fails.
@@ -122,7 +124,7 @@ impl Tx {
 
     pub(crate) fn noop(cookies: [u64; 2]) -> Tx {
         let head = Head::Noop(encode_noop(cookies));
-        Tx { head, payload: Payload::new(), done: Done::Nobody, _credits: Credits::new(), response: false, retry: None }
+        Tx { head, payload: Payload::new(), done: Done::Nobody, _credits: Credits::new(), response: false, origin: None, retry: None }
     }
 
     fn head(&self) -> &[u8] {
