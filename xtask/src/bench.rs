@@ -78,6 +78,7 @@ const ROWS: &[Row] = &[
     Row { name: "read 1 MiB, cold, 1 job", work: "read", prepare: "", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
     Row { name: "read 1 MiB, cold, 4 jobs", work: "read", prepare: "", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
     Row { name: "read 1 MiB, 1 GiB again, 1 job", work: "again", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: Some(Floor::Ratio(0.8)) },
+    Row { name: "read 128 KiB, 1 GiB again, 1 job", work: "again128k", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: None },
     Row { name: "read 4 KiB, 1 GiB again, 1 job", work: "again4k", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: None },
     Row { name: "read 4 KiB sequential, cold, 1 job", work: "read4k", prepare: "", jobs: 1, amount: STREAM_MIB * 256, unit: Unit::Pages, cold: true, floor: Some(Floor::OfReads(0.8)) },
     Row { name: "read 4 KiB random, warm, 1 job", work: "random", prepare: "", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },

@@ -35,6 +35,7 @@ pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64, scratch: &Pa
         "remove" => each(&place, amount, |p| std::fs::remove_file(p)),
         "warm" => warm(&big, amount),
         "again" => read(&big, amount, MIB),
+        "again128k" => read(&big, amount * 8, MIB / 8),
         "again4k" => read(&big, amount * 256, PAGE),
         "list" if listed.exists() => Ok(()),
         "list" => create(&listed, amount).and_then(|()| each(&listed, amount, |p| std::fs::write(p, [7; 1024]))),

@@ -138,7 +138,7 @@ impl FaultCommand {
         let name = name(self.delay);
         let s = |k: &str| answer[k].as_str().unwrap_or("?").to_owned();
         match (&self.act, self.verb) {
-            (Act::FaultAdd(rule), _) => format!("Added {name} rule {}->{} (1/{})\n", s("src"), s("dst"), rule.rate),
+            (Act::FaultAdd(rule), _) => format!("Added {name} rule {}->{} (1/{})\n", s("src"), s("dst"), if rule.all { 1 } else { rule.rate }),
             (_, Verb::Del) => format!("Removed {} {name} rules\n", answer["removed"]),
             (_, Verb::Show) => {
                 let rules = answer["rules"].as_array().map_or(&[][..], Vec::as_slice);

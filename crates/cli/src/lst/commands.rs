@@ -331,10 +331,12 @@ async fn add_test(s: &Session, args: &[String], out: &mut Out) -> Done {
     let group = |name: &str| g.text(name).map(str::to_owned).ok_or_else(|| Failed(format!("add_test: --{name} is missing: a group's name")));
     let (dist, span) = g.text("distribute").map_or(Ok((1, 1)), options::distribution)?;
     let count = g.number::<i64>("loop")?.unwrap_or(-1);
+    if count < -1 || count == 0 {
+        return Err(Failed(format!("loop {count} is out of range (1 to 2147483647, or -1: until the batch is stopped)")));
+    }
     let spec = TestSpec {
         from: group("from")?,
         to: group("to")?,
-        // Below 0: until the batch is stopped.
         count: if count < 0 { None } else { Some(u32::try_from(count).map_err(|_| Failed(format!("--loop {count} is too large")))?) },
         concurrency: g.positive("concurrency", 1)?,
         dist,

@@ -121,6 +121,8 @@ async fn a_wrong_line_gets_one_clear_sentence() {
         ("add_test --from g --to g brw size=2M", "above the limit of 1 MiB"),
         ("add_test --from g --to g --concurrency 2000 ping", "concurrency 2000 is out of range (1 to 1024)"),
         ("add_test --from g --to g --loop 0 ping", "loop 0 is out of range"),
+        ("add_test --from g --to g --loop -5 ping", "loop -5 is out of range (1 to 2147483647, or -1"),
+        ("add_test --from g --to g brw write read", "a brw test reads or writes"),
         ("add_test --from g --to g --distribute 2 ping", "distribution '2' is not CLIENTS:SERVERS"),
         ("add_test --from g --to g --distribute 1:2 ping", "group 'g' has 1 nodes"),
         ("run b", "batch 'b' has no test"),

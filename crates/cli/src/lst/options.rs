@@ -152,7 +152,7 @@ pub(crate) fn test(words: &[String]) -> Result<TestParams, Failed> {
 fn brw(params: &[String]) -> Result<BrwParams, Failed> {
     // The kernel tool's defaults.
     let mut p = BrwParams { rw: Rw::Read, check: Check::None, len_bytes: 4096, offset_bytes: 0 };
-    let mut checked = None;
+    let (mut checked, mut given) = (None, None);
     for word in params {
         let lower = word.to_ascii_lowercase();
         match lower.split_once('=') {
@@ -165,8 +165,12 @@ fn brw(params: &[String]) -> Result<BrwParams, Failed> {
                 let off = v.parse().ok().filter(|n: &u32| n.is_multiple_of(8) && *n < 4096);
                 p.offset_bytes = off.ok_or_else(|| Failed(format!("offset '{v}' is not a multiple of 8 below 4096")))?;
             }
-            None if matches!(lower.as_str(), "read" | "r") => p.rw = Rw::Read,
-            None if matches!(lower.as_str(), "write" | "w") => p.rw = Rw::Write,
+            None if matches!(lower.as_str(), "read" | "r" | "write" | "w") => {
+                p.rw = if lower.starts_with('r') { Rw::Read } else { Rw::Write };
+                if given.replace(p.rw).is_some_and(|before| before != p.rw) {
+                    return Err(Failed("a brw test reads or writes: add one test for each".to_owned()));
+                }
+            }
             None if matches!(lower.as_str(), "skip_rx_copy" | "skip-rx-copy") => {
                 if checked.is_some_and(|c| c != Check::Discard) {
                     return Err(Failed(format!("{word} and a check of the data exclude each other")));
