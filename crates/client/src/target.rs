@@ -32,9 +32,13 @@ pub enum Kind {
 /// Told what recovery did.
 pub trait TargetHooks: Send + Sync {
     /// The server threw us out: locks are gone, open handles are stale.
-    fn evicted(&self, target: &Target);
+    fn evicted(&self, target: &Target) {
+        let _ = target;
+    }
     /// An open was replayed to a restarted MDT.
-    fn open_replayed(&self, transno: u64, reply: &Reply);
+    fn open_replayed(&self, transno: u64, reply: &Reply) {
+        let _ = (transno, reply);
+    }
     /// Acknowledged changes of file data are gone with the server's memory.
     fn changes_lost(&self, lost: Lost);
 }
@@ -163,10 +167,20 @@ impl Target {
     pub fn set_hooks(&self, who: Weak<dyn TargetHooks>) {
         *self.hooks.write() = Some(who);
     }
+
+    fn hooks(&self) -> Option<Arc<dyn TargetHooks>> {
+        self.hooks.read().as_ref()?.upgrade()
+    }
 }
 
 struct Observer {
     target: Weak<Target>,
+}
+
+impl Observer {
+    fn hooks(&self) -> Option<Arc<dyn TargetHooks>> {
+        self.target.upgrade()?.hooks()
+    }
 }
 
 impl ImportObserver for Observer {
@@ -176,8 +190,7 @@ impl ImportObserver for Observer {
             let Some(t) = target else { return };
             tracing::warn!(target = %t.uuid, "evicted by the server: locks and open files there are lost");
             t.namespace.drop_all().await;
-            let who = t.hooks.read().clone();
-            if let Some(w) = who.and_then(|w| w.upgrade()) {
+            if let Some(w) = t.hooks() {
                 w.evicted(&t);
             }
         })
@@ -194,15 +207,13 @@ impl ImportObserver for Observer {
     }
 
     fn open_replayed(&self, transno: u64, reply: &Reply) {
-        let who = self.target.upgrade().and_then(|t| t.hooks.read().clone()).and_then(|w| w.upgrade());
-        if let Some(w) = who {
+        if let Some(w) = self.hooks() {
             w.open_replayed(transno, reply);
         }
     }
 
     fn changes_lost(&self, lost: Lost) {
-        let who = self.target.upgrade().and_then(|t| t.hooks.read().clone()).and_then(|w| w.upgrade());
-        if let Some(w) = who {
+        if let Some(w) = self.hooks() {
             w.changes_lost(lost);
         }
     }

@@ -175,17 +175,10 @@ fn number(page: &[u8]) -> u64 {
 /// What is known to be written, page by page.
 type Written = Arc<Vec<AtomicU64>>;
 
-fn xorshift(x: &mut u64) -> u64 {
-    *x ^= *x << 13;
-    *x ^= *x >> 7;
-    *x ^= *x << 17;
-    *x
-}
-
-async fn reader(k: Arc<Kernel>, fh: Arc<FileHandle>, written: Written, mut seed: u64, rounds: u64) {
+async fn reader(k: Arc<Kernel>, fh: Arc<FileHandle>, written: Written, mut rng: Rng, rounds: u64) {
     for _ in 0..rounds {
-        let first = xorshift(&mut seed) % PAGES;
-        let end = (first + 1 + xorshift(&mut seed) % 24).min(PAGES);
+        let first = rng.below(PAGES);
+        let end = (first + 1 + rng.below(24)).min(PAGES);
         let floor: Vec<u64> = (first..end).map(|p| written[p as usize].load(Ordering::SeqCst)).collect();
         let got = k.read(&fh, first..end).await;
         for ((page, floor), n) in (first..end).zip(floor).zip(got.iter().map(|p| number(p))) {
@@ -197,10 +190,10 @@ async fn reader(k: Arc<Kernel>, fh: Arc<FileHandle>, written: Written, mut seed:
 
 /// Numbers go up in the pages that are this task's alone; every so often the file is cut to the length it has.
 async fn writer(k: Arc<Kernel>, u: User, fh: Arc<FileHandle>, written: Written, mine: (u64, u64), stores: bool, rounds: u64) {
-    let mut seed = 77 + mine.0;
+    let mut rng = Rng(77 + mine.0);
     for n in 1..=rounds {
         let page = loop {
-            let p = xorshift(&mut seed) % PAGES;
+            let p = rng.below(PAGES);
             if p % mine.1 == mine.0 {
                 break p;
             }
@@ -233,7 +226,7 @@ async fn contend(stores: bool) {
         let _ = k.writer.set(rw.clone());
         let ro = u.open("f", libc::O_RDONLY).await.unwrap();
         for r in 0..2 {
-            tasks.spawn(reader(k.clone(), ro.clone(), written.clone(), 1000 + 10 * i as u64 + r, 150));
+            tasks.spawn(reader(k.clone(), ro.clone(), written.clone(), Rng(1000 + 10 * i as u64 + r), 150));
         }
         tasks.spawn(writer(k.clone(), User::root(fs), rw.clone(), written.clone(), (2 * i as u64, 4), false, 60));
         if stores {

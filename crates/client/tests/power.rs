@@ -57,18 +57,6 @@ async fn what_osts_lost_with_the_power_is_written_again() {
     c.stop().await;
 }
 
-/// A xorshift generator.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 /// Two clients change two files while the OSTs' machine loses power again and again: whatever was acknowledged is there.
 async fn nothing_is_lost_while_clients_live(seed: u64) {
     let mut rng = Rng(seed);

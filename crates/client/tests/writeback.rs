@@ -148,18 +148,6 @@ async fn others_see_what_is_kept_back() {
     c.stop().await;
 }
 
-/// A xorshift generator.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 /// Two clients do one thing after another to one file, each through two handles: at every step each sees what a plain vector
 /// would have.
 async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {

@@ -80,7 +80,16 @@ impl Cluster {
 
     /// As [`Cluster::client`] of a server at `10.0.0.1@tcp`, from a NID that is remembered.
     async fn remote_client(&self, n: u64) -> Client {
-        let node = node(&self.mem, &format!("10.0.1.{n}@tcp"), n).await;
+        self.client_at(&format!("10.0.1.{n}@tcp"), n).await
+    }
+
+    /// A client in the server's own process: it dies with it and replays nothing.
+    async fn local_client(&self, n: u64) -> Client {
+        self.client_at(&format!("{n}@lo"), n).await
+    }
+
+    async fn client_at(&self, nid: &str, n: u64) -> Client {
+        let node = node(&self.mem, nid, n).await;
         let uuid = format!("00000000-0000-0000-0001-{n:012}");
         let nids = vec![SERVER.parse().unwrap()];
         let cfg = ImportConfig::ost("coral-OST0000_UUID", nids, &uuid, asked(false));
@@ -652,11 +661,7 @@ async fn after_power_loss_no_older_write_is_replayed_over_what_was_synced() {
     let mut cl = cluster_at(SERVER, OsdMem::new()).await;
     let c = cl.remote_client(2).await;
     c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default()).await.unwrap();
-    let node = node(&cl.mem, "7@lo", 7).await;
-    let uuid = "00000000-0000-0000-0000-000000000007";
-    let cfg = ImportConfig::ost("coral-OST0000_UUID", vec![SERVER.parse().unwrap()], uuid, asked(false));
-    let local = Client { import: Import::new(node, cfg) };
-    local.import.connect().await.unwrap();
+    let local = cl.local_client(7).await;
     c.write(1, 0, b"older").await.unwrap();
     local.write(1, 0, b"newer").await.unwrap();
     c.write(2, 0, b"mine").await.unwrap();
@@ -674,12 +679,7 @@ async fn after_power_loss_no_older_write_is_replayed_over_what_was_synced() {
 async fn after_a_kill_no_older_write_is_replayed_over_a_newer_one() {
     let mut cl = cluster_at(SERVER, OsdMem::new()).await;
     let c = cl.remote_client(2).await;
-    // A client in the server's own process: it dies with it and replays nothing.
-    let node = node(&cl.mem, "7@lo", 7).await;
-    let uuid = "00000000-0000-0000-0000-000000000007";
-    let cfg = ImportConfig::ost("coral-OST0000_UUID", vec![SERVER.parse().unwrap()], uuid, asked(false));
-    let local = Client { import: Import::new(node, cfg) };
-    local.import.connect().await.unwrap();
+    let local = cl.local_client(7).await;
     c.write(1, 0, b"older").await.unwrap();
     local.write(1, 0, b"newer").await.unwrap();
     let osd = (*cl.osd).clone();

@@ -5,7 +5,7 @@ use super::options::{self, Spec};
 use super::socket::Out;
 use super::{Failed, show, stat};
 use coral_lnet::Nid;
-use coral_lnet::selftest::console::{BatchInfo, DEFAULT_BATCH, NodeError, NodeState, ROUND_TIMEOUT, TestInfo, TestSpec, Update, count_states};
+use coral_lnet::selftest::console::{BatchInfo, ConsoleError, DEFAULT_BATCH, LOOPS, NodeError, NodeState, ROUND_TIMEOUT, TestInfo, TestSpec, Update, count_states};
 use coral_lnet::selftest::{TestParams, nids};
 use std::sync::Arc;
 use std::time::Duration;
@@ -330,14 +330,14 @@ async fn add_test(s: &Session, args: &[String], out: &mut Out) -> Done {
     let g = options::parse("add_test", &SPEC, args)?;
     let group = |name: &str| g.text(name).map(str::to_owned).ok_or_else(|| Failed(format!("add_test: --{name} is missing: a group's name")));
     let (dist, span) = g.text("distribute").map_or(Ok((1, 1)), options::distribution)?;
-    let count = g.number::<i64>("loop")?.unwrap_or(-1);
-    if count < -1 || count == 0 {
-        return Err(Failed(format!("loop {count} is out of range (1 to 2147483647, or -1: until the batch is stopped)")));
-    }
+    let count = match g.number::<i64>("loop")?.unwrap_or(-1) {
+        -1 => None,
+        n => Some(u32::try_from(n).map_err(|_| ConsoleError::Range("loop", n, LOOPS))?),
+    };
     let spec = TestSpec {
         from: group("from")?,
         to: group("to")?,
-        count: if count < 0 { None } else { Some(u32::try_from(count).map_err(|_| Failed(format!("--loop {count} is too large")))?) },
+        count,
         concurrency: g.positive("concurrency", 1)?,
         dist,
         span,

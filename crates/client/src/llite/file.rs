@@ -1,7 +1,8 @@
 //! Open files: opening, reading, writing, syncing, closing.
 //!
-//! Data goes straight to the OSTs under locks the servers take, or is kept back for a while ([`super::writeback`]). An append takes extent locks of this client on every
-//! stripe instead: the end must not move between finding it and writing there (`ll_file_io_generic` does the same).
+//! Data goes straight to the OSTs under locks the servers take, or is kept back for a while ([`super::writeback`]). An append
+//! takes extent locks of this client on every stripe instead: the end must not move between finding it and writing there
+//! (`ll_file_io_generic` does the same).
 //!
 //! Lustre: `lustre/llite/file.c`, `lustre/llite/rw26.c`.
 

@@ -78,9 +78,10 @@ impl Llite {
         out
     }
 
-    /// Changes a parameter: `osc.NAME.max_dirty_mb` to a number of MiB, 1 to 2000 (until a server joins or leaves); `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear`
-    /// (all unused locks are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT
-    /// when there is none of that name.
+    /// Changes a parameter: `osc.NAME.max_dirty_mb` to a number of MiB, 1 to 2000 (until a server joins or leaves);
+    /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
+    /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
+    /// of that name.
     pub async fn set_param(self: &Arc<Self>, name: &str, value: &str) -> Result<(), Errno> {
         if let Some((_, osc)) = self.osc_names().into_iter().find(|(n, _)| name == format!("osc.{n}.max_dirty_mb")) {
             let mb = value.parse::<u64>().ok().filter(|mb| (1..=2000).contains(mb)).ok_or(Errno::EINVAL)?;

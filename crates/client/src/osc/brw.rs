@@ -98,14 +98,14 @@ impl Osc {
         let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
         let max = self.rpc_bytes();
         if data.len() <= max {
-            return self.write_rpc(obj, offset, data, attr, lock).await;
+            return self.write_rpc(obj, offset, data, attr, lock, None).await;
         }
         let mut at = 0;
         while at < data.len() {
             let mut batch = Vec::new();
             while at < data.len() && batch.len() < IN_FLIGHT {
                 let n = max.min(data.len() - at);
-                batch.push(self.write_rpc(obj, offset + at as u64, data.slice(at..at + n), attr, lock));
+                batch.push(self.write_rpc(obj, offset + at as u64, data.slice(at..at + n), attr, lock, None));
                 at += n;
             }
             try_join_all(batch).await?;
@@ -123,7 +123,7 @@ impl Osc {
         attr: &WriteAttr,
         by: BackedBy,
     ) -> Result<(), Errno> {
-        self.write_rpc_by(obj, offset, data, attr, IoLock::Ours(by.cookie), Some(by)).await
+        self.write_rpc(obj, offset, data, attr, IoLock::Ours(by.cookie), Some(by)).await
     }
 
     fn brw_obdo(obj: &ObjectRef, lock: IoLock) -> Obdo {
@@ -188,19 +188,8 @@ impl Osc {
         unreachable!("the loop ends by return")
     }
 
-    async fn write_rpc(
-        &self,
-        obj: &ObjectRef,
-        offset: u64,
-        data: Payload,
-        attr: &WriteAttr,
-        lock: IoLock,
-    ) -> Result<(), Errno> {
-        self.write_rpc_by(obj, offset, data, attr, lock, None).await
-    }
-
     /// `by`: it was kept back, or belongs to what is.
-    async fn write_rpc_by(
+    async fn write_rpc(
         &self,
         obj: &ObjectRef,
         offset: u64,

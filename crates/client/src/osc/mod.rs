@@ -98,12 +98,17 @@ pub struct Osc {
 
 impl Osc {
     pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target, mdt: false, write_backs: tokio::sync::Semaphore::new(brw::IN_FLIGHT), kept: Default::default(), hooks: Default::default() })
+        Self::of(index, target, false)
     }
 
     /// The data an MDT holds.
     pub(crate) fn of_mdt(index: u32, target: Arc<Target>) -> Arc<Self> {
-        Arc::new(Self { index, target, mdt: true, write_backs: tokio::sync::Semaphore::new(brw::IN_FLIGHT), kept: Default::default(), hooks: Default::default() })
+        Self::of(index, target, true)
+    }
+
+    fn of(index: u32, target: Arc<Target>, mdt: bool) -> Arc<Self> {
+        let write_backs = tokio::sync::Semaphore::new(brw::IN_FLIGHT);
+        Arc::new(Self { index, target, mdt, write_backs, kept: Default::default(), hooks: Default::default() })
     }
 
     /// Who hears of losses; kept alive here.

@@ -19,6 +19,18 @@ use coral_wire::{Errno, Fid};
 pub const SERVER: &str = "10.0.0.1@tcp";
 pub const FSNAME: &str = "test";
 
+/// A xorshift generator.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
 /// What survives a kill of the servers.
 #[derive(Clone)]
 pub struct Disks {

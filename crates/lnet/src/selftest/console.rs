@@ -30,6 +30,8 @@ pub const ROUND_TIMEOUT: Duration = Duration::from_secs(30);
 const PING_INTERVAL: Duration = Duration::from_secs(8);
 /// The batch of tests that name none (`LST_DEFAULT_BATCH`).
 pub const DEFAULT_BATCH: &str = "batch";
+/// Rounds of a test.
+pub const LOOPS: &str = "1 to 2147483647, or -1: until the batch is stopped";
 
 struct Peer {
     state: NodeState,
@@ -120,7 +122,7 @@ impl Console {
     pub fn new(name: &str, force: bool, feats: u32, stamp_ms: u64) -> Result<Arc<Console>, ConsoleError> {
         check_name(name)?;
         if feats & !super::FEATS_MASK != 0 {
-            return Err(ConsoleError::Range("features", feats as u64, "0 or 1"));
+            return Err(ConsoleError::Range("features", feats as i64, "0 or 1"));
         }
         let console = Console { name: name.into(), force, feats, stamp: stamp_ms, voice: OnceLock::new(), st: Mutex::default() };
         console.add_batch(DEFAULT_BATCH)?;

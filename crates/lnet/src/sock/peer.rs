@@ -135,6 +135,23 @@ enum Way {
     Dropped(Tx),
 }
 
+/// By what right a connector connects.
+#[derive(Default)]
+struct Ticket {
+    /// Taken already, for an answer.
+    permit: Option<OwnedSemaphorePermit>,
+    /// Where it takes a share first, for the sake of a message in transit.
+    origin: Option<Arc<Semaphore>>,
+}
+
+impl Ticket {
+    /// What `dial` needs for the sake of `tx`.
+    fn to(dial: &DialAct, tx: &Tx, permit: Option<OwnedSemaphorePermit>) -> Ticket {
+        let origin = if matches!(dial, DialAct::Connect(_)) { tx.origin.clone() } else { None };
+        Ticket { permit, origin }
+    }
+}
+
 impl Peer {
     pub(crate) fn new(net: Arc<SockNet>, local: Nid, nid: Nid) -> Arc<Peer> {
         let credits = Arc::new(Semaphore::new(net.limits.peer_credits));
@@ -201,9 +218,8 @@ impl Peer {
     /// Sends on a connection, or lets the message wait for one; the owner is told if neither is possible.
     pub(crate) fn send(self: &Arc<Self>, mut tx: Tx) {
         loop {
-            let origin = tx.origin.clone();
-            let (way, dial, permit) = self.way_for(tx);
-            self.follow(dial, permit, origin);
+            let (way, dial, ticket) = self.way_for(tx);
+            self.follow(dial, ticket);
             match way {
                 Way::Waits => return,
                 Way::Failed(e, tx) => return tx.finish(Err(e), self),
@@ -220,42 +236,44 @@ impl Peer {
         }
     }
 
-    /// Starts a connector when the dialer says so; `permit`: what it holds, when it has that already; `origin`: where it takes a
-    /// share, of a message in transit.
-    fn follow(self: &Arc<Self>, dial: DialAct, permit: Option<OwnedSemaphorePermit>, origin: Option<Arc<Semaphore>>) {
+    /// Starts a connector when the dialer says so.
+    fn follow(self: &Arc<Self>, dial: DialAct, ticket: Ticket) {
         if let DialAct::Connect(after) = dial {
-            self.spawn_connector(after, permit, origin);
+            self.spawn_connector(after, ticket);
         }
     }
 
-    /// Where `tx` goes, what the dialer says, and what a connector holds then, when that is settled.
-    fn way_for(&self, tx: Tx) -> (Way, DialAct, Option<OwnedSemaphorePermit>) {
+    /// Where `tx` goes, what the dialer says, and by what right a connector would connect.
+    fn way_for(&self, tx: Tx) -> (Way, DialAct, Ticket) {
         let limits = &self.net.limits;
         let mut st = self.st.lock();
         if st.dialer.is_down() {
-            return (Way::Failed(SendError::Shutdown, tx), DialAct::Nothing, None);
+            return (Way::Failed(SendError::Shutdown, tx), DialAct::Nothing, Ticket::default());
         }
         if let Some(conn) = st.choose(&types_for(tx.len())) {
             let missing = st.missing().is_some();
-            return (Way::Conn(conn, tx), st.dial(DialEvent::Sent { missing }, limits), None);
+            let dial = st.dial(DialEvent::Sent { missing }, limits);
+            let ticket = Ticket::to(&dial, &tx, None);
+            return (Way::Conn(conn, tx), dial, ticket);
         }
         if tx.is_noop() {
-            return (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, None);
+            return (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, Ticket::default());
         }
         let permit = if tx.response && !st.dialer.is_connecting() { self.net.connector_for_answer() } else { None };
         let may_connect = !tx.response || st.dialer.is_connecting() || permit.is_some();
         if !may_connect || tx.response && st.waiting.len() >= limits.responses_per_peer {
             self.net.stats.overrun.inc();
-            return (Way::Dropped(tx), DialAct::Nothing, None);
+            return (Way::Dropped(tx), DialAct::Nothing, Ticket::default());
         }
         if tx.begins() {
             self.note_ours();
         }
         match st.dial(DialEvent::Wanted, limits) {
-            DialAct::Refuse | DialAct::Nothing => (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, None),
+            DialAct::Refuse | DialAct::Nothing => (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, Ticket::default()),
             dial @ (DialAct::Wait | DialAct::Connect(_)) => {
+                let ticket = Ticket::to(&dial, &tx, permit);
                 st.waiting.push_back(tx);
-                (Way::Waits, dial, permit)
+                (Way::Waits, dial, ticket)
             }
         }
     }
@@ -304,13 +322,13 @@ impl Peer {
     }
 
     /// Opens connections until none is missing. The dialer has said so.
-    fn spawn_connector(self: &Arc<Self>, after: Duration, permit: Option<OwnedSemaphorePermit>, origin: Option<Arc<Semaphore>>) {
+    fn spawn_connector(self: &Arc<Self>, after: Duration, ticket: Ticket) {
         let me = self.clone();
         self.net.spawn(async move {
             tokio::time::sleep(after).await;
-            let held = match permit {
+            let held = match ticket.permit {
                 Some(permit) => Ok(Some(Held::from_iter([permit]))),
-                None => me.connector(origin).await,
+                None => me.connector(ticket.origin).await,
             };
             let (done, _held) = match held {
                 Ok(Some(held)) => {
@@ -385,7 +403,7 @@ impl Peer {
             let err = self.st.lock().unreachable(self.nid);
             tx.finish(Err(err), self);
         }
-        self.follow(dial, None, None);
+        self.follow(dial, Ticket::default());
     }
 
     /// Whether the peer may open one more connection of a type (as we see it).
@@ -441,7 +459,7 @@ impl Peer {
             st.dial(DialEvent::Lost { reopen: conn.active && self.is_ours() && reason != CloseReason::BadBytes }, &self.net.limits)
         };
         self.answers_lost(reason);
-        self.follow(dial, None, None);
+        self.follow(dial, Ticket::default());
     }
 
     /// A connection broke: answers that were under way may be lost with it.

@@ -83,10 +83,6 @@ struct OstHooks {
 }
 
 impl TargetHooks for OstHooks {
-    fn evicted(&self, _target: &Target) {}
-
-    fn open_replayed(&self, _transno: u64, _reply: &Reply) {}
-
     fn changes_lost(&self, lost: Lost) {
         if let Some(llite) = self.llite.upgrade() {
             llite.changes_lost(&lost);

@@ -186,7 +186,6 @@ pub(super) struct Cache {
 
 impl Cache {
     pub fn new(enabled: bool, limit_mb: u32) -> Self {
-        // the rest is for locks
         Self { enabled, limit_bytes: 3 * sixth(limit_mb), inner: Default::default() }
     }
 

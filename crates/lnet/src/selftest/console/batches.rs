@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use coral_wire::srpc::*;
 
-use super::{Batch, BatchInfo, Console, ConsoleError, NodeResult, NodeState, ROUND_TIMEOUT, State, Test, TestInfo, TestSpec, check_name};
+use super::{Batch, BatchInfo, Console, ConsoleError, LOOPS, NodeResult, NodeState, ROUND_TIMEOUT, State, Test, TestInfo, TestSpec, check_name};
 use crate::Nid;
 use crate::selftest::framework::{QUERY, RUN, STOP, encode_dests};
 use crate::selftest::rpc::status_of;
@@ -50,10 +50,10 @@ impl Console {
     /// Checks a test and gives its clients, its servers and its batch's ID.
     fn prepare(&self, batch: &str, spec: &TestSpec) -> Result<(Vec<Nid>, Vec<Nid>, u64), ConsoleError> {
         if spec.concurrency == 0 || spec.concurrency > MAX_CONCURRENCY {
-            return Err(ConsoleError::Range("concurrency", spec.concurrency as u64, "1 to 1024"));
+            return Err(ConsoleError::Range("concurrency", spec.concurrency as i64, "1 to 1024"));
         }
         if spec.count == Some(0) || spec.count.is_some_and(|n| n > i32::MAX as u32) {
-            return Err(ConsoleError::Range("loop", spec.count.unwrap_or(0) as u64, "1 to 2147483647"));
+            return Err(ConsoleError::Range("loop", spec.count.unwrap_or(0) as i64, LOOPS));
         }
         if spec.dist == 0 || spec.span == 0 {
             return Err(ConsoleError::Range("distribution", 0, "1 or more on both sides"));
@@ -61,7 +61,7 @@ impl Console {
         if let TestParams::Brw(p) = spec.params
             && (p.len_bytes == 0 || p.len_bytes as usize > crate::LNET_MTU)
         {
-            return Err(ConsoleError::Range("size", p.len_bytes as u64, "1 byte to 1 MiB"));
+            return Err(ConsoleError::Range("size", p.len_bytes as i64, "1 byte to 1 MiB"));
         }
         let mut st = self.st.lock();
         let b = st.batch(batch)?;

@@ -119,7 +119,7 @@ pub enum ConsoleError {
     },
     /// A parameter is out of range.
     #[error("{0} {1} is out of range ({2})")]
-    Range(&'static str, u64, &'static str),
+    Range(&'static str, i64, &'static str),
     /// The console has no network yet.
     #[error("the session has no node yet: add a group first")]
     NoNode,
