@@ -36,6 +36,7 @@ mod reply;
 mod session;
 mod stats;
 mod sys;
+mod told;
 
 pub use fs::FileSystem;
 pub use llite::mount;

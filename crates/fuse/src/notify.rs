@@ -9,8 +9,9 @@
 //!   pages. So it is sent from a thread that serves no request, and llite sees to it that such reads and writes wait for
 //!   nobody (`coral_client::llite`, pages).
 //!
-//! A file whose lookup answer is still on its way is not known to the kernel yet (ENOENT), and would be remembered just
-//! after: such files are told again until the kernel knows or has forgotten them.
+//! A file that a request is about to bring is not known to the kernel yet, and would be remembered just after. While the answer
+//! is being made, the answer itself leaves the attributes without a validity (`told`). Once it is on its way, telling the kernel
+//! fails (ENOENT): such files are told again until the kernel knows or has forgotten them.
 //! Linux: `fs/fuse/dev.c` fuse_notify, `fs/fuse/inode.c` fuse_reverse_inval_inode, `fs/fuse/dir.c` fuse_reverse_inval_entry.
 
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::abi::{self, OutHeader, notify};
 use crate::nodes::Nodes;
 use crate::reply;
+use crate::told::Told;
 
 /// How often a file the kernel does not know yet is told again, and the pause between: a reply is taken within this time.
 const RETRIES: u32 = 50;
@@ -49,6 +51,8 @@ pub struct Notifier {
     minor: Arc<AtomicU32>,
     /// The kernel checks permissions itself, on attributes.
     kernel_checks: bool,
+    /// Files whose attributes were to be forgotten: answers on their way know them too.
+    pub(crate) told: Told,
     queue: Mutex<Queue>,
     runtime: tokio::runtime::Handle,
 }
@@ -61,7 +65,7 @@ impl Notifier {
         kernel_checks: bool,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
-        Arc::new(Self { dev, nodes, minor, kernel_checks, queue: Mutex::default(), runtime })
+        Arc::new(Self { dev, nodes, minor, kernel_checks, told: Told::default(), queue: Mutex::default(), runtime })
     }
 
     fn send<T: IntoBytes + Immutable>(&self, code: i32, body: &T) -> rustix::io::Result<()> {
@@ -129,6 +133,7 @@ pub(crate) struct Invalidator(pub Arc<Notifier>);
 impl Invalidate for Invalidator {
     fn inval_inode(&self, fid: Fid, attr_only: bool) {
         let n = &self.0;
+        n.told.note(fid);
         let Some(ino) = n.nodes.id(fid) else { return };
         let unknown = n.inval_node(ino, false) == Err(SysErrno::NOENT);
         if unknown || !attr_only {

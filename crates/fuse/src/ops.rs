@@ -23,6 +23,7 @@ use crate::buf::RequestBuf;
 use crate::fs::{FileSystem, PageCache};
 use crate::reply::{self, Body, Reply};
 use crate::session::Shared;
+use crate::told::Mark;
 
 /// A name as it travels in a future: most fit without allocation.
 type Name = SmallVec<[u8; 32]>;
@@ -164,9 +165,11 @@ impl<F: FileSystem> Shared<F> {
         self.files.get(fh).ok_or(EBADF)
     }
 
-    /// The answer that makes the kernel remember `e`.
-    fn entry_out(&self, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
-        reply::entry(e, self.nodes.remember(e.attr.fid, is_dir(e.attr.mode)), self.entry_ttl())
+    /// The answer to a request that began at `began`, which makes the kernel remember `e`.
+    fn entry_out(&self, began: Mark, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
+        let id = self.nodes.remember(e.attr.fid, is_dir(e.attr.mode));
+        let out = reply::entry(e, id, self.entry_ttl());
+        if self.notifier.told.since(began).has(e.attr.fid) { out.doubtful() } else { out }
     }
 
     fn open_out(&self, file: Arc<OpenFile<F>>) -> abi::OpenOut {
@@ -204,12 +207,13 @@ impl<F: FileSystem> Shared<F> {
 fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
     Ok(boxed(async move {
+        let began = s.notifier.told.mark();
         // "." comes from open_by_handle_at: the kernel still has the node id but no inode.
         let e = match &name[..] {
             b"." => s.fs.getattr(&cred, parent, None).await?,
             _ => s.fs.lookup(&cred, parent, &name).await?,
         };
-        Ok(Body::of(&s.entry_out(&e)))
+        Ok(Body::of(&s.entry_out(began, &e)))
     }))
 }
 
@@ -234,8 +238,9 @@ fn symlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
     let (s, parent, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     let (name, target) = (i.name()?, i.name()?);
     Ok(boxed(async move {
+        let began = s.notifier.told.mark();
         let e = s.fs.symlink(&cred, parent, &name, &target).await?;
-        Ok(Body::of(&s.entry_out(&e)))
+        Ok(Body::of(&s.entry_out(began, &e)))
     }))
 }
 
@@ -243,8 +248,9 @@ fn mknod<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
     let m: abi::MknodIn = i.get()?;
     let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, m.umask));
     Ok(boxed(async move {
+        let began = s.notifier.told.mark();
         let e = s.fs.mknod(&cred, parent, &name, m.mode, m.rdev).await?;
-        Ok(Body::of(&s.entry_out(&e)))
+        Ok(Body::of(&s.entry_out(began, &e)))
     }))
 }
 
@@ -252,8 +258,9 @@ fn mkdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
     let m: abi::MkdirIn = i.get()?;
     let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, m.umask));
     Ok(boxed(async move {
+        let began = s.notifier.told.mark();
         let e = s.fs.mkdir(&cred, parent, &name, m.mode).await?;
-        Ok(Body::of(&s.entry_out(&e)))
+        Ok(Body::of(&s.entry_out(began, &e)))
     }))
 }
 
@@ -283,8 +290,9 @@ fn link<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let old = i.get::<abi::LinkIn>()?.oldnodeid;
     let (s, fid, parent, name, cred) = (s.clone(), s.fid(old)?, s.fid(h.nodeid)?, i.name()?, cred(h, 0));
     Ok(boxed(async move {
+        let began = s.notifier.told.mark();
         let e = s.fs.link(&cred, fid, parent, &name).await?;
-        Ok(Body::of(&s.entry_out(&e)))
+        Ok(Body::of(&s.entry_out(began, &e)))
     }))
 }
 
@@ -339,11 +347,13 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
         s.mode_changed();
     }
     Ok(boxed(async move {
+        let began = s.notifier.told.mark();
         let e = s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file)).await?;
         if set.mode.is_some_and(|m| m & 0o111 != 0o111) && is_dir(e.attr.mode) {
             s.search_changed();
         }
-        Ok(Body::of(&reply::attr_out(&e)))
+        let out = reply::attr_out(&e);
+        Ok(Body::of(&if s.notifier.told.since(began).has(fid) { out.doubtful() } else { out }))
     }))
 }
 
@@ -394,6 +404,7 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     let c: abi::CreateIn = i.get()?;
     let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, c.umask));
     Ok(boxed(async move {
+        let began = s.notifier.told.mark();
         let (e, file) = s.fs.create(&cred, parent, &name, c.mode, c.flags).await?;
         let file = OpenFile::new(file, e.attr.fid);
         if e.attr.mode & (libc::S_ISUID | libc::S_ISGID) == 0 {
@@ -402,7 +413,7 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
         if c.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
-        Ok(Body::of(&abi::CreateOut { entry: s.entry_out(&e), open: s.open_out(file) }))
+        Ok(Body::of(&abi::CreateOut { entry: s.entry_out(began, &e), open: s.open_out(file) }))
     }))
 }
 
@@ -528,8 +539,8 @@ struct Listing {
     room: usize,
     plus: bool,
     entry_ttl: bool,
-    /// Where a node id is still to be filled in, and for which file.
-    pending: Vec<(usize, Fid, bool)>,
+    /// Records still without a node id: where they belong, and of which file.
+    pending: Vec<(usize, abi::EntryOut, Fid, bool)>,
 }
 
 impl Listing {
@@ -546,8 +557,9 @@ impl Listing {
             let dots = matches!(&e.name[..], b"." | b"..");
             let record = match &e.entry {
                 Some(x) if !dots => {
-                    self.pending.push((at, x.attr.fid, is_dir(x.attr.mode)));
-                    reply::entry(x, 0, self.entry_ttl)
+                    let record = reply::entry(x, 0, self.entry_ttl);
+                    self.pending.push((at, record, x.attr.fid, is_dir(x.attr.mode)));
+                    record
                 }
                 // Node id 0: nothing to remember.
                 _ => abi::EntryOut { attr: abi::Attr { ino, mode: e.kind, ..Default::default() }, ..Default::default() },
@@ -561,10 +573,15 @@ impl Listing {
         false
     }
 
-    /// The finished page; counts the lookups.
-    fn finish<F: FileSystem>(mut self, s: &Shared<F>) -> Body {
-        for (at, fid, dir) in self.pending {
-            self.out[at..at + 8].copy_from_slice(&s.nodes.remember(fid, dir).to_ne_bytes());
+    /// The finished page of a request that began at `began`; counts the lookups.
+    fn finish<F: FileSystem>(mut self, s: &Shared<F>, began: Mark) -> Body {
+        for (_, record, fid, dir) in &mut self.pending {
+            record.nodeid = s.nodes.remember(*fid, *dir);
+        }
+        let told = s.notifier.told.since(began);
+        for (at, record, fid, _) in self.pending {
+            let record = if told.has(fid) { record.doubtful() } else { record };
+            self.out[at..at + size_of_val(&record)].copy_from_slice(record.as_bytes());
         }
         Body::Vec(self.out)
     }
@@ -576,8 +593,9 @@ fn readdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>, plus:
     let room = (r.size as usize).min(s.max_write);
     let mut page = Listing { out: Vec::new(), room, plus, entry_ttl: s.entry_ttl(), pending: Vec::new() };
     Ok(boxed(async move {
+        let began = s.notifier.told.mark();
         s.fs.readdir(&cred, &dir, r.offset, plus, &mut |e| page.add(e)).await?;
-        Ok(page.finish(&s))
+        Ok(page.finish(&s, began))
     }))
 }
 

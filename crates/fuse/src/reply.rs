@@ -129,6 +129,20 @@ pub(crate) fn entry(e: &Entry, nodeid: u64, entry_ttl: bool) -> abi::EntryOut {
     }
 }
 
+impl abi::EntryOut {
+    /// Its attributes may have changed meanwhile: the kernel asks when it needs them.
+    pub(crate) fn doubtful(self) -> Self {
+        Self { attr_valid: 0, attr_valid_nsec: 0, ..self }
+    }
+}
+
+impl abi::AttrOut {
+    /// The attributes may have changed meanwhile: the kernel asks when it needs them.
+    pub(crate) fn doubtful(self) -> Self {
+        Self { attr_valid: 0, attr_valid_nsec: 0, ..self }
+    }
+}
+
 /// The answer to GETATTR and SETATTR.
 pub(crate) fn attr_out(e: &Entry) -> abi::AttrOut {
     let (attr_valid, attr_valid_nsec) = ttl(e.attr_ttl);

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use coral_client::llite::types::{Cred, SetAttr};
 use coral_fuse::{FileSystem, FuseOptions, Mount, UnmountError, mount_fs};
+use futures_util::FutureExt;
 use memfs::MemFs;
 
 /// A mount for one test.
@@ -194,6 +195,42 @@ fn what_is_remembered_is_forgotten_when_told() {
         assert!(fs::metadata(&path).is_ok(), "the kernel remembers the name");
         f.mount.invalidate().inval_entry(f.fs.root(), b"file");
         assert_eq!(errno(fs::metadata(&path)), ENOENT);
+    });
+}
+
+/// A lock is asked back while the answer it covered is being made: the kernel must not remember the answer, though it does not
+/// know the file when it is told to forget it.
+#[test]
+fn what_changes_while_it_is_being_answered_is_not_remembered() {
+    const LONG: Duration = Duration::from_secs(1000);
+    mounted(false, LONG, |f| {
+        let root = Cred::root();
+        let make = |name: &[u8]| f.fs.mknod(&root, f.fs.root(), name, libc::S_IFREG | 0o644, 0).now_or_never().unwrap().unwrap().attr.fid;
+        let chmod = |fid, mode| {
+            let (fs, inval) = (f.fs.clone(), f.mount.invalidate());
+            f.fs.beside(move || {
+                let set = SetAttr { mode: Some(mode), ..Default::default() };
+                fs.setattr(&Cred::root(), fid, set, None).now_or_never().unwrap().unwrap();
+                inval.inval_inode(fid, true);
+            });
+        };
+        // not statx, which asks for the time of birth besides, and so always asks
+        let mode = |name: &str| rustix::fs::stat(f.at.join(name)).unwrap().st_mode & 0o777;
+        let (listed, other) = (make(b"listed"), make(b"other"));
+        chmod(listed, 0o600);
+        assert_eq!(fs::read_dir(&f.at).unwrap().count(), 2);
+        assert_eq!(mode("listed"), 0o600, "by READDIRPLUS");
+        let set = SetAttr { mode: Some(0o611), ..Default::default() };
+        f.fs.setattr(&root, other, set, None).now_or_never().unwrap().unwrap();
+        assert_eq!(mode("other"), 0o644, "the kernel remembers the others, else this test proves nothing");
+
+        let fid = make(b"unknown");
+        chmod(fid, 0o600);
+        assert_eq!(mode("unknown"), 0o600, "by LOOKUP");
+
+        chmod(fid, 0o640);
+        fs::set_permissions(f.at.join("unknown"), fs::Permissions::from_mode(0o606)).unwrap();
+        assert_eq!(mode("unknown"), 0o640, "by SETATTR");
     });
 }
 

@@ -46,7 +46,11 @@ pub struct MemFs {
     changed: Arc<Notify>,
     slow: bool,
     ttl: Duration,
+    beside: Arc<Mutex<Option<Beside>>>,
 }
+
+/// Runs in the middle of an operation.
+type Beside = Box<dyn FnOnce() + Send>;
 
 /// An open file.
 pub struct MemFile(Fid);
@@ -154,6 +158,17 @@ impl State {
         dir.names.insert(name.to_vec(), (cookie, fid));
         dir.touch();
         Ok(())
+    }
+
+    /// What is in `dir` behind `cookie`: cookies, files, names.
+    fn list(&mut self, dir: Fid, cookie: u64) -> R<Vec<(u64, Fid, Vec<u8>)>> {
+        let d = self.dir(dir)?;
+        let mut list: Vec<_> = d.names.iter().map(|(n, &(c, f))| (c, f, n.clone())).collect();
+        list.push((1, dir, b".".to_vec()));
+        list.push((2, d.parent, b"..".to_vec()));
+        list.retain(|e| e.0 > cookie);
+        list.sort();
+        Ok(list)
     }
 
     /// A new inode in `parent`, with setgid inheritance and the umask.
@@ -269,7 +284,19 @@ impl MemFs {
         let mut inodes = HashMap::new();
         inodes.insert(root(), fresh(root(), libc::S_IFDIR | 0o755, 0, 0, root()));
         let state = State { inodes, next: 0, cookie: 2 };
-        Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(Notify::new()), slow, ttl }
+        Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(Notify::new()), slow, ttl, beside: Arc::default() }
+    }
+
+    /// `f` runs once: when the next lookup, listing with attributes or change of attributes has made its answer and not given it
+    /// yet.
+    #[allow(dead_code, reason = "for tests")]
+    pub fn beside(&self, f: impl FnOnce() + Send + 'static) {
+        *self.beside.lock() = Some(Box::new(f));
+    }
+
+    fn made(&self) {
+        let f = self.beside.lock().take();
+        f.into_iter().for_each(|f| f());
     }
 
     async fn pause(&self) {
@@ -303,12 +330,16 @@ impl FileSystem for MemFs {
         if name == STUCK {
             std::future::pending::<()>().await;
         }
-        let st = &mut *self.state.lock();
         if name.len() > 255 {
             return err(libc::ENAMETOOLONG);
         }
-        let fid = if name == b".." { st.dir(parent)?.parent } else { st.child(parent, name)? };
-        self.entry(st, fid)
+        let e = {
+            let st = &mut *self.state.lock();
+            let fid = if name == b".." { st.dir(parent)?.parent } else { st.child(parent, name)? };
+            self.entry(st, fid)
+        };
+        self.made();
+        e
     }
 
     async fn readlink(&self, _: &Cred, fid: Fid) -> R<Bytes> {
@@ -377,9 +408,13 @@ impl FileSystem for MemFs {
 
     async fn setattr(&self, _: &Cred, fid: Fid, set: SetAttr, _: Option<&MemFile>) -> R<Entry> {
         self.pause().await;
-        let st = &mut *self.state.lock();
-        st.set(fid, &set)?;
-        self.entry(st, fid)
+        let e = {
+            let st = &mut *self.state.lock();
+            st.set(fid, &set)?;
+            self.entry(st, fid)
+        };
+        self.made();
+        e
     }
 
     async fn access(&self, _: &Cred, _: Fid, _: u32) -> R<()> {
@@ -529,20 +564,17 @@ impl FileSystem for MemFs {
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
     ) -> R<()> {
         self.pause().await;
-        let st = &mut *self.state.lock();
-        let d = st.dir(dir.0)?;
-        let mut list: Vec<(u64, Fid, Vec<u8>)> = d.names.iter().map(|(n, &(c, f))| (c, f, n.clone())).collect();
-        list.push((1, dir.0, b".".to_vec()));
-        list.push((2, d.parent, b"..".to_vec()));
-        list.retain(|e| e.0 > cookie);
-        list.sort();
-        for (next, fid, name) in list {
+        let entries = self.state.lock().list(dir.0, cookie)?.into_iter().map(|(next, fid, name)| {
+            let st = &mut *self.state.lock();
             let kind = st.inode(fid).map_or(libc::S_IFDIR, |i| i.attr.mode) & libc::S_IFMT;
             let entry = if plus { self.entry(st, fid).ok() } else { None };
-            if fill(DirEntry { fid, name: name.into(), kind, next, entry }) {
-                break;
-            }
+            DirEntry { fid, name: name.into(), kind, next, entry }
+        });
+        let entries: Vec<DirEntry> = entries.collect();
+        if plus {
+            self.made();
         }
+        entries.into_iter().any(fill);
         Ok(())
     }
 
