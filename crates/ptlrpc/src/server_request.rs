@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use coral_lnet::{Nid, Node, Payload, PutEvent, SendError};
-use coral_wire::ptlrpc::{BODY_ONLY_SIZE, MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR, PtlrpcBody, portal};
+use coral_wire::ptlrpc::{
+    BODY_ONLY_SIZE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT, MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR,
+    PtlrpcBody, portal,
+};
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::service::Service;
+use crate::service::{Active, Service};
 use crate::stats::bump;
 use crate::timeouts::{EARLY_MARGIN_S, EXTRA_S};
 use crate::xid::XID_STEP;
@@ -100,6 +103,8 @@ struct Shared {
     abort: Notify,
     /// The deadline was moved from outside.
     moved: Notify,
+    /// Its place in a lane of the service.
+    place: Mutex<Option<Active>>,
 }
 
 impl ServerRequest {
@@ -119,6 +124,7 @@ impl ServerRequest {
             aborted: AtomicBool::new(false),
             abort: Notify::new(),
             moved: Notify::new(),
+            place: Mutex::new(None),
             node,
         };
         let control = Control(Arc::new(shared));
@@ -133,6 +139,12 @@ impl ServerRequest {
     /// A hold on this request for whoever must steer it while it is handled.
     pub fn control(&self) -> Control {
         self.control.clone()
+    }
+
+    /// Gives its place among those being handled to the next request, which may be the one it waits for. The handler goes on,
+    /// with early replies, and is not bounded by its service any more.
+    pub fn leave_lane(&self) {
+        self.control.leave_lane();
     }
 
     /// Connect flag REP_MBITS is agreed with this client.
@@ -214,7 +226,10 @@ impl ServerRequest {
         let given = msg.body().unwrap_or_default();
         let now = Instant::now();
         let took = now - self.arrived;
-        self.service.measured(now, took);
+        // What waits for other clients' recovery, or was sent again, says nothing of how long requests take here.
+        if !error && self.body.flags & (MSG_RESENT | MSG_REPLAY | MSG_REQ_REPLAY_DONE | MSG_LOCK_REPLAY_DONE) == 0 {
+            self.service.measured(now, took);
+        }
         let mut body = PtlrpcBody {
             handle: given.handle,
             conn_cnt: 0,
@@ -288,6 +303,17 @@ impl Control {
         let deadline = *new.deadline.lock();
         *self.0.deadline.lock() = deadline;
         self.0.moved.notify_one();
+    }
+
+    /// Its place in a lane, when it needs one.
+    pub(crate) fn enter_lane(&self, place: Option<Active>) {
+        *self.0.place.lock() = place;
+    }
+
+    pub(crate) fn leave_lane(&self) {
+        let place = self.0.place.lock().take();
+        // The next request runs on this stack.
+        drop(place);
     }
 
     /// The client has a new connection: bulk transfers of this request end now.

@@ -8,7 +8,8 @@
 //!
 //! # Invariants
 //! - In each lane at most `max_active` requests are being handled and `max_queued` (of `max_queued_bytes`) wait; more are
-//!   dropped, the clients send again.
+//!   dropped, the clients send again. A request that waits for those queued behind it leaves its lane
+//!   ([`ServerRequest::leave_lane`]); whoever lets it wait bounds how many do.
 //! - A handler runs to its end or, at [`Service::stop`], is dropped at an await point.
 
 use std::collections::VecDeque;
@@ -271,10 +272,11 @@ impl Service {
             return;
         }
         self.running.fetch_add(1, Ordering::AcqRel);
-        let running = Running { svc: self.clone(), active };
         let control = rq.control();
+        control.enter_lane(active);
+        let running = Running { svc: self.clone(), control };
         let handler = self.handler.clone().handle(rq);
-        run_inline(self.node.handovers(), Box::pin(drive(running, control, handler)));
+        run_inline(self.node.handovers(), Box::pin(drive(running, handler)));
     }
 
     /// A request of the lane is done: the next one of its queue takes its place.
@@ -294,7 +296,7 @@ impl Service {
 }
 
 /// One of the `max_active` places of a lane; dropped = given to the next request.
-struct Active(Arc<Service>, usize);
+pub(crate) struct Active(Arc<Service>, usize);
 
 impl Drop for Active {
     fn drop(&mut self) {
@@ -305,12 +307,12 @@ impl Drop for Active {
 /// A request being handled.
 struct Running {
     svc: Arc<Service>,
-    active: Option<Active>,
+    control: Control,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        drop(self.active.take());
+        self.control.leave_lane();
         if self.svc.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.svc.idle.notify_waiters();
         }
@@ -318,7 +320,7 @@ impl Drop for Running {
 }
 
 /// Runs a handler; when it waits, sends early replies before the client's deadline.
-async fn drive(running: Running, control: Control, mut handler: BoxFuture<'static, ()>) {
+async fn drive(running: Running, mut handler: BoxFuture<'static, ()>) {
     if futures_util::poll!(&mut handler).is_ready() {
         return;
     }
@@ -328,7 +330,7 @@ async fn drive(running: Running, control: Control, mut handler: BoxFuture<'stati
             biased;
             _ = &mut handler => return,
             _ = async { abort.wait_for(|a| *a).await.is_ok() } => return,
-            _ = control.early_due() => control.send_early().await,
+            _ = running.control.early_due() => running.control.send_early().await,
         }
     }
 }

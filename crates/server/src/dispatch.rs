@@ -133,6 +133,8 @@ impl Dispatcher {
                 Gate::Pass(rq) => execute(rq).await,
                 Gate::Refuse(rq, e) => rq.fail(e).await,
                 Gate::Wait(rq, turn) => {
+                    // What it waits for may be queued behind it.
+                    rq.rq.leave_lane();
                     if let Ok(_turn) = turn.await {
                         execute(rq).await;
                     }

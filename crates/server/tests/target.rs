@@ -9,7 +9,7 @@ use std::time::Duration;
 use coral_osd::OsdMem;
 use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_ptlrpc::{ConnectError, Import, ImportObserver, ImportState, RpcError};
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmRequest, LdlmType, LockDesc, Policy, ResId};
 use coral_wire::ptlrpc::*;
 use futures_util::future::BoxFuture;
 use target_common::*;
@@ -337,6 +337,52 @@ async fn locks_survive_a_kill_and_still_exclude() {
     let excl = lock(&na, 2, LdlmMode::EX).await;
     assert!(!excl.is_dead());
     assert_eq!(s.target.stats().evictions, 0);
+}
+
+/// Replays so many locks at once, as a kernel client does.
+struct ReplaysAtOnce(u64);
+
+impl ImportObserver for ReplaysAtOnce {
+    fn replay_locks(&self, import: Arc<Import>) -> BoxFuture<'static, Result<(), RpcError>> {
+        let first = self.0 * 100;
+        Box::pin(async move {
+            let replay = |i| {
+                let desc = LockDesc::new(ResId([first + i, 0, 0, 0]), LdlmType::PLAIN, LdlmMode::PR, &Policy::Plain);
+                let rq = LdlmRequest::enqueue(LdlmFlags::REPLAY | LdlmFlags::BLOCK_GRANTED, desc, first + i);
+                let rq = coral_ptlrpc::Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE).push_bytes(rq.to_bytes());
+                import.call_in_recovery(rq)
+            };
+            futures_util::future::try_join_all((0..8).map(replay)).await.map(drop)
+        })
+    }
+}
+
+/// More lock replays wait for the last client than the service handles at once.
+#[tokio::test(start_paused = true)]
+async fn what_waits_in_recovery_keeps_nobody_out() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let mut clients = Vec::new();
+    for i in 1..=66 {
+        let c = w.client(&format!("10.0.1.{i}@tcp")).await;
+        c.set_observer(Arc::new(ReplaysAtOnce(i)));
+        c.connect().await.unwrap();
+        clients.push(c);
+    }
+    // What is left to replay of the last one waits for all others' requests.
+    s.target.sync().await.unwrap();
+    s.kill().await;
+    let s = w.server(&disk).await;
+    let mut calls: Vec<_> = clients[..65].iter().map(|c| background(c, add(1))).collect();
+    sleep(secs(20)).await;
+    assert_eq!(s.target.stats().replayed_locks, 65 * 8, "all got in, and wait for the last client");
+    calls.push(background(&clients[65], add(2)));
+    for c in calls {
+        assert_eq!(c.await.unwrap().unwrap().status, 0);
+    }
+    let st = s.target.stats();
+    assert_eq!((st.evictions, st.reconnects), (0, 66), "early replies kept everybody waiting");
+    assert_eq!(s.target.ldlm().locks().len(), 66 * 8);
 }
 
 #[tokio::test(start_paused = true)]

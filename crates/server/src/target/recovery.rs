@@ -5,9 +5,9 @@
 //! What is replayed up to the last number found on disk needs no order: only what lived in memory is made again.
 //!
 //! A request that must wait is kept by its own handler, so that its client gets early replies; here is only its place in the
-//! order. Locks come after all requests: a request that is executed again must not meet locks whose holders cannot answer.
+//! order. It holds no place of its service meanwhile: what it waits for must get in. Locks come after all requests: a request that is executed again must not meet locks whose holders cannot answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
@@ -21,6 +21,10 @@ use super::{Export, Target, TargetRequest};
 
 /// A replay with a greater transno is nonsense: the numbers after it must not run out.
 const TRANSNO_MAX: u64 = u64::MAX / 2;
+
+/// Lock replays, and request replays, of one client that wait. A Lustre client sends at most 9 of the first at a time
+/// (`lock_can_replay`) and one of the second; what an earlier connection of it has left behind gives way to newer ones.
+const WAITING_MAX: usize = 64;
 
 /// A request that waits for its turn.
 struct Waiting {
@@ -50,18 +54,36 @@ pub(super) struct Recovery {
     replays: BTreeMap<u64, Waiting>,
     /// One of them is being executed.
     executing: bool,
-    /// Lock replays.
-    locks: Vec<Waiting>,
-    /// Last pings, answered at the end.
-    pings: Vec<Waiting>,
+    /// Lock replays, by client.
+    locks: BTreeMap<u64, VecDeque<Waiting>>,
+    /// Last pings, answered at the end, by client.
+    pings: BTreeMap<u64, Waiting>,
 }
 
 impl Recovery {
     /// The client is gone: so is what it had to say.
     pub(super) fn forget(&mut self, cookie: u64) {
         self.replays.retain(|_, w| w.cookie != cookie);
-        self.locks.retain(|w| w.cookie != cookie);
-        self.pings.retain(|w| w.cookie != cookie);
+        self.locks.remove(&cookie);
+        self.pings.remove(&cookie);
+    }
+
+    fn add_replay(&mut self, transno: u64, w: Waiting) {
+        let of_client = || self.replays.iter().filter(|(_, o)| o.cookie == w.cookie);
+        if of_client().count() >= WAITING_MAX
+            && let Some(first) = of_client().next().map(|(t, _)| *t)
+        {
+            self.replays.remove(&first);
+        }
+        self.replays.insert(transno, w);
+    }
+
+    fn add_lock(&mut self, w: Waiting) {
+        let waiting = self.locks.entry(w.cookie).or_default();
+        if waiting.len() >= WAITING_MAX {
+            waiting.pop_front();
+        }
+        waiting.push_back(w);
     }
 
     /// What may go on, given how far the clients are.
@@ -80,7 +102,7 @@ impl Recovery {
             return Step::Replay(w);
         }
         if !self.locks.is_empty() {
-            return Step::Locks(std::mem::take(&mut self.locks));
+            return Step::Locks(std::mem::take(&mut self.locks).into_values().flatten().collect());
         }
         if at_least(Progress::Done) { Step::Finish } else { Step::Wait }
     }
@@ -125,7 +147,7 @@ impl Target {
         if is_lock_replay(&rq) {
             rq.exp.set_progress(rq.exp.progress().max(Progress::Locks));
             self.counts.replayed_locks.fetch_add(1, Relaxed);
-            return self.wait(rq, |r, w| r.locks.push(w));
+            return self.wait(rq, Recovery::add_lock);
         }
         if flags & MSG_REPLAY != 0 {
             self.counts.replayed_requests.fetch_add(1, Relaxed);
@@ -133,7 +155,7 @@ impl Target {
                 return Gate::Pass(rq);
             }
             let transno = rq.rq.body.transno;
-            return self.wait(rq, |r, w| drop(r.replays.insert(transno, w)));
+            return self.wait(rq, |r, w| r.add_replay(transno, w));
         }
         match opcode {
             opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT | opc::LDLM_CANCEL => Gate::Pass(rq),
@@ -144,7 +166,7 @@ impl Target {
     fn gate_ping(self: &Arc<Self>, rq: TargetRequest, flags: u32) -> Gate {
         if flags & MSG_LOCK_REPLAY_DONE != 0 {
             rq.exp.set_progress(Progress::Done);
-            return self.wait(rq, |r, w| r.pings.push(w));
+            return self.wait(rq, |r, w| drop(r.pings.insert(w.cookie, w)));
         }
         if flags & MSG_REQ_REPLAY_DONE != 0 {
             rq.exp.set_progress(rq.exp.progress().max(Progress::Locks));
@@ -195,7 +217,7 @@ impl Target {
         self.ops().clone().recovery_finished().await;
         let r = std::mem::take(&mut *self.recovery.lock());
         tracing::info!(target = %self.cfg.name, clients = self.exports().len(), "recovery is over");
-        for ping in r.pings {
+        for ping in r.pings.into_values() {
             let _ = ping.go.send(Turn { replay: None });
         }
     }
@@ -223,5 +245,43 @@ pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bo
             target.evict(exp.cookie, "did not recover in time");
         }
         target.advance_recovery();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(cookie: u64) -> (Waiting, oneshot::Receiver<Turn>) {
+        let (go, turn) = oneshot::channel();
+        (Waiting { cookie, go }, turn)
+    }
+
+    #[test]
+    fn one_client_has_so_many_waiting_and_the_oldest_give_way() {
+        let mut r = Recovery::default();
+        let (w, mut others) = waiting(2);
+        r.add_lock(w);
+        let (w, mut other_replay) = waiting(2);
+        r.add_replay(1, w);
+        let mut locks = Vec::new();
+        let mut replays = Vec::new();
+        for i in 0..WAITING_MAX as u64 + 3 {
+            let (w, turn) = waiting(1);
+            r.add_lock(w);
+            locks.push(turn);
+            let (w, turn) = waiting(1);
+            r.add_replay(i + 2, w);
+            replays.push(turn);
+        }
+        for kept in [&mut locks, &mut replays] {
+            let dropped = |t: &mut oneshot::Receiver<Turn>| t.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Closed);
+            let gone: Vec<usize> = (0..kept.len()).filter(|i| dropped(&mut kept[*i])).collect();
+            assert_eq!(gone, [0, 1, 2]);
+        }
+        assert_eq!(others.try_recv().err(), Some(oneshot::error::TryRecvError::Empty));
+        assert_eq!(other_replay.try_recv().err(), Some(oneshot::error::TryRecvError::Empty));
+        r.forget(1);
+        assert_eq!((r.locks.len(), r.replays.len()), (1, 1));
     }
 }
