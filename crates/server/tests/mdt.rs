@@ -3,6 +3,8 @@
 
 mod mdt_rig;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use coral_osd::OsdMem;
 use coral_server::mdt::{self, check::Problem, table};
@@ -288,6 +290,35 @@ async fn an_unlinked_open_file_lives_until_its_last_close() -> TestResult {
     c.import.disconnect().await;
     assert_eq!(d.getattr(o.body.fid1).await.err(), Some(Errno::ENOENT));
     assert_eq!(rig.destroy_pending(), 2);
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
+/// An open waits for another client's lock; its own client is evicted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn an_open_that_outlives_its_client_leaves_no_handle() -> TestResult {
+    let rig = Rig::new(2).await;
+    let (a, b, c) = (rig.client("10.0.0.8@tcp").await, rig.client("10.0.0.9@tcp").await, rig.client("1@lo").await);
+    assert!(b.lookup(Fid::ROOT, b"").await?.lock.is_some());
+    b.turn_deaf().await;
+    let opening = tokio::spawn({
+        let a = a.clone();
+        async move { a.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o755).await }
+    });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!opening.is_finished(), "it waits for the lock of the deaf client");
+    rig.evict(&a);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    rig.evict(&b);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let o = c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o755).await?;
+    c.close(&o).await?;
+    let x = c.open(Fid::ROOT, b"f", flag::EXEC, 0).await?;
+    c.unlink(Fid::ROOT, b"f", false).await?;
+    c.close(&x).await?;
+    assert_eq!(rig.destroy_pending(), 1, "nobody has it open");
+    assert!(opening.await?.is_err());
     rig.stop().await;
     clean(&rig.mem);
     Ok(())

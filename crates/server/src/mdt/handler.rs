@@ -301,7 +301,11 @@ impl TargetOps for MdtOps {
             return;
         }
         let handle = Handle { fid: body.fid1, flags: rec.flags(), export: exp.cookie, old: body.open_handle };
-        self.core.lock().opens.insert(body.open_handle, handle);
+        let mut core = self.core.lock();
+        if !exp.gone() {
+            core.opens.insert(body.open_handle, handle);
+        }
+        drop(core);
         // a lock of before the restart comes back by lock replay, not by this reply
         if let Ok(mut rep) = reply.get::<LdlmReply>(1)
             && rep.handle != 0 && self.ldlm.reply_for(rep.handle).is_none() {

@@ -109,6 +109,10 @@ impl Ctx {
 
     fn try_open(&self, req: &LdlmRequest, o: &Open<'_>, (parent_locked, layout_locked): (bool, Option<Fid>)) -> MdtResult<Step> {
         let mut guard = self.core();
+        // it may have gone while this waited; whoever closes its handles takes the mutex after it is marked as gone
+        if self.rq.exp.gone() {
+            return Err(Errno::ENOTCONN.into());
+        }
         let core = &mut *guard;
         let found = match self.find_target(&core.store, o) {
             Ok(f) => f,

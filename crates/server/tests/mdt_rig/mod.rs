@@ -161,6 +161,13 @@ impl Rig {
         }
     }
 
+    /// Evicts this client.
+    pub fn evict(&self, c: &Client) {
+        let target = &self.mdt().target;
+        let exp = target.exports().into_iter().find(|e| e.nid() == c.node.nid()).expect("connected");
+        target.evict(exp.cookie, "a test");
+    }
+
     /// The next reply of the MDT to a client is lost.
     pub fn lose_a_reply(&self) {
         use coral_lnet::{FaultAction, FaultRule, MsgType};
@@ -298,6 +305,11 @@ impl Client {
 
     fn new_fid(&self) -> Fid {
         Fid::new(self.seq.load(Ordering::Relaxed), self.oid.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Callbacks are not answered from here on.
+    pub async fn turn_deaf(&self) {
+        self.ldlm.stop().await;
     }
 
     /// The same client's requests by another user.
