@@ -2,9 +2,13 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use coral_client::SetAttr;
+use coral_lnet::Payload;
 use coral_wire::Errno;
 use common::*;
 
@@ -125,6 +129,59 @@ async fn nothing_is_lost_while_clients_live(seed: u64) {
 async fn acknowledged_is_there_after_every_loss_of_power() {
     for seed in 1..=8 {
         tokio::time::timeout(Duration::from_secs(3600), nothing_is_lost_while_clients_live(seed)).await.expect("it hangs");
+    }
+}
+
+/// A request's buffer, which is counted as long as anything holds on to a part of it.
+struct Counted(Vec<u8>, Arc<AtomicUsize>);
+
+impl Counted {
+    /// `len` bytes, as they come in a buffer of FUSE's.
+    fn piece(len: usize, count: &Arc<AtomicUsize>) -> Payload {
+        let all = vec![5; (1 << 20) + 8192];
+        count.fetch_add(all.len(), Ordering::Relaxed);
+        Payload::from(Bytes::from_owner(Counted(all, count.clone())).slice(4096..4096 + len))
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
+    }
+}
+
+/// Data that is kept back, and data that is kept until it is on disk, takes about the memory it is counted with, whatever the
+/// size of the writes.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_holds_no_more_memory_than_is_counted() {
+    for (len, stripes) in [(64 << 10, 1), (256 << 10, 1), (512 << 10, 1), (900 << 10, 1), (1 << 20, 1), (1 << 20, 2)] {
+        let c = Cluster::start(2, stripes, 256 << 10).await;
+        let fs = c.remote_client().await;
+        let u = User::root(&fs);
+        let fh = u.create("f", libc::O_RDWR).await.unwrap();
+        let buffers = Arc::new(AtomicUsize::new(0));
+        let check = |what: &str| {
+            let (spent, held) = (fs.spent(), buffers.load(Ordering::Relaxed));
+            let counted = spent.dirty_bytes + spent.kept_bytes;
+            assert!(counted > 3 << 20 && held <= counted * 3 / 2, "{len} {what}: {held} bytes held, {spent:?}");
+        };
+        let mut at = 0;
+        for _ in 0..(8 << 20) / len {
+            u.fs.write(&u.cred, &fh, at, Counted::piece(len, &buffers)).await.unwrap();
+            at += len as u64;
+        }
+        check("kept back");
+        u.read(&fh, 0, 16 << 20).await.unwrap();
+        assert_eq!(fs.spent().dirty_bytes, 0);
+        check("written out");
+        fs.umount().await;
+        c.stop().await;
     }
 }
 

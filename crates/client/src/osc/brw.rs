@@ -213,8 +213,8 @@ impl Osc {
             o.flags |= ObdFlags::SHORT_IO;
         }
         let lens = if short { Vec::new() } else { md_lens(offset, data.len(), self.target.coral()) };
-        // what was kept back was copied together already
-        let data = if by.is_some() { data } else { self.to_keep(data) };
+        // what was kept back, in granted space, was copied together already
+        let data = if by.is_some_and(|b| b.granted) { data } else { self.to_keep(data) };
         for attempt in 0.. {
             self.grant().announce(&mut o);
             let from_grant = if by.is_some_and(|b| b.granted) { brw::FROM_GRANT } else { 0 };

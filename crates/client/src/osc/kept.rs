@@ -19,8 +19,9 @@ use coral_wire::ptlrpc::{opc, portal};
 
 use super::{ObjectRef, Osc};
 
-/// Less is copied to be kept: a piece of it may pin the whole buffer of the request it came in (1 MiB and more).
-const COPY_BELOW: usize = 256 << 10;
+/// Less is copied to be kept: a piece pins the whole buffer of the request it came in, 1 MiB and 8 KiB. So what is kept takes at
+/// most 1.4 times the memory it is counted with, and whole buffers are not copied.
+pub const COPY_BELOW: usize = 768 << 10;
 
 /// Bound of what is kept for one OST.
 #[derive(Default)]

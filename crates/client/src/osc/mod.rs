@@ -15,6 +15,7 @@ pub mod grant;
 mod kept;
 
 pub use brw::{BackedBy, IN_FLIGHT, IoLock};
+pub use kept::COPY_BELOW;
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! - two ranges being written out never overlap: bytes dirtied anew while their old version travels go out after it;
 //! - an extent goes out cut at multiples of the largest RPC, so a steady writer makes whole RPCs.
 //!
-//! Small pieces are copied together, large ones are kept as they came. Lustre: `lustre/osc/osc_cache.c` (`osc_extent`).
+//! Small pieces are copied together ([`COPY_BELOW`]), large ones are kept as they came. Lustre: `lustre/osc/osc_cache.c` (`osc_extent`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,10 +13,9 @@ use std::ops::Range;
 use bytes::BytesMut;
 use coral_lnet::Payload;
 
+use crate::osc::COPY_BELOW;
 use crate::osc::grant::pages_bytes;
 
-/// Smaller pieces are copied: kept as it came, a piece pins the whole buffer of the request it came in (1 MiB and more).
-const COPY_BELOW: usize = 256 << 10;
 /// Copied pieces are joined in buffers of at most so many bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
