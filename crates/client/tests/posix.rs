@@ -445,3 +445,42 @@ async fn projects_are_inherited_where_a_directory_says_so() {
     u.fs.umount().await;
     c.stop().await;
 }
+
+/// A file whose data is in an archive (HSM): nothing can be read or written, and a truncate that is refused leaves the size.
+#[tokio::test]
+async fn a_released_file_keeps_its_size_when_a_truncate_is_refused() {
+    use coral_osd::{Batch, Kv};
+    use coral_server::mdt::{record::Inode, table};
+    use coral_wire::layout::{Layout, pattern};
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let fid = User::root(&c.client().await).put("f", &[7; 5000]).await.unwrap();
+    let key = table::fid_key(&fid);
+    let mut ino = Inode::decode(&c.disks.mdt.get(table::INODE, &key).unwrap().unwrap()).unwrap();
+    let Ok(Layout::Plain(mut md)) = Layout::decode(&ino.lov) else { panic!("a plain layout") };
+    md.pattern |= pattern::F_RELEASED;
+    md.objects.clear();
+    (ino.lov, ino.size) = (Layout::Plain(md).encode(), 5000);
+    let mut batch = Batch::new();
+    batch.put(table::INODE, key.to_vec(), ino.encode());
+    c.disks.mdt.commit(batch).unwrap();
+
+    for cached in [false, true] {
+        let u = User::root(&c.client().await);
+        if cached {
+            u.stat("f").await.unwrap();
+        }
+        let set = SetAttr { size: Some(100), ..Default::default() };
+        assert_eq!(u.fs.setattr(&u.cred, fid, set, None).await.err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(u.open("f", libc::O_RDWR | libc::O_TRUNC).await.err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(u.create("f", libc::O_RDWR | libc::O_TRUNC).await.err(), Some(Errno::EOPNOTSUPP));
+        let fh = u.open("f", libc::O_RDWR).await.unwrap();
+        assert_eq!(u.read(&fh, 0, 10).await.err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(u.write(&fh, 0, b"x").await.err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(u.fs.setattr(&u.cred, fid, set, Some(&fh)).await.err(), Some(Errno::EOPNOTSUPP));
+        u.close(&fh).await.unwrap();
+        // the MDT's own word: our servers keep no size for such files otherwise
+        let kept = Inode::decode(&c.disks.mdt.get(table::INODE, &key).unwrap().unwrap()).unwrap();
+        assert_eq!(kept.size, 5000);
+        assert_eq!(u.fs.setattr(&u.cred, fid, SetAttr { mode: Some(0o600), ..Default::default() }, None).await.map(|e| e.attr.mode & 0o777), Ok(0o600));
+    }
+}

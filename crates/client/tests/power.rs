@@ -9,6 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_client::SetAttr;
 use coral_lnet::Payload;
+use coral_osd::Kv;
+use coral_server::mdt::table;
 use coral_wire::Errno;
 use common::*;
 
@@ -57,6 +59,28 @@ async fn what_osts_lost_with_the_power_is_written_again() {
     fs.fsync(&fh, false).await.unwrap();
     assert_eq!(fs.spent().kept_bytes, 0);
     u.close(&fh).await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+}
+
+/// A close that the MDT lost is replayed with the handle of the restart before: the open must name that one.
+#[tokio::test(start_paused = true)]
+async fn a_close_is_replayed_after_two_restarts() {
+    let c = Cluster::start(1, 1, 65536).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let fh = u.create("gone", libc::O_RDWR).await.unwrap();
+    u.unlink("gone").await.unwrap();
+    settle().await;
+    let c = c.kill_and_restart().await;
+    settle().await;
+    let orphans = |c: &Cluster| c.disks.mdt.range(table::ORPHAN, &[], None, 10).unwrap().len();
+    assert_eq!(orphans(&c), 1);
+    u.close(&fh).await.unwrap();
+    let c = c.mdt_loses_power().await;
+    settle().await;
+    u.names("").await.unwrap();
+    assert_eq!(orphans(&c), 0, "nobody has it open any more");
     fs.umount().await;
     c.stop().await;
 }

@@ -219,6 +219,11 @@ impl Import {
         self.inner.lock().replay.amend(transno, bufs);
     }
 
+    /// As [`Import::amend_replay`], for a part of them. `change` must not call the import.
+    pub fn edit_replay(&self, transno: u64, change: impl FnOnce(&mut Vec<Bytes>)) {
+        self.inner.lock().replay.edit(transno, change);
+    }
+
     /// Requests kept for replay now.
     pub fn replayable(&self) -> usize {
         self.inner.lock().replay.len()

@@ -172,8 +172,13 @@ impl ReplayList {
     }
 
     pub(crate) fn amend(&mut self, transno: u64, bufs: Vec<Bytes>) {
+        self.edit(transno, |kept| *kept = bufs);
+    }
+
+    /// Changes buffers of a kept request.
+    pub(crate) fn edit(&mut self, transno: u64, change: impl FnOnce(&mut Vec<Bytes>)) {
         if let Some(k) = self.kept.get_mut(&transno) {
-            k.request.bufs = bufs;
+            change(&mut k.request.bufs);
         }
     }
 

@@ -620,7 +620,13 @@ impl Llite {
         let stale = atime <= change || now.secs - atime.secs > RELATIME_S;
         let read = fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
         let size = if fh.writable() { fh.inode.size_to_tell() } else { None };
-        let result = fh.mdc.close(fh.fid(), fh.handle.load(Ordering::Acquire), fh.mode, read.then_some(now), size).await;
+        let mut handle = fh.handle.load(Ordering::Acquire);
+        let mut result = fh.mdc.close(fh.fid(), handle, fh.mode, read.then_some(now), size).await;
+        while result == Err(Errno::ESTALE) && handle != fh.handle.load(Ordering::Acquire) {
+            // the server was restarted meanwhile and gave the open a new handle
+            handle = fh.handle.load(Ordering::Acquire);
+            result = fh.mdc.close(fh.fid(), handle, fh.mode, read.then_some(now), size).await;
+        }
         if read {
             self.cache.forget_attrs(fh.fid());
         }

@@ -43,6 +43,9 @@ impl Llite {
         if set.size.is_some() || set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
             self.settle(fid, &gate).await;
         }
+        if set.size.is_some() {
+            self.can_truncate(fid).await?;
+        }
         let held = truncating.as_ref().and_then(|t| t.cover.as_ref()).map(|c| c.held()).unwrap_or_default();
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
@@ -79,6 +82,14 @@ impl Llite {
             None => self.full_attr(&md).await?,
         };
         Ok(self.entry(attr, &md))
+    }
+
+    /// EOPNOTSUPP for a file whose objects are out of reach (released, foreign): before the MDT notes a size that nothing has.
+    async fn can_truncate(&self, fid: Fid) -> Result<(), Errno> {
+        match self.opened(fid) {
+            Some(open) => self.layout_now(&open).await?.check(),
+            None => self.md_inode(fid).await?.layout.check(),
+        }
     }
 
     /// Size and times of the objects; what they are then, where the replies tell.

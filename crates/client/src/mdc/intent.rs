@@ -232,11 +232,20 @@ impl Mdc {
         self.opens.lock().insert(transno, Arc::downgrade(handle));
     }
 
-    /// The server replayed an open: its new handle replaces the old one.
+    /// The server replayed an open: its new handle replaces the old one. The next replay must name the new one as the old, or
+    /// a close that is replayed with it finds no open file, which then stays open there. Not so when the file is closed already:
+    /// its close has the handle that the open names.
     pub(crate) fn open_replayed(&self, transno: u64, reply: &Reply) {
         let handle = self.opens.lock().get(&transno).and_then(std::sync::Weak::upgrade);
         if let (Some(h), Ok(body)) = (handle, reply.msg.get::<MdtBody>(2)) {
             h.store(body.open_handle, Ordering::Release);
+            self.import().edit_replay(transno, |bufs| {
+                if let Some(buf) = bufs.get_mut(OPEN_REC)
+                    && let Ok(rec) = RecCreate::decode(buf)
+                {
+                    *buf = RecCreate { open_handle_old: body.open_handle, ..rec }.to_bytes();
+                }
+            });
         }
     }
 
@@ -262,6 +271,9 @@ impl Mdc {
         Ok((out.reply.msg.buf(2).clone(), out.lock))
     }
 }
+
+/// The record among the buffers of an open intent.
+const OPEN_REC: usize = 2;
 
 /// The buffers of an open intent.
 fn open_rq(intent: u64, dlm: &LdlmRequest, rec: &RecCreate, name: &[u8], eadata: &Bytes) -> Request {

@@ -171,6 +171,12 @@ impl Cluster {
         self.kill_and_restart().await
     }
 
+    /// The machine of the MDT loses power. All servers start again.
+    pub async fn mdt_loses_power(mut self) -> Cluster {
+        self.disks.mdt = self.disks.mdt.power_loss();
+        self.kill_and_restart().await
+    }
+
     /// A client with a NID of its own on the network, which servers remember across restarts.
     pub async fn remote_client(&self) -> Arc<Llite> {
         self.remote_client_with(self.options()).await
