@@ -23,7 +23,8 @@ use coral_wire::Errno;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmRequest, LdlmType, Policy, ResId};
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::{opc, portal};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -34,6 +35,10 @@ use crate::core::LockInfo;
 use table::Locks;
 
 pub use handle::{LockRef, PendingLock};
+
+/// Lock replays under way at once, per server: a client with thousands of locks would else hold up everybody's recovery by a
+/// round trip for each. Lustre: `lock_can_replay`, 8 at most.
+const REPLAYS_IN_FLIGHT: usize = 8;
 
 /// Limits of a client namespace.
 #[derive(Debug, Clone)]
@@ -261,19 +266,23 @@ impl ClientNamespace {
             let known = |h: &&table::Held| !h.dead && (h.granted || h.remote != 0);
             locks.iter().filter(known).map(|h| (h.info(), h.granted)).collect()
         };
-        for (info, granted) in all {
-            let stood = if granted { LdlmFlags::BLOCK_GRANTED } else { LdlmFlags::BLOCK_WAIT };
-            let rq = LdlmRequest::enqueue(LdlmFlags::REPLAY | stood, info.desc(), info.cookie);
-            let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE).push_bytes(rq.to_bytes());
-            let reply = self.import.call_in_recovery(rpc).await?;
-            match reply.msg.get::<coral_wire::ldlm::LdlmReply>(1) {
-                Ok(rep) if reply.status == 0 => {
-                    if let Some(h) = self.locks.lock().get_mut(info.cookie) {
-                        h.remote = rep.handle;
-                    }
+        let replays = all.into_iter().map(|(info, granted)| self.clone().replay_lock(info, granted).boxed());
+        stream::iter(replays).buffer_unordered(REPLAYS_IN_FLIGHT).try_collect().await
+    }
+
+    /// Replays one lock; a server that does not take it back ends it.
+    async fn replay_lock(self: Arc<Self>, info: LockInfo, granted: bool) -> Result<(), RpcError> {
+        let stood = if granted { LdlmFlags::BLOCK_GRANTED } else { LdlmFlags::BLOCK_WAIT };
+        let rq = LdlmRequest::enqueue(LdlmFlags::REPLAY | stood, info.desc(), info.cookie);
+        let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE).push_bytes(rq.to_bytes());
+        let reply = self.import.call_in_recovery(rpc).await?;
+        match reply.msg.get::<coral_wire::ldlm::LdlmReply>(1) {
+            Ok(rep) if reply.status == 0 => {
+                if let Some(h) = self.locks.lock().get_mut(info.cookie) {
+                    h.remote = rep.handle;
                 }
-                _ => self.lost_in_replay(info).await,
             }
+            _ => self.lost_in_replay(info).await,
         }
         Ok(())
     }
