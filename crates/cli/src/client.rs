@@ -108,20 +108,51 @@ impl MountedClient {
     }
 
     /// Ends the mount (detaching it when in use) and the client behind it. Servers that do not answer are left after
-    /// [`GOODBYE`], or at a second signal.
-    pub(crate) async fn umount(self) {
-        let end = async {
+    /// [`GOODBYE`], or at a second signal; but for what is written and that no server has yet, only a second signal ends the
+    /// wait. The error says what was lost.
+    pub(crate) async fn umount(self) -> Result<(), String> {
+        let written_out = async {
             if let Err(error) = self.mount.unmount(true).await {
                 tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "unmount");
             }
+            self.llite.write_out_all().await;
+        };
+        tokio::select! {
+            biased;
+            () = written_out => {}
+            () = self.tell_what_waits() => {}
+            () = self.signalled() => return self.give_up(),
+        }
+        let goodbye = async {
             self.llite.umount().await;
             self.node.shutdown().await;
         };
         tokio::select! {
             biased;
-            () = end => {}
+            () = goodbye => {}
             () = tokio::time::sleep(GOODBYE) => tracing::warn!("servers do not answer: they are left without goodbye"),
             () = self.signalled() => {}
+        }
+        Ok(())
+    }
+
+    /// Says again and again, for ever, why the end takes so long.
+    async fn tell_what_waits(&self) {
+        loop {
+            tokio::time::sleep(GOODBYE).await;
+            let (files, mountpoint) = (self.llite.unwritten().len(), self.mountpoint.display());
+            tracing::warn!(files, %mountpoint, "waiting for OSTs to take what was written; a signal (kill -INT) gives it up");
+        }
+    }
+
+    fn give_up(&self) -> Result<(), String> {
+        let lost = self.llite.unwritten();
+        for fid in &lost {
+            tracing::error!(%fid, "unmounted before an OST took what was written: it is lost");
+        }
+        match lost.len() {
+            0 => Ok(()),
+            n => Err(format!("'{}': written data of {n} files, which no OST took, are lost; the log names them", self.mountpoint.display())),
         }
     }
 
@@ -242,8 +273,8 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     };
     let ready = reporter.ready(&format!("mounted {} on {} (this node is {nid})", m.source, m.mountpoint.display()));
     wait(&client, &ready).await;
-    client.umount().await;
-    ready
+    let ended = client.umount().await;
+    ready.and(ended)
 }
 
 /// Options without effect here: they are for mount(8), or say what is so anyway.

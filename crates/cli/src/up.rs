@@ -290,12 +290,13 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let mut asked = control::serve(dir, nodes).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let ready = write_config(dir, &config).and_then(|()| reporter.ready(&summary(&config, dir, client.as_ref().map(MountedClient::mountpoint))));
     let reply = crate::run_until_stopped(&ready, &mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await;
-    if let Some(client) = client {
-        client.umount().await;
-    }
+    let ended = match client {
+        Some(client) => client.umount().await,
+        None => Ok(()),
+    };
     servers.stop().await;
     control::stopped(dir, reply).await;
-    ready
+    ready.and(ended)
 }
 
 fn summary(config: &UpConfig, dir: &Path, mount: Option<&Path>) -> String {

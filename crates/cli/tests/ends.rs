@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Place, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, until};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -32,10 +33,22 @@ impl Drop for EndsWithTest<'_> {
 }
 
 fn client(port: u16, mnt: &Path) -> Child {
-    let port = port.to_string();
-    let child = coral().args(["mount", "127.0.0.1@tcp:/coral"]).arg(mnt).args(["--port", &port, "--foreground"]).stdout(Stdio::null()).spawn().unwrap();
+    client_with_log(port, mnt, Path::new("/dev/null"))
+}
+
+fn client_with_log(port: u16, mnt: &Path, log: &Path) -> Child {
+    let (port, log) = (port.to_string(), std::fs::File::create(log).unwrap());
+    let mut mount = coral();
+    mount.args(["mount", "127.0.0.1@tcp:/coral"]).arg(mnt).args(["--port", &port, "--foreground"]);
+    let child = mount.stdout(Stdio::null()).stderr(log).spawn().unwrap();
     until("the client has mounted", || is_mounted(mnt));
     child
+}
+
+fn write(path: &Path, text: &str) -> std::fs::File {
+    let mut file = std::fs::File::create(path).unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
 }
 
 /// The number of clients of the MDT.
@@ -78,7 +91,7 @@ fn a_client_ends_though_its_servers_are_gone() {
             let running = place.up(&[]);
             let mnt = place.make("second");
             let mut client = client(place.port, &mnt);
-            std::fs::write(mnt.join("f"), "x").unwrap();
+            write(&mnt.join("f"), "x").sync_all().unwrap();
             running.kill();
             if by_signal {
                 signal(client.id(), "INT");
@@ -87,6 +100,42 @@ fn a_client_ends_though_its_servers_are_gone() {
             }
             until("the client has ended", || ended(&mut client));
             assert!(!is_mounted(&mnt));
+        }
+    });
+}
+
+/// Whether its data are written later or a signal gives them up, an end is no silent loss.
+#[test]
+fn what_is_written_outlives_the_end_of_the_client() {
+    in_namespace("what_is_written_outlives_the_end_of_the_client", || {
+        let place = Place::new();
+        let (mnt, log) = (place.make("second"), place.path("client.log"));
+        let said = |what: &str| std::fs::read_to_string(&log).unwrap().contains(what);
+        for gives_up in [false, true] {
+            let running = place.up(&[]);
+            let mut client = client_with_log(place.port, &mnt, &log);
+            let mut file = write(&mnt.join("f"), "");
+            let mut add = |n: u32| writeln!(file, "line {n}").unwrap();
+            (0..40).for_each(&mut add); // the client has its lock and its grant by now
+            ok(Command::new("sync").arg(mnt.join("f")));
+            running.kill();
+            (40..80).for_each(&mut add);
+            drop(file);
+            signal(client.id(), "INT");
+            until("the client says what it waits for", || said("waiting for OSTs to take what was written"));
+            assert!(!ended(&mut client));
+            if gives_up {
+                signal(client.id(), "INT");
+                assert_eq!(client.wait().unwrap().code(), Some(1));
+                assert!(said("which no OST took, are lost"));
+            } else {
+                let running = place.up(&[]);
+                assert!(client.wait().unwrap().success());
+                let lines: String = (0..80).map(|n| format!("line {n}\n")).collect();
+                assert_eq!(std::fs::read_to_string(place.path("mnt/f")).unwrap(), lines);
+                running.stop();
+            }
+            std::fs::remove_file(&log).unwrap();
         }
     });
 }

@@ -29,6 +29,9 @@ pub enum Kind {
     Ost,
 }
 
+/// A client that has not used an OST for so long disconnects (Lustre: `idle_timeout`).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// Told what recovery did.
 pub trait TargetHooks: Send + Sync {
     /// The server threw us out: locks are gone, open handles are stale.
@@ -107,7 +110,7 @@ impl Dialer {
         let cfg = match kind {
             Kind::Mgs => ImportConfig::mgs(nids, &self.client_uuid, data),
             Kind::Mdt => ImportConfig::mdt(uuid, nids, &self.client_uuid, data),
-            Kind::Ost => ImportConfig::ost(uuid, nids, &self.client_uuid, data),
+            Kind::Ost => ImportConfig { idle_timeout: IDLE_TIMEOUT, ..ImportConfig::ost(uuid, nids, &self.client_uuid, data) },
         };
         let import = Import::new(self.node.clone(), cfg);
         let namespace = self.ldlm.namespace(import.clone());
@@ -215,6 +218,16 @@ impl ImportObserver for Observer {
     fn changes_lost(&self, lost: Lost) {
         if let Some(w) = self.hooks() {
             w.changes_lost(lost);
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.target.upgrade().is_some_and(|t| t.namespace.is_empty() && t.grant.dirty() == 0)
+    }
+
+    fn on_idle(&self) {
+        if let Some(t) = self.target.upgrade() {
+            t.grant.connected(None);
         }
     }
 

@@ -2,13 +2,15 @@
 
 mod common;
 
+use std::time::Duration;
+
 use coral_client::SetAttr;
 use coral_wire::Errno;
 use common::*;
 
 /// Long enough for clients to notice, come back and replay (the clock is tokio's).
 async fn settle() {
-    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,5 +108,47 @@ async fn an_evicted_client_forgets_and_goes_on() {
     assert_eq!(u.get("d/f").await.unwrap(), b"x");
     fs.umount().await;
     other.umount().await;
+    c.stop().await;
+}
+
+/// An OST that nothing uses is left after `idle_timeout`: its grant goes back, and whoever wants it next has it again.
+#[tokio::test(start_paused = true)]
+async fn an_unused_ost_is_left_and_comes_back() {
+    let c = Cluster::start(2, 2, 65536).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let fh = u.create("f", libc::O_RDWR).await.unwrap();
+    for n in 0..20 {
+        u.write(&fh, n * 10_000, &[7; 10_000]).await.unwrap();
+    }
+    u.fs.fsync(&fh, true).await.unwrap();
+    let clients = || c.osts.iter().map(|o| o.exports().iter().filter(|e| !e.uuid.contains("MDT")).count()).collect::<Vec<_>>();
+    let value = |what: &str| fs.params().into_iter().filter(|(n, _)| n.ends_with(what)).map(|(_, v)| v).collect::<Vec<_>>();
+    assert_eq!(value(".idle_timeout"), ["20", "20"]);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(clients(), [1, 1], "it holds locks");
+    for (name, _) in fs.params().into_iter().filter(|(n, _)| n.ends_with(".lru_size")) {
+        fs.set_param(&name, "clear").await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(clients(), [0, 0]);
+    assert_eq!(value(".cur_grant_bytes"), ["0", "0"]);
+    u.write(&fh, 200_000, &[8; 100]).await.unwrap();
+    assert_eq!(u.read(&fh, 199_999, 3).await.unwrap(), [7, 8, 8]);
+    assert!(fs.statfs().await.unwrap().bavail > 0);
+    assert_eq!(clients(), [1, 1]);
+    u.fs.fsync(&fh, true).await.unwrap();
+    u.close(&fh).await.unwrap();
+    // never, if so told
+    let name = |n: &(String, String)| n.0.ends_with(".idle_timeout");
+    let first = fs.params().into_iter().find(name).unwrap().0;
+    assert_eq!(fs.set_param(&first, "51").await.unwrap_err(), Errno::EINVAL);
+    fs.set_param(&first, "0").await.unwrap();
+    for (name, _) in fs.params().into_iter().filter(|(n, _)| n.ends_with(".lru_size")) {
+        fs.set_param(&name, "clear").await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(clients(), [1, 0]);
+    fs.umount().await;
     c.stop().await;
 }

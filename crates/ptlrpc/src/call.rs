@@ -154,7 +154,7 @@ impl Import {
     }
 
     pub(crate) fn attempt<'a>(self: &'a Arc<Self>, request: &'a Request, conn: Conn, ids: Ids) -> Attempt<'a> {
-        self.note_sent(Instant::now());
+        self.note_used(Instant::now());
         Attempt {
             node: &self.node,
             request,
@@ -215,6 +215,10 @@ impl Import {
                     return Ok(inner.conn(&self.cfg));
                 }
             }
+            if now.state == ImportState::Idle {
+                self.wake();
+                continue;
+            }
             self.phase.wait_for(|p| *p != now).await;
         }
     }
@@ -233,8 +237,10 @@ impl Import {
 
     /// The final reply is here: keeps the request for replay, learns from the reply.
     fn keep(&self, rq: &Request, sent: &PtlrpcBody, r: &Reply) {
+        let now = Instant::now();
+        self.note_used(now);
         let mut inner = self.inner.lock();
-        inner.estimates.entry(rq.portal).or_default().measured(Instant::now(), r.body.timeout);
+        inner.estimates.entry(rq.portal).or_default().measured(now, r.body.timeout);
         if r.transno != 0 {
             match rq.replay {
                 Replay::No if rq.file.is_none() => inner.replay.seen(r.transno),

@@ -29,6 +29,9 @@ pub struct ImportConfig {
     pub part: u8,
     /// An import that sent nothing for so long sends a ping. Lustre: obd_timeout / 4, 25 s.
     pub ping_interval: Duration,
+    /// An import that nothing has used for so long disconnects, and connects again when it is wanted. Zero: never. Lustre:
+    /// idle_timeout, 20 s of a client's OSTs.
+    pub idle_timeout: Duration,
     /// Most requests in flight; more wait. Lustre: max_rpcs_in_flight 8.
     pub max_in_flight: usize,
     /// Most modifying requests in flight; the server's limit holds too. Lustre: max_mod_rpcs_in_flight 7.
@@ -56,6 +59,7 @@ impl ImportConfig {
             data,
             part: 0,
             ping_interval: Duration::from_secs(25),
+            idle_timeout: Duration::ZERO,
             max_in_flight: 8,
             max_modify: 7,
             first_connect_limit: Duration::from_secs(9),

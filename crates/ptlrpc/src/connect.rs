@@ -45,12 +45,17 @@ impl Import {
         loop {
             let established = self.inner.lock().established;
             if established {
+                self.wake();
                 return self.wait_connected().await;
             }
             let e = match self.connect_all(Some(start), CONNECT_TIMEOUT_S).await {
-                Ok(_) => {
+                Ok(accepted) => {
                     self.spawn_pinger();
-                    return Ok(self.granted());
+                    self.recover(accepted).await;
+                    if self.state() == ImportState::Discon {
+                        self.start_driver();
+                    }
+                    return self.wait_connected().await;
                 }
                 Err(e) => e,
             };
@@ -85,6 +90,11 @@ impl Import {
             ImportState::Full => Ok(self.granted()),
             _ => Err(ConnectError::Closed),
         }
+    }
+
+    /// Resolves when the import is in use, idle or closed: nothing is being recovered.
+    pub async fn recovered(&self) {
+        self.phase.wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Idle | ImportState::Closed)).await;
     }
 
     /// Tries every NID once, at most `most_s` seconds each. `first`: when the first connect began; the last error is returned.
@@ -138,7 +148,7 @@ impl Import {
             inner.nid = i;
             let conn = Conn { rep_mbits: false, at: false, tags: false, ..inner.conn(&self.cfg) };
             self.publish(&inner);
-            (conn, !inner.established)
+            (conn, inner.remote_handle == 0)
         };
         let rq = self.connect_request();
         let own = self.xids.next();
@@ -198,6 +208,10 @@ impl Import {
             let lost = if inner.granted.instance == granted.instance { Lost::default() } else { std::mem::take(&mut inner.lost) };
             inner.lost = untold;
             inner.lost.add(lost);
+            if initial {
+                // nothing is kept, and the server may have lost its numbers meanwhile
+                let _ = inner.replay.clear();
+            }
             inner.remote_handle = r.body.handle;
             inner.granted = granted;
             inner.established = true;
@@ -267,6 +281,7 @@ impl Import {
                 };
                 let Some(import) = weak.upgrade() else { return };
                 let wanted = match broken {
+                    None if import.leave_if_unused().await => false,
                     None => import.idle_ms() >= interval.as_millis() as u64 / 2,
                     Some(nid) => nid.is_none_or(|n| n == import.peer_nid()),
                 };

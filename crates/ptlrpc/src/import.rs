@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use coral_lnet::{Nid, Node};
@@ -46,6 +47,12 @@ pub trait ImportObserver: Send + Sync + 'static {
     fn changes_lost(&self, lost: Lost) {
         let _ = lost;
     }
+    /// Whether the owner needs no connection now: it holds no locks there, and has nothing to write.
+    fn is_unused(&self) -> bool {
+        true
+    }
+    /// The connection was given up for want of use: what the server had granted is void.
+    fn on_idle(&self) {}
     /// Requests flow again after a lost connection.
     fn on_recovered(&self) {}
     /// The connection is lost.
@@ -68,8 +75,10 @@ pub struct Import {
     pub(crate) counters: Counters,
     observer: Mutex<Option<Arc<dyn ImportObserver>>>,
     born: Instant,
-    /// Milliseconds after `born` when a request was sent last.
-    last_sent_ms: AtomicU64,
+    /// Milliseconds after `born` when a request was sent or answered last.
+    last_used_ms: AtomicU64,
+    /// Milliseconds without use after which the import disconnects; 0: it does not.
+    idle_timeout_ms: AtomicU64,
 }
 
 /// What waiting calls look at.
@@ -90,7 +99,7 @@ pub(crate) struct Inner {
     pub(crate) conn_cnt: u32,
     /// Connect requests sent so far; `conn_cnt` is the one that was accepted.
     pub(crate) attempts: u32,
-    /// The server's export cookie.
+    /// The server's export cookie; 0: it does not know us.
     pub(crate) remote_handle: u64,
     /// Index into the NID list of the connection in use or tried last.
     pub(crate) nid: usize,
@@ -152,7 +161,8 @@ impl Import {
             counters: Counters::new(),
             observer: Mutex::new(None),
             born: Instant::now(),
-            last_sent_ms: AtomicU64::new(0),
+            last_used_ms: AtomicU64::new(0),
+            idle_timeout_ms: AtomicU64::new(cfg.idle_timeout.as_millis() as u64),
             node,
             cfg,
         })
@@ -296,13 +306,26 @@ impl Import {
         self.inner.lock().estimates.entry(portal).or_default().timeout_s()
     }
 
-    pub(crate) fn note_sent(&self, now: Instant) {
-        self.last_sent_ms.store((now - self.born).as_millis() as u64, Ordering::Relaxed);
+    pub(crate) fn note_used(&self, now: Instant) {
+        self.last_used_ms.store((now - self.born).as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Milliseconds since a request was sent last.
+    /// Milliseconds since a request was sent or answered last.
     pub(crate) fn idle_ms(&self) -> u64 {
-        (self.born.elapsed().as_millis() as u64).saturating_sub(self.last_sent_ms.load(Ordering::Relaxed))
+        (self.born.elapsed().as_millis() as u64).saturating_sub(self.last_used_ms.load(Ordering::Relaxed))
+    }
+
+    /// How long nothing may use the import before it disconnects; zero: for ever.
+    pub fn idle_timeout(&self) -> Duration {
+        Duration::from_millis(self.idle_timeout_ms.load(Ordering::Relaxed))
+    }
+
+    /// Changes that; zero brings the connection back too.
+    pub fn set_idle_timeout(self: &Arc<Self>, timeout: Duration) {
+        self.idle_timeout_ms.store(timeout.as_millis() as u64, Ordering::Relaxed);
+        if timeout.is_zero() {
+            self.wake();
+        }
     }
 
     /// Counts a wait for a slot.

@@ -20,6 +20,7 @@ mod attempt;
 mod call;
 mod config;
 mod connect;
+mod idle;
 mod import;
 mod recovery;
 mod replay;

@@ -71,7 +71,7 @@ impl Import {
     }
 
     /// From the state a connect reply led to, up to FULL; any failure leaves the import disconnected.
-    async fn recover(self: &Arc<Self>, accepted: Accepted) {
+    pub(crate) async fn recover(self: &Arc<Self>, accepted: Accepted) {
         let mut state = accepted.state;
         loop {
             let event = match state {

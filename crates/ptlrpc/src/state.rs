@@ -24,6 +24,10 @@ pub enum ImportState {
     Discon,
     /// The server forgot us: everything cached is being dropped.
     Evicted,
+    /// Unused for long: the server is being told that this client goes.
+    Leaving,
+    /// Disconnected for want of use; the next request connects again.
+    Idle,
     /// Disconnected on purpose; nothing follows.
     Closed,
 }
@@ -62,6 +66,12 @@ pub enum Event {
     Resent,
     /// A request timed out, could not be sent, or was answered with ENOTCONN.
     ConnectionLost,
+    /// Nothing needs the connection.
+    Unused,
+    /// The server knows, or cannot be told.
+    Left,
+    /// A request wants the connection back.
+    Wanted,
     /// The owner disconnects.
     Close,
 }
@@ -91,6 +101,9 @@ impl ImportState {
             (S::ReplayWait, Event::ServerRecovered) => S::Recover,
             (S::Evicted, Event::Invalidated) => S::Recover,
             (S::Recover, Event::Resent) => S::Full,
+            (S::Full, Event::Unused) => S::Leaving,
+            (S::Leaving, Event::Left) => S::Idle,
+            (S::Idle, Event::Wanted) => S::Discon,
             (S::Full | S::Replay | S::ReplayLocks | S::ReplayWait | S::Recover | S::Discon | S::Evicted, Event::ConnectionLost) => S::Discon,
             (state, event) => return Err(BadEvent { state, event }),
         };
@@ -114,6 +127,8 @@ impl ImportState {
             ImportState::Full => "FULL",
             ImportState::Discon => "DISCONN",
             ImportState::Evicted => "EVICTED",
+            ImportState::Leaving => "CONNECTING",
+            ImportState::Idle => "IDLE",
             ImportState::Closed => "CLOSED",
         }
     }
@@ -122,7 +137,8 @@ impl ImportState {
 /// The state a connect reply leads to.
 fn after_connect(g: Granted) -> ImportState {
     if g.initial {
-        return ImportState::Full;
+        // A server in recovery that still knows us from before: we have nothing to replay, and wait for the others.
+        return if g.recovering { ImportState::ReplayWait } else { ImportState::Full };
     }
     match (g.reconnect, g.recovering) {
         (_, true) => ImportState::Replay,
@@ -136,8 +152,9 @@ mod tests {
     use super::*;
     use ImportState as S;
 
-    const STATES: [S; 10] =
-        [S::New, S::Connecting, S::Replay, S::ReplayLocks, S::ReplayWait, S::Recover, S::Full, S::Discon, S::Evicted, S::Closed];
+    const STATES: [S; 12] = [
+        S::New, S::Connecting, S::Replay, S::ReplayLocks, S::ReplayWait, S::Recover, S::Full, S::Discon, S::Evicted, S::Leaving, S::Idle, S::Closed,
+    ];
 
     fn granted(initial: bool, reconnect: bool, recovering: bool, same_handle: bool) -> Event {
         Event::Connected(Granted { initial, reconnect, recovering, same_handle })
@@ -149,20 +166,24 @@ mod tests {
         let e = None;
         let c = Some(S::Closed);
         let d = Some(S::Discon);
-        let rows: [(Event, [Option<S>; 10]); 13] = [
-            (Event::ConnectSent, [Some(S::Connecting), e, e, e, e, e, e, Some(S::Connecting), e, e]),
-            (granted(true, false, false, false), [e, Some(S::Full), e, e, e, e, e, e, e, c]),
-            (granted(false, true, false, true), [e, Some(S::Recover), e, e, e, e, e, e, e, c]),
-            (granted(false, true, false, false), [e, Some(S::Evicted), e, e, e, e, e, e, e, c]),
-            (granted(false, false, true, false), [e, Some(S::Replay), e, e, e, e, e, e, e, c]),
-            (granted(false, false, false, false), [e, Some(S::Evicted), e, e, e, e, e, e, e, c]),
-            (Event::ConnectFailed, [e, d, e, e, e, e, e, e, e, c]),
-            (Event::RequestsReplayed, [e, e, Some(S::ReplayLocks), e, e, e, e, e, e, e]),
-            (Event::LocksReplayed, [e, e, e, Some(S::ReplayWait), e, e, e, e, e, e]),
-            (Event::ServerRecovered, [e, e, e, e, Some(S::Recover), e, e, e, e, e]),
-            (Event::Invalidated, [e, e, e, e, e, e, e, e, Some(S::Recover), e]),
-            (Event::ConnectionLost, [e, d, d, d, d, d, d, d, d, c]),
-            (Event::Close, [c; 10]),
+        let rows: [(Event, [Option<S>; 12]); 17] = [
+            (Event::ConnectSent, [Some(S::Connecting), e, e, e, e, e, e, Some(S::Connecting), e, e, e, e]),
+            (granted(true, false, false, false), [e, Some(S::Full), e, e, e, e, e, e, e, e, e, c]),
+            (granted(true, true, true, false), [e, Some(S::ReplayWait), e, e, e, e, e, e, e, e, e, c]),
+            (granted(false, true, false, true), [e, Some(S::Recover), e, e, e, e, e, e, e, e, e, c]),
+            (granted(false, true, false, false), [e, Some(S::Evicted), e, e, e, e, e, e, e, e, e, c]),
+            (granted(false, false, true, false), [e, Some(S::Replay), e, e, e, e, e, e, e, e, e, c]),
+            (granted(false, false, false, false), [e, Some(S::Evicted), e, e, e, e, e, e, e, e, e, c]),
+            (Event::ConnectFailed, [e, d, e, e, e, e, e, e, e, e, e, c]),
+            (Event::RequestsReplayed, [e, e, Some(S::ReplayLocks), e, e, e, e, e, e, e, e, e]),
+            (Event::LocksReplayed, [e, e, e, Some(S::ReplayWait), e, e, e, e, e, e, e, e]),
+            (Event::ServerRecovered, [e, e, e, e, Some(S::Recover), e, e, e, e, e, e, e]),
+            (Event::Invalidated, [e, e, e, e, e, e, e, e, Some(S::Recover), e, e, e]),
+            (Event::ConnectionLost, [e, d, d, d, d, d, d, d, d, e, e, c]),
+            (Event::Unused, [e, e, e, e, e, e, Some(S::Leaving), e, e, e, e, e]),
+            (Event::Left, [e, e, e, e, e, e, e, e, e, Some(S::Idle), e, e]),
+            (Event::Wanted, [e, e, e, e, e, e, e, e, e, e, d, e]),
+            (Event::Close, [c; 12]),
         ];
         for (event, row) in rows {
             for (state, want) in STATES.into_iter().zip(row) {

@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -317,9 +317,17 @@ struct Told {
     evicted: AtomicU32,
     recovered: AtomicU32,
     locks: AtomicU32,
+    idle: AtomicU32,
+    busy: AtomicBool,
 }
 
 impl ImportObserver for Told {
+    fn is_unused(&self) -> bool {
+        !self.busy.load(Ordering::Relaxed)
+    }
+    fn on_idle(&self) {
+        self.idle.fetch_add(1, Ordering::Relaxed);
+    }
     fn on_evicted(&self) -> BoxFuture<'static, ()> {
         self.evicted.fetch_add(1, Ordering::Relaxed);
         Box::pin(async {})
@@ -362,6 +370,70 @@ async fn an_idle_import_pings_and_notices_an_eviction() {
     tokio::time::sleep(Duration::from_secs(26)).await;
     assert_eq!(imp.stats().evictions, 1);
     assert_eq!(imp.state(), ImportState::Full);
+}
+
+/// Unused for its idle timeout, an import leaves the server; the next request connects anew, and that is no eviction.
+#[tokio::test(start_paused = true)]
+async fn an_unused_import_disconnects_and_comes_back() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let told = Arc::new(Told::default());
+    imp.set_observer(told.clone());
+    imp.set_idle_timeout(Duration::from_secs(20));
+    told.busy.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(imp.state(), ImportState::Full, "its owner needs it");
+    told.busy.store(false, Ordering::Relaxed);
+    let slow = tokio::spawn({
+        let imp = imp.clone();
+        async move { imp.call(rq(SLOW, 70)).await }
+    });
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(imp.state(), ImportState::Full, "a request is without reply");
+    slow.await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(imp.state(), ImportState::Idle);
+    assert_eq!(told.idle.load(Ordering::Relaxed), 1);
+    assert_eq!(w.disk.lock().clients.len(), 0, "the server has forgotten it");
+    let pings = imp.stats().by_opcode[&opc::OBD_PING];
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(imp.stats().by_opcode[&opc::OBD_PING], pings, "nothing is asked");
+    assert_eq!(imp.call(rq(ECHO, 2)).await.unwrap().status, 0);
+    assert_eq!((imp.state(), imp.stats().evictions, imp.generation(), told.evicted.load(Ordering::Relaxed)), (ImportState::Full, 0, 0, 0));
+    imp.call(add(5)).await.unwrap();
+    assert_eq!(imp.replayable(), 0);
+    s.stop().await;
+}
+
+/// What comes while the server is being told, or what it kept, is not lost on the way.
+#[tokio::test(start_paused = true)]
+async fn an_import_leaves_only_when_nothing_can_be_lost() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    *s.mini.lag.lock() = 1;
+    imp.call(add(5)).await.unwrap();
+    assert_eq!(imp.replayable(), 1);
+    imp.set_idle_timeout(Duration::from_secs(20));
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(imp.state(), ImportState::Full, "it keeps what is not committed");
+    *s.mini.lag.lock() = 0;
+    imp.call(add(6)).await.unwrap();
+    // a server that does not answer the goodbye
+    s.stop().await;
+    while imp.state() != ImportState::Leaving {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let call = tokio::spawn({
+        let imp = imp.clone();
+        async move { imp.call(add(7)).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(imp.state(), ImportState::Leaving);
+    let s = Server::start(&w.server, &w.disk);
+    call.await.unwrap().unwrap();
+    assert_eq!((imp.state(), imp.generation()), (ImportState::Full, 0));
+    assert_eq!(log(&w), [5, 6, 7]);
+    s.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

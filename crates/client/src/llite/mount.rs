@@ -25,8 +25,6 @@ use crate::target::{Dialer, Kind, Target};
 
 /// At unmount, a server has so long to take the locks back.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
-/// At unmount, OSTs have so long to take what was kept back.
-const WRITE_OUT_LIMIT: Duration = Duration::from_secs(60);
 /// Longest file system name, characters.
 const FSNAME_MAX: usize = 8;
 
@@ -117,11 +115,11 @@ impl Llite {
         Ok(llite)
     }
 
-    /// Cancels all locks and disconnects. Handles still open are closed by the servers.
+    /// Writes out what is kept back, however long that takes, cancels all locks and disconnects. Handles still open are closed
+    /// by the servers. Dropped on the way, it loses what [`Llite::unwritten`] names.
     pub async fn umount(self: &Arc<Self>) {
-        if tokio::time::timeout(WRITE_OUT_LIMIT, self.settle_all()).await.is_err() {
-            tracing::error!(limit_s = WRITE_OUT_LIMIT.as_secs(), "unmounted with data that no OST took: it is lost");
-        }
+        self.write_out_all().await;
+        let _ = tokio::time::timeout(CANCEL_LIMIT, self.settle_all()).await;
         self.forget_pages();
         disconnect(&self.lmv, &self.lov).await;
         self.mgc.disconnect().await;
@@ -143,12 +141,17 @@ impl Llite {
     }
 }
 
-/// Cancels the locks of all targets and disconnects. One that is not connected is not waited for: it evicts us.
+/// Cancels the locks of all targets and disconnects. One that is not connected is waited for only when others are: it may just
+/// be coming back, and would wait for us after its next restart. Else it evicts us.
 async fn disconnect(lmv: &Lmv, lov: &Lov) {
-    let targets = lmv.mdcs().into_iter().map(|m| (m.import().clone(), m.namespace().clone())).chain(
+    let targets: Vec<_> = lmv.mdcs().into_iter().map(|m| (m.import().clone(), m.namespace().clone())).chain(
         lov.oscs().into_iter().map(|o| (o.import().clone(), o.namespace().clone())),
-    );
-    join_all(targets.map(|(import, ns)| async move {
+    ).collect();
+    let some_answer = targets.iter().any(|(import, _)| import.state() == ImportState::Full);
+    join_all(targets.into_iter().map(|(import, ns)| async move {
+        if some_answer {
+            let _ = tokio::time::timeout(CANCEL_LIMIT, import.recovered()).await;
+        }
         if import.state() == ImportState::Full {
             let _ = tokio::time::timeout(CANCEL_LIMIT, ns.cancel_all()).await;
         }

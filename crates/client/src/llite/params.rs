@@ -3,6 +3,7 @@
 //! Lustre: `lustre/llite/lproc_llite.c`, `lustre/ldlm/ldlm_resource.c`. Absent: everything not listed in [`Llite::params`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_ldlm::ClientNamespace;
 use coral_wire::Errno;
@@ -13,6 +14,8 @@ use super::cache::{Spent, dirty_limit, kept_limit, lock_limits};
 use crate::osc::Osc;
 
 const MIB: usize = 1 << 20;
+/// Longest time without use before an OST is left (`CONNECTION_SWITCH_MAX`), seconds.
+const IDLE_TIMEOUT_MAX_S: u64 = 50;
 /// The kernel's page, bytes.
 const PAGE_BYTES: usize = 4096;
 
@@ -65,6 +68,7 @@ impl Llite {
             add("cur_dirty_bytes", osc.grant().dirty());
             add("cur_grant_bytes", osc.grant().held());
             add("max_dirty_mb", osc.grant().max_dirty() >> 20);
+            add("idle_timeout", osc.import().idle_timeout().as_secs());
             let kept = osc.kept_bytes();
             let value = format!("unstable_pages: {}\nunstable_mb: {}\n", kept.div_ceil(PAGE_BYTES), kept / MIB);
             out.push((format!("osc.{name}.unstable_stats"), value));
@@ -79,6 +83,7 @@ impl Llite {
     }
 
     /// Changes a parameter: `osc.NAME.max_dirty_mb` to a number of MiB, 1 to 2000 (until a server joins or leaves);
+    /// `osc.NAME.idle_timeout` to seconds without use after which the OST is left, 0 (never) to 50;
     /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
     /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
     /// of that name.
@@ -86,6 +91,11 @@ impl Llite {
         if let Some((_, osc)) = self.osc_names().into_iter().find(|(n, _)| name == format!("osc.{n}.max_dirty_mb")) {
             let mb = value.parse::<u64>().ok().filter(|mb| (1..=2000).contains(mb)).ok_or(Errno::EINVAL)?;
             osc.grant().set_max_dirty(mb << 20);
+            return Ok(());
+        }
+        if let Some((_, osc)) = self.osc_names().into_iter().find(|(n, _)| name == format!("osc.{n}.idle_timeout")) {
+            let s = value.parse::<u64>().ok().filter(|s| *s <= IDLE_TIMEOUT_MAX_S).ok_or(Errno::EINVAL)?;
+            osc.import().set_idle_timeout(Duration::from_secs(s));
             return Ok(());
         }
         let all = self.namespaces();

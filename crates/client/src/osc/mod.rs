@@ -8,7 +8,7 @@
 //!
 //! Changes are kept until the OST has them on disk, and replayed should it have lost them ([`kept`]).
 //!
-//! Lustre: `lustre/osc/osc_request.c`. Absent: idle disconnect, T10 checksums.
+//! Lustre: `lustre/osc/osc_request.c`. Absent: T10 checksums.
 
 mod brw;
 pub mod grant;
@@ -18,10 +18,11 @@ pub use brw::{BackedBy, IN_FLIGHT, IoLock};
 pub use kept::COPY_BELOW;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ldlm::{ClientNamespace, LockRef};
-use coral_ptlrpc::{Import, Request};
+use coral_ptlrpc::{Import, Request, RpcError};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, Policy};
 use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, OstLvb, md};
 use coral_wire::ptlrpc::{opc, portal};
@@ -31,6 +32,9 @@ use crate::error::{lock_errno, ok, proto};
 use crate::target::{Target, TargetHooks};
 use crate::time::Timespec;
 use grant::Grant;
+
+/// Longest wait for the space of an OST.
+const STATFS_LIMIT: Duration = Duration::from_secs(10);
 
 /// "To the end of the object" in `o_blocks`.
 pub const OBJECT_EOF: u64 = u64::MAX;
@@ -336,17 +340,23 @@ impl Osc {
         o.valid |= md::FLMTIME | md::FLCTIME | md::FLUID | md::FLGID;
     }
 
-    /// Whether the OST answers, as far as is known.
+    /// Whether the OST answers, as far as is known: one that was left for want of use does.
     pub fn is_connected(&self) -> bool {
-        self.import().state() == coral_ptlrpc::ImportState::Full
+        use coral_ptlrpc::ImportState as S;
+        matches!(self.import().state(), S::Full | S::Leaving | S::Idle)
     }
 
-    /// Space. EAGAIN when the OST is not connected, as a lazy statfs of Lustre, whose default it is.
+    /// Space. EAGAIN when the OST is not connected, as a lazy statfs of Lustre, whose default it is; also when it was left for
+    /// want of use and has not come back within [`STATFS_LIMIT`].
     pub async fn statfs(&self) -> Result<ObdStatfs, Errno> {
         if !self.is_connected() {
             return Err(Errno::EAGAIN);
         }
-        let reply = ok(self.import().call(Request::new(portal::OST_CREATE, opc::OST_STATFS)).await)?;
+        let rq = Request::new(portal::OST_CREATE, opc::OST_STATFS).limit(STATFS_LIMIT);
+        let reply = match self.import().call(rq).await {
+            Err(RpcError::Timeout) => return Err(Errno::EAGAIN),
+            answer => ok(answer)?,
+        };
         reply.msg.get::<ObdStatfs>(1).map_err(proto)
     }
 }

@@ -223,6 +223,11 @@ impl ClientNamespace {
         self.locks.lock().counts()
     }
 
+    /// No lock is held, asked for or being given back.
+    pub fn is_empty(&self) -> bool {
+        self.locks.lock().iter().next().is_none()
+    }
+
     /// Unused granted locks kept at most.
     pub fn lru_size(&self) -> usize {
         self.lru_size.load(Ordering::Relaxed)

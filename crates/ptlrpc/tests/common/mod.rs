@@ -180,6 +180,14 @@ impl Mini {
                 self.state.lock().recovering = false;
                 rq.reply(0, msg).await
             }
+            opc::MDS_DISCONNECT | opc::OST_DISCONNECT => {
+                let uuid = self.state.lock().exports.iter().find(|(_, (c, _))| *c == rq.body.handle).map(|(u, _)| u.clone());
+                if let Some(uuid) = uuid {
+                    self.state.lock().exports.remove(&uuid);
+                    self.disk.lock().clients.retain(|c| *c != uuid);
+                }
+                rq.reply(0, msg).await
+            }
             ECHO => {
                 if std::mem::take(&mut *self.inprogress.lock()) > 0 {
                     return rq.reply(Errno::EINPROGRESS.status(), msg).await;

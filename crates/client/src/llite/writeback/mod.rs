@@ -520,6 +520,23 @@ impl Llite {
         }
     }
 
+    /// Files of which written data is kept back.
+    pub fn unwritten(&self) -> Vec<Fid> {
+        let dirty = |gate: &Gate| gate.cover().is_some_and(|c| c.writes.as_ref().is_some_and(|w| !w.is_clean()));
+        self.pages.all().into_iter().filter(|(_, gate)| dirty(gate)).map(|(fid, _)| fid).collect()
+    }
+
+    /// Writes out what is kept back of all files, however long the OSTs take.
+    pub async fn write_out_all(self: &Arc<Self>) {
+        let covers = self.pages.all().into_iter().filter_map(|(fid, gate)| Some((fid, gate.cover()?)));
+        join_all(covers.map(|(fid, cover)| async move {
+            if let Some(w) = &cover.writes {
+                self.write_out(fid, &cover, &w.whole()).await;
+            }
+        }))
+        .await;
+    }
+
     /// Settles every file.
     pub(super) async fn settle_all(self: &Arc<Self>) {
         join_all(self.pages.all().into_iter().map(|(fid, gate)| async move { self.settle(fid, &gate).await })).await;
