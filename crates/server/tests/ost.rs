@@ -655,6 +655,23 @@ async fn after_power_loss_clients_bring_their_writes_again() {
     cl.stop(vec![c]).await;
 }
 
+/// A connect makes the new client safe, and says nothing of data that are not on disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_connects_commits_no_data_of_others() {
+    let mut cl = cluster_at(SERVER, OsdMem::new()).await;
+    let c = cl.remote_client(2).await;
+    c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default()).await.unwrap();
+    c.write(1, 0, b"mine").await.unwrap();
+    let other = cl.remote_client(3).await;
+    assert!(c.import.ping().await);
+    assert_eq!(c.import.replayable(), 1, "it is told that its write is committed");
+    let lost = cl.osd.power_loss();
+    cl.restart_on(SERVER, lost).await;
+    assert!(other.import.ping().await || other.import.connect().await.is_ok());
+    assert_eq!(c.read(1, 0, 100).await, b"mine");
+    cl.stop(vec![c, other]).await;
+}
+
 /// A sync of one object commits what several clients did to it: nobody writes his older bytes over those that were synced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_power_loss_no_older_write_is_replayed_over_what_was_synced() {

@@ -352,16 +352,20 @@ impl Target {
         Ok(())
     }
 
-    /// Blocking part of a sync.
+    /// Blocking part of a sync. Without the data nothing is committed: clients keep what they have written.
     fn sync_now(&self, data: bool) -> Result<(), OsdError> {
         let upto = self.last_transno();
-        if data && let Some(ops) = self.ops.get() {
-            ops.sync_data()?;
+        if data {
+            if let Some(ops) = self.ops.get() {
+                ops.sync_data()?;
+            }
+            // After the data: the number may reach the disk at any time.
+            self.store_transno(upto)?;
         }
-        // After the data: the number may reach the disk at any time.
-        self.store_transno(upto)?;
         self.kv.sync()?;
-        self.last_committed.fetch_max(upto, Relaxed);
+        if data {
+            self.last_committed.fetch_max(upto, Relaxed);
+        }
         self.counts.syncs.fetch_add(1, Relaxed);
         Ok(())
     }
