@@ -5,11 +5,11 @@ use coral_ptlrpc::{Reply, RpcError};
 use coral_wire::{DecodeError, Errno};
 
 /// The errno an application sees when an RPC could not be completed.
-/// Eviction is EIO as in Lustre (`ll_i2*` paths turn -ESHUTDOWN and -ENOTCONN of an evicted import into EIO).
+/// Eviction is EIO as in Lustre (`ll_i2*` paths turn -ESHUTDOWN and -ENOTCONN of an evicted import into EIO), and so is a server
+/// that this client has left.
 pub(crate) fn rpc_errno(e: &RpcError) -> Errno {
     match e {
-        RpcError::Evicted(_) => Errno::EIO,
-        RpcError::Unreachable(_) => Errno::ENOTCONN,
+        RpcError::Evicted(_) | RpcError::Unreachable(_) => Errno::EIO,
         RpcError::Interrupted => Errno::EINTR,
         RpcError::Timeout => Errno::ETIMEDOUT,
         _ => Errno::EPROTO,

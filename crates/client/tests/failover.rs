@@ -2,21 +2,24 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use coral_lnet::Node;
 use coral_osd::OsdMem;
+use coral_server::ServerNode;
 use coral_server::mdt::OstTarget;
+use coral_wire::Errno;
 use coral_wire::layout::LovMd;
 use common::*;
 
 const FIRST: &str = "10.0.9.1@tcp";
 const SECOND: &str = "10.0.9.2@tcp";
 
-#[tokio::test(start_paused = true)]
-async fn io_goes_on_at_the_second_node_of_an_ost() {
+/// OST 0 with the other servers, OST 1 at `FIRST`, or `SECOND` should it move.
+async fn two_places(osd: &OsdMem) -> (Cluster, Arc<Node>, Arc<ServerNode>) {
     let c = Cluster::start(1, 1, 65536).await;
-    let osd = OsdMem::new();
-    let (node, server) = c.serve_ost(1, &osd, FIRST, SECOND).await;
+    let (node, server) = c.serve_ost(1, osd, FIRST, SECOND).await;
     let at = |index: u32, nids: &[&str]| OstTarget {
         index,
         uuid: format!("{FSNAME}-OST{index:04x}_UUID"),
@@ -24,6 +27,49 @@ async fn io_goes_on_at_the_second_node_of_an_ost() {
         active: true,
     };
     c.mdt.set_osts(vec![at(0, &[SERVER]), at(1, &[FIRST, SECOND])]);
+    (c, node, server)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
+    let osd = OsdMem::new();
+    let (c, node, server) = two_places(&osd).await;
+    let u = User::root(&c.remote_client().await);
+    for (dir, ost) in [("there", 0), ("gone", 1)] {
+        let d = u.mkdir(dir).await.unwrap();
+        u.fs.setxattr(&u.cred, d, b"lustre.lov", LovMd::request(65536, 1, ost, None).encode(), 0).await.unwrap();
+        u.put(&format!("{dir}/f"), &[7; 1000]).await.unwrap();
+    }
+    let fh = u.open("gone/f", libc::O_RDONLY).await.unwrap();
+    server.stop_services().await;
+    node.shutdown().await;
+    drop((server, node));
+    let active = u.fs.params().into_iter().find(|(n, _)| n.contains("OST0001") && n.ends_with(".active")).expect("there for each OST").0;
+    let deactivate = async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        u.fs.set_param(&active, "0").await.unwrap();
+    };
+    let (waited, ()) = tokio::join!(u.read(&fh, 0, 10), deactivate);
+    assert_eq!(waited, Err(Errno::EIO), "a read that was waiting for the server");
+    assert_eq!(u.read(&fh, 0, 10).await, Err(Errno::EIO), "a read that comes later");
+    assert_eq!(u.get("there/f").await.unwrap(), [7; 1000]);
+    assert!(u.fs.params().contains(&(active.clone(), "0".to_owned())));
+    assert_eq!(u.fs.set_param(&active, "2").await, Err(Errno::EINVAL));
+
+    let (node, server) = c.serve_ost(1, &osd, FIRST, SECOND).await;
+    u.fs.set_param(&active, "1").await.unwrap();
+    assert_eq!(u.read(&fh, 0, 10).await.unwrap(), [7; 10]);
+    u.close(&fh).await.unwrap();
+    u.fs.umount().await;
+    server.stop().await;
+    node.shutdown().await;
+    c.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn io_goes_on_at_the_second_node_of_an_ost() {
+    let osd = OsdMem::new();
+    let (c, node, server) = two_places(&osd).await;
     // mounted while the first serves: what it knows of the second is the configuration's word
     let u = User::root(&c.remote_client().await);
     let d = u.mkdir("d").await.unwrap();

@@ -198,7 +198,7 @@ pub mod cm {
     pub const END: u32 = 0x2;
     /// Ignore what is between.
     pub const SKIP: u32 = 0x4;
-    /// Excluded by a mount option (not in logs).
+    /// The OST that is added between is deactivated (`lctl conf_param FS-OST0000.osc.active=0`).
     pub const EXCLUDE: u32 = 0x10;
 }
 
@@ -317,11 +317,13 @@ pub struct ConfigRecord {
     pub cfg: LustreCfg,
 }
 
-/// Gives the records of a configuration log that count: live, and not between markers that say skip.
+/// Gives the records of a configuration log that count: live, and not between markers that say skip. Of an OST that is excluded
+/// LOV_ADD_OBD becomes LOV_ADD_INA, as in `class_config_llog_handler` (`lustre/obdclass/obd_config.c`).
 /// Feed it chunk after chunk; it remembers markers and the last index seen.
 #[derive(Debug, Default)]
 pub struct ConfigLogReader {
     skip: bool,
+    exclude: bool,
     last_index: u32,
 }
 
@@ -353,10 +355,14 @@ impl ConfigLogReader {
         if r.r#type != OBD_CFG_REC || !live(r.index) {
             return Ok(None);
         }
-        let cfg = LustreCfg::decode(&r.payload)?;
+        let mut cfg = LustreCfg::decode(&r.payload)?;
         if let Some(m) = cfg.as_marker() {
-            self.skip = m.flags & (cm::SKIP | cm::START) == cm::SKIP | cm::START;
+            let starts = |flag| m.flags & (flag | cm::START) == flag | cm::START;
+            (self.skip, self.exclude) = (starts(cm::SKIP), starts(cm::EXCLUDE));
             return Ok(None);
+        }
+        if self.exclude && cfg.command == Lcfg::LOV_ADD_OBD {
+            cfg.command = Lcfg::LOV_ADD_INA;
         }
         Ok((!self.skip).then_some(ConfigRecord { index: r.index, cfg }))
     }
@@ -388,6 +394,18 @@ mod tests {
         w.push(&LustreCfg::new(Lcfg::DETACH, &["y"])).unwrap();
         let got = ConfigLogReader::read_all(&w.finish()).unwrap();
         assert_eq!(got.iter().map(|r| (r.index, r.cfg.str(0))).collect::<Vec<_>>(), [(2, "x"), (7, "y")]);
+    }
+
+    #[test]
+    fn an_excluded_ost_is_added_inactive() {
+        let mut w = ConfigLogWriter::new(5);
+        for exclude in [cm::EXCLUDE, 0] {
+            w.push(&LustreCfg::marker(&CfgMarker::new(1, cm::START | exclude, 0, 5, "fs-OST0000", "add osc"))).unwrap();
+            w.push(&LustreCfg::new(Lcfg::LOV_ADD_OBD, &["fs-clilov", "fs-OST0000_UUID", "0", "1"])).unwrap();
+            w.push(&LustreCfg::marker(&CfgMarker::new(1, cm::END | exclude, 0, 5, "fs-OST0000", "add osc"))).unwrap();
+        }
+        let got = ConfigLogReader::read_all(&w.finish()).unwrap();
+        assert_eq!(got.iter().map(|r| r.cfg.command).collect::<Vec<_>>(), [Lcfg::LOV_ADD_INA, Lcfg::LOV_ADD_OBD]);
     }
 
     proptest! {

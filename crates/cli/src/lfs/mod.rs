@@ -11,6 +11,7 @@ mod dirstripe;
 mod find;
 mod getstripe;
 mod path;
+mod pool;
 mod project;
 mod quota;
 mod setstripe;
@@ -66,6 +67,7 @@ const COMMANDS: &[(&str, Run, &str)] = &[
     ("mkdir", dirstripe::mkdir, "mkdir [-c N] [-i MDT] [-H HASH] [-m MODE] DIR...: a directory on given MDTs; [-D|-d] [-X LEVELS]: the default of a directory"),
     ("osts", df::osts, "osts [PATH]: the OSTs"),
     ("quota", quota::quota, "quota [-q] [-v] [-u|-g|-p ID] MOUNTPOINT: limits and usage of a user, group or project"),
+    ("pool_list", pool::pool_list, "pool_list FSNAME[.POOL] | PATH: pools of a file system, or the OSTs of one"),
     ("project", project::project, "project [-p ID] [-s] [-r] | -C [-r] [-k] | -c [-p ID] [-r] | [-d] [-r]  PATH...: project ids, and who inherits them"),
     ("path2fid", path::path2fid, "path2fid PATH...: the FIDs of names"),
     ("setdirstripe", dirstripe::mkdir, "setdirstripe: same as mkdir"),
@@ -158,6 +160,12 @@ impl MountPoint {
         let mut parts = self.device.split(':');
         format!("ffff{:012x}", number(parts.next()) << 20 | number(parts.next()))
     }
+
+    /// Name of the file system.
+    pub(crate) fn fsname(&self) -> &str {
+        let path = self.source.split_once(":/").map_or("", |(_, p)| p);
+        path.split('/').next().unwrap_or_default()
+    }
 }
 
 /// The Lustre mounts of this mount namespace, ours and the kernel's.
@@ -248,6 +256,9 @@ mod tests {
         assert_eq!(m.path, Path::new("/mnt/a b"));
         assert_eq!(m.source, "127.0.0.1@tcp:/coral");
         assert_eq!(m.instance(), "ffff000000000020", "device 0:32");
+        assert_eq!(m.fsname(), "coral");
+        let sub = MountPoint { source: "10.0.0.1@tcp:10.0.0.2@tcp:/lfs/a/b".into(), ..m };
+        assert_eq!(sub.fsname(), "lfs", "of a mount of a directory too");
         assert!(parse_mountinfo("36 35 0:32 / /mnt rw - ext4 /dev/a rw").is_none());
     }
 }

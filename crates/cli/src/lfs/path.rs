@@ -74,8 +74,7 @@ pub(crate) fn getname(mut p: lexopt::Parser) -> Result<(), Failure> {
     }
     let list = if paths.is_empty() { mounts()? } else { paths.iter().map(|p| mount_of(p)).collect::<Result<_, _>>()? };
     for m in list {
-        let fsname = m.source.rsplit_once(":/").map_or("", |(_, fs)| fs);
-        println!("{fsname}-{} {}", m.instance(), m.path.display());
+        println!("{}-{} {}", m.fsname(), m.instance(), m.path.display());
     }
     Ok(())
 }

@@ -22,6 +22,7 @@ mod mount;
 mod namei;
 mod pages;
 mod params;
+mod pools;
 mod quota;
 mod range;
 mod reopen;
@@ -35,7 +36,7 @@ pub use dir::DirHandle;
 pub use dirstripe::MkdirRequest;
 pub use file::FileHandle;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
@@ -75,6 +76,10 @@ pub struct Llite {
     reopen: Reopen,
     /// A task looks after data that is kept back.
     flusher: AtomicBool,
+    /// What was set here of OSTs, by index: used or not.
+    activation: Mutex<BTreeMap<u32, bool>>,
+    /// Held while OSTs come and go.
+    following: tokio::sync::Mutex<()>,
     /// Where drains of the kernel's pages run.
     runtime: tokio::runtime::Handle,
 }

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coral_ldlm::LdlmClient;
+use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_lnet::Node;
-use coral_ptlrpc::ImportState;
+use coral_ptlrpc::{Import, ImportState};
 use coral_wire::Errno;
 use coral_wire::ptlrpc::opc;
 use futures_util::future::join_all;
@@ -102,6 +102,8 @@ impl Llite {
             pages: Pages::new(covered_limit),
             reopen: Default::default(),
             flusher: Default::default(),
+            activation: Default::default(),
+            following: Default::default(),
             runtime: tokio::runtime::Handle::current(),
         });
         for mdc in llite.lmv.mdcs() {
@@ -152,12 +154,17 @@ async fn disconnect(lmv: &Lmv, lov: &Lov) {
         if some_answer {
             let _ = tokio::time::timeout(CANCEL_LIMIT, import.recovered()).await;
         }
-        if import.state() == ImportState::Full {
-            let _ = tokio::time::timeout(CANCEL_LIMIT, ns.cancel_all()).await;
-        }
-        import.disconnect().await;
+        leave(&import, &ns).await;
     }))
     .await;
+}
+
+/// Gives the locks of a target back if it answers, and disconnects.
+async fn leave(import: &Arc<Import>, ns: &Arc<ClientNamespace>) {
+    if import.state() == ImportState::Full {
+        let _ = tokio::time::timeout(CANCEL_LIMIT, ns.cancel_all()).await;
+    }
+    import.disconnect().await;
 }
 
 fn reason(e: &dyn std::error::Error) -> String {
@@ -223,18 +230,53 @@ async fn find_root(lmv: &Lmv, opts: &MountOptions) -> Result<coral_wire::fid::Fi
     mdc.root(subdir).await.map_err(failed)
 }
 
-/// Connects to targets that are new in the configuration.
+impl Llite {
+    /// Connects to the OSTs of the configuration that are active and new, and leaves those that are active no more.
+    async fn follow_osts(self: &Arc<Self>, now: &Config) {
+        let _alone = self.following.lock().await;
+        let active = |i: &u32| now.osts.get(i).is_some_and(|c| self.is_active(*i, c));
+        let known = self.lov.oscs();
+        let fresh = now.osts.iter().filter(|(i, _)| active(i) && !known.iter().any(|o| o.index == **i));
+        let fresh: BTreeMap<_, _> = fresh.map(|(i, c)| (*i, TargetConf { inactive: false, ..c.clone() })).collect();
+        connect_osts(&self.dialer, &self.lov, &fresh, self.opts.connect_timeout).await;
+        for index in fresh.keys() {
+            if let Ok(osc) = self.lov.osc(*index) {
+                self.attach_ost(&osc);
+            }
+        }
+        for osc in known.iter().filter(|o| !active(&o.index)) {
+            tracing::warn!(target = %osc.uuid(), "deactivated: files that have objects there fail with EIO");
+            leave(osc.import(), osc.namespace()).await;
+            osc.namespace().drop_all().await;
+            self.lov.remove(osc.index);
+        }
+    }
+
+    /// Whether an OST of the configuration is used: what was set here last counts ([`Llite::set_param`]).
+    pub(super) fn is_active(&self, index: u32, conf: &TargetConf) -> bool {
+        self.activation.lock().get(&index).copied().unwrap_or(!conf.inactive)
+    }
+
+    /// Uses an OST, or leaves it and fails what needs it (EIO), until the configuration says otherwise.
+    pub(super) async fn set_active(self: &Arc<Self>, index: u32, active: bool) {
+        self.activation.lock().insert(index, active);
+        let now = self.config.borrow().clone();
+        self.follow_osts(&now).await;
+        self.share_locks();
+    }
+}
+
+/// Connects to targets that are new in the configuration, and leaves OSTs that were deactivated.
 async fn follow_config(llite: Weak<Llite>) {
     let Some(mut config) = llite.upgrade().map(|l| l.config.clone()) else { return };
+    let mut before: Config = config.borrow().clone();
     while config.changed().await.is_ok() {
         let Some(l) = llite.upgrade() else { return };
         let now: Config = config.borrow_and_update().clone();
-        let known: Vec<u32> = l.lov.oscs().iter().map(|o| o.index).collect();
-        let fresh = now.osts.into_iter().filter(|(i, _)| !known.contains(i)).collect();
-        connect_osts(&l.dialer, &l.lov, &fresh, l.opts.connect_timeout).await;
-        for osc in l.lov.oscs().iter().filter(|o| !known.contains(&o.index)) {
-            l.attach_ost(osc);
-        }
+        let said = |c: &Config, i: &u32| c.osts.get(i).map(|o| o.inactive);
+        l.activation.lock().retain(|i, _| said(&before, i) == said(&now, i));
+        before = now.clone();
+        l.follow_osts(&now).await;
         let known: Vec<u32> = l.lmv.mdcs().iter().map(|m| m.index).collect();
         let fresh = now.mdts.into_iter().filter(|(i, _)| !known.contains(i)).collect();
         if let Err(e) = connect_mdts(&l.dialer, &l.lmv, &fresh, l.opts.connect_timeout).await {

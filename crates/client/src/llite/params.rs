@@ -44,6 +44,14 @@ impl Llite {
         self.lov.oscs().into_iter().map(|o| (name(&o), o)).collect()
     }
 
+    /// OSTs of the configuration, deactivated ones too.
+    fn ost_names(&self) -> Vec<(u32, String)> {
+        let instance = self.instance();
+        let id = instance.rsplit('-').next().unwrap_or_default();
+        let name = |uuid: &str| format!("{}-osc-{id}", uuid.trim_end_matches("_UUID"));
+        self.config.borrow().osts.iter().map(|(i, c)| (*i, name(&c.uuid))).collect()
+    }
+
     /// What the memory budget was spent on.
     pub fn spent(&self) -> Spent {
         let locks = self.namespaces().iter().map(|(_, ns)| ns.counts().0).sum();
@@ -73,6 +81,9 @@ impl Llite {
             let value = format!("unstable_pages: {}\nunstable_mb: {}\n", kept.div_ceil(PAGE_BYTES), kept / MIB);
             out.push((format!("osc.{name}.unstable_stats"), value));
         }
+        for (index, name) in self.ost_names() {
+            out.push((format!("osc.{name}.active"), u8::from(self.lov.osc(index).is_ok()).to_string()));
+        }
         let (spent, instance) = (self.spent(), self.instance());
         let (max, used) = (self.opts.cache_mb as usize, spent.bytes().div_ceil(MIB));
         let lines = [("max_cached_mb", max), ("used_mb", used), ("unused_mb", max.saturating_sub(used))];
@@ -83,6 +94,7 @@ impl Llite {
     }
 
     /// Changes a parameter: `osc.NAME.max_dirty_mb` to a number of MiB, 1 to 2000 (until a server joins or leaves);
+    /// `osc.NAME.active` to 0, so that the OST is left and what needs it fails, or 1;
     /// `osc.NAME.idle_timeout` to seconds without use after which the OST is left, 0 (never) to 50;
     /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
     /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
@@ -96,6 +108,11 @@ impl Llite {
         if let Some((_, osc)) = self.osc_names().into_iter().find(|(n, _)| name == format!("osc.{n}.idle_timeout")) {
             let s = value.parse::<u64>().ok().filter(|s| *s <= IDLE_TIMEOUT_MAX_S).ok_or(Errno::EINVAL)?;
             osc.import().set_idle_timeout(Duration::from_secs(s));
+            return Ok(());
+        }
+        if let Some((index, _)) = self.ost_names().into_iter().find(|(_, n)| name == format!("osc.{n}.active")) {
+            let active = value.parse::<u8>().ok().filter(|v| *v <= 1).ok_or(Errno::EINVAL)? == 1;
+            self.set_active(index, active).await;
             return Ok(());
         }
         let all = self.namespaces();

@@ -10,6 +10,7 @@
 //! | `lustre.fid` | FID as text | - |
 //! | `lustre.path:FID` | a path of that FID, from the mounted directory | - |
 //! | `lustre.statfs.json` | space and inodes per target, JSON | - |
+//! | `lustre.pools.json` | OSTs of each pool, JSON | - |
 //!
 //! Lustre: `lustre/llite/xattr.c`; the text ones take the place of ioctls, which FUSE does not let through.
 
@@ -97,6 +98,7 @@ impl Llite {
             b"project" => self.project(cred, fid).await,
             b"mdt" => Ok(Bytes::from(self.lmv.of(fid).await?.index.to_string())),
             b"statfs.json" => self.statfs_json().await,
+            b"pools.json" => Ok(self.pools_json()),
             n if n.starts_with(b"quota:") => self.quota_json(cred, &n[b"quota:".len()..]).await,
             n => match n.strip_prefix(b"path:") {
                 Some(text) => {

@@ -76,12 +76,17 @@ impl Lov {
         self.oscs.write().insert(osc.index, osc);
     }
 
+    /// Forgets an OST.
+    pub fn remove(&self, index: u32) {
+        self.oscs.write().remove(&index);
+    }
+
     /// All OSTs by index.
     pub fn oscs(&self) -> Vec<Arc<Osc>> {
         self.oscs.read().values().cloned().collect()
     }
 
-    /// One OST; EIO when the configuration does not know it.
+    /// One OST; EIO when the configuration does not know it, or it is deactivated.
     pub fn osc(&self, index: u32) -> Result<Arc<Osc>, Errno> {
         self.oscs.read().get(&index).cloned().ok_or(Errno::EIO)
     }

@@ -93,7 +93,10 @@ impl ConfigBuilder {
                 }
             }
             Lcfg::POOL_DEL => drop(self.config.pools.remove(c.str(2))),
-            Lcfg::PARAM | Lcfg::SET_PARAM => self.params(c),
+            Lcfg::PARAM | Lcfg::SET_PARAM => {
+                self.params(c);
+                self.activation(c);
+            }
             Lcfg::ATTACH | Lcfg::SETUP | Lcfg::MOUNTOPT | Lcfg::DEL_MOUNTOPT | Lcfg::MARKER | Lcfg::DETACH | Lcfg::CLEANUP => {}
             Lcfg::DEL_UUID | Lcfg::SET_TIMEOUT => {}
             other if other.0 & LCFG_REQUIRED != 0 && other.name().is_none() => {
@@ -143,6 +146,17 @@ impl ConfigBuilder {
         }
     }
 
+    /// `osc.active=0` or `=1` for the device of an OST.
+    fn activation(&mut self, c: &LustreCfg) {
+        let Some(uuid) = self.devices.get(c.str(0)) else { return };
+        let Some(ost) = self.config.osts.values_mut().find(|o| o.uuid == *uuid) else { return };
+        for i in 1..c.bufs.len() {
+            if let Some(value) = c.str(i).strip_prefix("osc.active=") {
+                ost.inactive = value == "0";
+            }
+        }
+    }
+
     pub(super) fn finish(self) -> Config {
         self.config
     }
@@ -176,6 +190,33 @@ mod tests {
         assert_eq!(c.mdts[&0].nids, [nid("10.77.0.2@tcp"), nid("10.77.0.9@tcp")]);
         assert_eq!((c.osts[&3].uuid.as_str(), c.osts[&3].inactive), ("lfs-OST0003_UUID", false));
         assert_eq!(c.params, [("llite.stats_track_pid".to_owned(), "7".to_owned())]);
+    }
+
+    #[test]
+    fn an_ost_is_deactivated_and_activated() {
+        let mut b = ConfigBuilder::new("lfs");
+        feed(&mut b, Lcfg::SETUP, &["lfs-OST0003-osc", "lfs-OST0003_UUID", "10.77.0.2@tcp"]).unwrap();
+        feed(&mut b, Lcfg::LOV_ADD_INA, &["lfs-clilov", "lfs-OST0003_UUID", "3", "1"]).unwrap();
+        let mut inactive = Vec::new();
+        for param in ["osc.active=1", "osc.max_dirty_mb=4", "osc.active=0"] {
+            inactive.push(b.config.osts[&3].inactive);
+            feed(&mut b, Lcfg::PARAM, &["lfs-OST0003-osc", param]).unwrap();
+        }
+        inactive.push(b.config.osts[&3].inactive);
+        assert_eq!(inactive, [true, false, false, true]);
+    }
+
+    #[test]
+    fn pools_come_and_go() {
+        let mut b = ConfigBuilder::new("lfs");
+        feed(&mut b, Lcfg::POOL_NEW, &["lfs-clilov", "lfs", "flash"]).unwrap();
+        feed(&mut b, Lcfg::POOL_NEW, &["lfs-clilov", "lfs", "slow"]).unwrap();
+        for ost in ["lfs-OST0000_UUID", "lfs-OST0002_UUID"] {
+            feed(&mut b, Lcfg::POOL_ADD, &["lfs-clilov", "lfs", "flash", ost]).unwrap();
+        }
+        feed(&mut b, Lcfg::POOL_REM, &["lfs-clilov", "lfs", "flash", "lfs-OST0000_UUID"]).unwrap();
+        feed(&mut b, Lcfg::POOL_DEL, &["lfs-clilov", "lfs", "slow"]).unwrap();
+        assert_eq!(b.finish().pools, [("flash".to_owned(), vec!["lfs-OST0002_UUID".to_owned()])].into());
     }
 
     #[test]
