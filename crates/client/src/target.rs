@@ -144,6 +144,12 @@ impl Target {
         }
     }
 
+    /// Whether it answers, as far as is known: one that was left for want of use does.
+    pub fn is_connected(&self) -> bool {
+        use coral_ptlrpc::ImportState as S;
+        matches!(self.import.state(), S::Full | S::Leaving | S::Idle)
+    }
+
     /// What the server agreed to.
     pub fn granted(&self) -> Arc<ObdConnectData> {
         self.granted.read().clone()

@@ -100,3 +100,29 @@ async fn io_goes_on_at_the_second_node_of_an_ost() {
     node.shutdown().await;
     c.stop().await;
 }
+
+/// OSTs that were left for want of use and die meanwhile are found dead only when they are asked: all at once.
+#[tokio::test(start_paused = true)]
+async fn targets_that_are_down_are_told_together() {
+    let c = Cluster::start(1, 1, 65536).await;
+    let mut far = Vec::new();
+    for i in 1..4u32 {
+        let at = format!("10.0.9.{i}@tcp");
+        far.push(c.serve_ost(i, &OsdMem::new(), &at, &at).await);
+    }
+    let u = User::root(&c.remote_client().await);
+    let own = async |what: &str| String::from_utf8(u.fs.getxattr(&u.cred, u.fs.root(), what.as_bytes()).await.unwrap().to_vec()).unwrap();
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    for (node, server) in far {
+        server.stop_services().await;
+        node.shutdown().await;
+    }
+    let ((), sent) = rpcs(&u.fs, async { assert_eq!(own("lustre.targets.json").await.matches("true").count(), 6, "as far as is known") }).await;
+    assert!(sent.is_empty(), "{sent:?}");
+    // each may take 10 s
+    let space = tokio::time::timeout(Duration::from_secs(15), own("lustre.statfs.json")).await.expect("one after the other is too long");
+    assert_eq!(space.matches("\"active\":false,\"errno\":11}").count(), 3, "{space}");
+    assert_eq!(own("lustre.targets.json").await.matches("\"active\":false}").count(), 3);
+    u.fs.umount().await;
+    c.stop().await;
+}

@@ -1,11 +1,12 @@
 //! `lfs df`, `osts`, `mdts`, `check`: the targets of a mount and their space.
 
 use super::{Failure, MountPoint, mount_of, mounts, xattr};
+use coral_wire::Errno;
 use lexopt::prelude::*;
 use serde::Deserialize;
 use std::path::PathBuf;
 
-/// What the mount says of its targets (attribute `lustre.statfs.json`).
+/// What the mount says of its targets: the attributes [`STATE`] and [`SPACE`].
 #[derive(Debug, Deserialize)]
 pub(crate) struct Targets {
     pub mdts: Vec<Target>,
@@ -15,12 +16,20 @@ pub(crate) struct Targets {
     pub mgs_active: bool,
 }
 
-/// One target's space, as `obd_statfs` has it.
-#[derive(Debug, Deserialize, Clone)]
+/// The attribute with the targets and whether they answer.
+const STATE: &str = "lustre.targets.json";
+/// The attribute with their space as well: it asks each of them.
+const SPACE: &str = "lustre.statfs.json";
+
+/// One target and its space, as `obd_statfs` has it; none of that when only its state was asked for, or it did not say.
+#[derive(Debug, Default, Deserialize, Clone)]
+#[serde(default)]
 pub(crate) struct Target {
     pub uuid: String,
     pub index: u32,
     pub active: bool,
+    /// Why it did not say.
+    pub errno: u8,
     /// Bytes a block.
     pub bsize: u64,
     pub blocks: u64,
@@ -30,8 +39,8 @@ pub(crate) struct Target {
     pub ffree: u64,
 }
 
-pub(crate) fn targets(mount: &MountPoint) -> Result<Targets, Failure> {
-    let raw = xattr(&mount.path, "lustre.statfs.json").map_err(|e| Failure::errno(format_args!("lfs: '{}' does not answer as a Coral mount", mount.path.display()), e))?;
+fn targets(mount: &MountPoint, attribute: &str) -> Result<Targets, Failure> {
+    let raw = xattr(&mount.path, attribute).map_err(|e| Failure::errno(format_args!("lfs: '{}' does not answer as a Coral mount", mount.path.display()), e))?;
     serde_json::from_slice(&raw).map_err(|e| Failure::new(format!("lfs: '{}': unreadable target list: {e}", mount.path.display()), 5))
 }
 
@@ -73,7 +82,7 @@ pub(crate) fn df(mut p: lexopt::Parser) -> Result<(), Failure> {
         (true, true) => Unit::InodesHuman,
     };
     for mount in chosen(path)? {
-        print_df(&mount, &targets(&mount)?, unit);
+        print_df(&mount, &targets(&mount, SPACE)?, unit);
     }
     Ok(())
 }
@@ -92,7 +101,7 @@ fn df_text(mount: &str, t: &Targets, unit: Unit) -> String {
     for (kind, list) in [("MDT", &t.mdts), ("OST", &t.osts)] {
         for target in list {
             if !target.active {
-                out.push_str(&format!("{:<20}: inactive device\n", target.uuid));
+                out.push_str(&format!("{:<20}: {}\n", target.uuid, silent(target.errno)));
                 continue;
             }
             let place = format!("{mount}[{kind}:{}]", target.index);
@@ -103,6 +112,14 @@ fn df_text(mount: &str, t: &Targets, unit: Unit) -> String {
     out.push_str(&row("filesystem_summary:", summary(t, inodes), unit, mount));
     out.push('\n');
     out
+}
+
+/// What is said of a target without figures (`showdf` in `lustre/utils/lfs.c`).
+fn silent(errno: u8) -> String {
+    match Errno(errno.into()) {
+        Errno::ENODATA => "inactive device".to_owned(),
+        e => e.text().to_owned(),
+    }
 }
 
 /// (total, used, available) in bytes or inodes.
@@ -160,7 +177,7 @@ fn list(mut p: lexopt::Parser, title: &str, pick: fn(Targets) -> Vec<Target>) ->
     }
     for mount in chosen(path)? {
         println!("{title}:");
-        for t in pick(targets(&mount)?) {
+        for t in pick(targets(&mount, STATE)?) {
             println!("{}: {} {}", t.index, t.uuid, if t.active { "ACTIVE" } else { "INACTIVE" });
         }
     }
@@ -189,7 +206,7 @@ pub(crate) fn check(mut p: lexopt::Parser) -> Result<(), Failure> {
         return Err(Failure::new("lfs check: give one of mgts, osts, mdts, all", super::USAGE));
     }
     for mount in chosen(path)? {
-        let t = targets(&mount)?;
+        let t = targets(&mount, STATE)?;
         let say = |list: &[Target], kind: &str| {
             for t in list {
                 println!("{}-{kind}-{} {}", t.uuid.trim_end_matches("_UUID"), mount.instance(), if t.active { "active." } else { "inactive." });
@@ -214,7 +231,7 @@ mod tests {
     use super::*;
 
     fn target(uuid: &str, index: u32, kib: [u64; 3], files: [u64; 2]) -> Target {
-        Target { uuid: uuid.into(), index, active: true, bsize: 1024, blocks: kib[0], bfree: kib[0] - kib[1], bavail: kib[2], files: files[0], ffree: files[1] }
+        Target { uuid: uuid.into(), index, active: true, errno: 0, bsize: 1024, blocks: kib[0], bfree: kib[0] - kib[1], bavail: kib[2], files: files[0], ffree: files[1] }
     }
 
     /// The figures and the text are those a real Lustre printed (golden/client-commands.txt).
@@ -249,5 +266,16 @@ filesystem_summary:       524084         534      523550   1%  /mnt/lfs
         assert_eq!(df_text("/mnt/lfs", &t, Unit::Inodes), golden_inodes);
         let golden_human_row = "lfs-MDT0000_UUID        571.9M      1.6M    504.7M   1%  /mnt/lfs[MDT:0] ";
         assert!(df_text("/mnt/lfs", &t, Unit::Human).contains(golden_human_row));
+    }
+
+    #[test]
+    fn a_target_that_does_not_answer_is_named_and_not_counted() {
+        let answer = br#"{"fsname":"lfs","mdts":[{"index":0,"uuid":"lfs-MDT0000_UUID","active":true,"bsize":1024,"blocks":100,"bfree":90,"bavail":80,"files":10,"ffree":4}],
+            "osts":[{"index":0,"uuid":"lfs-OST0000_UUID","active":true,"bsize":1024,"blocks":100,"bfree":60,"bavail":50,"files":10,"ffree":5},
+                    {"index":1,"uuid":"lfs-OST0001_UUID","active":false,"errno":11},{"index":2,"uuid":"lfs-OST0002_UUID","active":false,"errno":61}],"mgs_active":true}"#;
+        let t: Targets = serde_json::from_slice(answer).unwrap();
+        let text = df_text("/mnt/lfs", &t, Unit::Kib);
+        assert!(text.contains("\nlfs-OST0001_UUID    : Resource temporarily unavailable\nlfs-OST0002_UUID    : inactive device\n"), "{text}");
+        assert!(text.contains("filesystem_summary:           100          40          50  45%"), "{text}");
     }
 }

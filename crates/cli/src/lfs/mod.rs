@@ -3,7 +3,7 @@
 //!
 //! It speaks to the mount through extended attributes alone, so it needs no privilege beyond the file's own:
 //! `lustre.lov` and `lustre.lmv` are layouts in wire form, `lustre.fid` a file's FID, `lustre.path:[FID]` a name,
-//! `lustre.statfs.json` (on any file) the targets and their space.
+//! `lustre.targets.json` and `lustre.statfs.json` (on any file) the targets, and with their space.
 //! Exit codes are the errno of the failure, as Lustre's are.
 
 mod df;

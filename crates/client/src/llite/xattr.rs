@@ -9,12 +9,12 @@
 //! | `lustre.mkdir` | - | makes a directory on chosen MDTs ([`super::MkdirRequest`]) |
 //! | `lustre.fid` | FID as text | - |
 //! | `lustre.path:FID` | a path of that FID, from the mounted directory | - |
-//! | `lustre.statfs.json` | space and inodes per target, JSON | - |
+//! | `lustre.targets.json` | the targets and whether they answer, JSON; asks no server | - |
+//! | `lustre.statfs.json` | the same with space and inodes, or the errno of a target that does not say | - |
 //! | `lustre.pools.json` | OSTs of each pool, JSON | - |
 //!
 //! Lustre: `lustre/llite/xattr.c`; the text ones take the place of ioctls, which FUSE does not let through.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,6 +22,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::fl;
 use coral_wire::ost::ObdStatfs;
+use futures_util::future::{join, join_all};
 
 use super::{Llite, MkdirRequest};
 use super::finish::finish;
@@ -97,7 +98,8 @@ impl Llite {
             b"fid" => Ok(Bytes::from(fid.to_string())),
             b"project" => self.project(cred, fid).await,
             b"mdt" => Ok(Bytes::from(self.lmv.of(fid).await?.index.to_string())),
-            b"statfs.json" => self.statfs_json().await,
+            b"targets.json" => Ok(self.targets_json()),
+            b"statfs.json" => Ok(self.statfs_json().await),
             b"pools.json" => Ok(self.pools_json()),
             n if n.starts_with(b"quota:") => self.quota_json(cred, &n[b"quota:".len()..]).await,
             n => match n.strip_prefix(b"path:") {
@@ -214,37 +216,42 @@ impl Llite {
         Ok(out.into())
     }
 
-    /// Every target with what `lfs df` shows. Sizes in bytes.
-    async fn statfs_json(&self) -> Result<Bytes, Errno> {
-        let mut text = format!("{{\"fsname\":\"{}\",\"mdts\":[", self.opts.fsname);
-        let mut first = true;
-        for m in self.lmv.mdcs() {
-            push_target(&mut text, &mut first, m.index, m.uuid(), m.statfs(false).await);
-        }
-        text.push_str("],\"osts\":[");
-        first = true;
-        for o in self.lov.oscs() {
-            push_target(&mut text, &mut first, o.index, o.uuid(), o.statfs().await);
-        }
+    /// Every target with what `lfs osts` and `lfs check` show.
+    fn targets_json(&self) -> Bytes {
+        let mdts = self.lmv.mdcs().iter().map(|m| target_json(m.index, m.uuid(), m.is_connected())).collect();
+        let osts = self.lov.oscs().iter().map(|o| target_json(o.index, o.uuid(), o.is_connected())).collect();
+        self.all_json(mdts, osts)
+    }
+
+    /// Every target with what `lfs df` shows, all asked at once: those that do not answer take their time together. Sizes in
+    /// bytes.
+    async fn statfs_json(&self) -> Bytes {
+        let (mdcs, oscs) = (self.lmv.mdcs(), self.lov.oscs());
+        let mdts = join_all(mdcs.iter().map(|m| async { space_json(m.index, m.uuid(), m.statfs(false).await) }));
+        let osts = join_all(oscs.iter().map(|o| async { space_json(o.index, o.uuid(), o.statfs().await) }));
+        let (mdts, osts) = join(mdts, osts).await;
+        self.all_json(mdts, osts)
+    }
+
+    fn all_json(&self, mdts: Vec<String>, osts: Vec<String>) -> Bytes {
         let mgs = self.mgc.import().state() == coral_ptlrpc::ImportState::Full;
-        text.push_str(if mgs { "],\"mgs_active\":true}" } else { "],\"mgs_active\":false}" });
-        Ok(text.into())
+        let (mdts, osts) = (mdts.join(","), osts.join(","));
+        format!("{{\"fsname\":\"{}\",\"mdts\":[{mdts}],\"osts\":[{osts}],\"mgs_active\":{mgs}}}", self.opts.fsname).into()
     }
 }
 
-fn push_target(out: &mut String, first: &mut bool, index: u32, uuid: &str, s: Result<ObdStatfs, Errno>) {
-    if !std::mem::take(first) {
-        out.push(',');
-    }
-    // writing to a String cannot fail
-    let _ = match s {
-        Ok(s) => write!(
-            out,
+fn target_json(index: u32, uuid: &str, active: bool) -> String {
+    format!("{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":{active}}}")
+}
+
+fn space_json(index: u32, uuid: &str, s: Result<ObdStatfs, Errno>) -> String {
+    match s {
+        Ok(s) => format!(
             "{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":true,\"bsize\":{},\"blocks\":{},\"bfree\":{},\"bavail\":{},\"files\":{},\"ffree\":{}}}",
             s.bsize, s.blocks, s.bfree, s.bavail, s.files, s.ffree
         ),
-        Err(e) => write!(out, "{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":false,\"errno\":{}}}", e.0),
-    };
+        Err(e) => format!("{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":false,\"errno\":{}}}", e.0),
+    }
 }
 
 #[cfg(test)]
@@ -253,10 +260,9 @@ mod tests {
 
     #[test]
     fn statfs_json_is_json() {
-        let (mut s, mut first) = (String::new(), true);
-        push_target(&mut s, &mut first, 0, "c-OST0000_UUID", Ok(ObdStatfs { bsize: 4096, blocks: 7, ..Default::default() }));
-        push_target(&mut s, &mut first, 1, "c-OST0001_UUID", Err(Errno::EIO));
-        assert!(s.starts_with("{\"index\":0,\"uuid\":\"c-OST0000_UUID\",\"active\":true,\"bsize\":4096,\"blocks\":7,"));
-        assert!(s.ends_with("},{\"index\":1,\"uuid\":\"c-OST0001_UUID\",\"active\":false,\"errno\":5}"));
+        let there = space_json(0, "c-OST0000_UUID", Ok(ObdStatfs { bsize: 4096, blocks: 7, ..Default::default() }));
+        assert_eq!(there, "{\"index\":0,\"uuid\":\"c-OST0000_UUID\",\"active\":true,\"bsize\":4096,\"blocks\":7,\"bfree\":0,\"bavail\":0,\"files\":0,\"ffree\":0}");
+        assert_eq!(space_json(1, "c-OST0001_UUID", Err(Errno::EIO)), "{\"index\":1,\"uuid\":\"c-OST0001_UUID\",\"active\":false,\"errno\":5}");
+        assert_eq!(target_json(1, "c-OST0001_UUID", true), "{\"index\":1,\"uuid\":\"c-OST0001_UUID\",\"active\":true}");
     }
 }

@@ -124,6 +124,11 @@ impl Mdc {
         &self.target.namespace
     }
 
+    /// Whether the MDT answers, as far as is known.
+    pub fn is_connected(&self) -> bool {
+        self.target.is_connected()
+    }
+
     /// What the server agreed to.
     pub fn granted(&self) -> Arc<coral_wire::connect::ObdConnectData> {
         self.target.granted()

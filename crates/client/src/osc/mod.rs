@@ -342,8 +342,7 @@ impl Osc {
 
     /// Whether the OST answers, as far as is known: one that was left for want of use does.
     pub fn is_connected(&self) -> bool {
-        use coral_ptlrpc::ImportState as S;
-        matches!(self.import().state(), S::Full | S::Leaving | S::Idle)
+        self.target.is_connected()
     }
 
     /// Space. EAGAIN when the OST is not connected, as a lazy statfs of Lustre, whose default it is; also when it was left for
