@@ -39,7 +39,12 @@ pub(crate) struct Target {
     pub ffree: u64,
 }
 
-fn targets(mount: &MountPoint, attribute: &str) -> Result<Targets, Failure> {
+/// The targets and whether they answer.
+pub(super) fn targets(mount: &MountPoint) -> Result<Targets, Failure> {
+    told(mount, STATE)
+}
+
+fn told(mount: &MountPoint, attribute: &str) -> Result<Targets, Failure> {
     let raw = xattr(&mount.path, attribute).map_err(|e| Failure::errno(format_args!("lfs: '{}' does not answer as a Coral mount", mount.path.display()), e))?;
     serde_json::from_slice(&raw).map_err(|e| Failure::new(format!("lfs: '{}': unreadable target list: {e}", mount.path.display()), 5))
 }
@@ -82,7 +87,7 @@ pub(crate) fn df(mut p: lexopt::Parser) -> Result<(), Failure> {
         (true, true) => Unit::InodesHuman,
     };
     for mount in chosen(path)? {
-        print_df(&mount, &targets(&mount, SPACE)?, unit);
+        print_df(&mount, &told(&mount, SPACE)?, unit);
     }
     Ok(())
 }
@@ -177,7 +182,7 @@ fn list(mut p: lexopt::Parser, title: &str, pick: fn(Targets) -> Vec<Target>) ->
     }
     for mount in chosen(path)? {
         println!("{title}:");
-        for t in pick(targets(&mount, STATE)?) {
+        for t in pick(targets(&mount)?) {
             println!("{}: {} {}", t.index, t.uuid, if t.active { "ACTIVE" } else { "INACTIVE" });
         }
     }
@@ -206,7 +211,7 @@ pub(crate) fn check(mut p: lexopt::Parser) -> Result<(), Failure> {
         return Err(Failure::new("lfs check: give one of mgts, osts, mdts, all", super::USAGE));
     }
     for mount in chosen(path)? {
-        let t = targets(&mount, STATE)?;
+        let t = targets(&mount)?;
         let say = |list: &[Target], kind: &str| {
             for t in list {
                 println!("{}-{kind}-{} {}", t.uuid.trim_end_matches("_UUID"), mount.instance(), if t.active { "active." } else { "inactive." });

@@ -233,7 +233,11 @@ impl Llite {
         self.all_json(mdts, osts)
     }
 
-    fn all_json(&self, mdts: Vec<String>, osts: Vec<String>) -> Bytes {
+    /// Deactivated OSTs are added: they say nothing.
+    fn all_json(&self, mdts: Vec<String>, mut osts: Vec<String>) -> Bytes {
+        let config = self.config.borrow();
+        let left = config.osts.iter().filter(|(i, _)| self.lov.osc(**i).is_err());
+        osts.extend(left.map(|(i, c)| space_json(*i, &c.uuid, Err(Errno::ENODATA))));
         let mgs = self.mgc.import().state() == coral_ptlrpc::ImportState::Full;
         let (mdts, osts) = (mdts.join(","), osts.join(","));
         format!("{{\"fsname\":\"{}\",\"mdts\":[{mdts}],\"osts\":[{osts}],\"mgs_active\":{mgs}}}", self.opts.fsname).into()
