@@ -777,7 +777,7 @@ async fn until(what: &str, done: impl Fn() -> bool) {
     assert!(tokio::time::timeout(std::time::Duration::from_secs(20), wait).await.is_ok(), "{what}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn osts_learn_of_removed_files_and_new_owners() -> TestResult {
     use coral_osd::{ObjectId, Objects};
     let mut rig = Rig::with_osts(2).await;

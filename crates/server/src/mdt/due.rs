@@ -1,6 +1,9 @@
 //! Which OST objects are due for destruction: what the table `destroy` holds, kept in memory as far as it fits, so that the
 //! table is read only after a start, an overflow or a failure (reading it walks over all that was removed from it lately).
 //!
+//! What an OST has destroyed stays a row until that is on the OST's disk ([`Due::settle`]): before that it may come back with
+//! the loss of power, and is destroyed again.
+//!
 //! Invariant: every row of the table is in [`Due`], or ahead of where the next reading begins, or will be read again.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,6 +14,17 @@ use super::table;
 
 /// Object ids held in memory for each OST.
 const HELD_MAX: usize = 16_384;
+/// Destroyed objects of one OST that it has not committed; beyond that no more are destroyed until it has (it does every 5 s).
+const ANSWERED_MAX: usize = 65_536;
+
+/// When an object was destroyed, in the OST's count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Destroyed {
+    /// Number of the OST's start that was known when it was asked (`ocd_instance`).
+    pub(super) instance: u32,
+    /// Number of the transaction.
+    pub(super) transno: u64,
+}
 
 /// The objects of one OST.
 struct Queue {
@@ -19,15 +33,24 @@ struct Queue {
     read_from: Option<u64>,
     /// After this pass the table is read once more from the start.
     again: bool,
+    /// Destroyed, and not known to be on the OST's disk.
+    answered: BTreeMap<u64, Destroyed>,
 }
 
 impl Default for Queue {
     fn default() -> Queue {
-        Queue { held: VecDeque::new(), read_from: Some(0), again: false }
+        Queue { held: VecDeque::new(), read_from: Some(0), again: false, answered: BTreeMap::new() }
     }
 }
 
 impl Queue {
+    fn push(&mut self, id: u64) {
+        match self.held.len() < HELD_MAX {
+            true => self.held.push_back(id),
+            false => self.read_again(),
+        }
+    }
+
     fn read_again(&mut self) {
         match self.read_from {
             None => self.read_from = Some(0),
@@ -57,32 +80,49 @@ impl Due {
     /// Rows that were committed.
     pub(super) fn add(&mut self, rows: &[(u32, u64)]) {
         for (ost, id) in rows {
-            let q = self.queues.entry(*ost).or_default();
-            match q.held.len() < HELD_MAX {
-                true => q.held.push_back(*id),
-                false => q.read_again(),
-            }
+            self.queues.entry(*ost).or_default().push(*id);
         }
     }
 
     /// Takes at most `max` objects of `ost`.
     pub(super) fn take(&mut self, ost: u32, max: usize) -> Next {
         let q = self.queues.entry(ost).or_default();
+        if q.answered.len() >= ANSWERED_MAX {
+            return Next::Nothing;
+        }
         if !q.held.is_empty() {
             return Next::Destroy(q.held.drain(..max.min(q.held.len())).collect());
         }
         q.read_from.take().map_or(Next::Nothing, Next::Read)
     }
 
-    /// The rows asked for by [`Next::Read`] were read; `last`: the last id, if there may be more behind it.
-    pub(super) fn read(&mut self, ost: u32, last: Option<u64>) {
+    /// The rows asked for by [`Next::Read`] were read; `more`: there may be more behind them. Those to destroy.
+    pub(super) fn read(&mut self, ost: u32, mut ids: Vec<u64>, more: bool) -> Vec<u64> {
         let q = self.queues.entry(ost).or_default();
+        let last = ids.last().copied().filter(|_| more);
         if let Some(last) = last {
             q.again |= q.read_from.is_some();
             q.read_from = Some(last.saturating_add(1));
         } else if std::mem::take(&mut q.again) {
             q.read_from = Some(0);
         }
+        ids.retain(|id| !q.answered.contains_key(id));
+        ids
+    }
+
+    /// The OST has destroyed this one.
+    pub(super) fn answered(&mut self, ost: u32, id: u64, when: Destroyed) {
+        self.queues.entry(ost).or_default().answered.insert(id, when);
+    }
+
+    /// The OST, in its start number `instance`, has committed everything up to `committed`. Takes out those whose rows may go.
+    /// What an earlier start had destroyed may be back, and is due again.
+    pub(super) fn settle(&mut self, ost: u32, instance: u32, committed: u64) -> Vec<u64> {
+        let q = self.queues.entry(ost).or_default();
+        let ended = q.answered.extract_if(.., |_, d| d.instance != instance || d.transno <= committed);
+        let (done, again): (Vec<_>, Vec<_>) = ended.partition(|(_, d)| d.instance == instance);
+        again.into_iter().for_each(|(id, _)| q.push(id));
+        done.into_iter().map(|(id, _)| id).collect()
     }
 
     /// Some of what was taken is still there, or the reading failed.
@@ -106,20 +146,41 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
+    /// An OST's numbers.
+    #[derive(Default)]
+    struct Ost {
+        instance: u32,
+        transno: u64,
+        committed: u64,
+    }
+
+    impl Ost {
+        fn next(&mut self) -> u64 {
+            self.transno += 1;
+            self.transno
+        }
+    }
+
+    /// The rows that are settled go.
+    fn settle(due: &mut Due, rows: &mut BTreeSet<u64>, ost: &Ost) {
+        let gone = due.settle(0, ost.instance, ost.committed);
+        rows.retain(|id| !gone.contains(id));
+    }
+
     /// What the task in `osp` does in one round, against a table; `fails`: the OST destroys only half of it.
-    fn round(due: &mut Due, rows: &mut BTreeSet<u64>, max: usize, fails: bool, meanwhile: &[u64]) -> bool {
+    fn round(due: &mut Due, rows: &mut BTreeSet<u64>, max: usize, ost: &mut Ost, fails: bool, meanwhile: &[u64]) -> bool {
         let ids: Vec<u64> = match due.take(0, max) {
             Next::Nothing => return false,
             Next::Destroy(ids) => ids,
             Next::Read(from) => {
                 let ids: Vec<u64> = rows.range(from..).take(max).copied().collect();
                 commit(due, rows, meanwhile);
-                due.read(0, ids.last().copied().filter(|_| ids.len() == max));
-                ids
+                let more = ids.len() == max;
+                due.read(0, ids, more)
             }
         };
         let gone = if fails { ids.len() / 2 } else { ids.len() };
-        rows.retain(|id| !ids[..gone].contains(id));
+        ids[..gone].iter().for_each(|id| due.answered(0, *id, Destroyed { instance: ost.instance, transno: ost.next() }));
         if gone < ids.len() {
             due.missed(0);
         }
@@ -135,14 +196,23 @@ mod tests {
         #[test]
         fn no_row_is_forgotten(
             first in prop::collection::btree_set(0u64..200, 0..30),
-            steps in prop::collection::vec((prop::collection::vec(0u64..200, 0..8), any::<bool>(), prop::collection::vec(0u64..200, 0..3)), 0..30),
+            steps in prop::collection::vec((prop::collection::vec(0u64..200, 0..8), any::<bool>(), prop::collection::vec(0u64..200, 0..3), 0..3), 0..30),
         ) {
-            let (mut due, mut rows) = (Due::default(), first);
-            for (ids, fails, meanwhile) in &steps {
+            let (mut due, mut rows, mut ost) = (Due::default(), first, Ost::default());
+            for (ids, fails, meanwhile, then) in &steps {
                 commit(&mut due, &mut rows, ids);
-                round(&mut due, &mut rows, 4, *fails, meanwhile);
+                round(&mut due, &mut rows, 4, &mut ost, *fails, meanwhile);
+                match then {
+                    0 => ost.committed = ost.transno,
+                    // numbers that were not committed are given again
+                    1 => (ost.instance, ost.transno) = (ost.instance + 1, ost.committed),
+                    _ => (),
+                }
+                settle(&mut due, &mut rows, &ost);
             }
-            while round(&mut due, &mut rows, 4, false, &[]) {}
+            while round(&mut due, &mut rows, 4, &mut ost, false, &[]) {}
+            ost.committed = ost.transno;
+            settle(&mut due, &mut rows, &ost);
             prop_assert!(rows.is_empty(), "{rows:?}");
         }
     }
@@ -151,10 +221,41 @@ mod tests {
     fn what_does_not_fit_is_read_from_the_table() {
         let (mut due, mut rows) = (Due::default(), BTreeSet::new());
         assert_eq!(due.take(0, 10), Next::Read(0), "after a start nothing is known");
-        due.read(0, None);
+        due.read(0, vec![], false);
         assert_eq!(due.take(0, 10), Next::Nothing);
         commit(&mut due, &mut rows, &(0..HELD_MAX as u64 + 100).collect::<Vec<_>>());
-        while round(&mut due, &mut rows, 512, false, &[]) {}
+        let mut ost = Ost::default();
+        while round(&mut due, &mut rows, 512, &mut ost, false, &[]) {}
+        ost.committed = ost.transno;
+        settle(&mut due, &mut rows, &ost);
         assert!(rows.is_empty());
+    }
+
+    #[test]
+    fn a_row_goes_when_the_ost_has_committed_and_is_due_again_when_it_has_lost_it() {
+        let mut due = Due::default();
+        assert_eq!(due.take(0, 10), Next::Read(0));
+        assert_eq!(due.read(0, vec![1, 2, 3], false), [1, 2, 3]);
+        for id in 1..=3 {
+            due.answered(0, id, Destroyed { instance: 7, transno: 10 + id });
+        }
+        assert_eq!(due.settle(0, 7, 10), [0; 0]);
+        due.missed(0);
+        assert_eq!(due.take(0, 10), Next::Read(0));
+        assert_eq!(due.read(0, vec![1, 2, 3, 4], false), [4], "those are done");
+        assert_eq!(due.settle(0, 7, 11), [1]);
+        assert_eq!(due.settle(0, 8, 1000), [0; 0], "numbers of another start say nothing");
+        assert_eq!(due.take(0, 10), Next::Destroy(vec![2, 3]));
+        assert_eq!(due.take(0, 10), Next::Nothing);
+    }
+
+    #[test]
+    fn an_ost_that_commits_nothing_destroys_so_much_and_no_more() {
+        let mut due = Due::default();
+        due.add(&[(0, 0)]);
+        (0..ANSWERED_MAX as u64).for_each(|id| due.answered(0, id + 1, Destroyed { instance: 1, transno: id }));
+        assert_eq!(due.take(0, 10), Next::Nothing);
+        assert_eq!(due.settle(0, 1, 0), [1]);
+        assert_eq!(due.take(0, 10), Next::Destroy(vec![0]));
     }
 }

@@ -2,8 +2,8 @@
 //! (`lustre/osp`).
 //!
 //! A file that goes leaves its objects in the table `destroy`, in the transaction that removed it;
-//! here a background task sends OST_DESTROY and forgets a row when the OST has answered. Nothing
-//! is lost by a crash of either side: a row stays until its object is gone, and to destroy an
+//! here a background task sends OST_DESTROY and forgets a row when the OST has committed that (`osp_sync.c` cancels a llog
+//! record then). Nothing is lost by a crash of either side: a row stays until its object is gone for good, and to destroy an
 //! object twice is harmless. Owners are told to OSTs at least once while this process lives.
 //!
 //! An OST that is not connected, or does not answer statfs, gets no new objects, as `lod` leaves out
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use coral_lnet::{Nid, Node};
 use coral_osd::{Batch, OsdError};
-use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportObserver, ImportState, Request};
+use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportObserver, ImportState, Reply, Request};
 use coral_wire::connect::ConnectFlags as F;
 use coral_wire::ldlm::LdlmRequest;
 use coral_wire::ost::{Obdo, ObdStatfs, md};
@@ -24,7 +24,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::due::{Due, Next};
+use super::due::{Destroyed, Due, Next};
 use super::handler::MdtOps;
 use super::stripe::{OstSpace, StripeDefaults};
 use super::table;
@@ -324,26 +324,39 @@ impl Osp {
         let (mut rounds, mut failed) = (Vec::new(), None);
         for (ost, import) in self.connected() {
             match self.take_due(ops, ost) {
-                Ok(ids) => rounds.push(async move { (ost, ids.len(), destroy_some(import, ost, ids).await) }),
+                Ok(ids) => rounds.push(async move { (ost, ids.len(), destroy_some(import, ids).await) }),
                 // what was taken for other OSTs must not be forgotten
                 Err(e) => failed = Some(e),
             }
         }
-        let (mut done, mut more, mut osts) = (Batch::new(), false, Vec::new());
+        let mut more = false;
         for (ost, asked, gone) in join_all(rounds).await {
-            if gone.len() < asked {
-                self.due.lock().missed(ost);
-            }
             more |= gone.len() == ROUND_OBJECTS;
-            osts.push(ost);
-            for (ost, id) in gone {
+            let mut due = self.due.lock();
+            if gone.len() < asked {
+                due.missed(ost);
+            }
+            gone.into_iter().for_each(|(id, when)| due.answered(ost, id, when));
+        }
+        self.settle()?;
+        failed.map_or(Ok(more), Err)
+    }
+
+    /// Forgets the rows whose objects are gone for good.
+    fn settle(&self) -> Result<(), OsdError> {
+        for (ost, import) in self.connected() {
+            // In this order: what an earlier start of the OST has committed has smaller numbers than anything of a later one.
+            let committed = import.last_committed();
+            let gone = self.due.lock().settle(ost, import.granted().instance, committed);
+            let mut done = Batch::new();
+            for id in gone {
                 done.del(table::DESTROY, table::destroy_key(ost, id));
             }
+            if !done.is_empty() {
+                self.commit_local(done).inspect_err(|_| self.due.lock().missed(ost))?;
+            }
         }
-        if !done.is_empty() {
-            self.commit_local(done).inspect_err(|_| osts.iter().for_each(|ost| self.due.lock().missed(*ost)))?;
-        }
-        failed.map_or(Ok(more), Err)
+        Ok(())
     }
 
     /// The next objects of `ost` to destroy.
@@ -359,8 +372,7 @@ impl Osp {
         let (from, end) = (table::destroy_key(ost, begin), table::prefix_end(&ost.to_be_bytes()));
         let rows = kv.range(table::DESTROY, &from, end.as_deref(), ROUND_OBJECTS).inspect_err(|_| self.due.lock().missed(ost))?;
         let ids: Vec<u64> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).map(|(_, id)| id).collect();
-        self.due.lock().read(ost, ids.last().copied().filter(|_| rows.len() == ROUND_OBJECTS));
-        Ok(ids)
+        Ok(self.due.lock().read(ost, ids, rows.len() == ROUND_OBJECTS))
     }
 
     /// Tells owners; what was not answered is kept.
@@ -374,7 +386,7 @@ impl Osp {
                 let import = self.peer(c.ost).filter(|i| i.state() == ImportState::Full)?;
                 call(&import, Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&body).push_empty()).await
             });
-            let answers: Vec<Option<i32>> = join_all(tell).await;
+            let answers = join_all(tell).await;
             let lost = part.iter().zip(answers).filter(|(_, a)| a.is_none()).map(|(c, _)| *c);
             self.state.lock().chowns.extend(lost);
         }
@@ -382,32 +394,33 @@ impl Osp {
 }
 
 /// Destroys objects of one OST, until it fails to answer. Returns those that are gone.
-async fn destroy_some(import: Arc<Import>, ost: u32, ids: Vec<u64>) -> Vec<(u32, u64)> {
+async fn destroy_some(import: Arc<Import>, ids: Vec<u64>) -> Vec<(u64, Destroyed)> {
     let mut gone = Vec::with_capacity(ids.len());
     for part in ids.chunks(IN_FLIGHT) {
+        // Before it is asked: what a later start answers is at worst destroyed once more.
+        let instance = import.granted().instance;
         let tell = part.iter().map(|&id| {
             let body = Obdo { oi: OstId::group0(id), valid: md::FLID | md::FLGROUP, ..Obdo::default() };
             let rq = Request::new(portal::OST_REQUEST, opc::OST_DESTROY).push(&body);
-            let rq = rq.push_bytes(LdlmRequest::default().to_bytes()).push_empty();
-            let import = &import;
-            async move { call(import, rq).await }
+            call(&import, rq.push_bytes(LdlmRequest::default().to_bytes()).push_empty())
         });
         let answers = join_all(tell).await;
-        let done = |s: Option<i32>| matches!(s, Some(s) if s == 0 || s == -Errno::ENOENT.0);
-        gone.extend(part.iter().zip(&answers).filter(|(_, a)| done(**a)).map(|(id, _)| (ost, *id)));
-        if answers.contains(&None) {
+        for (id, r) in part.iter().zip(&answers) {
+            // an OST that knows no such object has nothing to commit
+            if let Some(r) = r.as_ref().filter(|r| r.status == 0 || r.status == -Errno::ENOENT.0) {
+                gone.push((*id, Destroyed { instance, transno: r.transno }));
+            }
+        }
+        if answers.iter().any(Option::is_none) {
             break;
         }
     }
     gone
 }
 
-/// The status of a request; `None` if it found no answer.
-async fn call(import: &Arc<Import>, rq: Request) -> Option<i32> {
-    match tokio::time::timeout(REQUEST_LIMIT, import.call(rq)).await {
-        Ok(Ok(r)) => Some(r.status),
-        _ => None,
-    }
+/// The reply to a request; `None` if it found no answer.
+async fn call(import: &Arc<Import>, rq: Request) -> Option<Reply> {
+    tokio::time::timeout(REQUEST_LIMIT, import.call(rq)).await.ok().and_then(Result::ok)
 }
 
 /// Connects to an OST, however long it takes until it is there; later the import reconnects by itself.

@@ -103,6 +103,12 @@ impl Rig {
         drop(server);
     }
 
+    /// Its machine loses power: what was not synced is gone. Call after [`Rig::kill_ost`].
+    pub fn lose_ost_power(&mut self, index: u32) {
+        let disk = &mut self.real[index as usize];
+        *disk = Arc::new(disk.power_loss());
+    }
+
     async fn node(&self, nid: &str) -> Arc<Node> {
         let seed = self.seed.fetch_add(1, Ordering::Relaxed);
         let wall = WallClock { base: (1_700_000_000, 0), at: tokio::time::Instant::now() };

@@ -1,0 +1,81 @@
+//! Objects of removed files go for good, whoever dies meanwhile (`lustre/osp/osp_sync.c`).
+
+mod mdt_rig;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_osd::{ObjectId, Objects};
+use coral_wire::Fid;
+use coral_wire::layout::Layout;
+use coral_wire::mds::open as flag;
+use mdt_rig::{Client, Rig};
+
+type TestResult = Result<(), Box<dyn std::error::Error>>;
+
+/// Waits until `done`; a background task is at work.
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let wait = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
+}
+
+/// A file with data that is on the OST's disk: its object.
+async fn file(rig: &Rig, c: &Client, name: &[u8]) -> Result<ObjectId, Box<dyn std::error::Error>> {
+    let o = c.open(Fid::ROOT, name, flag::CREAT | flag::WRITE, 0o644).await.map_err(|e| format!("{e}"))?;
+    c.close(&o).await.map_err(|e| format!("{e}"))?;
+    let Layout::Plain(l) = Layout::decode(&o.md)? else { panic!("a plain layout") };
+    let id = ObjectId { seq: 0, oid: l.objects[0].oi.object_id() };
+    rig.real[0].write(id, 0, &[Bytes::from_static(b"data")])?;
+    rig.real[0].sync_object(id)?;
+    Ok(id)
+}
+
+fn there(rig: &Rig, id: ObjectId) -> bool {
+    rig.real[0].attr(id).expect("read").is_some()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_comes_back_with_a_power_loss_is_destroyed_again() -> TestResult {
+    let mut rig = Rig::with_far_osts(1).await;
+    let c = rig.client("1@lo").await;
+    let id = file(&rig, &c, b"f").await?;
+    c.unlink(Fid::ROOT, b"f", false).await?;
+    until("the object is gone", || !there(&rig, id)).await;
+    assert_eq!(rig.destroy_pending(), 1, "not on the OST's disk yet");
+
+    rig.kill_ost(0).await;
+    rig.lose_ost_power(0);
+    assert!(there(&rig, id), "it came back");
+    rig.start_ost(0).await;
+    until("it is gone again", || !there(&rig, id)).await;
+    until("for good", || rig.destroy_pending() == 0).await;
+    rig.kill_ost(0).await;
+    rig.lose_ost_power(0);
+    assert!(!there(&rig, id));
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_start_of_the_mdt_waits_for_the_osts_disk_too() -> TestResult {
+    let mut rig = Rig::with_far_osts(1).await;
+    let c = rig.client("1@lo").await;
+    let id = file(&rig, &c, b"f").await?;
+    c.unlink(Fid::ROOT, b"f", false).await?;
+    until("the object is gone", || !there(&rig, id)).await;
+    rig.kill().await;
+    rig.restart().await;
+    // the MDT asks again, and is told that there is no such object
+    let gone_before = rig.real[0].power_loss();
+    until("the row is gone", || rig.destroy_pending() == 0).await;
+    assert!(gone_before.attr(id)?.is_some(), "it was not on disk then");
+    rig.kill_ost(0).await;
+    rig.lose_ost_power(0);
+    assert!(!there(&rig, id), "a row goes when its object can never come back");
+    rig.stop().await;
+    Ok(())
+}
