@@ -111,6 +111,47 @@ async fn an_evicted_client_forgets_and_goes_on() {
     c.stop().await;
 }
 
+/// A file without a name is gone with the eviction that closed it; one that has a name is opened again at its next use.
+#[tokio::test(start_paused = true)]
+async fn what_an_eviction_closed_is_opened_again_or_gone() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let (fs, other) = (c.client().await, c.client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    let mut open = Vec::new();
+    for name in ["gone", "kept"] {
+        let fh = u.create(name, libc::O_RDWR).await.unwrap();
+        u.write(&fh, 0, &[1; 100]).await.unwrap();
+        u.fs.fsync(&fh, false).await.unwrap();
+        open.push(fh);
+    }
+    let (gone, kept) = (&open[0], &open[1]);
+    v.unlink("gone").await.unwrap();
+    assert_eq!(u.read(gone, 0, 100).await.unwrap(), [1; 100]);
+    for e in c.mdt.target.exports() {
+        c.mdt.target.evict(e.cookie, "test");
+    }
+    settle().await;
+    let _ = (u.names("").await, v.names("").await);
+    settle().await;
+    assert_eq!(u.read(gone, 0, 100).await, Err(Errno::EIO));
+    assert_eq!(u.fs.read_pages(gone, 0, 100).await.err(), Some(Errno::EIO));
+    assert_eq!(u.write(gone, 0, &[2; 100]).await, Err(Errno::EIO));
+    assert_eq!(u.fs.fsync(gone, true).await, Err(Errno::EIO));
+    assert_eq!(u.fs.fallocate(&u.cred, gone, 0, 0, 1000).await, Err(Errno::EIO));
+    assert_eq!(u.read(kept, 0, 100).await.unwrap(), [1; 100]);
+    u.write(kept, 100, &[2; 5]).await.unwrap();
+    // it is open at the MDT again
+    v.unlink("kept").await.unwrap();
+    u.write(kept, 105, &[3; 5]).await.unwrap();
+    assert_eq!(u.read(kept, 99, 100).await.unwrap(), [1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3]);
+    u.close(kept).await.unwrap();
+    assert_eq!(u.close(gone).await, Err(Errno::ESTALE));
+    assert_eq!(fs.getattr(&u.cred, kept.fid(), None).await.err(), Some(Errno::ENOENT));
+    fs.umount().await;
+    other.umount().await;
+    c.stop().await;
+}
+
 /// An OST that nothing uses is left after `idle_timeout`: its grant goes back, and whoever wants it next has it again.
 #[tokio::test(start_paused = true)]
 async fn an_unused_ost_is_left_and_comes_back() {

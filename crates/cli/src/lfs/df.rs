@@ -281,6 +281,6 @@ filesystem_summary:       524084         534      523550   1%  /mnt/lfs
         let t: Targets = serde_json::from_slice(answer).unwrap();
         let text = df_text("/mnt/lfs", &t, Unit::Kib);
         assert!(text.contains("\nlfs-OST0001_UUID    : Resource temporarily unavailable\nlfs-OST0002_UUID    : inactive device\n"), "{text}");
-        assert!(text.contains("filesystem_summary:           100          40          50  45%"), "{text}");
+        assert!(text.contains("filesystem_summary:          100          40          50  45%"), "{text}");
     }
 }

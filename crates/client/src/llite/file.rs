@@ -23,6 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use super::Llite;
 use super::finish::finish;
 use super::inode::MdInode;
+use super::mdt_open::MdtOpen;
 use super::namei::check_name;
 use super::pages::Gate;
 use super::range::RangeLocks;
@@ -139,10 +140,8 @@ impl OpenInode {
 pub struct FileHandle {
     pub(super) inode: Arc<OpenInode>,
     flags: u32,
-    pub(super) mdc: Arc<Mdc>,
-    handle: Arc<AtomicU64>,
-    transno: u64,
-    mode: u32,
+    /// What the MDT has of it.
+    pub(super) at_mdt: Arc<MdtOpen>,
     /// atime and the later of mtime and ctime at open (relatime).
     times: (Timespec, Timespec),
     was_read: AtomicBool,
@@ -212,12 +211,8 @@ impl Drop for FileHandle {
             return;
         }
         let Ok(rt) = tokio::runtime::Handle::try_current() else { return };
-        let (mdc, fid, mode, transno) = (self.mdc.clone(), self.inode.fid, self.mode, self.transno);
-        let handle = self.handle.clone();
-        rt.spawn(async move {
-            let _ = mdc.close(fid, handle.load(Ordering::Acquire), mode, None, None).await;
-            mdc.forget_open(transno);
-        });
+        let at_mdt = self.at_mdt.clone();
+        rt.spawn(async move { at_mdt.close(None, None).await });
     }
 }
 
@@ -280,13 +275,11 @@ impl Llite {
             self.writer_opened(&inode).await;
         }
         let seen_lost = AtomicU64::new(inode.lost.count());
+        let bits = mds_flags(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u32);
         Arc::new(FileHandle {
             inode,
             flags,
-            mdc,
-            handle: o.handle.clone(),
-            transno: o.transno,
-            mode: md.attr.mode,
+            at_mdt: MdtOpen::new(mdc, o, bits, md.attr.mode),
             times: (md.attr.atime, md.attr.mtime.max(md.attr.ctime)),
             was_read: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -364,7 +357,7 @@ impl Llite {
             })?,
         };
         if flags & libc::O_TRUNC as u32 != 0
-            && fh.mode & libc::S_IFMT == libc::S_IFREG
+            && fh.at_mdt.mode & libc::S_IFMT == libc::S_IFREG
             && let Err(e) = self.truncate_handle(cred, &fh, 0).await
         {
             self.release(&fh, None).await.ok();
@@ -390,9 +383,15 @@ impl Llite {
         .await
     }
 
+    /// An eviction by the MDT closes files there: opens again. EIO when the file went with it ([`MdtOpen`]).
+    pub(super) async fn still_open(&self, fh: &FileHandle) -> Result<(), Errno> {
+        fh.at_mdt.ensure(self.now()).await
+    }
+
     /// Reads up to `len_bytes`; short only at the end of the file.
     pub async fn read(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
         fh.set_read();
+        self.still_open(fh).await?;
         if let Some(cover) = fh.inode.gate.writes() {
             return self.read_kept(&cover, fh.fid(), offset, len_bytes as usize).await;
         }
@@ -466,6 +465,7 @@ impl Llite {
             return Ok(0);
         }
         fh.take_lost()?;
+        self.still_open(fh).await?;
         self.drop_privileges(cred, &fh.inode).await?;
         let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
         if append {
@@ -620,17 +620,10 @@ impl Llite {
         let stale = atime <= change || now.secs - atime.secs > RELATIME_S;
         let read = fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
         let size = if fh.writable() { fh.inode.size_to_tell() } else { None };
-        let mut handle = fh.handle.load(Ordering::Acquire);
-        let mut result = fh.mdc.close(fh.fid(), handle, fh.mode, read.then_some(now), size).await;
-        while result == Err(Errno::ESTALE) && handle != fh.handle.load(Ordering::Acquire) {
-            // the server was restarted meanwhile and gave the open a new handle
-            handle = fh.handle.load(Ordering::Acquire);
-            result = fh.mdc.close(fh.fid(), handle, fh.mode, read.then_some(now), size).await;
-        }
+        let result = fh.at_mdt.close(read.then_some(now), size).await;
         if read {
             self.cache.forget_attrs(fh.fid());
         }
-        fh.mdc.forget_open(fh.transno);
         let mut open = self.open.lock();
         if open.get(&fh.fid()).is_some_and(|w| w.strong_count() <= 1) {
             open.remove(&fh.fid());
@@ -640,13 +633,14 @@ impl Llite {
 
     /// Everything written and every change of metadata is on disk when this returns.
     pub async fn fsync(self: &Arc<Self>, fh: &FileHandle, datasync: bool) -> Result<(), Errno> {
+        self.still_open(fh).await?;
         self.flush_writes(&fh.inode).await;
         let layout = fh.inode.layout();
         let data = self.lov.sync(&layout, fh.fid());
         let done = match datasync && !fh.writable() {
             true => data.await,
             // also for fdatasync: the name and the layout that lead to the data may be new
-            false => try_join(data, fh.mdc.sync(fh.fid())).await.map(drop),
+            false => try_join(data, fh.at_mdt.mdc.sync(fh.fid())).await.map(drop),
         };
         fh.take_lost().and(done)
     }
@@ -670,6 +664,7 @@ impl Llite {
             return Err(Errno::EINVAL);
         }
         let end = offset.checked_add(len_bytes).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+        self.still_open(fh).await?;
         self.drop_privileges(cred, &fh.inode).await?;
         self.settle(fh.fid(), &fh.inode.gate).await;
         let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
@@ -679,6 +674,7 @@ impl Llite {
 
     /// lseek(2) with SEEK_HOLE or SEEK_DATA; the offset found.
     pub async fn lseek(self: &Arc<Self>, fh: &FileHandle, offset: u64, whence: SeekWhence) -> Result<u64, Errno> {
+        self.still_open(fh).await?;
         self.settle(fh.fid(), &fh.inode.gate).await;
         let layout = self.settled_layout(fh.fid(), fh.inode.layout()).await?;
         layout.check()?;

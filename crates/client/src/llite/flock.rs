@@ -48,7 +48,7 @@ impl Llite {
             return Err(Errno::ENOSYS);
         }
         let res = fh.fid().flock_res_id();
-        fh.mdc.namespace().flock(res, m, p, op).await.map_err(|e| lock_errno(&e))
+        fh.at_mdt.mdc.namespace().flock(res, m, p, op).await.map_err(|e| lock_errno(&e))
     }
 
     /// fcntl F_GETLK: the lock in the way, or `kind` Unlock.

@@ -18,6 +18,7 @@ mod finish;
 mod flock;
 mod getattr;
 mod inode;
+mod mdt_open;
 mod mount;
 mod namei;
 mod pages;

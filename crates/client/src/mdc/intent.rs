@@ -39,6 +39,8 @@ pub struct Opened {
     pub handle: Arc<AtomicU64>,
     /// Names the open for replay.
     pub transno: u64,
+    /// [`coral_ptlrpc::Import::generation`] of before it: an eviction since has closed it.
+    pub generation: u64,
     /// The file did not exist before.
     pub created: bool,
     /// A lock that came with it.
@@ -144,6 +146,7 @@ impl Mdc {
         want_lock: bool,
     ) -> Result<Opened, Errno> {
         let creat = flags & open::CREAT != 0;
+        let generation = self.import().generation();
         let mut flags = flags;
         if name.is_empty() {
             flags |= open::BY_FID;
@@ -205,7 +208,7 @@ impl Mdc {
         if attrs.truncated() {
             attrs.md = self.getattr_sized(&Ids::root(), body.fid1, super::BIG_EA_BYTES).await?.md;
         }
-        Ok(Opened { attrs, handle, transno, created: out.disposition & disp::OPEN_CREATE != 0, lock: out.lock, dir })
+        Ok(Opened { attrs, handle, transno, generation, created: out.disposition & disp::OPEN_CREATE != 0, lock: out.lock, dir })
     }
 
     /// Puts into the kept request what a replay must say: the FID and handle of the first reply, and no lock wanted.

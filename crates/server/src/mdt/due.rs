@@ -119,10 +119,17 @@ impl Due {
     /// What an earlier start had destroyed may be back, and is due again.
     pub(super) fn settle(&mut self, ost: u32, instance: u32, committed: u64) -> Vec<u64> {
         let q = self.queues.entry(ost).or_default();
-        let ended = q.answered.extract_if(.., |_, d| d.instance != instance || d.transno <= committed);
-        let (done, again): (Vec<_>, Vec<_>) = ended.partition(|(_, d)| d.instance == instance);
-        again.into_iter().for_each(|(id, _)| q.push(id));
-        done.into_iter().map(|(id, _)| id).collect()
+        let (mut done, mut again) = (Vec::new(), Vec::new());
+        q.answered.retain(|id, d| {
+            match d.instance == instance {
+                true if d.transno <= committed => done.push(*id),
+                true => return true,
+                false => again.push(*id),
+            }
+            false
+        });
+        again.into_iter().for_each(|id| q.push(id));
+        done
     }
 
     /// Some of what was taken is still there, or the reading failed.

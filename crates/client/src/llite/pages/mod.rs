@@ -182,6 +182,7 @@ impl Llite {
     /// Fills pages of the kernel's cache, which holds them locked: [`Llite::read`] under the file's cover.
     pub async fn read_pages(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
         fh.set_read();
+        self.still_open(fh).await?;
         let end = offset.saturating_add(len_bytes as u64);
         let range = offset / PAGE_BYTES * PAGE_BYTES..end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let cover = match fh.inode.gate.enter(range) {
@@ -203,6 +204,7 @@ impl Llite {
     /// Writes dirty pages of the kernel's cache back, under the cover they were dirtied under. EIO when its locks are void.
     pub async fn write_pages(self: &Arc<Self>, fh: &FileHandle, offset: u64, data: Payload) -> Result<usize, Errno> {
         let len = data.len();
+        self.still_open(fh).await?;
         let Some(cover) = fh.inode.gate.cover().filter(|c| c.mode == LdlmMode::PW && c.writes.is_none()) else {
             let layout = self.layout_for_write(fh, offset, offset + len as u64).await?;
             self.lov.write(&layout, fh.fid(), offset, data, &self.page_attr(), &Default::default()).await?;

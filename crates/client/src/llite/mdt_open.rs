@@ -1,0 +1,111 @@
+//! An open file as its MDT knows it.
+//!
+//! An eviction closes what the client had open there, and a file without a name is gone with its last open. So the first use
+//! of a handle after one opens the file again by its FID; when that finds no file, every further use is EIO: its objects are
+//! destroyed, and OSTs would take reads for holes and make objects anew for writes.
+//!
+//! Lustre's client does without an open after an eviction; its OSTs refuse objects that are not there
+//! (`ofd_preprw_read` and `ofd_preprw_write` in `lustre/ofd/ofd_io.c`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+
+use super::finish::finish;
+use crate::mdc::{Ids, Mdc, Opened};
+use crate::time::Timespec;
+
+/// One open at an MDT.
+pub(super) struct MdtOpen {
+    pub mdc: Arc<Mdc>,
+    fid: Fid,
+    /// MDS_OPEN bits to open with again.
+    bits: u64,
+    /// Type and permissions, which a close tells.
+    pub mode: u32,
+    /// [`coral_ptlrpc::Import::generation`] it is open under.
+    generation: AtomicU64,
+    now: tokio::sync::Mutex<Now>,
+}
+
+struct Now {
+    /// Its handle; changes when the open is replayed to a restarted server.
+    handle: Arc<AtomicU64>,
+    /// Names it for replay.
+    transno: u64,
+    /// There was no file when it was to be opened again.
+    gone: bool,
+}
+
+impl MdtOpen {
+    /// What was just opened; `bits` open it again.
+    pub fn new(mdc: Arc<Mdc>, o: &Opened, bits: u64, mode: u32) -> Arc<Self> {
+        let now = Now { handle: o.handle.clone(), transno: o.transno, gone: false };
+        let generation = AtomicU64::new(o.generation);
+        Arc::new(Self { mdc, fid: o.attrs.body.fid1, bits, mode, generation, now: tokio::sync::Mutex::new(now) })
+    }
+
+    /// Opens again what an eviction closed. EIO when the file went with it.
+    pub async fn ensure(self: &Arc<Self>, time: Timespec) -> Result<(), Errno> {
+        if self.generation.load(Ordering::Acquire) == self.mdc.import().generation() {
+            return Ok(());
+        }
+        let me = self.clone();
+        finish(async move { me.open_again(time).await }).await
+    }
+
+    async fn open_again(&self, time: Timespec) -> Result<(), Errno> {
+        let mut now = self.now.lock().await;
+        let generation = self.mdc.import().generation();
+        if now.gone {
+            return Err(Errno::EIO);
+        }
+        if self.generation.load(Ordering::Acquire) == generation {
+            return Ok(());
+        }
+        // as root: what the open permitted stays permitted
+        let opened = self.mdc.open(&Ids::root(), self.fid, b"", self.fid, self.bits, 0, time, Bytes::new(), false).await;
+        match opened {
+            Ok(mut o) => {
+                self.mdc.drop_lock(o.lock.take());
+                (now.handle, now.transno) = (o.handle, o.transno);
+                self.generation.store(o.generation, Ordering::Release);
+                Ok(())
+            }
+            Err(Errno::ENOENT | Errno::ESTALE) => {
+                tracing::warn!(fid = %self.fid, "an open file without a name is gone with the eviction from its MDT");
+                now.gone = true;
+                Err(Errno::EIO)
+            }
+            // the file is there: used without an open, as by Lustre's client
+            Err(Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY) => {
+                self.generation.store(generation, Ordering::Release);
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Closes it, with what the MDT should hear at that.
+    pub async fn close(&self, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
+        let now = self.now.lock().await;
+        if now.gone {
+            return Err(Errno::ESTALE);
+        }
+        let mut handle = now.handle.load(Ordering::Acquire);
+        let mut result = self.mdc.close(self.fid, handle, self.mode, atime, size).await;
+        while result == Err(Errno::ESTALE) && handle != now.handle.load(Ordering::Acquire) {
+            // the server was restarted meanwhile and gave the open a new handle
+            handle = now.handle.load(Ordering::Acquire);
+            result = self.mdc.close(self.fid, handle, self.mode, atime, size).await;
+        }
+        if self.generation.load(Ordering::Acquire) == self.mdc.import().generation() {
+            // after an eviction the number may be another's
+            self.mdc.forget_open(now.transno);
+        }
+        result
+    }
+}
