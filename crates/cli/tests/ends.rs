@@ -86,17 +86,17 @@ fn mount_helper_works_in_the_background() {
 #[test]
 fn a_client_ends_though_its_servers_are_gone() {
     in_namespace("a_client_ends_though_its_servers_are_gone", || {
-        for by_signal in [true, false] {
+        for by in ["signal", "umount -l", "umount"] {
             let place = Place::new();
             let running = place.up(&[]);
             let mnt = place.make("second");
             let mut client = client(place.port, &mnt);
             write(&mnt.join("f"), "x").sync_all().unwrap();
             running.kill();
-            if by_signal {
-                signal(client.id(), "INT");
-            } else {
-                ok(Command::new("umount").arg("-l").arg(&mnt));
+            match by.split_once(' ') {
+                Some((umount, flag)) => drop(ok(Command::new(umount).arg(flag).arg(&mnt))),
+                None if by == "umount" => drop(ok(Command::new(by).arg(&mnt))),
+                None => signal(client.id(), "INT"),
             }
             until("the client has ended", || ended(&mut client));
             assert!(!is_mounted(&mnt));

@@ -193,3 +193,13 @@ async fn an_unused_ost_is_left_and_comes_back() {
     fs.umount().await;
     c.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_without_servers_says_that_it_knows_no_space() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let fs = c.remote_client().await;
+    assert!(fs.statfs().await.unwrap().files > 0);
+    c.stop().await;
+    let said = tokio::time::timeout(Duration::from_secs(60), fs.statfs()).await.expect("umount(8) waits for it");
+    assert_eq!(said.err(), Some(Errno::EAGAIN));
+}

@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use coral_ldlm::ClientNamespace;
-use coral_ptlrpc::{Import, Reply, Request};
+use coral_ptlrpc::{Import, Reply, Request, RpcError};
 use coral_wire::fid::Fid;
 use coral_wire::{Errno, Wire};
 use coral_wire::mds::{GetinfoFid2path, MdtBody, MdtIoepoch, RecSetattr, ReintOp, attr, md};
@@ -32,7 +32,7 @@ use coral_wire::ptlrpc::{opc, portal};
 use smallvec::SmallVec;
 
 use crate::error::{ok, proto};
-use crate::osc::Osc;
+use crate::osc::{Osc, STATFS_LIMIT};
 use crate::target::{Target, TargetHooks};
 use crate::time::Timespec;
 
@@ -175,13 +175,17 @@ impl Mdc {
         Ok(reply.msg.get::<MdtBody>(1).map_err(proto)?.fid1)
     }
 
-    /// Space of this MDT; with `all`, of the whole file system if the MDT can sum.
+    /// Space of this MDT; with `all`, of the whole file system if the MDT can sum. EAGAIN when it does not answer within
+    /// [`STATFS_LIMIT`]: umount(8) asks before it unmounts.
     pub async fn statfs(&self, all: bool) -> Result<ObdStatfs, Errno> {
         let mut body = MdtBody::default();
         if all {
             body.valid = md::FLAGSTATFS;
         }
-        let reply = self.call(Request::new(portal::MDS_REQUEST, opc::MDS_STATFS).push(&body)).await?;
+        let reply = match self.import().call(Request::new(portal::MDS_REQUEST, opc::MDS_STATFS).push(&body).limit(STATFS_LIMIT)).await {
+            Err(RpcError::Timeout) => return Err(Errno::EAGAIN),
+            answer => ok(answer)?,
+        };
         reply.msg.get::<ObdStatfs>(1).map_err(proto)
     }
 

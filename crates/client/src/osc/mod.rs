@@ -33,8 +33,8 @@ use crate::target::{Target, TargetHooks};
 use crate::time::Timespec;
 use grant::Grant;
 
-/// Longest wait for the space of an OST.
-const STATFS_LIMIT: Duration = Duration::from_secs(10);
+/// Longest wait for the space of a target.
+pub(crate) const STATFS_LIMIT: Duration = Duration::from_secs(10);
 
 /// "To the end of the object" in `o_blocks`.
 pub const OBJECT_EOF: u64 = u64::MAX;
