@@ -10,6 +10,7 @@ mod daemon;
 mod descriptors;
 mod format;
 mod history;
+mod holder;
 mod lfs;
 mod lnetctl;
 mod lst;

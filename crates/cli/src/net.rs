@@ -1,6 +1,7 @@
 //! The LNet node of a command: its NIDs and routes from the command line or a file, and what to say when it does not start.
 
 use crate::args::Net;
+use crate::holder::Holder;
 use coral_lnet::{MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name, parse_routes};
 use coral_wire::lnet::feat;
 use coral_wire::nid::NET_TCP;
@@ -17,6 +18,11 @@ pub(crate) const DEFAULT_PORT: u16 = 988;
 
 /// How long a gateway may take to say whether it routes.
 const GATEWAY_ANSWER: Duration = Duration::from_secs(5);
+
+/// A node that ends keeps its address until it has said goodbye to its servers; it is waited for, so many looks long.
+const END_LOOKS: u32 = 100;
+/// Pause between two looks: 10 s in all.
+const END_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a node is started with.
 #[derive(Debug, Clone, Default)]
@@ -86,16 +92,36 @@ pub(crate) async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>, routing: Op
         routing,
         ..NodeConfig::default()
     };
-    Node::start(config, mem).await.map_err(|e| match &e {
-        StartError::Listen { nid, addr, source } if source.kind() == ErrorKind::AddrInUse => taken(*nid, addr.port()),
-        _ => format!("{e}{}", hint(&e)),
-    })
+    let mut looks = 0;
+    loop {
+        let e = match Node::start(config.clone(), mem.clone()).await {
+            Ok(node) => return Ok(node),
+            Err(e) => e,
+        };
+        let StartError::Listen { nid, addr, source } = &e else { return Err(format!("{e}{}", hint(&e))) };
+        if source.kind() != ErrorKind::AddrInUse {
+            return Err(format!("{e}{}", hint(&e)));
+        }
+        let patience = match Holder::of(*addr) {
+            Some(holder) if holder.is_ending() => END_LOOKS,
+            Some(_) => 0,
+            // the kernel, or it has ended just now
+            None => 1,
+        };
+        if looks >= patience {
+            return Err(taken(*nid, addr.port()));
+        }
+        looks += 1;
+        tokio::time::sleep(END_PAUSE).await;
+    }
 }
 
 /// A NID whose address and port another process has.
 pub(crate) fn taken(nid: Nid, port: u16) -> String {
+    let holder = nid.ipv4().and_then(|ip| Holder::of((ip, port).into()));
+    let holder = holder.map_or_else(|| "a Coral process, or a kernel Lustre".to_owned(), |h| h.to_string());
     format!(
-        "{nid} port {port} is another node's on this machine (a Coral process, or a kernel Lustre): a NID is one node's, and all nodes share the port; \
+        "{nid} port {port} is another node's on this machine ({holder}): a NID is one node's, and all nodes share the port; \
          give this one another address of this machine with --nid (`ip addr` lists them), a new file system another --port"
     )
 }

@@ -211,3 +211,38 @@ fn a_closed_pipe_is_no_panic() {
         running.stop();
     });
 }
+
+/// Its NID and port are a mount's until it has said goodbye: the next one waits for that, or says who has them.
+#[test]
+fn a_mount_waits_for_the_end_of_the_one_before() {
+    in_namespace("a_mount_waits_for_the_end_of_the_one_before", || {
+        let place = Place::new();
+        let _guard = EndsWithTest(place.dir.path());
+        let (mnt, port, log) = (place.make("second"), place.port.to_string(), place.path("second.log"));
+        let mount = || {
+            let mut mount = coral();
+            mount.args(["mount", "127.0.0.1@tcp:/coral"]).arg(&mnt).args(["--nid", "127.0.0.9@tcp", "--port", &port, "--log"]).arg(&log);
+            mount
+        };
+        let running = place.up(&[]);
+        ok(&mut mount());
+        let (_, said) = fails(mount().arg("--foreground"));
+        let holder = |said: &str| said.contains("another node's on this machine (process ") && said.contains(&format!("127.0.0.1@tcp:/coral {}", mnt.display()));
+        assert!(holder(&said), "{said}");
+        // written, and no OST there to take it: it ends when one is
+        let mut file = write(&mnt.join("f"), "");
+        (0..40).for_each(|n| writeln!(file, "line {n}").unwrap());
+        ok(Command::new("sync").arg(mnt.join("f")));
+        running.kill();
+        (40..80).for_each(|n| writeln!(file, "line {n}").unwrap());
+        drop(file);
+        ok(Command::new("umount").arg("-l").arg(&mnt));
+        let (_, said) = fails(&mut mount());
+        assert!(holder(&said), "{said}");
+        let running = place.up(&[]);
+        ok(&mut mount());
+        assert_eq!(std::fs::read_to_string(mnt.join("f")).unwrap().lines().count(), 80);
+        ok(Command::new("umount").arg(&mnt));
+        running.stop();
+    });
+}

@@ -109,6 +109,11 @@ pub(crate) fn alive(pid: u32) -> bool {
     }
 }
 
+/// The process answers on its control socket.
+pub(crate) fn can_be_asked(pid: u32) -> bool {
+    UnixStream::connect(registry().join(format!("{pid}.sock"))).is_ok()
+}
+
 /// Removes what processes left that were killed. A socket they were asked at may be another's by now, which was started in the
 /// same place: so it is the pid that tells.
 fn tidy(dir: &Path) {
