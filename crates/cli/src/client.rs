@@ -171,12 +171,13 @@ fn selinux() -> bool {
 }
 
 pub(crate) fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
+    // the kernel may remember attributes of a mount whose process is gone, but must ask for its space
+    if matches!(rustix::fs::statfs(mountpoint), Err(rustix::io::Errno::NOTCONN)) {
+        return Err(format!("mount point '{}' is a dead mount of a process that was killed; clear it: umount -l {0}", mountpoint.display()));
+    }
     match std::fs::metadata(mountpoint) {
         Ok(m) if m.is_dir() => Ok(()),
         Ok(_) => Err(format!("mount point '{}' is not a directory", mountpoint.display())),
-        Err(e) if e.raw_os_error() == Some(107) => {
-            Err(format!("mount point '{}' is a dead mount of a process that was killed; clear it: umount -l {0}", mountpoint.display()))
-        }
         Err(e) => Err(format!("mount point '{}': {e}", mountpoint.display())),
     }
 }

@@ -83,6 +83,28 @@ fn mount_helper_works_in_the_background() {
     });
 }
 
+/// The kernel answers for a mount whose process was killed what it remembers, its attributes among that.
+#[test]
+fn nothing_is_mounted_over_a_dead_mount() {
+    in_namespace("nothing_is_mounted_over_a_dead_mount", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        let mnt = place.make("second");
+        let mut client = client(place.port, &mnt);
+        assert_eq!(std::fs::read_dir(&mnt).unwrap().count(), 0);
+        assert!(mnt.metadata().unwrap().is_dir());
+        client.kill().unwrap();
+        client.wait().unwrap();
+        let (other, port) = (Place::new(), place.port.to_string());
+        let (_, said) = fails(coral().arg("up").arg(other.path("data")).args(["--port", &other.port.to_string(), "--mount"]).arg(&mnt));
+        assert!(said.contains("is a dead mount"), "{said}");
+        let (_, said) = fails(coral().args(["mount", "127.0.0.1@tcp:/coral", "--port", &port]).arg(&mnt));
+        assert!(said.contains("is a dead mount"), "{said}");
+        ok(Command::new("umount").arg("-l").arg(&mnt));
+        running.stop();
+    });
+}
+
 #[test]
 fn a_client_ends_though_its_servers_are_gone() {
     in_namespace("a_client_ends_though_its_servers_are_gone", || {

@@ -173,6 +173,10 @@ fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
         MountError::MountPoint { at: at.to_owned(), source, hint }
     };
     let path = at.canonicalize().map_err(bad)?;
+    // the kernel may remember attributes of a mount whose process is gone, but must ask for its space
+    if matches!(rustix::fs::statfs(&path), Err(rustix::io::Errno::NOTCONN)) {
+        return Err(bad(rustix::io::Errno::NOTCONN.into()));
+    }
     if !path.metadata().map_err(bad)?.is_dir() {
         return Err(bad(io::Error::from(io::ErrorKind::NotADirectory)));
     }
