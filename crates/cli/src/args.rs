@@ -1,5 +1,6 @@
 //! The command line of `coral`.
 
+use crate::mount_options::CACHE_MB;
 use clap::{Args, Parser, Subcommand};
 use coral_wire::nid::Nid;
 use std::path::PathBuf;
@@ -150,9 +151,9 @@ pub(crate) struct Up {
     /// Stripe size of such files, a multiple of 64K (default 1M).
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub stripe_size: Option<u64>,
-    /// Memory budget of the client's caches, MiB.
-    #[arg(long, value_name = "MiB", default_value_t = 256)]
-    pub cache_mb: u32,
+    /// Memory budget of the client's caches, MiB (default 256).
+    #[arg(long, value_name = "MiB", value_parser = cache_mb())]
+    pub cache_mb: Option<u32>,
     /// Stay in the foreground until Ctrl-C.
     #[arg(long)]
     pub foreground: bool,
@@ -162,7 +163,7 @@ impl Up {
     /// `coral up DIR`.
     pub(crate) fn of(dir: PathBuf) -> Up {
         let net = Net { nid: Vec::new(), port: None, route: Vec::new(), routes: None };
-        Up { dir, mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: 256, foreground: false }
+        Up { dir, mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: None, foreground: false }
     }
 }
 
@@ -242,20 +243,50 @@ pub(crate) struct Mount {
     pub source: String,
     /// Where to mount.
     pub mountpoint: PathBuf,
-    /// Mount options, comma separated: ro, noflock, localflock, nouser_xattr, port=N.
+    /// Mount options, comma separated: ro, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, and of the flags
+    /// below port=, cache_mb=, nid=, route=.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     #[command(flatten)]
     pub net: Net,
-    /// Memory budget of the client's caches, MiB.
-    #[arg(long, value_name = "MiB", default_value_t = 256)]
-    pub cache_mb: u32,
+    /// Memory budget of the client's caches, MiB (default 256).
+    #[arg(long, value_name = "MiB", value_parser = cache_mb())]
+    pub cache_mb: Option<u32>,
     /// Stay in the foreground until Ctrl-C or unmount.
     #[arg(long)]
     pub foreground: bool,
+    /// Check everything that can be checked without servers, and do not mount (as mount -f).
+    #[arg(short = 'f', long)]
+    pub fake: bool,
+    /// Ignore mount options that nobody knows (as mount -s).
+    #[arg(short = 's', long)]
+    pub sloppy: bool,
+    /// Read-only: -o ro (as mount -r).
+    #[arg(short = 'r', long)]
+    pub read_only: bool,
+    /// Read and write, the default (as mount -w).
+    #[arg(short = 'w', long, conflicts_with = "read_only")]
+    pub rw: bool,
+    /// Say what the options came to (as mount -v).
+    #[arg(short = 'v', long)]
+    pub verbose: bool,
+    /// For mount(8): there is no /etc/mtab to leave alone.
+    #[arg(short = 'n', hide = true)]
+    pub no_mtab: bool,
+    /// For mount(8), which names the type it was called with.
+    #[arg(short = 't', hide = true)]
+    pub fs_type: Option<String>,
+    /// For mount(8): a mount in another namespace is not made.
+    #[arg(short = 'N', hide = true)]
+    pub namespace: Option<String>,
     /// Log file when in the background (default $XDG_RUNTIME_DIR/coral/mount-DIR.log, else /tmp/coral-UID/mount-DIR.log).
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+}
+
+fn cache_mb() -> clap::builder::RangedI64ValueParser<u32> {
+    let (least, most) = CACHE_MB.into_inner();
+    clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
 }
 
 fn size(text: &str) -> Result<u64, String> {

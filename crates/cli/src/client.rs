@@ -1,9 +1,10 @@
 //! `coral mount`, `mount.coral`, and the mount inside `coral up`.
 
 use crate::Counters;
-use crate::args::Mount;
+use crate::args::{Mount, Net};
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::find::Found;
+use crate::mount_options::Options;
 use crate::servers::Servers;
 use coral_client::{Llite, MountOptions};
 use coral_fuse::FuseOptions;
@@ -37,11 +38,12 @@ pub(crate) struct MountedClient {
 
 impl MountedClient {
     /// The mount of `coral up`: a node of its own, joined to the servers in memory.
-    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, cache_mb: u32, reporter: &mut Reporter) -> Result<MountedClient, String> {
+    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, cache_mb: Option<u32>, reporter: &mut Reporter) -> Result<MountedClient, String> {
         let nid = Nid::new(coral_wire::nid::NET_LO, 1);
         let config = NodeConfig { nids: vec![nid], seed: seed(), ..NodeConfig::default() };
         let node = Node::start(config, Some(servers.mem().clone())).await.map_err(|e| e.to_string())?;
-        let options = MountOptions { cache_mb, selinux: selinux(), ..MountOptions::new(fsname, vec![servers.nid()]) };
+        let mut options = MountOptions { selinux: selinux(), ..MountOptions::new(fsname, vec![servers.nid()]) };
+        options.cache_mb = cache_mb.unwrap_or(options.cache_mb);
         let source = format!("{}:/{fsname}", servers.nid());
         MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }, reporter).await
     }
@@ -208,26 +210,39 @@ pub(crate) fn parse_source(text: &str) -> Result<Source, String> {
     Ok(Source { nids, fsname: fsname.to_owned(), subdir })
 }
 
-/// Turns the arguments mount(8) gives its helper (`SOURCE DIR [-sfnv] [-o OPTIONS]`) into those of `coral mount`.
+/// The command line of `coral mount` when this program is called as a helper of mount(8), with `SOURCE DIR [-sfnv] [-o OPTIONS]`.
 pub(crate) fn mount_helper_args(args: Vec<OsString>) -> Vec<OsString> {
-    let mut out: Vec<OsString> = vec!["coral".into(), "mount".into()];
-    let mut rest = args.into_iter().skip(1);
-    while let Some(arg) = rest.next() {
-        match arg.to_string_lossy().as_ref() {
-            "-N" | "-t" => drop(rest.next()),
-            "-o" => out.extend([arg].into_iter().chain(rest.next())),
-            short if short.len() > 1 && short.starts_with('-') && short[1..].bytes().all(|b| b"sfnvrw".contains(&b)) => {}
-            _ => out.push(arg),
-        }
+    ["coral", "mount"].map(OsString::from).into_iter().chain(args.into_iter().skip(1)).collect()
+}
+
+/// The options of the command line: `-o` and the flags that say the same, which count more.
+fn options(m: &Mount) -> Result<Options, String> {
+    if m.options.iter().any(|o| o == "remount") {
+        return Err(format!("'{}': Coral does not remount: unmount and mount again; the kernel alone changes ro and rw: mount -i -o remount,ro {0}", m.mountpoint.display()));
     }
-    out
+    let mut o = Options::parse(&m.options, m.sloppy)?;
+    o.read_only = (o.read_only || m.read_only) && !m.rw;
+    o.port = m.net.port.or(o.port);
+    o.cache_mb = m.cache_mb.or(o.cache_mb);
+    o.nids.extend(&m.net.nid);
+    o.routes.extend_from_slice(&m.net.route);
+    if m.namespace.is_some() {
+        return Err("mount -N is not there: run coral mount in the namespace (nsenter)".into());
+    }
+    Ok(o)
 }
 
 /// Entry of `coral mount`.
 pub(crate) fn run(m: Mount) -> Result<(), String> {
+    let options = options(&m)?;
     let source = parse_source(&m.source)?;
-    check_options(&m.options)?;
     check_mountpoint(&m.mountpoint)?;
+    if m.verbose && !m.foreground {
+        println!("coral mount: {} on {}, options: {}", m.source, m.mountpoint.display(), m.options.join(","));
+    }
+    if m.fake {
+        return Ok(());
+    }
     if !m.foreground {
         let at = m.mountpoint.canonicalize().map_err(|e| format!("mount point '{}': {e}", m.mountpoint.display()))?;
         let log = m.log.clone().unwrap_or_else(|| crate::lnetctl::find::mount_log(&at));
@@ -236,7 +251,7 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
     }
     let mut reporter = Reporter::from_env();
     let runtime = crate::runtime()?;
-    let done = runtime.block_on(serve(&m, source, &mut reporter));
+    let done = runtime.block_on(serve(&m, options, source, &mut reporter));
     // What still waits for a server that is gone has nothing to save any more.
     runtime.shutdown_background();
     if let Err(why) = done {
@@ -246,19 +261,29 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
     Ok(())
 }
 
-async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(), String> {
-    let port = m.net.port.or_else(|| option(m, "port")?.parse().ok()).unwrap_or(DEFAULT_PORT);
-    let routes = net::routes(&m.net)?;
-    let nids = if m.net.nid.is_empty() { vec![net::local_nid(source.nids[0], port, &routes)?] } else { m.net.nid.clone() };
+async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -> Result<(), String> {
+    let port = o.port.unwrap_or(DEFAULT_PORT);
+    let routes = net::routes(&Net { route: o.routes, ..m.net.clone() })?;
+    let nids = if o.nids.is_empty() { vec![net::local_nid(source.nids[0], port, &routes)?] } else { o.nids };
     let nid = nids[0];
     let node = net::start(&NetConfig { nids, port, routes }, None, None).await?;
     if !source.nids.iter().any(|n| node.leads_to(*n)) {
         return Err(net::no_way(nid, source.nids[0]));
     }
-    let mut options = MountOptions { cache_mb: m.cache_mb, selinux: selinux(), subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
-    options.flock = !m.options.iter().any(|o| o == "noflock" || o == "localflock");
-    options.user_xattr = !m.options.iter().any(|o| o == "nouser_xattr");
-    let fuse = FuseOptions { source: m.source.clone(), read_only: m.options.iter().any(|o| o == "ro"), ..FuseOptions::default() };
+    let mut options = MountOptions { selinux: selinux(), subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
+    options.cache_mb = o.cache_mb.unwrap_or(options.cache_mb);
+    options.flock = !o.no_flock;
+    options.user_xattr = !o.no_user_xattr;
+    options.atime = !o.no_atime;
+    let fuse = FuseOptions {
+        source: m.source.clone(),
+        read_only: o.read_only,
+        no_exec: o.no_exec,
+        no_suid: o.no_suid,
+        no_dev: o.no_dev,
+        no_atime: o.no_atime,
+        ..FuseOptions::default()
+    };
     let client = {
         let gateways = net::Gateways::towards(&node, &source.nids);
         tokio::select! {
@@ -278,24 +303,6 @@ async fn serve(m: &Mount, source: Source, reporter: &mut Reporter) -> Result<(),
     ready.and(ended)
 }
 
-/// Options without effect here: they are for mount(8), or say what is so anyway.
-const IGNORED: &[&str] = &["defaults", "rw", "auto", "noauto", "_netdev", "nofail", "user", "users", "flock", "user_xattr", "acl", "lazystatfs"];
-/// Options that do something.
-const KNOWN: &[&str] = &["ro", "noflock", "localflock", "nouser_xattr"];
-
-/// An option that would be silently without effect is an error.
-fn check_options(options: &[String]) -> Result<(), String> {
-    let known = |o: &str| IGNORED.contains(&o) || KNOWN.contains(&o) || o.starts_with("port=") || o.starts_with("x-") || o.is_empty();
-    match options.iter().find(|o| !known(o)) {
-        Some(o) => Err(format!("mount option '{o}' is not supported; there are: {}, port=N", KNOWN.join(", "))),
-        None => Ok(()),
-    }
-}
-
-fn option<'a>(m: &'a Mount, name: &str) -> Option<&'a str> {
-    m.options.iter().find_map(|o| o.strip_prefix(name)?.strip_prefix('='))
-}
-
 async fn wait(client: &MountedClient, ready: &Result<(), String>) {
     let (_found, mut asked) = Found::new(&client.node);
     let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node.nid().to_string(), "mount": client.mountpoint() });
@@ -308,6 +315,8 @@ async fn wait(client: &MountedClient, ready: &Result<(), String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
 
     #[test]
     fn sources_are_read_as_lustre_writes_them() {
@@ -319,16 +328,22 @@ mod tests {
     }
 
     #[test]
-    fn an_option_without_effect_is_refused() {
-        let list = |o: &[&str]| check_options(&o.iter().map(|s| s.to_string()).collect::<Vec<_>>());
-        assert!(list(&["ro", "flock", "port=9988", "x-systemd.automount"]).is_ok());
-        assert!(list(&["nosuid"]).unwrap_err().contains("'nosuid' is not supported"));
-    }
-
-    #[test]
     fn mount_helper_arguments_become_ours() {
-        let given = ["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-sv", "-o", "ro,flock", "-t", "coral"];
-        let got = mount_helper_args(given.iter().map(OsString::from).collect());
-        assert_eq!(got, ["coral", "mount", "1.2.3.4@tcp:/fs", "/mnt", "-o", "ro,flock"]);
+        let parse = |given: &[&str]| match Cli::parse_from(mount_helper_args(given.iter().map(OsString::from).collect())).command {
+            Command::Mount(m) => m,
+            other => panic!("{other:?}"),
+        };
+        let m = parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-sfnv", "-o", "ro,flock,cache_mb=7,quota", "-t", "coral", "--cache-mb", "9"]);
+        assert_eq!((m.source.as_str(), m.fake, m.verbose), ("1.2.3.4@tcp:/fs", true, true));
+        assert_eq!(options(&m).unwrap(), Options { read_only: true, cache_mb: Some(9), ..Options::default() });
+        assert!(options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-r"])).unwrap().read_only);
+        for (word, value, says) in [("-o", "user_id=0,remount,ro", "does not remount"), ("-N", "/proc/1/ns/mnt", "mount -N is not there"), ("-o", "quota", "'quota' is not supported")] {
+            let why = options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", word, value])).unwrap_err();
+            assert!(why.contains(says), "{why}");
+        }
+        for bad in ["0", "1048577", "x"] {
+            let why = Cli::try_parse_from(["coral", "mount", "1.2.3.4@tcp:/fs", "/mnt", "--cache-mb", bad]).unwrap_err().to_string();
+            assert!(why.contains("--cache-mb") && (bad == "x" || why.contains("1..=1048576")), "{why}");
+        }
     }
 }

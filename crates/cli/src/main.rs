@@ -14,6 +14,7 @@ mod holder;
 mod lfs;
 mod lnetctl;
 mod lst;
+mod mount_options;
 mod net;
 mod params;
 mod router;
@@ -45,7 +46,9 @@ fn main() -> ExitCode {
         Some("lst") => return lst::main(args.split_off(1)),
         Some("lnetctl") => return lnetctl::main(args.split_off(1), false),
         Some("lctl") => return lnetctl::main(args.split_off(1), true),
-        Some("mount.coral" | "mount.lustre") => args = client::mount_helper_args(args),
+        Some("mount.coral" | "mount.fuse.coral" | "mount.lustre") => args = client::mount_helper_args(args),
+        // mount.fuse calls the program that the type of a mount names, as in fuse.coral, like a helper
+        _ if args.get(1).is_some_and(|a| a.to_string_lossy().contains(":/")) => args = client::mount_helper_args(args),
         _ => {}
     }
     let cli = Cli::parse_from(args);

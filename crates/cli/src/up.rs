@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     fn up(dir: &Path) -> Up {
-        Up { cache_mb: 1, foreground: true, ..Up::of(dir.into()) }
+        Up { cache_mb: Some(1), foreground: true, ..Up::of(dir.into()) }
     }
 
     #[test]

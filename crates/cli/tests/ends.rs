@@ -66,18 +66,37 @@ fn mount_helper_works_in_the_background() {
         let running = place.up(&[]);
         let (helper, mnt) = (place.path("mount.coral"), place.make("second"));
         std::os::unix::fs::symlink(coral().get_program(), &helper).unwrap();
-        let run = |source: &str| {
+        let run = |source: &str, flag: &str, options: &str| {
             let mut c = Command::new(&helper);
-            c.env("XDG_RUNTIME_DIR", place.make("runtime")).arg(source).arg(&mnt).args(["-n", "-o", &format!("rw,port={}", place.port)]);
+            c.env("XDG_RUNTIME_DIR", place.make("runtime")).arg(source).arg(&mnt).args([flag, "-o", &format!("{options},port={}", place.port)]);
             c
         };
-        let said = ok(&mut run("127.0.0.1@tcp:/coral"));
+        let said = ok(&mut run("127.0.0.1@tcp:/coral", "-n", "rw"));
         assert!(said.contains("mounted 127.0.0.1@tcp:/coral") && said.contains("mount-"), "{said}");
         std::fs::write(mnt.join("f"), "through the helper").unwrap();
         assert_eq!(std::fs::read_to_string(place.path("mnt/f")).unwrap(), "through the helper");
+        std::fs::copy("/bin/true", mnt.join("true")).unwrap();
+        ok(&mut Command::new(mnt.join("true")));
         ok(Command::new("umount").arg(&mnt));
         until("the client has said goodbye", || exports(&place.path("data")) == 1);
-        let (_, said) = fails(&mut run("127.0.0.1@tcp:/other"));
+        // what mount(8) and fstab pass along
+        ok(&mut run("127.0.0.1@tcp:/coral", "-sv", "ro,_netdev,x-a=b,noexec,nosuid,nodev,noatime,quota,cache_mb=64,nid=127.0.0.8@tcp"));
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = table.lines().find(|l| l.contains(&*mnt.to_string_lossy())).unwrap();
+        for word in ["ro", "noexec", "nosuid", "nodev", "noatime"] {
+            assert!(line.split([' ', ',']).any(|w| w == word), "{word}: {line}");
+        }
+        assert_eq!(std::fs::File::create(mnt.join("g")).unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(Command::new(mnt.join("true")).status().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+        ok(Command::new("umount").arg(&mnt));
+        until("the client has said goodbye", || exports(&place.path("data")) == 1);
+        ok(&mut run("127.0.0.1@tcp:/coral", "-f", "rw"));
+        assert!(!is_mounted(&mnt), "mount -f only checks");
+        for (options, says) in [("cache_mb=no", "give a number of 1 to 1048576"), ("quota", "'quota' is not supported"), ("remount,ro", "Coral does not remount")] {
+            let (_, said) = fails(&mut run("127.0.0.1@tcp:/coral", "-n", options));
+            assert!(said.contains(says), "{said}");
+        }
+        let (_, said) = fails(&mut run("127.0.0.1@tcp:/other", "-n", "rw"));
         assert!(said.contains("other"), "{said}");
         running.stop();
     });

@@ -37,6 +37,14 @@ pub struct FuseOptions {
     pub allow_other: bool,
     /// Refuse changes.
     pub read_only: bool,
+    /// Start no programs from it.
+    pub no_exec: bool,
+    /// Give no privileges by set-uid bits and file capabilities.
+    pub no_suid: bool,
+    /// Open no devices on it.
+    pub no_dev: bool,
+    /// Show that reads change no times; the file system behind it sees to that.
+    pub no_atime: bool,
     /// Largest read or write request, bytes: a multiple of 4096 up to 1 MiB (the kernel's default limit).
     pub max_write: usize,
     /// Let the kernel remember names for as long as llite says a lock covers them.
@@ -54,6 +62,10 @@ impl Default for FuseOptions {
             source: "coral".to_owned(),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
+            no_exec: false,
+            no_suid: false,
+            no_dev: false,
+            no_atime: false,
             max_write: 1 << 20,
             name_cache: true,
             kernel_permissions: false,
@@ -185,7 +197,9 @@ fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
 
 /// The connected device, and whether fusermount3 had to help.
 fn attach(at: &Path, opts: &FuseOptions, kernel_checks: bool) -> Result<(OwnedFd, bool), MountError> {
-    let spec = MountSpec { source: &opts.source, allow_other: opts.allow_other, kernel_checks, read_only: opts.read_only };
+    let words = [(opts.read_only, "ro"), (opts.no_exec, "noexec"), (opts.no_suid, "nosuid"), (opts.no_dev, "nodev"), (opts.no_atime, "noatime")];
+    let words = words.into_iter().filter(|(set, _)| *set).map(|(_, word)| word).collect();
+    let spec = MountSpec { source: &opts.source, allow_other: opts.allow_other, kernel_checks, words };
     let refused = |source| MountError::Refused { at: at.to_owned(), source };
     let denied = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES));
     let by_fusermount = || Ok((sys::fusermount(at, &spec).map_err(refused)?, true));

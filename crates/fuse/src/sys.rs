@@ -40,8 +40,18 @@ pub(crate) struct MountSpec<'a> {
     pub allow_other: bool,
     /// The kernel checks permissions by the attributes it is given.
     pub kernel_checks: bool,
-    pub read_only: bool,
+    /// Those of [`FLAGS`] that are set.
+    pub words: Vec<&'static str>,
 }
+
+/// Flags of a mount by their names in mount(8).
+const FLAGS: [(&str, MountFlags); 5] = [
+    ("ro", MountFlags::RDONLY),
+    ("noexec", MountFlags::NOEXEC),
+    ("nosuid", MountFlags::NOSUID),
+    ("nodev", MountFlags::NODEV),
+    ("noatime", MountFlags::NOATIME),
+];
 
 /// mount(2): needs CAP_SYS_ADMIN in this mount namespace.
 pub(crate) fn mount(dev: &OwnedFd, at: &Path, spec: &MountSpec<'_>) -> io::Result<()> {
@@ -52,8 +62,7 @@ pub(crate) fn mount(dev: &OwnedFd, at: &Path, spec: &MountSpec<'_>) -> io::Resul
     );
     data.push_str(if spec.allow_other { ",allow_other" } else { "" });
     data.push_str(if spec.kernel_checks { ",default_permissions" } else { "" });
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, spec.read_only);
+    let flags: MountFlags = FLAGS.iter().filter(|(word, _)| spec.words.contains(word)).map(|(_, flag)| *flag).collect();
     let data = CString::new(data)?;
     rustix::mount::mount(spec.source, at, format!("fuse.{SUBTYPE}"), flags, Some(data.as_c_str()))?;
     Ok(())
@@ -69,7 +78,7 @@ pub(crate) fn fusermount(at: &Path, spec: &MountSpec<'_>) -> io::Result<OwnedFd>
     let mut opts = format!("fsname={source},subtype={SUBTYPE}");
     opts.push_str(if spec.kernel_checks { ",default_permissions" } else { "" });
     opts.push_str(if spec.allow_other { ",allow_other" } else { "" });
-    opts.push_str(if spec.read_only { ",ro" } else { "" });
+    spec.words.iter().for_each(|word| opts.extend([",", word]));
     let child = Command::new("fusermount3")
         .args(["-o", &opts, "--"])
         .arg(at)

@@ -618,7 +618,7 @@ impl Llite {
         let now = self.now();
         let (atime, change) = fh.times;
         let stale = atime <= change || now.secs - atime.secs > RELATIME_S;
-        let read = fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
+        let read = self.opts.atime && fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
         let size = if fh.writable() { fh.inode.size_to_tell() } else { None };
         let result = fh.at_mdt.close(read.then_some(now), size).await;
         if read {

@@ -205,6 +205,8 @@ pub struct MountOptions {
     pub cache_mb: u32,
     /// flock and fcntl locks go to the servers (mount option flock). Off: ENOSYS, so the kernel keeps them local.
     pub flock: bool,
+    /// Reads move access times, at most once a day and after changes (relatime). Off: never (mount option noatime).
+    pub atime: bool,
     /// How long to wait for the MGS and the targets before giving up.
     pub connect_timeout: Duration,
     /// Claim data checksums on the wire (ignored between nodes of one process).
@@ -226,6 +228,7 @@ impl MountOptions {
             cache: true,
             cache_mb: 256,
             flock: true,
+            atime: true,
             connect_timeout: Duration::from_secs(10),
             checksums: true,
             selinux: false,

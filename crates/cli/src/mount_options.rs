@@ -1,0 +1,120 @@
+//! What `-o` of `coral mount` and `mount.coral` says, in the words of mount(8), of Lustre, and of the long flags.
+
+use coral_wire::nid::Nid;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// Memory budget of a client, MiB.
+pub(crate) const CACHE_MB: RangeInclusive<u32> = 1..=1 << 20;
+/// TCP ports a node may listen on.
+const PORT: RangeInclusive<u16> = 1..=u16::MAX;
+
+/// Options of one mount. Of two that contradict each other the later one counts.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Options {
+    pub read_only: bool,
+    pub no_exec: bool,
+    pub no_suid: bool,
+    pub no_dev: bool,
+    pub no_atime: bool,
+    /// Locks stay on this node.
+    pub no_flock: bool,
+    pub no_user_xattr: bool,
+    pub port: Option<u16>,
+    pub cache_mb: Option<u32>,
+    pub nids: Vec<Nid>,
+    pub routes: Vec<String>,
+}
+
+/// Options without effect here: they are for mount(8), or say what is so anyway.
+const IGNORED: &[&str] = &[
+    "defaults", "auto", "noauto", "_netdev", "nofail", "user", "nouser", "users", "owner", "group", "async", "diratime",
+    "nostrictatime", "nolazytime", "silent", "loud", "flock", "user_xattr", "acl", "lazystatfs",
+];
+/// Options that do something, as messages list them.
+const KNOWN: &str = "ro, rw, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, port=N, cache_mb=MiB, nid=NID, route=ROUTE";
+
+impl Options {
+    /// From the words between commas. With `sloppy`, those that nobody knows are left out; else they are errors.
+    pub(crate) fn parse(words: &[String], sloppy: bool) -> Result<Options, String> {
+        let mut o = Options::default();
+        for word in words.iter().filter(|w| !w.is_empty()) {
+            match o.take(word) {
+                Err(Wrong::Name) if sloppy => {}
+                Err(Wrong::Name) => return Err(format!("mount option '{word}' is not supported; there are: {KNOWN}")),
+                Err(Wrong::Value(why)) => return Err(format!("mount option '{word}': {why}")),
+                Ok(()) => {}
+            }
+        }
+        Ok(o)
+    }
+
+    fn take(&mut self, word: &str) -> Result<(), Wrong> {
+        let (name, value) = word.split_once('=').map_or((word, None), |(n, v)| (n, Some(v)));
+        match (name, value) {
+            ("ro" | "rw", None) => self.read_only = name == "ro",
+            ("noexec" | "exec", None) => self.no_exec = name == "noexec",
+            ("nosuid" | "suid", None) => self.no_suid = name == "nosuid",
+            ("nodev" | "dev", None) => self.no_dev = name == "nodev",
+            ("noatime" | "atime" | "relatime", None) => self.no_atime = name == "noatime",
+            ("noflock" | "localflock", None) => self.no_flock = true,
+            ("nouser_xattr", None) => self.no_user_xattr = true,
+            ("port", v) => self.port = Some(number(v, PORT)?),
+            ("cache_mb", v) => self.cache_mb = Some(number(v, CACHE_MB)?),
+            ("nid", Some(v)) => self.nids.push(v.parse().map_err(|_| Wrong::Value(format!("'{v}' is no NID; NIDs look like 10.0.0.1@tcp")))?),
+            ("route", Some(v)) => {
+                coral_lnet::parse_routes(v).map_err(|e| Wrong::Value(e.to_string()))?;
+                self.routes.push(v.to_owned());
+            }
+            ("nid" | "route", None) => return Err(Wrong::Value(format!("give {name}=VALUE"))),
+            ("comment" | "user", Some(_)) => {}
+            _ if name.starts_with("x-") || name.starts_with("X-") || value.is_none() && IGNORED.contains(&name) => {}
+            _ => return Err(Wrong::Name),
+        }
+        Ok(())
+    }
+}
+
+enum Wrong {
+    Name,
+    Value(String),
+}
+
+/// The value of an option that is a number.
+fn number<T: std::str::FromStr + PartialOrd + Display>(value: Option<&str>, range: RangeInclusive<T>) -> Result<T, Wrong> {
+    let n = value.and_then(|v| v.parse().ok()).filter(|n| range.contains(n));
+    n.ok_or_else(|| Wrong::Value(format!("give a number of {} to {}", range.start(), range.end())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        Options::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>(), false)
+    }
+
+    #[test]
+    fn what_fstab_has_is_taken_and_later_words_count() {
+        let o = parse("rw,defaults,_netdev,user=alice,noexec,nosuid,nodev,noatime,relatime,x-systemd.automount,comment=scratch,suid,ro").unwrap();
+        assert_eq!(o, Options { read_only: true, no_exec: true, no_dev: true, ..Options::default() });
+        let o = parse("port=9988,cache_mb=64,nid=10.0.0.5@tcp,nid=10.0.1.5@tcp1,route=tcp2 10.0.0.4@tcp,noatime,localflock").unwrap();
+        let nids = vec!["10.0.0.5@tcp".parse().unwrap(), "10.0.1.5@tcp1".parse().unwrap()];
+        let routes = vec!["tcp2 10.0.0.4@tcp".to_owned()];
+        assert_eq!(o, Options { port: Some(9988), cache_mb: Some(64), nids, routes, no_atime: true, no_flock: true, ..Options::default() });
+    }
+
+    #[test]
+    fn a_bad_value_names_option_value_and_range() {
+        for bad in ["port=abc", "port=99999", "port=0", "port=", "port"] {
+            assert_eq!(parse(bad).unwrap_err(), format!("mount option '{bad}': give a number of 1 to 65535"));
+        }
+        assert_eq!(parse("ro,cache_mb=0").unwrap_err(), "mount option 'cache_mb=0': give a number of 1 to 1048576");
+        assert!(parse("nid=nonsense").unwrap_err().contains("'nonsense' is no NID"));
+        assert!(parse("route=tcp1").unwrap_err().contains("mount option 'route=tcp1': "));
+        assert!(parse("ro=1").unwrap_err().contains("'ro=1' is not supported"));
+        assert!(Options::parse(&["ro".into(), "quota".into()], true).unwrap().read_only, "sloppy");
+        assert!(Options::parse(&["quota".into()], false).unwrap_err().contains("'quota' is not supported"));
+        assert!(Options::parse(&["port=x".into()], true).is_err(), "a bad value is one for the sloppy too");
+    }
+}
