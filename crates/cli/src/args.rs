@@ -61,7 +61,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct History {
-    /// Directory of the running process (`coral up`, `serve`, `router`); default: the only one of this user.
+    /// Directory (`coral up`, `serve`, `router`), mount point or pid of the running process; default: the only one of this user.
     pub dir: Option<PathBuf>,
     /// How far back, in seconds, at most 3600 (`60`, `60s`, `10m` or `1h`).
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = seconds)]

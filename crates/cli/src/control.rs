@@ -37,6 +37,8 @@ pub(crate) enum Ask {
     DownForced,
     /// Parameters of the mount, as `lctl get_param` knows them; a pattern.
     GetParam(String),
+    /// Names of parameters: a pattern of their first components, and whether with all below.
+    ListParam(String, bool),
     /// Sets those that match to a value.
     SetParam(String, String),
 }

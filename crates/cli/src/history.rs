@@ -14,7 +14,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 
 /// Entry of `coral history`.
 pub(crate) fn run(h: History) -> Result<(), String> {
-    let socket = find::socket(h.dir.as_deref(), None, "`coral history DIR`")?;
+    let socket = find::socket(h.dir.as_deref(), None, "`coral history DIR`, a mount point or a pid")?;
     let ask = LnetAsk { node: h.node.clone(), act: Act::History { seconds: h.since } };
     let answer = find::ask(&socket, &json!({ "lnet": ask }))?;
     if let Some(why) = answer["error"].as_str() {

@@ -121,6 +121,7 @@ pub(crate) async fn run_until_stopped(
             Some((ask, reply)) = asked.recv() => match (ask, client) {
                 (Ask::Status, _) => { let _ = reply.send(status()); }
                 (Ask::GetParam(pattern), _) => { let _ = reply.send(client.map_or_else(params::none, |c| params::get(c.llite(), &pattern))); }
+                (Ask::ListParam(pattern, below), _) => { let _ = reply.send(client.map_or_else(params::none, |c| params::list(c.llite(), &pattern, below))); }
                 (Ask::SetParam(pattern, value), Some(c)) => { let _ = reply.send(params::set(c.llite(), &pattern, &value).await); }
                 (Ask::SetParam(..), None) => { let _ = reply.send(params::none()); }
                 (Ask::Down, Some(c)) => match c.try_umount().await {

@@ -2,17 +2,37 @@
 
 use coral_client::llite::Llite;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What a process without a mount answers.
 pub(crate) fn none() -> Value {
-    json!({ "params": [], "set": [] })
+    json!({ "params": [], "names": [], "set": [] })
 }
 
 /// Names and values of what matches `pattern`.
 pub(crate) fn get(llite: &Llite, pattern: &str) -> Value {
     let found: Vec<_> = llite.params().into_iter().filter(|(name, _)| matches(pattern, name)).collect();
     json!({ "params": found })
+}
+
+/// Names whose first components match `pattern`, cut to as many; with `below` those below them too.
+pub(crate) fn list(llite: &Llite, pattern: &str, below: bool) -> Value {
+    let all = llite.params();
+    json!({ "names": heads(pattern, below, all.iter().map(|(name, _)| name.as_str())) })
+}
+
+fn heads<'a>(pattern: &str, below: bool, names: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    let least = pattern.split(['.', '/']).count();
+    let mut out = BTreeSet::new();
+    for name in names {
+        let parts: Vec<&str> = name.split('.').collect();
+        let most = if below { parts.len() } else { least };
+        if parts.len() >= least && matches(pattern, &parts[..least].join(".")) {
+            out.extend((least..=most).map(|n| parts[..n].join(".")));
+        }
+    }
+    out
 }
 
 /// Sets what matches; the names, or the first error.
@@ -67,5 +87,16 @@ mod tests {
         for no in ["*", "ldlm.*", "ldlm.namespaces.*mdc*.lru_size", "ldlm.namespaces.*.lru_size.x", ""] {
             assert!(!matches(no, name), "{no}");
         }
+    }
+
+    #[test]
+    fn a_list_has_names_as_far_as_the_pattern_goes() {
+        let names = ["osc.a-OST0000.idle_timeout", "osc.a-OST0000.max_dirty_mb", "osc.a-OST0001.idle_timeout", "ldlm.namespaces.x.lru_size"];
+        let list = |pattern: &str, below: bool| Vec::from_iter(heads(pattern, below, names.into_iter()));
+        assert_eq!(list("*", false), ["ldlm", "osc"]);
+        assert_eq!(list("osc.*", false), ["osc.a-OST0000", "osc.a-OST0001"]);
+        assert_eq!(list("osc/*/idle*", false), ["osc.a-OST0000.idle_timeout", "osc.a-OST0001.idle_timeout"]);
+        assert_eq!(list("osc.*1", true), ["osc.a-OST0001", "osc.a-OST0001.idle_timeout"]);
+        assert!(list("osc.*.*.*", true).is_empty() && list("nothing", true).is_empty());
     }
 }

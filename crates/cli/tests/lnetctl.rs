@@ -104,3 +104,37 @@ fn fault_rules_and_history_of_a_running_node() {
         assert!(std::fs::read_to_string(plot).unwrap().contains("<polyline"));
     });
 }
+
+#[test]
+fn of_several_processes_one_is_named() {
+    in_network_namespace("of_several_processes_one_is_named", || {
+        let place = Place::new();
+        let mut running = vec![up(&place)];
+        for (name, nid) in [("a", "127.0.0.8@tcp"), ("b", "127.0.0.9@tcp")] {
+            let (mnt, port) = (place.make(name), place.port.to_string());
+            let mut command = coral();
+            command.env("XDG_RUNTIME_DIR", place.dir.path());
+            running.push(Running::start_as(command, &["mount", "127.0.0.1@tcp:/coral", mnt.to_str().unwrap(), "--port", &port, "--nid", nid], &mnt, &[&mnt]));
+        }
+        let registered = || std::fs::read_dir(place.path("coral")).unwrap().flatten().filter(|e| e.path().extension().is_some_and(|e| e == "sock")).count();
+        until("all can be asked", || registered() == 3);
+        let (a, data) = (place.make("a"), place.make("data"));
+        let (_, said) = fails(&mut tool("lctl", &place, "list_nids"));
+        let named = |p: &std::path::Path, r: &Running| format!("{} (process {})", p.display(), r.pid());
+        for (p, r) in [(&data, &running[0]), (&a, &running[1]), (&place.make("b"), &running[2])] {
+            assert!(said.contains(&named(p, r)), "{said}");
+        }
+        let nids = |which: &str| ok(&mut tool("lctl", &place, &format!("--dir {which} list_nids")));
+        assert_eq!(nids(a.to_str().unwrap()), "127.0.0.8@tcp\n");
+        assert_eq!(nids(&running[2].pid().to_string()), "127.0.0.9@tcp\n");
+        assert_eq!(nids(data.to_str().unwrap()), "127.0.0.1@tcp\n");
+        let (_, said) = fails(&mut tool("lctl", &place, "--dir /nowhere list_nids"));
+        assert!(said.contains("'/nowhere' is no directory, mount point or pid of a running Coral process"), "{said}");
+        let lctl = |line: &str| ok(&mut tool("lctl", &place, &format!("--dir {} {line}", a.display())));
+        assert!(lctl("list_param *").lines().any(|l| l == "osc"));
+        assert_eq!(lctl("list_param osc.*.idle_timeout"), lctl("get_param -N osc.*.idle_timeout"));
+        assert!(lctl("list_param -R osc").lines().any(|l| l.starts_with("osc.coral-OST0000") && l.ends_with(".idle_timeout")));
+        assert!(lctl("help").contains("\n  list_param"));
+        running.drain(..).rev().for_each(Running::stop);
+    });
+}

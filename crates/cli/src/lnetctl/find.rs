@@ -1,9 +1,9 @@
 //! Which running process is meant: every process with a node leaves the path of its control socket in a directory of its user.
 
-use crate::control::{self, Asked};
+use crate::control::{self, Ask, Asked};
 use crate::rundir;
 use coral_lnet::Node;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,9 @@ use tokio::sync::mpsc;
 
 /// How long a process may take to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
+
+/// How long one may take that is only asked for its name.
+const STATUS_LIMIT: Duration = Duration::from_secs(2);
 
 /// The directory of this user's running nodes: `$XDG_RUNTIME_DIR/coral`, else `/tmp/coral-UID`.
 fn registry() -> PathBuf {
@@ -29,7 +32,7 @@ fn made_registry() -> Option<PathBuf> {
 pub(crate) struct Registered(PathBuf);
 
 impl Registered {
-    /// None when the directory cannot be written: then the process is found by `--dir` only.
+    /// None when the directory cannot be written: then the process is found by its directory only.
     pub(crate) fn new(socket: &Path) -> Option<Registered> {
         let dir = made_registry()?;
         tidy(&dir);
@@ -129,54 +132,88 @@ fn tidy(dir: &Path) {
     }
 }
 
-/// Sockets of running processes of this user; what others left is removed.
-fn running() -> Vec<PathBuf> {
+/// A process of this user that can be asked.
+#[derive(Debug, PartialEq)]
+struct Running {
+    pid: u32,
+    socket: PathBuf,
+}
+
+impl Running {
+    /// Where it is mounted, else its directory, else what it is; none when it does not say.
+    fn place(&self) -> Option<String> {
+        let status = ask_within(&self.socket, &json!(Ask::Status), STATUS_LIMIT).ok()?;
+        let named = ["mount", "dir", "kind"].iter().find_map(|k| status[k].as_str());
+        named.map(str::to_owned)
+    }
+
+    /// For the user to choose by.
+    fn named(&self) -> String {
+        self.place().map_or_else(|| format!("process {}", self.pid), |p| format!("{p} (process {})", self.pid))
+    }
+}
+
+/// Running processes of this user; what others left is removed.
+fn running() -> Vec<Running> {
     running_in(&registry())
 }
 
-fn running_in(dir: &Path) -> Vec<PathBuf> {
+fn running_in(dir: &Path) -> Vec<Running> {
     tidy(dir);
-    let mut out = Vec::new();
+    let mut out: Vec<Running> = Vec::new();
     for link in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()) {
-        if owner(&link).is_none() || link.extension().is_none_or(|e| e != "sock") {
-            continue;
-        }
+        let Some(pid) = owner(&link).filter(|_| link.extension().is_some_and(|e| e == "sock")) else { continue };
         match UnixStream::connect(&link) {
-            Ok(_) => out.push(std::fs::read_link(&link).unwrap_or(link)),
+            Ok(_) => out.push(Running { pid, socket: std::fs::read_link(&link).unwrap_or(link) }),
             // A pid that was given to another process since.
             Err(_) => drop(std::fs::remove_file(&link)),
         }
     }
-    out.sort();
-    out.dedup();
+    out.sort_by(|a, b| a.socket.cmp(&b.socket));
+    out.dedup_by(|a, b| a.socket == b.socket);
     out
 }
 
-/// The socket to ask: that given, else the only one there is.
-/// `how`: how the user says which.
-pub(crate) fn socket(dir: Option<&Path>, socket: Option<&Path>, how: &str) -> Result<PathBuf, String> {
+/// The socket to ask: that given, that of the process which `which` names (by its directory, its mount point or its pid), else
+/// the only one there is. `how`: how the user says which.
+pub(crate) fn socket(which: Option<&Path>, socket: Option<&Path>, how: &str) -> Result<PathBuf, String> {
     if let Some(s) = socket {
         return Ok(s.to_owned());
     }
-    if let Some(d) = dir {
-        return Ok(crate::control::path(d));
+    if let Some(own) = which.map(control::path).filter(|s| s.exists()) {
+        return Ok(own);
     }
-    let all = running();
-    match all.as_slice() {
-        [] => Err(format!("no Coral node of this user runs here; start one, or say which, with {how}")),
-        [one] => Ok(one.clone()),
-        many => {
-            let dirs: Vec<String> = many.iter().filter_map(|s| s.parent()).map(|d| d.display().to_string()).collect();
-            Err(format!("{} Coral processes run here; say which, with {how}: {}", many.len(), dirs.join(", ")))
-        }
+    let mut all = running();
+    if let Some(which) = which {
+        let pid = which.to_str().and_then(|w| w.parse().ok());
+        let full = std::path::absolute(which).unwrap_or_else(|_| which.to_owned());
+        let meant = |r: &Running| Some(r.pid) == pid || r.place().is_some_and(|p| Path::new(&p) == full);
+        return match all.iter().find(|r| meant(r)) {
+            Some(r) => Ok(r.socket.clone()),
+            None => Err(format!("'{}' is no directory, mount point or pid of a running Coral process of this user{}", which.display(), listed(&all))),
+        };
     }
+    match all.len() {
+        0 => Err(format!("no Coral node of this user runs here; start one, or say which, with {how}")),
+        1 => Ok(all.remove(0).socket),
+        n => Err(format!("{n} Coral processes run here; say which, with {how}{}", listed(&all))),
+    }
+}
+
+fn listed(all: &[Running]) -> String {
+    let names: Vec<String> = all.iter().map(Running::named).collect();
+    if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) }
 }
 
 /// Asks; the answer, or why there is none.
 pub(crate) fn ask(socket: &Path, what: &Value) -> Result<Value, String> {
+    ask_within(socket, what, ANSWER_LIMIT)
+}
+
+fn ask_within(socket: &Path, what: &Value, limit: Duration) -> Result<Value, String> {
     let failed = |e: std::io::Error| format!("no Coral node answers on '{}': {e}", socket.display());
     let stream = UnixStream::connect(socket).map_err(failed)?;
-    stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(failed)?;
+    stream.set_read_timeout(Some(limit)).map_err(failed)?;
     crate::control::say_line(&stream, &what.to_string()).map_err(failed)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).map_err(failed)?;
@@ -219,7 +256,7 @@ mod tests {
             std::fs::write(at(&format!("{d}.d/control.sock")), "").unwrap();
         }
         std::fs::write(at("mount-mnt.log"), "").unwrap();
-        assert_eq!(running_in(dir.path()), [socket]);
+        assert_eq!(running_in(dir.path()), [Running { pid: own, socket }]);
         let mut left: Vec<String> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
         let mut want = vec![format!("{own}.d"), format!("{own}.sock"), "control.sock".into(), "mount-mnt.log".into()];

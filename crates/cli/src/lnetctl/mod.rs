@@ -1,8 +1,8 @@
 //! `lnetctl`: what a running Coral node shows of its LNet, and what can be changed in it (`lnet/utils/lnetctl.c` is the grammar).
 //!
 //! Also the commands of `lctl` that are LNet's own: `net_drop_*`, `net_delay_*`, `ping`, `list_nids`, and `get_param` of LNet's
-//! tables. The node is asked through the control socket of its process. Before the command: `--dir DIR` (of `coral up`, `serve`,
-//! `router`), `--socket PATH`, `--node NID` when a process has several.
+//! tables. The node is asked through the control socket of its process. Before the command: `--dir` (a directory of `coral up`,
+//! `serve` or `router`, a mount point, or a pid), `--socket PATH`, `--node NID` when a process has several.
 //! Left out: `net add`, `net del`, `import`, `udsp`, `debug`, and `set` of what this node does not have.
 
 pub(crate) mod agent;
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use yaml::{Style, Yaml, map};
 
-const USAGE: &str = "usage: lnetctl [--dir DIR | --socket PATH] [--node NID] COMMAND
+const USAGE: &str = "usage: lnetctl [--dir DIR|MNT|PID | --socket PATH] [--node NID] COMMAND
   net show [--net NET] [--verbose|-v [LEVEL]]
   peer {add --prim_nid NID --nid NID[,NID...] | del --prim_nid NID [--nid NID[,NID...]] | show [--nid NID] [-v [LEVEL]] | list | set --nid NID --health N}
   route {add --net NET --gateway NID [--hop N] [--priority N] | del --net NET --gateway NID | show [--net NET] [--gateway NID] [-v]}
@@ -32,7 +32,18 @@ const USAGE: &str = "usage: lnetctl [--dir DIR | --socket PATH] [--node NID] COM
   stats show      global show      export
   fault {drop | delay} {add -s NID -d NID {-r RATE | -i SECONDS} [-l SECONDS] [-p PORTAL] [-m PUT|ACK|GET|REPLY] [-e HEALTH_ERROR] | del {-a | -s NID -d NID} | show | reset}";
 
-const LCTL_USAGE: &str = "usage: lctl [--dir DIR] {net_drop_add | net_drop_del | net_drop_list | net_drop_reset | net_delay_... | ping NID | disconnect NID | list_nids | get_param NAME... | set_param NAME=VALUE...}";
+const LCTL_USAGE: &str = "usage: lctl [--dir DIR|MNT|PID | --socket PATH] [--node NID] COMMAND
+  list_nids                                     NIDs of the node
+  ping NID [SECONDS]                            asks a node for its NIDs
+  disconnect NID                                breaks the connections with a peer
+  get_param [-n | -N] NAME...                   values (-n: without names, -N: names alone); stats, peers, nis, routes, buffers of LNet
+  list_param [-R] NAME...                       names of parameters (-R: and of those below)
+  set_param [-n] NAME=VALUE...                  sets parameters of a mount until it is unmounted
+  net_drop_add, net_drop_del, net_drop_list, net_drop_reset      messages to lose
+  net_delay_add, net_delay_del, net_delay_list, net_delay_reset  messages to delay
+  help                                          this
+Parameters have components between dots; * stands for any text within one. DIR is that of coral up, serve or router, MNT a
+mount point; needed when several Coral processes of this user run.";
 
 /// How a command failed: what to print where, and the exit code.
 #[derive(Debug)]
@@ -50,7 +61,7 @@ impl From<String> for Failed {
 /// Entry of `lnetctl ARGS` and, with `lctl`, of `lctl ARGS`.
 pub(crate) fn main(args: Vec<OsString>, lctl: bool) -> ExitCode {
     let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    let done = Target::parse(args).and_then(|(t, rest)| if lctl { run_lctl(&t, &rest) } else { run(&t, &rest) });
+    let done = Target::parse(args, if lctl { LCTL_USAGE } else { USAGE }).and_then(|(t, rest)| if lctl { run_lctl(&t, &rest) } else { run(&t, &rest) });
     match done {
         Ok(text) => {
             print!("{text}");
@@ -73,7 +84,7 @@ struct Target {
 
 impl Target {
     /// Takes the options before the command.
-    fn parse(args: Vec<String>) -> Result<(Target, Vec<String>), Failed> {
+    fn parse(args: Vec<String>, usage: &str) -> Result<(Target, Vec<String>), Failed> {
         let mut t = Target::default();
         let mut rest = args.into_iter().peekable();
         while let Some(option) = rest.next_if(|a| a.starts_with("--")) {
@@ -81,26 +92,26 @@ impl Target {
             if name == "--help" {
                 return Ok((t, vec![option]));
             }
-            let value = inline.or_else(|| rest.next()).ok_or_else(|| format!("{name} needs a value\n{USAGE}"))?;
+            let value = inline.or_else(|| rest.next()).ok_or_else(|| format!("{name} needs a value\n{usage}"))?;
             match name {
                 "--dir" => t.dir = Some(value.into()),
                 "--socket" => t.socket = Some(value.into()),
                 "--node" => t.node = Some(value),
-                _ => return Err(format!("unknown option {name}\n{USAGE}").into()),
+                _ => return Err(format!("unknown option {name}\n{usage}").into()),
             }
         }
         Ok((t, rest.collect()))
     }
 
     fn ask(&self, act: Act) -> Result<Value, Failed> {
-        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir DIR or --socket PATH")?;
+        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir and a directory, mount point or pid")?;
         let ask = LnetAsk { node: self.node.clone(), act };
         Ok(find::ask(&socket, &json!({ "lnet": ask }))?)
     }
 
     /// Asks about the mount of the process.
     fn ask_client(&self, what: &Ask) -> Result<Value, Failed> {
-        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir DIR or --socket PATH")?;
+        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir and a directory, mount point or pid")?;
         Ok(find::ask(&socket, &json!(what))?)
     }
 
@@ -383,17 +394,51 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
             Err(format!("{command}: '{}' is too much", more.first().unwrap_or(&rest[0])).into())
         }
         ("disconnect", [nid]) => t.change("disconnect", "peer", Act::Disconnect { nid: nid.clone() }).map(|_| String::new()),
-        ("get_param", names) => {
-            let picture = t.picture()?;
-            let wanted: Vec<&str> = names.iter().map(String::as_str).filter(|n| !n.starts_with('-')).collect();
-            let bare = names.iter().any(|n| n == "-n");
+        ("get_param", words) => {
+            let (flags, names) = flags("get_param", words, &["-n", "-N"])?;
+            if flags.contains(&"-N") {
+                return names.iter().map(|n| list_params(t, n, false)).collect();
+            }
+            let (picture, bare) = (t.picture()?, flags.contains(&"-n"));
             let table = |n: &str| show::proc_table(&picture, n).map(|text| if bare { text } else { format!("{n}={text}") });
-            wanted.iter().map(|n| table(n).map_or_else(|| get_params(t, n, bare), Ok)).collect()
+            names.iter().map(|n| table(n).map_or_else(|| get_params(t, n, bare), Ok)).collect()
         }
-        ("set_param", settings) => settings.iter().map(|s| set_params(t, s)).collect(),
+        ("list_param", words) => {
+            let (flags, names) = flags("list_param", words, &["-R"])?;
+            names.iter().map(|n| list_params(t, n, flags.contains(&"-R"))).collect()
+        }
+        ("set_param", words) if words.iter().any(|w| w == "-P" || w == "-d") => {
+            Err("set_param: settings that last (-P, and -d to undo them) are not there: without it a setting holds until the mount is unmounted".to_owned().into())
+        }
+        ("set_param", words) => {
+            let (flags, settings) = flags("set_param", words, &["-n"])?;
+            settings.iter().map(|s| set_params(t, s).map(|done| if flags.is_empty() { done } else { String::new() })).collect()
+        }
         ("help" | "--help" | "-h", _) => Ok(format!("{LCTL_USAGE}\n")),
         _ => Err(format!("No such command '{command}', type help").into()),
     }
+}
+
+/// The flags among the words of a command, and the others, of which there must be some.
+fn flags<'a>(command: &str, words: &'a [String], known: &[&str]) -> Result<(Vec<&'a str>, Vec<&'a str>), Failed> {
+    let (flags, names): (Vec<&str>, Vec<&str>) = words.iter().map(String::as_str).partition(|w| w.starts_with('-'));
+    if let Some(f) = flags.iter().find(|f| !known.contains(f)) {
+        return Err(format!("{command}: there is no option {f}; there are: {}", known.join(", ")).into());
+    }
+    match names.is_empty() {
+        true => Err(format!("{command}: which parameter?\n{LCTL_USAGE}").into()),
+        false => Ok((flags, names)),
+    }
+}
+
+/// Names of parameters of the mount of the process.
+fn list_params(t: &Target, pattern: &str, below: bool) -> Result<String, Failed> {
+    let answer = t.ask_client(&Ask::ListParam(pattern.to_owned(), below))?;
+    let names: Vec<String> = serde_json::from_value(answer["names"].clone()).unwrap_or_default();
+    if names.is_empty() {
+        return Err(no_param("list_param", pattern));
+    }
+    Ok(names.iter().map(|n| format!("{n}\n")).collect())
 }
 
 /// Parameters of the mount of the process.
@@ -453,14 +498,14 @@ mod tests {
 
     #[test]
     fn options_before_and_after_the_command() {
-        let (t, rest) = Target::parse(args("--dir /d --node=1@lo net show --net tcp1 -v 2")).ok().unwrap();
+        let (t, rest) = Target::parse(args("--dir /d --node=1@lo net show --net tcp1 -v 2"), USAGE).ok().unwrap();
         assert_eq!((t.dir, t.node.as_deref(), rest.len()), (Some("/d".into()), Some("1@lo"), 6));
         let o = Options::parse("net show", &args("--net tcp1 -v 2"), &[NET, VERBOSE], 0).ok().unwrap();
         assert_eq!((o.text(NET), o.verbose().ok()), (Some("tcp1"), Some(2)));
         for (line, level) in [("-v", 1), ("-v 4", 4), ("--verbose=2", 2)] {
             assert_eq!(Options::parse("net show", &args(line), &[VERBOSE], 0).ok().unwrap().verbose().ok(), Some(level), "{line}");
         }
-        assert!(Target::parse(args("--dir")).is_err() && Target::parse(args("--what x")).is_err());
+        assert!(Target::parse(args("--dir"), USAGE).is_err() && Target::parse(args("--what x"), USAGE).is_err());
     }
 
     #[test]
@@ -495,6 +540,10 @@ mod tests {
             ("disconnect", "disconnect: which NID?"),
             ("disconnect 1.2.3.4@tcp x", "'x' is too much"),
             ("list_nids x", "'x' is too much"),
+            ("set_param -P osc.*.max_dirty_mb=1", "settings that last (-P"),
+            ("set_param", "which parameter?"),
+            ("get_param -z stats", "there is no option -z; there are: -n, -N"),
+            ("list_param -D osc", "there is no option -D; there are: -R"),
         ] {
             let said = run_lctl(&t, &args(line)).unwrap_err().text;
             assert!(said.contains(says), "{line}: {said}");
