@@ -37,7 +37,7 @@ pub(crate) struct Conform {
 }
 
 /// Set in the environment of the run inside the mount namespace.
-const INSIDE: &str = "CORAL_CONFORM_INSIDE";
+pub(crate) const INSIDE: &str = "CORAL_CONFORM_INSIDE";
 
 pub(crate) fn run(asked: &Conform) -> Result<(), String> {
     for o in &asked.only {
@@ -84,7 +84,8 @@ fn inside(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<(), Stri
     again.args(["-m", "--propagation", "private"]).arg(exe).args(args).env(INSIDE, "1");
     match again.status() {
         Ok(s) if s.success() => Ok(()),
-        Ok(_) => Err("the run in its own mount namespace failed; see above (mounting needs root)".into()),
+        // it has said why, as unshare has
+        Ok(_) => Err(String::new()),
         Err(e) => Err(format!("unshare: {e}")),
     }
 }
@@ -123,9 +124,10 @@ impl Scratch {
                 return Ok(at);
             }
             if let Some((_, child)) = self.mounts.last_mut()
-                && let Ok(Some(status)) = child.try_wait()
+                && let Ok(Some(_)) = child.try_wait()
             {
-                return Err(format!("coral mount {source}: {status}"));
+                // it has said why
+                return Err(String::new());
             }
             step::settle();
         }

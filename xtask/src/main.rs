@@ -67,7 +67,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let started = step::now();
+    let (started, inside) = (step::now(), std::env::var_os(conform::INSIDE).is_some());
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
@@ -80,11 +80,16 @@ fn main() -> ExitCode {
         Command::Chaos { seconds, one_process } => long::chaos(seconds, one_process),
         Command::Setup => setup::everything(),
     };
-    eprintln!("xtask: {:.0} s", started.elapsed().as_secs_f64());
+    if !inside {
+        eprintln!("xtask: {:.0} s", started.elapsed().as_secs_f64());
+    }
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("xtask: {why}");
+            // empty: it was said already
+            if !why.is_empty() {
+                eprintln!("xtask: {why}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -65,10 +65,11 @@ pub(crate) fn run(f: Format) -> Result<(), String> {
     if index > 0xffff {
         return Err(format!("index {index}: give 0 to 65535"));
     }
-    let fsname = f.fsname.unwrap_or_default();
-    if kind != TargetKind::Mgs || !fsname.is_empty() {
-        check_fsname(&fsname).map_err(|e| format!("--fsname: {e}"))?;
-    }
+    let fsname = match f.fsname {
+        None if kind != TargetKind::Mgs => return Err("say which file system it belongs to: --fsname NAME, 1 to 8 letters, digits, '-' or '_'".into()),
+        None => String::new(),
+        Some(name) => check_fsname(&name).map(|()| name).map_err(|e| format!("--fsname: {e}"))?,
+    };
     if kind == TargetKind::Ost && f.mgsnode.is_empty() || kind == TargetKind::Mdt && !f.mgs && f.mgsnode.is_empty() {
         return Err("say where the MGS is: --mgsnode NID".into());
     }

@@ -75,7 +75,7 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
     let ready = reporter.ready(&format!("coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}", home.display()));
     let status = || {
         serde_json::json!({
-            "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "port": port, "mount": null,
+            "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers.nids(), "port": port, "mount": null,
             "targets": servers.status(), "rpcs": 0, "handovers": servers.handovers(),
         })
     };

@@ -127,6 +127,11 @@ impl Servers {
         self.node.nid()
     }
 
+    /// All NIDs, the primary first.
+    pub(crate) fn nids(&self) -> Vec<String> {
+        self.node.nids().iter().map(Nid::to_string).collect()
+    }
+
     /// The node all of them are on.
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.node

@@ -27,7 +27,8 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
         return Ok(());
     }
     let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-    println!("file system {} (pid {}), {} port {}", text(&answer["fsname"]), answer["pid"], text(&answer["nid"]), answer["port"]);
+    let nids: Vec<String> = answer["nids"].as_array().into_iter().flatten().map(text).collect();
+    println!("file system {} (pid {}), {} port {}", text(&answer["fsname"]), answer["pid"], nids.join(" "), answer["port"]);
     if !answer["mount"].is_null() {
         println!("mounted on {}", text(&answer["mount"]));
     }

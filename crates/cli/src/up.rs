@@ -325,6 +325,7 @@ fn status(config: &UpConfig, dir: &Path, servers: &Servers, client: Option<&Moun
         "dir": dir,
         "fsname": config.fsname,
         "nid": config.nid,
+        "nids": servers.nids(),
         "port": config.port,
         "mount": client.map(|c| c.mountpoint()),
         "targets": servers.status(),

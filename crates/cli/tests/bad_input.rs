@@ -55,6 +55,8 @@ fn a_directory_that_is_not_ours_is_left_alone() {
         let dir = place.make("thesis");
         std::fs::write(dir.join("chapter1.tex"), "precious").unwrap();
         assert_says(&up_fails(&dir, place.port, &[]), &["not a Coral directory", "thesis", "chapter1.tex", "empty or a new"]);
+        let (_, said) = fails(coral().args(["format", "--ost", "0", "--mgsnode", "127.0.0.1@tcp"]).arg(place.path("no-name")));
+        assert!(said.contains("--fsname NAME"), "{said}");
         let (_, said) = fails(coral().arg("format").args(["--ost", "0", "--fsname", "a", "--mgsnode", "127.0.0.1@tcp"]).arg(&dir));
         assert_says(&said, &["not empty", "thesis", "chapter1.tex", "new directory"]);
         let (_, said) = fails(coral().arg("serve").arg(&dir));

@@ -233,7 +233,10 @@ fn flags_of_a_start_that_failed_are_not_kept() {
         assert!(said.contains("nowhere") && !data.exists(), "{said}");
         let (_, said) = fails(coral().arg("up").arg(&data).args(["--port", &port, "--nid", "192.0.2.7@tcp"]));
         assert!(said.contains("192.0.2.7"), "{said}");
-        place.up(&[]).stop();
+        let running = place.up(&["--nid", "127.0.0.1@tcp", "--nid", "127.0.0.2@tcp"]);
+        let said = ok(coral().arg("status").arg(&data));
+        assert!(said.contains(&format!(", 127.0.0.1@tcp 127.0.0.2@tcp port {port}\n")), "{said}");
+        running.stop();
     });
 }
 

@@ -6,6 +6,9 @@ use coral_lnet::Nid;
 use coral_wire::connect::ObdConnectData;
 use coral_wire::ptlrpc::{opc, portal};
 
+/// Target uuid of the MGS.
+pub(crate) const MGS: &str = "MGS";
+
 /// Configuration of an [`crate::Import`].
 #[derive(Clone, Debug)]
 pub struct ImportConfig {
@@ -93,7 +96,7 @@ impl ImportConfig {
             request_portal: portal::MGS_REQUEST,
             reply_portal: portal::MGC_REPLY,
             part: 3,
-            ..ImportConfig::new("MGS", nids, client_uuid, data)
+            ..ImportConfig::new(MGS, nids, client_uuid, data)
         }
     }
 }

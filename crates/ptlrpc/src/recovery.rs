@@ -6,6 +6,7 @@ use std::time::Duration;
 use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, opc};
 
 use crate::attempt::{Attempt, Ids, Watch};
+use crate::config::MGS;
 use crate::connect::Accepted;
 use crate::replay::Kept;
 use crate::state::Event;
@@ -89,7 +90,11 @@ impl Import {
                 },
                 ImportState::Evicted => {
                     bump(&self.counters.evictions);
-                    tracing::warn!(target_uuid = %self.cfg.target_uuid, nid = %self.peer_nid(), "evicted by the server");
+                    match self.cfg.target_uuid.as_str() {
+                        // it keeps no clients over a restart, and nothing of theirs
+                        MGS => tracing::info!(nid = %self.peer_nid(), "connected to the MGS anew; the configuration is read again"),
+                        target_uuid => tracing::warn!(target_uuid, nid = %self.peer_nid(), "evicted by the server"),
+                    }
                     if let Some(o) = self.observer() {
                         o.on_evicted().await;
                     }

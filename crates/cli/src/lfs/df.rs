@@ -224,11 +224,15 @@ pub(crate) fn check(mut p: lexopt::Parser) -> Result<(), Failure> {
             say(&t.mdts, "mdc");
         }
         if matches!(what.as_str(), "mgts" | "all") {
-            let mgs = mount.source.split(":/").next().unwrap_or_default().to_string();
-            println!("MGC{mgs} {}", if t.mgs_active { "active." } else { "inactive." });
+            println!("{} {}", mgc(&mount.source), if t.mgs_active { "active." } else { "inactive." });
         }
     }
     Ok(())
+}
+
+/// The connection to the MGS is named by its first NID.
+fn mgc(source: &str) -> String {
+    format!("MGC{}", source.split([':', ',']).next().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -271,6 +275,12 @@ filesystem_summary:       524084         534      523550   1%  /mnt/lfs
         assert_eq!(df_text("/mnt/lfs", &t, Unit::Inodes), golden_inodes);
         let golden_human_row = "lfs-MDT0000_UUID        571.9M      1.6M    504.7M   1%  /mnt/lfs[MDT:0] ";
         assert!(df_text("/mnt/lfs", &t, Unit::Human).contains(golden_human_row));
+    }
+
+    #[test]
+    fn the_mgs_goes_by_its_first_nid() {
+        assert_eq!(mgc("10.77.0.2@tcp:/lfs"), "MGC10.77.0.2@tcp");
+        assert_eq!(mgc("10.77.0.2@tcp,10.78.0.2@tcp1:10.77.0.3@tcp:/lfs/d"), "MGC10.77.0.2@tcp");
     }
 
     #[test]
