@@ -116,7 +116,7 @@ struct Side {
 }
 
 pub(crate) fn run(dir: &Path, profile: bool, rows: Option<&str>) -> Result<(), String> {
-    setup::everything()?;
+    setup::fuse()?;
     if profile {
         setup::profiler()?;
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 pub(crate) fn run() -> Result<(), String> {
-    setup::demo()?;
+    setup::fuse()?;
     let coral = step::build_release()?;
     let (data, mnt) = (step::root().join("data"), step::root().join("mnt"));
     let runs = Command::new(&coral).arg("status").arg(&data).output().is_ok_and(|o| o.status.success());

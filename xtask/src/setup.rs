@@ -4,20 +4,20 @@ use crate::step;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// (program, Debian package): what the demonstration needs.
-const DEMO: &[(&str, &str)] = &[("fusermount3", "fuse3")];
+/// (program, Debian package): what a mount needs.
+const FUSE: &[(&str, &str)] = &[("fusermount3", "fuse3")];
 
 /// (program, Debian package): what the tests of the crates need besides.
 const TESTS: &[(&str, &str)] = &[("ip", "iproute2"), ("make", "make"), ("tshark", "tshark"), ("unshare", "util-linux")];
 
-/// The demonstration's needs only.
-pub(crate) fn demo() -> Result<(), String> {
-    packages(DEMO)
+/// What a mount needs: enough for the demonstration and the benchmark.
+pub(crate) fn fuse() -> Result<(), String> {
+    packages(FUSE)
 }
 
-/// Everything the tests and the benchmark need.
+/// Everything the tests need.
 pub(crate) fn everything() -> Result<(), String> {
-    packages(DEMO)?;
+    packages(FUSE)?;
     packages(TESTS)?;
     let tools = tools();
     step::run(step::root().join("tests/real/setup.sh"), &[&tools.to_string_lossy()])
