@@ -201,6 +201,7 @@ impl Import {
                 reconnect: ops & MSG_CONNECT_RECONNECT != 0,
                 recovering: ops & (MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE) == MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE,
                 same_handle: inner.remote_handle == r.body.handle,
+                reached: inner.reached,
             });
             let untold = std::mem::take(&mut inner.lost);
             let state = inner.step(event).map_err(|_| ConnectError::Closed)?;
@@ -211,6 +212,10 @@ impl Import {
             if initial {
                 // nothing is kept, and the server may have lost its numbers meanwhile
                 let _ = inner.replay.clear();
+            }
+            let back = ops & MSG_CONNECT_RECONNECT != 0 && inner.remote_handle == r.body.handle;
+            if state == ImportState::Replay && !back {
+                inner.last_replayed = 0;
             }
             inner.remote_handle = r.body.handle;
             inner.granted = granted;

@@ -108,6 +108,10 @@ pub(crate) struct Inner {
     pub(crate) established: bool,
     /// A task reconnects.
     pub(crate) driver: bool,
+    /// How far the last recovery came ([`crate::state::Granted::reached`]).
+    pub(crate) reached: ImportState,
+    /// Transno of the last request replayed in it (`imp_last_replay_transno`).
+    pub(crate) last_replayed: u64,
     /// Requests without reply.
     pub(crate) unreplied: BTreeSet<u64>,
     pub(crate) replay: ReplayList,
@@ -145,6 +149,8 @@ impl Import {
             granted: ObdConnectData::default(),
             established: false,
             driver: false,
+            reached: ImportState::Replay,
+            last_replayed: 0,
             unreplied: BTreeSet::new(),
             replay: ReplayList::default(),
             lost: Lost::default(),
@@ -345,6 +351,9 @@ impl Inner {
             self.generation += 1;
             let lost = self.replay.clear();
             self.lost.add(lost);
+        }
+        if matches!(next, ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait) {
+            self.reached = next;
         }
         self.state = next;
         Ok(next)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, opc};
+use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT, opc};
 
 use crate::attempt::{Attempt, Ids, Watch};
 use crate::config::MGS;
@@ -112,17 +112,23 @@ impl Import {
         }
     }
 
-    /// Sends every kept request again, one after another in transno order.
+    /// Sends every kept request again, one after another in transno order; after a reconnect to a server that is still in the
+    /// same recovery only what it has not answered (`ptlrpc_replay_next`).
     async fn replay_requests(self: &Arc<Self>, committed: u64) -> Result<(), RpcError> {
-        let kept = {
+        let (kept, done) = {
             let mut inner = self.inner.lock();
             let lost = inner.replay.lost(committed);
             inner.lost.add(lost);
-            inner.replay.replay_from(committed)
+            (inner.replay.replay_from(committed), inner.last_replayed)
         };
-        for k in kept {
-            if !self.replay_one(&k).await? {
-                self.inner.lock().lost.files.extend(k.request.file);
+        // The first may be there already: its reply was lost with the connection.
+        let mut again = if done == 0 { 0 } else { MSG_RESENT };
+        for k in kept.into_iter().filter(|k| k.transno > done) {
+            let done = self.replay_one(&k, std::mem::take(&mut again)).await?;
+            let mut inner = self.inner.lock();
+            inner.last_replayed = k.transno;
+            if !done {
+                inner.lost.files.extend(k.request.file);
             }
         }
         self.tell_lost();
@@ -136,8 +142,8 @@ impl Import {
         }
     }
 
-    /// False when the server could not do it.
-    async fn replay_one(self: &Arc<Self>, k: &Kept) -> Result<bool, RpcError> {
+    /// False when the server could not do it. `again`: [`MSG_RESENT`] or nothing.
+    async fn replay_one(self: &Arc<Self>, k: &Kept, again: u32) -> Result<bool, RpcError> {
         let conn = self.conn();
         let mbits = k.body.mbits & !(crate::xid::XID_STEP - 1);
         let mbits = if mbits == 0 { k.xid } else { mbits };
@@ -146,7 +152,7 @@ impl Import {
             mbits,
             tag: k.body.tag,
             last_xid: k.body.last_xid,
-            flags: MSG_REPLAY,
+            flags: MSG_REPLAY | again,
             transno: k.transno,
             pre_versions: k.pre_versions,
         };

@@ -43,6 +43,8 @@ pub struct Granted {
     pub recovering: bool,
     /// The reply's export handle is the one we had.
     pub same_handle: bool,
+    /// How far the last recovery came: REPLAY, REPLAY_LOCKS or REPLAY_WAIT (`imp_replay_state`).
+    pub reached: ImportState,
 }
 
 /// What happens to an import.
@@ -141,6 +143,8 @@ fn after_connect(g: Granted) -> ImportState {
         return if g.recovering { ImportState::ReplayWait } else { ImportState::Full };
     }
     match (g.reconnect, g.recovering) {
+        // The connection broke in the middle of a recovery that goes on: what the server has got it has.
+        (true, true) if g.same_handle => g.reached,
         (_, true) => ImportState::Replay,
         (true, false) if g.same_handle => ImportState::Recover,
         _ => ImportState::Evicted,
@@ -157,7 +161,18 @@ mod tests {
     ];
 
     fn granted(initial: bool, reconnect: bool, recovering: bool, same_handle: bool) -> Event {
-        Event::Connected(Granted { initial, reconnect, recovering, same_handle })
+        Event::Connected(Granted { initial, reconnect, recovering, same_handle, reached: S::Replay })
+    }
+
+    #[test]
+    fn a_recovery_goes_on_where_the_connection_broke() {
+        for reached in [S::Replay, S::ReplayLocks, S::ReplayWait] {
+            let g = Granted { initial: false, reconnect: true, recovering: true, same_handle: true, reached };
+            assert_eq!(S::Connecting.after(Event::Connected(g)), Ok(reached));
+            for other in [Granted { reconnect: false, ..g }, Granted { same_handle: false, ..g }] {
+                assert_eq!(S::Connecting.after(Event::Connected(other)), Ok(S::Replay), "another start of the server");
+            }
+        }
     }
 
     /// One row per event: the states it leads to, in the order of `STATES`; None is an error.

@@ -477,6 +477,45 @@ async fn a_restarted_server_gets_uncommitted_requests_in_transno_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_replay_goes_on_where_the_connection_broke() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    *s.mini.lag.lock() = 1000;
+    for v in 1..=5 {
+        imp.call(add(v)).await.unwrap();
+    }
+    s.stop().await;
+    let lose_power = || {
+        let mut d = w.disk.lock();
+        (d.last_transno, d.log, d.replies) = (0, vec![], Default::default());
+    };
+    lose_power();
+    let start = || {
+        let s = Server::start(&w.server, &w.disk);
+        *s.mini.lag.lock() = 1000;
+        s
+    };
+    let replays = |s: &Server| -> Vec<(u64, bool)> {
+        let seen = s.mini.seen.lock();
+        let adds = seen.iter().filter(|(opc, _, b)| *opc == ADD && b.flags & MSG_REPLAY != 0);
+        adds.map(|(_, _, b)| (b.transno, b.flags & MSG_RESENT != 0)).collect()
+    };
+    let s1 = start();
+    *s1.mini.silent.lock() = vec![3];
+    imp.call(add(6)).await.unwrap();
+    let once = |transno| (transno, false);
+    assert_eq!(replays(&s1), [once(1), once(2), once(3), (3, true), once(4), once(5)]);
+    assert_eq!(log(&w), [1, 2, 3, 4, 5, 6]);
+    // another start has nothing of it
+    s1.stop().await;
+    lose_power();
+    let s2 = start();
+    imp.call(add(7)).await.unwrap();
+    assert_eq!(replays(&s2), [1, 2, 3, 4, 5, 6].map(once));
+    assert_eq!((log(&w), imp.stats().evictions), (vec![1, 2, 3, 4, 5, 6, 7], 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_vanishes_is_found_again() {
     let w = world().await;
     let (s, imp) = connected(&w).await;

@@ -168,6 +168,24 @@ async fn a_lost_reply_to_a_replay_does_not_execute_it_twice() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_replayed_open_does_not_push_out_the_reply_to_what_came_after_it() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let a = w.client("10.0.0.1@tcp").await;
+    a.connect().await.unwrap();
+    // one slot for both
+    a.call(open()).await.unwrap();
+    lose(&s.node, portal::MDC_REPLY, 1.0, Some(1));
+    let pending = background(&a, add(2));
+    sleep(secs(1)).await;
+    assert_eq!(log_of(&disk), [2], "executed, and the reply is lost");
+    s.kill().await;
+    let s = w.server(&disk).await;
+    assert_eq!(pending.await.unwrap().unwrap().transno, 2);
+    assert_eq!((log_of(&disk), s.log.reopened.lock().len()), (vec![2], 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_does_not_come_back_is_evicted_when_the_window_closes() {
     let (w, disk) = (World::new(1), OsdMem::new());
     let s = w.server(&disk).await;

@@ -220,6 +220,11 @@ impl TargetOps for Ost {
 
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
         Box::pin(async move {
+            // Others may have written there since.
+            if rq.replay_committed() {
+                let body = PtlrpcBody { transno: rq.rq.body.transno, ..PtlrpcBody::reply(&rq.rq.body, 0) };
+                return rq.reply(0, Message::new(&body)).await;
+            }
             match self.answer(&rq).await {
                 Ok(Some((status, msg))) => rq.reply(status, msg).await,
                 Ok(None) => {}

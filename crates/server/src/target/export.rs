@@ -5,7 +5,7 @@
 //! (`pb_last_xid`) or uses the slot again: so a request sent twice is executed once.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -79,6 +79,8 @@ struct State {
     last_xid: u64,
     replies: BTreeMap<u16, KeptReply>,
     progress: Progress,
+    /// Transnos of what was replayed and executed in this recovery.
+    replayed: BTreeSet<u64>,
     gone: bool,
 }
 
@@ -129,6 +131,7 @@ impl Export {
             last_xid: 0,
             replies,
             progress,
+            replayed: BTreeSet::new(),
             gone: false,
         };
         let rep_mbits = AtomicBool::new(c.connect.has2(ConnectFlags2::REP_MBITS));
@@ -256,10 +259,28 @@ impl Export {
         self.state.lock().in_progress.remove(&xid);
     }
 
-    /// Keeps a reply in its slot.
+    /// Keeps a reply in its slot, unless that of a later request is there: an open that is replayed for ever was answered long
+    /// ago, the later one perhaps never.
     pub(super) fn keep(&self, tag: u16, transno: u64, xid: u64, reply: &Message) {
-        let kept = KeptReply { transno, xid, msg: reply.clone(), from_disk: false };
-        self.state.lock().replies.insert(tag, kept);
+        let mut s = self.state.lock();
+        if s.replies.get(&tag).is_none_or(|r| r.xid <= xid) {
+            s.replies.insert(tag, KeptReply { transno, xid, msg: reply.clone(), from_disk: false });
+        }
+    }
+
+    /// The replay of `transno` was executed.
+    pub(super) fn note_replayed(&self, transno: u64) {
+        self.state.lock().replayed.insert(transno);
+    }
+
+    /// Whether it was, in this recovery.
+    pub(super) fn has_replayed(&self, transno: u64) -> bool {
+        self.state.lock().replayed.contains(&transno)
+    }
+
+    /// Nothing is replayed any more.
+    pub(super) fn recovery_finished(&self) {
+        self.state.lock().replayed.clear();
     }
 }
 

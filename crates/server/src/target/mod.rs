@@ -444,6 +444,9 @@ impl Target {
         let replayed = rq.filter(|r| r.is_replay()).map(|r| r.rq.body.transno).filter(|t| *t != 0);
         let transno = replayed.unwrap_or(*last + 1);
         commit(transno)?;
+        if let (Some(rq), Some(transno)) = (rq, replayed) {
+            rq.exp.note_replayed(transno);
+        }
         *last = transno.max(*last);
         self.counts.transactions.fetch_add(1, Relaxed);
         Ok(transno)

@@ -216,7 +216,9 @@ impl Target {
         self.ldlm.replay_finished();
         self.ops().clone().recovery_finished().await;
         let r = std::mem::take(&mut *self.recovery.lock());
-        tracing::info!(target = %self.cfg.name, clients = self.exports().len(), "recovery is over");
+        let exports = self.exports();
+        exports.iter().for_each(|e| e.recovery_finished());
+        tracing::info!(target = %self.cfg.name, clients = exports.len(), "recovery is over");
         for ping in r.pings.into_values() {
             let _ = ping.go.send(Turn { replay: None });
         }

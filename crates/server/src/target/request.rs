@@ -45,9 +45,11 @@ impl TargetRequest {
         self.rq.body.flags & MSG_REPLAY != 0
     }
 
-    /// A replay of something that is committed already: only in-memory state (an open handle) is to be re-created.
+    /// A replay of something that is committed already, or was replayed before and whose reply was lost: only in-memory state
+    /// (an open handle) is to be re-created.
     pub fn replay_committed(&self) -> bool {
-        self.is_replay() && self.rq.body.transno <= self.target.recovered_transno
+        let transno = self.rq.body.transno;
+        self.is_replay() && (transno <= self.target.recovered_transno || self.exp.has_replayed(transno))
     }
 
     /// Buffer `i` of the request.

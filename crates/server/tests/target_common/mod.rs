@@ -45,6 +45,9 @@ pub struct Log {
 
 impl Log {
     fn add(&self, rq: &TargetRequest) -> Message {
+        if rq.replay_committed() {
+            return Message::new(&PtlrpcBody { transno: rq.rq.body.transno, ..PtlrpcBody::default() });
+        }
         let _serial = self.core.lock();
         let kv = rq.target.kv();
         let next = kv.last(LOG, b"").unwrap().map_or(0, |(k, _)| u64::from_be_bytes(k[..].try_into().unwrap()) + 1);
@@ -78,9 +81,8 @@ impl TargetOps for Log {
                         self.reopened.lock().push(rq.rq.body.transno);
                     }
                     let mut msg = Message::new(&PtlrpcBody::default());
-                    if !rq.replay_committed() {
-                        rq.target.commit_empty(&rq, &mut msg).unwrap();
-                    }
+                    // as an MDT, also what was committed
+                    rq.target.commit_empty(&rq, &mut msg).unwrap();
                     rq.reply(0, msg).await
                 }
                 SLOW => {
