@@ -1,6 +1,6 @@
 //! The command line of `coral`.
 
-use crate::mount_options::CACHE_MB;
+use crate::mount_options::{CACHE_MB, claimable};
 use clap::{Args, Parser, Subcommand};
 use coral_wire::nid::Nid;
 use std::path::PathBuf;
@@ -106,6 +106,14 @@ pub(crate) struct Net {
     pub routes: Option<PathBuf>,
 }
 
+/// What this end says it is.
+#[derive(Debug, Args, Clone, Default)]
+pub(crate) struct Claim {
+    /// The Lustre release to claim when connecting, 2.15.0 to 2.18.255 (default 2.17.57): some peers go by it.
+    #[arg(long, value_name = "RELEASE", value_parser = claimable)]
+    pub claim_version: Option<u32>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Router {
     #[command(flatten)]
@@ -131,6 +139,8 @@ pub(crate) struct Router {
 pub(crate) struct Up {
     /// Directory that holds the targets.
     pub dir: PathBuf,
+    #[command(flatten)]
+    pub claim: Claim,
     /// Mount the file system here, in the same process.
     #[arg(long, value_name = "MNT")]
     pub mount: Option<PathBuf>,
@@ -163,7 +173,7 @@ impl Up {
     /// `coral up DIR`.
     pub(crate) fn of(dir: PathBuf) -> Up {
         let net = Net { nid: Vec::new(), port: None, route: Vec::new(), routes: None };
-        Up { dir, mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: None, foreground: false }
+        Up { dir, claim: Claim::default(), mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: None, foreground: false }
     }
 }
 
@@ -232,6 +242,8 @@ pub(crate) struct Serve {
     pub dirs: Vec<PathBuf>,
     #[command(flatten)]
     pub net: Net,
+    #[command(flatten)]
+    pub claim: Claim,
     /// Stay in the foreground until Ctrl-C.
     #[arg(long)]
     pub foreground: bool,
@@ -244,11 +256,13 @@ pub(crate) struct Mount {
     /// Where to mount.
     pub mountpoint: PathBuf,
     /// Mount options, comma separated: ro, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, and of the flags
-    /// below port=, cache_mb=, nid=, route=.
+    /// below port=, cache_mb=, version=, nid=, route=.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     #[command(flatten)]
     pub net: Net,
+    #[command(flatten)]
+    pub claim: Claim,
     /// Memory budget of the client's caches, MiB (default 256).
     #[arg(long, value_name = "MiB", value_parser = cache_mb())]
     pub cache_mb: Option<u32>,

@@ -1,7 +1,7 @@
 //! `coral mount`, `mount.coral`, and the mount inside `coral up`.
 
 use crate::Counters;
-use crate::args::{Mount, Net};
+use crate::args::{Mount, Net, Up};
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::find::Found;
 use crate::mount_options::Options;
@@ -38,12 +38,13 @@ pub(crate) struct MountedClient {
 
 impl MountedClient {
     /// The mount of `coral up`: a node of its own, joined to the servers in memory.
-    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, cache_mb: Option<u32>, reporter: &mut Reporter) -> Result<MountedClient, String> {
+    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, up: &Up, reporter: &mut Reporter) -> Result<MountedClient, String> {
         let nid = Nid::new(coral_wire::nid::NET_LO, 1);
         let config = NodeConfig { nids: vec![nid], seed: seed(), ..NodeConfig::default() };
         let node = Node::start(config, Some(servers.mem().clone())).await.map_err(|e| e.to_string())?;
         let mut options = MountOptions { selinux: selinux(), ..MountOptions::new(fsname, vec![servers.nid()]) };
-        options.cache_mb = cache_mb.unwrap_or(options.cache_mb);
+        options.cache_mb = up.cache_mb.unwrap_or(options.cache_mb);
+        options.version = up.claim.claim_version.unwrap_or(options.version);
         let source = format!("{}:/{fsname}", servers.nid());
         MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }, reporter).await
     }
@@ -224,6 +225,7 @@ fn options(m: &Mount) -> Result<Options, String> {
     o.read_only = (o.read_only || m.read_only) && !m.rw;
     o.port = m.net.port.or(o.port);
     o.cache_mb = m.cache_mb.or(o.cache_mb);
+    o.version = m.claim.claim_version.or(o.version);
     o.nids.extend(&m.net.nid);
     o.routes.extend_from_slice(&m.net.route);
     if m.namespace.is_some() {
@@ -272,6 +274,7 @@ async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -
     }
     let mut options = MountOptions { selinux: selinux(), subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
     options.cache_mb = o.cache_mb.unwrap_or(options.cache_mb);
+    options.version = o.version.unwrap_or(options.version);
     options.flock = !o.no_flock;
     options.user_xattr = !o.no_user_xattr;
     options.atime = !o.no_atime;
@@ -333,9 +336,9 @@ mod tests {
             Command::Mount(m) => m,
             other => panic!("{other:?}"),
         };
-        let m = parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-sfnv", "-o", "ro,flock,cache_mb=7,quota", "-t", "coral", "--cache-mb", "9"]);
+        let m = parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-sfnv", "-o", "ro,flock,cache_mb=7,quota,version=2.16.1", "-t", "coral", "--cache-mb", "9"]);
         assert_eq!((m.source.as_str(), m.fake, m.verbose), ("1.2.3.4@tcp:/fs", true, true));
-        assert_eq!(options(&m).unwrap(), Options { read_only: true, cache_mb: Some(9), ..Options::default() });
+        assert_eq!(options(&m).unwrap(), Options { read_only: true, cache_mb: Some(9), version: Some(0x0210_0100), ..Options::default() });
         assert!(options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-r"])).unwrap().read_only);
         for (word, value, says) in [("-o", "user_id=0,remount,ro", "does not remount"), ("-N", "/proc/1/ns/mnt", "mount -N is not there"), ("-o", "quota", "'quota' is not supported")] {
             let why = options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", word, value])).unwrap_err();

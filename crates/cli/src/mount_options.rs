@@ -1,5 +1,6 @@
 //! What `-o` of `coral mount` and `mount.coral` says, in the words of mount(8), of Lustre, and of the long flags.
 
+use coral_wire::connect::{CLAIMABLE, release};
 use coral_wire::nid::Nid;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -22,6 +23,8 @@ pub(crate) struct Options {
     pub no_user_xattr: bool,
     pub port: Option<u16>,
     pub cache_mb: Option<u32>,
+    /// The Lustre release to claim.
+    pub version: Option<u32>,
     pub nids: Vec<Nid>,
     pub routes: Vec<String>,
 }
@@ -32,7 +35,7 @@ const IGNORED: &[&str] = &[
     "nostrictatime", "nolazytime", "silent", "loud", "flock", "user_xattr", "acl", "lazystatfs",
 ];
 /// Options that do something, as messages list them.
-const KNOWN: &str = "ro, rw, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, port=N, cache_mb=MiB, nid=NID, route=ROUTE";
+const KNOWN: &str = "ro, rw, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, port=N, cache_mb=MiB, version=RELEASE, nid=NID, route=ROUTE";
 
 impl Options {
     /// From the words between commas. With `sloppy`, those that nobody knows are left out; else they are errors.
@@ -61,6 +64,7 @@ impl Options {
             ("nouser_xattr", None) => self.no_user_xattr = true,
             ("port", v) => self.port = Some(number(v, PORT)?),
             ("cache_mb", v) => self.cache_mb = Some(number(v, CACHE_MB)?),
+            ("version", v) => self.version = Some(claimable(v.unwrap_or_default()).map_err(Wrong::Value)?),
             ("nid", Some(v)) => self.nids.push(v.parse().map_err(|_| Wrong::Value(format!("'{v}' is no NID; NIDs look like 10.0.0.1@tcp")))?),
             ("route", Some(v)) => {
                 coral_lnet::parse_routes(v).map_err(|e| Wrong::Value(e.to_string()))?;
@@ -72,6 +76,21 @@ impl Options {
             _ => return Err(Wrong::Name),
         }
         Ok(())
+    }
+}
+
+/// A Lustre release that may be claimed (`--claim-version`), as servers and clients code it.
+pub(crate) fn claimable(text: &str) -> Result<u32, String> {
+    let parts: Option<Vec<u8>> = text.split('.').map(|n| n.parse().ok()).collect();
+    let code = match parts.as_deref() {
+        Some([major, minor, patch]) => release(*major, *minor, *patch, 0),
+        Some([major, minor, patch, fix]) => release(*major, *minor, *patch, *fix),
+        _ => 0,
+    };
+    let shown = |code: &u32| code.to_be_bytes()[..3].iter().map(u8::to_string).collect::<Vec<_>>().join(".");
+    match CLAIMABLE.contains(&code) {
+        true => Ok(code),
+        false => Err(format!("'{text}' is no Lustre release that can be claimed: give {} to {}", shown(CLAIMABLE.start()), shown(CLAIMABLE.end()))),
     }
 }
 
@@ -102,6 +121,16 @@ mod tests {
         let nids = vec!["10.0.0.5@tcp".parse().unwrap(), "10.0.1.5@tcp1".parse().unwrap()];
         let routes = vec!["tcp2 10.0.0.4@tcp".to_owned()];
         assert_eq!(o, Options { port: Some(9988), cache_mb: Some(64), nids, routes, no_atime: true, no_flock: true, ..Options::default() });
+    }
+
+    #[test]
+    fn releases_are_claimed_within_bounds() {
+        assert_eq!(claimable("2.15.7"), Ok(0x020f_0700));
+        assert_eq!(parse("version=2.16.0.3").unwrap().version, Some(0x0210_0003));
+        for bad in ["2.14.9", "2.19.0", "2.17", "2.17.256", "2.17.x", "", "2.17.1.1.1"] {
+            assert_eq!(claimable(bad).unwrap_err(), format!("'{bad}' is no Lustre release that can be claimed: give 2.15.0 to 2.18.255"));
+        }
+        assert!(parse("version").unwrap_err().contains("mount option 'version': '' is no Lustre release"));
     }
 
     #[test]

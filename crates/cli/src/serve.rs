@@ -68,7 +68,7 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
     for dir in &dirs {
         defaults = defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
     }
-    let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults }).await?;
+    let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults, claim: s.claim.claim_version }).await?;
     let mut asked = control::serve(home, vec![servers.node().clone()]).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     let count = servers.status().as_array().map_or(0, Vec::len);
     let s = if count == 1 { "" } else { "s" };

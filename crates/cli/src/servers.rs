@@ -8,6 +8,7 @@ use coral_osd::{Fresh, Label, OsdFs, TargetKind};
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::register::{self, Formatting};
 use coral_server::{ServerNode, Target, mgs, ost};
+use coral_wire::connect::CLAIMED;
 use coral_wire::nid::Nid;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub(crate) struct ServersConfig {
     pub dirs: Vec<PathBuf>,
     /// Stripe count (-1: all) and size in bytes of new files.
     pub default_stripes: Option<(i32, u64)>,
+    /// The Lustre release to claim.
+    pub claim: Option<u32>,
 }
 
 /// The running servers of one node.
@@ -58,7 +61,7 @@ impl Servers {
         }
         // when the OSTs of this node are there: an MDT gives no objects to an OST that refused it
         for (mdt, label) in mdts {
-            self.follow_config(mdt, &self.mgs_nids(&label)?, &label.fsname).await?;
+            self.follow_config(mdt, &self.mgs_nids(&label)?, &label.fsname, config.claim.unwrap_or(CLAIMED)).await?;
         }
         Ok(())
     }
@@ -85,6 +88,9 @@ impl Servers {
                 mdt.insert(started).target.clone()
             }
         };
+        if let Some(release) = config.claim {
+            target.claim(release);
+        }
         self.server.add_target(target.clone());
         if label.kind != TargetKind::Mgs {
             let failover = crate::format::read_failover(dir)?;
@@ -99,8 +105,8 @@ impl Servers {
     }
 
     /// Keeps an MDT's list of OSTs as the MGS has it.
-    async fn follow_config(&mut self, mdt: Arc<Mdt>, mgs: &[Nid], fsname: &str) -> Result<(), String> {
-        let mgc = Mgc::connect(self.node.clone(), self.ldlm.clone(), mgs, MGS_LIMIT).await.map_err(|e| e.to_string())?;
+    async fn follow_config(&mut self, mdt: Arc<Mdt>, mgs: &[Nid], fsname: &str, version: u32) -> Result<(), String> {
+        let mgc = Mgc::connect(self.node.clone(), self.ldlm.clone(), mgs, version, MGS_LIMIT).await.map_err(|e| e.to_string())?;
         let mut config = mgc.watch_config(fsname).await.map_err(|e| e.to_string())?;
         let told = mdt.clone();
         tokio::spawn(async move {

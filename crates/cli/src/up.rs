@@ -274,11 +274,12 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         net,
         dirs: config.target_dirs(dir),
         default_stripes: Some((config.stripe_count, config.stripe_size)),
+        claim: up.claim.claim_version,
     })
     .await?;
     let client = match &up.mount {
         None => None,
-        Some(mountpoint) => match MountedClient::local(&servers, &config.fsname, mountpoint, up.cache_mb, reporter).await {
+        Some(mountpoint) => match MountedClient::local(&servers, &config.fsname, mountpoint, up, reporter).await {
             Ok(client) => Some(client),
             Err(why) => {
                 servers.stop().await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_lnet::Node;
 use coral_ptlrpc::{Import, ImportConfig, ImportObserver, Lost, Reply, RpcError};
-use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
+use coral_wire::connect::{CLAIMED, ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData};
 use coral_wire::ldlm::Ibits;
 use coral_wire::nid::Nid;
 use coral_wire::ost::{CksumType, cksum_type};
@@ -83,13 +83,15 @@ pub struct Dialer {
     pub checksums: bool,
     /// Do not ask for what only Coral servers know.
     pub plain: bool,
+    /// The Lustre release to claim (`ocd_version`).
+    pub version: u32,
 }
 
 impl Dialer {
     /// A dialer with a fresh client uuid.
     pub fn new(node: Arc<Node>, ldlm: Arc<LdlmClient>, user_xattr: bool, checksums: bool) -> Self {
         let client_uuid = uuid(node.rng_u64(), node.rng_u64());
-        Self { node, ldlm, client_uuid, user_xattr, checksums, plain: false }
+        Self { node, ldlm, client_uuid, user_xattr, checksums, plain: false, version: CLAIMED }
     }
 
     /// A target, not yet connected.
@@ -105,7 +107,7 @@ impl Dialer {
         if self.plain {
             data.connect_flags2.remove(F2::CORAL);
         }
-        data.version = release(2, 17, 57, 0);
+        data.version = self.version;
         let nids = nids.to_vec();
         let cfg = match kind {
             Kind::Mgs => ImportConfig::mgs(nids, &self.client_uuid, data),

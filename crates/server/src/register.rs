@@ -63,7 +63,7 @@ pub enum RegisterError {
 pub async fn register(node: &Arc<Node>, mgs: &[Nid], fsname: &str, target: &Target, nids: &[Nid], formatting: Formatting<'_>) -> Result<(), RegisterError> {
     let names = list(mgs);
     let unreachable = |reason: String| RegisterError::Unreachable { target: target.name().to_owned(), mgs: names.clone(), reason };
-    let mut data = ObdConnectData { version: coral_wire::connect::release(2, 17, 57, 0), ..ObdConnectData::default() };
+    let mut data = ObdConnectData { version: target.claimed(), ..ObdConnectData::default() };
     data.connect_flags = ConnectFlags::VERSION | ConnectFlags::AT | ConnectFlags::FULL20 | ConnectFlags::FLAGS2;
     data.connect_flags2 = ConnectFlags2::REP_MBITS | ConnectFlags2::CORAL;
     let import = Import::new(node.clone(), ImportConfig::mgs(mgs.to_vec(), &format!("{}-mgc", target.name()), data));
@@ -112,7 +112,7 @@ fn info(fsname: &str, target: &Target, nids: &[Nid]) -> MgsTargetInfo {
     let count = nids.len().min(list.len());
     list[..count].copy_from_slice(&nids[..count]);
     MgsTargetInfo {
-        lustre_ver: coral_wire::connect::release(2, 17, 57, 0),
+        lustre_ver: target.claimed(),
         stripe_index: target.index(),
         config_ver: 0,
         flags: kind | ldd::UPDATE,

@@ -210,3 +210,16 @@ async fn targets_register_and_clients_are_called_back() {
     }
     server.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_target_claims_the_release_it_is_told() {
+    let mem = MemNet::new();
+    let server_node = node(&mem, "1@lo", 1).await;
+    let server = ServerNode::start(server_node.clone());
+    let (_mgs, target) = Mgs::start(server_node, Arc::new(OsdMem::new())).unwrap();
+    server.add_target(target.clone());
+    assert_eq!(mgc(&mem, 2).await.import.granted().version, release(2, 17, 57, 0));
+    target.claim(release(2, 15, 7, 0));
+    assert_eq!(mgc(&mem, 3).await.import.granted().version, release(2, 15, 7, 0));
+    server.stop().await;
+}

@@ -82,6 +82,12 @@ wire_struct! {
     }
 }
 
+/// The Lustre release both ends claim unless told otherwise: the one whose protocol was read.
+pub const CLAIMED: u32 = release(2, 17, 57, 0);
+
+/// Releases one may claim instead: the lines whose peers were considered.
+pub const CLAIMABLE: std::ops::RangeInclusive<u32> = release(2, 15, 0, 0)..=release(2, 18, u8::MAX, u8::MAX);
+
 /// A Lustre release as `ocd_version` codes it.
 pub const fn release(major: u8, minor: u8, patch: u8, fix: u8) -> u32 {
     ((major as u32) << 24) | ((minor as u32) << 16) | ((patch as u32) << 8) | fix as u32

@@ -36,6 +36,7 @@ impl Llite {
         let ldlm = LdlmClient::new(&node);
         let mut dialer = Dialer::new(node.clone(), ldlm, opts.user_xattr, opts.checksums);
         dialer.plain = opts.plain;
+        dialer.version = opts.version;
         let mgs = list(&opts.mgs_nids);
         let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout).await.map_err(|e| {
             let reason = match e {

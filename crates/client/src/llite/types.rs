@@ -213,6 +213,8 @@ pub struct MountOptions {
     pub checksums: bool,
     /// SELinux is on on this machine: `security.selinux` is an xattr like others, else EOPNOTSUPP.
     pub selinux: bool,
+    /// The Lustre release to claim (`ocd_version`, [`coral_wire::connect::release`]).
+    pub version: u32,
     /// Speak as the kernel client does even to Coral servers: nothing private is agreed on.
     pub plain: bool,
 }
@@ -232,6 +234,7 @@ impl MountOptions {
             connect_timeout: Duration::from_secs(10),
             checksums: true,
             selinux: false,
+            version: coral_wire::connect::CLAIMED,
             plain: false,
         }
     }

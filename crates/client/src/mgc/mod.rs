@@ -70,14 +70,16 @@ pub struct Mgc {
 }
 
 impl Mgc {
-    /// Connects to the first MGS that answers within `limit`. `ldlm` is the node's one callback service.
+    /// Connects to the first MGS that answers within `limit`, claiming to be of release `version`. `ldlm` is the node's one
+    /// callback service.
     pub async fn connect(
         node: Arc<Node>,
         ldlm: Arc<LdlmClient>,
         nids: &[Nid],
+        version: u32,
         limit: Duration,
     ) -> Result<Arc<Self>, MgcError> {
-        Self::dial(&Dialer::new(node, ldlm, true, false), nids, limit).await
+        Self::dial(&Dialer { version, ..Dialer::new(node, ldlm, true, false) }, nids, limit).await
     }
 
     /// The same with the client uuid of a mount.

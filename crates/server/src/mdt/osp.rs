@@ -16,7 +16,7 @@ use std::time::Duration;
 use coral_lnet::{Nid, Node};
 use coral_osd::{Batch, OsdError};
 use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportObserver, ImportState, Reply, Request};
-use coral_wire::connect::ConnectFlags as F;
+use coral_wire::connect::{CLAIMED, ConnectFlags as F};
 use coral_wire::ldlm::LdlmRequest;
 use coral_wire::ost::{Obdo, ObdStatfs, md};
 use coral_wire::{Errno, ObdConnectData, OstId, opc, portal};
@@ -240,7 +240,7 @@ impl Osp {
                 match st.peers.get_mut(&o.index) {
                     Some(p) if p.target.uuid == o.uuid && p.target.nids == o.nids => p.target.active = o.active,
                     _ => {
-                        let import = self.import(&o);
+                        let import = self.import(&o, st.target.as_ref().map_or(CLAIMED, |t| t.claimed()));
                         fresh.push(import.clone());
                         gone.extend(st.peers.insert(o.index, Peer::new(o, import)));
                     }
@@ -258,12 +258,12 @@ impl Osp {
         self.wake.notify_one();
     }
 
-    fn import(&self, o: &OstTarget) -> Arc<Import> {
+    fn import(&self, o: &OstTarget, version: u32) -> Arc<Import> {
         let flags = F::VERSION.0 | F::FULL20.0 | F::FID.0 | F::AT.0 | F::BRW_SIZE.0 | F::CANCELSET.0 | F::BULK_MBITS.0 | F::FLAGS2.0;
         let data = ObdConnectData {
             connect_flags: F(flags),
             connect_flags2: coral_wire::ConnectFlags2::REP_MBITS,
-            version: 0x0211_3900,
+            version,
             brw_size: 1 << 20,
             ..ObdConnectData::default()
         };

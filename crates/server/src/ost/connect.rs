@@ -1,7 +1,7 @@
 //! What an OST agrees to at connect (`ofd_parse_connect_data`, `lustre/ofd/ofd_obd.c`;
 //! `OST_CONNECT_SUPPORTED`, `lustre/include/lustre_export.h`).
 
-use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
+use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData};
 use coral_wire::ost::cksum_type;
 use coral_wire::Errno;
 
@@ -47,7 +47,6 @@ fn supported2() -> F2 {
 pub(super) fn agree(asked: &ObdConnectData, grant: u64) -> Result<ObdConnectData, Errno> {
     let mut d = ObdConnectData {
         connect_flags: asked.connect_flags & supported(),
-        version: release(2, 17, 57, 0),
         index: asked.index,
         ibits_known: asked.ibits_known,
         group: asked.group,
@@ -101,6 +100,7 @@ pub(super) fn agree_data(asked: &ObdConnectData, grant: u64, d: &mut ObdConnectD
 mod tests {
     use super::*;
     use crate::ost::grant::Grants;
+    use coral_wire::connect::release;
 
     /// What the kernel client of session.pcap asks an OST for.
     fn kernel() -> ObdConnectData {

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use coral_osd::Batch;
 use coral_ptlrpc::ServerRequest;
-use coral_wire::connect::release;
 use coral_wire::ptlrpc::{
     MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE, Message, PtlrpcBody,
 };
@@ -14,8 +13,6 @@ use coral_wire::{ConnectFlags, Errno, ObdConnectData};
 use super::export::{Connection, Export, Progress};
 use super::{Target, TargetKind, last_rcvd};
 
-/// The release we say we are in connect replies.
-const OUR_VERSION: u32 = release(2, 17, 57, 0);
 /// Longest uuid, bytes.
 const UUID_MAX: usize = 40;
 /// Clients of one target. Lustre has no such limit below its bitmap of 128 Ki slots; each costs us about 1 KiB and a record.
@@ -88,8 +85,8 @@ impl Target {
         let mut granted = self.ops().connect_data(asked)?;
         granted.connect_flags &= asked.connect_flags;
         granted.connect_flags2 &= asked.connect_flags2;
-        if granted.has(ConnectFlags::VERSION) && granted.version == 0 {
-            granted.version = OUR_VERSION;
+        if granted.has(ConnectFlags::VERSION) {
+            granted.version = self.claimed();
         }
         if granted.instance == 0 {
             granted.instance = self.instance;

@@ -8,7 +8,7 @@ mod request;
 mod sync;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use coral_ldlm::{AstPeer, AstPeers, EvictReason, LdlmServer, PtlrpcAsts};
 use coral_lnet::Node;
 use coral_osd::{Batch, Kv, OsdError};
 use coral_wire::ObdConnectData;
+use coral_wire::connect::CLAIMED;
 use coral_wire::ptlrpc::{Message, PtlrpcBody};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -184,6 +185,7 @@ pub struct Target {
     /// Fast look at whether recovery is under way.
     recovering: AtomicBool,
     counts: Counts,
+    claimed: AtomicU32,
     stopped: watch::Sender<bool>,
 }
 
@@ -243,12 +245,23 @@ impl Target {
             recovery: Mutex::new(Recovery::default()),
             recovering: AtomicBool::new(recovering),
             counts: Counts::default(),
+            claimed: AtomicU32::new(CLAIMED),
             stopped,
         });
         if recovering {
             target.ldlm.begin_replay();
         }
         Ok(target)
+    }
+
+    /// The Lustre release this target says it is (`ocd_version`), to clients from their next connect on.
+    pub fn claim(&self, release: u32) {
+        self.claimed.store(release, Relaxed);
+    }
+
+    /// What it says.
+    pub(crate) fn claimed(&self) -> u32 {
+        self.claimed.load(Relaxed)
     }
 
     /// Sets the operations and starts the timers (sync, ping eviction, recovery window).
