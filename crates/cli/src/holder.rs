@@ -38,7 +38,7 @@ impl fmt::Display for Holder {
 }
 
 /// The inode of the socket that listens at `addr`, by a table as that in /proc/net/tcp.
-fn listener<'a>(table: &'a str, addr: SocketAddr) -> Option<&'a str> {
+fn listener(table: &str, addr: SocketAddr) -> Option<&str> {
     const LISTENS: &str = "0A";
     let SocketAddr::V4(addr) = addr else { return None };
     let wanted = format!("{:08X}:{:04X}", u32::from_ne_bytes(addr.ip().octets()), addr.port());
