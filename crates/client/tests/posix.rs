@@ -97,6 +97,37 @@ async fn truncate_times_modes_and_owners() {
 }
 
 #[tokio::test]
+async fn objects_are_the_files_owners_whoever_writes_first() {
+    use coral_osd::Objects;
+    const FL_PROJINHERIT: u32 = 0x2000_0000;
+    let c = Cluster::start(2, 2, 64 << 10).await;
+    let fs = c.client().await;
+    let (root, joe) = (User::root(&fs), User::new(&fs, 7, 8));
+    let d = root.mkdir("d").await.unwrap();
+    let set = SetAttr { mode: Some(0o777), projid: Some(9), flags: Some(FL_PROJINHERIT), ..Default::default() };
+    fs.setattr(&root.cred, d, set, None).await.unwrap();
+    for name in ["d/written", "d/mapped", "d/cut", "d/allocated"] {
+        joe.put(name, b"").await.unwrap();
+        let fh = root.open(name, libc::O_RDWR).await.unwrap();
+        match name {
+            "d/written" => drop(root.write(&fh, 0, &[1; 200_000]).await.unwrap()),
+            "d/mapped" => drop(fs.write_pages(&fh, 0, payload(&[1; 128 << 10])).await.unwrap()),
+            "d/cut" => drop(fs.setattr(&root.cred, fh.fid(), SetAttr { size: Some(100_000), ..Default::default() }, Some(&fh)).await.unwrap()),
+            _ => fs.fallocate(&root.cred, &fh, 0, 0, 128 << 10).await.unwrap(),
+        }
+        fs.fsync(&fh, false).await.unwrap();
+        root.close(&fh).await.unwrap();
+    }
+    let mut owners = Vec::new();
+    for osd in &c.disks.osts {
+        osd.iterate(&mut |_, a| { owners.push((a.uid, a.gid, a.projid)); true }).unwrap();
+    }
+    assert_eq!(owners, [(7, 8, 9); 8]);
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
 async fn permissions_are_those_of_the_caller() {
     let c = Cluster::start(1, 1, 1 << 20).await;
     let fs = c.client().await;

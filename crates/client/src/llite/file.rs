@@ -31,7 +31,7 @@ use super::writeback::Lost;
 use super::types::{Attr, Cred, Entry, SeekWhence};
 use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, Mdc, Opened};
-use crate::osc::WriteAttr;
+use crate::osc::{Owner, WriteAttr};
 use crate::time::Timespec;
 
 /// `__FMODE_EXEC` as it stands among the open flags of an exec.
@@ -51,6 +51,8 @@ pub(super) struct OpenInode {
     pub gate: Arc<Gate>,
     /// Permission bits, to know of setuid.
     mode: AtomicU32,
+    /// Whose objects are that are written first.
+    owner: Mutex<Owner>,
     /// Size as far as this client knows, and whether the MDT has it; others may have changed it.
     size: Mutex<(Option<u64>, bool)>,
     /// Overlapping writes of this client go one after another.
@@ -66,14 +68,15 @@ pub(super) struct OpenInode {
 }
 
 impl OpenInode {
-    fn new(fid: Fid, layout: Arc<FileLayout>, mode: u32, size: Option<u64>, gate: Arc<Gate>) -> Self {
+    fn new(md: &MdInode, size: Option<u64>, gate: Arc<Gate>) -> Self {
         Self {
-            fid,
-            layout: RwLock::new(layout),
+            fid: md.attr.fid,
+            layout: RwLock::new(md.layout.clone()),
             stale: AtomicBool::new(false),
             writers: AtomicU32::new(0),
             gate,
-            mode: AtomicU32::new(mode),
+            mode: AtomicU32::new(md.attr.mode),
+            owner: Mutex::new(md.attr.owner()),
             size: Mutex::new((size, true)),
             writes: RangeLocks::default(),
             lost: Lost::default(),
@@ -133,6 +136,14 @@ impl OpenInode {
 
     pub fn set_mode(&self, mode: u32) {
         self.mode.store(mode, Ordering::Relaxed);
+    }
+
+    pub fn owner(&self) -> Owner {
+        *self.owner.lock()
+    }
+
+    pub fn set_owner(&self, owner: Owner) {
+        *self.owner.lock() = owner;
     }
 }
 
@@ -239,16 +250,17 @@ pub(super) fn mds_flags(flags: u32) -> u64 {
 impl Llite {
     /// The shared part of open handles on `fid`.
     fn open_inode(&self, md: &MdInode, created: bool) -> Arc<OpenInode> {
-        let (fid, layout, mode) = (md.attr.fid, md.layout.clone(), md.attr.mode);
+        let fid = md.attr.fid;
         let mut open = self.open.lock();
         if let Some(i) = open.get(&fid).and_then(std::sync::Weak::upgrade) {
             drop(open);
-            i.set_layout(layout);
-            i.set_mode(mode);
+            i.set_layout(md.layout.clone());
+            i.set_mode(md.attr.mode);
+            i.set_owner(md.attr.owner());
             return i;
         }
         let size = if created { Some(0) } else { md.rough_size };
-        let i = Arc::new(OpenInode::new(fid, layout, mode, size, self.pages.gate(fid)));
+        let i = Arc::new(OpenInode::new(md, size, self.pages.gate(fid)));
         open.insert(fid, Arc::downgrade(&i));
         i
     }
@@ -467,7 +479,7 @@ impl Llite {
         fh.take_lost()?;
         self.still_open(fh).await?;
         self.drop_privileges(cred, &fh.inode).await?;
-        let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
+        let attr = WriteAttr { owner: fh.inode.owner(), time: self.now() };
         if append {
             self.append(fh, data, &attr).await?;
         } else {
@@ -667,7 +679,7 @@ impl Llite {
         self.still_open(fh).await?;
         self.drop_privileges(cred, &fh.inode).await?;
         self.settle(fh.fid(), &fh.inode.gate).await;
-        let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: self.now() };
+        let attr = WriteAttr { owner: fh.inode.owner(), time: self.now() };
         let layout = self.layout_for_write(fh, offset, end).await?;
         self.lov.fallocate(&layout, fh.fid(), mode, offset, end, &attr).await
     }

@@ -13,7 +13,7 @@ use coral_wire::mds::{MdtBody, md};
 use super::types::Attr;
 use crate::lov::{FileLayout, Form};
 use crate::mdc::{Attrs, Mdc};
-use crate::osc::ObjectAttr;
+use crate::osc::{ObjectAttr, Owner};
 use crate::time::Timespec;
 
 /// Preferred I/O size without a layout, bytes.
@@ -58,6 +58,11 @@ impl Attr {
             blksize: 4096,
             flags: 0,
         }
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> Owner {
+        Owner { uid: self.uid, gid: self.gid, projid: self.projid }
     }
 
     /// A regular file.

@@ -68,9 +68,12 @@ impl Llite {
             open.set_mode(mode);
         }
         let md = self.md_inode(fid).await?;
+        if let Some(open) = self.opened(fid) {
+            open.set_owner(md.attr.owner());
+        }
         self.hint_gid(fid, md.attr.gid);
         let told = match md.attr.is_file() {
-            true => self.set_on_osts(cred, &md, &set, now, &held).await?,
+            true => self.set_on_osts(&md, &set, now, &held).await?,
             false => None,
         };
         // what follows may wait for a lock, and must not hold one that is asked back; new covers still wait
@@ -93,11 +96,12 @@ impl Llite {
     }
 
     /// Size and times of the objects; what they are then, where the replies tell.
-    async fn set_on_osts(&self, cred: &Cred, md: &MdInode, set: &SetAttr, now: Timespec, held: &Locks) -> Result<Option<ObjectAttr>, Errno> {
+    async fn set_on_osts(&self, md: &MdInode, set: &SetAttr, now: Timespec, held: &Locks) -> Result<Option<ObjectAttr>, Errno> {
         let fid = md.attr.fid;
         let mut layout = md.layout.clone();
         if let Some(size) = set.size {
-            layout = self.truncate_objects(cred, fid, layout, size, now, held).await?;
+            let attr = WriteAttr { owner: md.attr.owner(), time: now };
+            layout = self.truncate_objects(fid, layout, size, &attr, held).await?;
         }
         let time = |t: Option<SetTime>| t.map(|t| if let SetTime::At(t) = t { t } else { now });
         let times = ObjectTimes { atime: time(set.atime), mtime: time(set.mtime), ctime: Some(set.ctime.unwrap_or(now)) };
@@ -114,11 +118,10 @@ impl Llite {
 
     async fn truncate_objects(
         &self,
-        cred: &Cred,
         fid: Fid,
         layout: Arc<FileLayout>,
         size: u64,
-        now: Timespec,
+        attr: &WriteAttr,
         held: &Locks,
     ) -> Result<Arc<FileLayout>, Errno> {
         let mut layout = self.settled_layout(fid, layout).await?;
@@ -133,8 +136,7 @@ impl Llite {
                 open.set_layout(layout.clone());
             }
         }
-        let attr = WriteAttr { uid: cred.uid, gid: cred.gid, time: now };
-        self.lov.truncate(&layout, fid, size, &attr, held).await?;
+        self.lov.truncate(&layout, fid, size, attr, held).await?;
         if let Some(open) = self.opened(fid) {
             open.set_size(size);
         }

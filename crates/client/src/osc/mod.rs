@@ -52,13 +52,22 @@ pub struct ObjectRef {
     pub stripe_idx: u32,
 }
 
+/// Who owns a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project.
+    pub projid: u32,
+}
+
 /// Owner and times a write hands to the OST.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteAttr {
-    /// Owner for the object's first write.
-    pub uid: u32,
-    /// Group for the object's first write.
-    pub gid: u32,
+    /// The file's owner, whoever writes: the object takes it at its first write (`vvp_req_attr_set`).
+    pub owner: Owner,
     /// mtime and ctime.
     pub time: Timespec,
 }
@@ -336,8 +345,9 @@ impl Osc {
     /// Owner and change times of a modification.
     fn stamp(&self, o: &mut Obdo, w: &WriteAttr) {
         let t = w.time.to_wire(self.target.coral());
-        (o.mtime, o.ctime, o.uid, o.gid) = (t, t, w.uid, w.gid);
-        o.valid |= md::FLMTIME | md::FLCTIME | md::FLUID | md::FLGID;
+        let Owner { uid, gid, projid } = w.owner;
+        (o.mtime, o.ctime, o.uid, o.gid, o.projid) = (t, t, uid, gid, projid);
+        o.valid |= md::FLMTIME | md::FLCTIME | md::FLUID | md::FLGID | md::FLPROJID;
     }
 
     /// Whether the OST answers, as far as is known: one that was left for want of use does.

@@ -205,21 +205,17 @@ impl Llite {
     pub async fn write_pages(self: &Arc<Self>, fh: &FileHandle, offset: u64, data: Payload) -> Result<usize, Errno> {
         let len = data.len();
         self.still_open(fh).await?;
+        let attr = WriteAttr { owner: fh.inode.owner(), time: self.now() };
         let Some(cover) = fh.inode.gate.cover().filter(|c| c.mode == LdlmMode::PW && c.writes.is_none()) else {
             let layout = self.layout_for_write(fh, offset, offset + len as u64).await?;
-            self.lov.write(&layout, fh.fid(), offset, data, &self.page_attr(), &Default::default()).await?;
+            self.lov.write(&layout, fh.fid(), offset, data, &attr, &Default::default()).await?;
             return Ok(len);
         };
         if cover.is_dead() {
             return Err(Errno::EIO);
         }
-        self.lov.write(&cover.layout, fh.fid(), offset, data, &self.page_attr(), &cover.held()).await?;
+        self.lov.write(&cover.layout, fh.fid(), offset, data, &attr, &cover.held()).await?;
         Ok(len)
-    }
-
-    /// Nobody's write: the owner of an object is set by the first write(2) or by the MDT.
-    fn page_attr(&self) -> WriteAttr {
-        WriteAttr { uid: 0, gid: 0, time: self.now() }
     }
 
     /// Gets a cover and lets in who waits for one.
