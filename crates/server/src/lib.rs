@@ -3,12 +3,14 @@
 //! - [`dispatch`]: [`ServerNode`], the services of one node; routes each request to its target.
 //! - [`target`]: what all targets share: exports, transactions with reply data, last_committed, recovery, evictions.
 //! - [`mgs`], [`mdt`], [`ost`]: the targets themselves, as [`TargetOps`].
+//! - [`quota`]: what targets count for users, groups and projects, and how they answer for it.
 #![warn(missing_docs)]
 
 pub mod dispatch;
 pub mod mdt;
 pub mod mgs;
 pub mod ost;
+pub mod quota;
 pub mod register;
 pub mod target;
 

@@ -359,7 +359,7 @@ async fn a_create_whose_reply_was_lost_is_done_once() -> TestResult {
             let c = c.clone();
             async move { c.open(Fid::ROOT, b"f", flag::CREAT | flag::EXCL | flag::WRITE, 0o644).await }
         });
-        let known = || mdt::store::Store::new(std::sync::Arc::new(rig.mem.clone())).lookup(&Fid::ROOT, b"f").expect("read").is_some();
+        let known = || mdt::store::Store::open(std::sync::Arc::new(rig.mem.clone())).expect("open").lookup(&Fid::ROOT, b"f").expect("read").is_some();
         until("the server has done it", known).await;
         assert!(!opening.is_finished());
         if restart {
@@ -398,7 +398,7 @@ async fn what_power_loss_took_the_clients_replay() -> TestResult {
     c.setattr(files[5].0, |r| (r.valid, r.mode) = (sa::MODE, 0o640)).await?;
     rig.kill().await;
     rig.lose_power();
-    let on_disk = mdt::store::Store::new(std::sync::Arc::new(rig.mem.clone()));
+    let on_disk = mdt::store::Store::open(std::sync::Arc::new(rig.mem.clone())).expect("open");
     assert_eq!(on_disk.lookup(&Fid::ROOT, b"moved")?, None, "it was not synced");
     assert!(on_disk.lookup(&dir, b"f19")?.is_none());
     rig.restart().await;

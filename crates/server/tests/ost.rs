@@ -12,6 +12,7 @@ use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData
 use coral_wire::ldlm::{LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy};
 use coral_wire::ost::{CksumType, NiobufRemote, ObdFlags, ObdIoobj, ObdStatfs, Obdo, OstLvb, brw, md};
 use coral_wire::ptlrpc::{opc, portal};
+use coral_wire::quota::{ObdQuotactl, cmd, dqb};
 use coral_wire::{Errno, Fid, OstId};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -512,7 +513,7 @@ async fn malformed_requests_are_refused_and_the_target_lives() {
     let far = c.punch(1, EOF - 1, EOF).await;
     assert_eq!(far, Err(Errno::EFBIG));
     let quota = c.call(Request::new(portal::OST_REQUEST, opc::OST_QUOTACTL).push_empty()).await;
-    assert_eq!(quota.status, Errno::EOPNOTSUPP.status());
+    assert_eq!(quota.status, Errno::EPROTO.status());
     let info = c.call(Request::new(portal::OST_REQUEST, opc::OST_GET_INFO).push_str_nul(b"fiemap")).await;
     assert_eq!(info.status, Errno::EOPNOTSUPP.status());
     assert_eq!(c.write(1, 0, b"alive").await.unwrap().size, 5);
@@ -705,5 +706,60 @@ async fn after_a_kill_no_older_write_is_replayed_over_a_newer_one() {
     // Numbers go on from where they were.
     c.write(1, 5, b"!").await.unwrap();
     assert_eq!(c.read(1, 0, 100).await, b"newer!");
+    cl.stop(vec![c]).await;
+}
+
+impl Client {
+    async fn quotactl(&self, cmd: u32, kind: u32, id: u32) -> Result<ObdQuotactl, Errno> {
+        let ask = ObdQuotactl { cmd, r#type: kind, id, ..Default::default() };
+        let reply = self.call(Request::new(portal::OST_REQUEST, opc::OST_QUOTACTL).push(&ask)).await;
+        Errno::check(reply.status)?;
+        Ok(reply.msg.get(1).unwrap())
+    }
+
+    /// Bytes and objects that users 1 and 2, group 1 and projects 1 and 2 have.
+    async fn used(&self) -> [(u64, u64); 5] {
+        let mut used = [(0, 0); 5];
+        for (i, (kind, id)) in [(0, 1), (0, 2), (1, 1), (2, 1), (2, 2)].into_iter().enumerate() {
+            let q = self.quotactl(cmd::GETOQUOTA, kind, id).await.unwrap();
+            assert_eq!(q.dqblk.valid, dqb::SPACE | dqb::INODES | dqb::BLIMITS | dqb::ILIMITS);
+            used[i] = (q.dqblk.curspace, q.dqblk.curinodes);
+        }
+        used
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn space_is_counted_by_owner() {
+    let mut cl = cluster_at(SERVER, OsdMem::new()).await;
+    let c = cl.remote_client(2).await;
+    let owned = |oid, uid| Obdo { uid, gid: 1, projid: uid, ..obdo(oid, md::FLUID | md::FLGID | md::FLPROJID) };
+    let data = vec![7; 100_000];
+    for (oid, uid) in [(1, 1), (2, 1), (3, 2)] {
+        c.write_with(owned(oid, uid), &[(0, data.len())], &data, 0).await.unwrap();
+    }
+    let one = cl.osd.attr(ObjectId { seq: 0, oid: 1 }).unwrap().unwrap().blocks * 512;
+    assert!(one >= 100_000, "the device counts blocks");
+    assert_eq!(c.used().await, [(2 * one, 2), (one, 1), (3 * one, 3), (2 * one, 2), (one, 1)]);
+    // a later writer is not the owner
+    c.write_with(owned(3, 1), &[(0, 10)], &data[..10], 0).await.unwrap();
+    // the MDT says whose it is
+    c.op(portal::OST_REQUEST, opc::OST_SETATTR, &owned(1, 2)).await.unwrap();
+    assert_eq!(c.used().await, [(one, 1), (2 * one, 2), (3 * one, 3), (one, 1), (2 * one, 2)]);
+    cl.server.targets()[0].sync().await.unwrap();
+    c.punch(3, 0, EOF).await.unwrap();
+    c.op(portal::OST_IO, opc::OST_DESTROY, &obdo(2, 0)).await.unwrap();
+    let want = [(0, 0), (one, 2), (one, 2), (0, 0), (one, 2)];
+    assert_eq!(c.used().await, want);
+    cl.server.targets()[0].sync().await.unwrap();
+    assert_eq!(c.used().await, want, "measured again after the sync");
+    let osd = cl.osd.power_loss();
+    cl.restart_on(SERVER, osd).await;
+    assert_eq!(c.used().await, want, "counted again after the loss of power");
+
+    assert_eq!(c.quotactl(cmd::GETOQUOTA, 3, 1).await, Err(Errno::EOPNOTSUPP));
+    for master in [cmd::GETQUOTA, cmd::GETINFO, cmd::GETDEFAULT, 0x80_0102].into_iter().chain(cmd::SET) {
+        assert_eq!(c.quotactl(master, 0, 1).await, Err(Errno::EOPNOTSUPP), "{master:#x}");
+    }
     cl.stop(vec![c]).await;
 }

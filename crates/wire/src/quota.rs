@@ -69,3 +69,41 @@ wire_struct! {
         88 padding1: [u64; 3],
     }
 }
+
+/// Commands (`lustre_user.h`, `linux/quota.h`).
+pub mod cmd {
+    /// Times of grace.
+    pub const GETINFO: u32 = 0x80_0005;
+    /// Limits of an id.
+    pub const GETQUOTA: u32 = 0x80_0007;
+    /// Limits of ids that have none of their own.
+    pub const GETDEFAULT: u32 = 0x80_000d;
+    /// Limits of an id in a pool of OSTs.
+    pub const GETQUOTAPOOL: u32 = 0x80_000f;
+    /// Times of grace in a pool.
+    pub const GETINFOPOOL: u32 = 0x80_0011;
+    /// Limits of the others in a pool.
+    pub const GETDEFAULT_POOL: u32 = 0x80_0013;
+    /// Changes: limits, times of grace, defaults, those of pools; an id's limits forgotten, an id set back.
+    pub const SET: [u32; 8] = [0x80_0006, 0x80_0008, 0x80_000e, 0x80_0010, 0x80_0012, 0x80_0014, 0x80_0015, 0x80_0016];
+    /// Lists: all limits, all usage.
+    pub const ITER: [u32; 2] = [0x80_0017, 0x80_0018];
+    /// Usage of an id on one target.
+    pub const GETOQUOTA: u32 = 0x80_0103;
+}
+
+/// Which fields of [`ObdDqblk`] mean something (`QIF_*`).
+pub mod dqb {
+    /// Limits of blocks.
+    pub const BLIMITS: u32 = 1;
+    /// Bytes in use.
+    pub const SPACE: u32 = 2;
+    /// Limits of inodes.
+    pub const ILIMITS: u32 = 4;
+    /// Inodes in use.
+    pub const INODES: u32 = 8;
+    /// Grace for blocks.
+    pub const BTIME: u32 = 16;
+    /// Grace for inodes.
+    pub const ITIME: u32 = 32;
+}

@@ -1,6 +1,7 @@
 //! `lfs quota`: limits from the first MDT, usage from every target (`quotactl_ioctl` in `lustre/llite/dir.c`).
 //!
-//! Quotas are shown, not set. Servers that account nothing answer EOPNOTSUPP; Coral's do.
+//! Quotas are shown, not set. Servers that account nothing answer EOPNOTSUPP; one that is still counting, EINPROGRESS, and is
+//! asked again.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,16 +10,11 @@ use bytes::Bytes;
 use coral_ptlrpc::{Import, Request};
 use coral_wire::Errno;
 use coral_wire::ptlrpc::{opc, portal};
-use coral_wire::quota::ObdQuotactl;
+use coral_wire::quota::{ObdQuotactl, cmd};
 
 use super::Llite;
 use super::types::Cred;
 use crate::error::{ok, proto};
-
-/// Limits, which the MDT with the quota master knows (`Q_GETQUOTA`).
-const GETQUOTA: u32 = 0x80_0007;
-/// Usage on one target (`Q_GETOQUOTA`).
-const GETOQUOTA: u32 = 0x80_0103;
 
 impl Llite {
     /// Answers the attribute `lustre.quota:KIND:ID`, KIND one of u, g, p: JSON with what each target says. Others' quotas are
@@ -37,7 +33,7 @@ impl Llite {
             return Err(Errno::EPERM);
         }
         let ask = |cmd| ObdQuotactl { cmd, r#type, id, ..Default::default() };
-        let limits = quotactl(self.lmv.first()?.import(), opc::MDS_QUOTACTL, &ask(GETQUOTA)).await?.dqblk;
+        let limits = quotactl(self.lmv.first()?.import(), opc::MDS_QUOTACTL, &ask(cmd::GETQUOTA)).await?.dqblk;
         let mut out = format!(
             "{{\"bsoft_kib\":{},\"bhard_kib\":{},\"isoft\":{},\"ihard\":{},\"btime\":{},\"itime\":{},\"targets\":[",
             limits.bsoftlimit, limits.bhardlimit, limits.isoftlimit, limits.ihardlimit, limits.btime, limits.itime
@@ -48,7 +44,7 @@ impl Llite {
             let comma = if i == 0 { "" } else { "," };
             let mdt = opcode == opc::MDS_QUOTACTL;
             // writing to a String cannot fail
-            let _ = match quotactl(&import, opcode, &ask(GETOQUOTA)).await {
+            let _ = match quotactl(&import, opcode, &ask(cmd::GETOQUOTA)).await {
                 Ok(q) => write!(out, "{comma}{{\"uuid\":\"{uuid}\",\"mdt\":{mdt},\"bytes\":{},\"inodes\":{}}}", q.dqblk.curspace, q.dqblk.curinodes),
                 Err(e) => write!(out, "{comma}{{\"uuid\":\"{uuid}\",\"mdt\":{mdt},\"errno\":{}}}", e.0),
             };

@@ -12,7 +12,8 @@ use coral_osd::{Kv, ObjectId, OsdError, Table};
 use coral_wire::fid::Fid;
 
 use super::record::{Inode, XattrValue};
-use super::{stripe, table};
+use super::{stripe, table, usage};
+use crate::quota::{Owner, Sums, Used};
 
 /// Rows read at a time.
 const CHUNK: usize = 4096;
@@ -84,6 +85,15 @@ pub enum Problem {
         /// The other, or none if the object is to be destroyed.
         second: Option<Fid>,
     },
+    /// What an owner is said to have in use is not what the inodes say.
+    Usage {
+        /// The owner.
+        owner: Owner,
+        /// As recorded.
+        recorded: Used,
+        /// As counted.
+        counted: Used,
+    },
     /// An extended attribute's value is missing, or one without an object is there.
     Xattr {
         /// The object.
@@ -117,6 +127,11 @@ impl fmt::Display for Problem {
             Problem::SharedObject { ost, id, first, second: None } => {
                 write!(f, "object {id} of OST {ost} belongs to {first} and is to be destroyed")
             }
+            Problem::Usage { owner: o, recorded: r, counted: c } => write!(
+                f,
+                "wrong usage of user {}, group {}, project {}: {} inodes and {} bytes recorded, {} and {} found",
+                o.uid, o.gid, o.projid, r.inodes, r.bytes, c.inodes, c.bytes
+            ),
             Problem::Xattr { fid, name } => write!(f, "extended attribute {:?} of {fid} is torn", text(name)),
         }
     }
@@ -185,6 +200,7 @@ pub fn check(kv: &Arc<dyn Kv>) -> Result<Report, OsdError> {
         report.problems.push(Problem::NoRoot);
     }
     read_xattrs(&**kv, &seen, &mut report)?;
+    read_usage(&**kv, &seen, &mut report)?;
     read_destroys(&**kv, &mut report)?;
     Ok(report)
 }
@@ -314,6 +330,31 @@ fn read_xattrs(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> 
         }
     }
     report.problems.extend(stored.into_keys().map(|(fid, name)| Problem::Xattr { fid, name }));
+    Ok(())
+}
+
+fn read_usage(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> Result<(), OsdError> {
+    // the next start will count what was never counted
+    if !usage::is_kept(kv)? {
+        return Ok(());
+    }
+    let mut counted = Sums::default();
+    for s in seen.values() {
+        let (owner, used) = usage::of_inode(&s.ino);
+        counted.add(owner, used);
+    }
+    let mut recorded = Sums::default();
+    each(kv, table::USAGE, |k, v| match usage::row_of(k, v) {
+        Some((owner, used)) => recorded.set(owner, used),
+        None => report.problems.push(Problem::BadRow { table: table::USAGE.0, what: "sum does not parse".into() }),
+    })?;
+    let owners: BTreeSet<Owner> = counted.iter().chain(recorded.iter()).map(|(owner, _)| *owner).collect();
+    for owner in owners {
+        let (recorded, counted) = (recorded.of(&owner), counted.of(&owner));
+        if recorded != counted {
+            report.problems.push(Problem::Usage { owner, recorded, counted });
+        }
+    }
     Ok(())
 }
 

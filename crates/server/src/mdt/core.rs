@@ -42,7 +42,9 @@ pub fn format(kv: &Arc<dyn Kv>, now: Time, defaults: &StripeDefaults, owner: (u3
     b.put(table::META, KEY_SEQ, seq::NORMAL.to_le_bytes().to_vec());
     b.put(table::META, KEY_STRIPE, encode_defaults(defaults));
     b.put(table::INODE, fid_key(&Fid::ROOT).to_vec(), root.encode());
-    Ok(kv.commit(b)?)
+    kv.commit(b)?;
+    // counts the root directory
+    Store::open(kv.clone()).map(drop)
 }
 
 /// Whether there is a name space in `kv`.
@@ -103,7 +105,7 @@ impl MdtCore {
             return Err(MdtOpenError::Newer { found });
         }
         let defaults = kv.get(table::META, KEY_STRIPE)?.and_then(|r| decode_defaults(&r)).unwrap_or_default();
-        let store = Store::new(kv);
+        let store = Store::open(kv)?;
         Ok(MdtCore { store, opens: OpenTable::default(), ids: ObjectIds::default(), osts: Vec::new(), defaults })
     }
 

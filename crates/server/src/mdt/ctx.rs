@@ -12,8 +12,7 @@ use coral_wire::{ConnectFlags2, DecodeError, Errno, Message, PtlrpcBody};
 
 use super::core::MdtCore;
 use super::cred::Ucred;
-use super::{dom, due};
-use super::handler::MdtOps;
+use super::handler::{Follows, MdtOps};
 use super::store::{MdtError, MdtResult, Txn};
 use crate::target::TargetRequest;
 
@@ -122,11 +121,11 @@ impl Ctx {
 
     /// Commits `t` as this request's transaction, with `a` as its reply.
     pub fn commit(&self, t: Txn<'_>, a: &mut Answer) -> MdtResult<()> {
+        let store = t.store;
         let batch = t.finish();
-        let (due, data) = (due::of_batch(&batch), dom::removes(&batch));
+        let follows = Follows::of(&batch);
         self.rq.target.commit(&self.rq, batch, &mut a.msg)?;
-        self.ops.osp.destroy(&due);
-        self.ops.remover.committed(data);
+        self.ops.committed(store, follows);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, ObjectId, Objects, Op, OsdError, SetAttr};
+use coral_osd::{Batch, ObjectId, Objects, Op, OsdError, SetAttr};
 use coral_wire::layout::{Layout, LovMd};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmRequest, LdlmType, Policy};
 use coral_wire::ptlrpc::MSG_RESENT;
@@ -26,7 +26,7 @@ use super::attr;
 use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
 use super::store::{MdtResult, Store};
-use super::table;
+use super::{table, usage};
 use crate::ost::Ost;
 
 /// Largest component on the MDT, bytes (`lod.*.dom_stripesize`).
@@ -50,13 +50,12 @@ pub fn object(fid: &Fid) -> ObjectId {
     ObjectId { seq: fid.seq, oid: u64::from(fid.oid) }
 }
 
-/// The service of the data in `data`, of files in `kv`.
-pub fn service(kv: Arc<dyn Kv>, data: Arc<dyn Objects>) -> Arc<Ost> {
-    let store = Store::new(kv);
+/// The service of the data in `data`, of files in `store`.
+pub fn service(store: Store, data: Arc<dyn Objects>) -> Arc<Ost> {
     let there = move |id: ObjectId| {
         let fid = Fid { seq: id.seq, oid: id.oid as u32, ver: 0 };
         match store.find(&fid) {
-            Ok(Some(ino)) if ino.is_reg() && is_dom(&ino.lov) => Ok(()),
+            Ok(Some(ino)) if ino.is_reg() && is_dom(&ino.lov) => Ok(usage::of_inode(&ino).0),
             Ok(_) => Err(Errno::ENOENT),
             Err(e) => Err(e.errno()),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use coral_ldlm::LdlmServer;
 use coral_lnet::Node;
-use coral_osd::{Kv, Objects, OsdError, Time};
+use coral_osd::{Batch, Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmReply};
 use coral_wire::mds::{MdtBody, RecCreate};
@@ -15,12 +15,13 @@ use parking_lot::Mutex;
 
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
-use super::{dom, due, namespace};
+use super::{dom, due, namespace, usage};
 use super::open::Handle;
 use super::osp::{OstTarget, Osp};
-use super::store::{MdtResult, Txn};
+use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
 use crate::ost::Ost;
+use crate::quota::{Owner, Used};
 use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
 /// Modifying requests a client may have in flight (`mdt.*.max_mod_rpcs_in_flight`).
@@ -139,17 +140,19 @@ impl Mdt {
         if let Some(d) = cfg.defaults {
             state.set_defaults(d)?;
         }
+        let store = state.store.clone();
         let osp = Osp::new(node.clone(), &cfg.target.name);
-        let target = Target::new(node, cfg.target, kv.clone())?;
+        let target = Target::new(node, cfg.target, kv)?;
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         let ops = Arc::new(MdtOps {
             core: Mutex::new(state),
             ldlm: target.ldlm().clone(),
             osp: osp.clone(),
-            data: dom::service(kv, data),
+            data: dom::service(store, data),
             remover: dom::Remover::new(),
             rename_lock: tokio::sync::Mutex::new(()),
         });
+        ops.data.start_counting();
         target.start(ops.clone());
         osp.start(&target, &ops);
         ops.remover.start(&ops);
@@ -230,6 +233,7 @@ impl Ctx {
             opc::MDS_GET_INFO => self.get_info(),
             opc::MDS_SET_INFO => Ok(self.answer(0)),
             opc::MDS_HSM_STATE_GET => self.hsm_state(),
+            opc::MDS_QUOTACTL => self.quotactl().await,
             opc::SEQ_QUERY => self.seq_query(),
             opc::FLD_QUERY => self.fld_query(),
             opc::LLOG_ORIGIN_HANDLE_CREATE => Err(Errno::ENOENT.into()),
@@ -278,6 +282,10 @@ impl TargetOps for MdtOps {
         self.data.sync_data()
     }
 
+    fn stopping(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.data.stop_counting().await })
+    }
+
     fn enqueue(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
         Box::pin(self.serve(rq))
     }
@@ -323,7 +331,32 @@ impl TargetOps for MdtOps {
     }
 }
 
+/// What a batch entails once it is committed.
+pub struct Follows {
+    usage: Vec<(Owner, Used)>,
+    destroy: Vec<(u32, u64)>,
+    data: bool,
+}
+
+impl Follows {
+    /// Of `batch`.
+    pub fn of(batch: &Batch) -> Follows {
+        Follows {
+            usage: usage::of_batch(batch),
+            destroy: due::of_batch(batch),
+            data: dom::removes(batch),
+        }
+    }
+}
+
 impl MdtOps {
+    /// The batch is committed; the core is still locked.
+    pub fn committed(&self, store: &Store, f: Follows) {
+        store.usage().committed(f.usage);
+        self.osp.destroy(&f.destroy);
+        self.remover.committed(f.data);
+    }
+
     /// Closes the handle of a client that is gone.
     fn abandon(&self, cookie: u64, export: u64) -> MdtResult<()> {
         let mut guard = self.core.lock();
@@ -343,10 +376,9 @@ impl MdtOps {
         let mut t = Txn::new(&core.store);
         namespace::reap(&mut t, fid)?;
         let batch = t.finish();
-        let (due, data) = (due::of_batch(&batch), dom::removes(&batch));
+        let follows = Follows::of(&batch);
         self.osp.commit_local(batch)?;
-        self.osp.destroy(&due);
-        self.remover.committed(data);
+        self.committed(&core.store, follows);
         Ok(())
     }
 

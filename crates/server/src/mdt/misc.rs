@@ -4,10 +4,12 @@
 use coral_wire::fid::{Fid, seq};
 use coral_wire::fld::{LuSeqRange, RANGE_MDT, SEQ_ALLOC_META};
 use coral_wire::mds::{GetinfoFid2path, HsmUserState, MdtBody};
+use coral_wire::quota::ObdQuotactl;
 use coral_wire::{Errno, Wire};
 
 use super::ctx::{Answer, Ctx};
 use super::store::MdtResult;
+use crate::quota::{self, Question, Used};
 
 /// FLD_QUERY: where is a sequence?
 const FLD_LOOKUP: u32 = 2;
@@ -29,6 +31,22 @@ impl Ctx {
             None => MdtBody::default(),
         };
         a.msg.push(&body);
+        Ok(a)
+    }
+
+    /// MDS_QUOTACTL: what an id has in use here, and limits, which are none.
+    pub async fn quotactl(&self) -> MdtResult<Answer> {
+        let asked: ObdQuotactl = self.rq.rq.msg.get(1)?;
+        let answer = match quota::question(&asked)? {
+            Question::Limits => quota::limits(&asked),
+            Question::Usage => {
+                let data = self.ops.data.used(asked.r#type, asked.id).await?;
+                let names = self.core().store.usage().of_id(asked.r#type, asked.id);
+                quota::usage(&asked, Used { bytes: names.bytes + data.bytes, ..names })
+            }
+        };
+        let mut a = self.answer(0);
+        a.msg.push(&answer).push_empty();
         Ok(a)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Layers, bottom up, each a file:
 //! * records and tables: [`record`], [`table`], [`acl`], [`cred`];
-//! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`];
+//! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`], [`usage`];
 //! * [`open`] handles and the whole state, [`core`]; [`check`], the offline verifier;
 //! * requests: [`ctx`], [`attrs`], [`locks`], then `getattr`, `reint`, `intent`, `opening`, `misc`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target.
@@ -10,7 +10,7 @@
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
 //! after the locks of clients that cache what it changes have been called back. No lock of the
 //! lock manager is released and no request sent while the core's mutex is held.
-//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: other MDTs (DNE), HSM, quotas,
+//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: other MDTs (DNE), HSM, limits of quotas,
 //! changelogs, FLR writes.
 
 pub mod acl;
@@ -36,6 +36,7 @@ mod reint;
 pub mod store;
 pub mod stripe;
 pub mod table;
+pub mod usage;
 pub mod xattr;
 
 #[cfg(test)]

@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_osd::{Kv, OsdMem, Time};
+use coral_osd::{Batch, Kv, OsdMem, Time};
 use coral_wire::{Errno, Fid};
 use proptest::prelude::*;
 
+use super::attr;
 use super::check::check;
 use super::core::format;
 use super::cred::Ucred;
 use super::namespace::{self, At, NewObject, RenameMode};
 use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
-use super::table;
+use super::{table, usage};
+use crate::quota::Used;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -23,6 +25,7 @@ enum Op {
     Unlink { dir: usize, name: u8, rmdir: bool },
     Rename { from: (usize, u8), to: (usize, u8), mode: RenameMode },
     OpenThenUnlink { dir: usize, name: u8 },
+    Chown { dir: usize, name: u8, ids: (u32, u32, u32) },
     CloseAll,
     Sync,
     Kill,
@@ -38,6 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (at(), any::<bool>()).prop_map(|((dir, name), rmdir)| Op::Unlink { dir, name, rmdir }),
         6 => (at(), at(), mode).prop_map(|(from, to, mode)| Op::Rename { from, to, mode }),
         2 => at().prop_map(|(dir, name)| Op::OpenThenUnlink { dir, name }),
+        3 => (at(), (0u32..3, 0u32..2, 0u32..2)).prop_map(|((dir, name), ids)| Op::Chown { dir, name, ids }),
         1 => Just(Op::CloseAll),
         1 => Just(Op::Sync),
         1 => Just(Op::Kill),
@@ -134,7 +138,7 @@ impl World {
         let mut model = Model::default();
         model.dirs.insert(Fid::ROOT, BTreeMap::new());
         let synced = model.clone();
-        World { mem, store: Store::new(kv), model, synced, open: BTreeSet::new(), next: 1, clock: 1 }
+        World { mem, store: Store::open(kv).expect("open"), model, synced, open: BTreeSet::new(), next: 1, clock: 1 }
     }
 
     fn dir(&self, i: usize) -> Fid {
@@ -146,7 +150,11 @@ impl World {
         let open = self.open.clone();
         let mut t = Txn::new(&self.store);
         f(&mut t, Time::from_secs(self.clock), &|fid| open.contains(fid)).map_err(|e| e.errno())?;
-        self.store.kv().commit(t.finish()).map_err(|_| Errno::EIO)
+        let batch = t.finish();
+        let sums = usage::of_batch(&batch);
+        self.store.kv().commit(batch).map_err(|_| Errno::EIO)?;
+        self.store.usage().committed(sums);
+        Ok(())
     }
 
     fn step(&mut self, op: &Op) {
@@ -205,6 +213,12 @@ impl World {
                 });
                 assert_eq!(got, self.model.rename((d1, &n1), (d2, &n2), mode));
             }
+            Op::Chown { dir, name: n, ids: (uid, gid, projid) } => {
+                let d = self.dir(dir);
+                let Some(fid) = self.model.lookup(&d, &name(n)) else { return };
+                let set = attr::SetAttr { uid: Some(uid), gid: Some(gid), projid: Some(projid), ..Default::default() };
+                self.change(|t, _, _| attr::setattr(t, &root, &fid, &set).map(|_| ())).expect("root may");
+            }
             Op::CloseAll => self.close_all(),
             Op::Sync => {
                 self.store.kv().sync().expect("sync");
@@ -212,12 +226,12 @@ impl World {
             }
             // memory is lost, what was committed is not; opens are gone
             Op::Kill => {
-                self.store = Store::new(Arc::new(self.mem.clone()));
+                self.store = Store::open(Arc::new(self.mem.clone())).expect("open");
                 self.reap_orphans();
             }
             Op::PowerLoss => {
                 self.mem = self.mem.power_loss();
-                self.store = Store::new(Arc::new(self.mem.clone()));
+                self.store = Store::open(Arc::new(self.mem.clone())).expect("open");
                 self.model = self.synced.clone();
                 self.reap_orphans();
                 self.synced = self.model.clone();
@@ -276,6 +290,8 @@ impl World {
         let files: BTreeSet<Fid> = self.model.dirs.values().flat_map(|e| e.values().copied()).collect();
         let report = check(self.store.kv()).expect("check");
         assert_eq!(report.problems, Vec::new());
+        let all: u64 = (0..3).map(|uid| self.store.usage().of_id(0, uid).inodes).sum();
+        assert_eq!(all, report.dirs + report.files, "what is in memory is what the table says");
         let known = report.dirs + report.files - report.open_orphans;
         assert_eq!(known, files.len() as u64 + 1, "no inode beyond the names");
     }
@@ -297,6 +313,41 @@ proptest! {
         let report = check(w.store.kv()).expect("check");
         prop_assert_eq!(report.open_orphans, 0);
     }
+}
+
+#[test]
+fn a_name_space_kept_without_sums_gets_them() {
+    let mut w = World::new();
+    w.step(&Op::Create { dir: 0, name: 0, is_dir: true });
+    w.step(&Op::Create { dir: 0, name: 1, is_dir: false });
+    w.step(&Op::Chown { dir: 0, name: 1, ids: (2, 1, 1) });
+    let mut forget = Batch::new();
+    for t in [table::USAGE, table::META] {
+        for (k, _) in w.store.kv().range(t, b"", None, 100).unwrap() {
+            forget.del(t, k);
+        }
+    }
+    w.store.kv().commit(forget).unwrap();
+    assert_eq!(check(w.store.kv()).unwrap().problems, Vec::new(), "nothing is recorded, and nothing wrong");
+    w.store = Store::open(Arc::new(w.mem.clone())).unwrap();
+    w.verify();
+    let of = |kind, id| w.store.usage().of_id(kind, id);
+    let file = Used { inodes: 1, bytes: 0 };
+    assert_eq!([of(0, 0), of(0, 2), of(1, 1), of(2, 1), of(2, 7)], [Used { inodes: 2, bytes: 8192 }, file, file, file, Used::default()]);
+}
+
+#[test]
+fn a_wrong_sum_is_found() {
+    let mut w = World::new();
+    w.step(&Op::Create { dir: 0, name: 1, is_dir: false });
+    let (key, _) = w.store.kv().range(table::USAGE, b"", None, 1).unwrap().remove(0);
+    let mut wrong = Batch::new();
+    wrong.put(table::USAGE, key, [9u64.to_le_bytes(), 4096u64.to_le_bytes()].concat());
+    w.store.kv().commit(wrong).unwrap();
+    let found = check(w.store.kv()).unwrap().problems;
+    assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [
+        "wrong usage of user 0, group 0, project 0: 9 inodes and 4096 bytes recorded, 2 and 4096 found"
+    ]);
 }
 
 #[test]

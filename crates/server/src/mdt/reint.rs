@@ -18,7 +18,7 @@ use super::namespace::{self, At, NewObject, RenameMode, Unlinked};
 use super::record::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use super::store::{MdtResult, Txn};
 use super::xattr::{self, SetMode};
-use super::{acl, stripe};
+use super::{acl, dom, stripe};
 
 /// Times an operation starts over because what it looked up changed meanwhile.
 const RETRIES: usize = 64;
@@ -179,7 +179,10 @@ impl Ctx {
             let moved = objects.iter().map(|(fid, _)| Self::new_project(&core.store, &mut t, fid)).collect::<MdtResult<Vec<_>>>()?;
             self.commit(t, &mut a)?;
             drop(core);
-            for ino in moved.into_iter().flatten() {
+            for (fid, ino) in objects.iter().zip(moved).filter_map(|((fid, _), ino)| Some((fid, ino?))) {
+                if dom::is_dom(&ino.lov) {
+                    self.ops.data.owner_changed(dom::object(fid));
+                }
                 self.ops.osp.chown(stripe::objects(&ino.lov), (ino.uid, ino.gid, ino.projid));
             }
             return Ok(a);
@@ -256,8 +259,12 @@ impl Ctx {
         let owner = (t.ino(h).uid, t.ino(h).gid, t.ino(h).projid);
         let chown = (set.uid.is_some() || set.gid.is_some() || set.projid.is_some()) && t.ino(h).is_reg();
         let objects = if chown { stripe::objects(&t.ino(h).lov.clone()) } else { Vec::new() };
+        let chown_data = chown && dom::is_dom(&t.ino(h).lov);
         self.commit(t, &mut a)?;
         drop(core);
+        if chown_data {
+            self.ops.data.owner_changed(dom::object(&r.fid));
+        }
         if data {
             self.set_data_times(&r.fid, &set)?;
         }

@@ -16,6 +16,8 @@ use coral_wire::fid::Fid;
 use super::acl::{self, Acl};
 use super::record::{Inode, LINKS_INLINE, Link, RecordError, XATTR_INLINE_BYTES, XATTR_INLINE_TOTAL_BYTES, XattrValue};
 use super::table::{self, fid_key};
+use super::usage::{self, Usage};
+use crate::quota::{Owner, Used};
 
 /// Why an operation on the name space failed.
 #[derive(Debug, thiserror::Error)]
@@ -73,12 +75,19 @@ pub struct Entry {
 #[derive(Clone)]
 pub struct Store {
     kv: Arc<dyn Kv>,
+    usage: Arc<Usage>,
 }
 
 impl Store {
     /// The tables in `kv`.
-    pub fn new(kv: Arc<dyn Kv>) -> Store {
-        Store { kv }
+    pub fn open(kv: Arc<dyn Kv>) -> MdtResult<Store> {
+        let usage = Arc::new(Usage::open(&*kv)?);
+        Ok(Store { kv, usage })
+    }
+
+    /// What owners have in use.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// The device.
@@ -204,8 +213,16 @@ pub struct Held(usize);
 struct Slot {
     fid: Fid,
     ino: Inode,
+    /// What it counted for before.
+    was: Option<(Owner, Used)>,
     dirty: bool,
     gone: bool,
+}
+
+impl Slot {
+    fn counts_for(&self) -> Option<(Owner, Used)> {
+        (!self.gone).then(|| usage::of_inode(&self.ino))
+    }
 }
 
 /// One operation in the making.
@@ -227,7 +244,10 @@ impl<'s> Txn<'s> {
         if let Some(i) = self.slots.iter().position(|s| s.fid == *fid) {
             return Ok((!self.slots[i].gone).then_some(Held(i)));
         }
-        Ok(self.store.find(fid)?.map(|ino| self.hold(*fid, ino, false)))
+        Ok(self.store.find(fid)?.map(|ino| {
+            let was = Some(usage::of_inode(&ino));
+            self.hold(Slot { fid: *fid, ino, was, dirty: false, gone: false })
+        }))
     }
 
     /// Holds the inode of `fid`; ENOENT if there is none.
@@ -235,15 +255,15 @@ impl<'s> Txn<'s> {
         self.find(fid)?.ok_or(Errno::ENOENT.into())
     }
 
-    fn hold(&mut self, fid: Fid, ino: Inode, dirty: bool) -> Held {
-        self.slots.push(Slot { fid, ino, dirty, gone: false });
+    fn hold(&mut self, slot: Slot) -> Held {
+        self.slots.push(slot);
         Held(self.slots.len() - 1)
     }
 
     /// A new object. The caller has made sure that there is none of that FID.
     pub fn insert(&mut self, fid: Fid, mut ino: Inode) -> Held {
         ino.version = 1;
-        self.hold(fid, ino, true)
+        self.hold(Slot { fid, ino, was: None, dirty: true, gone: false })
     }
 
     /// The inode.
@@ -355,6 +375,8 @@ impl<'s> Txn<'s> {
         for s in self.slots.iter().filter(|s| s.dirty && !s.gone) {
             self.batch.put(table::INODE, fid_key(&s.fid).to_vec(), s.ino.encode());
         }
+        let changes = self.slots.iter().map(|s| (s.was, s.counts_for()));
+        self.store.usage.change(&mut self.batch, changes);
         self.batch
     }
 }

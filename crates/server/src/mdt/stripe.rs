@@ -478,7 +478,7 @@ mod tests {
         let rest = LovMd::request(1 << 20, 1, LOV_OFFSET_DEFAULT, None);
         let comp = |start, end, md: &LovMd| CompEntry::new(0, 0, start, end, md.clone());
         let ask = |entries| Layout::Composite(CompMd::new(0, 0, 0, entries)).encode();
-        let store = Store::new(std::sync::Arc::new(coral_osd::OsdMem::new()));
+        let store = Store::open(std::sync::Arc::new(coral_osd::OsdMem::new())).unwrap();
         let mut ids = ObjectIds::default();
         let mut alloc = Allocator { ids: &mut ids, osts: &[], defaults: StripeDefaults::default() };
         let fid = Fid::new(0x2_0000_0400, 5);

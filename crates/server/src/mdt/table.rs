@@ -8,6 +8,7 @@
 //! | `xattr` | FID, name | the values that do not fit the inode record |
 //! | `orphan` | FID | empty: nlink 0 and still open somewhere |
 //! | `destroy` | OST index (4 B), object id (8 B); or 4 B of ones, FID | empty: OST objects, and data on this MDT, nobody refers to any more |
+//! | `usage` | uid, gid, project (4 B each) | inodes and bytes of that owner (8 B each) |
 //! | `meta` | name | allocators, defaults, format version |
 //!
 //! Invariant: keys are big-endian, so that the order of keys is the order of numbers: a directory
@@ -30,11 +31,13 @@ pub const XATTR: Table = Table("mdt_xattr");
 pub const ORPHAN: Table = Table("mdt_orphan");
 /// OST objects to destroy.
 pub const DESTROY: Table = Table("mdt_destroy");
+/// What owners have in use.
+pub const USAGE: Table = Table("mdt_usage");
 /// Allocators and defaults.
 pub const META: Table = Table("mdt_meta");
 
 /// Every table of an MDT, for who must create them beforehand.
-pub const ALL: [Table; 7] = [INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, META];
+pub const ALL: [Table; 8] = [INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, USAGE, META];
 
 /// First hash an entry may have: 0 to 2 stand for the start, `.` and `..`.
 pub const HASH_FIRST: u64 = 3;

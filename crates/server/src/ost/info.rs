@@ -3,9 +3,11 @@
 use coral_wire::Errno;
 use coral_wire::ost::{ObdStatfs, Obdo};
 use coral_wire::ptlrpc::Message;
+use coral_wire::quota::ObdQuotactl;
 use coral_wire::raw::c_str;
 
 use super::{Ost, reply, storage_error};
+use crate::quota::{self, Question};
 use crate::target::TargetRequest;
 
 /// `os_type`: what the file system underneath calls itself (`LL_SUPER_MAGIC`).
@@ -34,6 +36,19 @@ impl Ost {
         let mut msg = reply();
         msg.push(&out);
         Ok(msg)
+    }
+
+    pub(super) async fn quotactl(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        let asked: ObdQuotactl = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
+        match quota::question(&asked)? {
+            Question::Limits => Err(Errno::EOPNOTSUPP),
+            Question::Usage => {
+                let used = self.used(asked.r#type, asked.id).await?;
+                let mut msg = reply();
+                msg.push(&quota::usage(&asked, used)).push_empty();
+                Ok(msg)
+            }
+        }
     }
 
     pub(super) fn get_info(&self, rq: &TargetRequest) -> Result<Message, Errno> {

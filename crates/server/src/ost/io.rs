@@ -109,7 +109,10 @@ impl Ost {
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
         self.may_change(b.id)?;
         oa.grant = self.book_write(rq, &b)?;
-        let attr = self.store(rq, &b, data)?;
+        let stored = self.store(rq, &b, data);
+        // also when only a part of it could be stored
+        self.usage.changed(b.id);
+        let attr = stored?;
         // Times stay out, as in a real server's reply: a client that holds the whole object's lock
         // knows them, another has to ask anyway.
         oa.valid &= !(md::FLMTIME | md::FLATIME);

@@ -2,6 +2,7 @@
 //!
 //! - `brw`: what a bulk request asks for; `io`: OST_READ and OST_WRITE.
 //! - `ops`: every other request on an object; `info`: statfs and keyed values.
+//! - `usage`: what owners have in use.
 //! - `grant`: space promised to clients; `connect`: what is agreed at connect.
 //! - `lvb`: size and times carried by extent locks, and glimpses.
 //! - `obdo`: attributes on the wire.
@@ -15,7 +16,7 @@
 //! * A lock taken for a request is held while the object is read or written, not while data are on
 //!   the network.
 //!
-//! Absent: precreation for MDTs of other makers, quotas, FIEMAP, mirrors' layout versions.
+//! Absent: precreation for MDTs of other makers, limits of quotas, FIEMAP, mirrors' layout versions.
 
 mod brw;
 mod connect;
@@ -26,6 +27,7 @@ mod lvb;
 mod obdo;
 mod ops;
 mod shared;
+mod usage;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -41,6 +43,8 @@ use parking_lot::Mutex;
 
 use self::grant::{Grants, Holder};
 use self::obdo::Times;
+use self::usage::Usage;
+use crate::quota::{Owner, Used};
 use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
 /// Objects whose last change of times is remembered, for writes that were overtaken by it.
@@ -55,10 +59,11 @@ pub struct Ost {
     times_set: Mutex<TimesSet>,
     /// Uncommitted changes.
     changes: Mutex<shared::Changes>,
+    usage: Arc<Usage>,
 }
 
-/// Whether the file of an object exists, and has data on the MDT.
-type FileThere = dyn Fn(ObjectId) -> Result<(), Errno> + Send + Sync;
+/// Whose the file of an object is, if it exists and has data on the MDT.
+type FileThere = dyn Fn(ObjectId) -> Result<Owner, Errno> + Send + Sync;
 
 /// Result of a request: status and buffers, or no answer at all (the client sends it again).
 type Answer = Option<(i32, Message)>;
@@ -66,12 +71,33 @@ type Answer = Option<(i32, Message)>;
 impl Ost {
     /// The operations of an OST on its objects.
     pub fn new(objects: Arc<dyn Objects>) -> Arc<Ost> {
-        Arc::new(Ost { objects, files: None, grants: Mutex::default(), times_set: Mutex::default(), changes: Mutex::default() })
+        Self::with_files(objects, None)
     }
 
     /// The same for the data an MDT holds; `there` says whether the file of an object exists.
     pub(crate) fn for_mdt(objects: Arc<dyn Objects>, there: Arc<FileThere>) -> Arc<Ost> {
-        Arc::new(Ost { objects, files: Some(there), grants: Mutex::default(), times_set: Mutex::default(), changes: Mutex::default() })
+        Self::with_files(objects, Some(there))
+    }
+
+    fn with_files(objects: Arc<dyn Objects>, files: Option<Arc<FileThere>>) -> Arc<Ost> {
+        Arc::new(Ost {
+            usage: Arc::new(Usage::new(objects.clone(), files.clone())),
+            objects,
+            files,
+            grants: Mutex::default(),
+            times_set: Mutex::default(),
+            changes: Mutex::default(),
+        })
+    }
+
+    /// Begins to count what owners have in use.
+    pub(crate) fn start_counting(&self) {
+        self.usage.start();
+    }
+
+    /// Nothing holds the objects when this returns, but who holds this.
+    pub(crate) async fn stop_counting(&self) {
+        self.usage.stop().await;
     }
 
     /// Lock values of the objects.
@@ -107,7 +133,20 @@ impl Ost {
 
     /// Removes an object.
     pub(crate) fn remove(&self, id: ObjectId) -> Result<(), OsdError> {
-        self.objects.destroy(id).map(drop)
+        self.objects.destroy(id)?;
+        self.usage.gone(id);
+        Ok(())
+    }
+
+    /// The file of an object has another owner.
+    pub(crate) fn owner_changed(&self, id: ObjectId) {
+        self.usage.changed(id);
+    }
+
+    /// Space that an id has in use; EINPROGRESS until it is known.
+    pub(crate) async fn used(&self, kind: u32, id: u32) -> Result<Used, Errno> {
+        let usage = self.usage.clone();
+        self.blocking(move |_| usage.of_id(kind, id)).await?.ok_or(Errno::EINPROGRESS)
     }
 
     /// Times of an object were set by another request than one of ours; an object that is not there stays so.
@@ -129,7 +168,7 @@ impl Ost {
 
     /// ENOENT when what is to be changed is no file any more. Asked under the lock.
     fn may_change(&self, id: ObjectId) -> Result<(), Errno> {
-        self.files.as_ref().map_or(Ok(()), |there| there(id))
+        self.files.as_ref().map_or(Ok(()), |there| there(id).map(drop))
     }
 
     /// Makes the OST `fsname-OSTindex` on `osd` and starts it. Clients reach it once it is added to
@@ -149,7 +188,9 @@ impl Ost {
     {
         let target = Target::new(node, cfg, osd.clone())?;
         target.ldlm().set_lvb_ops(Arc::new(lvb::ObjectLvb(osd.clone())));
-        target.start(Ost::new(osd));
+        let ost = Ost::new(osd);
+        ost.start_counting();
+        target.start(ost);
         Ok(target)
     }
 
@@ -166,6 +207,7 @@ impl Ost {
             opc::OST_CREATE => self.create(rq).map(done),
             opc::OST_DESTROY => self.destroy(rq).await.map(done),
             opc::OST_LADVISE => self.ladvise(rq).map(done),
+            opc::OST_QUOTACTL => self.quotactl(rq).await.map(done),
             opc::OST_STATFS => self.statfs().map(done),
             opc::OST_GET_INFO => self.get_info(rq).map(done),
             opc::OST_SET_INFO => self.set_info(rq).map(done),
@@ -244,7 +286,14 @@ impl TargetOps for Ost {
 
     fn sync_data(&self) -> Result<(), OsdError> {
         self.changes.lock().commit_begins();
-        self.objects.sync_all()
+        let began = self.usage.sync_begins();
+        self.objects.sync_all()?;
+        self.usage.synced(began);
+        Ok(())
+    }
+
+    fn stopping(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.stop_counting().await })
     }
 }
 

@@ -99,6 +99,7 @@ impl Ost {
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
         let set = obdo::set_attr(&n.oa, Ost::times(rq));
         let attr = self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))?;
+        self.usage.changed(n.id);
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
             self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
         }
@@ -128,8 +129,7 @@ impl Ost {
             OBJECT_EOF => self.objects.truncate(n.id, start),
             _ => self.objects.punch(n.id, start, end),
         };
-        done.map_err(|e| storage_error(&e))?;
-        let attr = self.change_times(rq, &n)?;
+        let attr = self.after_change(rq, &n, done.map_err(|e| storage_error(&e)))?;
         let mut oa = n.out(md::FLBLOCKS);
         oa.blocks = attr.blocks;
         let done = self.committed(rq, &oa);
@@ -153,8 +153,8 @@ impl Ost {
         let id = n.id;
         let change = move |objects: &dyn coral_osd::Objects| objects.fallocate(id, mode, start, end);
         // Allocating much takes the file system a while.
-        self.blocking(change).await?;
-        let attr = self.change_times(rq, &n)?;
+        let done = self.blocking(change).await;
+        let attr = self.after_change(rq, &n, done)?;
         let mut oa = n.out(0);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
         let done = self.committed(rq, &oa);
@@ -162,10 +162,15 @@ impl Ost {
         done
     }
 
-    fn change_times(&self, rq: &TargetRequest, n: &Named) -> Result<coral_osd::ObjAttr, Errno> {
+    /// Sets the times of an object whose change is `done`, or failed.
+    fn after_change(&self, rq: &TargetRequest, n: &Named, done: Result<(), Errno>) -> Result<coral_osd::ObjAttr, Errno> {
         let set = SetAttr { if_unowned: true, ..obdo::set_attr(&n.oa, Ost::times(rq)) };
-        self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
-        self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))
+        let attr = done.and_then(|()| {
+            self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
+            self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))
+        });
+        self.usage.changed(n.id);
+        attr
     }
 
     pub(super) async fn seek(&self, rq: &TargetRequest) -> Result<Message, Errno> {
@@ -230,12 +235,12 @@ impl Ost {
         let _lock = rq.target.ldlm().lock_local(res, LdlmType::EXTENT, LdlmMode::PW, policy, None).await;
         let attr = self.objects.attr(id).map_err(|e| storage_error(&e))?;
         match attr {
-            None => Ok(()),
-            Some(a) if a.blocks > QUICK_DESTROY_BLOCKS => {
-                self.blocking(move |objects| objects.destroy(id)).await.map(drop)
-            }
-            Some(_) => self.objects.destroy(id).map(drop).map_err(|e| storage_error(&e)),
-        }
+            None => return Ok(()),
+            Some(a) if a.blocks > QUICK_DESTROY_BLOCKS => self.blocking(move |objects| objects.destroy(id)).await?,
+            Some(_) => self.objects.destroy(id).map_err(|e| storage_error(&e))?,
+        };
+        self.usage.gone(id);
+        Ok(())
     }
 
     /// Advice is heard and not acted on: the kernel's page cache does what is asked by itself.

@@ -118,6 +118,11 @@ pub trait TargetOps: Send + Sync + 'static {
     fn sync_data(&self) -> Result<(), OsdError> {
         Ok(())
     }
+
+    /// The target stops: nothing it began on other threads goes on when this is done.
+    fn stopping(self: Arc<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
 }
 
 /// Counts of a target since its start.
@@ -281,6 +286,9 @@ impl Target {
     /// Last sync, timers stopped. Exports stay known: the clients come back after a restart.
     pub async fn stop(self: &Arc<Self>) {
         self.stopped.send_replace(true);
+        if let Some(ops) = self.ops.get() {
+            ops.clone().stopping().await;
+        }
         if let Err(error) = self.sync().await {
             tracing::error!(target = %self.cfg.name, %error, "last sync");
         }

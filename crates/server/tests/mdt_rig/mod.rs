@@ -17,6 +17,7 @@ use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmType, Policy, it};
 use coral_wire::mds::*;
 use coral_wire::ost::{ObdStatfs, md};
+use coral_wire::quota::ObdQuotactl;
 use coral_wire::{Errno, Fid, ObdConnectData, Wire, opc, portal};
 use futures_util::future::BoxFuture;
 
@@ -326,6 +327,11 @@ impl Client {
     pub async fn root(&self) -> Result<Fid, Errno> {
         let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_ROOT).push(&self.body(Fid::ZERO, 0)).push_empty();
         Ok(self.call(rq).await?.msg.get::<MdtBody>(1).map_err(|_| Errno::EPROTO)?.fid1)
+    }
+
+    pub async fn quotactl(&self, cmd: u32, kind: u32, id: u32) -> Result<ObdQuotactl, Errno> {
+        let ask = ObdQuotactl { cmd, r#type: kind, id, ..Default::default() };
+        self.call(Request::new(portal::MDS_REQUEST, opc::MDS_QUOTACTL).push(&ask)).await?.msg.get(1).map_err(|_| Errno::EPROTO)
     }
 
     pub async fn statfs(&self) -> Result<ObdStatfs, Errno> {

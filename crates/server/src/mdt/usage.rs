@@ -1,0 +1,138 @@
+//! Inodes, and the space of directories, by owner: the table `usage`, changed in the batch of every change of an inode.
+//!
+//! Data on the MDT are counted by the service that holds them ([`super::dom`]).
+//!
+//! Invariant: what is in memory is what the table says, which is what the inodes say ([`count`]); `coral check` verifies it.
+
+use bytes::Bytes;
+use coral_osd::{Batch, Kv, Op, OsdError};
+use coral_wire::fid::Fid;
+use parking_lot::Mutex;
+
+use super::record::Inode;
+use super::store::{MdtError, MdtResult, torn};
+use super::table;
+use crate::quota::{Owner, Sums, Used};
+
+/// Bytes of a block that inodes are in.
+const BLOCK_BYTES: u64 = 512;
+/// Rows read at a time.
+const CHUNK: usize = 4096;
+/// In the table `meta`: the table `usage` is kept.
+const KEY_KEPT: &[u8] = b"usage";
+
+/// Whose an inode is, and what it counts for.
+pub fn of_inode(ino: &Inode) -> (Owner, Used) {
+    let owner = Owner { uid: ino.uid, gid: ino.gid, projid: ino.projid };
+    let bytes = if ino.is_dir() { ino.blocks * BLOCK_BYTES } else { 0 };
+    (owner, Used { inodes: 1, bytes })
+}
+
+/// The sums of an MDT.
+#[derive(Default)]
+pub struct Usage(Mutex<Sums>);
+
+impl Usage {
+    /// Reads the table, or makes it, of a name space that was kept without.
+    pub fn open(kv: &dyn Kv) -> MdtResult<Usage> {
+        if is_kept(kv)? {
+            return Ok(Usage(Mutex::new(read(kv)?)));
+        }
+        let sums = count(kv)?;
+        let mut b = Batch::new();
+        for (owner, used) in sums.iter() {
+            put(&mut b, owner, *used);
+        }
+        b.put(table::META, KEY_KEPT, Bytes::new());
+        kv.commit(b)?;
+        Ok(Usage(Mutex::new(sums)))
+    }
+
+    /// Adds to `batch` what an inode that was `was` and is `now` makes of the sums. Called for all inodes of a transaction.
+    pub fn change(&self, batch: &mut Batch, inodes: impl Iterator<Item = (Option<(Owner, Used)>, Option<(Owner, Used)>)>) {
+        let mut sums: Vec<(Owner, Used)> = Vec::new();
+        let mut sum = |(owner, used): (Owner, Used), f: fn(Used, Used) -> Used| match sums.iter_mut().find(|(o, _)| *o == owner) {
+            Some((_, sum)) => *sum = f(*sum, used),
+            None => sums.push((owner, f(self.0.lock().of(&owner), used))),
+        };
+        for (was, now) in inodes.filter(|(was, now)| was != now) {
+            was.into_iter().for_each(|w| sum(w, Used::minus));
+            now.into_iter().for_each(|n| sum(n, Used::plus));
+        }
+        for (owner, used) in sums {
+            put(batch, &owner, used);
+        }
+    }
+
+    /// These sums were committed.
+    pub fn committed(&self, sums: Vec<(Owner, Used)>) {
+        let mut mine = self.0.lock();
+        sums.into_iter().for_each(|(owner, used)| mine.set(owner, used));
+    }
+
+    /// What an id has in use.
+    pub fn of_id(&self, kind: u32, id: u32) -> Used {
+        self.0.lock().of_id(kind, id)
+    }
+}
+
+/// The sums that `batch` sets.
+pub fn of_batch(batch: &Batch) -> Vec<(Owner, Used)> {
+    let row = |op: &Op| match op {
+        Op::Put { table: table::USAGE, key, val } => row_of(key, val),
+        Op::Del { table: table::USAGE, key } => Some((owner_of(key)?, Used::default())),
+        _ => None,
+    };
+    batch.ops().iter().filter_map(row).collect()
+}
+
+fn read(kv: &dyn Kv) -> MdtResult<Sums> {
+    let mut sums = Sums::default();
+    for (k, v) in kv.range(table::USAGE, &[], None, usize::MAX)? {
+        let (owner, used) = row_of(&k, &v).ok_or_else(|| torn(&Fid::ZERO))?;
+        sums.set(owner, used);
+    }
+    Ok(sums)
+}
+
+/// Whether the table is kept.
+pub fn is_kept(kv: &dyn Kv) -> Result<bool, OsdError> {
+    Ok(kv.get(table::META, KEY_KEPT)?.is_some())
+}
+
+/// What the inodes say.
+fn count(kv: &dyn Kv) -> MdtResult<Sums> {
+    let mut sums = Sums::default();
+    let mut from = Vec::new();
+    loop {
+        let rows = kv.range(table::INODE, &from, None, CHUNK)?;
+        for (k, v) in &rows {
+            let fid = table::fid_of_key(k).ok_or_else(|| torn(&Fid::ZERO))?;
+            let (owner, used) = of_inode(&Inode::decode(v).map_err(|source| MdtError::Corrupt { fid, source })?);
+            sums.add(owner, used);
+        }
+        match rows.last() {
+            Some((k, _)) if rows.len() == CHUNK => from = [k, &[0][..]].concat(),
+            _ => return Ok(sums),
+        }
+    }
+}
+
+fn put(batch: &mut Batch, owner: &Owner, used: Used) {
+    let key: Vec<u8> = [owner.uid, owner.gid, owner.projid].iter().flat_map(|id| id.to_be_bytes()).collect();
+    match used == Used::default() {
+        true => batch.del(table::USAGE, key),
+        false => batch.put(table::USAGE, key, [used.inodes.to_le_bytes(), used.bytes.to_le_bytes()].concat()),
+    };
+}
+
+fn owner_of(key: &[u8]) -> Option<Owner> {
+    let id = |i: usize| Some(u32::from_be_bytes(key.get(4 * i..4 * i + 4)?.try_into().ok()?));
+    Some(Owner { uid: id(0)?, gid: id(1)?, projid: id(2)? })
+}
+
+/// The owner and the sum in a row.
+pub fn row_of(key: &[u8], val: &[u8]) -> Option<(Owner, Used)> {
+    let word = |i: usize| Some(u64::from_le_bytes(val.get(8 * i..8 * i + 8)?.try_into().ok()?));
+    Some((owner_of(key)?, Used { inodes: word(0)?, bytes: word(1)? }))
+}
