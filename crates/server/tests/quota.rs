@@ -1,7 +1,10 @@
-//! What an MDT counts for users, groups and projects (`lustre/quota`).
+//! What an MDT counts for users, groups and projects, and how it makes its OSTs count the same (`lustre/quota`).
 
 mod mdt_rig;
 
+use coral_osd::{Kv, ObjectId, Objects};
+use coral_server::mdt::table;
+use coral_wire::layout::Layout;
 use coral_wire::mds::{attr as sa, open as flag};
 use coral_wire::quota::{cmd, dqb};
 use coral_wire::{Errno, Fid};
@@ -71,6 +74,37 @@ async fn no_limits_are_set_and_none_can_be() -> TestResult {
         assert_eq!(c.quotactl(absent, 0, 7).await.err(), Some(Errno::EOPNOTSUPP), "{absent:#x}");
     }
     assert_eq!(c.quotactl(cmd::GETOQUOTA, 3, 7).await.err(), Some(Errno::EOPNOTSUPP));
+    rig.stop().await;
+    Ok(())
+}
+
+/// A chown that the OST could not be told of is told after a kill of the MDT.
+#[tokio::test(start_paused = true)]
+async fn an_owner_is_told_after_a_kill() -> TestResult {
+    let mut rig = Rig::with_far_osts(1).await;
+    let c = rig.client("1@lo").await;
+    let o = c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    let gone = c.open(Fid::ROOT, b"gone", flag::CREAT | flag::WRITE, 0o644).await?;
+    let id = |md| match Layout::decode(md) {
+        Ok(Layout::Plain(l)) => ObjectId { seq: 0, oid: l.objects[0].oi.object_id() },
+        other => panic!("{other:?}"),
+    };
+    rig.kill_ost(0).await;
+    for fid in [o.body.fid1, gone.body.fid1] {
+        c.setattr(fid, |r| (r.valid, r.uid, r.gid, r.projid) = (sa::UID | sa::GID | sa::PROJID, 7, 8, 9)).await?;
+    }
+    c.close(&gone).await?;
+    c.unlink(Fid::ROOT, b"gone", false).await?;
+    rig.kill().await;
+    rig.restart().await;
+    rig.start_ost(0).await;
+    let pending = || rig.mem.range(table::OWNER, b"", None, 100).expect("read").len() + rig.destroy_pending();
+    while pending() > 0 {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+    let told = rig.real[0].attr(id(&o.md))?.map(|a| (a.uid, a.gid, a.projid));
+    assert_eq!(told, Some((7, 8, 9)));
+    assert_eq!(rig.real[0].attr(id(&gone.md))?, None, "nothing is made of a file that is gone");
     rig.stop().await;
     Ok(())
 }

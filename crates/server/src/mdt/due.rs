@@ -1,5 +1,5 @@
-//! Which OST objects are due for destruction: what the table `destroy` holds, kept in memory as far as it fits, so that the
-//! table is read only after a start, an overflow or a failure (reading it walks over all that was removed from it lately).
+//! Which OST objects are due, for destruction or to be told their owner: what the table `destroy` or `owner` holds, kept in
+//! memory as far as it fits, so that the table is read only after a start, an overflow or a failure (reading it walks over all that was removed from it lately).
 //!
 //! What an OST has destroyed stays a row until that is on the OST's disk ([`Due::settle`]): before that it may come back with
 //! the loss of power, and is destroyed again.
@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use coral_osd::{Batch, Op};
+use coral_osd::{Batch, Op, Table};
 
 use super::table;
 
@@ -64,9 +64,9 @@ impl Queue {
 pub(super) enum Next {
     /// Nothing is due.
     Nothing,
-    /// Destroy these.
-    Destroy(Vec<u64>),
-    /// Read rows from this id on, tell [`Due::read`], destroy what was read.
+    /// These.
+    Objects(Vec<u64>),
+    /// Read rows from this id on, tell [`Due::read`], go on with what was read.
     Read(u64),
 }
 
@@ -91,7 +91,7 @@ impl Due {
             return Next::Nothing;
         }
         if !q.held.is_empty() {
-            return Next::Destroy(q.held.drain(..max.min(q.held.len())).collect());
+            return Next::Objects(q.held.drain(..max.min(q.held.len())).collect());
         }
         q.read_from.take().map_or(Next::Nothing, Next::Read)
     }
@@ -138,10 +138,10 @@ impl Due {
     }
 }
 
-/// The objects that `batch` makes due.
-pub(super) fn of_batch(batch: &Batch) -> Vec<(u32, u64)> {
+/// The objects that `batch` makes due in table `t`.
+pub(super) fn of_batch(batch: &Batch, t: Table) -> Vec<(u32, u64)> {
     let row = |op: &Op| match op {
-        Op::Put { table: table::DESTROY, key, .. } => table::destroy_of_key(key),
+        Op::Put { table, key, .. } if *table == t => table::destroy_of_key(key),
         _ => None,
     };
     batch.ops().iter().filter_map(row).collect()
@@ -178,7 +178,7 @@ mod tests {
     fn round(due: &mut Due, rows: &mut BTreeSet<u64>, max: usize, ost: &mut Ost, fails: bool, meanwhile: &[u64]) -> bool {
         let ids: Vec<u64> = match due.take(0, max) {
             Next::Nothing => return false,
-            Next::Destroy(ids) => ids,
+            Next::Objects(ids) => ids,
             Next::Read(from) => {
                 let ids: Vec<u64> = rows.range(from..).take(max).copied().collect();
                 commit(due, rows, meanwhile);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(due.read(0, vec![1, 2, 3, 4], false), [4], "those are done");
         assert_eq!(due.settle(0, 7, 11), [1]);
         assert_eq!(due.settle(0, 8, 1000), [0; 0], "numbers of another start say nothing");
-        assert_eq!(due.take(0, 10), Next::Destroy(vec![2, 3]));
+        assert_eq!(due.take(0, 10), Next::Objects(vec![2, 3]));
         assert_eq!(due.take(0, 10), Next::Nothing);
     }
 
@@ -263,6 +263,6 @@ mod tests {
         (0..ANSWERED_MAX as u64).for_each(|id| due.answered(0, id + 1, Destroyed { instance: 1, transno: id }));
         assert_eq!(due.take(0, 10), Next::Nothing);
         assert_eq!(due.settle(0, 1, 0), [1]);
-        assert_eq!(due.take(0, 10), Next::Destroy(vec![0]));
+        assert_eq!(due.take(0, 10), Next::Objects(vec![0]));
     }
 }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
-use super::{dom, due, namespace, usage};
+use super::{dom, due, namespace, table, usage};
 use super::open::Handle;
 use super::osp::{OstTarget, Osp};
 use super::store::{MdtResult, Store, Txn};
@@ -335,6 +335,7 @@ impl TargetOps for MdtOps {
 pub struct Follows {
     usage: Vec<(Owner, Used)>,
     destroy: Vec<(u32, u64)>,
+    tell: Vec<(u32, u64)>,
     data: bool,
 }
 
@@ -343,7 +344,8 @@ impl Follows {
     pub fn of(batch: &Batch) -> Follows {
         Follows {
             usage: usage::of_batch(batch),
-            destroy: due::of_batch(batch),
+            destroy: due::of_batch(batch, table::DESTROY),
+            tell: due::of_batch(batch, table::OWNER),
             data: dom::removes(batch),
         }
     }
@@ -354,6 +356,7 @@ impl MdtOps {
     pub fn committed(&self, store: &Store, f: Follows) {
         store.usage().committed(f.usage);
         self.osp.destroy(&f.destroy);
+        self.osp.tell_owners(&f.tell);
         self.remover.committed(f.data);
     }
 

@@ -4,7 +4,8 @@
 //! A file that goes leaves its objects in the table `destroy`, in the transaction that removed it;
 //! here a background task sends OST_DESTROY and forgets a row when the OST has committed that (`osp_sync.c` cancels a llog
 //! record then). Nothing is lost by a crash of either side: a row stays until its object is gone for good, and to destroy an
-//! object twice is harmless. Owners are told to OSTs at least once while this process lives.
+//! object twice is harmless. A file that gets another owner leaves its objects in the table `owner` likewise; the OST is told the
+//! owner that the file has then, and a row stays until the OST has answered.
 //!
 //! An OST that is not connected, or does not answer statfs, gets no new objects, as `lod` leaves out
 //! inactive OSTs. The allocator learns of a lost or a new connection at once.
@@ -14,20 +15,22 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use coral_lnet::{Nid, Node};
-use coral_osd::{Batch, OsdError};
+use coral_osd::{Batch, Kv, OsdError, Table};
 use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportObserver, ImportState, Reply, Request};
 use coral_wire::connect::{CLAIMED, ConnectFlags as F};
 use coral_wire::ldlm::LdlmRequest;
 use coral_wire::ost::{Obdo, ObdStatfs, md};
-use coral_wire::{Errno, ObdConnectData, OstId, opc, portal};
+use coral_wire::{Errno, Fid, ObdConnectData, OstId, opc, portal};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::due::{Destroyed, Due, Next};
 use super::handler::MdtOps;
+use super::store::{MdtResult, Store};
 use super::stripe::{OstSpace, StripeDefaults};
-use super::table;
+use super::{table, usage};
+use crate::quota::Owner;
 use crate::target::Target;
 
 /// Seconds between statfs of all OSTs (`osp.*.maxage`).
@@ -40,9 +43,6 @@ const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_millis(20);
 /// Objects of one OST destroyed in one round.
 const ROUND_OBJECTS: usize = 512;
-/// Owners waiting to be told; beyond that the oldest are forgotten (objects get their owner with
-/// the next write too).
-const CHOWNS_MAX: usize = 100_000;
 /// Requests to one OST at a time.
 const IN_FLIGHT: usize = 16;
 /// A background request gives up after this long and is tried again later.
@@ -61,12 +61,38 @@ pub struct OstTarget {
     pub active: bool,
 }
 
-/// An owner to be told to an OST.
-#[derive(Clone, Copy, Debug)]
-struct Chown {
+/// What a table holds for OSTs to do.
+struct Todo {
+    table: Table,
+    due: Mutex<Due>,
+}
+
+impl Todo {
+    fn new(table: Table) -> Todo {
+        Todo { table, due: Mutex::default() }
+    }
+
+    /// The next objects of `ost`.
+    fn take(&self, kv: &dyn Kv, ost: u32) -> Result<Vec<u64>, OsdError> {
+        let next = self.due.lock().take(ost, ROUND_OBJECTS);
+        let begin = match next {
+            Next::Nothing => return Ok(Vec::new()),
+            Next::Objects(ids) => return Ok(ids),
+            Next::Read(begin) => begin,
+        };
+        let (from, end) = (table::destroy_key(ost, begin), table::prefix_end(&ost.to_be_bytes()));
+        let rows = kv.range(self.table, &from, end.as_deref(), ROUND_OBJECTS).inspect_err(|_| self.due.lock().missed(ost))?;
+        let ids: Vec<u64> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).map(|(_, id)| id).collect();
+        Ok(self.due.lock().read(ost, ids, rows.len() == ROUND_OBJECTS))
+    }
+}
+
+/// An object whose OST was told the owner of its file; `None`: there is no such file any more.
+struct Told {
     ost: u32,
     id: u64,
-    owner: (u32, u32, u32),
+    fid: Fid,
+    owner: Option<Owner>,
 }
 
 struct Peer {
@@ -98,7 +124,6 @@ impl Peer {
 #[derive(Default)]
 struct State {
     peers: BTreeMap<u32, Peer>,
-    chowns: Vec<Chown>,
     defaults: StripeDefaults,
     target: Option<Arc<Target>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -121,7 +146,8 @@ pub struct Osp {
     node: Arc<Node>,
     client_uuid: String,
     state: Mutex<State>,
-    due: Mutex<Due>,
+    destroys: Todo,
+    owners: Todo,
     wake: Notify,
     /// The allocator's view of the OSTs may be another now.
     changed: Arc<Notify>,
@@ -133,7 +159,8 @@ impl Osp {
         // the same uuid after every start: OSTs know their MDT again
         let client_uuid = format!("{mdt_name}-mdtlov_UUID");
         let (wake, changed) = (Notify::new(), Arc::new(Notify::new()));
-        Arc::new(Osp { node, client_uuid, state: Mutex::default(), due: Mutex::default(), wake, changed })
+        let (destroys, owners) = (Todo::new(table::DESTROY), Todo::new(table::OWNER));
+        Arc::new(Osp { node, client_uuid, state: Mutex::default(), destroys, owners, wake, changed })
     }
 
     /// Starts the background tasks.
@@ -162,8 +189,17 @@ impl Osp {
 
     /// These rows of the table `destroy` were committed.
     pub(super) fn destroy(&self, rows: &[(u32, u64)]) {
+        self.add(&self.destroys, rows);
+    }
+
+    /// These rows of the table `owner` were committed.
+    pub(super) fn tell_owners(&self, rows: &[(u32, u64)]) {
+        self.add(&self.owners, rows);
+    }
+
+    fn add(&self, todo: &Todo, rows: &[(u32, u64)]) {
         if !rows.is_empty() {
-            self.due.lock().add(rows);
+            todo.due.lock().add(rows);
             self.wake.notify_one();
         }
     }
@@ -272,28 +308,11 @@ impl Osp {
         Import::new(self.node.clone(), cfg)
     }
 
-    /// Tells the OSTs the new owner (uid, gid, project) of a file's objects.
-    pub fn chown(&self, objects: Vec<(u32, u64)>, owner: (u32, u32, u32)) {
-        let mut st = self.state.lock();
-        st.chowns.extend(objects.into_iter().map(|(ost, id)| Chown { ost, id, owner }));
-        let over = st.chowns.len().saturating_sub(CHOWNS_MAX);
-        if over > 0 {
-            tracing::warn!(over, "too many owners wait for OSTs: the oldest are forgotten");
-            st.chowns.drain(..over);
-        }
-        drop(st);
-        self.wake.notify_one();
-    }
-
     /// The OSTs that are connected now, so that nothing waits for one that is not.
     fn connected(&self) -> Vec<(u32, Arc<Import>)> {
         let st = self.state.lock();
         let up = st.peers.iter().filter(|(_, p)| p.import.state() == ImportState::Full);
         up.map(|(i, p)| (*i, p.import.clone())).collect()
-    }
-
-    fn peer(&self, ost: u32) -> Option<Arc<Import>> {
-        self.state.lock().peers.get(&ost).map(|p| p.import.clone())
     }
 
     /// Asks every OST for its space. Returns whether all answered.
@@ -322,8 +341,9 @@ impl Osp {
     /// be more to do right away.
     async fn destroy_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
         let (mut rounds, mut failed) = (Vec::new(), None);
+        let Some(kv) = ops.upgrade().map(|ops| ops.core.lock().store.kv().clone()) else { return Ok(false) };
         for (ost, import) in self.connected() {
-            match self.take_due(ops, ost) {
+            match self.destroys.take(&*kv, ost) {
                 Ok(ids) => rounds.push(async move { (ost, ids.len(), destroy_some(import, ids).await) }),
                 // what was taken for other OSTs must not be forgotten
                 Err(e) => failed = Some(e),
@@ -332,7 +352,7 @@ impl Osp {
         let mut more = false;
         for (ost, asked, gone) in join_all(rounds).await {
             more |= gone.len() == ROUND_OBJECTS;
-            let mut due = self.due.lock();
+            let mut due = self.destroys.due.lock();
             if gone.len() < asked {
                 due.missed(ost);
             }
@@ -347,50 +367,102 @@ impl Osp {
         for (ost, import) in self.connected() {
             // In this order: what an earlier start of the OST has committed has smaller numbers than anything of a later one.
             let committed = import.last_committed();
-            let gone = self.due.lock().settle(ost, import.granted().instance, committed);
+            let gone = self.destroys.due.lock().settle(ost, import.granted().instance, committed);
             let mut done = Batch::new();
             for id in gone {
                 done.del(table::DESTROY, table::destroy_key(ost, id));
             }
             if !done.is_empty() {
-                self.commit_local(done).inspect_err(|_| self.due.lock().missed(ost))?;
+                self.commit_local(done).inspect_err(|_| self.destroys.due.lock().missed(ost))?;
             }
         }
         Ok(())
     }
 
-    /// The next objects of `ost` to destroy.
-    fn take_due(&self, ops: &Weak<MdtOps>, ost: u32) -> Result<Vec<u64>, OsdError> {
-        let next = self.due.lock().take(ost, ROUND_OBJECTS);
-        let begin = match next {
-            Next::Nothing => return Ok(Vec::new()),
-            Next::Destroy(ids) => return Ok(ids),
-            Next::Read(begin) => begin,
-        };
-        let kv = ops.upgrade().map(|ops| ops.core.lock().store.kv().clone());
-        let Some(kv) = kv else { return Ok(Vec::new()) };
-        let (from, end) = (table::destroy_key(ost, begin), table::prefix_end(&ost.to_be_bytes()));
-        let rows = kv.range(table::DESTROY, &from, end.as_deref(), ROUND_OBJECTS).inspect_err(|_| self.due.lock().missed(ost))?;
-        let ids: Vec<u64> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).map(|(_, id)| id).collect();
-        Ok(self.due.lock().read(ost, ids, rows.len() == ROUND_OBJECTS))
+    /// Tells owners, at most one round of every OST that answers. Returns whether there may be more to do right away.
+    async fn owner_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
+        let Some(store) = ops.upgrade().map(|ops| ops.core.lock().store.clone()) else { return Ok(false) };
+        let (mut rounds, mut failed) = (Vec::new(), None);
+        for (ost, import) in self.connected() {
+            match self.owners.take(&**store.kv(), ost) {
+                Ok(ids) => rounds.push(tell_some(&store, import, ost, ids)),
+                Err(e) => failed = Some(e),
+            }
+        }
+        let (mut more, mut all) = (false, Vec::new());
+        for (ost, asked, told) in join_all(rounds).await {
+            if told.len() < asked {
+                self.owners.due.lock().missed(ost);
+            }
+            more |= told.len() == ROUND_OBJECTS;
+            all.extend(told);
+        }
+        if !all.is_empty() && let Some(ops) = ops.upgrade() {
+            self.forget_told(&ops, &all).inspect_err(|_| all.iter().for_each(|t| self.owners.due.lock().missed(t.ost)))?;
+        }
+        failed.map_or(Ok(more), Err)
     }
 
-    /// Tells owners; what was not answered is kept.
-    async fn chown_round(&self) {
-        let due = std::mem::take(&mut self.state.lock().chowns);
-        for part in due.chunks(IN_FLIGHT) {
-            let tell = part.iter().map(|c| async move {
-                let (uid, gid, projid) = c.owner;
+    /// One round of all that OSTs have to do.
+    async fn rounds(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
+        let told = self.owner_round(ops).await;
+        let destroyed = self.destroy_round(ops).await?;
+        Ok(told? || destroyed)
+    }
+
+    /// Forgets the rows of what was told, but where the owner changed since.
+    fn forget_told(&self, ops: &MdtOps, told: &[Told]) -> Result<(), OsdError> {
+        let core = ops.core.lock();
+        let mut done = Batch::new();
+        for t in told {
+            let now = core.store.find(&t.fid).map_err(|e| OsdError::Corrupt(e.to_string()))?;
+            if now.map(|ino| usage::of_inode(&ino).0) == t.owner {
+                done.del(table::OWNER, table::destroy_key(t.ost, t.id));
+            }
+        }
+        if done.is_empty() { Ok(()) } else { self.commit_local(done).map(drop) }
+    }
+}
+
+/// Tells one OST whose objects are, until it fails to answer. Returns the OST, how many there were, and those that are done.
+async fn tell_some(store: &Store, import: Arc<Import>, ost: u32, ids: Vec<u64>) -> (u32, usize, Vec<Told>) {
+    let mut done = Vec::with_capacity(ids.len());
+    for part in ids.chunks(IN_FLIGHT) {
+        let owners = part.iter().filter_map(|&id| match owner_of(store, ost, id) {
+            Ok(told) => Some(told),
+            Err(e) => {
+                tracing::error!(error = %e, ost, id, "whose object is it");
+                None
+            }
+        });
+        let tell = owners.map(|told| {
+            let import = &import;
+            async move {
+                let Some(owner) = told.owner else { return (told, Some(0)) };
                 let valid = md::FLID | md::FLGROUP | md::FLUID | md::FLGID | md::FLPROJID;
-                let body = Obdo { oi: OstId::group0(c.id), valid, uid, gid, projid, ..Obdo::default() };
-                let import = self.peer(c.ost).filter(|i| i.state() == ImportState::Full)?;
-                call(&import, Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&body).push_empty()).await
-            });
-            let answers = join_all(tell).await;
-            let lost = part.iter().zip(answers).filter(|(_, a)| a.is_none()).map(|(c, _)| *c);
-            self.state.lock().chowns.extend(lost);
+                let Owner { uid, gid, projid } = owner;
+                let body = Obdo { oi: OstId::group0(told.id), valid, uid, gid, projid, ..Obdo::default() };
+                let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&body).push_empty();
+                let status = call(import, rq).await.map(|r| r.status);
+                (told, status)
+            }
+        });
+        let answers = join_all(tell).await;
+        let silent = answers.iter().any(|(_, status)| status.is_none());
+        done.extend(answers.into_iter().filter(|(_, status)| *status == Some(0)).map(|(told, _)| told));
+        if silent {
+            break;
         }
     }
+    (ost, ids.len(), done)
+}
+
+/// The owner to be told of an object that the table `owner` has.
+fn owner_of(store: &Store, ost: u32, id: u64) -> MdtResult<Told> {
+    let row = store.kv().get(table::OWNER, &table::destroy_key(ost, id))?;
+    let fid = row.and_then(|v| table::fid_of_key(&v)).unwrap_or(Fid::ZERO);
+    let owner = store.find(&fid)?.map(|ino| usage::of_inode(&ino).0);
+    Ok(Told { ost, id, fid, owner })
 }
 
 /// Destroys objects of one OST, until it fails to answer. Returns those that are gone.
@@ -459,14 +531,14 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
             let pause = if me.refresh().await { STATFS_INTERVAL } else { STATFS_RETRY };
             next_statfs = tokio::time::Instant::now() + pause;
         }
-        me.chown_round().await;
         loop {
-            match me.destroy_round(&ops).await {
+            // an owner first: told to an object that is gone, it would make it anew
+            match me.rounds(&ops).await {
                 Ok(true) => continue,
                 Ok(false) => break,
                 Err(_) if me.state.lock().target.is_none() => return,
                 Err(e) => {
-                    tracing::error!(error = %e, "destroying objects");
+                    tracing::error!(error = %e, "telling OSTs of owners and of objects that are gone");
                     break;
                 }
             }

@@ -176,25 +176,28 @@ impl Ctx {
             let (p1, p2) = (t.get(&src.parent)?, t.get(&dst.parent)?);
             let other = (src.parent != dst.parent).then(|| (dst.parent, t.ino(p2)));
             self.push_parents(&mut a, [Some((src.parent, t.ino(p1))), other]);
-            let moved = objects.iter().map(|(fid, _)| Self::new_project(&core.store, &mut t, fid)).collect::<MdtResult<Vec<_>>>()?;
+            let mut data = Vec::new();
+            for (fid, _) in &objects {
+                if Self::tell_project(&core.store, &mut t, fid)? {
+                    data.push(dom::object(fid));
+                }
+            }
             self.commit(t, &mut a)?;
             drop(core);
-            for (fid, ino) in objects.iter().zip(moved).filter_map(|((fid, _), ino)| Some((fid, ino?))) {
-                if dom::is_dom(&ino.lov) {
-                    self.ops.data.owner_changed(dom::object(fid));
-                }
-                self.ops.osp.chown(stripe::objects(&ino.lov), (ino.uid, ino.gid, ino.projid));
-            }
+            data.into_iter().for_each(|id| self.ops.data.owner_changed(id));
             return Ok(a);
         }
         Err(Errno::EAGAIN.into())
     }
 
-    /// The file `fid` as it will be, if `t` moves it into another project: its OSTs must be told.
-    fn new_project(store: &super::store::Store, t: &mut Txn<'_>, fid: &Fid) -> MdtResult<Option<Inode>> {
-        let (Some(old), Some(h)) = (store.find(fid)?, t.find(fid)?) else { return Ok(None) };
-        let new = t.ino(h);
-        Ok((new.is_reg() && new.projid != old.projid).then(|| new.clone()))
+    /// If `t` moves the file `fid` into another project, its OSTs must be told. Returns whether data on the MDT moves with it.
+    fn tell_project(store: &super::store::Store, t: &mut Txn<'_>, fid: &Fid) -> MdtResult<bool> {
+        let (Some(old), Some(h)) = (store.find(fid)?, t.find(fid)?) else { return Ok(false) };
+        let moved = t.ino(h).is_reg() && t.ino(h).projid != old.projid;
+        if moved {
+            t.tell_owner(h);
+        }
+        Ok(moved && dom::is_dom(&t.ino(h).lov))
     }
 
     /// What a setattr record (of a setattr or a close) asks for.
@@ -256,9 +259,10 @@ impl Ctx {
         }
         let mut a = self.answer(0);
         a.msg.push(&self.pack(&r.fid, t.ino(h))).push_empty().push_empty().push_empty().push_empty();
-        let owner = (t.ino(h).uid, t.ino(h).gid, t.ino(h).projid);
         let chown = (set.uid.is_some() || set.gid.is_some() || set.projid.is_some()) && t.ino(h).is_reg();
-        let objects = if chown { stripe::objects(&t.ino(h).lov.clone()) } else { Vec::new() };
+        if chown {
+            t.tell_owner(h);
+        }
         let chown_data = chown && dom::is_dom(&t.ino(h).lov);
         self.commit(t, &mut a)?;
         drop(core);
@@ -267,9 +271,6 @@ impl Ctx {
         }
         if data {
             self.set_data_times(&r.fid, &set)?;
-        }
-        if !objects.is_empty() {
-            self.ops.osp.chown(objects, owner);
         }
         Ok(a)
     }

@@ -15,6 +15,7 @@ use coral_wire::fid::Fid;
 
 use super::acl::{self, Acl};
 use super::record::{Inode, LINKS_INLINE, Link, RecordError, XATTR_INLINE_BYTES, XATTR_INLINE_TOTAL_BYTES, XattrValue};
+use super::stripe;
 use super::table::{self, fid_key};
 use super::usage::{self, Usage};
 use crate::quota::{Owner, Used};
@@ -358,6 +359,14 @@ impl<'s> Txn<'s> {
         };
         let name = Bytes::copy_from_slice(name);
         self.change(h).xattrs.push((name, stored));
+    }
+
+    /// The OSTs will be told whose the objects of a file are.
+    pub fn tell_owner(&mut self, h: Held) {
+        let fid = fid_key(&self.fid(h));
+        for (ost, id) in stripe::objects(&self.ino(h).lov.clone()) {
+            self.batch.put(table::OWNER, table::destroy_key(ost, id), fid.to_vec());
+        }
     }
 
     /// Adds any other change.

@@ -8,6 +8,7 @@
 //! | `xattr` | FID, name | the values that do not fit the inode record |
 //! | `orphan` | FID | empty: nlink 0 and still open somewhere |
 //! | `destroy` | OST index (4 B), object id (8 B); or 4 B of ones, FID | empty: OST objects, and data on this MDT, nobody refers to any more |
+//! | `owner` | OST index, object id | FID: objects whose OST is to be told the owner of their file |
 //! | `usage` | uid, gid, project (4 B each) | inodes and bytes of that owner (8 B each) |
 //! | `meta` | name | allocators, defaults, format version |
 //!
@@ -31,13 +32,15 @@ pub const XATTR: Table = Table("mdt_xattr");
 pub const ORPHAN: Table = Table("mdt_orphan");
 /// OST objects to destroy.
 pub const DESTROY: Table = Table("mdt_destroy");
+/// OST objects whose owner is to be told.
+pub const OWNER: Table = Table("mdt_owner");
 /// What owners have in use.
 pub const USAGE: Table = Table("mdt_usage");
 /// Allocators and defaults.
 pub const META: Table = Table("mdt_meta");
 
 /// Every table of an MDT, for who must create them beforehand.
-pub const ALL: [Table; 8] = [INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, USAGE, META];
+pub const ALL: [Table; 9] = [INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META];
 
 /// First hash an entry may have: 0 to 2 stand for the start, `.` and `..`.
 pub const HASH_FIRST: u64 = 3;
@@ -125,7 +128,7 @@ pub fn xattr_key(fid: &Fid, name: &[u8]) -> Bytes {
     k.into()
 }
 
-/// Key of an OST object that is to be destroyed.
+/// Key of an OST object that is to be destroyed, or to be told its owner.
 pub fn destroy_key(ost: u32, id: u64) -> Bytes {
     let mut k = Vec::with_capacity(12);
     k.extend_from_slice(&ost.to_be_bytes());
