@@ -164,7 +164,6 @@ impl Target {
 
     fn set_granted(&self, data: ObdConnectData) {
         self.coral.store(data.has2(F2::CORAL), Ordering::Relaxed);
-        self.grant.connected(data.has(F::GRANT).then_some(data.grant as u64));
         *self.granted.write() = Arc::new(data);
     }
 
@@ -207,6 +206,20 @@ impl ImportObserver for Observer {
                 w.evicted(&t);
             }
         })
+    }
+
+    /// What it has of the grant is told to a server that was restarted, and to one that was not (`osc_reconnect`).
+    fn asks(&self, data: &mut ObdConnectData) {
+        if let Some(held) = self.target.upgrade().map(|t| t.grant.held()).filter(|held| *held > 0 && data.has(F::GRANT)) {
+            data.grant = u32::try_from(held).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Before anything is sent: of the writes under way none has used anything up since.
+    fn granted(&self, data: &ObdConnectData) {
+        if let Some(t) = self.target.upgrade() {
+            t.grant.connected(data.has(F::GRANT).then_some(data.grant as u64));
+        }
     }
 
     fn replay_locks(&self, _import: Arc<Import>) -> BoxFuture<'static, Result<(), RpcError>> {

@@ -384,6 +384,42 @@ async fn a_full_disk_is_told_by_the_write() {
     c.stop().await;
 }
 
+/// A client keeps what it was promised when its connection breaks, and when the OST starts anew.
+#[tokio::test(start_paused = true)]
+async fn grants_outlive_connections_and_restarts() {
+    const CUT_OFF: &str = "10.9.0.1@tcp";
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let fs = c.client_at(CUT_OFF, "").await;
+    let u = User::root(&fs);
+    let fh = writer(&u, "f").await;
+    let first = param(&fs, ".cur_grant_bytes");
+    let write = async |n: u64| {
+        for i in 0..n {
+            u.write(&fh, i << 20, &vec![i as u8; 1 << 20]).await.unwrap();
+        }
+        u.fs.fsync(&fh, false).await.unwrap();
+    };
+    write(16).await;
+    let held = param(&fs, ".cur_grant_bytes");
+    assert!(held > first, "a writer is given more: {first}, {held}");
+    let evictions = |c: &Cluster| c.osts[0].stats().evictions;
+
+    let (there, server) = (CUT_OFF.parse().unwrap(), SERVER.parse().unwrap());
+    c.net.cut(there, server, true);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    c.net.cut(there, server, false);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(c.osts[0].stats().reconnects > 0 && evictions(&c) == 0);
+    assert_eq!(param(&fs, ".cur_grant_bytes"), held, "the connection is another");
+    let c = c.kill_and_restart().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    u.stat("f").await.unwrap();
+    assert_eq!((param(&fs, ".cur_grant_bytes"), evictions(&c)), (held, 0), "the OST is another");
+    write(16).await;
+    fs.umount().await;
+    c.stop().await;
+}
+
 /// A client that was cut off loses what it kept back: EIO once, and it goes on.
 #[tokio::test(start_paused = true)]
 async fn who_is_evicted_is_told_once_and_goes_on() {

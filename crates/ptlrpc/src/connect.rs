@@ -174,11 +174,15 @@ impl Import {
 
     fn connect_request(&self) -> Request {
         let cfg = &self.cfg;
+        let mut data = cfg.data;
+        if let Some(o) = self.observer() {
+            o.asks(&mut data);
+        }
         let mut rq = Request::new(cfg.request_portal, cfg.connect_opc)
             .push_bytes(Bytes::copy_from_slice(&c_array::<UUID_LEN>(cfg.target_uuid.as_bytes())))
             .push_bytes(Bytes::copy_from_slice(&c_array::<UUID_LEN>(cfg.client_uuid.as_bytes())))
             .push_bytes(Bytes::copy_from_slice(&self.cookie.to_le_bytes()))
-            .push(&cfg.data)
+            .push(&data)
             .push_empty();
         rq.reply_portal = cfg.reply_portal;
         rq
@@ -191,6 +195,9 @@ impl Import {
         let ops = r.body.op_flags;
         // Slots first: calls go out as soon as the state is published.
         self.modify.set_limit(modify_limit(&granted, self.cfg.max_modify));
+        if let Some(o) = self.observer() {
+            o.granted(&granted);
+        }
         let state = {
             let mut inner = self.inner.lock();
             if inner.conn_cnt != conn.conn_cnt {

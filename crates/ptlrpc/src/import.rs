@@ -34,6 +34,14 @@ pub trait ImportObserver: Send + Sync + 'static {
     fn on_evicted(&self) -> BoxFuture<'static, ()> {
         Box::pin(async {})
     }
+    /// A connect request is about to go out: what it asks for may be changed.
+    fn asks(&self, data: &mut ObdConnectData) {
+        let _ = data;
+    }
+    /// The server has accepted us; nothing was sent on this connection yet. Must not call the import.
+    fn granted(&self, data: &ObdConnectData) {
+        let _ = data;
+    }
     /// The server restarted: replay every lock with [`Import::call_in_recovery`].
     fn replay_locks(&self, import: Arc<Import>) -> BoxFuture<'static, Result<(), RpcError>> {
         let _ = import;

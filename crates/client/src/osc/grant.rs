@@ -55,7 +55,7 @@ impl Default for Grant {
 }
 
 impl Grant {
-    /// A connection is made, with this grant; `None`: the OST grants nothing.
+    /// A connection is made; the OST has booked so much for this client in all. `None`: it grants nothing.
     pub fn connected(&self, granted: Option<u64>) {
         let mut l = self.ledger.lock();
         l.agreed = granted.is_some();

@@ -265,8 +265,12 @@ impl TargetOps for MdtOps {
             maxmodrpcs: if flags & F::MULTIMODRPCS.0 != 0 { mods } else { 0 },
             ..ObdConnectData::default()
         };
-        self.data.agree_data(asked, &mut granted)?;
+        self.data.agree_data(asked, &mut granted);
         Ok(granted)
+    }
+
+    fn book_grant(&self, exp: &Export, has: Option<u64>) -> u64 {
+        self.data.book_grant(exp, has)
     }
 
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {

@@ -43,8 +43,8 @@ fn supported2() -> F2 {
     F2::INC_XID | F2::LSEEK | F2::REP_MBITS | F2::CORAL
 }
 
-/// The part of `asked` that is granted; `grant` bytes go to a client that can hold grants.
-pub(super) fn agree(asked: &ObdConnectData, grant: u64) -> Result<ObdConnectData, Errno> {
+/// The part of `asked` that is granted; space is promised later (`Ost::book_grant`).
+pub(super) fn agree(asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
     let mut d = ObdConnectData {
         connect_flags: asked.connect_flags & supported(),
         index: asked.index,
@@ -67,17 +67,14 @@ pub(super) fn agree(asked: &ObdConnectData, grant: u64) -> Result<ObdConnectData
             return Err(Errno::EPROTO);
         }
     }
-    fill_grant(&mut d, grant);
+    fill_grant(&mut d);
     if d.has(F::MAXBYTES) {
         d.maxbytes = MAX_BYTES;
     }
     Ok(d)
 }
 
-fn fill_grant(d: &mut ObdConnectData, grant: u64) {
-    if d.has(F::GRANT) {
-        d.grant = u32::try_from(grant).unwrap_or(u32::MAX);
-    }
+fn fill_grant(d: &mut ObdConnectData) {
     if d.has(F::GRANT_PARAM) {
         d.grant_blkbits = 12;
         d.grant_inobits = 5;
@@ -86,10 +83,10 @@ fn fill_grant(d: &mut ObdConnectData, grant: u64) {
     }
 }
 
-/// What an MDT adds to `d` for the data it holds: grants of `grant` bytes and checksums.
-pub(super) fn agree_data(asked: &ObdConnectData, grant: u64, d: &mut ObdConnectData) {
+/// What an MDT adds to `d` for the data it holds: grants and checksums.
+pub(super) fn agree_data(asked: &ObdConnectData, d: &mut ObdConnectData) {
     d.connect_flags |= asked.connect_flags & (F::GRANT | F::GRANT_PARAM);
-    fill_grant(d, grant);
+    fill_grant(d);
     if asked.has(F::CKSUM) && asked.cksum_types & CKSUMS != 0 {
         d.connect_flags |= F::CKSUM;
         d.cksum_types = asked.cksum_types & CKSUMS;
@@ -99,7 +96,6 @@ pub(super) fn agree_data(asked: &ObdConnectData, grant: u64, d: &mut ObdConnectD
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ost::grant::Grants;
     use coral_wire::connect::release;
 
     /// What the kernel client of session.pcap asks an OST for.
@@ -117,21 +113,21 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_that_was_not_asked_for() {
-        let d = agree(&kernel(), Grants::default().at_connect(1 << 40)).unwrap();
+        let d = agree(&kernel()).unwrap();
         assert!(kernel().connect_flags.contains(d.connect_flags));
         assert!(kernel().connect_flags2.contains(d.connect_flags2));
         assert!(d.has(F::FID | F::FULL20 | F::VERSION | F::SHORTIO | F::SRVLOCK | F::GRANT_PARAM));
-        assert_eq!((d.brw_size, d.cksum_types, d.grant), (4 << 20, 7, 8_437_760));
+        assert_eq!((d.brw_size, d.cksum_types), (4 << 20, 7));
         assert_eq!((d.grant_blkbits, d.grant_inobits, d.grant_tax_kb, d.grant_max_blks), (12, 5, 24, 16384));
         assert!(!d.has2(F2::CORAL));
-        assert_eq!(agree(&ObdConnectData::default(), 9).unwrap().connect_flags, F::empty());
+        assert_eq!(agree(&ObdConnectData::default()).unwrap().connect_flags, F::empty());
     }
 
     #[test]
     fn a_kernel_server_refuses_these_too() {
         let none = ObdConnectData { brw_size: 0, ..kernel() };
-        assert_eq!(agree(&none, 0), Err(Errno::EPROTO));
+        assert_eq!(agree(&none), Err(Errno::EPROTO));
         let t10 = ObdConnectData { cksum_types: 0xf0, ..kernel() };
-        assert_eq!(agree(&t10, 0), Err(Errno::EPROTO));
+        assert_eq!(agree(&t10), Err(Errno::EPROTO));
     }
 }

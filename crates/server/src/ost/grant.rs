@@ -1,8 +1,9 @@
 //! Grants: space promised to clients so that they may cache writes.
 //!
-//! A plain ledger without locks or clock. Lustre: `lustre/target/tgt_grant.c`. Simplified: what a
-//! client holds is reset to the connect grant whenever it connects anew, and space in flight is not
+//! A plain ledger without locks or clock. Lustre: `lustre/target/tgt_grant.c`. Simplified: space in flight is not
 //! counted apart (a write is on the file system when it is replied to).
+//!
+//! Invariant: what a client was told to have is booked, from its connect on until it is gone.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +17,6 @@ const SHARE: u64 = 8;
 pub(super) const CHUNK_BYTES: u64 = 2 * (super::brw::BRW_BYTES as u64 + EXTENT_TAX_BYTES);
 /// Space the file system may take for an extent beside its data, in bytes.
 pub(super) const EXTENT_TAX_BYTES: u64 = 24 << 10;
-
-/// Who is asking: an export at its current connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
-    /// Export cookie.
-    pub(super) cookie: u64,
-    /// Number of its connection.
-    pub(super) conn_cnt: u32,
-    /// Bytes granted at that connect.
-    pub(super) initial: u64,
-}
 
 /// What a write says about its grant, all in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +34,8 @@ pub(super) struct Claim {
 /// The ledger of one OST.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
-    held: BTreeMap<u64, (u32, u64)>,
+    /// By export cookie, of every client that is connected, bytes.
+    held: BTreeMap<u64, u64>,
     total: u64,
 }
 
@@ -54,9 +45,21 @@ impl Grants {
         self.total
     }
 
-    /// What a new connection is given when `avail` bytes are free.
-    pub(super) fn at_connect(&self, avail: u64) -> u64 {
-        CHUNK_BYTES.min(self.left(avail) / SHARE / BLOCK_BYTES * BLOCK_BYTES)
+    /// A client is connected; all that it is promised from now on, when `avail` bytes are free. `has`: what it says it has
+    /// already, `None` when it connects for the first time (`tgt_grant_connect`).
+    pub(super) fn connect(&mut self, cookie: u64, has: Option<u64>, avail: u64) -> u64 {
+        let (booked, left) = (self.held.get(&cookie).copied(), self.left(avail));
+        let first = CHUNK_BYTES.min(left / SHARE);
+        let more = match (has, booked) {
+            (None, booked) => first.saturating_sub(booked.unwrap_or(0)),
+            // A write that took of it may have come here, and its reply not there.
+            (Some(has), Some(booked)) => has.saturating_sub(booked).min(left / SHARE),
+            // This server was started since. What the client keeps back relies on it.
+            (Some(has), None) => has.min(left).max(first),
+        };
+        let held = booked.unwrap_or(0) + more / BLOCK_BYTES * BLOCK_BYTES;
+        self.set(cookie, held);
+        held
     }
 
     /// Free and not promised.
@@ -65,10 +68,11 @@ impl Grants {
     }
 
     /// Books a write and returns what the client is given in addition.
-    pub(super) fn write(&mut self, who: Holder, claim: Claim, avail: u64) -> u64 {
-        let before = self.balance(who);
+    pub(super) fn write(&mut self, cookie: u64, claim: Claim, avail: u64) -> u64 {
+        // one that is gone has nothing, and is given nothing
+        let Some(before) = self.held.get(&cookie).copied() else { return 0 };
         let held = before.saturating_sub(claim.used.saturating_add(claim.dropped));
-        self.set(who, held);
+        self.set(cookie, held);
         let left = self.left(avail);
         if claim.held >= claim.want || claim.held >= held + CHUNK_BYTES {
             return 0;
@@ -77,36 +81,25 @@ impl Grants {
         // The client may not end up with more than it wants and a chunk.
         let more = more.min((claim.want + CHUNK_BYTES).saturating_sub(held));
         let more = more / BLOCK_BYTES * BLOCK_BYTES;
-        self.set(who, held + more);
+        self.set(cookie, held + more);
         more
     }
 
     /// The client gives `bytes` back.
-    pub(super) fn shrink(&mut self, who: Holder, bytes: u64) {
-        let held = self.balance(who);
-        self.set(who, held.saturating_sub(bytes));
+    pub(super) fn shrink(&mut self, cookie: u64, bytes: u64) {
+        if let Some(held) = self.held.get(&cookie).copied() {
+            self.set(cookie, held.saturating_sub(bytes));
+        }
     }
 
     /// The client is gone.
     pub(super) fn forget(&mut self, cookie: u64) {
-        if let Some((_, held)) = self.held.remove(&cookie) {
-            self.total -= held;
-        }
+        self.total -= self.held.remove(&cookie).unwrap_or(0);
     }
 
-    fn balance(&mut self, who: Holder) -> u64 {
-        match self.held.get(&who.cookie) {
-            Some((conn_cnt, held)) if *conn_cnt == who.conn_cnt => *held,
-            _ => {
-                self.set(who, who.initial);
-                who.initial
-            }
-        }
-    }
-
-    fn set(&mut self, who: Holder, held: u64) {
-        let old = self.held.insert(who.cookie, (who.conn_cnt, held));
-        self.total = self.total - old.map_or(0, |(_, h)| h) + held;
+    fn set(&mut self, cookie: u64, held: u64) {
+        let old = self.held.insert(cookie, held).unwrap_or(0);
+        self.total = self.total - old + held;
     }
 }
 
@@ -116,47 +109,64 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn who(cookie: u64, conn_cnt: u32) -> Holder {
-        Holder { cookie, conn_cnt, initial: CHUNK_BYTES }
-    }
-
     #[test]
     fn the_connect_grant_is_a_real_servers() {
+        let first = |avail| Grants::default().connect(1, None, avail);
         // o_grant of the OST_CONNECT reply in session.pcap.
-        assert_eq!(Grants::default().at_connect(GIB), 8_437_760);
-        assert_eq!(Grants::default().at_connect(0), 0);
-        assert_eq!(Grants::default().at_connect(40 << 20), 5 << 20);
+        assert_eq!(first(GIB), 8_437_760);
+        assert_eq!(first(0), 0);
+        assert_eq!(first(40 << 20), 5 << 20);
     }
 
     #[test]
     fn a_writer_keeps_its_credit_and_disconnect_returns_it() {
         let mut g = Grants::default();
-        let mut held = CHUNK_BYTES;
+        let mut held = g.connect(1, None, GIB);
+        assert_eq!((held, g.total()), (CHUNK_BYTES, CHUNK_BYTES), "booked when it is told");
         for _ in 0..100 {
             let used = 1 << 20;
             held -= used;
-            held += g.write(who(1, 1), Claim { held, want: 64 << 20, dropped: 0, used }, GIB);
+            held += g.write(1, Claim { held, want: 64 << 20, dropped: 0, used }, GIB);
             assert!(held <= (64 << 20) + CHUNK_BYTES);
             assert_eq!(g.total(), held);
         }
         assert!(held >= 32 << 20, "a steady writer is given more: {held}");
-        g.write(who(2, 1), Claim::default(), GIB);
+        g.connect(2, None, GIB);
         assert_eq!(g.total(), held + CHUNK_BYTES);
-        g.shrink(who(2, 1), 1 << 20);
+        g.shrink(2, 1 << 20);
         g.forget(1);
         assert_eq!(g.total(), CHUNK_BYTES - (1 << 20));
         g.forget(2);
         g.forget(3);
         assert_eq!(g.total(), 0);
+        assert_eq!(g.write(2, Claim { want: GIB, ..Default::default() }, GIB), 0, "it is gone");
+        assert_eq!(g.total(), 0);
     }
 
     #[test]
-    fn a_new_connection_starts_over() {
+    fn a_reconnected_client_keeps_what_it_has_and_gets_no_second_grant() {
         let mut g = Grants::default();
-        g.write(who(1, 1), Claim { used: CHUNK_BYTES, ..Default::default() }, GIB);
-        assert_eq!(g.total(), 0);
-        g.write(who(1, 2), Claim::default(), GIB);
-        assert_eq!(g.total(), CHUNK_BYTES);
+        g.connect(1, None, GIB);
+        assert_eq!(g.connect(1, None, GIB), CHUNK_BYTES, "the reply to the first was lost");
+        let more = g.write(1, Claim { held: CHUNK_BYTES - 4096, want: 32 << 20, used: 4096, ..Default::default() }, GIB);
+        let held = CHUNK_BYTES - 4096 + more;
+        assert!(held > CHUNK_BYTES);
+        assert_eq!((g.connect(1, Some(held), GIB), g.total()), (held, held));
+        assert_eq!(g.connect(1, Some(0), GIB), held, "what it does not know of is on its way");
+        // a write of 1 MiB is here, and its reply was lost
+        g.write(1, Claim { held: u64::MAX, used: 1 << 20, ..Default::default() }, GIB);
+        assert_eq!((g.connect(1, Some(held), GIB), g.total()), (held, held));
+    }
+
+    #[test]
+    fn a_restarted_server_books_what_its_clients_have() {
+        let mut g = Grants::default();
+        let avail = 64 << 20;
+        assert_eq!(g.connect(1, Some(48 << 20), avail), 48 << 20);
+        assert_eq!(g.connect(2, Some(8 << 20), avail), 8 << 20);
+        assert_eq!(g.connect(3, Some(0), avail), 1 << 20);
+        assert_eq!(g.connect(4, Some(GIB), avail), 7 << 20, "no more than there is");
+        assert_eq!(g.total(), avail);
     }
 
     #[test]
@@ -164,9 +174,9 @@ mod tests {
         let mut g = Grants::default();
         let avail = 100 << 20;
         for cookie in 0..1000 {
-            let initial = g.at_connect(avail);
-            let h = Holder { cookie, conn_cnt: 1, initial };
-            g.write(h, Claim { held: initial, want: GIB, ..Default::default() }, avail);
+            let held = g.connect(cookie, None, avail);
+            assert!(g.total() <= avail, "{} after {cookie}", g.total());
+            g.write(cookie, Claim { held, want: GIB, ..Default::default() }, avail);
             assert!(g.total() <= avail, "{} after {cookie}", g.total());
         }
     }
@@ -175,9 +185,10 @@ mod tests {
     fn a_lying_client_gets_no_more_than_nothing() {
         let mut g = Grants::default();
         let lie = Claim { held: u64::MAX, want: u64::MAX, dropped: u64::MAX, used: u64::MAX };
-        assert_eq!(g.write(who(1, 1), lie, GIB), 0);
+        g.connect(1, None, GIB);
+        assert_eq!(g.write(1, lie, GIB), 0);
         assert_eq!(g.total(), 0);
         let greedy = Claim { want: u64::MAX / 2, ..Default::default() };
-        assert!(g.write(who(1, 1), greedy, GIB) <= CHUNK_BYTES);
+        assert!(g.write(1, greedy, GIB) <= CHUNK_BYTES);
     }
 }

@@ -182,10 +182,11 @@ impl Ost {
         let avail = self.avail_bytes().map_err(|e| storage_error(&e))?;
         let unpromised = (b.total() as u64).saturating_sub(b.from_grant);
         let left = self.grants.lock().left(avail);
-        if unpromised > left && !self.overwrites(b).map_err(|e| storage_error(&e))? {
+        let again = rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
+        // a replay had its room when it was first executed
+        if unpromised > left && !rq.is_replay() && !self.overwrites(b).map_err(|e| storage_error(&e))? {
             return Err(Errno::ENOSPC);
         }
-        let again = rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
         if b.oa.valid & md::FLGRANT == 0 || again {
             return Ok(0);
         }
@@ -201,7 +202,7 @@ impl Ost {
             dropped: b.oa.misc as u64,
             used,
         };
-        Ok(self.grants.lock().write(Ost::holder(&rq.exp), claim, avail))
+        Ok(self.grants.lock().write(rq.exp.cookie, claim, avail))
     }
 
     /// True when every byte of the write lies where data are stored already.
@@ -217,7 +218,7 @@ impl Ost {
 
     pub(super) fn shrink_if_asked(&self, rq: &TargetRequest, oa: &Obdo) {
         if oa.valid & md::FLFLAGS != 0 && oa.flags.contains(ObdFlags::SHRINK_GRANT) {
-            self.grants.lock().shrink(Ost::holder(&rq.exp), oa.grant);
+            self.grants.lock().shrink(rq.exp.cookie, oa.grant);
         }
     }
 }

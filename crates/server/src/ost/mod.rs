@@ -41,7 +41,7 @@ use coral_wire::{Errno, PtlrpcBody};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
-use self::grant::{Grants, Holder};
+use self::grant::Grants;
 use self::obdo::Times;
 use self::usage::Usage;
 use crate::quota::{Owner, Used};
@@ -106,10 +106,8 @@ impl Ost {
     }
 
     /// Adds to `granted` what of `asked` concerns data: grants and checksums.
-    pub(crate) fn agree_data(&self, asked: &ObdConnectData, granted: &mut ObdConnectData) -> Result<(), Errno> {
-        let avail = self.avail_bytes().map_err(|e| storage_error(&e))?;
-        connect::agree_data(asked, self.grants.lock().at_connect(avail), granted);
-        Ok(())
+    pub(crate) fn agree_data(&self, asked: &ObdConnectData, granted: &mut ObdConnectData) {
+        connect::agree_data(asked, granted);
     }
 
     /// The client of `rq` changed an object, and its change has a number.
@@ -227,11 +225,6 @@ impl Ost {
         exp.connect().has2(ConnectFlags2::CORAL)
     }
 
-    fn holder(exp: &Export) -> Holder {
-        let initial = exp.connect().grant as u64;
-        Holder { cookie: exp.cookie, conn_cnt: exp.conn_cnt(), initial }
-    }
-
     /// Bytes an ordinary writer may still use, promised or not.
     fn avail_bytes(&self) -> Result<u64, OsdError> {
         let s = self.objects.space()?;
@@ -256,8 +249,19 @@ impl Ost {
 
 impl TargetOps for Ost {
     fn connect_data(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
-        let avail = self.avail_bytes().map_err(|e| storage_error(&e))?;
-        connect::agree(asked, self.grants.lock().at_connect(avail))
+        connect::agree(asked)
+    }
+
+    fn book_grant(&self, exp: &Export, has: Option<u64>) -> u64 {
+        let avail = self.avail_bytes().unwrap_or_else(|e| {
+            storage_error(&e);
+            0
+        });
+        let held = self.grants.lock().connect(exp.cookie, has, avail);
+        if exp.gone() {
+            self.forget(exp.cookie);
+        }
+        held
     }
 
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {

@@ -52,20 +52,27 @@ impl Target {
 
     fn connect_now(self: &Arc<Self>, rq: &ServerRequest) -> Result<(Arc<Export>, Message), Errno> {
         let mut asked = Asked::decode(rq)?;
-        let granted = self.grant(&asked.connection.connect)?;
+        let has = u64::from(asked.connection.connect.grant);
+        let mut granted = self.grant(&asked.connection.connect)?;
         asked.connection.connect = granted;
         // One at a time: two first connects of one client make one export.
         let _one = self.connecting.lock();
         let known = self.exports.lock().values().find(|e| e.uuid == asked.uuid).cloned();
-        let (exp, mut flags) = match known {
+        let ((exp, mut flags), back) = match known {
             // The reply to a first connect was lost: it is the same client still.
-            Some(exp) if !asked.initial || exp.client_handle() == asked.connection.client_handle => self.reconnected(exp, &asked)?,
+            Some(exp) if !asked.initial || exp.client_handle() == asked.connection.client_handle => {
+                (self.reconnected(exp, &asked)?, !asked.initial)
+            }
             Some(old) => {
                 self.evict(old.cookie, "the client started anew");
-                (self.connected(&asked)?, 0)
+                ((self.connected(&asked)?, 0), false)
             }
-            None => (self.connected(&asked)?, 0),
+            None => ((self.connected(&asked)?, 0), false),
         };
+        if granted.has(ConnectFlags::GRANT) {
+            let has = back.then_some(has);
+            granted.grant = u32::try_from(self.ops().book_grant(&exp, has)).unwrap_or(u32::MAX);
+        }
         if self.cfg.kind != TargetKind::Mgs {
             flags |= MSG_CONNECT_REPLAYABLE;
         }

@@ -89,6 +89,13 @@ pub trait TargetOps: Send + Sync + 'static {
     /// `index`, `instance` and `version` are filled in by the caller when 0. An error refuses the client.
     fn connect_data(&self, asked: &ObdConnectData) -> Result<ObdConnectData, coral_wire::Errno>;
 
+    /// A client has connected that can hold grants: books the space it is promised and returns all of it, in bytes. `has`: what
+    /// it says it has of an earlier connection; `None` when it has none.
+    fn book_grant(&self, exp: &Export, has: Option<u64>) -> u64 {
+        let _ = (exp, has);
+        0
+    }
+
     /// Every opcode that the generic code does not take. Generic are: connect, disconnect, ping, cancel, convert, enqueue
     /// without intent. A handler that drops the request without a reply makes the client send it again.
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()>;
