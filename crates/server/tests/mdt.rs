@@ -813,6 +813,43 @@ async fn osts_learn_of_removed_files_and_new_owners() -> TestResult {
     Ok(())
 }
 
+/// Requests with an open handle of before a restart find what was opened again, sent for the first time or again.
+#[tokio::test(start_paused = true)]
+async fn open_handles_of_before_a_restart_are_known() -> TestResult {
+    let mut rig = Rig::new(2).await;
+    let c = rig.client("10.0.0.8@tcp").await;
+    let opens = |rig: &Rig| rig.mdt().ops.core.lock().opens.len();
+    let o = c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o600).await?;
+    let other = c.user(7, 7);
+    other.truncate_open(&o, 5).await?;
+    assert!(other.setattr(o.body.fid1, |r| (r.valid, r.size) = (sa::SIZE, 5)).await.is_err(), "it is the handle that allows it");
+    rig.kill().await;
+    rig.restart().await;
+    other.truncate_open(&o, 6).await?;
+    assert_eq!(opens(&rig), 1);
+    c.close(&o).await?;
+    assert_eq!(opens(&rig), 0);
+
+    // done before the restart, and the answer was lost
+    c.import.disconnect().await;
+    let c = rig.client("10.0.0.9@tcp").await;
+    let o = c.open(Fid::ROOT, b"f", flag::WRITE, 0).await?;
+    rig.lose_a_reply();
+    let close = tokio::spawn({
+        let c = c.clone();
+        async move { c.close_with(&o, |r| (r.valid, r.size) = (sa::LSIZE, 99)).await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(opens(&rig) == 0 && !close.is_finished());
+    rig.kill().await;
+    rig.restart().await;
+    close.await??;
+    assert_eq!(opens(&rig), 0, "its open was replayed");
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
 /// Figures, not a test: `cargo test -p coral-server --test mdt -- --ignored --nocapture figures`.
 #[tokio::test]
 #[ignore = "prints figures"]

@@ -30,7 +30,7 @@ use super::range::RangeLocks;
 use super::writeback::Lost;
 use super::types::{Attr, Cred, Entry, SeekWhence};
 use crate::lov::{FileLayout, Form, Locks};
-use crate::mdc::{Ids, Mdc, Opened};
+use crate::mdc::{Ids, Mdc, Open, Opened};
 use crate::osc::{Owner, WriteAttr};
 use crate::time::Timespec;
 
@@ -540,8 +540,7 @@ impl Llite {
                 let mut o = mdc.open(&Ids::root(), fid, b"", fid, open::WRITE, 0, self.now(), Bytes::new(), false).await?;
                 mdc.drop_lock(o.lock.take());
                 let md = MdInode::read(&mdc, &o.attrs)?;
-                mdc.close(fid, o.handle.load(Ordering::Acquire), md.attr.mode, None, None).await?;
-                mdc.forget_open(o.transno);
+                mdc.close(&Open { fid, handle: &o.handle, transno: o.transno }, md.attr.mode, None, None).await?;
                 md.layout
             }
             _ => layout,

@@ -15,7 +15,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::finish::finish;
-use crate::mdc::{Ids, Mdc, Opened};
+use crate::mdc::{Ids, Mdc, Open, Opened};
 use crate::time::Timespec;
 
 /// One open at an MDT.
@@ -95,17 +95,9 @@ impl MdtOpen {
         if now.gone {
             return Err(Errno::ESTALE);
         }
-        let mut handle = now.handle.load(Ordering::Acquire);
-        let mut result = self.mdc.close(self.fid, handle, self.mode, atime, size).await;
-        while result == Err(Errno::ESTALE) && handle != now.handle.load(Ordering::Acquire) {
-            // the server was restarted meanwhile and gave the open a new handle
-            handle = now.handle.load(Ordering::Acquire);
-            result = self.mdc.close(self.fid, handle, self.mode, atime, size).await;
-        }
-        if self.generation.load(Ordering::Acquire) == self.mdc.import().generation() {
-            // after an eviction the number may be another's
-            self.mdc.forget_open(now.transno);
-        }
-        result
+        // after an eviction the number may be another's
+        let known = self.generation.load(Ordering::Acquire) == self.mdc.import().generation();
+        let open = Open { fid: self.fid, handle: &now.handle, transno: if known { now.transno } else { 0 } };
+        self.mdc.close(&open, self.mode, atime, size).await
     }
 }

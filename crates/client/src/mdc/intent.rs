@@ -16,7 +16,7 @@ use coral_wire::mds::{LayoutIntent, MdtBody, RecCreate, ReintOp, disp, open};
 use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::Wire;
 
-use super::{Attrs, EA_BYTES, Ids, Mdc, WANT, nul};
+use super::{Attrs, EA_BYTES, Ids, KeptOpen, Mdc, Open, WANT, nul};
 use crate::error::{proto, rpc_errno};
 use crate::time::Timespec;
 
@@ -232,28 +232,47 @@ impl Mdc {
         rec.open_handle_old = body.open_handle;
         let bufs = open_rq(intent, &dlm, &rec, name, eadata).bufs;
         self.import().amend_replay(transno, bufs);
-        self.opens.lock().insert(transno, Arc::downgrade(handle));
+        self.opens.lock().insert(transno, KeptOpen { handle: Arc::downgrade(handle), closing: false });
     }
 
     /// The server replayed an open: its new handle replaces the old one. The next replay must name the new one as the old, or
-    /// a close that is replayed with it finds no open file, which then stays open there. Not so when the file is closed already:
-    /// its close has the handle that the open names.
+    /// a close that is replayed with it finds no open file, which then stays open there. Not so when a close is under way: it
+    /// has the handle that the open names.
     pub(crate) fn open_replayed(&self, transno: u64, reply: &Reply) {
-        let handle = self.opens.lock().get(&transno).and_then(std::sync::Weak::upgrade);
-        if let (Some(h), Ok(body)) = (handle, reply.msg.get::<MdtBody>(2)) {
+        let opens = self.opens.lock();
+        let Some(o) = opens.get(&transno) else { return };
+        if let (Some(h), Ok(body)) = (o.handle.upgrade(), reply.msg.get::<MdtBody>(2)) {
             h.store(body.open_handle, Ordering::Release);
-            self.import().edit_replay(transno, |bufs| {
-                if let Some(buf) = bufs.get_mut(OPEN_REC)
-                    && let Ok(rec) = RecCreate::decode(buf)
-                {
-                    *buf = RecCreate { open_handle_old: body.open_handle, ..rec }.to_bytes();
-                }
-            });
+            if !o.closing {
+                self.name_old(transno, body.open_handle);
+            }
         }
     }
 
+    /// The handle that a close of this open is to name. Replays of the open name it as the old one from here on, so that the
+    /// close finds the file whatever handles later starts of the server give it.
+    pub(super) fn closing(&self, open: &Open<'_>) -> u64 {
+        let mut opens = self.opens.lock();
+        let now = open.handle.load(Ordering::Acquire);
+        if let Some(o) = opens.get_mut(&open.transno) {
+            o.closing = true;
+            self.name_old(open.transno, now);
+        }
+        now
+    }
+
+    fn name_old(&self, transno: u64, open_handle_old: u64) {
+        self.import().edit_replay(transno, |bufs| {
+            if let Some(buf) = bufs.get_mut(OPEN_REC)
+                && let Ok(rec) = RecCreate::decode(buf)
+            {
+                *buf = RecCreate { open_handle_old, ..rec }.to_bytes();
+            }
+        });
+    }
+
     /// The file is closed: its open need not be replayed any more.
-    pub(crate) fn forget_open(&self, transno: u64) {
+    pub(super) fn forget_open(&self, transno: u64) {
         if transno != 0 {
             self.opens.lock().remove(&transno);
             self.import().forget_open(transno);

@@ -17,7 +17,7 @@ pub use readdir::DirChunk;
 pub use reint::{CreateArgs, SetattrArgs};
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -76,6 +76,24 @@ impl Changed {
     }
 }
 
+/// What is to be closed.
+pub struct Open<'a> {
+    /// The file.
+    pub fid: Fid,
+    /// Where its handle lives.
+    pub handle: &'a AtomicU64,
+    /// Of the open; 0 when it is not kept for replay.
+    pub transno: u64,
+}
+
+/// An open that is kept for replay.
+struct KeptOpen {
+    /// Where its handle lives.
+    handle: Weak<AtomicU64>,
+    /// A close that names the handle it had then was sent, or is about to be.
+    closing: bool,
+}
+
 /// A connection to one MDT.
 pub struct Mdc {
     /// Index of the MDT.
@@ -84,8 +102,8 @@ pub struct Mdc {
     /// The data of files it holds.
     data: Arc<Osc>,
     seq: seq::SeqClient,
-    /// Opens kept for replay: transno -> where their handle lives.
-    opens: parking_lot::Mutex<HashMap<u64, Weak<AtomicU64>>>,
+    /// Opens kept for replay, by transno.
+    opens: parking_lot::Mutex<HashMap<u64, KeptOpen>>,
     hooks: parking_lot::Mutex<Option<Arc<dyn TargetHooks>>>,
     /// Server cookies of locks on objects that are gone, for the next requests to cancel.
     cancels: parking_lot::Mutex<Vec<u64>>,
@@ -236,8 +254,20 @@ impl Mdc {
         Ok(a.md.slice(0..end))
     }
 
-    /// Closes an open handle. `atime`: time of the last read, if any.
-    pub async fn close(&self, fid: Fid, open_handle: u64, mode: u32, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
+    /// Closes an open, which need not be replayed any more then. `atime`: time of the last read, if any.
+    pub async fn close(&self, open: &Open<'_>, mode: u32, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
+        let mut handle = self.closing(open);
+        let mut result = self.close_handle(open.fid, handle, mode, atime, size).await;
+        while result == Err(Errno::ESTALE) && handle != open.handle.load(Ordering::Acquire) {
+            // the server was restarted meanwhile and gave the open a new handle (a Coral one knows the old one too)
+            handle = self.closing(open);
+            result = self.close_handle(open.fid, handle, mode, atime, size).await;
+        }
+        self.forget_open(open.transno);
+        result
+    }
+
+    async fn close_handle(&self, fid: Fid, open_handle: u64, mode: u32, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
         let mut rec = RecSetattr { opcode: ReintOp::SETATTR, fid, mode, ..Default::default() };
         rec.cap = u32::MAX;
         if let Some(t) = atime {

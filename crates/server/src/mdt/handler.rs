@@ -8,7 +8,7 @@ use coral_lnet::Node;
 use coral_osd::{Batch, Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmReply};
-use coral_wire::mds::{MdtBody, RecCreate};
+use coral_wire::mds::{MdtBody, MdtIoepoch, RecCreate};
 use coral_wire::{Errno, Fid, Message, ObdConnectData, opc};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -307,7 +307,11 @@ impl TargetOps for MdtOps {
     }
 
     fn reconstruct(&self, exp: &Arc<Export>, request: &Message, reply: &mut Message) {
-        let is_open = request.body().is_ok_and(|b| b.opc == opc::LDLM_ENQUEUE);
+        let opcode = request.body().map_or(0, |b| b.opc);
+        if opcode == opc::MDS_CLOSE {
+            return self.reclose(exp, request);
+        }
+        let is_open = opcode == opc::LDLM_ENQUEUE;
         let (Ok(rec), Ok(body)) = (request.get::<RecCreate>(3), reply.get::<MdtBody>(2)) else { return };
         if !is_open || body.open_handle == 0 {
             return;
@@ -362,6 +366,15 @@ impl MdtOps {
         self.osp.destroy(&f.destroy);
         self.osp.tell_owners(&f.tell);
         self.remover.committed(f.data);
+    }
+
+    /// A close was done before the restart. Its client had no answer, and has replayed the open.
+    fn reclose(&self, exp: &Export, request: &Message) {
+        let Ok(epoch) = request.get::<MdtIoepoch>(1) else { return };
+        let cookie = self.core.lock().opens.current(epoch.open_handle, exp.cookie);
+        if let Some(Err(e)) = cookie.map(|c| self.abandon(c, exp.cookie)) {
+            tracing::error!(error = %e, client = exp.uuid, "closing a file that was closed before the restart");
+        }
     }
 
     /// Closes the handle of a client that is gone.

@@ -18,7 +18,7 @@ pub struct Handle {
     pub flags: u64,
     /// Cookie of the client's export.
     pub export: u64,
-    /// Of a replayed open: its cookie before the restart, which a close that is replayed too still names; else 0.
+    /// Of a replayed open: its cookie before the restart, which a close that was sent before it still names; else 0.
     pub old: u64,
 }
 
@@ -42,6 +42,8 @@ pub struct OpenTable {
     handles: HashMap<u64, Handle>,
     counts: HashMap<Fid, Counts>,
     exports: BTreeMap<u64, BTreeSet<u64>>,
+    /// Cookies of replayed opens, by {export, cookie before the restart}.
+    replayed: HashMap<(u64, u64), u64>,
 }
 
 impl OpenTable {
@@ -67,6 +69,11 @@ impl OpenTable {
         if self.handles.insert(cookie, handle).is_some() {
             return;
         }
+        if handle.old != 0 {
+            // The open is replayed a second time: nobody was told of the first one's handle.
+            let twin = self.replayed.insert((handle.export, handle.old), cookie);
+            twin.map(|twin| self.remove(twin, handle.export));
+        }
         let c = self.counts.entry(handle.fid).or_default();
         c.handles += 1;
         c.writers += u32::from(handle.flags & flag::WRITE != 0);
@@ -79,16 +86,19 @@ impl OpenTable {
         self.handles.get(&cookie).filter(|h| h.export == export)
     }
 
-    /// The cookie now of what client `export` had open as `old` before a restart.
-    pub fn replayed(&self, old: u64, export: u64) -> Option<u64> {
-        let mine = self.exports.get(&export)?;
-        mine.iter().copied().find(|c| old != 0 && self.handles.get(c).is_some_and(|h| h.old == old))
+    /// The cookie now of what client `export` has open as `cookie`, or had before a restart.
+    pub fn current(&self, cookie: u64, export: u64) -> Option<u64> {
+        let now = self.get(cookie, export).map(|_| cookie);
+        now.or_else(|| self.replayed.get(&(export, cookie)).copied())
     }
 
     /// Forgets a handle; the second value says whether it was the last of its object.
     pub fn remove(&mut self, cookie: u64, export: u64) -> Option<(Handle, bool)> {
         let h = *self.get(cookie, export)?;
         self.handles.remove(&cookie);
+        if self.replayed.get(&(export, h.old)) == Some(&cookie) {
+            self.replayed.remove(&(export, h.old));
+        }
         if let Some(set) = self.exports.get_mut(&export) {
             set.remove(&cookie);
             if set.is_empty() {
@@ -132,7 +142,8 @@ mod tests {
         let fid = Fid::new(0x2_0000_0400, 1);
         t.insert(1, Handle { fid, flags: flag::WRITE, export: 7, old: 5 });
         t.insert(2, Handle { fid, flags: flag::READ, export: 8, old: 0 });
-        assert_eq!((t.replayed(5, 7), t.replayed(5, 8), t.replayed(0, 8)), (Some(1), None, None));
+        assert_eq!((t.current(5, 7), t.current(1, 7)), (Some(1), Some(1)));
+        assert_eq!((t.current(5, 8), t.current(1, 8), t.current(0, 8)), (None, None, None));
         assert_eq!(t.conflict(&fid, flag::EXEC), Err(Errno::ETXTBSY));
         assert!(t.get(1, 8).is_none(), "another client's handle");
         assert_eq!(t.remove(1, 7).map(|(_, last)| last), Some(false));
@@ -141,5 +152,17 @@ mod tests {
         assert_eq!(t.remove(2, 8).map(|(_, last)| last), Some(true));
         assert!(!t.is_open(&fid) && t.is_empty());
         assert!(t.remove(2, 8).is_none());
+    }
+
+    #[test]
+    fn an_open_that_is_replayed_twice_is_one() {
+        let mut t = OpenTable::default();
+        let fid = Fid::new(0x2_0000_0400, 1);
+        for cookie in [1, 2] {
+            t.insert(cookie, Handle { fid, flags: flag::WRITE, export: 7, old: 5 });
+        }
+        assert_eq!((t.len(), t.handles_of(&fid), t.current(5, 7), t.get(1, 7)), (1, 1, Some(2), None));
+        assert_eq!(t.remove(2, 7).map(|(_, last)| last), Some(true));
+        assert_eq!(t.current(5, 7), None);
     }
 }

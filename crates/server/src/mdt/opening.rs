@@ -368,18 +368,17 @@ impl Ctx {
         }
         let mut guard = self.core();
         let core = &mut *guard;
-        let mut cookie = epoch.open_handle;
-        if self.rq.is_replay() && core.opens.get(cookie, self.exp()).is_none() {
-            cookie = core.opens.replayed(cookie, self.exp()).unwrap_or(cookie);
-        }
-        let Some(handle) = core.opens.get(cookie, self.exp()).copied() else {
+        let found = core.opens.current(epoch.open_handle, self.exp());
+        let Some((cookie, handle)) = found.and_then(|c| Some((c, *core.opens.get(c, self.exp())?))) else {
             if self.rq.is_replay() {
                 return self.close_answer(true);
             }
             return Err(Errno::ESTALE.into());
         };
-        let mut set = self.setattr_of(&rec);
-        let sized = handle.writes() && rec.valid & sa::LSIZE != 0;
+        // What is on disk already stays: others may have changed it since.
+        let done = self.rq.replay_committed();
+        let mut set = if done { attr::SetAttr::default() } else { self.setattr_of(&rec) };
+        let sized = !done && handle.writes() && rec.valid & sa::LSIZE != 0;
         set.size = sized.then_some(rec.size);
         set.blocks = (sized && rec.valid & sa::LBLOCKS != 0).then_some(rec.blocks);
         let mut t = Txn::new(&core.store);

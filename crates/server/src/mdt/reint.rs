@@ -234,7 +234,8 @@ impl Ctx {
         let mut set = self.setattr_of(r);
         if let Ok(epoch) = self.rq.rq.msg.get::<MdtIoepoch>(3) {
             let core = self.core();
-            set.opened = core.opens.get(epoch.open_handle, self.exp()).is_some_and(|h| h.writes() && h.fid == r.fid);
+            let open = core.opens.current(epoch.open_handle, self.exp()).and_then(|c| core.opens.get(c, self.exp()));
+            set.opened = open.is_some_and(|h| h.writes() && h.fid == r.fid);
         }
         let mut bits = Ibits::UPDATE;
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some() || set.kill_suid || set.kill_sgid {

@@ -427,7 +427,13 @@ impl Client {
     }
 
     pub async fn close(&self, o: &Found) -> Result<(), Errno> {
-        let rec = RecSetattr { opcode: ReintOp::SETATTR, fid: o.body.fid1, ..RecSetattr::default() };
+        self.close_with(o, |_| ()).await
+    }
+
+    /// A close that tells attributes.
+    pub async fn close_with(&self, o: &Found, set: impl FnOnce(&mut RecSetattr)) -> Result<(), Errno> {
+        let mut rec = RecSetattr { opcode: ReintOp::SETATTR, fid: o.body.fid1, ..RecSetattr::default() };
+        set(&mut rec);
         let epoch = MdtIoepoch { open_handle: o.handle, ..MdtIoepoch::default() };
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE).push(&epoch).push(&rec).push_empty();
         self.call(rq.replayable()).await.map(drop)
@@ -551,6 +557,14 @@ impl Client {
         let mut rec = self.rec_setattr(fid);
         set(&mut rec);
         self.reint(rec.to_bytes(), &[]).await
+    }
+
+    /// A truncate through an open file, as the kernel client's: it names the handle.
+    pub async fn truncate_open(&self, o: &Found, size: u64) -> Result<MdtBody, Errno> {
+        let mut rec = self.rec_setattr(o.body.fid1);
+        (rec.valid, rec.size) = (attr::SIZE, size);
+        let epoch = MdtIoepoch { open_handle: o.handle, ..MdtIoepoch::default() };
+        self.reint(rec.to_bytes(), &[Bytes::new(), epoch.to_bytes()]).await
     }
 
     /// A default layout set as the kernel client's `lfs setstripe DIR` sets it: in a setattr that changes nothing else.
