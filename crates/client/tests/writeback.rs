@@ -384,6 +384,76 @@ async fn a_full_disk_is_told_by_the_write() {
     c.stop().await;
 }
 
+/// A file on OST 0 of the cluster and on OST 1 at `far`, of which a cluster knows; what is written next to it is kept back.
+async fn on_two(u: &User, path: &str) -> Arc<FileHandle> {
+    let d = u.mkdir("two").await.unwrap();
+    u.fs.setxattr(&u.cred, d, b"lustre.lov", LovMd::request(STRIPE, 2, 0, None).encode(), 0).await.unwrap();
+    writer(u, path).await
+}
+
+/// An OST is dead: what is kept back for it holds up no lock of the others.
+#[tokio::test(start_paused = true)]
+async fn a_dead_ost_keeps_no_lock_of_another() {
+    const FAR: &str = "10.0.9.1@tcp";
+    const LEN: usize = 2 * STRIPE as usize;
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let osd = coral_osd::OsdMem::new();
+    let (node, server) = c.serve_ost(1, &osd, FAR, FAR).await;
+    c.knows_ost_at(1, FAR);
+    let (a, b) = (c.remote_client().await, c.remote_client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    let fa = on_two(&ua, "two/f").await;
+    let fb = ub.open("two/f", libc::O_RDWR).await.unwrap();
+    ua.write(&fa, 0, &[1; LEN]).await.unwrap();
+    assert_eq!(dirty(&a), LEN as u64);
+    server.stop_services().await;
+    node.shutdown().await;
+    drop((server, node));
+    let write = ub.write(&fb, 0, &[2; 10]);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(600), write).await.expect("the lock comes back"), Ok(10));
+    assert_eq!((c.osts[0].stats().evictions, dirty(&a)), (0, STRIPE as u64), "what is for the dead one waits for it");
+
+    let (node, server) = c.serve_ost(1, &osd, FAR, FAR).await;
+    tokio::time::timeout(Duration::from_secs(600), a.fsync(&fa, false)).await.expect("it is back").unwrap();
+    let all = ub.get("two/f").await.unwrap();
+    assert!(all.len() == LEN && all[..10] == [2; 10] && all[10..].iter().all(|b| *b == 1));
+    a.umount().await;
+    b.umount().await;
+    server.stop().await;
+    node.shutdown().await;
+    c.stop().await;
+}
+
+/// An eviction by one OST loses what was kept back for it, and no more.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_by_one_ost_loses_what_lay_there() {
+    const STRIPE_BYTES: usize = STRIPE as usize;
+    let c = Cluster::start(2, 1, STRIPE).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let f = on_two(&u, "two/f").await;
+    u.write(&f, 0, &vec![1; 2 * STRIPE_BYTES]).await.unwrap();
+    u.fs.fsync(&f, false).await.unwrap();
+    let d = u.mkdir("one").await.unwrap();
+    u.fs.setxattr(&u.cred, d, b"lustre.lov", LovMd::request(STRIPE, 1, 0, None).encode(), 0).await.unwrap();
+    u.put("one/g", b"there").await.unwrap();
+    let g = u.open("one/g", libc::O_RDONLY).await.unwrap();
+
+    u.write(&f, 0, &vec![2; 2 * STRIPE_BYTES]).await.unwrap();
+    assert_eq!(dirty(&fs), 2 * STRIPE as u64);
+    let of_client = c.osts[0].exports().into_iter().find(|e| e.nid() == fs.node().nid()).expect("connected");
+    c.osts[0].evict(of_client.cookie, "a test");
+    // noticed before anything is written out
+    assert_eq!(u.read(&g, 0, 10).await, Err(Errno::EIO));
+    assert_eq!(u.fs.fsync(&f, false).await, Err(Errno::EIO));
+    assert_eq!((u.fs.fsync(&f, false).await, dirty(&fs)), (Ok(()), 0));
+    let all = u.get("two/f").await.unwrap();
+    assert!(all[..STRIPE_BYTES].iter().all(|b| *b == 1), "lost");
+    assert!(all[STRIPE_BYTES..].iter().all(|b| *b == 2), "of another OST");
+    fs.umount().await;
+    c.stop().await;
+}
+
 /// A client keeps what it was promised when its connection breaks, and when the OST starts anew.
 #[tokio::test(start_paused = true)]
 async fn grants_outlive_connections_and_restarts() {

@@ -29,7 +29,7 @@ use super::pages::Gate;
 use super::range::RangeLocks;
 use super::writeback::Lost;
 use super::types::{Attr, Cred, Entry, SeekWhence};
-use crate::lov::{FileLayout, Form, Locks};
+use crate::lov::{FileLayout, Form, HeldLock, Locks};
 use crate::mdc::{Ids, Mdc, Open, Opened};
 use crate::osc::{Owner, WriteAttr};
 use crate::time::Timespec;
@@ -577,7 +577,7 @@ impl Llite {
             if self.moved(&fh.inode, &layout, 0, u64::MAX).await? {
                 continue;
             }
-            let held = Locks { held: locks.iter().map(|(_, o, l)| (*o, l.info().remote_cookie)).collect() };
+            let held = Locks { held: locks.iter().map(|(_, o, l)| (*o, HeldLock::new(l.clone()))).collect() };
             let size = match layout.form {
                 Form::None => self.md_inode(fid).await?.attr.size,
                 _ => self.lov.getattr_locked(&layout, fid).await?.size,

@@ -71,7 +71,7 @@ impl Llite {
             return Ok(md.merged(&objects));
         }
         // what covers the pages covers these too; asked otherwise our own write lock would be called back
-        if let Some(cover) = self.pages.cover(fid).filter(|c| !c.is_dead() && c.layout.generation == md.layout.generation) {
+        if let Some(cover) = self.pages.cover(fid).filter(|c| c.is_whole() && c.layout.generation == md.layout.generation) {
             // asked first: what lands meanwhile is counted twice, not missed
             let ahead = cover.writes.as_ref().and_then(|w| w.ahead(&cover.layout));
             let objects = self.lov.getattr_locked(&cover.layout, fid).await?;

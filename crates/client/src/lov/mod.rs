@@ -20,7 +20,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::ResId;
 use futures_util::future::try_join_all;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::lmv::Lmv;
 use crate::osc::{IoLock, ObjectAttr, ObjectRef, ObjectTimes, Osc, WriteAttr};
@@ -183,7 +183,10 @@ impl Lov {
         if let [r] = &ranges[..]
             && r.len == len as u64
         {
-            let got = r.osc.read(&r.object, r.offset, len, lock.of(&r.object)).await?;
+            let got = {
+                let (lock, _pin) = lock.of(&r.object);
+                r.osc.read(&r.object, r.offset, len, lock).await?
+            };
             if got.len() == len || layout.stripes().count() == 1 && layout.parts().len() == 1 {
                 return Ok(got);
             }
@@ -199,8 +202,12 @@ impl Lov {
     async fn read_ranges(&self, ranges: &[ObjectRange], lock: &Locks) -> Result<Vec<(u64, u64, Payload)>, Errno> {
         let big = ranges.len() > 1 && ranges.iter().all(|r| r.len >= SPAWN_BYTES);
         let jobs = ranges.iter().map(|r| {
-            let (osc, object, offset, len, lock) = (r.osc.clone(), r.object, r.offset, r.len as usize, lock.of(&r.object));
-            async move { osc.read(&object, offset, len, lock).await }
+            let (osc, object, offset, len, (lock, pin)) = (r.osc.clone(), r.object, r.offset, r.len as usize, lock.of(&r.object));
+            async move {
+                let done = osc.read(&object, offset, len, lock).await;
+                drop(pin);
+                done
+            }
         });
         let datas = if big { spawn_all(jobs).await? } else { try_join_all(jobs).await? };
         let mut out = Vec::new();
@@ -279,13 +286,18 @@ impl Lov {
             return Err(Errno::EIO);
         }
         if let [r] = &ranges[..] {
-            return r.osc.write(&r.object, r.offset, data, attr, lock.of(&r.object)).await;
+            let (lock, _pin) = lock.of(&r.object);
+            return r.osc.write(&r.object, r.offset, data, attr, lock).await;
         }
         let big = ranges.iter().all(|r| r.len >= SPAWN_BYTES);
         let jobs = ranges.into_iter().map(|r| {
             let part = r.cut(&data);
-            let (attr, lock) = (*attr, lock.of(&r.object));
-            async move { r.osc.write(&r.object, r.offset, part, &attr, lock).await }
+            let (attr, (lock, pin)) = (*attr, lock.of(&r.object));
+            async move {
+                let done = r.osc.write(&r.object, r.offset, part, &attr, lock).await;
+                drop(pin);
+                done
+            }
         });
         match big {
             true => spawn_all(jobs).await.map(drop),
@@ -307,7 +319,10 @@ impl Lov {
             // behind the component that holds the end, objects are empty: they must not say a size of their own
             let object_size = if s.part.start >= size && size > 0 || size == 0 { 0 } else { s.object_size(size) };
             let object = s.object(fid);
-            async move { self.store(&s, fid).await?.truncate(&object, object_size, attr, lock.of(&object)).await }
+            async move {
+                let (lock, _pin) = lock.of(&object);
+                self.store(&s, fid).await?.truncate(&object, object_size, attr, lock).await
+            }
         });
         try_join_all(jobs).await.map(drop)
     }
@@ -316,7 +331,8 @@ impl Lov {
     pub async fn set_times(&self, layout: &FileLayout, fid: Fid, times: &ObjectTimes, lock: &Locks) -> Result<Option<ObjectAttr>, Errno> {
         let jobs = layout.stripes().map(|s| async move {
             let object = s.object(fid);
-            let a = self.store(&s, fid).await?.setattr(&object, times, lock.of(&object)).await?;
+            let (lock, _pin) = lock.of(&object);
+            let a = self.store(&s, fid).await?.setattr(&object, times, lock).await?;
             Ok::<_, Errno>(a.map(|a| (s.file_size(a.size), a)))
         });
         let all: Option<Vec<_>> = try_join_all(jobs).await?.into_iter().collect();
@@ -383,24 +399,47 @@ impl Lov {
     }
 }
 
+/// A lock of ours on one object, until it is given back.
+#[derive(Debug, Clone)]
+pub struct HeldLock(Arc<Mutex<Option<LockRef>>>);
+
+impl HeldLock {
+    /// A lock that is held.
+    pub fn new(lock: LockRef) -> Self {
+        Self(Arc::new(Mutex::new(Some(lock))))
+    }
+
+    /// The lock, pinned; `None`: it was given back.
+    pub fn pin(&self) -> Option<LockRef> {
+        self.0.lock().clone()
+    }
+
+    /// Gives it back, once nobody has it pinned.
+    pub fn give_back(&self) {
+        let lock = self.0.lock().take();
+        // not under the mutex: it may be cancelled here
+        drop(lock);
+    }
+}
+
 /// Which extent locks of ours cover an I/O; none: the servers lock.
 #[derive(Debug, Clone, Default)]
 pub struct Locks {
-    /// Objects and the server cookies of our locks on them.
-    pub held: Vec<(ObjectRef, u64)>,
+    /// Objects and our locks on them.
+    pub held: Vec<(ObjectRef, HeldLock)>,
 }
 
 impl Locks {
-    /// For a question about all objects: locks of ours cover all of them or none.
+    /// For a question about all objects: whether locks of ours cover all of them.
     fn whole(&self) -> IoLock {
-        if self.held.is_empty() { IoLock::Server } else { IoLock::Ours(0) }
+        let all = !self.held.is_empty() && self.held.iter().all(|(_, l)| l.pin().is_some());
+        if all { IoLock::Ours(0) } else { IoLock::Server }
     }
 
-    fn of(&self, obj: &ObjectRef) -> IoLock {
-        match self.held.iter().find(|(o, _)| o == obj) {
-            Some((_, cookie)) => IoLock::Ours(*cookie),
-            None => IoLock::Server,
-        }
+    /// How I/O on this object goes, and the lock to be kept until it is done: of this object only, others may be asked back.
+    fn of(&self, obj: &ObjectRef) -> (IoLock, Option<LockRef>) {
+        let pin = self.held.iter().find(|(o, _)| o == obj).and_then(|(_, l)| l.pin());
+        (pin.as_ref().map_or(IoLock::Server, |l| IoLock::Ours(l.info().remote_cookie)), pin)
     }
 }
 

@@ -156,6 +156,13 @@ impl Cluster {
         (node, server)
     }
 
+    /// Tells the MDT that OST `index` is served at `at`, the others at [`SERVER`].
+    pub fn knows_ost_at(&self, index: u32, at: &str) {
+        let here = |i: u32| if i == index { nid(at) } else { nid(SERVER) };
+        let known = |i: u32| OstTarget { index: i, uuid: format!("{FSNAME}-OST{i:04x}_UUID"), nids: vec![here(i)], active: true };
+        self.mdt.set_osts((0..=index).map(known).collect());
+    }
+
     /// The servers are gone at once, and come back on what they had committed.
     pub async fn kill_and_restart(self) -> Cluster {
         let Cluster { net, node, server, mgs, mdt, osts, disks, seed, routes } = self;

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::llite::writeback::WriteBack;
-use crate::lov::{FileLayout, Locks};
+use crate::lov::{FileLayout, HeldLock, Locks};
 use crate::osc::ObjectRef;
 
 /// Extent locks on the whole of every object of one file.
@@ -40,29 +40,44 @@ pub(in crate::llite) struct Cover {
     pub layout: Arc<FileLayout>,
     /// PW when this client has the file open for writing (pages may be dirtied through mappings), else PR.
     pub mode: LdlmMode,
-    locks: Vec<(u32, ObjectRef, LockRef)>,
+    locks: Vec<(u32, ObjectRef, HeldLock)>,
     /// It serves data of write(2) that is kept back, not pages.
     pub writes: Option<WriteBack>,
 }
 
 impl Cover {
     pub fn new(layout: Arc<FileLayout>, mode: LdlmMode, locks: Vec<(u32, ObjectRef, LockRef)>) -> Arc<Self> {
-        Arc::new(Self { layout, mode, locks, writes: None })
+        Self::with(layout, mode, locks, None)
+    }
+
+    fn with(layout: Arc<FileLayout>, mode: LdlmMode, locks: Vec<(u32, ObjectRef, LockRef)>, writes: Option<WriteBack>) -> Arc<Self> {
+        let locks = locks.into_iter().map(|(ost, o, l)| (ost, o, HeldLock::new(l))).collect();
+        Arc::new(Self { layout, mode, locks, writes })
     }
 
     /// One for data of write(2).
     pub fn for_writes(layout: Arc<FileLayout>, locks: Vec<(u32, ObjectRef, LockRef)>, writes: WriteBack) -> Arc<Self> {
-        Arc::new(Self { layout, mode: LdlmMode::PW, locks, writes: Some(writes) })
+        Self::with(layout, LdlmMode::PW, locks, Some(writes))
     }
 
     /// The locks as I/O names them.
     pub fn held(&self) -> Locks {
-        Locks { held: self.locks.iter().map(|(_, o, l)| (*o, l.info().remote_cookie)).collect() }
+        Locks { held: self.locks.iter().map(|(_, o, l)| (*o, l.clone())).collect() }
     }
 
-    /// What the server calls the lock on object `i` now; a restarted server gives other names.
-    pub fn server_cookie(&self, i: usize) -> u64 {
-        self.locks[i].2.info().remote_cookie
+    /// The lock on object `i`, pinned; `None`: it was given back.
+    pub fn lock(&self, i: usize) -> Option<LockRef> {
+        self.locks[i].2.pin()
+    }
+
+    /// What lay under the lock on object `i` is gone: so is the lock, whatever keeps the others.
+    pub fn give_back(&self, i: usize) {
+        self.locks[i].2.give_back();
+    }
+
+    /// Place of an object.
+    pub fn place(&self, object: &ObjectRef) -> Option<usize> {
+        self.locks.iter().position(|(_, o, _)| o == object)
     }
 
     /// The objects: {OST index, resource}.
@@ -71,17 +86,22 @@ impl Cover {
     }
 
     fn has(&self, cookie: u64) -> bool {
-        self.locks.iter().any(|(_, _, l)| l.cookie() == cookie)
+        self.locks.iter().any(|(_, _, l)| l.pin().is_some_and(|l| l.cookie() == cookie))
     }
 
-    /// Some lock is asked back.
+    /// Some lock is asked back, or was given back.
     pub fn is_blocked(&self) -> bool {
-        self.locks.iter().any(|(_, _, l)| l.is_blocked())
+        self.locks.iter().any(|(_, _, l)| l.pin().is_none_or(|l| l.is_blocked()))
     }
 
-    /// Some lock is void (eviction).
-    pub fn is_dead(&self) -> bool {
-        self.locks.iter().any(|(_, _, l)| l.is_dead())
+    /// No lock was given back, and none is void.
+    pub fn is_whole(&self) -> bool {
+        self.locks.iter().all(|(_, _, l)| l.pin().is_some_and(|l| !l.is_dead()))
+    }
+
+    /// The lock on object `i` is void (eviction).
+    pub fn is_dead(&self, i: usize) -> bool {
+        self.lock(i).is_some_and(|l| l.is_dead())
     }
 }
 

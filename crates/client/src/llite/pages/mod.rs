@@ -26,7 +26,7 @@ use super::Llite;
 use super::file::{FileHandle, OpenInode};
 use super::finish::finish;
 use crate::lov::{FileLayout, Form};
-use crate::osc::{ObjectRef, WriteAttr};
+use crate::osc::{IoLock, ObjectRef, WriteAttr};
 use gate::Enter;
 pub(super) use gate::{Acquiring, Cover, Gate, Writing};
 
@@ -211,11 +211,25 @@ impl Llite {
             self.lov.write(&layout, fh.fid(), offset, data, &attr, &Default::default()).await?;
             return Ok(len);
         };
-        if cover.is_dead() {
-            return Err(Errno::EIO);
+        if !cover.is_whole() {
+            return self.write_live_pages(fh.fid(), &cover, offset, data, &attr).await.map(|()| len);
         }
         self.lov.write(&cover.layout, fh.fid(), offset, data, &attr, &cover.held()).await?;
         Ok(len)
+    }
+
+    /// The same after an eviction: only what lay under the locks that are void is lost.
+    async fn write_live_pages(&self, fid: Fid, cover: &Cover, offset: u64, data: Payload, attr: &WriteAttr) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for (object, at, part) in self.lov.pieces(&cover.layout, fid, offset, &data).await? {
+            let lock = cover.place(&object).and_then(|i| cover.lock(i)).filter(|l| !l.is_dead());
+            let done = match lock {
+                Some(l) => self.lov.osc(object.ost)?.write(&object, at, part, attr, IoLock::Ours(l.info().remote_cookie)).await,
+                None => Err(Errno::EIO),
+            };
+            result = result.and(done);
+        }
+        result
     }
 
     /// Gets a cover and lets in who waits for one.

@@ -6,13 +6,14 @@
 //! fsync, a read of the range, a change of size or times, an append, another use of the cover, unmount.
 //!
 //! Invariants:
-//! - data is kept back only while the cover's locks are held, and the locks go after the last of it has landed;
+//! - data is kept back only while the cover's locks are held, and each lock goes when the last of its object's data has landed:
+//!   an OST that is not there keeps no lock of another;
 //! - what is kept back has room: its pages are taken from the OST's grant first ([`crate::osc::grant`]); without grant the
 //!   write goes out at once and is told ENOSPC itself;
 //! - writing out waits for no lock and for no request that may wait for one; nobody waits for it with a lock in hand that
 //!   others ask for, unless the lock is the cover's own;
-//! - what could not be written out is lost, as in Lustre, and each open handle is told once ([`Lost`]). After an eviction
-//!   nothing is sent any more ([`BackedBy::generation`]): others may have written there.
+//! - what could not be written out is lost, as in Lustre, and each open handle is told once ([`Lost`]). After an eviction by an
+//!   OST nothing is sent there any more ([`BackedBy::generation`]): others may have written there.
 //!
 //! Lustre: `lustre/osc/osc_cache.c`, `osc_io.c`, `vvp_io.c`. Absent: locks on parts of objects; the cache of clean data is the
 //! kernel's.
@@ -222,6 +223,13 @@ impl WriteBack {
         vec![EVERYTHING; self.objects.len()]
     }
 
+    /// All of object `i`.
+    fn one(&self, i: usize) -> Vec<Range<u64>> {
+        let mut within = vec![0..0; self.objects.len()];
+        within[i] = EVERYTHING;
+        within
+    }
+
     /// What the OSTs do not know of yet, if anything.
     pub fn ahead(&self, layout: &FileLayout) -> Option<Ahead> {
         let inner = self.inner.lock();
@@ -337,33 +345,32 @@ impl Llite {
                 osc.grant().room(bytes).await;
                 Ok(false)
             }
-            Put::NoGrant => {
-                self.write_now(fid, &cover, &pieces, attr).await?;
-                Ok(true)
-            }
+            Put::NoGrant => self.write_now(fid, &cover, &pieces, attr).await,
         }
     }
 
-    /// Writes under the cover's locks, without grant: the reply says whether there is room, and may grant some.
-    async fn write_now(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, pieces: &[Piece], attr: &WriteAttr) -> Result<(), Errno> {
-        let Some(w) = &cover.writes else { return Ok(()) };
+    /// Writes under the cover's locks, without grant: the reply says whether there is room, and may grant some. False: they are
+    /// being given back.
+    async fn write_now(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, pieces: &[Piece], attr: &WriteAttr) -> Result<bool, Errno> {
+        let Some(w) = &cover.writes else { return Ok(false) };
         let mut within = vec![0..0; w.objects.len()];
         pieces.iter().for_each(|(i, at, data)| within[*i] = *at..*at + data.len() as u64);
         self.write_out(fid, cover, &within).await;
         for (i, at, data) in pieces {
+            let Some(lock) = cover.lock(*i) else { return Ok(false) };
             let o = &w.objects[*i];
             let (mut done, max) = (0, o.rpc_bytes() as usize);
             while done < data.len() {
                 let n = max.min(data.len() - done);
-                if cover.is_dead() {
+                if lock.is_dead() {
                     return Err(Errno::EIO);
                 }
-                let by = BackedBy { cookie: cover.server_cookie(*i), generation: o.generation, granted: false };
+                let by = BackedBy { cookie: lock.info().remote_cookie, generation: o.generation, granted: false };
                 o.osc.write_back(&o.object, at + done as u64, data.slice(done..done + n), attr, by).await?;
                 done += n;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Gets a cover for writes, if it is to be had.
@@ -371,7 +378,7 @@ impl Llite {
         let (fid, gate) = (inode.fid, &inode.gate);
         gate.none_through().await;
         let cover = match self.cover_for_writes(inode).await {
-            Ok(Some(c)) if !c.is_blocked() && !c.is_dead() => c,
+            Ok(Some(c)) if !c.is_blocked() => c,
             _ => return gate.contended(),
         };
         if !self.pages.enlist_if(fid, gate, &cover, || turn.install(&cover)) {
@@ -424,10 +431,13 @@ impl Llite {
         let done = {
             let _place = o.osc.write_backs().acquire().await;
             let attr = w.inner.lock().attr;
-            let by = BackedBy { cookie: cover.server_cookie(i), generation: o.generation, granted: true };
-            match cover.is_dead() {
-                true => Err(Errno::EIO),
-                false => o.osc.write_back(&o.object, f.start, f.data, &attr, by).await,
+            // held: its object is not clean while this flies
+            match cover.lock(i).filter(|l| !l.is_dead()) {
+                None => Err(Errno::EIO),
+                Some(l) => {
+                    let by = BackedBy { cookie: l.info().remote_cookie, generation: o.generation, granted: true };
+                    o.osc.write_back(&o.object, f.start, f.data, &attr, by).await
+                }
             }
         };
         o.osc.grant().used(cost);
@@ -474,25 +484,30 @@ impl Llite {
         }
     }
 
-    /// The cover goes: writes everything out, or drops it when the locks are void.
+    /// The cover goes: of each object writes everything out, or drops it when its lock is void, and gives its lock back. None
+    /// waits for another: their OSTs may be dead.
     pub(super) async fn write_all_out(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>) {
         let Some(w) = &cover.writes else { return };
         w.inner.lock().closed = true;
-        while !w.is_clean() {
-            if cover.is_dead() {
-                self.discard(fid, w);
+        join_all((0..w.objects.len()).map(|i| async move {
+            while !w.inner.lock().maps[i].is_clean() {
+                if cover.is_dead(i) {
+                    self.discard(fid, w, i);
+                }
+                self.write_out(fid, cover, &w.one(i)).await;
             }
-            self.write_out(fid, cover, &w.whole()).await;
-        }
+            cover.give_back(i);
+        }))
+        .await;
     }
 
-    fn discard(&self, fid: Fid, w: &WriteBack) {
-        let gone: Vec<(usize, Range<u64>, u64)> = {
+    fn discard(&self, fid: Fid, w: &WriteBack, i: usize) {
+        let gone = {
             let mut inner = w.inner.lock();
-            let dirty = inner.maps.iter_mut().enumerate().filter(|(_, m)| m.has_dirty(&EVERYTHING));
-            dirty.map(|(i, m)| (i, 0..m.end(), m.discard())).collect()
+            let map = &mut inner.maps[i];
+            map.has_dirty(&EVERYTHING).then(|| (0..map.end(), map.discard()))
         };
-        for (i, range, cost) in gone {
+        if let Some((range, cost)) = gone {
             w.objects[i].osc.grant().used(cost);
             self.lost(fid, &w.objects[i].object, &range, Errno::EIO);
         }
