@@ -221,8 +221,8 @@ impl Import {
                 let _ = inner.replay.clear();
             }
             let back = ops & MSG_CONNECT_RECONNECT != 0 && inner.remote_handle == r.body.handle;
-            if state == ImportState::Replay && !back {
-                inner.last_replayed = 0;
+            if state == ImportState::Replay {
+                inner.last_replayed = back.then(|| inner.last_replayed.unwrap_or(0));
             }
             inner.remote_handle = r.body.handle;
             inner.granted = granted;

@@ -118,8 +118,8 @@ pub(crate) struct Inner {
     pub(crate) driver: bool,
     /// How far the last recovery came ([`crate::state::Granted::reached`]).
     pub(crate) reached: ImportState,
-    /// Transno of the last request replayed in it (`imp_last_replay_transno`).
-    pub(crate) last_replayed: u64,
+    /// Transno of the last request replayed in it (`imp_last_replay_transno`); `None`: it begins.
+    pub(crate) last_replayed: Option<u64>,
     /// Requests without reply.
     pub(crate) unreplied: BTreeSet<u64>,
     pub(crate) replay: ReplayList,
@@ -158,7 +158,7 @@ impl Import {
             established: false,
             driver: false,
             reached: ImportState::Replay,
-            last_replayed: 0,
+            last_replayed: None,
             unreplied: BTreeSet::new(),
             replay: ReplayList::default(),
             lost: Lost::default(),

@@ -115,18 +115,18 @@ impl Import {
     /// Sends every kept request again, one after another in transno order; after a reconnect to a server that is still in the
     /// same recovery only what it has not answered (`ptlrpc_replay_next`).
     async fn replay_requests(self: &Arc<Self>, committed: u64) -> Result<(), RpcError> {
-        let (kept, done) = {
+        let (kept, before) = {
             let mut inner = self.inner.lock();
             let lost = inner.replay.lost(committed);
             inner.lost.add(lost);
             (inner.replay.replay_from(committed), inner.last_replayed)
         };
         // The first may be there already: its reply was lost with the connection.
-        let mut again = if done == 0 { 0 } else { MSG_RESENT };
-        for k in kept.into_iter().filter(|k| k.transno > done) {
+        let mut again = if before.is_some() { MSG_RESENT } else { 0 };
+        for k in kept.into_iter().filter(|k| k.transno > before.unwrap_or(0)) {
             let done = self.replay_one(&k, std::mem::take(&mut again)).await?;
             let mut inner = self.inner.lock();
-            inner.last_replayed = k.transno;
+            inner.last_replayed = Some(k.transno);
             if !done {
                 inner.lost.files.extend(k.request.file);
             }
