@@ -95,9 +95,7 @@ impl MdtOpen {
         if now.gone {
             return Err(Errno::ESTALE);
         }
-        // after an eviction the number may be another's
-        let known = self.generation.load(Ordering::Acquire) == self.mdc.import().generation();
-        let open = Open { fid: self.fid, handle: &now.handle, transno: if known { now.transno } else { 0 } };
+        let open = Open { fid: self.fid, handle: &now.handle, transno: now.transno };
         self.mdc.close(&open, self.mode, atime, size).await
     }
 }

@@ -414,6 +414,11 @@ impl HeldLock {
         self.0.lock().clone()
     }
 
+    /// What `ask` says of it, without a pin, whose end could cancel it; `None`: it was given back.
+    pub fn ask(&self, ask: impl FnOnce(&LockRef) -> bool) -> Option<bool> {
+        self.0.lock().as_ref().map(ask)
+    }
+
     /// Gives it back, once nobody has it pinned.
     pub fn give_back(&self) {
         let lock = self.0.lock().take();
@@ -432,7 +437,7 @@ pub struct Locks {
 impl Locks {
     /// For a question about all objects: whether locks of ours cover all of them.
     fn whole(&self) -> IoLock {
-        let all = !self.held.is_empty() && self.held.iter().all(|(_, l)| l.pin().is_some());
+        let all = !self.held.is_empty() && self.held.iter().all(|(_, l)| l.ask(|_| true).is_some());
         if all { IoLock::Ours(0) } else { IoLock::Server }
     }
 

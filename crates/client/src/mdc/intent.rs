@@ -254,7 +254,7 @@ impl Mdc {
     pub(super) fn closing(&self, open: &Open<'_>) -> u64 {
         let mut opens = self.opens.lock();
         let now = open.handle.load(Ordering::Acquire);
-        if let Some(o) = opens.get_mut(&open.transno) {
+        if let Some(o) = opens.get_mut(&open.transno).filter(|o| o.is(open)) {
             o.closing = true;
             self.name_old(open.transno, now);
         }
@@ -272,10 +272,11 @@ impl Mdc {
     }
 
     /// The file is closed: its open need not be replayed any more.
-    pub(super) fn forget_open(&self, transno: u64) {
-        if transno != 0 {
-            self.opens.lock().remove(&transno);
-            self.import().forget_open(transno);
+    pub(super) fn forget_open(&self, open: &Open<'_>) {
+        let mut opens = self.opens.lock();
+        if opens.get(&open.transno).is_some_and(|o| o.is(open)) {
+            opens.remove(&open.transno);
+            self.import().forget_open(open.transno);
         }
     }
 

@@ -94,6 +94,13 @@ struct KeptOpen {
     closing: bool,
 }
 
+impl KeptOpen {
+    /// Whether it is this one: after an eviction its number may be another's.
+    fn is(&self, open: &Open<'_>) -> bool {
+        std::ptr::eq(self.handle.as_ptr(), open.handle)
+    }
+}
+
 /// A connection to one MDT.
 pub struct Mdc {
     /// Index of the MDT.
@@ -263,7 +270,7 @@ impl Mdc {
             handle = self.closing(open);
             result = self.close_handle(open.fid, handle, mode, atime, size).await;
         }
-        self.forget_open(open.transno);
+        self.forget_open(open);
         result
     }
 

@@ -86,22 +86,22 @@ impl Cover {
     }
 
     fn has(&self, cookie: u64) -> bool {
-        self.locks.iter().any(|(_, _, l)| l.pin().is_some_and(|l| l.cookie() == cookie))
+        self.locks.iter().any(|(_, _, l)| l.ask(|l| l.cookie() == cookie) == Some(true))
     }
 
     /// Some lock is asked back, or was given back.
     pub fn is_blocked(&self) -> bool {
-        self.locks.iter().any(|(_, _, l)| l.pin().is_none_or(|l| l.is_blocked()))
+        self.locks.iter().any(|(_, _, l)| l.ask(LockRef::is_blocked) != Some(false))
     }
 
     /// No lock was given back, and none is void.
     pub fn is_whole(&self) -> bool {
-        self.locks.iter().all(|(_, _, l)| l.pin().is_some_and(|l| !l.is_dead()))
+        self.locks.iter().all(|(_, _, l)| l.ask(LockRef::is_dead) == Some(false))
     }
 
     /// The lock on object `i` is void (eviction).
     pub fn is_dead(&self, i: usize) -> bool {
-        self.lock(i).is_some_and(|l| l.is_dead())
+        self.locks[i].2.ask(LockRef::is_dead) == Some(true)
     }
 }
 
