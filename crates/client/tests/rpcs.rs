@@ -54,25 +54,6 @@ async fn open_read_close_of_a_small_file_is_three() {
     c.stop().await;
 }
 
-/// A server that is no Coral must be told what is renamed: a directory, or not.
-#[tokio::test]
-async fn a_rename_looks_first_what_it_is_only_if_nobody_knows() {
-    let (c, _) = warm().await;
-    let plain = coral_client::MountOptions { plain: true, ..c.options() };
-    let u = User::root(&c.client_with(plain).await);
-    let d = u.fid("d").await.unwrap();
-    let rename = async |from: &str, to: &str| {
-        let renamed = u.fs.rename(&u.cred, d, from.as_bytes(), d, to.as_bytes(), 0);
-        let (done, n) = rpcs(&u.fs, renamed).await;
-        done.map(|()| n.into_iter().filter(|(opcode, _)| opcode != "LDLM_ENQUEUE").collect::<Vec<_>>())
-    };
-    assert_eq!(rename("first", "a").await, Ok(counts(&[("MDS_GETATTR_NAME", 1), ("MDS_REINT", 1)])));
-    u.stat("d/a").await.unwrap();
-    assert_eq!(rename("a", "b").await, Ok(counts(&[("MDS_REINT", 1)])));
-    assert_eq!(rename("a", "c").await, Err(coral_wire::Errno::ENOENT));
-    c.stop().await;
-}
-
 #[tokio::test]
 async fn what_is_covered_is_not_asked_again() {
     let (c, u) = warm().await;

@@ -369,7 +369,6 @@ impl Llite {
                 Ok(_) => return Err(Errno::EEXIST),
             }
         }
-        let mode = self.renamed_mode(parent, name).await?;
         let (mdc, _) = self.victim(new_parent, new_name).await?;
         let me = self.clone();
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
@@ -377,7 +376,7 @@ impl Llite {
             let (moved, victim) = (me.cache.name_of(parent, &name), me.cache.name_of(new_parent, &new_name));
             let _change = me.cache.begin_change(&[parent, new_parent]);
             let now = me.now();
-            let done = mdc.rename(&ids, parent, &name, new_parent, &new_name, mode, flags, now).await?;
+            let done = mdc.rename(&ids, parent, &name, new_parent, &new_name, flags, now).await?;
             let (from, to) = (done.dir(parent), done.dir(new_parent));
             match (flags & RENAME_EXCHANGE, moved) {
                 (0, Some(fid)) => {
@@ -400,20 +399,6 @@ impl Llite {
             Ok(())
         })
         .await
-    }
-
-    /// Type and permissions of what is to be renamed. A stock MDT goes by them: only renames that say that they move a directory
-    /// into another go one after another, others could move two directories into each other (`need_bfl` in
-    /// `mdt_reint_rename`). Coral's looks itself.
-    async fn renamed_mode(&self, parent: Fid, name: &[u8]) -> Result<u32, Errno> {
-        if let Lookup::Hit(known) = self.cache.lookup(parent, name) {
-            return Ok(known.md.attr.mode);
-        }
-        let mdc = self.lmv.of(parent).await?;
-        match mdc.coral() {
-            true => Ok(0),
-            false => Ok(mdc.getattr_name(&Ids::root(), parent, name).await?.body.mode),
-        }
     }
 
     /// An object lost a name: `body` says how it looks now, `cached` which it was as far as the cache knew.

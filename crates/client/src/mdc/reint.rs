@@ -199,7 +199,6 @@ impl Mdc {
         name: &[u8],
         new_parent: Fid,
         new_name: &[u8],
-        mode: u32,
         flags: u32,
         now: Timespec,
     ) -> Result<Changed, Errno> {
@@ -213,7 +212,6 @@ impl Mdc {
             fid1: parent,
             fid2: new_parent,
             time: self.time(now),
-            mode,
             padding_5: if self.coral() { flags } else { 0 },
             ..Default::default()
         };
