@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coral_client::{FileHandle, Llite, SeekWhence, SetAttr, SetTime, Timespec};
+use coral_client::{FileHandle, Llite, MountOptions, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_osd::Fault;
 use coral_wire::Errno;
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd};
@@ -245,10 +245,21 @@ async fn two_clients_and_a_vector_agree_on_threads() {
 /// write acknowledged is there for a read that begins after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn contention_is_coherent() {
+    contention(false).await;
+}
+
+/// The same with servers taken for kernel ones, which do not tell where a file ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn contention_is_coherent_as_with_kernel_servers() {
+    contention(true).await;
+}
+
+async fn contention(plain: bool) {
     const WORDS: u64 = 40;
     const SPACING: u64 = 10_000;
     let c = Cluster::start(2, 2, STRIPE).await;
-    let fss = [c.remote_client().await, c.remote_client().await];
+    let options = || MountOptions { plain, ..c.options() };
+    let fss = [c.remote_client_with(options()).await, c.remote_client_with(options()).await];
     for f in 0..2 {
         User::root(&fss[0]).put(&format!("f{f}"), b"").await.unwrap();
     }

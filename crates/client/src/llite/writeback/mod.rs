@@ -572,13 +572,18 @@ impl Llite {
             within[w.place(object)?] = range.clone();
         }
         self.write_out(fid, cover, &within).await;
+        let there = ahead.map_or(0, |a| a.size.saturating_sub(offset));
         let len = match self.lov.tells_the_end() {
             true => len,
-            false => self.inside(fid, offset, len as u32).await?,
+            // as [`Self::inside`], but under the cover's locks: it may be drained by now, and whoever waits for a lock of
+            // another client with these in hand waits in a circle
+            false => {
+                let size = self.lov.getattr_locked(&cover.layout, fid).await?.size;
+                len.min(size.saturating_sub(offset).max(there) as usize)
+            }
         };
         let got = self.lov.read(&cover.layout, fid, offset, len, &cover.held()).await?;
         // the end may be further than the OSTs know; up to there is a hole
-        let there = ahead.map_or(0, |a| a.size.saturating_sub(offset));
         Ok(pad(got, len.min(there as usize)))
     }
 
