@@ -376,7 +376,9 @@ impl Llite {
             let (moved, victim) = (me.cache.name_of(parent, &name), me.cache.name_of(new_parent, &new_name));
             let _change = me.cache.begin_change(&[parent, new_parent]);
             let now = me.now();
-            let done = mdc.rename(&ids, parent, &name, new_parent, &new_name, flags, now).await?;
+            // what is not known may be a directory
+            let mode = moved.and_then(|fid| me.cache.known(fid)).map_or(libc::S_IFDIR, |k| k.md.attr.mode);
+            let done = mdc.rename(&ids, parent, &name, new_parent, &new_name, mode, flags, now).await?;
             let (from, to) = (done.dir(parent), done.dir(new_parent));
             match (flags & RENAME_EXCHANGE, moved) {
                 (0, Some(fid)) => {

@@ -191,6 +191,9 @@ impl Mdc {
     }
 
     /// Renames; what stood at the new name is removed. `flags`: `coral_wire::coral::RENAME_*`, for Coral servers only.
+    /// `mode` is that of what moves: a stock MDT lets renames run beside each other unless it says that a directory goes to
+    /// another one, and two of these at once may each move one into the other (`mdt_reint_rename` in
+    /// `lustre/mdt/mdt_reint.c`).
     #[expect(clippy::too_many_arguments, reason = "two names in two directories")]
     pub async fn rename(
         &self,
@@ -199,6 +202,7 @@ impl Mdc {
         name: &[u8],
         new_parent: Fid,
         new_name: &[u8],
+        mode: u32,
         flags: u32,
         now: Timespec,
     ) -> Result<Changed, Errno> {
@@ -212,6 +216,7 @@ impl Mdc {
             fid1: parent,
             fid2: new_parent,
             time: self.time(now),
+            mode,
             padding_5: if self.coral() { flags } else { 0 },
             ..Default::default()
         };
