@@ -100,7 +100,7 @@ fn a_client_stays_within_its_budget() {
         assert!(most <= before + budget, "{before} MiB before, {most} MiB while streaming");
 
         // nothing that the locks covered is believed once they are cleared
-        lctl(&socket, &["set_param", "ldlm.namespaces.*.lru_size=clear"]);
+        assert_eq!(lctl(&socket, &["set_param", "-n", "ldlm.namespaces.*.lru_size=clear"]), "");
         assert_eq!(number(&socket, "ldlm.namespaces.*.lock_unused_count"), 0);
         walk(&far, 0..1);
         client.stop();
