@@ -85,48 +85,6 @@ async fn a_close_is_replayed_after_two_restarts() {
     c.stop().await;
 }
 
-/// A client whose connection breaks while it replays does not replay again what others have written over since.
-#[tokio::test(start_paused = true)]
-async fn what_was_replayed_is_not_replayed_again() {
-    const A: &str = "10.9.0.1@tcp";
-    const B: &str = "10.9.0.2@tcp";
-    let c = Cluster::start(1, 1, 65536).await;
-    let net = c.net.clone();
-    let cut = |who: &str, off: bool| net.cut(who.parse().unwrap(), SERVER.parse().unwrap(), off);
-    let (a, b) = (User::root(&c.client_at(A, "").await), User::root(&c.client_at(B, "").await));
-    let fa = a.create("f", libc::O_RDWR).await.unwrap();
-    let fb = b.open("f", libc::O_RDWR).await.unwrap();
-    // until the OST has the records of both on disk
-    settle().await;
-    a.write(&fa, 0, b"from a").await.unwrap();
-    b.write(&fb, 0, b"from b").await.unwrap();
-    a.write(&fa, 6, b", more").await.unwrap();
-    cut(B, true);
-    let c = c.osts_lose_power().await;
-    let until = async |what: &str, done: &dyn Fn() -> bool| {
-        let wait = async {
-            while !done() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let done = tokio::time::timeout(Duration::from_secs(300), wait).await;
-        assert!(done.is_ok(), "{what}: {:?}", c.osts[0].stats());
-    };
-    until("a's first replay waits for b", &|| c.osts[0].stats().replayed_requests == 1).await;
-    let slow = coral_lnet::LinkModel { delay: Duration::from_secs(1), ..Default::default() };
-    net.set_link_one_way(SERVER.parse().unwrap(), A.parse().unwrap(), slow, 1);
-    cut(B, false);
-    until("all are replayed", &|| c.osts[0].stats().transactions == 3).await;
-    // the answer to a's second is lost
-    cut(A, true);
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    cut(A, false);
-    until("recovery ends", &|| !c.osts[0].in_recovery()).await;
-    assert_eq!((c.osts[0].stats().replayed_requests, c.osts[0].stats().evictions), (4, 0));
-    assert_eq!(b.get("f").await.unwrap(), b"from b, more");
-    c.stop().await;
-}
-
 /// Two clients change two files while the OSTs' machine loses power again and again: whatever was acknowledged is there.
 async fn nothing_is_lost_while_clients_live(seed: u64) {
     let mut rng = Rng(seed);
