@@ -577,20 +577,20 @@ impl Llite {
             if self.moved(&fh.inode, &layout, 0, u64::MAX).await? {
                 continue;
             }
-            let held = Locks { held: locks.iter().map(|(_, o, l)| (*o, HeldLock::new(l.clone()))).collect() };
+            let held = Locks { held: locks.into_iter().map(|(_, o, l)| (o, HeldLock::new(l))).collect() };
             let size = match layout.form {
                 Form::None => self.md_inode(fid).await?.attr.size,
                 _ => self.lov.getattr_locked(&layout, fid).await?.size,
             };
             let end = size.checked_add(len).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
             if layout.needs_intent(size, end) {
-                drop(locks);
+                drop(held);
                 let layout = self.instantiate(fid, layout_intent::WRITE, size, end).await?;
                 fh.inode.set_layout(layout);
                 continue;
             }
             let done = self.lov.write(&layout, fid, size, data.clone(), attr, &held).await;
-            drop(locks);
+            drop(held);
             if !self.moved(&fh.inode, &layout, size, end).await? {
                 fh.inode.wrote(end);
                 return done;

@@ -23,6 +23,8 @@ use crate::mgc::{Config, Mgc, MgcError, TargetConf, list};
 use crate::osc::Osc;
 use crate::target::{Dialer, Kind, Target};
 
+/// An OST that becomes known or active is waited for so long; after that its connection is made in the background.
+const CONNECT_GLANCE: Duration = Duration::from_secs(1);
 /// At unmount, a server has so long to take the locks back.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 /// Longest file system name, characters.
@@ -206,20 +208,21 @@ async fn connect_osts(dialer: &Dialer, lov: &Lov, osts: &BTreeMap<u32, TargetCon
         async move {
             if let Err(reason) = target.connect(limit).await {
                 tracing::warn!(target = %target.uuid, reason, "not connected yet, trying on");
-                tokio::spawn(connect_later(Arc::downgrade(&target), limit));
+                tokio::spawn(connect_until(Arc::downgrade(&target), limit));
             }
         }
     });
     join_all(tries).await;
 }
 
-async fn connect_later(target: Weak<Target>, limit: Duration) {
-    loop {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let Some(t) = target.upgrade() else { return };
+/// Connects, however often it takes, while anybody wants the target.
+async fn connect_until(target: Weak<Target>, limit: Duration) {
+    while let Some(t) = target.upgrade() {
         if t.connect(limit).await.is_ok() {
             return;
         }
+        drop(t);
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
@@ -238,13 +241,17 @@ impl Llite {
         let active = |i: &u32| now.osts.get(i).is_some_and(|c| self.is_active(*i, c));
         let known = self.lov.oscs();
         let fresh = now.osts.iter().filter(|(i, _)| active(i) && !known.iter().any(|o| o.index == **i));
-        let fresh: BTreeMap<_, _> = fresh.map(|(i, c)| (*i, TargetConf { inactive: false, ..c.clone() })).collect();
-        connect_osts(&self.dialer, &self.lov, &fresh, self.opts.connect_timeout).await;
-        for index in fresh.keys() {
-            if let Ok(osc) = self.lov.osc(*index) {
-                self.attach_ost(&osc);
-            }
-        }
+        let fresh: Vec<_> = fresh.collect();
+        let connecting = fresh.iter().map(|(index, conf)| {
+            let target = self.dialer.target(Kind::Ost, &conf.uuid, &conf.nids);
+            let osc = Osc::new(**index, target.clone());
+            // first: no lock may be had of it whose loss nobody hears of
+            self.attach_ost(&osc);
+            self.lov.add(osc);
+            tokio::spawn(connect_until(Arc::downgrade(&target), self.opts.connect_timeout));
+            async move { tokio::time::timeout(CONNECT_GLANCE, target.import.recovered()).await.is_ok() }
+        });
+        join_all(connecting).await;
         for osc in known.iter().filter(|o| !active(&o.index)) {
             tracing::warn!(target = %osc.uuid(), "deactivated: files that have objects there fail with EIO");
             leave(osc.import(), osc.namespace()).await;

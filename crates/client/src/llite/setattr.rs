@@ -80,6 +80,7 @@ impl Llite {
         if let Some(t) = &mut truncating {
             t.cover = None;
         }
+        drop(held);
         let attr = match told {
             Some(objects) => md.merged(&objects),
             None => self.full_attr(&md).await?,

@@ -271,6 +271,11 @@ impl Mdc {
         });
     }
 
+    /// The MDT has closed everything.
+    pub(crate) fn evicted(&self) {
+        self.opens.lock().clear();
+    }
+
     /// The file is closed: its open need not be replayed any more.
     pub(super) fn forget_open(&self, open: &Open<'_>) {
         let mut opens = self.opens.lock();

@@ -58,6 +58,9 @@ impl LockHook for MdtHooks {
 impl TargetHooks for MdtHooks {
     fn evicted(&self, target: &Target) {
         tracing::warn!(target = %target.uuid, "open files of this MDT are stale");
+        if let Some(mdc) = self.mdc.upgrade() {
+            mdc.evicted();
+        }
         if let Some(llite) = self.llite.upgrade() {
             llite.tell(llite.cache.clear());
         }
