@@ -90,6 +90,11 @@ fn mount_helper_works_in_the_background() {
         assert_eq!(Command::new(mnt.join("true")).status().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
         ok(Command::new("umount").arg(&mnt));
         until("the client has said goodbye", || exports(&place.path("data")) == 1);
+        // locks of this node alone
+        ok(&mut run("127.0.0.1@tcp:/coral", "-v", "localflock"));
+        ok(Command::new("flock").arg(mnt.join("f")).arg("true"));
+        ok(Command::new("umount").arg(&mnt));
+        until("the client has said goodbye", || exports(&place.path("data")) == 1);
         ok(&mut run("127.0.0.1@tcp:/coral", "-f", "rw"));
         assert!(!is_mounted(&mnt), "mount -f only checks");
         for (options, says) in [("cache_mb=no", "give a number of 1 to 1048576"), ("quota", "'quota' is not supported"), ("remount,ro", "Coral does not remount")] {

@@ -3,7 +3,7 @@
 mod common;
 
 use coral_client::{Cred, LockKind, SeekWhence, SetAttr, SetTime, Timespec};
-use coral_wire::Errno;
+use coral_wire::{Errno, Fid};
 use common::*;
 
 #[tokio::test]
@@ -514,4 +514,54 @@ async fn a_released_file_keeps_its_size_when_a_truncate_is_refused() {
         assert_eq!(kept.size, 5000);
         assert_eq!(u.fs.setattr(&u.cred, fid, SetAttr { mode: Some(0o600), ..Default::default() }, None).await.map(|e| e.attr.mode & 0o777), Ok(0o600));
     }
+}
+
+struct Deaf;
+
+impl coral_client::Invalidate for Deaf {
+    fn inval_entry(&self, _: Fid, _: &[u8]) {}
+    fn inval_inode(&self, _: Fid, _: bool) {}
+}
+
+/// What is listed of a directory that changed since it was read may be the name of nothing: the caller must not remember it.
+#[tokio::test]
+async fn a_name_that_was_renamed_while_it_was_listed_is_not_remembered() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    fs.set_invalidate(std::sync::Arc::new(Deaf));
+    let u = User::root(&fs);
+    for name in ["d", "d/sub"] {
+        u.mkdir(name).await.unwrap();
+    }
+    for i in 0..40 {
+        u.put(&format!("d/f{i}"), b"x").await.unwrap();
+    }
+    let d = u.fid("d").await.unwrap();
+    let dh = fs.opendir(&u.cred, d).await.unwrap();
+    // as much as one answer to the kernel holds: some names
+    let read = async |cookie: u64, most: usize| {
+        let mut out = Vec::new();
+        fs.readdir(&u.cred, &dh, cookie, true, &mut |e| {
+            let full = out.len() == most;
+            if !full {
+                out.push((String::from_utf8(e.name.to_vec()).unwrap(), e.next, e.entry.map(|e| e.entry_ttl > std::time::Duration::ZERO)));
+            }
+            full
+        })
+        .await
+        .unwrap();
+        out
+    };
+    let first = read(0, 6).await;
+    assert!(first.iter().filter(|(n, ..)| n.starts_with('f')).all(|(_, _, remembered)| *remembered == Some(true)), "{first:?}");
+    let (cookie, seen) = (first.last().unwrap().1, |n: &str| first.iter().any(|(f, ..)| f == n));
+    let later: Vec<String> = (0..40).map(|i| format!("f{i}")).filter(|n| !seen(n)).collect();
+    for n in &later {
+        u.rename(&format!("d/{n}"), &format!("d/sub/{n}"), 0).await.unwrap();
+    }
+    let rest = read(cookie, 100).await;
+    let stale: Vec<_> = rest.iter().filter(|(n, _, remembered)| later.contains(n) && *remembered == Some(true)).collect();
+    assert!(stale.is_empty(), "{stale:?}");
+    fs.umount().await;
+    c.stop().await;
 }

@@ -39,6 +39,11 @@ pub trait FileSystem: Send + Sync + 'static {
         false
     }
 
+    /// Whether fcntl and flock locks come here; else the kernel keeps them, for this mount alone.
+    fn takes_locks(&self) -> bool {
+        true
+    }
+
     /// FID of the mounted directory.
     fn root(&self) -> Fid;
     /// The kernel no longer knows `fid`.

@@ -43,8 +43,9 @@ const MAX_READAHEAD: u32 = 4 << 20;
 pub(crate) const READ_AHEAD_KIB: u32 = 4096;
 const PAGE: usize = 4096;
 
-/// The answer to INIT, and the flags agreed on. EPROTO for a kernel older than we can serve.
-pub(crate) fn answer(body: &[u8], max_write: usize, kernel_checks: bool) -> Result<(abi::InitOut, u64), Errno> {
+/// The answer to INIT, and the flags agreed on; without `locks` the kernel keeps them. EPROTO for a kernel older than we can
+/// serve.
+pub(crate) fn answer(body: &[u8], max_write: usize, kernel_checks: bool, locks: bool) -> Result<(abi::InitOut, u64), Errno> {
     let (i, rest) = abi::InitIn::read_from_prefix(body).map_err(|_| Errno(libc::EIO))?;
     if i.major != abi::KERNEL_VERSION || i.minor < abi::MINOR_VERSION_MIN {
         tracing::error!("kernel speaks FUSE {}.{}, need {}.{}", i.major, i.minor, abi::KERNEL_VERSION, abi::MINOR_VERSION_MIN);
@@ -55,7 +56,7 @@ pub(crate) fn answer(body: &[u8], max_write: usize, kernel_checks: bool) -> Resu
         let (flags2, _) = u32::read_from_prefix(rest).map_err(|_| Errno(libc::EIO))?;
         offered |= u64::from(flags2) << 32;
     }
-    let unwanted = if kernel_checks { 0 } else { POSIX_ACL };
+    let unwanted = if kernel_checks { 0 } else { POSIX_ACL } | if locks { 0 } else { POSIX_LOCKS | FLOCK_LOCKS };
     let agreed = WANTED.iter().map(|w| w.0).fold(0, |all, flag| all | flag) & offered & !unwanted;
     tracing::debug!("FUSE {}.{} offers {offered:#x}, agreed {agreed:#x}", i.major, i.minor);
     let out = abi::InitOut {
@@ -90,27 +91,29 @@ mod tests {
     #[test]
     fn only_what_both_want() {
         let offered = INIT_EXT | DIRECT_IO_ALLOW_MMAP | POSIX_ACL | 1 << 16 | 1 << 41;
-        let (out, agreed) = answer(&init_in(45, offered), 1 << 20, true).unwrap();
+        let (out, agreed) = answer(&init_in(45, offered), 1 << 20, true, true).unwrap();
         assert_eq!(agreed, INIT_EXT | DIRECT_IO_ALLOW_MMAP | POSIX_ACL, "no WRITEBACK_CACHE, no io_uring");
         assert_eq!((out.minor, out.max_pages, out.max_write, out.flags2), (45, 256, 1 << 20, 1 << 4));
     }
 
     #[test]
     fn acls_are_the_file_systems_when_it_checks() {
-        let (_, agreed) = answer(&init_in(45, POSIX_ACL | ASYNC_DIO), 1 << 20, false).unwrap();
+        let (_, agreed) = answer(&init_in(45, POSIX_ACL | ASYNC_DIO), 1 << 20, false, true).unwrap();
         assert_eq!(agreed, ASYNC_DIO);
     }
 
     #[test]
     fn without_the_extension_bit_the_second_word_is_not_read() {
-        let (_, agreed) = answer(&init_in(36, DIRECT_IO_ALLOW_MMAP | ASYNC_DIO), 1 << 20, true).unwrap();
+        let (_, agreed) = answer(&init_in(36, DIRECT_IO_ALLOW_MMAP | ASYNC_DIO), 1 << 20, true, true).unwrap();
         assert_eq!(agreed, ASYNC_DIO);
     }
 
     #[test]
     fn old_and_new_kernels() {
-        assert!(answer(&init_in(30, 0), 1 << 20, true).is_err());
-        assert_eq!(answer(&init_in(99, 0), 1 << 20, true).unwrap().0.minor, abi::MINOR_VERSION);
-        assert!(answer(&[0; 8], 1 << 20, true).is_err());
+        let (_, agreed) = answer(&init_in(45, POSIX_LOCKS | FLOCK_LOCKS | ASYNC_DIO), 1 << 20, true, false).unwrap();
+        assert_eq!(agreed & (POSIX_LOCKS | FLOCK_LOCKS), 0, "the kernel keeps locks by itself only when they are not agreed on");
+        assert!(answer(&init_in(30, 0), 1 << 20, true, true).is_err());
+        assert_eq!(answer(&init_in(99, 0), 1 << 20, true, true).unwrap().0.minor, abi::MINOR_VERSION);
+        assert!(answer(&[0; 8], 1 << 20, true, true).is_err());
     }
 }

@@ -64,6 +64,9 @@ impl FileSystem for LliteFs {
     fn checks_permissions(&self) -> bool {
         self.checks
     }
+    fn takes_locks(&self) -> bool {
+        self.llite.takes_locks()
+    }
     fn root(&self) -> Fid {
         self.llite.root()
     }

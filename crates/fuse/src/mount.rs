@@ -139,7 +139,7 @@ const END_WAIT: Duration = Duration::from_secs(3);
 pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<Mount, MountError> {
     assert!((1..=64).contains(&opts.threads) && opts.max_write.is_multiple_of(4096) && opts.max_write <= 1 << 20);
     let at = check_mount_point(at)?;
-    let kernel_checks = !fs.checks_permissions();
+    let (kernel_checks, locks) = (!fs.checks_permissions(), fs.takes_locks());
     let (dev, by_fusermount) = attach(&at, opts, kernel_checks)?;
     let dev = Arc::new(dev);
     let runtime = tokio::runtime::Handle::current();
@@ -161,6 +161,7 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         runtime,
         name_cache: opts.name_cache,
         kernel_checks,
+        locks,
         notifier: notifier.clone(),
         closing: AtomicBool::new(false),
         mount_point: at.clone(),

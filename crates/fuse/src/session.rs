@@ -51,6 +51,8 @@ pub(crate) struct Shared<F: FileSystem> {
     pub name_cache: bool,
     /// The kernel checks permissions by attributes and ACLs.
     pub kernel_checks: bool,
+    /// Locks of files come here.
+    pub locks: bool,
     pub notifier: Arc<Notifier>,
     pub closing: AtomicBool,
     /// Where it is mounted, absolute.
@@ -138,7 +140,7 @@ fn request<F: FileSystem>(shared: &Arc<Shared<F>>, dev: &Arc<OwnedFd>, buf: &mut
     }
     let watch = shared.counters.begin(h.opcode);
     if h.opcode == op::INIT {
-        let r = init::answer(body, shared.max_write, shared.kernel_checks).map(|(out, agreed)| {
+        let r = init::answer(body, shared.max_write, shared.kernel_checks, shared.locks).map(|(out, agreed)| {
             shared.minor.store(out.minor, Ordering::Relaxed);
             shared.agreed.store(agreed, Ordering::Relaxed);
             Body::of(&out)

@@ -8,6 +8,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coral_wire::Errno;
@@ -60,6 +61,8 @@ struct Stream {
     cookie: u64,
     /// Entries behind `cookie`, each with its own cookie.
     entries: VecDeque<(WireEntry, u64)>,
+    /// When they were read: the caller may remember their names only as long as that holds.
+    read: Option<Mark>,
     /// Where the MDT goes on; `None`: at the end.
     next: Option<Position>,
     /// Places inside groups of equal hashes.
@@ -185,7 +188,10 @@ impl Llite {
                 }
                 false => vec![None; batch.len()],
             };
+            // a name may be another's by now, though its file is covered
+            let stand = dh.stream.lock().read.is_some_and(|mark| self.cache.names_stand(mark, dh.fid));
             for ((e, next), entry) in batch.into_iter().zip(attrs) {
+                let entry = entry.map(|known| if stand { known } else { Entry { entry_ttl: Duration::ZERO, ..known } });
                 let kind = e.mode_type as u32 & libc::S_IFMT;
                 if fill(DirEntry { fid: e.fid, name: e.name, kind, next, entry }) {
                     return Ok(());
@@ -247,9 +253,11 @@ impl Llite {
                     }
                 }
             };
+            let mark = self.cache.begin_read(dh.fid);
             let chunk = self.read_chunk(dh.fid, from.hash).await?;
             let mut s = dh.stream.lock();
             s.cookie = cookie;
+            s.read = Some(mark);
             s.entries.clear();
             if let Some((mark, mut all)) = s.listing.take() {
                 all.extend(chunk.entries.iter().filter(|e| !is_dot(&e.name)).map(|e| (e.name.clone(), e.fid)));

@@ -96,6 +96,11 @@ impl Llite {
         &self.node
     }
 
+    /// Whether fcntl and flock locks go to the servers.
+    pub fn takes_locks(&self) -> bool {
+        self.opts.flock
+    }
+
     /// File system name.
     pub fn fsname(&self) -> &str {
         &self.opts.fsname

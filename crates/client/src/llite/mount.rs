@@ -254,6 +254,9 @@ impl Llite {
         join_all(connecting).await;
         for osc in known.iter().filter(|o| !active(&o.index)) {
             tracing::warn!(target = %osc.uuid(), "deactivated: files that have objects there fail with EIO");
+            if osc.import().state() == ImportState::Full {
+                let _ = tokio::time::timeout(CANCEL_LIMIT, self.write_out_all()).await;
+            }
             leave(osc.import(), osc.namespace()).await;
             osc.namespace().drop_all().await;
             self.lov.remove(osc.index);

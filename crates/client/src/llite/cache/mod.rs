@@ -294,16 +294,23 @@ impl Cache {
         }
     }
 
+    /// What a listing that began at `mark` said of names in `dir` still holds: the directory was covered all the time, and no
+    /// own change touched it.
+    pub fn names_stand(&self, mark: Mark, dir: Fid) -> bool {
+        let mut c = self.inner.lock();
+        self.enabled && c.undisturbed(dir, mark) && c.covers_since(dir, mark)
+    }
+
     /// A whole listing was read between `mark` and now. True: it is covered, and the directory complete.
     pub fn learn_listing(&self, mark: Mark, dir: Fid, entries: Vec<(Bytes, Fid)>) -> bool {
         let mut c = self.inner.lock();
         if !self.enabled || !c.undisturbed(dir, mark) || entries.len() * NAME_BYTES > self.limit_bytes / 2 {
             return false;
         }
-        let n = c.node(dir);
-        if mark.locked == 0 || n.update_lock != mark.locked || !n.holds(Ibits::UPDATE) {
+        if !c.covers_since(dir, mark) {
             return false;
         }
+        let n = c.node(dir);
         let Some(version) = n.version() else { return false };
         let before = n.names.len();
         n.listed(entries.into_iter().map(|(name, fid)| (name, Name { fid: Some(fid), version })).collect(), version);
@@ -520,6 +527,12 @@ impl Inner {
     fn undisturbed(&mut self, dir: Fid, mark: Mark) -> bool {
         let n = self.node(dir);
         mark.quiet && n.changing == 0 && n.changed_at <= mark.at
+    }
+
+    /// The entries of `dir` are under the lock they were under at `mark`.
+    fn covers_since(&mut self, dir: Fid, mark: Mark) -> bool {
+        let n = self.node(dir);
+        mark.locked != 0 && n.update_lock == mark.locked && n.holds(Ibits::UPDATE)
     }
 
     /// Second chance over the objects in order: who was not used since the last round goes.
