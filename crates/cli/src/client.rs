@@ -174,8 +174,7 @@ fn selinux() -> bool {
 }
 
 pub(crate) fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
-    // the kernel may remember attributes of a mount whose process is gone, but must ask for its space
-    if matches!(rustix::fs::statfs(mountpoint), Err(rustix::io::Errno::NOTCONN)) {
+    if coral_fuse::is_dead(mountpoint) {
         return Err(format!("mount point '{}' is a dead mount of a process that was killed; clear it: umount -l {0}", mountpoint.display()));
     }
     match std::fs::metadata(mountpoint) {

@@ -71,7 +71,11 @@ fn spawn(name: OsString, args: impl Iterator<Item = OsString>, log: &Path) -> Re
     for line in BufReader::new(File::from(read)).lines() {
         match line.ok().and_then(|l| serde_json::from_str(&l).ok()) {
             Some(Report::Note(text)) => eprintln!("coral: {text}"),
-            Some(Report::Ready(text)) => return Ok(text),
+            Some(Report::Ready(text)) => {
+                // it goes on, whoever reads what is said of it
+                end_with_closed_pipe();
+                return Ok(text);
+            }
             Some(Report::Failed(why)) => {
                 let _ = child.wait();
                 return Err(why);
@@ -107,7 +111,7 @@ impl Reporter {
     /// Says that all is up; `text` is for the user. An error: who asked for it has gone.
     pub(crate) fn ready(&mut self, text: &str) -> Result<(), String> {
         let Some(mut pipe) = self.0.take() else {
-            println!("{text}");
+            let _ = writeln!(std::io::stdout(), "{text}");
             return Ok(());
         };
         let _ = set_parent_process_death_signal(None);

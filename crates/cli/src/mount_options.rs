@@ -32,7 +32,7 @@ pub(crate) struct Options {
 /// Options without effect here: they are for mount(8), or say what is so anyway.
 const IGNORED: &[&str] = &[
     "defaults", "auto", "noauto", "_netdev", "nofail", "user", "nouser", "users", "owner", "group", "async", "diratime",
-    "nostrictatime", "nolazytime", "silent", "loud", "flock", "user_xattr", "acl", "lazystatfs",
+    "nostrictatime", "nolazytime", "silent", "loud", "acl", "lazystatfs",
 ];
 /// Options that do something, as messages list them.
 const KNOWN: &str = "ro, rw, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, port=N, cache_mb=MiB, version=RELEASE, nid=NID, route=ROUTE";
@@ -60,8 +60,8 @@ impl Options {
             ("nosuid" | "suid", None) => self.no_suid = name == "nosuid",
             ("nodev" | "dev", None) => self.no_dev = name == "nodev",
             ("noatime" | "atime" | "relatime", None) => self.no_atime = name == "noatime",
-            ("noflock" | "localflock", None) => self.no_flock = true,
-            ("nouser_xattr", None) => self.no_user_xattr = true,
+            ("noflock" | "localflock" | "flock", None) => self.no_flock = name != "flock",
+            ("nouser_xattr" | "user_xattr", None) => self.no_user_xattr = name == "nouser_xattr",
             ("port", v) => self.port = Some(number(v, PORT)?),
             ("cache_mb", v) => self.cache_mb = Some(number(v, CACHE_MB)?),
             ("version", v) => self.version = Some(claimable(v.unwrap_or_default()).map_err(Wrong::Value)?),
@@ -121,6 +121,8 @@ mod tests {
         let nids = vec!["10.0.0.5@tcp".parse().unwrap(), "10.0.1.5@tcp1".parse().unwrap()];
         let routes = vec!["tcp2 10.0.0.4@tcp".to_owned()];
         assert_eq!(o, Options { port: Some(9988), cache_mb: Some(64), nids, routes, no_atime: true, no_flock: true, ..Options::default() });
+        assert_eq!(parse("noflock,nouser_xattr,flock,user_xattr").unwrap(), Options::default());
+        assert!(parse("flock,localflock,user_xattr,nouser_xattr").is_ok_and(|o| o.no_flock && o.no_user_xattr));
     }
 
     #[test]

@@ -257,6 +257,14 @@ fn a_closed_pipe_is_no_panic() {
         assert_eq!(String::from_utf8_lossy(&out.stdout).lines().count(), 1);
         assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
         running.stop();
+
+        let unread = Place::new();
+        let _guard = EndsWithTest(unread.dir.path());
+        let (data, program) = (unread.path("data"), coral().get_program().display().to_string());
+        let up = format!("{program} up {} --port {} | true", data.display(), unread.port);
+        let out = Command::new("sh").args(["-c", &up]).output().unwrap();
+        assert!(!String::from_utf8_lossy(&out.stderr).contains("panicked"), "{}", String::from_utf8_lossy(&out.stderr));
+        ok(coral().arg("down").arg(&data));
     });
 }
 

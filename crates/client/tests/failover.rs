@@ -54,6 +54,10 @@ async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
     assert_eq!(u.read(&fh, 0, 10).await, Err(Errno::EIO), "a read that comes later");
     assert_eq!(u.get("there/f").await.unwrap(), [7; 1000]);
     assert!(u.fs.params().contains(&(active.clone(), "0".to_owned())));
+    let dir = u.fid("gone").await.unwrap();
+    let entry = u.fs.lookup(&u.cred, dir, b"f").await.unwrap();
+    assert!(entry.attr_ttl.is_zero() && u.fs.layout(entry.attr.fid).await.unwrap().len() > 32, "it has a name and a layout");
+    assert_eq!(u.stat("gone/f").await.err(), Some(Errno::EIO), "and no size");
     let targets = u.fs.getxattr(&u.cred, u.fs.root(), b"lustre.targets.json").await.unwrap();
     assert!(String::from_utf8_lossy(&targets).contains(r#"test-OST0001_UUID","active":false,"errno":61}]"#));
     assert_eq!(u.fs.set_param(&active, "2").await, Err(Errno::EINVAL));

@@ -178,6 +178,11 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
     Ok(Mount { at, by_fusermount, connection, ended, closing, counters, nodes, notifier, gone: AtomicBool::new(false) })
 }
 
+/// Whether what is mounted at `path` lost its process. The kernel may remember attributes of it, but must ask for its space.
+pub fn is_dead(path: &Path) -> bool {
+    matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN))
+}
+
 /// The mount point as an absolute path.
 fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
     let bad = |source: io::Error| {
@@ -186,8 +191,7 @@ fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
         MountError::MountPoint { at: at.to_owned(), source, hint }
     };
     let path = at.canonicalize().map_err(bad)?;
-    // the kernel may remember attributes of a mount whose process is gone, but must ask for its space
-    if matches!(rustix::fs::statfs(&path), Err(rustix::io::Errno::NOTCONN)) {
+    if is_dead(&path) {
         return Err(bad(rustix::io::Errno::NOTCONN.into()));
     }
     if !path.metadata().map_err(bad)?.is_dir() {

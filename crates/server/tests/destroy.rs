@@ -1,14 +1,16 @@
-//! Objects of removed files go for good, whoever dies meanwhile (`lustre/osp/osp_sync.c`).
+//! Objects of removed files go for good, and those of a file that was given away are its new owner's, whoever dies meanwhile
+//! (`lustre/osp/osp_sync.c`).
 
 mod mdt_rig;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_osd::{ObjectId, Objects};
+use coral_osd::{Kv, ObjectId, Objects};
+use coral_server::mdt::table;
 use coral_wire::Fid;
 use coral_wire::layout::Layout;
-use coral_wire::mds::open as flag;
+use coral_wire::mds::{attr as sa, open as flag};
 use mdt_rig::{Client, Rig};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -76,6 +78,34 @@ async fn a_new_start_of_the_mdt_waits_for_the_osts_disk_too() -> TestResult {
     rig.kill_ost(0).await;
     rig.lose_ost_power(0);
     assert!(!there(&rig, id), "a row goes when its object can never come back");
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_lost_with_a_power_loss_is_told_again() -> TestResult {
+    let mut rig = Rig::with_far_osts(1).await;
+    let c = rig.client("1@lo").await;
+    let id = file(&rig, &c, b"f").await?;
+    let fid = c.lookup(Fid::ROOT, b"f").await?.body.fid1;
+    let pending = |rig: &Rig| rig.mem.range(table::OWNER, b"", None, 100).expect("read").len();
+    let owner = |rig: &Rig| rig.real[0].attr(id).expect("read").map(|a| (a.uid, a.gid));
+    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
+    until("the owner is told", || owner(&rig) == Some((7, 8))).await;
+    assert_eq!(pending(&rig), 1, "not on the OST's disk yet");
+
+    rig.kill_ost(0).await;
+    rig.lose_ost_power(0);
+    assert_ne!(owner(&rig), Some((7, 8)), "it was lost");
+    rig.start_ost(0).await;
+    until("it is told again", || owner(&rig) == Some((7, 8))).await;
+    // given away once more before the OST has committed that
+    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 9, 8)).await?;
+    until("the next one too", || owner(&rig) == Some((9, 8))).await;
+    until("for good", || pending(&rig) == 0).await;
+    rig.kill_ost(0).await;
+    rig.lose_ost_power(0);
+    assert_eq!(owner(&rig), Some((9, 8)));
     rig.stop().await;
     Ok(())
 }

@@ -189,7 +189,7 @@ impl Llite {
                 false => vec![None; batch.len()],
             };
             // a name may be another's by now, though its file is covered
-            let stand = dh.stream.lock().read.is_some_and(|mark| self.cache.names_stand(mark, dh.fid));
+            let stand = plus && dh.stream.lock().read.is_some_and(|mark| self.cache.names_stand(mark, dh.fid));
             for ((e, next), entry) in batch.into_iter().zip(attrs) {
                 let entry = entry.map(|known| if stand { known } else { Entry { entry_ttl: Duration::ZERO, ..known } });
                 let kind = e.mode_type as u32 & libc::S_IFMT;

@@ -241,10 +241,9 @@ impl Llite {
         let active = |i: &u32| now.osts.get(i).is_some_and(|c| self.is_active(*i, c));
         let known = self.lov.oscs();
         let fresh = now.osts.iter().filter(|(i, _)| active(i) && !known.iter().any(|o| o.index == **i));
-        let fresh: Vec<_> = fresh.collect();
-        let connecting = fresh.iter().map(|(index, conf)| {
+        let connecting = fresh.map(|(index, conf)| {
             let target = self.dialer.target(Kind::Ost, &conf.uuid, &conf.nids);
-            let osc = Osc::new(**index, target.clone());
+            let osc = Osc::new(*index, target.clone());
             // first: no lock may be had of it whose loss nobody hears of
             self.attach_ost(&osc);
             self.lov.add(osc);

@@ -63,7 +63,11 @@ impl Llite {
             return Ok(entry);
         }
         let (md, whole) = self.resolve(cred, parent, name).await?;
-        let entry = self.entry(self.full_attr(&md).await?, &md);
+        let entry = match self.full_attr(&md).await {
+            // no reason to keep the name from whoever wants to remove it
+            Err(_) if self.lov.lacks(&md.layout) => Entry { attr_ttl: Duration::ZERO, ..self.entry(md.attr, &md) },
+            attr => self.entry(attr?, &md),
+        };
         // the caller is told of names lost by the directory object they are in, and knows no shards
         Ok(if whole { entry } else { Entry { entry_ttl: Duration::ZERO, ..entry } })
     }

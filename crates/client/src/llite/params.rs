@@ -20,35 +20,34 @@ const IDLE_TIMEOUT_MAX_S: u64 = 50;
 const PAGE_BYTES: usize = 4096;
 
 impl Llite {
-    /// This mount's part in names: its file system and an id, as `coral-1234567890abcdef`.
-    fn instance(&self) -> String {
-        let id: String = self.dialer.client_uuid.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-        format!("{}-{id}", self.opts.fsname)
+    /// This mount's part in names, as `1234567890abcdef`.
+    fn id(&self) -> String {
+        self.dialer.client_uuid.chars().filter(char::is_ascii_hexdigit).take(16).collect()
     }
 
-    /// Lock namespaces with their names, `coral-OST0000-osc-1234567890abcdef`.
+    /// Names devices of a kind by their targets' uuids: `coral-OST0000-osc-1234567890abcdef`.
+    fn device_names(&self, kind: &str) -> impl Fn(&str) -> String {
+        let end = format!("-{kind}-{}", self.id());
+        move |uuid| format!("{}{end}", uuid.trim_end_matches("_UUID"))
+    }
+
+    /// Lock namespaces with their names.
     fn namespaces(&self) -> Vec<(String, Arc<ClientNamespace>)> {
-        let instance = self.instance();
-        let id = instance.rsplit('-').next().unwrap_or_default();
-        let name = |uuid: &str, kind: &str| format!("{}-{kind}-{id}", uuid.trim_end_matches("_UUID"));
-        let mdts = self.lmv.mdcs().into_iter().map(|m| (name(m.uuid(), "mdc"), m.namespace().clone()));
-        let osts = self.lov.oscs().into_iter().map(|o| (name(o.uuid(), "osc"), o.namespace().clone()));
+        let (mdc, osc) = (self.device_names("mdc"), self.device_names("osc"));
+        let mdts = self.lmv.mdcs().into_iter().map(|m| (mdc(m.uuid()), m.namespace().clone()));
+        let osts = self.lov.oscs().into_iter().map(|o| (osc(o.uuid()), o.namespace().clone()));
         mdts.chain(osts).collect()
     }
 
     /// OSTs with their names.
     fn osc_names(&self) -> Vec<(String, Arc<Osc>)> {
-        let instance = self.instance();
-        let id = instance.rsplit('-').next().unwrap_or_default();
-        let name = |o: &Osc| format!("{}-osc-{id}", o.uuid().trim_end_matches("_UUID"));
-        self.lov.oscs().into_iter().map(|o| (name(&o), o)).collect()
+        let name = self.device_names("osc");
+        self.lov.oscs().into_iter().map(|o| (name(o.uuid()), o)).collect()
     }
 
     /// OSTs of the configuration, deactivated ones too.
     fn ost_names(&self) -> Vec<(u32, String)> {
-        let instance = self.instance();
-        let id = instance.rsplit('-').next().unwrap_or_default();
-        let name = |uuid: &str| format!("{}-osc-{id}", uuid.trim_end_matches("_UUID"));
+        let name = self.device_names("osc");
         self.config.borrow().osts.iter().map(|(i, c)| (*i, name(&c.uuid))).collect()
     }
 
@@ -84,7 +83,7 @@ impl Llite {
         for (index, name) in self.ost_names() {
             out.push((format!("osc.{name}.active"), u8::from(self.lov.osc(index).is_ok()).to_string()));
         }
-        let (spent, instance) = (self.spent(), self.instance());
+        let (spent, instance) = (self.spent(), format!("{}-{}", self.opts.fsname, self.id()));
         let (max, used) = (self.opts.cache_mb as usize, spent.bytes().div_ceil(MIB));
         let lines = [("max_cached_mb", max), ("used_mb", used), ("unused_mb", max.saturating_sub(used))];
         let text = |lines: &[(&str, usize)]| lines.iter().map(|(n, v)| format!("{n}: {v}\n")).collect::<String>();

@@ -91,6 +91,11 @@ impl Lov {
         self.oscs.read().get(&index).cloned().ok_or(Errno::EIO)
     }
 
+    /// An object of `layout` is on an OST that is not used.
+    pub fn lacks(&self, layout: &FileLayout) -> bool {
+        layout.stripes().any(|s| !s.part.md.is_dom() && self.osc(s.ost()).is_err())
+    }
+
     /// Who holds a stripe of `fid`: an OST, or the MDT of the file.
     pub async fn store(&self, stripe: &Stripe<'_>, fid: Fid) -> Result<Arc<Osc>, Errno> {
         match stripe.part.md.is_dom() {

@@ -1,8 +1,9 @@
 //! Which OST objects are due, for destruction or to be told their owner: what the table `destroy` or `owner` holds, kept in
-//! memory as far as it fits, so that the table is read only after a start, an overflow or a failure (reading it walks over all that was removed from it lately).
+//! memory as far as it fits, so that the table is read only after a start, an overflow or a failure (reading it walks over
+//! all that was removed from it lately).
 //!
-//! What an OST has destroyed stays a row until that is on the OST's disk ([`Due::settle`]): before that it may come back with
-//! the loss of power, and is destroyed again.
+//! What an OST has done stays a row until that is on the OST's disk ([`Due::settle`]): before that it may be undone by
+//! the loss of power, and is done again.
 //!
 //! Invariant: every row of the table is in [`Due`], or ahead of where the next reading begins, or will be read again.
 
@@ -14,12 +15,12 @@ use super::table;
 
 /// Object ids held in memory for each OST.
 const HELD_MAX: usize = 16_384;
-/// Destroyed objects of one OST that it has not committed; beyond that no more are destroyed until it has (it does every 5 s).
+/// Answers of one OST that it has not committed; beyond that it is asked nothing more until it has (it does every 5 s).
 const ANSWERED_MAX: usize = 65_536;
 
-/// When an object was destroyed, in the OST's count.
+/// When an OST did what it was asked, in its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Destroyed {
+pub(super) struct Answered {
     /// Number of the OST's start that was known when it was asked (`ocd_instance`).
     pub(super) instance: u32,
     /// Number of the transaction.
@@ -33,8 +34,8 @@ struct Queue {
     read_from: Option<u64>,
     /// After this pass the table is read once more from the start.
     again: bool,
-    /// Destroyed, and not known to be on the OST's disk.
-    answered: BTreeMap<u64, Destroyed>,
+    /// Done, and not known to be on the OST's disk.
+    answered: BTreeMap<u64, Answered>,
 }
 
 impl Default for Queue {
@@ -110,13 +111,13 @@ impl Due {
         ids
     }
 
-    /// The OST has destroyed this one.
-    pub(super) fn answered(&mut self, ost: u32, id: u64, when: Destroyed) {
+    /// The OST has done this one.
+    pub(super) fn answered(&mut self, ost: u32, id: u64, when: Answered) {
         self.queues.entry(ost).or_default().answered.insert(id, when);
     }
 
     /// The OST, in its start number `instance`, has committed everything up to `committed`. Takes out those whose rows may go.
-    /// What an earlier start had destroyed may be back, and is due again.
+    /// What an earlier start had done may be undone, and is due again.
     pub(super) fn settle(&mut self, ost: u32, instance: u32, committed: u64) -> Vec<u64> {
         let q = self.queues.entry(ost).or_default();
         let (mut done, mut again) = (Vec::new(), Vec::new());
@@ -187,7 +188,7 @@ mod tests {
             }
         };
         let gone = if fails { ids.len() / 2 } else { ids.len() };
-        ids[..gone].iter().for_each(|id| due.answered(0, *id, Destroyed { instance: ost.instance, transno: ost.next() }));
+        ids[..gone].iter().for_each(|id| due.answered(0, *id, Answered { instance: ost.instance, transno: ost.next() }));
         if gone < ids.len() {
             due.missed(0);
         }
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(due.take(0, 10), Next::Read(0));
         assert_eq!(due.read(0, vec![1, 2, 3], false), [1, 2, 3]);
         for id in 1..=3 {
-            due.answered(0, id, Destroyed { instance: 7, transno: 10 + id });
+            due.answered(0, id, Answered { instance: 7, transno: 10 + id });
         }
         assert_eq!(due.settle(0, 7, 10), [0; 0]);
         due.missed(0);
@@ -260,7 +261,7 @@ mod tests {
     fn an_ost_that_commits_nothing_destroys_so_much_and_no_more() {
         let mut due = Due::default();
         due.add(&[(0, 0)]);
-        (0..ANSWERED_MAX as u64).for_each(|id| due.answered(0, id + 1, Destroyed { instance: 1, transno: id }));
+        (0..ANSWERED_MAX as u64).for_each(|id| due.answered(0, id + 1, Answered { instance: 1, transno: id }));
         assert_eq!(due.take(0, 10), Next::Nothing);
         assert_eq!(due.settle(0, 1, 0), [1]);
         assert_eq!(due.take(0, 10), Next::Objects(vec![0]));

@@ -5,7 +5,7 @@
 //! here a background task sends OST_DESTROY and forgets a row when the OST has committed that (`osp_sync.c` cancels a llog
 //! record then). Nothing is lost by a crash of either side: a row stays until its object is gone for good, and to destroy an
 //! object twice is harmless. A file that gets another owner leaves its objects in the table `owner` likewise; the OST is told the
-//! owner that the file has then, and a row stays until the OST has answered.
+//! owner that the file has then, and a row stays until the OST has committed that.
 //!
 //! An OST that is not connected, or does not answer statfs, gets no new objects, as `lod` leaves out
 //! inactive OSTs. The allocator learns of a lost or a new connection at once.
@@ -25,7 +25,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::due::{Destroyed, Due, Next};
+use super::due::{Answered, Due, Next};
 use super::handler::MdtOps;
 use super::store::{MdtResult, Store};
 use super::stripe::{OstSpace, StripeDefaults};
@@ -87,10 +87,9 @@ impl Todo {
     }
 }
 
-/// An object whose OST was told the owner of its file; `None`: there is no such file any more.
+/// The owner of an object's file, as its OST was told; `None`: there is no such file any more.
+#[derive(Clone, Copy)]
 struct Told {
-    ost: u32,
-    id: u64,
     fid: Fid,
     owner: Option<Owner>,
 }
@@ -148,6 +147,8 @@ pub struct Osp {
     state: Mutex<State>,
     destroys: Todo,
     owners: Todo,
+    /// What was told of the objects that OSTs have yet to commit, by OST and object.
+    told: Mutex<BTreeMap<(u32, u64), Told>>,
     wake: Notify,
     /// The allocator's view of the OSTs may be another now.
     changed: Arc<Notify>,
@@ -160,7 +161,8 @@ impl Osp {
         let client_uuid = format!("{mdt_name}-mdtlov_UUID");
         let (wake, changed) = (Notify::new(), Arc::new(Notify::new()));
         let (destroys, owners) = (Todo::new(table::DESTROY), Todo::new(table::OWNER));
-        Arc::new(Osp { node, client_uuid, state: Mutex::default(), destroys, owners, wake, changed })
+        let told = Mutex::default();
+        Arc::new(Osp { node, client_uuid, state: Mutex::default(), destroys, owners, told, wake, changed })
     }
 
     /// Starts the background tasks.
@@ -358,25 +360,24 @@ impl Osp {
             }
             gone.into_iter().for_each(|(id, when)| due.answered(ost, id, when));
         }
-        self.settle()?;
+        for (ost, ids) in self.settled(&self.destroys) {
+            let mut done = Batch::new();
+            for id in ids {
+                done.del(table::DESTROY, table::destroy_key(ost, id));
+            }
+            self.commit_local(done).inspect_err(|_| self.destroys.due.lock().missed(ost))?;
+        }
         failed.map_or(Ok(more), Err)
     }
 
-    /// Forgets the rows whose objects are gone for good.
-    fn settle(&self) -> Result<(), OsdError> {
-        for (ost, import) in self.connected() {
+    /// Takes out what OSTs have committed, one OST after another.
+    fn settled<'a>(&self, todo: &'a Todo) -> impl Iterator<Item = (u32, Vec<u64>)> + use<'a> {
+        let settle = move |(ost, import): (u32, Arc<Import>)| {
             // In this order: what an earlier start of the OST has committed has smaller numbers than anything of a later one.
             let committed = import.last_committed();
-            let gone = self.destroys.due.lock().settle(ost, import.granted().instance, committed);
-            let mut done = Batch::new();
-            for id in gone {
-                done.del(table::DESTROY, table::destroy_key(ost, id));
-            }
-            if !done.is_empty() {
-                self.commit_local(done).inspect_err(|_| self.destroys.due.lock().missed(ost))?;
-            }
-        }
-        Ok(())
+            (ost, todo.due.lock().settle(ost, import.granted().instance, committed))
+        };
+        self.connected().into_iter().map(settle).filter(|(_, ids)| !ids.is_empty())
     }
 
     /// Tells owners, at most one round of every OST that answers. Returns whether there may be more to do right away.
@@ -389,16 +390,21 @@ impl Osp {
                 Err(e) => failed = Some(e),
             }
         }
-        let (mut more, mut all) = (false, Vec::new());
-        for (ost, asked, told) in join_all(rounds).await {
-            if told.len() < asked {
-                self.owners.due.lock().missed(ost);
+        let mut more = false;
+        for (ost, asked, answers) in join_all(rounds).await {
+            more |= answers.len() == ROUND_OBJECTS;
+            let mut due = self.owners.due.lock();
+            if answers.len() < asked {
+                due.missed(ost);
             }
-            more |= told.len() == ROUND_OBJECTS;
-            all.extend(told);
+            for (id, told, when) in answers {
+                self.told.lock().insert((ost, id), told);
+                due.answered(ost, id, when);
+            }
         }
-        if !all.is_empty() && let Some(ops) = ops.upgrade() {
-            self.forget_told(&ops, &all).inspect_err(|_| all.iter().for_each(|t| self.owners.due.lock().missed(t.ost)))?;
+        for (ost, ids) in self.settled(&self.owners) {
+            let Some(ops) = ops.upgrade() else { break };
+            self.forget_told(&ops, ost, &ids).inspect_err(|_| self.owners.due.lock().missed(ost))?;
         }
         failed.map_or(Ok(more), Err)
     }
@@ -411,45 +417,54 @@ impl Osp {
     }
 
     /// Forgets the rows of what was told, but where the owner changed since.
-    fn forget_told(&self, ops: &MdtOps, told: &[Told]) -> Result<(), OsdError> {
+    fn forget_told(&self, ops: &MdtOps, ost: u32, ids: &[u64]) -> Result<(), OsdError> {
         let core = ops.core.lock();
         let mut done = Batch::new();
-        for t in told {
-            let now = core.store.find(&t.fid).map_err(|e| OsdError::Corrupt(e.to_string()))?;
-            if now.map(|ino| usage::of_inode(&ino).0) == t.owner {
-                done.del(table::OWNER, table::destroy_key(t.ost, t.id));
+        for &id in ids {
+            let Some(told) = self.told.lock().remove(&(ost, id)) else { continue };
+            let now = core.store.find(&told.fid).map_err(|e| OsdError::Corrupt(e.to_string()))?;
+            if now.map(|ino| usage::of_inode(&ino).0) == told.owner {
+                done.del(table::OWNER, table::destroy_key(ost, id));
+            } else {
+                // passed over, if the table was read meanwhile
+                self.owners.due.lock().missed(ost);
             }
         }
         if done.is_empty() { Ok(()) } else { self.commit_local(done).map(drop) }
     }
 }
 
-/// Tells one OST whose objects are, until it fails to answer. Returns the OST, how many there were, and those that are done.
-async fn tell_some(store: &Store, import: Arc<Import>, ost: u32, ids: Vec<u64>) -> (u32, usize, Vec<Told>) {
+/// Tells one OST whose objects are, until it fails to answer. Returns the OST, how many there were, and what it took.
+async fn tell_some(store: &Store, import: Arc<Import>, ost: u32, ids: Vec<u64>) -> (u32, usize, Vec<(u64, Told, Answered)>) {
     let mut done = Vec::with_capacity(ids.len());
     for part in ids.chunks(IN_FLIGHT) {
+        let instance = import.granted().instance;
         let owners = part.iter().filter_map(|&id| match owner_of(store, ost, id) {
-            Ok(told) => Some(told),
+            Ok(told) => Some((id, told)),
             Err(e) => {
                 tracing::error!(error = %e, ost, id, "whose object is it");
                 None
             }
         });
-        let tell = owners.map(|told| {
+        let tell = owners.map(|(id, told)| {
             let import = &import;
             async move {
-                let Some(owner) = told.owner else { return (told, Some(0)) };
+                let Some(owner) = told.owner else { return (id, told, Some((0, 0))) };
                 let valid = md::FLID | md::FLGROUP | md::FLUID | md::FLGID | md::FLPROJID;
                 let Owner { uid, gid, projid } = owner;
-                let body = Obdo { oi: OstId::group0(told.id), valid, uid, gid, projid, ..Obdo::default() };
+                let body = Obdo { oi: OstId::group0(id), valid, uid, gid, projid, ..Obdo::default() };
                 let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&body).push_empty();
-                let status = call(import, rq).await.map(|r| r.status);
-                (told, status)
+                let answer = call(import, rq).await.map(|r| (r.status, r.transno));
+                (id, told, answer)
             }
         });
         let answers = join_all(tell).await;
-        let silent = answers.iter().any(|(_, status)| status.is_none());
-        done.extend(answers.into_iter().filter(|(_, status)| *status == Some(0)).map(|(told, _)| told));
+        let silent = answers.iter().any(|(_, _, answer)| answer.is_none());
+        let taken = |(id, told, answer): (u64, Told, Option<(i32, u64)>)| match answer {
+            Some((0, transno)) => Some((id, told, Answered { instance, transno })),
+            _ => None,
+        };
+        done.extend(answers.into_iter().filter_map(taken));
         if silent {
             break;
         }
@@ -462,11 +477,11 @@ fn owner_of(store: &Store, ost: u32, id: u64) -> MdtResult<Told> {
     let row = store.kv().get(table::OWNER, &table::destroy_key(ost, id))?;
     let fid = row.and_then(|v| table::fid_of_key(&v)).unwrap_or(Fid::ZERO);
     let owner = store.find(&fid)?.map(|ino| usage::of_inode(&ino).0);
-    Ok(Told { ost, id, fid, owner })
+    Ok(Told { fid, owner })
 }
 
 /// Destroys objects of one OST, until it fails to answer. Returns those that are gone.
-async fn destroy_some(import: Arc<Import>, ids: Vec<u64>) -> Vec<(u64, Destroyed)> {
+async fn destroy_some(import: Arc<Import>, ids: Vec<u64>) -> Vec<(u64, Answered)> {
     let mut gone = Vec::with_capacity(ids.len());
     for part in ids.chunks(IN_FLIGHT) {
         // Before it is asked: what a later start answers is at worst destroyed once more.
@@ -480,7 +495,7 @@ async fn destroy_some(import: Arc<Import>, ids: Vec<u64>) -> Vec<(u64, Destroyed
         for (id, r) in part.iter().zip(&answers) {
             // an OST that knows no such object has nothing to commit
             if let Some(r) = r.as_ref().filter(|r| r.status == 0 || r.status == -Errno::ENOENT.0) {
-                gone.push((*id, Destroyed { instance, transno: r.transno }));
+                gone.push((*id, Answered { instance, transno: r.transno }));
             }
         }
         if answers.iter().any(Option::is_none) {
