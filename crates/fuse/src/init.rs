@@ -7,14 +7,14 @@ use crate::abi::{self, init::*};
 
 /// Flags asked for when the kernel offers them, each with its reason.
 const WANTED: &[(u64, &str)] = &[
-    (ASYNC_READ, "page-cache readahead of mmapped files may overlap"),
+    (ASYNC_READ, "requests of read-ahead may overlap"),
     (POSIX_LOCKS, "fcntl locks go to LDLM flock resources"),
     (FLOCK_LOCKS, "so do flock locks, told apart by LK_FLOCK"),
     (ATOMIC_O_TRUNC, "open(O_TRUNC) is one intent RPC, and close to atomic"),
     (EXPORT_SUPPORT, "lookup of \".\" and \"..\" by node id works"),
     (BIG_WRITES, "writes above 4 KiB (implied by newer kernels)"),
     (DONT_MASK, "the MDT applies the umask, unless the directory has a default ACL"),
-    (AUTO_INVAL_DATA, "mmapped pages go when size or mtime turn out changed by another client"),
+    (AUTO_INVAL_DATA, "cached pages also go when size or mtime turn out changed by another client"),
     (DO_READDIRPLUS, "ls -l in one pass"),
     (READDIRPLUS_AUTO, "but not for a plain ls"),
     (ASYNC_DIO, "asynchronous O_DIRECT may have many requests under way"),
@@ -29,7 +29,7 @@ const WANTED: &[(u64, &str)] = &[
     (DIRECT_IO_ALLOW_MMAP, "MAP_SHARED on files opened with FOPEN_DIRECT_IO"),
     // Not wanted, on purpose: WRITEBACK_CACHE (the kernel would own size and dirty pages with no lock of ours),
     // SPLICE_* (we keep payloads in memory of our own), NO_OPEN/NO_OPENDIR (Lustre opens are stateful), HANDLE_KILLPRIV (v1),
-    // EXPLICIT_INVAL_DATA (until data invalidations are complete), SECURITY_CTX, SUBMOUNTS, DAX, PASSTHROUGH, ALLOW_IDMAP,
+    // EXPLICIT_INVAL_DATA (the opposite of AUTO_INVAL_DATA), SECURITY_CTX, SUBMOUNTS, DAX, PASSTHROUGH, ALLOW_IDMAP,
     // OVER_IO_URING (off by default in the kernel, still moving), REQUEST_TIMEOUT (recovery may take minutes).
 ];
 

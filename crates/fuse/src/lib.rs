@@ -4,10 +4,10 @@
 //! a request is polled on the thread that read it (no hand-over on the fast path), a WRITE's payload goes down without a
 //! copy, and a READ's answer goes out from the payload's own segments.
 //!
-//! Data mode: every open answers FOPEN_DIRECT_IO with PARALLEL_DIRECT_WRITES, and INIT agrees on DIRECT_IO_ALLOW_MMAP.
-//! read(2) and write(2) never use the kernel's page cache, so there is nothing in it that a lock of ours would have to
-//! cover; only mmap does, and AUTO_INVAL_DATA drops its pages when size or mtime turn out changed. Names and attributes are
-//! remembered by the kernel exactly as long as llite says a lock covers them, usually not at all (validity 0).
+//! Data: reads through a descriptor opened read-only, and mappings, use the kernel's page cache; llite holds extent locks
+//! that cover its pages and has them dropped before it gives these back. Everything else is opened with FOPEN_DIRECT_IO and
+//! PARALLEL_DIRECT_WRITES. AUTO_INVAL_DATA drops pages, too, when size or mtime turn out changed. Names and attributes are
+//! remembered by the kernel exactly as long as llite says a lock covers them.
 //!
 //! Permissions are checked by llite (from what its locks cover) and the MDT, with the caller's ids, as in Lustre: the kernel
 //! is mounted without default_permissions, else it would ask for the attributes of every directory on the way and of every

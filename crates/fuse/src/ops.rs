@@ -4,13 +4,14 @@
 //! count behind; everything the kernel sent is length-checked before it is used (EIO otherwise: it cannot happen with a
 //! kernel that speaks what INIT agreed on).
 
+mod dirs;
+mod locks;
+mod xattrs;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
-use coral_client::llite::types::{
-    Cred, DirEntry, FileLock, LockKind, SeekWhence, SetAttr, SetTime, Timespec,
-};
+use coral_client::llite::types::{Cred, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 use futures_util::future::BoxFuture;
@@ -24,6 +25,9 @@ use crate::fs::{FileSystem, PageCache};
 use crate::reply::{self, Body, Reply};
 use crate::session::Shared;
 use crate::told::Mark;
+use dirs::{fsyncdir, opendir, readdir, releasedir};
+use locks::{getlk, setlk};
+use xattrs::{getxattr, listxattr, removexattr, setxattr};
 
 /// A name as it travels in a future: most fit without allocation.
 type Name = SmallVec<[u8; 32]>;
@@ -76,7 +80,6 @@ const ESTALE: Errno = Errno(libc::ESTALE);
 const EBADF: Errno = Errno(libc::EBADF);
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 const EINVAL: Errno = Errno(libc::EINVAL);
-const ERANGE: Errno = Errno(libc::ERANGE);
 
 /// Who asks.
 fn cred(h: &InHeader, umask: u32) -> Cred {
@@ -522,196 +525,6 @@ fn lseek<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     }))
 }
 
-// ---- directories -------------------------------------------------------------------------------------------------------
-
-fn opendir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader) -> Fut {
-    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
-    Ok(boxed(async move {
-        let dir = s.fs.opendir(&cred, fid).await?;
-        let fh = s.dirs.insert(Arc::new(dir));
-        Ok(Body::of(&abi::OpenOut { fh, open_flags: 0, backing_id: 0 }))
-    }))
-}
-
-/// A page of directory records in the making.
-struct Listing {
-    out: Vec<u8>,
-    room: usize,
-    plus: bool,
-    entry_ttl: bool,
-    /// Records still without a node id: where they belong, and of which file.
-    pending: Vec<(usize, abi::EntryOut, Fid, bool)>,
-}
-
-impl Listing {
-    /// Adds one record; true when there is no room for it.
-    fn add(&mut self, e: DirEntry) -> bool {
-        let fixed = size_of::<abi::Dirent>() + if self.plus { size_of::<abi::EntryOut>() } else { 0 };
-        let len = abi::record_len(fixed, e.name.len());
-        if self.out.len() + len > self.room {
-            return true;
-        }
-        let at = self.out.len();
-        let ino = e.entry.map_or(e.fid, |x| x.attr.fid).flatten();
-        if self.plus {
-            let dots = matches!(&e.name[..], b"." | b"..");
-            let record = match &e.entry {
-                Some(x) if !dots => {
-                    let record = reply::entry(x, 0, self.entry_ttl);
-                    self.pending.push((at, record, x.attr.fid, is_dir(x.attr.mode)));
-                    record
-                }
-                // Node id 0: nothing to remember.
-                _ => abi::EntryOut { attr: abi::Attr { ino, mode: e.kind, ..Default::default() }, ..Default::default() },
-            };
-            self.out.extend_from_slice(record.as_bytes());
-        }
-        let d = abi::Dirent { ino, off: e.next, namelen: e.name.len() as u32, typ: (e.kind & libc::S_IFMT) >> 12 };
-        self.out.extend_from_slice(d.as_bytes());
-        self.out.extend_from_slice(&e.name);
-        self.out.resize(at + len, 0);
-        false
-    }
-
-    /// The finished page of a request that began at `began`; counts the lookups.
-    fn finish<F: FileSystem>(mut self, s: &Shared<F>, began: Mark) -> Body {
-        for (_, record, fid, dir) in &mut self.pending {
-            record.nodeid = s.nodes.remember(*fid, *dir);
-        }
-        let told = s.notifier.told.since(began);
-        for (at, record, fid, _) in self.pending {
-            let record = if told.has(fid) { record.doubtful() } else { record };
-            self.out[at..at + size_of_val(&record)].copy_from_slice(record.as_bytes());
-        }
-        Body::Vec(self.out)
-    }
-}
-
-fn readdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>, plus: bool) -> Fut {
-    let r: abi::ReadIn = i.get()?;
-    let (s, dir, cred) = (s.clone(), s.dirs.get(r.fh).ok_or(EBADF)?, cred(h, 0));
-    let room = (r.size as usize).min(s.max_write);
-    let mut page = Listing { out: Vec::new(), room, plus, entry_ttl: s.entry_ttl(), pending: Vec::new() };
-    Ok(boxed(async move {
-        let began = s.notifier.told.mark();
-        s.fs.readdir(&cred, &dir, r.offset, plus, &mut |e| page.add(e)).await?;
-        Ok(page.finish(&s, began))
-    }))
-}
-
-fn releasedir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
-    let r: abi::ReleaseIn = i.get()?;
-    let (s, dir) = (s.clone(), s.dirs.remove(r.fh).ok_or(EBADF)?);
-    Ok(boxed(async move { s.fs.releasedir(&dir).await.map(|()| Body::Empty) }))
-}
-
-fn fsyncdir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
-    let f: abi::FsyncIn = i.get()?;
-    let (s, dir) = (s.clone(), s.dirs.get(f.fh).ok_or(EBADF)?);
-    Ok(boxed(async move { s.fs.fsyncdir(&dir).await.map(|()| Body::Empty) }))
-}
-
-// ---- extended attributes -----------------------------------------------------------------------------------------------
-
-/// A value, its size when the caller only asks for that, or ERANGE.
-fn sized(value: Bytes, room: u32) -> Reply {
-    match room as usize {
-        0 => Ok(Body::of(&abi::GetxattrOut { size: value.len() as u32, padding: 0 })),
-        n if value.len() > n => Err(ERANGE),
-        _ => Ok(Body::Bytes(value)),
-    }
-}
-
-fn getxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
-    let g: abi::GetxattrIn = i.get()?;
-    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
-    Ok(boxed(async move { sized(s.fs.getxattr(&cred, fid, &name).await?, g.size) }))
-}
-
-fn listxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
-    let g: abi::GetxattrIn = i.get()?;
-    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
-    Ok(boxed(async move { sized(s.fs.listxattr(&cred, fid).await?, g.size) }))
-}
-
-fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
-    let x = if s.setxattr_ext() {
-        i.get::<abi::SetxattrIn>()?
-    } else {
-        let c: abi::SetxattrInCompat = i.get()?;
-        abi::SetxattrIn { size: c.size, flags: c.flags, ..Default::default() }
-    };
-    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
-    let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(EIO)?);
-    s.mode_changed();
-    let dir = s.nodes.is_dir(h.nodeid);
-    Ok(boxed(async move {
-        s.fs.setxattr(&cred, fid, &name, value, x.flags).await?;
-        if &name[..] == b"system.posix_acl_access" && dir {
-            s.search_changed();
-        }
-        if x.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
-            let root = Cred::root();
-            let mode = s.fs.getattr(&root, fid, None).await?.attr.mode;
-            if mode & libc::S_ISGID != 0 {
-                let set = SetAttr { mode: Some(mode & 0o7777 & !libc::S_ISGID), ..SetAttr::default() };
-                s.fs.setattr(&root, fid, set, None).await?;
-            }
-        }
-        Ok(Body::Empty)
-    }))
-}
-
-fn removexattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
-    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
-    Ok(boxed(async move { s.fs.removexattr(&cred, fid, &name).await.map(|()| Body::Empty) }))
-}
-
-// ---- locks -------------------------------------------------------------------------------------------------------------
-
-fn lock_kind(typ: u32) -> Result<LockKind, Errno> {
-    match typ as i32 {
-        libc::F_RDLCK => Ok(LockKind::Read),
-        libc::F_WRLCK => Ok(LockKind::Write),
-        libc::F_UNLCK => Ok(LockKind::Unlock),
-        _ => Err(EINVAL),
-    }
-}
-
-fn file_lock(l: &abi::FileLock) -> Result<FileLock, Errno> {
-    Ok(FileLock { start: l.start, end: l.end, kind: lock_kind(l.typ)?, pid: l.pid })
-}
-
-fn getlk<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
-    let l: abi::LkIn = i.get()?;
-    let (s, file, lock) = (s.clone(), s.file(l.fh)?, file_lock(&l.lk)?);
-    Ok(boxed(async move {
-        let l = s.fs.getlk(&file.file, l.owner, lock).await?;
-        let typ = match l.kind {
-            LockKind::Read => libc::F_RDLCK,
-            LockKind::Write => libc::F_WRLCK,
-            LockKind::Unlock => libc::F_UNLCK,
-        };
-        // The kernel refuses ranges beyond the largest file offset.
-        let end = l.end.min(i64::MAX as u64);
-        Ok(Body::of(&abi::LkOut { lk: abi::FileLock { start: l.start, end, typ: typ as u32, pid: l.pid } }))
-    }))
-}
-
-fn setlk<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
-    let l: abi::LkIn = i.get()?;
-    let (s, file, lock, wait) = (s.clone(), s.file(l.fh)?, file_lock(&l.lk)?, h.opcode == op::SETLKW);
-    let flock = l.lk_flags & abi::LK_FLOCK != 0;
-    Ok(boxed(async move {
-        if flock {
-            s.fs.flock(&file.file, l.owner, lock.kind, wait).await?;
-        } else {
-            s.fs.setlk(&file.file, l.owner, lock, wait).await?;
-        }
-        Ok(Body::Empty)
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -738,31 +551,5 @@ mod tests {
         assert!(In(b"no end").name().is_err());
         let mut i = In(b"a\0bc\0");
         assert_eq!((&i.name().unwrap()[..], &i.name().unwrap()[..]), (&b"a"[..], &b"bc"[..]));
-    }
-
-    #[test]
-    fn a_full_page_takes_no_part_of_an_entry() {
-        let mut page = Listing { out: Vec::new(), room: 70, plus: false, entry_ttl: false, pending: Vec::new() };
-        let e = |name: &'static [u8]| DirEntry {
-            fid: Fid { seq: 1, oid: 2, ver: 0 },
-            name: Bytes::from_static(name),
-            kind: libc::S_IFDIR,
-            next: 9,
-            entry: None,
-        };
-        assert!(!page.add(e(b"abc")));
-        assert!(!page.add(e(b"abcdefgh")));
-        assert!(page.add(e(b"x")), "64 of 70 bytes are taken");
-        assert_eq!(page.out.len(), 64);
-        let d = abi::Dirent::read_from_prefix(&page.out).unwrap().0;
-        assert_eq!((d.typ, d.namelen, d.off), (4, 3, 9));
-    }
-
-    #[test]
-    fn xattr_sizes() {
-        let v = Bytes::from_static(b"value");
-        assert!(matches!(sized(v.clone(), 4), Err(Errno(libc::ERANGE))));
-        assert!(matches!(sized(v.clone(), 5), Ok(Body::Bytes(_))));
-        assert!(matches!(sized(v, 0), Ok(Body::Small { .. })));
     }
 }

@@ -18,134 +18,24 @@ use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 use coral_wire::mds::{layout_intent, open};
 use futures_util::future::try_join;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::Llite;
 use super::finish::finish;
 use super::inode::MdInode;
 use super::mdt_open::MdtOpen;
 use super::namei::check_name;
-use super::pages::Gate;
-use super::range::RangeLocks;
-use super::writeback::Lost;
+use super::open_inode::OpenInode;
 use super::types::{Attr, Cred, Entry, SeekWhence};
 use crate::lov::{FileLayout, Form, HeldLock, Locks};
 use crate::mdc::{Ids, Mdc, Open, Opened};
-use crate::osc::{Owner, WriteAttr};
+use crate::osc::WriteAttr;
 use crate::time::Timespec;
 
 /// `__FMODE_EXEC` as it stands among the open flags of an exec.
 const O_EXEC: u32 = 0o40;
 /// Without `a_time` older than this, reads do not update it (relatime), seconds.
 const RELATIME_S: i64 = 24 * 3600;
-
-/// What all handles of one inode share.
-pub(super) struct OpenInode {
-    pub fid: Fid,
-    layout: RwLock<Arc<FileLayout>>,
-    /// The lock on the layout went: ask before the next I/O.
-    stale: AtomicBool,
-    /// Handles open for writing.
-    writers: AtomicU32,
-    /// Its pages in the kernel's cache.
-    pub gate: Arc<Gate>,
-    /// Permission bits, to know of setuid.
-    mode: AtomicU32,
-    /// Whose objects are that are written first.
-    owner: Mutex<Owner>,
-    /// Size as far as this client knows, and whether the MDT has it; others may have changed it.
-    size: Mutex<(Option<u64>, bool)>,
-    /// Overlapping writes of this client go one after another.
-    pub writes: RangeLocks,
-    /// Written data that could not be stored.
-    pub lost: Lost,
-    /// Appends of this client go one after another.
-    append: tokio::sync::Mutex<()>,
-    /// Owners that took fcntl locks.
-    pub posix_owners: Mutex<HashSet<u64>>,
-    /// Owners that took flock locks.
-    pub flock_owners: Mutex<HashSet<u64>>,
-}
-
-impl OpenInode {
-    fn new(md: &MdInode, size: Option<u64>, gate: Arc<Gate>) -> Self {
-        Self {
-            fid: md.attr.fid,
-            layout: RwLock::new(md.layout.clone()),
-            stale: AtomicBool::new(false),
-            writers: AtomicU32::new(0),
-            gate,
-            mode: AtomicU32::new(md.attr.mode),
-            owner: Mutex::new(md.attr.owner()),
-            size: Mutex::new((size, true)),
-            writes: RangeLocks::default(),
-            lost: Lost::default(),
-            append: Default::default(),
-            posix_owners: Default::default(),
-            flock_owners: Default::default(),
-        }
-    }
-
-    pub fn layout(&self) -> Arc<FileLayout> {
-        self.layout.read().clone()
-    }
-
-    /// Takes a layout in unless it is older than the one known.
-    pub fn set_layout(&self, new: Arc<FileLayout>) {
-        let mut l = self.layout.write();
-        if new.generation >= l.generation || l.form == Form::None {
-            *l = new;
-        }
-    }
-
-    /// Some handle of this client is open for writing.
-    pub fn is_written(&self) -> bool {
-        self.writers.load(Ordering::Relaxed) > 0
-    }
-
-    /// The lock on the layout is gone.
-    pub fn layout_lost(&self) {
-        self.stale.store(true, Ordering::Release);
-    }
-
-    /// Bytes up to `end` were written.
-    pub fn wrote(&self, end: u64) {
-        let mut size = self.size.lock();
-        if let (Some(known), told) = &mut *size
-            && end > *known
-        {
-            (*known, *told) = (end, false);
-        }
-    }
-
-    /// The file was cut to, or made, this size.
-    pub fn set_size(&self, size: u64) {
-        *self.size.lock() = (Some(size), false);
-    }
-
-    /// Roughly the size, bytes.
-    pub fn rough_size(&self) -> Option<u64> {
-        self.size.lock().0
-    }
-
-    /// What the MDT should hear with a close (Lustre's lazy size); once.
-    fn size_to_tell(&self) -> Option<u64> {
-        let mut size = self.size.lock();
-        if std::mem::replace(&mut size.1, true) { None } else { size.0 }
-    }
-
-    pub fn set_mode(&self, mode: u32) {
-        self.mode.store(mode, Ordering::Relaxed);
-    }
-
-    pub fn owner(&self) -> Owner {
-        *self.owner.lock()
-    }
-
-    pub fn set_owner(&self, owner: Owner) {
-        *self.owner.lock() = owner;
-    }
-}
 
 /// An open regular file.
 pub struct FileHandle {

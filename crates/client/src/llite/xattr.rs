@@ -15,6 +15,7 @@
 //!
 //! Lustre: `lustre/llite/xattr.c`; the text ones take the place of ioctls, which FUSE does not let through.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -219,7 +220,7 @@ impl Llite {
     /// Every target with what `lfs osts` and `lfs check` show.
     fn targets_json(&self) -> Bytes {
         let mdts = self.lmv.mdcs().iter().map(|m| target_json(m.index, m.uuid(), m.is_connected())).collect();
-        let osts = self.lov.oscs().iter().map(|o| target_json(o.index, o.uuid(), o.is_connected())).collect();
+        let osts = self.lov.oscs().iter().map(|o| (o.index, target_json(o.index, o.uuid(), o.is_connected()))).collect();
         self.all_json(mdts, osts)
     }
 
@@ -228,16 +229,17 @@ impl Llite {
     async fn statfs_json(&self) -> Bytes {
         let (mdcs, oscs) = (self.lmv.mdcs(), self.lov.oscs());
         let mdts = join_all(mdcs.iter().map(|m| async { space_json(m.index, m.uuid(), m.statfs(false).await) }));
-        let osts = join_all(oscs.iter().map(|o| async { space_json(o.index, o.uuid(), o.statfs().await) }));
+        let osts = join_all(oscs.iter().map(|o| async { (o.index, space_json(o.index, o.uuid(), o.statfs().await)) }));
         let (mdts, osts) = join(mdts, osts).await;
-        self.all_json(mdts, osts)
+        self.all_json(mdts, osts.into_iter().collect())
     }
 
-    /// Deactivated OSTs are added: they say nothing.
-    fn all_json(&self, mdts: Vec<String>, mut osts: Vec<String>) -> Bytes {
+    /// OSTs by index; deactivated ones are added: they say nothing.
+    fn all_json(&self, mdts: Vec<String>, mut osts: BTreeMap<u32, String>) -> Bytes {
         let config = self.config.borrow();
         let left = config.osts.iter().filter(|(i, _)| self.lov.osc(**i).is_err());
-        osts.extend(left.map(|(i, c)| space_json(*i, &c.uuid, Err(Errno::ENODATA))));
+        osts.extend(left.map(|(i, c)| (*i, space_json(*i, &c.uuid, Err(Errno::ENODATA)))));
+        let osts: Vec<String> = osts.into_values().collect();
         let mgs = self.mgc.import().state() == coral_ptlrpc::ImportState::Full;
         let (mdts, osts) = (mdts.join(","), osts.join(","));
         format!("{{\"fsname\":\"{}\",\"mdts\":[{mdts}],\"osts\":[{osts}],\"mgs_active\":{mgs}}}", self.opts.fsname).into()

@@ -23,7 +23,8 @@ use coral_wire::ldlm::{LdlmMode, ResId};
 use parking_lot::Mutex;
 
 use super::Llite;
-use super::file::{FileHandle, OpenInode};
+use super::file::FileHandle;
+use super::open_inode::OpenInode;
 use super::finish::finish;
 use crate::lov::{FileLayout, Form};
 use crate::osc::{IoLock, ObjectRef, WriteAttr};

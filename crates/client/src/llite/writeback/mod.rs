@@ -36,7 +36,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Llite;
-use super::file::{FileHandle, OpenInode};
+use super::file::FileHandle;
+use super::open_inode::OpenInode;
 use super::finish::finish;
 use super::pages::{Acquiring, Cover, Gate, ObjectKey, Writing, coverable};
 use crate::lov::{FileLayout, pad};

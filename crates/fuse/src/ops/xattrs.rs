@@ -1,0 +1,82 @@
+//! Extended attributes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_client::llite::types::{Cred, SetAttr};
+use coral_wire::Errno;
+
+use super::{EIO, Fut, In, boxed, cred};
+use crate::abi::{self, InHeader};
+use crate::fs::FileSystem;
+use crate::reply::{Body, Reply};
+use crate::session::Shared;
+
+const ERANGE: Errno = Errno(libc::ERANGE);
+
+/// A value, its size when the caller only asks for that, or ERANGE.
+fn sized(value: Bytes, room: u32) -> Reply {
+    match room as usize {
+        0 => Ok(Body::of(&abi::GetxattrOut { size: value.len() as u32, padding: 0 })),
+        n if value.len() > n => Err(ERANGE),
+        _ => Ok(Body::Bytes(value)),
+    }
+}
+
+pub(super) fn getxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let g: abi::GetxattrIn = i.get()?;
+    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    Ok(boxed(async move { sized(s.fs.getxattr(&cred, fid, &name).await?, g.size) }))
+}
+
+pub(super) fn listxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let g: abi::GetxattrIn = i.get()?;
+    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    Ok(boxed(async move { sized(s.fs.listxattr(&cred, fid).await?, g.size) }))
+}
+
+pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let x = if s.setxattr_ext() {
+        i.get::<abi::SetxattrIn>()?
+    } else {
+        let c: abi::SetxattrInCompat = i.get()?;
+        abi::SetxattrIn { size: c.size, flags: c.flags, ..Default::default() }
+    };
+    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(EIO)?);
+    s.mode_changed();
+    let dir = s.nodes.is_dir(h.nodeid);
+    Ok(boxed(async move {
+        s.fs.setxattr(&cred, fid, &name, value, x.flags).await?;
+        if &name[..] == b"system.posix_acl_access" && dir {
+            s.search_changed();
+        }
+        if x.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
+            let root = Cred::root();
+            let mode = s.fs.getattr(&root, fid, None).await?.attr.mode;
+            if mode & libc::S_ISGID != 0 {
+                let set = SetAttr { mode: Some(mode & 0o7777 & !libc::S_ISGID), ..SetAttr::default() };
+                s.fs.setattr(&root, fid, set, None).await?;
+            }
+        }
+        Ok(Body::Empty)
+    }))
+}
+
+pub(super) fn removexattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+    let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    Ok(boxed(async move { s.fs.removexattr(&cred, fid, &name).await.map(|()| Body::Empty) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xattr_sizes() {
+        let v = Bytes::from_static(b"value");
+        assert!(matches!(sized(v.clone(), 4), Err(Errno(libc::ERANGE))));
+        assert!(matches!(sized(v.clone(), 5), Ok(Body::Bytes(_))));
+        assert!(matches!(sized(v, 0), Ok(Body::Small { .. })));
+    }
+}
