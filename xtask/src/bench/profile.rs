@@ -14,7 +14,7 @@ use crate::step;
 
 /// A layer, and what a frame's symbol holds when it belongs there. The first that fits counts.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("fuse: answer to the kernel", &["coral_fuse::reply"]),
+    ("fuse: answer to the kernel", &["coral_fuse::reply", "coral_fuse::session::send"]),
     ("fuse: request from the kernel", &["coral_fuse"]),
     ("osd: tables", &["fjall", "lsm_tree", "coral_osd::fs::tables", "coral_osd::fs::journal"]),
     ("osd: objects", &["coral_osd"]),
