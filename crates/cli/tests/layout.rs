@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{Place, in_namespace, lfs, ok, pattern};
+use common::{Place, coral, in_namespace, lfs, ok, pattern};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// What a file system block may add to the space of one piece of data, bytes.
 const ALLOCATION_SLACK: u64 = 64 << 10;
@@ -156,5 +157,33 @@ fn bytes_lie_where_the_layout_says() {
         running.stop();
         ok(common::coral().arg("check").arg(&data));
         println!("{objects} objects read behind the file system's back");
+    });
+}
+
+/// What lies on a deactivated OST cannot be read, but shows where it lies and can be removed.
+#[test]
+fn files_on_a_deactivated_ost_have_a_layout_and_can_be_removed() {
+    in_namespace("files_on_a_deactivated_ost_have_a_layout_and_can_be_removed", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        let (mnt, data) = (place.path("mnt"), place.path("data"));
+        for name in ["a", "b", "c"] {
+            ok(lfs().args(["setstripe", "-c", "1", "-i", if name == "c" { "0" } else { "1" }]).arg(mnt.join(name)));
+            std::fs::write(mnt.join(name), name).unwrap();
+        }
+        let set = |value: &str| ok(coral().args(["lctl", "--dir"]).arg(&data).args(["set_param", &format!("osc.coral-OST0001-*.active={value}")]));
+        set("0");
+        let eio = |e: std::io::Error| e.raw_os_error() == Some(libc::EIO);
+        assert!(std::fs::metadata(mnt.join("a")).is_err_and(eio) && std::fs::read(mnt.join("a")).is_err_and(eio));
+        assert_eq!(layout_of(&mnt.join("a")).objects[0].0, 1);
+        let listed = ok(lfs().arg("osts").arg(&mnt));
+        assert!(listed.contains("0: coral-OST0000_UUID ACTIVE\n1: coral-OST0001_UUID INACTIVE\n2: coral-OST0002_UUID ACTIVE\n"), "{listed}");
+        std::fs::remove_file(mnt.join("a")).unwrap();
+        ok(Command::new("rm").arg(mnt.join("b")));
+        assert_eq!(std::fs::read(mnt.join("c")).unwrap(), b"c");
+        set("1");
+        let left: Vec<_> = std::fs::read_dir(&mnt).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["c"]);
+        running.stop();
     });
 }

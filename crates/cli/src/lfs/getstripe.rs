@@ -5,6 +5,7 @@ use super::{Failure, xattr};
 use coral_wire::Errno;
 use coral_wire::layout::{Layout, SubLayout};
 use lexopt::prelude::*;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::path::{Path, PathBuf};
 
 /// The one field `-c`, `-S`, ... ask for.
@@ -63,8 +64,8 @@ pub(crate) fn getstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
 
 fn one(path: &Path, o: &Options, depth: usize) -> Result<(), Failure> {
     let fail = |e: Errno| Failure::errno(format_args!("lfs: getstripe for '{}' failed", path.display()), e);
-    let meta = std::fs::symlink_metadata(path).map_err(|e| fail(e.into()))?;
-    if meta.is_dir() {
+    let kind = kind(path).map_err(fail)?;
+    if kind.is_dir() {
         print_directory(path, o).map_err(fail)?;
         if o.directory || (depth > 0 && !o.recursive) {
             return Ok(());
@@ -76,7 +77,7 @@ fn one(path: &Path, o: &Options, depth: usize) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    if !meta.is_file() {
+    if !kind.is_file() {
         return Ok(()); // links and devices have no layout
     }
     match layout(path).map_err(fail)? {
@@ -84,6 +85,13 @@ fn one(path: &Path, o: &Options, depth: usize) -> Result<(), Failure> {
         None => println!("{} has no stripe info", path.display()),
     }
     Ok(())
+}
+
+/// What a path is, without asking for its size: an OST may not be there to tell it.
+fn kind(path: &Path) -> Result<FileType, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+    let found = statx(CWD, path, flags, StatxFlags::TYPE).map_err(|e| Errno(e.raw_os_error()))?;
+    Ok(FileType::from_raw_mode(found.stx_mode.into()))
 }
 
 fn print_directory(path: &Path, o: &Options) -> Result<(), Errno> {
