@@ -80,14 +80,21 @@ pub(crate) fn ours(coral: &Path) -> Result<(), String> {
 /// Runs this program again in a mount namespace of its own.
 fn inside(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<(), String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut again = Command::new("unshare");
+    let mut again = ends_with_us("unshare");
     again.args(["-m", "--propagation", "private"]).arg(exe).args(args).env(INSIDE, "1");
     match again.status() {
         Ok(s) if s.success() => Ok(()),
         // it has said why, as unshare has
         Ok(_) => Err(String::new()),
-        Err(e) => Err(format!("unshare: {e}")),
+        Err(e) => Err(format!("setpriv: {e}")),
     }
+}
+
+/// A program that is told to end when this one has, by whatever signal.
+fn ends_with_us(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM"]).arg(program);
+    command
 }
 
 /// Directories and processes of a run, gone when it is dropped.
@@ -109,7 +116,7 @@ impl Scratch {
     fn mount(&mut self, name: &str, source: &str, nid: Option<&String>, port: Option<u16>) -> Result<PathBuf, String> {
         let at = self.dir.join(name);
         std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
-        let mut mount = Command::new(&self.coral);
+        let mut mount = ends_with_us(&self.coral);
         mount.arg("mount").arg(source).arg(&at).arg("--foreground");
         if let Some(nid) = nid {
             mount.args(["--nid", nid]);
