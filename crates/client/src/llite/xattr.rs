@@ -21,6 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::layout::{Layout, LovMd, SubLayout};
 use coral_wire::mds::fl;
 use coral_wire::ost::ObdStatfs;
 use futures_util::future::{join, join_all};
@@ -41,9 +42,11 @@ const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 const CAPABILITY: &[u8] = b"security.capability";
 /// Asked for again and again on machines without SELinux; there it is EOPNOTSUPP, as in Lustre (`ll_xattr_get_common`).
 const SELINUX: &[u8] = b"security.selinux";
+/// A layout, as tools that copy xattrs by name read and set it.
+const LOV: &[u8] = b"trusted.lov";
 /// What the MDT lists but is no attribute of the user's: never shown in a list, so that copies do not copy it.
 const HIDDEN: [&[u8]; 8] = [
-    b"trusted.lov",
+    LOV,
     b"trusted.lma",
     b"trusted.link",
     b"trusted.lmv",
@@ -81,7 +84,7 @@ impl Llite {
         if name == CAPABILITY && matches!(found, Err(Errno::ENODATA)) {
             self.cache.learn_uncapped(mark, fid, false);
         }
-        found
+        found.map(|value| if name == LOV { anywhere(value) } else { value })
     }
 
     async fn own_xattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
@@ -144,7 +147,7 @@ impl Llite {
             (b"lustre.mkdir", Some(v)) => return self.mkdir_striped(cred, fid, MkdirRequest::decode(v)?).await,
             (b"lustre.project", Some(v)) => return self.set_project(cred, fid, v).await,
             (b"lustre.dmv", Some(v)) => return self.set_default_dirstripe(cred, fid, v.clone()).await,
-            (b"lustre.lov", _) | (b"trusted.lov", Some(_)) => {
+            (b"lustre.lov", _) | (LOV, Some(_)) => {
                 let md = self.md_inode(fid).await?;
                 if name == b"lustre.lov" && md.attr.is_dir() {
                     return self.set_default_layout(cred, fid, value).await;
@@ -246,6 +249,22 @@ impl Llite {
     }
 }
 
+/// A layout without its generations: set on a copy, they would be taken for the OST that the first stripe is wanted on
+/// (`ll_sanitize_xattr`).
+fn anywhere(md: Bytes) -> Bytes {
+    let clear = |l: &mut LovMd| l.layout_gen = u16::MAX;
+    let Ok(mut layout) = Layout::decode(&md) else { return md };
+    match &mut layout {
+        Layout::Plain(l) => clear(l),
+        Layout::Composite(c) => c.entries.iter_mut().for_each(|e| match &mut e.md {
+            SubLayout::Plain(l) => clear(l),
+            SubLayout::Foreign(_) => (),
+        }),
+        Layout::Foreign(_) => (),
+    }
+    layout.encode()
+}
+
 fn target_json(index: u32, uuid: &str, active: bool) -> String {
     format!("{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":{active}}}")
 }
@@ -263,6 +282,20 @@ fn space_json(index: u32, uuid: &str, s: Result<ObdStatfs, Errno>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coral_wire::layout::{CompEntry, CompMd};
+
+    #[test]
+    fn a_layout_read_by_name_may_be_set_on_a_copy() {
+        let md = |generation| LovMd { layout_gen: generation, ..LovMd::request(65536, 1, 0, None) };
+        let comp = |generation| {
+            let entries = [(1, 0, 1 << 20), (2, 1 << 20, u64::MAX)].map(|(id, start, end)| CompEntry::new(id, 0, start, end, md(generation)));
+            CompMd::new(9, 0, 0, entries.to_vec()).encode()
+        };
+        assert_eq!(anywhere(md(3).encode()), md(u16::MAX).encode());
+        assert_eq!(anywhere(comp(3)), comp(u16::MAX));
+        let other = Bytes::from_static(b"no layout");
+        assert_eq!(anywhere(other.clone()), other);
+    }
 
     #[test]
     fn statfs_json_is_json() {
