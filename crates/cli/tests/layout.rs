@@ -6,7 +6,7 @@ use common::{Place, coral, in_namespace, lfs, ok, pattern};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -171,19 +171,27 @@ fn files_on_a_deactivated_ost_have_a_layout_and_can_be_removed() {
             ok(lfs().args(["setstripe", "-c", "1", "-i", if name == "c" { "0" } else { "1" }]).arg(mnt.join(name)));
             std::fs::write(mnt.join(name), name).unwrap();
         }
+        let wide = mnt.join("wide");
+        ok(lfs().args(["setstripe", "-c", "2", "-i", "0", "-S", "64K"]).arg(&wide));
+        std::fs::write(&wide, pattern(1, 200_000)).unwrap();
         let set = |value: &str| ok(coral().args(["lctl", "--dir"]).arg(&data).args(["set_param", &format!("osc.coral-OST0001-*.active={value}")]));
         set("0");
         let eio = |e: std::io::Error| e.raw_os_error() == Some(libc::EIO);
         assert!(std::fs::metadata(mnt.join("a")).is_err_and(eio) && std::fs::read(mnt.join("a")).is_err_and(eio));
         assert_eq!(layout_of(&mnt.join("a")).objects[0].0, 1);
+        assert!(std::fs::write(&wide, "").is_err_and(eio) && std::fs::hard_link(&wide, mnt.join("link")).is_err_and(eio));
+        assert!(std::fs::set_permissions(&wide, PermissionsExt::from_mode(0o600)).is_err_and(eio));
         let listed = ok(lfs().arg("osts").arg(&mnt));
         assert!(listed.contains("0: coral-OST0000_UUID ACTIVE\n1: coral-OST0001_UUID INACTIVE\n2: coral-OST0002_UUID ACTIVE\n"), "{listed}");
         std::fs::remove_file(mnt.join("a")).unwrap();
         ok(Command::new("rm").arg(mnt.join("b")));
         assert_eq!(std::fs::read(mnt.join("c")).unwrap(), b"c");
         set("1");
-        let left: Vec<_> = std::fs::read_dir(&mnt).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left, ["c"]);
+        let mut left: Vec<_> = std::fs::read_dir(&mnt).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["c", "wide"], "no link");
+        assert_eq!(std::fs::read(&wide).unwrap(), pattern(1, 200_000), "nothing was cut");
+        assert_ne!(wide.metadata().unwrap().mode() & 0o777, 0o600);
         running.stop();
     });
 }

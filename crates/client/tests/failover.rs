@@ -40,6 +40,7 @@ async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
         u.fs.setxattr(&u.cred, d, b"lustre.lov", LovMd::request(65536, 1, ost, None).encode(), 0).await.unwrap();
         u.put(&format!("{dir}/f"), &[7; 1000]).await.unwrap();
     }
+    u.put("gone/shut", &[7; 1000]).await.unwrap();
     let fh = u.open("gone/f", libc::O_RDONLY).await.unwrap();
     server.stop_services().await;
     node.shutdown().await;
@@ -55,9 +56,10 @@ async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
     assert_eq!(u.get("there/f").await.unwrap(), [7; 1000]);
     assert!(u.fs.params().contains(&(active.clone(), "0".to_owned())));
     let dir = u.fid("gone").await.unwrap();
-    let entry = u.fs.lookup(&u.cred, dir, b"f").await.unwrap();
+    let entry = u.fs.lookup(&u.cred, dir, b"shut").await.unwrap();
     assert!(entry.attr_ttl.is_zero() && u.fs.layout(entry.attr.fid).await.unwrap().len() > 32, "it has a name and a layout");
-    assert_eq!(u.stat("gone/f").await.err(), Some(Errno::EIO), "and no size");
+    assert_eq!(u.stat("gone/shut").await.err(), Some(Errno::EIO), "and no size");
+    assert_eq!(u.fs.lookup(&u.cred, dir, b"f").await.err(), Some(Errno::EIO), "open: its pages must not be cut");
     let targets = u.fs.getxattr(&u.cred, u.fs.root(), b"lustre.targets.json").await.unwrap();
     assert!(String::from_utf8_lossy(&targets).contains(r#"test-OST0001_UUID","active":false,"errno":61}]"#));
     assert_eq!(u.fs.set_param(&active, "2").await, Err(Errno::EINVAL));

@@ -4,9 +4,9 @@
 //! a request is polled on the thread that read it (no hand-over on the fast path), a WRITE's payload goes down without a
 //! copy, and a READ's answer goes out from the payload's own segments.
 //!
-//! Data: reads through a descriptor opened read-only, and mappings, use the kernel's page cache; llite holds extent locks
-//! that cover its pages and has them dropped before it gives these back. Everything else is opened with FOPEN_DIRECT_IO and
-//! PARALLEL_DIRECT_WRITES. AUTO_INVAL_DATA drops pages, too, when size or mtime turn out changed. Names and attributes are
+//! Data: reads through a descriptor opened read-only, where llite says so, and mappings use the kernel's page cache; llite
+//! holds extent locks that cover its pages and has them dropped before it gives these back. Everything else is opened with
+//! FOPEN_DIRECT_IO and PARALLEL_DIRECT_WRITES. AUTO_INVAL_DATA drops pages, too, when size or mtime turn out changed. Names and attributes are
 //! remembered by the kernel exactly as long as llite says a lock covers them.
 //!
 //! Permissions are checked by llite (from what its locks cover) and the MDT, with the caller's ids, as in Lustre: the kernel

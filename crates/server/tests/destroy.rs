@@ -109,3 +109,27 @@ async fn an_owner_lost_with_a_power_loss_is_told_again() -> TestResult {
     rig.stop().await;
     Ok(())
 }
+
+/// An OST that forgets in a loss of power both the owner it was told and the destruction that came after.
+#[tokio::test(start_paused = true)]
+async fn an_object_given_away_and_removed_does_not_come_back() -> TestResult {
+    let mut rig = Rig::with_far_osts(1).await;
+    let c = rig.client("1@lo").await;
+    let id = file(&rig, &c, b"f").await?;
+    let fid = c.lookup(Fid::ROOT, b"f").await?.body.fid1;
+    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
+    until("the owner is told", || rig.real[0].attr(id).expect("read").is_some_and(|a| a.uid == 7)).await;
+    c.unlink(Fid::ROOT, b"f", false).await?;
+    until("the object is gone", || !there(&rig, id)).await;
+    rig.kill_ost(0).await;
+    rig.lose_ost_power(0);
+    assert!(there(&rig, id), "it came back");
+    rig.start_ost(0).await;
+    let pending = |rig: &Rig| rig.destroy_pending() + rig.mem.range(table::OWNER, b"", None, 100).expect("read").len();
+    until("nothing is left to do", || pending(&rig) == 0).await;
+    rig.kill_ost(0).await;
+    rig.lose_ost_power(0);
+    assert!(!there(&rig, id));
+    rig.stop().await;
+    Ok(())
+}

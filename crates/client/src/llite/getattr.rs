@@ -97,6 +97,15 @@ impl Llite {
         Ok(md.merged(&objects))
     }
 
+    /// EIO, before anything is done, for a file with objects on an OST that is deactivated: its attributes cannot be told.
+    pub(super) async fn within_reach(&self, fid: Fid) -> Result<(), Errno> {
+        if self.config.borrow().osts.keys().all(|i| self.lov.osc(*i).is_ok()) {
+            return Ok(());
+        }
+        let md = self.md_inode(fid).await?;
+        if md.attr.is_file() && self.lov.lacks(&md.layout) { Err(Errno::EIO) } else { Ok(()) }
+    }
+
     /// A layout with components still to be instantiated may have grown elsewhere since: ask again.
     pub(super) async fn settled_layout(&self, fid: Fid, layout: Arc<FileLayout>) -> Result<Arc<FileLayout>, Errno> {
         if layout.form == Form::None || !layout.needs_init(0, u64::MAX) {

@@ -64,8 +64,11 @@ impl Llite {
         }
         let (md, whole) = self.resolve(cred, parent, name).await?;
         let entry = match self.full_attr(&md).await {
-            // no reason to keep the name from whoever wants to remove it
-            Err(_) if self.lov.lacks(&md.layout) => Entry { attr_ttl: Duration::ZERO, ..self.entry(md.attr, &md) },
+            // No reason to keep the name from whoever wants to remove it. The MDT's size is not the file's, and must not reach
+            // the pages of one that is open.
+            Err(_) if self.lov.lacks(&md.layout) && self.opened(md.attr.fid).is_none() => {
+                Entry { attr_ttl: Duration::ZERO, ..self.entry(md.attr, &md) }
+            }
             attr => self.entry(attr?, &md),
         };
         // the caller is told of names lost by the directory object they are in, and knows no shards
@@ -295,6 +298,7 @@ impl Llite {
     /// A further name for `fid`.
     pub async fn link(self: &Arc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
         check_name(name)?;
+        self.within_reach(fid).await?;
         let ids = self.ids(cred, &[fid, parent]).await;
         let parent = self.place_new(parent, name).await?.dir;
         let mdc = self.lmv.of(parent).await?;

@@ -31,6 +31,7 @@ impl Llite {
         if set.size.is_some_and(|s| s > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
+        self.within_reach(fid).await?;
         let args = md_args(&set, now, fh.is_some_and(FileHandle::writable));
         let (me, cred) = (self.clone(), cred.clone());
         finish(async move { me.setattr_whole(&cred, fid, set, args, now).await }).await

@@ -92,12 +92,19 @@ impl Due {
             return Next::Nothing;
         }
         if !q.held.is_empty() {
-            return Next::Objects(q.held.drain(..max.min(q.held.len())).collect());
+            let mut ids: Vec<u64> = q.held.drain(..max.min(q.held.len())).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            // what was answered of them before says nothing of what is asked now
+            for id in &ids {
+                q.answered.remove(id);
+            }
+            return Next::Objects(ids);
         }
         q.read_from.take().map_or(Next::Nothing, Next::Read)
     }
 
-    /// The rows asked for by [`Next::Read`] were read; `more`: there may be more behind them. Those to destroy.
+    /// The rows asked for by [`Next::Read`] were read; `more`: there may be more behind them. Those that are due.
     pub(super) fn read(&mut self, ost: u32, mut ids: Vec<u64>, more: bool) -> Vec<u64> {
         let q = self.queues.entry(ost).or_default();
         let last = ids.last().copied().filter(|_| more);
@@ -116,15 +123,16 @@ impl Due {
         self.queues.entry(ost).or_default().answered.insert(id, when);
     }
 
-    /// The OST, in its start number `instance`, has committed everything up to `committed`. Takes out those whose rows may go.
+    /// The OST, in its start number `instance`, has committed everything up to `committed`. Takes out at most `max` whose rows
+    /// may go.
     /// What an earlier start had done may be undone, and is due again.
-    pub(super) fn settle(&mut self, ost: u32, instance: u32, committed: u64) -> Vec<u64> {
+    pub(super) fn settle(&mut self, ost: u32, instance: u32, committed: u64, max: usize) -> Vec<u64> {
         let q = self.queues.entry(ost).or_default();
         let (mut done, mut again) = (Vec::new(), Vec::new());
         q.answered.retain(|id, d| {
             match d.instance == instance {
-                true if d.transno <= committed => done.push(*id),
-                true => return true,
+                true if d.transno > committed || done.len() == max => return true,
+                true => done.push(*id),
                 false => again.push(*id),
             }
             false
@@ -171,7 +179,7 @@ mod tests {
 
     /// The rows that are settled go.
     fn settle(due: &mut Due, rows: &mut BTreeSet<u64>, ost: &Ost) {
-        let gone = due.settle(0, ost.instance, ost.committed);
+        let gone = due.settle(0, ost.instance, ost.committed, usize::MAX);
         rows.retain(|id| !gone.contains(id));
     }
 
@@ -247,12 +255,12 @@ mod tests {
         for id in 1..=3 {
             due.answered(0, id, Answered { instance: 7, transno: 10 + id });
         }
-        assert_eq!(due.settle(0, 7, 10), [0; 0]);
+        assert_eq!(due.settle(0, 7, 10, 10), [0; 0]);
         due.missed(0);
         assert_eq!(due.take(0, 10), Next::Read(0));
         assert_eq!(due.read(0, vec![1, 2, 3, 4], false), [4], "those are done");
-        assert_eq!(due.settle(0, 7, 11), [1]);
-        assert_eq!(due.settle(0, 8, 1000), [0; 0], "numbers of another start say nothing");
+        assert_eq!(due.settle(0, 7, 11, 10), [1]);
+        assert_eq!(due.settle(0, 8, 1000, 10), [0; 0], "numbers of another start say nothing");
         assert_eq!(due.take(0, 10), Next::Objects(vec![2, 3]));
         assert_eq!(due.take(0, 10), Next::Nothing);
     }
@@ -263,7 +271,7 @@ mod tests {
         due.add(&[(0, 0)]);
         (0..ANSWERED_MAX as u64).for_each(|id| due.answered(0, id + 1, Answered { instance: 1, transno: id }));
         assert_eq!(due.take(0, 10), Next::Nothing);
-        assert_eq!(due.settle(0, 1, 0), [1]);
+        assert_eq!(due.settle(0, 1, 0, 10), [1]);
         assert_eq!(due.take(0, 10), Next::Objects(vec![0]));
     }
 }

@@ -88,7 +88,7 @@ impl Todo {
 }
 
 /// The owner of an object's file, as its OST was told; `None`: there is no such file any more.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Told {
     fid: Fid,
     owner: Option<Owner>,
@@ -361,6 +361,7 @@ impl Osp {
             gone.into_iter().for_each(|(id, when)| due.answered(ost, id, when));
         }
         for (ost, ids) in self.settled(&self.destroys) {
+            more |= ids.len() == ROUND_OBJECTS;
             let mut done = Batch::new();
             for id in ids {
                 done.del(table::DESTROY, table::destroy_key(ost, id));
@@ -370,12 +371,12 @@ impl Osp {
         failed.map_or(Ok(more), Err)
     }
 
-    /// Takes out what OSTs have committed, one OST after another.
+    /// Takes out what OSTs have committed, one OST after another, a round's number of each.
     fn settled<'a>(&self, todo: &'a Todo) -> impl Iterator<Item = (u32, Vec<u64>)> + use<'a> {
         let settle = move |(ost, import): (u32, Arc<Import>)| {
             // In this order: what an earlier start of the OST has committed has smaller numbers than anything of a later one.
             let committed = import.last_committed();
-            (ost, todo.due.lock().settle(ost, import.granted().instance, committed))
+            (ost, todo.due.lock().settle(ost, import.granted().instance, committed, ROUND_OBJECTS))
         };
         self.connected().into_iter().map(settle).filter(|(_, ids)| !ids.is_empty())
     }
@@ -391,10 +392,10 @@ impl Osp {
             }
         }
         let mut more = false;
-        for (ost, asked, answers) in join_all(rounds).await {
+        for (ost, all, answers) in join_all(rounds).await {
             more |= answers.len() == ROUND_OBJECTS;
             let mut due = self.owners.due.lock();
-            if answers.len() < asked {
+            if !all {
                 due.missed(ost);
             }
             for (id, told, when) in answers {
@@ -403,6 +404,7 @@ impl Osp {
             }
         }
         for (ost, ids) in self.settled(&self.owners) {
+            more |= ids.len() == ROUND_OBJECTS;
             let Some(ops) = ops.upgrade() else { break };
             self.forget_told(&ops, ost, &ids).inspect_err(|_| self.owners.due.lock().missed(ost))?;
         }
@@ -422,27 +424,28 @@ impl Osp {
         let mut done = Batch::new();
         for &id in ids {
             let Some(told) = self.told.lock().remove(&(ost, id)) else { continue };
-            let now = core.store.find(&told.fid).map_err(|e| OsdError::Corrupt(e.to_string()))?;
-            if now.map(|ino| usage::of_inode(&ino).0) == told.owner {
-                done.del(table::OWNER, table::destroy_key(ost, id));
-            } else {
+            let now = owner_of(&core.store, ost, id).map_err(|e| OsdError::Corrupt(e.to_string()))?;
+            match now {
+                Some(now) if now == told || now.owner.is_none() => drop(done.del(table::OWNER, table::destroy_key(ost, id))),
                 // passed over, if the table was read meanwhile
-                self.owners.due.lock().missed(ost);
+                Some(_) => self.owners.due.lock().missed(ost),
+                None => (),
             }
         }
         if done.is_empty() { Ok(()) } else { self.commit_local(done).map(drop) }
     }
 }
 
-/// Tells one OST whose objects are, until it fails to answer. Returns the OST, how many there were, and what it took.
-async fn tell_some(store: &Store, import: Arc<Import>, ost: u32, ids: Vec<u64>) -> (u32, usize, Vec<(u64, Told, Answered)>) {
-    let mut done = Vec::with_capacity(ids.len());
+/// Tells one OST whose objects are, until it fails to answer. Returns the OST, whether that was all, and what it took.
+async fn tell_some(store: &Store, import: Arc<Import>, ost: u32, ids: Vec<u64>) -> (u32, bool, Vec<(u64, Told, Answered)>) {
+    let (mut all, mut done) = (true, Vec::with_capacity(ids.len()));
     for part in ids.chunks(IN_FLIGHT) {
         let instance = import.granted().instance;
         let owners = part.iter().filter_map(|&id| match owner_of(store, ost, id) {
-            Ok(told) => Some((id, told)),
+            Ok(told) => Some((id, told?)),
             Err(e) => {
                 tracing::error!(error = %e, ost, id, "whose object is it");
+                all = false;
                 None
             }
         });
@@ -464,20 +467,22 @@ async fn tell_some(store: &Store, import: Arc<Import>, ost: u32, ids: Vec<u64>) 
             Some((0, transno)) => Some((id, told, Answered { instance, transno })),
             _ => None,
         };
+        let (asked, before) = (answers.len(), done.len());
         done.extend(answers.into_iter().filter_map(taken));
+        all &= done.len() - before == asked;
         if silent {
-            break;
+            return (ost, false, done);
         }
     }
-    (ost, ids.len(), done)
+    (ost, all, done)
 }
 
-/// The owner to be told of an object that the table `owner` has.
-fn owner_of(store: &Store, ost: u32, id: u64) -> MdtResult<Told> {
-    let row = store.kv().get(table::OWNER, &table::destroy_key(ost, id))?;
-    let fid = row.and_then(|v| table::fid_of_key(&v)).unwrap_or(Fid::ZERO);
+/// The owner to be told of an object; `None`: the table `owner` has none for it.
+fn owner_of(store: &Store, ost: u32, id: u64) -> MdtResult<Option<Told>> {
+    let Some(row) = store.kv().get(table::OWNER, &table::destroy_key(ost, id))? else { return Ok(None) };
+    let fid = table::fid_of_key(&row).unwrap_or(Fid::ZERO);
     let owner = store.find(&fid)?.map(|ino| usage::of_inode(&ino).0);
-    Ok(Told { fid, owner })
+    Ok(Some(Told { fid, owner }))
 }
 
 /// Destroys objects of one OST, until it fails to answer. Returns those that are gone.
