@@ -28,7 +28,7 @@ pub(crate) struct Conform {
     /// NIDs of the two clients, for a NID source.
     #[arg(long, value_name = "NID", num_args = 2)]
     nid: Vec<String>,
-    /// TCP port of the servers, for a NID source.
+    /// TCP port of the servers, for a NID source and `up`.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// The coral to mount with; built when not given.
@@ -141,9 +141,9 @@ impl Scratch {
     }
 
     /// A file system of our own: its source, its port, and the command that kills and starts its servers again.
-    fn up(&mut self) -> Result<(String, u16, String), String> {
+    fn up(&mut self, port: Option<u16>) -> Result<(String, u16, String), String> {
         let data = self.dir.join("data");
-        let port = free_port()?;
+        let port = port.map_or_else(free_port, Ok)?;
         let up = format!("'{}' up '{}' --nid 127.0.0.1@tcp --port {port}", self.coral.display(), data.display());
         step::run_in(Command::new("sh").arg("-c").arg(&up))?;
         self.data = Some(data.clone());
@@ -192,7 +192,7 @@ fn mounted(asked: &Conform) -> Result<Report, String> {
     let mut scratch = Scratch::new(coral)?;
     let (source, port, restart) = match asked.what.as_str() {
         "up" => {
-            let (source, port, restart) = scratch.up()?;
+            let (source, port, restart) = scratch.up(asked.port)?;
             (source, Some(port), asked.restart.clone().or(Some(restart)))
         }
         source => (source.to_string(), asked.port, asked.restart.clone()),

@@ -17,7 +17,7 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
     if !s.dir.is_dir() {
         return Err(format!("'{}' is no directory", s.dir.display()));
     }
-    let answer = control::ask(&s.dir, Ask::Status).map_err(|_| nothing_runs(&s.dir))?;
+    let answer = control::ask(&s.dir, Ask::Status).map_err(|e| no_answer(&s.dir, &e))?;
     if s.json {
         println!("{answer:#}");
         return Ok(());
@@ -39,9 +39,12 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
     Ok(())
 }
 
-/// Says how it is started, as far as the directory tells.
-fn nothing_runs(dir: &Path) -> String {
+/// Says who may ask, or how it is started, as far as the directory tells.
+fn no_answer(dir: &Path, why: &std::io::Error) -> String {
     let shown = dir.display();
+    if why.kind() == std::io::ErrorKind::PermissionDenied {
+        return format!("'{}': permission denied; ask as the user who started what runs there", control::path(dir).display());
+    }
     let how = if dir.join("coral.json").is_file() {
         format!("; start it: coral up {shown}")
     } else if crate::serve::target_dirs(&[dir.to_owned()]).is_ok() {
@@ -61,7 +64,7 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
     }
     let pid = control::ask(&d.dir, Ask::Status).ok().and_then(|a| a["pid"].as_u64());
     let ask = if d.force { Ask::DownForced } else { Ask::Down };
-    let answer = control::ask(&d.dir, ask).map_err(|_| nothing_runs(&d.dir))?;
+    let answer = control::ask(&d.dir, ask).map_err(|e| no_answer(&d.dir, &e))?;
     match answer["error"].as_str() {
         Some(why) => Err(why.to_owned()),
         None => {
