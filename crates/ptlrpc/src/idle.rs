@@ -36,7 +36,8 @@ impl Import {
         rq.reply_portal = self.cfg.reply_portal;
         let own = self.xids.next();
         let ids = Ids { xid: own, mbits: own, tag: 0, last_xid: own - 1, flags: 0, transno: 0, pre_versions: [0; 4] };
-        // Whether it is answered or not: we are nobody to that server, or soon.
+        // Answered or not, it counts as left, as with Lustre (`ptlrpc_disconnect_idle_interpret`): a server that was killed
+        // before it heard of this waits for us at its next start.
         let _ = self.attempt(&rq, conn, ids).run(None).await;
         if let Some(o) = &observer {
             o.on_idle();
