@@ -156,7 +156,6 @@ fn measure(coral: &Path, data: &Path, scratch: &Path, profile: bool, rows: Optio
         let again = row.prepare == "warm";
         if again {
             sides.iter().try_for_each(|s| work::worker(row.prepare, &s.dir, 0, row.amount, &s.scratch))?;
-            drop_caches();
             compact_memory();
         }
         for _ in 0..if again { ROUNDS_AGAIN } else { ROUNDS } {
@@ -188,7 +187,6 @@ fn small_pages(row: &Row, coral: f64) -> Result<(), String> {
     let dir = PathBuf::from(SMALL_PAGES).join(format!("coral-bench-{}", std::process::id()));
     let side = Side { scratch: dir.clone(), dir: dir.clone(), coral: None };
     std::fs::create_dir_all(dir.join("streams")).map_err(|e| format!("{}: {e}", dir.display()))?;
-    drop_caches();
     compact_memory();
     let got: Result<Vec<_>, _> = (0..ROUNDS_AGAIN).map(|_| run_row(row, &side)).collect();
     let _ = std::fs::remove_dir_all(&dir);
@@ -324,9 +322,10 @@ fn drop_caches() {
     }
 }
 
-/// Puts free memory together. In what builds and removed files leave of it, a cache with pages of 4 KiB lies scattered, and is
-/// read at half the speed, whichever file system it belongs to.
+/// Drops the page cache and puts free memory together. In what builds and removed files leave of it, a cache with pages of
+/// 4 KiB lies scattered, and is read more slowly, whichever file system it belongs to.
 fn compact_memory() {
+    drop_caches();
     if let Err(e) = std::fs::write("/proc/sys/vm/compact_memory", "1") {
         eprintln!("xtask: cannot compact memory ({e}): files read again may lie scattered");
     }

@@ -124,7 +124,7 @@ impl Scratch {
         if let Some(port) = port {
             mount.args(["--port", &port.to_string()]);
         }
-        let child = mount.stdout(std::process::Stdio::null()).spawn().map_err(|e| format!("{}: {e}", self.coral.display()))?;
+        let child = mount.stdout(std::process::Stdio::null()).spawn().map_err(|e| format!("setpriv: {e}"))?;
         self.mounts.push((at.clone(), child));
         loop {
             if is_mounted(&at) {

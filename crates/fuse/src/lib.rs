@@ -6,8 +6,8 @@
 //!
 //! Data: reads through a descriptor opened read-only, where llite says so, and mappings use the kernel's page cache; llite
 //! holds extent locks that cover its pages and has them dropped before it gives these back. Everything else is opened with
-//! FOPEN_DIRECT_IO and PARALLEL_DIRECT_WRITES. AUTO_INVAL_DATA drops pages, too, when size or mtime turn out changed. Names and attributes are
-//! remembered by the kernel exactly as long as llite says a lock covers them.
+//! FOPEN_DIRECT_IO and PARALLEL_DIRECT_WRITES. AUTO_INVAL_DATA drops pages, too, when size or mtime turn out changed. Names
+//! and attributes are remembered by the kernel exactly as long as llite says a lock covers them.
 //!
 //! Permissions are checked by llite (from what its locks cover) and the MDT, with the caller's ids, as in Lustre: the kernel
 //! is mounted without default_permissions, else it would ask for the attributes of every directory on the way and of every

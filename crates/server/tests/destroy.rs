@@ -6,8 +6,7 @@ mod mdt_rig;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_osd::{Kv, ObjectId, Objects};
-use coral_server::mdt::table;
+use coral_osd::{ObjectId, Objects};
 use coral_wire::Fid;
 use coral_wire::layout::Layout;
 use coral_wire::mds::{attr as sa, open as flag};
@@ -88,11 +87,10 @@ async fn an_owner_lost_with_a_power_loss_is_told_again() -> TestResult {
     let c = rig.client("1@lo").await;
     let id = file(&rig, &c, b"f").await?;
     let fid = c.lookup(Fid::ROOT, b"f").await?.body.fid1;
-    let pending = |rig: &Rig| rig.mem.range(table::OWNER, b"", None, 100).expect("read").len();
     let owner = |rig: &Rig| rig.real[0].attr(id).expect("read").map(|a| (a.uid, a.gid));
     c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
     until("the owner is told", || owner(&rig) == Some((7, 8))).await;
-    assert_eq!(pending(&rig), 1, "not on the OST's disk yet");
+    assert_eq!(rig.owners_pending(), 1, "not on the OST's disk yet");
 
     rig.kill_ost(0).await;
     rig.lose_ost_power(0);
@@ -102,7 +100,7 @@ async fn an_owner_lost_with_a_power_loss_is_told_again() -> TestResult {
     // given away once more before the OST has committed that
     c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 9, 8)).await?;
     until("the next one too", || owner(&rig) == Some((9, 8))).await;
-    until("for good", || pending(&rig) == 0).await;
+    until("for good", || rig.owners_pending() == 0).await;
     rig.kill_ost(0).await;
     rig.lose_ost_power(0);
     assert_eq!(owner(&rig), Some((9, 8)));
@@ -125,8 +123,7 @@ async fn an_object_given_away_and_removed_does_not_come_back() -> TestResult {
     rig.lose_ost_power(0);
     assert!(there(&rig, id), "it came back");
     rig.start_ost(0).await;
-    let pending = |rig: &Rig| rig.destroy_pending() + rig.mem.range(table::OWNER, b"", None, 100).expect("read").len();
-    until("nothing is left to do", || pending(&rig) == 0).await;
+    until("nothing is left to do", || rig.destroy_pending() + rig.owners_pending() == 0).await;
     rig.kill_ost(0).await;
     rig.lose_ost_power(0);
     assert!(!there(&rig, id));

@@ -2,8 +2,7 @@
 
 mod mdt_rig;
 
-use coral_osd::{Kv, ObjectId, Objects};
-use coral_server::mdt::table;
+use coral_osd::{ObjectId, Objects};
 use coral_wire::layout::Layout;
 use coral_wire::mds::{attr as sa, open as flag};
 use coral_wire::quota::{cmd, dqb};
@@ -98,8 +97,7 @@ async fn an_owner_is_told_after_a_kill() -> TestResult {
     rig.kill().await;
     rig.restart().await;
     rig.start_ost(0).await;
-    let pending = || rig.mem.range(table::OWNER, b"", None, 100).expect("read").len() + rig.destroy_pending();
-    while pending() > 0 {
+    while rig.owners_pending() + rig.destroy_pending() > 0 {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     }
     let told = rig.real[0].attr(id(&o.md))?.map(|a| (a.uid, a.gid, a.projid));

@@ -86,6 +86,11 @@ impl Lov {
         self.oscs.read().values().cloned().collect()
     }
 
+    /// Number of OSTs in use.
+    pub fn count(&self) -> usize {
+        self.oscs.read().len()
+    }
+
     /// One OST; EIO when the configuration does not know it, or it is deactivated.
     pub fn osc(&self, index: u32) -> Result<Arc<Osc>, Errno> {
         self.oscs.read().get(&index).cloned().ok_or(Errno::EIO)

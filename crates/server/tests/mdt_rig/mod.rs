@@ -187,6 +187,11 @@ impl Rig {
         self.mem.range(table::DESTROY, b"", None, 1000).expect("read").len()
     }
 
+    /// OST objects whose owner waits to be told for good.
+    pub fn owners_pending(&self) -> usize {
+        self.mem.range(table::OWNER, b"", None, 1000).expect("read").len()
+    }
+
     pub fn mdt(&self) -> &Mdt {
         &self.up.as_ref().expect("running").2
     }
