@@ -195,3 +195,36 @@ fn files_on_a_deactivated_ost_have_a_layout_and_can_be_removed() {
         running.stop();
     });
 }
+
+/// A command that cannot do what it is asked says so, and what it says it did is there.
+#[test]
+fn lfs_does_what_it_says_or_refuses() {
+    in_namespace("lfs_does_what_it_says_or_refuses", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        let mnt = place.path("mnt");
+        let refused = |args: &[&str], name: &str, code: i32, why: &str| {
+            let out = lfs().args(args).arg(mnt.join(name)).output().unwrap();
+            let text = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert!(out.status.code() == Some(code) && text.contains(why), "{args:?}: {:?}: {text}", out.status);
+            assert!(!mnt.join(name).exists(), "{args:?} left a file");
+        };
+        refused(&["setstripe", "-p", "flash"], "f", libc::ENOENT, "has no pool 'flash'");
+        refused(&["setstripe", "-i", "9"], "f", libc::EINVAL, "its OSTs are 0, 1, 2, 3");
+        refused(&["setstripe", "-c", "2", "-o", "0,99"], "f", libc::EINVAL, "no OST 99");
+        refused(&["setstripe", "-E", "1M", "-E", "-1", "-p", "flash"], "f", libc::ENOENT, "has no pool 'flash'");
+        let (dir, shown) = (mnt.join("d"), |args: &[&str], path: &Path| ok(lfs().args(args).arg(path)));
+        std::fs::create_dir(&dir).unwrap();
+        assert!(shown(&["getstripe", "-d"], &dir).contains("stripe_count:  1 "), "a directory has the file system's default");
+        ok(lfs().args(["setstripe", "-c", "3"]).arg(&dir));
+        assert!(shown(&["getstripe", "-d"], &dir).contains("stripe_count:  3 "));
+        std::fs::write(dir.join("f"), "x").unwrap();
+        assert_eq!(shown(&["getstripe", "-m"], &dir.join("f")), "0\n");
+        ok(lfs().args(["setdirstripe", "-D", "-c", "1", "-i", "0"]).arg(&dir));
+        assert_eq!(shown(&["getdirstripe", "-D", "-i"], &dir), "0\n");
+        ok(lfs().args(["setdirstripe", "-D", "-d"]).arg(&dir));
+        assert_eq!(shown(&["getdirstripe", "-D", "-i"], &dir), "-1\n");
+        assert!(!lfs().args(["setdirstripe", "-D", "-c", "2"]).arg(&dir).status().unwrap().success(), "there is one MDT");
+        running.stop();
+    });
+}

@@ -3,7 +3,7 @@
 use super::show::{self, Style};
 use super::{Failure, xattr};
 use coral_wire::Errno;
-use coral_wire::layout::{Layout, SubLayout};
+use coral_wire::layout::{LOV_OFFSET_DEFAULT, Layout, LovMd, SubLayout};
 use lexopt::prelude::*;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ enum Field {
     Count,
     Size,
     Index,
+    Mdt,
     Pattern,
     Generation,
     Pool,
@@ -36,6 +37,7 @@ pub(crate) fn getstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
             Short('c') | Long("stripe-count") => o.fields.push(Field::Count),
             Short('S') | Long("stripe-size") => o.fields.push(Field::Size),
             Short('i') | Long("stripe-index") => o.fields.push(Field::Index),
+            Short('m') | Long("mdt" | "mdt-index") => o.fields.push(Field::Mdt),
             Short('L') | Long("layout") => o.fields.push(Field::Pattern),
             Short('g') | Long("generation") => o.fields.push(Field::Generation),
             Short('p') | Long("pool") => o.fields.push(Field::Pool),
@@ -96,19 +98,19 @@ fn kind(path: &Path) -> Result<FileType, Errno> {
 
 fn print_directory(path: &Path, o: &Options) -> Result<(), Errno> {
     let l = layout(path)?;
+    // a directory without a default of its own has the file system's, which its root tells
+    let l = match l {
+        Some(l) => l,
+        None => file_system_default(path)?,
+    };
     if !o.fields.is_empty() {
-        if let Some(l) = l {
-            o.fields.iter().for_each(|f| println!("{}", field(path, &l, *f)));
-        }
+        o.fields.iter().for_each(|f| println!("{}", field(path, &l, *f)));
         return Ok(());
     }
     if !o.directory {
         println!("{}", path.display());
     }
-    match l {
-        Some(l) => print!("{}", show::directory(&l)),
-        None => println!("no default of its own: the file system's holds"),
-    }
+    print!("{}", show::directory(&l));
     println!();
     Ok(())
 }
@@ -129,6 +131,7 @@ fn field(path: &Path, l: &Layout, f: Field) -> String {
         Field::Count => show::stripe_count(l).to_string(),
         Field::Size => show::stripe_size(l).to_string(),
         Field::Index => show::stripe_offset(l).to_string(),
+        Field::Mdt => mdt_index(path).map_or_else(|e| e.to_string(), |i| i.to_string()),
         Field::Generation => l.layout_gen().to_string(),
         Field::Pattern => match l {
             Layout::Plain(md) => show::pattern_name(md.pattern),
@@ -142,6 +145,19 @@ fn field(path: &Path, l: &Layout, f: Field) -> String {
     }
 }
 
+/// The MDT that a file or a directory lies on.
+fn mdt_index(path: &Path) -> Result<u16, Errno> {
+    let raw = xattr(path, "lustre.mdt")?;
+    String::from_utf8_lossy(&raw).parse().map_err(|_| Errno::EINVAL)
+}
+
+/// What new files get where no directory says anything: the default of the root, else one stripe on any OST.
+fn file_system_default(path: &Path) -> Result<Layout, Errno> {
+    let root = super::mount_of(path).map_err(|f| Errno(f.code.into()))?.path;
+    let unset = || Layout::Plain(LovMd::request(0, 1, LOV_OFFSET_DEFAULT, None));
+    Ok(layout(&root)?.unwrap_or_else(unset))
+}
+
 /// Where data is on the MDT, its index stands in place of the generation, as the kernel client tells it to its tools.
 fn tell_mdt(path: &Path, layout: &mut Layout) {
     let Layout::Composite(c) = layout else { return };
@@ -149,8 +165,7 @@ fn tell_mdt(path: &Path, layout: &mut Layout) {
         if let SubLayout::Plain(md) = &mut e.md
             && md.is_dom()
         {
-            let index = xattr(path, "lustre.mdt").ok().and_then(|v| String::from_utf8_lossy(&v).parse().ok());
-            md.layout_gen = index.unwrap_or(0);
+            md.layout_gen = mdt_index(path).unwrap_or(0);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Pool name -> uuids of its OSTs (attribute `lustre.pools.json`).
-type Pools = BTreeMap<String, Vec<String>>;
+pub(super) type Pools = BTreeMap<String, Vec<String>>;
 
 pub(crate) fn pool_list(mut p: lexopt::Parser) -> Result<(), Failure> {
     let mut name = None;
@@ -31,7 +31,7 @@ pub(crate) fn pool_list(mut p: lexopt::Parser) -> Result<(), Failure> {
     Ok(())
 }
 
-fn pools(mount: &MountPoint) -> Result<Pools, Failure> {
+pub(super) fn pools(mount: &MountPoint) -> Result<Pools, Failure> {
     let raw = xattr(&mount.path, "lustre.pools.json")
         .map_err(|e| Failure::errno(format_args!("lfs: '{}' does not answer as a Coral mount", mount.path.display()), e))?;
     serde_json::from_slice(&raw).map_err(|e| Failure::new(format!("lfs: '{}': unreadable list of pools: {e}", mount.path.display()), 5))

@@ -67,9 +67,43 @@ pub(crate) fn setstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
     }
     let value = if components { composite(&wants)? } else { plain(&wants[0])?.encode() };
     for path in &paths {
+        if !delete {
+            on_this_file_system(path, &wants)?;
+        }
         apply(path, &value, delete)?;
     }
     Ok(())
+}
+
+/// Whether the file system of `path` has the OSTs and pools that are asked for. The servers only say that something is
+/// wrong, or take the name of a pool that is not there (`llapi_stripe_param_verify` in `lustre/utils/liblustreapi.c`).
+fn on_this_file_system(path: &Path, wants: &[Want]) -> Result<(), Failure> {
+    let asked = |w: &Want| w.pool.is_some() || w.first.is_some_and(|i| i != LOV_OFFSET_DEFAULT) || !w.osts.is_empty();
+    if !wants.iter().any(asked) {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mount = super::mount_of(if path.is_dir() { path } else { parent })?;
+    let osts: Vec<u32> = super::df::targets(&mount)?.osts.iter().map(|o| o.index).collect();
+    let pools = super::pool::pools(&mount)?;
+    wants.iter().try_for_each(|w| there_is(w, mount.fsname(), &osts, &pools))
+}
+
+/// The OSTs and the pool one component asks for are there.
+fn there_is(w: &Want, fsname: &str, osts: &[u32], pools: &super::pool::Pools) -> Result<(), Failure> {
+    let first = w.first.filter(|i| *i != LOV_OFFSET_DEFAULT).map(u32::from);
+    if let Some(index) = first.iter().chain(&w.osts).find(|i| !osts.contains(i)) {
+        let have = osts.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        return Err(Failure::new(format!("lfs setstripe: '{fsname}' has no OST {index}; its OSTs are {have}"), coral_wire::Errno::EINVAL.0 as u8));
+    }
+    // an empty name takes a pool away; these are words of Lustre's, not pools
+    match w.pool.as_deref().filter(|p| !p.is_empty() && !matches!(*p, "none" | "inherit" | "ignore")) {
+        Some(pool) if !pools.contains_key(pool) => {
+            let what = format!("lfs setstripe: '{fsname}' has no pool '{pool}'; 'lfs pool_list {fsname}' lists its pools");
+            Err(Failure::new(what, coral_wire::Errno::ENOENT.0 as u8))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn bad(what: &str, text: &str) -> Failure {
@@ -187,6 +221,19 @@ fn apply(path: &Path, value: &[u8], delete: bool) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use coral_wire::layout::Layout;
+
+    #[test]
+    fn an_ost_or_a_pool_that_is_not_there_is_named() {
+        let pools = [("flash".to_owned(), vec![])].into();
+        let check = |w: Want| there_is(&w, "lfs", &[0, 2], &pools).map_err(|f| (f.code, f.message));
+        let pool = |p: &str| Want { pool: Some(p.into()), ..Want::default() };
+        assert_eq!(check(Want { first: Some(2), osts: vec![0, 2], ..pool("flash") }), Ok(()));
+        assert_eq!(check(Want { first: Some(LOV_OFFSET_DEFAULT), ..pool("") }), Ok(()));
+        for want in [Want { first: Some(1), ..Want::default() }, Want { osts: vec![0, 1], ..Want::default() }] {
+            assert_eq!(check(want), Err((22, "lfs setstripe: 'lfs' has no OST 1; its OSTs are 0, 2".into())));
+        }
+        assert_eq!(check(pool("slow")).unwrap_err().0, 2);
+    }
 
     #[test]
     fn nonsense_is_refused_with_lustres_words() {

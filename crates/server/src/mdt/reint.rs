@@ -356,12 +356,38 @@ impl Ctx {
             Ok(l) if l.head.stripe_count as i32 > 1 || !matches!(l.head.stripe_offset, 0 | LMV_OFFSET_DEFAULT) => {
                 Err(Errno::EOPNOTSUPP.into())
             }
-            Ok(_) => {
-                let mut a = self.answer(0);
-                fill(&mut a, self.pack(&r.fid, &ino));
-                Ok(a)
+            Ok(l) => {
+                // a request that says nothing takes the default away
+                let says = l.head.stripe_count != 0 || l.head.stripe_offset != LMV_OFFSET_DEFAULT || l.head.hash_type != 0;
+                self.set_default_lmv(cred, &r.fid, says.then_some(value), fill).await
             }
         }
+    }
+
+    /// The default of new subdirectories is kept as it came.
+    async fn set_default_lmv(
+        &self,
+        cred: &super::cred::Ucred,
+        fid: &Fid,
+        value: Option<Bytes>,
+        fill: impl FnOnce(&mut Answer, MdtBody) + Send,
+    ) -> MdtResult<Answer> {
+        let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
+        let _locks = self.ops.lock(&[], &[(*fid, bits)], self.own()).await;
+        let core = self.core();
+        let ino = core.store.inode(fid)?;
+        if !cred.owns(&ino) && !cred.has(super::cred::cap::SYS_ADMIN) {
+            core.store.permit(cred, fid, &ino, super::cred::MAY_WRITE)?;
+        }
+        let mut t = Txn::new(&core.store);
+        let h = t.get(fid)?;
+        t.put_xattr(h, xattr::TRUSTED_DMV, value);
+        let (secs, nsecs) = self.rq.target.node().wall_time();
+        t.change(h).ctime = coral_osd::Time { secs, nsecs };
+        let mut a = self.answer(0);
+        fill(&mut a, self.pack(fid, t.ino(h)));
+        self.commit(t, &mut a)?;
+        Ok(a)
     }
 
     /// `lfs setstripe`: the default layout of a directory, or the layout of a file without one. `fill` puts how the object

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use coral_osd::Batch;
 use coral_wire::layout::{
-    CompEntry, CompMd, LOV_ALL_STRIPES, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_SPECIFIC, LOV_MAGIC_V1, LOV_MAGIC_V3,
+    CompEntry, CompMd, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_SPECIFIC, LOV_MAGIC_V1, LOV_MAGIC_V3,
     LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, Layout, LovMd, LovOstData, SubLayout, lcme, pattern,
 };
 use coral_wire::{Errno, Fid, OstId};
@@ -31,7 +31,7 @@ const QOS_THRESHOLD_PERCENT: u64 = 17;
 pub struct StripeDefaults {
     /// Bytes.
     pub stripe_size: u32,
-    /// OSTs; [`LOV_ALL_STRIPES`] for all.
+    /// OSTs; [`coral_wire::layout::LOV_ALL_STRIPES`] for all.
     pub stripe_count: u16,
 }
 
@@ -384,7 +384,9 @@ pub fn request_of(raw: &Bytes) -> Result<Bytes, Errno> {
     match Layout::decode(raw).map_err(|_| Errno::EINVAL)? {
         Layout::Plain(l) => {
             let pool = l.pool_name().map(str::to_string);
-            Ok(LovMd::request(l.stripe_size, l.stripe_count, LOV_OFFSET_DEFAULT, pool.as_deref()).encode())
+            let mut request = LovMd::request(l.stripe_size, l.stripe_count, LOV_OFFSET_DEFAULT, pool.as_deref());
+            request.pattern |= l.pattern & pattern::OVERSTRIPING;
+            Ok(request.encode())
         }
         Layout::Composite(mut c) => {
             for e in &mut c.entries {
@@ -400,10 +402,12 @@ pub fn request_of(raw: &Bytes) -> Result<Bytes, Errno> {
     }
 }
 
-/// Whether a layout given at create names objects already (an open replayed after a restart).
+/// Whether a layout given at create names objects already (an open replayed after a restart). A kernel client sends a
+/// user's request in a buffer as long as the default layout (`mdc_intent_open_pack` in `lustre/mdc/mdc_locks.c`): the zeros
+/// behind it name no object.
 pub fn has_objects(raw: &Bytes) -> bool {
     match Layout::decode(raw) {
-        Ok(Layout::Plain(l)) => l.magic != LOV_MAGIC_SPECIFIC && !l.objects.is_empty() && l.stripe_count != LOV_ALL_STRIPES,
+        Ok(Layout::Plain(l)) => l.magic != LOV_MAGIC_SPECIFIC && l.objects.iter().any(|o| o.oi != OstId::default()),
         Ok(Layout::Composite(c)) => c.entries.iter().any(|e| e.is_init()),
         _ => false,
     }
@@ -412,6 +416,7 @@ pub fn has_objects(raw: &Bytes) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coral_wire::layout::LOV_ALL_STRIPES;
 
     fn osts(avail: &[u64]) -> Vec<OstSpace> {
         let ost = |(i, a): (usize, &u64)| OstSpace { index: i as u32, avail_bytes: Some(a << 30), active: true };
@@ -469,6 +474,33 @@ mod tests {
         o[1].avail_bytes = None;
         let picks: Vec<_> = (0..10).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
         assert_eq!(picks.iter().filter(|&&p| p == 0).count(), 5, "an OST not heard of yet draws no more than its share");
+    }
+
+    /// A kernel client leaves room for objects behind a request; it still says where, and how often on one OST.
+    #[test]
+    fn a_request_with_room_behind_it_keeps_its_first_ost_and_its_overstriping() {
+        let store = Store::open(std::sync::Arc::new(coral_osd::OsdMem::new())).unwrap();
+        let (mut ids, osts, fid) = (ObjectIds::default(), osts(&[10, 10]), Fid::new(0x2_0000_0400, 5));
+        let mut alloc = Allocator { ids: &mut ids, osts: &osts, defaults: StripeDefaults::default() };
+        let mut got = |wanted: &LovMd, room: usize| {
+            let sent: Bytes = [wanted.encode().as_ref(), &vec![0; room]].concat().into();
+            assert!(!has_objects(&sent), "zeros are no objects");
+            let made = alloc.layout(&store, &fid, Some(&request_of(&sent).unwrap())).unwrap();
+            assert!(has_objects(&made));
+            let Layout::Plain(l) = Layout::decode(&made).unwrap() else { panic!() };
+            (l.pattern, l.objects.iter().map(|o| o.ost_idx).collect::<Vec<_>>(), made)
+        };
+        for room in [0, 24, 24 * 4, 24 * 8] {
+            for first in [1, 0] {
+                assert_eq!(got(&LovMd::request(1 << 20, 1, first, None), room).1, [u32::from(first)]);
+            }
+            let mut over = LovMd::request(1 << 20, 4, LOV_OFFSET_DEFAULT, None);
+            over.pattern |= pattern::OVERSTRIPING;
+            let (kind, on, made) = got(&over, room);
+            assert_eq!((kind, on.len()), (pattern::RAID0 | pattern::OVERSTRIPING, 4));
+            let copy = Layout::decode(&request_of(&made).unwrap()).unwrap();
+            assert!(matches!(copy, Layout::Plain(l) if l.pattern & pattern::OVERSTRIPING != 0 && l.objects.is_empty()), "a copy is overstriped too");
+        }
     }
 
     /// Data on the MDT is the first component, of at most 1 MiB, and needs no OST.
