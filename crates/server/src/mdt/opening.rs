@@ -15,6 +15,7 @@ use super::core::MdtCore;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::ctx::{Answer, Ctx};
 use super::intent::Outcome;
+use super::locks::Held;
 use super::namespace::{self, At, NewObject};
 use super::open::Handle;
 use super::record::{Inode, S_IFREG};
@@ -57,6 +58,7 @@ impl Open<'_> {
 }
 
 /// What must be locked before an open can go on.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// The directory a file is created in.
     Parent,
@@ -86,28 +88,28 @@ impl Ctx {
         if o.has(flag::VOLATILE | flag::LEASE | flag::RELEASE) {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        let mut parent_lock = None;
-        let mut layout_lock = None;
+        let mut held: Option<(Need, Held)> = None;
         for _ in 0..RETRIES {
-            let locked = (parent_lock.is_some(), layout_lock.as_ref().map(|(f, _)| *f));
-            match self.try_open(req, &o, locked) {
+            let need = match self.try_open(req, &o, held.as_ref().map(|(need, _)| *need)) {
                 Ok(Step::Done(a)) => return Ok(*a),
-                Ok(Step::Need(Need::Parent)) => {
-                    parent_lock = Some(self.ops.lock(&[o.rec.fid1], &[], self.own()).await);
-                }
-                Ok(Step::Need(Need::Layout(fid))) => {
-                    layout_lock = Some((fid, self.ops.lock_layout(&fid).await));
-                }
+                Ok(Step::Need(need)) => need,
                 Err(e) => {
                     let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD, error: Some(e.errno()), lock: None };
                     return Ok(self.open_answer(&out, Packed::default(), None));
                 }
-            }
+            };
+            // nothing is held while it waits: what it locks next may come before in the order of locks
+            drop(held.take());
+            let lock = match &need {
+                Need::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
+                Need::Layout(fid) => self.ops.lock_layout(fid).await,
+            };
+            held = Some((need, lock));
         }
         Err(Errno::EAGAIN.into())
     }
 
-    fn try_open(&self, req: &LdlmRequest, o: &Open<'_>, (parent_locked, layout_locked): (bool, Option<Fid>)) -> MdtResult<Step> {
+    fn try_open(&self, req: &LdlmRequest, o: &Open<'_>, locked: Option<Need>) -> MdtResult<Step> {
         let mut guard = self.core();
         // it may have gone while this waited; whoever closes its handles takes the mutex after it is marked as gone
         if self.rq.exp.gone() {
@@ -120,12 +122,12 @@ impl Ctx {
         };
         match found {
             None if !o.has(flag::CREAT) => Ok(self.open_failed(disp::LOOKUP_NEG, if o.by_fid() { Errno::ENOENT } else { Errno(0) })),
-            None if !parent_locked => Ok(Step::Need(Need::Parent)),
+            None if locked != Some(Need::Parent) => Ok(Step::Need(Need::Parent)),
             None => self.create_open(req, o, core),
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
                 Ok(self.open_failed(disp::LOOKUP_POS, Errno::EEXIST))
             }
-            Some(fid) => self.open_existing(req, o, core, fid, layout_locked),
+            Some(fid) => self.open_existing(req, o, core, fid, locked),
         }
     }
 
@@ -259,7 +261,7 @@ impl Ctx {
         o: &Open<'_>,
         core: &mut MdtCore,
         fid: Fid,
-        layout_locked: Option<Fid>,
+        locked: Option<Need>,
     ) -> MdtResult<Step> {
         let ino = core.store.inode(&fid)?;
         if ino.nlink == 0 && !o.replay && !core.opens.is_open(&fid) {
@@ -279,7 +281,7 @@ impl Ctx {
             return Ok(self.open_failed(disp::LOOKUP_POS, e));
         }
         let lov = match self.wants_layout(o, &ino) {
-            true if layout_locked != Some(fid) => return Ok(Step::Need(Need::Layout(fid))),
+            true if locked != Some(Need::Layout(fid)) => return Ok(Step::Need(Need::Layout(fid))),
             true => match self.late_layout(core, o, &fid) {
                 Ok(lov) => lov,
                 Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),

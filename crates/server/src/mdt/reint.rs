@@ -246,8 +246,7 @@ impl Ctx {
         if data && set.times_given {
             bits = Ibits(bits.0 | Ibits::DOM.0);
         }
-        let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
-        let _layout = self.lock_missing_layout(&r.fid, set.size.is_some()).await?;
+        let _locks = self.lock_attributes(&r.fid, bits, set.size.is_some()).await?;
         let mut core = self.core();
         let lov = match set.size {
             Some(_) => self.missing_layout(&mut core, &r.fid)?,
@@ -276,13 +275,12 @@ impl Ctx {
         Ok(a)
     }
 
-    /// Locks the layout of a regular file that has none and is about to get one.
-    pub async fn lock_missing_layout(&self, fid: &Fid, needed: bool) -> MdtResult<Option<coral_ldlm::LocalLock>> {
-        if !needed {
-            return Ok(None);
-        }
-        let missing = self.core().store.find(fid)?.is_some_and(|i| i.is_reg() && i.lov.is_empty());
-        if missing { Ok(Some(self.ops.lock_layout(fid).await)) } else { Ok(None) }
+    /// Locks `bits` of `fid`; with them the layout of a regular file that has none, if it is `sized` and so gets one. (What
+    /// has a layout keeps it: it can be looked at before the lock.) On a layout the client's own locks do not stay either.
+    async fn lock_attributes(&self, fid: &Fid, bits: Ibits, sized: bool) -> MdtResult<super::locks::Held> {
+        let lacks = sized && self.core().store.find(fid)?.is_some_and(|i| i.is_reg() && i.lov.is_empty());
+        let (bits, own) = if lacks { (Ibits(bits.0 | Ibits::LAYOUT.0), None) } else { (bits, self.own()) };
+        Ok(self.ops.lock(&[], &[(*fid, bits)], own).await)
     }
 
     /// A layout for a regular file that has none, by its directory's default; `None` if it has one.
@@ -400,9 +398,8 @@ impl Ctx {
         value: Option<Bytes>,
         fill: impl FnOnce(&mut Answer, MdtBody) + Send,
     ) -> MdtResult<Answer> {
-        let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
-        let _locks = self.ops.lock(&[], &[(*fid, bits)], self.own()).await;
-        let _layout = self.ops.lock_layout(fid).await;
+        let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0);
+        let _locks = self.ops.lock(&[], &[(*fid, bits)], None).await;
         let mut core = self.core();
         let ino = core.store.inode(fid)?;
         if !cred.owns(&ino) && !cred.has(super::cred::cap::SYS_ADMIN) {

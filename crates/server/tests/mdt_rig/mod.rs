@@ -483,8 +483,18 @@ impl Client {
     }
 
     async fn make(&self, parent: Fid, name: &[u8], mode: u32, data: Bytes) -> Result<Fid, Errno> {
+        self.make_as(self.new_fid(), parent, name, mode, data).await
+    }
+
+    /// FIDs for [`Client::make_as`], in ascending order.
+    pub fn fids(&self, n: usize) -> Vec<Fid> {
+        (0..n).map(|_| self.new_fid()).collect()
+    }
+
+    /// Makes an object with a FID of the caller's choice.
+    pub async fn make_as(&self, fid: Fid, parent: Fid, name: &[u8], mode: u32, data: Bytes) -> Result<Fid, Errno> {
         let mut rec = self.rec_create(parent, mode);
-        rec.fid2 = self.new_fid();
+        rec.fid2 = fid;
         let b = self.reint(rec.to_bytes(), &[Bytes::new(), nul(name), data, Bytes::new()]).await?;
         assert_eq!(b.fid1, rec.fid2);
         Ok(b.fid1)
@@ -537,6 +547,11 @@ impl Client {
     }
 
     pub async fn rename(&self, p1: Fid, n1: &[u8], p2: Fid, n2: &[u8]) -> Result<(), Errno> {
+        self.rename_mode(p1, n1, p2, n2, 0).await
+    }
+
+    /// `mode`: 0 or one of `coral_wire::coral::RENAME_*`.
+    pub async fn rename_mode(&self, p1: Fid, n1: &[u8], p2: Fid, n2: &[u8], mode: u32) -> Result<(), Errno> {
         let c = self.rec_create(p1, 0);
         let rec = RecRename {
             opcode: ReintOp::RENAME,
@@ -548,6 +563,7 @@ impl Client {
             fid1: p1,
             fid2: p2,
             time: c.time,
+            padding_5: mode,
             ..RecRename::default()
         };
         self.reint(rec.to_bytes(), &[Bytes::new(), Bytes::new(), nul(n1), nul(n2), Bytes::new()]).await.map(drop)
