@@ -135,8 +135,10 @@ impl Dispatcher {
                 Gate::Wait(rq, turn) => {
                     // What it waits for may be queued behind it.
                     rq.rq.leave_lane();
-                    if let Ok(_turn) = turn.await {
-                        execute(rq).await;
+                    match turn.await {
+                        Ok(_turn) => execute(rq).await,
+                        Err(_) if rq.exp.gone() => rq.rq.reply_error(Errno::ENOTCONN.status()).await,
+                        Err(_) => {}
                     }
                 }
             },

@@ -16,8 +16,8 @@ use super::store::{MdtResult, Store, torn};
 use super::stripe::{Allocator, ObjectIds, OstSpace, StripeDefaults};
 use super::table::{self, fid_key};
 
-/// Version of the tables' format; a newer one is refused.
-pub const FORMAT: u32 = 1;
+/// Version of the tables' format; a newer one is refused. 2: inode records may be of the second format.
+pub const FORMAT: u32 = 2;
 const KEY_FORMAT: &[u8] = b"format";
 const KEY_SEQ: &[u8] = b"seq";
 const KEY_STRIPE: &[u8] = b"stripe";
@@ -50,6 +50,17 @@ pub fn format(kv: &Arc<dyn Kv>, now: Time, defaults: &StripeDefaults, owner: (u3
 /// Whether there is a name space in `kv`.
 pub fn is_formatted(kv: &Arc<dyn Kv>) -> Result<bool, coral_osd::OsdError> {
     Ok(kv.get(table::META, KEY_FORMAT)?.is_some())
+}
+
+/// Tables of an older format become this program's: what it writes from here on only it and later ones read.
+pub fn raise_format(kv: &Arc<dyn Kv>) -> MdtResult<()> {
+    if kv.get(table::META, KEY_FORMAT)?.is_some_and(|raw| raw.as_ref() != FORMAT.to_le_bytes()) {
+        let mut b = Batch::new();
+        b.put(table::META, KEY_FORMAT, FORMAT.to_le_bytes().to_vec());
+        kv.commit(b)?;
+        kv.sync()?;
+    }
+    Ok(())
 }
 
 fn encode_defaults(d: &StripeDefaults) -> Vec<u8> {

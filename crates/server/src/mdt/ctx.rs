@@ -122,9 +122,9 @@ impl Ctx {
     /// Commits `t` as this request's transaction, with `a` as its reply.
     pub fn commit(&self, t: Txn<'_>, a: &mut Answer) -> MdtResult<()> {
         let store = t.store;
-        let batch = t.finish();
+        let (batch, stamped) = t.finish_stamped();
         let follows = Follows::of(&batch);
-        self.rq.target.commit(&self.rq, batch, &mut a.msg)?;
+        self.rq.target.commit_stamped(&self.rq, batch, &mut a.msg, |batch, transno| stamped.put(batch, transno))?;
         self.ops.committed(store, follows);
         Ok(())
     }

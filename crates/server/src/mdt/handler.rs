@@ -60,6 +60,7 @@ const FLAGS: u64 = F::VERSION.0
     | F::SUBTREE.0
     | F::BULK_MBITS.0
     | F::SRVLOCK.0
+    | F::VBR.0
     | F::FLAGS2.0;
 
 /// The same of the second word.
@@ -137,6 +138,7 @@ impl Mdt {
             core::format(&kv, Time { secs, nsecs }, &cfg.defaults.unwrap_or_default(), cfg.root_owner)?;
         }
         let mut state = MdtCore::open(kv.clone())?;
+        core::raise_format(&kv)?;
         if let Some(d) = cfg.defaults {
             state.set_defaults(d)?;
         }

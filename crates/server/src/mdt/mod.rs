@@ -4,7 +4,7 @@
 //! * records and tables: [`record`], [`table`], [`acl`], [`cred`];
 //! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`], [`usage`];
 //! * [`open`] handles and the whole state, [`core`]; [`check`], the offline verifier;
-//! * requests: [`ctx`], [`attrs`], [`locks`], then `getattr`, `reint`, `intent`, `opening`, `misc`;
+//! * requests: [`ctx`], [`attrs`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target.
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
@@ -37,6 +37,7 @@ pub mod store;
 pub mod stripe;
 pub mod table;
 pub mod usage;
+mod version;
 pub mod xattr;
 
 #[cfg(test)]

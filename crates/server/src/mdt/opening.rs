@@ -121,7 +121,7 @@ impl Ctx {
             Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),
         };
         match found {
-            None if !o.has(flag::CREAT) => Ok(self.open_failed(disp::LOOKUP_NEG, if o.by_fid() { Errno::ENOENT } else { Errno(0) })),
+            None if !o.has(flag::CREAT) || self.rq.replay_committed() => Ok(self.open_failed(disp::LOOKUP_NEG, if o.by_fid() { Errno::ENOENT } else { Errno(0) })),
             None if locked != Some(Need::Parent) => Ok(Step::Need(Need::Parent)),
             None => self.create_open(req, o, core),
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
@@ -133,8 +133,9 @@ impl Ctx {
 
     /// What the open names, if it exists. A replay opens what it opened then, wherever it is now.
     fn find_target(&self, store: &Store, o: &Open<'_>) -> MdtResult<Option<Fid>> {
-        if o.replay && store.find(&o.rec.fid2)?.is_some() {
-            return Ok(Some(o.rec.fid2));
+        if o.replay && !o.rec.fid2.is_zero() {
+            // gone since, or to be created again: what has its name now is another
+            return Ok(store.find(&o.rec.fid2)?.map(|_| o.rec.fid2));
         }
         if o.by_fid() {
             // named by another MDT, the object comes first and its parent second (`mdt_cross_open`)
@@ -172,6 +173,11 @@ impl Ctx {
         if o.has(flag::DIRECTORY) {
             return Ok(self.open_failed(created, Errno::EINVAL));
         }
+        let mut pre = self.pre_versions();
+        let mut looked = Txn::new(&core.store);
+        pre.object(0, &mut looked, Some(&o.rec.fid1))?;
+        pre.absent(1, &mut looked, |t| t.store.lookup(&o.rec.fid1, o.name))?;
+        drop(looked);
         // nothing is allocated for a file that may not be made
         if let Err(e) = self.check_create(&core.store, o) {
             return Ok(self.open_failed(created, e.errno()));
@@ -197,6 +203,7 @@ impl Ctx {
         let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD | created | disp::OPEN_OPEN | striped, error: None, lock };
         let parent = t.get(&o.rec.fid1)?;
         let mut a = self.open_answer(&out, p.clone(), Some((o.rec.fid1, t.ino(parent))));
+        pre.tell(&mut a);
         if let Err(e) = self.commit(t, &mut a) {
             self.take_back(lock);
             return Err(e);

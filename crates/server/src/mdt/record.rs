@@ -12,7 +12,9 @@ use coral_osd::Time;
 use coral_wire::fid::Fid;
 
 /// Version of the record's format.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The one before: without `transno`.
+const VERSION_1: u8 = 1;
 /// Links kept in the record; further ones go to the table `link`.
 pub const LINKS_INLINE: usize = 8;
 /// Largest extended attribute value kept in the record, in bytes.
@@ -70,6 +72,8 @@ pub struct Inode {
     pub blocks: u64,
     /// Number of changes so far.
     pub version: u64,
+    /// Number of the transaction that made its version for recovery ([`super::version`]); 0: made before these were kept.
+    pub transno: u64,
     /// Last access.
     pub atime: Time,
     /// Last change of contents.
@@ -135,7 +139,7 @@ impl Inode {
         for v in [self.mode, self.uid, self.gid, self.nlink, self.flags, self.projid, self.rdev] {
             w.extend_from_slice(&v.to_le_bytes());
         }
-        for v in [self.size, self.blocks, self.version] {
+        for v in [self.size, self.blocks, self.version, self.transno] {
             w.extend_from_slice(&v.to_le_bytes());
         }
         for t in [self.atime, self.mtime, self.ctime, self.btime] {
@@ -169,9 +173,9 @@ impl Inode {
     /// A record read back; parts share `raw`'s memory.
     pub fn decode(raw: &Bytes) -> Result<Inode, RecordError> {
         let mut r = Reader { raw, at: 0 };
-        match r.u8()? {
-            VERSION => (),
-            v => return Err(RecordError::Version(v)),
+        let format = r.u8()?;
+        if !(VERSION_1..=VERSION).contains(&format) {
+            return Err(RecordError::Version(format));
         }
         let mut ino = Inode {
             mode: r.u32()?,
@@ -184,6 +188,7 @@ impl Inode {
             size: r.u64()?,
             blocks: r.u64()?,
             version: r.u64()?,
+            transno: if format == VERSION_1 { 0 } else { r.u64()? },
             atime: r.time()?,
             mtime: r.time()?,
             ctime: r.time()?,
@@ -256,6 +261,8 @@ mod tests {
             mode: S_IFREG | 0o644,
             nlink: 2,
             size: 77,
+            version: 5,
+            transno: 1 << 33,
             mtime: Time { secs: -5, nsecs: 9 },
             lov: Bytes::from_static(b"layout"),
             links: vec![Link { parent: Fid::ROOT, name: Bytes::from_static(b"a") }],
@@ -271,6 +278,14 @@ mod tests {
     fn reads_back_what_it_wrote() {
         let raw = sample().encode();
         assert_eq!(Inode::decode(&raw), Ok(sample()));
+    }
+
+    #[test]
+    fn a_record_of_the_first_format_is_read() {
+        let raw = sample().encode();
+        let at = 1 + 7 * 4 + 3 * 8;
+        let old = [&[VERSION_1], &raw[1..at], &raw[at + 8..]].concat();
+        assert_eq!(Inode::decode(&old.into()), Ok(Inode { transno: 0, ..sample() }));
     }
 
     #[test]

@@ -84,8 +84,13 @@ impl Ctx {
             && let Some(h) = t.find(&at.parent)? {
                 new.lov = t.ino(h).lov.clone();
             }
+        let mut pre = self.pre_versions();
+        pre.object(0, &mut t, Some(&at.parent))?;
+        pre.absent(1, &mut t, |t| t.store.lookup(&at.parent, at.name))?;
+        pre.absent(2, &mut t, |_| Ok(Some(new.fid)))?;
         let h = namespace::create(&mut t, &cred, at, &new)?;
         let mut a = self.answer(0);
+        pre.tell(&mut a);
         a.msg.push(&self.pack(&new.fid, t.ino(h)));
         let parent = t.get(&at.parent)?;
         self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
@@ -100,8 +105,14 @@ impl Ctx {
         let _locks = self.ops.lock(&[at.parent], &[(r.fid1, Ibits::UPDATE)], self.own()).await;
         let core = self.core();
         let mut t = Txn::new(&core.store);
+        let mut pre = self.pre_versions();
+        pre.object(0, &mut t, Some(&at.parent))?;
+        pre.object(1, &mut t, Some(&r.fid1))?;
+        pre.absent(2, &mut t, |t| t.store.lookup(&at.parent, at.name))?;
         let h = namespace::link(&mut t, &cred, &r.fid1, at, self.time(r.time))?;
+        t.stamp(h);
         let mut a = self.answer(0);
+        pre.tell(&mut a);
         a.msg.push(&if self.coral { self.pack(&r.fid1, t.ino(h)) } else { Default::default() });
         if self.coral {
             let parent = t.get(&at.parent)?;
@@ -118,7 +129,12 @@ impl Ctx {
         let rmdir = r.mode & S_IFMT == S_IFDIR;
         for _ in 0..RETRIES {
             let dots = matches!(at.name, b"." | b"..");
-            let child = if dots { None } else { namespace::lookup(&mut Txn::new(&self.core().store), &cred, at)? };
+            let child = match dots {
+                true => None,
+                // whether the directory is the one of then is seen first
+                false if self.rq.is_replay() => self.core().store.lookup(&at.parent, at.name)?,
+                false => namespace::lookup(&mut Txn::new(&self.core().store), &cred, at)?,
+            };
             let objects: Vec<_> = child.map(|c| (c, NAME_BITS)).into_iter().collect();
             let _locks = self.ops.lock(&[at.parent], &objects, self.own()).await;
             let core = self.core();
@@ -126,8 +142,13 @@ impl Ctx {
             if t.store.lookup(&at.parent, at.name)? != child {
                 continue;
             }
+            let mut pre = self.pre_versions();
+            pre.object(0, &mut t, Some(&at.parent))?;
+            pre.object(1, &mut t, child.as_ref())?;
+            pre.same(&r.fid2, child.as_ref())?;
             let gone = namespace::unlink(&mut t, &cred, at, rmdir, &|f| core.opens.is_open(f), self.time(r.time))?;
             let mut a = self.answer(0);
+            pre.tell(&mut a);
             self.push_unlinked(&mut a, Some(&gone));
             let parent = t.get(&at.parent)?;
             self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
@@ -170,8 +191,17 @@ impl Ctx {
                 continue;
             }
             let mut t = Txn::new(&core.store);
+            let mut pre = self.pre_versions();
+            for (i, fid) in [Some(src.parent), Some(dst.parent), child, target].iter().enumerate() {
+                pre.object(i, &mut t, fid.as_ref())?;
+            }
             let gone = namespace::rename(&mut t, &cred, src, dst, mode, &|f| core.opens.is_open(f), self.time(r.time))?;
+            for moved in [child, target.filter(|_| mode == RenameMode::Exchange)].into_iter().flatten() {
+                let h = t.get(&moved)?;
+                t.stamp(h);
+            }
             let mut a = self.answer(0);
+            pre.tell(&mut a);
             self.push_unlinked(&mut a, gone.as_ref());
             let (p1, p2) = (t.get(&src.parent)?, t.get(&dst.parent)?);
             let other = (src.parent != dst.parent).then(|| (dst.parent, t.ino(p2)));
@@ -253,11 +283,21 @@ impl Ctx {
             None => None,
         };
         let mut t = Txn::new(&core.store);
+        // times and sizes make no version (`mdt_attr_set`)
+        let versioned = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.projid.is_some() || set.flags.is_some();
+        let mut pre = self.pre_versions();
+        if versioned {
+            pre.object(0, &mut t, Some(&r.fid))?;
+        }
         let h = attr::setattr(&mut t, &cred, &r.fid, &set)?;
+        if versioned {
+            t.stamp(h);
+        }
         if let Some(lov) = lov {
             t.change(h).lov = lov;
         }
         let mut a = self.answer(0);
+        pre.tell(&mut a);
         a.msg.push(&self.pack(&r.fid, t.ino(h))).push_empty().push_empty().push_empty().push_empty();
         let chown = (set.uid.is_some() || set.gid.is_some() || set.projid.is_some()) && t.ino(h).is_reg();
         if chown {
@@ -329,8 +369,12 @@ impl Ctx {
         };
         let core = self.core();
         let mut t = Txn::new(&core.store);
+        let mut pre = self.pre_versions();
+        pre.object(0, &mut t, Some(&r.fid))?;
         let h = xattr::set(&mut t, &cred, &r.fid, &name, value, mode, self.time(r.time))?;
+        t.stamp(h);
         let mut a = self.answer(0);
+        pre.tell(&mut a);
         a.msg.push(&if self.coral { self.pack(&r.fid, t.ino(h)) } else { Default::default() });
         self.commit(t, &mut a)?;
         Ok(a)
@@ -419,11 +463,15 @@ impl Ctx {
             }
         };
         let mut t = Txn::new(&core.store);
+        let mut pre = self.pre_versions();
+        pre.object(0, &mut t, Some(fid))?;
         let h = t.get(fid)?;
+        t.stamp(h);
         let ino = t.change(h);
         ino.lov = lov;
         ino.ctime = time;
         let mut a = self.answer(0);
+        pre.tell(&mut a);
         fill(&mut a, self.pack(fid, t.ino(h)));
         self.commit(t, &mut a)?;
         Ok(a)

@@ -217,6 +217,8 @@ struct Slot {
     /// What it counted for before.
     was: Option<(Owner, Used)>,
     dirty: bool,
+    /// The transaction makes its version ([`super::version`]).
+    stamped: bool,
     gone: bool,
 }
 
@@ -247,7 +249,7 @@ impl<'s> Txn<'s> {
         }
         Ok(self.store.find(fid)?.map(|ino| {
             let was = Some(usage::of_inode(&ino));
-            self.hold(Slot { fid: *fid, ino, was, dirty: false, gone: false })
+            self.hold(Slot { fid: *fid, ino, was, dirty: false, stamped: false, gone: false })
         }))
     }
 
@@ -264,7 +266,7 @@ impl<'s> Txn<'s> {
     /// A new object. The caller has made sure that there is none of that FID.
     pub fn insert(&mut self, fid: Fid, mut ino: Inode) -> Held {
         ino.version = 1;
-        self.hold(Slot { fid, ino, was: None, dirty: true, gone: false })
+        self.hold(Slot { fid, ino, was: None, dirty: true, stamped: true, gone: false })
     }
 
     /// The inode.
@@ -285,6 +287,11 @@ impl<'s> Txn<'s> {
             slot.ino.version += 1;
         }
         &mut slot.ino
+    }
+
+    /// If this transaction changes the object, its number is the object's version from then on ([`super::version`]).
+    pub fn stamp(&mut self, h: Held) {
+        self.slots[h.0].stamped = true;
     }
 
     /// Forgets the object and what lies outside its record.
@@ -379,15 +386,42 @@ impl<'s> Txn<'s> {
         self.batch.del(t, key);
     }
 
-    /// The finished batch.
-    pub fn finish(mut self) -> Batch {
-        for s in self.slots.iter().filter(|s| s.dirty && !s.gone) {
-            self.batch.put(table::INODE, fid_key(&s.fid).to_vec(), s.ino.encode());
-        }
+    /// The finished batch, when it has no number: no version is made.
+    pub fn finish(self) -> Batch {
+        let (mut batch, stamped) = self.finish_stamped();
+        stamped.0.iter().for_each(|(fid, ino)| put_inode(&mut batch, fid, ino));
+        batch
+    }
+
+    /// The batch, and what is to be added when it has its number.
+    pub fn finish_stamped(mut self) -> (Batch, Stamped) {
         let changes = self.slots.iter().map(|s| (s.was, s.counts_for()));
         self.store.usage.change(&mut self.batch, changes);
-        self.batch
+        let mut stamped = Vec::new();
+        for s in self.slots.into_iter().filter(|s| s.dirty && !s.gone) {
+            match s.stamped {
+                true => stamped.push((s.fid, s.ino)),
+                false => put_inode(&mut self.batch, &s.fid, &s.ino),
+            }
+        }
+        (self.batch, Stamped(stamped))
     }
+}
+
+/// Objects whose version a transaction makes.
+pub struct Stamped(Vec<(Fid, Inode)>);
+
+impl Stamped {
+    /// Adds them to the batch: the transaction has this number.
+    pub fn put(self, batch: &mut Batch, transno: u64) {
+        for (fid, ino) in self.0 {
+            put_inode(batch, &fid, &Inode { transno, ..ino });
+        }
+    }
+}
+
+fn put_inode(batch: &mut Batch, fid: &Fid, ino: &Inode) {
+    batch.put(table::INODE, fid_key(fid).to_vec(), ino.encode());
 }
 
 fn inline_len(v: &XattrValue) -> usize {

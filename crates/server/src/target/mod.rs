@@ -413,9 +413,21 @@ impl Target {
     /// One transaction for a client's request: gives the transno (a replay keeps its own), puts it, the reply's bytes and
     /// `batch` into one atomic batch and commits it. `reply`'s body must have its status set; transno is filled in.
     /// The caller holds its own mutex around read-modify-commit, so transnos follow the order of changes.
-    pub fn commit(&self, rq: &TargetRequest, mut batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
+    pub fn commit(&self, rq: &TargetRequest, batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
+        self.commit_stamped(rq, batch, reply, |_, _| ())
+    }
+
+    /// The same of a batch to which `stamp` adds what holds the transaction's number.
+    pub fn commit_stamped(
+        &self,
+        rq: &TargetRequest,
+        mut batch: Batch,
+        reply: &mut Message,
+        stamp: impl FnOnce(&mut Batch, u64),
+    ) -> Result<u64, OsdError> {
         let body = &rq.rq.body;
         self.numbered(Some(rq), |transno| {
+            stamp(&mut batch, transno);
             set_transno(reply, body, transno);
             last_rcvd::put_transno(&mut batch, transno);
             // Whoever forgets the export holds the same lock: no row of it stays behind.

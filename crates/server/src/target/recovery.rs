@@ -7,7 +7,7 @@
 //! A request that must wait is kept by its own handler, so that its client gets early replies; here is only its place in the
 //! order. It holds no place of its service meanwhile: what it waits for must get in. Locks come after all requests: a request that is executed again must not meet locks whose holders cannot answer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
@@ -58,11 +58,17 @@ pub(super) struct Recovery {
     locks: BTreeMap<u64, VecDeque<Waiting>>,
     /// Last pings, answered at the end, by client.
     pings: BTreeMap<u64, Waiting>,
+    /// Clients with a replay that did not find the versions it had found: evicted when all requests are replayed.
+    failed: BTreeSet<u64>,
+    /// A known client is gone, and with it perhaps changes that others' rest on.
+    gap: bool,
 }
 
 impl Recovery {
     /// The client is gone: so is what it had to say.
     pub(super) fn forget(&mut self, cookie: u64) {
+        self.gap = true;
+        self.failed.remove(&cookie);
         self.replays.retain(|_, w| w.cookie != cookie);
         self.locks.remove(&cookie);
         self.pings.remove(&cookie);
@@ -101,6 +107,9 @@ impl Recovery {
             self.executing = true;
             return Step::Replay(w);
         }
+        if let Some(cookie) = self.failed.pop_first() {
+            return Step::Evict(cookie);
+        }
         if !self.locks.is_empty() {
             return Step::Locks(std::mem::take(&mut self.locks).into_values().flatten().collect());
         }
@@ -114,6 +123,8 @@ enum Step {
     Wait,
     /// This replay is executed.
     Replay(Waiting),
+    /// This client is evicted: not all that it did could be done again.
+    Evict(u64),
     /// These locks are.
     Locks(Vec<Waiting>),
     /// Recovery is over.
@@ -183,6 +194,17 @@ impl Target {
         Gate::Wait(rq, turn)
     }
 
+    /// A replay of this client did not find the versions it had found. Its other replays are still tried, each for itself;
+    /// then it is evicted (`exp_vbr_failed`, `lustre/ldlm/ldlm_lib.c`).
+    pub(crate) fn versions_failed(&self, exp: &Export) {
+        self.recovery.lock().failed.insert(exp.cookie);
+    }
+
+    /// Whether a known client has not come back, so that changes may be missing which others rest on.
+    pub(crate) fn changes_are_missing(&self) -> bool {
+        self.recovery.lock().gap
+    }
+
     /// A known client has connected again.
     pub(super) fn client_came(self: &Arc<Self>) {
         self.advance_recovery();
@@ -198,6 +220,7 @@ impl Target {
                 Step::Wait => return,
                 // A handler that is no more gives its turn back at once, by dropping it.
                 Step::Replay(w) => drop(w.go.send(Turn { replay: Some(self.clone()) })),
+                Step::Evict(cookie) => self.evict(cookie, "not all that it did could be done again: a client before it is missing"),
                 Step::Locks(all) => {
                     for w in all {
                         let _ = w.go.send(Turn { replay: None });

@@ -22,6 +22,8 @@ pub struct Values {
     pairs: HashMap<[u64; 2], [u64; 2]>,
     /// OST that our object is on, by the recorded object.
     homes: HashMap<[u64; 2], u32>,
+    /// Versions of objects.
+    versions: HashMap<u64, u64>,
 }
 
 /// Which buffer of a message holds `field`.
@@ -91,7 +93,8 @@ impl Values {
             out.bufs[i] = self.translate(b);
         }
         if let Ok(body) = m.body() {
-            out.set_body(&PtlrpcBody { handle: self.ours(body.handle), ..body });
+            let pre_versions = body.pre_versions.map(|v| self.versions.get(&v).copied().unwrap_or(v));
+            out.set_body(&PtlrpcBody { handle: self.ours(body.handle), pre_versions, ..body });
         }
         out
     }
@@ -103,6 +106,12 @@ impl Values {
             return;
         }
         self.word(t.handle, o.handle);
+        // 1 says that there is no object; 0 is the version of objects of before, unless all are: then none is told
+        if o.pre_versions != [0; 4] {
+            for (t, o) in t.pre_versions.iter().zip(o.pre_versions).filter(|(t, o)| **t > 1 && *o != 1) {
+                self.versions.entry(*t).or_insert(o);
+            }
+        }
         let both = |f: Field| place(format.reply, f).map(|i| (theirs.buf(i), ours.buf(i)));
         if let Some((t, o)) = both(Field::DlmRep)
             && let (Ok(t), Ok(o)) = (LdlmReply::decode(t), LdlmReply::decode(o))

@@ -205,7 +205,7 @@ impl Rig {
         let node = self.node(nid).await;
         let flags = F::VERSION.0 | F::FULL20.0 | F::FID.0 | F::ATTRFID.0 | F::IBITS.0 | F::NODEVOH.0 | F::CANCELSET.0 | F::AT.0
             | F::BRW_SIZE.0 | F::LOV_V3.0 | F::B64BITHASH.0 | F::LVB_TYPE.0 | F::LAYOUTLOCK.0 | F::MAX_EASIZE.0 | F::ACL.0
-            | F::XATTR.0 | F::UMASK.0 | F::OPEN_BY_FID.0 | F::DISP_STRIPE.0 | F::BULK_MBITS.0 | F::MULTIMODRPCS.0 | F::FLAGS2.0;
+            | F::XATTR.0 | F::VBR.0 | F::UMASK.0 | F::OPEN_BY_FID.0 | F::DISP_STRIPE.0 | F::BULK_MBITS.0 | F::MULTIMODRPCS.0 | F::FLAGS2.0;
         let data = ObdConnectData {
             connect_flags: F(flags),
             connect_flags2: F2(F2::REP_MBITS.0 | F2::INC_XID.0 | private | F2::FLR.0 | F2::LOCK_CONVERT.0),
@@ -264,7 +264,7 @@ pub struct Client {
     pub import: Arc<Import>,
     pub ns: Arc<ClientNamespace>,
     ldlm: Arc<LdlmClient>,
-    node: Arc<Node>,
+    pub node: Arc<Node>,
     pub uid: u32,
     pub gid: u32,
     seq: Arc<AtomicU64>,
