@@ -120,6 +120,8 @@ pub(crate) struct Inner {
     pub(crate) reached: ImportState,
     /// Transno of the last request replayed in it (`imp_last_replay_transno`); `None`: it begins.
     pub(crate) last_replayed: Option<u64>,
+    /// The server has refused a replay because a change of another client is missing (`imp_vbr_failed`).
+    pub(crate) versions_failed: bool,
     /// Requests without reply.
     pub(crate) unreplied: BTreeSet<u64>,
     pub(crate) replay: ReplayList,
@@ -159,6 +161,7 @@ impl Import {
             driver: false,
             reached: ImportState::Replay,
             last_replayed: None,
+            versions_failed: false,
             unreplied: BTreeSet::new(),
             replay: ReplayList::default(),
             lost: Lost::default(),
@@ -355,6 +358,9 @@ impl Inner {
 
     pub(crate) fn step(&mut self, event: Event) -> Result<ImportState, BadEvent> {
         let next = self.state.after(event)?;
+        if next == ImportState::Replay {
+            self.versions_failed = false;
+        }
         if next == ImportState::Evicted {
             self.generation += 1;
             let lost = self.replay.clear();

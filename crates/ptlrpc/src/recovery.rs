@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coral_wire::Errno;
 use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT, opc};
 
 use crate::attempt::{Attempt, Ids, Watch};
@@ -80,6 +81,8 @@ impl Import {
                     Ok(()) => Event::RequestsReplayed,
                     Err(_) => Event::ConnectionLost,
                 },
+                // it is about to evict us; locks of ours would be in others' way (`__ldlm_replay_locks`)
+                ImportState::ReplayLocks if self.inner.lock().versions_failed => Event::LocksReplayed,
                 ImportState::ReplayLocks => match self.replay_locks().await {
                     Ok(()) => Event::LocksReplayed,
                     Err(_) => Event::ConnectionLost,
@@ -128,7 +131,7 @@ impl Import {
             let mut inner = self.inner.lock();
             inner.last_replayed = Some(k.transno);
             if !done {
-                inner.lost.files.extend(k.request.file);
+                inner.lost.files.extend(k.request.fids());
             }
         }
         self.tell_lost();
@@ -160,7 +163,13 @@ impl Import {
         let outcome = attempt.run(Some(Watch::new(&self.phase, conn.conn_cnt))).await;
         let reply = self.outcome_of_single(outcome, conn)?;
         bump(&self.counters.replayed);
-        if reply.status < 0 {
+        if reply.status == Errno::EOVERFLOW.status() {
+            self.inner.lock().versions_failed = true;
+            tracing::warn!(
+                target_uuid = %self.cfg.target_uuid, xid = k.xid, transno = k.transno, opc = k.request.opc,
+                "a change is lost: the server was restarted, and a client whose change came before this one is missing"
+            );
+        } else if reply.status < 0 {
             tracing::warn!(xid = k.xid, transno = k.transno, opc = k.request.opc, status = reply.status, "replay failed");
         }
         if k.request.replay == Replay::Open

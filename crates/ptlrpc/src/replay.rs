@@ -42,7 +42,7 @@ struct Changed {
     kept: bool,
 }
 
-/// Files whose acknowledged changes are gone.
+/// Files and directories whose acknowledged changes are gone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// These, in the order of their FIDs.
@@ -198,11 +198,13 @@ impl ReplayList {
         Lost { files, more: std::mem::take(&mut self.others) > committed }
     }
 
-    /// The server knows nothing of us any more. Files with changes that may be gone with it.
+    /// The server knows nothing of us any more. Files and directories with changes that may be gone with it.
     pub(crate) fn clear(&mut self) -> Lost {
         let gone = std::mem::replace(self, ReplayList { file_limit: self.file_limit, ..Default::default() });
-        let mut files: Vec<Fid> = gone.files.into_keys().collect();
+        let changes = gone.kept.range(gone.last_committed + 1..).flat_map(|(_, k)| k.request.fids());
+        let mut files: Vec<Fid> = gone.files.into_keys().chain(changes).collect();
         files.sort_unstable();
+        files.dedup();
         Lost { files, more: gone.others > gone.last_committed }
     }
 }

@@ -89,6 +89,9 @@ pub struct Request {
     /// The file whose data it changes. Changes of one file are kept for replay all or none, and
     /// [`crate::ImportObserver::changes_lost`] tells of those that a restarted server has lost and nobody can bring again.
     pub file: Option<Fid>,
+    /// What it is about besides [`Request::file`], or zero: who has these open is told when a restarted server cannot do it
+    /// again.
+    pub about: [Fid; 2],
     /// `lm_repsize`: 0 but for opens that want data in the reply.
     pub repsize: u32,
 }
@@ -122,6 +125,7 @@ impl Request {
             urgent: false,
             generation: None,
             file: None,
+            about: [Fid::ZERO; 2],
             repsize: 0,
         }
     }
@@ -174,6 +178,17 @@ impl Request {
         self.modifies = true;
         self.replay = Replay::Open;
         self
+    }
+
+    /// Says what it is about.
+    pub fn about(mut self, fids: [Fid; 2]) -> Request {
+        self.about = fids;
+        self
+    }
+
+    /// All that it is about.
+    pub(crate) fn fids(&self) -> impl Iterator<Item = Fid> {
+        self.file.into_iter().chain(self.about.into_iter().filter(|f| !f.is_zero()))
     }
 
     /// Sets the caller's ids.

@@ -8,6 +8,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -40,6 +41,8 @@ const WHOLE_CHUNKS: usize = 4;
 pub struct DirHandle {
     fid: Fid,
     stream: Mutex<Stream>,
+    /// Losses that this handle has heard of.
+    seen_lost: AtomicU64,
 }
 
 impl DirHandle {
@@ -147,7 +150,7 @@ impl Llite {
             return Err(Errno::ENOTDIR);
         }
         permitted(cred, &md.attr, &md.acl, 4)?;
-        Ok(Arc::new(DirHandle { fid, stream: Default::default() }))
+        Ok(Arc::new(DirHandle { fid, stream: Default::default(), seen_lost: AtomicU64::new(self.lost_dirs.count()) }))
     }
 
     /// Lists from `cookie` (0: the beginning) until `fill` says true (full: that entry was NOT taken) or the end.
@@ -305,9 +308,10 @@ impl Llite {
         Ok(())
     }
 
-    /// The directory's entries are on disk when this returns.
+    /// The directory's entries are on disk when this returns. EIO, once, when some were lost with a server's memory.
     pub async fn fsyncdir(self: &Arc<Self>, dh: &DirHandle) -> Result<(), Errno> {
-        self.lmv.of(dh.fid).await?.sync(dh.fid).await
+        let done = self.lmv.of(dh.fid).await?.sync(dh.fid).await;
+        self.lost_dirs.take(dh.fid, &dh.seen_lost).and(done)
     }
 }
 

@@ -18,6 +18,7 @@ mod finish;
 mod flock;
 mod getattr;
 mod inode;
+mod lost_dirs;
 mod mdt_open;
 mod mount;
 mod namei;
@@ -70,6 +71,7 @@ pub struct Llite {
     root: Fid,
     /// Inodes with open handles.
     open: Mutex<HashMap<Fid, Weak<OpenInode>>>,
+    lost_dirs: lost_dirs::LostDirs,
     /// Groups of objects seen, to choose supplementary groups by.
     gids: Mutex<HashMap<Fid, u32>>,
     inval: RwLock<Option<Arc<dyn Invalidate>>>,

@@ -100,6 +100,7 @@ impl Llite {
             lov,
             root,
             open: Default::default(),
+            lost_dirs: Default::default(),
             gids: Default::default(),
             inval: Default::default(),
             pages: Pages::new(covered_limit),

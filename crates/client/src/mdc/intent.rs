@@ -173,13 +173,14 @@ impl Mdc {
         let intent = if creat { it::OPEN | it::CREAT } else { it::OPEN };
         // An MDT whose OSTs are not back yet has no objects for a new file: it says so, and is asked again without end, as the
         // kernel client does (`mdc_enqueue_base`).
+        let about = if intent & it::CREAT == 0 { [Fid::ZERO; 2] } else { [parent, rec.fid2] };
         let (dlm, out) = loop {
             let pending = self.pend(parent, lock_mode, bits);
             let mut dlm = pending.request();
             if !want_lock {
                 dlm.flags |= LdlmFlags::INTENT_ONLY;
             }
-            let rq = open_rq(intent, &dlm, &rec, name, &eadata).replayable_open();
+            let rq = open_rq(intent, &dlm, &rec, name, &eadata).replayable_open().about(about);
             match self.intent(rq, pending).await {
                 Err(Errno::EINPROGRESS) => tokio::time::sleep(BUSY_PAUSE).await,
                 done => break (dlm, done?),
@@ -241,7 +242,10 @@ impl Mdc {
     pub(crate) fn open_replayed(&self, transno: u64, reply: &Reply) {
         let opens = self.opens.lock();
         let Some(o) = opens.get(&transno) else { return };
-        if let (Some(h), Ok(body)) = (o.handle.upgrade(), reply.msg.get::<MdtBody>(2)) {
+        // no handle: it was refused
+        if let (Some(h), Ok(body)) = (o.handle.upgrade(), reply.msg.get::<MdtBody>(2))
+            && body.open_handle != 0
+        {
             h.store(body.open_handle, Ordering::Release);
             if !o.closing {
                 self.name_old(transno, body.open_handle);

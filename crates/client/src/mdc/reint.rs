@@ -142,7 +142,8 @@ impl Mdc {
             .push_empty()
             .push_empty()
             .push_empty()
-            .push_empty();
+            .push_empty()
+            .about([a.parent, a.fid]);
         let reply = self.reint(rq).await?;
         Changed::read(self, &reply)
     }
@@ -165,14 +166,15 @@ impl Mdc {
             .push_empty()
             .push_bytes(nul(name))
             .push_bytes(self.elc())
-            .push_empty();
+            .push_empty()
+            .about([parent, fid]);
         let reply = self.reint(rq).await?;
         Changed::read(self, &reply)
     }
 
     /// Removes a name; `dir`: it must be an empty directory, else it must be none.
     pub async fn unlink(&self, ids: &Ids, parent: Fid, name: &[u8], child: Fid, dir: bool, now: Timespec) -> Result<Changed, Errno> {
-        let rec = RecUnlink {
+        let mut rec = RecUnlink {
             opcode: ReintOp::UNLINK,
             cap: ids.cap,
             fsuid: ids.fsuid,
@@ -186,8 +188,15 @@ impl Mdc {
             ..Default::default()
         };
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec)).push_bytes(nul(name)).push_bytes(self.elc()).push_empty();
-        let reply = self.reint(rq).await?;
-        Changed::read(self, &reply)
+        let reply = self.reint(rq.about([parent, child])).await?;
+        let changed = Changed::read(self, &reply)?;
+        let removed = changed.attrs.body.fid1;
+        if self.coral() && removed != child {
+            // a replay removes what was removed, not what we believed the name to stand for
+            rec.fid2 = removed;
+            self.import().edit_replay(reply.transno, |bufs| bufs[0] = coral_wire::Wire::to_bytes(&rec));
+        }
+        Ok(changed)
     }
 
     /// Renames; what stood at the new name is removed. `flags`: `coral_wire::coral::RENAME_*`, for Coral servers only.
@@ -225,7 +234,8 @@ impl Mdc {
             .push_bytes(nul(name))
             .push_bytes(nul(new_name))
             .push_bytes(self.elc())
-            .push_empty();
+            .push_empty()
+            .about([parent, new_parent]);
         rq.portal = portal::MDS_IO;
         let reply = self.reint(rq).await?;
         Changed::read(self, &reply)
@@ -262,7 +272,8 @@ impl Mdc {
             .push_empty()
             .push_bytes(eadata)
             .push_empty()
-            .push_bytes(self.elc());
+            .push_bytes(self.elc())
+            .about([fid, Fid::ZERO]);
         let reply = self.reint(rq).await?;
         Attrs::read(&reply, 1)
     }
@@ -295,7 +306,8 @@ impl Mdc {
             .push_bytes(nul(name))
             .push_bytes(value.unwrap_or_default())
             .push_bytes(self.elc())
-            .push_empty();
+            .push_empty()
+            .about([fid, Fid::ZERO]);
         self.reint(rq).await.map(drop)
     }
 }

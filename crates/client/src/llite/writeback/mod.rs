@@ -456,14 +456,15 @@ impl Llite {
         }
     }
 
-    /// Changes that OSTs had acknowledged are gone with their memory, and could not be brought again.
+    /// Changes that servers had acknowledged are gone with their memory, and could not be brought again.
     pub(super) fn changes_lost(&self, lost: &coral_ptlrpc::Lost) {
         for fid in &lost.files {
-            tracing::error!(%fid, "a server was restarted and has lost acknowledged writes that this client did not keep");
+            tracing::error!(%fid, "a server was restarted and has lost acknowledged changes that could not be made again");
         }
         if lost.more {
             tracing::error!("a server was restarted and has lost acknowledged writes of more files than are kept account of");
         }
+        lost.files.iter().for_each(|fid| self.lost_dirs.note(*fid));
         for inode in self.all_opened() {
             if lost.more || lost.files.contains(&inode.fid) {
                 inode.lost.note(Errno::EIO);
