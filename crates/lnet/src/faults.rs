@@ -337,7 +337,7 @@ mod tests {
 
     fn put(dest: u64, portal: u32) -> Msg {
         let kind = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: 1, hdr_data: 0, ptl_index: portal, offset: 0 };
-        Msg { dest: Nid(dest), src: Nid(1), kind, payload: Payload::new() }
+        Msg { dest: Nid(dest), src: Nid(1), kind, payload: Payload::new(), known_by: crate::KnownBy::Process }
     }
 
     fn drops(faults: &Faults, msg: &Msg) -> bool {

@@ -21,6 +21,7 @@
 //! IPv6 NIDs, selection policies (UDSP), zero-copy transmission.
 #![warn(missing_docs)]
 
+mod access;
 pub mod exec;
 mod ext;
 pub mod faults;
@@ -47,6 +48,7 @@ pub mod show;
 mod sock;
 mod stats;
 
+pub use access::{Accept, KnownBy};
 pub use coral_wire::lnet::{LNET_MTU, PingInfo};
 pub use coral_wire::nid::{Nid, ProcessId};
 pub use exec::HandoverStats;

@@ -3,7 +3,7 @@
 use coral_wire::lnet::{LNET_MTU, LnetHdr, LnetMsg};
 use coral_wire::nid::LNET_PID;
 
-use crate::{Nid, Payload};
+use crate::{KnownBy, Nid, Payload};
 
 /// A message: where it goes, what it is, and its payload.
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ pub(crate) struct Msg {
     pub(crate) src: Nid,
     pub(crate) kind: LnetMsg,
     pub(crate) payload: Payload,
+    /// Of one that arrives: how the hop is known that brought it. A message of our own is this process's.
+    pub(crate) known_by: KnownBy,
 }
 
 impl Msg {

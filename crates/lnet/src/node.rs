@@ -23,7 +23,7 @@ use crate::router::{PoolSizes, Router};
 use crate::routes::{RouteError, RouteSpec, RouteTable};
 use crate::sock::SockNet;
 use crate::{
-    Faults, GetOffer, HandoverStats, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler,
+    Accept, Faults, GetOffer, HandoverStats, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler,
     PutExpectation, ping,
 };
 
@@ -40,6 +40,8 @@ pub struct NodeConfig {
     pub seed: u64,
     /// Bind outgoing connections to ports 1023..512, which stock servers demand. Without the privilege an ordinary port is used.
     pub secure_ports: bool,
+    /// Whose connections the acceptor takes. A command takes [`Accept::of_this_process`] when nothing else is said.
+    pub accept: Accept,
     /// Wall time of a simulation; None: the machine's.
     pub wall: Option<WallClock>,
     /// Bounds of queues and timers.
@@ -59,6 +61,7 @@ impl Default for NodeConfig {
             connect_port: 988,
             seed: 0,
             secure_ports: true,
+            accept: Accept::default(),
             wall: None,
             limits,
             routes: Vec::new(),
@@ -246,6 +249,11 @@ impl Node {
     /// All NIDs, primary first, without `0@lo`.
     pub fn nids(&self) -> &[Nid] {
         &self.nids
+    }
+
+    /// Whose connections it takes.
+    pub fn accept(&self) -> Accept {
+        self.sock.accept
     }
 
     /// Time of day: seconds since 1970 and nanoseconds.

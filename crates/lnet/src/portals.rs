@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use crate::{Nid, Node, Payload, SendError};
+use crate::{KnownBy, Nid, Node, Payload, SendError};
 
 /// Number of portals (`MAX_PORTALS`).
 pub(crate) const MAX_PORTALS: usize = 64;
@@ -36,6 +36,8 @@ pub struct PutEvent {
     pub offset: u32,
     /// The data.
     pub data: Payload,
+    /// How the node is known that brought it: the sender, or the router it came by.
+    pub known_by: KnownBy,
 }
 
 /// Takes the PUTs of a request portal.
@@ -277,7 +279,7 @@ mod tests {
     use super::*;
 
     fn event(mbits: u64) -> PutEvent {
-        PutEvent { from: Nid(1), portal: 4, mbits, hdr_data: 0, offset: 0, data: Payload::new() }
+        PutEvent { from: Nid(1), portal: 4, mbits, hdr_data: 0, offset: 0, data: Payload::new(), known_by: KnownBy::Process }
     }
 
     #[tokio::test]

@@ -78,6 +78,8 @@ pub struct NodeStats {
     pub conns: Counter,
     /// Connection attempts of peers that failed in the handshake.
     pub bad_handshakes: Counter,
+    /// Connections that the rule of the acceptor refused ([`crate::Accept`]).
+    pub refused: Counter,
     /// Connections closed because of bytes that break the protocol.
     pub bad_bytes: Counter,
 }

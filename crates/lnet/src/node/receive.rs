@@ -85,7 +85,7 @@ impl Node {
                     return self.acknowledge(hop, msg.dest, msg.src, ack);
                 }
                 let from = if self.has_rails() { self.peer_table().primary(msg.src) } else { msg.src };
-                let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload };
+                let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload, known_by: msg.known_by };
                 self.on_put(hop, msg.dest, msg.src, ev, ack);
             }
             LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {

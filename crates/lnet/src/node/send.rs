@@ -13,7 +13,7 @@ use crate::path::{Load, Path, Route, Tried};
 use crate::peers::Word;
 use crate::pending::Wait;
 use crate::sock::{Again, Credits, Done, Tx};
-use crate::{LNET_MTU, Nid, Payload, PingInfo, ping};
+use crate::{KnownBy, LNET_MTU, Nid, Payload, PingInfo, ping};
 
 /// The error a sender gets that a rule makes fail.
 fn as_if(e: HealthError, nid: Nid) -> SendError {
@@ -108,7 +108,7 @@ impl Node {
 
     /// Sends a message of ours to `to` by `path`.
     pub(super) fn launch(self: &Arc<Self>, path: Path, to: Nid, kind: LnetMsg, payload: Payload, done: Done, credits: Credits) {
-        let msg = Msg { dest: path.dest, src: path.src, kind, payload };
+        let msg = Msg { dest: path.dest, src: path.src, kind, payload, known_by: KnownBy::Process };
         let again = path.others.then(|| Again { node: self.clone(), to, tried: Tried::new(), left: self.sock.limits.retries });
         match self.faults.judge(&msg, Side::Send, msg.src) {
             None => self.launch_now(path.route, msg, done, credits, again),

@@ -28,7 +28,7 @@ use super::tx::{Burst, Credits, Tx};
 use crate::forward::{self, Transit, Verdict};
 use crate::gateway::GwEvent;
 use crate::msg::Msg;
-use crate::{Node, Payload, SendError};
+use crate::{KnownBy, Node, Payload, SendError};
 
 /// Messages one burst takes from the queue.
 const BURST_TXS: usize = 32;
@@ -81,6 +81,8 @@ pub(crate) struct Conn {
     pub(crate) ctype: ConnType,
     /// We opened it.
     pub(crate) active: bool,
+    /// How we know who is at the other end.
+    known_by: KnownBy,
     /// Of one that the peer opened.
     _place: Option<Place>,
     stream: TcpStream,
@@ -121,7 +123,7 @@ enum Pumped {
 
 impl Conn {
     /// `place`: of one that the peer opened.
-    pub(crate) fn new(peer: Arc<Peer>, ctype: ConnType, place: Option<Place>, stream: TcpStream) -> Arc<Conn> {
+    pub(crate) fn new(peer: Arc<Peer>, ctype: ConnType, place: Option<Place>, known_by: KnownBy, stream: TcpStream) -> Arc<Conn> {
         let now = peer.net.now_ms();
         super::set_keepalive(&stream);
         let origin = peer.net.origin(stream.peer_addr().ok().map(|a| a.ip()));
@@ -129,6 +131,7 @@ impl Conn {
             peer,
             ctype,
             active: place.is_none(),
+            known_by,
             _place: place,
             stream,
             origin,
@@ -452,8 +455,8 @@ impl Conn {
                 }
                 self.peer.count_received(&hdr.msg);
                 let transit = transit.take();
-                if node.is_ours(hdr.src_nid) {
-                    // Whoever wrote that may be far behind the peer.
+                if node.is_ours(hdr.src_nid) || hdr.src_nid.is_lo() {
+                    // Whoever wrote that may be far behind the peer. Nodes of this process (N@lo) do not come by TCP.
                     node.stats().unmatched.inc();
                     return Ok(());
                 }
@@ -463,7 +466,7 @@ impl Conn {
                     node.stats().not_routing.inc();
                     return Ok(());
                 }
-                let msg = Msg { dest: hdr.dest_nid, src: hdr.src_nid, kind: hdr.msg, payload: Payload::from(payload) };
+                let msg = Msg { dest: hdr.dest_nid, src: hdr.src_nid, kind: hdr.msg, payload: Payload::from(payload), known_by: self.known_by };
                 if from_afar && transit.is_none() {
                     node.gateway_event(self.peer.nid, GwEvent::Forwarded);
                 }

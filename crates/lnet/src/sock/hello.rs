@@ -14,7 +14,8 @@ use coral_wire::nid::LNET_PID;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::Nid;
+use crate::{Accept, Nid};
+use crate::access::{MAX_RESERVED_PORT, MIN_RESERVED_PORT};
 
 /// Most interface addresses an old peer may append (`LNET_INTERFACES_NUM`).
 const MAX_NIPS: u32 = 16;
@@ -90,6 +91,10 @@ pub(crate) enum HandshakeError {
     Type(u32),
     #[error("it asks to try again later")]
     Race,
+    #[error("what listens at {0} is another user's of this machine, not root's nor of the user who runs this node: with --accept {1} this node does not speak with it; --accept all speaks with everybody")]
+    AnotherUsers(SocketAddrV4, Accept),
+    #[error("it took the connection and closed it at once; {}", closed_hint(*.0))]
+    Closed(u16),
 }
 
 impl HandshakeError {
@@ -97,8 +102,19 @@ impl HandshakeError {
     pub(crate) fn into_io(self) -> io::Error {
         match self {
             HandshakeError::Io(e) => e,
+            closed @ HandshakeError::Closed(_) => io::Error::new(io::ErrorKind::ConnectionReset, closed.to_string()),
             other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
         }
+    }
+}
+
+/// What it may mean that an acceptor closes a connection from this port of ours without a word.
+fn closed_hint(port: u16) -> &'static str {
+    if port > MAX_RESERVED_PORT {
+        "perhaps it takes connections only from ports below 1024 (accept=secure), which this process may not bind, or only those of \
+         its own user and root (Coral's --accept user); its log says which: connect as root or as that user, or start it with --accept all"
+    } else {
+        "perhaps it takes no connections from this machine (Coral's --accept user), or is just stopping; its log says which"
     }
 }
 
@@ -120,9 +136,14 @@ impl Dial {
         };
         let mut stream = tcp_connect(from, SocketAddrV4::new(to, self.port), self.secure).await?;
         stream.set_nodelay(true)?;
+        let port = stream.local_addr()?.port();
+        let closed = |e: io::Error| match e.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => HandshakeError::Closed(port),
+            _ => e.into(),
+        };
         let hello = hello(self.local, self.peer, self.incarnation, Some(ty));
-        stream.write_all(&[ConnRequest::new(self.peer).to_bytes(), hello.to_bytes()].concat()).await?;
-        let answer = read_hello(&mut stream).await?;
+        stream.write_all(&[ConnRequest::new(self.peer).to_bytes(), hello.to_bytes()].concat()).await.map_err(closed)?;
+        let answer = read_hello(&mut stream).await.map_err(|e| if let HandshakeError::Io(e) = e { closed(e) } else { e })?;
         if answer.version != KSOCK_PROTO_V3 {
             return Err(HandshakeError::Version(answer.version));
         }
@@ -189,7 +210,7 @@ pub(crate) async fn accept(stream: &mut TcpStream, us: Nid, incarnation: u64) ->
 /// Connects from `from`, from a port below 1024 when `secure` and allowed: stock acceptors refuse others.
 async fn tcp_connect(from: Ipv4Addr, to: SocketAddrV4, secure: bool) -> io::Result<TcpStream> {
     if secure {
-        for port in (512..=1023).rev() {
+        for port in (MIN_RESERVED_PORT..=MAX_RESERVED_PORT).rev() {
             let sock = match bound_socket(from, port) {
                 Ok(sock) => sock,
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => continue,

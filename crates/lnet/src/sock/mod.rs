@@ -8,6 +8,7 @@ pub(crate) mod cork;
 mod dialer;
 mod frame;
 mod hello;
+mod owner;
 pub(crate) mod local;
 mod peer;
 mod stage;
@@ -27,7 +28,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::show::{PeerNiShow, Tunables};
-use crate::{Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
+use crate::access::{self, Refusal};
+use crate::{Accept, KnownBy, Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
 use admission::{Addresses, Place};
 use conn::{CloseReason, Conn};
 use frame::BufPool;
@@ -66,6 +68,8 @@ pub(crate) struct SockNet {
     pub(crate) incarnation: u64,
     pub(crate) connect_port: u16,
     pub(crate) secure_ports: bool,
+    pub(crate) accept: Accept,
+    refusals: Mutex<Refusals>,
     /// Our TCP NIDs are addresses of this machine: their acceptors were bound.
     pub(crate) bound: bool,
     started: Instant,
@@ -88,7 +92,7 @@ pub(crate) struct SockNet {
 impl SockNet {
     /// Binds the acceptors of all TCP NIDs.
     pub(crate) async fn bind(cfg: &NodeConfig) -> Result<Vec<(Nid, TcpListener)>, StartError> {
-        let Some(port) = cfg.listen_port else { return Ok(Vec::new()) };
+        let Some(port) = cfg.listen_port.filter(|_| cfg.accept != Accept::None) else { return Ok(Vec::new()) };
         let mut out = Vec::new();
         for nid in &cfg.nids {
             let Some(ip) = nid.ipv4() else { continue };
@@ -113,7 +117,9 @@ impl SockNet {
             incarnation,
             connect_port: cfg.connect_port,
             secure_ports: cfg.secure_ports,
-            bound: cfg.listen_port.is_some(),
+            accept: cfg.accept,
+            refusals: Mutex::default(),
+            bound: cfg.listen_port.is_some() && cfg.accept != Accept::None,
             started: Instant::now(),
             peers: Mutex::default(),
             credits: Arc::new(Semaphore::new(cfg.limits.ni_credits)),
@@ -262,11 +268,18 @@ impl SockNet {
                         self.stats.bad_handshakes.inc();
                         continue;
                     };
+                    let known_by = match self.judge(&stream) {
+                        Ok(known_by) => known_by,
+                        Err(why) => {
+                            self.refused(us, from, &why);
+                            continue;
+                        }
+                    };
                     let me = self.clone();
                     self.spawn(async move {
                         let _slot = slot;
                         let limit = me.limits.handshake_timeout;
-                        let shaken = tokio::time::timeout(limit, me.accept(us, stream, place)).await;
+                        let shaken = tokio::time::timeout(limit, me.accept(us, stream, place, known_by)).await;
                         if let Err(e) = shaken.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())) {
                             me.stats.bad_handshakes.inc();
                             tracing::info!(%us, %from, error = %e, "connection refused");
@@ -282,7 +295,7 @@ impl SockNet {
         }
     }
 
-    async fn accept(self: &Arc<Self>, us: Nid, mut stream: TcpStream, place: Place) -> Result<(), HandshakeError> {
+    async fn accept(self: &Arc<Self>, us: Nid, mut stream: TcpStream, place: Place, known_by: KnownBy) -> Result<(), HandshakeError> {
         stream.set_nodelay(true)?;
         let (theirs, ctype) = hello::accept(&mut stream, us, self.incarnation).await?;
         let peer = self.peer(us, theirs.src_nid, false).ok_or(HandshakeError::Race)?;
@@ -290,9 +303,34 @@ impl SockNet {
         let answer = hello::hello(us, theirs.src_nid, self.incarnation, welcome.then_some(ctype));
         stream.write_all(&answer.to_bytes()).await?;
         if welcome {
-            peer.add_conn(Conn::new(peer.clone(), ctype, Some(place.shaken()), stream), theirs.src_incarnation);
+            peer.add_conn(Conn::new(peer.clone(), ctype, Some(place.shaken()), known_by, stream), theirs.src_incarnation);
         }
         Ok(())
+    }
+
+    /// Whether we take a connection, and how we know whose it is. Nothing was read from it yet.
+    fn judge(&self, stream: &TcpStream) -> Result<KnownBy, Refusal> {
+        let SocketAddr::V4(from) = stream.peer_addr().map_err(|e| Refusal::NotTold(e, self.accept))? else {
+            return Err(Refusal::NotTold(std::io::ErrorKind::Unsupported.into(), self.accept));
+        };
+        access::judge(self.accept, from, access::unprivileged_port_start(), || owner::of_other_end(stream))
+    }
+
+    /// How we know whom we have connected to. It has ended its handshake, so that a process has the connection. What listens where
+    /// a server of ours was may be anybody's: with one that we would not let in we do not speak either.
+    pub(crate) fn known_of_dialed(&self, stream: &TcpStream) -> Result<KnownBy, HandshakeError> {
+        let SocketAddr::V4(to) = stream.peer_addr()? else { return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into()) };
+        match access::known_of_dialed(to, access::unprivileged_port_start(), || owner::of_other_end(stream)) {
+            KnownBy::Nothing if self.accept != Accept::All => Err(HandshakeError::AnotherUsers(to, self.accept)),
+            known_by => Ok(known_by),
+        }
+    }
+
+    fn refused(&self, us: Nid, from: SocketAddr, why: &Refusal) {
+        self.stats.refused.inc();
+        if let Some(others) = self.refusals.lock().tell(Instant::now()) {
+            tracing::warn!(%us, %from, others_since_last_told = others, "connection refused: {why}");
+        }
     }
 
     /// Tunables of an interface, its send credits and the fewest there were.
@@ -339,6 +377,28 @@ impl SockNet {
             peer.close_all(CloseReason::Shutdown);
         }
         let _ = tokio::time::timeout(DRAIN, self.tasks.acquire_many(MAX_TASKS as u32)).await;
+    }
+}
+
+/// Refused connections are told of no more often: whoever is refused may come again without end.
+const TELL_REFUSALS: Duration = Duration::from_secs(10);
+
+/// When a refused connection was last told of, and how many were not since.
+#[derive(Default)]
+struct Refusals {
+    told: Option<Instant>,
+    others: u64,
+}
+
+impl Refusals {
+    /// One more; Some: it is to be told, with the number of those before it that were not.
+    fn tell(&mut self, now: Instant) -> Option<u64> {
+        if self.told.is_some_and(|at| now < at + TELL_REFUSALS) {
+            self.others += 1;
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.others))
     }
 }
 

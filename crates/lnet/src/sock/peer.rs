@@ -365,7 +365,8 @@ impl Peer {
             match opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into())) {
                 Ok((stream, incarnation)) => {
                     races = 0;
-                    self.add_conn(Conn::new(self.clone(), ctype, None, stream), incarnation);
+                    let known_by = self.net.known_of_dialed(&stream)?;
+                    self.add_conn(Conn::new(self.clone(), ctype, None, known_by, stream), incarnation);
                 }
                 Err(HandshakeError::Race) if races < self.net.limits.race_retries => {
                     races += 1;

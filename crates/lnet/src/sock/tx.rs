@@ -14,7 +14,7 @@ use crate::msg::Msg;
 use crate::path::{Load, Tried};
 use crate::pending::Pending;
 use crate::portals::GetSlot;
-use crate::{Nid, Node, NodeStats, Payload, SendError};
+use crate::{KnownBy, Nid, Node, NodeStats, Payload, SendError};
 
 /// Segments given to one system call.
 const MAX_IOV: usize = 64;
@@ -182,7 +182,7 @@ impl Tx {
         match node.path(load, again.to, &again.tried) {
             Ok(path) => {
                 node.stats().resent.inc();
-                let msg = Msg { dest: path.dest, src: path.src, kind, payload: self.payload };
+                let msg = Msg { dest: path.dest, src: path.src, kind, payload: self.payload, known_by: KnownBy::Process };
                 node.launch_now(path.route, msg, self.done, Credits::new(), Some(again));
             }
             Err(_) => self.done.finish(result, peer.nid),
@@ -263,7 +263,7 @@ mod tests {
     fn tx(segs: &[usize]) -> Tx {
         let payload = segs.iter().map(|n| Bytes::from(vec![*n as u8; *n])).collect();
         let kind = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: 0, hdr_data: 0, ptl_index: 1, offset: 0 };
-        Tx::new(Msg { dest: Nid(1), src: Nid(2), kind, payload }, Done::Nobody, Credits::new())
+        Tx::new(Msg { dest: Nid(1), src: Nid(2), kind, payload, known_by: KnownBy::Process }, Done::Nobody, Credits::new())
     }
 
     fn flat(b: &Burst) -> Vec<u8> {
