@@ -422,11 +422,15 @@ impl Ctx {
             core.store.permit(cred, fid, &ino, super::cred::MAY_WRITE)?;
         }
         let mut t = Txn::new(&core.store);
+        let mut pre = self.pre_versions();
+        pre.object(0, &mut t, Some(fid))?;
         let h = t.get(fid)?;
         t.put_xattr(h, xattr::TRUSTED_DMV, value);
+        t.stamp(h);
         let (secs, nsecs) = self.rq.target.node().wall_time();
         t.change(h).ctime = coral_osd::Time { secs, nsecs };
         let mut a = self.answer(0);
+        pre.tell(&mut a);
         fill(&mut a, self.pack(fid, t.ino(h)));
         self.commit(t, &mut a)?;
         Ok(a)
