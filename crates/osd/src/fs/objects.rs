@@ -6,7 +6,7 @@
 mod names;
 mod ranges;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,6 +44,8 @@ pub(super) struct FsObjects {
     space: Arc<SpaceGate>,
     /// Objects changed since their last sync.
     changed: Mutex<HashSet<ObjectId>>,
+    /// Directories that objects were removed from since their last sync.
+    shrunk: Mutex<BTreeSet<String>>,
     /// Held while all are synced: a second one must not take for synced what the first is still syncing.
     syncing_all: Mutex<()>,
     /// A sync failed. The kernel says so once and drops the data: a later sync would succeed without them.
@@ -72,6 +74,7 @@ impl FsObjects {
             pool: Arc::default(),
             space,
             changed: Mutex::default(),
+            shrunk: Mutex::default(),
             syncing_all: Mutex::default(),
             sync_failed: AtomicBool::new(false),
             records: (!has_xattr).then(|| tables.clone()),
@@ -119,6 +122,7 @@ impl FsObjects {
     /// Syncs everything on the disk of the objects.
     pub(super) fn sync_file_system(&self) -> Result<(), OsdError> {
         drop(std::mem::take(&mut *self.changed.lock()));
+        drop(std::mem::take(&mut *self.shrunk.lock()));
         // After that: who changes an object from here on finds it clean, and notes it for the next sync.
         let all = self.handles.all();
         for h in &all {
@@ -137,6 +141,11 @@ impl FsObjects {
     fn failed_sync(&self, what: &str, id: ObjectId, e: Errno) -> OsdError {
         self.sync_failed.store(true, Ordering::Relaxed);
         failed(what, id, e)
+    }
+
+    fn failed_dir_sync(&self, dir: &str, e: Errno) -> OsdError {
+        self.sync_failed.store(true, Ordering::Relaxed);
+        OsdError::io(format!("sync directory {dir} of objects"), e.into())
     }
 
     fn refuse_after_failure(&self) -> Result<(), OsdError> {
@@ -385,6 +394,7 @@ impl Objects for FsObjects {
             Err(e) => return Err(failed("remove object", id, e)),
         }
         self.changed.lock().remove(&id);
+        self.shrunk.lock().insert(dir_names(id).1);
         if let Some(tables) = &self.records {
             let mut b = Batch::new();
             b.del(OBJ_ATTR, record_key(id).to_vec());
@@ -407,9 +417,13 @@ impl Objects for FsObjects {
         let _turn = self.syncing_all.lock();
         self.refuse_after_failure()?;
         let changed: Vec<_> = self.changed.lock().iter().copied().collect();
-        if changed.len() > SYNC_EACH_MAX {
+        if changed.len() + self.shrunk.lock().len() > SYNC_EACH_MAX {
             self.sync_file_system()?;
         } else {
+            // Before the sync: what is removed during it is for the next.
+            for dir in std::mem::take(&mut *self.shrunk.lock()) {
+                sync_dir(self.root.as_fd(), &dir).map_err(|e| self.failed_dir_sync(&dir, e))?;
+            }
             for id in changed {
                 match self.find(id)? {
                     Some(h) => self.sync_handle(&h)?,
