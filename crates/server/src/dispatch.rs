@@ -34,6 +34,21 @@ const NO_LOCK_DATA: i32 = 303;
 struct Routes {
     by_uuid: HashMap<String, Arc<Target>>,
     by_cookie: HashMap<u64, (Arc<Target>, Arc<Export>)>,
+    /// With so many exports it is looked for those that are gone.
+    sweep_at: usize,
+}
+
+/// Exports at which it is first looked for those that are gone.
+const SWEEP_MIN: usize = 64;
+
+impl Routes {
+    /// Forgets exports that are gone, from time to time: a connect costs the same however many clients there are.
+    fn sweep(&mut self) {
+        if self.by_cookie.len() >= self.sweep_at {
+            self.by_cookie.retain(|_, (_, e)| !e.gone());
+            self.sweep_at = SWEEP_MIN.max(2 * self.by_cookie.len());
+        }
+    }
 }
 
 struct Dispatcher {
@@ -109,7 +124,7 @@ impl Dispatcher {
             Ok((exp, msg)) => {
                 {
                     let mut routes = self.routes.write();
-                    routes.by_cookie.retain(|_, (_, e)| !e.gone());
+                    routes.sweep();
                     routes.by_cookie.insert(exp.cookie, (target, exp));
                 }
                 rq.reply(0, msg).await;

@@ -489,3 +489,50 @@ async fn a_replay_outside_of_recovery_is_refused() {
     assert_eq!(c.call(add(2)).await.unwrap().transno, 2, "the numbers go on where they were");
     assert_eq!(log_of(&disk), [1, 2]);
 }
+
+/// What a target commits for itself during recovery takes no number that a client has yet to replay, and reports none as committed.
+#[tokio::test(start_paused = true)]
+async fn a_targets_own_transactions_take_no_numbers_of_replays() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let a = w.client("10.0.0.1@tcp").await;
+    a.connect().await.unwrap();
+    a.call(add(1)).await.unwrap();
+    s.target.sync().await.unwrap();
+    for v in 2..=9 {
+        a.call(add(v)).await.unwrap();
+    }
+    s.kill().await;
+    let disk = disk.power_loss();
+    let s = w.server(&disk).await;
+    for row in 0..5u8 {
+        let mut own = coral_osd::Batch::new();
+        own.put(coral_osd::Table("test_own"), vec![row], "row");
+        s.target.commit_local(own).unwrap();
+    }
+    s.target.sync().await.unwrap();
+    assert_eq!((s.target.last_transno(), s.target.last_committed()), (1, 1));
+    assert_eq!(a.call(add(10)).await.unwrap().transno, 10);
+    assert_eq!(log_of(&disk), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+}
+
+/// An open that is on disk is replayed for ever; its old number must not take the place of the last one.
+#[tokio::test(start_paused = true)]
+async fn what_is_replayed_though_committed_sets_no_number_back() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let a = w.client("10.0.0.1@tcp").await;
+    a.connect().await.unwrap();
+    assert_eq!(a.call(open_add(1)).await.unwrap().transno, 1);
+    for v in 2..=5 {
+        a.call(add(v)).await.unwrap();
+    }
+    s.target.sync().await.unwrap();
+    s.kill().await;
+    let s = w.server(&disk).await;
+    // replays the open, which writes again
+    assert_eq!(a.call(slow(1)).await.unwrap().status, 0);
+    assert_eq!(log_of(&disk), [1, 2, 3, 4, 5, 1]);
+    s.kill().await;
+    assert_eq!(w.server(&disk).await.target.last_transno(), 5);
+}

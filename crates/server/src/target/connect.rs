@@ -10,7 +10,7 @@ use coral_wire::ptlrpc::{
 };
 use coral_wire::{ConnectFlags, Errno, ObdConnectData};
 
-use super::export::{Connection, Export, Progress};
+use super::export::{Connection, Export};
 use super::{Target, TargetKind, last_rcvd};
 
 /// Longest uuid, bytes.
@@ -57,7 +57,7 @@ impl Target {
         asked.connection.connect = granted;
         // One at a time: two first connects of one client make one export.
         let _one = self.connecting.lock();
-        let known = self.exports.lock().values().find(|e| e.uuid == asked.uuid).cloned();
+        let known = self.exports.lock().of_uuid(&asked.uuid);
         let ((exp, mut flags), back) = match known {
             // The reply to a first connect was lost: it is the same client still.
             Some(exp) if !asked.initial || exp.client_handle() == asked.connection.client_handle => {
@@ -110,14 +110,14 @@ impl Target {
         // Nothing is known of the connection before a restart: a client that is told it came back to this one goes on with
         // the replay of an earlier recovery, and leaves out opens (`ptlrpc_connect_interpret`).
         let back = if exp.client_handle() == 0 { 0 } else { MSG_CONNECT_RECONNECT };
-        if !exp.reconnect(asked.connection, recovering) {
+        if !exp.reconnect(asked.connection) {
             return Err(Errno::EALREADY);
         }
         exp.abort_bulk();
         self.counts.reconnects.fetch_add(1, Relaxed);
         tracing::info!(target = %self.cfg.name, client = %exp.uuid, nid = %asked.connection.nid, recovering, "client reconnected");
         if recovering {
-            self.client_came();
+            self.client_came(exp.cookie);
         }
         Ok((exp, back | if recovering { MSG_CONNECT_RECOVERING } else { 0 }))
     }
@@ -139,10 +139,9 @@ impl Target {
             last_rcvd::put_client(&mut batch, &exp.uuid, &asked.connection.connect);
             self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
         }
-        self.exports.lock().insert(exp.cookie, exp.clone());
+        self.exports.lock().insert(exp.clone());
         self.counts.connects.fetch_add(1, Relaxed);
         tracing::debug!(target = %self.cfg.name, client = %exp.uuid, %nid, "client connected");
-        debug_assert_eq!(exp.progress(), Progress::Done);
         Ok(exp)
     }
 

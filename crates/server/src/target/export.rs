@@ -5,9 +5,9 @@
 //! (`pb_last_xid`) or uses the slot again: so a request sent twice is executed once.
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use coral_lnet::Nid;
 use coral_ptlrpc::Control;
@@ -54,19 +54,6 @@ pub(super) enum Dropped {
 /// (`OBD_MAX_RIF_MAX`, lustre/include/obd.h), and one for a close. Each slot keeps a reply.
 const TAG_MAX: u16 = 513;
 
-/// How far a client is in recovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Progress {
-    /// Has not come back yet.
-    Missing,
-    /// Connected: replays requests.
-    Requests,
-    /// Replays locks.
-    Locks,
-    /// Waits for the others.
-    Done,
-}
-
 struct State {
     nid: Nid,
     connect: ObdConnectData,
@@ -78,7 +65,6 @@ struct State {
     /// Everything up to here has been replied to, and the client knows.
     last_xid: u64,
     replies: BTreeMap<u16, KeptReply>,
-    progress: Progress,
     /// Transnos of what was replayed and executed in this recovery.
     replayed: BTreeSet<u64>,
     gone: bool,
@@ -111,16 +97,16 @@ pub(super) struct Connection {
 impl Export {
     /// A client that connects for the first time.
     pub(super) fn new(uuid: String, cookie: u64, local: bool, c: Connection) -> Export {
-        Export::with(uuid, cookie, local, c, BTreeMap::new(), Progress::Done)
+        Export::with(uuid, cookie, local, c, BTreeMap::new())
     }
 
     /// A client known from before a restart.
     pub(super) fn recovered(uuid: String, cookie: u64, connect: ObdConnectData, replies: BTreeMap<u16, KeptReply>) -> Export {
         let c = Connection { nid: Nid(0), client_handle: 0, conn_cnt: 0, connect };
-        Export::with(uuid, cookie, false, c, replies, Progress::Missing)
+        Export::with(uuid, cookie, false, c, replies)
     }
 
-    fn with(uuid: String, cookie: u64, local: bool, c: Connection, replies: BTreeMap<u16, KeptReply>, progress: Progress) -> Export {
+    fn with(uuid: String, cookie: u64, local: bool, c: Connection, replies: BTreeMap<u16, KeptReply>) -> Export {
         let state = State {
             nid: c.nid,
             connect: c.connect,
@@ -130,7 +116,6 @@ impl Export {
             in_progress: BTreeMap::new(),
             last_xid: 0,
             replies,
-            progress,
             replayed: BTreeSet::new(),
             gone: false,
         };
@@ -184,16 +169,8 @@ impl Export {
         self.state.lock().last_seen
     }
 
-    pub(super) fn progress(&self) -> Progress {
-        self.state.lock().progress
-    }
-
-    pub(super) fn set_progress(&self, p: Progress) {
-        self.state.lock().progress = p;
-    }
-
     /// The client connects again. False when the attempt is older than the current connection.
-    pub(super) fn reconnect(&self, c: Connection, recovering: bool) -> bool {
+    pub(super) fn reconnect(&self, c: Connection) -> bool {
         let mut s = self.state.lock();
         if c.conn_cnt < s.conn_cnt || s.gone {
             return false;
@@ -201,9 +178,6 @@ impl Export {
         self.rep_mbits.store(c.connect.has2(ConnectFlags2::REP_MBITS), Relaxed);
         (s.nid, s.client_handle, s.conn_cnt, s.connect) = (c.nid, c.client_handle, c.conn_cnt, c.connect);
         s.last_seen = Instant::now();
-        if recovering {
-            s.progress = Progress::Requests;
-        }
         true
     }
 
@@ -262,10 +236,15 @@ impl Export {
     /// Keeps a reply in its slot, unless that of a later request is there: an open that is replayed for ever was answered long
     /// ago, the later one perhaps never.
     pub(super) fn keep(&self, tag: u16, transno: u64, xid: u64, reply: &Message) {
-        let mut s = self.state.lock();
-        if s.replies.get(&tag).is_none_or(|r| r.xid <= xid) {
-            s.replies.insert(tag, KeptReply { transno, xid, msg: reply.clone(), from_disk: false });
+        if self.keeps(tag, xid) {
+            let kept = KeptReply { transno, xid, msg: reply.clone(), from_disk: false };
+            self.state.lock().replies.insert(tag, kept);
         }
+    }
+
+    /// Whether the slot takes the reply to this request.
+    pub(super) fn keeps(&self, tag: u16, xid: u64) -> bool {
+        self.state.lock().replies.get(&tag).is_none_or(|r| r.xid <= xid)
     }
 
     /// The replay of `transno` was executed.
@@ -281,6 +260,45 @@ impl Export {
     /// Nothing is replayed any more.
     pub(super) fn recovery_finished(&self) {
         self.state.lock().replayed.clear();
+    }
+}
+
+/// The exports of a target.
+#[derive(Default)]
+pub(super) struct Exports {
+    by_cookie: HashMap<u64, Arc<Export>>,
+    cookies: HashMap<String, u64>,
+}
+
+impl Exports {
+    /// A client has one export at a time.
+    pub(super) fn insert(&mut self, exp: Arc<Export>) {
+        self.cookies.insert(exp.uuid.clone(), exp.cookie);
+        self.by_cookie.insert(exp.cookie, exp);
+    }
+
+    pub(super) fn remove(&mut self, exp: &Export) {
+        self.by_cookie.remove(&exp.cookie);
+        if self.cookies.get(&exp.uuid) == Some(&exp.cookie) {
+            self.cookies.remove(&exp.uuid);
+        }
+    }
+
+    pub(super) fn of_cookie(&self, cookie: u64) -> Option<Arc<Export>> {
+        self.by_cookie.get(&cookie).cloned()
+    }
+
+    pub(super) fn of_uuid(&self, uuid: &str) -> Option<Arc<Export>> {
+        self.of_cookie(*self.cookies.get(uuid)?)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_cookie.len()
+    }
+
+    /// In no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Export>> {
+        self.by_cookie.values()
     }
 }
 
@@ -330,8 +348,8 @@ mod tests {
         let (e, now) = (export(), Instant::now());
         assert_eq!(e.admit(&body(2, 0), 128, now), Admission::Drop(Dropped::Stale));
         let again = Connection { nid: Nid(5), client_handle: 2, conn_cnt: 4, connect: ObdConnectData::default() };
-        assert!(e.reconnect(again, false));
-        assert!(!e.reconnect(Connection { conn_cnt: 3, ..again }, false), "an attempt overtaken by a later one");
+        assert!(e.reconnect(again));
+        assert!(!e.reconnect(Connection { conn_cnt: 3, ..again }), "an attempt overtaken by a later one");
         assert_eq!(e.nid(), Nid(5));
     }
 }

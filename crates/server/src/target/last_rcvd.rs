@@ -49,9 +49,9 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     Ok(LastRcvd { instance, last_transno, clients })
 }
 
-/// Whether a transaction was ever committed.
-pub(crate) fn has_transno(kv: &dyn Kv) -> Result<bool, OsdError> {
-    Ok(kv.get(LAST_RCVD, TRANSNO)?.is_some())
+/// Number of the last transaction that is in the tables; `None` when there never was one.
+pub(crate) fn stored_transno(kv: &dyn Kv) -> Result<Option<u64>, OsdError> {
+    Ok(kv.get(LAST_RCVD, TRANSNO)?.map(|v| number(&v)))
 }
 
 /// Little-endian number of up to 8 bytes.

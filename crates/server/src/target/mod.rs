@@ -1,13 +1,13 @@
 //! What all targets share (`lustre/target`, `lustre/ldlm/ldlm_lib.c`).
 
 mod connect;
+mod durable;
 mod export;
 mod last_rcvd;
 mod recovery;
 mod request;
 mod sync;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -20,17 +20,17 @@ use coral_wire::connect::CLAIMED;
 use coral_wire::ptlrpc::{Message, PtlrpcBody};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
-pub(crate) use last_rcvd::has_transno;
+pub(crate) use last_rcvd::stored_transno;
 pub use request::TargetRequest;
 pub(crate) use connect::wanted_uuid;
 pub(crate) use recovery::Gate;
 pub(crate) use request::Admitted;
 
-use export::Progress;
+use export::Exports;
 use recovery::Recovery;
 use sync::SyncGroup;
 
@@ -189,8 +189,14 @@ pub struct Target {
     /// Highest transno in a committed batch; lags behind when the last transactions stored nothing.
     stored_transno: AtomicU64,
     last_committed: AtomicU64,
+    /// Batches committed since the start; changed while `last_transno` is locked.
+    commits: AtomicU64,
+    /// How many of them survive power loss.
+    durable: watch::Sender<u64>,
+    /// The next periodic sync is too late for somebody.
+    soon: Arc<Notify>,
     syncs: SyncGroup,
-    exports: Mutex<HashMap<u64, Arc<Export>>>,
+    exports: Mutex<Exports>,
     /// Held while a client is looked up and entered.
     connecting: Mutex<()>,
     recovery: Mutex<Recovery>,
@@ -229,13 +235,11 @@ impl Target {
         kv.commit(batch)?;
         // What a killed process left in the page cache is about to be called committed: it must survive power loss too.
         kv.sync()?;
-        let exports: HashMap<u64, Arc<Export>> = known
-            .clients
-            .into_iter()
-            .map(|c| Arc::new(Export::recovered(c.uuid, node.next_cookie(), c.connect, c.replies)))
-            .map(|e| (e.cookie, e))
-            .collect();
-        let recovering = !exports.is_empty();
+        let mut exports = Exports::default();
+        for c in known.clients {
+            exports.insert(Arc::new(Export::recovered(c.uuid, node.next_cookie(), c.connect, c.replies)));
+        }
+        let recovering = exports.len() > 0;
         if recovering {
             tracing::info!(target = %cfg.name, clients = exports.len(), last_transno = known.last_transno, "recovery: waiting for clients");
         }
@@ -251,10 +255,13 @@ impl Target {
             last_transno: Mutex::new(known.last_transno),
             stored_transno: AtomicU64::new(known.last_transno),
             syncs: SyncGroup::default(),
+            commits: AtomicU64::new(0),
+            durable: watch::Sender::new(0),
+            soon: Arc::default(),
             last_committed: AtomicU64::new(known.last_transno),
-            exports: Mutex::new(exports),
             connecting: Mutex::new(()),
-            recovery: Mutex::new(Recovery::default()),
+            recovery: Mutex::new(Recovery::of(exports.all().map(|e| e.cookie))),
+            exports: Mutex::new(exports),
             recovering: AtomicBool::new(recovering),
             counts: Counts::default(),
             claimed: AtomicU32::new(CLAIMED),
@@ -279,7 +286,7 @@ impl Target {
     /// Sets the operations and starts the timers (sync, ping eviction, recovery window).
     pub fn start(self: &Arc<Self>, ops: Arc<dyn TargetOps>) {
         assert!(self.ops.set(ops).is_ok(), "a target is started once");
-        tokio::spawn(sync_loop(Arc::downgrade(self), self.cfg.sync_interval, self.stopped.subscribe()));
+        tokio::spawn(durable::sync_loop(Arc::downgrade(self), self.soon.clone(), self.stopped.subscribe()));
         tokio::spawn(evict_loop(Arc::downgrade(self), self.cfg.ping_evict, self.stopped.subscribe()));
         if self.in_recovery() {
             tokio::spawn(recovery::window(Arc::downgrade(self), self.stopped.subscribe()));
@@ -390,7 +397,9 @@ impl Target {
             // After the data: the number may reach the disk at any time.
             self.store_transno(upto)?;
         }
+        let mark = self.mark();
         self.kv.sync()?;
+        self.reached(mark);
         if data {
             self.last_committed.fetch_max(upto, Relaxed);
         }
@@ -426,12 +435,12 @@ impl Target {
         stamp: impl FnOnce(&mut Batch, u64),
     ) -> Result<u64, OsdError> {
         let body = &rq.rq.body;
-        self.numbered(Some(rq), |transno| {
+        self.numbered(rq, |transno| {
             stamp(&mut batch, transno);
             set_transno(reply, body, transno);
-            last_rcvd::put_transno(&mut batch, transno);
+            self.put_transno(&mut batch, transno);
             // Whoever forgets the export holds the same lock: no row of it stays behind.
-            if !rq.exp.local && !rq.exp.gone() {
+            if !rq.exp.local && !rq.exp.gone() && rq.exp.keeps(body.tag, rq.rq.xid) {
                 last_rcvd::put_reply(&mut batch, &rq.exp.uuid, body.tag, transno, rq.rq.xid, &reply.encode());
             }
             self.store(batch, transno)?;
@@ -443,7 +452,7 @@ impl Target {
     /// A transaction that changes nothing stored, such as an open: a transno so that it can be replayed, and the reply kept
     /// in memory for a resend.
     pub fn commit_empty(&self, rq: &TargetRequest, reply: &mut Message) -> Result<u64, OsdError> {
-        self.numbered(Some(rq), |transno| {
+        self.numbered(rq, |transno| {
             set_transno(reply, &rq.rq.body, transno);
             rq.exp.keep(rq.rq.body.tag, transno, rq.rq.xid, reply);
             Ok(())
@@ -452,39 +461,49 @@ impl Target {
 
     /// A transaction whose request may safely be executed twice (OST writes): no reply data is stored.
     pub fn commit_idempotent(&self, rq: &TargetRequest, mut batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
-        self.numbered(Some(rq), |transno| {
+        self.numbered(rq, |transno| {
             set_transno(reply, &rq.rq.body, transno);
             if batch.is_empty() {
                 self.kv.note(transno);
                 return Ok(());
             }
-            last_rcvd::put_transno(&mut batch, transno);
+            self.put_transno(&mut batch, transno);
             self.store(batch, transno)
         })
     }
 
-    /// A transaction of the target itself.
-    pub fn commit_local(&self, mut batch: Batch) -> Result<u64, OsdError> {
-        self.numbered(None, |transno| {
-            last_rcvd::put_transno(&mut batch, transno);
-            self.store(batch, transno)
-        })
+    /// A transaction of the target itself; returns its mark ([`Target::mark`]). It has no number: numbers are the clients', who
+    /// during recovery have yet to replay the next ones, and drop what they are told to be committed.
+    pub fn commit_local(&self, batch: Batch) -> Result<u64, OsdError> {
+        let last = self.last_transno.lock();
+        self.store(batch, 0)?;
+        drop(last);
+        self.counts.transactions.fetch_add(1, Relaxed);
+        Ok(self.mark())
+    }
+
+    /// Puts the number on disk, unless a greater one is there: one that is replayed though it was committed.
+    fn put_transno(&self, batch: &mut Batch, transno: u64) {
+        if transno > self.stored_transno.load(Relaxed) {
+            last_rcvd::put_transno(batch, transno);
+        }
     }
 
     /// Commits a batch that holds its number; the number's lock is held.
     fn store(&self, batch: Batch, transno: u64) -> Result<(), OsdError> {
         self.kv.commit(batch)?;
+        self.commits.fetch_add(1, Relaxed);
         self.stored_transno.fetch_max(transno, Relaxed);
         Ok(())
     }
 
     /// Gives the next number (a replay's own) to `commit`; a number whose commit failed is given again.
-    fn numbered(&self, rq: Option<&TargetRequest>, commit: impl FnOnce(u64) -> Result<(), OsdError>) -> Result<u64, OsdError> {
+    fn numbered(&self, rq: &TargetRequest, commit: impl FnOnce(u64) -> Result<(), OsdError>) -> Result<u64, OsdError> {
         let mut last = self.last_transno.lock();
-        let replayed = rq.filter(|r| r.is_replay()).map(|r| r.rq.body.transno).filter(|t| *t != 0);
+        let replayed = Some(rq.rq.body.transno).filter(|t| rq.is_replay() && *t != 0);
         let transno = replayed.unwrap_or(*last + 1);
         commit(transno)?;
-        if let (Some(rq), Some(transno)) = (rq, replayed) {
+        if let Some(transno) = replayed {
             rq.exp.note_replayed(transno);
         }
         *last = transno.max(*last);
@@ -505,7 +524,7 @@ impl Target {
         if !exp.mark_gone() {
             return false;
         }
-        self.exports.lock().remove(&exp.cookie);
+        self.exports.lock().remove(exp);
         exp.abort_bulk();
         self.recovery.lock().forget(exp.cookie);
         if !exp.local && self.cfg.kind != TargetKind::Mgs {
@@ -530,12 +549,12 @@ impl Target {
 
     /// The export with this cookie.
     pub fn export(&self, cookie: u64) -> Option<Arc<Export>> {
-        self.exports.lock().get(&cookie).cloned()
+        self.exports.lock().of_cookie(cookie)
     }
 
     /// All exports.
     pub fn exports(&self) -> Vec<Arc<Export>> {
-        let mut all: Vec<_> = self.exports.lock().values().cloned().collect();
+        let mut all: Vec<_> = self.exports.lock().all().cloned().collect();
         all.sort_by(|a, b| a.uuid.cmp(&b.uuid));
         all
     }
@@ -566,22 +585,6 @@ fn set_transno(reply: &mut Message, request: &PtlrpcBody, transno: u64) {
     reply.set_body(&body);
 }
 
-/// Makes everything safe against power loss from time to time, data first and then tables, and moves last_committed to what
-/// was acknowledged when it began: a client drops what it keeps for replay only when it is on disk.
-async fn sync_loop(target: Weak<Target>, every: Duration, mut stopped: watch::Receiver<bool>) {
-    loop {
-        tokio::select! {
-            biased;
-            _ = stopped.wait_for(|s| *s) => return,
-            () = tokio::time::sleep(every) => {}
-        }
-        let Some(target) = target.upgrade() else { return };
-        if target.last_transno() > target.last_committed() && let Err(error) = target.sync().await {
-            tracing::error!(target = %target.cfg.name, %error, "periodic sync");
-        }
-    }
-}
-
 async fn evict_loop(target: Weak<Target>, silence: Duration, mut stopped: watch::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -593,7 +596,7 @@ async fn evict_loop(target: Weak<Target>, silence: Duration, mut stopped: watch:
         if target.in_recovery() {
             continue; // the recovery window has its own limits
         }
-        let silent = |e: &&Arc<Export>| !e.local && e.progress() == Progress::Done && e.last_seen().elapsed() > silence;
+        let silent = |e: &&Arc<Export>| !e.local && e.last_seen().elapsed() > silence;
         for exp in target.exports().iter().filter(silent) {
             target.evict(exp.cookie, "not heard of for too long");
         }

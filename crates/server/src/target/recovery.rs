@@ -16,7 +16,6 @@ use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE};
 use coral_wire::{Errno, opc};
 use tokio::sync::{oneshot, watch};
 
-use super::export::Progress;
 use super::{Export, Target, TargetRequest};
 
 /// A replay with a greater transno is nonsense: the numbers after it must not run out.
@@ -25,6 +24,37 @@ const TRANSNO_MAX: u64 = u64::MAX / 2;
 /// Lock replays, and request replays, of one client that wait. A Lustre client sends at most 9 of the first at a time
 /// (`lock_can_replay`) and one of the second; what an earlier connection of it has left behind gives way to newer ones.
 const WAITING_MAX: usize = 64;
+
+/// How far a client is in recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    /// Has not come back yet.
+    Missing,
+    /// Connected: replays requests.
+    Requests,
+    /// Replays locks.
+    Locks,
+    /// Waits for the others.
+    Done,
+}
+
+/// A client that is recovered.
+struct Client {
+    progress: Progress,
+    /// Transnos of its replays that wait.
+    replays: BTreeSet<u64>,
+}
+
+impl Client {
+    /// A replay of it may come that is before all others.
+    fn may_replay(&self) -> bool {
+        match self.progress {
+            Progress::Missing => true,
+            Progress::Requests => self.replays.is_empty(),
+            Progress::Locks | Progress::Done => false,
+        }
+    }
+}
 
 /// A request that waits for its turn.
 struct Waiting {
@@ -47,9 +77,18 @@ impl Drop for Turn {
     }
 }
 
-/// Requests that wait for others during recovery.
+/// The clients that are recovered, and their requests that wait for others. Each event costs a few looks into ordered maps,
+/// however many clients there are.
 #[derive(Default)]
 pub(super) struct Recovery {
+    clients: BTreeMap<u64, Client>,
+    /// How many of them may still send a replay that is before all others.
+    may_replay: usize,
+    /// How many are not done.
+    unfinished: usize,
+    /// Clients looked at, for a test.
+    #[cfg(test)]
+    looked: u64,
     /// Replays not on disk yet, by transno.
     replays: BTreeMap<u64, Waiting>,
     /// One of them is being executed.
@@ -65,23 +104,71 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
+    /// These clients are expected back.
+    pub(super) fn of(cookies: impl Iterator<Item = u64>) -> Recovery {
+        let client = |cookie| (cookie, Client { progress: Progress::Missing, replays: BTreeSet::new() });
+        let clients: BTreeMap<u64, Client> = cookies.map(client).collect();
+        Recovery { may_replay: clients.len(), unfinished: clients.len(), clients, ..Recovery::default() }
+    }
+
+    /// Changes what is known of a client, and counts it anew.
+    fn change(&mut self, cookie: u64, change: impl FnOnce(&mut Client)) {
+        #[cfg(test)]
+        {
+            self.looked += 1;
+        }
+        let Some(c) = self.clients.get_mut(&cookie) else { return };
+        self.may_replay -= usize::from(c.may_replay());
+        self.unfinished -= usize::from(c.progress < Progress::Done);
+        change(c);
+        self.may_replay += usize::from(c.may_replay());
+        self.unfinished += usize::from(c.progress < Progress::Done);
+    }
+
+    /// The client is at least so far.
+    fn reached(&mut self, cookie: u64, progress: Progress) {
+        self.change(cookie, |c| c.progress = c.progress.max(progress));
+    }
+
+    /// The client has connected: it begins its replay, also if it had done so before.
+    fn came(&mut self, cookie: u64) {
+        self.change(cookie, |c| c.progress = Progress::Requests);
+    }
+
+    /// Clients that are not so far.
+    fn before(&self, progress: Progress) -> Vec<u64> {
+        self.clients.iter().filter(|(_, c)| c.progress < progress).map(|(cookie, _)| *cookie).collect()
+    }
+
     /// The client is gone: so is what it had to say.
     pub(super) fn forget(&mut self, cookie: u64) {
         self.gap = true;
         self.failed.remove(&cookie);
-        self.replays.retain(|_, w| w.cookie != cookie);
+        self.change(cookie, |c| c.progress = Progress::Done);
+        for transno in self.clients.remove(&cookie).into_iter().flat_map(|c| c.replays) {
+            self.replays.remove(&transno);
+        }
         self.locks.remove(&cookie);
         self.pings.remove(&cookie);
     }
 
     fn add_replay(&mut self, transno: u64, w: Waiting) {
-        let of_client = || self.replays.iter().filter(|(_, o)| o.cookie == w.cookie);
-        if of_client().count() >= WAITING_MAX
-            && let Some(first) = of_client().next().map(|(t, _)| *t)
-        {
+        if !self.clients.contains_key(&w.cookie) {
+            return; // evicted meanwhile
+        }
+        let mut too_old = None;
+        self.change(w.cookie, |c| {
+            too_old = (c.replays.len() >= WAITING_MAX).then(|| c.replays.pop_first()).flatten();
+            c.replays.insert(transno);
+        });
+        if let Some(first) = too_old {
             self.replays.remove(&first);
         }
-        self.replays.insert(transno, w);
+        let cookie = w.cookie;
+        // A number that two clients claim is the last one's.
+        if let Some(other) = self.replays.insert(transno, w).filter(|other| other.cookie != cookie) {
+            self.change(other.cookie, |c| _ = c.replays.remove(&transno));
+        }
     }
 
     fn add_lock(&mut self, w: Waiting) {
@@ -93,17 +180,12 @@ impl Recovery {
     }
 
     /// What may go on, given how far the clients are.
-    fn next(&mut self, exports: &[Arc<Export>]) -> Step {
-        let at_least = |p: Progress| exports.iter().all(|e| e.progress() >= p);
-        let certain = exports.iter().all(|e| match e.progress() {
-            Progress::Missing => false,
-            Progress::Requests => self.replays.values().any(|w| w.cookie == e.cookie),
-            Progress::Locks | Progress::Done => true,
-        });
-        if self.executing || !certain {
+    fn next(&mut self) -> Step {
+        if self.executing || self.may_replay > 0 {
             return Step::Wait;
         }
-        if let Some((_, w)) = self.replays.pop_first() {
+        if let Some((transno, w)) = self.replays.pop_first() {
+            self.change(w.cookie, |c| _ = c.replays.remove(&transno));
             self.executing = true;
             return Step::Replay(w);
         }
@@ -113,7 +195,7 @@ impl Recovery {
         if !self.locks.is_empty() {
             return Step::Locks(std::mem::take(&mut self.locks).into_values().flatten().collect());
         }
-        if at_least(Progress::Done) { Step::Finish } else { Step::Wait }
+        if self.unfinished == 0 { Step::Finish } else { Step::Wait }
     }
 }
 
@@ -156,9 +238,11 @@ impl Target {
             return self.gate_ping(rq, flags);
         }
         if is_lock_replay(&rq) {
-            rq.exp.set_progress(rq.exp.progress().max(Progress::Locks));
             self.counts.replayed_locks.fetch_add(1, Relaxed);
-            return self.wait(rq, Recovery::add_lock);
+            return self.wait(rq, |r, w| {
+                r.reached(w.cookie, Progress::Locks);
+                r.add_lock(w);
+            });
         }
         if flags & MSG_REPLAY != 0 {
             self.counts.replayed_requests.fetch_add(1, Relaxed);
@@ -176,11 +260,13 @@ impl Target {
 
     fn gate_ping(self: &Arc<Self>, rq: TargetRequest, flags: u32) -> Gate {
         if flags & MSG_LOCK_REPLAY_DONE != 0 {
-            rq.exp.set_progress(Progress::Done);
-            return self.wait(rq, |r, w| drop(r.pings.insert(w.cookie, w)));
+            return self.wait(rq, |r, w| {
+                r.reached(w.cookie, Progress::Done);
+                r.pings.insert(w.cookie, w);
+            });
         }
         if flags & MSG_REQ_REPLAY_DONE != 0 {
-            rq.exp.set_progress(rq.exp.progress().max(Progress::Locks));
+            self.recovery.lock().reached(rq.exp.cookie, Progress::Locks);
             self.advance_recovery();
         }
         Gate::Pass(rq)
@@ -206,7 +292,8 @@ impl Target {
     }
 
     /// A known client has connected again.
-    pub(super) fn client_came(self: &Arc<Self>) {
+    pub(super) fn client_came(self: &Arc<Self>, cookie: u64) {
+        self.recovery.lock().came(cookie);
         self.advance_recovery();
     }
 
@@ -214,8 +301,7 @@ impl Target {
     /// request can, everything when all clients are done.
     pub(super) fn advance_recovery(self: &Arc<Self>) {
         while self.in_recovery() {
-            let exports = self.exports();
-            let step = self.recovery.lock().next(&exports);
+            let step = self.recovery.lock().next();
             match step {
                 Step::Wait => return,
                 // A handler that is no more gives its turn back at once, by dropping it.
@@ -266,8 +352,9 @@ pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bo
         if !target.in_recovery() {
             return;
         }
-        for exp in target.exports().iter().filter(|e| e.progress() < least) {
-            target.evict(exp.cookie, "did not recover in time");
+        let late = target.recovery.lock().before(least);
+        for cookie in late {
+            target.evict(cookie, "did not recover in time");
         }
         target.advance_recovery();
     }
@@ -284,7 +371,7 @@ mod tests {
 
     #[test]
     fn one_client_has_so_many_waiting_and_the_oldest_give_way() {
-        let mut r = Recovery::default();
+        let mut r = Recovery::of(1..=2);
         let (w, mut others) = waiting(2);
         r.add_lock(w);
         let (w, mut other_replay) = waiting(2);
@@ -308,5 +395,50 @@ mod tests {
         assert_eq!(other_replay.try_recv().err(), Some(oneshot::error::TryRecvError::Empty));
         r.forget(1);
         assert_eq!((r.locks.len(), r.replays.len()), (1, 1));
+        let (w, mut late) = waiting(1);
+        r.add_replay(99, w);
+        assert!(late.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Closed), "of a client that is gone");
+    }
+
+    /// Clients come back one after another, and each replays `each` requests; the numbers go round. Returns the numbers in the
+    /// order of their execution, and how often a client was looked at.
+    fn recover(clients: u64, each: u64) -> (Vec<u64>, u64) {
+        let mut r = Recovery::of(1..=clients);
+        let (mut done, mut turns) = (Vec::new(), Vec::new());
+        let mut send = |r: &mut Recovery, cookie, transno| {
+            let (w, turn) = waiting(cookie);
+            r.add_replay(transno, w);
+            turns.push(turn);
+        };
+        for cookie in 1..=clients {
+            assert!(matches!(r.next(), Step::Wait), "not all are back");
+            r.came(cookie);
+            send(&mut r, cookie, cookie);
+        }
+        while let Step::Replay(w) = r.next() {
+            assert!(matches!(r.next(), Step::Wait), "one at a time");
+            r.executing = false;
+            done.push(done.len() as u64 + 1);
+            match done.len() as u64 + clients {
+                next if next <= clients * each => send(&mut r, w.cookie, next),
+                _ => r.reached(w.cookie, Progress::Locks),
+            }
+        }
+        for cookie in 1..=clients {
+            assert!(matches!(r.next(), Step::Wait), "not all are done");
+            r.reached(cookie, Progress::Done);
+        }
+        assert!(matches!(r.next(), Step::Finish));
+        (done, r.looked)
+    }
+
+    #[test]
+    fn each_event_looks_at_a_few_clients_however_many_there_are() {
+        for clients in [10, 10_000] {
+            let (done, looked) = recover(clients, 10);
+            assert_eq!(done.len() as u64, clients * 10);
+            // back, 10 replays sent and 10 executed, locks, done
+            assert_eq!(looked, clients * 23);
+        }
     }
 }

@@ -20,6 +20,8 @@ pub const ADD: u32 = opc::MDS_REINT;
 pub const OPEN: u32 = opc::MDS_GETATTR_NAME;
 /// Takes as many seconds as its argument says, then answers.
 pub const SLOW: u32 = opc::MDS_STATFS;
+/// An open that is [`ADD`], also when it is replayed though it was committed.
+pub const OPEN_ADD: u32 = opc::MDS_GETXATTR;
 /// Takes 10 s, then is [`ADD`].
 pub const LATE_ADD: u32 = opc::MDS_SETXATTR;
 
@@ -45,7 +47,7 @@ pub struct Log {
 
 impl Log {
     fn add(&self, rq: &TargetRequest) -> Message {
-        if rq.replay_committed() {
+        if rq.replay_committed() && rq.rq.body.opc != OPEN_ADD {
             return Message::new(&PtlrpcBody { transno: rq.rq.body.transno, ..PtlrpcBody::default() });
         }
         let _serial = self.core.lock();
@@ -67,7 +69,7 @@ impl TargetOps for Log {
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             match rq.rq.body.opc {
-                ADD => {
+                ADD | OPEN_ADD => {
                     let msg = self.add(&rq);
                     rq.reply(0, msg).await
                 }
@@ -156,12 +158,17 @@ impl World {
 
     pub async fn client(&self, n: &str) -> Arc<Import> {
         let node = node(&self.mem, n, self.seed(), self.wall).await;
+        self.client_on(node, &format!("client-{n}"))
+    }
+
+    /// One of many on a node.
+    pub fn client_on(&self, node: Arc<Node>, uuid: &str) -> Arc<Import> {
         let data = ObdConnectData {
             connect_flags: ConnectFlags::AT | ConnectFlags::BULK_MBITS | ConnectFlags::MULTIMODRPCS | ConnectFlags::FLAGS2,
             connect_flags2: ConnectFlags2::REP_MBITS,
             ..Default::default()
         };
-        let cfg = ImportConfig::mdt("t-MDT0000_UUID", vec![nid(SERVER)], &format!("client-{n}"), data);
+        let cfg = ImportConfig::mdt("t-MDT0000_UUID", vec![nid(SERVER)], uuid, data);
         Import::new(node, ImportConfig { ping_interval: self.ping, ..cfg })
     }
 }
@@ -182,6 +189,10 @@ impl Server {
 
 pub fn add(v: u64) -> Request {
     Request::new(portal::MDS_REQUEST, ADD).push(&v).replayable()
+}
+
+pub fn open_add(v: u64) -> Request {
+    Request::new(portal::MDS_REQUEST, OPEN_ADD).push(&v).replayable_open()
 }
 
 pub fn late_add(v: u64) -> Request {
