@@ -130,3 +130,110 @@ async fn an_object_given_away_and_removed_does_not_come_back() -> TestResult {
     rig.stop().await;
     Ok(())
 }
+
+/// Until a removal is on the MDT's disk, the loss of power takes it back: the file is there again, with its data.
+#[tokio::test(start_paused = true)]
+async fn objects_are_destroyed_when_the_removal_is_on_disk() -> TestResult {
+    let mut rig = Rig::with_far_osts(1).await;
+    rig.kill().await;
+    rig.sync_interval = Duration::from_secs(3600);
+    rig.restart().await;
+    let c = rig.client("1@lo").await;
+    let id = file(&rig, &c, b"f").await?;
+    rig.mdt().target.sync().await?;
+    c.unlink(Fid::ROOT, b"f", false).await?;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(there(&rig, id));
+    rig.kill().await;
+    rig.lose_power();
+    rig.restart().await;
+    let c = rig.client("2@lo").await;
+    c.lookup(Fid::ROOT, b"f").await?;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(there(&rig, id), "it has its name again");
+    c.unlink(Fid::ROOT, b"f", false).await?;
+    rig.mdt().target.sync().await?;
+    until("the object is gone", || !there(&rig, id)).await;
+    rig.stop().await;
+    Ok(())
+}
+
+/// An owner told and then taken back by a loss of power would stay with the object: nobody tells it again.
+#[tokio::test(start_paused = true)]
+async fn an_owner_is_told_when_the_change_is_on_disk() -> TestResult {
+    let mut rig = Rig::with_far_osts(1).await;
+    rig.kill().await;
+    rig.sync_interval = Duration::from_secs(3600);
+    rig.restart().await;
+    let c = rig.client("1@lo").await;
+    let id = file(&rig, &c, b"f").await?;
+    let fid = c.lookup(Fid::ROOT, b"f").await?.body.fid1;
+    rig.mdt().target.sync().await?;
+    let owner = |rig: &Rig| rig.real[0].attr(id).expect("read").map(|a| (a.uid, a.gid));
+    let before = owner(&rig);
+    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(owner(&rig), before);
+    rig.mdt().target.sync().await?;
+    until("the owner is told", || owner(&rig) == Some((7, 8))).await;
+    rig.stop().await;
+    Ok(())
+}
+
+/// Space that somebody may need at once is freed by a sync of its own: with an OST that is nearly full, or when many objects wait.
+#[tokio::test(start_paused = true)]
+async fn a_full_ost_gets_its_space_back_before_the_next_periodic_sync() -> TestResult {
+    const CAPACITY: usize = 8 << 20;
+    let mut rig = Rig::with_far_osts(1).await;
+    rig.kill().await;
+    rig.kill_ost(0).await;
+    rig.real[0] = std::sync::Arc::new(coral_osd::OsdMem::with_capacity(CAPACITY as u64));
+    rig.start_ost(0).await;
+    rig.sync_interval = Duration::from_secs(3600);
+    rig.restart().await;
+    let c = rig.client("1@lo").await;
+    let (roomy, full) = (file(&rig, &c, b"roomy").await?, file(&rig, &c, b"full").await?);
+    c.unlink(Fid::ROOT, b"roomy", false).await?;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(there(&rig, roomy), "there is no hurry");
+    rig.real[0].write(full, 0, &[vec![1; CAPACITY - (1 << 19)].into()])?;
+    // the MDT asks for the space from time to time
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    c.unlink(Fid::ROOT, b"full", false).await?;
+    until("the space is free", || !there(&rig, full) && !there(&rig, roomy)).await;
+    rig.stop().await;
+    Ok(())
+}
+
+/// The MDT destroys what waits for that while a client has yet to come back and replay what the MDT lost.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_comes_late_replays_all_that_was_lost() -> TestResult {
+    let mut rig = Rig::with_far_osts(1).await;
+    let c = rig.client("10.0.5.1@tcp").await;
+    let mut ids = Vec::new();
+    for i in 0..20 {
+        ids.push(file(&rig, &c, format!("f{i}").as_bytes()).await?);
+    }
+    for i in 0..20 {
+        c.unlink(Fid::ROOT, format!("f{i}").as_bytes(), false).await?;
+    }
+    rig.mdt().target.sync().await?;
+    let mut want = vec![".".to_owned(), "..".to_owned()];
+    for i in 0..40 {
+        want.push(format!("d{i}"));
+        c.mkdir(Fid::ROOT, want[i + 2].as_bytes()).await?;
+    }
+    rig.kill().await;
+    rig.lose_power();
+    assert!(rig.destroy_pending() > 0, "objects wait");
+    rig.restart().await;
+    // longer than the MDT needs to forget what was destroyed, and to sync that
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert!(rig.mdt().target.in_recovery() && ids.iter().all(|id| !there(&rig, *id)));
+    let mut got = c.names(Fid::ROOT).await?;
+    want.sort();
+    got.sort();
+    assert_eq!(got, want);
+    rig.stop().await;
+    Ok(())
+}

@@ -125,7 +125,7 @@ impl Ctx {
         let (batch, stamped) = t.finish_stamped();
         let follows = Follows::of(&batch);
         self.rq.target.commit_stamped(&self.rq, batch, &mut a.msg, |batch, transno| stamped.put(batch, transno))?;
-        self.ops.committed(store, follows);
+        self.ops.committed(store, follows, self.rq.target.mark());
         Ok(())
     }
 

@@ -3,8 +3,9 @@
 //! The data of file {sequence, oid} is object {sequence, oid} of the MDT's own device, served by the same code as an OST's
 //! ([`Ost::for_mdt`]); its lock is the DOM bit of the file. Size and times of the data are the object's.
 //!
-//! A file that goes leaves a row in the table `destroy`, in the transaction that removed it; a background task takes the
-//! DOM lock, so that clients drop what they have not written, and removes object and row. A write that comes later finds no
+//! A file that goes leaves a row in the table `destroy`, in the transaction that removed it; once that is on disk
+//! ([`super::waiting`]), a background task takes the DOM lock, so that clients drop what they have not written, and removes
+//! object and row. A write that comes later finds no
 //! file (ENOENT).
 //!
 //! Absent: DOM locks and data in the replies of opens and lookups (a client asks for them when it needs them), fiemap.
@@ -19,15 +20,17 @@ use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmRequest, LdlmType, Policy
 use coral_wire::ptlrpc::MSG_RESENT;
 use coral_wire::{Errno, Fid};
 use futures_util::future::join_all;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::attr;
 use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
 use super::store::{MdtResult, Store};
+use super::waiting::Waiting;
 use super::{table, usage};
 use crate::ost::Ost;
+use crate::target::Target;
 
 /// Largest component on the MDT, bytes (`lod.*.dom_stripesize`).
 pub const STRIPE_BYTES: u32 = 1 << 20;
@@ -66,6 +69,8 @@ pub fn service(store: Store, data: Arc<dyn Objects>) -> Arc<Ost> {
 /// The background task that removes data, and how to wake it. It ends with this value.
 pub struct Remover {
     wake: Arc<Notify>,
+    /// Not on disk yet.
+    waiting: parking_lot::Mutex<Waiting<Fid>>,
     task: parking_lot::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -78,13 +83,13 @@ impl Drop for Remover {
 impl Remover {
     /// Not started yet.
     pub(super) fn new() -> Remover {
-        Remover { wake: Arc::default(), task: parking_lot::Mutex::default() }
+        Remover { wake: Arc::default(), waiting: parking_lot::Mutex::default(), task: parking_lot::Mutex::default() }
     }
 
     /// Starts it for `ops`: what a crash left is removed first.
-    pub fn start(&self, ops: &Arc<MdtOps>) {
-        self.wake.notify_one();
-        *self.task.lock() = Some(tokio::spawn(run(Arc::downgrade(ops), self.wake.clone())));
+    pub fn start(&self, ops: &Arc<MdtOps>, target: &Arc<Target>) {
+        let task = run(Arc::downgrade(ops), Arc::downgrade(target), self.wake.clone(), target.durable());
+        *self.task.lock() = Some(tokio::spawn(task));
     }
 
     /// Ends it.
@@ -94,45 +99,82 @@ impl Remover {
         }
     }
 
-    /// `batch` was committed.
-    pub fn committed(&self, due: bool) {
-        if due {
+    /// Rows of these files were committed before `mark` was taken.
+    pub fn committed(&self, gone: &[Fid], mark: u64) {
+        if !gone.is_empty() {
+            self.waiting.lock().add(mark, gone);
             self.wake.notify_one();
         }
     }
 }
 
-/// Whether `batch` makes data due for removal.
-pub fn removes(batch: &Batch) -> bool {
-    batch.ops().iter().any(|op| matches!(op, Op::Put { table: table::DESTROY, key, .. } if table::data_of_key(key).is_some()))
+/// Files whose data `batch` makes due for removal.
+pub fn removed_by(batch: &Batch) -> Vec<Fid> {
+    let row = |op: &Op| match op {
+        Op::Put { table: table::DESTROY, key, .. } => table::data_of_key(key),
+        _ => None,
+    };
+    batch.ops().iter().filter_map(row).collect()
 }
 
-async fn run(ops: Weak<MdtOps>, wake: Arc<Notify>) {
+async fn run(ops: Weak<MdtOps>, target: Weak<Target>, wake: Arc<Notify>, mut durable: watch::Receiver<u64>) {
+    // what an earlier start left
+    let mut read = Some(0);
     loop {
-        wake.notified().await;
-        loop {
-            let Some(ops) = ops.upgrade() else { return };
-            match ops.remove_some().await {
-                Ok(ROUND_OBJECTS) => {}
-                Ok(_) => break,
-                Err(e) => {
-                    tracing::error!(error = %e, "removing data on the MDT");
-                    wake.notify_one();
-                    tokio::time::sleep(RETRY).await;
-                    break;
-                }
+        {
+            let (Some(ops), Some(target)) = (ops.upgrade(), target.upgrade()) else { return };
+            if let Err(e) = ops.remove_due(&target, &mut read).await {
+                tracing::error!(error = %e, "removing data on the MDT");
+                read = Some(0);
+                drop((ops, target));
+                tokio::time::sleep(RETRY).await;
+                continue;
             }
+        }
+        tokio::select! {
+            biased;
+            () = wake.notified() => (),
+            changed = durable.changed() => if changed.is_err() { return },
         }
     }
 }
 
 impl MdtOps {
-    /// One round; how many rows it found.
-    async fn remove_some(&self) -> Result<usize, OsdError> {
-        let kv = self.core.lock().store.kv().clone();
-        let prefix = table::DATA_PREFIX;
-        let rows = kv.range(table::DESTROY, &prefix, None, ROUND_OBJECTS)?;
-        let fids: Vec<Fid> = rows.iter().filter_map(|(k, _)| table::data_of_key(k)).collect();
+    /// Removes what is on disk. `read`: the table holds more than is known, and is read when this mark is on disk.
+    async fn remove_due(&self, target: &Target, read: &mut Option<u64>) -> Result<(), OsdError> {
+        let ripe = self.remover.waiting.lock().ripe(*target.durable().borrow());
+        if ripe.spilled {
+            *read = read.or(Some(0));
+        }
+        for some in ripe.rows.chunks(ROUND_OBJECTS) {
+            self.remove_some(some).await?;
+        }
+        while read.is_some_and(|mark| target.is_durable(mark)) {
+            let kv = self.core.lock().store.kv().clone();
+            let rows = kv.range(table::DESTROY, &table::DATA_PREFIX, None, ROUND_OBJECTS)?;
+            let fids: Vec<Fid> = rows.iter().filter_map(|(k, _)| table::data_of_key(k)).collect();
+            // A row can be read before its transaction is on disk.
+            let mark = target.mark();
+            *read = (rows.len() == ROUND_OBJECTS).then_some(mark);
+            if target.is_durable(mark) {
+                self.remove_some(&fids).await?;
+            } else if !fids.is_empty() {
+                self.remover.waiting.lock().add(mark, &fids);
+                target.sync_soon();
+            }
+        }
+        let (many, some) = {
+            let waiting = self.remover.waiting.lock();
+            (waiting.many(), waiting.rows().next().is_some())
+        };
+        if many || (some && self.data.space_is_low()?) {
+            target.sync_soon();
+        }
+        Ok(())
+    }
+
+    /// Removes the data of these files, whose rows are on disk.
+    async fn remove_some(&self, fids: &[Fid]) -> Result<(), OsdError> {
         let mut done = Batch::new();
         for gone in join_all(fids.iter().map(|fid| self.remove(*fid))).await {
             done.del(table::DESTROY, table::data_key(&gone?));
@@ -140,7 +182,7 @@ impl MdtOps {
         if !done.is_empty() {
             self.osp.commit_local(done)?;
         }
-        Ok(fids.len())
+        Ok(())
     }
 
     async fn remove(&self, fid: Fid) -> Result<Fid, OsdError> {
@@ -204,8 +246,8 @@ mod tests {
         assert_eq!(table::data_of_key(&table::destroy_key(u32::MAX, 9)), None);
         let mut b = Batch::new();
         b.put(table::DESTROY, table::destroy_key(3, 9), Bytes::new());
-        assert!(!removes(&b));
+        assert_eq!(removed_by(&b), []);
         b.put(table::DESTROY, table::data_key(&fid), Bytes::new());
-        assert!(removes(&b));
+        assert_eq!(removed_by(&b), [fid]);
     }
 }

@@ -2,10 +2,10 @@
 //! memory as far as it fits, so that the table is read only after a start, an overflow or a failure (reading it walks over
 //! all that was removed from it lately).
 //!
-//! What an OST has done stays a row until that is on the OST's disk ([`Due::settle`]): before that it may be undone by
+//! Only what is on the MDT's disk gets here ([`super::waiting`]). What an OST has done stays a row until that is on the OST's disk ([`Due::settle`]): before that it may be undone by
 //! the loss of power, and is done again.
 //!
-//! Invariant: every row of the table is in [`Due`], or ahead of where the next reading begins, or will be read again.
+//! Invariant: every row of the table is in [`Due`], or waits for the MDT's disk, or is ahead of where the next reading begins, or will be read again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -78,7 +78,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Rows that were committed.
+    /// Rows that are on disk.
     pub(super) fn add(&mut self, rows: &[(u32, u64)]) {
         for (ost, id) in rows {
             self.queues.entry(*ost).or_default().push(*id);
@@ -144,6 +144,11 @@ impl Due {
     /// Some of what was taken is still there, or the reading failed.
     pub(super) fn missed(&mut self, ost: u32) {
         self.queues.entry(ost).or_default().read_again();
+    }
+
+    /// There are rows that nobody told of.
+    pub(super) fn missed_all(&mut self) {
+        self.queues.values_mut().for_each(Queue::read_again);
     }
 }
 

@@ -157,7 +157,7 @@ impl Mdt {
         ops.data.start_counting();
         target.start(ops.clone());
         osp.start(&target, &ops);
-        ops.remover.start(&ops);
+        ops.remover.start(&ops, &target);
         if !target.in_recovery() {
             // nobody will come back to what was open
             ops.reap_orphans()?;
@@ -346,7 +346,7 @@ pub struct Follows {
     usage: Vec<(Owner, Used)>,
     destroy: Vec<(u32, u64)>,
     tell: Vec<(u32, u64)>,
-    data: bool,
+    data: Vec<Fid>,
 }
 
 impl Follows {
@@ -356,18 +356,18 @@ impl Follows {
             usage: usage::of_batch(batch),
             destroy: due::of_batch(batch, table::DESTROY),
             tell: due::of_batch(batch, table::OWNER),
-            data: dom::removes(batch),
+            data: dom::removed_by(batch),
         }
     }
 }
 
 impl MdtOps {
-    /// The batch is committed; the core is still locked.
-    pub fn committed(&self, store: &Store, f: Follows) {
+    /// The batch was committed before `mark` was taken; the core is still locked.
+    pub fn committed(&self, store: &Store, f: Follows, mark: u64) {
         store.usage().committed(f.usage);
-        self.osp.destroy(&f.destroy);
-        self.osp.tell_owners(&f.tell);
-        self.remover.committed(f.data);
+        self.osp.destroy(&f.destroy, mark);
+        self.osp.tell_owners(&f.tell, mark);
+        self.remover.committed(&f.data, mark);
     }
 
     /// A close was done before the restart. Its client had no answer, and has replayed the open.
@@ -399,8 +399,8 @@ impl MdtOps {
         namespace::reap(&mut t, fid)?;
         let batch = t.finish();
         let follows = Follows::of(&batch);
-        self.osp.commit_local(batch)?;
-        self.committed(&core.store, follows);
+        let mark = self.osp.commit_local(batch)?;
+        self.committed(&core.store, follows, mark);
         Ok(())
     }
 

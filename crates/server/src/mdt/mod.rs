@@ -38,6 +38,7 @@ pub mod stripe;
 pub mod table;
 pub mod usage;
 mod version;
+mod waiting;
 pub mod xattr;
 
 #[cfg(test)]
@@ -46,4 +47,5 @@ mod model_tests;
 pub use self::check::check;
 pub use handler::{Mdt, MdtConfig, MdtOps};
 pub use osp::OstTarget;
+pub(crate) use waiting::low_space;
 pub use stripe::StripeDefaults;

@@ -1,16 +1,16 @@
 //! The MDT's connections to its OSTs: free space, destruction of objects, change of owners
 //! (`lustre/osp`).
 //!
-//! A file that goes leaves its objects in the table `destroy`, in the transaction that removed it;
-//! here a background task sends OST_DESTROY and forgets a row when the OST has committed that (`osp_sync.c` cancels a llog
-//! record then). Nothing is lost by a crash of either side: a row stays until its object is gone for good, and to destroy an
+//! A file that goes leaves its objects in the table `destroy`, in the transaction that removed it; once that is on disk
+//! ([`super::waiting`]), a background task sends OST_DESTROY, and forgets a row when the OST has committed that (`osp_sync.c`
+//! sends what `last_committed` covers, and cancels a llog record then). Nothing is lost by a crash of either side: a row stays until its object is gone for good, and to destroy an
 //! object twice is harmless. A file that gets another owner leaves its objects in the table `owner` likewise; the OST is told the
 //! owner that the file has then, and a row stays until the OST has committed that.
 //!
 //! An OST that is not connected, or does not answer statfs, gets no new objects, as `lod` leaves out
 //! inactive OSTs. The allocator learns of a lost or a new connection at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,12 +23,13 @@ use coral_wire::ost::{Obdo, ObdStatfs, md};
 use coral_wire::{Errno, Fid, ObdConnectData, OstId, opc, portal};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::due::{Answered, Due, Next};
 use super::handler::MdtOps;
 use super::store::{MdtResult, Store};
 use super::stripe::{OstSpace, StripeDefaults};
+use super::waiting::{Waiting, low_space};
 use super::{table, usage};
 use crate::quota::Owner;
 use crate::target::Target;
@@ -65,15 +66,17 @@ pub struct OstTarget {
 struct Todo {
     table: Table,
     due: Mutex<Due>,
+    /// Not on disk yet.
+    waiting: Mutex<Waiting<(u32, u64)>>,
 }
 
 impl Todo {
     fn new(table: Table) -> Todo {
-        Todo { table, due: Mutex::default() }
+        Todo { table, due: Mutex::default(), waiting: Mutex::default() }
     }
 
     /// The next objects of `ost`.
-    fn take(&self, kv: &dyn Kv, ost: u32) -> Result<Vec<u64>, OsdError> {
+    fn take(&self, target: &Target, kv: &dyn Kv, ost: u32) -> Result<Vec<u64>, OsdError> {
         let next = self.due.lock().take(ost, ROUND_OBJECTS);
         let begin = match next {
             Next::Nothing => return Ok(Vec::new()),
@@ -83,7 +86,25 @@ impl Todo {
         let (from, end) = (table::destroy_key(ost, begin), table::prefix_end(&ost.to_be_bytes()));
         let rows = kv.range(self.table, &from, end.as_deref(), ROUND_OBJECTS).inspect_err(|_| self.due.lock().missed(ost))?;
         let ids: Vec<u64> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).map(|(_, id)| id).collect();
-        Ok(self.due.lock().read(ost, ids, rows.len() == ROUND_OBJECTS))
+        let ids = self.due.lock().read(ost, ids, rows.len() == ROUND_OBJECTS);
+        // A row can be read before its transaction is on disk.
+        let mark = target.mark();
+        if ids.is_empty() || target.is_durable(mark) {
+            return Ok(ids);
+        }
+        self.waiting.lock().add(mark, &ids.iter().map(|id| (ost, *id)).collect::<Vec<_>>());
+        target.sync_soon();
+        Ok(Vec::new())
+    }
+
+    /// Makes due what is on disk.
+    fn ripen(&self, durable: u64) {
+        let ripe = self.waiting.lock().ripe(durable);
+        let mut due = self.due.lock();
+        due.add(&ripe.rows);
+        if ripe.spilled {
+            due.missed_all();
+        }
     }
 }
 
@@ -167,7 +188,7 @@ impl Osp {
 
     /// Starts the background tasks.
     pub fn start(self: &Arc<Self>, target: &Arc<Target>, ops: &Arc<MdtOps>) {
-        let work = tokio::spawn(run(Arc::downgrade(self), Arc::downgrade(ops)));
+        let work = tokio::spawn(run(Arc::downgrade(self), Arc::downgrade(ops), target.durable()));
         let show = tokio::spawn(show_spaces(Arc::downgrade(self), Arc::downgrade(ops), self.changed.clone()));
         let defaults = ops.core.lock().defaults;
         let mut st = self.state.lock();
@@ -189,30 +210,49 @@ impl Osp {
         }
     }
 
-    /// These rows of the table `destroy` were committed.
-    pub(super) fn destroy(&self, rows: &[(u32, u64)]) {
-        self.add(&self.destroys, rows);
+    /// These rows of the table `destroy` were committed before `mark` was taken.
+    pub(super) fn destroy(&self, rows: &[(u32, u64)], mark: u64) {
+        self.add(&self.destroys, rows, mark);
     }
 
-    /// These rows of the table `owner` were committed.
-    pub(super) fn tell_owners(&self, rows: &[(u32, u64)]) {
-        self.add(&self.owners, rows);
+    /// These rows of the table `owner` were committed before `mark` was taken.
+    pub(super) fn tell_owners(&self, rows: &[(u32, u64)], mark: u64) {
+        self.add(&self.owners, rows, mark);
     }
 
-    fn add(&self, todo: &Todo, rows: &[(u32, u64)]) {
+    fn add(&self, todo: &Todo, rows: &[(u32, u64)], mark: u64) {
         if !rows.is_empty() {
-            todo.due.lock().add(rows);
+            todo.waiting.lock().add(mark, rows);
             self.wake.notify_one();
         }
     }
 
-    /// A transaction of the MDT itself.
+    /// Makes due what is on disk, and asks for a sync where much waits for one, or an OST has little space left.
+    fn ripen(&self, target: &Target) {
+        let durable = *target.durable().borrow();
+        [&self.owners, &self.destroys].into_iter().for_each(|todo| todo.ripen(durable));
+        let waiting = self.destroys.waiting.lock();
+        let osts: BTreeSet<u32> = if waiting.many() { BTreeSet::new() } else { waiting.rows().map(|(ost, _)| *ost).collect() };
+        let many = waiting.many();
+        drop(waiting);
+        let low = |s: &ObdStatfs| low_space(s.bavail, s.blocks, s.bsize);
+        let peers = &self.state.lock().peers;
+        if many || osts.iter().any(|ost| peers.get(ost).is_some_and(|p| p.space.as_ref().is_some_and(low))) {
+            target.sync_soon();
+        }
+    }
+
+    /// A transaction of the MDT itself; returns its mark.
     pub fn commit_local(&self, batch: Batch) -> Result<u64, OsdError> {
-        let target = self.state.lock().target.clone();
-        match target {
+        match self.target() {
             Some(t) => t.commit_local(batch),
             None => Err(OsdError::Invalid("the target is stopping")),
         }
+    }
+
+    /// `None` when it is stopping.
+    fn target(&self) -> Option<Arc<Target>> {
+        self.state.lock().target.clone()
     }
 
     /// The file system's default layout.
@@ -344,8 +384,9 @@ impl Osp {
     async fn destroy_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
         let (mut rounds, mut failed) = (Vec::new(), None);
         let Some(kv) = ops.upgrade().map(|ops| ops.core.lock().store.kv().clone()) else { return Ok(false) };
+        let Some(target) = self.target() else { return Ok(false) };
         for (ost, import) in self.connected() {
-            match self.destroys.take(&*kv, ost) {
+            match self.destroys.take(&target, &*kv, ost) {
                 Ok(ids) => rounds.push(async move { (ost, ids.len(), destroy_some(import, ids).await) }),
                 // what was taken for other OSTs must not be forgotten
                 Err(e) => failed = Some(e),
@@ -384,9 +425,10 @@ impl Osp {
     /// Tells owners, at most one round of every OST that answers. Returns whether there may be more to do right away.
     async fn owner_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
         let Some(store) = ops.upgrade().map(|ops| ops.core.lock().store.clone()) else { return Ok(false) };
+        let Some(target) = self.target() else { return Ok(false) };
         let (mut rounds, mut failed) = (Vec::new(), None);
         for (ost, import) in self.connected() {
-            match self.owners.take(&**store.kv(), ost) {
+            match self.owners.take(&target, &**store.kv(), ost) {
                 Ok(ids) => rounds.push(tell_some(&store, import, ost, ids)),
                 Err(e) => failed = Some(e),
             }
@@ -543,7 +585,7 @@ async fn show_spaces(osp: Weak<Osp>, ops: Weak<MdtOps>, changed: Arc<Notify>) {
 }
 
 /// The background task: ends with the MDT.
-async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
+async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>, mut durable: watch::Receiver<u64>) {
     let mut next_statfs = tokio::time::Instant::now();
     loop {
         let Some(me) = osp.upgrade() else { return };
@@ -552,11 +594,14 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
             next_statfs = tokio::time::Instant::now() + pause;
         }
         loop {
+            let Some(target) = me.target() else { return };
+            me.ripen(&target);
+            drop(target);
             // an owner first: told to an object that is gone, it would make it anew
             match me.rounds(&ops).await {
                 Ok(true) => continue,
                 Ok(false) => break,
-                Err(_) if me.state.lock().target.is_none() => return,
+                Err(_) if me.target().is_none() => return,
                 Err(e) => {
                     tracing::error!(error = %e, "telling OSTs of owners and of objects that are gone");
                     break;
@@ -566,6 +611,7 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>) {
         tokio::select! {
             biased;
             () = me.wake.notified() => tokio::time::sleep(GATHER).await,
+            Ok(()) = durable.changed() => (),
             () = tokio::time::sleep_until(next_statfs), if me.count() > 0 => (),
         }
         if ops.strong_count() == 0 {

@@ -44,6 +44,7 @@ use parking_lot::Mutex;
 use self::grant::Grants;
 use self::obdo::Times;
 use self::usage::Usage;
+use crate::mdt::low_space;
 use crate::quota::{Owner, Used};
 use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
@@ -134,6 +135,12 @@ impl Ost {
         self.objects.destroy(id)?;
         self.usage.gone(id);
         Ok(())
+    }
+
+    /// Whether so little of the device is free that what can be freed should be soon.
+    pub(crate) fn space_is_low(&self) -> Result<bool, OsdError> {
+        let s = self.objects.space()?;
+        Ok(low_space(s.blocks_avail, s.blocks, s.block_size))
     }
 
     /// The file of an object has another owner.

@@ -22,6 +22,8 @@ use coral_wire::{Errno, Fid, ObdConnectData, Wire, opc, portal};
 use futures_util::future::BoxFuture;
 
 const SERVER: &str = "10.0.0.1@tcp";
+/// That of a target unless said otherwise.
+const SYNC_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The change that takes `op` back.
 pub fn undo(kv: &dyn Kv, op: &Op) -> Batch {
@@ -49,6 +51,8 @@ pub struct Rig {
     pub far: Option<Vec<Option<FarOst>>>,
     /// uid and gid of the root directory, should the next start make it.
     pub root_owner: (u32, u32),
+    /// How often the next start syncs by itself.
+    pub sync_interval: Duration,
     up: Option<(Arc<Node>, Arc<ServerNode>, Mdt)>,
     seed: AtomicU64,
 }
@@ -62,7 +66,7 @@ impl Rig {
     /// An MDT on another device than memory.
     pub async fn on(osts: u32, mem: OsdMem, kv: Arc<dyn Kv>) -> Rig {
         let net = MemNet::new();
-        let mut rig = Rig { mem, kv, net, osts, real: vec![], far: None, root_owner: (0, 0), up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem, kv, net, osts, real: vec![], far: None, root_owner: (0, 0), sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -71,7 +75,7 @@ impl Rig {
     pub async fn with_osts(n: u32) -> Rig {
         let mem = OsdMem::new();
         let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
-        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far: None, root_owner: (0, 0), up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far: None, root_owner: (0, 0), sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -81,7 +85,7 @@ impl Rig {
         let mem = OsdMem::new();
         let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
         let far = Some((0..n).map(|_| None).collect());
-        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far, root_owner: (0, 0), up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far, root_owner: (0, 0), sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
         for i in 0..n {
             rig.start_ost(i).await;
         }
@@ -125,6 +129,7 @@ impl Rig {
         cfg.defaults = Some(StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 });
         cfg.root_owner = self.root_owner;
         cfg.target.recovery_soft = Duration::from_secs(20);
+        cfg.target.sync_interval = self.sync_interval;
         let mdt = Mdt::start_on(node.clone(), cfg, self.kv.clone(), Arc::new(coral_osd::OsdMem::new())).expect("MDT");
         for i in (0..self.osts).filter(|_| self.far.is_none()) {
             let target = match self.real.get(i as usize) {
