@@ -212,7 +212,7 @@ fn is_never_served(kv: &dyn Kv) -> Result<bool, OsdError> {
             return Ok(false);
         }
     }
-    Ok(!crate::target::has_transno(kv)?)
+    Ok(crate::target::stored_transno(kv)?.is_none())
 }
 
 fn read_inodes(kv: &dyn Kv, report: &mut Report) -> Result<BTreeMap<Fid, Seen>, OsdError> {
@@ -359,14 +359,14 @@ fn read_usage(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> R
 }
 
 fn read_destroys(kv: &dyn Kv, report: &mut Report) -> Result<(), OsdError> {
-    each(kv, table::DESTROY, |k, _| {
+    each(kv, table::DESTROY, |k, v| {
         if let Some(fid) = table::data_of_key(k) {
             report.data.insert(super::dom::object(&fid));
         }
         let Some((ost, id)) = table::destroy_of_key(k) else { return };
-        report.destroy_pending.insert((ost, id));
-        if let Some(first) = report.objects.get(&(ost, id)) {
-            report.problems.push(Problem::SharedObject { ost, id, first: *first, second: None });
-        }
+        let many = id..id.saturating_add(u64::from(table::destroy_count_of(v)));
+        report.destroy_pending.extend(many.clone().map(|id| (ost, id)));
+        let used = report.objects.range((ost, many.start)..(ost, many.end));
+        report.problems.extend(used.map(|(&(ost, id), first)| Problem::SharedObject { ost, id, first: *first, second: None }));
     })
 }

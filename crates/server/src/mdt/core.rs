@@ -131,8 +131,9 @@ impl MdtCore {
         Ok(())
     }
 
-    /// The allocator of OST objects, beside the tables.
+    /// The allocator of OST objects for one transaction, beside the tables.
     pub fn allocator(&mut self) -> (Allocator<'_>, &Store) {
+        self.ids.begin();
         (Allocator { ids: &mut self.ids, osts: &self.osts, defaults: self.defaults }, &self.store)
     }
 

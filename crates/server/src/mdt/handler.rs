@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
-use super::{dom, due, namespace, table, usage};
+use super::{dom, due, namespace, orphans, table, usage};
 use super::open::Handle;
 use super::osp::{OstTarget, Osp};
 use super::store::{MdtResult, Store, Txn};
@@ -90,6 +90,8 @@ pub struct MdtOps {
     pub data: Arc<Ost>,
     /// Removes data of files that are gone.
     pub remover: dom::Remover,
+    /// Looks for objects that no file refers to.
+    pub search: orphans::Search,
     /// Held by renames between directories.
     pub rename_lock: tokio::sync::Mutex<()>,
 }
@@ -144,6 +146,7 @@ impl Mdt {
         }
         let store = state.store.clone();
         let osp = Osp::new(node.clone(), &cfg.target.name);
+        let left = orphans::left(&*kv)?;
         let target = Target::new(node, cfg.target, kv)?;
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         let ops = Arc::new(MdtOps {
@@ -152,6 +155,7 @@ impl Mdt {
             osp: osp.clone(),
             data: dom::service(store, data),
             remover: dom::Remover::new(),
+            search: orphans::Search::new(left),
             rename_lock: tokio::sync::Mutex::new(()),
         });
         ops.data.start_counting();
@@ -161,6 +165,7 @@ impl Mdt {
         if !target.in_recovery() {
             // nobody will come back to what was open
             ops.reap_orphans()?;
+            ops.search.start(&ops);
         }
         Ok(Mdt { target, ops })
     }
@@ -172,9 +177,13 @@ impl Mdt {
 
     /// Disconnects from the OSTs and stops the target.
     pub async fn stop(&self) {
+        self.ops.search.stop();
         self.ops.remover.stop();
         self.ops.osp.stop().await;
         self.target.stop().await;
+        if let Err(error) = orphans::stopped(&self.ops, &self.target) {
+            tracing::error!(%error, "noting that the MDT has stopped");
+        }
     }
 }
 
@@ -337,6 +346,7 @@ impl TargetOps for MdtOps {
             if let Err(e) = self.reap_orphans() {
                 tracing::error!(error = %e, "removing orphans after recovery");
             }
+            self.search.start(&self);
         })
     }
 }
@@ -397,11 +407,7 @@ impl MdtOps {
         }
         let mut t = Txn::new(&core.store);
         namespace::reap(&mut t, fid)?;
-        let batch = t.finish();
-        let follows = Follows::of(&batch);
-        let mark = self.osp.commit_local(batch)?;
-        self.committed(&core.store, follows, mark);
-        Ok(())
+        self.commit_own(&core.store, t.finish())
     }
 
     /// Destroys orphans nobody has opened again.

@@ -30,6 +30,7 @@ mod misc;
 pub mod namespace;
 pub mod open;
 mod opening;
+mod orphans;
 pub mod osp;
 pub mod record;
 mod reint;

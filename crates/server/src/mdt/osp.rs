@@ -387,7 +387,10 @@ impl Osp {
         let Some(target) = self.target() else { return Ok(false) };
         for (ost, import) in self.connected() {
             match self.destroys.take(&target, &*kv, ost) {
-                Ok(ids) => rounds.push(async move { (ost, ids.len(), destroy_some(import, ids).await) }),
+                Ok(ids) => {
+                    let kv = kv.clone();
+                    rounds.push(async move { (ost, ids.len(), destroy_some(&*kv, import, ost, ids).await) });
+                }
                 // what was taken for other OSTs must not be forgotten
                 Err(e) => failed = Some(e),
             }
@@ -528,13 +531,16 @@ fn owner_of(store: &Store, ost: u32, id: u64) -> MdtResult<Option<Told>> {
 }
 
 /// Destroys objects of one OST, until it fails to answer. Returns those that are gone.
-async fn destroy_some(import: Arc<Import>, ids: Vec<u64>) -> Vec<(u64, Answered)> {
+async fn destroy_some(kv: &dyn Kv, import: Arc<Import>, ost: u32, ids: Vec<u64>) -> Vec<(u64, Answered)> {
     let mut gone = Vec::with_capacity(ids.len());
     for part in ids.chunks(IN_FLIGHT) {
         // Before it is asked: what a later start answers is at worst destroyed once more.
         let instance = import.granted().instance;
         let tell = part.iter().map(|&id| {
-            let body = Obdo { oi: OstId::group0(id), valid: md::FLID | md::FLGROUP, ..Obdo::default() };
+            let row = kv.get(table::DESTROY, &table::destroy_key(ost, id)).ok().flatten();
+            let count = row.map_or(1, |v| table::destroy_count_of(&v));
+            let valid = md::FLID | md::FLGROUP | if count > 1 { md::FLOBJCOUNT } else { 0 };
+            let body = Obdo { oi: OstId::group0(id), valid, misc: if count > 1 { count } else { 0 }, ..Obdo::default() };
             let rq = Request::new(portal::OST_REQUEST, opc::OST_DESTROY).push(&body);
             call(&import, rq.push_bytes(LdlmRequest::default().to_bytes()).push_empty())
         });

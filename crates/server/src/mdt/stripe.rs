@@ -10,19 +10,19 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use coral_osd::Batch;
+use coral_osd::{Batch, Kv, OsdError};
 use coral_wire::layout::{
     CompEntry, CompMd, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_SPECIFIC, LOV_MAGIC_V1, LOV_MAGIC_V3,
     LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, Layout, LovMd, LovOstData, SubLayout, lcme, pattern,
 };
-use coral_wire::{Errno, Fid, OstId};
+use coral_wire::{DecodeError, Errno, Fid, OstId};
 
 use super::dom::STRIPE_BYTES;
 use super::store::{MdtResult, Store};
 use super::table;
 
 /// Object ids reserved with one write: a crash skips at most so many per OST.
-const RESERVE_IDS: u64 = 4096;
+pub(super) const RESERVE_IDS: u64 = 4096;
 /// Imbalance of free space, in percent, from which it weighs (`lod.*.qos_threshold_rr`).
 const QOS_THRESHOLD_PERCENT: u64 = 17;
 
@@ -55,18 +55,23 @@ pub struct OstSpace {
 /// OST objects a layout attribute names, as (OST index, object id). Objects in other sequences than
 /// group 0 (made by a Lustre MDT) are left out, as is what does not parse.
 pub fn objects(lov: &Bytes) -> Vec<(u32, u64)> {
+    try_objects(lov).unwrap_or_default()
+}
+
+/// The same; an error for what does not parse.
+pub fn try_objects(lov: &Bytes) -> Result<Vec<(u32, u64)>, DecodeError> {
     let plain = |l: &LovMd| -> Vec<(u32, u64)> {
         let own = l.objects.iter().filter(|o| o.oi.is_group0() && o.oi.object_id() != 0);
         own.map(|o| (o.ost_idx, o.oi.object_id())).collect()
     };
     if lov.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    match Layout::decode(lov) {
-        Ok(Layout::Plain(l)) => plain(&l),
-        Ok(Layout::Composite(c)) => c.entries.iter().filter_map(|e| e.plain()).flat_map(plain).collect(),
-        _ => Vec::new(),
-    }
+    Ok(match Layout::decode(lov)? {
+        Layout::Plain(l) => plain(&l),
+        Layout::Composite(c) => c.entries.iter().filter_map(|e| e.plain()).flat_map(plain).collect(),
+        Layout::Foreign(_) => Vec::new(),
+    })
 }
 
 /// Object ids of each OST, and whose turn it is.
@@ -75,10 +80,19 @@ pub struct ObjectIds {
     next: BTreeMap<u32, (u64, u64)>,
     credit: BTreeMap<u32, i128>,
     turn: usize,
+    /// First id of each OST that the transaction under way was given.
+    begun: BTreeMap<u32, u64>,
+    /// What earlier starts left was looked through for objects that no file refers to ([`super::orphans`]).
+    pub(super) settled: bool,
 }
 
-fn id_key(ost: u32) -> Vec<u8> {
-    [b"oid/".as_slice(), &ost.to_be_bytes()].concat()
+/// First part of the keys of [`reserved`].
+const RESERVED: &[u8] = b"oid/";
+/// First part of the keys of [`seen`].
+const SEEN: &[u8] = b"oid_seen/";
+
+fn ost_key(what: &[u8], ost: u32) -> Vec<u8> {
+    [what, &ost.to_be_bytes()].concat()
 }
 
 impl ObjectIds {
@@ -97,13 +111,23 @@ impl ObjectIds {
             limit
         } else {
             let mut b = Batch::new();
-            b.put(table::META, id_key(ost), (next + RESERVE_IDS).to_le_bytes().to_vec());
+            put_reserved(&mut b, ost, next + RESERVE_IDS);
+            if self.settled {
+                // All transactions but the one under way are on disk with this, or failed.
+                put_seen(&mut b, ost, self.begun.get(&ost).copied().unwrap_or(next));
+            }
             store.kv().commit(b)?;
             store.kv().sync()?;
             next + RESERVE_IDS
         };
         self.next.insert(ost, (next + 1, limit));
+        self.begun.entry(ost).or_insert(next);
         Ok(next)
+    }
+
+    /// A transaction begins; the one before is committed, or failed.
+    pub(super) fn begin(&mut self) {
+        self.begun.clear();
     }
 
     /// Picks OSTs for `count` stripes, the first being `first` if given: round robin, by free space
@@ -168,8 +192,33 @@ fn weights(usable: &[&OstSpace]) -> Vec<i128> {
 
 /// First object id of `ost` not yet reserved.
 pub fn reserved(store: &Store, ost: u32) -> MdtResult<u64> {
-    let raw = store.kv().get(table::META, &id_key(ost))?;
+    let raw = store.kv().get(table::META, &ost_key(RESERVED, ost))?;
     Ok(raw.and_then(|v| v.as_ref().try_into().ok()).map_or(1, u64::from_le_bytes))
+}
+
+/// The same of every OST that has any.
+pub(super) fn all_reserved(kv: &dyn Kv) -> Result<Vec<(u32, u64)>, OsdError> {
+    let end = table::prefix_end(RESERVED);
+    let rows = kv.range(table::META, RESERVED, end.as_deref(), usize::MAX)?;
+    let row = |(k, v): &(Bytes, Bytes)| {
+        let ost = k.strip_prefix(RESERVED)?.try_into().map(u32::from_be_bytes).ok()?;
+        Some((ost, u64::from_le_bytes(v.as_ref().try_into().ok()?)))
+    };
+    Ok(rows.iter().filter_map(row).collect())
+}
+
+/// Every id of `ost` below this was looked through, or given to a file that is on disk.
+pub(super) fn seen(kv: &dyn Kv, ost: u32) -> Result<Option<u64>, OsdError> {
+    let raw = kv.get(table::META, &ost_key(SEEN, ost))?;
+    Ok(raw.and_then(|v| v.as_ref().try_into().ok()).map(u64::from_le_bytes))
+}
+
+pub(super) fn put_reserved(b: &mut Batch, ost: u32, upto: u64) {
+    b.put(table::META, ost_key(RESERVED, ost), upto.to_le_bytes().to_vec());
+}
+
+pub(super) fn put_seen(b: &mut Batch, ost: u32, upto: u64) {
+    b.put(table::META, ost_key(SEEN, ost), upto.to_le_bytes().to_vec());
 }
 
 /// What allocation needs to know.

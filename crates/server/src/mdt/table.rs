@@ -7,7 +7,7 @@
 //! | `link` | child FID, parent FID, name | empty: the links that do not fit the inode record |
 //! | `xattr` | FID, name | the values that do not fit the inode record |
 //! | `orphan` | FID | empty: nlink 0 and still open somewhere |
-//! | `destroy` | OST index (4 B), object id (8 B); or 4 B of ones, FID | empty: OST objects, and data on this MDT, nobody refers to any more |
+//! | `destroy` | OST index (4 B), object id (8 B); or 4 B of ones, FID | OST objects, and data on this MDT, nobody refers to any more: so many from that id on (4 B little-endian), or empty for one |
 //! | `owner` | OST index, object id | FID: objects whose OST is to be told the owner of their file |
 //! | `usage` | uid, gid, project (4 B each) | inodes and bytes of that owner (8 B each) |
 //! | `meta` | name | allocators, defaults, format version |
@@ -143,6 +143,16 @@ pub fn destroy_of_key(key: &[u8]) -> Option<(u32, u64)> {
     }
     let ost = u32::from_be_bytes(key.get(..4)?.try_into().ok()?);
     Some((ost, u64::from_be_bytes(key.get(4..12)?.try_into().ok()?)))
+}
+
+/// Value of a destroy row for `count` objects with consecutive ids.
+pub fn destroy_count(count: u32) -> Bytes {
+    if count == 1 { Bytes::new() } else { count.to_le_bytes().to_vec().into() }
+}
+
+/// The count of such a value.
+pub fn destroy_count_of(value: &[u8]) -> u32 {
+    value.try_into().map_or(1, u32::from_le_bytes)
 }
 
 /// What destroy keys of data on the MDT begin with: no OST has that index.

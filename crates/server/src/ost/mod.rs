@@ -143,6 +143,14 @@ impl Ost {
         Ok(low_space(s.blocks_avail, s.blocks, s.block_size))
     }
 
+    /// Runs `call` on the objects, where it may take its time.
+    pub(crate) async fn on_objects<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Objects) -> Result<T, OsdError> + Send + 'static,
+    ) -> Result<T, Errno> {
+        self.blocking(call).await
+    }
+
     /// The file of an object has another owner.
     pub(crate) fn owner_changed(&self, id: ObjectId) {
         self.usage.changed(id);

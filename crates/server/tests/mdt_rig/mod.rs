@@ -187,9 +187,10 @@ impl Rig {
         self.up.as_ref().expect("running").0.faults().add(rule);
     }
 
-    /// OST objects waiting to be destroyed.
+    /// OST objects waiting to be destroyed, other than ranges of ids that no file refers to.
     pub fn destroy_pending(&self) -> usize {
-        self.mem.range(table::DESTROY, b"", None, 1000).expect("read").len()
+        let rows = self.mem.range(table::DESTROY, b"", None, 1000).expect("read");
+        rows.iter().filter(|(_, v)| table::destroy_count_of(v) == 1).count()
     }
 
     /// OST objects whose owner waits to be told for good.
