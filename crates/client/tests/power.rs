@@ -12,6 +12,7 @@ use coral_lnet::Payload;
 use coral_osd::Kv;
 use coral_server::mdt::table;
 use coral_wire::Errno;
+use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd};
 use common::*;
 
 /// Longer than it takes a target to sync by itself, and clients to notice a restart, come back and replay.
@@ -58,6 +59,35 @@ async fn what_osts_lost_with_the_power_is_written_again() {
     u.get("f").await.unwrap();
     fs.fsync(&fh, false).await.unwrap();
     assert_eq!(fs.spent().kept_bytes, 0);
+    u.close(&fh).await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+}
+
+/// A component that got its objects when it was written: the MDT that lost this is told which they were.
+#[tokio::test(start_paused = true)]
+async fn a_component_keeps_the_objects_that_were_written() {
+    let c = Cluster::start(2, 2, 65536).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    u.mkdir("d").await.unwrap();
+    let comp = |from, to, count| CompEntry::new(0, 0, from, to, LovMd::request(65536, count, LOV_OFFSET_DEFAULT, None));
+    let layout = Layout::Composite(CompMd::new(0, 0, 0, vec![comp(0, 65536, 1), comp(65536, 1 << 20, 2), comp(1 << 20, u64::MAX, 1)])).encode();
+    let dir = u.fid("d").await.unwrap();
+    fs.setxattr(&u.cred, dir, b"trusted.lov", layout, 0).await.unwrap();
+    settle().await;
+    let fh = u.create("d/f", libc::O_RDWR).await.unwrap();
+    let data: Vec<u8> = (0..1_500_000u32).map(|i| (i / 1000) as u8 | 1).collect();
+    u.write(&fh, 0, &data[..300_000]).await.unwrap();
+    u.write(&fh, 300_000, &data[300_000..]).await.unwrap();
+    let c = c.mdt_loses_power().await;
+    settle().await;
+    fs.fsync(&fh, false).await.unwrap();
+    let other = c.remote_client().await;
+    let got = User::root(&other).get("d/f").await.unwrap();
+    assert!(got.len() == data.len(), "{} bytes", got.len());
+    assert!(got == data, "byte {:?} differs", (0..data.len()).find(|i| got[*i] != data[*i]));
+    other.umount().await;
     u.close(&fh).await.unwrap();
     fs.umount().await;
     c.stop().await;

@@ -300,9 +300,17 @@ impl Mdc {
             rq = rq.replayable();
         }
         let out = self.intent(rq, pending).await?;
-        Ok((out.reply.msg.buf(2).clone(), out.lock))
+        let layout = out.reply.msg.buf(2).clone();
+        if out.reply.transno != 0 && !layout.is_empty() {
+            // a replay must give the file the objects that it has by then, not new ones
+            self.import().edit_replay(out.reply.transno, |bufs| bufs[LAYOUT_EA] = Bytes::copy_from_slice(&layout));
+        }
+        Ok((layout, out.lock))
     }
 }
+
+/// The layout among the buffers of a layout intent: empty, but in a replay.
+const LAYOUT_EA: usize = 3;
 
 /// The record among the buffers of an open intent.
 const OPEN_REC: usize = 2;

@@ -16,6 +16,7 @@ use super::core::MdtCore;
 use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At};
 use super::store::{MdtResult, Txn};
+use super::stripe;
 use super::xattr;
 
 /// What an intent came to, apart from attributes.
@@ -212,6 +213,12 @@ impl Ctx {
             return Err(Errno::EINVAL.into());
         }
         let Layout::Composite(comp) = Layout::decode(&ino.lov)? else { return Ok(None) };
+        // a replay brings the layout that the client was given then (`mdt_intent_layout`): the client has written to those objects
+        if self.rq.is_replay()
+            && let Ok(Layout::Composite(given)) = Layout::decode(self.buf(4))
+        {
+            return Ok(stripe::adopt(comp, given).map(|c| c.encode()));
+        }
         // a truncate instantiates what lies below the new end, so that the last component can hold it
         let (start, end) = match li.opc {
             layout_intent::TRUNC => (li.start.min(li.end), li.end.max(li.start.saturating_add(1))),

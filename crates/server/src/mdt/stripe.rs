@@ -358,6 +358,31 @@ impl Allocator<'_> {
     }
 }
 
+/// `now` with the objects that `given`, the layout a client was told of before the restart, has for components that have none now;
+/// `None` if that changes nothing, or if the two are not of one file.
+pub fn adopt(mut now: CompMd, given: CompMd) -> Option<CompMd> {
+    if now.entries.len() != given.entries.len() {
+        return None;
+    }
+    let mut changed = false;
+    for (e, g) in now.entries.iter_mut().zip(given.entries) {
+        let (Some(here), Some(there)) = (e.plain(), g.plain()) else { continue };
+        let same = (e.head.start, e.head.end, here.oi) == (g.head.start, g.head.end, there.oi);
+        if same && !e.is_init() && g.is_init() && !there.objects.is_empty() {
+            *e = g;
+            changed = true;
+        }
+    }
+    if !changed {
+        return None;
+    }
+    now.layout_gen = now.layout_gen.max(given.layout_gen);
+    for e in &mut now.entries {
+        e.head.layout_gen = now.layout_gen;
+    }
+    Some(now.relayout())
+}
+
 /// `lmm_oi` of a file: its FID's oid and sequence.
 fn file_oi(fid: &Fid) -> OstId {
     OstId { id: u64::from(fid.oid), seq: fid.seq }
