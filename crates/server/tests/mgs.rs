@@ -200,9 +200,9 @@ async fn targets_register_and_clients_are_called_back() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(client.callbacks.load(Ordering::Relaxed), 3);
 
-    // another MGS on the same tables knows it all
+    // another MGS on what the tables are after power loss knows it all
     assert_eq!(mgs.filesystems(), ["coral"]);
-    let again = Mgs::open(n, kv).unwrap();
+    let again = Mgs::open(n, Arc::new(kv.power_loss())).unwrap();
     let nids: Vec<Vec<Nid>> = again.targets("coral").into_iter().map(|t| t.nids).collect();
     assert_eq!(nids, moved.map(|m| vec![m.2]));
     for c in [client, osts] {

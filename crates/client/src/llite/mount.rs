@@ -236,7 +236,7 @@ async fn find_root(lmv: &Lmv, opts: &MountOptions) -> Result<coral_wire::fid::Fi
 }
 
 impl Llite {
-    /// Connects to the OSTs of the configuration that are active and new, and leaves those that are active no more.
+    /// Connects to the OSTs of the configuration that are active and new, and leaves those that it says are active no more.
     async fn follow_osts(self: &Arc<Self>, now: &Config) {
         let _alone = self.following.lock().await;
         let active = |i: &u32| now.osts.get(i).is_some_and(|c| self.is_active(*i, c));
@@ -252,7 +252,8 @@ impl Llite {
             async move { tokio::time::timeout(CONNECT_GLANCE, target.import.recovered()).await.is_ok() }
         });
         join_all(connecting).await;
-        for osc in known.iter().filter(|o| !active(&o.index)) {
+        // One that is not in it at all stays: a configuration loses no OST, it was read before the OST was back in it.
+        for osc in known.iter().filter(|o| now.osts.contains_key(&o.index) && !active(&o.index)) {
             tracing::warn!(target = %osc.uuid(), "deactivated: files that have objects there fail with EIO");
             if osc.import().state() == ImportState::Full {
                 let _ = tokio::time::timeout(CANCEL_LIMIT, self.write_out_all()).await;

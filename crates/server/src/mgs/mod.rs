@@ -142,11 +142,16 @@ impl Mgs {
         });
     }
 
-    fn target_reg(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    /// What was registered is on disk before the target is told: a client that read a configuration without it would take the
+    /// target for one that is gone.
+    async fn target_reg(&self, rq: &TargetRequest) -> Result<Message, Errno> {
         let info = MgsTargetInfo::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;
         let identity = if is_coral(rq) { c_str(rq.buf(3)) } else { b"" };
         let identity = std::str::from_utf8(identity).ok().filter(|i| i.len() <= IDENTITY_MAX).ok_or(Errno::EPROTO)?;
         let reply = self.register_as(&info, rq.buf(2), identity)?;
+        let kv = self.kv.clone();
+        let synced = if kv.waits() { tokio::task::spawn_blocking(move || kv.sync()).await.map_err(|_| Errno::EIO)? } else { kv.sync() };
+        synced.map_err(|e| Errno(e.errno()))?;
         let mut m = reply_message();
         m.push(&reply);
         Ok(m)
@@ -197,7 +202,7 @@ impl Mgs {
             | opc::LLOG_ORIGIN_HANDLE_READ_HEADER
             | opc::LLOG_ORIGIN_HANDLE_NEXT_BLOCK
             | opc::LLOG_ORIGIN_HANDLE_PREV_BLOCK) => llog::answer(&self.registry.lock(), op, &rq.rq.msg),
-            opc::MGS_TARGET_REG => self.target_reg(rq),
+            opc::MGS_TARGET_REG => self.target_reg(rq).await,
             opc::MGS_CONFIG_READ => self.config_read(rq).await,
             opc::MGS_TARGET_DEL | opc::MGS_SET_INFO => Err(Errno::EOPNOTSUPP),
             opc::MGS_EXCEPTION => Ok(reply_message()),
