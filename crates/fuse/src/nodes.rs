@@ -42,8 +42,10 @@ pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 const CHUNK: usize = 16;
 /// In a count: the file is a directory.
 const DIR: u32 = 1 << 31;
+/// In a count: the answer that created the file may not have been taken in yet.
+const CREATED: u32 = 1 << 30;
 /// The greatest count; what is above it is forgotten with the rest, when the kernel gives all of it back.
-const MOST: u32 = DIR - 1;
+const MOST: u32 = CREATED - 1;
 
 #[derive(Default)]
 struct Inner {
@@ -108,6 +110,27 @@ impl Nodes {
         nodeid == ROOT_ID || self.inner.lock().count(nodeid).is_some_and(|c| *c & DIR != 0)
     }
 
+    /// A request names the node: the kernel has taken in the answer that created it.
+    pub fn confirm(&self, nodeid: u64) {
+        if let Some(c) = self.inner.lock().count(nodeid) {
+            *c &= !CREATED;
+        }
+    }
+
+    /// Whether the answer that created the node may still be on its way.
+    pub fn is_unconfirmed(&self, nodeid: u64) -> bool {
+        self.inner.lock().count(nodeid).is_some_and(|c| *c & CREATED != 0)
+    }
+
+    /// [`Nodes::remember`] of a file that the answer creates.
+    pub fn remember_created(&self, fid: Fid) -> u64 {
+        let id = self.remember(fid, false);
+        if let Some(c) = self.inner.lock().count(id) {
+            *c |= CREATED;
+        }
+        id
+    }
+
     /// Counts one more lookup of `fid` that the kernel is about to be told of; its id.
     pub fn remember(&self, fid: Fid, dir: bool) -> u64 {
         if fid == self.root {
@@ -122,7 +145,7 @@ impl Nodes {
         let id = (number + 1) << 32 | u64::from(fid.oid);
         let count = &mut inner.counts.entry(id / CHUNK as u64).or_default()[id as usize % CHUNK];
         inner.known += usize::from(*count & MOST == 0);
-        *count = (*count & MOST).saturating_add(1).min(MOST) | if dir { DIR } else { 0 };
+        *count = (*count & MOST).saturating_add(1).min(MOST) | *count & CREATED | if dir { DIR } else { 0 };
         id
     }
 
@@ -135,7 +158,7 @@ impl Nodes {
         let inner = &mut *self.inner.lock();
         let kept = inner.count(nodeid)?;
         let left = (*kept & MOST).saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
-        *kept = if left > 0 { left | *kept & DIR } else { 0 };
+        *kept = if left > 0 { left | *kept & (DIR | CREATED) } else { 0 };
         if left > 0 {
             return None;
         }

@@ -9,9 +9,15 @@
 //!   pages. So it is sent from a thread that serves no request, and llite sees to it that such reads and writes wait for
 //!   nobody (`coral_client::llite`, pages).
 //!
-//! A file that a request is about to bring is not known to the kernel yet, and would be remembered just after. While the answer
-//! is being made, the answer itself leaves the attributes without a validity (`told`). Once it is on its way, telling the kernel
-//! fails (ENOENT): such files are told again until the kernel knows or has forgotten them.
+//! A file that an answer is about to bring is not known to the kernel yet, and would be remembered just after. Three rules
+//! close that gap, none of which trusts in time:
+//! - While the answer is being made, the answer itself leaves the attributes without a validity (`told`).
+//! - Once it is on its way, telling the kernel fails (ENOENT). Such a file is told again until the kernel has it, or has given
+//!   back the lookups it was told of ([`Nodes`]): one of the two comes, however long the program that asked is kept from
+//!   running. An answer that began before the telling then finds the file told (`attr_version` in `fs/fuse/inode.c`).
+//! - The kernel takes some answers in without that comparison. Those of SETATTR, MKDIR, MKNOD, SYMLINK and LINK get no
+//!   validity at all (`ops.rs`). Those of CREATE do, because programs look at what they made; until the kernel shows that it has
+//!   taken one in, by a request that names the file ([`Nodes::confirm`]; each FLUSH and RELEASE does), the file is told again.
 //! Linux: `fs/fuse/dev.c` fuse_notify, `fs/fuse/inode.c` fuse_reverse_inval_inode, `fs/fuse/dir.c` fuse_reverse_inval_entry.
 
 use std::collections::BTreeMap;
@@ -32,21 +38,28 @@ use crate::nodes::Nodes;
 use crate::reply;
 use crate::told::Told;
 
-/// How often a file the kernel does not know yet is told again, and the pause between: a reply is taken within this time.
-const RETRIES: u32 = 50;
-const RETRY_PAUSE: Duration = Duration::from_millis(2);
+/// Pause before files that the kernel has not taken in yet are told again: from this, doubled up to that.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(128);
 
-/// What is still to be told.
+type FidKey = (u64, u32, u32);
+
+/// What is still to be told: no more files than the kernel was told of.
 #[derive(Default)]
 struct Queue {
-    /// File -> whether its pages go too, and how often it was tried.
-    files: BTreeMap<(u64, u32, u32), (bool, u32)>,
+    /// File -> whether its pages go too. To be told now.
+    files: BTreeMap<FidKey, bool>,
+    /// Told in vain, or too early to be sure: to be told again after a pause.
+    again: BTreeMap<FidKey, bool>,
     running: bool,
 }
 
+/// Writes one message to the kernel.
+type Write = Box<dyn Fn(&[IoSlice<'_>]) -> rustix::io::Result<()> + Send + Sync>;
+
 /// Sends invalidations for one mount.
 pub struct Notifier {
-    dev: Arc<OwnedFd>,
+    write: Write,
     nodes: Arc<Nodes>,
     minor: Arc<AtomicU32>,
     /// The kernel checks permissions itself, on attributes.
@@ -65,13 +78,18 @@ impl Notifier {
         kernel_checks: bool,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
-        Arc::new(Self { dev, nodes, minor, kernel_checks, told: Told::default(), queue: Mutex::default(), runtime })
+        let write = Box::new(move |parts: &[IoSlice<'_>]| reply::write(dev.as_fd(), parts));
+        Self::with(write, nodes, minor, kernel_checks, runtime)
+    }
+
+    fn with(write: Write, nodes: Arc<Nodes>, minor: Arc<AtomicU32>, kernel_checks: bool, runtime: tokio::runtime::Handle) -> Arc<Self> {
+        Arc::new(Self { write, nodes, minor, kernel_checks, told: Told::default(), queue: Mutex::default(), runtime })
     }
 
     fn send<T: IntoBytes + Immutable>(&self, code: i32, body: &T) -> rustix::io::Result<()> {
         let body = body.as_bytes();
         let h = OutHeader { len: (size_of::<OutHeader>() + body.len()) as u32, error: code, unique: 0 };
-        reply::write(self.dev.as_fd(), &[IoSlice::new(h.as_bytes()), IoSlice::new(body)])
+        (self.write)(&[IoSlice::new(h.as_bytes()), IoSlice::new(body)])
     }
 
     /// Attributes (and ACLs) of a node; with `pages` its page cache as well, which may block.
@@ -79,10 +97,11 @@ impl Notifier {
         self.send(notify::INVAL_INODE, &abi::InvalInodeOut { ino, off: if pages { 0 } else { -1 }, len: 0 })
     }
 
-    /// Leaves a file to the worker.
-    fn later(self: &Arc<Self>, fid: Fid, pages: bool, tries: u32) {
-        let mut q = self.queue.lock();
-        q.files.entry((fid.seq, fid.oid, fid.ver)).or_insert((false, tries)).0 |= pages;
+    /// Leaves a file to the worker: at once, or `again` after a pause.
+    fn later(self: &Arc<Self>, fid: Fid, pages: bool, again: bool) {
+        let q = &mut *self.queue.lock();
+        let files = if again { &mut q.again } else { &mut q.files };
+        *files.entry((fid.seq, fid.oid, fid.ver)).or_insert(false) |= pages;
         if !std::mem::replace(&mut q.running, true) {
             let me = self.clone();
             self.runtime.spawn(async move { me.work().await });
@@ -91,26 +110,40 @@ impl Notifier {
 
     /// Works the queue off.
     async fn work(self: Arc<Self>) {
+        let mut pause = PAUSE_MIN;
         loop {
-            let next = {
+            let (next, waiting) = {
                 let mut q = self.queue.lock();
-                match q.files.pop_first() {
-                    Some(n) => n,
-                    None => {
-                        q.running = false;
-                        return;
-                    }
+                let next = q.files.pop_first();
+                q.running = next.is_some() || !q.again.is_empty();
+                if !q.running {
+                    return;
                 }
+                (next, q.again.len())
             };
-            let ((seq, oid, ver), (pages, tries)) = next;
+            let Some(((seq, oid, ver), pages)) = next else {
+                tokio::time::sleep(pause).await;
+                let q = &mut *self.queue.lock();
+                q.files.append(&mut q.again);
+                // new ones among them have not waited yet
+                pause = if q.files.len() > waiting { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+                continue;
+            };
             let fid = Fid { seq, oid, ver };
             let Some(ino) = self.nodes.id(fid) else { continue };
             let me = self.clone();
-            let r = tokio::task::spawn_blocking(move || me.inval_node(ino, pages)).await;
-            if matches!(r, Ok(Err(SysErrno::NOENT))) && tries < RETRIES {
-                tokio::time::sleep(RETRY_PAUSE).await;
-                self.later(fid, pages, tries + 1);
+            let told = tokio::task::spawn_blocking(move || me.inval_node(ino, pages)).await;
+            if told.is_ok_and(|told| self.is_early(ino, told)) {
+                self.later(fid, pages, true);
             }
+        }
+    }
+
+    /// Whether an answer that brings the file may still be on its way, after it was `told` of.
+    fn is_early(&self, ino: u64, told: rustix::io::Result<()>) -> bool {
+        match told {
+            Ok(()) => self.nodes.is_unconfirmed(ino),
+            Err(e) => e == SysErrno::NOENT,
         }
     }
 }
@@ -135,9 +168,11 @@ impl Invalidate for Invalidator {
         let n = &self.0;
         n.told.note(fid);
         let Some(ino) = n.nodes.id(fid) else { return };
-        let unknown = n.inval_node(ino, false) == Err(SysErrno::NOENT);
-        if unknown || !attr_only {
-            n.later(fid, !attr_only, 0);
+        let told = n.inval_node(ino, false);
+        if !attr_only {
+            n.later(fid, true, false);
+        } else if n.is_early(ino, told) {
+            n.later(fid, false, true);
         }
         // Who may search the directory may have changed: without its own check the kernel must ask for each name again.
         if !n.kernel_checks && n.nodes.is_dir(ino) {
@@ -159,5 +194,75 @@ impl Invalidate for Invalidator {
             Ok(()) | Err(SysErrno::NOENT | SysErrno::NODEV) => {}
             Err(e) => tracing::error!(%fid, "telling the kernel to drop pages: {e}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn fid(oid: u32) -> Fid {
+        Fid { seq: 0x2_0000_0400, oid, ver: 0 }
+    }
+
+    /// A kernel that does not know the file for the first `unknown` tellings; how often it was told.
+    fn kernel(nodes: &Arc<Nodes>, unknown: usize) -> (Invalidator, Arc<AtomicUsize>) {
+        let told = Arc::new(AtomicUsize::new(0));
+        let write = {
+            let told = told.clone();
+            Box::new(move |_: &[IoSlice<'_>]| match told.fetch_add(1, Ordering::Relaxed) {
+                n if n < unknown => Err(SysErrno::NOENT),
+                _ => Ok(()),
+            })
+        };
+        let minor = Arc::new(AtomicU32::new(abi::MINOR_INC_EPOCH));
+        let n = Notifier::with(write, nodes.clone(), minor, true, tokio::runtime::Handle::current());
+        (Invalidator(n), told)
+    }
+
+    async fn idle(i: &Invalidator) {
+        while i.0.queue.lock().running {
+            tokio::time::sleep(PAUSE_MAX).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_is_told_until_the_kernel_has_it() {
+        let nodes = Arc::new(Nodes::new(fid(1)));
+        nodes.remember(fid(2), false);
+        let (i, told) = kernel(&nodes, 5000);
+        i.inval_inode(fid(2), true);
+        idle(&i).await;
+        assert_eq!(told.load(Ordering::Relaxed), 5001);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_is_told_until_the_kernel_has_given_it_back() {
+        let nodes = Arc::new(Nodes::new(fid(1)));
+        let ino = nodes.remember(fid(2), false);
+        let (i, told) = kernel(&nodes, usize::MAX);
+        i.inval_inode(fid(2), true);
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        assert!(told.load(Ordering::Relaxed) > 1000 && i.0.queue.lock().running, "it may come yet");
+        nodes.forget(ino, 1);
+        idle(&i).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_created_file_is_told_until_a_request_names_it() {
+        let nodes = Arc::new(Nodes::new(fid(1)));
+        let ino = nodes.remember_created(fid(2));
+        let (i, told) = kernel(&nodes, 1);
+        i.inval_inode(fid(2), true);
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        assert!(told.load(Ordering::Relaxed) > 1000, "its answer may not have been taken in");
+        nodes.confirm(ino);
+        idle(&i).await;
+        let before = told.load(Ordering::Relaxed);
+        i.inval_inode(fid(2), true);
+        assert!(!i.0.queue.lock().running);
+        assert_eq!(told.load(Ordering::Relaxed), before + 1);
     }
 }

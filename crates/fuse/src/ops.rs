@@ -160,7 +160,9 @@ fn boxed(f: impl Future<Output = Reply> + Send + 'static) -> BoxFuture<'static, 
 type Fut = Result<BoxFuture<'static, Reply>, Errno>;
 
 impl<F: FileSystem> Shared<F> {
+    /// The file that a request names.
     fn fid(&self, nodeid: u64) -> Result<Fid, Errno> {
+        self.nodes.confirm(nodeid);
         self.nodes.fid(nodeid).ok_or(ESTALE)
     }
 
@@ -171,6 +173,20 @@ impl<F: FileSystem> Shared<F> {
     /// The answer to a request that began at `began`, which makes the kernel remember `e`.
     fn entry_out(&self, began: Mark, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
         let id = self.nodes.remember(e.attr.fid, is_dir(e.attr.mode));
+        let out = reply::entry(e, id, self.entry_ttl());
+        if self.notifier.told.since(began).has(e.attr.fid) { out.doubtful() } else { out }
+    }
+
+    /// The answer to a request that makes a name. The kernel takes its attributes in even where it was told meanwhile to
+    /// forget them (version 0 in `create_new_entry`, `fs/fuse/dir.c`), so they get no validity.
+    fn named_out(&self, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
+        let id = self.nodes.remember(e.attr.fid, is_dir(e.attr.mode));
+        reply::entry(e, id, self.entry_ttl()).doubtful()
+    }
+
+    /// The answer to CREATE, which the kernel takes in the same way ([`crate::notify`]).
+    fn created_out(&self, began: Mark, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
+        let id = self.nodes.remember_created(e.attr.fid);
         let out = reply::entry(e, id, self.entry_ttl());
         if self.notifier.told.since(began).has(e.attr.fid) { out.doubtful() } else { out }
     }
@@ -241,9 +257,8 @@ fn symlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
     let (s, parent, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     let (name, target) = (i.name()?, i.name()?);
     Ok(boxed(async move {
-        let began = s.notifier.told.mark();
         let e = s.fs.symlink(&cred, parent, &name, &target).await?;
-        Ok(Body::of(&s.entry_out(began, &e)))
+        Ok(Body::of(&s.named_out(&e)))
     }))
 }
 
@@ -251,9 +266,8 @@ fn mknod<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
     let m: abi::MknodIn = i.get()?;
     let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, m.umask));
     Ok(boxed(async move {
-        let began = s.notifier.told.mark();
         let e = s.fs.mknod(&cred, parent, &name, m.mode, m.rdev).await?;
-        Ok(Body::of(&s.entry_out(began, &e)))
+        Ok(Body::of(&s.named_out(&e)))
     }))
 }
 
@@ -261,9 +275,8 @@ fn mkdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
     let m: abi::MkdirIn = i.get()?;
     let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, m.umask));
     Ok(boxed(async move {
-        let began = s.notifier.told.mark();
         let e = s.fs.mkdir(&cred, parent, &name, m.mode).await?;
-        Ok(Body::of(&s.entry_out(began, &e)))
+        Ok(Body::of(&s.named_out(&e)))
     }))
 }
 
@@ -293,9 +306,8 @@ fn link<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let old = i.get::<abi::LinkIn>()?.oldnodeid;
     let (s, fid, parent, name, cred) = (s.clone(), s.fid(old)?, s.fid(h.nodeid)?, i.name()?, cred(h, 0));
     Ok(boxed(async move {
-        let began = s.notifier.told.mark();
         let e = s.fs.link(&cred, fid, parent, &name).await?;
-        Ok(Body::of(&s.entry_out(began, &e)))
+        Ok(Body::of(&s.named_out(&e)))
     }))
 }
 
@@ -350,13 +362,12 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
         s.mode_changed();
     }
     Ok(boxed(async move {
-        let began = s.notifier.told.mark();
         let e = s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file)).await?;
         if set.mode.is_some_and(|m| m & 0o111 != 0o111) && is_dir(e.attr.mode) {
             s.search_changed();
         }
-        let out = reply::attr_out(&e);
-        Ok(Body::of(&if s.notifier.told.since(began).has(fid) { out.doubtful() } else { out }))
+        // the kernel takes these in even where it was told meanwhile to forget them (`fuse_do_setattr` in `fs/fuse/dir.c`)
+        Ok(Body::of(&reply::attr_out(&e).doubtful()))
     }))
 }
 
@@ -416,7 +427,7 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
         if c.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
-        Ok(Body::of(&abi::CreateOut { entry: s.entry_out(began, &e), open: s.open_out(file) }))
+        Ok(Body::of(&abi::CreateOut { entry: s.created_out(began, &e), open: s.open_out(file) }))
     }))
 }
 
@@ -483,14 +494,16 @@ fn write<F: FileSystem>(
     })))
 }
 
-fn flush<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut {
+fn flush<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let f: abi::FlushIn = i.get()?;
+    s.nodes.confirm(h.nodeid);
     let (s, file) = (s.clone(), s.file(f.fh)?);
     Ok(boxed(async move { s.fs.flush(&file.file, f.lock_owner).await.map(|()| Body::Empty) }))
 }
 
-fn release<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut {
+fn release<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let r: abi::ReleaseIn = i.get()?;
+    s.nodes.confirm(h.nodeid);
     let owner = (r.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(r.lock_owner);
     let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(EBADF)?);
     Ok(boxed(async move { s.fs.release(&file.file, owner).await.map(|()| Body::Empty) }))

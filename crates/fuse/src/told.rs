@@ -4,7 +4,7 @@
 //! not know a new file yet, so telling it then is in vain, and the answer would be remembered under no lock. So whoever answers
 //! with attributes asks here whether the file was told of since the request began, after it counted the lookup
 //! ([`crate::nodes::Nodes::remember`]): what is told from then on finds the file.
-//! Linux guards files it knows by itself (`attr_version` in `fs/fuse/inode.c`), not new ones, and not in SETATTR.
+//! Linux guards files it knows by itself (`attr_version` in `fs/fuse/inode.c`), not new ones.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
