@@ -137,15 +137,17 @@ pub(crate) fn judge(accept: Accept, theirs: SocketAddrV4, port_start: u16, other
     }
 }
 
-/// What is known of a peer that we connected to at `theirs`.
-pub(crate) fn known_of_dialed(theirs: SocketAddrV4, port_start: u16, other: impl FnOnce() -> io::Result<Other>) -> KnownBy {
-    if theirs.port() <= MAX_RESERVED_PORT && theirs.port() < port_start {
-        return KnownBy::ReservedPort;
-    }
-    match other() {
-        Ok(Other::Trusted) => KnownBy::User,
-        Ok(Other::Elsewhere) => KnownBy::Dialed,
-        Ok(Other::User(_)) | Err(_) => KnownBy::Nothing,
+/// What is known of a peer that we connected to at `theirs`; an error: what listens there is this user's of this machine, who is
+/// neither root nor who runs this process.
+pub(crate) fn known_of_dialed(theirs: SocketAddrV4, port_start: u16, other: io::Result<Other>) -> Result<KnownBy, u32> {
+    let reserved = theirs.port() <= MAX_RESERVED_PORT;
+    match other {
+        Ok(Other::Trusted) => Ok(KnownBy::User),
+        Ok(Other::User(uid)) => Err(uid),
+        Ok(Other::Elsewhere) if reserved => Ok(KnownBy::ReservedPort),
+        Ok(Other::Elsewhere) => Ok(KnownBy::Dialed),
+        Err(_) if reserved && theirs.port() < port_start => Ok(KnownBy::ReservedPort),
+        Err(_) => Ok(KnownBy::Nothing),
     }
 }
 
@@ -228,12 +230,16 @@ mod tests {
 
     #[test]
     fn whom_we_called_is_no_user_of_ours() {
-        assert_eq!(known_of_dialed(addr(988), 1024, never), KnownBy::ReservedPort);
-        assert_eq!(known_of_dialed(addr(988), 0, || Ok(Other::User(7))), KnownBy::Nothing);
-        assert_eq!(known_of_dialed(addr(9988), 1024, || Ok(Other::User(7))), KnownBy::Nothing);
-        assert_eq!(known_of_dialed(addr(9988), 1024, || Ok(Other::Trusted)), KnownBy::User);
-        assert_eq!(known_of_dialed(addr(9988), 1024, || Ok(Other::Elsewhere)), KnownBy::Dialed);
-        assert_eq!(known_of_dialed(addr(9988), 1024, || Err(io::ErrorKind::Other.into())), KnownBy::Nothing);
+        let silent = || Err(io::ErrorKind::Other.into());
+        for port in [988, 9988] {
+            assert_eq!(known_of_dialed(addr(port), 1024, Ok(Other::User(7))), Err(7));
+            assert_eq!(known_of_dialed(addr(port), 1024, Ok(Other::Trusted)), Ok(KnownBy::User));
+        }
+        assert_eq!(known_of_dialed(addr(988), 1024, Ok(Other::Elsewhere)), Ok(KnownBy::ReservedPort));
+        assert_eq!(known_of_dialed(addr(9988), 1024, Ok(Other::Elsewhere)), Ok(KnownBy::Dialed));
+        assert_eq!(known_of_dialed(addr(988), 1024, silent()), Ok(KnownBy::ReservedPort));
+        assert_eq!(known_of_dialed(addr(988), 0, silent()), Ok(KnownBy::Nothing));
+        assert_eq!(known_of_dialed(addr(9988), 1024, silent()), Ok(KnownBy::Nothing));
     }
 
     /// The whole table of who may connect as a client, so that a change of it is seen.

@@ -91,8 +91,8 @@ pub(crate) enum HandshakeError {
     Type(u32),
     #[error("it asks to try again later")]
     Race,
-    #[error("what listens at {0} is another user's of this machine, not root's nor of the user who runs this node: with --accept {1} this node does not speak with it; --accept all speaks with everybody")]
-    AnotherUsers(SocketAddrV4, Accept),
+    #[error("what listens at {0} is another user's of this machine (uid {1}), not root's nor of the user who runs this node: with --accept {2} this node does not speak with it; --accept all speaks with everybody")]
+    AnotherUsers(SocketAddrV4, u32, Accept),
     #[error("it took the connection and closed it at once; {}", closed_hint(*.0))]
     Closed(u16),
 }
@@ -111,8 +111,9 @@ impl HandshakeError {
 /// What it may mean that an acceptor closes a connection from this port of ours without a word.
 fn closed_hint(port: u16) -> &'static str {
     if port > MAX_RESERVED_PORT {
-        "perhaps it takes connections only from ports below 1024 (accept=secure), which this process may not bind, or only those of \
-         its own user and root (Coral's --accept user); its log says which: connect as root or as that user, or start it with --accept all"
+        "perhaps it takes connections only from ports below 1024 (accept=secure; this process may not bind one, or has them all in use), \
+         or only those of its own user and root (Coral's --accept user); its log says which: connect as root or as that user, or start \
+         it with --accept all"
     } else {
         "perhaps it takes no connections from this machine (Coral's --accept user), or is just stopping; its log says which"
     }

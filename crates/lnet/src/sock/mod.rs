@@ -320,9 +320,10 @@ impl SockNet {
     /// a server of ours was may be anybody's: with one that we would not let in we do not speak either.
     pub(crate) fn known_of_dialed(&self, stream: &TcpStream) -> Result<KnownBy, HandshakeError> {
         let SocketAddr::V4(to) = stream.peer_addr()? else { return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into()) };
-        match access::known_of_dialed(to, access::unprivileged_port_start(), || owner::of_other_end(stream)) {
-            KnownBy::Nothing if self.accept != Accept::All => Err(HandshakeError::AnotherUsers(to, self.accept)),
-            known_by => Ok(known_by),
+        match access::known_of_dialed(to, access::unprivileged_port_start(), owner::of_other_end(stream)) {
+            Ok(known_by) => Ok(known_by),
+            Err(_) if self.accept == Accept::All => Ok(KnownBy::Nothing),
+            Err(uid) => Err(HandshakeError::AnotherUsers(to, uid, self.accept)),
         }
     }
 
