@@ -58,6 +58,10 @@ fn main() -> ExitCode {
     if !matches!(cli.command, Command::Up(_) | Command::Serve(_) | Command::Mount(_) | Command::Router(_)) {
         daemon::end_with_closed_pipe();
     }
+    if matches!(cli.command, Command::Up(_) | Command::Serve(_) | Command::Format(_) | Command::Check(_) | Command::Mount(_) | Command::Router(_)) {
+        // What these make is their user's alone: tables of targets, sockets, logs.
+        rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    }
     start_log();
     if let Err(e) = descriptors::raise_limit() {
         tracing::warn!(error = %e, "the limit of open files stays as it is");

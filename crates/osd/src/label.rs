@@ -66,7 +66,7 @@ impl Label {
         let tmp = dir.join("CORAL.new");
         let text = self.encode();
         let write = || -> io::Result<()> {
-            let mut f = fs::File::create(&tmp)?;
+            let mut f = crate::fs::private::create(&tmp)?;
             f.write_all(text.as_bytes())?;
             f.sync_all()?;
             fs::rename(&tmp, &path)?;

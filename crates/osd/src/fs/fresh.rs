@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::private;
 use serde::{Deserialize, Serialize};
 
 /// Name of the file in a target directory.
@@ -29,7 +30,7 @@ impl Fresh {
 
     /// Marks `dir`. The caller syncs the directory.
     pub(super) fn store(self, dir: &Path) -> io::Result<()> {
-        let mut f = fs::File::create(dir.join(FILE))?;
+        let mut f = private::create(&dir.join(FILE))?;
         f.write_all(serde_json::to_string(&self)?.as_bytes())?;
         f.sync_all()
     }

@@ -2,10 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::private;
 use crate::OpenError;
 
 /// Held for as long as the target is open; the kernel drops it with the process.
@@ -17,7 +19,7 @@ impl DirLock {
         let path = dir.join("LOCK");
         let io = |source| OpenError::Io { what: format!("lock {}", path.display()), source };
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
+        options.read(true).write(true).create(true).truncate(false).mode(private::FILE);
         let mut file = options.open(&path).map_err(io)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}

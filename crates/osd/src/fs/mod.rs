@@ -10,7 +10,7 @@
 //! DIR/objects/   xx/yy/<seq>-<oid>
 //! ```
 //!
-//! Invariant: nothing is written under a directory without a valid label and the lock.
+//! Invariants: nothing is written under a directory without a valid label and the lock; nobody but the owner can enter it.
 
 mod attr;
 mod fresh;
@@ -22,6 +22,7 @@ mod note;
 mod objects;
 mod page_cache;
 mod pool;
+pub(crate) mod private;
 mod space;
 mod synced;
 mod tables;
@@ -85,7 +86,7 @@ impl OsdFs {
             what: format!("{what} {}", dir.display()),
             source,
         };
-        fs::create_dir_all(dir).map_err(|e| fail("create", e))?;
+        private::make_dir(dir).map_err(|e| fail("create", e))?;
         match Label::load(dir) {
             Ok(there) => {
                 let what = there.target_name();
@@ -98,7 +99,9 @@ impl OsdFs {
             return Err(OpenError::NotOurs { dir: dir.to_owned(), why });
         }
         let lock = DirLock::acquire(dir)?;
-        fs::create_dir_all(dir.join("objects")).map_err(|e| fail("create objects in", e))?;
+        private::tighten(dir);
+        private::make_dir(&dir.join("objects")).map_err(|e| fail("create objects in", e))?;
+        private::make_dir(&dir.join("kv")).map_err(|e| fail("create tables in", e))?;
         let space = open_gate(dir).map_err(|e| fail("open", e))?;
         let tables = open_tables(dir, &OsdFsOptions::default(), label.kind, space)?;
         tables.sync().map_err(|e| bad_kv(dir, e.to_string()))?;
@@ -138,6 +141,7 @@ impl OsdFs {
     pub fn open_with(dir: &Path, options: OsdFsOptions) -> Result<(OsdFs, Label), OpenError> {
         let label = Label::load(dir)?;
         let lock = DirLock::acquire(dir)?;
+        private::tighten(dir);
         let fail =
             |source| OpenError::Io { what: format!("open objects of {}", dir.display()), source };
         let space = open_gate(dir).map_err(fail)?;

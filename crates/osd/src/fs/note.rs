@@ -6,9 +6,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::private;
 
 /// Name of the file. It is made when the target is first opened, not by format.
 pub(super) const FILE: &str = "NOTED";
@@ -31,7 +33,7 @@ impl NoteFile {
     /// `boot` 0: the machine does not tell, nothing is remembered.
     fn open_in_boot(dir: &Path, boot: u64) -> io::Result<NoteFile> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
+        options.read(true).write(true).create(true).truncate(false).mode(private::FILE);
         let file = options.open(dir.join(FILE))?;
         let mut b = [0; RECORD_BYTES];
         let whole = file.read_exact_at(&mut b, 0).is_ok();

@@ -23,11 +23,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::note::boot_tag;
+use super::private;
 
 const NAME: &str = "SYNCED";
 const MAGIC: u64 = u64::from_le_bytes(*b"CORALSY1");
@@ -139,7 +140,7 @@ impl SyncedFile {
     /// Opens it in the target directory `dir`, with what it promises.
     pub(super) fn open(dir: &Path) -> io::Result<(SyncedFile, Option<Promise>)> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
+        options.read(true).write(true).create(true).truncate(false).mode(private::FILE);
         let path = dir.join(NAME);
         let file = options.open(&path)?;
         let mut b = [0; RECORD_BYTES];
