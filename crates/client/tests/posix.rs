@@ -241,6 +241,37 @@ async fn append_is_atomic_across_clients() {
 }
 
 #[tokio::test]
+async fn paths_are_told_to_whom_they_are_open() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let (root, user) = (User::root(&fs), User::new(&fs, 1001, 1001));
+    let private = root.mkdir("private").await.unwrap();
+    root.mkdir("private/below").await.unwrap();
+    let f = root.put("private/below/plan", b"x").await.unwrap();
+    fs.setattr(&root.cred, private, SetAttr { mode: Some(0o700), ..SetAttr::default() }, None).await.unwrap();
+    // From a client whose cache is warm by root's work, and from a cold one.
+    let cold = c.client().await;
+    let by_fid = format!("lustre.path:{f}");
+    for fs in [&fs, &cold] {
+        let ask = |u: &User| {
+            let (fs, cred, name) = (fs.clone(), u.cred.clone(), by_fid.clone());
+            async move { fs.getxattr(&cred, fs.root(), name.as_bytes()).await }
+        };
+        assert_eq!(ask(&user).await, Err(Errno::EACCES));
+        assert_eq!(ask(&root).await.unwrap(), "private/below/plan");
+        assert_eq!(ask(&user).await, Err(Errno::EACCES));
+        assert_eq!(fs.getxattr(&user.cred, f, b"lustre.link").await, Err(Errno::ENODATA), "it holds the names");
+    }
+    assert!(!fs.getxattr(&root.cred, f, b"lustre.link").await.unwrap().is_empty());
+    // A name of the same file that he can reach.
+    root.link("private/below/plan", "open").await.unwrap();
+    assert_eq!(fs.getxattr(&user.cred, fs.root(), by_fid.as_bytes()).await.unwrap(), "open");
+    cold.umount().await;
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
 async fn xattrs_and_layouts() {
     let c = Cluster::start(4, 1, 1 << 20).await;
     let fs = c.client().await;
@@ -266,7 +297,7 @@ async fn xattrs_and_layouts() {
     let Layout::Plain(l) = Layout::decode(&fs.layout(w).await.unwrap()).unwrap() else { panic!() };
     assert_eq!((l.objects.len(), l.stripe_size), (4, 65536));
     assert_eq!(fs.getxattr(&u.cred, w, b"lustre.fid").await.unwrap(), w.to_string());
-    assert_eq!(fs.fid2path(w).await.unwrap(), "wide/f");
+    assert_eq!(fs.fid2path(&u.cred, w).await.unwrap(), "wide/f");
     let by_name = format!("lustre.path:{w}");
     assert_eq!(fs.getxattr(&u.cred, fs.root(), by_name.as_bytes()).await.unwrap(), "wide/f");
     let json = fs.getxattr(&u.cred, fs.root(), b"lustre.statfs.json").await.unwrap();

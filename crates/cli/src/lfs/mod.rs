@@ -196,6 +196,22 @@ pub(crate) fn mount_of(path: &Path) -> Result<MountPoint, Failure> {
         .ok_or_else(|| Failure::new(format!("lfs: '{}' is not on a Lustre file system", path.display()), Errno::EOPNOTSUPP.0 as u8))
 }
 
+/// The mount of the file system called `fsname`; None: there is none. Of several file systems with that name the one that is
+/// meant must be given by its path.
+pub(crate) fn mount_named(fsname: &str) -> Result<Option<MountPoint>, Failure> {
+    only_one(fsname, mounts()?)
+}
+
+fn only_one(fsname: &str, mut mounts: Vec<MountPoint>) -> Result<Option<MountPoint>, Failure> {
+    mounts.retain(|m| m.fsname() == fsname);
+    if mounts.iter().all(|m| m.device == mounts[0].device) {
+        return Ok(mounts.into_iter().next());
+    }
+    let places: Vec<String> = mounts.iter().map(|m| m.path.display().to_string()).collect();
+    let why = format!("lfs: '{fsname}' is mounted more than once, on {}: give the mount point of the one that is meant", places.join(", "));
+    Err(Failure::new(why, Errno::EINVAL.0 as u8))
+}
+
 /// Reads an extended attribute of `path` (of the link itself when it is one).
 pub(crate) fn xattr(path: &Path, name: impl AsRef<OsStr>) -> Result<Vec<u8>, Errno> {
     let mut buf = vec![0u8; XATTR_MAX_BYTES];
@@ -229,6 +245,18 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_several_file_systems_of_one_name_none_is_taken_by_the_name() {
+        let mount = |path: &str, source: &str, device: &str| MountPoint { path: path.into(), source: source.into(), device: device.into() };
+        let (a, b) = (mount("/a", "127.0.0.1@tcp:/coral", "0:50"), mount("/b", "127.0.0.1@tcp:/coral", "0:51"));
+        let bound = mount("/c", "127.0.0.1@tcp:/coral", "0:50");
+        let found = |mounts: &[&MountPoint]| only_one("coral", mounts.iter().map(|m| (*m).clone()).collect()).map(|m| m.map(|m| m.path));
+        assert_eq!(found(&[&a, &mount("/d", "10.0.0.1@tcp:/other", "0:52")]).ok(), Some(Some("/a".into())));
+        assert_eq!(found(&[&a, &bound]).ok(), Some(Some("/a".into())), "the same, twice in the tree");
+        assert!(found(&[&a, &b]).is_err());
+        assert_eq!(found(&[]).ok(), Some(None));
+    }
 
     #[test]
     fn sizes_take_units_and_refuse_nonsense() {

@@ -1,6 +1,6 @@
 //! `lfs path2fid`, `fid2path`, `getname`: names and FIDs.
 
-use super::{Failure, MountPoint, mount_of, mounts, xattr};
+use super::{Failure, mount_named, mount_of, mounts, xattr};
 use coral_wire::fid::Fid;
 use lexopt::prelude::*;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,8 @@ pub(crate) fn fid2path(mut p: lexopt::Parser) -> Result<(), Failure> {
     let Some((place, fids)) = values.split_first().filter(|(_, fids)| !fids.is_empty()) else {
         return Err(Failure::new("lfs fid2path: give a mount point (or fsname) and at least one FID", super::USAGE));
     };
-    let mount = mount_named(place)?;
+    let named = if place.contains('/') { None } else { mount_named(place)? };
+    let mount = named.map_or_else(|| mount_of(Path::new(place)), Ok)?;
     for text in fids {
         let fid: Fid = text.parse().map_err(|_| Failure::new(format!("lfs fid2path: bad FID format '{text}', should be [seq:oid:ver] (e.g. [0x200000400:0x2:0x0])"), 22))?;
         let raw = xattr(&mount.path, format!("lustre.path:{fid}")).map_err(|e| Failure::errno(format_args!("lfs fid2path: cannot find '{fid}'"), e))?;
@@ -55,13 +56,6 @@ pub(crate) fn fid2path(mut p: lexopt::Parser) -> Result<(), Failure> {
         println!("{}/{}", mount.path.display(), if relative.is_empty() { "/" } else { &relative });
     }
     Ok(())
-}
-
-fn mount_named(place: &str) -> Result<MountPoint, Failure> {
-    if let Some(m) = mounts()?.into_iter().find(|m| m.source.rsplit_once(":/").is_some_and(|(_, fs)| fs == place)) {
-        return Ok(m);
-    }
-    mount_of(Path::new(place))
 }
 
 pub(crate) fn getname(mut p: lexopt::Parser) -> Result<(), Failure> {

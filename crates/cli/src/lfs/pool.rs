@@ -1,7 +1,7 @@
 //! `lfs pool_list`: pools of a file system, or the OSTs of one (`llapi_get_poollist` and `llapi_get_poolmembers` in
 //! `lustre/utils/liblustreapi.c`).
 
-use super::{Failure, MountPoint, USAGE, mount_of, mounts, xattr};
+use super::{Failure, MountPoint, USAGE, mount_named, mount_of, xattr};
 use coral_wire::Errno;
 use lexopt::prelude::*;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(crate) fn pool_list(mut p: lexopt::Parser) -> Result<(), Failure> {
         (mount_of(Path::new(&name))?, None)
     } else {
         let (fsname, pool) = name.split_once('.').map_or((name.as_str(), None), |(f, p)| (f, Some(p)));
-        let found = mounts()?.into_iter().find(|m| m.fsname() == fsname);
+        let found = mount_named(fsname)?;
         let missing = || Failure::new(format!("lfs pool_list: no file system '{fsname}' is mounted here"), Errno::ENOENT.0 as u8);
         (found.ok_or_else(missing)?, pool)
     };

@@ -21,6 +21,8 @@ use crate::time::Timespec;
 
 /// Longest name, bytes.
 const NAME_MAX: usize = 255;
+/// Names of a file that are tried until one is found that the caller can reach.
+const PATHS_TRIED: usize = 64;
 /// Longest symlink target, bytes, without NUL.
 const SYMLINK_MAX: usize = 4095;
 
@@ -425,9 +427,27 @@ impl Llite {
         }
     }
 
-    /// A path of the file, from the mounted directory, without leading slash.
-    pub async fn fid2path(self: &Arc<Self>, fid: Fid) -> Result<Bytes, Errno> {
-        self.lmv.of(fid).await?.fid2path(fid, self.root).await
+    /// A path of the file, from the mounted directory, without leading slash. Others than root are told one by which they can
+    /// reach it: EACCES when a directory on the way may not be searched. (Lustre tells them none, `ll_fid2path` in
+    /// lustre/llite/file.c, or with its mount option `user_fid2path` any.)
+    pub async fn fid2path(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        let mdc = self.lmv.of(fid).await?;
+        let (mut refused, mut linkno) = (Errno::ENOENT, 0);
+        for _ in 0..PATHS_TRIED {
+            let (path, next) = mdc.fid2path(fid, self.root, linkno).await?;
+            if cred.uid == 0 {
+                return Ok(path);
+            }
+            match self.path2fid(cred, &path).await {
+                Ok(there) if there == fid => return Ok(path),
+                // It was renamed meanwhile.
+                Ok(_) => {}
+                Err(e) => refused = e,
+            }
+            let Some(next) = next else { break };
+            linkno = next;
+        }
+        Err(refused)
     }
 
     /// FID of a path below the mounted root.

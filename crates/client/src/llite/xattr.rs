@@ -96,6 +96,8 @@ impl Llite {
                 if md.is_empty() { stored(b"trusted.lov").await } else { Ok(md) }
             }
             b"lma" => stored(b"trusted.lma").await,
+            // Names in directories that the caller may not search: as `trusted.link`, root's.
+            b"link" if cred.uid != 0 => Err(Errno::ENODATA),
             b"link" => stored(b"trusted.link").await,
             b"lmv" => self.dirstripe(fid).await,
             b"dmv" => stored(b"trusted.dmv").await,
@@ -109,7 +111,7 @@ impl Llite {
             n => match n.strip_prefix(b"path:") {
                 Some(text) => {
                     let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
-                    self.fid2path(text.parse().map_err(|_| Errno::EINVAL)?).await
+                    self.fid2path(cred, text.parse().map_err(|_| Errno::EINVAL)?).await
                 }
                 None => Err(Errno::ENODATA),
             },

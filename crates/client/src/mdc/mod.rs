@@ -329,11 +329,12 @@ impl Mdc {
         Ok(value.slice(0..len))
     }
 
-    /// A path of `fid` below `root` (or the file system's root), without leading slash.
-    pub async fn fid2path(&self, fid: Fid, root: Fid) -> Result<Bytes, Errno> {
+    /// Path number `linkno` of `fid` below `root` (or the file system's root), without leading slash, and the number of the next
+    /// when there are more.
+    pub async fn fid2path(&self, fid: Fid, root: Fid, linkno: u32) -> Result<(Bytes, Option<u32>), Errno> {
         const KEY: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
         const PATH_MAX: u32 = 4096;
-        let head = GetinfoFid2path { fid, recno: u64::MAX, linkno: 0, pathlen: PATH_MAX };
+        let head = GetinfoFid2path { fid, recno: u64::MAX, linkno, pathlen: PATH_MAX };
         let mut key = BytesMut::with_capacity(64);
         key.put_slice(KEY);
         key.put_slice(&head.to_bytes());
@@ -346,7 +347,9 @@ impl Mdc {
         let value = reply.msg.buf(1);
         let text = value.get(size_of::<GetinfoFid2path>()..).ok_or(Errno::EPROTO)?;
         let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        Ok(value.slice(size_of::<GetinfoFid2path>()..size_of::<GetinfoFid2path>() + end))
+        let next = GetinfoFid2path::decode(value).map_err(|_| Errno::EPROTO)?.linkno;
+        let path = value.slice(size_of::<GetinfoFid2path>()..size_of::<GetinfoFid2path>() + end);
+        Ok((path, (next > linkno).then_some(next)))
     }
 }
 
