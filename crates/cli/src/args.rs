@@ -2,6 +2,7 @@
 
 use crate::mount_options::{CACHE_MB, claimable};
 use clap::{Args, Parser, Subcommand};
+use coral_lnet::Accept;
 use coral_wire::nid::Nid;
 use std::path::PathBuf;
 
@@ -98,6 +99,10 @@ pub(crate) struct Net {
     #[arg(long, value_name = "PORT")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
+    /// Whose connections this node takes: 'secure' from ports below 1024, which are root's; 'user' of root and of this user on this
+    /// machine; 'all'; 'none'. Default: secure with the privilege to bind such ports, else user.
+    #[arg(long, value_name = "WHOSE")]
+    pub accept: Option<Accept>,
     /// Route to another network: 'NET GATEWAY[,GATEWAY...] [HOPS] [PRIORITY]', as in 'tcp1 10.0.0.4@tcp'; may be given again.
     #[arg(long, value_name = "ROUTE")]
     pub route: Vec<String>,
@@ -172,7 +177,7 @@ pub(crate) struct Up {
 impl Up {
     /// `coral up DIR`.
     pub(crate) fn of(dir: PathBuf) -> Up {
-        let net = Net { nid: Vec::new(), port: None, route: Vec::new(), routes: None };
+        let net = Net { nid: Vec::new(), port: None, accept: None, route: Vec::new(), routes: None };
         Up { dir, claim: Claim::default(), mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: None, foreground: false }
     }
 }
@@ -256,7 +261,7 @@ pub(crate) struct Mount {
     /// Where to mount.
     pub mountpoint: PathBuf,
     /// Mount options, comma separated: ro, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, and of the flags
-    /// below port=, cache_mb=, version=, nid=, route=.
+    /// below port=, cache_mb=, version=, nid=, route=, accept=.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     #[command(flatten)]

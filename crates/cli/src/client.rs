@@ -223,6 +223,7 @@ fn options(m: &Mount) -> Result<Options, String> {
     let mut o = Options::parse(&m.options, m.sloppy)?;
     o.read_only = (o.read_only || m.read_only) && !m.rw;
     o.port = m.net.port.or(o.port);
+    o.accept = m.net.accept.or(o.accept);
     o.cache_mb = m.cache_mb.or(o.cache_mb);
     o.version = m.claim.claim_version.or(o.version);
     o.nids.extend(&m.net.nid);
@@ -267,7 +268,7 @@ async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -
     let routes = net::routes(&Net { route: o.routes, ..m.net.clone() })?;
     let nids = if o.nids.is_empty() { vec![net::local_nid(source.nids[0], port, &routes)?] } else { o.nids };
     let nid = nids[0];
-    let node = net::start(&NetConfig { nids, port, routes }, None, None).await?;
+    let node = net::start(&NetConfig { nids, port, routes, accept: o.accept }, None, None).await?;
     if !source.nids.iter().any(|n| node.leads_to(*n)) {
         return Err(net::no_way(nid, source.nids[0]));
     }
@@ -307,7 +308,7 @@ async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -
 
 async fn wait(client: &MountedClient, ready: &Result<(), String>) {
     let (_found, mut asked) = Found::new(&client.node);
-    let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node.nid().to_string(), "mount": client.mountpoint() });
+    let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node.nid().to_string(), "accept": client.node.accept().name(), "mount": client.mountpoint() });
     tokio::select! {
         _ = crate::run_until_stopped(ready, &mut asked, Some(client), status) => {}
         () = client.ended() => {}

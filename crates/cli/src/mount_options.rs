@@ -1,6 +1,7 @@
 //! What `-o` of `coral mount` and `mount.coral` says, in the words of mount(8), of Lustre, and of the long flags.
 
 use coral_wire::connect::{CLAIMABLE, release};
+use coral_lnet::Accept;
 use coral_wire::nid::Nid;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -27,6 +28,8 @@ pub(crate) struct Options {
     pub version: Option<u32>,
     pub nids: Vec<Nid>,
     pub routes: Vec<String>,
+    /// Whose connections are taken.
+    pub accept: Option<Accept>,
 }
 
 /// Options without effect here: they are for mount(8), or say what is so anyway.
@@ -35,7 +38,7 @@ const IGNORED: &[&str] = &[
     "nostrictatime", "nolazytime", "silent", "loud", "acl", "lazystatfs",
 ];
 /// Options that do something, as messages list them.
-const KNOWN: &str = "ro, rw, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, port=N, cache_mb=MiB, version=RELEASE, nid=NID, route=ROUTE";
+const KNOWN: &str = "ro, rw, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, port=N, cache_mb=MiB, version=RELEASE, nid=NID, route=ROUTE, accept=secure|user|all|none";
 
 impl Options {
     /// From the words between commas. With `sloppy`, those that nobody knows are left out; else they are errors.
@@ -70,7 +73,8 @@ impl Options {
                 coral_lnet::parse_routes(v).map_err(|e| Wrong::Value(e.to_string()))?;
                 self.routes.push(v.to_owned());
             }
-            ("nid" | "route", None) => return Err(Wrong::Value(format!("give {name}=VALUE"))),
+            ("accept", Some(v)) => self.accept = Some(v.parse().map_err(Wrong::Value)?),
+            ("nid" | "route" | "accept", None) => return Err(Wrong::Value(format!("give {name}=VALUE"))),
             ("comment" | "user", Some(_)) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") || value.is_none() && IGNORED.contains(&name) => {}
             _ => return Err(Wrong::Name),
@@ -142,6 +146,8 @@ mod tests {
         }
         assert_eq!(parse("ro,cache_mb=0").unwrap_err(), "mount option 'cache_mb=0': give a number of 1 to 1048576");
         assert!(parse("nid=nonsense").unwrap_err().contains("'nonsense' is no NID"));
+        assert_eq!(parse("accept=all").unwrap().accept, Some(Accept::All));
+        assert!(parse("accept=some").unwrap_err().contains("secure, user, all or none"));
         assert!(parse("route=tcp1").unwrap_err().contains("mount option 'route=tcp1': "));
         assert!(parse("ro=1").unwrap_err().contains("'ro=1' is not supported"));
         assert!(Options::parse(&["ro".into(), "quota".into()], true).unwrap().read_only, "sloppy");

@@ -2,7 +2,7 @@
 
 use crate::args::Net;
 use crate::holder::Holder;
-use coral_lnet::{MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name, parse_routes};
+use coral_lnet::{Accept, MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name, parse_routes};
 use coral_wire::lnet::feat;
 use coral_wire::nid::NET_TCP;
 use serde::Deserialize;
@@ -33,6 +33,8 @@ pub(crate) struct NetConfig {
     pub port: u16,
     /// Routes to other networks.
     pub routes: Vec<RouteSpec>,
+    /// Whose connections are taken; None: by privilege.
+    pub accept: Option<Accept>,
 }
 
 /// The file of `--routes`.
@@ -87,6 +89,7 @@ pub(crate) async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>, routing: Op
         nids: net.nids.clone(),
         listen_port: Some(net.port),
         connect_port: net.port,
+        accept: net.accept.unwrap_or_else(Accept::of_this_process),
         seed: crate::client::seed(),
         routes: net.routes.clone(),
         routing,
@@ -224,7 +227,7 @@ mod tests {
     use super::*;
 
     fn net(route: &[&str], routes: Option<&Path>) -> Net {
-        Net { nid: Vec::new(), port: None, route: route.iter().map(|r| r.to_string()).collect(), routes: routes.map(Into::into) }
+        Net { nid: Vec::new(), port: None, accept: None, route: route.iter().map(|r| r.to_string()).collect(), routes: routes.map(Into::into) }
     }
 
     #[test]

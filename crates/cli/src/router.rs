@@ -44,7 +44,7 @@ fn check(r: &Router) -> Result<NetConfig, String> {
     if nets.len() < 2 {
         return Err("a router needs NIDs on two networks or more: --nid 10.0.0.4@tcp --nid 10.1.0.4@tcp1".into());
     }
-    Ok(NetConfig { nids: r.net.nid.clone(), port: r.net.port.unwrap_or(net::DEFAULT_PORT), routes: net::routes(&r.net)? })
+    Ok(NetConfig { nids: r.net.nid.clone(), port: r.net.port.unwrap_or(net::DEFAULT_PORT), routes: net::routes(&r.net)?, accept: r.net.accept })
 }
 
 fn pools(r: &Router) -> Result<PoolSizes, String> {
@@ -77,6 +77,7 @@ fn status(node: &Arc<Node>, config: &NetConfig, dir: &Path) -> Value {
         "dir": dir,
         "nids": config.nids.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "port": config.port,
+        "accept": node.accept().name(),
         "routing": node.routing(),
         "routes": node.routes(),
         "peers": node.peers(),
@@ -92,7 +93,7 @@ fn status(node: &Arc<Node>, config: &NetConfig, dir: &Path) -> Value {
 pub(crate) fn print(v: &Value) {
     let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
     let nids: Vec<String> = v["nids"].as_array().into_iter().flatten().map(text).collect();
-    println!("router (pid {}), {} port {}", v["pid"], nids.join(" "), v["port"]);
+    println!("router (pid {}), {} port {}, accept {}", v["pid"], nids.join(" "), v["port"], text(&v["accept"]));
     for r in v["routes"].as_array().into_iter().flatten() {
         println!("route to {:<8} through {:<24} {}", text(&r["net"]), text(&r["gateway"]), if r["up"] == true { "up" } else { "down" });
     }

@@ -63,7 +63,7 @@ pub(crate) fn target_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
 async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Reporter) -> Result<(), String> {
     let nids = if s.net.nid.is_empty() { vec![Nid::tcp(0, std::net::Ipv4Addr::LOCALHOST)] } else { s.net.nid.clone() };
     let (nid, port) = (nids[0], s.net.port.unwrap_or(DEFAULT_PORT));
-    let net = NetConfig { nids, port, routes: net::routes(&s.net)? };
+    let net = NetConfig { nids, port, routes: net::routes(&s.net)?, accept: s.net.accept };
     let mut defaults = None;
     for dir in &dirs {
         defaults = defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
@@ -75,7 +75,7 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
     let ready = reporter.ready(&format!("coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}", home.display()));
     let status = || {
         serde_json::json!({
-            "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers.nids(), "port": port, "mount": null,
+            "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers.nids(), "port": port, "accept": servers.node().accept().name(), "mount": null,
             "targets": servers.status(), "rpcs": 0, "handovers": servers.handovers(),
         })
     };

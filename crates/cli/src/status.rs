@@ -28,7 +28,7 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
     }
     let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
     let nids: Vec<String> = answer["nids"].as_array().into_iter().flatten().map(text).collect();
-    println!("file system {} (pid {}), {} port {}", text(&answer["fsname"]), answer["pid"], nids.join(" "), answer["port"]);
+    println!("file system {} (pid {}), {} port {}, accept {}", text(&answer["fsname"]), answer["pid"], nids.join(" "), answer["port"], text(&answer["accept"]));
     if !answer["mount"].is_null() {
         println!("mounted on {}", text(&answer["mount"]));
     }

@@ -9,6 +9,7 @@ use crate::control::{self, Ask};
 use crate::daemon::{self, Reporter};
 use crate::net::{self, NetConfig};
 use crate::servers::{Servers, ServersConfig};
+use coral_lnet::Accept;
 use coral_osd::{Label, OpenError, OsdFs, TargetKind};
 use coral_wire::nid::Nid;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,9 @@ pub(crate) struct UpConfig {
     pub routes: Vec<String>,
     /// TCP port of the acceptor.
     pub port: u16,
+    /// Whose connections are taken, as `--accept` names them; None: by privilege.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accept: Option<String>,
     /// Default stripes of a new file; -1 is all OSTs.
     pub stripe_count: i32,
     /// Default stripe size, bytes.
@@ -64,6 +68,7 @@ impl UpConfig {
             more_nids: up.net.nid.iter().skip(1).map(Nid::to_string).collect(),
             routes: up.net.route.clone(),
             port: up.net.port.unwrap_or(988),
+            accept: up.net.accept.map(|a| a.to_string()),
             stripe_count: up.stripe_count.unwrap_or(1),
             stripe_size: up.stripe_size.unwrap_or(1 << 20),
             targets: BTreeMap::new(),
@@ -95,6 +100,9 @@ impl UpConfig {
         if let Some(port) = up.net.port {
             self.port = port;
         }
+        if let Some(accept) = up.net.accept {
+            self.accept = Some(accept.to_string());
+        }
         if let Some(n) = up.stripe_count {
             self.stripe_count = n;
         }
@@ -107,7 +115,7 @@ impl UpConfig {
     /// This, with what may be said anew at each `up` as it was, or as it is by default: flags are kept once the servers are up.
     fn placed_as(&self, kept: Option<&UpConfig>) -> UpConfig {
         let other = kept.cloned().unwrap_or_else(|| UpConfig::fresh(&Up::of(PathBuf::new())));
-        UpConfig { nid: other.nid, more_nids: other.more_nids, routes: other.routes, port: other.port, stripe_count: other.stripe_count, stripe_size: other.stripe_size, ..self.clone() }
+        UpConfig { nid: other.nid, more_nids: other.more_nids, routes: other.routes, port: other.port, accept: other.accept, stripe_count: other.stripe_count, stripe_size: other.stripe_size, ..self.clone() }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -115,6 +123,7 @@ impl UpConfig {
         for route in &self.routes {
             coral_lnet::parse_routes(route).map_err(|e| e.to_string())?;
         }
+        self.accept()?;
         if self.mdts != 1 {
             return Err(format!("--mdts {}: only 1 MDT is supported so far", self.mdts));
         }
@@ -122,6 +131,10 @@ impl UpConfig {
             return Err(format!("--osts {}: give 1 to {OSTS_MAX}", self.osts));
         }
         args::check_stripes(self.stripe_count, self.stripe_size)
+    }
+
+    fn accept(&self) -> Result<Option<Accept>, String> {
+        self.accept.as_deref().map(|a| a.parse::<Accept>().map_err(|e| format!("--accept: {e}"))).transpose()
     }
 
     /// The target directories, MGS first.
@@ -269,7 +282,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let config = format_missing(up, dir)?;
     let nids = std::iter::once(&config.nid).chain(&config.more_nids).map(|n| n.parse::<Nid>().map_err(|e| e.to_string())).collect::<Result<Vec<_>, _>>()?;
     let given = args::Net { route: config.routes.clone(), ..up.net.clone() };
-    let net = NetConfig { nids, port: config.port, routes: net::routes(&given)? };
+    let net = NetConfig { nids, port: config.port, routes: net::routes(&given)?, accept: config.accept()? };
     let servers = Servers::start(ServersConfig {
         net,
         dirs: config.target_dirs(dir),
@@ -289,7 +302,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     };
     let nodes = std::iter::once(servers.node()).chain(client.as_ref().map(MountedClient::node)).cloned().collect();
     let mut asked = control::serve(dir, nodes).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
-    let ready = write_config(dir, &config).and_then(|()| reporter.ready(&summary(&config, dir, client.as_ref().map(MountedClient::mountpoint))));
+    let ready = write_config(dir, &config).and_then(|()| reporter.ready(&summary(&config, dir, servers.node().accept(), client.as_ref().map(MountedClient::mountpoint))));
     let reply = crate::run_until_stopped(&ready, &mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await;
     let ended = match client {
         Some(client) => client.umount().await,
@@ -300,7 +313,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     ready.and(ended)
 }
 
-fn summary(config: &UpConfig, dir: &Path, mount: Option<&Path>) -> String {
+fn summary(config: &UpConfig, dir: &Path, accept: Accept, mount: Option<&Path>) -> String {
     let port = if config.port == 988 { String::new() } else { format!(" --port {}", config.port) };
     let mut text = format!(
         "coral: file system '{}' is up: MGS, {} MDT, {} OSTs in {}, listening on {} port {}\n",
@@ -315,6 +328,12 @@ fn summary(config: &UpConfig, dir: &Path, mount: Option<&Path>) -> String {
         text.push_str(&format!("mounted on {}\n", mnt.display()));
     }
     text.push_str(&format!("mount it elsewhere:  coral mount{port} {}:/{} /other/mnt\n", config.nid, config.fsname));
+    text.push_str(match accept {
+        Accept::Secure => "who may: root of any machine, from ports below 1024 (--accept secure)\n",
+        Accept::User => "who may: this user and root, on this machine (--accept user); other machines and users: --accept all\n",
+        Accept::All => "who may: everybody who reaches this port (--accept all); he can say there that he is root\n",
+        Accept::None => "who may: nobody (--accept none)\n",
+    });
     text.push_str(&format!("log: {}    stop: coral down {}", dir.join("coral.log").display(), dir.display()));
     text
 }
@@ -328,6 +347,7 @@ fn status(config: &UpConfig, dir: &Path, servers: &Servers, client: Option<&Moun
         "nid": config.nid,
         "nids": servers.nids(),
         "port": config.port,
+        "accept": servers.node().accept().name(),
         "mount": client.map(|c| c.mountpoint()),
         "targets": servers.status(),
         "rpcs": stats.rpcs,

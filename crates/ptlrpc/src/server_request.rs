@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use coral_lnet::{Nid, Node, Payload, PutEvent, SendError};
+use coral_lnet::{KnownBy, Nid, Node, Payload, PutEvent, SendError};
 use coral_wire::ptlrpc::{
     BODY_ONLY_SIZE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT, MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR,
     PtlrpcBody, portal,
@@ -72,6 +72,8 @@ pub struct ServerRequest {
     pub body: PtlrpcBody,
     /// NID of the sender.
     pub from: Nid,
+    /// How the node is known that brought it.
+    pub known_by: KnownBy,
     /// Its xid.
     pub xid: u64,
     /// Portal it came to.
@@ -128,7 +130,7 @@ impl ServerRequest {
             node,
         };
         let control = Control(Arc::new(shared));
-        ServerRequest { msg, body, from: ev.from, xid: ev.mbits, portal: ev.portal, arrived, service, control }
+        ServerRequest { msg, body, from: ev.from, known_by: ev.known_by, xid: ev.mbits, portal: ev.portal, arrived, service, control }
     }
 
     /// The node the service runs on.

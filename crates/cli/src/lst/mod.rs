@@ -51,9 +51,9 @@ const COMMANDS: &[(&str, &str)] = &[
 
 /// Usage of commands that need no console.
 const OTHERS: &[(&str, &str)] = &[
-    ("new_session", "[--timeout SECONDS] [--force] [--nid NID] [--port PORT] [--route ROUTE]... [--routes FILE] [NAME]"),
-    ("serve", "--nid NID [--port PORT] [--route ROUTE]... [--routes FILE]"),
-    ("quick", "[A B] [--time SECONDS] [--size #[K|M]] [--concurrency #] [--check none|simple|full] [--only ping|read|write] [--port PORT] [--nid NID] [--route ROUTE]... [--routes FILE] [--json]"),
+    ("new_session", "[--timeout SECONDS] [--force] [--nid NID] [--port PORT] [--route ROUTE]... [--routes FILE] [--accept WHOSE] [NAME]"),
+    ("serve", "--nid NID [--port PORT] [--route ROUTE]... [--routes FILE] [--accept WHOSE]"),
+    ("quick", "[A B] [--time SECONDS] [--size #[K|M]] [--concurrency #] [--check none|simple|full] [--only ping|read|write] [--port PORT] [--nid NID] [--route ROUTE]... [--routes FILE] [--accept WHOSE] [--json]"),
 ];
 
 fn usage(command: &str) -> Option<String> {

@@ -5,7 +5,7 @@ use super::options::Given;
 use crate::args;
 use crate::control::{Ask, Asked};
 use crate::net;
-use coral_lnet::{Nid, Node, NodeConfig, RouteSpec, StartError};
+use coral_lnet::{Accept, Nid, Node, NodeConfig, RouteSpec, StartError};
 use serde_json::json;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -18,17 +18,20 @@ pub(crate) struct Ways {
     pub port: u16,
     /// Routes to other networks.
     pub routes: Vec<RouteSpec>,
+    /// Whose connections they take.
+    pub accept: Accept,
 }
 
 impl Ways {
-    /// From `--port`, `--route` and `--routes`.
+    /// From `--port`, `--route`, `--routes` and `--accept`.
     pub(crate) fn of(g: &Given, port: u16) -> Result<Ways, Failed> {
         let port = match g.number("port")? {
             Some(0) => return Err(Failed("--port has to be 1 or more".into())),
             given => given.unwrap_or(port),
         };
-        let flags = args::Net { nid: Vec::new(), port: None, route: g.all("route"), routes: g.text("routes").map(Into::into) };
-        Ok(Ways { port, routes: net::routes(&flags).map_err(Failed)? })
+        let flags = args::Net { nid: Vec::new(), port: None, accept: None, route: g.all("route"), routes: g.text("routes").map(Into::into) };
+        let accept = g.text("accept").map(|a| a.parse().map_err(|e| Failed(format!("--accept: {e}")))).transpose()?;
+        Ok(Ways { port, routes: net::routes(&flags).map_err(Failed)?, accept: accept.unwrap_or_else(Accept::of_this_process) })
     }
 
     /// The NID from which `peer` is reached.
@@ -39,13 +42,13 @@ impl Ways {
     /// Those that are of use to a node `nid`: of several nodes in one process each takes its own.
     pub(crate) fn of_node(&self, nid: Nid) -> Ways {
         let fits = |r: &&RouteSpec| r.gateway.net() == nid.net() && r.gateway != nid && r.net != nid.net();
-        Ways { port: self.port, routes: self.routes.iter().filter(fits).copied().collect() }
+        Ways { port: self.port, routes: self.routes.iter().filter(fits).copied().collect(), accept: self.accept }
     }
 
     /// A node without an acceptor, or with one.
     pub(crate) async fn start(&self, nid: Nid, listen: bool) -> Result<Arc<Node>, StartError> {
         let listen_port = listen.then_some(self.port);
-        let config = NodeConfig { nids: vec![nid], listen_port, connect_port: self.port, seed: crate::client::seed(), routes: self.routes.clone(), ..NodeConfig::default() };
+        let config = NodeConfig { nids: vec![nid], listen_port, connect_port: self.port, accept: self.accept, seed: crate::client::seed(), routes: self.routes.clone(), ..NodeConfig::default() };
         Node::start(config, None).await
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SPEC: Spec = Spec {
-    with_value: &[('t', "time"), ('s', "size"), ('c', "concurrency"), ('k', "check"), ('o', "only"), ('p', "port"), ('n', "nid"), ('\0', "route"), ('\0', "routes")],
+    with_value: &[('t', "time"), ('s', "size"), ('c', "concurrency"), ('k', "check"), ('o', "only"), ('p', "port"), ('n', "nid"), ('\0', "route"), ('\0', "routes"), ('\0', "accept")],
     flags: &[('j', "json")],
     words: (0, 2),
 };

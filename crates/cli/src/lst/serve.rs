@@ -8,7 +8,7 @@ use crate::control;
 use coral_lnet::Nid;
 use coral_lnet::selftest::Selftest;
 
-const SPEC: Spec = Spec { with_value: &[('n', "nid"), ('p', "port"), ('\0', "route"), ('\0', "routes")], flags: &[], words: (0, 0) };
+const SPEC: Spec = Spec { with_value: &[('n', "nid"), ('p', "port"), ('\0', "route"), ('\0', "routes"), ('\0', "accept")], flags: &[], words: (0, 0) };
 
 pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
     let g = options::parse("serve", &SPEC, &args)?;

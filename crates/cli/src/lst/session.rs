@@ -11,7 +11,7 @@ const TIMEOUT_S: u32 = 300;
 const FEATS: u32 = coral_lnet::selftest::FEATS_MASK;
 
 pub(crate) const SPEC: Spec =
-    Spec { with_value: &[('t', "timeout"), ('n', "nid"), ('p', "port"), ('\0', "route"), ('\0', "routes")], flags: &[('f', "force"), ('\0', "foreground")], words: (0, 1) };
+    Spec { with_value: &[('t', "timeout"), ('n', "nid"), ('p', "port"), ('\0', "route"), ('\0', "routes"), ('\0', "accept")], flags: &[('f', "force"), ('\0', "foreground")], words: (0, 1) };
 
 /// What a session is made with.
 pub(crate) struct Wanted {

@@ -33,7 +33,7 @@ impl Asked {
         }
         let client_handle = rq.msg.get::<u64>(3).map_err(|_| Errno::EPROTO)?;
         let connect = ObdConnectData::decode_any(rq.msg.buf(4)).map_err(|_| Errno::EPROTO)?;
-        let connection = Connection { nid: rq.from, client_handle, conn_cnt: rq.body.conn_cnt, connect };
+        let connection = Connection { nid: rq.from, known_by: rq.known_by, client_handle, conn_cnt: rq.body.conn_cnt, connect };
         Ok(Asked { uuid, connection, initial: rq.body.op_flags & MSG_CONNECT_INITIAL != 0 })
     }
 }
@@ -52,6 +52,7 @@ impl Target {
 
     fn connect_now(self: &Arc<Self>, rq: &ServerRequest) -> Result<(Arc<Export>, Message), Errno> {
         let mut asked = Asked::decode(rq)?;
+        self.let_in(&asked)?;
         let has = u64::from(asked.connection.connect.grant);
         let mut granted = self.grant(&asked.connection.connect)?;
         asked.connection.connect = granted;
@@ -86,6 +87,17 @@ impl Target {
         let mut msg = Message::new(&body);
         msg.push(&granted);
         Ok((exp, msg))
+    }
+
+    /// Whether whoever connects may be a client, by how its node is known. The acceptor has judged those who came to it; this
+    /// judges those whom we have called ourselves. Keys would be judged here.
+    fn let_in(&self, asked: &Asked) -> Result<(), Errno> {
+        let (accept, known_by) = (self.node.accept(), asked.connection.known_by);
+        if accept.admits(known_by) {
+            return Ok(());
+        }
+        tracing::warn!(target = %self.cfg.name, client = %asked.uuid, nid = %asked.connection.nid, ?known_by, "a client is refused: --accept {accept} does not take it; --accept all would");
+        Err(Errno::EACCES)
     }
 
     fn grant(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {

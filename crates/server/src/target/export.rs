@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use coral_lnet::Nid;
+use coral_lnet::{KnownBy, Nid};
 use coral_ptlrpc::Control;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
 use coral_wire::{ConnectFlags2, ObdConnectData};
@@ -56,6 +56,7 @@ const TAG_MAX: u16 = 513;
 
 struct State {
     nid: Nid,
+    known_by: KnownBy,
     connect: ObdConnectData,
     client_handle: u64,
     conn_cnt: u32,
@@ -89,6 +90,7 @@ pub struct Export {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Connection {
     pub nid: Nid,
+    pub known_by: KnownBy,
     pub client_handle: u64,
     pub conn_cnt: u32,
     pub connect: ObdConnectData,
@@ -102,13 +104,14 @@ impl Export {
 
     /// A client known from before a restart.
     pub(super) fn recovered(uuid: String, cookie: u64, connect: ObdConnectData, replies: BTreeMap<u16, KeptReply>) -> Export {
-        let c = Connection { nid: Nid(0), client_handle: 0, conn_cnt: 0, connect };
+        let c = Connection { nid: Nid(0), known_by: KnownBy::Nothing, client_handle: 0, conn_cnt: 0, connect };
         Export::with(uuid, cookie, false, c, replies)
     }
 
     fn with(uuid: String, cookie: u64, local: bool, c: Connection, replies: BTreeMap<u16, KeptReply>) -> Export {
         let state = State {
             nid: c.nid,
+            known_by: c.known_by,
             connect: c.connect,
             client_handle: c.client_handle,
             conn_cnt: c.conn_cnt,
@@ -126,6 +129,11 @@ impl Export {
     /// NID it connected from last.
     pub fn nid(&self) -> Nid {
         self.state.lock().nid
+    }
+
+    /// How the node is known that it connected from last: what it says of users is worth no more than that.
+    pub fn known_by(&self) -> KnownBy {
+        self.state.lock().known_by
     }
 
     /// What was granted at the last connect.
@@ -176,7 +184,8 @@ impl Export {
             return false;
         }
         self.rep_mbits.store(c.connect.has2(ConnectFlags2::REP_MBITS), Relaxed);
-        (s.nid, s.client_handle, s.conn_cnt, s.connect) = (c.nid, c.client_handle, c.conn_cnt, c.connect);
+        (s.nid, s.known_by) = (c.nid, c.known_by);
+        (s.client_handle, s.conn_cnt, s.connect) = (c.client_handle, c.conn_cnt, c.connect);
         s.last_seen = Instant::now();
         true
     }
@@ -307,7 +316,7 @@ mod tests {
     use super::*;
 
     fn export() -> Export {
-        let c = Connection { nid: Nid(1), client_handle: 2, conn_cnt: 3, connect: ObdConnectData::default() };
+        let c = Connection { nid: Nid(1), known_by: KnownBy::Process, client_handle: 2, conn_cnt: 3, connect: ObdConnectData::default() };
         Export::new("u".into(), 9, false, c)
     }
 
@@ -347,9 +356,9 @@ mod tests {
     fn requests_of_an_older_connection_are_dropped() {
         let (e, now) = (export(), Instant::now());
         assert_eq!(e.admit(&body(2, 0), 128, now), Admission::Drop(Dropped::Stale));
-        let again = Connection { nid: Nid(5), client_handle: 2, conn_cnt: 4, connect: ObdConnectData::default() };
+        let again = Connection { nid: Nid(5), known_by: KnownBy::ReservedPort, client_handle: 2, conn_cnt: 4, connect: ObdConnectData::default() };
         assert!(e.reconnect(again));
         assert!(!e.reconnect(Connection { conn_cnt: 3, ..again }), "an attempt overtaken by a later one");
-        assert_eq!(e.nid(), Nid(5));
+        assert_eq!((e.nid(), e.known_by()), (Nid(5), KnownBy::ReservedPort));
     }
 }
