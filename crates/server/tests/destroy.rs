@@ -138,6 +138,8 @@ async fn objects_are_destroyed_when_the_removal_is_on_disk() -> TestResult {
     rig.kill().await;
     rig.sync_interval = Duration::from_secs(3600);
     rig.restart().await;
+    // until what the MDT finds in its tables is dealt with
+    tokio::time::sleep(Duration::from_secs(30)).await;
     let c = rig.client("1@lo").await;
     let id = file(&rig, &c, b"f").await?;
     rig.mdt().target.sync().await?;
@@ -165,6 +167,8 @@ async fn an_owner_is_told_when_the_change_is_on_disk() -> TestResult {
     rig.kill().await;
     rig.sync_interval = Duration::from_secs(3600);
     rig.restart().await;
+    // until what the MDT finds in its tables is dealt with
+    tokio::time::sleep(Duration::from_secs(30)).await;
     let c = rig.client("1@lo").await;
     let id = file(&rig, &c, b"f").await?;
     let fid = c.lookup(Fid::ROOT, b"f").await?.body.fid1;
@@ -191,6 +195,8 @@ async fn a_full_ost_gets_its_space_back_before_the_next_periodic_sync() -> TestR
     rig.start_ost(0).await;
     rig.sync_interval = Duration::from_secs(3600);
     rig.restart().await;
+    // until what the MDT finds in its tables is dealt with
+    tokio::time::sleep(Duration::from_secs(30)).await;
     let c = rig.client("1@lo").await;
     let (roomy, full) = (file(&rig, &c, b"roomy").await?, file(&rig, &c, b"full").await?);
     c.unlink(Fid::ROOT, b"roomy", false).await?;

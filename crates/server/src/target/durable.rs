@@ -70,6 +70,8 @@ pub(super) async fn sync_loop(target: Weak<Target>, soon: Arc<Notify>, mut stopp
         let Some(target) = target.upgrade() else { return };
         if target.has_unsynced() && let Err(error) = target.sync().await {
             tracing::error!(target = %target.cfg.name, %error, "periodic sync");
+            // What waits for its space to be freed needs the tables only.
+            let _ = target.sync_with(false).await;
         }
     }
 }
