@@ -16,9 +16,10 @@ pub struct Limits {
     pub sock_timeout: Duration,
     /// Longest wait for a TCP connect, and for the whole handshake on either side. Lustre: accept_timeout 5 s.
     pub handshake_timeout: Duration,
-    /// Accepted TCP connections that have not finished their handshake; more wait in the backlog.
+    /// Accepted TCP connections that have not finished their handshake; for one more the oldest of the address with most
+    /// gives way.
     pub half_open: usize,
-    /// Of those, from one address; more are closed at once.
+    /// Of those, from one address; for one more its oldest gives way.
     pub half_open_per_address: usize,
     /// Connections accepted from one address; more are closed at once.
     pub conns_per_address: usize,

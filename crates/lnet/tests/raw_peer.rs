@@ -257,8 +257,17 @@ async fn handshakes_that_never_end_keep_nobody_out() {
     until("those too many are closed", || a.stats().bad_handshakes.value() as usize >= 2 * limits.half_open - limits.half_open_per_address).await;
     let b = start(config(29, 2)).await;
     assert!(timeout(LONG / 2, b.ping(nid(29, 1))).await.expect("no wait for the stuck ones").is_ok());
+    // and from four addresses as many as there are places in all: the same address is served too
+    for from in 3..7 {
+        for _ in 0..limits.half_open_per_address {
+            stuck.push(raw(29, from).await);
+        }
+    }
+    drop(timeout(LONG / 2, shake(29, 3, 5, 1)).await.expect("it speaks"));
+    let c = start(config(29, 7)).await;
+    assert!(timeout(LONG / 2, c.ping(nid(29, 1))).await.expect("no wait for the stuck ones").is_ok());
     drop(stuck);
-    stop(&[&a, &b]).await;
+    stop(&[&a, &b, &c]).await;
 }
 
 /// An LNet ping, as a kernel asks it.

@@ -1,46 +1,84 @@
 //! How many connections one address may have with us, so that one machine that opens them without end, or begins handshakes and
 //! never ends them, keeps nobody else out. The kernel's acceptor has no such bound.
+//!
+//! Among connections in their handshake the newest has the right of way: who speaks is through in a round trip, and what
+//! says nothing is what has been there longest. When an address has as many as it may have, its oldest gives way; when all
+//! have, the oldest of the address that has most.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use crate::Limits;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Count {
-    half_open: usize,
+    /// In their handshake, the oldest first, by number; dropped: it gives way.
+    half_open: VecDeque<(u64, oneshot::Sender<()>)>,
     open: usize,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    by_address: BTreeMap<IpAddr, Count>,
+    half_open: usize,
+    last: u64,
+}
+
+impl Counts {
+    /// The oldest handshake of `ip` gives way.
+    fn give_way(&mut self, ip: IpAddr) {
+        if self.by_address.get_mut(&ip).is_some_and(|c| c.half_open.pop_front().is_some()) {
+            self.half_open -= 1;
+        }
+    }
+
+    /// This handshake is over, unless it gave way before.
+    fn ended(&mut self, ip: IpAddr, number: u64) {
+        let Some(c) = self.by_address.get_mut(&ip) else { return };
+        let before = c.half_open.len();
+        c.half_open.retain(|(n, _)| *n != number);
+        self.half_open -= before - c.half_open.len();
+    }
+
+    fn forget_if_none(&mut self, ip: IpAddr) {
+        if self.by_address.get(&ip).is_some_and(|c| c.half_open.is_empty() && c.open == 0) {
+            self.by_address.remove(&ip);
+        }
+    }
 }
 
 /// Accepted connections by the address they came from.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    counts: Mutex<BTreeMap<IpAddr, Count>>,
+    counts: Mutex<Counts>,
 }
 
 impl Addresses {
-    /// A place for a connection from `ip` that is in its handshake; None: it has all it may have.
-    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr, limits: &Limits) -> Option<Place> {
+    /// A place for a connection from `ip` that is in its handshake, and what resolves when it is to give way; None: the
+    /// address has all connections it may have.
+    pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr, limits: &Limits) -> Option<(Place, oneshot::Receiver<()>)> {
         let mut counts = self.counts.lock();
-        let c = counts.entry(ip).or_default();
-        if c.half_open >= limits.half_open_per_address || c.open >= limits.conns_per_address {
+        let c = counts.by_address.entry(ip).or_default();
+        if c.open >= limits.conns_per_address {
             return None;
         }
-        c.half_open += 1;
-        Some(Place { all: self.clone(), ip, shaken: false })
-    }
-
-    fn change(&self, ip: IpAddr, change: impl FnOnce(&mut Count)) {
-        let mut counts = self.counts.lock();
-        if let Some(c) = counts.get_mut(&ip) {
-            change(c);
-            if *c == Count::default() {
-                counts.remove(&ip);
+        if c.half_open.len() >= limits.half_open_per_address {
+            counts.give_way(ip);
+        } else if counts.half_open >= limits.half_open {
+            let most = counts.by_address.iter().max_by_key(|(_, c)| c.half_open.len()).map(|(ip, _)| *ip);
+            if let Some(ip) = most {
+                counts.give_way(ip);
             }
         }
+        counts.last += 1;
+        counts.half_open += 1;
+        let (number, (stays, gives_way)) = (counts.last, oneshot::channel());
+        counts.by_address.entry(ip).or_default().half_open.push_back((number, stays));
+        Some((Place { all: self.clone(), ip, in_handshake: Some(number) }, gives_way))
     }
 }
 
@@ -49,22 +87,33 @@ impl Addresses {
 pub(crate) struct Place {
     all: Arc<Addresses>,
     ip: IpAddr,
-    shaken: bool,
+    in_handshake: Option<u64>,
 }
 
 impl Place {
     /// The handshake is over.
     pub(crate) fn shaken(mut self) -> Place {
-        self.shaken = true;
-        self.all.change(self.ip, |c| (c.half_open, c.open) = (c.half_open - 1, c.open + 1));
+        if let Some(number) = self.in_handshake.take() {
+            let mut counts = self.all.counts.lock();
+            counts.ended(self.ip, number);
+            counts.by_address.entry(self.ip).or_default().open += 1;
+        }
         self
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let shaken = self.shaken;
-        self.all.change(self.ip, |c| if shaken { c.open -= 1 } else { c.half_open -= 1 });
+        let mut counts = self.all.counts.lock();
+        match self.in_handshake {
+            Some(number) => counts.ended(self.ip, number),
+            None => {
+                if let Some(c) = counts.by_address.get_mut(&self.ip) {
+                    c.open -= 1;
+                }
+            }
+        }
+        counts.forget_if_none(self.ip);
     }
 }
 
@@ -78,15 +127,35 @@ mod tests {
         let all = Arc::new(Addresses::default());
         let (a, b) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let enter = |ip| all.enter(ip, &limits);
-        let mut open = vec![enter(a).unwrap().shaken()];
-        let half = [enter(a).unwrap(), enter(a).unwrap()];
-        assert!(enter(a).is_none(), "two in their handshake");
-        assert!(enter(b).is_some(), "others come in");
-        open.extend(half.map(Place::shaken));
+        let mut open: Vec<Place> = (0..3).map(|_| enter(a).unwrap().0.shaken()).collect();
         assert!(enter(a).is_none(), "three in all");
+        assert!(enter(b).is_some(), "others come in");
         open.pop();
         assert!(enter(a).is_some());
         drop(open);
-        assert!(all.counts.lock().is_empty(), "nothing stays behind");
+        assert!(all.counts.lock().by_address.is_empty(), "nothing stays behind");
+        assert_eq!(all.counts.lock().half_open, 0);
+    }
+
+    #[test]
+    fn the_oldest_handshake_gives_way_of_the_same_address_or_of_the_one_with_most() {
+        let limits = Limits { half_open: 4, half_open_per_address: 3, ..Limits::default() };
+        let all = Arc::new(Addresses::default());
+        let (a, b) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let enter = |ip| all.enter(ip, &limits).unwrap();
+        let told = |w: &mut oneshot::Receiver<()>| w.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+        let mut of_a: Vec<_> = (0..4).map(|_| enter(a)).collect();
+        let gone: Vec<bool> = of_a.iter_mut().map(|(_, w)| told(w)).collect();
+        assert_eq!(gone, [true, false, false, false], "the address has three");
+        let mut of_b = vec![enter(b)];
+        assert!(!of_a.iter_mut().skip(1).any(|(_, w)| told(w)), "four in all");
+        of_b.push(enter(b));
+        assert!(told(&mut of_a[1].1) && !of_b.iter_mut().any(|(_, w)| told(w)), "the first address has most");
+        let (late, _) = of_a.remove(0);
+        let late = late.shaken();
+        assert_eq!(all.counts.lock().by_address[&a].open, 1, "it came through all the same");
+        drop((late, of_a, of_b));
+        assert!(all.counts.lock().by_address.is_empty());
+        assert_eq!(all.counts.lock().half_open, 0);
     }
 }

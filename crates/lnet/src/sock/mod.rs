@@ -261,13 +261,14 @@ impl SockNet {
 
     async fn accept_all(self: Arc<Self>, us: Nid, listener: TcpListener) {
         loop {
-            let Ok(slot) = self.half_open.clone().acquire_owned().await else { return };
             match listener.accept().await {
                 Ok((stream, from)) => {
-                    let Some(place) = self.addresses.enter(from.ip(), &self.limits) else {
+                    let Some((place, gives_way)) = self.addresses.enter(from.ip(), &self.limits) else {
                         self.stats.bad_handshakes.inc();
                         continue;
                     };
+                    // when there are as many as there may be, one has just been told to give way
+                    let Ok(slot) = self.half_open.clone().acquire_owned().await else { return };
                     let known_by = match self.judge(&stream) {
                         Ok(known_by) => known_by,
                         Err(why) => {
@@ -279,8 +280,14 @@ impl SockNet {
                     self.spawn(async move {
                         let _slot = slot;
                         let limit = me.limits.handshake_timeout;
-                        let shaken = tokio::time::timeout(limit, me.accept(us, stream, place, known_by)).await;
-                        if let Err(e) = shaken.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into())) {
+                        let failed = |kind: std::io::ErrorKind| Err(std::io::Error::from(kind).into());
+                        let shaken = tokio::select! {
+                            biased;
+                            done = me.accept(us, stream, place, known_by) => done,
+                            _ = gives_way => failed(std::io::ErrorKind::ConnectionAborted),
+                            () = tokio::time::sleep(limit) => failed(std::io::ErrorKind::TimedOut),
+                        };
+                        if let Err(e) = shaken {
                             me.stats.bad_handshakes.inc();
                             tracing::info!(%us, %from, error = %e, "connection refused");
                         }
