@@ -26,7 +26,12 @@ struct Inner {
     /// Free slots above the limit.
     parked: Vec<u16>,
     waiters: VecDeque<oneshot::Sender<Slot>>,
+    /// At so many waiters those that have given up are dropped: beside the callers that wait there are at most as many.
+    sweep_at: usize,
 }
+
+/// Waiters before the first look for those that have given up.
+const SWEEP_AT_LEAST: usize = 64;
 
 /// A slot held; dropped = given to the next waiter.
 #[derive(Debug)]
@@ -53,7 +58,7 @@ impl Drop for Slot {
 impl Slots {
     pub(crate) fn new(limit: u16) -> Arc<Slots> {
         assert!(limit > 0, "a limit of 0 slots would block for ever");
-        let inner = Inner { limit, made: 0, free: Vec::new(), parked: Vec::new(), waiters: VecDeque::new() };
+        let inner = Inner { limit, made: 0, free: Vec::new(), parked: Vec::new(), waiters: VecDeque::new(), sweep_at: SWEEP_AT_LEAST };
         Arc::new(Slots { inner: Mutex::new(inner) })
     }
 
@@ -75,6 +80,10 @@ impl Slots {
                 Some(number) => return Slot { number, home: Some(self.clone()) },
                 None => {
                     let (tx, rx) = oneshot::channel();
+                    if inner.waiters.len() >= inner.sweep_at {
+                        inner.waiters.retain(|w| !w.is_closed());
+                        inner.sweep_at = (inner.waiters.len() * 2).max(SWEEP_AT_LEAST);
+                    }
                     inner.waiters.push_back(tx);
                     rx
                 }

@@ -150,9 +150,10 @@ impl MdtCore {
         Ok(LuSeqRange { start, end: start + 1, index, flags: 0 })
     }
 
-    /// FIDs of objects without a name that were open when the target stopped.
-    pub fn orphans(&self) -> MdtResult<Vec<Fid>> {
-        let rows = self.store.kv().range(table::ORPHAN, b"", None, usize::MAX)?;
+    /// At most `limit` FIDs of objects without a name that were open when the target stopped, behind `last`.
+    pub fn orphans_after(&self, last: Option<Fid>, limit: usize) -> MdtResult<Vec<Fid>> {
+        let from = last.map_or(Vec::new(), |f| [fid_key(&f).as_slice(), &[0]].concat());
+        let rows = self.store.kv().range(table::ORPHAN, &from, None, limit)?;
         Ok(rows.iter().filter_map(|(k, _)| table::fid_of_key(k)).collect())
     }
 }

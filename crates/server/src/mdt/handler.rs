@@ -78,6 +78,9 @@ const FLAGS2: u64 = F2::SUM_STATFS.0
 /// Lock bits an MDT of Coral knows.
 const IBITS: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0 | Ibits::PERM.0 | Ibits::XATTR.0 | Ibits::DOM.0;
 
+/// Orphans looked at in one hold of the core's mutex.
+const ORPHANS_AT_A_TIME: usize = 256;
+
 /// A running MDT.
 pub struct MdtOps {
     /// Its state.
@@ -412,12 +415,17 @@ impl MdtOps {
 
     /// Destroys orphans nobody has opened again.
     fn reap_orphans(&self) -> MdtResult<()> {
-        let core = self.core.lock();
-        for fid in core.orphans()? {
-            if !core.opens.is_open(&fid) {
-                self.reap(&core, &fid)?;
+        let mut last = None;
+        loop {
+            let core = self.core.lock();
+            let part = core.orphans_after(last, ORPHANS_AT_A_TIME)?;
+            for fid in part.iter().filter(|fid| !core.opens.is_open(fid)) {
+                self.reap(&core, fid)?;
             }
+            if part.len() < ORPHANS_AT_A_TIME {
+                return Ok(());
+            }
+            last = part.last().copied();
         }
-        Ok(())
     }
 }

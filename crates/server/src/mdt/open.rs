@@ -36,9 +36,32 @@ struct Counts {
     executors: u32,
 }
 
+/// Most handles of one client: files of a node that are open at a time. Lustre names no bound; a node of Linux allows a process
+/// 1,048,576 (`fs.nr_open`), and each handle costs some 200 bytes here.
+pub const CLIENT_MAX: usize = 1 << 18;
+/// Most handles of all clients.
+pub const ALL_MAX: usize = 1 << 22;
+
+/// How many handles there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of one client.
+    pub client: usize,
+    /// Of all.
+    pub all: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { client: CLIENT_MAX, all: ALL_MAX }
+    }
+}
+
 /// Every open handle of a target.
 #[derive(Debug, Default)]
 pub struct OpenTable {
+    /// How many there may be.
+    pub limits: Limits,
     handles: HashMap<u64, Handle>,
     counts: HashMap<Fid, Counts>,
     exports: BTreeMap<u64, BTreeSet<u64>>,
@@ -62,6 +85,12 @@ impl OpenTable {
         let c = self.counts.get(fid).copied().unwrap_or_default();
         let busy = (flags & flag::WRITE != 0 && c.executors > 0) || (flags & flag::EXEC != 0 && c.writers > 0);
         if busy { Err(Errno::ETXTBSY) } else { Ok(()) }
+    }
+
+    /// ENFILE when client `export` may have no further handle.
+    pub fn room(&self, export: u64) -> Result<(), Errno> {
+        let has = self.exports.get(&export).map_or(0, BTreeSet::len);
+        if has >= self.limits.client || self.handles.len() >= self.limits.all { Err(Errno::ENFILE) } else { Ok(()) }
     }
 
     /// Enters `handle` under `cookie`.

@@ -116,6 +116,10 @@ impl Ctx {
             return Err(Errno::ENOTCONN.into());
         }
         let core = &mut *guard;
+        if let Err(e) = core.opens.room(self.exp()) {
+            tracing::warn!(client = %self.rq.exp.uuid, nid = %self.rq.rq.from, limits = ?core.opens.limits, "an open is refused: too many open files");
+            return Ok(self.open_failed(0, e));
+        }
         let found = match self.find_target(&core.store, o) {
             Ok(f) => f,
             Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),
