@@ -557,6 +557,39 @@ async fn what_is_kept_back_outlives_the_ost() {
     c.stop().await;
 }
 
+/// A writer that needs more room than what is on its way frees waits for what is started when that has landed, and not for the
+/// timer by which everything goes out.
+#[tokio::test(start_paused = true)]
+async fn a_writer_without_room_waits_for_no_timer() {
+    use coral_lnet::{FaultAction, FaultRule};
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let (name, _) = fs.params().into_iter().find(|(n, _)| n.ends_with(".max_dirty_mb")).unwrap();
+    fs.set_param(&name, "1").await.unwrap();
+    let fh = writer(&u, "f").await;
+    c.node.faults().add(FaultRule::all(FaultAction::Delay(Duration::from_millis(20))).portal(coral_wire::portal::OSC_REPLY));
+    // every second page: the limit is reached and no RPC is whole
+    for i in 0..256u64 {
+        u.write(&fh, i * 8192, &[1; 4096]).await.unwrap();
+    }
+    assert_eq!(dirty(&fs), 1 << 20);
+    let reads = futures_util::future::join_all((0..4u64).map(|i| u.read(&fh, i * 8192 + 100, 5000)));
+    let more = async {
+        while c.node.faults().hits() < 4 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        u.write(&fh, 512 * 8192, &[2; 512 << 10]).await
+    };
+    let began = tokio::time::Instant::now();
+    let (_, wrote) = tokio::join!(reads, more);
+    assert_eq!(wrote, Ok(512 << 10));
+    assert!(began.elapsed() < Duration::from_millis(800), "the paused clock went on to the timer: {:?}", began.elapsed());
+    assert_eq!(u.get("f").await.unwrap()[512 * 8192..], [2; 512 << 10]);
+    fs.umount().await;
+    c.stop().await;
+}
+
 /// A writer that is interrupted while it asks for the lock leaves nothing behind that others wait for.
 #[tokio::test]
 async fn a_dropped_write_holds_nobody_up() {

@@ -38,6 +38,8 @@ struct Ledger {
     /// Granted for what is kept back or is being written out.
     reserved: u64,
     max_dirty: u64,
+    /// Writers in [`Grant::room`].
+    waiting: usize,
 }
 
 /// What one OST has granted.
@@ -49,7 +51,7 @@ pub struct Grant {
 
 impl Default for Grant {
     fn default() -> Self {
-        let ledger = Ledger { agreed: false, avail: 0, reserved: 0, max_dirty: MAX_DIRTY_BYTES };
+        let ledger = Ledger { agreed: false, avail: 0, reserved: 0, max_dirty: MAX_DIRTY_BYTES, waiting: 0 };
         Self { ledger: Mutex::new(ledger), freed: Notify::new() }
     }
 }
@@ -93,6 +95,14 @@ impl Grant {
 
     /// Resolves once `bytes` more may be kept back, as far as the limit goes.
     pub async fn room(&self, bytes: u64) {
+        struct Waiting<'a>(&'a Grant);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.ledger.lock().waiting -= 1;
+            }
+        }
+        self.ledger.lock().waiting += 1;
+        let _waiting = Waiting(self);
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -105,6 +115,11 @@ impl Grant {
             }
             freed.await;
         }
+    }
+
+    /// Whether a writer waits for room.
+    pub fn is_wanted(&self) -> bool {
+        self.ledger.lock().waiting > 0
     }
 
     /// Tells the OST with a write how things stand.
@@ -164,8 +179,8 @@ mod tests {
         assert_eq!(pages_bytes(5, 5), 0);
     }
 
-    #[test]
-    fn grant_and_limit_bound_what_is_kept_back() {
+    #[tokio::test]
+    async fn grant_and_limit_bound_what_is_kept_back() {
         let g = Grant::default();
         assert_eq!(g.reserve(4096), Err(NoRoom::NoGrant), "not connected");
         g.connected(Some(3 * 4096));
@@ -175,6 +190,10 @@ mod tests {
         assert_eq!(g.reserve(3 * 4096), Err(NoRoom::NoGrant), "it would never fit");
         assert!(g.room(2 * 4096).now_or_never().is_none());
         assert!(g.room(4096).now_or_never().is_some());
+        let mut waits = Box::pin(g.room(2 * 4096));
+        assert!(futures_util::poll!(&mut waits).is_pending() && g.is_wanted());
+        drop(waits);
+        assert!(!g.is_wanted());
         g.used(4096);
         assert_eq!((g.held(), g.dirty()), (2 * 4096, 0));
         assert_eq!(g.reserve(2 * 4096), Ok(()));

@@ -426,7 +426,7 @@ impl Llite {
     }
 
     /// Carries one flight to its end.
-    async fn land(&self, fid: Fid, cover: &Cover, i: usize, f: Flight) {
+    async fn land(self: &Arc<Self>, fid: Fid, cover: &Cover, i: usize, f: Flight) {
         let Some(w) = &cover.writes else { return };
         let (o, range, cost) = (&w.objects[i], f.range(), f.cost());
         let done = {
@@ -447,6 +447,10 @@ impl Llite {
         }
         w.inner.lock().maps[i].landed(f.id);
         w.landed.notify_waiters();
+        // it was put off while much was on its way
+        if o.osc.grant().is_wanted() {
+            self.relieve(&o.osc);
+        }
     }
 
     fn lost(&self, fid: Fid, object: &ObjectRef, range: &Range<u64>, why: Errno) {
@@ -600,7 +604,8 @@ impl Llite {
         self.pages.all().into_iter().filter_map(|(fid, gate)| Some((fid, gate.writes()?))).collect()
     }
 
-    /// Makes room at an OST: unless much is on its way already, all that is kept back goes out.
+    /// Makes room at an OST: all that is kept back goes out. While much is on its way already this is put off until some of
+    /// that has landed ([`Self::land`]).
     fn relieve(self: &Arc<Self>, osc: &Osc) {
         if osc.write_backs().available_permits() > IN_FLIGHT / 2 {
             self.start_all();
