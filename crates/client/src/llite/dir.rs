@@ -31,6 +31,8 @@ const DOT: u64 = 1;
 const DOTDOT: u64 = 2;
 /// Cookies from here on name a place inside a group of equal hashes, by index into the handle's list.
 const COLLISION: u64 = 0x7fff_0000_0000_0000;
+/// Entries handed out together.
+const BATCH: usize = 256;
 /// Attributes fetched together for readdirplus.
 const PLUS_BATCH: usize = 16;
 
@@ -57,13 +59,16 @@ fn is_dot(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-/// What was read from the MDT and not yet handed out.
+/// What was read from the MDT last. It stays until what lies behind it is asked for, so that seekdir(3) costs no request; a
+/// rewinddir(3) throws it away.
 #[derive(Default)]
 struct Stream {
     /// The cookie that leads to the first of `entries`.
-    cookie: u64,
-    /// Entries behind `cookie`, each with its own cookie.
-    entries: VecDeque<(WireEntry, u64)>,
+    first: u64,
+    /// Entries behind `first`, each with its own cookie.
+    entries: Vec<(WireEntry, u64)>,
+    /// How many of them were handed out.
+    at: usize,
     /// When they were read: the caller may remember their names only as long as that holds.
     read: Option<Mark>,
     /// Where the MDT goes on; `None`: at the end.
@@ -82,6 +87,29 @@ struct Position {
 }
 
 impl Stream {
+    /// The cookie of the last entry handed out.
+    fn cookie(&self) -> u64 {
+        self.at.checked_sub(1).map_or(self.first, |last| self.entries[last].1)
+    }
+
+    /// Goes to `cookie` if that is among the entries.
+    fn seek(&mut self, cookie: u64) -> bool {
+        if self.cookie() == cookie {
+            return true;
+        }
+        let at = match cookie == self.first {
+            true => Some(0),
+            false => self.entries.iter().position(|(_, c)| *c == cookie).map(|i| i + 1),
+        };
+        self.at = at.unwrap_or(self.at);
+        at.is_some()
+    }
+
+    /// Up to `max` entries that were not handed out.
+    fn ahead(&self, max: usize) -> Vec<(WireEntry, u64)> {
+        self.entries[self.at..].iter().take(max).cloned().collect()
+    }
+
     /// Where a cookie leads.
     fn position(&self, cookie: u64) -> Position {
         match cookie {
@@ -136,7 +164,7 @@ impl Stream {
             };
             let cookie = if group_goes_on { self.collision(hash, index) } else { hash.saturating_add(1).max(DOTDOT + 1) };
             if !is_dot(&entries[i].name) {
-                self.entries.push_back((entries[i].clone(), cookie));
+                self.entries.push((entries[i].clone(), cookie));
             }
         }
     }
@@ -180,7 +208,7 @@ impl Llite {
             *dh.stream.lock() = Stream::default();
         }
         loop {
-            let batch = self.next_entries(dh, at, if plus { PLUS_BATCH } else { usize::MAX }, keep).await?;
+            let batch = self.next_entries(dh, at, if plus { PLUS_BATCH } else { BATCH }, keep).await?;
             if batch.is_empty() {
                 return Ok(());
             }
@@ -240,18 +268,19 @@ impl Llite {
         loop {
             let from = {
                 let mut s = dh.stream.lock();
-                if s.cookie == cookie && !s.entries.is_empty() {
-                    return Ok(s.entries.iter().take(max).cloned().collect());
+                let here = s.seek(cookie);
+                if here && s.at < s.entries.len() {
+                    return Ok(s.ahead(max));
                 }
                 match s.next {
                     // read on where the last chunk ended
-                    Some(p) if s.cookie == cookie => p,
-                    None if s.cookie == cookie && cookie > DOTDOT => return Ok(Vec::new()),
+                    Some(p) if here => p,
+                    None if here && cookie > DOTDOT => return Ok(Vec::new()),
                     _ => {
                         let p = s.position(cookie);
                         let collisions = std::mem::take(&mut s.collisions);
                         let listing = (p.hash == 0 && keep).then(|| (self.cache.begin_read(dh.fid), Vec::new()));
-                        *s = Stream { cookie, collisions, listing, ..Default::default() };
+                        *s = Stream { first: cookie, collisions, listing, ..Default::default() };
                         p
                     }
                 }
@@ -259,7 +288,7 @@ impl Llite {
             let mark = self.cache.begin_read(dh.fid);
             let chunk = self.read_chunk(dh.fid, from.hash).await?;
             let mut s = dh.stream.lock();
-            s.cookie = cookie;
+            (s.first, s.at) = (cookie, 0);
             s.read = Some(mark);
             s.entries.clear();
             if let Some((mark, mut all)) = s.listing.take() {
@@ -279,9 +308,8 @@ impl Llite {
     /// The entry with this cookie was handed out.
     fn consumed(&self, dh: &DirHandle, cookie: u64) {
         let mut s = dh.stream.lock();
-        if s.entries.front().is_some_and(|(_, c)| *c == cookie) {
-            s.entries.pop_front();
-            s.cookie = cookie;
+        if s.entries.get(s.at).is_some_and(|(_, c)| *c == cookie) {
+            s.at += 1;
         }
     }
 
@@ -338,10 +366,12 @@ mod tests {
         let (mut s, mut at, mut out) = (Stream::default(), 0, Vec::new());
         for _ in 0..1000 {
             if restart {
-                s = Stream { cookie: at, collisions: std::mem::take(&mut s.collisions), ..Default::default() };
+                s = Stream { first: at, collisions: std::mem::take(&mut s.collisions), ..Default::default() };
             }
             let mut from = s.next.unwrap_or(s.position(at));
-            while s.entries.is_empty() {
+            while s.at == s.entries.len() {
+                (s.first, s.at) = (at, 0);
+                s.entries.clear();
                 s.take(from, chunk(dir, from.hash, per));
                 match s.next {
                     Some(n) => from = n,
@@ -350,10 +380,10 @@ mod tests {
                 }
             }
             for _ in 0..take {
-                let Some((e, c)) = s.entries.pop_front() else { break };
+                let Some((e, c)) = s.ahead(1).pop() else { break };
                 out.push(String::from_utf8(e.name.to_vec()).unwrap());
                 at = c;
-                s.cookie = c;
+                s.at += 1;
             }
         }
         panic!("no end");
