@@ -393,6 +393,89 @@ async fn directories_of_all_sizes_are_listed_once() {
     c.stop().await;
 }
 
+/// A caller that remembers attributes hears of each change that it made itself, also of one it did not wait for.
+#[tokio::test]
+async fn own_changes_are_told() {
+    #[derive(Default)]
+    struct Heard(parking_lot::Mutex<Vec<coral_wire::fid::Fid>>);
+    impl coral_client::llite::types::Invalidate for Heard {
+        fn inval_inode(&self, _: coral_wire::fid::Fid, _: bool) {}
+        fn inval_entry(&self, _: coral_wire::fid::Fid, _: &[u8]) {}
+        fn own_change(&self, fid: coral_wire::fid::Fid) {
+            self.0.lock().push(fid);
+        }
+    }
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let (d, e) = (u.mkdir("d").await.unwrap(), u.mkdir("e").await.unwrap());
+    let heard = std::sync::Arc::new(Heard::default());
+    fs.set_invalidate(heard.clone());
+    let told = || std::mem::take(&mut *heard.0.lock());
+    let f = u.put("d/f", b"x").await.unwrap();
+    assert!(told().contains(&d), "create");
+    u.mkdir("d/g").await.unwrap();
+    assert_eq!(told(), [d], "mkdir");
+    u.link("d/f", "e/h").await.unwrap();
+    assert!(told().into_iter().collect::<std::collections::BTreeSet<_>>().is_superset(&[e, f].into()), "link");
+    u.rename("d/f", "e/f", 0).await.unwrap();
+    assert!(told().into_iter().collect::<std::collections::BTreeSet<_>>().is_superset(&[d, e, f].into()), "rename");
+    u.unlink("e/f").await.unwrap();
+    assert!(told().into_iter().collect::<std::collections::BTreeSet<_>>().is_superset(&[e, f].into()), "unlink");
+    u.rmdir("d/g").await.unwrap();
+    assert!(told().contains(&d), "rmdir");
+    fs.setxattr(&u.cred, f, b"user.k", bytes::Bytes::from_static(b"v"), 0).await.unwrap();
+    assert_eq!(told(), [f], "setxattr");
+    let far = c.remote_client().await;
+    let v = User::root(&far);
+    v.stat("d").await.unwrap();
+    far.set_invalidate(heard.clone());
+    let mut dropped = Box::pin(v.mkdir("d/late"));
+    for _ in 0..1000 {
+        if heard.0.lock().contains(&d) || futures_util::poll!(&mut dropped).is_ready() {
+            break;
+        }
+    }
+    drop(dropped);
+    while !heard.0.lock().contains(&d) {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    fs.umount().await;
+    far.umount().await;
+    c.stop().await;
+}
+
+/// Going back to each entry in turn reads a directory once, not once for each.
+#[tokio::test]
+async fn a_listing_is_gone_back_to_without_asking() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let d = u.mkdir("d").await.unwrap();
+    for i in 0..300 {
+        u.symlink("x", &format!("d/{i}")).await.unwrap();
+    }
+    let all = u.list("d").await.unwrap();
+    let dh = fs.opendir(&u.cred, d).await.unwrap();
+    let (_, n) = rpcs(&fs, async {
+        let from = |at: usize| {
+            let (fs, u, dh, cookie) = (&fs, &u, &dh, all[at].next);
+            async move {
+                let mut next = None;
+                fs.readdir(&u.cred, dh, cookie, false, &mut |e| { next = Some(e.name); true }).await.unwrap();
+                next
+            }
+        };
+        for at in (1..all.len()).chain((1..all.len()).rev()) {
+            assert_eq!(from(at).await, all.get(at + 1).map(|e| e.name.clone()), "{at}");
+        }
+    })
+    .await;
+    assert_eq!(n, counts(&[("MDS_READPAGE", 1)]));
+    fs.umount().await;
+    c.stop().await;
+}
+
 #[tokio::test]
 async fn a_progressive_layout_grows_as_it_is_written() {
     use coral_wire::layout::{CompEntry, CompMd, Layout, LovMd, lcme};

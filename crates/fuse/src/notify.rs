@@ -180,6 +180,17 @@ impl Invalidate for Invalidator {
         }
     }
 
+    // INVAL_INODE makes the kernel drop the attributes of every answer to a request that began before (`attr_version`). Of its own
+    // it does so for a file that is written or cut, not for a directory whose entries change (`fuse_dir_changed`).
+    fn own_change(&self, fid: Fid) {
+        let n = &self.0;
+        n.told.note(fid);
+        let Some(ino) = n.nodes.id(fid) else { return };
+        if n.is_early(ino, n.inval_node(ino, false)) {
+            n.later(fid, false, true);
+        }
+    }
+
     fn inval_entry(&self, _parent: Fid, _name: &[u8]) {
         self.0.look_up_again();
     }

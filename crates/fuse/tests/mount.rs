@@ -234,6 +234,38 @@ fn what_changes_while_it_is_being_answered_is_not_remembered() {
     });
 }
 
+/// A program looks at a directory while another makes a file there: the answer of before comes last, and is not remembered.
+#[test]
+fn attributes_of_before_an_own_change_are_not_remembered() {
+    const LONG: Duration = Duration::from_secs(1000);
+    mounted(false, LONG, |f| {
+        let dir = f.at.join("dir");
+        fs::create_dir(&dir).unwrap();
+        let fid = f.runtime.block_on(f.fs.lookup(&Cred::root(), f.fs.root(), b"dir")).unwrap().attr.fid;
+        let look = || rustix::fs::stat(&dir).map(|s| (s.st_mtime, s.st_mtime_nsec)).unwrap();
+        let change = |name: &str, tell: bool| {
+            let before = look();
+            let (path, inval) = (dir.join(name), f.mount.invalidate());
+            f.fs.beside_getattr(fid, move || {
+                File::create(path).unwrap();
+                if tell {
+                    inval.own_change(fid);
+                }
+            });
+            // asks, though the kernel knows: what it knows lets the other program in without asking itself
+            use rustix::fs::{AtFlags, CWD, StatxFlags};
+            let asked = rustix::fs::statx(CWD, &dir, AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32), StatxFlags::BASIC_STATS).unwrap();
+            assert_eq!((asked.stx_mtime.tv_sec, u64::from(asked.stx_mtime.tv_nsec)), (before.0, before.1 as u64), "made before");
+            before
+        };
+        let before = change("a", false);
+        assert_eq!(look(), before, "the kernel remembers it, else this test proves nothing");
+        f.mount.invalidate().inval_inode(fid, true);
+        let before = change("b", true);
+        assert_ne!(look(), before);
+    });
+}
+
 #[test]
 fn a_busy_mount_stays_unless_lazy_and_open_files_are_closed_at_the_end() {
     mounted(false, Duration::ZERO, |f| {

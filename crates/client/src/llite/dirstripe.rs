@@ -72,7 +72,7 @@ impl Llite {
         };
         let me = self.clone();
         finish(async move {
-            let _change = me.cache.begin_change(&[args.parent]);
+            let _change = me.change_entries(&[args.parent]);
             let done = mdc.create(&ids, &args).await;
             me.cache.doubt(args.parent);
             done.map(drop)
@@ -154,7 +154,7 @@ impl Llite {
         let me = self.clone();
         finish(async move {
             let done = mdc.setattr_with(&ids, dir, &SetattrArgs::default(), lum).await;
-            me.cache.forget_attrs(dir);
+            me.forget_attrs(dir);
             done.map(drop)
         })
         .await

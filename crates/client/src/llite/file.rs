@@ -212,7 +212,7 @@ impl Llite {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         let (fh, md, created) = finish(async move {
             let want_lock = me.cache.enabled();
-            let (mark, _change) = (me.cache.begin_read(parent), me.cache.begin_change(&[parent]));
+            let (mark, _change) = (me.cache.begin_read(parent), me.change_entries(&[parent]));
             let now = me.now();
             let mut o = mdc.open(&ids, parent, &name, fid, bits, mode, now, Bytes::new(), want_lock).await?;
             let md = MdInode::read(&mdc, &o.attrs)?;
@@ -523,7 +523,7 @@ impl Llite {
         let size = if fh.writable() { fh.inode.size_to_tell() } else { None };
         let result = fh.at_mdt.close(read.then_some(now), size).await;
         if read {
-            self.cache.forget_attrs(fh.fid());
+            self.forget_attrs(fh.fid());
         }
         let mut open = self.open.lock();
         if open.get(&fh.fid()).is_some_and(|w| w.strong_count() <= 1) {

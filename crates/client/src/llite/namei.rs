@@ -215,8 +215,9 @@ impl Llite {
         if mdc.coral() && body.fid1 == fid {
             let ours = mdc.untime(body.ctime) == now;
             self.cache.changed(&read_attr(mdc, body), body.version, ours);
+            self.tell_own(fid);
         } else {
-            self.cache.forget_attrs(fid);
+            self.forget_attrs(fid);
         }
     }
 
@@ -244,7 +245,7 @@ impl Llite {
         args.now = self.now();
         let me = self.clone();
         finish(async move {
-            let _change = me.cache.begin_change(&[args.parent]);
+            let _change = me.change_entries(&[args.parent]);
             let done = mdc.create(&ids, &args).await?;
             let body = &done.attrs.body;
             let mut attr = read_attr(&mdc, body);
@@ -306,7 +307,7 @@ impl Llite {
         let mdc = self.lmv.of(parent).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
-            let _change = me.cache.begin_change(&[parent]);
+            let _change = me.change_entries(&[parent]);
             let now = me.now();
             let done = mdc.link(&ids, fid, parent, &name, now).await?;
             me.named(&mdc, parent, done.dir(parent), now, &name, Some(fid));
@@ -340,7 +341,7 @@ impl Llite {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             let victim = me.cache.name_of(parent, &name);
-            let _change = me.cache.begin_change(&[parent]);
+            let _change = me.change_entries(&[parent]);
             let now = me.now();
             let done = mdc.unlink(&ids, parent, &name, child, dir, now).await?;
             me.named(&mdc, parent, done.dir(parent), now, &name, None);
@@ -384,7 +385,7 @@ impl Llite {
         let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
         finish(async move {
             let (moved, victim) = (me.cache.name_of(parent, &name), me.cache.name_of(new_parent, &new_name));
-            let _change = me.cache.begin_change(&[parent, new_parent]);
+            let _change = me.change_entries(&[parent, new_parent]);
             let now = me.now();
             // what is not known may be a directory
             let mode = moved.and_then(|fid| me.cache.known(fid)).map_or(libc::S_IFDIR, |k| k.md.attr.mode);
@@ -405,7 +406,7 @@ impl Llite {
                 }
             }
             if let Some(fid) = moved {
-                me.cache.forget_attrs(fid);
+                me.forget_attrs(fid);
             }
             me.lost_a_name(&mdc, victim, &done.attrs.body, now);
             Ok(())
@@ -423,7 +424,7 @@ impl Llite {
             }
         }
         if let Some(fid) = cached.filter(|f| *f != body.fid1) {
-            self.cache.forget_attrs(fid);
+            self.forget_attrs(fid);
         }
     }
 

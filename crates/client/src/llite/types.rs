@@ -295,6 +295,11 @@ pub enum MountError {
 pub trait Invalidate: Send + Sync {
     /// Attributes of `fid` are no longer known; with `attr_only` false cached pages are not either.
     fn inval_inode(&self, fid: Fid, attr_only: bool);
+    /// Attributes of `fid` were changed by the caller's own request, which no lost lock tells of: an answer of before, still on
+    /// its way, must not be remembered over the change.
+    fn own_change(&self, fid: Fid) {
+        let _ = fid;
+    }
     /// The name `name` in `parent` may now mean something else.
     fn inval_entry(&self, parent: Fid, name: &[u8]);
     /// Drops the cached pages of `fid` in `range` (bytes; `u64::MAX`: to the end), dirty ones after writing them back. Unlike

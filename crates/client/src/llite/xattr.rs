@@ -166,7 +166,7 @@ impl Llite {
         let (me, n) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             let done = mdc.setxattr(&ids, fid, &n, value, flags, me.now()).await;
-            me.cache.forget_attrs(fid);
+            me.forget_attrs(fid);
             done
         })
         .await?;

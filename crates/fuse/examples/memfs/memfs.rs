@@ -47,6 +47,7 @@ pub struct MemFs {
     slow: bool,
     ttl: Duration,
     beside: Arc<Mutex<Option<Beside>>>,
+    late: Arc<Mutex<Option<(Fid, Beside)>>>,
 }
 
 /// Runs in the middle of an operation.
@@ -284,7 +285,7 @@ impl MemFs {
         let mut inodes = HashMap::new();
         inodes.insert(root(), fresh(root(), libc::S_IFDIR | 0o755, 0, 0, root()));
         let state = State { inodes, next: 0, cookie: 2 };
-        Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(Notify::new()), slow, ttl, beside: Arc::default() }
+        Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(Notify::new()), slow, ttl, beside: Arc::default(), late: Arc::default() }
     }
 
     /// `f` runs once: when the next lookup, listing with attributes or change of attributes has made its answer and not given it
@@ -292,6 +293,12 @@ impl MemFs {
     #[allow(dead_code, reason = "for tests")]
     pub fn beside(&self, f: impl FnOnce() + Send + 'static) {
         *self.beside.lock() = Some(Box::new(f));
+    }
+
+    /// `f` runs once: when the next answer to GETATTR of `fid` is made and not given yet.
+    #[allow(dead_code, reason = "for tests")]
+    pub fn beside_getattr(&self, fid: Fid, f: impl FnOnce() + Send + 'static) {
+        *self.late.lock() = Some((fid, Box::new(f)));
     }
 
     fn made(&self) {
@@ -403,7 +410,10 @@ impl FileSystem for MemFs {
 
     async fn getattr(&self, _: &Cred, fid: Fid, _: Option<&MemFile>) -> R<Entry> {
         self.pause().await;
-        self.entry(&mut self.state.lock(), fid)
+        let e = self.entry(&mut self.state.lock(), fid);
+        let late = self.late.lock().take_if(|(of, _)| *of == fid);
+        late.into_iter().for_each(|(_, f)| f());
+        e
     }
 
     async fn setattr(&self, _: &Cred, fid: Fid, set: SetAttr, _: Option<&MemFile>) -> R<Entry> {

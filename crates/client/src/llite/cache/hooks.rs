@@ -8,8 +8,9 @@ use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, LdlmType, Policy};
 use coral_wire::ost::OstLvb;
 use futures_util::future::BoxFuture;
+use smallvec::SmallVec;
 
-use super::Forget;
+use super::{Change, Forget};
 use crate::llite::Llite;
 use crate::lov::DOM_OST;
 use crate::mdc::Mdc;
@@ -111,6 +112,20 @@ impl LockHook for OstHooks {
     }
 }
 
+/// An own change of the entries of directories, under way.
+pub(in crate::llite) struct ChangingEntries {
+    change: Option<Change>,
+    llite: Arc<Llite>,
+    dirs: SmallVec<[Fid; 2]>,
+}
+
+impl Drop for ChangingEntries {
+    fn drop(&mut self) {
+        self.change = None;
+        self.dirs.iter().for_each(|d| self.llite.tell_own(*d));
+    }
+}
+
 impl Llite {
     /// Lets the cache follow the locks of an OST.
     pub(in crate::llite) fn attach_ost(self: &Arc<Self>, osc: &Osc) {
@@ -129,6 +144,25 @@ impl Llite {
     /// Times of data on the MDT were set by way of the inode: what is cached of the data is older.
     pub(in crate::llite) fn data_times_set(&self, fid: Fid) {
         self.tell(self.cache.extent_lost(DOM_OST, fid.res_id()));
+    }
+
+    /// An own change of the entries of `dirs` begins; when what is returned is dropped it has ended, whatever came of it, and
+    /// the caller is told that attributes of theirs it asked for before are old.
+    pub(in crate::llite) fn change_entries(self: &Arc<Self>, dirs: &[Fid]) -> ChangingEntries {
+        ChangingEntries { change: Some(self.cache.begin_change(dirs)), llite: self.clone(), dirs: dirs.into() }
+    }
+
+    /// Tells the caller that attributes of `fid` it asked for before are old: this client changed them.
+    pub(in crate::llite) fn tell_own(&self, fid: Fid) {
+        if let Some(inval) = self.inval.read().clone() {
+            inval.own_change(fid);
+        }
+    }
+
+    /// An own change of the object's attributes whose outcome the reply did not tell.
+    pub(in crate::llite) fn forget_attrs(&self, fid: Fid) {
+        self.cache.forget_attrs(fid);
+        self.tell_own(fid);
     }
 
     /// Tells the caller what to forget.
