@@ -331,7 +331,8 @@ fn random_bytes_to_the_port_disturb_nobody() {
         let place = Place::new();
         let mut rng = Rng::from_env();
         let (data, mnt, port) = (place.path("data"), place.make("mnt"), place.port.to_string());
-        let server = Running::start(&["up", &data.to_string_lossy(), "--port", &port], &data, &[]);
+        // Or the bytes would not be read: they come from an ordinary port.
+        let server = Running::start(&["up", &data.to_string_lossy(), "--port", &port, "--accept", "all"], &data, &[]);
         let client = Running::start(&["mount", "127.0.0.1@tcp:/coral", &mnt.to_string_lossy(), "--port", &port], &place.path("client"), &[&mnt]);
         let worker = {
             let mnt = mnt.clone();
