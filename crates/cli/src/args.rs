@@ -119,6 +119,20 @@ pub(crate) struct Claim {
     pub claim_version: Option<u32>,
 }
 
+/// How servers that were restarted wait for the clients they had.
+#[derive(Debug, Args, Clone, Default)]
+pub(crate) struct Recovery {
+    /// Wait for none of the clients of before: they lose what they have not replayed (acknowledged writes, open files).
+    #[arg(long)]
+    pub abort_recovery: bool,
+    /// Seconds after which clients that have not come back are given up (default 60).
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
+    pub recovery_time_soft: Option<u32>,
+    /// Seconds after which clients that are not done are given up (default 180).
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
+    pub recovery_time_hard: Option<u32>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Router {
     #[command(flatten)]
@@ -169,6 +183,8 @@ pub(crate) struct Up {
     /// Memory budget of the client's caches, MiB (default 256).
     #[arg(long, value_name = "MiB", value_parser = cache_mb())]
     pub cache_mb: Option<u32>,
+    #[command(flatten)]
+    pub recovery: Recovery,
     /// Stay in the foreground until Ctrl-C.
     #[arg(long)]
     pub foreground: bool,
@@ -178,7 +194,7 @@ impl Up {
     /// `coral up DIR`.
     pub(crate) fn of(dir: PathBuf) -> Up {
         let net = Net { nid: Vec::new(), port: None, accept: None, route: Vec::new(), routes: None };
-        Up { dir, claim: Claim::default(), mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: None, foreground: false }
+        Up { dir, claim: Claim::default(), mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: None, recovery: Recovery::default(), foreground: false }
     }
 }
 
@@ -249,6 +265,8 @@ pub(crate) struct Serve {
     pub net: Net,
     #[command(flatten)]
     pub claim: Claim,
+    #[command(flatten)]
+    pub recovery: Recovery,
     /// Stay in the foreground until Ctrl-C.
     #[arg(long)]
     pub foreground: bool,

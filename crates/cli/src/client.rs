@@ -26,6 +26,12 @@ const QUIET: Duration = Duration::from_secs(3);
 /// Servers that are gone are told goodbye for so long.
 const GOODBYE: Duration = Duration::from_secs(10);
 
+/// What a mount says that waits for servers of other processes.
+fn waiting_elsewhere() -> String {
+    let limit = RECOVERY_PATIENCE.as_secs();
+    format!("waiting for servers; one that was restarted first waits for the clients it had, which `coral status` there names (up to {limit} s; Ctrl-C ends the wait)")
+}
+
 /// A mounted client and the node it speaks through.
 pub(crate) struct MountedClient {
     node: Arc<Node>,
@@ -46,10 +52,14 @@ impl MountedClient {
         options.cache_mb = up.cache_mb.unwrap_or(options.cache_mb);
         options.version = up.claim.claim_version.unwrap_or(options.version);
         let source = format!("{}:/{fsname}", servers.nid());
-        MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }, reporter).await
+        let waiting = || match servers.waiting() {
+            none if none.is_empty() => "waiting for servers".to_owned(),
+            some => format!("{}\n  (Ctrl-C ends the wait; coral up --abort-recovery gives them up)", some.join("\n  ")),
+        };
+        MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }, reporter, waiting).await
     }
 
-    async fn start(node: Arc<Node>, mut options: MountOptions, mountpoint: &Path, fuse: FuseOptions, reporter: &mut Reporter) -> Result<MountedClient, String> {
+    async fn start(node: Arc<Node>, mut options: MountOptions, mountpoint: &Path, fuse: FuseOptions, reporter: &mut Reporter, waiting: impl Fn() -> String) -> Result<MountedClient, String> {
         check_mountpoint(mountpoint)?;
         let mountpoint = &mountpoint.canonicalize().map_err(|e| format!("mount point '{}': {e}", mountpoint.display()))?;
         options.connect_timeout = RECOVERY_PATIENCE;
@@ -58,8 +68,7 @@ impl MountedClient {
             biased;
             done = &mut connecting => done,
             () = tokio::time::sleep(QUIET) => {
-                let limit = RECOVERY_PATIENCE.as_secs();
-                reporter.note(&format!("waiting for servers; one that was restarted first waits for the clients it had (up to {limit} s; Ctrl-C ends the wait)"));
+                reporter.note(&waiting());
                 connecting.await
             }
         };
@@ -291,7 +300,7 @@ async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -
         let gateways = net::Gateways::towards(&node, &source.nids);
         tokio::select! {
             biased;
-            started = MountedClient::start(node, options, &m.mountpoint, fuse, reporter) => {
+            started = MountedClient::start(node, options, &m.mountpoint, fuse, reporter, waiting_elsewhere) => {
                 match started {
                     Ok(client) => client,
                     Err(why) => return Err(format!("{why}{}", gateways.hint().await)),
@@ -310,7 +319,7 @@ async fn wait(client: &MountedClient, ready: &Result<(), String>) {
     let (_found, mut asked) = Found::new(&client.node);
     let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node.nid().to_string(), "accept": client.node.accept().name(), "mount": client.mountpoint() });
     tokio::select! {
-        _ = crate::run_until_stopped(ready, &mut asked, Some(client), status) => {}
+        _ = crate::run_until_stopped(ready, &mut asked, Some(client), None, status) => {}
         () = client.ended() => {}
     }
 }

@@ -41,6 +41,8 @@ pub(crate) enum Ask {
     ListParam(String, bool),
     /// Sets those that match to a value.
     SetParam(String, String),
+    /// Gives up the clients that targets with names of this pattern wait for.
+    AbortRecovery(String),
 }
 
 /// One request with the way to answer it.

@@ -110,9 +110,11 @@ pub(crate) async fn run_until_stopped(
     ready: &Result<(), String>,
     asked: &mut mpsc::Receiver<Asked>,
     client: Option<&MountedClient>,
+    servers: Option<&Servers>,
     status: impl Fn() -> serde_json::Value,
 ) -> Option<oneshot::Sender<serde_json::Value>> {
     let mut own = StopSignals::default();
+    let params_of = params::Of { llite: client.map(MountedClient::llite), servers };
     while ready.is_ok() {
         let signalled = async {
             match client {
@@ -124,10 +126,12 @@ pub(crate) async fn run_until_stopped(
             () = signalled => return None,
             Some((ask, reply)) = asked.recv() => match (ask, client) {
                 (Ask::Status, _) => { let _ = reply.send(status()); }
-                (Ask::GetParam(pattern), _) => { let _ = reply.send(client.map_or_else(params::none, |c| params::get(c.llite(), &pattern))); }
-                (Ask::ListParam(pattern, below), _) => { let _ = reply.send(client.map_or_else(params::none, |c| params::list(c.llite(), &pattern, below))); }
-                (Ask::SetParam(pattern, value), Some(c)) => { let _ = reply.send(params::set(c.llite(), &pattern, &value).await); }
-                (Ask::SetParam(..), None) => { let _ = reply.send(params::none()); }
+                (Ask::GetParam(pattern), _) => { let _ = reply.send(params::get(params_of, &pattern)); }
+                (Ask::ListParam(pattern, below), _) => { let _ = reply.send(params::list(params_of, &pattern, below)); }
+                (Ask::SetParam(pattern, value), _) => { let _ = reply.send(params::set(params_of, &pattern, &value).await); }
+                (Ask::AbortRecovery(pattern), _) => {
+                    let _ = reply.send(serde_json::json!({ "aborted": servers.map_or_else(Vec::new, |s| s.abort_recovery(&pattern)) }));
+                }
                 (Ask::Down, Some(c)) => match c.try_umount().await {
                     Ok(()) => return Some(reply),
                     Err(why) => { let _ = reply.send(serde_json::json!({ "error": why })); }

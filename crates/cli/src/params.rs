@@ -1,24 +1,51 @@
-//! `lctl get_param` and `set_param` of a mount, on the side of the process that has it.
+//! `lctl get_param` and `set_param` of a mount and of servers, on the side of the process that has them.
 
+use crate::servers::Servers;
 use coral_client::llite::Llite;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What a process without a mount answers.
+/// What has parameters in a process: its mount, its servers, or neither.
+#[derive(Clone, Copy)]
+pub(crate) struct Of<'a> {
+    pub llite: Option<&'a Arc<Llite>>,
+    pub servers: Option<&'a Servers>,
+}
+
+/// What a process without any answers.
 pub(crate) fn none() -> Value {
     json!({ "params": [], "names": [], "set": [] })
 }
 
+impl Of<'_> {
+    fn all(&self) -> Vec<(String, String)> {
+        let mut all = self.llite.map_or_else(Vec::new, |l| l.params());
+        all.extend(self.servers.map_or_else(Vec::new, Servers::params));
+        all.sort();
+        all
+    }
+
+    async fn set_one(&self, name: &str, value: &str) -> Result<(), String> {
+        match self.servers.filter(|s| s.params().iter().any(|(n, _)| n == name)) {
+            Some(servers) => servers.set_param(name, value),
+            None => match self.llite {
+                Some(llite) => llite.set_param(name, value).await.map_err(|e| e.to_string()),
+                None => Err("no such parameter".into()),
+            },
+        }
+    }
+}
+
 /// Names and values of what matches `pattern`.
-pub(crate) fn get(llite: &Llite, pattern: &str) -> Value {
-    let found: Vec<_> = llite.params().into_iter().filter(|(name, _)| matches(pattern, name)).collect();
+pub(crate) fn get(of: Of<'_>, pattern: &str) -> Value {
+    let found: Vec<_> = of.all().into_iter().filter(|(name, _)| matches(pattern, name)).collect();
     json!({ "params": found })
 }
 
 /// Names whose first components match `pattern`, cut to as many; with `below` those below them too.
-pub(crate) fn list(llite: &Llite, pattern: &str, below: bool) -> Value {
-    let all = llite.params();
+pub(crate) fn list(of: Of<'_>, pattern: &str, below: bool) -> Value {
+    let all = of.all();
     json!({ "names": heads(pattern, below, all.iter().map(|(name, _)| name.as_str())) })
 }
 
@@ -36,10 +63,10 @@ fn heads<'a>(pattern: &str, below: bool, names: impl Iterator<Item = &'a str>) -
 }
 
 /// Sets what matches; the names, or the first error.
-pub(crate) async fn set(llite: &Arc<Llite>, pattern: &str, value: &str) -> Value {
+pub(crate) async fn set(of: Of<'_>, pattern: &str, value: &str) -> Value {
     let mut done = Vec::new();
-    for (name, _) in llite.params().into_iter().filter(|(name, _)| matches(pattern, name)) {
-        if let Err(e) = llite.set_param(&name, value).await {
+    for (name, _) in of.all().into_iter().filter(|(name, _)| matches(pattern, name)) {
+        if let Err(e) = of.set_one(&name, value).await {
             return json!({ "error": format!("{name}: {e}") });
         }
         done.push(name);
@@ -48,7 +75,7 @@ pub(crate) async fn set(llite: &Arc<Llite>, pattern: &str, value: &str) -> Value
 }
 
 /// A name in components between dots (or slashes, as Lustre takes too); `*` stands for any text within one.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let pattern = pattern.replace('/', ".");
     let (p, n): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), name.split('.').collect());
     p.len() == n.len() && p.iter().zip(n).all(|(p, n)| glob(p.as_bytes(), n.as_bytes()))

@@ -62,7 +62,7 @@ async fn serve(config: &NetConfig, pools: PoolSizes, dir: &Path, reporter: &mut 
     let mut asked = control::serve(dir, vec![node.clone()]).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let nids: Vec<String> = config.nids.iter().map(ToString::to_string).collect();
     let ready = reporter.ready(&format!("coral: routing between {} on port {}\nstop: coral down {}", nids.join(" and "), config.port, dir.display()));
-    let reply = crate::run_until_stopped(&ready, &mut asked, None, || status(&node, config, dir)).await;
+    let reply = crate::run_until_stopped(&ready, &mut asked, None, None, || status(&node, config, dir)).await;
     node.shutdown().await;
     control::stopped(dir, reply).await;
     ready

@@ -68,18 +68,18 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
     for dir in &dirs {
         defaults = defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
     }
-    let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults, claim: s.claim.claim_version }).await?;
+    let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults, claim: s.claim.claim_version, recovery: s.recovery.clone() }).await?;
     let mut asked = control::serve(home, vec![servers.node().clone()]).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     let count = servers.status().as_array().map_or(0, Vec::len);
     let s = if count == 1 { "" } else { "s" };
-    let ready = reporter.ready(&format!("coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}", home.display()));
+    let ready = reporter.ready(&format!("coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}{}", home.display(), crate::up::waiting_note(&servers.waiting())));
     let status = || {
         serde_json::json!({
             "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers.nids(), "port": port, "accept": servers.node().accept().name(), "mount": null,
             "targets": servers.status(), "rpcs": 0, "handovers": servers.handovers(),
         })
     };
-    let reply = crate::run_until_stopped(&ready, &mut asked, None, status).await;
+    let reply = crate::run_until_stopped(&ready, &mut asked, None, Some(&servers), status).await;
     servers.stop().await;
     control::stopped(home, reply).await;
     ready

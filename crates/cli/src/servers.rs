@@ -1,5 +1,6 @@
 //! The servers of one node: what `coral up` and `coral serve` run.
 
+use crate::args;
 use coral_client::mgc::{Config, Mgc};
 use coral_ldlm::LdlmClient;
 use crate::net::{self, NetConfig};
@@ -7,7 +8,7 @@ use coral_lnet::{MemNet, Node};
 use coral_osd::{Fresh, Label, OsdFs, TargetKind};
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::register::{self, Formatting};
-use coral_server::{ServerNode, Target, mgs, ost};
+use coral_server::{RecoveryStatus, ServerNode, Target, Windows, mgs, ost};
 use coral_wire::connect::CLAIMED;
 use coral_wire::nid::Nid;
 use std::os::unix::fs::MetadataExt;
@@ -27,6 +28,8 @@ pub(crate) struct ServersConfig {
     pub default_stripes: Option<(i32, u64)>,
     /// The Lustre release to claim.
     pub claim: Option<u32>,
+    /// How they wait for the clients of before.
+    pub recovery: args::Recovery,
 }
 
 /// The running servers of one node.
@@ -50,6 +53,9 @@ impl Servers {
         if let Err(why) = servers.add_all(&config).await {
             servers.stop().await;
             return Err(why);
+        }
+        if config.recovery.abort_recovery {
+            servers.abort_recovery("*");
         }
         Ok(servers)
     }
@@ -91,6 +97,9 @@ impl Servers {
         if let Some(release) = config.claim {
             target.claim(release);
         }
+        let w = target.windows();
+        let given = |s: Option<u32>, was| s.map_or(was, |s| Duration::from_secs(s.into()));
+        target.set_windows(Windows { soft: given(config.recovery.recovery_time_soft, w.soft), hard: given(config.recovery.recovery_time_hard, w.hard) });
         self.server.add_target(target.clone());
         if label.kind != TargetKind::Mgs {
             let failover = crate::format::read_failover(dir)?;
@@ -164,7 +173,9 @@ impl Servers {
                 "name": t.name(),
                 "dir": dir,
                 "state": if t.in_recovery() { "RECOVERING" } else { "UP" },
+                "waits": t.recovery_status().map(|r| waits(&r)),
                 "exports": s.exports,
+                "mounts": self.mounts(t),
                 "transactions": s.transactions,
                 "last_transno": t.last_transno(),
                 "last_committed": t.last_committed(),
@@ -176,6 +187,55 @@ impl Servers {
         self.targets.iter().map(one).collect()
     }
 
+    /// NIDs of clients elsewhere, servers aside: whoever has the file system mounted.
+    fn mounts(&self, t: &Target) -> Vec<String> {
+        let own = self.node.nids();
+        // a server is a client of OSTs only
+        let mounted = t.config().kind == coral_server::TargetKind::Mdt;
+        let far = |nid: &Nid| mounted && nid.0 != 0 && !nid.is_lo() && !own.contains(nid);
+        let mut nids: Vec<String> = t.exports().iter().map(|e| e.nid()).filter(far).map(|n| n.to_string()).collect();
+        nids.sort();
+        nids
+    }
+
+    /// Whom targets wait for, a line each; empty when none does.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        self.targets.iter().filter_map(|(_, _, t)| Some(format!("{} waits {}", t.name(), waits(&t.recovery_status()?)))).collect()
+    }
+
+    /// Ends the recovery of the targets whose names match, and names each with the clients it gave up.
+    pub(crate) fn abort_recovery(&self, pattern: &str) -> Vec<String> {
+        let matching = self.targets.iter().map(|(_, _, t)| t).filter(|t| crate::params::matches(pattern, t.name()));
+        matching.filter(|t| t.in_recovery()).map(|t| format!("{}: {} given up", t.name(), clients(t.abort_recovery()))).collect()
+    }
+
+    /// Parameters of targets that match: names, as Lustre has them, and values.
+    pub(crate) fn params(&self) -> Vec<(String, String)> {
+        let mut out = Vec::new();
+        for (dir, t) in self.targets.iter().filter_map(|(_, _, t)| Some((params_of(t)?, t))) {
+            let w = t.windows();
+            out.push((format!("{dir}.recovery_status"), recovery_status(t)));
+            out.push((format!("{dir}.{HARD}"), w.hard.as_secs().to_string()));
+            out.push((format!("{dir}.{SOFT}"), w.soft.as_secs().to_string()));
+        }
+        out
+    }
+
+    /// Sets one of them; an error says why not.
+    pub(crate) fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        let (dir, what) = name.rsplit_once('.').unwrap_or(("", name));
+        let Some((_, _, t)) = self.targets.iter().find(|(_, _, t)| params_of(t).as_deref() == Some(dir)) else { return Err("no such target".into()) };
+        let secs = value.trim().parse::<u32>().ok().filter(|s| (1..=86400).contains(s));
+        let secs = || secs.map(|s| Duration::from_secs(s.into())).ok_or_else(|| format!("'{value}' is no time: give 1 to 86400 seconds"));
+        let w = t.windows();
+        match what {
+            SOFT => t.set_windows(Windows { soft: secs()?, ..w }),
+            HARD => t.set_windows(Windows { hard: secs()?, ..w }),
+            _ => return Err("Permission denied".into()),
+        }
+        Ok(())
+    }
+
     pub(crate) async fn stop(&self) {
         for (mdt, mgc) in &self.mdts {
             mdt.stop().await;
@@ -184,6 +244,52 @@ impl Servers {
         self.server.stop().await;
         self.node.shutdown().await;
     }
+}
+
+/// Parameters of how long a recovery waits.
+const SOFT: &str = "recovery_time_soft";
+const HARD: &str = "recovery_time_hard";
+
+/// Where the parameters of a target are, as Lustre has them; an MGS has none.
+fn params_of(t: &Target) -> Option<String> {
+    match t.config().kind {
+        coral_server::TargetKind::Mgs => None,
+        coral_server::TargetKind::Mdt => Some(format!("mdt.{}", t.name())),
+        coral_server::TargetKind::Ost => Some(format!("obdfilter.{}", t.name())),
+    }
+}
+
+/// As Lustre prints it, as far as it is known, and whom it waits for.
+fn recovery_status(t: &Target) -> String {
+    let Some(r) = t.recovery_status() else { return "status: COMPLETE\n".into() };
+    let mut text = format!("status: RECOVERING\ntime_remaining: {}\nconnected_clients: {}/{}\n", r.left.as_secs(), r.clients - missing(&r), r.clients);
+    for w in &r.waited_for {
+        let doing = if w.back { "replaying" } else { "not back" };
+        text.push_str(&format!("waiting_for: {} {} {doing}\n", w.uuid, place(w.nid)));
+    }
+    text
+}
+
+fn missing(r: &RecoveryStatus) -> usize {
+    r.waited_for.iter().filter(|w| !w.back).count()
+}
+
+fn place(nid: Nid) -> String {
+    if nid.0 == 0 { "(where is not known)".into() } else { format!("at {nid}") }
+}
+
+fn clients(n: usize) -> String {
+    if n == 1 { "1 client".into() } else { format!("{n} clients") }
+}
+
+/// Whom a recovery waits for, and how long.
+fn waits(r: &RecoveryStatus) -> String {
+    const NAMED: usize = 4;
+    let mut who: Vec<String> = r.waited_for.iter().take(NAMED).map(|w| format!("{} {}{}", w.uuid, place(w.nid), if w.back { ", which is back" } else { "" })).collect();
+    if r.waited_for.len() > NAMED {
+        who.push(format!("{} more", r.waited_for.len() - NAMED));
+    }
+    format!("for {} of before, {} s at most: {}", clients(r.waited_for.len()), r.left.as_secs() + 1, who.join("; "))
 }
 
 /// How many of `dirs` are OSTs on the same disk as `dir`.

@@ -34,6 +34,9 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
     }
     for t in answer["targets"].as_array().into_iter().flatten() {
         println!("{:<16} {:<10} {:>4} clients   {}", text(&t["name"]), text(&t["state"]), t["exports"], text(&t["dir"]));
+        if let Some(waits) = t["waits"].as_str() {
+            println!("  waits {waits}");
+        }
     }
     println!("{} RPCs, {} thread hand-overs", answer["rpcs"], answer["handovers"]);
     Ok(())
@@ -62,7 +65,8 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
     if !d.dir.is_dir() {
         return Err(format!("'{}' is no directory", d.dir.display()));
     }
-    let pid = control::ask(&d.dir, Ask::Status).ok().and_then(|a| a["pid"].as_u64());
+    let before = control::ask(&d.dir, Ask::Status).unwrap_or_default();
+    let pid = before["pid"].as_u64();
     let ask = if d.force { Ask::DownForced } else { Ask::Down };
     let answer = control::ask(&d.dir, ask).map_err(|e| no_answer(&d.dir, &e))?;
     match answer["error"].as_str() {
@@ -70,8 +74,20 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
         None => {
             wait_for_end(pid)?;
             println!("stopped");
+            print!("{}", still_mounted(&before));
             Ok(())
         }
+    }
+}
+
+/// Who had the file system mounted elsewhere when it was stopped: these mounts wait, and a next start waits for them.
+fn still_mounted(status: &Value) -> String {
+    let of = |t: &Value| -> Vec<String> { t["mounts"].as_array().into_iter().flatten().filter_map(|n| Some(n.as_str()?.to_owned())).collect() };
+    let mut nids: Vec<String> = status["targets"].as_array().into_iter().flatten().flat_map(of).collect();
+    nids.sort();
+    match nids.as_slice() {
+        [] => String::new(),
+        nids => format!("still mounted at {}: programs there wait until it is up again; the next start waits for these mounts\n", nids.join(" ")),
     }
 }
 

@@ -288,6 +288,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         dirs: config.target_dirs(dir),
         default_stripes: Some((config.stripe_count, config.stripe_size)),
         claim: up.claim.claim_version,
+        recovery: up.recovery.clone(),
     })
     .await?;
     let client = match &up.mount {
@@ -302,8 +303,9 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     };
     let nodes = std::iter::once(servers.node()).chain(client.as_ref().map(MountedClient::node)).cloned().collect();
     let mut asked = control::serve(dir, nodes).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
-    let ready = write_config(dir, &config).and_then(|()| reporter.ready(&summary(&config, dir, servers.node().accept(), client.as_ref().map(MountedClient::mountpoint))));
-    let reply = crate::run_until_stopped(&ready, &mut asked, client.as_ref(), || status(&config, dir, &servers, client.as_ref())).await;
+    let text = summary(&config, dir, servers.node().accept(), client.as_ref().map(MountedClient::mountpoint)) + &waiting_note(&servers.waiting());
+    let ready = write_config(dir, &config).and_then(|()| reporter.ready(&text));
+    let reply = crate::run_until_stopped(&ready, &mut asked, client.as_ref(), Some(&servers), || status(&config, dir, &servers, client.as_ref())).await;
     let ended = match client {
         Some(client) => client.umount().await,
         None => Ok(()),
@@ -311,6 +313,15 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     servers.stop().await;
     control::stopped(dir, reply).await;
     ready.and(ended)
+}
+
+/// What is said of targets that wait for clients of before: nobody else gets in meanwhile.
+pub(crate) fn waiting_note(waiting: &[String]) -> String {
+    let mut text: String = waiting.iter().map(|line| format!("\n{line}")).collect();
+    if !waiting.is_empty() {
+        text.push_str("\nnew mounts wait as long; `lctl abort_recovery` gives them up");
+    }
+    text
 }
 
 fn summary(config: &UpConfig, dir: &Path, accept: Accept, mount: Option<&Path>) -> String {

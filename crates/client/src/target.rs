@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_lnet::Node;
+use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Import, ImportConfig, ImportObserver, Lost, Reply, RpcError};
 use coral_wire::connect::{CLAIMED, ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData};
 use coral_wire::ldlm::Ibits;
@@ -85,13 +86,16 @@ pub struct Dialer {
     pub plain: bool,
     /// The Lustre release to claim (`ocd_version`).
     pub version: u32,
+    /// Servers on this machine see that this client runs.
+    pub alive: Option<Arc<Alive>>,
 }
 
 impl Dialer {
     /// A dialer with a fresh client uuid.
     pub fn new(node: Arc<Node>, ldlm: Arc<LdlmClient>, user_xattr: bool, checksums: bool) -> Self {
         let client_uuid = uuid(node.rng_u64(), node.rng_u64());
-        Self { node, ldlm, client_uuid, user_xattr, checksums, plain: false, version: CLAIMED }
+        let alive = Alive::announce(&client_uuid).map(Arc::new);
+        Self { node, ldlm, client_uuid, user_xattr, checksums, plain: false, version: CLAIMED, alive }
     }
 
     /// A target, not yet connected.

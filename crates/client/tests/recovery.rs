@@ -203,3 +203,37 @@ async fn a_client_without_servers_says_that_it_knows_no_space() {
     let said = tokio::time::timeout(Duration::from_secs(60), fs.statfs()).await.expect("umount(8) waits for it");
     assert_eq!(said.err(), Some(Errno::EAGAIN));
 }
+
+/// What rests on a change of a client that did not come back cannot be done again: it is told as lost, the rest is there.
+#[tokio::test(start_paused = true)]
+async fn what_rests_on_a_lost_client_is_told_as_lost() {
+    let c = Cluster::start(1, 1, 65536).await;
+    let (a, b) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&a), User::root(&b));
+    let first = u.put("f", b"1").await.unwrap();
+    v.mkdir("before").await.unwrap();
+    let (root, before) = (v.fid("").await.unwrap(), v.fid("before").await.unwrap());
+    let (top, other) = (b.opendir(&v.cred, root).await.unwrap(), b.opendir(&v.cred, before).await.unwrap());
+    // until all is on disk
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    u.rename("f", "g", 0).await.unwrap();
+    u.put("f", b"2").await.unwrap();
+    v.mkdir("before/mine").await.unwrap();
+    v.unlink("f").await.unwrap();
+    a.node().shutdown().await;
+    let c = c.mdt_loses_power().await;
+    // until the window for clients that do not come back is over
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    v.names("").await.ok();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(v.fid("f").await, Ok(first), "another file had the name that was removed");
+    assert_eq!(v.names("before").await.unwrap(), ["mine"]);
+    assert_eq!(b.fsyncdir(&top).await, Err(Errno::EIO), "the removal is lost");
+    assert_eq!(b.fsyncdir(&top).await, Ok(()), "told once");
+    assert_eq!(b.fsyncdir(&other).await, Ok(()), "nothing of this one is lost");
+    assert_eq!(v.get("f").await.unwrap(), b"1");
+    v.unlink("f").await.unwrap();
+    v.put("f", b"3").await.unwrap();
+    b.umount().await;
+    c.stop().await;
+}

@@ -15,6 +15,7 @@
 //! NRS policies, request and reply buffers of fixed size (replies are as large as they come).
 #![warn(missing_docs)]
 
+pub mod alive;
 pub mod ast;
 mod attempt;
 mod call;

@@ -15,4 +15,4 @@ pub mod register;
 pub mod target;
 
 pub use dispatch::ServerNode;
-pub use target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest, TargetStats};
+pub use target::{Export, RecoveryStatus, Target, TargetConfig, TargetKind, TargetOps, TargetRequest, TargetStats, WaitedFor, Windows};

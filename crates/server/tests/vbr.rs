@@ -266,9 +266,9 @@ async fn round(seed: u64) {
         }
     }
     let store = Store::open(std::sync::Arc::new(rig.mem.clone())).expect("open");
-    for d in 0..2 {
+    for (d, dir) in dirs.iter().enumerate() {
         for n in 0..5 {
-            let is = store.lookup(&dirs[d], &spelled((d, n))).expect("read");
+            let is = store.lookup(dir, &spelled((d, n))).expect("read");
             assert_eq!(is, expected.names.get(&(d, n)).copied(), "seed {seed}: d{d}/n{n}");
             if let Some(fid) = is {
                 assert_eq!(store.inode(&fid).expect("read").mode & 0o777, expected.modes[&fid], "seed {seed}: d{d}/n{n}");

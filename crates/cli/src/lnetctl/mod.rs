@@ -39,6 +39,7 @@ const LCTL_USAGE: &str = "usage: lctl [--dir DIR|MNT|PID | --socket PATH] [--nod
   get_param [-n | -N] NAME...                   values (-n: without names, -N: names alone); stats, peers, nis, routes, buffers of LNet
   list_param [-R] NAME...                       names of parameters (-R: and of those below)
   set_param [-n] NAME=VALUE...                  sets parameters of a mount until it is unmounted
+  abort_recovery [TARGET]                       servers wait no longer for clients of before a restart; these lose what they have not replayed
   net_drop_add, net_drop_del, net_drop_list, net_drop_reset      messages to lose
   net_delay_add, net_delay_del, net_delay_list, net_delay_reset  messages to delay
   help                                          this
@@ -413,6 +414,16 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
         ("set_param", words) => {
             let (flags, settings) = flags("set_param", words, &["-n"])?;
             settings.iter().map(|s| set_params(t, s).map(|done| if flags.is_empty() { done } else { String::new() })).collect()
+        }
+        ("abort_recovery", [_, more, ..]) => Err(format!("abort_recovery: '{more}' is too much; usage: lctl abort_recovery [TARGET]").into()),
+        ("abort_recovery", target) => {
+            let pattern = target.first().map_or("*", String::as_str);
+            let answer = t.ask_client(&Ask::AbortRecovery(pattern.to_owned()))?;
+            let aborted: Vec<String> = serde_json::from_value(answer["aborted"].clone()).unwrap_or_default();
+            match aborted.is_empty() {
+                true => Err(format!("abort_recovery: no target '{pattern}' of this process is in recovery; see coral status").into()),
+                false => Ok(aborted.iter().map(|line| format!("{line}\n")).collect()),
+            }
         }
         ("help" | "--help" | "-h", _) => Ok(format!("{LCTL_USAGE}\n")),
         _ => Err(format!("No such command '{command}', type help").into()),

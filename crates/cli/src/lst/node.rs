@@ -86,6 +86,7 @@ pub(crate) async fn answer_for_console(node: Arc<Node>, port: u16, mut asked: mp
         let _ = reply.send(match ask {
             Ask::Status => status(&node, "lst console", port),
             Ask::GetParam(_) | Ask::ListParam(..) | Ask::SetParam(..) => crate::params::none(),
+            Ask::AbortRecovery(_) => json!({ "aborted": [] }),
             Ask::Down | Ask::DownForced => json!({ "error": "a console of lst runs here: lst end_session ends it" }),
         });
     }

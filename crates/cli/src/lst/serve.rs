@@ -24,7 +24,7 @@ async fn serve(nid: Nid, ways: Ways) -> Result<(), Failed> {
     let st = Selftest::serve(&node);
     let (found, mut asked) = Found::new(&node);
     println!("serving self-tests on {nid} port {}", ways.port);
-    let reply = crate::run_until_stopped(&Ok(()), &mut asked, None, || node::status(&node, "lst serve", ways.port)).await;
+    let reply = crate::run_until_stopped(&Ok(()), &mut asked, None, None, || node::status(&node, "lst serve", ways.port)).await;
     st.stop(&node);
     node.shutdown().await;
     if let Some(dir) = found.dir() {

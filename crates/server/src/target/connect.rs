@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use coral_osd::Batch;
 use coral_ptlrpc::ServerRequest;
+use coral_ptlrpc::alive::{self, Life};
 use coral_wire::ptlrpc::{
     MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE, Message, PtlrpcBody,
 };
@@ -149,6 +150,7 @@ impl Target {
         if !local && self.cfg.kind != TargetKind::Mgs {
             let mut batch = Batch::new();
             last_rcvd::put_client(&mut batch, &exp.uuid, &asked.connection.connect);
+            last_rcvd::put_place(&mut batch, &exp.uuid, nid, alive::look(&exp.uuid, nid) == Life::Runs);
             self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
         }
         self.exports.lock().insert(exp.clone());

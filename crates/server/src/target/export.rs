@@ -103,8 +103,8 @@ impl Export {
     }
 
     /// A client known from before a restart.
-    pub(super) fn recovered(uuid: String, cookie: u64, connect: ObdConnectData, replies: BTreeMap<u16, KeptReply>) -> Export {
-        let c = Connection { nid: Nid(0), known_by: KnownBy::Nothing, client_handle: 0, conn_cnt: 0, connect };
+    pub(super) fn recovered(uuid: String, cookie: u64, nid: Nid, connect: ObdConnectData, replies: BTreeMap<u16, KeptReply>) -> Export {
+        let c = Connection { nid, known_by: KnownBy::Nothing, client_handle: 0, conn_cnt: 0, connect };
         Export::with(uuid, cookie, false, c, replies)
     }
 

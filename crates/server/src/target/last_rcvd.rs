@@ -2,12 +2,14 @@
 //! (`lustre/target/tgt_lastrcvd.c` does the same in the files last_rcvd and reply_data; the form here is ours).
 //!
 //! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64), `c<uuid>` a client's connect data,
-//! `r<uuid>\0<tag>` transno, xid and encoded reply of a slot. Numbers are little endian; tags big endian.
+//! `n<uuid>` its NID (u64) and whether its socket was seen (u8, [`coral_ptlrpc::alive`]), `r<uuid>\0<tag>` transno, xid and encoded reply of a slot. Numbers are little endian; tags big endian.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use coral_lnet::Nid;
 use coral_osd::{Batch, Kv, OsdError, Table};
+use coral_ptlrpc::alive::{self, Life};
 use coral_wire::{Message, ObdConnectData, Wire};
 
 use super::export::KeptReply;
@@ -24,8 +26,19 @@ const CHUNK: usize = 1024;
 #[derive(Debug)]
 pub(super) struct KnownClient {
     pub uuid: String,
+    /// Where it connected from first; 0: not known.
+    pub nid: Nid,
+    /// Its socket was seen then.
+    pub seen: bool,
     pub connect: ObdConnectData,
     pub replies: BTreeMap<u16, KeptReply>,
+}
+
+impl KnownClient {
+    /// Whether it has certainly ended, so that it never comes back.
+    pub fn is_gone(&self) -> bool {
+        self.seen && alive::look(&self.uuid, self.nid) == Life::NoSocket
+    }
 }
 
 /// Everything kept.
@@ -40,12 +53,19 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     let instance = kv.get(LAST_RCVD, INSTANCE)?.map_or(0, |v| number(&v) as u32);
     let last_transno = kv.get(LAST_RCVD, TRANSNO)?.map_or(0, |v| number(&v));
     let mut clients = Vec::new();
-    for (key, value) in all(kv, b"c")? {
+    each(kv, b"c", |key, value| {
         let uuid = String::from_utf8_lossy(&key[1..]).into_owned();
-        let connect = ObdConnectData::decode(&value).unwrap_or_default();
-        let replies = all(kv, &reply_prefix(&uuid))?.iter().filter_map(|(k, v)| reply_from(k, v)).collect();
-        clients.push(KnownClient { uuid, connect, replies });
-    }
+        let connect = ObdConnectData::decode(value).unwrap_or_default();
+        let mut replies = BTreeMap::new();
+        each(kv, &reply_prefix(&uuid), |k, v| {
+            replies.extend(reply_from(k, v));
+            Ok(())
+        })?;
+        let place = kv.get(LAST_RCVD, &place_key(&uuid))?.unwrap_or_default();
+        let nid = Nid(place.get(..8).map_or(0, number));
+        clients.push(KnownClient { uuid, nid, seen: place.get(8) == Some(&1), connect, replies });
+        Ok(())
+    })?;
     Ok(LastRcvd { instance, last_transno, clients })
 }
 
@@ -59,23 +79,28 @@ fn number(v: &[u8]) -> u64 {
     v.iter().take(8).rev().fold(0, |n, b| n << 8 | *b as u64)
 }
 
-/// Every record whose key begins with `prefix`.
-fn all(kv: &dyn Kv, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+/// Hands over every record whose key begins with `prefix`; [`CHUNK`] of them are in memory at a time.
+fn each(kv: &dyn Kv, prefix: &[u8], mut f: impl FnMut(&Bytes, &Bytes) -> Result<(), OsdError>) -> Result<(), OsdError> {
     let mut end = prefix.to_vec();
     *end.last_mut().unwrap_or(&mut 0) += 1; // prefixes end in 'c' or NUL: no carry
-    let (mut from, mut out) = (prefix.to_vec(), Vec::new());
+    let mut from = prefix.to_vec();
     loop {
         let part = kv.range(LAST_RCVD, &from, Some(&end), CHUNK)?;
-        let full = part.len() == CHUNK;
-        out.extend(part);
-        match out.last() {
-            Some((key, _)) if full => {
+        for (key, value) in &part {
+            f(key, value)?;
+        }
+        match part.last() {
+            Some((key, _)) if part.len() == CHUNK => {
                 from = key.to_vec();
                 from.push(0);
             }
-            _ => return Ok(out),
+            _ => return Ok(()),
         }
     }
+}
+
+fn place_key(uuid: &str) -> Vec<u8> {
+    [b"n", uuid.as_bytes()].concat()
 }
 
 fn reply_prefix(uuid: &str) -> Vec<u8> {
@@ -109,6 +134,11 @@ pub(super) fn put_client(batch: &mut Batch, uuid: &str, connect: &ObdConnectData
     batch.put(LAST_RCVD, [b"c", uuid.as_bytes()].concat(), connect.to_bytes());
 }
 
+/// Where a client is, and whether its socket is seen.
+pub(super) fn put_place(batch: &mut Batch, uuid: &str, nid: Nid, seen: bool) {
+    batch.put(LAST_RCVD, place_key(uuid), [&nid.0.to_le_bytes()[..], &[u8::from(seen)]].concat());
+}
+
 pub(super) fn put_reply(batch: &mut Batch, uuid: &str, tag: u16, transno: u64, xid: u64, reply: &[u8]) {
     let value = [&transno.to_le_bytes()[..], &xid.to_le_bytes(), reply].concat();
     batch.put(LAST_RCVD, reply_key(uuid, tag), value);
@@ -117,16 +147,30 @@ pub(super) fn put_reply(batch: &mut Batch, uuid: &str, tag: u16, transno: u64, x
 /// Forgets a client and its replies.
 pub(super) fn delete_client(kv: &dyn Kv, batch: &mut Batch, uuid: &str) -> Result<(), OsdError> {
     batch.del(LAST_RCVD, [b"c", uuid.as_bytes()].concat());
-    for (key, _) in all(kv, &reply_prefix(uuid))? {
-        batch.del(LAST_RCVD, key);
-    }
-    Ok(())
+    batch.del(LAST_RCVD, place_key(uuid));
+    each(kv, &reply_prefix(uuid), |key, _| {
+        batch.del(LAST_RCVD, key.clone());
+        Ok(())
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use coral_osd::OsdMem;
+
+    /// A client whose socket was seen on this machine, and is not there any more, is gone; of others that is not known.
+    #[test]
+    fn who_has_certainly_ended() {
+        let here: Nid = "127.0.0.9@tcp".parse().unwrap();
+        let far: Nid = "10.0.0.9@tcp".parse().unwrap();
+        let uuid = format!("last-rcvd-{}", std::process::id());
+        let of = |nid, seen| KnownClient { uuid: uuid.clone(), nid, seen, connect: ObdConnectData::default(), replies: BTreeMap::new() };
+        assert!(of(here, true).is_gone());
+        assert!(!of(here, false).is_gone() && !of(far, true).is_gone() && !of(Nid(0), true).is_gone());
+        let _alive = alive::Alive::announce(&uuid).unwrap();
+        assert!(!of(here, true).is_gone(), "it runs");
+    }
 
     #[test]
     fn what_is_kept_comes_back_and_what_is_forgotten_does_not() {
@@ -136,6 +180,7 @@ mod tests {
         put_transno(&mut b, 1 << 40);
         let connect = ObdConnectData { version: 7, ..ObdConnectData::default() };
         put_client(&mut b, "one", &connect);
+        put_place(&mut b, "one", Nid(77), false);
         put_client(&mut b, "one-more", &connect);
         let reply = Message::new(&coral_wire::PtlrpcBody { transno: 99, ..Default::default() });
         put_reply(&mut b, "one", 5, 99, 128, &reply.encode());
@@ -145,12 +190,14 @@ mod tests {
         let got = load(&kv).unwrap();
         assert_eq!((got.instance, got.last_transno, got.clients.len()), (3, 1 << 40, 2));
         let one = &got.clients[0];
+        assert_eq!((one.nid, one.seen, got.clients[1].nid), (Nid(77), false, Nid(0)));
         assert_eq!((one.uuid.as_str(), one.connect.version, one.replies.len()), ("one", 7, 1));
         assert_eq!((one.replies[&5].transno, one.replies[&5].xid, &one.replies[&5].msg), (99, 128, &reply));
         let mut b = Batch::new();
         delete_client(&kv, &mut b, "one").unwrap();
         kv.commit(b).unwrap();
         let left = load(&kv).unwrap().clients;
+        assert_eq!(kv.get(LAST_RCVD, b"none").unwrap(), None, "its place went too");
         assert_eq!((left.len(), left[0].uuid.as_str(), left[0].replies.len()), (1, "one-more", 1));
     }
 }

@@ -7,6 +7,7 @@ mod last_rcvd;
 mod recovery;
 mod request;
 mod sync;
+mod waiting;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
@@ -21,11 +22,13 @@ use coral_wire::ptlrpc::{Message, PtlrpcBody};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
 pub(crate) use last_rcvd::stored_transno;
 pub use request::TargetRequest;
+pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 pub(crate) use connect::wanted_uuid;
 pub(crate) use recovery::Gate;
 pub(crate) use request::Admitted;
@@ -200,6 +203,9 @@ pub struct Target {
     /// Held while a client is looked up and entered.
     connecting: Mutex<()>,
     recovery: Mutex<Recovery>,
+    /// How long it waits, from `started_at` on.
+    windows: watch::Sender<Windows>,
+    started_at: Instant,
     /// Fast look at whether recovery is under way.
     recovering: AtomicBool,
     counts: Counts,
@@ -231,13 +237,19 @@ impl Target {
         known.last_transno = known.last_transno.max(kv.noted());
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
+        let (gone, clients): (Vec<_>, Vec<_>) = known.clients.into_iter().partition(last_rcvd::KnownClient::is_gone);
+        for client in gone {
+            tracing::info!(target = %cfg.name, client = %client.uuid, nid = %client.nid, "this client has ended: it is not waited for");
+            last_rcvd::delete_client(&*kv, &mut batch, &client.uuid)?;
+        }
         last_rcvd::put_instance(&mut batch, instance);
         kv.commit(batch)?;
         // What a killed process left in the page cache is about to be called committed: it must survive power loss too.
         kv.sync()?;
+        let windows = Windows { soft: cfg.recovery_soft, hard: cfg.recovery_hard };
         let mut exports = Exports::default();
-        for c in known.clients {
-            exports.insert(Arc::new(Export::recovered(c.uuid, node.next_cookie(), c.connect, c.replies)));
+        for c in clients {
+            exports.insert(Arc::new(Export::recovered(c.uuid, node.next_cookie(), c.nid, c.connect, c.replies)));
         }
         let recovering = exports.len() > 0;
         if recovering {
@@ -262,6 +274,8 @@ impl Target {
             connecting: Mutex::new(()),
             recovery: Mutex::new(Recovery::of(exports.all().map(|e| e.cookie))),
             exports: Mutex::new(exports),
+            windows: watch::channel(windows).0,
+            started_at: Instant::now(),
             recovering: AtomicBool::new(recovering),
             counts: Counts::default(),
             claimed: AtomicU32::new(CLAIMED),

@@ -140,6 +140,12 @@ impl Recovery {
         self.clients.iter().filter(|(_, c)| c.progress < progress).map(|(cookie, _)| *cookie).collect()
     }
 
+    /// How many clients there are, and those that are not done: whether each is back.
+    pub(super) fn unfinished(&self) -> (usize, Vec<(u64, bool)>) {
+        let behind = self.clients.iter().filter(|(_, c)| c.progress < Progress::Done);
+        (self.clients.len(), behind.map(|(cookie, c)| (*cookie, c.progress > Progress::Missing)).collect())
+    }
+
     /// The client is gone: so is what it had to say.
     pub(super) fn forget(&mut self, cookie: u64) {
         self.gap = true;
@@ -341,12 +347,17 @@ fn is_lock_replay(rq: &TargetRequest) -> bool {
 
 /// Ends recovery by the clock: first those that never came, then those that never finished, are evicted.
 pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bool>) {
-    let Some((soft, hard)) = target.upgrade().map(|t| (t.cfg.recovery_soft, t.cfg.recovery_hard)) else { return };
-    for (wait, least) in [(soft, Progress::Requests), (hard.saturating_sub(soft), Progress::Done)] {
-        tokio::select! {
-            biased;
-            _ = stopped.wait_for(|s| *s) => return,
-            () = tokio::time::sleep(wait) => {}
+    let Some((start, mut windows)) = target.upgrade().map(|t| (t.started_at, t.windows.subscribe())) else { return };
+    for least in [Progress::Requests, Progress::Done] {
+        loop {
+            let w = *windows.borrow_and_update();
+            let wait = if least == Progress::Requests { w.soft } else { w.hard.max(w.soft) };
+            tokio::select! {
+                biased;
+                _ = stopped.wait_for(|s| *s) => return,
+                () = tokio::time::sleep_until(start + wait) => break,
+                changed = windows.changed() => if changed.is_err() { return },
+            }
         }
         let Some(target) = target.upgrade() else { return };
         if !target.in_recovery() {

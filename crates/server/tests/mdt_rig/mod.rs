@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig, WallClock};
 use coral_osd::{Batch, Kv, Op, OsdMem};
+use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
 use coral_server::{ServerNode, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 use coral_server::ost::Ost;
@@ -221,14 +222,16 @@ impl Rig {
             maxmodrpcs: 8,
             ..ObdConnectData::default()
         };
-        let uuid = format!("00000000-0000-4000-8000-{:012x}", node.rng_u64() & 0xffff_ffff_ffff);
+        // no other process of a test run has it: servers on this machine look for it
+        let uuid = format!("00000000-{:04x}-4000-8000-{:012x}", std::process::id() & 0xffff, node.rng_u64() & 0xffff_ffff_ffff);
+        let alive = nid.starts_with("127.").then(|| Arc::new(Alive::announce(&uuid).expect("a socket")));
         let cfg = ImportConfig::mdt("test-MDT0000_UUID", vec![SERVER.parse::<Nid>().expect("a NID")], &uuid, data);
         let ldlm = LdlmClient::new(&node);
         let import = Import::new(node.clone(), cfg);
         let ns = ldlm.namespace(import.clone());
         import.set_observer(Arc::new(Locks(ns.clone())));
         import.connect().await.expect("connect");
-        let c = Client { import, ns, ldlm, node, uid: 0, gid: 0, seq: Arc::default(), oid: Arc::default() };
+        let c = Client { _alive: alive, import, ns, ldlm, node, uid: 0, gid: 0, seq: Arc::default(), oid: Arc::default() };
         c.new_sequence().await.expect("a sequence");
         c
     }
@@ -267,6 +270,8 @@ impl ImportObserver for Locks {
 
 #[derive(Clone)]
 pub struct Client {
+    /// Servers see that it runs.
+    _alive: Option<Arc<Alive>>,
     pub import: Arc<Import>,
     pub ns: Arc<ClientNamespace>,
     ldlm: Arc<LdlmClient>,
