@@ -29,7 +29,7 @@ async fn sync_data(u: &User) {
             let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
             // fdatasync of a descriptor that cannot write
             if let Ok(fh) = u.open(&path, libc::O_RDONLY).await {
-                drop(u.fs.fsync(&fh, true).await);
+                let _ = u.fs.fsync(&fh, true).await;
                 u.close(&fh).await.unwrap();
             }
         }
@@ -123,13 +123,16 @@ async fn only_orphans_go(seed: u64) {
     settle().await;
     let mut u = User::root(&c.client().await);
     let mut model: Vec<Option<Vec<u8>>> = vec![None; NAMES.len()];
+    // A killed server of this process goes on with its clock, and on the disk of the next: it evicts who is silent for 150 s.
+    let mut first_kill = None::<tokio::time::Instant>;
     for step in 0..100u32 {
+        if first_kill.is_some_and(|at| at.elapsed() > Duration::from_secs(60)) {
+            break;
+        }
         let i = rng.below(NAMES.len() as u64) as usize;
         let (mine, other) = (format!("{}.v", NAMES[i]), format!("{}.u", NAMES[i]));
         let data = vec![step as u8; 1 + rng.below(150_000) as usize];
-        let what = rng.below(20);
-        if std::env::var_os("DBG").is_some() { eprintln!("{seed} {step} op {what} {mine} {} last {:?}", data.len(), c.mdt.target.last_committed()); }
-        match what {
+        match rng.below(20) {
             0..=4 => {
                 v.put("tmp", &data).await.unwrap();
                 v.rename("tmp", &mine, 0).await.unwrap();
@@ -150,22 +153,13 @@ async fn only_orphans_go(seed: u64) {
                 c.disks.mdt.sync_all().unwrap();
             }
             _ => {
-                let kind = rng.below(4);
-                if std::env::var_os("DBG").is_some() { eprintln!("kind {kind}"); }
-                c = match kind {
+                first_kill.get_or_insert_with(tokio::time::Instant::now);
+                c = match rng.below(4) {
                     0 => c.osts_lose_power().await,
                     1 => c.kill_and_restart().await,
                     _ => c.mdt_loses_power().await,
                 };
                 recovered(&c).await;
-                if std::env::var_os("DBG").is_some() {
-                    tokio::time::sleep(Duration::from_secs(20)).await;
-                    for (name, want) in NAMES.iter().zip(&model) {
-                        let got = v.get(&format!("{name}.v")).await;
-                        eprintln!("  after {step}: {name} {:?} want {:?} layout", got.as_ref().map(Vec::len), want.as_ref().map(Vec::len));
-                        assert!(got.ok() == *want);
-                    }
-                }
                 u = User::root(&c.client().await);
                 if rng.below(2) == 0 {
                     settle().await;
@@ -188,7 +182,7 @@ async fn only_orphans_go(seed: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn in_any_order_only_orphans_go() {
-    for seed in std::env::var("SEED").map_or(1..=10, |s| s.parse().map(|s: u64| s..=s).unwrap()) {
+    for seed in 1..=40 {
         tokio::time::timeout(Duration::from_secs(36_000), only_orphans_go(seed)).await.expect("it hangs");
     }
 }
