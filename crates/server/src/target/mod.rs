@@ -238,6 +238,7 @@ impl Target {
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
         let (gone, clients): (Vec<_>, Vec<_>) = known.clients.into_iter().partition(last_rcvd::KnownClient::is_gone);
+        let missing = !gone.is_empty();
         for client in gone {
             tracing::info!(target = %cfg.name, client = %client.uuid, nid = %client.nid, "this client has ended: it is not waited for");
             last_rcvd::delete_client(&*kv, &mut batch, &client.uuid)?;
@@ -272,7 +273,7 @@ impl Target {
             soon: Arc::default(),
             last_committed: AtomicU64::new(known.last_transno),
             connecting: Mutex::new(()),
-            recovery: Mutex::new(Recovery::of(exports.all().map(|e| e.cookie))),
+            recovery: Mutex::new(Recovery::of(exports.all().map(|e| e.cookie), missing)),
             exports: Mutex::new(exports),
             windows: watch::channel(windows).0,
             started_at: Instant::now(),

@@ -105,10 +105,11 @@ pub(super) struct Recovery {
 
 impl Recovery {
     /// These clients are expected back.
-    pub(super) fn of(cookies: impl Iterator<Item = u64>) -> Recovery {
+    /// `gap`: others were known too, and do not come back.
+    pub(super) fn of(cookies: impl Iterator<Item = u64>, gap: bool) -> Recovery {
         let client = |cookie| (cookie, Client { progress: Progress::Missing, replays: BTreeSet::new() });
         let clients: BTreeMap<u64, Client> = cookies.map(client).collect();
-        Recovery { may_replay: clients.len(), unfinished: clients.len(), clients, ..Recovery::default() }
+        Recovery { may_replay: clients.len(), unfinished: clients.len(), clients, gap, ..Recovery::default() }
     }
 
     /// Changes what is known of a client, and counts it anew.
@@ -382,7 +383,7 @@ mod tests {
 
     #[test]
     fn one_client_has_so_many_waiting_and_the_oldest_give_way() {
-        let mut r = Recovery::of(1..=2);
+        let mut r = Recovery::of(1..=2, false);
         let (w, mut others) = waiting(2);
         r.add_lock(w);
         let (w, mut other_replay) = waiting(2);
@@ -414,7 +415,7 @@ mod tests {
     /// Clients come back one after another, and each replays `each` requests; the numbers go round. Returns the numbers in the
     /// order of their execution, and how often a client was looked at.
     fn recover(clients: u64, each: u64) -> (Vec<u64>, u64) {
-        let mut r = Recovery::of(1..=clients);
+        let mut r = Recovery::of(1..=clients, false);
         let (mut done, mut turns) = (Vec::new(), Vec::new());
         let mut send = |r: &mut Recovery, cookie, transno| {
             let (w, turn) = waiting(cookie);
