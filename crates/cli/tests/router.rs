@@ -5,10 +5,13 @@
 //! The networks are network namespaces joined to the router's by pairs of devices; the kernel forwards nothing between them.
 
 mod common;
+#[path = "common/net.rs"]
+mod net;
 
 use common::{Place, Running, coral, fails, in_network_namespace, ok, pattern, pause, until};
+use net::Namespace;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -19,47 +22,6 @@ const CLIENTS: usize = 6;
 const FILE_MIB: usize = 12;
 /// Between two looks at the router's counters, milliseconds.
 const SAMPLE_MS: u64 = 250;
-
-/// A network namespace that lives as long as its first process.
-struct Namespace(Child);
-
-impl Namespace {
-    /// Joined to this one by a pair of devices: 10.NET.0.1 here, `hosts` of 10.NET.0.0/24 there.
-    fn joined(net: u8, hosts: &[u8]) -> Namespace {
-        let child = Command::new("unshare").args(["--net", "sleep", "infinity"]).stdin(Stdio::null()).spawn().expect("unshare(1)");
-        let ns = Namespace(child);
-        let pid = ns.0.id().to_string();
-        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-        until("the namespace is there", || std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|l| l != own));
-        let (here, there) = (format!("c{net}a"), format!("c{net}b"));
-        ok(Command::new("ip").args(["link", "add", &here, "type", "veth", "peer", "name", &there, "netns", &pid]));
-        ok(Command::new("ip").args(["addr", "add", &format!("10.{net}.0.1/24"), "dev", &here]));
-        ok(Command::new("ip").args(["link", "set", &here, "up"]));
-        ok(ns.inside("ip").args(["link", "set", "lo", "up"]));
-        for host in hosts {
-            ok(ns.inside("ip").args(["addr", "add", &format!("10.{net}.0.{host}/24"), "dev", &there]));
-        }
-        ok(ns.inside("ip").args(["link", "set", &there, "up"]));
-        ns
-    }
-
-    fn inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut c = Command::new("nsenter");
-        c.args(["--net", "-t", &self.0.id().to_string()]).arg("--").arg(program);
-        c
-    }
-
-    fn coral(&self, args: &[&str], dir: &Path, mounts: &[&Path]) -> Running {
-        Running::start_as(self.inside(coral().get_program()), args, dir, mounts)
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Number of the network of file system `fs` (0 or 1) and of the clients: 10.N.0.0/24.
 const FS_NET: [u8; 2] = [211, 212];

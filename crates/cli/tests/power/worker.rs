@@ -45,6 +45,8 @@ pub struct Worker {
     pub acked: Arc<AtomicU64>,
     /// Errors told, when the client lives on.
     pub told: Vec<String>,
+    /// Its longest operation.
+    pub longest: std::time::Duration,
     /// Its client lives on and has what was acknowledged: only the newest content will do.
     pub keeps: bool,
     /// How often it syncs: one sync makes durable what everybody did to names.
@@ -78,7 +80,7 @@ impl Worker {
         let acked = Arc::default();
         let states = vec![Names::new()];
         let trace = std::env::var_os("CORAL_POWER_TRACE").is_some();
-        Worker { dir: dir.to_owned(), rng: Rng::seeded(seed), states, unsure: false, about: vec![Vec::new()], files: BTreeMap::new(), next: 1, acked, told: Vec::new(), keeps: false, sync_percent: 50, touching: None, trace }
+        Worker { dir: dir.to_owned(), rng: Rng::seeded(seed), states, unsure: false, about: vec![Vec::new()], files: BTreeMap::new(), next: 1, acked, told: Vec::new(), longest: Default::default(), keeps: false, sync_percent: 50, touching: None, trace }
     }
 
     fn now(&self) -> &Names {
@@ -93,7 +95,11 @@ impl Worker {
     pub fn work(&mut self, stop: &AtomicBool, dies: bool) {
         while !stop.load(Ordering::Relaxed) {
             self.touching = None;
-            match self.one() {
+            #[allow(clippy::disallowed_methods, reason = "a test that measures other processes")]
+            let begin = std::time::Instant::now();
+            let done = self.one();
+            self.longest = self.longest.max(begin.elapsed());
+            match done {
                 Ok(()) => drop(self.acked.fetch_add(1, Ordering::Relaxed)),
                 Err(_) if dies => return,
                 Err(e) => {
