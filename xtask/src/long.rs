@@ -8,14 +8,14 @@ use std::process::Command;
 const ROUTER_MIB: &str = "96";
 
 /// Runs one test and shows what it prints.
-fn one(package: &str, file: &str, name: &str, settings: &[(&str, String)]) -> Result<(), String> {
+pub(crate) fn one(package: &str, file: &str, name: &str, settings: &[(&str, String)]) -> Result<(), String> {
     let mut c = Command::new("cargo");
     c.args(["test", "--locked", "-p", package, "--test", file, name, "--", "--exact", "--nocapture", "--include-ignored"]);
     c.envs(settings.iter().map(|(k, v)| (k, v))).current_dir(step::root());
     step::run_in(&mut c)
 }
 
-fn release() -> Result<(&'static str, String), String> {
+pub(crate) fn release() -> Result<(&'static str, String), String> {
     Ok(("CORAL_BIN", step::build_release()?.to_string_lossy().into_owned()))
 }
 

@@ -1,4 +1,4 @@
-//! What developers run: `cargo xtask demo | test | bench | chaos | conform | setup`.
+//! What developers run: `cargo xtask demo | test | bench | chaos | power | storm | conform | setup`.
 //!
 //! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
 
@@ -7,8 +7,10 @@ mod bench_lnet;
 mod conform;
 mod demo;
 mod long;
+mod power;
 mod setup;
 mod step;
+mod storm;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -57,6 +59,24 @@ enum Command {
         #[arg(long)]
         one_process: bool,
     },
+    /// Cut the power of the servers' disks again and again under a workload that knows what it was told (root).
+    Power {
+        /// How often.
+        #[arg(long, default_value_t = 500)]
+        cuts: u32,
+        /// What is lost and what the workload does comes from it; each ten cuts are a file system of their own with the next seed.
+        #[arg(long, default_value_t = 1)]
+        seed: u32,
+    },
+    /// Kill two servers and a router with -9 and part them from two clients, for minutes; nothing acknowledged may be missing (root).
+    Storm {
+        /// How long.
+        #[arg(long, default_value_t = 60)]
+        minutes: u32,
+        /// Of the order of faults and of what the clients do.
+        #[arg(long, default_value_t = 1)]
+        seed: u32,
+    },
     /// Check a live Lustre, ours or not: POSIX, layouts, coherence of two clients, contention, recovery.
     Conform(conform::Conform),
     /// One job of the benchmark, in a process of its own.
@@ -78,6 +98,8 @@ fn main() -> ExitCode {
         Command::Conform(asked) => conform::run(&asked),
         Command::BenchWorker { work, dir, job, amount, scratch } => return worker(&work, &dir, job, amount, &scratch),
         Command::Chaos { seconds, one_process } => long::chaos(seconds, one_process),
+        Command::Power { cuts, seed } => power::run(cuts, seed),
+        Command::Storm { minutes, seed } => storm::run(minutes, seed),
         Command::Setup => setup::everything(),
     };
     if !inside {
