@@ -36,9 +36,9 @@ pub struct SetAttr {
     pub flags: Option<u32>,
     /// Project.
     pub projid: Option<u32>,
-    /// Clear setuid.
+    /// Clear setuid: the file is written or cut.
     pub kill_suid: bool,
-    /// Clear setgid.
+    /// Clear setgid where the group may execute.
     pub kill_sgid: bool,
     /// The times were given by the caller (utimes), not taken from a clock.
     pub times_given: bool,
@@ -49,6 +49,12 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
+    /// Whether file capabilities go with it: the file is written by who holds it open, cut, or given away.
+    pub fn ends_capabilities(&self) -> bool {
+        let written = self.opened && (self.kill_suid || self.kill_sgid);
+        written || self.size.is_some() || self.uid.is_some() || self.gid.is_some()
+    }
+
     fn times_only(&self) -> bool {
         let times = self.atime.is_some() || self.mtime.is_some() || self.ctime.is_some();
         let others = self.mode.is_some()
@@ -109,8 +115,13 @@ fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> Md
             return Err(Errno::EPERM.into());
         }
     }
-    let others = SetAttr { flags: None, opened: false, owner_override: false, ..set.clone() } != SetAttr::default();
-    if old.flags & (FL_IMMUTABLE | FL_APPEND) != 0 && others {
+    // the change time goes with the flags
+    let ctime = set.ctime.filter(|_| set.flags.is_none());
+    let others = SetAttr { flags: None, ctime, opened: false, owner_override: false, times_given: false, ..set.clone() };
+    // who may append may also touch, and takes setuid away by it
+    let appends = set.times_only() && !set.times_given || SetAttr { kill_suid: false, kill_sgid: false, ctime: None, ..others.clone() } == SetAttr::default();
+    let fixed = if appends { FL_IMMUTABLE } else { FL_IMMUTABLE | FL_APPEND };
+    if old.flags & fixed != 0 && others != SetAttr::default() {
         return Err(Errno::EPERM.into());
     }
     if set.projid.is_some_and(|p| p != old.projid) && !cred.has(cap::SYS_RESOURCE) {
@@ -125,6 +136,10 @@ fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> Md
     }
     if set.mode.is_some() && !cred.owns(old) {
         return Err(Errno::EPERM.into());
+    }
+    // whose write takes setuid away is a writer; a cut is looked at below
+    if (set.kill_suid || set.kill_sgid) && set.size.is_none() && !set.opened && !cred.owns(old) {
+        t.store.permit(cred, fid, old, MAY_WRITE)?;
     }
     let may_chown = cred.has(cap::CHOWN);
     if let Some(uid) = set.uid.filter(|&u| u != u32::MAX)
@@ -170,7 +185,7 @@ fn new_mode(cred: &Ucred, old: &Inode, set: &SetAttr) -> u32 {
     if set.kill_suid || (chown && set.mode.is_none()) {
         mode &= !0o4000;
     }
-    if set.kill_sgid || (chown && set.mode.is_none() && mode & 0o2010 == 0o2010) {
+    if set.kill_sgid && (mode & 0o010 != 0 || set.mode.is_some()) || (chown && set.mode.is_none() && mode & 0o2010 == 0o2010) {
         mode &= !0o2000;
     }
     mode
@@ -221,6 +236,7 @@ mod tests {
         assert_eq!(new_mode(&stranger, &file, &chmod), 0o100755, "not in the group");
         let kill = SetAttr { kill_suid: true, kill_sgid: true, ..SetAttr::default() };
         assert_eq!(new_mode(&owner, &file, &kill), 0o100755);
+        assert_eq!(new_mode(&owner, &old(0o106745), &kill), 0o102745, "no group execute: mandatory locking");
     }
 
     #[test]

@@ -80,10 +80,11 @@ impl OpenTable {
         self.counts.get(fid).map_or(0, |c| c.handles)
     }
 
-    /// ETXTBSY if writing what is executed or executing what is written.
+    /// ETXTBSY if writing or cutting what is executed, or executing what is written. Who cuts does so at the open and is no
+    /// writer afterwards.
     pub fn conflict(&self, fid: &Fid, flags: u64) -> Result<(), Errno> {
         let c = self.counts.get(fid).copied().unwrap_or_default();
-        let busy = (flags & flag::WRITE != 0 && c.executors > 0) || (flags & flag::EXEC != 0 && c.writers > 0);
+        let busy = (flags & (flag::WRITE | flag::TRUNC) != 0 && c.executors > 0) || (flags & flag::EXEC != 0 && c.writers > 0);
         if busy { Err(Errno::ETXTBSY) } else { Ok(()) }
     }
 

@@ -355,10 +355,7 @@ impl Ctx {
         if o.replay || ino.is_symlink() {
             return Ok(());
         }
-        let mut want = 0;
-        for (f, may) in [(flag::READ, MAY_READ), (flag::WRITE | flag::TRUNC | flag::APPEND, MAY_WRITE), (flag::EXEC, MAY_EXEC)] {
-            want |= if o.has(f) { may } else { 0 };
-        }
+        let mut want = wanted(o.flags);
         if o.has(flag::OWNEROVERRIDE) && o.cred.uid == ino.uid {
             want = 0;
         }
@@ -423,6 +420,17 @@ impl Ctx {
         }
         Ok(a)
     }
+}
+
+/// Permissions that an open with `flags` needs. What is opened to be executed is read too, but needs no more than execute
+/// permission (`mds_accmode` in `lustre/include/lustre_mds.h`).
+fn wanted(flags: u64) -> u32 {
+    if flags & flag::EXEC != 0 {
+        return MAY_EXEC;
+    }
+    let read = if flags & flag::READ != 0 { MAY_READ } else { 0 };
+    let write = if flags & (flag::WRITE | flag::TRUNC | flag::APPEND) != 0 { MAY_WRITE } else { 0 };
+    read | write
 }
 
 /// A kernel client sends room for an LMV attribute, all zero, where a layout may be.

@@ -9,6 +9,7 @@ use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd};
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{
     MdtBody, MdtIoepoch, MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, attr as sa, bias, md,
+    open,
 };
 use coral_wire::{Errno, Fid, coral};
 
@@ -234,7 +235,8 @@ impl Ctx {
     pub fn setattr_of(&self, r: &RecSetattr) -> SetAttr {
         let has = |bit: u64| r.valid & bit != 0;
         SetAttr {
-            mode: has(sa::MODE).then_some(r.mode),
+            // a kernel client that takes setuid away for a writer also says the mode it knows, which may be an old one
+            mode: (has(sa::MODE) && !(has(sa::FORCE) && has(sa::KILL_SUID | sa::KILL_SGID))).then_some(r.mode),
             uid: has(sa::UID).then_some(r.uid),
             gid: has(sa::GID).then_some(r.gid),
             size: has(sa::SIZE).then_some(r.size),
@@ -267,7 +269,16 @@ impl Ctx {
             let open = core.opens.current(epoch.open_handle, self.exp()).and_then(|c| core.opens.get(c, self.exp()));
             set.opened = open.is_some_and(|h| h.writes() && h.fid == r.fid);
         }
+        if set.flags.is_some() && set.ctime.is_none() {
+            // a kernel client says no time with flags
+            let (secs, nsecs) = self.rq.target.node().wall_time();
+            set.ctime = Some(coral_osd::Time { secs, nsecs });
+        }
         let mut bits = Ibits::UPDATE;
+        let uncap = set.ends_capabilities() && self.has_capabilities(&r.fid)?;
+        if uncap {
+            bits = Ibits(bits.0 | Ibits::XATTR.0);
+        }
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some() || set.kill_suid || set.kill_sgid {
             bits = Ibits(bits.0 | Ibits::LOOKUP.0 | Ibits::PERM.0);
         }
@@ -278,6 +289,9 @@ impl Ctx {
         }
         let _locks = self.lock_attributes(&r.fid, bits, set.size.is_some()).await?;
         let mut core = self.core();
+        if set.size.is_some() && !self.rq.is_replay() {
+            core.opens.conflict(&r.fid, open::WRITE)?;
+        }
         let lov = match set.size {
             Some(_) => self.missing_layout(&mut core, &r.fid)?,
             None => None,
@@ -292,6 +306,9 @@ impl Ctx {
         let h = attr::setattr(&mut t, &cred, &r.fid, &set)?;
         if versioned {
             t.stamp(h);
+        }
+        if uncap && !t.ino(h).is_dir() {
+            t.put_xattr(h, xattr::CAPABILITY, None);
         }
         if let Some(lov) = lov {
             t.change(h).lov = lov;
@@ -313,6 +330,11 @@ impl Ctx {
             self.set_data_times(&r.fid, &set)?;
         }
         Ok(a)
+    }
+
+    /// Whether the object has file capabilities.
+    fn has_capabilities(&self, fid: &Fid) -> MdtResult<bool> {
+        Ok(self.core().store.find(fid)?.is_some_and(|i| i.xattr(xattr::CAPABILITY).is_some()))
     }
 
     /// Locks `bits` of `fid`; with them the layout of a regular file that has none, if it is `sized` and so gets one. (What

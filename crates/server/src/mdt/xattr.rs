@@ -23,6 +23,8 @@ pub const COUNT_MAX: usize = 1024;
 pub const LUSTRE_LOV: &[u8] = b"lustre.lov";
 /// Layout, as Lustre stores it.
 pub const TRUSTED_LOV: &[u8] = b"trusted.lov";
+/// File capabilities. Writing the file, cutting it or giving it away ends them.
+pub const CAPABILITY: &[u8] = b"security.capability";
 /// Default layout of subdirectories.
 pub const TRUSTED_DMV: &[u8] = b"trusted.dmv";
 /// Links of an object.
@@ -142,7 +144,7 @@ pub fn set(
         _ => (),
     }
     match name {
-        acl::ACCESS => set_access_acl(t, h, new)?,
+        acl::ACCESS => set_access_acl(t, cred, h, new)?,
         acl::DEFAULT => set_default_acl(t, h, new)?,
         _ => t.put_xattr(h, name, new),
     }
@@ -190,8 +192,9 @@ fn check(t: &Txn<'_>, cred: &Ucred, h: Held, name: &[u8], new: Option<&Bytes>) -
     }
 }
 
-/// An access ACL sets the mode, and is stored only when it says more than the mode.
-fn set_access_acl(t: &mut Txn<'_>, h: Held, new: Option<Bytes>) -> MdtResult<()> {
+/// An access ACL sets the mode, and is stored only when it says more than the mode. As with a chmod, setgid goes when the
+/// caller is outside the group (`posix_acl_update_mode` of Linux).
+fn set_access_acl(t: &mut Txn<'_>, cred: &Ucred, h: Held, new: Option<Bytes>) -> MdtResult<()> {
     let acl = match new {
         Some(raw) => Acl::parse(&raw).map_err(|_| Errno::EINVAL)?,
         None => None,
@@ -202,6 +205,9 @@ fn set_access_acl(t: &mut Txn<'_>, h: Held, new: Option<Bytes>) -> MdtResult<()>
     };
     let ino = t.change(h);
     ino.mode = ino.mode & !0o777 | acl.mode_bits();
+    if !cred.in_group(ino.gid) && !cred.has(cap::FSETID) {
+        ino.mode &= !0o2000;
+    }
     let stored = (!acl.is_mode_only()).then(|| acl.encode());
     t.put_xattr(h, acl::ACCESS, stored);
     Ok(())

@@ -591,6 +591,13 @@ impl Client {
         self.reint(rec.to_bytes(), &[]).await
     }
 
+    /// The same with what stands where a handle may be named.
+    pub async fn setattr_through(&self, fid: Fid, epoch: Bytes, set: impl FnOnce(&mut RecSetattr)) -> Result<MdtBody, Errno> {
+        let mut rec = self.rec_setattr(fid);
+        set(&mut rec);
+        self.reint(rec.to_bytes(), &[Bytes::new(), epoch]).await
+    }
+
     /// A truncate through an open file, as the kernel client's: it names the handle.
     pub async fn truncate_open(&self, o: &Found, size: u64) -> Result<MdtBody, Errno> {
         let mut rec = self.rec_setattr(o.body.fid1);
