@@ -22,7 +22,7 @@ use super::Llite;
 use super::cache::Mark;
 use super::cred::permitted;
 use super::striped::is_shard;
-use super::types::{Cred, DirEntry, Entry};
+use super::types::{Attr, Cred, DirEntry, Entry};
 use crate::mdc::{DirChunk, Ids};
 
 /// Cookie behind ".".
@@ -41,7 +41,8 @@ const WHOLE_CHUNKS: usize = 4;
 
 /// An open directory.
 pub struct DirHandle {
-    fid: Fid,
+    /// As it was when it was opened.
+    attr: Arc<Attr>,
     stream: Mutex<Stream>,
     /// Losses that this handle has heard of.
     seen_lost: AtomicU64,
@@ -50,7 +51,7 @@ pub struct DirHandle {
 impl DirHandle {
     /// FID of the directory.
     pub fn fid(&self) -> Fid {
-        self.fid
+        self.attr.fid
     }
 }
 
@@ -178,7 +179,8 @@ impl Llite {
             return Err(Errno::ENOTDIR);
         }
         permitted(cred, &md.attr, &md.acl, 4)?;
-        Ok(Arc::new(DirHandle { fid, stream: Default::default(), seen_lost: AtomicU64::new(self.lost_dirs.count()) }))
+        let seen_lost = AtomicU64::new(self.lost_dirs.count());
+        Ok(Arc::new(DirHandle { attr: self.ghosts.opened(&md.attr), stream: Default::default(), seen_lost }))
     }
 
     /// Lists from `cookie` (0: the beginning) until `fill` says true (full: that entry was NOT taken) or the end.
@@ -192,17 +194,17 @@ impl Llite {
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
     ) -> Result<(), Errno> {
         let mut at = cookie;
-        if at < DOT && fill(self.dot(b".", dh.fid, DOT)) {
+        if at < DOT && fill(self.dot(b".", dh.fid(), DOT)) {
             return Ok(());
         }
         if at < DOTDOT {
-            let parent = self.parent_of(dh.fid).await;
+            let parent = self.parent_of(dh.fid()).await;
             if fill(self.dot(b"..", parent, DOTDOT)) {
                 return Ok(());
             }
             at = DOTDOT;
         }
-        let keep = self.cache.enabled() && self.in_one_piece(dh.fid).await;
+        let keep = self.cache.enabled() && self.in_one_piece(dh.fid()).await;
         if cookie == 0 {
             // rewinddir: what changed since is to be seen
             *dh.stream.lock() = Stream::default();
@@ -220,7 +222,7 @@ impl Llite {
                 false => vec![None; batch.len()],
             };
             // a name may be another's by now, though its file is covered
-            let stand = plus && dh.stream.lock().read.is_some_and(|mark| self.cache.names_stand(mark, dh.fid));
+            let stand = plus && dh.stream.lock().read.is_some_and(|mark| self.cache.names_stand(mark, dh.fid()));
             for ((e, next), entry) in batch.into_iter().zip(attrs) {
                 let entry = entry.map(|known| if stand { known } else { Entry { entry_ttl: Duration::ZERO, ..known } });
                 let kind = e.mode_type as u32 & libc::S_IFMT;
@@ -279,14 +281,14 @@ impl Llite {
                     _ => {
                         let p = s.position(cookie);
                         let collisions = std::mem::take(&mut s.collisions);
-                        let listing = (p.hash == 0 && keep).then(|| (self.cache.begin_read(dh.fid), Vec::new()));
+                        let listing = (p.hash == 0 && keep).then(|| (self.cache.begin_read(dh.fid()), Vec::new()));
                         *s = Stream { first: cookie, collisions, listing, ..Default::default() };
                         p
                     }
                 }
             };
-            let mark = self.cache.begin_read(dh.fid);
-            let chunk = self.read_chunk(dh.fid, from.hash).await?;
+            let mark = self.cache.begin_read(dh.fid());
+            let chunk = self.read_chunk(dh.fid(), from.hash).await?;
             let mut s = dh.stream.lock();
             (s.first, s.at) = (cookie, 0);
             s.read = Some(mark);
@@ -295,7 +297,7 @@ impl Llite {
                 all.extend(chunk.entries.iter().filter(|e| !is_dot(&e.name)).map(|e| (e.name.clone(), e.fid)));
                 match chunk.next {
                     Some(_) => s.listing = Some((mark, all)),
-                    None => drop(self.cache.learn_listing(mark, dh.fid, all)),
+                    None => drop(self.cache.learn_listing(mark, dh.fid(), all)),
                 }
             }
             s.take(from, chunk);
@@ -332,14 +334,20 @@ impl Llite {
     }
 
     /// Ends reading.
-    pub async fn releasedir(self: &Arc<Self>, _dh: &DirHandle) -> Result<(), Errno> {
+    pub async fn releasedir(self: &Arc<Self>, dh: &DirHandle) -> Result<(), Errno> {
+        self.ghosts.closed(&dh.attr);
         Ok(())
     }
 
     /// The directory's entries are on disk when this returns. EIO, once, when some were lost with a server's memory.
     pub async fn fsyncdir(self: &Arc<Self>, dh: &DirHandle) -> Result<(), Errno> {
-        let done = self.lmv.of(dh.fid).await?.sync(dh.fid).await;
-        self.lost_dirs.take(dh.fid, &dh.seen_lost).and(done)
+        let done = self.sync_dir(dh.fid()).await;
+        self.lost_dirs.take(dh.fid(), &dh.seen_lost).and(done)
+    }
+
+    /// The entries of the directory `fid` are on disk when this returns.
+    pub async fn sync_dir(&self, fid: Fid) -> Result<(), Errno> {
+        self.lmv.of(fid).await?.sync(fid).await
     }
 }
 

@@ -52,6 +52,8 @@ pub struct FileHandle {
     pub(super) lock_owners: Mutex<HashSet<u64>>,
     /// Writes through it so far.
     writes: AtomicU32,
+    /// The file had no capabilities when that was asked last.
+    pub(super) uncapped: AtomicBool,
     /// Of [`OpenInode::lost`], what it was told of.
     seen_lost: AtomicU64,
 }
@@ -120,8 +122,6 @@ impl Drop for FileHandle {
 /// `O_*` to MDS_OPEN bits. Most have the same value.
 pub(super) fn mds_flags(flags: u32) -> u64 {
     let mut out = match flags as i32 & libc::O_ACCMODE {
-        // cutting is writing: an MDT refuses it for what is being executed
-        libc::O_RDONLY if flags & libc::O_TRUNC as u32 != 0 => open::READ | open::WRITE,
         libc::O_RDONLY => open::READ,
         libc::O_WRONLY => open::WRITE,
         _ => open::READ | open::WRITE,
@@ -145,7 +145,6 @@ impl Llite {
         if let Some(i) = open.get(&fid).and_then(std::sync::Weak::upgrade) {
             drop(open);
             i.set_layout(md.layout.clone());
-            i.set_mode(md.attr.mode);
             i.set_owner(md.attr.owner());
             return i;
         }
@@ -187,6 +186,7 @@ impl Llite {
             closed: AtomicBool::new(false),
             lock_owners: Mutex::default(),
             writes: AtomicU32::new(0),
+            uncapped: AtomicBool::new(o.created),
             seen_lost,
         })
     }
@@ -368,7 +368,7 @@ impl Llite {
         }
         fh.take_lost()?;
         self.still_open(fh).await?;
-        self.drop_privileges(cred, &fh.inode).await?;
+        self.drop_privileges(cred, fh).await?;
         let attr = WriteAttr { owner: fh.inode.owner(), time: self.now() };
         if append {
             self.append(fh, data, &attr).await?;
@@ -443,15 +443,6 @@ impl Llite {
         if layout.needs_init(start, end) { Err(Errno::EIO) } else { Ok(layout) }
     }
 
-    /// A write by somebody else than root takes setuid away, and setgid where the group may execute.
-    pub(super) async fn drop_privileges(&self, cred: &Cred, inode: &OpenInode) -> Result<(), Errno> {
-        let mode = inode.mode.load(Ordering::Relaxed);
-        let Some(without) = stripped(mode).filter(|_| cred.uid != 0) else { return Ok(()) };
-        self.chmod_as_root(inode.fid, without).await?;
-        inode.set_mode(without);
-        Ok(())
-    }
-
     /// Appends: the end is found and written to under locks on every stripe.
     async fn append(self: &Arc<Self>, fh: &FileHandle, data: Payload, attr: &WriteAttr) -> Result<(), Errno> {
         let _turn = fh.inode.append.lock().await;
@@ -518,7 +509,7 @@ impl Llite {
         }
         let now = self.now();
         let (atime, change) = fh.times;
-        let stale = atime <= change || now.secs - atime.secs > RELATIME_S;
+        let stale = self.opts.strict_atime || atime <= change || now.secs - atime.secs > RELATIME_S;
         let read = self.opts.atime && fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
         let size = if fh.writable() { fh.inode.size_to_tell() } else { None };
         let result = fh.at_mdt.close(read.then_some(now), size).await;
@@ -566,7 +557,7 @@ impl Llite {
         }
         let end = offset.checked_add(len_bytes).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
         self.still_open(fh).await?;
-        self.drop_privileges(cred, &fh.inode).await?;
+        self.drop_privileges(cred, fh).await?;
         self.settle(fh.fid(), &fh.inode.gate).await;
         let attr = WriteAttr { owner: fh.inode.owner(), time: self.now() };
         let layout = self.layout_for_write(fh, offset, end).await?;
@@ -587,15 +578,6 @@ impl Llite {
     }
 }
 
-/// The mode without setuid, and without setgid where the group may execute; `None` when that is what it is.
-pub(super) fn stripped(mode: u32) -> Option<u32> {
-    let mut m = mode & !libc::S_ISUID;
-    if m & libc::S_IXGRP != 0 {
-        m &= !libc::S_ISGID;
-    }
-    (m != mode).then_some(m)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -603,17 +585,9 @@ mod tests {
     #[test]
     fn open_flags() {
         assert_eq!(mds_flags(libc::O_RDONLY as u32), open::READ);
-        assert_eq!(mds_flags(libc::O_TRUNC as u32), open::READ | open::WRITE | open::TRUNC);
+        assert_eq!(mds_flags(libc::O_TRUNC as u32), open::READ | open::TRUNC, "who cuts is no writer afterwards");
         assert_eq!(mds_flags((libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL) as u32), open::WRITE | open::CREAT | open::EXCL);
         assert_eq!(mds_flags((libc::O_RDWR | libc::O_TRUNC) as u32), open::READ | open::WRITE | open::TRUNC);
         assert_eq!(mds_flags((libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC) as u32), open::WRITE | open::APPEND | open::SYNC);
-    }
-
-    #[test]
-    fn privileges() {
-        assert_eq!(stripped(0o100755), None);
-        assert_eq!(stripped(0o104755), Some(0o100755));
-        assert_eq!(stripped(0o102755), Some(0o100755));
-        assert_eq!(stripped(0o102644), None, "mandatory locking is no privilege");
     }
 }

@@ -147,7 +147,13 @@ impl Llite {
     /// Attributes, and how long they may be remembered (`entry_ttl` has no meaning here).
     pub async fn getattr(self: &Arc<Self>, cred: &Cred, fid: Fid, _fh: Option<&FileHandle>) -> Result<Entry, Errno> {
         let _ = cred;
-        let md = self.md_inode(fid).await?;
+        let md = match self.md_inode(fid).await {
+            Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
+                let attr = self.ghosts.of(fid).ok_or(e)?;
+                return Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO });
+            }
+            md => md?,
+        };
         Ok(self.entry(self.full_attr(&md).await?, &md))
     }
 

@@ -89,6 +89,11 @@ impl MdtOpen {
         }
     }
 
+    /// Its handle at the MDT, as of now.
+    pub async fn cookie(&self) -> u64 {
+        self.now.lock().await.handle.load(Ordering::Acquire)
+    }
+
     /// Closes it, with what the MDT should hear at that.
     pub async fn close(&self, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
         let now = self.now.lock().await;

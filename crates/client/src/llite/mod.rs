@@ -17,6 +17,7 @@ mod file;
 mod finish;
 mod flock;
 mod getattr;
+mod ghosts;
 mod inode;
 mod lost_dirs;
 mod mdt_open;
@@ -26,6 +27,7 @@ mod open_inode;
 mod pages;
 mod params;
 mod pools;
+mod privileges;
 mod quota;
 mod range;
 mod reopen;
@@ -54,6 +56,7 @@ use crate::mgc::{Config, Mgc};
 use crate::target::Dialer;
 use cache::Cache;
 pub use cache::Spent;
+use ghosts::Ghosts;
 use open_inode::OpenInode;
 use pages::Pages;
 use reopen::Reopen;
@@ -78,6 +81,7 @@ pub struct Llite {
     cache: Arc<Cache>,
     pages: Pages,
     reopen: Reopen,
+    ghosts: Ghosts,
     /// A task looks after data that is kept back.
     flusher: AtomicBool,
     /// What was set here of OSTs, by index: used or not.
@@ -122,6 +126,7 @@ impl Llite {
     /// The caller no longer remembers `fid` (FUSE forget): caches about it may go first.
     pub fn forget(self: &Arc<Self>, fid: Fid) {
         self.gids.lock().remove(&fid);
+        self.ghosts.forget(fid);
         self.cache.unused(fid);
         self.release_pages(fid);
     }

@@ -105,6 +105,7 @@ impl Llite {
             inval: Default::default(),
             pages: Pages::new(covered_limit),
             reopen: Default::default(),
+            ghosts: Default::default(),
             flusher: Default::default(),
             activation: Default::default(),
             following: Default::default(),

@@ -418,6 +418,9 @@ impl Llite {
     fn lost_a_name(&self, mdc: &Mdc, cached: Option<Fid>, body: &MdtBody, now: Timespec) {
         if !body.fid1.is_zero() {
             self.object_changed(mdc, body.fid1, body, now);
+            if body.nlink == 0 && body.mode & libc::S_IFMT != libc::S_IFREG {
+                self.ghosts.removed(read_attr(mdc, body));
+            }
             if mdc.coral() && body.nlink == 0 {
                 self.cache.gone(body.fid1);
                 mdc.object_gone(body.fid1);

@@ -24,8 +24,6 @@ pub(super) struct OpenInode {
     pub writers: AtomicU32,
     /// Its pages in the kernel's cache.
     pub gate: Arc<Gate>,
-    /// Permission bits, to know of setuid.
-    pub mode: AtomicU32,
     /// Whose objects are that are written first.
     owner: Mutex<Owner>,
     /// Size as far as this client knows, and whether the MDT has it; others may have changed it.
@@ -50,7 +48,6 @@ impl OpenInode {
             stale: AtomicBool::new(false),
             writers: AtomicU32::new(0),
             gate,
-            mode: AtomicU32::new(md.attr.mode),
             owner: Mutex::new(md.attr.owner()),
             size: Mutex::new((size, true)),
             writes: RangeLocks::default(),
@@ -107,10 +104,6 @@ impl OpenInode {
     pub fn size_to_tell(&self) -> Option<u64> {
         let mut size = self.size.lock();
         if std::mem::replace(&mut size.1, true) { None } else { size.0 }
-    }
-
-    pub fn set_mode(&self, mode: u32) {
-        self.mode.store(mode, Ordering::Relaxed);
     }
 
     pub fn owner(&self) -> Owner {

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
-use coral_wire::mds::open;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -86,8 +85,8 @@ impl Llite {
         let fid = mdc.new_fid().await.ok()?;
         let (me, name, pid) = (self.clone(), Bytes::copy_from_slice(name), cred.pid);
         let md = finish(async move {
-            // what its OPEN is to cut must be refused now if it may not be cut, and is not cut before
-            let bits = mds_flags(flags) & !open::TRUNC;
+            // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
+            let bits = mds_flags(flags);
             let mut o = mdc.open(&ids, dir, &name, fid, bits, 0, me.now(), Bytes::new(), false).await.ok()?;
             mdc.drop_lock(o.lock.take());
             let md = MdInode::read(&mdc, &o.attrs).ok()?;

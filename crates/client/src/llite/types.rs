@@ -207,6 +207,8 @@ pub struct MountOptions {
     pub flock: bool,
     /// Reads move access times, at most once a day and after changes (relatime). Off: never (mount option noatime).
     pub atime: bool,
+    /// Every close of a file that was read moves its access time (mount option strictatime).
+    pub strict_atime: bool,
     /// How long to wait for the MGS and the targets before giving up.
     pub connect_timeout: Duration,
     /// Claim data checksums on the wire (ignored between nodes of one process).
@@ -231,6 +233,7 @@ impl MountOptions {
             cache_mb: 256,
             flock: true,
             atime: true,
+            strict_atime: false,
             connect_timeout: Duration::from_secs(10),
             checksums: true,
             selinux: false,

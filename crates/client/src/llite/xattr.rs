@@ -39,7 +39,7 @@ const VALUE_MAX: usize = 65536;
 /// The access ACL; comes with the attributes.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// File capabilities: Linux asks for them before each chown and before the first write.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 /// Asked for again and again on machines without SELinux; there it is EOPNOTSUPP, as in Lustre (`ll_xattr_get_common`).
 const SELINUX: &[u8] = b"security.selinux";
 /// A layout, as tools that copy xattrs by name read and set it.
@@ -71,9 +71,11 @@ impl Llite {
         if name == SELINUX && !self.opts.selinux {
             return Err(Errno::EOPNOTSUPP);
         }
-        // `ls -l` asks for each file, and hardly any has one
-        if name == ACL_ACCESS && self.cache.known(fid).is_some_and(|k| k.md.acl.is_empty() && !k.md.attr.is_symlink()) {
-            return Err(Errno::ENODATA);
+        // `ls -l` asks for each file, and hardly any has one; the kernel asks whenever it looks at attributes anew to permit something
+        if name == ACL_ACCESS
+            && let Some(k) = self.cache.known(fid).filter(|k| !k.md.attr.is_symlink())
+        {
+            return if k.md.acl.is_empty() { Err(Errno::ENODATA) } else { Ok(k.md.acl) };
         }
         if name == CAPABILITY && self.cache.is_uncapped(fid) {
             return Err(Errno::ENODATA);

@@ -7,7 +7,7 @@ use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmRequest, LdlmType};
-use coral_wire::mds::{RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, attr, md, open};
+use coral_wire::mds::{MdtIoepoch, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, attr, md, open};
 use coral_wire::ptlrpc::{opc, portal};
 
 use super::{Attrs, Changed, Ids, Mdc, nul};
@@ -63,6 +63,8 @@ pub struct SetattrArgs {
     pub projid: u32,
     /// `coral_wire::mds::bias`.
     pub bias: u32,
+    /// Handle of an open for writing that the change is made through; 0: none.
+    pub handle: u64,
 }
 
 /// Locks one request cancels on its way, at most.
@@ -268,8 +270,11 @@ impl Mdc {
             projid: a.projid,
             ..Default::default()
         };
+        let epoch = MdtIoepoch { open_handle: a.handle, ..Default::default() };
+        // a Lustre MDT looks at no handle here
+        let epoch = if self.coral() && a.handle != 0 { coral_wire::Wire::to_bytes(&epoch) } else { Bytes::new() };
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
-            .push_empty()
+            .push_bytes(epoch)
             .push_bytes(eadata)
             .push_empty()
             .push_bytes(self.elc())

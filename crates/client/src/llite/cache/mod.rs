@@ -344,6 +344,11 @@ impl Cache {
         }
     }
 
+    /// Type and permissions of an object, under a lock.
+    pub fn mode(&self, fid: Fid) -> Option<u32> {
+        self.known(fid).map(|k| k.md.attr.mode)
+    }
+
     /// The file is known to have no capabilities.
     pub fn is_uncapped(&self, fid: Fid) -> bool {
         self.inner.lock().nodes.get(&fid).is_some_and(|n| n.uncapped)

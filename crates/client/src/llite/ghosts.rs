@@ -1,0 +1,96 @@
+//! What is gone from the MDT and still in use here: directories that were removed while somebody has them open or works in
+//! them, and removed pipes, sockets and devices, which the kernel opens without telling anybody. Their attributes can still be
+//! asked for. (Removed regular files that are open stay at the MDT until their last close.)
+//!
+//! Kept as they were last known: when the name went, if it went by this client, else when the directory was opened. Bounded by
+//! what the kernel knows: it forgets what nobody uses ([`super::Llite::forget`]).
+//!
+//! Lustre opens directories at the MDT, which keeps removed ones until they are closed (`mdt_mfd_close`), at the price of two
+//! requests a listing.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use coral_wire::fid::Fid;
+use parking_lot::Mutex;
+
+use super::types::Attr;
+
+/// Removed objects remembered at once; more are forgotten at once.
+const GONE_MAX: usize = 1 << 16;
+
+/// Open directories, and what was removed.
+#[derive(Default)]
+pub(super) struct Ghosts {
+    /// Each shared by all handles of the directory.
+    dirs: Mutex<HashMap<Fid, Weak<Attr>>>,
+    gone: Mutex<HashMap<Fid, Attr>>,
+}
+
+impl Ghosts {
+    /// A directory is opened: what its handle holds as long as it is open.
+    pub fn opened(&self, attr: &Attr) -> Arc<Attr> {
+        let mut dirs = self.dirs.lock();
+        dirs.get(&attr.fid).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let kept = Arc::new(*attr);
+            dirs.insert(attr.fid, Arc::downgrade(&kept));
+            kept
+        })
+    }
+
+    /// A handle is being closed that holds `kept`.
+    pub fn closed(&self, kept: &Arc<Attr>) {
+        let mut dirs = self.dirs.lock();
+        if Arc::strong_count(kept) == 1 {
+            dirs.remove(&kept.fid);
+        }
+    }
+
+    /// This client took the last name of an object.
+    pub fn removed(&self, attr: Attr) {
+        let mut gone = self.gone.lock();
+        if gone.len() < GONE_MAX {
+            gone.insert(attr.fid, attr);
+        }
+    }
+
+    /// The kernel does not know it any more.
+    pub fn forget(&self, fid: Fid) {
+        self.gone.lock().remove(&fid);
+        let mut dirs = self.dirs.lock();
+        // of handles that nobody closed, as their caller was interrupted
+        if dirs.get(&fid).is_some_and(|d| d.strong_count() == 0) {
+            dirs.remove(&fid);
+        }
+    }
+
+    /// The attributes of what the MDT no longer has, as far as it is remembered.
+    pub fn of(&self, fid: Fid) -> Option<Attr> {
+        let removed = self.gone.lock().get(&fid).copied();
+        let attr = removed.or_else(|| self.dirs.lock().get(&fid).and_then(Weak::upgrade).map(|d| *d))?;
+        Some(Attr { nlink: 0, ..attr })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_removed_has_no_link_and_is_forgotten() {
+        let fid = Fid::new(0x2_0000_0400, 7);
+        let g = Ghosts::default();
+        assert_eq!(g.of(fid), None);
+        g.removed(Attr { nlink: 2, mode: libc::S_IFDIR | 0o755, ..Attr::empty(fid) });
+        assert_eq!(g.of(fid).map(|a| (a.nlink, a.mode)), Some((0, libc::S_IFDIR | 0o755)));
+        g.forget(fid);
+        assert_eq!(g.of(fid), None);
+        let attr = Attr { mode: libc::S_IFDIR | 0o700, ..Attr::empty(fid) };
+        let (a, b) = (g.opened(&attr), g.opened(&attr));
+        g.closed(&b);
+        drop(b);
+        assert_eq!(g.of(fid).map(|a| (a.nlink, a.mode)), Some((0, libc::S_IFDIR | 0o700)), "open once more");
+        g.closed(&a);
+        assert!(g.of(fid).is_none() && g.dirs.lock().is_empty());
+    }
+}

@@ -1,0 +1,112 @@
+//! Setuid, setgid and file capabilities, which a write takes from a file.
+//!
+//! What the file has is known under a lock of its MDT, so it is known also when another client gave it the bits after this one
+//! opened it; without a lock the MDT is asked. What goes is for the MDT to say (`MDS_ATTR_KILL_SUID`): it takes the bits from
+//! the mode as it is then, and a Coral MDT the capabilities with them, from whoever holds the file open for writing.
+//!
+//! Lustre: `file_remove_privs` of Linux, `mdd_fix_attr` in `lustre/mdd/mdd_object.c`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::mds::attr;
+
+use super::Llite;
+use super::file::FileHandle;
+use super::types::Cred;
+use super::xattr::CAPABILITY;
+use crate::mdc::{Ids, Mdc, SetattrArgs};
+
+/// Whether a mode has setuid, or setgid where the group may execute (elsewhere it marks mandatory locking).
+pub(super) fn has_setid(mode: u32) -> bool {
+    mode & libc::S_ISUID != 0 || mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
+}
+
+impl Llite {
+    /// A write through `fh` begins: capabilities go, and by anybody's hand but root's setuid and setgid.
+    pub(super) async fn drop_privileges(self: &Arc<Self>, cred: &Cred, fh: &FileHandle) -> Result<(), Errno> {
+        let fid = fh.fid();
+        let setid = cred.uid != 0 && has_setid(self.mode_now(fid).await?);
+        let capable = self.may_have_capabilities(fh).await?;
+        if !setid && !capable {
+            return Ok(());
+        }
+        let mdc = self.lmv.of(fid).await?;
+        let ids = self.ids(cred, &[fid]).await;
+        if setid || mdc.coral() {
+            self.still_open(fh).await?;
+            self.kill_setid(&ids, &mdc, fid, fh.at_mdt.cookie().await).await?;
+        }
+        if !mdc.coral() && capable {
+            self.drop_capabilities(&mdc, fid).await?;
+        }
+        if let Some(inval) = self.inval.read().clone() {
+            // the change was this client's own, of which no lock tells
+            inval.inval_inode(fid, true);
+        }
+        Ok(())
+    }
+
+    /// Permission bits, as a lock tells or the MDT says now.
+    async fn mode_now(&self, fid: Fid) -> Result<u32, Errno> {
+        match self.cache.mode(fid) {
+            Some(mode) => Ok(mode),
+            None => Ok(self.md_inode(fid).await?.attr.mode),
+        }
+    }
+
+    /// False when the file is known to have no capabilities. Asked once a handle where no lock covers the answer.
+    async fn may_have_capabilities(self: &Arc<Self>, fh: &FileHandle) -> Result<bool, Errno> {
+        let fid = fh.fid();
+        if self.cache.is_uncapped(fid) {
+            return Ok(false);
+        }
+        if self.cache.mode(fid).is_none() && fh.uncapped.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let found = self.getxattr(&Cred::root(), fid, CAPABILITY).await;
+        let none = matches!(found, Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ENOENT | Errno::ESTALE));
+        if !none {
+            found?;
+        }
+        fh.uncapped.store(none, Ordering::Relaxed);
+        Ok(!none)
+    }
+
+    /// Has the MDT take setuid and setgid away; `handle` (0: none) is the caller's open for writing.
+    pub(super) async fn kill_setid(&self, ids: &Ids, mdc: &Mdc, fid: Fid, handle: u64) -> Result<(), Errno> {
+        let now = self.now();
+        let valid = attr::KILL_SUID | attr::KILL_SGID | attr::FORCE | attr::CTIME | attr::CTIME_SET;
+        let args = SetattrArgs { valid, ctime: now, handle, ..Default::default() };
+        let attrs = mdc.setattr(ids, fid, &args).await?;
+        self.object_changed(mdc, fid, &attrs.body, now);
+        Ok(())
+    }
+
+    /// Removes the capabilities at an MDT that does not by itself.
+    pub(super) async fn drop_capabilities(&self, mdc: &Mdc, fid: Fid) -> Result<(), Errno> {
+        if self.cache.is_uncapped(fid) {
+            return Ok(());
+        }
+        match mdc.setxattr(&Ids::root(), fid, CAPABILITY, None, 0, self.now()).await {
+            Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+            done => {
+                self.cache.forget_attrs(fid);
+                done
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn privileges() {
+        assert!(!has_setid(0o100755) && has_setid(0o104755) && has_setid(0o102755));
+        assert!(!has_setid(0o102644), "mandatory locking is no privilege");
+    }
+}
