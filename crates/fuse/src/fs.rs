@@ -30,14 +30,8 @@ pub trait FileSystem: Send + Sync + 'static {
     type File: Send + Sync + 'static;
     /// An open directory.
     type Dir: Send + Sync + 'static;
-    /// Whether `write` clears setuid and setgid by itself; if not, the FUSE layer does when the kernel says so.
+    /// Whether `write` and opens that cut clear setuid and setgid by themselves; if not, the FUSE layer does when the kernel says so.
     const DROPS_SETID: bool = false;
-
-    /// Whether the file system checks all permissions by itself, so that the kernel need not (see `FuseOptions`). It then
-    /// may give a name a validity only where everybody may search the directory: the kernel does not ask again.
-    fn checks_permissions(&self) -> bool {
-        false
-    }
 
     /// Whether fcntl and flock locks come here; else the kernel keeps them, for this mount alone.
     fn takes_locks(&self) -> bool {

@@ -19,7 +19,7 @@ const WANTED: &[(u64, &str)] = &[
     (READDIRPLUS_AUTO, "but not for a plain ls"),
     (ASYNC_DIO, "asynchronous O_DIRECT may have many requests under way"),
     (PARALLEL_DIROPS, "lookups and readdir of one directory do not wait for each other"),
-    (POSIX_ACL, "the kernel checks ACLs; implies default_permissions, so only when the kernel is to check"),
+    (POSIX_ACL, "the kernel checks ACLs too, and forgets a mode when it sets one"),
     (ABORT_ERROR, "an aborted connection is told from an unmounted one"),
     (MAX_PAGES, "requests of 1 MiB"),
     (CACHE_SYMLINKS, "a symlink never changes its target and a FID is never used again"),
@@ -45,7 +45,7 @@ const PAGE: usize = 4096;
 
 /// The answer to INIT, and the flags agreed on; without `locks` the kernel keeps them. EPROTO for a kernel older than we can
 /// serve.
-pub(crate) fn answer(body: &[u8], max_write: usize, kernel_checks: bool, locks: bool) -> Result<(abi::InitOut, u64), Errno> {
+pub(crate) fn answer(body: &[u8], max_write: usize, locks: bool) -> Result<(abi::InitOut, u64), Errno> {
     let (i, rest) = abi::InitIn::read_from_prefix(body).map_err(|_| Errno(libc::EIO))?;
     if i.major != abi::KERNEL_VERSION || i.minor < abi::MINOR_VERSION_MIN {
         tracing::error!("kernel speaks FUSE {}.{}, need {}.{}", i.major, i.minor, abi::KERNEL_VERSION, abi::MINOR_VERSION_MIN);
@@ -56,7 +56,7 @@ pub(crate) fn answer(body: &[u8], max_write: usize, kernel_checks: bool, locks: 
         let (flags2, _) = u32::read_from_prefix(rest).map_err(|_| Errno(libc::EIO))?;
         offered |= u64::from(flags2) << 32;
     }
-    let unwanted = if kernel_checks { 0 } else { POSIX_ACL } | if locks { 0 } else { POSIX_LOCKS | FLOCK_LOCKS };
+    let unwanted = if locks { 0 } else { POSIX_LOCKS | FLOCK_LOCKS };
     let agreed = WANTED.iter().map(|w| w.0).fold(0, |all, flag| all | flag) & offered & !unwanted;
     tracing::debug!("FUSE {}.{} offers {offered:#x}, agreed {agreed:#x}", i.major, i.minor);
     let out = abi::InitOut {
@@ -91,29 +91,23 @@ mod tests {
     #[test]
     fn only_what_both_want() {
         let offered = INIT_EXT | DIRECT_IO_ALLOW_MMAP | POSIX_ACL | 1 << 16 | 1 << 41;
-        let (out, agreed) = answer(&init_in(45, offered), 1 << 20, true, true).unwrap();
+        let (out, agreed) = answer(&init_in(45, offered), 1 << 20, true).unwrap();
         assert_eq!(agreed, INIT_EXT | DIRECT_IO_ALLOW_MMAP | POSIX_ACL, "no WRITEBACK_CACHE, no io_uring");
         assert_eq!((out.minor, out.max_pages, out.max_write, out.flags2), (45, 256, 1 << 20, 1 << 4));
     }
 
     #[test]
-    fn acls_are_the_file_systems_when_it_checks() {
-        let (_, agreed) = answer(&init_in(45, POSIX_ACL | ASYNC_DIO), 1 << 20, false, true).unwrap();
-        assert_eq!(agreed, ASYNC_DIO);
-    }
-
-    #[test]
     fn without_the_extension_bit_the_second_word_is_not_read() {
-        let (_, agreed) = answer(&init_in(36, DIRECT_IO_ALLOW_MMAP | ASYNC_DIO), 1 << 20, true, true).unwrap();
+        let (_, agreed) = answer(&init_in(36, DIRECT_IO_ALLOW_MMAP | ASYNC_DIO), 1 << 20, true).unwrap();
         assert_eq!(agreed, ASYNC_DIO);
     }
 
     #[test]
     fn old_and_new_kernels() {
-        let (_, agreed) = answer(&init_in(45, POSIX_LOCKS | FLOCK_LOCKS | ASYNC_DIO), 1 << 20, true, false).unwrap();
+        let (_, agreed) = answer(&init_in(45, POSIX_LOCKS | FLOCK_LOCKS | ASYNC_DIO), 1 << 20, false).unwrap();
         assert_eq!(agreed & (POSIX_LOCKS | FLOCK_LOCKS), 0, "the kernel keeps locks by itself only when they are not agreed on");
-        assert!(answer(&init_in(30, 0), 1 << 20, true, true).is_err());
-        assert_eq!(answer(&init_in(99, 0), 1 << 20, true, true).unwrap().0.minor, abi::MINOR_VERSION);
-        assert!(answer(&[0; 8], 1 << 20, true, true).is_err());
+        assert!(answer(&init_in(30, 0), 1 << 20, true).is_err());
+        assert_eq!(answer(&init_in(99, 0), 1 << 20, true).unwrap().0.minor, abi::MINOR_VERSION);
+        assert!(answer(&[0; 8], 1 << 20, true).is_err());
     }
 }

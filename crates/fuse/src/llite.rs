@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use coral_client::llite::types::{Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs};
@@ -15,44 +14,30 @@ use crate::mount::{FuseOptions, Mount, MountError, mount_fs};
 
 /// Mounts a Lustre file system on the directory `at`. Lost locks are told to the kernel from here on.
 pub fn mount(llite: Arc<Llite>, at: &Path, opts: &FuseOptions) -> Result<Mount, MountError> {
-    let mount = mount_fs(LliteFs::new(llite.clone(), !opts.kernel_permissions), at, opts)?;
+    let mount = mount_fs(LliteFs { llite: llite.clone(), sync: opts.sync, dir_sync: opts.sync || opts.dir_sync }, at, opts)?;
     llite.set_invalidate(mount.invalidate());
     Ok(mount)
 }
 
+/// The kernel checks permissions (see `crate::mount`), of special files too, which it opens by itself; llite and the MDT check
+/// besides.
 struct LliteFs {
     llite: Arc<Llite>,
-    /// Permissions are checked here and by the MDT; the kernel checks none.
-    checks: bool,
-    /// `fs.protected_hardlinks`, which the kernel cannot enforce when it checks nothing.
-    protected_hardlinks: bool,
+    /// Every write goes to disk at once.
+    sync: bool,
+    /// So does every change of a directory.
+    dir_sync: bool,
 }
 
-const R_OK: u32 = 4;
-const W_OK: u32 = 2;
-
 impl LliteFs {
-    fn new(llite: Arc<Llite>, checks: bool) -> Self {
-        let sysctl = std::fs::read_to_string("/proc/sys/fs/protected_hardlinks").unwrap_or_default();
-        Self { llite, checks, protected_hardlinks: sysctl.trim() != "0" }
+    /// The flags a file is opened with.
+    fn flags(&self, flags: u32) -> u32 {
+        if self.sync { flags | libc::O_SYNC as u32 } else { flags }
     }
 
-    /// A name gets a validity only where everybody may search the directory: the kernel asks nobody again.
-    fn named(&self, parent: Fid, mut e: Entry) -> Entry {
-        if self.checks && !e.entry_ttl.is_zero() && !self.llite.anyone_may_search(parent) {
-            e.entry_ttl = Duration::ZERO;
-        }
-        e
-    }
-
-    /// What the MDT does not get to see, or answers from a cache of ours.
-    async fn check(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Errno> {
-        if self.checks && cred.uid != 0 { self.llite.access(cred, fid, mask).await } else { Ok(()) }
-    }
-
-    /// `user.*` xattrs follow the permission bits of the file; the others have rules of their own, which the kernel checks.
-    async fn check_xattr(&self, cred: &Cred, fid: Fid, name: &[u8], mask: u32) -> Result<(), Errno> {
-        if name.starts_with(b"user.") { self.check(cred, fid, mask).await } else { Ok(()) }
+    /// A change of the directory `dir` is done.
+    async fn changed(&self, dir: Fid) -> Result<(), Errno> {
+        if self.dir_sync { self.llite.sync_dir(dir).await } else { Ok(()) }
     }
 }
 
@@ -61,9 +46,6 @@ impl FileSystem for LliteFs {
     type Dir = Arc<DirHandle>;
     const DROPS_SETID: bool = true;
 
-    fn checks_permissions(&self) -> bool {
-        self.checks
-    }
     fn takes_locks(&self) -> bool {
         self.llite.takes_locks()
     }
@@ -74,43 +56,39 @@ impl FileSystem for LliteFs {
         self.llite.forget(fid);
     }
     async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
-        self.llite.lookup(cred, parent, name).await.map(|e| self.named(parent, e))
+        self.llite.lookup(cred, parent, name).await
     }
     async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
         self.llite.readlink(cred, fid).await
     }
     async fn mknod(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32, rdev: u32) -> Result<Entry, Errno> {
-        self.llite.mknod(cred, parent, name, mode, rdev).await.map(|e| self.named(parent, e))
+        let e = self.llite.mknod(cred, parent, name, mode, rdev).await?;
+        self.changed(parent).await.map(|()| e)
     }
     async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<Entry, Errno> {
-        self.llite.mkdir(cred, parent, name, mode).await.map(|e| self.named(parent, e))
+        let e = self.llite.mkdir(cred, parent, name, mode).await?;
+        self.changed(parent).await.map(|()| e)
     }
     async fn symlink(&self, cred: &Cred, parent: Fid, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
-        self.llite.symlink(cred, parent, name, target).await.map(|e| self.named(parent, e))
+        let e = self.llite.symlink(cred, parent, name, target).await?;
+        self.changed(parent).await.map(|()| e)
     }
     async fn link(&self, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
-        if self.checks && self.protected_hardlinks && cred.uid != 0 {
-            let attr = self.llite.getattr(cred, fid, None).await?.attr;
-            if attr.uid != cred.uid {
-                let plain = attr.mode & libc::S_IFMT == libc::S_IFREG
-                    && attr.mode & libc::S_ISUID == 0
-                    && attr.mode & (libc::S_ISGID | libc::S_IXGRP) != libc::S_ISGID | libc::S_IXGRP;
-                let may = self.llite.access(cred, fid, R_OK | W_OK).await.is_ok();
-                if !plain || !may {
-                    return Err(Errno(libc::EPERM));
-                }
-            }
-        }
-        self.llite.link(cred, fid, parent, name).await.map(|e| self.named(parent, e))
+        let e = self.llite.link(cred, fid, parent, name).await?;
+        self.changed(parent).await.map(|()| e)
     }
     async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
-        self.llite.unlink(cred, parent, name).await
+        self.llite.unlink(cred, parent, name).await?;
+        self.changed(parent).await
     }
     async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
-        self.llite.rmdir(cred, parent, name).await
+        self.llite.rmdir(cred, parent, name).await?;
+        self.changed(parent).await
     }
     async fn rename(&self, cred: &Cred, p1: Fid, n1: &[u8], p2: Fid, n2: &[u8], flags: u32) -> Result<(), Errno> {
-        self.llite.rename(cred, p1, n1, p2, n2, flags).await
+        self.llite.rename(cred, p1, n1, p2, n2, flags).await?;
+        self.changed(p1).await?;
+        self.changed(p2).await
     }
     async fn getattr(&self, cred: &Cred, fid: Fid, file: Option<&Self::File>) -> Result<Entry, Errno> {
         self.llite.getattr(cred, fid, file.map(|f| &**f)).await
@@ -132,10 +110,11 @@ impl FileSystem for LliteFs {
         mode: u32,
         flags: u32,
     ) -> Result<(Entry, Self::File), Errno> {
-        self.llite.create(cred, parent, name, mode, flags).await.map(|(e, f)| (self.named(parent, e), f))
+        let made = self.llite.create(cred, parent, name, mode, self.flags(flags)).await?;
+        self.changed(parent).await.map(|()| made)
     }
     async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Self::File, Errno> {
-        self.llite.open(cred, fid, flags).await
+        self.llite.open(cred, fid, self.flags(flags)).await
     }
     async fn read(&self, file: &Self::File, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
         self.llite.read(file, offset, len_bytes).await
@@ -179,7 +158,6 @@ impl FileSystem for LliteFs {
         self.llite.lseek(file, offset, whence).await
     }
     async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Self::Dir, Errno> {
-        self.check(cred, fid, R_OK).await?;
         self.llite.opendir(cred, fid).await
     }
     async fn readdir(
@@ -190,12 +168,7 @@ impl FileSystem for LliteFs {
         plus: bool,
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
     ) -> Result<(), Errno> {
-        let parent = dir.fid();
-        let mut fill = |mut e: DirEntry| {
-            e.entry = e.entry.map(|x| self.named(parent, x));
-            fill(e)
-        };
-        self.llite.readdir(cred, dir, cookie, plus, &mut fill).await
+        self.llite.readdir(cred, dir, cookie, plus, fill).await
     }
     async fn releasedir(&self, dir: &Self::Dir) -> Result<(), Errno> {
         self.llite.releasedir(dir).await
@@ -204,18 +177,15 @@ impl FileSystem for LliteFs {
         self.llite.fsyncdir(dir).await
     }
     async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
-        self.check_xattr(cred, fid, name, R_OK).await?;
         self.llite.getxattr(cred, fid, name).await
     }
     async fn setxattr(&self, cred: &Cred, fid: Fid, name: &[u8], value: Bytes, flags: u32) -> Result<(), Errno> {
-        self.check_xattr(cred, fid, name, W_OK).await?;
         self.llite.setxattr(cred, fid, name, value, flags).await
     }
     async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
         self.llite.listxattr(cred, fid).await
     }
     async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
-        self.check_xattr(cred, fid, name, W_OK).await?;
         self.llite.removexattr(cred, fid, name).await
     }
     async fn getlk(&self, file: &Self::File, owner: u64, lock: FileLock) -> Result<FileLock, Errno> {

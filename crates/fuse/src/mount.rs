@@ -1,5 +1,8 @@
 //! Mounting, and taking the mount down again.
 //!
+//! The kernel checks permissions (`default_permissions`, with ACLs) by attributes that a lock covers, or that it asks for when
+//! none does. It alone can: pipes, sockets and devices it opens without asking anybody, and watches (inotify) too.
+//!
 //! If the process dies, the kernel answers every call on the mount with ENOTCONN ("Transport endpoint is not connected")
 //! until `fusermount3 -u DIR` or `umount DIR`. If another mount namespace holds a copy of the mount (a container started
 //! while it was there), an unmount here does not end the connection; it is aborted then where /sys/fs/fuse/connections is
@@ -49,10 +52,10 @@ pub struct FuseOptions {
     pub max_write: usize,
     /// Let the kernel remember names for as long as llite says a lock covers them.
     pub name_cache: bool,
-    /// Let the kernel check permissions (default_permissions), as it does for local file systems: it then asks for the
-    /// attributes of every directory on the way whenever they are not covered by a lock. Off: llite and the MDT check, as
-    /// in Lustre, and the kernel asks nothing extra.
-    pub kernel_permissions: bool,
+    /// Every write goes to disk before it is answered, and every change of a directory.
+    pub sync: bool,
+    /// Every change of a directory goes to disk before it is answered.
+    pub dir_sync: bool,
 }
 
 impl Default for FuseOptions {
@@ -68,7 +71,8 @@ impl Default for FuseOptions {
             no_atime: false,
             max_write: 1 << 20,
             name_cache: true,
-            kernel_permissions: false,
+            sync: false,
+            dir_sync: false,
         }
     }
 }
@@ -139,13 +143,13 @@ const END_WAIT: Duration = Duration::from_secs(3);
 pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<Mount, MountError> {
     assert!((1..=64).contains(&opts.threads) && opts.max_write.is_multiple_of(4096) && opts.max_write <= 1 << 20);
     let at = check_mount_point(at)?;
-    let (kernel_checks, locks) = (!fs.checks_permissions(), fs.takes_locks());
-    let (dev, by_fusermount) = attach(&at, opts, kernel_checks)?;
+    let locks = fs.takes_locks();
+    let (dev, by_fusermount) = attach(&at, opts)?;
     let dev = Arc::new(dev);
     let runtime = tokio::runtime::Handle::current();
     let (nodes, minor) = (Arc::new(Nodes::new(fs.root())), Arc::new(AtomicU32::new(0)));
     let counters = Arc::new(Counters::default());
-    let notifier = Notifier::new(dev.clone(), nodes.clone(), minor.clone(), kernel_checks, runtime.clone());
+    let notifier = Notifier::new(dev.clone(), nodes.clone(), minor.clone(), runtime.clone());
     let shared = Arc::new(Shared {
         fs,
         nodes: nodes.clone(),
@@ -160,7 +164,6 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         pool: Pool::new(opts.max_write),
         runtime,
         name_cache: opts.name_cache,
-        kernel_checks,
         locks,
         notifier: notifier.clone(),
         closing: AtomicBool::new(false),
@@ -183,6 +186,17 @@ pub fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN))
 }
 
+/// Changes the kernel's flags of the mount at `at`: those named by `words` are set, those by `cleared` are not, others stay
+/// (`ro`, `noexec`, `nosuid`, `nodev`). Needs privilege.
+pub fn remount(at: &Path, words: &[&str], cleared: &[&str]) -> io::Result<()> {
+    sys::remount(&at.canonicalize()?, words, cleared)
+}
+
+/// Whether a Coral file system is mounted at `at`, by the text of a process's `/proc/PID/mountinfo`.
+pub fn is_mounted(mountinfo: &str, at: &Path) -> bool {
+    sys::is_mounted_in(mountinfo, at)
+}
+
 /// The mount point as an absolute path.
 fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
     let bad = |source: io::Error| {
@@ -201,10 +215,18 @@ fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
 }
 
 /// The connected device, and whether fusermount3 had to help.
-fn attach(at: &Path, opts: &FuseOptions, kernel_checks: bool) -> Result<(OwnedFd, bool), MountError> {
-    let words = [(opts.read_only, "ro"), (opts.no_exec, "noexec"), (opts.no_suid, "nosuid"), (opts.no_dev, "nodev"), (opts.no_atime, "noatime")];
+fn attach(at: &Path, opts: &FuseOptions) -> Result<(OwnedFd, bool), MountError> {
+    let words = [
+        (opts.read_only, "ro"),
+        (opts.no_exec, "noexec"),
+        (opts.no_suid, "nosuid"),
+        (opts.no_dev, "nodev"),
+        (opts.no_atime, "noatime"),
+        (opts.sync, "sync"),
+        (opts.dir_sync, "dirsync"),
+    ];
     let words = words.into_iter().filter(|(set, _)| *set).map(|(_, word)| word).collect();
-    let spec = MountSpec { source: &opts.source, allow_other: opts.allow_other, kernel_checks, words };
+    let spec = MountSpec { source: &opts.source, allow_other: opts.allow_other, words };
     let refused = |source| MountError::Refused { at: at.to_owned(), source };
     let denied = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES));
     let by_fusermount = || Ok((sys::fusermount(at, &spec).map_err(refused)?, true));

@@ -1,9 +1,11 @@
 //! Node ids: the kernel's names for files, tied to FIDs with lookup counts.
 //!
-//! A node id is made of the FID itself (a small number for its sequence, and the object id), so that all there is to keep for
-//! a file is its count: the kernel may know millions. Invariants: an id stands for one FID for ever (so its generation is
-//! always 0 and a late FORGET cannot hit another file); it is valid as long as the kernel's lookup count is above zero. The
-//! root is id 1 for ever.
+//! A node id is made of the FID itself, so that all there is to keep for a file is its count: the kernel may know millions. For
+//! sequences near the first one of clients it holds the sequence's distance from there and the object id, and so means the
+//! same file on every mount: file handles (`name_to_handle_at`, NFS) hold node ids. For other sequences it holds a number given
+//! when the first file of the sequence is seen; the generation, made of the sequence, tells handles of another mount apart.
+//! Invariants: an id stands for one FID for ever (a late FORGET cannot hit another file); requests are taken for it as long as
+//! the kernel's lookup count is above zero, and for a handle always. The root is id 1 for ever.
 //! Lustre: the kernel's inode cache does this for llite (`lustre/llite/namei.c`, ll_iget).
 
 use std::collections::HashMap;
@@ -40,16 +42,31 @@ pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// Counts kept together: object ids of a sequence are given out one after another.
 const CHUNK: usize = 16;
-/// In a count: the file is a directory.
-const DIR: u32 = 1 << 31;
 /// In a count: the answer that created the file may not have been taken in yet.
-const CREATED: u32 = 1 << 30;
+const CREATED: u32 = 1 << 31;
 /// The greatest count; what is above it is forgotten with the rest, when the kernel gives all of it back.
 const MOST: u32 = CREATED - 1;
 
+/// The first sequence a client may be given (`FID_SEQ_NORMAL` in Lustre's `lustre_idl.h`).
+const SEQ_FIRST: u64 = 0x2_0000_0400;
+/// Sequences from there whose ids are made without a number.
+const SEQ_NEAR: u64 = (1 << 31) - 1;
+/// In an id: its sequence has a number.
+const NUMBERED: u64 = 1 << 63;
+
+/// The distance of a sequence that needs no number.
+fn near(fid: Fid) -> Option<u64> {
+    fid.seq.checked_sub(SEQ_FIRST).filter(|d| fid.ver == 0 && *d < SEQ_NEAR)
+}
+
+/// The generation of a file's node.
+pub(crate) fn generation(fid: Fid) -> u64 {
+    if near(fid).is_some() { 0 } else { u64::from((fid.seq ^ fid.seq >> 32) as u32 ^ fid.ver | 1) }
+}
+
 #[derive(Default)]
 struct Inner {
-    /// {sequence, version} by number.
+    /// {sequence, version} by number, of those that need one.
     seqs: Vec<(u64, u32)>,
     numbers: HashMap<(u64, u32), u64>,
     /// Lookup counts of [`CHUNK`] ids, by id / CHUNK.
@@ -60,8 +77,20 @@ struct Inner {
 
 impl Inner {
     fn id(&self, fid: Fid) -> Option<u64> {
-        let number = self.numbers.get(&(fid.seq, fid.ver))?;
-        Some((number + 1) << 32 | u64::from(fid.oid))
+        let high = match near(fid) {
+            Some(distance) => distance + 1,
+            None => *self.numbers.get(&(fid.seq, fid.ver))?,
+        };
+        Some(if near(fid).is_some() { 0 } else { NUMBERED } | high << 32 | u64::from(fid.oid))
+    }
+
+    fn fid(&self, id: u64) -> Option<Fid> {
+        let (high, oid) = ((id & !NUMBERED) >> 32, id as u32);
+        if id & NUMBERED == 0 {
+            return Some(Fid { seq: SEQ_FIRST + high.checked_sub(1)?, oid, ver: 0 });
+        }
+        let (seq, ver) = *self.seqs.get(high as usize)?;
+        Some(Fid { seq, oid, ver })
     }
 
     fn count(&mut self, id: u64) -> Option<&mut u32> {
@@ -91,8 +120,12 @@ impl Nodes {
         if inner.count(nodeid).is_none_or(|c| *c & MOST == 0) {
             return None;
         }
-        let (seq, ver) = *inner.seqs.get((nodeid >> 32).checked_sub(1)? as usize)?;
-        Some(Fid { seq, oid: nodeid as u32, ver })
+        inner.fid(nodeid)
+    }
+
+    /// The file a node id stands for, also when the kernel has forgotten it: the id is from a file handle.
+    pub fn decode(&self, nodeid: u64) -> Option<Fid> {
+        if nodeid == ROOT_ID { Some(self.root) } else { self.inner.lock().fid(nodeid) }
     }
 
     /// The id the kernel knows `fid` by, if it does.
@@ -103,11 +136,6 @@ impl Nodes {
         let mut inner = self.inner.lock();
         let id = inner.id(fid)?;
         inner.count(id).filter(|c| **c & MOST > 0).map(|_| id)
-    }
-
-    /// Whether the node is a directory.
-    pub fn is_dir(&self, nodeid: u64) -> bool {
-        nodeid == ROOT_ID || self.inner.lock().count(nodeid).is_some_and(|c| *c & DIR != 0)
     }
 
     /// A request names the node: the kernel has taken in the answer that created it.
@@ -124,7 +152,7 @@ impl Nodes {
 
     /// [`Nodes::remember`] of a file that the answer creates.
     pub fn remember_created(&self, fid: Fid) -> u64 {
-        let id = self.remember(fid, false);
+        let id = self.remember(fid);
         if let Some(c) = self.inner.lock().count(id) {
             *c |= CREATED;
         }
@@ -132,20 +160,20 @@ impl Nodes {
     }
 
     /// Counts one more lookup of `fid` that the kernel is about to be told of; its id.
-    pub fn remember(&self, fid: Fid, dir: bool) -> u64 {
+    pub fn remember(&self, fid: Fid) -> u64 {
         if fid == self.root {
             return ROOT_ID;
         }
         let inner = &mut *self.inner.lock();
-        let next = inner.seqs.len() as u64;
-        let number = *inner.numbers.entry((fid.seq, fid.ver)).or_insert(next);
-        if number == next {
+        let id = inner.id(fid).unwrap_or_else(|| {
+            let number = inner.seqs.len() as u64;
             inner.seqs.push((fid.seq, fid.ver));
-        }
-        let id = (number + 1) << 32 | u64::from(fid.oid);
+            inner.numbers.insert((fid.seq, fid.ver), number);
+            NUMBERED | number << 32 | u64::from(fid.oid)
+        });
         let count = &mut inner.counts.entry(id / CHUNK as u64).or_default()[id as usize % CHUNK];
         inner.known += usize::from(*count & MOST == 0);
-        *count = (*count & MOST).saturating_add(1).min(MOST) | *count & CREATED | if dir { DIR } else { 0 };
+        *count = (*count & MOST).saturating_add(1).min(MOST) | *count & CREATED;
         id
     }
 
@@ -158,7 +186,7 @@ impl Nodes {
         let inner = &mut *self.inner.lock();
         let kept = inner.count(nodeid)?;
         let left = (*kept & MOST).saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
-        *kept = if left > 0 { left | *kept & (DIR | CREATED) } else { 0 };
+        *kept = if left > 0 { left | *kept & CREATED } else { 0 };
         if left > 0 {
             return None;
         }
@@ -191,14 +219,14 @@ mod tests {
     #[test]
     fn one_id_per_fid_until_all_lookups_are_taken_back() {
         let t = Nodes::new(fid(1));
-        let a = t.remember(fid(2), false);
-        assert_eq!(t.remember(fid(2), false), a);
-        assert_ne!(t.remember(fid(3), true), a);
+        let a = t.remember(fid(2));
+        assert_eq!(t.remember(fid(2)), a);
+        assert_ne!(t.remember(fid(3)), a);
         assert_eq!(t.forget(a, 1), None);
         assert_eq!(t.fid(a), Some(fid(2)));
         assert_eq!(t.forget(a, 1), Some(fid(2)));
         assert_eq!((t.fid(a), t.id(fid(2))), (None, None));
-        assert_eq!(t.remember(fid(2), false), a, "an id is one file for ever");
+        assert_eq!(t.remember(fid(2)), a, "an id is one file for ever");
         assert_eq!(t.count(), 3);
         assert_eq!(t.forget(a, 1), Some(fid(2)));
         assert_eq!(t.forget(a, 1), None, "forgotten already");
@@ -208,13 +236,14 @@ mod tests {
     fn files_of_all_sequences_and_versions_differ() {
         let t = Nodes::new(fid(1));
         let all: Vec<Fid> = (0..1000).map(|i| Fid { seq: 0x2_0000_0400 + i % 7, oid: i as u32 / 7, ver: (i % 3) as u32 }).filter(|f| *f != fid(1)).collect();
-        let ids: Vec<u64> = all.iter().map(|f| t.remember(*f, f.oid % 2 == 0)).collect();
+        let ids: Vec<u64> = all.iter().map(|f| t.remember(*f)).collect();
         for (f, id) in all.iter().zip(&ids) {
-            assert_eq!((t.fid(*id), t.id(*f), t.is_dir(*id)), (Some(*f), Some(*id), f.oid % 2 == 0), "{f}");
+            assert_eq!((t.fid(*id), t.id(*f)), (Some(*f), Some(*id)), "{f}");
         }
         assert_eq!(t.count(), all.iter().collect::<std::collections::BTreeSet<_>>().len() + 1);
-        for id in ids {
+        for (f, id) in all.iter().zip(ids) {
             t.forget(id, u64::MAX);
+            assert_eq!((t.fid(id), t.decode(id)), (None, Some(*f)), "a handle outlives what the kernel knows");
         }
         assert_eq!((t.count(), t.inner.lock().counts.len()), (1, 0));
     }
@@ -222,17 +251,31 @@ mod tests {
     #[test]
     fn a_count_that_is_too_great_ends_with_the_kernel_s() {
         let t = Nodes::new(fid(1));
-        let a = t.remember(fid(2), true);
-        *t.inner.lock().count(a).unwrap() = DIR | MOST;
-        assert_eq!(t.remember(fid(2), true), a);
-        assert!(t.is_dir(a));
+        let a = t.remember(fid(2));
+        *t.inner.lock().count(a).unwrap() = MOST;
+        assert_eq!(t.remember(fid(2)), a);
         assert_eq!(t.forget(a, u64::from(MOST) + 1), Some(fid(2)));
+    }
+
+    #[test]
+    fn an_id_means_the_same_file_on_every_mount_or_has_another_generation() {
+        let (a, b) = (Nodes::new(fid(1)), Nodes::new(fid(1)));
+        let far = |seq| Fid { seq, oid: 7, ver: 0 };
+        assert_eq!(b.decode(a.remember(fid(2))), Some(fid(2)), "never seen there");
+        let id = a.remember(far(12));
+        assert_eq!(b.decode(id), None);
+        assert_eq!(b.remember(far(13)), id);
+        assert_ne!(generation(far(12)), generation(far(13)));
+        assert_eq!(generation(fid(2)), 0);
+        for id in [0, 2, 77, u64::MAX] {
+            assert!(a.decode(id).is_none_or(|f| f != fid(2)), "{id:x}");
+        }
     }
 
     #[test]
     fn the_root_stays() {
         let t = Nodes::new(fid(1));
-        assert_eq!(t.remember(fid(1), true), ROOT_ID);
+        assert_eq!(t.remember(fid(1)), ROOT_ID);
         assert_eq!(t.forget(ROOT_ID, 1000), None);
         assert_eq!(t.fid(ROOT_ID), Some(fid(1)));
         assert_eq!(t.forget(77, 1), None, "unknown ids are ignored");

@@ -65,8 +65,6 @@ pub struct Notifier {
     write: Write,
     nodes: Arc<Nodes>,
     minor: Arc<AtomicU32>,
-    /// The kernel checks permissions itself, on attributes.
-    kernel_checks: bool,
     /// Files whose attributes were to be forgotten: answers on their way know them too.
     pub(crate) told: Told,
     queue: Mutex<Queue>,
@@ -78,15 +76,14 @@ impl Notifier {
         dev: Arc<OwnedFd>,
         nodes: Arc<Nodes>,
         minor: Arc<AtomicU32>,
-        kernel_checks: bool,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
         let write = Box::new(move |parts: &[IoSlice<'_>]| reply::write(dev.as_fd(), parts));
-        Self::with(write, nodes, minor, kernel_checks, runtime)
+        Self::with(write, nodes, minor, runtime)
     }
 
-    fn with(write: Write, nodes: Arc<Nodes>, minor: Arc<AtomicU32>, kernel_checks: bool, runtime: tokio::runtime::Handle) -> Arc<Self> {
-        Arc::new(Self { write, nodes, minor, kernel_checks, told: Told::default(), queue: Mutex::default(), runtime })
+    fn with(write: Write, nodes: Arc<Nodes>, minor: Arc<AtomicU32>, runtime: tokio::runtime::Handle) -> Arc<Self> {
+        Arc::new(Self { write, nodes, minor, told: Told::default(), queue: Mutex::default(), runtime })
     }
 
     fn send<T: IntoBytes + Immutable>(&self, code: i32, body: &T) -> rustix::io::Result<()> {
@@ -176,10 +173,6 @@ impl Invalidate for Invalidator {
             n.later(fid, true, false);
         } else if n.is_early(ino, told) {
             n.later(fid, false, true);
-        }
-        // Who may search the directory may have changed: without its own check the kernel must ask for each name again.
-        if !n.kernel_checks && n.nodes.is_dir(ino) {
-            n.look_up_again();
         }
     }
 

@@ -149,10 +149,6 @@ fn try_start<F: FileSystem>(
     Ok(Started::Future(fut))
 }
 
-fn is_dir(mode: u32) -> bool {
-    mode & libc::S_IFMT == libc::S_IFDIR
-}
-
 fn boxed(f: impl Future<Output = Reply> + Send + 'static) -> BoxFuture<'static, Reply> {
     Box::pin(f)
 }
@@ -172,7 +168,7 @@ impl<F: FileSystem> Shared<F> {
 
     /// The answer to a request that began at `began`, which makes the kernel remember `e`.
     fn entry_out(&self, began: Mark, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
-        let id = self.nodes.remember(e.attr.fid, is_dir(e.attr.mode));
+        let id = self.nodes.remember(e.attr.fid);
         let out = reply::entry(e, id, self.entry_ttl());
         if self.notifier.told.since(began).has(e.attr.fid) { out.doubtful() } else { out }
     }
@@ -201,8 +197,8 @@ impl<F: FileSystem> Shared<F> {
     }
 
     /// Clears setuid and setgid after a write or truncation by somebody without CAP_FSETID, as the kernel leaves it to us
-    /// (HANDLE_KILLPRIV_V2). Asked once per open file, and again after any chmod or ACL through this mount.
-    /// A chmod u+s by another client while a file is open for writing here is not seen until the next open.
+    /// (HANDLE_KILLPRIV_V2), for a file system that does not do it by itself. Asked once per open file, and again after any
+    /// chmod or ACL through this mount.
     async fn kill_suidgid(&self, f: &OpenFile<F>) -> Result<(), Errno> {
         let now = self.chmods.load(Ordering::Acquire);
         if f.clean.load(Ordering::Relaxed) == now {
@@ -224,10 +220,12 @@ impl<F: FileSystem> Shared<F> {
 // ---- names -------------------------------------------------------------------------------------------------------------
 
 fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
-    let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    let (name, cred) = (i.name()?, cred(h, 0));
+    // "." comes from open_by_handle_at: the kernel has the node id of the handle, and may have forgotten the file
+    let parent = if &name[..] == b"." { s.nodes.decode(h.nodeid).ok_or(ESTALE)? } else { s.fid(h.nodeid)? };
+    let s = s.clone();
     Ok(boxed(async move {
         let began = s.notifier.told.mark();
-        // "." comes from open_by_handle_at: the kernel still has the node id but no inode.
         let e = match &name[..] {
             b"." => s.fs.getattr(&cred, parent, None).await?,
             _ => s.fs.lookup(&cred, parent, &name).await?,
@@ -363,9 +361,6 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
     }
     Ok(boxed(async move {
         let e = s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file)).await?;
-        if set.mode.is_some_and(|m| m & 0o111 != 0o111) && is_dir(e.attr.mode) {
-            s.search_changed();
-        }
         // the kernel takes these in even where it was told meanwhile to forget them (`fuse_do_setattr` in `fs/fuse/dir.c`)
         Ok(Body::of(&reply::attr_out(&e).doubtful()))
     }))
@@ -424,7 +419,7 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
         if e.attr.mode & (libc::S_ISUID | libc::S_ISGID) == 0 {
             file.clean.store(s.chmods.load(Ordering::Acquire), Ordering::Relaxed);
         }
-        if c.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+        if !F::DROPS_SETID && c.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
         Ok(Body::of(&abi::CreateOut { entry: s.created_out(began, &e), open: s.open_out(file) }))
@@ -442,7 +437,7 @@ fn open<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
         let file = OpenFile::new(s.fs.open(&cred, fid, o.flags).await.map_err(looked_up)?, fid);
-        if o.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+        if !F::DROPS_SETID && o.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
         Ok(Body::of(&s.open_out(file)))

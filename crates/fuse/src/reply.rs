@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, OutHeader};
+use crate::nodes::generation;
 
 /// Longest body kept inline: that of CREATE.
 const SMALL: usize = size_of::<abi::CreateOut>();
@@ -120,7 +121,7 @@ pub(crate) fn entry(e: &Entry, nodeid: u64, entry_ttl: bool) -> abi::EntryOut {
     let (attr_valid, attr_valid_nsec) = ttl(e.attr_ttl);
     abi::EntryOut {
         nodeid,
-        generation: 0,
+        generation: generation(e.attr.fid),
         entry_valid,
         attr_valid,
         entry_valid_nsec,

@@ -49,8 +49,6 @@ pub(crate) struct Shared<F: FileSystem> {
     pub runtime: tokio::runtime::Handle,
     /// Kernel caching of names wanted (still needs a kernel that can drop them all at once).
     pub name_cache: bool,
-    /// The kernel checks permissions by attributes and ACLs.
-    pub kernel_checks: bool,
     /// Locks of files come here.
     pub locks: bool,
     pub notifier: Arc<Notifier>,
@@ -73,14 +71,6 @@ impl<F: FileSystem> Shared<F> {
     /// Some mode or ACL changes: open files must look for setuid and setgid again.
     pub fn mode_changed(&self) {
         self.chmods.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// A directory may have become one that not everybody may search: the kernel, where it does not check that itself,
-    /// must ask for each name again.
-    pub fn search_changed(&self) {
-        if !self.kernel_checks {
-            self.notifier.look_up_again();
-        }
     }
 
     /// The kernel dropped `count` references to a node.
@@ -140,7 +130,7 @@ fn request<F: FileSystem>(shared: &Arc<Shared<F>>, dev: &Arc<OwnedFd>, buf: &mut
     }
     let watch = shared.counters.begin(h.opcode);
     if h.opcode == op::INIT {
-        let r = init::answer(body, shared.max_write, shared.kernel_checks, shared.locks).map(|(out, agreed)| {
+        let r = init::answer(body, shared.max_write, shared.locks).map(|(out, agreed)| {
             shared.minor.store(out.minor, Ordering::Relaxed);
             shared.agreed.store(agreed, Ordering::Relaxed);
             Body::of(&out)

@@ -38,20 +38,37 @@ pub(crate) fn clone_device(session: &OwnedFd) -> io::Result<OwnedFd> {
 pub(crate) struct MountSpec<'a> {
     pub source: &'a str,
     pub allow_other: bool,
-    /// The kernel checks permissions by the attributes it is given.
-    pub kernel_checks: bool,
     /// Those of [`FLAGS`] that are set.
     pub words: Vec<&'static str>,
 }
 
 /// Flags of a mount by their names in mount(8).
-const FLAGS: [(&str, MountFlags); 5] = [
+const FLAGS: [(&str, MountFlags); 7] = [
     ("ro", MountFlags::RDONLY),
     ("noexec", MountFlags::NOEXEC),
     ("nosuid", MountFlags::NOSUID),
     ("nodev", MountFlags::NODEV),
     ("noatime", MountFlags::NOATIME),
+    ("sync", MountFlags::SYNCHRONOUS),
+    ("dirsync", MountFlags::DIRSYNC),
 ];
+
+/// The flags of the mount at `at` as they are, with those of `words` set and those of the others in `cleared` not. Needs
+/// CAP_SYS_ADMIN.
+pub(crate) fn remount(at: &Path, words: &[&str], cleared: &[&str]) -> io::Result<()> {
+    let text = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
+    let now = flags_in(&text, at).ok_or(io::ErrorKind::NotFound)?;
+    let of = |words: &[&str]| -> MountFlags { FLAGS.iter().filter(|(w, _)| words.contains(w)).map(|(_, flag)| *flag).collect() };
+    Ok(rustix::mount::mount_remount(at, now - of(cleared) | of(words), c"")?)
+}
+
+/// Those of [`FLAGS`] that the last mount at `at` has: its own, and its file system's.
+fn flags_in(mountinfo: &str, at: &Path) -> Option<MountFlags> {
+    let line = line_of(mountinfo, at)?;
+    let (own, rest) = line.split_once(" - ")?;
+    let words: Vec<&str> = own.split(' ').nth(5)?.split(',').chain(rest.split(' ').nth(2)?.split(',')).collect();
+    Some(FLAGS.iter().filter(|(word, _)| words.contains(word)).map(|(_, flag)| *flag).collect())
+}
 
 /// mount(2): needs CAP_SYS_ADMIN in this mount namespace.
 pub(crate) fn mount(dev: &OwnedFd, at: &Path, spec: &MountSpec<'_>) -> io::Result<()> {
@@ -61,7 +78,7 @@ pub(crate) fn mount(dev: &OwnedFd, at: &Path, spec: &MountSpec<'_>) -> io::Resul
         dev.as_raw_fd()
     );
     data.push_str(if spec.allow_other { ",allow_other" } else { "" });
-    data.push_str(if spec.kernel_checks { ",default_permissions" } else { "" });
+    data.push_str(",default_permissions");
     let flags: MountFlags = FLAGS.iter().filter(|(word, _)| spec.words.contains(word)).map(|(_, flag)| *flag).collect();
     let data = CString::new(data)?;
     rustix::mount::mount(spec.source, at, format!("fuse.{SUBTYPE}"), flags, Some(data.as_c_str()))?;
@@ -76,7 +93,7 @@ pub(crate) fn fusermount(at: &Path, spec: &MountSpec<'_>) -> io::Result<OwnedFd>
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let source = spec.source.replace('\\', "\\\\").replace(',', "\\,");
     let mut opts = format!("fsname={source},subtype={SUBTYPE}");
-    opts.push_str(if spec.kernel_checks { ",default_permissions" } else { "" });
+    opts.push_str(",default_permissions");
     opts.push_str(if spec.allow_other { ",allow_other" } else { "" });
     spec.words.iter().for_each(|word| opts.extend([",", word]));
     let child = Command::new("fusermount3")
@@ -136,12 +153,18 @@ pub(crate) fn connection(at: &Path) -> Option<u32> {
 }
 
 fn connection_in(mountinfo: &str, at: &Path) -> Option<u32> {
+    line_of(mountinfo, at)?.split(' ').nth(2)?.split_once(':')?.1.parse().ok()
+}
+
+/// What mountinfo says of the last mount at `at`.
+fn line_of<'a>(mountinfo: &'a str, at: &Path) -> Option<&'a str> {
     let at = at.to_str()?.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
-    mountinfo.lines().rev().find_map(|l| {
-        let mut f = l.split(' ');
-        let dev = f.nth(2)?;
-        (f.nth(1)? == at).then(|| dev.split_once(':')?.1.parse().ok()).flatten()
-    })
+    mountinfo.lines().rev().find(|l| l.split(' ').nth(4) == Some(&at))
+}
+
+/// Whether a Coral file system is mounted at `at`, by the mountinfo of a process.
+pub(crate) fn is_mounted_in(mountinfo: &str, at: &Path) -> bool {
+    line_of(mountinfo, at).and_then(|l| l.split_once(" - ")).is_some_and(|(_, fs)| fs.starts_with(&format!("fuse.{SUBTYPE} ")))
 }
 
 /// Lets the kernel read ahead `kib` KiB in files of the mount at `at`, where /sys may be written (else it stays at 128 KiB).
@@ -168,5 +191,8 @@ mod tests {
                     40 36 0:52 / /tmp/a\\040b rw,nosuid - fuse.coral src rw\n";
         assert_eq!(connection_in(text, Path::new("/tmp/a b")), Some(52));
         assert_eq!(connection_in(text, Path::new("/tmp/a")), None);
+        assert!(is_mounted_in(text, Path::new("/tmp/a b")) && !is_mounted_in(text, Path::new("/")));
+        assert_eq!(flags_in(text, Path::new("/tmp/a b")), Some(MountFlags::NOSUID));
+        assert_eq!(flags_in(&text.replace("src rw", "src ro,sync"), Path::new("/tmp/a b")), Some(MountFlags::NOSUID | MountFlags::RDONLY | MountFlags::SYNCHRONOUS));
     }
 }

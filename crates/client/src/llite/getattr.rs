@@ -163,11 +163,6 @@ impl Llite {
         permitted(cred, &md.attr, &md.acl, mask)
     }
 
-    /// Whether every user may search the directory `dir`, as far as a lock in hand tells; false when it is not known.
-    pub fn anyone_may_search(&self, dir: Fid) -> bool {
-        self.cache.known(dir).is_some_and(|k| k.md.attr.mode & 0o111 == 0o111 && k.md.acl.is_empty())
-    }
-
     /// Sum over the targets: space of the OSTs, inodes of the MDTs.
     pub async fn statfs(self: &Arc<Self>) -> Result<StatFs, Errno> {
         const BSIZE: u64 = 4096;

@@ -6,7 +6,7 @@ use coral_client::llite::types::DirEntry;
 use coral_wire::fid::Fid;
 use zerocopy::IntoBytes;
 
-use super::{EBADF, Fut, In, boxed, cred, is_dir};
+use super::{EBADF, Fut, In, boxed, cred};
 use crate::abi::{self, InHeader};
 use crate::fs::FileSystem;
 use crate::reply::{self, Body};
@@ -29,7 +29,7 @@ struct Listing {
     plus: bool,
     entry_ttl: bool,
     /// Records still without a node id: where they belong, and of which file.
-    pending: Vec<(usize, abi::EntryOut, Fid, bool)>,
+    pending: Vec<(usize, abi::EntryOut, Fid)>,
 }
 
 impl Listing {
@@ -47,7 +47,7 @@ impl Listing {
             let record = match &e.entry {
                 Some(x) if !dots => {
                     let record = reply::entry(x, 0, self.entry_ttl);
-                    self.pending.push((at, record, x.attr.fid, is_dir(x.attr.mode)));
+                    self.pending.push((at, record, x.attr.fid));
                     record
                 }
                 // Node id 0: nothing to remember.
@@ -64,11 +64,11 @@ impl Listing {
 
     /// The finished page of a request that began at `began`; counts the lookups.
     fn finish<F: FileSystem>(mut self, s: &Shared<F>, began: Mark) -> Body {
-        for (_, record, fid, dir) in &mut self.pending {
-            record.nodeid = s.nodes.remember(*fid, *dir);
+        for (_, record, fid) in &mut self.pending {
+            record.nodeid = s.nodes.remember(*fid);
         }
         let told = s.notifier.told.since(began);
-        for (at, record, fid, _) in self.pending {
+        for (at, record, fid) in self.pending {
             let record = if told.has(fid) { record.doubtful() } else { record };
             self.out[at..at + size_of_val(&record)].copy_from_slice(record.as_bytes());
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_client::llite::types::{Cred, SetAttr};
+use coral_client::llite::types::SetAttr;
 use coral_wire::Errno;
 
 use super::{EIO, Fut, In, boxed, cred};
@@ -45,18 +45,13 @@ pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: I
     let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
     let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(EIO)?);
     s.mode_changed();
-    let dir = s.nodes.is_dir(h.nodeid);
     Ok(boxed(async move {
         s.fs.setxattr(&cred, fid, &name, value, x.flags).await?;
-        if &name[..] == b"system.posix_acl_access" && dir {
-            s.search_changed();
-        }
         if x.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
-            let root = Cred::root();
-            let mode = s.fs.getattr(&root, fid, None).await?.attr.mode;
+            let mode = s.fs.getattr(&cred, fid, None).await?.attr.mode;
             if mode & libc::S_ISGID != 0 {
                 let set = SetAttr { mode: Some(mode & 0o7777 & !libc::S_ISGID), ..SetAttr::default() };
-                s.fs.setattr(&root, fid, set, None).await?;
+                s.fs.setattr(&cred, fid, set, None).await?;
             }
         }
         Ok(Body::Empty)
