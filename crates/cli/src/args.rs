@@ -278,8 +278,9 @@ pub(crate) struct Mount {
     pub source: String,
     /// Where to mount.
     pub mountpoint: PathBuf,
-    /// Mount options, comma separated: ro, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, and of the flags
-    /// below port=, cache_mb=, version=, nid=, route=, accept=.
+    /// Mount options, comma separated: ro, noexec, nosuid, nodev, noatime, strictatime, sync, dirsync, remount, noflock,
+    /// localflock, nouser_xattr, and of the flags below port=, cache_mb=, version=, nid=, route=,
+    /// accept=.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     pub options: Vec<String>,
     #[command(flatten)]
@@ -307,6 +308,9 @@ pub(crate) struct Mount {
     /// Say what the options came to (as mount -v).
     #[arg(short = 'v', long)]
     pub verbose: bool,
+    /// Say nothing when it is mounted (as mount.coral).
+    #[arg(short = 'q', long)]
+    pub quiet: bool,
     /// For mount(8): there is no /etc/mtab to leave alone.
     #[arg(short = 'n', hide = true)]
     pub no_mtab: bool,

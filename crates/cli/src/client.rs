@@ -219,16 +219,14 @@ pub(crate) fn parse_source(text: &str) -> Result<Source, String> {
     Ok(Source { nids, fsname: fsname.to_owned(), subdir })
 }
 
-/// The command line of `coral mount` when this program is called as a helper of mount(8), with `SOURCE DIR [-sfnv] [-o OPTIONS]`.
+/// The command line of `coral mount` when this program is called as a helper of mount(8), with `SOURCE DIR [-sfnv] [-o OPTIONS]`. Such a
+/// helper says nothing when all is well.
 pub(crate) fn mount_helper_args(args: Vec<OsString>) -> Vec<OsString> {
-    ["coral", "mount"].map(OsString::from).into_iter().chain(args.into_iter().skip(1)).collect()
+    ["coral", "mount", "--quiet"].map(OsString::from).into_iter().chain(args.into_iter().skip(1)).collect()
 }
 
 /// The options of the command line: `-o` and the flags that say the same, which count more.
 fn options(m: &Mount) -> Result<Options, String> {
-    if m.options.iter().any(|o| o == "remount") {
-        return Err(format!("'{}': Coral does not remount: unmount and mount again; the kernel alone changes ro and rw: mount -i -o remount,ro {0}", m.mountpoint.display()));
-    }
     let mut o = Options::parse(&m.options, m.sloppy)?;
     o.read_only = (o.read_only || m.read_only) && !m.rw;
     o.port = m.net.port.or(o.port);
@@ -243,8 +241,28 @@ fn options(m: &Mount) -> Result<Options, String> {
     Ok(o)
 }
 
+/// `-o remount,...`: the kernel's flags of a mount change; its client goes on.
+fn remount(m: &Mount) -> Result<(), String> {
+    let at = m.mountpoint.display();
+    let mut words = m.options.clone();
+    words.extend(m.read_only.then(|| "ro".to_owned()));
+    words.extend(m.rw.then(|| "rw".to_owned()));
+    let (set, cleared) = Options::remounted(&words)?;
+    let own = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if !m.mountpoint.canonicalize().is_ok_and(|p| coral_fuse::is_mounted(&own, &p)) {
+        return Err(format!("cannot remount '{at}': no Coral file system is mounted there"));
+    }
+    if m.fake {
+        return Ok(());
+    }
+    coral_fuse::remount(&m.mountpoint, &set, &cleared).map_err(|e| format!("cannot remount '{at}': {e}"))
+}
+
 /// Entry of `coral mount`.
 pub(crate) fn run(m: Mount) -> Result<(), String> {
+    if m.options.iter().any(|o| o == "remount") {
+        return remount(&m);
+    }
     let options = options(&m)?;
     let source = parse_source(&m.source)?;
     check_mountpoint(&m.mountpoint)?;
@@ -257,7 +275,10 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
     if !m.foreground {
         let at = m.mountpoint.canonicalize().map_err(|e| format!("mount point '{}': {e}", m.mountpoint.display()))?;
         let log = m.log.clone().unwrap_or_else(|| crate::lnetctl::find::mount_log(&at));
-        println!("{}\nlog: {}    stop: umount {}", daemon::start(&log)?, log.display(), at.display());
+        let said = daemon::start(&log)?;
+        if !m.quiet {
+            println!("{said}\nlog: {}    stop: umount {}", log.display(), at.display());
+        }
         return Ok(());
     }
     let mut reporter = Reporter::from_env();
@@ -287,6 +308,7 @@ async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -
     options.flock = !o.no_flock;
     options.user_xattr = !o.no_user_xattr;
     options.atime = !o.no_atime;
+    options.strict_atime = o.strict_atime;
     let fuse = FuseOptions {
         source: m.source.clone(),
         read_only: o.read_only,
@@ -294,6 +316,8 @@ async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -
         no_suid: o.no_suid,
         no_dev: o.no_dev,
         no_atime: o.no_atime,
+        sync: o.sync,
+        dir_sync: o.dir_sync,
         ..FuseOptions::default()
     };
     let client = {
@@ -349,7 +373,7 @@ mod tests {
         assert_eq!((m.source.as_str(), m.fake, m.verbose), ("1.2.3.4@tcp:/fs", true, true));
         assert_eq!(options(&m).unwrap(), Options { read_only: true, cache_mb: Some(9), version: Some(0x0210_0100), ..Options::default() });
         assert!(options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-r"])).unwrap().read_only);
-        for (word, value, says) in [("-o", "user_id=0,remount,ro", "does not remount"), ("-N", "/proc/1/ns/mnt", "mount -N is not there"), ("-o", "quota", "'quota' is not supported")] {
+        for (word, value, says) in [("-N", "/proc/1/ns/mnt", "mount -N is not there"), ("-o", "quota", "'quota' is not supported")] {
             let why = options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", word, value])).unwrap_err();
             assert!(why.contains(says), "{why}");
         }

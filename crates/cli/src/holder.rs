@@ -1,8 +1,14 @@
 //! Who has the address and port that a node wants.
 
+use crate::args::{Cli, Command};
+use crate::client::mount_helper_args;
 use crate::lnetctl::find;
+use clap::Parser;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// A process that listens there.
 #[derive(Debug, PartialEq)]
@@ -21,19 +27,46 @@ impl Holder {
         pids.into_iter().find(has_it).map(Holder)
     }
 
-    /// It is Coral and cannot be asked any more: it says goodbye to its servers.
+    /// It is Coral and cannot be asked any more, or is a mount that is none any more: it says goodbye to its servers, or is about
+    /// to.
     pub(crate) fn is_ending(&self) -> bool {
         let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        program("self").is_some_and(|own| program(&self.0.to_string()) == Some(own)) && !find::can_be_asked(self.0)
+        let coral = program("self").is_some_and(|own| program(&self.0.to_string()) == Some(own));
+        coral && (!find::can_be_asked(self.0) || self.is_unmounted())
+    }
+
+    /// A `coral mount` whose mount point has no Coral file system: it was unmounted and the process has not seen it yet, or it
+    /// is not mounted yet.
+    fn is_unmounted(&self) -> bool {
+        let Some(at) = mount_point(self.words()) else { return false };
+        let Ok(cwd) = std::fs::read_link(format!("/proc/{}/cwd", self.0)) else { return false };
+        let at = cwd.join(at);
+        let at = at.canonicalize().unwrap_or(at);
+        std::fs::read_to_string(format!("/proc/{}/mountinfo", self.0)).is_ok_and(|text| !coral_fuse::is_mounted(&text, &at))
+    }
+
+    /// What it was started as.
+    fn words(&self) -> Vec<OsString> {
+        let words = std::fs::read(format!("/proc/{}/cmdline", self.0)).unwrap_or_default();
+        words.split(|b| *b == 0).filter(|w| !w.is_empty()).map(|w| OsStr::from_bytes(w).to_owned()).collect()
     }
 }
 
 /// Its process and what that was started as: with `coral mount`, where it is mounted.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = std::fs::read(format!("/proc/{}/cmdline", self.0)).unwrap_or_default();
-        let words: Vec<_> = words.split(|b| *b == 0).map(String::from_utf8_lossy).collect();
-        write!(f, "process {}, '{}'", self.0, words.join(" ").trim_end())
+        let words: Vec<_> = self.words().iter().map(|w| w.to_string_lossy().into_owned()).collect();
+        write!(f, "process {}, '{}'", self.0, words.join(" "))
+    }
+}
+
+/// Where the command `words` mounts, if it is `coral mount` or the helper of mount(8).
+fn mount_point(words: Vec<OsString>) -> Option<PathBuf> {
+    let name = Path::new(words.first()?).file_name()?.to_string_lossy().into_owned();
+    let words = if name.starts_with("mount.") { mount_helper_args(words) } else { words };
+    match Cli::try_parse_from(words).ok()?.command {
+        Command::Mount(m) => Some(m.mountpoint),
+        _ => None,
     }
 }
 
@@ -53,6 +86,14 @@ fn listener(table: &str, addr: SocketAddr) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_is_known_by_its_command_line() {
+        let of = |text: &str| mount_point(text.split(' ').map(OsString::from).collect());
+        assert_eq!(of("/x/coral mount 10.0.0.1@tcp:/fs /mnt --port 7 --foreground"), Some("/mnt".into()));
+        assert_eq!(of("/sbin/mount.coral 10.0.0.1@tcp:/fs mnt -o rw,port=7 --foreground"), Some("mnt".into()));
+        assert_eq!(of("/x/coral up /data --mount /mnt"), None);
+    }
 
     #[test]
     fn who_listens_is_named() {

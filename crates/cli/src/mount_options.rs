@@ -19,6 +19,12 @@ pub(crate) struct Options {
     pub no_suid: bool,
     pub no_dev: bool,
     pub no_atime: bool,
+    /// Each close after reading moves the access time.
+    pub strict_atime: bool,
+    pub sync: bool,
+    pub dir_sync: bool,
+    /// Changes the flags of a mount that is there.
+    pub remount: bool,
     /// Locks stay on this node.
     pub no_flock: bool,
     pub no_user_xattr: bool,
@@ -34,11 +40,15 @@ pub(crate) struct Options {
 
 /// Options without effect here: they are for mount(8), or say what is so anyway.
 const IGNORED: &[&str] = &[
-    "defaults", "auto", "noauto", "_netdev", "nofail", "user", "nouser", "users", "owner", "group", "async", "diratime",
-    "nostrictatime", "nolazytime", "silent", "loud", "acl", "lazystatfs",
+    "defaults", "auto", "noauto", "_netdev", "nofail", "user", "nouser", "users", "owner", "group", "diratime",
+    "nodiratime", "nostrictatime", "lazytime", "nolazytime", "silent", "loud", "acl", "lazystatfs",
 ];
+/// What mount(8) reads back of a mount that is there, and says again with `remount`.
+const FUSE_WORDS: &[&str] = &["user_id", "group_id", "rootmode", "default_permissions", "allow_other", "max_read", "blksize", "relatime"];
+/// What `remount` can change, as a message lists it.
+const REMOUNTABLE: &str = "ro, rw, noexec, exec, nosuid, suid, nodev, dev";
 /// Options that do something, as messages list them.
-const KNOWN: &str = "ro, rw, noexec, nosuid, nodev, noatime, noflock, localflock, nouser_xattr, port=N, cache_mb=MiB, version=RELEASE, nid=NID, route=ROUTE, accept=secure|user|all|none";
+const KNOWN: &str = "ro, rw, noexec, nosuid, nodev, noatime, strictatime, sync, dirsync, remount, noflock, localflock, nouser_xattr, port=N, cache_mb=MiB, version=RELEASE, nid=NID, route=ROUTE, accept=secure|user|all|none";
 
 impl Options {
     /// From the words between commas. With `sloppy`, those that nobody knows are left out; else they are errors.
@@ -55,6 +65,28 @@ impl Options {
         Ok(o)
     }
 
+    /// What a remount sets and what it clears, of the kernel's flags; the later of two words counts. Other options are the
+    /// client's, which goes on as it was mounted: an error names the first that would change it.
+    pub(crate) fn remounted(words: &[String]) -> Result<(Vec<&str>, Vec<&str>), String> {
+        let (mut set, mut cleared): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+        for word in words.iter().map(String::as_str).filter(|w| !w.is_empty() && *w != "remount") {
+            let name = word.split_once('=').map_or(word, |(n, _)| n);
+            let (flag, on) = match word {
+                "ro" | "noexec" | "nosuid" | "nodev" => (word, true),
+                "rw" => ("ro", false),
+                "exec" => ("noexec", false),
+                "suid" => ("nosuid", false),
+                "dev" => ("nodev", false),
+                _ if FUSE_WORDS.contains(&name) || IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => continue,
+                _ => return Err(format!("mount option '{word}' is not changed by a remount: unmount and mount again; a remount changes {REMOUNTABLE}")),
+            };
+            set.retain(|w| *w != flag);
+            cleared.retain(|w| *w != flag);
+            if on { set.push(flag) } else { cleared.push(flag) }
+        }
+        Ok((set, cleared))
+    }
+
     fn take(&mut self, word: &str) -> Result<(), Wrong> {
         let (name, value) = word.split_once('=').map_or((word, None), |(n, v)| (n, Some(v)));
         match (name, value) {
@@ -62,7 +94,12 @@ impl Options {
             ("noexec" | "exec", None) => self.no_exec = name == "noexec",
             ("nosuid" | "suid", None) => self.no_suid = name == "nosuid",
             ("nodev" | "dev", None) => self.no_dev = name == "nodev",
-            ("noatime" | "atime" | "relatime", None) => self.no_atime = name == "noatime",
+            ("noatime" | "atime" | "relatime" | "strictatime", None) => {
+                (self.no_atime, self.strict_atime) = (name == "noatime", name == "strictatime");
+            }
+            ("sync" | "async", None) => self.sync = name == "sync",
+            ("dirsync", None) => self.dir_sync = true,
+            ("remount", None) => self.remount = true,
             ("noflock" | "localflock" | "flock", None) => self.no_flock = name != "flock",
             ("nouser_xattr" | "user_xattr", None) => self.no_user_xattr = name == "nouser_xattr",
             ("port", v) => self.port = Some(number(v, PORT)?),
@@ -127,6 +164,24 @@ mod tests {
         assert_eq!(o, Options { port: Some(9988), cache_mb: Some(64), nids, routes, no_atime: true, no_flock: true, ..Options::default() });
         assert_eq!(parse("noflock,nouser_xattr,flock,user_xattr").unwrap(), Options::default());
         assert!(parse("flock,localflock,user_xattr,nouser_xattr").is_ok_and(|o| o.no_flock && o.no_user_xattr));
+    }
+
+    #[test]
+    fn times_and_syncs() {
+        let o = parse("strictatime,nodiratime,lazytime,sync,dirsync").unwrap();
+        assert_eq!(o, Options { strict_atime: true, sync: true, dir_sync: true, ..Options::default() });
+        assert_eq!(parse("strictatime,sync,relatime,async").unwrap(), Options::default());
+    }
+
+    #[test]
+    fn a_remount_changes_flags_of_the_kernel_and_nothing_else() {
+        let words = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+        let given = words("rw,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other,_netdev,remount,ro,suid");
+        assert_eq!(Options::remounted(&given).unwrap(), (vec!["ro"], vec!["nosuid"]));
+        for other in ["noatime", "port=9", "noflock", "cache_mb=7", "sync", "nonsense"] {
+            let given = words(&format!("remount,{other}"));
+            assert!(Options::remounted(&given).unwrap_err().contains(&format!("'{other}' is not changed by a remount")));
+        }
     }
 
     #[test]

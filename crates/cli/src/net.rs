@@ -21,7 +21,9 @@ const GATEWAY_ANSWER: Duration = Duration::from_secs(5);
 
 /// A node that ends keeps its address until it has said goodbye to its servers; it is waited for, so many looks long.
 const END_LOOKS: u32 = 100;
-/// Pause between two looks: 10 s in all.
+/// Looks when nobody is seen to have it.
+const GONE_LOOKS: u32 = 10;
+/// Pause between two looks: 10 s and 1 s in all.
 const END_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a node is started with.
@@ -108,8 +110,8 @@ pub(crate) async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>, routing: Op
         let patience = match Holder::of(*addr) {
             Some(holder) if holder.is_ending() => END_LOOKS,
             Some(_) => 0,
-            // the kernel, or it has ended just now
-            None => 1,
+            // the kernel, or it has ended just now and the kernel still closes what it had
+            None => GONE_LOOKS,
         };
         if looks >= patience {
             return Err(taken(*nid, addr.port()));

@@ -268,6 +268,48 @@ fn a_closed_pipe_is_no_panic() {
     });
 }
 
+/// mount(8) expects of its helpers that they say nothing when all is well, and that they remount.
+#[test]
+fn the_helper_of_mount_is_silent_and_remounts() {
+    in_namespace("the_helper_of_mount_is_silent_and_remounts", || {
+        use std::os::unix::process::CommandExt;
+        let place = Place::new();
+        let _guard = EndsWithTest(place.dir.path());
+        let running = place.up(&[]);
+        let (mnt, port) = (place.make("second"), place.port.to_string());
+        let helper = |options: &str| {
+            let mut helper = coral();
+            helper.arg0("mount.coral").arg("127.0.0.1@tcp:/coral").arg(&mnt).args(["-o", options]);
+            helper
+        };
+        let log = place.path("second.log");
+        let said = ok(helper(&format!("rw,port={port},nosuid,strictatime,nodiratime,sync,dirsync,lazytime")).arg("--log").arg(&log));
+        assert_eq!(said, "");
+        let flags = || {
+            let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            all.lines().find(|l| l.contains(&format!(" {} ", mnt.display()))).unwrap().to_owned()
+        };
+        assert!(flags().contains(",nosuid") && flags().contains(",sync,dirsync"), "{}", flags());
+        drop(write(&mnt.join("f"), "synchronous"));
+        std::fs::rename(mnt.join("f"), mnt.join("g")).unwrap();
+        if common::is_root() {
+            assert_eq!(ok(&mut helper("rw,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro")), "");
+            assert_eq!(std::fs::write(mnt.join("f"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
+            assert!(flags().contains(",nosuid"), "what is not named stays: {}", flags());
+            assert_eq!(ok(&mut helper("remount,rw,suid")), "");
+            std::fs::write(mnt.join("f"), "").unwrap();
+            assert!(!flags().contains(",nosuid"), "{}", flags());
+        }
+        let (_, said) = fails(&mut helper("remount,cache_mb=7"));
+        assert!(said.contains("'cache_mb=7' is not changed by a remount"), "{said}");
+        assert_eq!(std::fs::read_to_string(mnt.join("g")).unwrap(), "synchronous");
+        ok(Command::new("umount").arg(&mnt));
+        let (_, said) = fails(&mut helper("remount,ro"));
+        assert!(said.contains("no Coral file system is mounted there"), "{said}");
+        running.stop();
+    });
+}
+
 /// Its NID and port are a mount's until it has said goodbye: the next one waits for that, or says who has them.
 #[test]
 fn a_mount_waits_for_the_end_of_the_one_before() {
@@ -285,6 +327,16 @@ fn a_mount_waits_for_the_end_of_the_one_before() {
         let (_, said) = fails(mount().arg("--foreground"));
         let holder = |said: &str| said.contains("another node's on this machine (process ") && said.contains(&format!("127.0.0.1@tcp:/coral {}", mnt.display()));
         assert!(holder(&said), "{said}");
+        // unmounted, but the process behind it has not seen that yet: it is waited for
+        let pid: String = said.split_once("(process ").unwrap().1.chars().take_while(char::is_ascii_digit).collect();
+        let kill = |signal: &str| ok(Command::new("kill").args([signal, &pid]));
+        kill("-STOP");
+        ok(Command::new("umount").arg("-l").arg(&mnt));
+        let next = mount().stderr(std::process::Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        kill("-CONT");
+        let next = next.wait_with_output().unwrap();
+        assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
         // written, and no OST there to take it: it ends when one is
         let mut file = write(&mnt.join("f"), "");
         (0..40).for_each(|n| writeln!(file, "line {n}").unwrap());

@@ -9,12 +9,11 @@
 //! FOPEN_DIRECT_IO and PARALLEL_DIRECT_WRITES. AUTO_INVAL_DATA drops pages, too, when size or mtime turn out changed. Names
 //! and attributes are remembered by the kernel exactly as long as llite says a lock covers them.
 //!
-//! Permissions are checked by llite (from what its locks cover) and the MDT, with the caller's ids, as in Lustre: the kernel
-//! is mounted without default_permissions, else it would ask for the attributes of every directory on the way and of every
-//! file to be opened (two GETATTRs more per create, one more per open). Its one gap, walking names it remembers, is closed by
-//! giving names a validity only in directories that everybody may search, and by taking all names back when such a
-//! directory changes. `FuseOptions::kernel_permissions` lets the kernel check instead. A user other than root has no use of
-//! CAP_DAC_OVERRIDE and its like: no capability reaches a FUSE server.
+//! Permissions are checked by the kernel (default_permissions, and ACLs), as by Lustre's client, from attributes that a lock covers,
+//! and by the MDT with the caller's ids. The kernel alone can check pipes, sockets, devices and watches: it opens them without
+//! asking anybody. The price is a GETATTR where no lock covers the attributes: one at each create, for the answer of which the
+//! sizes of no lock are known, one at an open of such a file, one for a directory on the way. A user other than root has no use
+//! of CAP_DAC_OVERRIDE and its like at the MDT: no capability reaches a FUSE server.
 //!
 //! If the process dies, calls on the mount fail with ENOTCONN until `fusermount3 -u DIR` (or `umount DIR`).
 //!

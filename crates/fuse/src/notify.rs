@@ -238,7 +238,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_file_is_told_until_the_kernel_has_it() {
         let nodes = Arc::new(Nodes::new(fid(1)));
-        nodes.remember(fid(2), false);
+        nodes.remember(fid(2));
         let (i, told) = kernel(&nodes, 5000);
         i.inval_inode(fid(2), true);
         idle(&i).await;
@@ -248,7 +248,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_file_is_told_until_the_kernel_has_given_it_back() {
         let nodes = Arc::new(Nodes::new(fid(1)));
-        let ino = nodes.remember(fid(2), false);
+        let ino = nodes.remember(fid(2));
         let (i, told) = kernel(&nodes, usize::MAX);
         i.inval_inode(fid(2), true);
         tokio::time::sleep(Duration::from_secs(1000)).await;

@@ -176,7 +176,7 @@ impl<F: FileSystem> Shared<F> {
     /// The answer to a request that makes a name. The kernel takes its attributes in even where it was told meanwhile to
     /// forget them (version 0 in `create_new_entry`, `fs/fuse/dir.c`), so they get no validity.
     fn named_out(&self, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
-        let id = self.nodes.remember(e.attr.fid, is_dir(e.attr.mode));
+        let id = self.nodes.remember(e.attr.fid);
         reply::entry(e, id, self.entry_ttl()).doubtful()
     }
 
