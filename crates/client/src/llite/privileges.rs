@@ -35,11 +35,13 @@ impl Llite {
         }
         let mdc = self.lmv.of(fid).await?;
         let ids = self.ids(cred, &[fid]).await;
-        if setid || mdc.coral() {
+        // root's own write leaves setuid, so its capabilities go apart
+        let with_bits = mdc.coral() && cred.uid != 0;
+        if setid || with_bits {
             self.still_open(fh).await?;
             self.kill_setid(&ids, &mdc, fid, fh.at_mdt.cookie().await).await?;
         }
-        if !mdc.coral() && capable {
+        if capable && !with_bits {
             self.drop_capabilities(&mdc, fid).await?;
         }
         if let Some(inval) = self.inval.read().clone() {
@@ -61,6 +63,10 @@ impl Llite {
     async fn may_have_capabilities(self: &Arc<Self>, fh: &FileHandle) -> Result<bool, Errno> {
         let fid = fh.fid();
         if self.cache.is_uncapped(fid) {
+            return Ok(false);
+        }
+        // with a lock, if one can be had, the answer holds until it is called back
+        if let Err(Errno::ENOENT | Errno::ESTALE) = self.mode_now(fid).await {
             return Ok(false);
         }
         if self.cache.mode(fid).is_none() && fh.uncapped.load(Ordering::Relaxed) {
