@@ -11,9 +11,10 @@
 //!
 //! Permissions are checked by the kernel (default_permissions, and ACLs), as by Lustre's client, from attributes that a lock covers,
 //! and by the MDT with the caller's ids. The kernel alone can check pipes, sockets, devices and watches: it opens them without
-//! asking anybody. The price is a GETATTR where no lock covers the attributes: one at each create, for the answer of which the
-//! sizes of no lock are known, one at an open of such a file, one for a directory on the way. A user other than root has no use
-//! of CAP_DAC_OVERRIDE and its like at the MDT: no capability reaches a FUSE server.
+//! asking anybody. The price is a GETATTR where the kernel does not know the attributes: two at a create (of the directory, which
+//! has changed, and of the file, whose size no lock covers yet), one at an open of a file whose size no lock covers, one for each
+//! new directory on the way. A user other than root has no use of CAP_DAC_OVERRIDE and its like at the MDT: no capability
+//! reaches a FUSE server.
 //!
 //! If the process dies, calls on the mount fail with ENOTCONN until `fusermount3 -u DIR` (or `umount DIR`).
 //!

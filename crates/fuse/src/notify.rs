@@ -225,7 +225,7 @@ mod tests {
             })
         };
         let minor = Arc::new(AtomicU32::new(abi::MINOR_INC_EPOCH));
-        let n = Notifier::with(write, nodes.clone(), minor, true, tokio::runtime::Handle::current());
+        let n = Notifier::with(write, nodes.clone(), minor, tokio::runtime::Handle::current());
         (Invalidator(n), told)
     }
 
