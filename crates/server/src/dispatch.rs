@@ -10,9 +10,10 @@ use coral_wire::ldlm::{LdlmFlags, LdlmRequest};
 use coral_wire::ptlrpc::{MSG_RESENT, Message, PtlrpcBody};
 use coral_wire::{Errno, opc, portal};
 use futures_util::future::BoxFuture;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use crate::target::{Admitted, Export, Gate, Target, TargetRequest, wanted_uuid};
+use crate::nodemap::text::{self, Member};
+use crate::target::{Admitted, Export, Gate, Membership, Target, TargetRequest, check_writable, wanted_uuid};
 
 /// Portals of requests, by service. Cancels have a service of their own: they must never wait behind what waits for them.
 const SERVICES: &[(&str, &[u32])] = &[
@@ -60,6 +61,7 @@ pub struct ServerNode {
     node: Arc<Node>,
     dispatcher: Arc<Dispatcher>,
     services: Vec<Arc<Service>>,
+    membership: Mutex<Arc<Membership>>,
 }
 
 impl ServerNode {
@@ -68,12 +70,43 @@ impl ServerNode {
         let dispatcher = Arc::new(Dispatcher { routes: RwLock::default() });
         let start = |(name, portals): &(&str, &[u32])| Service::start(&node, ServiceConfig::new(name, portals), dispatcher.clone());
         let services = SERVICES.iter().map(start).collect();
-        Arc::new(ServerNode { node, dispatcher, services })
+        Arc::new(ServerNode { node, dispatcher, services, membership: Mutex::default() })
     }
 
     /// Makes a target reachable; clients may connect from now on. Call [`Target::start`] first.
     pub fn add_target(&self, t: Arc<Target>) {
+        t.set_membership(self.membership.lock().clone());
         self.dispatcher.routes.write().by_uuid.insert(t.uuid().to_owned(), t);
+    }
+
+    /// Nodemaps count from now on, for all targets and their clients, as in `now`.
+    pub fn set_nodemaps(&self, now: Membership) {
+        let now = Arc::new(now);
+        let mut mine = self.membership.lock();
+        if *mine != now {
+            *mine = now.clone();
+            self.targets().iter().for_each(|t| t.set_membership(now.clone()));
+        }
+    }
+
+    /// The nodemaps that count.
+    pub fn nodemaps(&self) -> Arc<Membership> {
+        self.membership.lock().clone()
+    }
+
+    /// What nodemaps of this server show: theirs, and who is in them.
+    pub fn nodemap_params(&self) -> Vec<(String, String)> {
+        let now = self.membership.lock().clone();
+        let mut members: Vec<(String, Member)> = Vec::new();
+        for t in self.targets() {
+            for e in t.exports() {
+                let Some(map) = e.view().map().map(|m| m.name.clone()) else { continue };
+                members.push((map, Member { nid: e.nid().to_string(), uuid: e.uuid.clone(), target: t.name().to_owned() }));
+            }
+        }
+        members.sort();
+        let of = |name: &str| members.iter().filter(|(n, _)| n == name).map(|(_, m)| m.clone()).collect();
+        text::params(&now.maps, of)
     }
 
     /// The node.
@@ -165,6 +198,9 @@ impl Dispatcher {
 
 /// Executes an admitted request.
 async fn execute(rq: TargetRequest) {
+    if let Err(e) = check_writable(&rq) {
+        return rq.fail(e).await;
+    }
     match rq.rq.body.opc {
         opc::OBD_PING => rq.reply(0, Message::default()).await,
         opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT => {

@@ -3,16 +3,19 @@
 //! - [`dispatch`]: [`ServerNode`], the services of one node; routes each request to its target.
 //! - [`target`]: what all targets share: exports, transactions with reply data, last_committed, recovery, evictions.
 //! - [`mgs`], [`mdt`], [`ost`]: the targets themselves, as [`TargetOps`].
+//! - [`nodemap`]: which ids are believed of which nodes; [`nidlist`]: lists of nodes.
 //! - [`quota`]: what targets count for users, groups and projects, and how they answer for it.
 #![warn(missing_docs)]
 
 pub mod dispatch;
 pub mod mdt;
 pub mod mgs;
+pub mod nidlist;
+pub mod nodemap;
 pub mod ost;
 pub mod quota;
 pub mod register;
 pub mod target;
 
 pub use dispatch::ServerNode;
-pub use target::{Export, RecoveryStatus, Target, TargetConfig, TargetKind, TargetOps, TargetRequest, TargetStats, WaitedFor, Windows};
+pub use target::{Export, Membership, RecoveryStatus, Target, TargetConfig, TargetKind, TargetOps, TargetRequest, TargetStats, WaitedFor, Windows};

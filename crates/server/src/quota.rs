@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use coral_wire::Errno;
 use coral_wire::quota::{ObdDqblk, ObdQuotactl, cmd, dqb};
 
+use crate::nodemap::{IdType, View};
+
 /// Seconds of grace as long as nobody sets others (`MAX_DQ_TIME`, `MAX_IQ_TIME`).
 const GRACE_S: u64 = 604_800;
 
@@ -115,6 +117,11 @@ pub fn question(asked: &ObdQuotactl) -> Result<Question, Errno> {
         cmd::GETQUOTAPOOL | cmd::GETINFOPOOL | cmd::GETDEFAULT_POOL => Err(Errno::ENOENT),
         _ => Err(Errno::EOPNOTSUPP),
     }
+}
+
+/// The id that is asked about, as it counts here.
+pub fn id_here(view: &View, asked: &ObdQuotactl) -> u32 {
+    IdType::ALL.get(asked.r#type as usize).map_or(asked.id, |kind| view.to_fs(*kind, asked.id))
 }
 
 /// The answer to [`Question::Usage`]; no limit is given to this target.

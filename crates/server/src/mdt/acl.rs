@@ -24,6 +24,26 @@ pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// Extended attribute of the default ACL of a directory.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
+/// The attribute's value `raw` with other ids in entries of named users and groups; `map` is given whether it is a group, and leaves
+/// out the entry with `None`. What is no list of entries stays as it is (`nodemap_map_acl`).
+pub fn map_ids(raw: &Bytes, map: impl Fn(bool, u32) -> Option<u32>) -> Bytes {
+    let Some((head, rest)) = raw.split_at_checked(4).filter(|(_, rest)| rest.len() % 8 == 0) else { return raw.clone() };
+    let mut out = head.to_vec();
+    for e in rest.chunks_exact(8) {
+        let tag = u16::from_le_bytes([e[0], e[1]]);
+        let mut id = [e[4], e[5], e[6], e[7]];
+        if tag == USER || tag == GROUP {
+            match map(tag == GROUP, u32::from_le_bytes(id)) {
+                Some(mapped) => id = mapped.to_le_bytes(),
+                None => continue,
+            }
+        }
+        out.extend_from_slice(&e[..4]);
+        out.extend_from_slice(&id);
+    }
+    out.into()
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     tag: u16,
@@ -201,6 +221,16 @@ mod tests {
         // a named user needs a mask; order matters
         assert!(Acl::parse(&raw(&[(1, 6, NO_ID), (2, 6, 5), (4, 4, NO_ID), (32, 0, NO_ID)])).is_err());
         assert!(Acl::parse(&raw(&[(4, 4, NO_ID), (1, 6, NO_ID), (32, 0, NO_ID)])).is_err());
+    }
+
+    #[test]
+    fn ids_of_named_entries_are_mapped_or_left_out() {
+        let raw = sample().encode();
+        let mapped = map_ids(&raw, |group, id| (!group).then_some(id + 1));
+        let a = Acl::parse(&mapped).unwrap().unwrap();
+        assert_eq!(mapped.len(), raw.len() - 8);
+        assert!(a.allows(1002, 7, 6, |_| false) && !a.allows(1001, 7, 4, |_| false) && !a.allows(5, 7, 2, |g| g == 50));
+        assert_eq!(map_ids(&Bytes::from_static(b"xyz"), |_, _| None), b"xyz"[..]);
     }
 
     #[test]

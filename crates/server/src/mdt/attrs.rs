@@ -13,6 +13,7 @@ use super::ctx::{Answer, Ctx};
 use super::record::Inode;
 use super::store::{MdtResult, Store};
 use super::stripe;
+use crate::nodemap::IdType;
 
 /// Bits valid for every object.
 const BASE: u64 = md::FLID
@@ -55,12 +56,12 @@ impl Ctx {
             btime: self.wire_time(ino.btime) as u64,
             version: if self.coral { ino.version } else { 0 },
             mode: ino.mode,
-            uid: ino.uid,
-            gid: ino.gid,
+            uid: self.view.to_client(IdType::Uid, ino.uid),
+            gid: self.view.to_client(IdType::Gid, ino.gid),
             flags: ino.flags,
             rdev: ino.rdev,
             nlink: ino.nlink,
-            projid: ino.projid,
+            projid: self.view.to_client(IdType::Projid, ino.projid),
             ..MdtBody::default()
         };
         if !ino.is_reg() {
@@ -99,6 +100,7 @@ impl Ctx {
         if wants(md::FLACL) && !ino.is_symlink() {
             p.body.valid |= md::FLACL;
             if let Some(v) = store.xattr(fid, ino, acl::ACCESS)? {
+                let v = self.view.xattr_to_client(acl::ACCESS, v);
                 p.body.aclsize = v.len() as u32;
                 p.acl = v;
             }

@@ -3,7 +3,9 @@
 //!
 //! Identity comes with each request: fsuid, fsgid, up to two supplementary groups (the client puts
 //! those there that matter for the objects of the request) and capability bits, which count for
-//! uid 0 only, as a server without an identity upcall has it.
+//! uid 0 only. The user's other groups are known here (`identity`).
+
+use std::sync::Arc;
 
 use coral_wire::Errno;
 use smallvec::SmallVec;
@@ -51,6 +53,8 @@ pub struct Ucred {
     pub gid: u32,
     /// Supplementary groups that came with the request.
     pub groups: SmallVec<[u32; 4]>,
+    /// All groups of the user as the name service has them, in order; `None` when it was not asked or does not know him.
+    pub known: Option<Arc<[u32]>>,
     /// Capability bits, bit n for capability n; empty unless uid is 0.
     pub caps: u32,
     /// Mask for the mode of what is created.
@@ -61,7 +65,7 @@ impl Ucred {
     /// Identity from the fields of a request; `suppgids` of -1 name no group.
     pub fn new(uid: u32, gid: u32, suppgids: &[u32], caps: u32) -> Ucred {
         let groups = suppgids.iter().copied().filter(|&g| g != u32::MAX).collect();
-        Ucred { uid, gid, groups, caps: if uid == 0 { caps } else { 0 }, umask: 0 }
+        Ucred { uid, gid, groups, known: None, caps: if uid == 0 { caps } else { 0 }, umask: 0 }
     }
 
     /// The superuser with every capability.
@@ -76,7 +80,8 @@ impl Ucred {
 
     /// Whether the caller is in `gid`.
     pub fn in_group(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&gid)
+        let known = || self.known.as_ref().is_some_and(|k| k.binary_search(&gid).is_ok());
+        self.gid == gid || self.groups.contains(&gid) || known()
     }
 
     /// Owner, or somebody who may act as one.

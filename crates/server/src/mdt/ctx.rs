@@ -14,6 +14,8 @@ use super::core::MdtCore;
 use super::cred::Ucred;
 use super::handler::{Follows, MdtOps};
 use super::store::{MdtError, MdtResult, Txn};
+use super::who::Asking;
+use crate::nodemap::View;
 use crate::target::TargetRequest;
 
 impl From<DecodeError> for MdtError {
@@ -39,6 +41,10 @@ pub struct Ctx {
     pub ops: Arc<MdtOps>,
     /// The client is Coral (see `coral_wire::coral`).
     pub coral: bool,
+    /// Which ids of the client are believed, and how it knows ours.
+    pub view: View,
+    /// All groups of the user who asks, as [`Ctx::identify`] found them.
+    pub known: Option<Arc<[u32]>>,
 }
 
 impl Ctx {
@@ -46,7 +52,8 @@ impl Ctx {
     pub fn new(ops: Arc<MdtOps>, rq: TargetRequest) -> Ctx {
         let connect = rq.exp.connect();
         let coral = connect.connect_flags2 & ConnectFlags2::CORAL == ConnectFlags2::CORAL;
-        Ctx { rq, ops, coral }
+        let view = rq.exp.view();
+        Ctx { rq, ops, coral, view, known: None }
     }
 
     /// The client's export.
@@ -92,12 +99,12 @@ impl Ctx {
 
     /// Identity in a reint record; its last word is a umask only where the record has one.
     pub fn cred(&self, r: &MdtRecReint) -> Ucred {
-        Ucred::new(r.fsuid, r.fsgid, &[r.suppgid1, r.suppgid2], r.cap)
+        self.ucred(&Asking::of_rec(r))
     }
 
     /// Identity in an `mdt_body`.
     pub fn cred_of(&self, b: &MdtBody) -> Ucred {
-        Ucred::new(b.fsuid, b.fsgid, &[b.suppgid], b.capability)
+        self.ucred(&Asking::of_body(b))
     }
 
     /// An answer with `status` and no buffers yet.

@@ -24,7 +24,21 @@ const STATFS_TYPE: u64 = 0xEF53;
 impl Ctx {
     /// MDS_GET_ROOT: the root, or the directory a fileset names.
     pub fn get_root(&self) -> MdtResult<Answer> {
-        let path = self.name(2).to_vec();
+        let mut path = self.name(2).to_vec();
+        if let Some(map) = self.view.map() {
+            if map.deny_mount {
+                return Err(Errno::EPERM.into());
+            }
+            path = map.root_of(&String::from_utf8_lossy(&path)).into_bytes();
+        }
+        let fid = self.directory(&path)?;
+        let mut a = self.answer(0);
+        a.msg.push(&MdtBody { fid1: fid, valid: md::FLID, ..MdtBody::default() }).push_empty();
+        Ok(a)
+    }
+
+    /// The directory at a path from the root, whoever asks.
+    pub fn directory(&self, path: &[u8]) -> MdtResult<Fid> {
         let mut fid = Fid::ROOT;
         let core = self.core();
         let mut t = Txn::new(&core.store);
@@ -33,12 +47,7 @@ impl Ctx {
             fid = namespace::lookup(&mut t, &super::cred::Ucred::root(), at)?.ok_or(Errno::ENOENT)?;
         }
         let h = t.get(&fid)?;
-        if !t.ino(h).is_dir() {
-            return Err(Errno::ENOTDIR.into());
-        }
-        let mut a = self.answer(0);
-        a.msg.push(&MdtBody { fid1: fid, valid: md::FLID, ..MdtBody::default() }).push_empty();
-        Ok(a)
+        if t.ino(h).is_dir() { Ok(fid) } else { Err(Errno::ENOTDIR.into()) }
     }
 
     /// MDS_STATFS: the MDT's own space, or with AGSTATFS the file system's.
@@ -124,7 +133,7 @@ impl Ctx {
                         }
                         lov
                     }
-                    _ => xattr::value(&core.store, &cred, &b.fid1, &ino, name)?,
+                    _ => self.view.xattr_to_client(name, xattr::value(&core.store, &cred, &b.fid1, &ino, name)?),
                 }
             }
         };

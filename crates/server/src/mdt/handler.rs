@@ -11,13 +11,15 @@ use coral_wire::ldlm::{Ibits, LdlmReply};
 use coral_wire::mds::{MdtBody, MdtIoepoch, RecCreate};
 use coral_wire::{Errno, Fid, Message, ObdConnectData, opc};
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
 use super::{dom, due, namespace, orphans, table, usage};
+use super::identity::{Identities, NameService};
 use super::open::Handle;
 use super::osp::{OstTarget, Osp};
+use super::squash::RootSquash;
 use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
 use crate::ost::Ost;
@@ -35,6 +37,7 @@ const MAX_EASIZE_BYTES: u32 = 65536;
 const FLAGS: u64 = F::VERSION.0
     | F::ACL.0
     | F::XATTR.0
+    | F::RDONLY.0
     | F::LARGE_ACL.0
     | F::IBITS.0
     | F::ATTRFID.0
@@ -95,12 +98,16 @@ pub struct MdtOps {
     pub remover: dom::Remover,
     /// Looks for objects that no file refers to.
     pub search: orphans::Search,
+    /// The groups of users.
+    pub identities: Arc<Identities>,
+    /// Whom the superuser of a client becomes.
+    pub squash: RwLock<RootSquash>,
     /// Held by renames between directories.
     pub rename_lock: tokio::sync::Mutex<()>,
 }
 
 /// How to start an MDT.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MdtConfig {
     /// What all targets have.
     pub target: TargetConfig,
@@ -111,13 +118,16 @@ pub struct MdtConfig {
     pub defaults: Option<StripeDefaults>,
     /// uid and gid of the root directory, which the first start makes.
     pub root_owner: (u32, u32),
+    /// Who knows the groups of users; `None`: nobody is asked.
+    pub names: Option<Arc<dyn NameService>>,
 }
 
 impl MdtConfig {
     /// MDT `index` of `fsname` with Lustre's defaults.
     pub fn new(fsname: &str, index: u32) -> MdtConfig {
         let name = format!("{fsname}-MDT{index:04x}");
-        MdtConfig { target: TargetConfig::new(TargetKind::Mdt, &name, index), fsname: fsname.into(), defaults: None, root_owner: (0, 0) }
+        let target = TargetConfig::new(TargetKind::Mdt, &name, index);
+        MdtConfig { target, fsname: fsname.into(), defaults: None, root_owner: (0, 0), names: None }
     }
 }
 
@@ -159,6 +169,8 @@ impl Mdt {
             data: dom::service(store, data),
             remover: dom::Remover::new(),
             search: orphans::Search::new(left),
+            identities: Identities::new(cfg.names),
+            squash: RwLock::default(),
             rename_lock: tokio::sync::Mutex::new(()),
         });
         ops.data.start_counting();
@@ -176,6 +188,19 @@ impl Mdt {
     /// The OSTs of the file system as the configuration has them now.
     pub fn set_osts(&self, osts: Vec<OstTarget>) {
         self.ops.set_osts(osts);
+    }
+
+    /// Its parameters `mdt.<name>.*` with their values.
+    pub fn params(&self) -> Vec<(String, String)> {
+        let mut all = self.ops.identities.params();
+        all.extend(self.ops.squash.read().params());
+        all.into_iter().map(|(n, v)| (format!("mdt.{}.{n}", self.target.name()), v)).collect()
+    }
+
+    /// Sets the parameter of that name, until the MDT stops. `None`: it has none of that name.
+    pub fn set_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
+        let name = name.strip_prefix("mdt.")?.strip_prefix(self.target.name())?.strip_prefix('.')?;
+        self.ops.identities.set_param(name, value).or_else(|| self.ops.squash.write().set_param(name, value))
     }
 
     /// Disconnects from the OSTs and stops the target.
@@ -211,8 +236,11 @@ impl MdtOps {
     }
 
     async fn serve(self: Arc<Self>, rq: TargetRequest) {
-        let cx = Ctx::new(self, rq);
-        let result = cx.dispatch().await;
+        let mut cx = Ctx::new(self, rq);
+        let result = match cx.identify().await {
+            Ok(()) => cx.dispatch().await,
+            Err(e) => Err(e),
+        };
         cx.finish(result).await;
     }
 }
@@ -245,7 +273,7 @@ impl Ctx {
             opc::MDS_STATFS => self.statfs(),
             opc::MDS_SYNC => self.sync().await,
             opc::MDS_GET_INFO => self.get_info(),
-            opc::MDS_SET_INFO => Ok(self.answer(0)),
+            opc::MDS_SET_INFO => self.set_info(),
             opc::MDS_HSM_STATE_GET => self.hsm_state(),
             opc::MDS_QUOTACTL => self.quotactl().await,
             opc::SEQ_QUERY => self.seq_query(),

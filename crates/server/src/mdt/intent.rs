@@ -238,6 +238,7 @@ impl Ctx {
         let (mut names, mut values, mut lens) = (Vec::new(), Vec::new(), Vec::new());
         let mut count = 0;
         for (name, value) in xattr::all(&core.store, &b.fid1, &ino)? {
+            let value = self.view.xattr_to_client(&name, value);
             names.extend_from_slice(&name);
             names.push(0);
             lens.extend_from_slice(&(value.len() as u32).to_le_bytes());

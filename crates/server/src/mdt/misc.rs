@@ -17,6 +17,8 @@ const FLD_LOOKUP: u32 = 2;
 const SUPER_SEQUENCE: u64 = 0x4000_0000;
 /// Key of a path request, padded to 8 bytes.
 const FID2PATH: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
+/// Key of a request that makes a mount read-only (`KEY_READ_ONLY`).
+const READ_ONLY: &[u8] = b"read-only";
 /// Deepest path.
 const DEPTH_MAX: usize = 4096;
 
@@ -40,8 +42,9 @@ impl Ctx {
         let answer = match quota::question(&asked)? {
             Question::Limits => quota::limits(&asked),
             Question::Usage => {
-                let data = self.ops.data.used(asked.r#type, asked.id).await?;
-                let names = self.core().store.usage().of_id(asked.r#type, asked.id);
+                let id = quota::id_here(&self.view, &asked);
+                let data = self.ops.data.used(asked.r#type, id).await?;
+                let names = self.core().store.usage().of_id(asked.r#type, id);
                 quota::usage(&asked, Used { bytes: names.bytes + data.bytes, ..names })
             }
         };
@@ -79,6 +82,18 @@ impl Ctx {
         Ok(a)
     }
 
+    /// MDS_SET_INFO: a mount that was read-only becomes writable, or the other way round; other keys are heard.
+    pub fn set_info(&self) -> MdtResult<Answer> {
+        if coral_wire::raw::c_str(self.buf(1)) == READ_ONLY {
+            let on = self.rq.rq.msg.get::<u32>(2)? != 0;
+            if !on && self.view.map().is_some_and(|m| m.readonly_mount) {
+                return Err(Errno::EROFS.into());
+            }
+            self.rq.exp.set_read_only(on);
+        }
+        Ok(self.answer(0))
+    }
+
     /// MDS_GET_INFO: `fid2path`.
     pub fn get_info(&self) -> MdtResult<Answer> {
         let key = self.buf(1);
@@ -88,6 +103,7 @@ impl Ctx {
         let mut gf = GetinfoFid2path::decode(key.get(FID2PATH.len()..).unwrap_or(&[]))?;
         let root = Fid::decode(key.get(FID2PATH.len() + size_of::<GetinfoFid2path>()..).unwrap_or(&[]));
         let root = root.ok().filter(|f| !f.is_zero()).unwrap_or(Fid::ROOT);
+        let root = self.confined(&gf.fid, root)?;
         let (path, more) = self.path_of(&gf.fid, gf.linkno, &root)?;
         if path.len() + 1 > gf.pathlen as usize {
             return Err(Errno::EOVERFLOW.into());
@@ -102,6 +118,16 @@ impl Ctx {
         let mut a = self.answer(0);
         a.msg.push_bytes(out.into());
         Ok(a)
+    }
+
+    /// Where a path that a client asks for begins: not above the fileset of its nodemap. ENOENT for what is elsewhere.
+    fn confined(&self, fid: &Fid, root: Fid) -> MdtResult<Fid> {
+        let Some(map) = self.view.map().filter(|m| !m.fileset.is_empty()) else { return Ok(root) };
+        let top = self.directory(map.fileset.as_bytes())?;
+        let root = if root == Fid::ROOT { top } else { root };
+        self.path_of(&root, 0, &top)?;
+        self.path_of(fid, 0, &top)?;
+        Ok(root)
     }
 
     /// Path number `linkno` of `fid` below `root`, and whether there are more.

@@ -5,6 +5,7 @@
 //! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`], [`usage`];
 //! * [`open`] handles and the whole state, [`core`]; [`check`], the offline verifier;
 //! * requests: [`ctx`], [`attrs`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
+//! * who asks: `who`, with [`identity`] (the groups of users) and [`squash`] (root squash);
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target.
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
@@ -23,6 +24,7 @@ pub mod ctx;
 pub mod dom;
 mod due;
 mod getattr;
+pub mod identity;
 pub mod handler;
 mod intent;
 pub mod locks;
@@ -35,11 +37,13 @@ pub mod osp;
 pub mod record;
 mod reint;
 pub mod store;
+pub mod squash;
 pub mod stripe;
 pub mod table;
 pub mod usage;
 mod version;
 mod waiting;
+mod who;
 pub mod xattr;
 
 #[cfg(test)]

@@ -337,7 +337,7 @@ impl Osp {
     }
 
     fn import(&self, o: &OstTarget, version: u32) -> Arc<Import> {
-        let flags = F::VERSION.0 | F::FULL20.0 | F::FID.0 | F::AT.0 | F::BRW_SIZE.0 | F::CANCELSET.0 | F::BULK_MBITS.0 | F::FLAGS2.0;
+        let flags = F::MDS.0 | F::VERSION.0 | F::FULL20.0 | F::FID.0 | F::AT.0 | F::BRW_SIZE.0 | F::CANCELSET.0 | F::BULK_MBITS.0 | F::FLAGS2.0;
         let data = ObdConnectData {
             connect_flags: F(flags),
             connect_flags2: coral_wire::ConnectFlags2::REP_MBITS,

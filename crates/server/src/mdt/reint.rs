@@ -20,6 +20,7 @@ use super::record::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use super::store::{MdtResult, Txn};
 use super::xattr::{self, SetMode};
 use super::{acl, dom, stripe};
+use crate::nodemap::IdType;
 
 /// Times an operation starts over because what it looked up changed meanwhile.
 const RETRIES: usize = 64;
@@ -237,15 +238,15 @@ impl Ctx {
         SetAttr {
             // a kernel client that takes setuid away for a writer also says the mode it knows, which may be an old one
             mode: (has(sa::MODE) && !(has(sa::FORCE) && has(sa::KILL_SUID | sa::KILL_SGID))).then_some(r.mode),
-            uid: has(sa::UID).then_some(r.uid),
-            gid: has(sa::GID).then_some(r.gid),
+            uid: has(sa::UID).then(|| self.view.to_fs(IdType::Uid, r.uid)),
+            gid: has(sa::GID).then(|| self.view.to_fs(IdType::Gid, r.gid)),
             size: has(sa::SIZE).then_some(r.size),
             blocks: None,
             atime: has(sa::ATIME).then(|| self.time(r.atime)),
             mtime: has(sa::MTIME).then(|| self.time(r.mtime)),
             ctime: has(sa::CTIME).then(|| self.time(r.ctime)),
             flags: has(sa::ATTR_FLAG).then_some(r.attr_flags),
-            projid: has(sa::PROJID).then_some(r.projid),
+            projid: has(sa::PROJID).then(|| self.view.to_fs(IdType::Projid, r.projid)),
             kill_suid: has(sa::KILL_SUID),
             kill_sgid: has(sa::KILL_SGID),
             times_given: self.coral && has(sa::ATIME_SET | sa::MTIME_SET),
@@ -256,9 +257,7 @@ impl Ctx {
 
     async fn setattr(&self, head: &MdtRecReint, r: &RecSetattr) -> MdtResult<Answer> {
         self.cancel_early(6);
-        // the word of the second group means something else in this record
-        let mut cred = self.cred(head);
-        cred.groups.truncate(usize::from(head.suppgid1 != u32::MAX));
+        let cred = self.cred(head);
         let default = self.buf(4).clone();
         if !default.is_empty() {
             return self.set_directory_default(&cred, r, default).await;
@@ -379,6 +378,8 @@ impl Ctx {
                 a.msg.push(&if coral { body } else { Default::default() });
             }).await;
         }
+        // an entry of somebody unknown here is told of, not left out
+        let value = value.map(|v| self.view.xattr_to_fs(&name, v).ok_or(Errno::EPERM)).transpose()?;
         let mut bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
         if *name == *acl::ACCESS || *name == *acl::DEFAULT {
             bits = Ibits(bits.0 | Ibits::PERM.0 | Ibits::LOOKUP.0);

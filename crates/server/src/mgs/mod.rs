@@ -10,7 +10,10 @@
 //!   appends to it and mounted clients may read on from where they were.
 //! * Whoever holds the lock of a log that changed is called back (the MGS takes it in EX for a moment).
 //!
-//! Absent: `params` (`lctl set_param -P`), pools, nodemaps, security rules, barriers; `<fs>-sptlrpc` does not exist
+//! The MGS keeps the nodemaps too (`crate::nodemap`). Coral servers read them with MGS_CONFIG_READ, in a form of our own; Lustre's
+//! servers are given none (EINVAL).
+//!
+//! Absent: `params` (`lctl set_param -P`), pools, security rules, barriers; `<fs>-sptlrpc` does not exist
 //! (-ENOENT, as on a real MGS without rules).
 
 mod config;
@@ -29,14 +32,16 @@ use coral_lnet::{Node, Payload};
 use coral_osd::{Kv, OsdError};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2};
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
-use coral_wire::mgs::{MGS_CFG_T_CONFIG, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes, MgsTargetInfo, ldd};
+use coral_wire::mgs::{MGS_CFG_T_CONFIG, MGS_CFG_T_NODEMAP, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes, MgsTargetInfo, ldd};
 use coral_wire::ptlrpc::{Message, opc, portal};
 use coral_wire::raw::c_str;
 use coral_wire::{Errno, ObdConnectData, PtlrpcBody, Wire};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
-use crate::target::{Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
+use crate::nodemap::{Command, NODEMAP_LOG, Nodemaps, store};
+use crate::target::{Membership, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
 /// Name and uuid of the management target.
 pub const MGS_NAME: &str = "MGS";
@@ -62,6 +67,9 @@ pub struct Mgs {
     node: Arc<Node>,
     kv: Arc<dyn Kv>,
     registry: Mutex<Registry>,
+    nodemaps: Mutex<Nodemaps>,
+    /// Counts changes of what [`Mgs::membership`] says.
+    changes: watch::Sender<u64>,
     ldlm: std::sync::OnceLock<Arc<LdlmServer>>,
 }
 
@@ -81,7 +89,8 @@ impl Mgs {
     /// Reads what is registered in `kv`.
     pub fn open(node: Arc<Node>, kv: Arc<dyn Kv>) -> Result<Arc<Mgs>, OsdError> {
         let registry = Mutex::new(Registry::load(&*kv)?);
-        Ok(Arc::new(Mgs { node, kv, registry, ldlm: std::sync::OnceLock::new() }))
+        let nodemaps = Mutex::new(store::load(&*kv)?);
+        Ok(Arc::new(Mgs { node, kv, registry, nodemaps, changes: watch::Sender::default(), ldlm: std::sync::OnceLock::new() }))
     }
 
     /// Opens the MGS and makes it a target with default limits; add it to a [`crate::ServerNode`] afterwards.
@@ -123,15 +132,57 @@ impl Mgs {
             if !batch.is_empty() {
                 self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
             }
+            let moved = registry.mdt_nids() != next.mdt_nids();
             *registry = next;
-            done
+            (done, moved)
         };
+        let (done, moved) = done;
+        if moved {
+            self.membership_changed();
+        }
         for (changed, kind) in [(done.log_changed, MGS_CFG_T_CONFIG), (done.nids_changed, MGS_CFG_T_RECOVER)] {
             if changed {
                 self.call_back(ResId::config(&done.fsname, kind));
             }
         }
         Ok(done.reply)
+    }
+
+    /// The nodemaps, and whom they do not concern: for this node's own targets.
+    pub fn membership(&self) -> Membership {
+        Membership { maps: self.nodemaps.lock().clone(), mdts: self.registry.lock().mdt_nids() }
+    }
+
+    /// Does what `lctl nodemap_*` asks for, stores that, and calls back the servers that have read the nodemaps.
+    pub fn nodemap_command(&self, command: &Command) -> Result<(), Errno> {
+        {
+            let mut maps = self.nodemaps.lock();
+            let next = maps.with(command)?;
+            let stored = store::put(&next).and_then(|batch| self.kv.commit(batch)).and_then(|_| self.kv.sync());
+            stored.map_err(|e| Errno(e.errno()))?;
+            *maps = next;
+        }
+        self.membership_changed();
+        Ok(())
+    }
+
+    /// Changes whenever [`Mgs::membership`] says something else: nodemaps, and where MDTs run.
+    pub fn membership_changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn membership_changed(&self) {
+        self.changes.send_modify(|n| *n += 1);
+        self.call_back(ResId::config(NODEMAP_LOG, MGS_CFG_T_NODEMAP));
+    }
+
+    /// The nodemaps as text, from byte `offset` on. A private form: only ends that agreed on it get it.
+    fn nodemap_table(&self, offset: u64, room: usize) -> Result<(Vec<u8>, MgsConfigRes), Errno> {
+        let now = self.membership();
+        let text = store::encode_membership(&now).map_err(|e| Errno(e.errno()))?;
+        let from = usize::try_from(offset).ok().filter(|o| *o <= text.len()).ok_or(Errno::EINVAL)?;
+        let to = text.len().min(from + room);
+        Ok((text[from..to].to_vec(), MgsConfigRes { offset: to as u64, size: text.len() as u64 }))
     }
 
     /// Takes the lock of a log in EX and gives it back: every holder is told, reads again and asks for the lock anew.
@@ -176,7 +227,10 @@ impl Mgs {
     /// MGS_CONFIG_READ: the nid table goes in bulk, its versions in the reply.
     async fn config_read(&self, rq: &TargetRequest) -> Result<Message, Errno> {
         let body = MgsConfigBody::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;
-        let (data, res) = self.nid_table(&body)?;
+        let (data, res) = match body.r#type {
+            MGS_CFG_T_NODEMAP if is_coral(rq) => self.nodemap_table(body.offset, room(&body))?,
+            _ => self.nid_table(&body)?,
+        };
         let bulk = vec![Payload::from(data)];
         rq.rq.bulk_write_to_client(portal::MGS_BULK, bulk).await.map_err(|_| Errno::EINPROGRESS)?;
         let mut m = reply_message();
@@ -188,8 +242,7 @@ impl Mgs {
         if body.r#type != MGS_CFG_T_RECOVER {
             return Err(Errno::EINVAL);
         }
-        let unit = 1usize.checked_shl(body.bits.min(20) as u32).unwrap_or(0).min(4096);
-        let room = (body.units as usize).saturating_mul(unit).min(CONFIG_READ_MAX);
+        let (unit, room) = (unit(body), room(body));
         let name = std::str::from_utf8(c_str(&body.name)).map_err(|_| Errno::EINVAL)?;
         let fsname = name.strip_suffix("-cliir").or(name.strip_suffix("-mdtir")).ok_or(Errno::EINVAL)?;
         let registry = self.registry.lock();
@@ -209,6 +262,16 @@ impl Mgs {
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
+}
+
+/// Bytes of one unit of what a client reads.
+fn unit(body: &MgsConfigBody) -> usize {
+    1usize.checked_shl(body.bits.min(20) as u32).unwrap_or(0).min(4096)
+}
+
+/// Bytes a client has room for.
+fn room(body: &MgsConfigBody) -> usize {
+    (body.units as usize).saturating_mul(unit(body)).min(CONFIG_READ_MAX)
 }
 
 impl TargetOps for Mgs {

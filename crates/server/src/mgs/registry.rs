@@ -134,6 +134,15 @@ impl Registry {
         fs.targets.iter().map(|(_, s)| info(s)).collect()
     }
 
+    /// Where MDTs run.
+    pub(super) fn mdt_nids(&self) -> Vec<Nid> {
+        let mdts = self.filesystems.values().flat_map(|fs| fs.stored()).filter(|s| s.kind == Kind::Mdt);
+        let mut nids: Vec<Nid> = mdts.flat_map(|s| s.nids().into_iter().chain(s.failover())).collect();
+        nids.sort();
+        nids.dedup();
+        nids
+    }
+
     /// Number of a file system among all, for log ids; and its client log.
     pub(super) fn client_log(&self, fsname: &str) -> Option<(usize, &Llog)> {
         let number = self.filesystems.keys().position(|n| n == fsname)?;

@@ -43,7 +43,7 @@ impl Ost {
         match quota::question(&asked)? {
             Question::Limits => Err(Errno::EOPNOTSUPP),
             Question::Usage => {
-                let used = self.used(asked.r#type, asked.id).await?;
+                let used = self.used(asked.r#type, quota::id_here(&rq.exp.view(), &asked)).await?;
                 let mut msg = reply();
                 msg.push(&quota::usage(&asked, used)).push_empty();
                 Ok(msg)

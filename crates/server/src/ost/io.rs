@@ -152,7 +152,7 @@ impl Ost {
     }
 
     fn store(&self, rq: &TargetRequest, b: &Brw, data: Payload) -> Result<ObjAttr, Errno> {
-        let mut set = obdo::set_attr(&b.oa, Ost::times(rq));
+        let mut set = Ost::asked_attr(rq, &b.oa);
         set.if_unowned = true;
         let overtaken = {
             let mut set = self.times_set.lock();

@@ -33,9 +33,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use coral_lnet::Node;
-use coral_osd::{Kv, ObjectId, Objects, OsdError};
+use coral_osd::{Kv, ObjectId, Objects, OsdError, SetAttr};
 use coral_wire::connect::{ConnectFlags2, ObdConnectData};
 use coral_wire::ldlm::{Ibits, LdlmType, Policy};
+use coral_wire::ost::Obdo;
 use coral_wire::ptlrpc::{Message, opc};
 use coral_wire::{Errno, PtlrpcBody};
 use futures_util::future::BoxFuture;
@@ -234,6 +235,11 @@ impl Ost {
             true => Times::Packed,
             false => Times::Seconds,
         }
+    }
+
+    /// Times, owner and parent that a request brings, the owner as it counts here.
+    fn asked_attr(rq: &TargetRequest, oa: &Obdo) -> SetAttr {
+        rq.exp.view().owners_to_fs(obdo::set_attr(oa, Ost::times(rq)))
     }
 
     fn coral(exp: &Export) -> bool {

@@ -4,6 +4,8 @@ use coral_osd::{ObjAttr, SetAttr, Time};
 use coral_wire::coral::{pack_time, unpack_time};
 use coral_wire::ost::{Obdo, OstLvb, md};
 
+use crate::nodemap::{IdType, View};
+
 /// Type and mode of every object, as a client sees it (`S_IFREG | 0666`).
 const MODE: u32 = 0o100_666;
 
@@ -66,10 +68,11 @@ pub(super) fn fill(oa: &mut Obdo, a: &ObjAttr, times: Times) {
     oa.ctime = times.encode(a.ctime);
 }
 
-/// Fills owner and project as well.
-pub(super) fn fill_owner(oa: &mut Obdo, a: &ObjAttr) {
+/// Fills owner and project as well, as the client knows them.
+pub(super) fn fill_owner(oa: &mut Obdo, a: &ObjAttr, view: &View) {
     oa.valid |= md::FLUID | md::FLGID | md::FLPROJID;
-    (oa.uid, oa.gid, oa.projid) = (a.uid, a.gid, a.projid);
+    (oa.uid, oa.gid) = (view.to_client(IdType::Uid, a.uid), view.to_client(IdType::Gid, a.gid));
+    oa.projid = view.to_client(IdType::Projid, a.projid);
 }
 
 /// The attributes as a lock carries them.
@@ -107,7 +110,7 @@ mod tests {
         let mut oa = Obdo { valid: md::FLID | md::FLGROUP, ..Default::default() };
         fill(&mut oa, &attr(), Times::Seconds);
         assert_eq!(oa.valid, 0x0100_01bf, "OST_SYNC reply of session.pcap");
-        fill_owner(&mut oa, &attr());
+        fill_owner(&mut oa, &attr(), &View::default());
         assert_eq!(oa.valid, 0x0100_0000_0100_07bf, "OST_SETATTR reply of session.pcap");
     }
 

@@ -86,7 +86,7 @@ impl Ost {
         let mut oa = n.out(md::FLGROUP | md::FLFLAGS);
         oa.flags = ObdFlags::FLUSH;
         obdo::fill(&mut oa, &attr, Ost::times(rq));
-        obdo::fill_owner(&mut oa, &attr);
+        obdo::fill_owner(&mut oa, &attr, &rq.exp.view());
         Ok(only(&oa))
     }
 
@@ -97,7 +97,7 @@ impl Ost {
         }
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
-        let set = obdo::set_attr(&n.oa, Ost::times(rq));
+        let set = Ost::asked_attr(rq, &n.oa);
         let attr = self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))?;
         self.usage.changed(n.id);
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
@@ -105,7 +105,7 @@ impl Ost {
         }
         let mut oa = n.out(md::FLGROUP);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
-        obdo::fill_owner(&mut oa, &attr);
+        obdo::fill_owner(&mut oa, &attr, &rq.exp.view());
         self.committed(rq, &oa)
     }
 
@@ -164,7 +164,7 @@ impl Ost {
 
     /// Sets the times of an object whose change is `done`, or failed.
     fn after_change(&self, rq: &TargetRequest, n: &Named, done: Result<(), Errno>) -> Result<coral_osd::ObjAttr, Errno> {
-        let set = SetAttr { if_unowned: true, ..obdo::set_attr(&n.oa, Ost::times(rq)) };
+        let set = SetAttr { if_unowned: true, ..Ost::asked_attr(rq, &n.oa) };
         let attr = done.and_then(|()| {
             self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
             self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use coral_lnet::Nid;
 use coral_osd::Batch;
 use coral_ptlrpc::ServerRequest;
 use coral_ptlrpc::alive::{self, Life};
 use coral_wire::ptlrpc::{
     MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE, Message, PtlrpcBody,
 };
-use coral_wire::{ConnectFlags, Errno, ObdConnectData};
+use coral_wire::{ConnectFlags, ConnectFlags2, Errno, ObdConnectData};
 
 use super::export::{Connection, Export};
 use super::{Target, TargetKind, last_rcvd};
@@ -56,6 +57,7 @@ impl Target {
         self.let_in(&asked)?;
         let has = u64::from(asked.connection.connect.grant);
         let mut granted = self.grant(&asked.connection.connect)?;
+        self.check_read_only(asked.connection.nid, &asked.connection.connect, &granted)?;
         asked.connection.connect = granted;
         // One at a time: two first connects of one client make one export.
         let _one = self.connecting.lock();
@@ -71,6 +73,7 @@ impl Target {
             }
             None => ((self.connected(&asked)?, 0), false),
         };
+        self.classify(&exp);
         if granted.has(ConnectFlags::GRANT) {
             let has = back.then_some(has);
             granted.grant = u32::try_from(self.ops().book_grant(&exp, has)).unwrap_or(u32::MAX);
@@ -99,6 +102,14 @@ impl Target {
         }
         tracing::warn!(target = %self.cfg.name, client = %asked.uuid, nid = %asked.connection.nid, ?known_by, "a client is refused: --accept {accept} does not take it; --accept all would");
         Err(Errno::EACCES)
+    }
+
+    /// EROFS for a client that would write, when its nodemap lets it read only: it tries again without (`tgt_connect` in
+    /// `lustre/target/tgt_handler.c`). One of ours is let in, and refused what it may not do.
+    fn check_read_only(&self, nid: Nid, asked: &ObdConnectData, granted: &ObdConnectData) -> Result<(), Errno> {
+        let read_only = self.view_of(nid, asked).map().is_some_and(|m| m.readonly_mount);
+        let told = granted.has(ConnectFlags::RDONLY) || granted.has2(ConnectFlags2::CORAL);
+        if read_only && !told && self.cfg.kind == TargetKind::Mdt { Err(Errno::EROFS) } else { Ok(()) }
     }
 
     fn grant(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {

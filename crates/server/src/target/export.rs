@@ -12,9 +12,11 @@ use std::sync::{Arc, OnceLock};
 use coral_lnet::{KnownBy, Nid};
 use coral_ptlrpc::Control;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
-use coral_wire::{ConnectFlags2, ObdConnectData};
-use parking_lot::Mutex;
+use coral_wire::{ConnectFlags, ConnectFlags2, ObdConnectData};
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
+
+use crate::nodemap::View;
 
 /// A reply kept for a client that may not have seen it.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +85,8 @@ pub struct Export {
     pub ext: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Replies match `pb_mbits` (connect flag REP_MBITS).
     rep_mbits: AtomicBool,
+    /// What its nodemap says.
+    view: RwLock<View>,
     state: Mutex<State>,
 }
 
@@ -123,7 +127,7 @@ impl Export {
             gone: false,
         };
         let rep_mbits = AtomicBool::new(c.connect.has2(ConnectFlags2::REP_MBITS));
-        Export { uuid, cookie, local, ext: OnceLock::new(), rep_mbits, state: Mutex::new(state) }
+        Export { uuid, cookie, local, ext: OnceLock::new(), rep_mbits, view: RwLock::default(), state: Mutex::new(state) }
     }
 
     /// NID it connected from last.
@@ -136,9 +140,28 @@ impl Export {
         self.state.lock().known_by
     }
 
+    /// Which of its ids are believed, and how it knows ours.
+    pub fn view(&self) -> View {
+        self.view.read().clone()
+    }
+
+    /// The client is in another nodemap, or its nodemap is another. Returns whether that is so.
+    pub(super) fn set_view(&self, view: View) -> bool {
+        let mut mine = self.view.write();
+        let differs = *mine != view;
+        *mine = view;
+        differs
+    }
+
     /// What was granted at the last connect.
     pub fn connect(&self) -> ObdConnectData {
         self.state.lock().connect
+    }
+
+    /// The client may not change anything from now on, or may again.
+    pub fn set_read_only(&self, on: bool) {
+        let flags = &mut self.state.lock().connect.connect_flags;
+        *flags = if on { *flags | ConnectFlags::RDONLY } else { ConnectFlags(flags.0 & !ConnectFlags::RDONLY.0) };
     }
 
     /// The client's own handle, `pb_handle` of ASTs.

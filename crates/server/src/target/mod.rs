@@ -4,6 +4,7 @@ mod connect;
 mod durable;
 mod export;
 mod last_rcvd;
+mod members;
 mod recovery;
 mod request;
 mod sync;
@@ -20,13 +21,15 @@ use coral_wire::ObdConnectData;
 use coral_wire::connect::CLAIMED;
 use coral_wire::ptlrpc::{Message, PtlrpcBody};
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
 pub(crate) use last_rcvd::stored_transno;
+pub use members::Membership;
+pub(crate) use members::check_writable;
 pub use request::TargetRequest;
 pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 pub(crate) use connect::wanted_uuid;
@@ -202,6 +205,8 @@ pub struct Target {
     exports: Mutex<Exports>,
     /// Held while a client is looked up and entered.
     connecting: Mutex<()>,
+    /// Nodemaps.
+    membership: RwLock<Arc<Membership>>,
     recovery: Mutex<Recovery>,
     /// How long it waits, from `started_at` on.
     windows: watch::Sender<Windows>,
@@ -272,6 +277,7 @@ impl Target {
             durable: watch::Sender::new(0),
             soon: Arc::default(),
             last_committed: AtomicU64::new(known.last_transno),
+            membership: RwLock::default(),
             connecting: Mutex::new(()),
             recovery: Mutex::new(Recovery::of(exports.all().map(|e| e.cookie), missing)),
             exports: Mutex::new(exports),

@@ -13,6 +13,7 @@ use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
 use coral_server::{ServerNode, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 use coral_server::ost::Ost;
+use coral_server::mdt::identity::NameService;
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults, table};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmType, Policy, it};
@@ -54,6 +55,8 @@ pub struct Rig {
     pub root_owner: (u32, u32),
     /// How often the next start syncs by itself.
     pub sync_interval: Duration,
+    /// Who knows users from the next start on.
+    pub names: Option<Arc<dyn NameService>>,
     up: Option<(Arc<Node>, Arc<ServerNode>, Mdt)>,
     seed: AtomicU64,
 }
@@ -67,7 +70,7 @@ impl Rig {
     /// An MDT on another device than memory.
     pub async fn on(osts: u32, mem: OsdMem, kv: Arc<dyn Kv>) -> Rig {
         let net = MemNet::new();
-        let mut rig = Rig { mem, kv, net, osts, real: vec![], far: None, root_owner: (0, 0), sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem, kv, net, osts, real: vec![], far: None, root_owner: (0, 0), names: None, sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -76,7 +79,7 @@ impl Rig {
     pub async fn with_osts(n: u32) -> Rig {
         let mem = OsdMem::new();
         let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
-        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far: None, root_owner: (0, 0), sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far: None, root_owner: (0, 0), names: None, sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
         rig.restart().await;
         rig
     }
@@ -86,7 +89,7 @@ impl Rig {
         let mem = OsdMem::new();
         let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
         let far = Some((0..n).map(|_| None).collect());
-        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far, root_owner: (0, 0), sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
+        let mut rig = Rig { mem: mem.clone(), kv: Arc::new(mem), net: MemNet::new(), osts: n, real, far, root_owner: (0, 0), names: None, sync_interval: SYNC_INTERVAL, up: None, seed: AtomicU64::new(1) };
         for i in 0..n {
             rig.start_ost(i).await;
         }
@@ -129,6 +132,7 @@ impl Rig {
         let mut cfg = MdtConfig::new("test", 0);
         cfg.defaults = Some(StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 });
         cfg.root_owner = self.root_owner;
+        cfg.names = self.names.clone();
         cfg.target.recovery_soft = Duration::from_secs(20);
         cfg.target.sync_interval = self.sync_interval;
         let mdt = Mdt::start_on(node.clone(), cfg, self.kv.clone(), Arc::new(coral_osd::OsdMem::new())).expect("MDT");
@@ -201,6 +205,10 @@ impl Rig {
 
     pub fn mdt(&self) -> &Mdt {
         &self.up.as_ref().expect("running").2
+    }
+
+    pub fn server(&self) -> &Arc<ServerNode> {
+        &self.up.as_ref().expect("running").1
     }
 
     pub async fn client(&self, nid: &str) -> Client {
@@ -328,6 +336,10 @@ impl Client {
 
     fn new_fid(&self) -> Fid {
         Fid::new(self.seq.load(Ordering::Relaxed), self.oid.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    pub fn nid(&self) -> Nid {
+        self.node.nid()
     }
 
     /// Callbacks are not answered from here on.
