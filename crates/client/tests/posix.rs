@@ -162,6 +162,33 @@ async fn permissions_are_those_of_the_caller() {
 }
 
 #[tokio::test]
+async fn a_file_is_given_to_any_group_of_its_owner() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let root = User::root(&fs);
+    let d = root.mkdir("d").await.unwrap();
+    root.fs.setattr(&root.cred, d, SetAttr { mode: Some(0o777), ..Default::default() }, None).await.unwrap();
+    for groups in [vec![7, 8], vec![5, 6, 7, 8]] {
+        let ann = User { fs: fs.clone(), cred: Cred { groups: Some(groups.into()), ..Cred::user(1000, 1000) } };
+        let f = ann.put("d/f", b"x").await.unwrap();
+        let give = async |gid| ann.fs.setattr(&ann.cred, f, SetAttr { gid: Some(gid), ..Default::default() }, None).await.map(|e| e.attr.gid);
+        for gid in [8, 7, 1000, 8] {
+            assert_eq!(give(gid).await, Ok(gid));
+        }
+        assert_eq!(give(9).await, Err(Errno::EPERM));
+        // group 8 may write what it cannot own: the one group of a setattr is the one that counts there
+        let g = root.put("d/g", b"yyyy").await.unwrap();
+        root.fs.setattr(&root.cred, g, SetAttr { mode: Some(0o060), gid: Some(8), ..Default::default() }, None).await.unwrap();
+        ann.fs.setattr(&ann.cred, g, SetAttr { size: Some(2), ..Default::default() }, None).await.unwrap();
+        for name in ["d/f", "d/g"] {
+            root.unlink(name).await.unwrap();
+        }
+    }
+    fs.umount().await;
+    c.stop().await;
+}
+
+#[tokio::test]
 async fn unlinked_but_open() {
     let c = Cluster::start(2, 2, 65536).await;
     let fs = c.client().await;

@@ -54,6 +54,12 @@ impl Llite {
             for (slot, g) in ids.suppgids.iter_mut().zip(groups.iter()) {
                 *slot = *g;
             }
+            // some requests carry the first only
+            if let ([_, second], [fid, ..]) = (&groups[..], fids)
+                && self.gid_of(*fid).await == Some(*second)
+            {
+                ids.suppgids.reverse();
+            }
             return ids;
         }
         for (slot, fid) in ids.suppgids.iter_mut().zip(fids) {

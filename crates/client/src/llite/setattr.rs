@@ -55,7 +55,14 @@ impl Llite {
             self.can_truncate(fid).await?;
         }
         let held = truncating.as_ref().and_then(|t| t.cover.as_ref()).map(|c| c.held()).unwrap_or_default();
-        let ids = self.ids(cred, &[fid]).await;
+        let mut ids = self.ids(cred, &[fid]).await;
+        if let Some(gid) = set.gid
+            && cred.uid != 0
+            && cred.supplementary().contains(&gid)
+        {
+            // the one group that a setattr carries is the one the file is given to (`mdc_setattr_pack_rec` in lustre/mdc/mdc_lib.c)
+            ids.suppgids = [gid, Ids::NO_GROUP];
+        }
         let mdc = self.lmv.of(fid).await?;
         let chosen = |t| matches!(t, Some(SetTime::At(_)));
         if !mdc.coral() && cred.uid != 0 && (chosen(set.atime) || chosen(set.mtime)) {
