@@ -43,6 +43,20 @@ pub(crate) enum Ask {
     SetParam(String, String),
     /// Gives up the clients that targets with names of this pattern wait for.
     AbortRecovery(String),
+    /// Nodemaps of the servers.
+    Nodemap(NodemapAsk),
+}
+
+/// What `lctl nodemap_*` asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NodemapAsk {
+    /// A change, which the MGS makes.
+    Change(coral_server::nodemap::Command),
+    /// Name of the nodemap of a NID.
+    TestNid(String),
+    /// What an id of a NID's client is in the file system.
+    TestId { nid: String, kind: coral_server::nodemap::IdType, id: u32 },
 }
 
 /// One request with the way to answer it.

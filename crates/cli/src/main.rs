@@ -132,6 +132,7 @@ pub(crate) async fn run_until_stopped(
                 (Ask::AbortRecovery(pattern), _) => {
                     let _ = reply.send(serde_json::json!({ "aborted": servers.map_or_else(Vec::new, |s| s.abort_recovery(&pattern)) }));
                 }
+                (Ask::Nodemap(ask), _) => { let _ = reply.send(servers.map_or_else(servers::no_nodemaps, |s| s.nodemap(&ask))); }
                 (Ask::Down, Some(c)) => match c.try_umount().await {
                     Ok(()) => return Some(reply),
                     Err(why) => { let _ = reply.send(serde_json::json!({ "error": why })); }

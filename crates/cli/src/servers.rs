@@ -3,13 +3,17 @@
 use crate::args;
 use coral_client::mgc::{Config, Mgc};
 use coral_ldlm::LdlmClient;
+use crate::control::NodemapAsk;
 use crate::net::{self, NetConfig};
 use coral_lnet::{MemNet, Node};
 use coral_osd::{Fresh, Label, OsdFs, TargetKind};
+use coral_server::mdt::identity::System;
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::register::{self, Formatting};
+use coral_server::nodemap::store::decode_membership;
 use coral_server::{RecoveryStatus, ServerNode, Target, Windows, mgs, ost};
 use coral_wire::connect::CLAIMED;
+use coral_wire::Errno;
 use coral_wire::nid::Nid;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +22,11 @@ use std::time::Duration;
 
 /// How long an MDT waits for its MGS at its start.
 const MGS_LIMIT: Duration = Duration::from_secs(10);
+
+/// The answer about nodemaps of a process without servers.
+pub(crate) fn no_nodemaps() -> serde_json::Value {
+    serde_json::json!({ "error": "no servers run in this process", "errno": libc::ENODEV })
+}
 
 /// What to serve, and where.
 pub(crate) struct ServersConfig {
@@ -42,6 +51,10 @@ pub(crate) struct Servers {
     targets: Vec<(PathBuf, Label, Arc<Target>)>,
     /// The MDTs with the connection that tells them their OSTs.
     mdts: Vec<(Arc<Mdt>, Arc<Mgc>)>,
+    /// The MGS, if it is here.
+    mgs: Option<Arc<mgs::Mgs>>,
+    /// The connection that tells of the nodemaps of an MGS elsewhere.
+    nodemaps: Option<Arc<Mgc>>,
 }
 
 impl Servers {
@@ -49,7 +62,7 @@ impl Servers {
     pub(crate) async fn start(config: ServersConfig) -> Result<Servers, String> {
         let mem = MemNet::new();
         let node = net::start(&config.net, Some(mem.clone()), None).await?;
-        let mut servers = Servers { ldlm: LdlmClient::new(&node), server: ServerNode::start(node.clone()), node, mem, targets: Vec::new(), mdts: Vec::new() };
+        let mut servers = Servers { ldlm: LdlmClient::new(&node), server: ServerNode::start(node.clone()), node, mem, targets: Vec::new(), mdts: Vec::new(), mgs: None, nodemaps: None };
         if let Err(why) = servers.add_all(&config).await {
             servers.stop().await;
             return Err(why);
@@ -82,14 +95,22 @@ impl Servers {
         let fresh = OsdFs::fresh(dir).map_err(|e| e.to_string())?;
         let failed = |e: coral_osd::OsdError| format!("'{}': {e}", dir.display());
         let mgs = self.mgs_nids(&label)?;
+        if label.kind != TargetKind::Mgs {
+            // before a client comes: its ids are believed as far as the nodemaps say, and no further
+            self.follow_nodemaps(&mgs, config.claim.unwrap_or(CLAIMED)).await?;
+        }
         let mut mdt = None;
         let target = match label.kind {
-            TargetKind::Mgs => mgs::Mgs::start(self.node.clone(), osd).map_err(failed)?.1,
+            TargetKind::Mgs => {
+                let (mgs, target) = mgs::Mgs::start(self.node.clone(), osd).map_err(failed)?;
+                self.mgs = Some(mgs);
+                target
+            }
             TargetKind::Ost => ost::Ost::start(self.node.clone(), &label.fsname, label.index, osd).map_err(failed)?,
             TargetKind::Mdt => {
                 let defaults = config.default_stripes.map(|(count, size)| StripeDefaults { stripe_count: count as u16, stripe_size: size as u32 });
                 let owner = fresh.unwrap_or_else(Fresh::own);
-                let config = MdtConfig { defaults, root_owner: (owner.uid, owner.gid), ..MdtConfig::new(&label.fsname, label.index) };
+                let config = MdtConfig { defaults, root_owner: (owner.uid, owner.gid), names: Some(Arc::new(System)), ..MdtConfig::new(&label.fsname, label.index) };
                 let started = Arc::new(Mdt::start(self.node.clone(), config, osd).map_err(|e| format!("'{}': {e}", dir.display()))?);
                 mdt.insert(started).target.clone()
             }
@@ -128,6 +149,93 @@ impl Servers {
         });
         self.mdts.push((mdt, mgc));
         Ok(())
+    }
+
+    /// Keeps the nodemaps of this node's targets as the MGS has them.
+    async fn follow_nodemaps(&mut self, mgs: &[Nid], version: u32) -> Result<(), String> {
+        if self.nodemaps.is_some() {
+            return Ok(());
+        }
+        let server = self.server.clone();
+        if let Some(here) = &self.mgs {
+            let (mgs, mut changes) = (here.clone(), here.membership_changes());
+            server.set_nodemaps(mgs.membership());
+            // once for all targets: a change finds its way to each of them
+            if self.targets.iter().all(|(_, l, _)| l.kind == TargetKind::Mgs) {
+                let (mgs, server) = (Arc::downgrade(&mgs), Arc::downgrade(&server));
+                tokio::spawn(async move {
+                    while changes.changed().await.is_ok() {
+                        let (Some(mgs), Some(server)) = (mgs.upgrade(), server.upgrade()) else { return };
+                        server.set_nodemaps(mgs.membership());
+                    }
+                });
+            }
+            return Ok(());
+        }
+        // locks of its own: what it watches is told apart from what others watch
+        let mgc = Mgc::connect(self.node.clone(), self.ldlm.clone(), mgs, version, MGS_LIMIT).await.map_err(|e| e.to_string())?;
+        let Some(mut text) = mgc.watch_nodemaps().await.map_err(|e| e.to_string())? else {
+            tracing::warn!("the MGS is not Coral's: nodemaps that it has do not count for the targets of this node");
+            mgc.disconnect().await;
+            return Ok(());
+        };
+        server.set_nodemaps(decode_membership(&text.borrow_and_update()).map_err(|e| e.to_string())?);
+        let server = Arc::downgrade(&server);
+        tokio::spawn(async move {
+            while text.changed().await.is_ok() {
+                let Some(server) = server.upgrade() else { return };
+                match decode_membership(&text.borrow_and_update()) {
+                    Ok(now) => server.set_nodemaps(now),
+                    Err(error) => tracing::error!(%error, "nodemaps of the MGS; those known count on"),
+                }
+            }
+        });
+        self.nodemaps = Some(mgc);
+        Ok(())
+    }
+
+    /// Parameters of the MDTs, the nodemaps, and how long recovery waits.
+    pub(crate) fn params(&self) -> Vec<(String, String)> {
+        let mut all: Vec<_> = self.mdts.iter().flat_map(|(mdt, _)| mdt.params()).collect();
+        all.extend(self.server.nodemap_params());
+        all.extend(self.recovery_params());
+        all
+    }
+
+    /// Sets a parameter; an error says why not.
+    pub(crate) fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        if name.starts_with("nodemap.") {
+            return Err("set it with lctl nodemap_modify, nodemap_activate or nodemap_set_fileset on the MGS".into());
+        }
+        let of_mdt = self.mdts.iter().find_map(|(mdt, _)| mdt.set_param(name, value));
+        of_mdt.unwrap_or_else(|| self.set_window(name, value))
+    }
+
+    /// Answers `lctl nodemap_*`.
+    pub(crate) fn nodemap(&self, ask: &NodemapAsk) -> serde_json::Value {
+        let refused = |e: Errno| serde_json::json!({ "error": e.to_string(), "errno": e.0 });
+        let maps = || self.server.nodemaps().maps.clone();
+        match ask {
+            NodemapAsk::Change(command) => match &self.mgs {
+                None => serde_json::json!({ "error": "the MGS does not run in this process; nodemaps are changed where it runs", "errno": libc::ENODEV }),
+                Some(mgs) => match mgs.nodemap_command(command) {
+                    Ok(()) => {
+                        self.server.set_nodemaps(mgs.membership());
+                        serde_json::json!({})
+                    }
+                    Err(e) => refused(e),
+                },
+            },
+            NodemapAsk::TestNid(nid) => match nid.parse() {
+                Ok(nid) => serde_json::json!({ "text": maps().of(nid).name }),
+                Err(_) => refused(Errno::EINVAL),
+            },
+            NodemapAsk::TestId { nid, kind, id } => match nid.parse() {
+                Ok(nid) if maps().active => serde_json::json!({ "text": maps().of(nid).to_fs(*kind, *id).0.to_string() }),
+                Ok(_) => serde_json::json!({ "text": id.to_string() }),
+                Err(_) => refused(Errno::EINVAL),
+            },
+        }
     }
 
     /// The MGS of a target: what its label says, else this node.
@@ -209,8 +317,8 @@ impl Servers {
         matching.filter(|t| t.in_recovery()).map(|t| format!("{}: {} given up", t.name(), clients(t.abort_recovery()))).collect()
     }
 
-    /// Parameters of targets that match: names, as Lustre has them, and values.
-    pub(crate) fn params(&self) -> Vec<(String, String)> {
+    /// How long the targets wait for clients after a restart, and whom for.
+    fn recovery_params(&self) -> Vec<(String, String)> {
         let mut out = Vec::new();
         for (dir, t) in self.targets.iter().filter_map(|(_, _, t)| Some((params_of(t)?, t))) {
             let w = t.windows();
@@ -222,7 +330,7 @@ impl Servers {
     }
 
     /// Sets one of them; an error says why not.
-    pub(crate) fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+    fn set_window(&self, name: &str, value: &str) -> Result<(), String> {
         let (dir, what) = name.rsplit_once('.').unwrap_or(("", name));
         let Some((_, _, t)) = self.targets.iter().find(|(_, _, t)| params_of(t).as_deref() == Some(dir)) else { return Err("no such target".into()) };
         let secs = value.trim().parse::<u32>().ok().filter(|s| (1..=86400).contains(s));
@@ -239,6 +347,9 @@ impl Servers {
     pub(crate) async fn stop(&self) {
         for (mdt, mgc) in &self.mdts {
             mdt.stop().await;
+            mgc.disconnect().await;
+        }
+        if let Some(mgc) = &self.nodemaps {
             mgc.disconnect().await;
         }
         self.server.stop().await;

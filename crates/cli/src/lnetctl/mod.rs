@@ -8,6 +8,7 @@
 pub(crate) mod agent;
 mod fault;
 pub(crate) mod find;
+mod nodemap;
 #[cfg(test)]
 mod golden_tests;
 mod show;
@@ -38,8 +39,11 @@ const LCTL_USAGE: &str = "usage: lctl [--dir DIR|MNT|PID | --socket PATH] [--nod
   disconnect NID                                breaks the connections with a peer
   get_param [-n | -N] NAME...                   values (-n: without names, -N: names alone); stats, peers, nis, routes, buffers of LNet
   list_param [-R] NAME...                       names of parameters (-R: and of those below)
-  set_param [-n] NAME=VALUE...                  sets parameters of a mount until it is unmounted
+  set_param [-n] NAME=VALUE...                  sets parameters of a mount until it is unmounted, of a server until it stops
   abort_recovery [TARGET]                       servers wait no longer for clients of before a restart; these lose what they have not replayed
+  nodemap_activate, nodemap_add, nodemap_del, nodemap_add_range, nodemap_del_range, nodemap_add_idmap, nodemap_del_idmap,
+  nodemap_modify, nodemap_set_fileset, nodemap_fileset_add, nodemap_fileset_del, nodemap_test_nid, nodemap_test_id, nodemap_info
+                                                whose ids the servers believe; changed where the MGS runs
   net_drop_add, net_drop_del, net_drop_list, net_drop_reset      messages to lose
   net_delay_add, net_delay_del, net_delay_list, net_delay_reset  messages to delay
   help                                          this
@@ -361,10 +365,13 @@ fn answered(verb: &str, a: &Value, nid: &str) -> String {
 fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let (command, rest) = match words.as_slice() {
-        [first @ ("net_drop" | "net_delay"), verb, ..] => (format!("{first}_{verb}"), &args[2..]),
+        [first @ ("net_drop" | "net_delay" | "nodemap"), verb, ..] => (format!("{first}_{verb}"), &args[2..]),
         [first, ..] => ((*first).to_owned(), &args[1..]),
         [] => return Err(LCTL_USAGE.to_owned().into()),
     };
+    if let Some(verb) = nodemap::verb(&command) {
+        return nodemap::run(t, verb, rest);
+    }
     if let Some((delay, verb)) = lctl_fault(&command) {
         let c = fault::parse(delay, verb, rest)?;
         let answer = t.change("fault", "rule", c.act.clone())?;

@@ -85,7 +85,7 @@ pub(crate) async fn answer_for_console(node: Arc<Node>, port: u16, mut asked: mp
     while let Some((ask, reply)) = asked.recv().await {
         let _ = reply.send(match ask {
             Ask::Status => status(&node, "lst console", port),
-            Ask::GetParam(_) | Ask::ListParam(..) | Ask::SetParam(..) => crate::params::none(),
+            Ask::GetParam(_) | Ask::ListParam(..) | Ask::SetParam(..) | Ask::Nodemap(_) => crate::params::none(),
             Ask::AbortRecovery(_) => json!({ "aborted": [] }),
             Ask::Down | Ask::DownForced => json!({ "error": "a console of lst runs here: lst end_session ends it" }),
         });

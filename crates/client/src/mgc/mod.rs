@@ -4,6 +4,7 @@
 //! log. Lustre: `lustre/mgc/mgc_request.c`, `lustre/obdclass/obd_config.c`.
 
 mod config;
+mod nodemap;
 
 pub use config::{Config, TargetConf};
 
@@ -163,6 +164,11 @@ impl Mgc {
         let config = self.read_config(fsname).await;
         drop(lock);
         config
+    }
+
+    /// Whether it is disconnecting.
+    fn closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     /// Drops the locks and disconnects.
