@@ -278,7 +278,7 @@ fn base() -> F {
 fn mgs_flags() -> ObdConnectData {
     ObdConnectData {
         connect_flags: base() | F::MGS_NIDLIST,
-        connect_flags2: F2::REP_MBITS,
+        connect_flags2: F2::REP_MBITS | F2::CORAL,
         ..Default::default()
     }
 }
