@@ -227,8 +227,10 @@ impl Identities {
             "identity_expire" => seconds().map(|t| self.state.lock().expire = t).ok_or_else(no_time),
             "identity_acquire_expire" => seconds().map(|t| self.state.lock().acquire_expire = t).ok_or_else(no_time),
             "identity_flush" => match value.parse::<i64>() {
-                Ok(n) if n < 0 => Ok(self.flush(None)),
-                Ok(n) if n <= u32::MAX.into() => Ok(self.flush(Some(n as u32))),
+                Ok(n) if n <= u32::MAX.into() => {
+                    self.flush(u32::try_from(n).ok());
+                    Ok(())
+                }
                 _ => Err(format!("'{value}' is no user: give a uid, or -1 for all")),
             },
             "identity_upcall" => self.switch(value),

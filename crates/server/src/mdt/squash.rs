@@ -36,11 +36,17 @@ impl RootSquash {
     pub fn set_param(&mut self, name: &str, value: &str) -> Option<Result<(), String>> {
         Some(match name {
             "root_squash" => match value.split_once(':').map(|(u, g)| (number(u), number(g))) {
-                Some((Some(uid), Some(gid))) => Ok(self.to = (uid, gid)),
+                Some((Some(uid), Some(gid))) => {
+                    self.to = (uid, gid);
+                    Ok(())
+                }
                 _ => Err(format!("'{value}' is not of the form UID:GID; 0:0 switches root squash off")),
             },
             "nosquash_nids" => match value {
-                "NONE" | "clear" | "" => Ok(self.except = NidList::default()),
+                "NONE" | "clear" | "" => {
+                    self.except = NidList::default();
+                    Ok(())
+                }
                 _ if value.len() > LIST_MAX_BYTES => Err(format!("the list is longer than {LIST_MAX_BYTES} bytes")),
                 _ => NidList::parse(value).map(|l| self.except = l).map_err(|e| e.to_string()),
             },
