@@ -15,7 +15,7 @@ use super::finish::finish;
 use super::inode::MdInode;
 use super::types::{Cred, Entry, SetAttr, SetTime};
 use crate::lov::{FileLayout, Form, Locks};
-use crate::mdc::SetattrArgs;
+use crate::mdc::{Ids, SetattrArgs};
 use crate::osc::{ObjectAttr, ObjectTimes, WriteAttr};
 use crate::time::Timespec;
 
