@@ -259,11 +259,9 @@ async fn an_mdt_tells_its_osts_owners_as_they_are_here() -> TestResult {
     let object = coral_osd::ObjectId { seq: 0, oid: l.objects[0].oi.object_id() };
     let osd = rig.real[0].clone();
     osd.write(object, 0, &[Bytes::from_static(b"x")])?;
-    let mut owner = 1000;
-    for (mdts, expected) in [(vec![], 65534), (vec!["10.0.0.1@tcp".parse()?], 1002)] {
+    for (mdts, owner, expected) in [(vec![], 1001, 65534), (vec!["10.0.0.1@tcp".parse()?], 1002, 1002)] {
         let far = rig.far.as_ref().and_then(|f| f[0].as_ref()).expect("an OST");
         far.1.set_nodemaps(Membership { maps: nodemaps(&[]), mdts });
-        owner += 1;
         admin.setattr(o.body.fid1, |r| (r.valid, r.uid) = (sa::UID | sa::CTIME, owner)).await?;
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!(osd.attr(object)?.map(|a| a.uid), Some(expected));
