@@ -226,3 +226,101 @@ impl Disk {
         (self.durable, report)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::node;
+    use crate::tree::ROOT;
+
+    fn disk(seed: u64) -> Disk {
+        let mut tree = Tree::default();
+        tree.nodes.insert(ROOT, node(libc::S_IFDIR | 0o755, 0, 0, ROOT));
+        Disk::new(tree, seed)
+    }
+
+    fn make(d: &mut Disk, ino: Ino, name: &str) {
+        let node = Box::new(node(libc::S_IFREG | 0o644, 0, 0, ROOT));
+        d.change(Change::Make { parent: ROOT, name: name.into(), cookie: u64::from(ino), ino, node });
+    }
+
+    fn names(t: &Tree) -> Vec<(String, Ino)> {
+        t.nodes[&ROOT].names.iter().map(|(n, (_, i))| (String::from_utf8_lossy(n).into_owned(), *i)).collect()
+    }
+
+    fn content(t: &Tree, ino: Ino) -> Vec<u8> {
+        t.nodes[&ino].data.read(0, 1 << 20)
+    }
+
+    /// `b` is renamed over `a`, both synced before.
+    fn renamed(seed: u64) -> Disk {
+        let mut d = disk(seed);
+        for (ino, name) in [(2, "a"), (3, "b")] {
+            make(&mut d, ino, name);
+            d.write(ino, 0, &[ino as u8; 5000]);
+            d.sync(ino);
+        }
+        d.change(Change::Rename { from: (ROOT, b"b".to_vec()), to: (ROOT, b"a".to_vec()), cookie: 9 });
+        d.forget(2);
+        d
+    }
+
+    #[test]
+    fn a_rename_is_there_or_not_and_both_contents_are_whole() {
+        let mut seen = [false; 2];
+        for seed in 0..40 {
+            let t = renamed(seed).cut(true).0;
+            let done = t.nodes[&ROOT].names.len() == 1;
+            let want = if done { vec![("a".to_owned(), 3)] } else { vec![("a".to_owned(), 2), ("b".to_owned(), 3)] };
+            assert_eq!(names(&t), want);
+            names(&t).iter().for_each(|(_, ino)| assert!(content(&t, *ino) == [*ino as u8; 5000]));
+            assert_eq!(t.nodes.contains_key(&2), !done);
+            seen[usize::from(done)] = true;
+        }
+        assert_eq!(seen, [true; 2]);
+    }
+
+    #[test]
+    fn any_fsync_commits_every_change_of_names_and_no_data() {
+        let mut lost = 0;
+        for seed in 0..40 {
+            let mut d = renamed(seed);
+            make(&mut d, 4, "foreign");
+            d.write(3, 0, &[7; 5000]);
+            d.sync(4);
+            let t = d.cut(false).0;
+            assert_eq!(names(&t), [("a".to_owned(), 3), ("foreign".to_owned(), 4)]);
+            lost += usize::from(content(&t, 3) != [7; 5000]);
+        }
+        assert!(lost > 0, "data that nobody synced are not safe");
+    }
+
+    #[test]
+    fn what_was_written_after_a_truncate_is_not_there_without_it() {
+        let mut kinds = std::collections::BTreeSet::new();
+        for seed in 0..200 {
+            let mut d = disk(seed);
+            make(&mut d, 2, "f");
+            d.write(2, 0, &[1; 8192]);
+            d.sync(2);
+            d.change(Change::Size { ino: 2, size: 0 });
+            d.write(2, 0, &[2; 8192]);
+            let got = content(&d.cut(false).0, 2);
+            let old = got.contains(&1);
+            assert!(!old || got == [1; 8192], "old and new are mixed");
+            kinds.insert((got.len(), got.first().copied()));
+        }
+        assert!(kinds.contains(&(8192, Some(1))) && kinds.contains(&(0, None)) && kinds.contains(&(8192, Some(2))), "{kinds:?}");
+    }
+
+    #[test]
+    fn the_same_seed_loses_the_same() {
+        let of = |seed| {
+            let mut d = renamed(seed);
+            d.write(3, 0, &[7; 100_000]);
+            let (t, report) = d.cut(true);
+            (names(&t), content(&t, 3), report.blocks_lost)
+        };
+        assert!((0..20).all(|s| of(s) == of(s)));
+    }
+}

@@ -30,6 +30,26 @@ pub fn bytes(key: u64, unit: usize, version: u32, len: usize) -> Vec<u8> {
     word.iter().copied().cycle().take(len).collect()
 }
 
+/// Largest key and version that [`whose`] tries.
+const TRIED: u64 = 3000;
+
+/// Which file's unit and version 8 bytes in a place `at` of a unit are, where that can be found.
+fn whose(part: &[u8], at: usize) -> String {
+    let Some(found) = part.get(..8).filter(|f| f.iter().all(|b| *b != 0)) else { return String::new() };
+    for key in 0..TRIED {
+        // a version is drawn soon after its file's key, from the same counter
+        for version in key..(key + 400).min(TRIED) {
+            for unit in 0..40 {
+                let b = bytes(key, unit, version as u32, 8);
+                if (0..8).all(|i| b[(at + i) % 8] == found[i]) {
+                    return format!("; they are version {version} of unit {unit} of file {key}");
+                }
+            }
+        }
+    }
+    "; whose they are is not known".to_owned()
+}
+
 impl File {
     pub fn new(key: u64, ino: u64, unit: usize) -> File {
         File { key, ino, unit, units: Vec::new(), lens: vec![0], xattrs: vec![0], told: false }
@@ -104,7 +124,7 @@ impl File {
             }
             if let Some(at) = (0..part.len()).find(|i| !may.iter().any(|m| m[*i] == part[*i])) {
                 let zeros = part[at..].iter().take_while(|b| **b == 0).count();
-                return Err(bad(format!("byte {} of {size}, in unit {u} of {} bytes, is of none of versions {versions:?}; {zeros} zeros from there", u * self.unit + at, self.unit)));
+                return Err(bad(format!("byte {} of {size}, in unit {u} of {} bytes, is of none of versions {versions:?}; {zeros} zeros from there{}", u * self.unit + at, self.unit, whose(&part[at..], at))));
             }
         }
         self.verify_xattr(path, only_newest).map_err(bad)
