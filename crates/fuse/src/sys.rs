@@ -59,7 +59,7 @@ pub(crate) fn remount(at: &Path, words: &[&str], cleared: &[&str]) -> io::Result
     let text = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
     let now = flags_in(&text, at).ok_or(io::ErrorKind::NotFound)?;
     let of = |words: &[&str]| -> MountFlags { FLAGS.iter().filter(|(w, _)| words.contains(w)).map(|(_, flag)| *flag).collect() };
-    Ok(rustix::mount::mount_remount(at, now - of(cleared) | of(words), c"")?)
+    Ok(rustix::mount::mount_remount(at, (now - of(cleared)) | of(words), c"")?)
 }
 
 /// Those of [`FLAGS`] that the last mount at `at` has: its own, and its file system's.
