@@ -8,7 +8,15 @@ use std::process::Command;
 const FUSE: &[(&str, &str)] = &[("fusermount3", "fuse3")];
 
 /// (program, Debian package): what the tests of the crates need besides.
-const TESTS: &[(&str, &str)] = &[("ip", "iproute2"), ("make", "make"), ("tshark", "tshark"), ("unshare", "util-linux")];
+const TESTS: &[(&str, &str)] = &[
+    ("ip", "iproute2"),
+    ("make", "make"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("tshark", "tshark"),
+    ("unshare", "util-linux"),
+];
 
 /// What a mount needs: enough for the demonstration and the benchmark.
 pub(crate) fn fuse() -> Result<(), String> {

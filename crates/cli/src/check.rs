@@ -2,11 +2,12 @@
 //!
 //! Each target's label and tables are read whole (a torn or flipped block is named); the MDT's name space must be a tree with
 //! the right link counts; and every object on the OSTs must belong to a file, or be waiting for its removal.
+//! Nothing in a target is changed (`coral_osd::Inspection`).
 //! A target that cannot be opened is a problem like any other: the rest is checked all the same.
 
 use crate::args::Check;
 use crate::up;
-use coral_osd::{Kv, Label, Objects, OsdFs, TargetKind};
+use coral_osd::{Inspection, Kv, Label, OsdFs, TargetKind};
 use coral_server::mdt;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ struct Target {
     name: String,
     /// Uuid of the target that `coral up` formatted there, if known.
     expected: Option<String>,
-    opened: Result<(Arc<OsdFs>, Label), String>,
+    opened: Result<(Arc<Inspection>, Label), String>,
 }
 
 impl Target {
@@ -43,7 +44,7 @@ impl Target {
             Ok(label) => label.target_name(),
             Err(_) => dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned(),
         };
-        let opened = OsdFs::open(&dir).map(|(osd, label)| (Arc::new(osd), label)).map_err(|e| e.to_string());
+        let opened = Inspection::open(&dir).map(|osd| (osd.label().clone(), osd)).map(|(label, osd)| (Arc::new(osd), label)).map_err(|e| e.to_string());
         Target { dir, name, expected, opened }
     }
 
@@ -147,6 +148,9 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
             return found;
         }
     };
+    found.problems.extend(osd.problems().iter().cloned());
+    found.problems.extend(crate::format::read_failover(&t.dir).err());
+    found.problems.extend(crate::format::read_defaults(&t.dir).err());
     if let Err(e) = osd.verify_tables() {
         found.problems.push(format!("tables: {e}; restore the target directory from a copy, or see \"Damaged tables\" in docs/operations.md"));
     }
@@ -167,7 +171,7 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
 }
 
 /// Data on the MDT of files that are not there.
-fn check_data(osd: &OsdFs, report: &mdt::check::Report, found: &mut Found) {
+fn check_data(osd: &Inspection, report: &mdt::check::Report, found: &mut Found) {
     let mut visit = |id: coral_osd::ObjectId, _| {
         if !report.data.contains(&id) {
             found.problems.push(format!("orphan data {:#x}:{:#x}: no file has it", id.seq, id.oid));
@@ -179,7 +183,7 @@ fn check_data(osd: &OsdFs, report: &mdt::check::Report, found: &mut Found) {
     }
 }
 
-fn check_objects(osd: &OsdFs, label: &Label, mdt: Option<&mdt::check::Report>, found: &mut Found) {
+fn check_objects(osd: &Inspection, label: &Label, mdt: Option<&mdt::check::Report>, found: &mut Found) {
     let mut visit = |id: coral_osd::ObjectId, _| {
         found.items += 1;
         let key = (label.index, id.oid);

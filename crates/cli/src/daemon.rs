@@ -42,7 +42,15 @@ pub(crate) fn start_as(args: impl Iterator<Item = OsString>, log: &Path) -> Resu
 fn spawn(name: OsString, args: impl Iterator<Item = OsString>, log: &Path) -> Result<String, String> {
     // Closed in other programs, or the child would hold the end it is heard at.
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
-    let log_file: File = OpenOptions::new().create(true).append(true).open(log).map_err(|e| format!("cannot write the log '{}': {e}", log.display()))?;
+    let log_file = match OpenOptions::new().create(true).append(true).open(log) {
+        Ok(file) => file,
+        // no inode left for it: files are to be removed all the same
+        Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => {
+            eprintln!("coral: cannot write the log '{}': {e}; going on without", log.display());
+            OpenOptions::new().write(true).open("/dev/null").map_err(|e| format!("/dev/null: {e}"))?
+        }
+        Err(e) => return Err(format!("cannot write the log '{}': {e}", log.display())),
+    };
     let errors = log_file.try_clone().map_err(|e| e.to_string())?;
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let fd = write.as_raw_fd();

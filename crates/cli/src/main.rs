@@ -13,6 +13,7 @@ mod history;
 mod holder;
 mod lfs;
 mod lnetctl;
+mod log;
 mod lst;
 mod mount_options;
 mod net;
@@ -93,7 +94,8 @@ fn main() -> ExitCode {
 /// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`).
 pub(crate) fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG").unwrap_or_else(|_| "info,fjall=warn,lsm_tree=warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let log = std::sync::Arc::new(log::Log::new(std::io::stderr()));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || log::Line(log.clone())).with_ansi(false).init();
 }
 
 /// The runtime of every command that serves or mounts.

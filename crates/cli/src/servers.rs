@@ -6,7 +6,7 @@ use coral_ldlm::LdlmClient;
 use crate::control::NodemapAsk;
 use crate::net::{self, NetConfig};
 use coral_lnet::{MemNet, Node};
-use coral_osd::{Fresh, Label, OsdFs, TargetKind};
+use coral_osd::{Disk, Fresh, Label, OsdFs, OsdFsOptions, TargetKind};
 use coral_server::mdt::identity::System;
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::register::{self, Formatting};
@@ -15,6 +15,7 @@ use coral_server::{RecoveryStatus, ServerNode, Target, Windows, mgs, ost};
 use coral_wire::connect::CLAIMED;
 use coral_wire::Errno;
 use coral_wire::nid::Nid;
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,6 +50,10 @@ pub(crate) struct Servers {
     ldlm: Arc<LdlmClient>,
     server: Arc<ServerNode>,
     targets: Vec<(PathBuf, Label, Arc<Target>)>,
+    /// The disks below the targets, by device: targets on one share its space.
+    disks: BTreeMap<u64, Arc<Disk>>,
+    /// What the targets are on, to tell of trouble there; gone once a target has stopped.
+    osds: Vec<std::sync::Weak<OsdFs>>,
     /// The MDTs with the connection that tells them their OSTs.
     mdts: Vec<(Arc<Mdt>, Arc<Mgc>)>,
     /// The MGS, if it is here.
@@ -62,7 +67,7 @@ impl Servers {
     pub(crate) async fn start(config: ServersConfig) -> Result<Servers, String> {
         let mem = MemNet::new();
         let node = net::start(&config.net, Some(mem.clone()), None).await?;
-        let mut servers = Servers { ldlm: LdlmClient::new(&node), server: ServerNode::start(node.clone()), node, mem, targets: Vec::new(), mdts: Vec::new(), mgs: None, nodemaps: None };
+        let mut servers = Servers { ldlm: LdlmClient::new(&node), server: ServerNode::start(node.clone()), node, mem, targets: Vec::new(), disks: BTreeMap::new(), osds: Vec::new(), mdts: Vec::new(), mgs: None, nodemaps: None };
         if let Err(why) = servers.add_all(&config).await {
             servers.stop().await;
             return Err(why);
@@ -87,11 +92,16 @@ impl Servers {
 
     /// Starts the target in `dir`; returns it if it is an MDT.
     async fn add(&mut self, dir: &Path, config: &ServersConfig) -> Result<Option<(Arc<Mdt>, Label)>, String> {
-        let (osd, label) = OsdFs::open(dir).map_err(|e| e.to_string())?;
+        let disk = match std::fs::metadata(dir) {
+            Ok(m) => self.disks.entry(m.dev()).or_default().clone(),
+            Err(_) => Arc::default(),
+        };
+        let (osd, label) = OsdFs::open_with(dir, OsdFsOptions { disk, ..Default::default() }).map_err(|e| e.to_string())?;
         if label.kind == TargetKind::Ost {
             osd.share_disk(osts_on_disk_of(dir, &config.dirs));
         }
         let osd = Arc::new(osd);
+        let weak = Arc::downgrade(&osd);
         let fresh = OsdFs::fresh(dir).map_err(|e| e.to_string())?;
         let failed = |e: coral_osd::OsdError| format!("'{}': {e}", dir.display());
         let mgs = self.mgs_nids(&label)?;
@@ -131,6 +141,7 @@ impl Servers {
             }
         }
         self.targets.push((dir.to_owned(), label.clone(), target));
+        self.osds.push(weak);
         Ok(mdt.map(|mdt| (mdt, label)))
     }
 
@@ -275,13 +286,14 @@ impl Servers {
 
     /// Each target with its state, as JSON.
     pub(crate) fn status(&self) -> serde_json::Value {
-        let one = |(dir, _, t): &(PathBuf, Label, Arc<Target>)| {
+        let one = |((dir, _, t), osd): (&(PathBuf, Label, Arc<Target>), &std::sync::Weak<OsdFs>)| {
             let s = t.stats();
             serde_json::json!({
                 "name": t.name(),
                 "dir": dir,
                 "state": if t.in_recovery() { "RECOVERING" } else { "UP" },
                 "waits": t.recovery_status().map(|r| waits(&r)),
+                "trouble": osd.upgrade().and_then(|osd| osd.trouble()),
                 "exports": s.exports,
                 "mounts": self.mounts(t),
                 "transactions": s.transactions,
@@ -292,7 +304,7 @@ impl Servers {
                 "replayed_requests": s.replayed_requests,
             })
         };
-        self.targets.iter().map(one).collect()
+        self.targets.iter().zip(&self.osds).map(one).collect()
     }
 
     /// NIDs of clients elsewhere, servers aside: whoever has the file system mounted.

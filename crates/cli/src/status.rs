@@ -37,6 +37,9 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
         if let Some(waits) = t["waits"].as_str() {
             println!("  waits {waits}");
         }
+        if let Some(trouble) = t["trouble"].as_str() {
+            println!("    trouble: {trouble}");
+        }
     }
     println!("{} RPCs, {} thread hand-overs", answer["rpcs"], answer["handovers"]);
     Ok(())

@@ -170,7 +170,10 @@ fn write_config(dir: &Path, config: &UpConfig) -> Result<(), String> {
         std::fs::rename(&tmp, &file)?;
         std::fs::File::open(dir)?.sync_all()
     };
-    write().map_err(|e| format!("cannot write '{}': {e}", file.display()))
+    write().map_err(|e| {
+        let _ = std::fs::remove_file(&tmp);
+        format!("cannot write '{}': {e}", file.display())
+    })
 }
 
 /// Entry of `coral up`.
@@ -304,7 +307,8 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let nodes = std::iter::once(servers.node()).chain(client.as_ref().map(MountedClient::node)).cloned().collect();
     let mut asked = control::serve(dir, nodes).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let text = summary(&config, dir, servers.node().accept(), client.as_ref().map(MountedClient::mountpoint)) + &waiting_note(&servers.waiting());
-    let ready = write_config(dir, &config).and_then(|()| reporter.ready(&text));
+    keep_flags(dir, &config, reporter);
+    let ready = reporter.ready(&text);
     let reply = crate::run_until_stopped(&ready, &mut asked, client.as_ref(), Some(&servers), || status(&config, dir, &servers, client.as_ref())).await;
     let ended = match client {
         Some(client) => client.umount().await,
@@ -313,6 +317,16 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     servers.stop().await;
     control::stopped(dir, reply).await;
     ready.and(ended)
+}
+
+/// Keeps what was said this time for the next `up`. A full disk is no reason not to serve: then it has to be said again.
+fn keep_flags(dir: &Path, config: &UpConfig, reporter: &mut Reporter) {
+    if read_config(dir).is_ok_and(|kept| kept.as_ref() == Some(config)) {
+        return;
+    }
+    if let Err(why) = write_config(dir, config) {
+        reporter.note(&format!("{why}; the flags of this `coral up` are not kept for the next"));
+    }
 }
 
 /// What is said of targets that wait for clients of before: nobody else gets in meanwhile.

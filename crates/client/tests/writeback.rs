@@ -643,3 +643,37 @@ async fn files_with_components_come_back_whole() {
     }
     c.stop().await;
 }
+
+/// An OST says at connect how large an object may be: a byte behind it is refused by write(2), kept back or not, and what was
+/// kept back before lands.
+#[tokio::test]
+async fn more_than_an_ost_holds_is_refused_by_the_write() {
+    const MOST: u64 = 1 << 20;
+    for stripes in [1, 2] {
+        let c = Cluster::start(2, stripes, STRIPE).await;
+        c.disks.osts.iter().for_each(|o| o.set_max_bytes(MOST));
+        let fs = c.client().await;
+        let u = User::root(&fs);
+        let fh = writer(&u, "f").await;
+        let end = u64::from(stripes as u32) * MOST;
+        u.write(&fh, end - 10, &[1; 10]).await.unwrap();
+        assert!(dirty(&fs) > 0, "kept back");
+        for (at, len) in [(end, 1), (end - 5, 10), (1 << 40, 1)] {
+            assert_eq!(u.write(&fh, at, &vec![1; len]).await.err(), Some(Errno::EFBIG), "{len} bytes at {at}");
+        }
+        u.fs.fsync(&fh, false).await.unwrap();
+        assert_eq!(u.stat("f").await.unwrap().size, end);
+        let size = |size| SetAttr { size: Some(size), ..Default::default() };
+        let f = u.fid("f").await.unwrap();
+        assert_eq!(u.fs.setattr(&u.cred, f, size(end + 1), None).await.err(), Some(Errno::EFBIG));
+        assert_eq!(u.stat("f").await.unwrap().size, end);
+        u.fs.setattr(&u.cred, f, size(end - 1), None).await.unwrap();
+        u.fs.setattr(&u.cred, f, size(end), None).await.unwrap();
+        // the first writes of a handle are not kept back
+        let fresh = u.open("f", libc::O_RDWR).await.unwrap();
+        assert_eq!(u.write(&fresh, end, b"x").await.err(), Some(Errno::EFBIG));
+        u.close(&fresh).await.unwrap();
+        u.close(&fh).await.unwrap();
+        c.stop().await;
+    }
+}

@@ -6,6 +6,17 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table(pub &'static str);
 
+/// Tables of what servers keep of their clients and of themselves: small, and nobody is served without room in them, not even
+/// who comes to remove something.
+const VITAL: [&str; 3] = ["last_rcvd", "mgs_targets", "mdt_meta"];
+
+impl Table {
+    /// Whether records of it find room as long as removals do.
+    pub fn is_vital(self) -> bool {
+        VITAL.contains(&self.0)
+    }
+}
+
 /// One change in a [`Batch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {

@@ -23,12 +23,14 @@ mod fs;
 mod label;
 mod mem;
 mod objects;
+mod room;
 
 pub use batch::{Batch, Op, Table};
 pub use error::{OpenError, OsdError};
-pub use fs::{Fresh, OsdFs, OsdFsOptions};
+pub use fs::{Disk, Fresh, Inspection, OsdFs, OsdFsOptions};
 pub use label::{FORMAT_VERSION, Label, TargetKind};
 pub use mem::{Fault, OsdMem};
+pub use room::Room;
 pub use objects::{FallocMode, ObjAttr, ObjectId, Objects, SeekWhence, SetAttr, Time};
 
 use bytes::Bytes;

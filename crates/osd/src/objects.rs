@@ -6,7 +6,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::{OsdError, StatFs};
+use crate::{OsdError, Room, StatFs};
 
 /// Address of an object: sequence and id within it (`struct ost_id` after decoding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,7 +122,7 @@ pub enum SeekWhence {
 }
 
 /// Data objects. A missing object reads as empty and is created by whatever stores in it.
-pub trait Objects: Send + Sync {
+pub trait Objects: Room {
     /// Whether a call may wait for a device long enough to be worth a thread of its own (syncs, long copies).
     fn object_calls_wait(&self) -> bool {
         true
@@ -139,6 +139,16 @@ pub trait Objects: Send + Sync {
     /// Stores `bufs` one after the other from `off`, all or an error (then a prefix may be stored).
     /// Does not set times: see [`Objects::set_attr`].
     fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError>;
+
+    /// The same for a write whose room was promised ([`Room::promise`]) or claimed before: whether it fits is for the disk alone.
+    fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+        self.write(id, off, bufs)
+    }
+
+    /// The largest size of an object in bytes; beyond it a write or a truncate is [`OsdError::TooLarge`].
+    fn max_bytes(&self) -> u64 {
+        i64::MAX as u64
+    }
 
     /// Sets the size in bytes, creating the object.
     fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError>;

@@ -766,3 +766,40 @@ async fn space_is_counted_by_owner() {
     }
     cl.stop(vec![c]).await;
 }
+
+/// What the disk below cannot hold is refused by the request, not found missing later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_larger_than_the_disk_holds_is_refused() {
+    const MOST: u64 = 1 << 30;
+    let osd = OsdMem::new();
+    osd.set_max_bytes(MOST);
+    let cl = cluster(osd).await;
+    let c = cl.client(2, false).await;
+    c.write(1, MOST - 4, b"last").await.unwrap();
+    assert_eq!(c.write(1, MOST, b"x").await, Err(Errno::EFBIG));
+    assert_eq!(c.write(1, MOST - 3, b"last").await, Err(Errno::EFBIG));
+    assert_eq!(c.punch(1, MOST + 1, EOF).await, Err(Errno::EFBIG));
+    assert_eq!(c.size(1).await, MOST);
+    c.punch(1, 10, EOF).await.unwrap();
+    c.punch(1, MOST, EOF).await.unwrap();
+    assert_eq!(c.size(1).await, MOST);
+    cl.stop(vec![c]).await;
+}
+
+/// Two OSTs are not asked here, but two clients: what one was promised the other does not get, nor a write without a promise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promised_space_is_there_for_who_was_promised_it() {
+    let cl = cluster(OsdMem::with_capacity(16 << 20)).await;
+    let (a, b) = (cl.client(2, true).await, cl.client(3, false).await);
+    let left = || coral_osd::Room::left(&*cl.osd).unwrap();
+    let promised = (16 << 20) - left();
+    assert!(promised > 0, "granted at connect");
+    // b fills all but that, and is refused the rest
+    let mut at = 0;
+    while b.write(1, at, &vec![1; 64 << 10]).await.is_ok() {
+        at += 64 << 10;
+    }
+    assert!(left() < 64 << 10);
+    assert!(cl.osd.space().unwrap().blocks_avail * 4096 >= promised - (64 << 10), "what was promised is there");
+    cl.stop(vec![a, b]).await;
+}

@@ -272,6 +272,7 @@ impl Lov {
         if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
             return Err(Errno::EIO);
         }
+        fit(&ranges)?;
         Ok(ranges.into_iter().map(|r| (r.object, r.offset, r.cut(data))).collect())
     }
 
@@ -295,6 +296,7 @@ impl Lov {
         if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
             return Err(Errno::EIO);
         }
+        fit(&ranges)?;
         if let [r] = &ranges[..] {
             let (lock, _pin) = lock.of(&r.object);
             return r.osc.write(&r.object, r.offset, data, attr, lock).await;
@@ -325,9 +327,15 @@ impl Lov {
         lock: &Locks,
     ) -> Result<(), Errno> {
         let from = size.saturating_sub(1);
+        // behind the component that holds the end, objects are empty: they must not say a size of their own
+        let size_in = |s: &Stripe<'_>| if s.part.start >= size && size > 0 || size == 0 { 0 } else { s.object_size(size) };
+        for s in layout.stripes().filter(|s| s.part.end > from && size_in(s) > 0) {
+            if size_in(&s) > self.store(&s, fid).await?.max_bytes() {
+                return Err(Errno::EFBIG);
+            }
+        }
         let jobs = layout.stripes().filter(|s| s.part.end > from).map(|s| {
-            // behind the component that holds the end, objects are empty: they must not say a size of their own
-            let object_size = if s.part.start >= size && size > 0 || size == 0 { 0 } else { s.object_size(size) };
+            let object_size = size_in(&s);
             let object = s.object(fid);
             async move {
                 let (lock, _pin) = lock.of(&object);
@@ -501,6 +509,14 @@ where
         out[i] = Some(result?);
     }
     Ok(out.into_iter().flatten().collect())
+}
+
+/// EFBIG where an OST cannot hold an object so large: it would refuse it, and what is kept back is to be told before.
+fn fit(ranges: &[ObjectRange]) -> Result<(), Errno> {
+    match ranges.iter().all(|r| r.offset.checked_add(r.len).is_some_and(|end| end <= r.osc.max_bytes())) {
+        true => Ok(()),
+        false => Err(Errno::EFBIG),
+    }
 }
 
 #[cfg(test)]

@@ -49,6 +49,12 @@ pub struct BackedBy {
 }
 
 impl Osc {
+    /// The largest object the OST can hold, bytes (`ocd_maxbytes`).
+    pub fn max_bytes(&self) -> u64 {
+        let granted = self.target.granted();
+        if granted.has(ConnectFlags::MAXBYTES) && granted.maxbytes > 0 { granted.maxbytes } else { i64::MAX as u64 }
+    }
+
     /// Largest RPC this OST takes, bytes.
     pub fn rpc_bytes(&self) -> usize {
         (self.target.granted().brw_size as usize).clamp(4096, 4 << 20)

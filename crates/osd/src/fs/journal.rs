@@ -13,6 +13,7 @@
 //! The format is fjall 3's (`fjall/src/journal/{entry,writer,batch_reader}.rs`), read here and
 //! never written; a journal we cannot follow is refused, not repaired.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -55,6 +56,8 @@ pub(super) struct Found {
     pub(super) last_seqno: Option<u64>,
     /// All of them, oldest first, with the bytes of whole batches.
     pub(super) journals: Vec<JournalLen>,
+    /// Numbers of the tables that have rows in them.
+    pub(super) tables: BTreeSet<u64>,
 }
 
 /// Verifies the journals in `dir` against what was promised; cuts what a crash left after that off
@@ -64,7 +67,7 @@ pub(super) fn check(dir: &Path, promise: Option<&Promise>) -> Result<Found, Stri
     let mut found = Found::default();
     let mut newest = None;
     for (n, (id, path)) in paths.iter().enumerate() {
-        let walk = walk(&contents(path)?);
+        let walk = walk_with(&contents(path)?, &mut found.tables);
         if walk.end != End::Whole && n + 1 < paths.len() {
             return Err(changed(path, walk.bytes));
         }
@@ -181,7 +184,7 @@ fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 }
 
 /// The file without the zeros at its end, most of which are a hole.
-fn contents(path: &Path) -> Result<Vec<u8>, String> {
+pub(super) fn contents(path: &Path) -> Result<Vec<u8>, String> {
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         File::open(path)?.take(data_len(path)?).read_to_end(&mut bytes)?;
@@ -226,12 +229,33 @@ fn cut(path: &Path, len: u64) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Cuts the batches numbered `first` and more off the newest journal in `dir`.
+pub(super) fn cut_from(dir: &Path, first: u64) -> io::Result<()> {
+    let Some((_, path)) = list(dir)?.pop() else { return Ok(()) };
+    let bytes = contents(&path).map_err(io::Error::other)?;
+    let mut at = 0;
+    let mut keeps = true;
+    while at < bytes.len() && keeps {
+        match batch(&bytes[at..], &mut BTreeSet::new()) {
+            Ok((len, seqno)) if seqno < first => at += len,
+            _ => keeps = false,
+        }
+    }
+    if keeps { Ok(()) } else { cut(&path, at as u64) }
+}
+
+#[cfg(test)]
 fn walk(bytes: &[u8]) -> Walk {
+    walk_with(bytes, &mut BTreeSet::new())
+}
+
+/// Walks a journal; `tables` gets the numbers of those in it.
+fn walk_with(bytes: &[u8], tables: &mut BTreeSet<u64>) -> Walk {
     let mut at = 0;
     let mut last_seqno = None;
     let mut end = End::Whole;
     while at < bytes.len() {
-        match batch(&bytes[at..]) {
+        match batch(&bytes[at..], tables) {
             Ok((len, seqno)) if last_seqno.is_none_or(|last| seqno > last) => {
                 at += len;
                 last_seqno = Some(seqno);
@@ -255,40 +279,41 @@ enum Stop {
 }
 
 /// Length and sequence number of the batch at the start of `b`.
-fn batch(b: &[u8]) -> Result<(usize, u64), Stop> {
+fn batch(b: &[u8], tables: &mut BTreeSet<u64>) -> Result<(usize, u64), Stop> {
     let mut r = Reader { b, at: 0 };
     expect(r.u8()? == 1)?;
     let count = r.u32()?;
     let seqno = r.u64()?;
     let mut sum = Xxh3::new();
+    let mut found = BTreeSet::new();
     for _ in 0..count {
         let from = r.at;
-        match r.u8()? {
+        found.insert(match r.u8()? {
             2 => item(&mut r)?,
-            4 => {
-                r.take(8)?;
-            }
+            4 => r.u64()?,
             _ => return Err(Stop::Bad),
-        }
+        });
         sum.update(&b[from..r.at]);
     }
     expect(r.u8()? == 3)?;
     let want = r.u64()?;
     let trailer = r.take(TRAILER.len())?;
     expect(trailer == TRAILER && want == sum.digest())?;
+    tables.append(&mut found);
     Ok((r.at, seqno))
 }
 
-fn item(r: &mut Reader<'_>) -> Result<(), Stop> {
+/// The number of its table.
+fn item(r: &mut Reader<'_>) -> Result<u64, Stop> {
     let (value_type, compression) = (r.u8()?, r.u8()?);
     expect(matches!(value_type, 0 | 1 | 2 | 4) && compression <= 1)?;
-    r.take(8)?;
+    let table = r.u64()?;
     let key_len = r.u16()? as usize;
     let _value_len = r.u32()?;
     let stored_len = r.u32()? as usize;
     r.take(key_len)?;
     r.take(stored_len)?;
-    Ok(())
+    Ok(table)
 }
 
 fn expect(ok: bool) -> Result<(), Stop> {
@@ -388,6 +413,29 @@ mod tests {
             let torn = Walk { end: End::Torn, bytes: last as u64, last_seqno: Some(19) };
             assert_eq!(walk(&j[..len]), torn, "{len}");
         }
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_is_cut_off() {
+        let (j, last) = journal();
+        let dir = Dir::with(&[(3, b"older"), (4, &j)]);
+        let path = dir.0.path().join("4.jnl");
+        cut_from(dir.0.path(), 21).unwrap();
+        assert_eq!(data_len(&path).unwrap(), j.len() as u64, "all were acknowledged");
+        cut_from(dir.0.path(), 20).unwrap();
+        assert_eq!(data_len(&path).unwrap(), last as u64);
+        dir.put(4, &j[..last + 50]);
+        cut_from(dir.0.path(), 20).unwrap();
+        assert_eq!((data_len(&path).unwrap(), walk(&contents(&path).unwrap()).end), (last as u64, End::Whole));
+        cut_from(dir.0.path(), 1).unwrap();
+        assert_eq!(data_len(&path).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_tables_of_a_journal_are_found() {
+        let mut found = BTreeSet::new();
+        walk_with(&journal().0, &mut found);
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [7]);
     }
 
     #[test]

@@ -14,9 +14,16 @@ const KEYSPACES: &str = "keyspaces";
 /// `current`: number (u64), checksum (u128), kind of checksum (u8, 0 is XXH3).
 const CURRENT_BYTES: usize = 25;
 
-/// Verifies the file list of every table of the store in `kv`. The message says what is wrong.
-pub(super) fn check(kv: &Path) -> Result<(), String> {
+/// Number of the table of tables. Without it fjall would take all others for leftovers and remove them.
+const META: u64 = 0;
+
+/// Verifies the file list of every table of the store in `kv`; tables that are `promised` (a bit each) must be there. The message
+/// says what is wrong.
+pub(super) fn check(kv: &Path, promised: u64) -> Result<(), String> {
     let keyspaces = kv.join(KEYSPACES);
+    if let Some(id) = (0..u64::BITS as u64).find(|id| promised >> id & 1 == 1 && !is_made(kv, *id)) {
+        return Err(missing(kv, id, "the table was there at the last sync"));
+    }
     if !keyspaces.exists() {
         return Ok(());
     }
@@ -25,9 +32,37 @@ pub(super) fn check(kv: &Path) -> Result<(), String> {
         let dir = entry.map_err(fail)?.path();
         if dir.is_dir() {
             check_table(&dir)?;
+            if dir.join("current").exists() && !is_made(kv, META) {
+                return Err(missing(kv, META, "it names the other tables"));
+            }
         }
     }
     Ok(())
+}
+
+fn table_dir(kv: &Path, id: u64) -> PathBuf {
+    kv.join(KEYSPACES).join(id.to_string())
+}
+
+/// Whether table `id` is there. One without a list of files is taken by fjall for one that was being made, and removed.
+pub(super) fn is_made(kv: &Path, id: u64) -> bool {
+    table_dir(kv, id).join("current").exists()
+}
+
+/// Says that table `id` is not there.
+pub(super) fn missing(kv: &Path, id: u64, why: &str) -> String {
+    format!("{} is missing, but {why}", table_dir(kv, id).join("current").display())
+}
+
+/// The tables of the store in `kv`, a bit for each number below 64.
+pub(super) fn present(kv: &Path) -> u64 {
+    (0..u64::BITS as u64).filter(|id| is_made(kv, *id)).fold(0, |bits, id| bits | 1 << id)
+}
+
+/// Files of tables in the store `kv` whose bytes are not those that the table's list has the checksum of. Reads whole files.
+pub(super) fn damaged_files(kv: &Path) -> Vec<PathBuf> {
+    let tables = std::fs::read_dir(kv.join(KEYSPACES)).into_iter().flatten().flatten();
+    tables.flat_map(|t| all_damaged_in(&t.path())).collect()
 }
 
 /// The first file of a table in the store `kv` whose bytes are not those that the table's list has the checksum of. To name
@@ -38,11 +73,23 @@ pub(super) fn damaged_file(kv: &Path) -> Option<PathBuf> {
 }
 
 fn damaged_in(dir: &Path) -> Option<PathBuf> {
+    let list = list_of(dir)?;
+    files_of(dir).find(|f| is_listed_otherwise(f, &list))
+}
+
+fn all_damaged_in(dir: &Path) -> Vec<PathBuf> {
+    let Some(list) = list_of(dir) else { return Vec::new() };
+    files_of(dir).filter(|f| is_listed_otherwise(f, &list)).collect()
+}
+
+fn list_of(dir: &Path) -> Option<Vec<u8>> {
     let current = std::fs::read(dir.join("current")).ok()?;
     let id = u64::from_le_bytes(*current.first_chunk()?);
-    let list = std::fs::read(dir.join(format!("v{id}"))).ok()?;
-    let files = std::fs::read_dir(dir.join("tables")).ok()?.flatten();
-    files.map(|f| f.path()).find(|f| is_listed_otherwise(f, &list))
+    std::fs::read(dir.join(format!("v{id}"))).ok()
+}
+
+fn files_of(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(dir.join("tables")).into_iter().flatten().flatten().map(|f| f.path())
 }
 
 /// A list has for each file: number (u64), kind of checksum (u8, 0 is XXH3), checksum of the whole file (u128).
@@ -88,22 +135,24 @@ mod tests {
 
     fn store(list: &[u8]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let table = dir.path().join("keyspaces/7");
-        fs::create_dir_all(table.join("tables")).unwrap();
-        fs::write(table.join("v513"), list).unwrap();
-        let current = [&513_u64.to_le_bytes()[..], &xxh3_128(list).to_le_bytes(), &[0]].concat();
-        fs::write(table.join("current"), current).unwrap();
+        for n in [0, 7] {
+            let table = dir.path().join(format!("keyspaces/{n}"));
+            fs::create_dir_all(table.join("tables")).unwrap();
+            fs::write(table.join("v513"), list).unwrap();
+            let current = [&513_u64.to_le_bytes()[..], &xxh3_128(list).to_le_bytes(), &[0]].concat();
+            fs::write(table.join("current"), current).unwrap();
+        }
         dir
     }
 
     #[test]
     fn every_flipped_bit_and_every_cut_is_refused() {
         let dir = store(b"table 1, table 2");
-        assert_eq!(check(dir.path()), Ok(()));
+        assert_eq!(check(dir.path(), 0), Ok(()));
         // What an older list says does not matter; but it must not be taken for the current one.
         let table = dir.path().join("keyspaces/7");
         fs::write(table.join("v512"), "table 1").unwrap();
-        assert_eq!(check(dir.path()), Ok(()));
+        assert_eq!(check(dir.path(), 0), Ok(()));
         for name in ["current", "v513"] {
             let path = table.join(name);
             let good = fs::read(&path).unwrap();
@@ -111,11 +160,11 @@ mod tests {
                 let mut bad = good.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
                 fs::write(&path, &bad).unwrap();
-                assert!(check(dir.path()).is_err(), "{name} bit {bit}");
+                assert!(check(dir.path(), 0).is_err(), "{name} bit {bit}");
             }
             for len in 0..good.len() {
                 fs::write(&path, &good[..len]).unwrap();
-                assert!(check(dir.path()).unwrap_err().contains("keyspaces/7"), "{name} cut at {len}");
+                assert!(check(dir.path(), 0).unwrap_err().contains("keyspaces/7"), "{name} cut at {len}");
             }
             fs::write(&path, &good).unwrap();
         }
@@ -126,9 +175,18 @@ mod tests {
         let dir = store(b"list");
         let table = dir.path().join("keyspaces/7");
         fs::remove_file(table.join("current")).unwrap();
-        assert_eq!(check(dir.path()), Ok(()), "it was being made");
+        assert_eq!(check(dir.path(), 0), Ok(()), "it was being made");
         fs::write(table.join("tables/0"), "rows").unwrap();
-        assert!(check(dir.path()).unwrap_err().contains("current is missing"));
-        assert_eq!(check(&dir.path().join("none")), Ok(()));
+        assert!(check(dir.path(), 0).unwrap_err().contains("current is missing"));
+        fs::remove_file(table.join("tables/0")).unwrap();
+        assert_eq!(present(dir.path()), 1);
+        assert!(check(dir.path(), 1 << 7).unwrap_err().contains("keyspaces/7/current is missing"), "it was promised");
+        fs::remove_dir_all(&table).unwrap();
+        assert!(check(dir.path(), 1 << 7).is_err());
+        assert_eq!(check(dir.path(), 1), Ok(()));
+        let dir = store(b"list");
+        fs::remove_file(dir.path().join("keyspaces/0/current")).unwrap();
+        assert!(check(dir.path(), 0).unwrap_err().contains("keyspaces/0/current"), "without it all others would be removed");
+        assert_eq!(check(&dir.path().join("none"), 0), Ok(()));
     }
 }

@@ -8,6 +8,8 @@
 //! DIR/SYNCED     how far the journals of the tables were at the last sync
 //! DIR/kv/        tables
 //! DIR/objects/   xx/yy/<seq>-<oid>
+//! DIR/RESERVE    blocks put by, for a start on a full disk and for what clients were promised
+//! DIR/SPARE/     inodes put by
 //! ```
 //!
 //! Invariants: nothing is written under a directory without a valid label and the lock; nobody but the owner can enter it.
@@ -15,7 +17,9 @@
 mod attr;
 mod fresh;
 mod handle;
+mod inspect;
 mod journal;
+mod largest;
 mod lock;
 mod manifest;
 mod note;
@@ -24,6 +28,7 @@ mod page_cache;
 mod pool;
 pub(crate) mod private;
 mod space;
+mod stock;
 mod synced;
 mod tables;
 
@@ -34,13 +39,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 pub use self::fresh::Fresh;
+pub use self::inspect::Inspection;
 use self::lock::DirLock;
 use self::note::NoteFile;
 use self::objects::FsObjects;
+pub use self::space::Disk;
 use self::space::SpaceGate;
-use self::tables::Tables;
+use self::tables::{Limits, Tables};
 use crate::{
-    Batch, FallocMode, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, SeekWhence,
+    Batch, FallocMode, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, Room, SeekWhence,
     SetAttr, StatFs, Table, TargetKind,
 };
 
@@ -53,6 +60,8 @@ pub struct OsdFsOptions {
     pub open_files: usize,
     /// Files of the tables kept open, at least 10.
     pub kv_open_files: usize,
+    /// The account of the disk, when targets of this process share it.
+    pub disk: Arc<Disk>,
 }
 
 impl Default for OsdFsOptions {
@@ -65,6 +74,7 @@ impl Default for OsdFsOptions {
             kv_cache_bytes: 32 << 20,
             open_files: (limit / 16).clamp(32, 2048),
             kv_open_files: (limit / 32).clamp(16, 512),
+            disk: Arc::default(),
         }
     }
 }
@@ -102,8 +112,9 @@ impl OsdFs {
         private::tighten(dir);
         private::make_dir(&dir.join("objects")).map_err(|e| fail("create objects in", e))?;
         private::make_dir(&dir.join("kv")).map_err(|e| fail("create tables in", e))?;
-        let space = open_gate(dir).map_err(|e| fail("open", e))?;
-        let tables = open_tables(dir, &OsdFsOptions::default(), label.kind, space)?;
+        let options = OsdFsOptions::default();
+        let space = SpaceGate::open(dir, options.disk.clone(), true).map_err(|e| fail("open", e))?;
+        let tables = open_tables(dir, &options, label.kind, Arc::new(space))?;
         tables.sync().map_err(|e| bad_kv(dir, e.to_string()))?;
         tables.objects_are_synced(); // there are none
         drop(tables);
@@ -144,13 +155,14 @@ impl OsdFs {
         private::tighten(dir);
         let fail =
             |source| OpenError::Io { what: format!("open objects of {}", dir.display()), source };
-        let space = open_gate(dir).map_err(fail)?;
+        let space = Arc::new(SpaceGate::open(dir, options.disk.clone(), true).map_err(fail)?);
         let tables = open_tables(dir, &options, label.kind, space.clone())?;
         let tables = Arc::new(tables);
-        let objects =
-            FsObjects::open(&dir.join("objects"), options.open_files, space.clone(), &tables)
-                .map_err(fail)?;
         let note = NoteFile::open(dir).map_err(fail)?;
+        let largest = largest::largest(note.file());
+        let objects =
+            FsObjects::open(&dir.join("objects"), options.open_files, space.clone(), &tables, largest)
+                .map_err(fail)?;
         if note.get() != 0 && tables.inherits_unsynced() {
             // What a killed process left in the page cache is about to be called committed, and nobody
             // knows which objects it changed.
@@ -168,6 +180,11 @@ impl OsdFs {
     /// Tells that `count` targets share this one's disk: each reports its part in [`Objects::statfs`].
     pub fn share_disk(&self, count: u64) {
         self.space.share(count);
+    }
+
+    /// What keeps this target from serving as it should, in words; `None`: nothing.
+    pub fn trouble(&self) -> Option<String> {
+        self.tables.trouble().or_else(|| self.objects.trouble()).or_else(|| self.space.trouble())
     }
 
     /// Reads every table record and visits every object, so that every stored checksum is
@@ -204,16 +221,12 @@ fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
     }
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let ours = ["lost+found", "LOCK", "SYNCED", "kv", "objects", "CORAL.new", fresh::FILE];
+        let ours = ["lost+found", "LOCK", "SYNCED", "kv", "objects", "CORAL.new", fresh::FILE, stock::RESERVE_FILE, stock::SPARE_DIR];
         if !ours.iter().any(|o| name == *o) {
             return Ok(Some("it is not empty"));
         }
     }
     Ok(None)
-}
-
-fn open_gate(dir: &Path) -> std::io::Result<Arc<SpaceGate>> {
-    Ok(Arc::new(SpaceGate::new(fs::File::open(dir)?.into())))
 }
 
 fn open_tables(
@@ -224,7 +237,8 @@ fn open_tables(
 ) -> Result<Tables, OpenError> {
     // An MDT flushes and compacts at the same time; the others hardly write.
     let workers = if kind == TargetKind::Mdt { 2 } else { 1 };
-    Tables::open(dir, options.kv_cache_bytes, options.kv_open_files, workers, space)
+    let limits = Limits { cache_bytes: options.kv_cache_bytes, open_files: options.kv_open_files, workers };
+    Tables::open(dir, limits, space)
         .map_err(|why| bad_kv(dir, why))
 }
 
@@ -265,7 +279,31 @@ impl Kv for OsdFs {
     }
 }
 
+impl Room for OsdFs {
+    fn left(&self) -> Result<u64, OsdError> {
+        self.objects.left()
+    }
+    fn promise(&self, most: u64) -> Result<u64, OsdError> {
+        self.objects.promise(most)
+    }
+    fn unpromise(&self, bytes: u64) {
+        self.objects.unpromise(bytes);
+    }
+    fn claim(&self, bytes: u64) -> Result<(), OsdError> {
+        self.objects.claim(bytes)
+    }
+    fn unclaim(&self, bytes: u64) {
+        self.objects.unclaim(bytes);
+    }
+}
+
 impl Objects for OsdFs {
+    fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+        self.objects.write_promised(id, off, bufs)
+    }
+    fn max_bytes(&self) -> u64 {
+        self.objects.max_bytes()
+    }
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
         self.objects.read(id, off, len)
     }

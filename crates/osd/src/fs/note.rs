@@ -41,6 +41,10 @@ impl NoteFile {
         Ok(NoteFile { file, boot, number: AtomicU64::new(number.unwrap_or(0)) })
     }
 
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn get(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }

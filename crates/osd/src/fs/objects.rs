@@ -27,11 +27,13 @@ use super::pool::BufPool;
 use super::space::{Class, SpaceGate};
 use super::tables::Tables;
 use crate::{
-    Batch, FallocMode, ObjAttr, ObjectId, Objects, OsdError, SeekWhence, SetAttr, StatFs, Table, Time,
+    Batch, FallocMode, ObjAttr, ObjectId, Objects, OsdError, Room, SeekWhence, SetAttr, StatFs, Table, Time,
 };
 
 /// Up to so many changed objects are synced one by one; for more, the whole file system is.
 const SYNC_EACH_MAX: usize = 32;
+/// Room for an attribute record that needs a block of its own, bytes.
+const RECORD_ROOM_BYTES: u64 = 64 << 10;
 /// Attribute records where the file system has no extended attributes.
 const OBJ_ATTR: Table = Table("osd_object_attr");
 
@@ -52,6 +54,7 @@ pub(super) struct FsObjects {
     sync_failed: AtomicBool,
     /// Holds the attribute records where xattrs are not to be had.
     records: Option<Arc<Tables>>,
+    max_bytes: u64,
 }
 
 impl FsObjects {
@@ -60,11 +63,32 @@ impl FsObjects {
         open_files: usize,
         space: Arc<SpaceGate>,
         tables: &Arc<Tables>,
+        max_bytes: u64,
+    ) -> std::io::Result<FsObjects> {
+        let root = std::fs::File::open(dir)?;
+        // Asked for first: setting it may need room.
+        if rustix::fs::fgetxattr(&root, XATTR, &mut [0; 1]) == Err(Errno::NODATA) {
+            match rustix::fs::fsetxattr(&root, XATTR, b"", XattrFlags::empty()) {
+                Ok(()) | Err(Errno::NOTSUP | Errno::PERM) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Self::look(dir, open_files, space, tables, max_bytes)
+    }
+
+    /// As [`FsObjects::open`] without changing anything, for reading only.
+    pub(super) fn look(
+        dir: &Path,
+        open_files: usize,
+        space: Arc<SpaceGate>,
+        tables: &Arc<Tables>,
+        max_bytes: u64,
     ) -> std::io::Result<FsObjects> {
         let root = OwnedFd::from(std::fs::File::open(dir)?);
-        let has_xattr = match rustix::fs::fsetxattr(&root, XATTR, b"", XattrFlags::empty()) {
-            Ok(()) => true,
-            Err(Errno::NOTSUP | Errno::PERM) => false,
+        let has_xattr = match rustix::fs::fgetxattr(&root, XATTR, &mut [0; 1]) {
+            Ok(_) => true,
+            // Never opened, or it cannot be set: then there are records if there is anything.
+            Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM) => false,
             Err(e) => return Err(e.into()),
         };
         Ok(FsObjects {
@@ -78,15 +102,21 @@ impl FsObjects {
             syncing_all: Mutex::default(),
             sync_failed: AtomicBool::new(false),
             records: (!has_xattr).then(|| tables.clone()),
+            max_bytes,
         })
     }
 
     fn find(&self, id: ObjectId) -> Result<Option<Arc<Handle>>, OsdError> {
-        self.handles.find(id, || self.open_file(id, false))
+        self.handles.find(id, || self.open_file(id))
     }
 
     fn make(&self, id: ObjectId) -> Result<Arc<Handle>, OsdError> {
-        let handle = self.handles.find(id, || self.open_file(id, true))?;
+        self.make_in(id, Some(Class::Object))
+    }
+
+    /// As [`FsObjects::make`]; `None`: its room is promised.
+    fn make_in(&self, id: ObjectId, class: Option<Class>) -> Result<Arc<Handle>, OsdError> {
+        let handle = self.handles.find(id, || self.open_or_make(id, Some(class)))?;
         handle.ok_or(OsdError::Invalid("an object that cannot be created"))
     }
 
@@ -138,6 +168,12 @@ impl FsObjects {
         Ok(())
     }
 
+    /// Why nothing is synced any more, in words.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let failed = self.sync_failed.load(Ordering::Relaxed);
+        failed.then(|| "a sync of the objects failed: nothing is called safe until the server is restarted; look at the disk".into())
+    }
+
     fn failed_sync(&self, what: &str, id: ObjectId, e: Errno) -> OsdError {
         self.sync_failed.store(true, Ordering::Relaxed);
         failed(what, id, e)
@@ -155,17 +191,24 @@ impl FsObjects {
         }
     }
 
-    fn open_file(&self, id: ObjectId, create: bool) -> Result<Option<Handle>, OsdError> {
+    fn open_file(&self, id: ObjectId) -> Result<Option<Handle>, OsdError> {
+        self.open_or_make(id, None)
+    }
+
+    /// Opens an object; `make`: makes it if it is not there, with room of that class.
+    fn open_or_make(&self, id: ObjectId, make: Option<Option<Class>>) -> Result<Option<Handle>, OsdError> {
         let name = file_name(id);
         let mut created = false;
-        let file = match self.openat(&name, OFlags::empty()) {
-            Err(Errno::NOENT) if create => {
-                self.space.admit(Class::Object, 4096)?;
+        let file = match (self.openat(&name, OFlags::empty()), make) {
+            (Err(Errno::NOENT), Some(class)) => {
+                if let Some(class) = class {
+                    self.space.admit(class, 4096)?;
+                }
                 created = true;
                 self.create_file(id, &name)
             }
-            Err(Errno::NOENT) => return Ok(None),
-            other => other,
+            (Err(Errno::NOENT), None) => return Ok(None),
+            (other, _) => other,
         };
         let file = file.map_err(|e| failed("open object", id, e))?;
         let record = if created { Record::default() } else { self.load_record(id, &file)? };
@@ -259,6 +302,24 @@ impl FsObjects {
     }
 }
 
+impl Room for FsObjects {
+    fn left(&self) -> Result<u64, OsdError> {
+        self.space.left()
+    }
+    fn promise(&self, most: u64) -> Result<u64, OsdError> {
+        self.space.promise(most)
+    }
+    fn unpromise(&self, bytes: u64) {
+        self.space.unpromise(bytes);
+    }
+    fn claim(&self, bytes: u64) -> Result<(), OsdError> {
+        self.space.claim(bytes)
+    }
+    fn unclaim(&self, bytes: u64) {
+        self.space.unclaim(bytes);
+    }
+}
+
 impl Objects for FsObjects {
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
         let Some(h) = self.find(id)? else { return Ok(Bytes::new()) };
@@ -277,9 +338,7 @@ impl Objects for FsObjects {
     }
 
     fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
-        let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
-        let end = off.checked_add(len).filter(|e| *e <= i64::MAX as u64);
-        end.ok_or(OsdError::TooLarge(off))?;
+        let len = self.fits(off, bufs)?;
         let h = self.make(id)?;
         self.admit_write(&h, off, len)?;
         let done = self.pwrite_all(&h, off, bufs);
@@ -287,8 +346,22 @@ impl Objects for FsObjects {
         done
     }
 
+    fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+        let len = self.fits(off, bufs)?;
+        self.with_promised(len, || {
+            let h = self.make_in(id, None)?;
+            let done = self.pwrite_all(&h, off, bufs);
+            self.note_change(&h);
+            done
+        })
+    }
+
+    fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
     fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
-        if size > i64::MAX as u64 {
+        if size > self.max_bytes {
             return Err(OsdError::TooLarge(size));
         }
         let h = self.make(id)?;
@@ -314,7 +387,7 @@ impl Objects for FsObjects {
         if start >= end {
             return Err(OsdError::Invalid("an empty range"));
         }
-        if end > i64::MAX as u64 {
+        if end > self.max_bytes {
             return Err(OsdError::TooLarge(end));
         }
         if mode == FallocMode::PunchHole {
@@ -378,7 +451,8 @@ impl Objects for FsObjects {
         let st = self.stat(&h)?;
         let new = record.after(&set, old_mtime, mtime(&st));
         if new != *record {
-            self.store_record(id, &h.file, &new)?;
+            // Behind a write it belongs to: the block it may need is part of what that was promised.
+            self.with_promised(RECORD_ROOM_BYTES, || self.store_record(id, &h.file, &new))?;
             *record = new;
         }
         self.note_change(&h);
@@ -490,9 +564,10 @@ mod tests {
     use super::*;
 
     fn open(dir: &Path, open_files: usize) -> FsObjects {
-        let gate = || Arc::new(SpaceGate::new(std::fs::File::open(dir).unwrap().into()));
-        let tables = Tables::open(dir, 1 << 20, 16, 1, gate()).unwrap();
-        FsObjects::open(dir, open_files, gate(), &Arc::new(tables)).unwrap()
+        let gate = || Arc::new(SpaceGate::open(dir, Arc::default(), false).unwrap());
+        let limits = super::super::tables::Limits { cache_bytes: 1 << 20, open_files: 16, workers: 1 };
+        let tables = Tables::open(dir, limits, gate()).unwrap();
+        FsObjects::open(dir, open_files, gate(), &Arc::new(tables), i64::MAX as u64).unwrap()
     }
 
     fn oid(oid: u64) -> ObjectId {

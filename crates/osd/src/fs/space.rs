@@ -1,18 +1,24 @@
-//! How much of the disk under a target its writers may use.
+//! How much of the disk under a target its writers may use, and what they were promised of it.
 //!
-//! Objects stop short of a full disk by a reserve, tables by a smaller one: so whoever filled the
-//! file system can still remove files, which needs room in the tables. Asking the kernel is spread
-//! over many writes: an answer is good for an allowance of bytes.
+//! Objects stop short of a full disk by a reserve, tables by a smaller one: so whoever filled the file system can still remove
+//! files, which needs room in the tables. Space that clients were promised ([`Room`]) is nobody else's: neither an unpromised
+//! write nor the tables get it. Targets of one process on one disk share one account ([`Disk`]). When the disk is tight, promised
+//! space is really taken, by [`Stock`], so that other programs do not get it either.
 //!
-//! What the tables hold in memory will be sorted to disk later, and must find room then: the store
-//! cannot take back a failure. It counts as used already. (Its journal is compressed, so the space
-//! that is gone says little about it.)
+//! What the tables hold in memory will be sorted to disk later, and must find room then. It counts as used already. (Its journal
+//! is compressed, so the space that is gone says little about it.)
+//!
+//! Lock order: the account of the disk, then the stock.
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rustix::fs::fstatvfs;
 
+use super::stock::Stock;
 use crate::{OsdError, StatFs};
 
 /// Reserve kept from objects: this part of the disk ...
@@ -21,8 +27,31 @@ const RESERVE_DIVISOR: u64 = 50;
 const RESERVE_MIN_BYTES: u64 = 8 << 20;
 /// ... and at most this many.
 const RESERVE_MAX_BYTES: u64 = 512 << 20;
-/// Bytes that may be written on one answer of the kernel.
-const ALLOWANCE_MAX_BYTES: u64 = 64 << 20;
+/// Reserve kept from changes of the tables that remove something, bytes.
+const REMOVAL_RESERVE_BYTES: u64 = 256 << 10;
+/// Bytes the tables may write on one answer of the kernel.
+const ALLOWANCE_MAX_BYTES: u64 = 2 << 20;
+/// With less than this left, promised space is taken from the disk.
+const TIGHT_BYTES: u64 = 1 << 30;
+/// With fewer inodes left nothing is promised: a promised write may need one for its object.
+const INODES_MIN: u64 = 256;
+/// What is kept for a start on a full disk, as a part of the disk, within these bounds in bytes.
+const BALLAST_DIVISOR: u64 = 64;
+const BALLAST_MIN_BYTES: u64 = 1 << 20;
+pub(super) const BALLAST_MAX_BYTES: u64 = 8 << 20;
+/// Ballast that is dropped at a time.
+const BALLAST_STEP_BYTES: u64 = 512 << 10;
+/// A start with less room drops the ballast.
+const START_BYTES: u64 = 2 << 20;
+/// With fewer inodes a start drops the spare ones.
+const START_INODES: u64 = 16;
+/// The file system whose free space does not tell of what is written and not yet on the disk.
+const BTRFS_MAGIC: i64 = 0x9123_683e;
+
+/// ext4 counts as free what it keeps for itself: a fiftieth of the disk, at most so many bytes (`ext4_calculate_resv_clusters`).
+const NOBODYS_MAX_BYTES: u64 = 16 << 20;
+/// Kept free beside the reserve where free space lags, bytes.
+const LAG_BYTES: u64 = 16 << 20;
 
 /// Who is writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,55 +64,222 @@ pub(super) enum Class {
     Removal,
 }
 
-/// Admits writes while there is room. Concurrent writers may overshoot by an allowance.
+/// The account of one disk, shared by the targets on it ([`crate::OsdFsOptions::disk`]).
+#[derive(Debug, Default)]
+pub struct Disk(Mutex<Sums>);
+
+/// All in bytes.
+#[derive(Debug, Default)]
+struct Sums {
+    /// Of tables, yet to be sorted to disk.
+    unsorted: u64,
+    /// Promised to writers.
+    promised: u64,
+    /// Of that, taken from the disk already.
+    stocked: u64,
+    /// Of writes under way that nobody had been promised.
+    claimed: u64,
+}
+
+impl Sums {
+    /// What is spoken for and not seen in the disk's free space.
+    fn spoken_for(&self) -> u64 {
+        self.unsorted.saturating_add(self.promised.saturating_sub(self.stocked)).saturating_add(self.claimed)
+    }
+}
+
+/// Admits writes while there is room.
 pub(super) struct SpaceGate {
-    dir: OwnedFd,
-    object_allowance: AtomicI64,
+    dir: File,
+    disk: Arc<Disk>,
+    stock: Stock,
+    /// Free space lags behind what is written.
+    lags: bool,
+    /// May use what a file system keeps for root.
+    privileged: bool,
     table_allowance: AtomicI64,
+    removal_allowance: AtomicI64,
     /// Targets on the same disk that are to share it in what they report.
     sharers: AtomicU64,
-    /// Bytes of tables that are yet to be sorted to disk.
+    /// Bytes of our tables that are yet to be sorted to disk.
     unsorted: AtomicU64,
+    /// Bytes we promised.
+    promised: AtomicU64,
 }
 
 impl SpaceGate {
-    pub(super) fn new(dir: OwnedFd) -> Self {
-        SpaceGate {
-            dir,
-            object_allowance: AtomicI64::new(0),
+    /// The gate of the target in `dir`. With `keeps` it keeps a stock of space there; without, nothing is written.
+    pub(super) fn open(dir: &Path, disk: Arc<Disk>, keeps: bool) -> std::io::Result<SpaceGate> {
+        let file = File::open(dir)?;
+        let lags = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type as i64 == BTRFS_MAGIC);
+        let gate = SpaceGate {
+            stock: if keeps { Stock::open(dir) } else { Stock::none() },
+            dir: file,
+            disk,
+            lags,
+            privileged: !lags && rustix::process::geteuid().is_root(),
             table_allowance: AtomicI64::new(0),
+            removal_allowance: AtomicI64::new(0),
             sharers: AtomicU64::new(1),
             unsorted: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+        };
+        if keeps {
+            gate.begin();
         }
+        Ok(gate)
+    }
+
+    /// Lets go what was put by for a start without room, if this is one; else puts it by.
+    pub(super) fn begin(&self) {
+        let Ok(fs) = self.raw() else { return };
+        if fs.usable < START_BYTES {
+            self.stock.drop_ballast(u64::MAX);
+        }
+        if fs.files > 0 && fs.files_free < START_INODES {
+            self.stock.drop_inodes();
+        }
+        self.refill();
+    }
+
+    /// Puts by again what was let go, when there is room for it.
+    pub(super) fn refill(&self) {
+        if !self.stock.wants_more() {
+            return;
+        }
+        let Ok(fs) = self.raw() else { return };
+        let ballast = (fs.total / BALLAST_DIVISOR).clamp(BALLAST_MIN_BYTES, BALLAST_MAX_BYTES);
+        let room = self.left_of(&fs, &self.disk.0.lock(), Class::Object) > 2 * ballast;
+        let inodes = fs.files == 0 || fs.files_free > INODES_MIN;
+        self.stock.put_by(if room { ballast } else { 0 }, inodes);
     }
 
     /// Tells how many bytes of tables are held in memory.
     pub(super) fn set_unsorted(&self, bytes: u64) {
-        self.unsorted.store(bytes, Ordering::Relaxed);
+        let mut sums = self.disk.0.lock();
+        let before = self.unsorted.swap(bytes, Ordering::Relaxed);
+        sums.unsorted = sums.unsorted + bytes - before;
+    }
+
+    fn left_of(&self, fs: &Raw, sums: &Sums, class: Class) -> u64 {
+        let lag = if self.lags { LAG_BYTES } else { 0 };
+        fs.avail.saturating_sub(reserve(fs.total, class).saturating_add(lag).saturating_add(sums.spoken_for()))
     }
 
     /// Room for `len` more bytes, or [`OsdError::NoSpace`].
     pub(super) fn admit(&self, class: Class, len: u64) -> Result<(), OsdError> {
-        let len = i64::try_from(len).map_err(|_| OsdError::NoSpace)?;
-        let allowance = match class {
-            Class::Object => &self.object_allowance,
-            Class::Table | Class::Removal => &self.table_allowance,
-        };
-        if allowance.fetch_sub(len, Ordering::Relaxed) >= len {
+        let signed = i64::try_from(len).map_err(|_| OsdError::NoSpace)?;
+        let allowance = if class == Class::Removal { &self.removal_allowance } else { &self.table_allowance };
+        if class != Class::Object && allowance.fetch_sub(signed, Ordering::Relaxed) >= signed {
             return Ok(());
         }
-        let fs = self.raw()?;
-        let mut room = fs.avail.saturating_sub(reserve(fs.total, class));
+        let mut fs = self.raw()?;
+        let room = loop {
+            let room = match class {
+                Class::Removal => fs.usable.saturating_sub(REMOVAL_RESERVE_BYTES),
+                _ => self.left_of(&fs, &self.disk.0.lock(), class),
+            };
+            if room >= len {
+                break room;
+            }
+            // Removing comes before everything else: it is how room is made.
+            if class != Class::Removal || !self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES)) {
+                allowance.store(0, Ordering::Relaxed);
+                return Err(OsdError::NoSpace);
+            }
+            fs = self.raw()?;
+        };
         if class != Class::Removal {
-            room = room.saturating_sub(self.unsorted.load(Ordering::Relaxed));
+            self.refill();
         }
-        if room < len as u64 {
-            allowance.store(0, Ordering::Relaxed);
+        if class != Class::Object {
+            let fresh = (room / 16).min(ALLOWANCE_MAX_BYTES) as i64;
+            allowance.store(fresh - signed, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Bytes that may still be promised.
+    pub(super) fn left(&self) -> Result<u64, OsdError> {
+        self.refill();
+        let fs = self.raw()?;
+        if fs.files > 0 && fs.files_free < INODES_MIN {
+            return Ok(0);
+        }
+        Ok(self.left_of(&fs, &self.disk.0.lock(), Class::Object))
+    }
+
+    /// Promises up to `most` bytes; how many.
+    pub(super) fn promise(&self, most: u64) -> Result<u64, OsdError> {
+        if most == 0 {
+            return Ok(0);
+        }
+        let fs = self.raw()?;
+        let mut sums = self.disk.0.lock();
+        let left = self.left_of(&fs, &sums, Class::Object);
+        let take = most.min(left);
+        if take == 0 || (fs.files > 0 && fs.files_free < INODES_MIN) {
+            return Ok(0);
+        }
+        let promised = self.promised.load(Ordering::Relaxed) + take;
+        if self.lags || left - take < TIGHT_BYTES {
+            let before = self.stock.promised();
+            if let Err(e) = self.stock.hold_promised(promised) {
+                tracing::debug!(error = %e, "no space to promise");
+                return Ok(0);
+            }
+            sums.stocked = sums.stocked + self.stock.promised() - before;
+        }
+        self.promised.store(promised, Ordering::Relaxed);
+        sums.promised += take;
+        Ok(take)
+    }
+
+    /// Promised space was written to, or is wanted no more.
+    pub(super) fn unpromise(&self, bytes: u64) {
+        let mut sums = self.disk.0.lock();
+        let promised = self.promised.load(Ordering::Relaxed).saturating_sub(bytes);
+        sums.promised -= self.promised.swap(promised, Ordering::Relaxed) - promised;
+        let before = self.stock.promised();
+        self.stock.let_go_beyond(promised);
+        sums.stocked = sums.stocked + self.stock.promised() - before;
+    }
+
+    /// A promised write finds no room: frees some of what was put by for it. False when there is none.
+    pub(super) fn yield_promised(&self, bytes: u64) -> bool {
+        let mut sums = self.disk.0.lock();
+        let before = self.stock.promised();
+        self.stock.spend(bytes);
+        let after = self.stock.promised();
+        sums.stocked = sums.stocked + after - before;
+        after < before
+    }
+
+    /// Room for a write that nobody was promised, until [`SpaceGate::unclaim`].
+    pub(super) fn claim(&self, bytes: u64) -> Result<(), OsdError> {
+        let fs = self.raw()?;
+        let mut sums = self.disk.0.lock();
+        if self.left_of(&fs, &sums, Class::Object) < bytes {
             return Err(OsdError::NoSpace);
         }
-        let fresh = (room / 4).min(ALLOWANCE_MAX_BYTES) as i64;
-        allowance.store(fresh - len, Ordering::Relaxed);
+        sums.claimed += bytes;
         Ok(())
+    }
+
+    pub(super) fn unclaim(&self, bytes: u64) {
+        let mut sums = self.disk.0.lock();
+        sums.claimed = sums.claimed.saturating_sub(bytes);
+    }
+
+    /// Whether the free space lags behind what is written and removed (btrfs).
+    pub(super) fn lags(&self) -> bool {
+        self.lags
+    }
+
+    /// Whether a store that failed for want of room may be opened again.
+    pub(super) fn may_begin(&self) -> bool {
+        self.begin();
+        self.raw().is_ok_and(|fs| fs.usable >= START_BYTES / 2)
     }
 
     /// This target is one of `count` that share the disk.
@@ -97,27 +293,49 @@ impl SpaceGate {
         const BLOCK: u64 = 4096;
         let fs = self.raw()?;
         let part = BLOCK * self.sharers.load(Ordering::Relaxed);
-        let kept = reserve(fs.total, Class::Object).saturating_add(self.unsorted.load(Ordering::Relaxed));
+        // What is stocked is promised, not used.
+        let (unsorted, stocked) = { let s = self.disk.0.lock(); (s.unsorted, s.stocked) };
+        let kept = reserve(fs.total, Class::Object).saturating_add(unsorted);
         Ok(StatFs {
             block_size: BLOCK as u32,
             blocks: fs.total / part,
-            blocks_free: fs.free / part,
-            blocks_avail: fs.avail.saturating_sub(kept) / part,
+            blocks_free: (fs.free + stocked).min(fs.total) / part,
+            blocks_avail: (fs.avail + stocked).saturating_sub(kept) / part,
             files: fs.files,
             files_free: fs.files_free,
         })
     }
 
+    /// What is wrong with the space, in words.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let fs = self.raw().ok()?;
+        if fs.files > 0 && fs.files_free < INODES_MIN {
+            return Some(format!("the disk has {} inodes left: new files cannot be stored; remove some", fs.files_free));
+        }
+        let left = self.left_of(&fs, &self.disk.0.lock(), Class::Table);
+        (left == 0).then(|| format!("the disk is full ({} KiB free): files can be read and removed only", fs.avail >> 10))
+    }
+
     fn raw(&self) -> Result<Raw, OsdError> {
         let s = fstatvfs(&self.dir).map_err(|e| OsdError::io("statfs of the target", e.into()))?;
         let unit = s.f_frsize.max(1);
+        let total = s.f_blocks.saturating_mul(unit);
+        let (free, avail) = (s.f_bfree.saturating_mul(unit), s.f_bavail.saturating_mul(unit));
         Ok(Raw {
-            total: s.f_blocks.saturating_mul(unit),
-            free: s.f_bfree.saturating_mul(unit),
-            avail: s.f_bavail.saturating_mul(unit),
+            total,
+            free,
+            avail,
+            usable: if self.privileged { avail.max(free.saturating_sub((total / 50).min(NOBODYS_MAX_BYTES))) } else { avail },
             files: s.f_files,
             files_free: s.f_ffree,
         })
+    }
+}
+
+impl Drop for SpaceGate {
+    fn drop(&mut self) {
+        self.set_unsorted(0);
+        self.unpromise(u64::MAX);
     }
 }
 
@@ -125,6 +343,8 @@ struct Raw {
     total: u64,
     free: u64,
     avail: u64,
+    /// What this process may use to the last: root has what ext4 keeps for it.
+    usable: u64,
     files: u64,
     files_free: u64,
 }
@@ -134,13 +354,17 @@ fn reserve(total: u64, class: Class) -> u64 {
     match class {
         Class::Object => whole,
         Class::Table => whole / 2,
-        Class::Removal => whole / 8,
+        Class::Removal => REMOVAL_RESERVE_BYTES,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn gate(dir: &Path) -> SpaceGate {
+        SpaceGate::open(dir, Arc::default(), true).unwrap()
+    }
 
     #[test]
     fn removals_outlive_creates_and_creates_outlive_data() {
@@ -153,7 +377,7 @@ mod tests {
     #[test]
     fn targets_that_share_a_disk_report_it_once() {
         let dir = tempfile::tempdir().unwrap();
-        let gate = SpaceGate::new(std::fs::File::open(dir.path()).unwrap().into());
+        let gate = gate(dir.path());
         let whole = gate.statfs().unwrap().blocks;
         gate.share(4);
         assert_eq!(gate.statfs().unwrap().blocks, whole / 4);
@@ -162,7 +386,7 @@ mod tests {
     #[test]
     fn more_than_the_disk_is_refused_and_a_little_is_not() {
         let dir = tempfile::tempdir().unwrap();
-        let gate = SpaceGate::new(std::fs::File::open(dir.path()).unwrap().into());
+        let gate = gate(dir.path());
         assert!(matches!(gate.admit(Class::Object, 1 << 60), Err(OsdError::NoSpace)));
         gate.admit(Class::Object, 4096).unwrap();
         gate.admit(Class::Table, 4096).unwrap();
@@ -171,7 +395,7 @@ mod tests {
     #[test]
     fn what_is_not_sorted_yet_has_its_room_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let gate = SpaceGate::new(std::fs::File::open(dir.path()).unwrap().into());
+        let gate = gate(dir.path());
         gate.set_unsorted(1 << 60);
         assert_eq!(gate.statfs().unwrap().blocks_avail, 0);
         assert!(matches!(gate.admit(Class::Object, 1), Err(OsdError::NoSpace)));
@@ -179,5 +403,28 @@ mod tests {
         gate.admit(Class::Removal, 1).unwrap();
         gate.set_unsorted(0);
         gate.admit(Class::Table, 1).unwrap();
+    }
+
+    #[test]
+    fn what_one_target_promised_is_not_there_for_the_others() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let disk = Arc::<Disk>::default();
+        let open = |d: &Path| SpaceGate::open(d, disk.clone(), true).unwrap();
+        let (one, two) = (open(a.path()), open(b.path()));
+        // Leaves more than what makes a disk tight, or the test would fill it.
+        let most = one.left().unwrap().saturating_sub(4 << 30);
+        let taken = one.promise(most).unwrap();
+        assert_eq!(taken, most);
+        let left = two.left().unwrap();
+        assert!(left <= 5 << 30, "{left}");
+        assert!(matches!(two.claim(6 << 30), Err(OsdError::NoSpace)));
+        assert!(matches!(two.admit(Class::Table, 6 << 30), Err(OsdError::NoSpace)));
+        two.claim(1 << 30).unwrap();
+        assert!(one.left().unwrap() <= 4 << 30);
+        two.unclaim(1 << 30);
+        one.unpromise(taken / 2);
+        assert!(two.left().unwrap() >= taken / 3);
+        drop(one);
+        assert_eq!(disk.0.lock().promised, 0, "a closed target promises nothing");
     }
 }

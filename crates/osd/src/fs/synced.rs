@@ -31,10 +31,13 @@ use super::note::boot_tag;
 use super::private;
 
 const NAME: &str = "SYNCED";
-const MAGIC: u64 = u64::from_le_bytes(*b"CORALSY1");
+const MAGIC: u64 = u64::from_le_bytes(*b"CORALSY2");
+/// Of the form without the tables, which is read.
+const MAGIC_1: u64 = u64::from_le_bytes(*b"CORALSY1");
 /// Size of the file in bytes: one sector.
 const RECORD_BYTES: usize = 512;
-const HEAD_WORDS: usize = 6;
+const HEAD_WORDS: usize = 7;
+const HEAD_WORDS_1: usize = 6;
 /// Journals in one record, the newest ones. fjall keeps about five (64 MB each, 256 MiB in all).
 const JOURNALS_MAX: usize = (RECORD_BYTES / 8 - HEAD_WORDS - 1) / 2;
 
@@ -57,6 +60,8 @@ pub(super) struct Promise {
     pub(super) newest_began: bool,
     /// The target was closed, its objects synced: nothing was written after it.
     pub(super) closed: bool,
+    /// Tables that were there, a bit for each number below 64.
+    pub(super) tables: u64,
     /// Journals of that time, oldest first. Their lengths are lower bounds.
     pub(super) journals: Vec<JournalLen>,
 }
@@ -65,7 +70,7 @@ impl Promise {
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let skip = self.journals.len().saturating_sub(JOURNALS_MAX);
         let journals = &self.journals[skip..];
-        let head = [MAGIC, self.boot, self.seqno, self.newest_began as u64, journals.len() as u64, self.closed as u64];
+        let head = [MAGIC, self.boot, self.seqno, self.newest_began as u64, journals.len() as u64, self.closed as u64, self.tables];
         let body = journals.iter().flat_map(|j| [j.id, j.bytes]);
         let mut b = [0; RECORD_BYTES];
         for (word, at) in head.into_iter().chain(body).zip((0..).step_by(8)) {
@@ -79,16 +84,22 @@ impl Promise {
     fn decode(b: &[u8; RECORD_BYTES]) -> Option<Promise> {
         let word = |n: usize| b[8 * n..8 * n + 8].iter().rev().fold(0, |v, b| v << 8 | *b as u64);
         let whole = word(RECORD_BYTES / 8 - 1) == crc32c::crc32c(&b[..RECORD_BYTES - 8]) as u64;
-        let count = word(4) as usize;
-        if !whole || word(0) != MAGIC || count > JOURNALS_MAX {
+        let count = word(4).min(RECORD_BYTES as u64) as usize;
+        let head = match word(0) {
+            MAGIC => HEAD_WORDS,
+            MAGIC_1 => HEAD_WORDS_1,
+            _ => return None,
+        };
+        if !whole || head + 2 * count >= RECORD_BYTES / 8 {
             return None;
         }
-        let journal = |n| JournalLen { id: word(HEAD_WORDS + 2 * n), bytes: word(HEAD_WORDS + 2 * n + 1) };
+        let journal = |n| JournalLen { id: word(head + 2 * n), bytes: word(head + 2 * n + 1) };
         Some(Promise {
             boot: word(1),
             seqno: word(2),
             newest_began: word(3) != 0,
             closed: word(5) != 0,
+            tables: if head == HEAD_WORDS { word(6) } else { 0 },
             journals: (0..count).map(journal).collect(),
         })
     }
@@ -154,6 +165,18 @@ impl SyncedFile {
         Ok((SyncedFile { file, boot: boot_tag() }, promise))
     }
 
+    /// What is wrong with the file in the target directory `dir`, if anything. Changes nothing.
+    pub(super) fn damage(dir: &Path) -> Option<String> {
+        let path = dir.join(NAME);
+        let said = match std::fs::read(&path) {
+            Ok(b) if b.first_chunk().is_some_and(|b| b.len() == RECORD_BYTES && Promise::decode(b).is_some()) => return None,
+            Ok(_) => "is damaged".to_owned(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "is missing".to_owned(),
+            Err(e) => format!("cannot be read: {e}"),
+        };
+        Some(format!("{} {said}: whether the journals of the tables are whole cannot be told", path.display()))
+    }
+
     /// Replaces the promise. Everything in it is on disk.
     pub(super) fn write(&self, mut promise: Promise) -> io::Result<()> {
         promise.boot = self.boot;
@@ -172,7 +195,7 @@ mod tests {
 
     fn promise(journals: u64) -> Promise {
         let journals = (0..journals).map(|id| JournalLen { id, bytes: 1000 + id }).collect();
-        Promise { boot: 3, seqno: 77, newest_began: true, closed: true, journals }
+        Promise { boot: 3, seqno: 77, newest_began: true, closed: true, tables: 0b1011, journals }
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! Durability: a commit is in the operating system's hands when it returns (the journal is written
 //! with `write(2)` before the batch becomes visible), so it survives `kill -9`; `sync` asks for the
 //! disk. fjall stops accepting writes after a failed journal write, hence the [`SpaceGate`]: it
-//! must never meet a full disk.
+//! should never meet a full disk. Where it does (somebody else filled it), the store is closed and
+//! opened again in place once there is room ([`Tables::revive`]); what was being committed then is
+//! cut off: whoever committed it was told that it failed.
 //!
 //! Before fjall opens the store it is verified that the journals reach as far as the last sync
 //! ([`super::synced`]) and that the lists of files are whole ([`super::manifest`]). The files
@@ -13,7 +15,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
@@ -31,50 +33,106 @@ const JOURNALS_MAX_BYTES: u64 = 256 << 20;
 /// Journal bytes a change takes beside its key and value.
 const CHANGE_OVERHEAD_BYTES: u64 = 64;
 
+/// Least time between two tries to open the store again, milliseconds.
+const REVIVE_PAUSE_MS: u64 = 250;
+
+/// Limits of a store.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) cache_bytes: u64,
+    pub(super) open_files: usize,
+    pub(super) workers: usize,
+}
+
 /// The tables of one target.
 pub(super) struct Tables {
-    db: Database,
+    /// Held for writing while the store is opened again.
+    store: RwLock<Store>,
+    /// The store takes no writes since one failed.
+    stuck: AtomicBool,
+    revived: Mutex<Option<tokio::time::Instant>>,
+    target: PathBuf,
+    limits: Limits,
+    space: Arc<SpaceGate>,
+    // After `store`: its last promise is made when the store is closed.
+    syncs: Syncs,
+}
+
+/// The open store.
+struct Store {
+    /// `None`: it could not be opened again.
+    db: Option<Database>,
+    dir: PathBuf,
+    /// Tables that are there, a bit each ([`manifest::present`]).
+    present: Arc<AtomicU64>,
     /// Few enough that a scan beats hashing.
     open: RwLock<Vec<(Table, Keyspace)>>,
-    space: Arc<SpaceGate>,
-    // After `db`: its last promise is made when the store is closed.
-    syncs: Syncs,
+}
+
+impl Store {
+    fn new(db: Database, dir: &Path, present: &Arc<AtomicU64>) -> Store {
+        present.fetch_or(manifest::present(dir), Ordering::Relaxed);
+        Store { db: Some(db), dir: dir.to_owned(), present: present.clone(), open: RwLock::default() }
+    }
+
+    fn db(&self) -> Result<&Database, OsdError> {
+        self.db.as_ref().ok_or_else(|| OsdError::Poisoned("it could not be opened again; see the log".into()))
+    }
+
+    fn keyspace(&self, t: Table) -> Result<Keyspace, OsdError> {
+        if let Some((_, k)) = self.open.read().iter().find(|(name, _)| *name == t) {
+            return Ok(k.clone());
+        }
+        let options = || {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(MEMTABLE_BYTES)
+                .expect_point_read_hits(false)
+        };
+        // One at a time: a table that is being made is not promised to be there.
+        let mut open = self.open.write();
+        if let Some((_, k)) = open.iter().find(|(name, _)| *name == t) {
+            return Ok(k.clone());
+        }
+        let k = self.db()?.keyspace(t.0, options).map_err(from_fjall)?;
+        self.present.fetch_or(manifest::present(&self.dir), Ordering::Relaxed);
+        open.push((t, k.clone()));
+        Ok(k)
+    }
+}
+
+/// Opens the store in `dir`, whose files were looked at before.
+fn open_store(dir: &Path, limits: Limits) -> Result<Database, String> {
+    let open = || {
+        Database::builder(dir)
+            .cache_size(limits.cache_bytes)
+            .max_cached_files(Some(limits.open_files.max(10)))
+            .worker_threads(limits.workers)
+            .max_journaling_size(JOURNALS_MAX_BYTES)
+            .open()
+    };
+    // A store that is damaged in ways fjall does not expect makes it panic.
+    catch_unwind(AssertUnwindSafe(open))
+        .map_err(|_| damaged(dir, "a file has content that makes no sense"))?
+        .map_err(|e| damaged(dir, &describe(&e)))
 }
 
 impl Tables {
     /// Opens or creates the store in the target directory `target`. The message of an error says
     /// what is damaged.
-    pub(super) fn open(
-        target: &Path,
-        cache_bytes: u64,
-        open_files: usize,
-        workers: usize,
-        space: Arc<SpaceGate>,
-    ) -> Result<Tables, String> {
+    pub(super) fn open(target: &Path, limits: Limits, space: Arc<SpaceGate>) -> Result<Tables, String> {
         let dir = target.join("kv");
         let fail = |e| format!("open SYNCED in {}: {e}", target.display());
         let (synced, promise) = SyncedFile::open(target).map_err(fail)?;
-        manifest::check(&dir)?;
-        let found = journal::check(&dir, promise.as_ref())?;
-        let open = || {
-            Database::builder(&dir)
-                .cache_size(cache_bytes)
-                .max_cached_files(Some(open_files.max(10)))
-                .worker_threads(workers)
-                .max_journaling_size(JOURNALS_MAX_BYTES)
-                .open()
-        };
-        // A store that is damaged in ways fjall does not expect makes it panic.
-        let db = catch_unwind(AssertUnwindSafe(open))
-            .map_err(|_| damaged(&dir, "a file has content that makes no sense"))?
-            .map_err(|e| damaged(&dir, &describe(&e)))?;
+        let found = look_at(&dir, promise.as_ref())?;
+        let db = open_store(&dir, limits)?;
         let inherits_unsynced = promise.as_ref().is_none_or(Promise::may_leave_unsynced);
         let last = found.last_seqno.max(promise.map(|p| p.seqno)).unwrap_or(0);
         if last > 0 && db.seqno() <= last {
             return Err(format!("it goes up to batch {}, but there was batch {last}", db.seqno()));
         }
         let syncs = Syncs {
-            dir,
+            tables: Arc::default(),
+            dir: dir.clone(),
             acked: Acked::new(last),
             synced,
             journals: Mutex::new(found.journals),
@@ -82,9 +140,73 @@ impl Tables {
             objects_synced: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         };
-        syncs.sync().map_err(fail)?;
         space.set_unsorted(db.write_buffer_size());
-        Ok(Tables { db, open: RwLock::default(), space, syncs })
+        let store = Store::new(db, &dir, &syncs.tables);
+        syncs.sync().map_err(fail)?;
+        Ok(Tables {
+            store: RwLock::new(store),
+            stuck: AtomicBool::new(false),
+            revived: Mutex::default(),
+            target: target.to_owned(),
+            limits,
+            space,
+            syncs,
+        })
+    }
+
+    /// Why changes are refused, in words.
+    pub(super) fn trouble(&self) -> Option<String> {
+        if self.syncs.failed.load(Ordering::Relaxed) {
+            return Some("a sync of the tables failed: no change is accepted until the server is restarted; look at the disk".into());
+        }
+        self.stuck.load(Ordering::Relaxed).then(|| "a write to the tables failed; they are opened again when there is room on the disk".into())
+    }
+
+    /// Opens a store again that takes no writes any more. What is committed and acknowledged is in the journals; what was being
+    /// committed when it failed is cut off.
+    fn revive(&self) -> Result<(), OsdError> {
+        self.syncs.refuse_after_failure()?;
+        let mut revived = self.revived.lock();
+        if !self.stuck.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let pause = std::time::Duration::from_millis(REVIVE_PAUSE_MS);
+        if !self.space.may_begin() || revived.is_some_and(|t| t.elapsed() < pause) {
+            return Err(OsdError::NoSpace);
+        }
+        *revived = Some(tokio::time::Instant::now());
+        tracing::warn!(dir = %self.syncs.dir.display(), "a write to the tables had failed; opening them again");
+        // Waits for the calls under way.
+        let mut store = self.store.write();
+        let first_unseen = store.db.as_ref().map(Database::visible_seqno);
+        store.open.write().clear();
+        // Ends its threads.
+        store.db = None;
+        let reopened = self.reopen(first_unseen);
+        match reopened {
+            Ok(db) => {
+                self.space.set_unsorted(db.write_buffer_size());
+                *store = Store::new(db, &self.syncs.dir, &self.syncs.tables);
+                self.stuck.store(false, Ordering::Release);
+                Ok(())
+            }
+            Err(why) => {
+                tracing::error!(dir = %self.syncs.dir.display(), %why, "the tables could not be opened again");
+                Err(OsdError::Poisoned(why))
+            }
+        }
+    }
+
+    fn reopen(&self, first_unseen: Option<u64>) -> Result<Database, String> {
+        let dir = &self.syncs.dir;
+        if let Some(first) = first_unseen {
+            journal::cut_from(dir, first).map_err(|e| format!("cut the journal in {}: {e}", dir.display()))?;
+        }
+        let (_, promise) = SyncedFile::open(&self.target).map_err(|e| format!("open SYNCED in {}: {e}", self.target.display()))?;
+        let found = look_at(dir, promise.as_ref())?;
+        let db = open_store(dir, self.limits)?;
+        *self.syncs.journals.lock() = found.journals;
+        Ok(db)
     }
 
     /// Whether the process that had the target before may have left object data unsynced.
@@ -97,25 +219,8 @@ impl Tables {
         self.syncs.objects_synced.store(true, Ordering::Relaxed);
     }
 
-    fn keyspace(&self, t: Table) -> Result<Keyspace, OsdError> {
-        if let Some((_, k)) = self.open.read().iter().find(|(name, _)| *name == t) {
-            return Ok(k.clone());
-        }
-        let options = || {
-            KeyspaceCreateOptions::default()
-                .max_memtable_size(MEMTABLE_BYTES)
-                .expect_point_read_hits(false)
-        };
-        let k = self.db.keyspace(t.0, options).map_err(from_fjall)?;
-        let mut open = self.open.write();
-        if !open.iter().any(|(name, _)| *name == t) {
-            open.push((t, k.clone()));
-        }
-        Ok(k)
-    }
-
     pub(super) fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        let val = self.keyspace(t)?.get(key).map_err(from_fjall)?;
+        let val = self.store.read().keyspace(t)?.get(key).map_err(from_fjall)?;
         Ok(val.map(|v| Bytes::copy_from_slice(&v)))
     }
 
@@ -129,7 +234,8 @@ impl Tables {
         if to.is_some_and(|to| to <= from) {
             return Ok(Vec::new());
         }
-        let k = self.keyspace(t)?;
+        let store = self.store.read();
+        let k = store.keyspace(t)?;
         let iter = match to {
             Some(to) => k.range(from..to),
             None => k.range(from..),
@@ -138,7 +244,8 @@ impl Tables {
     }
 
     pub(super) fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
-        let last = self.keyspace(t)?.prefix(prefix).next_back();
+        let store = self.store.read();
+        let last = store.keyspace(t)?.prefix(prefix).next_back();
         last.map(|g| pair(g.into_inner())).transpose()
     }
 
@@ -148,37 +255,60 @@ impl Tables {
         }
         self.syncs.refuse_after_failure()?;
         let (class, bytes) = weigh(&b)?;
+        if self.stuck.load(Ordering::Acquire) {
+            self.revive()?;
+        }
         // Once for the journal and once for the sorted table.
         self.space.admit(class, 2 * bytes)?;
-        let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), b.len())
-            .durability(Some(PersistMode::Buffer));
+        match self.commit_now(&b) {
+            Err(e @ (OsdError::Poisoned(_) | OsdError::NoSpace | OsdError::Io { .. })) => {
+                self.stuck.store(true, Ordering::Release);
+                tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
+                Err(if matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin() { OsdError::NoSpace } else { e })
+            }
+            other => other,
+        }
+    }
+
+    fn commit_now(&self, b: &Batch) -> Result<(), OsdError> {
+        let store = self.store.read();
+        let db = store.db()?;
+        let mut batch = fjall::OwnedWriteBatch::with_capacity(db.clone(), b.len()).durability(Some(PersistMode::Buffer));
         for op in b.ops() {
             match op {
-                Op::Put { table, key, val } => {
-                    batch.insert(&self.keyspace(*table)?, &key[..], &val[..]);
-                }
-                Op::Del { table, key } => batch.remove(&self.keyspace(*table)?, &key[..]),
+                Op::Put { table, key, val } => batch.insert(&store.keyspace(*table)?, &key[..], &val[..]),
+                Op::Del { table, key } => batch.remove(&store.keyspace(*table)?, &key[..]),
             }
         }
-        let next = self.db.seqno();
+        let next = db.seqno();
         batch.commit().map_err(from_fjall)?;
         self.syncs.acked.committed(next);
-        self.space.set_unsorted(self.db.write_buffer_size());
+        self.space.set_unsorted(db.write_buffer_size());
         Ok(())
     }
 
     pub(super) fn sync(&self) -> Result<(), OsdError> {
         self.syncs.refuse_after_failure()?;
-        self.space.set_unsorted(self.db.write_buffer_size());
-        self.syncs.sync().map_err(|e| OsdError::io("sync the key-value store", e))
+        {
+            // Not while the store is opened again: journals may be cut then.
+            let store = self.store.read();
+            if let Some(db) = &store.db {
+                self.space.set_unsorted(db.write_buffer_size());
+            }
+            self.syncs.sync().map_err(|e| OsdError::io("sync the key-value store", e))?;
+        }
+        self.space.refill();
+        Ok(())
     }
 
     /// Reads every record of every table, so that every checksum is verified; the number of
     /// records.
     pub(super) fn verify(&self) -> Result<u64, OsdError> {
         let mut count = 0;
-        for name in self.db.list_keyspace_names() {
-            let k = self.db.keyspace(&name, KeyspaceCreateOptions::default).map_err(from_fjall)?;
+        let store = self.store.read();
+        let db = store.db()?;
+        for name in db.list_keyspace_names() {
+            let k = db.keyspace(&name, KeyspaceCreateOptions::default).map_err(from_fjall)?;
             for guard in k.iter() {
                 guard.into_inner().map_err(|e| {
                     OsdError::Corrupt(format!("table {}: {}", &*name, damaged(&self.syncs.dir, &describe(&e))))
@@ -190,8 +320,20 @@ impl Tables {
     }
 }
 
+/// Verifies the files of the store in `dir` before it is opened.
+fn look_at(dir: &Path, promise: Option<&Promise>) -> Result<journal::Found, String> {
+    manifest::check(dir, promise.map_or(0, |p| p.tables))?;
+    let found = journal::check(dir, promise)?;
+    match found.tables.iter().find(|id| !manifest::is_made(dir, **id)) {
+        Some(id) => Err(manifest::missing(dir, *id, "a journal has rows of that table")),
+        None => Ok(found),
+    }
+}
+
 /// Syncs the journals and keeps the promise of it.
 struct Syncs {
+    /// Tables that are there, a bit each ([`manifest::present`]).
+    tables: Arc<AtomicU64>,
     /// Of the store.
     dir: PathBuf,
     acked: Acked,
@@ -218,7 +360,7 @@ impl Syncs {
         let (now, newest_began) = journal::sync(&self.dir, &journals)
             .inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
         journals.clone_from(&now);
-        self.promise(Promise { seqno, newest_began, journals: now, ..Default::default() });
+        self.promise(Promise { seqno, newest_began, tables: self.tables.load(Ordering::Relaxed), journals: now, ..Default::default() });
         Ok(())
     }
 
@@ -240,7 +382,8 @@ impl Syncs {
         }
         let newest_began = newest.is_some_and(|j| j.bytes > 0);
         let closed = self.objects_synced.load(Ordering::Relaxed);
-        self.promise(Promise { seqno, newest_began, closed, journals: journals.clone(), ..Default::default() });
+        let tables = self.tables.load(Ordering::Relaxed);
+        self.promise(Promise { seqno, newest_began, closed, tables, journals: journals.clone(), ..Default::default() });
         self.synced.sync()
     }
 }
@@ -256,15 +399,18 @@ impl Drop for Syncs {
     }
 }
 
-/// What a batch needs of the disk. A batch that removes something may use more of it.
+/// What a batch needs of the disk. A batch that removes something, or grows no table of names, may use more of it.
 fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
-    let mut class = Class::Table;
+    let (mut removes, mut grows) = (false, false);
     let mut bytes = 0;
     for op in b.ops() {
         let (key, val) = match op {
-            Op::Put { key, val, .. } => (key, val.len()),
+            Op::Put { table, key, val } => {
+                grows |= !table.is_vital();
+                (key, val.len())
+            }
             Op::Del { key, .. } => {
-                class = Class::Removal;
+                removes = true;
                 (key, 0)
             }
         };
@@ -273,7 +419,7 @@ fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
         }
         bytes += key.len() as u64 + val as u64 + CHANGE_OVERHEAD_BYTES;
     }
-    Ok((class, bytes))
+    Ok((if removes || !grows { Class::Removal } else { Class::Table }, bytes))
 }
 
 fn pair(

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use self::object::{MemObject, PAGE_BYTES};
 use crate::{
-    Batch, FallocMode, Kv, ObjAttr, ObjectId, Objects, Op, OsdError, SeekWhence, SetAttr, StatFs,
-    Table,
+    Batch, FallocMode, Kv, ObjAttr, ObjectId, Objects, Op, OsdError, Room, SeekWhence, SetAttr,
+    StatFs, Table,
 };
 
 /// Size of a device unless said otherwise, in bytes.
@@ -53,6 +53,11 @@ struct State {
     /// Objects as they would be after power loss.
     safe_objects: BTreeMap<ObjectId, MemObject>,
     page_count: u64,
+    /// Bytes promised to writers, and those of writes under way.
+    promised: u64,
+    claimed: u64,
+    /// Largest object in bytes; 0: no limit of its own.
+    max_bytes: u64,
     /// Lost with power.
     noted: u64,
 }
@@ -73,6 +78,11 @@ impl OsdMem {
     pub fn with_capacity(bytes: u64) -> Self {
         let state = State { capacity: bytes, ..Default::default() };
         OsdMem { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Holds no object larger than this from now on.
+    pub fn set_max_bytes(&self, bytes: u64) {
+        self.state.lock().max_bytes = bytes;
     }
 
     /// Orders a fault, replacing the one ordered before.
@@ -257,7 +267,48 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(after)
 }
 
+impl State {
+    fn left(&self) -> u64 {
+        self.capacity.saturating_sub(self.page_count * PAGE_BYTES + self.promised + self.claimed)
+    }
+}
+
+impl Room for OsdMem {
+    fn left(&self) -> Result<u64, OsdError> {
+        Ok(self.state.lock().left())
+    }
+    fn promise(&self, most: u64) -> Result<u64, OsdError> {
+        let mut s = self.state.lock();
+        let take = most.min(s.left());
+        s.promised += take;
+        Ok(take)
+    }
+    fn unpromise(&self, bytes: u64) {
+        let mut s = self.state.lock();
+        s.promised = s.promised.saturating_sub(bytes);
+    }
+    fn claim(&self, bytes: u64) -> Result<(), OsdError> {
+        let mut s = self.state.lock();
+        if s.left() < bytes {
+            return Err(OsdError::NoSpace);
+        }
+        s.claimed += bytes;
+        Ok(())
+    }
+    fn unclaim(&self, bytes: u64) {
+        let mut s = self.state.lock();
+        s.claimed = s.claimed.saturating_sub(bytes);
+    }
+}
+
 impl Objects for OsdMem {
+    fn max_bytes(&self) -> u64 {
+        match self.state.lock().max_bytes {
+            0 => i64::MAX as u64,
+            n => n,
+        }
+    }
+
     fn object_calls_wait(&self) -> bool {
         false
     }
@@ -269,7 +320,7 @@ impl Objects for OsdMem {
 
     fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
         let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
-        let end = off.checked_add(len).filter(|e| *e <= i64::MAX as u64);
+        let end = off.checked_add(len).filter(|e| *e <= self.max_bytes());
         let end = end.ok_or(OsdError::TooLarge(off))?;
         self.change(id, (off, end), |o| {
             let mut at = off;
@@ -281,7 +332,7 @@ impl Objects for OsdMem {
     }
 
     fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
-        if size > i64::MAX as u64 {
+        if size > self.max_bytes() {
             return Err(OsdError::TooLarge(size));
         }
         self.change(id, (0, 0), |o| o.truncate(size))
@@ -304,7 +355,7 @@ impl Objects for OsdMem {
         if start >= end {
             return Err(OsdError::Invalid("an empty range"));
         }
-        if end > i64::MAX as u64 {
+        if end > self.max_bytes() {
             return Err(OsdError::TooLarge(end));
         }
         match mode {

@@ -8,8 +8,6 @@ use coral_wire::Errno;
 use super::brw::BRW_BYTES;
 use super::grant::EXTENT_TAX_BYTES;
 
-/// Largest object in bytes: what a signed file offset can name.
-const MAX_BYTES: u64 = i64::MAX as u64;
 /// Checksums we compute. T10 forms are left out: they are sums of sums that need the real thing.
 const CKSUMS: u32 = cksum_type::CRC32 | cksum_type::ADLER | cksum_type::CRC32C;
 
@@ -43,8 +41,8 @@ fn supported2() -> F2 {
     F2::INC_XID | F2::LSEEK | F2::REP_MBITS | F2::CORAL
 }
 
-/// The part of `asked` that is granted; space is promised later (`Ost::book_grant`).
-pub(super) fn agree(asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
+/// The part of `asked` that is granted; space is promised later (`Ost::book_grant`). `max_bytes`: the largest object.
+pub(super) fn agree(asked: &ObdConnectData, max_bytes: u64) -> Result<ObdConnectData, Errno> {
     let mut d = ObdConnectData {
         connect_flags: asked.connect_flags & supported(),
         index: asked.index,
@@ -69,7 +67,7 @@ pub(super) fn agree(asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
     }
     fill_grant(&mut d);
     if d.has(F::MAXBYTES) {
-        d.maxbytes = MAX_BYTES;
+        d.maxbytes = max_bytes;
     }
     Ok(d)
 }
@@ -113,21 +111,22 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_that_was_not_asked_for() {
-        let d = agree(&kernel()).unwrap();
+        let d = agree(&kernel(), 1 << 44).unwrap();
         assert!(kernel().connect_flags.contains(d.connect_flags));
         assert!(kernel().connect_flags2.contains(d.connect_flags2));
         assert!(d.has(F::FID | F::FULL20 | F::VERSION | F::SHORTIO | F::SRVLOCK | F::GRANT_PARAM));
         assert_eq!((d.brw_size, d.cksum_types), (4 << 20, 7));
         assert_eq!((d.grant_blkbits, d.grant_inobits, d.grant_tax_kb, d.grant_max_blks), (12, 5, 24, 16384));
         assert!(!d.has2(F2::CORAL));
-        assert_eq!(agree(&ObdConnectData::default()).unwrap().connect_flags, F::empty());
+        assert_eq!((d.has(F::MAXBYTES), d.maxbytes), (true, 1 << 44), "the disk's limit, not an offset's");
+        assert_eq!(agree(&ObdConnectData::default(), 1 << 44).unwrap().connect_flags, F::empty());
     }
 
     #[test]
     fn a_kernel_server_refuses_these_too() {
         let none = ObdConnectData { brw_size: 0, ..kernel() };
-        assert_eq!(agree(&none), Err(Errno::EPROTO));
+        assert_eq!(agree(&none, 1 << 44), Err(Errno::EPROTO));
         let t10 = ObdConnectData { cksum_types: 0xf0, ..kernel() };
-        assert_eq!(agree(&t10), Err(Errno::EPROTO));
+        assert_eq!(agree(&t10, 1 << 44), Err(Errno::EPROTO));
     }
 }

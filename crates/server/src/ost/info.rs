@@ -29,7 +29,7 @@ impl Ost {
             ffree: s.files_free,
             bsize: s.block_size.max(1),
             namelen: NAME_MAX,
-            maxbytes: i64::MAX as u64,
+            maxbytes: self.objects.max_bytes(),
             granted: promised.min(u32::MAX as u64) as u32,
             ..Default::default()
         };

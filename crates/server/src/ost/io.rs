@@ -108,8 +108,11 @@ impl Ost {
         }
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
         self.may_change(b.id)?;
-        oa.grant = self.book_write(rq, &b)?;
+        let (more, space) = self.book_write(rq, &b)?;
+        oa.grant = more;
         let stored = self.store(rq, &b, data);
+        // It is on the disk now, and no promise is needed for it any more.
+        drop(space);
         // also when only a part of it could be stored
         self.usage.changed(b.id);
         let attr = stored?;
@@ -170,27 +173,34 @@ impl Ost {
             set.atime = None;
         }
         for (off, bufs) in b.cut(data.iter().cloned()) {
-            self.objects.write(b.id, off, &bufs).map_err(|e| storage_error(&e))?;
+            self.objects.write_promised(b.id, off, &bufs).map_err(|e| storage_error(&e))?;
         }
         self.objects.set_attr(b.id, &set).map_err(|e| storage_error(&e))
     }
 
-    /// Books the space of a write; the grant the client gets in addition. A write whose space the
-    /// client had not been promised fails when others have been promised what is left, unless it
-    /// overwrites.
-    fn book_write(&self, rq: &TargetRequest, b: &Brw) -> Result<u64, Errno> {
-        let avail = self.avail_bytes().map_err(|e| storage_error(&e))?;
-        let unpromised = (b.total() as u64).saturating_sub(b.from_grant);
-        let left = self.grants.lock().left(avail);
+    /// Books the space of a write: the grant the client gets in addition, and the space, held until the write is stored. A write
+    /// whose space the client had not been promised fails when others have been promised what is left, unless it overwrites.
+    fn book_write(&self, rq: &TargetRequest, b: &Brw) -> Result<(u64, Space<'_>), Errno> {
+        let mut space = Space { room: &*self.objects, promised: 0, claimed: 0 };
         let again = rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
-        // a replay had its room when it was first executed
-        if unpromised > left && !rq.is_replay() && !self.overwrites(b).map_err(|e| storage_error(&e))? {
-            return Err(Errno::ENOSPC);
+        let mut grants = self.grants.lock();
+        // What it says to have and was not given is not there.
+        let from_grant = b.from_grant.min(grants.held(rq.exp.cookie));
+        let unpromised = (b.total() as u64).saturating_sub(from_grant);
+        // a replay, or one sent again, had its room when it was first executed
+        if unpromised > 0 && !again {
+            match self.objects.claim(unpromised) {
+                Ok(()) => space.claimed = unpromised,
+                Err(OsdError::NoSpace) if self.overwrites(b).map_err(|e| storage_error(&e))? => {}
+                Err(e) => return Err(storage_error(&e)),
+            }
         }
         if b.oa.valid & md::FLGRANT == 0 || again {
-            return Ok(0);
+            return Ok((0, space));
         }
-        self.shrink_if_asked(rq, &b.oa);
+        if shrinks(&b.oa) {
+            grants.shrink(rq.exp.cookie, b.oa.grant, space.room);
+        }
         let used = match b.oa.data_version {
             // `o_grant_used` shares the field.
             told if told > 0 => told,
@@ -202,7 +212,9 @@ impl Ost {
             dropped: b.oa.misc as u64,
             used,
         };
-        Ok(self.grants.lock().write(rq.exp.cookie, claim, avail))
+        let booked = grants.write(rq.exp.cookie, claim, space.room);
+        space.promised = booked.spent;
+        Ok((booked.more, space))
     }
 
     /// True when every byte of the write lies where data are stored already.
@@ -217,9 +229,29 @@ impl Ost {
     }
 
     pub(super) fn shrink_if_asked(&self, rq: &TargetRequest, oa: &Obdo) {
-        if oa.valid & md::FLFLAGS != 0 && oa.flags.contains(ObdFlags::SHRINK_GRANT) {
-            self.grants.lock().shrink(rq.exp.cookie, oa.grant);
+        if shrinks(oa) {
+            self.grants.lock().shrink(rq.exp.cookie, oa.grant, &*self.objects);
         }
+    }
+}
+
+fn shrinks(oa: &Obdo) -> bool {
+    oa.valid & md::FLFLAGS != 0 && oa.flags.contains(ObdFlags::SHRINK_GRANT)
+}
+
+/// Space of a write under way.
+struct Space<'a> {
+    room: &'a dyn Objects,
+    /// Of the client's grant, bytes.
+    promised: u64,
+    /// Not promised before, bytes.
+    claimed: u64,
+}
+
+impl Drop for Space<'_> {
+    fn drop(&mut self) {
+        self.room.unpromise(self.promised);
+        self.room.unclaim(self.claimed);
     }
 }
 

@@ -128,7 +128,7 @@ impl Ost {
 
     /// The client is gone.
     pub(crate) fn forget(&self, export: u64) {
-        self.grants.lock().forget(export);
+        self.grants.lock().forget(export, &*self.objects);
     }
 
     /// Removes an object.
@@ -246,12 +246,6 @@ impl Ost {
         exp.connect().has2(ConnectFlags2::CORAL)
     }
 
-    /// Bytes an ordinary writer may still use, promised or not.
-    fn avail_bytes(&self) -> Result<u64, OsdError> {
-        let s = self.objects.space()?;
-        Ok(s.blocks_avail.saturating_mul(s.block_size as u64))
-    }
-
     /// Runs a call that may wait for the disk off the runtime's threads.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -270,15 +264,11 @@ impl Ost {
 
 impl TargetOps for Ost {
     fn connect_data(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
-        connect::agree(asked)
+        connect::agree(asked, self.objects.max_bytes())
     }
 
     fn book_grant(&self, exp: &Export, has: Option<u64>) -> u64 {
-        let avail = self.avail_bytes().unwrap_or_else(|e| {
-            storage_error(&e);
-            0
-        });
-        let held = self.grants.lock().connect(exp.cookie, has, avail);
+        let held = self.grants.lock().connect(exp.cookie, has, &*self.objects);
         if exp.gone() {
             self.forget(exp.cookie);
         }

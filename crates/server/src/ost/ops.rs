@@ -117,7 +117,7 @@ impl Ost {
             return Err(Errno::EPROTO);
         }
         let (start, end) = (n.oa.size, n.oa.blocks);
-        if start > i64::MAX as u64 {
+        if start > self.objects.max_bytes() {
             return Err(Errno::EFBIG);
         }
         if end < start {

@@ -25,6 +25,29 @@ impl FsObjects {
         }
     }
 
+    /// Length of what is to be written at `off`, unless it goes beyond the largest object.
+    pub(super) fn fits(&self, off: u64, bufs: &[Bytes]) -> Result<u64, OsdError> {
+        let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
+        let end = off.checked_add(len).filter(|e| *e <= self.max_bytes);
+        end.map(|_| len).ok_or(OsdError::TooLarge(off))
+    }
+
+    /// Does what needs up to `bytes` of promised space; what was put by for it is freed when the disk says that it is full.
+    pub(super) fn with_promised<T>(&self, bytes: u64, call: impl Fn() -> Result<T, OsdError>) -> Result<T, OsdError> {
+        let mut committed = false;
+        loop {
+            match call() {
+                Err(OsdError::NoSpace) if self.space.yield_promised(bytes) => {}
+                // What was freed there is to be had after a commit only.
+                Err(OsdError::NoSpace) if self.space.lags() && !committed => {
+                    committed = true;
+                    let _ = rustix::fs::syncfs(&self.root);
+                }
+                done => return done,
+            }
+        }
+    }
+
     pub(super) fn pwrite_all(&self, h: &Handle, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
         let mut at = off;
         let (mut first, mut skip) = (0, 0);
