@@ -333,7 +333,7 @@ fn a_mount_waits_for_the_end_of_the_one_before() {
         kill("-STOP");
         ok(Command::new("umount").arg("-l").arg(&mnt));
         let next = mount().stderr(std::process::Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        common::pause(500);
         kill("-CONT");
         let next = next.wait_with_output().unwrap();
         assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));

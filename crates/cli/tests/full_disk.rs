@@ -228,6 +228,7 @@ fn fill(path: &Path) {
     let mut len = MIB;
     while len > 0 {
         match f.write(&vec![0x55; len]) {
+            Ok(0) => len /= 2,
             Ok(_) => pause(1),
             Err(_) => len /= 2,
         }

@@ -11,7 +11,6 @@ mod net;
 use common::{Place, Running, coral, fails, in_network_namespace, ok, pattern, pause, until};
 use net::Namespace;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

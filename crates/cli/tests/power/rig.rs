@@ -160,21 +160,21 @@ impl Drop for Rig {
     fn drop(&mut self) {
         // the servers first: a client's unmount needs them, a killed one's does not
         self.clients.clear();
-        if let Some(mut s) = self.servers.take() {
-            if let Some(power) = self.power.take() {
-                let cut = power.cut();
-                let _ = s.kill();
-                let inner = self.inner.clone();
-                cut.after_kill(
-                    || {
-                        let _ = s.wait();
-                        if let Some(mnt) = inner {
-                            let _ = Command::new("umount").arg("-l").arg(mnt).stderr(Stdio::null()).status();
-                        }
-                    },
-                    false,
-                );
-            }
+        if let Some(mut s) = self.servers.take()
+            && let Some(power) = self.power.take()
+        {
+            let cut = power.cut();
+            let _ = s.kill();
+            let inner = self.inner.clone();
+            cut.after_kill(
+                || {
+                    let _ = s.wait();
+                    if let Some(mnt) = inner {
+                        let _ = Command::new("umount").arg("-l").arg(mnt).stderr(Stdio::null()).status();
+                    }
+                },
+                false,
+            );
         }
         let _ = Command::new("umount").arg("-l").arg(BOOT_ID).status();
     }

@@ -111,7 +111,7 @@ impl SpaceGate {
     /// The gate of the target in `dir`. With `keeps` it keeps a stock of space there; without, nothing is written.
     pub(super) fn open(dir: &Path, disk: Arc<Disk>, keeps: bool) -> std::io::Result<SpaceGate> {
         let file = File::open(dir)?;
-        let lags = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type as i64 == BTRFS_MAGIC);
+        let lags = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type == BTRFS_MAGIC);
         let gate = SpaceGate {
             stock: if keeps { Stock::open(dir) } else { Stock::none() },
             dir: file,
