@@ -72,7 +72,7 @@ fn mount_helper_works_in_the_background() {
             c
         };
         let said = ok(&mut run("127.0.0.1@tcp:/coral", "-n", "rw"));
-        assert!(said.contains("mounted 127.0.0.1@tcp:/coral") && said.contains("mount-"), "{said}");
+        assert_eq!(said, "", "as mount(8) wants its helpers");
         std::fs::write(mnt.join("f"), "through the helper").unwrap();
         assert_eq!(std::fs::read_to_string(place.path("mnt/f")).unwrap(), "through the helper");
         std::fs::copy("/bin/true", mnt.join("true")).unwrap();
@@ -97,7 +97,7 @@ fn mount_helper_works_in_the_background() {
         until("the client has said goodbye", || exports(&place.path("data")) == 1);
         ok(&mut run("127.0.0.1@tcp:/coral", "-f", "rw"));
         assert!(!is_mounted(&mnt), "mount -f only checks");
-        for (options, says) in [("cache_mb=no", "give a number of 1 to 1048576"), ("quota", "'quota' is not supported"), ("remount,ro", "Coral does not remount")] {
+        for (options, says) in [("cache_mb=no", "give a number of 1 to 1048576"), ("quota", "'quota' is not supported")] {
             let (_, said) = fails(&mut run("127.0.0.1@tcp:/coral", "-n", options));
             assert!(said.contains(says), "{said}");
         }
@@ -239,7 +239,7 @@ fn flags_of_a_start_that_failed_are_not_kept() {
         assert!(said.contains("192.0.2.7"), "{said}");
         let running = place.up(&["--nid", "127.0.0.1@tcp", "--nid", "127.0.0.2@tcp"]);
         let said = ok(coral().arg("status").arg(&data));
-        assert!(said.contains(&format!(", 127.0.0.1@tcp 127.0.0.2@tcp port {port}\n")), "{said}");
+        assert!(said.contains(&format!(", 127.0.0.1@tcp 127.0.0.2@tcp port {port}, accept ")), "{said}");
         running.stop();
     });
 }

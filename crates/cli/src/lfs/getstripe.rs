@@ -170,9 +170,23 @@ fn tell_mdt(path: &Path, layout: &mut Layout) {
     }
 }
 
+/// The attribute with the layout. Of a file on a deactivated OST it is asked of the directory: the kernel asks for the
+/// attributes of a file first, and this one has no size.
+fn stored(path: &Path) -> Result<Vec<u8>, Errno> {
+    match (xattr(path, "lustre.lov"), path.file_name()) {
+        (Err(Errno(libc::EIO)), Some(name)) => {
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let mut of = std::ffi::OsString::from("lustre.lov/");
+            of.push(name);
+            xattr(parent, of)
+        }
+        (found, _) => found,
+    }
+}
+
 /// The layout of a file, or the default of a directory; `None` when it has none of its own.
 fn layout(path: &Path) -> Result<Option<Layout>, Errno> {
-    match xattr(path, "lustre.lov") {
+    match stored(path) {
         Ok(raw) if raw.is_empty() => Ok(None),
         Ok(raw) => {
             let mut layout = Layout::decode(&raw.into()).map_err(|_| Errno::EINVAL)?;

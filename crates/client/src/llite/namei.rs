@@ -78,7 +78,7 @@ impl Llite {
     }
 
     /// What a name is, as the MDT sees it; true: the directory is in one piece.
-    async fn resolve(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(MdInode, bool), Errno> {
+    pub(super) async fn resolve(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(MdInode, bool), Errno> {
         let mut found = Err(Errno::ENOENT);
         for p in self.places(parent, name).await? {
             found = self.resolve_in(cred, parent, p.dir, name).await.map(|md| (md, p.dir == parent));

@@ -3,6 +3,7 @@
 //! | name | get | set |
 //! | --- | --- | --- |
 //! | `lustre.lov` | layout of a file, default layout of a directory | layout of a file without one, default of a directory |
+//! | `lustre.lov/NAME` | layout of the file NAME in a directory | - |
 //! | `lustre.lma`, `lustre.link` | as stored on the MDT | - |
 //! | `lustre.lmv` | layout of a striped directory, with the MDT of each shard | - |
 //! | `lustre.dmv` | what new directories inherit | the same |
@@ -109,6 +110,11 @@ impl Llite {
             b"targets.json" => Ok(self.targets_json()),
             b"statfs.json" => Ok(self.statfs_json().await),
             b"pools.json" => Ok(self.pools_json()),
+            // Asked of the file itself, the kernel wants its attributes first, and one whose OST is deactivated has no size.
+            n if n.starts_with(b"lov/") => {
+                let file = self.resolve(cred, fid, &n[b"lov/".len()..]).await?.0.attr.fid;
+                Box::pin(self.own_xattr(cred, file, b"lov")).await
+            }
             n if n.starts_with(b"quota:") => self.quota_json(cred, &n[b"quota:".len()..]).await,
             n => match n.strip_prefix(b"path:") {
                 Some(text) => {
