@@ -61,7 +61,7 @@ fn near(fid: Fid) -> Option<u64> {
 
 /// The generation of a file's node.
 pub(crate) fn generation(fid: Fid) -> u64 {
-    if near(fid).is_some() { 0 } else { u64::from((fid.seq ^ fid.seq >> 32) as u32 ^ fid.ver | 1) }
+    if near(fid).is_some() { 0 } else { u64::from(((fid.seq ^ fid.seq >> 32) as u32 ^ fid.ver) << 1 | 1) }
 }
 
 #[derive(Default)]
