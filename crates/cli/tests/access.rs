@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Place, Running, coral, fails, in_namespace, in_network_namespace, is_root, ok, text, until};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -88,7 +88,7 @@ fn a_local_user_does_not_become_root_on_what_root_serves() {
         let (done, said) = attack(&place, &bin, MALLORY, steal);
         assert!(done && said.contains("of root"), "{said}");
         let planted = std::fs::metadata(place.path("mnt/sh")).unwrap();
-        assert_eq!((std::os::unix::fs::MetadataExt::uid(&planted), planted.permissions().mode() & 0o7777), (0, 0o4755));
+        assert_eq!((planted.uid(), planted.permissions().mode() & 0o7777), (0, 0o4755));
         std::fs::remove_file(place.path("mnt/sh")).unwrap();
         running.stop();
 
@@ -132,21 +132,24 @@ fn what_a_user_serves_is_his_and_roots() {
         assert!(!done && said.contains("--accept user") && said.contains("--accept all"), "{said}");
         let log = log_of(&data);
         assert!(log.contains(&format!("user {MALLORY}'s")) && log.contains("--accept all"), "{log}");
-        // The same user; what it is called in its namespace does not matter.
-        let (done, said) = attack(&place, &bin, ALICE, "echo mine > $mnt/f; cat $mnt/f");
-        assert!(done && said.contains("mine"), "{said}");
         // Root comes in when it says that it trusts the user's servers.
         let mnt = place.make("mnt");
         let mount = ["mount", "127.0.0.1@tcp:/coral", &mnt.to_string_lossy(), "--port", &port, "--foreground"].map(str::to_owned);
         let (_, said) = fails(coral().args(&mount));
         assert!(said.contains("another user's") && said.contains("--accept all"), "{said}");
         let trusting = Running::start(&[&mount[..5].iter().map(String::as_str).collect::<Vec<_>>()[..], &["--accept", "all"]].concat(), &place.path("trusting"), &[&mnt]);
-        assert_eq!(std::fs::read_to_string(mnt.join("f")).unwrap(), "mine\n");
+        std::fs::create_dir(mnt.join("d")).unwrap();
+        // The same user; what it is called in its namespace does not matter. The root directory is uid 4242's, which that namespace
+        // has no name for, and the kernel lets nobody there change such a directory: so `d`, uid 0's, is written to.
+        assert_eq!(std::fs::metadata(&mnt).unwrap().uid(), ALICE);
+        let (done, said) = attack(&place, &bin, ALICE, "echo mine > $mnt/d/f; cat $mnt/d/f");
+        assert!(done && said.contains("mine"), "{said}");
+        assert_eq!(std::fs::read_to_string(mnt.join("d/f")).unwrap(), "mine\n");
         trusting.stop();
         running.stop();
 
         let running = up(&["--accept", "all"]);
-        let (done, said) = attack(&place, &bin, MALLORY, "cat $mnt/f");
+        let (done, said) = attack(&place, &bin, MALLORY, "cat $mnt/d/f");
         assert!(done && said.contains("mine"), "{said}");
         running.stop();
     });

@@ -4,9 +4,9 @@
 //! store is opened as a shadow in a temporary directory: the files of the tables, which never change, as symbolic links,
 //! everything else as copies (journals, lists: at most some hundred MiB). The objects are looked at where they are.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, symlink};
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::objects::FsObjects;
 use super::space::SpaceGate;
 use super::synced::SyncedFile;
 use super::tables::{Limits, Tables};
-use super::{OsdFs, OsdFsOptions, journal, largest, lock, manifest};
+use super::{OsdFs, OsdFsOptions, journal, largest, lock, manifest, private};
 use crate::{Batch, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, StatFs, Table};
 
 /// Tries to find a name for the shadow that is not taken.
@@ -116,7 +116,7 @@ impl Shadow {
     fn of(dir: &Path) -> io::Result<Shadow> {
         let shadow = Shadow(Self::make()?);
         copy(&dir.canonicalize()?.join("kv"), &shadow.0.join("kv"))?;
-        match std::fs::copy(dir.join("SYNCED"), shadow.0.join("SYNCED")) {
+        match private::copy(&dir.join("SYNCED"), &shadow.0.join("SYNCED")) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(shadow),
         }
@@ -125,7 +125,7 @@ impl Shadow {
     fn make() -> io::Result<PathBuf> {
         for n in 0..NAMES_MAX {
             let path = std::env::temp_dir().join(format!("coral-check-{}-{n}", std::process::id()));
-            match DirBuilder::new().mode(0o700).create(&path) {
+            match private::make_new_dir(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 done => return done.map(|()| path),
             }
@@ -148,7 +148,7 @@ impl Drop for Shadow {
 }
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(to)?;
+    private::make_new_dir(to)?;
     let final_files = from.file_name().is_some_and(|n| n == "tables");
     for entry in std::fs::read_dir(from)? {
         let path = entry?.path();
@@ -160,11 +160,11 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
             symlink(&path, &to)?;
         } else if path.extension().is_some_and(|e| e == "jnl") {
             let bytes = journal::contents(&path).map_err(io::Error::other)?;
-            let file = File::create(&to)?;
+            let file = private::create(&to)?;
             file.write_all_at(&bytes, 0)?;
             file.set_len(path.metadata()?.len())?;
         } else {
-            std::fs::copy(&path, &to)?;
+            private::copy(&path, &to)?;
         }
     }
     Ok(())

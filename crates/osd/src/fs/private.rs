@@ -8,12 +8,21 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use super::stock;
+
 /// Mode of a directory.
 const DIR: u32 = 0o700;
 /// Mode of a file.
 pub(crate) const FILE: u32 = 0o600;
 /// What nobody but the owner has.
 const OTHERS: u32 = 0o077;
+/// Directories of a target whose content [`tighten`] looks at. Not `objects`, which is large, nor `lost+found`, which is not ours.
+const WITHIN: [&str; 2] = ["kv", stock::SPARE_DIR];
+
+/// Makes one directory, which must not be there.
+pub(super) fn make_new_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(DIR).create(dir)
+}
 
 /// Makes a directory, and those above it, if it is not there.
 pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
@@ -25,8 +34,13 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)
 }
 
-/// Takes from others what they may do in the target directory `dir`: in itself, what it holds, and its tables. The objects are
-/// made so, below a directory that nobody else can enter. One line in the log when there was something to take.
+/// A copy whose mode is not that of `from`.
+pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    io::copy(&mut File::open(from)?, &mut create(to)?).map(drop)
+}
+
+/// Takes from others what they may do in the target directory `dir`: in itself, what it holds, its tables and spare files. The
+/// objects are made so, below a directory that nobody else can enter. One line in the log when there was something to take.
 pub(super) fn tighten(dir: &Path) {
     let mut changed = 0;
     let done = take_from_others(dir, &mut changed).and_then(|()| each(dir, &mut changed, true));
@@ -38,7 +52,7 @@ pub(super) fn tighten(dir: &Path) {
     }
 }
 
-/// The entries of a directory; of a target (`top`) all but what is below `objects`.
+/// The entries of a directory and what is below them; in a target (`top`) what is below [`WITHIN`] only.
 fn each(dir: &Path, changed: &mut u64, top: bool) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
@@ -46,7 +60,7 @@ fn each(dir: &Path, changed: &mut u64, top: bool) -> io::Result<()> {
         if !kind.is_symlink() {
             take_from_others(&entry.path(), changed)?;
         }
-        let within = if top { entry.file_name() == "kv" } else { true };
+        let within = !top || WITHIN.iter().any(|w| entry.file_name() == *w);
         if kind.is_dir() && within {
             each(&entry.path(), changed, false)?;
         }
@@ -94,12 +108,14 @@ mod tests {
         let target = dir.path().join("t");
         let label = Label { kind: TargetKind::Mdt, fsname: "a".into(), index: 0, uuid: "u".into(), mgs_nids: Vec::new() };
         OsdFs::format(&target, &label).unwrap();
-        for sub in ["", "kv", "objects"] {
+        for sub in ["", "kv", "objects", stock::SPARE_DIR] {
             assert_eq!(mode(&target.join(sub)), DIR, "{sub}");
         }
-        for file in ["CORAL", "FRESH", "LOCK", "SYNCED"] {
+        for file in ["CORAL", "FRESH", "LOCK", "SYNCED", stock::RESERVE_FILE] {
             assert_eq!(mode(&target.join(file)), FILE, "{file}");
         }
+        let spare = std::fs::read_dir(target.join(stock::SPARE_DIR)).unwrap().map(|e| mode(&e.unwrap().path()));
+        assert!(spare.collect::<Vec<_>>().iter().all(|m| *m == FILE));
         // As an older version left it.
         fn loosen(dir: &Path) {
             for e in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {

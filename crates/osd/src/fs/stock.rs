@@ -7,13 +7,15 @@
 //! Nothing here is data: both may be removed while the target is closed. A file system that cannot allocate without writing
 //! (`fallocate`) keeps no blocks; then promises rest on the account alone.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+
+use super::private;
 
 /// Name of the file with blocks.
 pub(super) const RESERVE_FILE: &str = "RESERVE";
@@ -182,7 +184,7 @@ impl Stock {
         let spare = dir.join(SPARE_DIR);
         let make = || -> std::io::Result<()> {
             if !spare.is_dir() {
-                DirBuilder::new().mode(0o700).create(&spare)?;
+                private::make_new_dir(&spare)?;
             }
             for n in 0..SPARE_INODES {
                 create(&spare.join(n.to_string()))?;
@@ -196,7 +198,7 @@ impl Stock {
 }
 
 fn create(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+    OpenOptions::new().write(true).create(true).truncate(false).mode(private::FILE).open(path)
 }
 
 #[cfg(test)]
