@@ -1,12 +1,13 @@
 //! The node: start and stop, and what it is made of. What it sends is in `send`, what becomes of what arrives in `receive`.
 
+mod cookie;
 mod receive;
 mod send;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use coral_wire::lnet::{LNET_NI_STATUS_DOWN, feat};
 use parking_lot::{Mutex, MutexGuard};
@@ -153,7 +154,7 @@ pub struct Node {
     changes: AtomicU32,
     told: Mutex<BTreeSet<Nid>>,
     rng: Mutex<ChaCha8Rng>,
-    cookie: AtomicU64,
+    cookies: cookie::Cookies,
     faults: Faults,
     handovers: HandoverStats,
     stats: Arc<NodeStats>,
@@ -204,7 +205,7 @@ impl Node {
         let stats = Arc::new(NodeStats::default());
         let listeners = SockNet::bind(&cfg).await?;
         let mut rng = ChaCha8Rng::seed_from_u64(cfg.seed);
-        let cookie = rng.next_u64() ^ incarnation.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let cookies = cookie::Cookies::new(rng.next_u64() ^ incarnation.wrapping_mul(0x9e37_79b9_7f4a_7c15), cfg.seed);
         let faults = Faults::new(rng.next_u64());
         let node = Arc::new_cyclic(|me| Node {
             sock: SockNet::new(me.clone(), &cfg, incarnation, stats.clone()),
@@ -224,7 +225,7 @@ impl Node {
             changes: AtomicU32::new(0),
             told: Mutex::default(),
             rng: Mutex::new(rng),
-            cookie: AtomicU64::new(cookie),
+            cookies,
             faults,
             handovers: HandoverStats::default(),
             stats,
@@ -276,14 +277,10 @@ impl Node {
         self.rng.lock().next_u64()
     }
 
-    /// A handle cookie: never 0 and never given twice by this node; differs after a restart.
+    /// A handle cookie: never 0, never given twice by this node, other ones after a restart. Whoever knows some cannot tell the
+    /// next: a handle is all that a request shows to be its client's.
     pub fn next_cookie(&self) -> u64 {
-        loop {
-            let c = self.cookie.fetch_add(1, Ordering::Relaxed);
-            if c != 0 && c != u64::MAX {
-                return c;
-            }
-        }
+        self.cookies.next()
     }
 
     /// How often handlers stayed on the receiving stack; give it to [`crate::exec::run_inline`].

@@ -184,9 +184,19 @@ impl Ctx {
     /// Makes objects for the range the intent names, if there are none yet. Returns the transno.
     async fn change_layout(&self, fid: &Fid, li: &LayoutIntent) -> MdtResult<u64> {
         let _lock = self.ops.lock_layout(fid).await;
+        let (transno, first) = self.put_grown(fid, li)?;
+        if first {
+            self.layout_made().await?;
+        }
+        Ok(transno)
+    }
+
+    /// The transaction of [`Ctx::change_layout`]: its transno, and whether the file had no layout before.
+    fn put_grown(&self, fid: &Fid, li: &LayoutIntent) -> MdtResult<(u64, bool)> {
         let mut guard = self.core();
         let core = &mut *guard;
-        let Some(lov) = self.grow_layout(core, fid, li)? else { return Ok(0) };
+        let first = core.store.find(fid)?.is_some_and(|i| i.lov.is_empty());
+        let Some(lov) = self.grow_layout(core, fid, li)? else { return Ok((0, false)) };
         let mut t = Txn::new(&core.store);
         let h = t.get(fid)?;
         t.change(h).lov = lov.clone();
@@ -194,7 +204,7 @@ impl Ctx {
         let mut a = self.intent_answer(&Outcome { disp: disp::IT_EXECD, ..Outcome::default() });
         a.msg.push_bytes(lov);
         self.commit(t, &mut a)?;
-        Ok(a.msg.body()?.transno)
+        Ok((a.msg.body()?.transno, first))
     }
 
     fn layout_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {

@@ -287,6 +287,16 @@ impl Ctx {
             bits = Ibits(bits.0 | Ibits::DOM.0);
         }
         let _locks = self.lock_attributes(&r.fid, bits, set.size.is_some()).await?;
+        let (a, laid_out) = self.put_attributes(r, &cred, &set, uncap, data)?;
+        if laid_out {
+            self.layout_made().await?;
+        }
+        Ok(a)
+    }
+
+    /// The transaction of a setattr; true: it gave the file its layout. `uncap`: file capabilities end; `data`: the times of
+    /// the data on the MDT change too.
+    fn put_attributes(&self, r: &RecSetattr, cred: &super::cred::Ucred, set: &SetAttr, uncap: bool, data: bool) -> MdtResult<(Answer, bool)> {
         let mut core = self.core();
         if set.size.is_some() && !self.rq.is_replay() {
             core.opens.conflict(&r.fid, open::WRITE)?;
@@ -302,13 +312,14 @@ impl Ctx {
         if versioned {
             pre.object(0, &mut t, Some(&r.fid))?;
         }
-        let h = attr::setattr(&mut t, &cred, &r.fid, &set)?;
+        let h = attr::setattr(&mut t, cred, &r.fid, set)?;
         if versioned {
             t.stamp(h);
         }
         if uncap && !t.ino(h).is_dir() {
             t.put_xattr(h, xattr::CAPABILITY, None);
         }
+        let laid_out = lov.is_some();
         if let Some(lov) = lov {
             t.change(h).lov = lov;
         }
@@ -326,9 +337,9 @@ impl Ctx {
             self.ops.data.owner_changed(dom::object(&r.fid));
         }
         if data {
-            self.set_data_times(&r.fid, &set)?;
+            self.set_data_times(&r.fid, set)?;
         }
-        Ok(a)
+        Ok((a, laid_out))
     }
 
     /// Whether the object has file capabilities.
@@ -471,8 +482,31 @@ impl Ctx {
     ) -> MdtResult<Answer> {
         let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0);
         let _locks = self.ops.lock(&[], &[(*fid, bits)], None).await;
+        let (a, file) = self.put_layout(cred, fid, time, value, fill)?;
+        if file {
+            self.layout_made().await?;
+        }
+        Ok(a)
+    }
+
+    /// A layout made by another request than an open is on disk before its client is told: the replay of such a request does
+    /// not say which objects the file got, and the client may have written to them by then.
+    pub(super) async fn layout_made(&self) -> MdtResult<()> {
+        Ok(self.rq.target.sync().await?)
+    }
+
+    /// The transaction of [`Ctx::set_layout`]; true: of a file.
+    fn put_layout(
+        &self,
+        cred: &super::cred::Ucred,
+        fid: &Fid,
+        time: coral_osd::Time,
+        value: Option<Bytes>,
+        fill: impl FnOnce(&mut Answer, MdtBody),
+    ) -> MdtResult<(Answer, bool)> {
         let mut core = self.core();
         let ino = core.store.inode(fid)?;
+        let file = ino.is_reg();
         if !cred.owns(&ino) && !cred.has(super::cred::cap::SYS_ADMIN) {
             core.store.permit(cred, fid, &ino, super::cred::MAY_WRITE)?;
         }
@@ -501,6 +535,6 @@ impl Ctx {
         pre.tell(&mut a);
         fill(&mut a, self.pack(fid, t.ino(h)));
         self.commit(t, &mut a)?;
-        Ok(a)
+        Ok((a, file))
     }
 }
