@@ -113,6 +113,14 @@ async fn a_squashed_root_is_a_user_like_others() -> TestResult {
     let made = make(&far, open, b"made", 0o644).await?;
     let body = admin.getattr(made).await?;
     assert_eq!((body.uid, body.gid), (500, 501));
+    // the file is his, and that gives no right to give it capabilities
+    let (caps, label) = (b"security.capability".as_slice(), b"security.label".as_slice());
+    assert_eq!(far.setxattr(made, caps, Some(b"all"), 0).await, Err(Errno::EPERM));
+    assert_eq!(far.user(500, 501).setxattr(made, caps, Some(b"all"), 0).await, Err(Errno::EPERM));
+    far.setxattr(made, label, Some(b"x"), 0).await?;
+    admin.setxattr(made, caps, Some(b"all"), 0).await?;
+    far.setxattr(made, caps, None, 0).await?;
+    assert_eq!(admin.getxattr(made, caps).await.err(), Some(Errno::ENODATA));
     admin.mkdir(Fid::ROOT, b"as_root").await?;
     assert_eq!(set("root_squash", "0:0"), Some(Ok(())));
     assert!(far.open(Fid::ROOT, b"secret", flag::READ, 0).await.is_ok());

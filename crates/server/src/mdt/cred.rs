@@ -42,6 +42,8 @@ pub mod cap {
     pub const SYS_RESOURCE: u32 = 24;
     /// Make device nodes.
     pub const MKNOD: u32 = 27;
+    /// Give files capabilities.
+    pub const SETFCAP: u32 = 31;
 }
 
 /// Identity of a request.

@@ -179,6 +179,8 @@ fn check(t: &Txn<'_>, cred: &Ucred, h: Held, name: &[u8], new: Option<&Bytes>) -
             true => Ok(()),
             false => Err(Errno::EPERM.into()),
         },
+        // file capabilities make superusers of who runs the file: an owner may end them, and no more
+        b"security." if name == CAPABILITY && new.is_some() && !gives_capabilities(cred) => Err(Errno::EPERM.into()),
         b"security." if !key.is_empty() => match cred.owns(ino) || cred.has(cap::SYS_ADMIN) {
             true => Ok(()),
             false => Err(Errno::EPERM.into()),
@@ -190,6 +192,11 @@ fn check(t: &Txn<'_>, cred: &Ucred, h: Held, name: &[u8], new: Option<&Bytes>) -
         },
         _ => Err(Errno::EOPNOTSUPP.into()),
     }
+}
+
+/// Whether the caller, after mapping and squash, may give a file capabilities (`cap_convert_nscap` of Linux).
+fn gives_capabilities(cred: &Ucred) -> bool {
+    cred.uid == 0 || cred.has(cap::SETFCAP) || cred.has(cap::SYS_ADMIN)
 }
 
 /// An access ACL sets the mode, and is stored only when it says more than the mode. As with a chmod, setgid goes when the
