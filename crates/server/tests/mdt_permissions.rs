@@ -36,6 +36,9 @@ async fn executing_needs_execute_permission_and_no_other() -> TestResult {
     file(&c, b"data", 0o644).await?;
     let other = c.user(99, 99);
     let exec = flag::READ | flag::EXEC;
+    for write in [flag::WRITE, flag::TRUNC, flag::APPEND] {
+        assert_eq!(other.open(Fid::ROOT, b"prog", exec | write, 0).await.err(), Some(Errno::EACCES), "{write:#o}");
+    }
     let running = other.open(Fid::ROOT, b"prog", exec, 0).await?;
     assert_eq!(other.open(Fid::ROOT, b"prog", flag::READ, 0).await.err(), Some(Errno::EACCES));
     assert_eq!(other.open(Fid::ROOT, b"data", exec, 0).await.err(), Some(Errno::EACCES));

@@ -423,13 +423,14 @@ impl Ctx {
 }
 
 /// Permissions that an open with `flags` needs. What is opened to be executed is read too, but needs no more than execute
-/// permission (`mds_accmode` in `lustre/include/lustre_mds.h`).
+/// permission for that (`mds_accmode` in `lustre/include/lustre_mds.h`); to write it needs write permission besides.
 fn wanted(flags: u64) -> u32 {
-    if flags & flag::EXEC != 0 {
-        return MAY_EXEC;
-    }
-    let read = if flags & flag::READ != 0 { MAY_READ } else { 0 };
     let write = if flags & (flag::WRITE | flag::TRUNC | flag::APPEND) != 0 { MAY_WRITE } else { 0 };
+    let read = match flags {
+        f if f & flag::EXEC != 0 => MAY_EXEC,
+        f if f & flag::READ != 0 => MAY_READ,
+        _ => 0,
+    };
     read | write
 }
 
