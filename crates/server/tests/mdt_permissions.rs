@@ -79,6 +79,15 @@ async fn a_write_takes_setuid_and_capabilities_by_the_servers_word() -> TestResu
     chmod(0o6741).await?;
     assert_eq!(kill(&writer, fid, Some(&open), 0).await?, 0o2741);
 
+    // the handle lets its holder touch the file, not choose its times
+    let through = || MdtIoepoch { open_handle: open.handle, ..MdtIoepoch::default() }.to_bytes();
+    let past = coral_wire::coral::pack_time(1_000, 0);
+    for more in [0, sa::KILL_SUID, sa::SIZE] {
+        let chosen = writer.setattr_through(fid, through(), |r| (r.valid, r.mtime) = (sa::MTIME | sa::MTIME_SET | more, past));
+        assert_eq!(chosen.await.err(), Some(Errno::EPERM), "{more:#x}");
+    }
+    assert_eq!(writer.setattr_through(fid, through(), |r| (r.valid, r.mtime) = (sa::MTIME, past)).await?.mtime, past);
+
     // without an open for writing, write permission is needed
     chmod(0o4755).await?;
     assert_eq!(kill(&writer, fid, None, sa::MODE).await.err(), Some(Errno::EACCES));

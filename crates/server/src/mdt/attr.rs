@@ -127,11 +127,11 @@ fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> Md
     if set.projid.is_some_and(|p| p != old.projid) && !cred.has(cap::SYS_RESOURCE) {
         return Err(Errno::EPERM.into());
     }
+    // times of the caller's choosing are the owner's to set, with or without a handle; "now" is any writer's
+    if set.times_given && (set.atime.is_some() || set.mtime.is_some()) && !cred.owns(old) {
+        return Err(Errno::EPERM.into());
+    }
     if set.times_only() && !cred.owns(old) && !set.opened {
-        // times of the caller's choosing are the owner's to set, "now" is any writer's
-        if set.times_given {
-            return Err(Errno::EPERM.into());
-        }
         t.store.permit(cred, fid, old, MAY_WRITE)?;
     }
     if set.mode.is_some() && !cred.owns(old) {
