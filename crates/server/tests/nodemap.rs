@@ -229,6 +229,10 @@ async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
 
     activate(&rig, &[Command::SetFileset { name: "far".into(), fileset: "/dir/sub".into() }]);
     assert_eq!((far.root().await?, admin.root().await?), (sub, Fid::ROOT));
+    assert_eq!((far.root_at(b"/dir/sub").await?, admin.root_at(b"/dir").await?), (sub, dir));
+    for up in [b"/..".as_slice(), b"/dir/sub/..", b"/dir/sub/../..", b"/."] {
+        assert_eq!(far.root_at(up).await, Err(Errno::EINVAL), "{}", up.escape_ascii());
+    }
     let below = make(&admin, sub, b"g", 0o600).await?;
     assert_eq!((admin.fid2path(below).await?.as_str(), far.fid2path(below).await?.as_str()), ("dir/sub/g", "g"));
     assert_eq!((far.fid2path(f).await, far.fid2path(dir).await), (Err(Errno::ENOENT), Err(Errno::ENOENT)));

@@ -29,7 +29,7 @@ impl Ctx {
             if map.deny_mount {
                 return Err(Errno::EPERM.into());
             }
-            path = map.root_of(&String::from_utf8_lossy(&path)).into_bytes();
+            path = map.root_of(&String::from_utf8_lossy(&path))?.into_bytes();
         }
         let fid = self.directory(&path)?;
         let mut a = self.answer(0);

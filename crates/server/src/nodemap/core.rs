@@ -181,16 +181,24 @@ impl Nodemap {
         found.map_or((self.squash[kind as usize], true), |id| (id, false))
     }
 
-    /// Path a client gets that asks for `asked` (`nodemap_fileset_get_root`).
-    pub fn root_of(&self, asked: &str) -> String {
+    /// Path a client gets that asks for `asked` (`nodemap_fileset_get_root`). EINVAL: the path goes up (`mdt_lookup_fileset`).
+    pub fn root_of(&self, asked: &str) -> Result<String, Errno> {
         let (set, asked) = (self.fileset.as_str(), asked.trim_end_matches('/'));
+        if goes_up(set) || goes_up(asked) {
+            return Err(Errno::EINVAL);
+        }
         let below = asked.strip_prefix(set).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        match asked {
+        Ok(match asked {
             _ if set.is_empty() || (below && !asked.is_empty()) => asked.into(),
             "" => set.into(),
             _ => format!("{set}/{}", asked.trim_start_matches('/')),
-        }
+        })
     }
+}
+
+/// Whether a path has `.` or `..` in it: what begins with a fileset must stay below it.
+fn goes_up(path: &str) -> bool {
+    path.split('/').any(|name| name == "." || name == "..")
 }
 
 /// A change, as `lctl nodemap_*` asks for it.
@@ -361,7 +369,7 @@ impl Nodemaps {
             }
             Command::Modify { name, property, value } => self.map(name)?.modify(property, value)?,
             Command::SetFileset { name, fileset } => {
-                let good = fileset.is_empty() || (fileset.starts_with('/') && fileset.len() <= FILESET_MAX);
+                let good = fileset.is_empty() || (fileset.starts_with('/') && fileset.len() <= FILESET_MAX && !goes_up(fileset));
                 let map = self.map(name)?;
                 map.fileset = fileset.strip_suffix('/').unwrap_or(fileset).to_owned();
                 return if good { Ok(()) } else { Err(Errno::EINVAL) };
@@ -470,6 +478,8 @@ mod tests {
             (modify("far", "map_mode", "uid,what"), Errno::EINVAL),
             (modify("far", "rbac", "all"), Errno::EOPNOTSUPP),
             (Command::SetFileset { name: "far".into(), fileset: "sub".into() }, Errno::EINVAL),
+            (Command::SetFileset { name: "far".into(), fileset: "/sub/../..".into() }, Errno::EINVAL),
+            (Command::SetFileset { name: "far".into(), fileset: "/./sub".into() }, Errno::EINVAL),
             (idmap(IdType::Uid, "5-4:1"), Errno::ERANGE),
             (idmap(IdType::Uid, "1-3:5-6"), Errno::EINVAL),
             (idmap(IdType::Uid, "1-4294967295:0"), Errno::ENOSPC),
@@ -500,10 +510,15 @@ mod tests {
     #[test]
     fn a_fileset_is_the_root_and_nothing_above_it() {
         let set = |fileset: &str| two().with(&Command::SetFileset { name: "far".into(), fileset: fileset.into() }).unwrap();
-        let root = |fileset: &str, asked: &str| set(fileset).named("far").unwrap().root_of(asked);
+        let asks = |fileset: &str, asked: &str| set(fileset).named("far").unwrap().root_of(asked);
+        let root = |fileset: &str, asked: &str| asks(fileset, asked).unwrap();
         assert_eq!((root("", "/a"), root("", "")), ("/a".into(), String::new()));
         assert_eq!((root("/t/", ""), root("/t", "/t"), root("/t", "/t/x")), ("/t".into(), "/t".into(), "/t/x".into()));
         assert_eq!((root("/t", "/other"), root("/t", "/tt"), root("/t", "/")), ("/t/other".into(), "/t/tt".into(), "/t".into()));
+        for up in ["/..", "..", "/t/..", "/t/../..", "/a/../b/", "/./a", "."] {
+            assert_eq!((asks("/t", up), asks("", up)), (Err(Errno::EINVAL), Err(Errno::EINVAL)), "{up}");
+        }
+        assert_eq!(root("/t", "/..a/b.."), "/t/..a/b..");
     }
 
     /// What a nodemap says, by looking through a list.

@@ -353,7 +353,13 @@ impl Client {
     }
 
     pub async fn root(&self) -> Result<Fid, Errno> {
-        let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_ROOT).push(&self.body(Fid::ZERO, 0)).push_empty();
+        self.root_at(b"").await
+    }
+
+    /// The directory that a mount of the subdirectory `path` begins at.
+    pub async fn root_at(&self, path: &[u8]) -> Result<Fid, Errno> {
+        let path = if path.is_empty() { Bytes::new() } else { nul(path) };
+        let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_ROOT).push(&self.body(Fid::ZERO, 0)).push_bytes(path);
         Ok(self.call(rq).await?.msg.get::<MdtBody>(1).map_err(|_| Errno::EPROTO)?.fid1)
     }
 
