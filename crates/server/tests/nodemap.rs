@@ -175,6 +175,16 @@ async fn ids_are_mapped_on_the_way_in_and_back() -> TestResult {
     assert_eq!(ids(admin.getattr(theirs).await?), (65534, 65534));
     assert_eq!(ids(admin.getattr(make(&far, dir, b"roots", 0o644).await?).await?), (65534, 65534));
     assert_eq!(chmod(&far, fid, 0o777).await, Err(Errno::EPERM), "a squashed root");
+    // -1 names nobody, whoever says it; as an owner in a setattr it leaves the owner
+    let none = u32::MAX;
+    for (i, c) in [far.user(none, none), admin.user(none, none)].into_iter().enumerate() {
+        let name = format!("none{i}");
+        let body = admin.getattr(make(&c, dir, name.as_bytes(), 0o644).await?).await?;
+        assert_eq!(ids(body), (65534, 65534));
+        admin.unlink(dir, name.as_bytes(), false).await?;
+    }
+    let body = user.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID | sa::CTIME, none, none)).await?;
+    assert_eq!(ids(body), (500, 500));
 
     // the root directory is root's, whom the far node does not know
     assert_eq!(ids(user.getattr(Fid::ROOT).await?), (65534, 65534));
@@ -210,7 +220,7 @@ async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
     activate(&rig, &[modify("far", "deny_unknown", "1")]);
     let (user, stranger) = (far.user(500, 500), far.user(777, 500));
     assert_eq!(user.lookup(dir, b"f").await?.body.fid1, f);
-    for denied in [&stranger, &far] {
+    for denied in [&stranger, &far, &far.user(u32::MAX, 500)] {
         assert_eq!(denied.getattr(f).await.err(), Some(Errno::EACCES));
         assert_eq!(denied.lookup(dir, b"f").await.err(), Some(Errno::EACCES));
         assert_eq!(denied.open(dir, b"f", flag::READ, 0).await.err(), Some(Errno::EACCES));

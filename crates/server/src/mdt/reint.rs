@@ -238,15 +238,15 @@ impl Ctx {
         SetAttr {
             // a kernel client that takes setuid away for a writer also says the mode it knows, which may be an old one
             mode: (has(sa::MODE) && !(has(sa::FORCE) && has(sa::KILL_SUID | sa::KILL_SGID))).then_some(r.mode),
-            uid: has(sa::UID).then(|| self.view.to_fs(IdType::Uid, r.uid)),
-            gid: has(sa::GID).then(|| self.view.to_fs(IdType::Gid, r.gid)),
+            uid: has(sa::UID).then(|| self.view.named_to_fs(IdType::Uid, r.uid)),
+            gid: has(sa::GID).then(|| self.view.named_to_fs(IdType::Gid, r.gid)),
             size: has(sa::SIZE).then_some(r.size),
             blocks: None,
             atime: has(sa::ATIME).then(|| self.time(r.atime)),
             mtime: has(sa::MTIME).then(|| self.time(r.mtime)),
             ctime: has(sa::CTIME).then(|| self.time(r.ctime)),
             flags: has(sa::ATTR_FLAG).then_some(r.attr_flags),
-            projid: has(sa::PROJID).then(|| self.view.to_fs(IdType::Projid, r.projid)),
+            projid: has(sa::PROJID).then(|| self.view.named_to_fs(IdType::Projid, r.projid)),
             kill_suid: has(sa::KILL_SUID),
             kill_sgid: has(sa::KILL_SGID),
             times_given: self.coral && has(sa::ATIME_SET | sa::MTIME_SET),

@@ -81,7 +81,7 @@ impl Ctx {
         let squashed = self.view.squashes(IdType::Uid, asking.uid) || self.view.squashes(IdType::Gid, asking.gid);
         let cred = match squashed {
             true => Ucred::new(uid, gid, &[], 0),
-            false => Ucred::new(uid, gid, &asking.groups.map(|g| self.view.to_fs(IdType::Gid, g)), asking.caps),
+            false => Ucred::new(uid, gid, &asking.groups.map(|g| self.view.named_to_fs(IdType::Gid, g)), asking.caps),
         };
         let cred = self.ops.squash.read().apply(cred, self.rq.exp.nid());
         Ucred { known: self.known.clone(), ..cred }

@@ -155,9 +155,13 @@ impl Nodemap {
         self.id == 0
     }
 
-    /// What an id of a client is in the file system, and whether that is a squash id because the id is unknown.
+    /// What an id of a client is in the file system, and whether that is a squash id because the id is unknown. That -1 is
+    /// nobody's id is so for clients whose ids are believed too.
     pub fn to_fs(&self, kind: IdType, id: u32) -> (u32, bool) {
-        self.map(kind, Way::ToFs, id)
+        match id {
+            u32::MAX => (self.squash[kind as usize], true),
+            _ => self.map(kind, Way::ToFs, id),
+        }
     }
 
     /// What an id of the file system is for a client, and whether it is unknown there.
@@ -503,6 +507,7 @@ mod tests {
         assert_eq!((m.to_fs(IdType::Uid, 0), m.to_fs(IdType::Uid, 9), m.to_fs(IdType::Gid, 9)), ((0, false), (9, false), (65534, true)));
         let n = n.with(&modify("far", "trusted", "on")).unwrap();
         assert_eq!(n.named("far").unwrap().to_fs(IdType::Gid, 9), (9, false));
+        assert_eq!(n.named("far").unwrap().to_fs(IdType::Uid, u32::MAX), (65534, true), "no id, whoever says it");
         let back: Nodemaps = serde_json::from_str(&serde_json::to_string(&n).unwrap()).unwrap();
         assert_eq!(back, n);
     }

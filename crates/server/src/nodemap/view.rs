@@ -9,7 +9,7 @@ use coral_osd::SetAttr;
 use super::core::{IdType, Nodemap};
 use crate::mdt::acl;
 
-/// "Leave it as it is" in place of an id.
+/// "None", in place of an id.
 const NO_ID: u32 = u32::MAX;
 
 /// The nodemap of one client, if one counts.
@@ -29,10 +29,12 @@ impl View {
 
     /// An id of the client, as it counts here.
     pub fn to_fs(&self, kind: IdType, id: u32) -> u32 {
-        match &self.0 {
-            Some(m) if id != NO_ID => m.to_fs(kind, id).0,
-            _ => id,
-        }
+        self.0.as_ref().map_or(id, |m| m.to_fs(kind, id).0)
+    }
+
+    /// The same where -1 names nobody: in a setattr an owner that stays, else a group that is not there.
+    pub fn named_to_fs(&self, kind: IdType, id: u32) -> u32 {
+        if id == NO_ID { id } else { self.to_fs(kind, id) }
     }
 
     /// An id of ours, as the client knows it.
@@ -86,4 +88,21 @@ impl View {
 
 fn is_acl(name: &[u8]) -> bool {
     name == acl::ACCESS || name == acl::DEFAULT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodemap::{Command, Nodemaps};
+
+    #[test]
+    fn no_id_is_left_only_where_it_says_so() {
+        let maps = Nodemaps::default().with(&Command::Add { name: "far".into() }).unwrap();
+        let view = View::new(maps.named("far").cloned());
+        let said = SetAttr { uid: Some(NO_ID), gid: Some(NO_ID), projid: None, ..SetAttr::default() };
+        let owners = view.owners_to_fs(said);
+        assert_eq!((owners.uid, owners.gid, owners.projid), (Some(65534), Some(65534), None));
+        assert!(view.squashes(IdType::Uid, NO_ID));
+        assert_eq!((view.named_to_fs(IdType::Uid, NO_ID), view.named_to_fs(IdType::Uid, 7)), (NO_ID, 65534));
+    }
 }
