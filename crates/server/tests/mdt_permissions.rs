@@ -3,6 +3,7 @@
 mod mdt_rig;
 
 use bytes::Bytes;
+use coral_wire::layout::{LOV_OFFSET_DEFAULT, LovMd};
 use coral_wire::mds::{MdtIoepoch, attr as sa, fl, open as flag};
 use coral_wire::{Errno, Fid, Wire};
 use mdt_rig::{Client, Found, Rig};
@@ -152,6 +153,28 @@ async fn flags_move_the_change_time_and_who_may_append_may_touch() -> TestResult
     }
     flags(fl::IMMUTABLE, 0).await?;
     assert_eq!(c.setattr(fid, |r| r.valid = now).await.err(), Some(Errno::EPERM));
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_gives_a_file_its_layout_may_write_it() -> TestResult {
+    let rig = Rig::new(1).await;
+    let c = rig.client("1@lo").await;
+    c.close(&c.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE | flag::DELAY_CREATE, 0o644).await?).await?;
+    let wanted = LovMd::request(1 << 20, 1, LOV_OFFSET_DEFAULT, None).encode();
+    let give = |c: &Client| {
+        let (c, wanted) = (c.clone(), wanted.clone());
+        async move { c.open_with(Fid::ROOT, b"f", flag::READ | flag::HAS_EA, 0, wanted).await }
+    };
+    let reader = c.user(99, 99);
+    assert_eq!(give(&reader).await.err(), Some(Errno::EACCES));
+    let o = reader.open(Fid::ROOT, b"f", flag::READ, 0).await?;
+    assert!(o.md.is_empty());
+    reader.close(&o).await?;
+    let o = give(&c).await?;
+    assert!(!o.md.is_empty());
+    c.close(&o).await?;
     rig.stop().await;
     Ok(())
 }

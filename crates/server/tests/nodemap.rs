@@ -11,7 +11,7 @@ use coral_osd::Objects;
 use coral_server::Membership;
 use coral_server::mdt::identity::NameService;
 use coral_server::nodemap::{Command, IdType, Nodemaps};
-use coral_wire::layout::Layout;
+use coral_wire::layout::{LOV_OFFSET_DEFAULT, Layout, LovMd};
 use coral_wire::mds::{attr as sa, open as flag};
 use coral_wire::quota::cmd;
 use coral_wire::{Errno, Fid};
@@ -233,6 +233,8 @@ async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
     assert_eq!(user.mkdir(dir, b"d").await, Err(Errno::EROFS));
     assert_eq!(user.open(dir, b"f", flag::WRITE, 0).await.err(), Some(Errno::EROFS));
     assert_eq!(chmod(&user, f, 0o600).await, Err(Errno::EROFS));
+    let layout = LovMd::request(1 << 20, 1, LOV_OFFSET_DEFAULT, None).encode();
+    assert_eq!(user.open_with(dir, b"f", flag::READ | flag::HAS_EA, 0, layout).await.err(), Some(Errno::EROFS));
     user.close(&user.open(dir, b"f", flag::READ, 0).await?).await?;
     user.close(&held).await?;
     admin.mkdir(dir, b"d").await?;

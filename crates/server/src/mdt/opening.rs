@@ -356,6 +356,10 @@ impl Ctx {
             return Ok(());
         }
         let mut want = wanted(o.flags);
+        if o.asks_layout() && ino.is_reg() && ino.lov.is_empty() {
+            // the file changes, whatever it is opened for
+            want |= MAY_WRITE;
+        }
         if o.has(flag::OWNEROVERRIDE) && o.cred.uid == ino.uid {
             want = 0;
         }

@@ -87,7 +87,7 @@ fn changes(rq: &TargetRequest) -> bool {
             let intent = rq.rq.msg.get::<LdlmIntent>(2).ok().filter(|_| asks).map(|i| i.opc);
             match intent {
                 Some(op) if op & (it::OPEN | it::CREAT) != 0 => {
-                    let writing = open::WRITE | open::CREAT | open::TRUNC | open::APPEND;
+                    let writing = open::WRITE | open::CREAT | open::TRUNC | open::APPEND | open::HAS_EA;
                     rq.rq.msg.get::<RecCreate>(3).is_ok_and(|r| r.flags() & writing != 0)
                 }
                 Some(it::LAYOUT) => rq.rq.msg.get::<LayoutIntent>(3).is_ok_and(|l| l.opc != layout_intent::ACCESS),
