@@ -132,6 +132,27 @@ async fn an_acl_set_by_an_owner_outside_the_group_ends_setgid() -> TestResult {
 }
 
 #[tokio::test]
+async fn a_close_tells_times_of_what_its_handle_did() -> TestResult {
+    let rig = Rig::new(1).await;
+    let c = rig.client("1@lo").await;
+    let fid = file(&c, b"f", 0o644).await?;
+    let old = c.getattr(fid).await?;
+    let later = coral_wire::coral::pack_time(1_800_000_000, 0);
+    let close = async |c: &Client, how: u64| {
+        let o = c.open(Fid::ROOT, b"f", how, 0).await?;
+        let all = sa::ATIME | sa::MTIME | sa::CTIME | sa::ATIME_SET | sa::MTIME_SET | sa::CTIME_SET;
+        c.close_with(&o, |r| (r.valid, r.atime, r.mtime, r.ctime) = (all, later, later, later)).await?;
+        c.getattr(fid).await
+    };
+    let read = close(&c.user(99, 99), flag::READ).await?;
+    assert_eq!((read.atime, read.mtime, read.ctime), (later, old.mtime, old.ctime));
+    let written = close(&c, flag::WRITE).await?;
+    assert_eq!((written.mtime, written.ctime), (later, later));
+    rig.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
 async fn flags_move_the_change_time_and_who_may_append_may_touch() -> TestResult {
     let rig = Rig::new(1).await;
     let c = rig.client("1@lo").await;

@@ -235,8 +235,13 @@ async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
     assert_eq!(chmod(&user, f, 0o600).await, Err(Errno::EROFS));
     let layout = LovMd::request(1 << 20, 1, LOV_OFFSET_DEFAULT, None).encode();
     assert_eq!(user.open_with(dir, b"f", flag::READ | flag::HAS_EA, 0, layout).await.err(), Some(Errno::EROFS));
-    user.close(&user.open(dir, b"f", flag::READ, 0).await?).await?;
-    user.close(&held).await?;
+    let (before, later) = (admin.getattr(f).await?, 1_800_000_000);
+    for o in [user.open(dir, b"f", flag::READ, 0).await?, held] {
+        let all = sa::ATIME | sa::MTIME | sa::CTIME | sa::LSIZE;
+        user.close_with(&o, |r| (r.valid, r.atime, r.mtime, r.ctime, r.size) = (all, later, later, later, 7)).await?;
+    }
+    let after = admin.getattr(f).await?;
+    assert_eq!((after.atime, after.mtime, after.ctime, after.size), (before.atime, before.mtime, before.ctime, before.size));
     admin.mkdir(dir, b"d").await?;
 
     activate(&rig, &[Command::SetFileset { name: "far".into(), fileset: "/dir/sub".into() }]);

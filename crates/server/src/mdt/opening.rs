@@ -21,6 +21,7 @@ use super::open::Handle;
 use super::record::{Inode, S_IFREG};
 use super::store::{MdtResult, Store, Txn};
 use super::stripe;
+use crate::target::reads_only;
 
 /// Seconds between updates of a file's atime by closes (`mdd.*.atime_diff`).
 const ATIME_DIFF_S: i64 = 60;
@@ -391,8 +392,13 @@ impl Ctx {
         };
         // What is on disk already stays: others may have changed it since.
         let done = self.rq.replay_committed();
-        let mut set = if done { attr::SetAttr::default() } else { self.setattr_of(&rec) };
-        let sized = !done && handle.writes() && rec.valid & sa::LSIZE != 0;
+        let idle = done || reads_only(&self.rq);
+        let mut set = if idle { attr::SetAttr::default() } else { self.setattr_of(&rec) };
+        if !handle.writes() {
+            // who only read changed nothing but the time of the last access
+            (set.mtime, set.ctime) = (None, None);
+        }
+        let sized = !idle && handle.writes() && rec.valid & sa::LSIZE != 0;
         set.size = sized.then_some(rec.size);
         set.blocks = (sized && rec.valid & sa::LBLOCKS != 0).then_some(rec.blocks);
         let mut t = Txn::new(&core.store);

@@ -68,14 +68,16 @@ impl Target {
 /// Bits that cover attributes and names.
 const META_BITS: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits::XATTR.0;
 
-/// EROFS when the client may only read and the request would change something.
-pub(crate) fn check_writable(rq: &TargetRequest) -> Result<(), Errno> {
+/// Whether the client may only read.
+pub(crate) fn reads_only(rq: &TargetRequest) -> bool {
     let read_only = rq.exp.connect().has(ConnectFlags::RDONLY) || rq.exp.view().map().is_some_and(|m| m.readonly_mount);
     // what was acknowledged before it came to be so is replayed
-    if !read_only || rq.rq.body.flags & MSG_REPLAY != 0 || !changes(rq) {
-        return Ok(());
-    }
-    Err(Errno::EROFS)
+    read_only && rq.rq.body.flags & MSG_REPLAY == 0
+}
+
+/// EROFS when the client may only read and the request would change something.
+pub(crate) fn check_writable(rq: &TargetRequest) -> Result<(), Errno> {
+    if reads_only(rq) && changes(rq) { Err(Errno::EROFS) } else { Ok(()) }
 }
 
 /// Whether a request asks for a change: the handlers with IS_MUTABLE in `lustre/mdt/mdt_handler.c` and `lustre/ofd/ofd_dev.c`.

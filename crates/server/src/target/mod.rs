@@ -29,7 +29,7 @@ pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
 pub(crate) use last_rcvd::stored_transno;
 pub use members::Membership;
-pub(crate) use members::check_writable;
+pub(crate) use members::{check_writable, reads_only};
 pub use request::TargetRequest;
 pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 pub(crate) use connect::wanted_uuid;
