@@ -188,12 +188,13 @@ impl Osp {
 
     /// Starts the background tasks.
     pub fn start(self: &Arc<Self>, target: &Arc<Target>, ops: &Arc<MdtOps>) {
-        let work = tokio::spawn(run(Arc::downgrade(self), Arc::downgrade(ops), target.durable()));
-        let show = tokio::spawn(show_spaces(Arc::downgrade(self), Arc::downgrade(ops), self.changed.clone()));
         let defaults = ops.core.lock().defaults;
+        // Set before a task runs, which may be at once on another thread: a task that finds no target ends.
         let mut st = self.state.lock();
         st.defaults = defaults;
         st.target = Some(target.clone());
+        let work = tokio::spawn(run(Arc::downgrade(self), Arc::downgrade(ops), target.durable()));
+        let show = tokio::spawn(show_spaces(Arc::downgrade(self), Arc::downgrade(ops), self.changed.clone()));
         st.tasks = vec![work, show];
     }
 
