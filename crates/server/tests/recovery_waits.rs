@@ -133,3 +133,65 @@ async fn many_orphans_go_after_recovery() -> TestResult {
     rig.stop().await;
     Ok(())
 }
+
+/// A file without a name that two clients had open stays for the second when the first leaves, or has closed it, before that one is back.
+#[tokio::test(start_paused = true)]
+async fn an_open_file_without_a_name_waits_for_all_who_had_it_open() -> TestResult {
+    for closed in [false, true] {
+        let mut rig = Rig::new(2).await;
+        let (a, b) = (rig.client("10.0.0.8@tcp").await, rig.client("10.0.0.9@tcp").await);
+        let mine = a.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+        let theirs = b.open(Fid::ROOT, b"f", flag::READ, 0).await?;
+        a.unlink(Fid::ROOT, b"f", false).await?;
+        if closed {
+            a.close(&mine).await?;
+        }
+        rig.kill().await;
+        rig.restart().await;
+        let target = rig.mdt().target.clone();
+        target.set_windows(Windows { soft: Duration::from_secs(3600), hard: Duration::from_secs(3600) });
+        comes_back(&a);
+        while waited_for(&rig).iter().all(|(_, back)| !back) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(target.stats().replayed_requests > 0 && target.in_recovery(), "closed {closed}");
+        assert!(!waited_for(&rig).contains(&("10.0.0.9@tcp".to_owned(), true)));
+        rig.evict(&a);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(target.in_recovery(), "closed {closed}");
+        comes_back(&b);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(!target.in_recovery());
+        assert_eq!(b.getattr(theirs.body.fid1).await?.nlink, 0, "closed {closed}");
+        b.close(&theirs).await?;
+        assert_eq!(rig.mem.range(table::ORPHAN, b"", None, 10)?.len(), 0);
+        assert_eq!(b.getattr(theirs.body.fid1).await.err(), Some(Errno::ENOENT));
+        rig.stop().await;
+    }
+    Ok(())
+}
+
+/// The same when nobody else comes back to it: it goes with the end of recovery.
+#[tokio::test(start_paused = true)]
+async fn what_the_last_to_come_back_leaves_goes_with_the_end_of_recovery() -> TestResult {
+    let mut rig = Rig::new(2).await;
+    let (a, b) = (rig.client("10.0.0.8@tcp").await, rig.client("10.0.0.9@tcp").await);
+    a.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
+    b.open(Fid::ROOT, b"f", flag::READ, 0).await?;
+    a.unlink(Fid::ROOT, b"f", false).await?;
+    rig.kill().await;
+    b.node.shutdown().await;
+    rig.restart().await;
+    comes_back(&a);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    rig.evict(&a);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(rig.mdt().target.in_recovery());
+    assert_eq!(rig.mem.range(table::ORPHAN, b"", None, 10)?.len(), 1);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert!(!rig.mdt().target.in_recovery());
+    assert_eq!(rig.mem.range(table::ORPHAN, b"", None, 10)?.len(), 0);
+    rig.stop().await;
+    Ok(())
+}

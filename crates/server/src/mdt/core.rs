@@ -105,6 +105,8 @@ pub struct MdtCore {
     pub osts: Vec<OstSpace>,
     /// Layout of files nobody said anything about.
     pub defaults: StripeDefaults,
+    /// Clients that had files open before the restart may yet come back to them.
+    pub recovering: bool,
 }
 
 impl MdtCore {
@@ -117,7 +119,7 @@ impl MdtCore {
         }
         let defaults = kv.get(table::META, KEY_STRIPE)?.and_then(|r| decode_defaults(&r)).unwrap_or_default();
         let store = Store::open(kv)?;
-        Ok(MdtCore { store, opens: OpenTable::default(), ids: ObjectIds::default(), osts: Vec::new(), defaults })
+        Ok(MdtCore { store, opens: OpenTable::default(), ids: ObjectIds::default(), osts: Vec::new(), defaults, recovering: false })
     }
 
     /// Changes the file system's default layout for good.

@@ -162,6 +162,7 @@ impl Mdt {
         let left = orphans::left(&*kv)?;
         let target = Target::new(node, cfg.target, kv)?;
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
+        state.recovering = target.in_recovery();
         let ops = Arc::new(MdtOps {
             core: Mutex::new(state),
             ldlm: target.ldlm().clone(),
@@ -374,6 +375,7 @@ impl TargetOps for MdtOps {
 
     fn recovery_finished(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
+            self.core.lock().recovering = false;
             if let Err(e) = self.reap_orphans() {
                 tracing::error!(error = %e, "removing orphans after recovery");
             }
@@ -420,12 +422,13 @@ impl MdtOps {
         }
     }
 
-    /// Closes the handle of a client that is gone.
+    /// Closes the handle of a client that is gone. What has no name is left to the end of a recovery: who else had it open may not
+    /// be back.
     fn abandon(&self, cookie: u64, export: u64) -> MdtResult<()> {
         let mut guard = self.core.lock();
         let core = &mut *guard;
         let Some((handle, last)) = core.opens.remove(cookie, export) else { return Ok(()) };
-        if last {
+        if last && !core.recovering {
             self.reap(core, &handle.fid)?;
         }
         Ok(())

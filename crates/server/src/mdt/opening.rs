@@ -404,7 +404,9 @@ impl Ctx {
         let mut t = Txn::new(&core.store);
         let mut changed = false;
         if let Some(h) = t.find(&handle.fid)? {
-            let last = core.opens.handles_of(&handle.fid) == 1;
+            // A close that is on disk is replayed at once: who else had the file open may not be back. It goes when recovery ends.
+            let others_may_come = done && core.recovering;
+            let last = core.opens.handles_of(&handle.fid) == 1 && !others_may_come;
             if t.ino(h).nlink == 0 && last {
                 namespace::reap(&mut t, &handle.fid)?;
                 changed = true;
