@@ -536,3 +536,38 @@ async fn what_is_replayed_though_committed_sets_no_number_back() {
     s.kill().await;
     assert_eq!(w.server(&disk).await.target.last_transno(), 5);
 }
+
+/// A client cannot push the numbers to their end for everybody.
+#[tokio::test(start_paused = true)]
+async fn a_replay_far_above_what_was_found_is_refused() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let (c, other) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    c.connect().await.unwrap();
+    other.connect().await.unwrap();
+    c.call(add(1)).await.unwrap();
+    s.target.sync().await.unwrap();
+    s.kill().await;
+    let s = w.server(&disk).await;
+    let bad = node(&w.mem, "10.0.0.9@tcp", 5, w.wall).await;
+    let cookie = s.target.exports()[0].cookie;
+    let next = background(&c, add(2));
+    while s.target.stats().reconnects == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    for (xid, transno) in [(0x1000, 2 + (1 << 32)), (0x2000, u64::MAX / 2), (0x3000, u64::MAX)] {
+        let body = PtlrpcBody { handle: cookie, conn_cnt: u32::MAX, flags: MSG_REPLAY, transno, timeout: 5, ..PtlrpcBody::request(ADD) };
+        let mut msg = Message::new(&body);
+        msg.push(&99u64);
+        let mut reply = bad.expect_put(portal::MDC_REPLY, xid);
+        bad.put(nid(SERVER), portal::MDS_REQUEST, xid, 0, Payload::from(msg.encode()), false).await.unwrap();
+        let answer = Message::decode(reply.recv().await.data.copy_to_bytes()).unwrap().body().unwrap();
+        assert_eq!(answer.status, coral_wire::errno::Errno::EPROTO.status(), "transno {transno:#x}");
+    }
+    assert!(s.target.in_recovery());
+    let last = background(&other, add(3));
+    let mut numbers = [next.await.unwrap().unwrap().transno, last.await.unwrap().unwrap().transno];
+    numbers.sort();
+    assert_eq!(numbers, [2, 3], "the numbers go on where they were");
+    assert_eq!(s.target.stats().evictions, 0);
+}

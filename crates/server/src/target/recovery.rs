@@ -20,6 +20,8 @@ use super::{Export, Target, TargetRequest};
 
 /// A replay with a greater transno is nonsense: the numbers after it must not run out.
 const TRANSNO_MAX: u64 = u64::MAX / 2;
+/// So is one that is further above all that was found at the start: no restart loses so many transactions.
+const TRANSNO_AHEAD: u64 = 1 << 32;
 
 /// Lock replays, and request replays, of one client that wait. A Lustre client sends at most 9 of the first at a time
 /// (`lock_can_replay`) and one of the second; what an earlier connection of it has left behind gives way to newer ones.
@@ -235,7 +237,8 @@ impl Target {
     /// was checked when it was first executed.
     pub(crate) fn gate(self: &Arc<Self>, rq: TargetRequest) -> Gate {
         let (flags, opcode) = (rq.rq.body.flags, rq.rq.body.opc);
-        if rq.is_replay() && (!self.in_recovery() || rq.rq.body.transno > TRANSNO_MAX) {
+        let highest = self.recovered_transno.saturating_add(TRANSNO_AHEAD).min(TRANSNO_MAX);
+        if rq.is_replay() && (!self.in_recovery() || rq.rq.body.transno > highest) {
             return Gate::Refuse(rq, Errno::EPROTO);
         }
         if !self.in_recovery() {
