@@ -25,6 +25,7 @@ fn of(ino: &Inode) -> u64 {
 }
 
 /// How the versions that a request finds are used.
+#[derive(Debug, PartialEq, Eq)]
 enum Use {
     /// They are told in the reply.
     Told,
@@ -32,6 +33,21 @@ enum Use {
     Compared([u64; 4]),
     /// The client does not keep versions. Nobody knows what its replay found: it is done while no change is missing.
     Unknown,
+    /// The client was told none, because its server was an older one; or all that it found had the first version. When a change is
+    /// missing, all that its replay finds must have that.
+    Untold,
+}
+
+impl Use {
+    /// In a request of a client that keeps versions or not; `said`: what a replay says it had found.
+    fn of(keeps: bool, replay: bool, said: [u64; 4]) -> Use {
+        match (keeps, replay) {
+            (true, false) => Use::Told,
+            (true, true) if said == [FIRST_VERSION; 4] => Use::Untold,
+            (true, true) => Use::Compared(said),
+            (false, _) => Use::Unknown,
+        }
+    }
 }
 
 /// The versions that one request finds, in the order of Lustre's operation of the same kind.
@@ -44,11 +60,7 @@ pub struct PreVersions<'a> {
 impl Ctx {
     /// Before a change: its versions.
     pub fn pre_versions(&self) -> PreVersions<'_> {
-        let used = match (self.rq.exp.connect().has(F::VBR), self.rq.is_replay()) {
-            (true, false) => Use::Told,
-            (true, true) => Use::Compared(self.rq.rq.body.pre_versions),
-            (false, _) => Use::Unknown,
-        };
+        let used = Use::of(self.rq.exp.connect().has(F::VBR), self.rq.is_replay(), self.rq.rq.body.pre_versions);
         PreVersions { cx: self, used, found: [0; 4] }
     }
 }
@@ -72,7 +84,8 @@ impl PreVersions<'_> {
     /// The object that a replay says it was done to is the one that is there now.
     pub fn same(&mut self, said: &Fid, is: Option<&Fid>) -> MdtResult<()> {
         // a kernel client says what it believed; what it hit is told by the version
-        let exact = self.cx.coral || matches!(self.used, Use::Unknown);
+        let untold = self.used == Use::Untold && self.cx.rq.target.changes_are_missing();
+        let exact = self.cx.coral || self.used == Use::Unknown || untold;
         match self.cx.rq.is_replay() && exact && !said.is_zero() && is != Some(said) {
             true => self.refuse(),
             false => Ok(()),
@@ -84,6 +97,7 @@ impl PreVersions<'_> {
         let right = match &self.used {
             Use::Told => true,
             Use::Compared(versions) => versions[i] == version,
+            Use::Untold => version == FIRST_VERSION || !self.cx.rq.target.changes_are_missing(),
             Use::Unknown => !self.cx.rq.is_replay() || !self.cx.rq.target.changes_are_missing(),
         };
         if right { Ok(()) } else { self.refuse() }
@@ -105,5 +119,18 @@ impl PreVersions<'_> {
         if let (Use::Told, Ok(body)) = (&self.used, a.msg.body()) {
             a.msg.set_body(&coral_wire::PtlrpcBody { pre_versions: self.found, ..body });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replay_that_was_told_no_versions_is_compared_with_none() {
+        assert_eq!(Use::of(true, false, [0; 4]), Use::Told);
+        assert_eq!(Use::of(true, true, [0, 7, 0, 0]), Use::Compared([0, 7, 0, 0]));
+        assert_eq!(Use::of(true, true, [0; 4]), Use::Untold);
+        assert_eq!(Use::of(false, true, [0, 7, 0, 0]), Use::Unknown);
     }
 }
