@@ -10,11 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use coral_wire::ldlm::{LdlmFlags, LdlmRequest};
 use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE};
 use coral_wire::{Errno, opc};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 use super::{Export, Target, TargetRequest};
 
@@ -22,6 +24,9 @@ use super::{Export, Target, TargetRequest};
 const TRANSNO_MAX: u64 = u64::MAX / 2;
 /// So is one that is further above all that was found at the start: no restart loses so many transactions.
 const TRANSNO_AHEAD: u64 = 1 << 32;
+
+/// A client that comes back when recovery should be over has so long.
+const LATE: Duration = Duration::from_secs(10);
 
 /// Lock replays, and request replays, of one client that wait. A Lustre client sends at most 9 of the first at a time
 /// (`lock_can_replay`) and one of the second; what an earlier connection of it has left behind gives way to newer ones.
@@ -349,17 +354,19 @@ fn is_lock_replay(rq: &TargetRequest) -> bool {
         && LdlmRequest::decode(rq.buf(1)).is_ok_and(|r| r.flags.contains(LdlmFlags::REPLAY))
 }
 
-/// Ends recovery by the clock: first those that never came, then those that never finished, are evicted.
+/// Ends recovery by the clock: first those that never came, then those that never finished, are evicted; and then, as long as it
+/// goes on all the same, those that have come back meanwhile and are not done.
 pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bool>) {
     let Some((start, mut windows)) = target.upgrade().map(|t| (t.started_at, t.windows.subscribe())) else { return };
-    for least in [Progress::Requests, Progress::Done] {
+    let mut again = start;
+    for least in std::iter::once(Progress::Requests).chain(std::iter::repeat(Progress::Done)) {
         loop {
             let w = *windows.borrow_and_update();
             let wait = if least == Progress::Requests { w.soft } else { w.hard.max(w.soft) };
             tokio::select! {
                 biased;
                 _ = stopped.wait_for(|s| *s) => return,
-                () = tokio::time::sleep_until(start + wait) => break,
+                () = tokio::time::sleep_until(again.max(start + wait)) => break,
                 changed = windows.changed() => if changed.is_err() { return },
             }
         }
@@ -372,11 +379,20 @@ pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bo
             target.evict(cookie, "did not recover in time");
         }
         target.advance_recovery();
+        if least == Progress::Done {
+            again = Instant::now() + LATE;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use coral_lnet::{MemNet, Node, NodeConfig};
+    use coral_osd::{Batch, Kv, OsdMem};
+    use coral_wire::ObdConnectData;
+    use futures_util::future::BoxFuture;
+
+    use super::super::{TargetConfig, TargetKind, TargetOps, last_rcvd};
     use super::*;
 
     fn waiting(cookie: u64) -> (Waiting, oneshot::Receiver<Turn>) {
@@ -455,5 +471,47 @@ mod tests {
             // back, 10 replays sent and 10 executed, locks, done
             assert_eq!(looked, clients * 23);
         }
+    }
+
+    /// A target that serves nothing.
+    struct Idle;
+
+    impl TargetOps for Idle {
+        fn connect_data(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
+            Ok(*asked)
+        }
+        fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
+            Box::pin(rq.fail(Errno::EIO))
+        }
+        fn enqueue(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
+            Box::pin(rq.fail(Errno::EIO))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_comes_back_late_and_dies_is_given_up_too() {
+        let cfg = NodeConfig { nids: vec!["10.0.0.1@tcp".parse().expect("a NID")], ..NodeConfig::default() };
+        let node = Node::start(cfg, Some(MemNet::new())).await.expect("node");
+        let kv = Arc::new(OsdMem::new());
+        let mut batch = Batch::new();
+        for uuid in ["a", "b"] {
+            last_rcvd::put_client(&mut batch, uuid, &ObdConnectData::default());
+        }
+        kv.commit(batch).expect("commit");
+        let target = Target::new(node, TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0), kv).expect("target");
+        target.start(Arc::new(Idle));
+        let [a, b] = [0, 1].map(|i| target.exports()[i].cookie);
+        target.client_came(a);
+        target.client_came(b);
+        target.recovery.lock().reached(b, Progress::Done);
+        // A replay of the first is under way beyond the end of all windows, and the second connects again meanwhile.
+        target.recovery.lock().executing = true;
+        tokio::time::sleep(target.windows().hard + LATE / 2).await;
+        assert!(target.export(a).is_none() && target.export(b).is_some() && target.in_recovery());
+        target.client_came(b);
+        drop(Turn { replay: Some(target.clone()) });
+        assert!(target.in_recovery(), "it has some time");
+        tokio::time::sleep(LATE).await;
+        assert!(target.export(b).is_none() && !target.in_recovery());
     }
 }
