@@ -10,6 +10,7 @@ use coral_osd::OsdMem;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Reply, Request};
 use coral_server::ServerNode;
 use coral_server::mgs::Mgs;
+use coral_server::nodemap::Command;
 use coral_wire::cfg::{ConfigLogReader, ConfigRecord, Lcfg};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, release};
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
@@ -57,10 +58,14 @@ impl LockHook for CountCallbacks {
 }
 
 async fn mgc(mem: &Arc<MemNet>, n: u64) -> Mgc {
-    let node = node(mem, &format!("{n}@lo"), n).await;
+    mgc_at(mem, &format!("{n}@lo"), "1@lo", n).await
+}
+
+async fn mgc_at(mem: &Arc<MemNet>, nid: &str, mgs: &str, n: u64) -> Mgc {
+    let node = node(mem, nid, n).await;
     let ldlm = LdlmClient::new(&node);
     let uuid = format!("00000000-0000-0000-0000-{n:012}");
-    let import = Import::new(node, ImportConfig::mgs(vec!["1@lo".parse().unwrap()], &uuid, asked()));
+    let import = Import::new(node, ImportConfig::mgs(vec![mgs.parse().unwrap()], &uuid, asked()));
     import.connect().await.unwrap();
     let ns = ldlm.namespace(import.clone());
     let callbacks = Arc::new(AtomicUsize::new(0));
@@ -221,5 +226,34 @@ async fn a_target_claims_the_release_it_is_told() {
     assert_eq!(mgc(&mem, 2).await.import.granted().version, release(2, 17, 57, 0));
     target.claim(release(2, 15, 7, 0));
     assert_eq!(mgc(&mem, 3).await.import.granted().version, release(2, 15, 7, 0));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_nodemaps_are_active_only_trusted_nodes_register_targets() {
+    let mem = MemNet::new();
+    let server_node = node(&mem, "10.0.0.1@tcp", 1).await;
+    let server = ServerNode::start(server_node.clone());
+    let (mgs, target) = Mgs::start(server_node, Arc::new(OsdMem::new())).unwrap();
+    server.add_target(target);
+    let far = mgc_at(&mem, "10.0.0.5@tcp", "10.0.0.1@tcp", 5).await;
+    let inside = mgc_at(&mem, "6@lo", "10.0.0.1@tcp", 6).await;
+    let register = async |c: &Mgc, index| c.register(ldd::SV_TYPE_OST | ldd::VIRGIN, index, "10.0.0.5@tcp", 1).await;
+    assert_eq!(register(&far, 0).await.unwrap(), "coral-OST0000");
+    let change = |c: Command| mgs.nodemap_command(&c).unwrap();
+    let modify = |property: &str, value: &str| change(Command::Modify { name: "osts".into(), property: property.into(), value: value.into() });
+    change(Command::Activate(true));
+    assert_eq!(register(&far, 1).await, Err(Errno::EPERM), "of the default nodemap");
+    assert_eq!(register(&inside, 1).await.unwrap(), "coral-OST0001");
+    change(Command::Add { name: "osts".into() });
+    change(Command::AddRange { name: "osts".into(), range: "10.0.0.5@tcp".into() });
+    modify("trusted", "1");
+    assert_eq!(register(&far, 2).await, Err(Errno::EPERM));
+    modify("admin", "1");
+    assert_eq!(register(&far, 2).await.unwrap(), "coral-OST0002");
+    modify("trusted", "0");
+    assert_eq!(register(&far, 3).await, Err(Errno::EPERM));
+    change(Command::Activate(false));
+    assert_eq!(register(&far, 3).await.unwrap(), "coral-OST0003");
     server.stop().await;
 }

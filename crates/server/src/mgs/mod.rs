@@ -28,7 +28,7 @@ pub use table::MGS_TARGETS;
 use std::sync::Arc;
 
 use coral_ldlm::LdlmServer;
-use coral_lnet::{Node, Payload};
+use coral_lnet::{Nid, Node, Payload};
 use coral_osd::{Kv, OsdError};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2};
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
@@ -193,9 +193,25 @@ impl Mgs {
         });
     }
 
+    /// While nodemaps are active a target is registered only from this node, or from one whose nodemap lets it be root and is trusted:
+    /// whoever says where targets are has all data, and the nodes of MDTs are believed in ids.
+    fn check_registrar(&self, nid: Nid) -> Result<(), Errno> {
+        let maps = self.nodemaps.lock();
+        if !maps.active || nid.is_lo() || self.node.nids().contains(&nid) {
+            return Ok(());
+        }
+        let map = maps.of(nid);
+        if map.admin && map.trusted {
+            return Ok(());
+        }
+        tracing::warn!(%nid, nodemap = %map.name, "a target is not registered: the nodemap of its node is not both admin and trusted");
+        Err(Errno::EPERM)
+    }
+
     /// What was registered is on disk before the target is told: a client that read a configuration without it would take the
     /// target for one that is gone.
     async fn target_reg(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+        self.check_registrar(rq.exp.nid())?;
         let info = MgsTargetInfo::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;
         let identity = if is_coral(rq) { c_str(rq.buf(3)) } else { b"" };
         let identity = std::str::from_utf8(identity).ok().filter(|i| i.len() <= IDENTITY_MAX).ok_or(Errno::EPROTO)?;
