@@ -316,7 +316,8 @@ fn getattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
     let file = if g.getattr_flags & abi::GETATTR_FH != 0 { s.files.get(g.fh) } else { None };
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        let e = s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file)).await?;
+        // asked for the check of an open, of a file that was replaced since its name was looked up
+        let e = s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file)).await.map_err(looked_up)?;
         Ok(Body::of(&reply::attr_out(&e)))
     }))
 }
@@ -326,7 +327,7 @@ fn statx<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
     let file = if g.getattr_flags & abi::GETATTR_FH != 0 { s.files.get(g.fh) } else { None };
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        let e = s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file)).await?;
+        let e = s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file)).await.map_err(looked_up)?;
         Ok(Body::of(&reply::statx_out(&e)))
     }))
 }
@@ -386,7 +387,7 @@ fn inode_ioctl<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -
 fn access<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let mask = i.get::<abi::AccessIn>()?.mask;
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
-    Ok(boxed(async move { s.fs.access(&cred, fid, mask).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move { s.fs.access(&cred, fid, mask).await.map(|()| Body::Empty).map_err(looked_up) }))
 }
 
 fn statfs<F: FileSystem>(s: &Arc<Shared<F>>) -> BoxFuture<'static, Reply> {
