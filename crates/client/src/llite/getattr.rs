@@ -146,10 +146,12 @@ impl Llite {
 
     /// Attributes, and how long they may be remembered (`entry_ttl` has no meaning here).
     pub async fn getattr(self: &Arc<Self>, cred: &Cred, fid: Fid, _fh: Option<&FileHandle>) -> Result<Entry, Errno> {
-        let _ = cred;
         let md = match self.md_inode(fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
-                let attr = self.ghosts.of(fid).ok_or(e)?;
+                let Some(attr) = self.ghosts.of(fid) else {
+                    self.reopen.looked_late(cred.pid);
+                    return Err(e);
+                };
                 return Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO });
             }
             md => md?,

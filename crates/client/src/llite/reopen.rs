@@ -51,6 +51,14 @@ impl Reopen {
         }
     }
 
+    /// The attributes that the kernel asked for before an open, to check permissions, were of a file that is gone. Most such
+    /// opens are for reading.
+    pub fn looked_late(&self, pid: u32) {
+        if self.wanted(pid).is_none() {
+            self.lost(pid, libc::O_RDONLY as u32);
+        }
+    }
+
     /// The flags a lookup of this thread opens along with.
     fn wanted(&self, pid: u32) -> Option<u32> {
         self.lost.lock().get(&pid).filter(|l| l.until > Instant::now()).map(|l| l.flags)
