@@ -5,7 +5,6 @@
 
 use crate::lnetctl::agent::{Agent, LnetAsk};
 use crate::lnetctl::find::Registered;
-use coral_lnet::Node;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream as StdStream;
@@ -67,15 +66,14 @@ pub(crate) fn path(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
-/// Serves `dir`'s control socket until the receiver is dropped. `nodes` are those lnetctl may ask, the one meant by default first;
-/// from now on each keeps its last hour.
-pub(crate) fn serve(dir: &Path, nodes: Vec<Arc<Node>>) -> std::io::Result<mpsc::Receiver<Asked>> {
+/// Serves `dir`'s control socket until the receiver is dropped. `agent` has the nodes that lnetctl may ask.
+pub(crate) fn serve(dir: &Path, agent: Arc<Agent>) -> std::io::Result<mpsc::Receiver<Asked>> {
     let path = path(dir);
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)?;
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     let (tx, rx) = mpsc::channel(4);
-    let (agent, registered) = (Agent::new(nodes), Registered::new(&path));
+    let registered = Registered::new(&path);
     tokio::spawn(async move {
         let _registered = registered;
         loop {
@@ -171,7 +169,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_answered_and_nonsense_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let mut asked = serve(dir.path(), Vec::new()).unwrap();
+        let mut asked = serve(dir.path(), Arc::default()).unwrap();
         tokio::spawn(async move {
             while let Some((ask, reply)) = asked.recv().await {
                 let _ = reply.send(serde_json::json!({ "got": ask }));

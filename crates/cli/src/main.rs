@@ -127,23 +127,29 @@ pub(crate) async fn run_until_stopped(
         tokio::select! {
             () = signalled => return None,
             Some((ask, reply)) = asked.recv() => match (ask, client) {
-                (Ask::Status, _) => { let _ = reply.send(status()); }
-                (Ask::GetParam(pattern), _) => { let _ = reply.send(params::get(params_of, &pattern)); }
-                (Ask::ListParam(pattern, below), _) => { let _ = reply.send(params::list(params_of, &pattern, below)); }
-                (Ask::SetParam(pattern, value), _) => { let _ = reply.send(params::set(params_of, &pattern, &value).await); }
-                (Ask::AbortRecovery(pattern), _) => {
-                    let _ = reply.send(serde_json::json!({ "aborted": servers.map_or_else(Vec::new, |s| s.abort_recovery(&pattern)) }));
-                }
-                (Ask::Nodemap(ask), _) => { let _ = reply.send(servers.map_or_else(servers::no_nodemaps, |s| s.nodemap(&ask))); }
                 (Ask::Down, Some(c)) => match c.try_umount().await {
                     Ok(()) => return Some(reply),
                     Err(why) => { let _ = reply.send(serde_json::json!({ "error": why })); }
                 },
-                _ => return Some(reply),
+                (Ask::Down | Ask::DownForced, _) => return Some(reply),
+                (ask, _) => { let _ = reply.send(answer(ask, params_of, &status).await); }
             },
         }
     }
     None
+}
+
+/// What a process answers on its control socket; that it is to end is for the caller to do.
+pub(crate) async fn answer(ask: Ask, of: params::Of<'_>, status: impl Fn() -> serde_json::Value) -> serde_json::Value {
+    match ask {
+        Ask::Status => status(),
+        Ask::Down | Ask::DownForced => serde_json::json!({ "error": "stopping" }),
+        Ask::GetParam(pattern) => params::get(of, &pattern),
+        Ask::ListParam(pattern, below) => params::list(of, &pattern, below),
+        Ask::SetParam(pattern, value) => params::set(of, &pattern, &value).await,
+        Ask::AbortRecovery(pattern) => serde_json::json!({ "aborted": of.servers.map_or_else(Vec::new, |s| s.abort_recovery(&pattern)) }),
+        Ask::Nodemap(ask) => of.servers.map_or_else(servers::no_nodemaps, |s| s.nodemap(&ask)),
+    }
 }
 
 /// Ctrl-C and SIGTERM. From when it is made they do not end the process by themselves.

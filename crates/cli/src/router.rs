@@ -5,6 +5,7 @@
 
 use crate::args::Router;
 use crate::daemon::{self, Reporter};
+use crate::lnetctl::agent::Agent;
 use crate::net::{self, NetConfig};
 use crate::control;
 use coral_lnet::{Node, PoolSizes};
@@ -59,7 +60,7 @@ fn pools(r: &Router) -> Result<PoolSizes, String> {
 
 async fn serve(config: &NetConfig, pools: PoolSizes, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
     let node = net::start(config, None, Some(pools)).await?;
-    let mut asked = control::serve(dir, vec![node.clone()]).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
+    let mut asked = control::serve(dir, Agent::new(&node)).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let nids: Vec<String> = config.nids.iter().map(ToString::to_string).collect();
     let ready = reporter.ready(&format!("coral: routing between {} on port {}\nstop: coral down {}", nids.join(" and "), config.port, dir.display()));
     let reply = crate::run_until_stopped(&ready, &mut asked, None, None, || status(&node, config, dir)).await;

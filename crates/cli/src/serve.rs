@@ -2,6 +2,7 @@
 
 use crate::args::Serve;
 use crate::daemon::{self, Reporter};
+use crate::lnetctl::agent::Agent;
 use crate::servers::{Servers, ServersConfig};
 use crate::net::{self, DEFAULT_PORT, NetConfig};
 use crate::{control, format};
@@ -69,7 +70,7 @@ async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Report
         defaults = defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
     }
     let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults, claim: s.claim.claim_version, recovery: s.recovery.clone() }).await?;
-    let mut asked = control::serve(home, vec![servers.node().clone()]).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
+    let mut asked = control::serve(home, Agent::new(servers.node())).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     let count = servers.status().as_array().map_or(0, Vec::len);
     let s = if count == 1 { "" } else { "s" };
     let ready = reporter.ready(&format!("coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}{}", home.display(), crate::up::waiting_note(&servers.waiting())));

@@ -5,8 +5,9 @@
 
 use crate::args::{self, Up};
 use crate::client::MountedClient;
-use crate::control::{self, Ask};
+use crate::control::{self, Ask, Asked};
 use crate::daemon::{self, Reporter};
+use crate::lnetctl::agent::Agent;
 use crate::net::{self, NetConfig};
 use crate::servers::{Servers, ServersConfig};
 use coral_lnet::Accept;
@@ -15,6 +16,7 @@ use coral_wire::nid::Nid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use tokio::sync::{mpsc, oneshot};
 
 /// File in DIR that says what it is.
 const CONFIG_FILE: &str = "coral.json";
@@ -294,18 +296,23 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         recovery: up.recovery.clone(),
     })
     .await?;
+    let agent = Agent::new(servers.node());
+    let mut asked = control::serve(dir, agent.clone()).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let client = match &up.mount {
         None => None,
-        Some(mountpoint) => match MountedClient::local(&servers, &config.fsname, mountpoint, up, reporter).await {
-            Ok(client) => Some(client),
-            Err(why) => {
-                servers.stop().await;
-                return Err(why);
+        Some(mountpoint) => {
+            let mounting = MountedClient::local(&servers, &config.fsname, mountpoint, up, reporter);
+            match answering_meanwhile(mounting, &mut asked, &servers, || status(&config, dir, &servers, None)).await {
+                Ok(client) => Some(client),
+                Err((why, reply)) => {
+                    servers.stop().await;
+                    control::stopped(dir, reply).await;
+                    return Err(why);
+                }
             }
-        },
+        }
     };
-    let nodes = std::iter::once(servers.node()).chain(client.as_ref().map(MountedClient::node)).cloned().collect();
-    let mut asked = control::serve(dir, nodes).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
+    client.iter().for_each(|c| agent.add(c.node()));
     let text = summary(&config, dir, servers.node().accept(), client.as_ref().map(MountedClient::mountpoint)) + &waiting_note(&servers.waiting());
     keep_flags(dir, &config, reporter);
     let ready = reporter.ready(&text);
@@ -317,6 +324,28 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     servers.stop().await;
     control::stopped(dir, reply).await;
     ready.and(ended)
+}
+
+/// Waits for the mount and answers on the control socket meanwhile: it may wait for clients of before, and who asks is told which.
+/// The error says why there is no mount, with the way to whoever asked for the end.
+async fn answering_meanwhile<T>(
+    mounting: impl Future<Output = Result<T, String>>,
+    asked: &mut mpsc::Receiver<Asked>,
+    servers: &Servers,
+    status: impl Fn() -> serde_json::Value,
+) -> Result<T, (String, Option<oneshot::Sender<serde_json::Value>>)> {
+    let mut mounting = std::pin::pin!(mounting);
+    let of = crate::params::Of { llite: None, servers: Some(servers) };
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut mounting => return done.map_err(|why| (why, None)),
+            Some((ask, reply)) = asked.recv() => match ask {
+                Ask::Down | Ask::DownForced => return Err(("stopped before it was mounted".to_owned(), Some(reply))),
+                ask => { let _ = reply.send(crate::answer(ask, of, &status).await); }
+            },
+        }
+    }
 }
 
 /// Keeps what was said this time for the next `up`. A full disk is no reason not to serve: then it has to be said again.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, until};
+use common::{Place, Running, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, until};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -241,6 +241,54 @@ fn flags_of_a_start_that_failed_are_not_kept() {
         let said = ok(coral().arg("status").arg(&data));
         assert!(said.contains(&format!(", 127.0.0.1@tcp 127.0.0.2@tcp port {port}, accept ")), "{said}");
         running.stop();
+    });
+}
+
+#[test]
+fn a_start_says_whom_it_waits_for_and_can_be_told_not_to() {
+    in_namespace("a_start_says_whom_it_waits_for_and_can_be_told_not_to", || {
+        let place = Place::new();
+        let (data, mnt, other) = (place.path("data"), place.make("mnt"), place.make("other"));
+        let _guard = EndsWithTest(place.dir.path());
+        // Stops it while a client cannot say goodbye, which is not dead either.
+        let leave = |running: Running| {
+            let silent = client(place.port, &other);
+            signal(silent.id(), "STOP");
+            let said = ok(coral().arg("down").arg(&data));
+            let nid = said.split_once("still mounted at ").unwrap_or_else(|| panic!("{said}")).1.split_once(':').unwrap().0.to_owned();
+            running.ended();
+            (silent, nid)
+        };
+        let forget = |mut silent: Child| {
+            silent.kill().unwrap();
+            silent.wait().unwrap();
+            ok(Command::new("umount").arg("-l").arg(&other));
+        };
+        let (silent, nid) = leave(place.up(&[]));
+
+        let port = place.port.to_string();
+        let mut up = coral();
+        up.arg("up").arg(&data).args(["--port", &port, "--foreground", "--mount"]).arg(&mnt);
+        let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut said = String::new();
+        until("its status names the client that is waited for", || {
+            let out = coral().arg("status").arg(&data).output().unwrap();
+            said = String::from_utf8_lossy(&out.stdout).into_owned();
+            said.contains("  waits ") && said.contains(&nid)
+        });
+        assert!(!is_mounted(&mnt), "the mount waits as well: {said}");
+        ok(coral().args(["lctl", "--dir"]).arg(&data).args(["abort_recovery", "*"]));
+        until("it is mounted", || is_mounted(&mnt));
+        signal(up.id(), "INT");
+        until("it has ended", || ended(&mut up));
+        forget(silent);
+
+        let (silent, _) = leave(place.up(&[]));
+        let running = place.up(&["--abort-recovery"]);
+        let said = ok(coral().arg("status").arg(&data));
+        assert!(!said.contains("  waits "), "{said}");
+        running.stop();
+        forget(silent);
     });
 }
 

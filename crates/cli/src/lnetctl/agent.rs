@@ -142,25 +142,34 @@ fn rule_json((r, s): &(FaultRule, FaultStat)) -> Value {
     })
 }
 
-/// The nodes of a process, each with its last hour.
+/// The nodes of a process, each with its last hour. The first is the one that is meant when none is named.
+#[derive(Default)]
 pub(crate) struct Agent {
-    nodes: Vec<(Arc<Node>, Arc<History>)>,
+    nodes: parking_lot::Mutex<Vec<(Arc<Node>, Arc<History>)>>,
 }
 
 impl Agent {
-    /// Begins to follow the nodes; the first is the one that is meant when none is named.
-    pub(crate) fn new(nodes: Vec<Arc<Node>>) -> Arc<Agent> {
-        Arc::new(Agent { nodes: nodes.into_iter().map(|n| (n.clone(), History::follow(&n))).collect() })
+    /// Begins to follow a node.
+    pub(crate) fn new(node: &Arc<Node>) -> Arc<Agent> {
+        let agent = Arc::<Agent>::default();
+        agent.add(node);
+        agent
+    }
+
+    /// Begins to follow another node.
+    pub(crate) fn add(&self, node: &Arc<Node>) {
+        self.nodes.lock().push((node.clone(), History::follow(node)));
     }
 
     /// Does what is asked; a failure is `{"error": text, "errno": n}`.
     pub(crate) async fn answer(&self, ask: LnetAsk) -> Value {
+        let nodes = self.nodes.lock().clone();
         let found = match &ask.node {
-            None => self.nodes.first(),
-            Some(name) => self.nodes.iter().find(|(n, _)| n.nids().iter().any(|nid| nid.to_string() == *name)),
+            None => nodes.first(),
+            Some(name) => nodes.iter().find(|(n, _)| n.nids().iter().any(|nid| nid.to_string() == *name)),
         };
         let Some((node, history)) = found else {
-            let names: Vec<String> = self.nodes.iter().map(|(n, _)| n.nid().to_string()).collect();
+            let names: Vec<String> = nodes.iter().map(|(n, _)| n.nid().to_string()).collect();
             return json!({ "error": format!("no such node in this process; it has: {}", names.join(", ")), "errno": libc::ENODEV });
         };
         match act(node, history, ask.act).await {

@@ -1,6 +1,7 @@
 //! Which running process is meant: every process with a node leaves the path of its control socket in a directory of its user.
 
 use crate::control::{self, Ask, Asked};
+use crate::lnetctl::agent::Agent;
 use crate::rundir;
 use coral_lnet::Node;
 use serde_json::{Value, json};
@@ -69,7 +70,7 @@ impl Found {
     /// without.
     pub(crate) fn new(node: &Arc<Node>) -> (Found, mpsc::Receiver<Asked>) {
         let dir = own_socket_dir();
-        match dir.as_ref().and_then(|d| control::serve(d, vec![node.clone()]).ok()) {
+        match dir.as_ref().and_then(|d| control::serve(d, Agent::new(node)).ok()) {
             Some(asked) => (Found { dir, _nobody: None }, asked),
             None => {
                 let (nobody, asked) = mpsc::channel(1);

@@ -137,8 +137,13 @@ impl Running {
     }
 
     /// Ctrl-C, and waits for the end.
-    pub fn stop(mut self) {
+    pub fn stop(self) {
         ok(Command::new("kill").arg("-INT").arg(self.pid().to_string()));
+        self.ended();
+    }
+
+    /// Waits for a clean end that somebody else has asked for.
+    pub fn ended(mut self) {
         until("coral has stopped", || self.child.try_wait().expect("its state").is_some());
         let status = self.child.wait().expect("its state");
         assert!(status.success(), "coral ended with {status}");
