@@ -427,8 +427,8 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     }))
 }
 
-/// The kernel looked the name up and asks for what it stood for. Gone meanwhile, by another client's rename or unlink, it must
-/// look again, which ESTALE tells it; a name that is gone itself is then ENOENT.
+/// For requests that the kernel makes of a file it found by a name. When the file is gone by now, by another client's rename or
+/// unlink, the kernel must look the name up again: ESTALE tells it that. A name that is gone as well is then ENOENT.
 fn looked_up(e: Errno) -> Errno {
     if e == Errno::ENOENT { Errno::ESTALE } else { e }
 }

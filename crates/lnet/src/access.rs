@@ -87,7 +87,7 @@ impl FromStr for Accept {
 
     fn from_str(text: &str) -> Result<Accept, String> {
         let all = [Accept::Secure, Accept::User, Accept::All, Accept::None];
-        all.into_iter().find(|a| a.name() == text).ok_or_else(|| format!("'{text}' says not whose connections are taken: give secure, user, all or none"))
+        all.into_iter().find(|a| a.name() == text).ok_or_else(|| format!("'{text}' is not one of secure, user, all or none"))
     }
 }
 

@@ -129,6 +129,27 @@ async fn a_squashed_root_is_a_user_like_others() -> TestResult {
     Ok(())
 }
 
+/// Root would be root again after a restart.
+#[tokio::test(start_paused = true)]
+async fn what_is_set_at_an_mdt_outlives_it() -> TestResult {
+    let mut rig = Rig::new(1).await;
+    let set = |rig: &Rig, name: &str, value: &str| rig.mdt().set_param(&format!("mdt.test-MDT0000.{name}"), value);
+    for (name, value) in [("root_squash", "500:501"), ("nosquash_nids", "10.0.0.6@tcp"), ("identity_upcall", "NONE"), ("identity_expire", "7")] {
+        assert_eq!(set(&rig, name, value), Some(Ok(())));
+    }
+    assert!(set(&rig, "root_squash", "nonsense").unwrap().is_err());
+    rig.kill().await;
+    rig.lose_power();
+    rig.restart().await;
+    let now = |name: &str| rig.mdt().params().into_iter().find(|(n, _)| n.ends_with(name)).unwrap().1;
+    assert_eq!([now("root_squash"), now("nosquash_nids"), now("identity_upcall"), now("identity_expire")], ["500:501", "10.0.0.6@tcp", "NONE", "7"]);
+    let (far, admin) = (rig.client_as("10.0.0.5@tcp", 0).await, rig.client("10.0.0.6@tcp").await);
+    assert_eq!(far.mkdir(Fid::ROOT, b"mine").await, Err(Errno::EACCES));
+    admin.mkdir(Fid::ROOT, b"as_root").await?;
+    rig.stop().await;
+    Ok(())
+}
+
 /// Nodemaps after `commands`, which are as `lctl nodemap_*` takes them; `far` holds 10.0.0.5, `admin` 10.0.0.6 and is trusted.
 fn nodemaps(more: &[Command]) -> Nodemaps {
     let name = |n: &str| n.to_owned();

@@ -85,6 +85,14 @@ pub enum MdtOpenError {
         /// The format found.
         found: u32,
     },
+    /// A parameter that was kept and decides whom the MDT believes cannot be set.
+    #[error("the kept parameter '{name}': {why}")]
+    Param {
+        /// Its name.
+        name: &'static str,
+        /// Why not.
+        why: String,
+    },
     /// The device failed.
     #[error(transparent)]
     Store(#[from] super::store::MdtError),

@@ -174,6 +174,7 @@ impl Mdt {
             squash: RwLock::default(),
             rename_lock: tokio::sync::Mutex::new(()),
         });
+        ops.load_params(&*ops.core.lock().store.kv().clone())?;
         ops.data.start_counting();
         target.start(ops.clone());
         osp.start(&target, &ops);
@@ -193,15 +194,15 @@ impl Mdt {
 
     /// Its parameters `mdt.<name>.*` with their values.
     pub fn params(&self) -> Vec<(String, String)> {
-        let mut all = self.ops.identities.params();
-        all.extend(self.ops.squash.read().params());
+        let all = self.ops.params();
         all.into_iter().map(|(n, v)| (format!("mdt.{}.{n}", self.target.name()), v)).collect()
     }
 
-    /// Sets the parameter of that name, until the MDT stops. `None`: it has none of that name.
+    /// Sets the parameter of that name and keeps it for later starts. `None`: it has none of that name.
     pub fn set_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
         let name = name.strip_prefix("mdt.")?.strip_prefix(self.target.name())?.strip_prefix('.')?;
-        self.ops.identities.set_param(name, value).or_else(|| self.ops.squash.write().set_param(name, value))
+        let kv = self.ops.core.lock().store.kv().clone();
+        self.ops.set_param(&*kv, name, value)
     }
 
     /// Disconnects from the OSTs and stops the target.

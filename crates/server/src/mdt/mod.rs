@@ -5,7 +5,7 @@
 //! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`], [`usage`];
 //! * [`open`] handles and the whole state, [`core`]; [`check`], the offline verifier;
 //! * requests: [`ctx`], [`attrs`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
-//! * who asks: `who`, with [`identity`] (the groups of users) and [`squash`] (root squash);
+//! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target.
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
@@ -34,6 +34,7 @@ pub mod open;
 mod opening;
 mod orphans;
 pub mod osp;
+mod params;
 pub mod record;
 mod reint;
 pub mod store;
