@@ -22,6 +22,7 @@
 
 pub mod abi;
 mod buf;
+mod fresh;
 mod fs;
 mod handles;
 mod init;

@@ -153,6 +153,7 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
     let shared = Arc::new(Shared {
         fs,
         nodes: nodes.clone(),
+        fresh: Default::default(),
         files: Handles::new(),
         dirs: Handles::new(),
         counters: counters.clone(),

@@ -102,6 +102,10 @@ fn try_start<F: FileSystem>(
 ) -> Result<Started, Errno> {
     let body = &buf.request(len)[size_of::<InHeader>()..];
     let i = In(body);
+    if let Some(check) = s.fresh.check(h, body, &s.notifier.told) {
+        s.nodes.confirm(h.nodeid);
+        return Ok(Started::Done(Ok(Body::of(&check))));
+    }
     let fut = match h.opcode {
         op::WRITE => return write(s, buf, len, h),
         op::READ => read(s, h, i)?,
@@ -412,7 +416,7 @@ fn statfs<F: FileSystem>(s: &Arc<Shared<F>>) -> BoxFuture<'static, Reply> {
 
 fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let c: abi::CreateIn = i.get()?;
-    let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, c.umask));
+    let (s, h, parent, name, cred) = (s.clone(), *h, s.fid(h.nodeid)?, i.name()?, cred(h, c.umask));
     Ok(boxed(async move {
         let began = s.notifier.told.mark();
         let (e, file) = s.fs.create(&cred, parent, &name, c.mode, c.flags).await?;
@@ -423,7 +427,9 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
         if !F::DROPS_SETID && c.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
-        Ok(Body::of(&abi::CreateOut { entry: s.created_out(began, &e), open: s.open_out(file) }))
+        let entry = s.created_out(began, &e);
+        s.fresh.created(&h, &entry, e.attr.fid, began);
+        Ok(Body::of(&abi::CreateOut { entry, open: s.open_out(file) }))
     }))
 }
 

@@ -17,6 +17,7 @@ use futures_util::FutureExt;
 use rustix::io::Errno as SysErrno;
 use zerocopy::FromBytes;
 
+use crate::fresh::Fresh;
 use crate::abi::{self, InHeader, op};
 use crate::buf::{Pool, RequestBuf};
 use crate::fs::FileSystem;
@@ -34,6 +35,7 @@ use crate::sys;
 pub(crate) struct Shared<F: FileSystem> {
     pub fs: F,
     pub nodes: Arc<Nodes>,
+    pub fresh: Fresh,
     pub files: Handles<OpenFile<F>>,
     pub dirs: Handles<F::Dir>,
     pub counters: Arc<Counters>,

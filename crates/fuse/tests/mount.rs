@@ -234,6 +234,20 @@ fn what_changes_while_it_is_being_answered_is_not_remembered() {
     });
 }
 
+/// The check after a create asks nobody; whoever looks at the file then does, as nothing is valid.
+#[test]
+fn a_create_does_not_ask_for_what_it_was_told() {
+    mounted(false, Duration::ZERO, |f| {
+        let file = File::create(f.at.join("file")).unwrap();
+        let fid = f.fs.lookup(&Cred::root(), f.fs.root(), b"file").now_or_never().unwrap().unwrap().attr.fid;
+        assert_eq!(f.fs.asked(fid), 0);
+        let set = SetAttr { mode: Some(0o601), ..Default::default() };
+        f.fs.setattr(&Cred::root(), fid, set, None).now_or_never().unwrap().unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o601);
+        assert_eq!(f.fs.asked(fid), 1);
+    });
+}
+
 /// A program looks at a directory while another makes a file there: the answer of before comes last, and is not remembered.
 #[test]
 fn attributes_of_before_an_own_change_are_not_remembered() {

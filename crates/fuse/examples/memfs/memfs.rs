@@ -47,6 +47,8 @@ pub struct MemFs {
     slow: bool,
     ttl: Duration,
     beside: Arc<Mutex<Option<Beside>>>,
+    /// Files whose attributes were asked for, once for each time.
+    asked: Arc<Mutex<Vec<Fid>>>,
     late: Arc<Mutex<Option<(Fid, Beside)>>>,
 }
 
@@ -285,7 +287,7 @@ impl MemFs {
         let mut inodes = HashMap::new();
         inodes.insert(root(), fresh(root(), libc::S_IFDIR | 0o755, 0, 0, root()));
         let state = State { inodes, next: 0, cookie: 2 };
-        Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(Notify::new()), slow, ttl, beside: Arc::default(), late: Arc::default() }
+        Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(Notify::new()), slow, ttl, beside: Arc::default(), asked: Arc::default(), late: Arc::default() }
     }
 
     /// `f` runs once: when the next lookup, listing with attributes or change of attributes has made its answer and not given it
@@ -299,6 +301,12 @@ impl MemFs {
     #[allow(dead_code, reason = "for tests")]
     pub fn beside_getattr(&self, fid: Fid, f: impl FnOnce() + Send + 'static) {
         *self.late.lock() = Some((fid, Box::new(f)));
+    }
+
+    /// How often the attributes of `fid` were asked for.
+    #[allow(dead_code, reason = "for tests")]
+    pub fn asked(&self, fid: Fid) -> usize {
+        self.asked.lock().iter().filter(|f| **f == fid).count()
     }
 
     fn made(&self) {
@@ -410,6 +418,7 @@ impl FileSystem for MemFs {
 
     async fn getattr(&self, _: &Cred, fid: Fid, _: Option<&MemFile>) -> R<Entry> {
         self.pause().await;
+        self.asked.lock().push(fid);
         let e = self.entry(&mut self.state.lock(), fid);
         let late = self.late.lock().take_if(|(of, _)| *of == fid);
         late.into_iter().for_each(|(_, f)| f());
