@@ -88,6 +88,7 @@ fn still_mounted(status: &Value) -> String {
     let of = |t: &Value| -> Vec<String> { t["mounts"].as_array().into_iter().flatten().filter_map(|n| Some(n.as_str()?.to_owned())).collect() };
     let mut nids: Vec<String> = status["targets"].as_array().into_iter().flatten().flat_map(of).collect();
     nids.sort();
+    nids.dedup();
     match nids.as_slice() {
         [] => String::new(),
         nids => format!("still mounted at {}: programs there wait until it is up again; the next start waits for these mounts\n", nids.join(" ")),
