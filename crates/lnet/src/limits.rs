@@ -21,8 +21,11 @@ pub struct Limits {
     pub half_open: usize,
     /// Of those, from one address; for one more its oldest gives way.
     pub half_open_per_address: usize,
-    /// Connections accepted from one address; more are closed at once.
+    /// Connections accepted from one address; for one more the one that has carried no message for longest gives way.
     pub conns_per_address: usize,
+    /// A connection that has carried a message since does not; if none is left, the new one is closed at once. Clients say something
+    /// every 25 s.
+    pub gives_way_after: Duration,
     /// Connections of one type from one peer (a kernel peer opens `conns_per_peer` of each bulk type); more are refused.
     pub conns_per_type: usize,
     /// A peer we sent nothing for so long gets a keepalive. Lustre: keepalive_idle 30 s.
@@ -88,6 +91,7 @@ impl Default for Limits {
             half_open: 64,
             half_open_per_address: 16,
             conns_per_address: 256,
+            gives_way_after: Duration::from_secs(60),
             conns_per_type: 16,
             keepalive_idle: Duration::from_secs(30),
             peers: 65536,

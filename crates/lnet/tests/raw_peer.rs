@@ -272,6 +272,26 @@ async fn handshakes_that_never_end_keep_nobody_out() {
     stop(&[&a, &b, &c]).await;
 }
 
+/// One machine with many mounts, of which one holds connections and uses none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_carry_nothing_give_way_to_new_ones_of_their_address() {
+    let limits = Limits { conns_per_address: 4, gives_way_after: Duration::ZERO, ..Limits::default() };
+    let a = start(NodeConfig { limits, ..config(33, 1) }).await;
+    let mut idle = tokio::task::JoinSet::new();
+    for life in 0..4 {
+        // each a peer of its own, at one address
+        let mut s = raw(33, 3).await;
+        s.write_all(&[connreq(nid(33, 1)), hello(nid(33, 10 + life), nid(33, 1), 1, 1)].concat()).await.unwrap();
+        let mut answer = [0; 56];
+        timeout(LONG, s.read_exact(&mut answer)).await.unwrap().unwrap();
+        idle.spawn(async move { closed(&mut s).await });
+    }
+    until("all are open", || a.stats().conns.value() == 4).await;
+    drop(shake(33, 3, 5, 1).await);
+    idle.join_next().await.unwrap().unwrap();
+    stop(&[&a]).await;
+}
+
 /// An LNet ping, as a kernel asks it.
 fn get_ping(src: Nid, dst: Nid, object: u64) -> Vec<u8> {
     let mut v = put(src, dst, 0, 0, 0, &[]);

@@ -7,9 +7,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr};
 use parking_lot::Mutex;
@@ -18,7 +19,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
 
-use super::admission::Place;
+use super::admission::{Open, Place};
 use super::cork;
 use super::frame::{Frame, FrameError, Framer, KEEPALIVE};
 use super::hello::ConnType;
@@ -84,7 +85,7 @@ pub(crate) struct Conn {
     /// How we know who is at the other end.
     known_by: KnownBy,
     /// Of one that the peer opened.
-    _place: Option<Place>,
+    place: Option<Place>,
     stream: TcpStream,
     /// Share of the peer's address in the connects for others.
     origin: Arc<Semaphore>,
@@ -95,6 +96,8 @@ pub(crate) struct Conn {
     /// When bytes last went out, or when there began to be some to send; milliseconds of the node's life.
     last_tx: AtomicU64,
     last_rx: AtomicU64,
+    /// When a message last came or was sent, keepalives apart.
+    last_used: AtomicU64,
     rx_partial: AtomicBool,
 }
 
@@ -127,12 +130,12 @@ impl Conn {
         let now = peer.net.now_ms();
         super::set_keepalive(&stream);
         let origin = peer.net.origin(stream.peer_addr().ok().map(|a| a.ip()));
-        Arc::new(Conn {
+        let conn = Arc::new(Conn {
             peer,
             ctype,
             active: place.is_none(),
             known_by,
-            _place: place,
+            place,
             stream,
             origin,
             out: Mutex::default(),
@@ -140,8 +143,13 @@ impl Conn {
             queued: AtomicU64::new(0),
             last_tx: AtomicU64::new(now),
             last_rx: AtomicU64::new(now),
+            last_used: AtomicU64::new(now),
             rx_partial: AtomicBool::new(false),
-        })
+        });
+        if let Some(place) = &conn.place {
+            place.held_by(Arc::downgrade(&conn) as Weak<dyn Open>);
+        }
+        conn
     }
 
     /// Starts the reader and the writer.
@@ -177,6 +185,9 @@ impl Conn {
                 drop(out);
                 self.overrun(tx);
                 return Ok(());
+            }
+            if !tx.is_noop() {
+                self.last_used.store(self.peer.net.now_ms(), Ordering::Relaxed);
             }
             self.queued.fetch_add(tx.len() as u64, Ordering::Relaxed);
             out.queue.push_back(tx);
@@ -453,6 +464,7 @@ impl Conn {
                 if wants != 0 {
                     self.peer.send_noop([0, wants]);
                 }
+                self.last_used.store(self.last_rx.load(Ordering::Relaxed), Ordering::Relaxed);
                 self.peer.count_received(&hdr.msg);
                 let transit = transit.take();
                 if node.is_ours(hdr.src_nid) || hdr.src_nid.is_lo() {
@@ -507,6 +519,19 @@ impl Conn {
     /// Milliseconds since the last byte went out.
     pub(crate) fn quiet_ms(&self, now: u64) -> u64 {
         now.saturating_sub(self.last_tx.load(Ordering::Relaxed))
+    }
+}
+
+impl Open for Conn {
+    fn unused(&self) -> Duration {
+        let busy = self.rx_partial.load(Ordering::Relaxed) || self.out.lock().stage.is_busy();
+        let since = self.peer.net.now_ms().saturating_sub(self.last_used.load(Ordering::Relaxed));
+        Duration::from_millis(if busy { 0 } else { since })
+    }
+
+    fn give_way(&self) {
+        tracing::info!(peer = %self.peer.nid, ctype = ?self.ctype, "connection closed: its address has as many as it may have, and others are in use");
+        self.close(CloseReason::Timeout);
     }
 }
 
