@@ -29,10 +29,6 @@ const CHECK_EVERY: u64 = 3;
 /// How long a worker may take to end after the servers are back, seconds.
 const PATIENCE_S: u64 = 300;
 
-/// Whether a client that lives on writes data on the MDT again that its MDT lost with its power (docs/semantics.md, durability: it
-/// does not). Until it does, such data are looked at as if the client had died.
-const DATA_ON_MDT_IS_KEPT: bool = false;
-
 /// Layouts of the workers' directories.
 const LAYOUTS: [&[&str]; 6] = [
     &["-c", "1"],
@@ -82,7 +78,7 @@ impl Team {
             let (own, other) = (&rig.mounts[i % rig.mounts.len()], &rig.mounts[(i + 1) % rig.mounts.len()]);
             let name = format!("w{i}");
             let mut worker = Worker::new(&own.join(&name), seed * 100 + i as u64);
-            worker.keeps = lives && (DATA_ON_MDT_IS_KEPT || !layout.contains(&"mdt"));
+            worker.keeps = lives;
             workers.push(worker);
             looked_at.push(other.join(&name));
             ok(lfs().arg("setstripe").args(*layout).arg(own.join(&name)));

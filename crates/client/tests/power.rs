@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_client::SetAttr;
+use coral_client::{SetAttr, SetTime, Timespec};
 use coral_lnet::Payload;
 use coral_osd::Kv;
 use coral_server::mdt::table;
 use coral_wire::Errno;
-use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd};
+use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
 use common::*;
 
 /// Longer than it takes a target to sync by itself, and clients to notice a restart, come back and replay.
@@ -60,6 +60,54 @@ async fn what_osts_lost_with_the_power_is_written_again() {
     fs.fsync(&fh, false).await.unwrap();
     assert_eq!(fs.spent().kept_bytes, 0);
     u.close(&fh).await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+}
+
+/// The tables of an MDT reach the disk before the data it holds: what is on disk of names says nothing of data written before.
+#[tokio::test(start_paused = true)]
+async fn data_on_an_mdt_are_written_again_though_later_names_are_on_disk() {
+    let c = Cluster::start(1, 1, 65536).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let d = u.mkdir("d").await.unwrap();
+    let dom = LovMd { pattern: pattern::MDT, ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None) };
+    let rest = LovMd::request(65536, 1, LOV_OFFSET_DEFAULT, None);
+    let comps = vec![CompEntry::new(0, 0, 0, 65536, dom), CompEntry::new(0, 0, 65536, u64::MAX, rest)];
+    let layout = Layout::Composite(CompMd::new(0, 0, 0, comps)).encode();
+    fs.setxattr(&u.cred, d, b"lustre.lov", layout, 0).await.unwrap();
+    let other = c.remote_client().await;
+    let o = User::root(&other);
+    let fh = u.create("d/f", libc::O_RDWR).await.unwrap();
+    u.write(&fh, 0, &[1; 5000]).await.unwrap();
+    fs.fsync(&fh, false).await.unwrap();
+    settle().await;
+    let mut c = c;
+    // power goes twice: the second time also what was replayed is not on disk yet, and a killed process knows what was
+    for (round, after) in [(2u8, 0), (3, 0), (4, 1)] {
+        let mut want = vec![round; 9000];
+        u.write(&fh, 0, &want).await.unwrap();
+        fs.setattr(&u.cred, fh.fid(), SetAttr { size: Some(7000), ..Default::default() }, Some(&fh)).await.unwrap();
+        u.write(&fh, 6000, &[round + 100; 3000]).await.unwrap();
+        want[6000..].fill(round + 100);
+        // what is kept back is written out when another client reads it
+        assert!(o.get("d/f").await.unwrap() == want);
+        let time = SetTime::At(Timespec { secs: 1_000_000 + i64::from(round), nanos: 5 });
+        fs.setattr(&u.cred, fh.fid(), SetAttr { mtime: Some(time), ..Default::default() }, Some(&fh)).await.unwrap();
+        u.mkdir(&format!("d/later{round}")).await.unwrap();
+        c.disks.mdt.sync().unwrap();
+        c = match after {
+            0 => c.mdt_loses_power().await,
+            _ => c.kill_and_restart().await.mdt_loses_power().await,
+        };
+        settle().await;
+        let got = o.get("d/f").await.unwrap();
+        assert!(got == want, "round {round}: {} bytes, byte {:?} differs", got.len(), (0..got.len()).find(|i| got[*i] != want[*i]));
+        assert_eq!(o.stat("d/f").await.unwrap().mtime, Timespec { secs: 1_000_000 + i64::from(round), nanos: 5 });
+        assert!(o.fid(&format!("d/later{round}")).await.is_ok());
+    }
+    u.close(&fh).await.unwrap();
+    other.umount().await;
     fs.umount().await;
     c.stop().await;
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use coral_osd::{Batch, Kv, Label, ObjectId, Objects, OsdError, OsdFs, Table, TargetKind};
 
 const DIR_VAR: &str = "CORAL_OSD_FULL_DIR";
+const LIMIT_VAR: &str = "CORAL_OSD_LIMIT_DIR";
 const T: Table = Table("rows");
 const MIB: u64 = 1 << 20;
 
@@ -99,6 +100,62 @@ fn child() {
     osd.verify().unwrap();
     let kept = osd.range(T, b"", None, usize::MAX).unwrap();
     assert_eq!(kept.len() as u32, rows + 1 - 50 + 1, "rows, less the removed, and the note");
+}
+
+/// Runs where a file that grows too large is an error and no signal; does nothing outside of it.
+#[test]
+fn child_with_a_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Ok(dir) = std::env::var(LIMIT_VAR) else { return };
+    let dir = Path::new(&dir).join("ost");
+    OsdFs::format(&dir, &label()).unwrap();
+    let mut rows = 0;
+    for round in 0..4 {
+        let (osd, _) = OsdFs::open(&dir).unwrap();
+        assert_eq!(osd.range(T, b"", None, usize::MAX).unwrap().len() as u32, rows, "round {round}");
+        for _ in 0..10 {
+            put(&osd, rows, 1000).unwrap();
+            rows += 1;
+        }
+        let journals = std::fs::read_dir(dir.join("kv")).unwrap().map(|e| e.unwrap().path());
+        let newest = journals.filter(|p| p.extension().is_some_and(|e| e == "jnl")).max().unwrap();
+        let bytes = std::fs::read(newest).unwrap();
+        let end = bytes.iter().rposition(|b| *b != 0).unwrap() as u64 + 1;
+        // A batch breaks off after some bytes.
+        let free = getrlimit(Resource::Fsize);
+        setrlimit(Resource::Fsize, Rlimit { current: Some(end + 30 * (round + 1)), ..free }).unwrap();
+        let mut last = Ok(());
+        for _ in 0..100 {
+            last = last.and_then(|()| put(&osd, rows, 1000));
+            rows += u32::from(last.is_ok());
+        }
+        setrlimit(Resource::Fsize, free).unwrap();
+        assert!(last.is_err(), "it was to fail");
+        assert!(osd.trouble().is_some());
+        let _ = Kv::sync(&osd);
+        if round % 2 == 1 {
+            // it goes on by itself as well
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            put(&osd, rows, 1000).unwrap();
+            rows += 1;
+            Kv::sync(&osd).unwrap();
+        }
+    }
+}
+
+/// A part of a batch, which a write that failed has left at the end of a journal, was never promised to be there: the target
+/// starts again without it.
+#[test]
+fn a_write_that_breaks_off_keeps_nobody_from_starting_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; exec \"$0\" --exact child_with_a_limit --nocapture"])
+        .arg(std::env::current_exe().unwrap())
+        .env(LIMIT_VAR, dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text.contains("1 passed"), "{text}");
 }
 
 #[test]

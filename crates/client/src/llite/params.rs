@@ -10,7 +10,7 @@ use coral_wire::Errno;
 use futures_util::future::join_all;
 
 use super::Llite;
-use super::cache::{Spent, dirty_limit, kept_limit, lock_limits};
+use super::cache::{Spent, dirty_limit, kept_limits, lock_limits};
 use crate::osc::Osc;
 
 const MIB: usize = 1 << 20;
@@ -55,7 +55,8 @@ impl Llite {
     pub fn spent(&self) -> Spent {
         let locks = self.namespaces().iter().map(|(_, ns)| ns.counts().0).sum();
         let dirty_bytes = self.lov.oscs().iter().map(|o| o.grant().dirty() as usize).sum();
-        let kept_bytes = self.lov.oscs().iter().map(|o| o.kept_bytes()).sum();
+        let of_mdts: usize = self.lmv.mdcs().iter().map(|m| m.data().kept_bytes()).sum();
+        let kept_bytes = of_mdts + self.lov.oscs().iter().map(|o| o.kept_bytes()).sum::<usize>();
         Spent { dirty_bytes, kept_bytes, locks, covered: self.pages.covered(), ..self.cache.spent() }
     }
 
@@ -151,7 +152,9 @@ impl Llite {
         let (mdcs, oscs) = (self.lmv.mdcs(), self.lov.oscs());
         let (mdt, ost) = lock_limits(self.opts.cache_mb, mdcs.len(), oscs.len());
         mdcs.iter().for_each(|m| m.namespace().set_lru_size(mdt));
-        let (dirty, kept) = (dirty_limit(self.opts.cache_mb, oscs.len()), kept_limit(self.opts.cache_mb, oscs.len()));
+        let dirty = dirty_limit(self.opts.cache_mb, oscs.len());
+        let (kept_of_mdt, kept) = kept_limits(self.opts.cache_mb, mdcs.len(), oscs.len());
+        mdcs.iter().for_each(|m| m.data().set_kept_limit(kept_of_mdt));
         for o in &oscs {
             o.namespace().set_lru_size(ost);
             o.grant().set_max_dirty(dirty);

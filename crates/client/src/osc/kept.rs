@@ -1,9 +1,10 @@
-//! Changes of objects that may not be on the OST's disk yet.
+//! Changes of objects that may not be on the target's disk yet.
 //!
-//! An OST acknowledges a change when it is in the memory of its machine. Until it says that the change is committed, the import
-//! keeps the request with its data ([`coral_ptlrpc::Import::kept_bytes`]), and sends it again should the OST come back without
-//! it. What is kept has a limit: at half of it the OST is asked to sync, and of files that go beyond it nothing is kept. Changes
-//! that are lost all the same are told to whoever has the file open (`Llite::changes_lost`).
+//! An OST, or an MDT that has data of files, acknowledges a change when it is in the memory of its machine. Until it says that the
+//! change is committed, the import keeps the request with its data ([`coral_ptlrpc::Import::kept_bytes`]), and sends it again
+//! should the target come back without it. What is kept has a limit: at half of it the target is asked to sync, and of files that
+//! go beyond it nothing is kept. Changes that are lost all the same are told to whoever has the file open
+//! (`Llite::changes_lost`).
 //!
 //! Lustre: unstable pages in `lustre/osc/osc_page.c`, where writers wait at the limit; telling of a loss is Coral's own.
 
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use coral_lnet::Payload;
 use coral_ptlrpc::{Replay, Request};
 use coral_wire::Errno;
+use coral_wire::mds::MdtBody;
 use coral_wire::ost::Obdo;
 use coral_wire::ptlrpc::{opc, portal};
 
@@ -23,23 +25,20 @@ use super::{ObjectRef, Osc};
 /// most 1.4 times the memory it is counted with, and whole buffers are not copied.
 pub const COPY_BELOW: usize = 768 << 10;
 
-/// Bound of what is kept for one OST.
+/// Bound of what is kept for one target.
 #[derive(Default)]
 pub(super) struct Written {
     /// Bytes.
     limit: AtomicUsize,
-    /// The OST was asked to sync.
+    /// The target was asked to sync.
     syncing: Arc<AtomicBool>,
 }
 
 impl Osc {
     /// Bounds what is kept for replay, bytes.
     pub fn set_kept_limit(&self, bytes: usize) {
-        // an MDT's requests for data are not kept
-        if !self.mdt {
-            self.kept.limit.store(bytes, Ordering::Relaxed);
-            self.import().set_kept_limit(bytes);
-        }
+        self.kept.limit.store(bytes, Ordering::Relaxed);
+        self.import().set_kept_limit(bytes);
     }
 
     /// What is kept for replay, bytes.
@@ -49,7 +48,7 @@ impl Osc {
 
     /// The servers are in this process and end with it: nothing is kept for them.
     fn keeps(&self) -> bool {
-        !self.target.local && !self.mdt
+        !self.target.local
     }
 
     /// `data` as it may be kept.
@@ -79,15 +78,19 @@ impl Osc {
         self.call(self.keep(obj, rq)).await
     }
 
-    /// Asks the OST to sync when much is kept.
+    /// Asks for a sync when much is kept.
     pub(super) fn sync_if_much(&self) {
         let limit = self.kept.limit.load(Ordering::Relaxed);
         if !self.keeps() || self.kept_bytes() <= limit / 2 || self.kept.syncing.swap(true, Ordering::AcqRel) {
             return;
         }
         let (import, syncing) = (self.import().clone(), self.kept.syncing.clone());
+        let rq = match self.mdt {
+            true => Request::new(portal::MDS_REQUEST, opc::MDS_SYNC).push(&MdtBody::default()),
+            false => Request::new(portal::OST_REQUEST, opc::OST_SYNC).push(&Obdo::default()),
+        };
         tokio::spawn(async move {
-            let rq = Request::new(portal::OST_REQUEST, opc::OST_SYNC).push(&Obdo::default()).push_bytes(Bytes::new());
+            let rq = rq.push_bytes(Bytes::new());
             // who waits for the data to be safe is told by a sync of his own
             let _ = import.call(rq).await;
             syncing.store(false, Ordering::Release);

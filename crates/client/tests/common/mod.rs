@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use coral_client::{Cred, DirEntry, FileHandle, Llite, MountOptions};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig, Payload, WallClock};
-use coral_osd::OsdMem;
+use coral_osd::{Objects, OsdMem};
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::mgs::Mgs;
 use coral_server::ost::Ost;
@@ -169,6 +169,8 @@ impl Cluster {
         server.stop_services().await;
         node.shutdown().await;
         drop((server, mgs, mdt, osts, node));
+        // a target on a directory does so when it is opened: what a killed process left in the page cache counts as committed
+        disks.osts.iter().chain([&disks.mdt]).for_each(|d| d.sync_all().expect("sync"));
         Self::start_on(net, disks, seed.into_inner() + 1000, &routes).await
     }
 

@@ -229,19 +229,24 @@ fn cut(path: &Path, len: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Cuts the batches numbered `first` and more off the newest journal in `dir`.
+/// Cuts the batches numbered `first` and more, and what is no batch, off the journals in `dir`.
 pub(super) fn cut_from(dir: &Path, first: u64) -> io::Result<()> {
-    let Some((_, path)) = list(dir)?.pop() else { return Ok(()) };
-    let bytes = contents(&path).map_err(io::Error::other)?;
-    let mut at = 0;
-    let mut keeps = true;
-    while at < bytes.len() && keeps {
-        match batch(&bytes[at..], &mut BTreeSet::new()) {
-            Ok((len, seqno)) if seqno < first => at += len,
-            _ => keeps = false,
+    // A journal may have been ended after its last batch broke off.
+    for (_, path) in list(dir)? {
+        let bytes = contents(&path).map_err(io::Error::other)?;
+        let mut at = 0;
+        let mut keeps = true;
+        while at < bytes.len() && keeps {
+            match batch(&bytes[at..], &mut BTreeSet::new()) {
+                Ok((len, seqno)) if seqno < first => at += len,
+                _ => keeps = false,
+            }
+        }
+        if !keeps {
+            cut(&path, at as u64)?;
         }
     }
-    if keeps { Ok(()) } else { cut(&path, at as u64) }
+    Ok(())
 }
 
 #[cfg(test)]

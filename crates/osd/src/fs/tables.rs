@@ -48,14 +48,20 @@ pub(super) struct Limits {
 pub(super) struct Tables {
     /// Held for writing while the store is opened again.
     store: RwLock<Store>,
-    /// The store takes no writes since one failed.
-    stuck: AtomicBool,
-    revived: Mutex<Option<tokio::time::Instant>>,
+    revival: Mutex<Revival>,
     target: PathBuf,
     limits: Limits,
     space: Arc<SpaceGate>,
     // After `store`: its last promise is made when the store is closed.
     syncs: Syncs,
+}
+
+/// Tries to open a store again that takes no writes.
+#[derive(Default)]
+struct Revival {
+    tried: Option<tokio::time::Instant>,
+    /// Batches from this number on were never seen: what is in a journal of them is cut off.
+    first_unseen: Option<u64>,
 }
 
 /// The open store.
@@ -139,14 +145,14 @@ impl Tables {
             inherits_unsynced,
             objects_synced: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
         };
         space.set_unsorted(db.write_buffer_size());
         let store = Store::new(db, &dir, &syncs.tables);
         syncs.sync().map_err(fail)?;
         Ok(Tables {
             store: RwLock::new(store),
-            stuck: AtomicBool::new(false),
-            revived: Mutex::default(),
+            revival: Mutex::default(),
             target: target.to_owned(),
             limits,
             space,
@@ -159,35 +165,38 @@ impl Tables {
         if self.syncs.failed.load(Ordering::Relaxed) {
             return Some("a sync of the tables failed: no change is accepted until the server is restarted; look at the disk".into());
         }
-        self.stuck.load(Ordering::Relaxed).then(|| "a write to the tables failed; they are opened again when there is room on the disk".into())
+        self.syncs.stuck.load(Ordering::Relaxed).then(|| "a write to the tables failed; they are opened again when there is room on the disk".into())
     }
 
     /// Opens a store again that takes no writes any more. What is committed and acknowledged is in the journals; what was being
     /// committed when it failed is cut off.
     fn revive(&self) -> Result<(), OsdError> {
         self.syncs.refuse_after_failure()?;
-        let mut revived = self.revived.lock();
-        if !self.stuck.load(Ordering::Acquire) {
+        let mut revival = self.revival.lock();
+        if !self.syncs.stuck.load(Ordering::Acquire) {
             return Ok(());
         }
         let pause = std::time::Duration::from_millis(REVIVE_PAUSE_MS);
-        if !self.space.may_begin() || revived.is_some_and(|t| t.elapsed() < pause) {
+        if !self.space.may_begin() || revival.tried.is_some_and(|t| t.elapsed() < pause) {
             return Err(OsdError::NoSpace);
         }
-        *revived = Some(tokio::time::Instant::now());
+        revival.tried = Some(tokio::time::Instant::now());
         tracing::warn!(dir = %self.syncs.dir.display(), "a write to the tables had failed; opening them again");
         // Waits for the calls under way.
         let mut store = self.store.write();
-        let first_unseen = store.db.as_ref().map(Database::visible_seqno);
+        // A try that failed has closed the store: what was seen before that counts.
+        if let Some(db) = &store.db {
+            revival.first_unseen = Some(db.visible_seqno());
+        }
         store.open.write().clear();
         // Ends its threads.
         store.db = None;
-        let reopened = self.reopen(first_unseen);
+        let reopened = self.reopen(revival.first_unseen);
         match reopened {
             Ok(db) => {
                 self.space.set_unsorted(db.write_buffer_size());
                 *store = Store::new(db, &self.syncs.dir, &self.syncs.tables);
-                self.stuck.store(false, Ordering::Release);
+                self.syncs.stuck.store(false, Ordering::Release);
                 Ok(())
             }
             Err(why) => {
@@ -255,18 +264,18 @@ impl Tables {
         }
         self.syncs.refuse_after_failure()?;
         let (class, bytes) = weigh(&b)?;
-        if self.stuck.load(Ordering::Acquire) {
+        if self.syncs.stuck.load(Ordering::Acquire) {
             self.revive()?;
         }
         // Once for the journal and once for the sorted table.
         self.space.admit(class, 2 * bytes)?;
         match self.commit_now(&b) {
-            Err(e @ (OsdError::Poisoned(_) | OsdError::NoSpace | OsdError::Io { .. })) => {
-                self.stuck.store(true, Ordering::Release);
+            Err(e) => {
+                self.syncs.stuck.store(true, Ordering::Release);
                 tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
                 Err(if matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin() { OsdError::NoSpace } else { e })
             }
-            other => other,
+            Ok(()) => Ok(()),
         }
     }
 
@@ -320,6 +329,22 @@ impl Tables {
     }
 }
 
+impl Drop for Tables {
+    fn drop(&mut self) {
+        if !self.syncs.stuck.load(Ordering::Acquire) {
+            return;
+        }
+        // What failed, fjall would try to write once more when it is closed. Whoever committed it was told that it failed.
+        let store = self.store.get_mut();
+        let first_unseen = store.db.as_ref().map(Database::visible_seqno).or(self.revival.get_mut().first_unseen);
+        store.open.get_mut().clear();
+        store.db = None;
+        if let Some(Err(error)) = first_unseen.map(|first| journal::cut_from(&self.syncs.dir, first)) {
+            tracing::error!(dir = %self.syncs.dir.display(), %error, "cutting off what could not be written");
+        }
+    }
+}
+
 /// Verifies the files of the store in `dir` before it is opened.
 fn look_at(dir: &Path, promise: Option<&Promise>) -> Result<journal::Found, String> {
     manifest::check(dir, promise.map_or(0, |p| p.tables))?;
@@ -344,6 +369,8 @@ struct Syncs {
     objects_synced: AtomicBool,
     /// A sync failed: what the kernel dropped then, no later sync would bring back.
     failed: AtomicBool,
+    /// The store takes no writes since one failed. A journal may end with a part of a batch then, which is never promised.
+    stuck: AtomicBool,
 }
 
 impl Syncs {
@@ -359,6 +386,9 @@ impl Syncs {
         let seqno = self.acked.get();
         let (now, newest_began) = journal::sync(&self.dir, &journals)
             .inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
+        if self.stuck.load(Ordering::Acquire) {
+            return Ok(());
+        }
         journals.clone_from(&now);
         self.promise(Promise { seqno, newest_began, tables: self.tables.load(Ordering::Relaxed), journals: now, ..Default::default() });
         Ok(())
@@ -374,6 +404,9 @@ impl Syncs {
     /// The last promise: every byte of the journals.
     fn close(&self) -> io::Result<()> {
         self.sync()?;
+        if self.stuck.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let seqno = self.acked.get();
         let mut journals = self.journals.lock();
         let newest = journal::newest_len(&self.dir)?;

@@ -5,6 +5,7 @@
 //! (status 301) and the client asks again when it wants one. The grant and the reading of what it
 //! covers happen under the core's mutex, so a reply never shows a state older than its lock.
 
+use bytes::Bytes;
 use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, it};
 use coral_wire::mds::{LayoutIntent, MdtBody, disp, layout_intent, md};
 use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT};
@@ -164,15 +165,21 @@ impl Ctx {
         if !changes && li.opc != layout_intent::ACCESS {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        let transno = if changes { self.change_layout(&fid, &li).await? } else { 0 };
+        // what is on disk is there already, or its file has gone since
+        let done = self.rq.replay_committed();
+        let transno = if changes && !done { self.change_layout(&fid, &li).await? } else { 0 };
         // the lock is given and the layout read together; another change may have come between,
         // the client then gets the newer layout
         let core = self.core();
-        let ino = core.store.inode(&fid)?;
+        let lov = match core.store.find(&fid)? {
+            Some(ino) => ino.lov,
+            None if done => Bytes::new(),
+            None => return Err(Errno::ENOENT.into()),
+        };
         let out = Outcome { disp: disp::IT_EXECD, error: None, lock: self.layout_lock(req, &fid) };
         drop(core);
         let mut a = self.intent_answer(&out);
-        a.msg.push_bytes(ino.lov);
+        a.msg.push_bytes(lov);
         if transno != 0 {
             let mut body = a.msg.body()?;
             body.transno = transno;
@@ -214,7 +221,7 @@ impl Ctx {
     }
 
     /// The layout of `fid` with objects for the range the intent names; `None` if it has them.
-    fn grow_layout(&self, core: &mut MdtCore, fid: &Fid, li: &LayoutIntent) -> MdtResult<Option<bytes::Bytes>> {
+    fn grow_layout(&self, core: &mut MdtCore, fid: &Fid, li: &LayoutIntent) -> MdtResult<Option<Bytes>> {
         if let Some(lov) = self.missing_layout(core, fid)? {
             return Ok(Some(lov));
         }

@@ -33,10 +33,14 @@ impl Ctx {
     pub async fn reint(&self) -> MdtResult<Answer> {
         let buf = self.buf(1);
         let head: MdtRecReint = self.rq.rq.msg.get(1)?;
+        let rec = Rec::decode(buf)?;
         if self.rq.replay_committed() {
+            if let Rec::Setattr(r) = &rec {
+                self.data_times_again(r)?;
+            }
             return Ok(self.empty_reint());
         }
-        match Rec::decode(buf)? {
+        match rec {
             Rec::Setattr(r) => self.setattr(&head, &r).await,
             Rec::Create(r) => self.create(&head, &r).await,
             Rec::Link(r) => self.link(&head, &r).await,
@@ -45,6 +49,15 @@ impl Ctx {
             Rec::Setxattr(r) => self.setxattr(&head, &r).await,
             Rec::Open(_) => self.reint_open().await,
             Rec::Rmentry(_) | Rec::Migrate(_) | Rec::Resync(_) => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    /// Times that were set are on disk, but perhaps not those of the file's data here.
+    fn data_times_again(&self, r: &RecSetattr) -> MdtResult<()> {
+        let set = self.setattr_of(r);
+        match (set.mtime.is_some() || set.atime.is_some()) && self.has_data(&r.fid)? {
+            true => self.set_data_times(&r.fid, &set),
+            false => Ok(()),
         }
     }
 

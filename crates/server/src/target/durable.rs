@@ -18,7 +18,7 @@ impl Target {
     /// Everything that was committed before this call is on disk when [`Target::durable`] is not less.
     pub fn mark(&self) -> u64 {
         // A batch is committed and counted under this lock.
-        let _last = self.last_transno.lock();
+        let _numbers = self.numbers.lock();
         self.commits.load(Relaxed)
     }
 
@@ -48,7 +48,7 @@ impl Target {
 
     /// Whether a sync would bring anything to disk.
     fn has_unsynced(&self) -> bool {
-        self.last_transno() > self.last_committed() || !self.is_durable(self.mark())
+        self.done_transno() > self.last_committed() || !self.is_durable(self.mark())
     }
 }
 

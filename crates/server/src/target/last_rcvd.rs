@@ -1,7 +1,8 @@
 //! What a target remembers over a restart: its own state, its clients and their last replies
 //! (`lustre/target/tgt_lastrcvd.c` does the same in the files last_rcvd and reply_data; the form here is ours).
 //!
-//! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64), `c<uuid>` a client's connect data,
+//! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64), `d` the transno up to which data are on disk too (u64, on an
+//! MDT; as `t` where it is missing), `c<uuid>` a client's connect data,
 //! `n<uuid>` its NID (u64) and whether its socket was seen (u8, [`coral_ptlrpc::alive`]), `r<uuid>\0<tag>` transno, xid and encoded reply of a slot. Numbers are little endian; tags big endian.
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use coral_osd::{Batch, Kv, OsdError, Table};
 use coral_ptlrpc::alive::{self, Life};
 use coral_wire::{Message, ObdConnectData, Wire};
 
+use super::Stored;
 use super::export::KeptReply;
 
 /// Table of server and client records and reply data.
@@ -19,6 +21,7 @@ pub const LAST_RCVD: Table = Table("last_rcvd");
 
 const INSTANCE: &[u8] = b"i";
 const TRANSNO: &[u8] = b"t";
+const DATA_TRANSNO: &[u8] = b"d";
 /// Records read at a time.
 const CHUNK: usize = 1024;
 
@@ -45,13 +48,14 @@ impl KnownClient {
 #[derive(Debug, Default)]
 pub(super) struct LastRcvd {
     pub instance: u32,
-    pub last_transno: u64,
+    pub stored: Stored,
     pub clients: Vec<KnownClient>,
 }
 
 pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     let instance = kv.get(LAST_RCVD, INSTANCE)?.map_or(0, |v| number(&v) as u32);
-    let last_transno = kv.get(LAST_RCVD, TRANSNO)?.map_or(0, |v| number(&v));
+    let tables = kv.get(LAST_RCVD, TRANSNO)?.map_or(0, |v| number(&v));
+    let data = kv.get(LAST_RCVD, DATA_TRANSNO)?.map_or(tables, |v| number(&v));
     let mut clients = Vec::new();
     each(kv, b"c", |key, value| {
         let uuid = String::from_utf8_lossy(&key[1..]).into_owned();
@@ -66,7 +70,7 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
         clients.push(KnownClient { uuid, nid, seen: place.get(8) == Some(&1), connect, replies });
         Ok(())
     })?;
-    Ok(LastRcvd { instance, last_transno, clients })
+    Ok(LastRcvd { instance, stored: Stored { tables, data }, clients })
 }
 
 /// Number of the last transaction that is in the tables; `None` when there never was one.
@@ -130,6 +134,11 @@ pub(super) fn put_transno(batch: &mut Batch, transno: u64) {
     batch.put(LAST_RCVD, TRANSNO, transno.to_le_bytes().to_vec());
 }
 
+/// On an MDT: data of objects are on disk up to here.
+pub(super) fn put_data_transno(batch: &mut Batch, transno: u64) {
+    batch.put(LAST_RCVD, DATA_TRANSNO, transno.to_le_bytes().to_vec());
+}
+
 pub(super) fn put_client(batch: &mut Batch, uuid: &str, connect: &ObdConnectData) {
     batch.put(LAST_RCVD, [b"c", uuid.as_bytes()].concat(), connect.to_bytes());
 }
@@ -188,7 +197,7 @@ mod tests {
         put_reply(&mut b, "one-more", 2, 97, 32, b"torn");
         kv.commit(b).unwrap();
         let got = load(&kv).unwrap();
-        assert_eq!((got.instance, got.last_transno, got.clients.len()), (3, 1 << 40, 2));
+        assert_eq!((got.instance, got.stored, got.clients.len()), (3, Stored { tables: 1 << 40, data: 1 << 40 }, 2));
         let one = &got.clients[0];
         assert_eq!((one.nid, one.seen, got.clients[1].nid), (Nid(77), false, Nid(0)));
         assert_eq!((one.uuid.as_str(), one.connect.version, one.replies.len()), ("one", 7, 1));

@@ -188,12 +188,12 @@ pub struct Target {
     ldlm: Arc<LdlmServer>,
     ops: OnceLock<Arc<dyn TargetOps>>,
     instance: u32,
-    /// Highest transno found at the start: what is replayed up to it is on disk.
-    recovered_transno: u64,
+    /// What was found on disk at the start.
+    recovered: Stored,
     /// Held while a transaction gets its number and is committed: a crash leaves a prefix of the numbers.
-    last_transno: Mutex<u64>,
-    /// Highest transno in a committed batch; lags behind when the last transactions stored nothing.
-    stored_transno: AtomicU64,
+    numbers: Mutex<Numbers>,
+    /// What is in committed batches; lags behind when the last transactions stored nothing.
+    stored: Mutex<Stored>,
     last_committed: AtomicU64,
     /// Batches committed since the start; changed while `last_transno` is locked.
     commits: AtomicU64,
@@ -218,6 +218,26 @@ pub struct Target {
     stopped: watch::Sender<bool>,
 }
 
+/// Transaction numbers of a running target.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    /// Highest given.
+    last: u64,
+    /// All that was ever acknowledged up to here is done: behind `last` while data on an MDT are still to be replayed.
+    done: u64,
+}
+
+/// Transaction numbers in the tables. Data of objects are no part of these: an MDT's tables, which say of the transactions of
+/// names which are on disk, may be there without the data that were written before. (The tables of an OST hold a number only
+/// when its data are on disk: there both are one.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// Changes of tables are on disk up to here.
+    pub tables: u64,
+    /// So are all others, those of data.
+    pub data: u64,
+}
+
 /// The exports as the lock callbacks see them.
 struct Peers(Weak<Target>);
 
@@ -237,9 +257,10 @@ impl AstPeers for Peers {
 impl Target {
     /// Opens a target on its tables: loads last_rcvd; enters recovery if it knows clients that must come back.
     pub fn new(node: Arc<Node>, cfg: TargetConfig, kv: Arc<dyn Kv>) -> Result<Arc<Target>, OsdError> {
-        let mut known = last_rcvd::load(&*kv)?;
-        // Nothing that was executed is lost when only the process died.
-        known.last_transno = known.last_transno.max(kv.noted());
+        let known = last_rcvd::load(&*kv)?;
+        // Nothing that was done is lost when only the process died.
+        let noted = kv.noted();
+        let recovered = Stored { tables: known.stored.tables.max(noted), data: known.stored.data.max(noted) };
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
         let (gone, clients): (Vec<_>, Vec<_>) = known.clients.into_iter().partition(last_rcvd::KnownClient::is_gone);
@@ -249,6 +270,9 @@ impl Target {
             last_rcvd::delete_client(&*kv, &mut batch, &client.uuid)?;
         }
         last_rcvd::put_instance(&mut batch, instance);
+        if cfg.kind == TargetKind::Mdt {
+            last_rcvd::put_data_transno(&mut batch, recovered.data);
+        }
         kv.commit(batch)?;
         // What a killed process left in the page cache is about to be called committed: it must survive power loss too.
         kv.sync()?;
@@ -259,7 +283,7 @@ impl Target {
         }
         let recovering = exports.len() > 0;
         if recovering {
-            tracing::info!(target = %cfg.name, clients = exports.len(), last_transno = known.last_transno, "recovery: waiting for clients");
+            tracing::info!(target = %cfg.name, clients = exports.len(), last_transno = recovered.tables, "recovery: waiting for clients");
         }
         let (stopped, _) = watch::channel(false);
         let target = Arc::new_cyclic(|weak: &Weak<Target>| Target {
@@ -269,14 +293,14 @@ impl Target {
             kv,
             ops: OnceLock::new(),
             instance,
-            recovered_transno: known.last_transno,
-            last_transno: Mutex::new(known.last_transno),
-            stored_transno: AtomicU64::new(known.last_transno),
+            numbers: Mutex::new(Numbers { last: recovered.tables, done: if recovering { recovered.data } else { recovered.tables } }),
+            stored: Mutex::new(recovered),
+            recovered,
             syncs: SyncGroup::default(),
             commits: AtomicU64::new(0),
             durable: watch::Sender::new(0),
             soon: Arc::default(),
-            last_committed: AtomicU64::new(known.last_transno),
+            last_committed: AtomicU64::new(recovered.data),
             membership: RwLock::default(),
             connecting: Mutex::new(()),
             recovery: Mutex::new(Recovery::of(exports.all().map(|e| e.cookie), missing)),
@@ -369,14 +393,19 @@ impl Target {
         self.instance
     }
 
-    /// Highest transno that survives power loss (and, after a restart, every one found).
+    /// Highest transno that, with all before it, survives power loss.
     pub fn last_committed(&self) -> u64 {
         self.last_committed.load(Relaxed)
     }
 
     /// Highest transno given.
     pub fn last_transno(&self) -> u64 {
-        *self.last_transno.lock()
+        self.numbers.lock().last
+    }
+
+    /// Everything up to this transno is done, and nothing of it has yet to be replayed.
+    fn done_transno(&self) -> u64 {
+        self.numbers.lock().done
     }
 
     /// Whether the target waits for known clients after a restart.
@@ -410,13 +439,13 @@ impl Target {
 
     /// Blocking part of a sync. Without the data nothing is committed: clients keep what they have written.
     fn sync_now(&self, data: bool) -> Result<(), OsdError> {
-        let upto = self.last_transno();
+        let upto = self.done_transno();
         if data {
             if let Some(ops) = self.ops.get() {
                 ops.sync_data()?;
             }
             // After the data: the number may reach the disk at any time.
-            self.store_transno(upto)?;
+            self.store_done(upto)?;
         }
         let mark = self.mark();
         self.kv.sync()?;
@@ -428,14 +457,19 @@ impl Target {
         Ok(())
     }
 
-    /// Stores the number if the last transactions stored nothing: a number clients were told to be committed must never
-    /// be given again.
-    fn store_transno(&self, upto: u64) -> Result<(), OsdError> {
-        let _last = self.last_transno.lock();
-        if upto > self.stored_transno.load(Relaxed) {
-            let mut batch = Batch::new();
-            last_rcvd::put_transno(&mut batch, upto);
+    /// Stores that all is on disk up to `upto`, where the last transactions have not: a number clients were told to be committed
+    /// must never be given again.
+    fn store_done(&self, upto: u64) -> Result<(), OsdError> {
+        let _numbers = self.numbers.lock();
+        let mut batch = Batch::new();
+        self.put_transno(&mut batch, upto);
+        if self.cfg.kind == TargetKind::Mdt && upto > self.stored.lock().data {
+            last_rcvd::put_data_transno(&mut batch, upto);
+        }
+        if !batch.is_empty() {
             self.store(batch, upto)?;
+            let mut stored = self.stored.lock();
+            stored.data = stored.data.max(upto);
         }
         Ok(())
     }
@@ -485,7 +519,6 @@ impl Target {
         self.numbered(rq, |transno| {
             set_transno(reply, &rq.rq.body, transno);
             if batch.is_empty() {
-                self.kv.note(transno);
                 return Ok(());
             }
             self.put_transno(&mut batch, transno);
@@ -496,16 +529,16 @@ impl Target {
     /// A transaction of the target itself; returns its mark ([`Target::mark`]). It has no number: numbers are the clients', who
     /// during recovery have yet to replay the next ones, and drop what they are told to be committed.
     pub fn commit_local(&self, batch: Batch) -> Result<u64, OsdError> {
-        let last = self.last_transno.lock();
+        let numbers = self.numbers.lock();
         self.store(batch, 0)?;
-        drop(last);
+        drop(numbers);
         self.counts.transactions.fetch_add(1, Relaxed);
         Ok(self.mark())
     }
 
     /// Puts the number on disk, unless a greater one is there: one that is replayed though it was committed.
     fn put_transno(&self, batch: &mut Batch, transno: u64) {
-        if transno > self.stored_transno.load(Relaxed) {
+        if transno > self.stored.lock().tables {
             last_rcvd::put_transno(batch, transno);
         }
     }
@@ -514,22 +547,35 @@ impl Target {
     fn store(&self, batch: Batch, transno: u64) -> Result<(), OsdError> {
         self.kv.commit(batch)?;
         self.commits.fetch_add(1, Relaxed);
-        self.stored_transno.fetch_max(transno, Relaxed);
+        let mut stored = self.stored.lock();
+        stored.tables = stored.tables.max(transno);
         Ok(())
     }
 
     /// Gives the next number (a replay's own) to `commit`; a number whose commit failed is given again.
     fn numbered(&self, rq: &TargetRequest, commit: impl FnOnce(u64) -> Result<(), OsdError>) -> Result<u64, OsdError> {
-        let mut last = self.last_transno.lock();
+        let mut numbers = self.numbers.lock();
         let replayed = Some(rq.rq.body.transno).filter(|t| rq.is_replay() && *t != 0);
-        let transno = replayed.unwrap_or(*last + 1);
+        let transno = replayed.unwrap_or(numbers.last + 1);
         commit(transno)?;
+        // What was on disk is replayed in no order; all else in the order of the numbers.
+        if !rq.replay_committed() {
+            numbers.done = transno.max(numbers.done);
+            self.kv.note(numbers.done);
+        }
         if let Some(transno) = replayed {
             rq.exp.note_replayed(transno);
         }
-        *last = transno.max(*last);
+        numbers.last = transno.max(numbers.last);
         self.counts.transactions.fetch_add(1, Relaxed);
         Ok(transno)
+    }
+
+    /// Nothing is replayed any more: what was not is gone.
+    fn all_is_done(&self) {
+        let mut numbers = self.numbers.lock();
+        numbers.done = numbers.last;
+        self.kv.note(numbers.done);
     }
 
     /// Evicts a client: its locks and handles are dropped, its next request gets -ENOTCONN.
@@ -549,7 +595,7 @@ impl Target {
         exp.abort_bulk();
         self.recovery.lock().forget(exp.cookie);
         if !exp.local && self.cfg.kind != TargetKind::Mgs {
-            let _last = self.last_transno.lock();
+            let _numbers = self.numbers.lock();
             let mut batch = Batch::new();
             let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid).and_then(|()| self.kv.commit(batch));
             if let Err(error) = done {

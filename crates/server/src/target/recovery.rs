@@ -2,7 +2,8 @@
 //!
 //! The clients known from before come back, replay what may be missing in the order of its transaction numbers, replay their
 //! locks, and send a last ping that is answered when all are done or the time is over. Meanwhile no other client gets in.
-//! What is replayed up to the last number found on disk needs no order: only what lived in memory is made again.
+//! What is replayed up to the last number found on disk needs no order: only what lived in memory is made again. For data on an
+//! MDT that is a number of its own ([`super::Stored`]).
 //!
 //! A request that must wait is kept by its own handler, so that its client gets early replies; here is only its place in the
 //! order. It holds no place of its service meanwhile: what it waits for must get in. Locks come after all requests: a request that is executed again must not meet locks whose holders cannot answer.
@@ -242,7 +243,7 @@ impl Target {
     /// was checked when it was first executed.
     pub(crate) fn gate(self: &Arc<Self>, rq: TargetRequest) -> Gate {
         let (flags, opcode) = (rq.rq.body.flags, rq.rq.body.opc);
-        let highest = self.recovered_transno.saturating_add(TRANSNO_AHEAD).min(TRANSNO_MAX);
+        let highest = self.recovered.tables.saturating_add(TRANSNO_AHEAD).min(TRANSNO_MAX);
         if rq.is_replay() && (!self.in_recovery() || rq.rq.body.transno > highest) {
             return Gate::Refuse(rq, Errno::EPROTO);
         }
@@ -337,6 +338,7 @@ impl Target {
     }
 
     async fn finish_recovery(self: Arc<Self>) {
+        self.all_is_done();
         self.ldlm.replay_finished();
         self.ops().clone().recovery_finished().await;
         let r = std::mem::take(&mut *self.recovery.lock());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use coral_ptlrpc::ServerRequest;
+use coral_wire::opc;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
 
 use super::export::{Admission, Dropped};
@@ -49,7 +50,13 @@ impl TargetRequest {
     /// (an open handle) is to be re-created.
     pub fn replay_committed(&self) -> bool {
         let transno = self.rq.body.transno;
-        self.is_replay() && (transno <= self.target.recovered_transno || self.exp.has_replayed(transno))
+        let on_disk = if self.changes_data() { self.target.recovered.data } else { self.target.recovered.tables };
+        self.is_replay() && (transno <= on_disk || self.exp.has_replayed(transno))
+    }
+
+    /// It changes bytes of an object.
+    fn changes_data(&self) -> bool {
+        matches!(self.rq.body.opc, opc::OST_WRITE | opc::OST_PUNCH | opc::OST_FALLOCATE)
     }
 
     /// Buffer `i` of the request.

@@ -71,9 +71,11 @@ pub(super) fn dirty_limit(cache_mb: u32, osts: usize) -> u64 {
     (sixth(cache_mb) as u64 / osts.max(1) as u64).clamp(1 << 20, MAX_DIRTY_BYTES)
 }
 
-/// Bytes of written data that each OST has acknowledged and may not have on disk, for a cache of so many MiB.
-pub(super) fn kept_limit(cache_mb: u32, osts: usize) -> usize {
-    (sixth(cache_mb) / osts.max(1)).max(1 << 20)
+/// Bytes of written data that each MDT, and each OST, has acknowledged and may not have on disk, for a cache of so many MiB. Of
+/// files on MDTs only the beginning is there: theirs is the eighth part.
+pub(super) fn kept_limits(cache_mb: u32, mdts: usize, osts: usize) -> (usize, usize) {
+    let part = sixth(cache_mb) / 8;
+    ((part / mdts.max(1)).max(1 << 20), (7 * part / osts.max(1)).max(1 << 20))
 }
 
 /// What the budget was spent on.
