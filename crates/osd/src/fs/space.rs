@@ -8,6 +8,9 @@
 //! What the tables hold in memory will be sorted to disk later, and must find room then. It counts as used already. (Its journal
 //! is compressed, so the space that is gone says little about it.)
 //!
+//! Invariant: what is written stays in the account until it has its room on the disk. So who reads the disk's free space while the
+//! account is locked sees every byte in one of the two.
+//!
 //! Lock order: the account of the disk, then the stock.
 
 use std::fs::File;
@@ -177,7 +180,11 @@ impl SpaceGate {
         let room = loop {
             let room = match class {
                 Class::Removal => fs.usable.saturating_sub(REMOVAL_RESERVE_BYTES),
-                _ => self.left_of(&fs, &self.disk.0.lock(), class),
+                _ => {
+                    let sums = self.disk.0.lock();
+                    fs = self.raw()?;
+                    self.left_of(&fs, &sums, class)
+                }
             };
             if room >= len {
                 break room;
@@ -202,11 +209,12 @@ impl SpaceGate {
     /// Bytes that may still be promised.
     pub(super) fn left(&self) -> Result<u64, OsdError> {
         self.refill();
+        let sums = self.disk.0.lock();
         let fs = self.raw()?;
         if fs.files > 0 && fs.files_free < INODES_MIN {
             return Ok(0);
         }
-        Ok(self.left_of(&fs, &self.disk.0.lock(), Class::Object))
+        Ok(self.left_of(&fs, &sums, Class::Object))
     }
 
     /// Promises up to `most` bytes; how many.
@@ -214,8 +222,8 @@ impl SpaceGate {
         if most == 0 {
             return Ok(0);
         }
-        let fs = self.raw()?;
         let mut sums = self.disk.0.lock();
+        let fs = self.raw()?;
         let left = self.left_of(&fs, &sums, Class::Object);
         let take = most.min(left);
         if take == 0 || (fs.files > 0 && fs.files_free < INODES_MIN) {
@@ -257,8 +265,8 @@ impl SpaceGate {
 
     /// Room for a write that nobody was promised, until [`SpaceGate::unclaim`].
     pub(super) fn claim(&self, bytes: u64) -> Result<(), OsdError> {
-        let fs = self.raw()?;
         let mut sums = self.disk.0.lock();
+        let fs = self.raw()?;
         if self.left_of(&fs, &sums, Class::Object) < bytes {
             return Err(OsdError::NoSpace);
         }

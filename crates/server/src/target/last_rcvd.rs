@@ -2,7 +2,7 @@
 //! (`lustre/target/tgt_lastrcvd.c` does the same in the files last_rcvd and reply_data; the form here is ours).
 //!
 //! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64), `d` the transno up to which data are on disk too (u64, on an
-//! MDT; as `t` where it is missing), `c<uuid>` a client's connect data,
+//! MDT; as `t` where it is missing), `g` there while a recovery goes on that a known client has missed, `c<uuid>` a client's connect data,
 //! `n<uuid>` its NID (u64) and whether its socket was seen (u8, [`coral_ptlrpc::alive`]), `r<uuid>\0<tag>` transno, xid and encoded reply of a slot. Numbers are little endian; tags big endian.
 
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ pub const LAST_RCVD: Table = Table("last_rcvd");
 const INSTANCE: &[u8] = b"i";
 const TRANSNO: &[u8] = b"t";
 const DATA_TRANSNO: &[u8] = b"d";
+const GAP: &[u8] = b"g";
 /// Records read at a time.
 const CHUNK: usize = 1024;
 
@@ -49,6 +50,8 @@ impl KnownClient {
 pub(super) struct LastRcvd {
     pub instance: u32,
     pub stored: Stored,
+    /// The recovery before did not end, and a known client was given up in it.
+    pub gap: bool,
     pub clients: Vec<KnownClient>,
 }
 
@@ -56,6 +59,7 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     let instance = kv.get(LAST_RCVD, INSTANCE)?.map_or(0, |v| number(&v) as u32);
     let tables = kv.get(LAST_RCVD, TRANSNO)?.map_or(0, |v| number(&v));
     let data = kv.get(LAST_RCVD, DATA_TRANSNO)?.map_or(tables, |v| number(&v));
+    let gap = kv.get(LAST_RCVD, GAP)?.is_some();
     let mut clients = Vec::new();
     each(kv, b"c", |key, value| {
         let uuid = String::from_utf8_lossy(&key[1..]).into_owned();
@@ -70,7 +74,7 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
         clients.push(KnownClient { uuid, nid, seen: place.get(8) == Some(&1), connect, replies });
         Ok(())
     })?;
-    Ok(LastRcvd { instance, stored: Stored { tables, data }, clients })
+    Ok(LastRcvd { instance, stored: Stored { tables, data }, gap, clients })
 }
 
 /// Number of the last transaction that is in the tables; `None` when there never was one.
@@ -132,6 +136,14 @@ pub(super) fn put_instance(batch: &mut Batch, instance: u32) {
 
 pub(super) fn put_transno(batch: &mut Batch, transno: u64) {
     batch.put(LAST_RCVD, TRANSNO, transno.to_le_bytes().to_vec());
+}
+
+/// A known client is given up before recovery has ended, or (`false`) recovery has.
+pub(super) fn put_gap(batch: &mut Batch, gap: bool) {
+    match gap {
+        true => batch.put(LAST_RCVD, GAP, &b"1"[..]),
+        false => batch.del(LAST_RCVD, GAP),
+    };
 }
 
 /// On an MDT: data of objects are on disk up to here.
@@ -197,6 +209,11 @@ mod tests {
         put_reply(&mut b, "one-more", 2, 97, 32, b"torn");
         kv.commit(b).unwrap();
         let got = load(&kv).unwrap();
+        assert!(!got.gap);
+        let mut b = Batch::new();
+        put_gap(&mut b, true);
+        kv.commit(b).unwrap();
+        assert!(load(&kv).unwrap().gap);
         assert_eq!((got.instance, got.stored, got.clients.len()), (3, Stored { tables: 1 << 40, data: 1 << 40 }, 2));
         let one = &got.clients[0];
         assert_eq!((one.nid, one.seen, got.clients[1].nid), (Nid(77), false, Nid(0)));

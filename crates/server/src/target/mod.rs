@@ -264,12 +264,13 @@ impl Target {
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
         let (gone, clients): (Vec<_>, Vec<_>) = known.clients.into_iter().partition(last_rcvd::KnownClient::is_gone);
-        let missing = !gone.is_empty();
+        let missing = known.gap || !gone.is_empty();
         for client in gone {
             tracing::info!(target = %cfg.name, client = %client.uuid, nid = %client.nid, "this client has ended: it is not waited for");
             last_rcvd::delete_client(&*kv, &mut batch, &client.uuid)?;
         }
         last_rcvd::put_instance(&mut batch, instance);
+        last_rcvd::put_gap(&mut batch, missing && !clients.is_empty());
         if cfg.kind == TargetKind::Mdt {
             last_rcvd::put_data_transno(&mut batch, recovered.data);
         }
@@ -597,6 +598,9 @@ impl Target {
         if !exp.local && self.cfg.kind != TargetKind::Mgs {
             let _numbers = self.numbers.lock();
             let mut batch = Batch::new();
+            if self.in_recovery() {
+                last_rcvd::put_gap(&mut batch, true);
+            }
             let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid).and_then(|()| self.kv.commit(batch));
             if let Err(error) = done {
                 tracing::error!(target = %self.cfg.name, %error, "forgetting a client");

@@ -13,13 +13,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use coral_osd::Batch;
 use coral_wire::ldlm::{LdlmFlags, LdlmRequest};
 use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE};
 use coral_wire::{Errno, opc};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Export, Target, TargetRequest};
+use super::{Export, Target, TargetRequest, last_rcvd};
 
 /// A replay with a greater transno is nonsense: the numbers after it must not run out.
 const TRANSNO_MAX: u64 = u64::MAX / 2;
@@ -342,6 +343,13 @@ impl Target {
         self.ldlm.replay_finished();
         self.ops().clone().recovery_finished().await;
         let r = std::mem::take(&mut *self.recovery.lock());
+        if r.gap {
+            let mut batch = Batch::new();
+            last_rcvd::put_gap(&mut batch, false);
+            if let Err(error) = self.commit_local(batch) {
+                tracing::error!(target = %self.cfg.name, %error, "noting that recovery is over");
+            }
+        }
         let exports = self.exports();
         exports.iter().for_each(|e| e.recovery_finished());
         tracing::info!(target = %self.cfg.name, clients = exports.len(), "recovery is over");
@@ -490,18 +498,46 @@ mod tests {
         }
     }
 
+    /// A target on a device that knows two clients, started with another address each time.
+    async fn with_two_known(kv: &Arc<OsdMem>, start: u8) -> Arc<Target> {
+        let nid = format!("10.0.0.{start}@tcp").parse().expect("a NID");
+        let node = Node::start(NodeConfig { nids: vec![nid], ..NodeConfig::default() }, Some(MemNet::new())).await.expect("node");
+        if start == 1 {
+            let mut batch = Batch::new();
+            for uuid in ["a", "b"] {
+                last_rcvd::put_client(&mut batch, uuid, &ObdConnectData::default());
+            }
+            kv.commit(batch).expect("commit");
+        }
+        let target = Target::new(node, TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0), kv.clone()).expect("target");
+        target.start(Arc::new(Idle));
+        target
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn that_changes_are_missing_is_known_until_a_recovery_ends() {
+        let kv = Arc::new(OsdMem::new());
+        let target = with_two_known(&kv, 1).await;
+        assert!(!target.changes_are_missing());
+        target.evict(target.exports()[0].cookie, "a test");
+        assert!(target.changes_are_missing() && target.in_recovery());
+        // killed before the other is back
+        let target = with_two_known(&kv, 2).await;
+        assert!(target.changes_are_missing() && target.exports().len() == 1);
+        let b = target.exports()[0].cookie;
+        target.client_came(b);
+        target.recovery.lock().reached(b, Progress::Done);
+        target.advance_recovery();
+        while target.changes_are_missing() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(!target.in_recovery());
+        assert!(!with_two_known(&kv, 3).await.changes_are_missing());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_comes_back_late_and_dies_is_given_up_too() {
-        let cfg = NodeConfig { nids: vec!["10.0.0.1@tcp".parse().expect("a NID")], ..NodeConfig::default() };
-        let node = Node::start(cfg, Some(MemNet::new())).await.expect("node");
-        let kv = Arc::new(OsdMem::new());
-        let mut batch = Batch::new();
-        for uuid in ["a", "b"] {
-            last_rcvd::put_client(&mut batch, uuid, &ObdConnectData::default());
-        }
-        kv.commit(batch).expect("commit");
-        let target = Target::new(node, TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0), kv).expect("target");
-        target.start(Arc::new(Idle));
+        let target = with_two_known(&Arc::new(OsdMem::new()), 1).await;
         let [a, b] = [0, 1].map(|i| target.exports()[i].cookie);
         target.client_came(a);
         target.client_came(b);
