@@ -1,4 +1,4 @@
-//! What developers run: `cargo xtask demo | test | bench | chaos | power | storm | conform | setup`.
+//! What developers run: `cargo xtask demo | test | bench | chaos | power | storm | hostile | xfstests | conform | setup`.
 //!
 //! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
 
@@ -6,12 +6,14 @@ mod bench;
 mod bench_lnet;
 mod conform;
 mod demo;
+mod hostile;
 mod long;
 mod power;
 mod setup;
 mod step;
 mod storm;
 mod test;
+mod xfstests;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -77,6 +79,17 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u32,
     },
+    /// A client that is connected and sends nonsense, beside one that works: the servers live, hold little and protect the other.
+    Hostile {
+        /// How long, in minutes of CPU time.
+        #[arg(long, default_value_t = 60)]
+        minutes: u32,
+        /// Of what it does and how its messages are changed.
+        #[arg(long, default_value_t = 1)]
+        seed: u32,
+    },
+    /// Run xfstests' generic tests on two mounts and compare with the list of expected failures (root).
+    Xfstests(xfstests::Xfstests),
     /// Check a live Lustre, ours or not: POSIX, layouts, coherence of two clients, contention, recovery.
     Conform(conform::Conform),
     /// One job of the benchmark, in a process of its own.
@@ -100,6 +113,8 @@ fn main() -> ExitCode {
         Command::Chaos { seconds, one_process } => long::chaos(seconds, one_process),
         Command::Power { cuts, seed } => power::run(cuts, seed),
         Command::Storm { minutes, seed } => storm::run(minutes, seed),
+        Command::Hostile { minutes, seed } => hostile::run(minutes, seed),
+        Command::Xfstests(asked) => xfstests::run(&asked),
         Command::Setup => setup::everything(),
     };
     if !inside {

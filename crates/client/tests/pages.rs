@@ -417,3 +417,54 @@ async fn check_log(k: &Arc<Kernel>, fh: &FileHandle, count: u64) {
         assert_eq!(u64::from_le_bytes(word.try_into().unwrap()), i as u64 + 1, "of {count} appended");
     }
 }
+
+/// A kernel that drops no pages before it is told to.
+struct Holds {
+    asked: tokio::sync::Semaphore,
+    go: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+impl Invalidate for Holds {
+    fn inval_inode(&self, _fid: Fid, _attr_only: bool) {}
+    fn inval_entry(&self, _parent: Fid, _name: &[u8]) {}
+    fn drop_pages(&self, _fid: Fid, _range: Range<u64>) {
+        self.asked.add_permits(1);
+        // an error: the test is over
+        let _ = self.go.lock().recv();
+    }
+}
+
+/// Reads around the cache that wait for this client's own lock have taken all places for requests to the OST: what goes under the
+/// lock needs none, or the lock would never be given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_under_a_lock_waits_for_none_that_waits_for_the_lock() {
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let fs = c.remote_client().await;
+    let (tell, go) = std::sync::mpsc::channel();
+    let holds = Arc::new(Holds { asked: tokio::sync::Semaphore::new(0), go: Mutex::new(go) });
+    fs.set_invalidate(holds.clone());
+    let u = Arc::new(User::root(&fs));
+    u.put("f", &[1; 3 * PAGE as usize]).await.unwrap();
+    let fh = u.open("f", libc::O_RDWR).await.unwrap();
+    fs.read_pages(&fh, 0, PAGE as u32).await.unwrap();
+    let reads: Vec<_> = (0..32)
+        .map(|_| {
+            let (u, fh) = (u.clone(), fh.clone());
+            tokio::spawn(async move { u.read(&fh, 0, 100).await })
+        })
+        .collect();
+    holds.asked.acquire().await.unwrap().forget();
+    let under = async {
+        assert_eq!(u.stat("f").await.unwrap().size, 3 * PAGE);
+        let set = SetAttr { size: Some(PAGE), ..Default::default() };
+        assert_eq!(fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap().attr.size, PAGE);
+    };
+    tokio::time::timeout(HANGS, under).await.expect("it waits in a circle");
+    drop(tell);
+    for r in reads {
+        assert_eq!(r.await.unwrap().unwrap(), [1; 100]);
+    }
+    u.close(&fh).await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+}

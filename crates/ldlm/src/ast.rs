@@ -165,7 +165,7 @@ async fn deliver<P: AstPeers>(node: Arc<Node>, peers: Arc<P>, exp: ExportId, rpc
 fn check_status(status: i32) -> Result<(), AstError> {
     match status {
         0 => Ok(()),
-        s if s == Errno::EINVAL.status() || s == Errno::ESTALE.status() || s.abs() == ELDLM_NO_LOCK_DATA => Err(AstError::NoLock),
+        s if s == Errno::EINVAL.status() || s == Errno::ESTALE.status() || s.unsigned_abs() == ELDLM_NO_LOCK_DATA.unsigned_abs() => Err(AstError::NoLock),
         // The node no longer knows the connection: it has restarted or was unmounted.
         s if s == Errno::ENOTCONN.status() || s == Errno::ENODEV.status() => Err(AstError::Unanswered(format!("status {s}"))),
         s => {
@@ -200,5 +200,20 @@ impl<P: AstPeers> AstSender for PtlrpcAsts<P> {
 
     fn evict(&self, exp: ExportId, why: EvictReason) {
         self.peers.evict(exp, why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever number a client answers with, it is an answer.
+    #[test]
+    fn any_status_of_a_client_means_something() {
+        assert!(check_status(0).is_ok());
+        assert!(matches!(check_status(Errno::ENOTCONN.status()), Err(AstError::Unanswered(_))));
+        for status in [i32::MIN, i32::MAX, 303, -303, -1] {
+            assert!(matches!(check_status(status), Err(AstError::NoLock)), "{status}");
+        }
     }
 }

@@ -55,7 +55,7 @@ pub use exec::HandoverStats;
 pub use faults::{FaultAction, FaultRule, Faults, MsgType};
 pub use link::{LinkModel, LinkStat};
 pub use limits::Limits;
-pub use mem::MemNet;
+pub use mem::{MemNet, Passing, Tamper};
 pub use node::{Node, NodeConfig, SendError, StartError, WallClock};
 pub use payload::Payload;
 pub use peers::PeerError;

@@ -13,7 +13,22 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::link::{Link, LinkModel, LinkStat};
 use crate::msg::Msg;
-use crate::{Nid, Node, SendError};
+use crate::{Nid, Node, Payload, SendError};
+use coral_wire::lnet::LnetMsg;
+
+/// A PUT or a REPLY on its way, as a [`Tamper`] sees it.
+#[derive(Clone, Debug)]
+pub struct Passing {
+    /// Portal of a PUT; None: it is the REPLY to a GET.
+    pub portal: Option<u32>,
+    /// Match bits of a PUT: the xid of an RPC. 0 of a REPLY.
+    pub match_bits: u64,
+    /// What it carries.
+    pub payload: Payload,
+}
+
+/// Gives what arrives instead of a message: nothing, one, several.
+pub type Tamper = dyn Fn(Passing) -> Vec<Passing> + Send + Sync;
 
 /// Registry of the nodes of one process, by NID.
 #[derive(Default)]
@@ -25,6 +40,8 @@ pub struct MemNet {
     modelled: AtomicBool,
     /// By primary NIDs of sender and receiver.
     links: Mutex<BTreeMap<(Nid, Nid), Arc<Link>>>,
+    /// By primary NID of the sender.
+    tampers: RwLock<BTreeMap<Nid, Arc<Tamper>>>,
 }
 
 impl std::fmt::Debug for MemNet {
@@ -99,9 +116,16 @@ impl MemNet {
         }
     }
 
+    /// From now on every PUT and REPLY of the node with primary NID `from` arrives as `tamper` makes it: a node that lies to others.
+    pub fn tamper(&self, from: Nid, tamper: Arc<Tamper>) {
+        self.tampers.write().insert(from, tamper);
+        self.modelled.store(true, Ordering::Release);
+    }
+
     /// Takes all models away: delivery is inline again. What is under way arrives as it was to.
     pub fn clear_links(&self) {
         self.links.lock().clear();
+        self.tampers.write().clear();
         self.modelled.store(false, Ordering::Release);
     }
 
@@ -130,12 +154,36 @@ impl MemNet {
 
     /// Delivers `msg` of `from` to `to`: inline, unless their link has a model.
     pub(crate) fn carry(&self, from: &Node, to: &Arc<Node>, msg: Msg) {
-        if self.modelled.load(Ordering::Acquire) {
-            let link = self.links.lock().get(&(from.nid(), to.nid())).cloned();
-            if let Some(link) = link {
-                return link.send(from.nid(), (to, to.facing(&msg, from.nids())), msg);
+        if !self.modelled.load(Ordering::Acquire) {
+            return to.arrive(from.nid(), to.facing(&msg, from.nids()), msg, None);
+        }
+        let tamper = self.tampers.read().get(&from.nid()).cloned();
+        let instead = tamper.and_then(|t| tampered(&*t, &msg)).unwrap_or_else(|| vec![msg]);
+        let link = self.links.lock().get(&(from.nid(), to.nid())).cloned();
+        for msg in instead {
+            let local = to.facing(&msg, from.nids());
+            match &link {
+                Some(link) => link.send(from.nid(), (to, local), msg),
+                None => to.arrive(from.nid(), local, msg, None),
             }
         }
-        to.arrive(from.nid(), to.facing(&msg, from.nids()), msg, None);
     }
+}
+
+/// What goes instead of `msg`; None: itself.
+fn tampered(tamper: &Tamper, msg: &Msg) -> Option<Vec<Msg>> {
+    let payload = msg.payload.clone();
+    let passing = match msg.kind {
+        LnetMsg::Put { ptl_index, match_bits, .. } => Passing { portal: Some(ptl_index), match_bits, payload },
+        LnetMsg::Reply { .. } => Passing { portal: None, match_bits: 0, payload },
+        _ => return None,
+    };
+    let instead = tamper(passing).into_iter().map(|p| {
+        let mut kind = msg.kind;
+        if let LnetMsg::Put { ptl_index, match_bits, .. } = &mut kind {
+            (*ptl_index, *match_bits) = (p.portal.unwrap_or(*ptl_index), p.match_bits);
+        }
+        Msg { kind, payload: p.payload, ..msg.clone() }
+    });
+    Some(instead.collect())
 }

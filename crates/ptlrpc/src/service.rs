@@ -335,13 +335,15 @@ async fn drive(running: Running, mut handler: BoxFuture<'static, ()>) {
     }
 }
 
-/// I/O under a lock of the client's, which the request names: it takes no lock at the server, so it waits for nobody.
+/// Work under a lock of the client's, which the request names: it takes no lock at the server, so it waits for nobody.
+/// (Attributes are asked for without naming it.)
 fn holds_a_lock(rq: &ServerRequest) -> bool {
-    let named = |o: Obdo| o.valid & md::FLHANDLE != 0 && (o.valid & md::FLFLAGS == 0 || !o.flags.contains(ObdFlags::SRVLOCK));
-    let obdo = || rq.msg.get::<Obdo>(1).is_ok_and(named);
+    let unlocked = |o: &Obdo| o.valid & md::FLFLAGS == 0 || !o.flags.contains(ObdFlags::SRVLOCK);
+    let obdo = || rq.msg.get::<Obdo>(1).is_ok_and(|o| o.valid & md::FLHANDLE != 0 && unlocked(&o));
     match rq.body.opc {
         opc::OST_READ | opc::OST_WRITE => obdo() && rq.msg.get::<NiobufRemote>(3).is_ok_and(|n| n.flags & brw::SRVLOCK == 0),
-        opc::OST_PUNCH | opc::OST_SETATTR => obdo(),
+        opc::OST_PUNCH | opc::OST_SETATTR | opc::OST_FALLOCATE | opc::OST_SEEK => obdo(),
+        opc::OST_GETATTR => rq.msg.get::<Obdo>(1).is_ok_and(|o| unlocked(&o)),
         _ => false,
     }
 }

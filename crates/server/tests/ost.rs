@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coral_lnet::{MemNet, Nid, Node, NodeConfig, Payload};
+use coral_lnet::{MemNet, Nid, Node, NodeConfig, Passing, Payload};
 use coral_osd::{ObjectId, Objects, OsdMem};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Reply, Request};
 use coral_server::ServerNode;
@@ -11,9 +11,9 @@ use coral_server::ost::Ost;
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
 use coral_wire::ldlm::{LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy};
 use coral_wire::ost::{CksumType, NiobufRemote, ObdFlags, ObdIoobj, ObdStatfs, Obdo, OstLvb, brw, md};
-use coral_wire::ptlrpc::{opc, portal};
+use coral_wire::ptlrpc::{MSG_RESENT, Message, PtlrpcBody, opc, portal};
 use coral_wire::quota::{ObdQuotactl, cmd, dqb};
-use coral_wire::{Errno, Fid, OstId};
+use coral_wire::{Errno, Fid, OstId, Wire};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -786,20 +786,39 @@ async fn an_object_larger_than_the_disk_holds_is_refused() {
     cl.stop(vec![c]).await;
 }
 
-/// Two OSTs are not asked here, but two clients: what one was promised the other does not get, nor a write without a promise.
+/// Two OSTs are not asked here, but two clients: what one was promised the other does not get, nor a write without a promise,
+/// whether it says that it is sent again or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn promised_space_is_there_for_who_was_promised_it() {
+    for flag in [0, MSG_RESENT] {
+        promised_space_is_there(flag).await;
+    }
+}
+
+async fn promised_space_is_there(flag: u32) {
     let cl = cluster(OsdMem::with_capacity(16 << 20)).await;
     let (a, b) = (cl.client(2, true).await, cl.client(3, false).await);
+    let says = move |p: Passing| {
+        let whole = p.payload.clone().copy_to_bytes();
+        let Some(mut m) = Message::decode(whole).ok().filter(|_| p.portal == Some(portal::OST_IO)) else { return vec![p] };
+        let mut body: PtlrpcBody = m.get(0).unwrap();
+        body.flags |= flag;
+        m.bufs[0] = body.to_bytes();
+        vec![Passing { payload: m.encode().into(), ..p }]
+    };
+    cl.mem.tamper("3@lo".parse().unwrap(), Arc::new(says));
     let left = || coral_osd::Room::left(&*cl.osd).unwrap();
     let promised = (16 << 20) - left();
     assert!(promised > 0, "granted at connect");
     // b fills all but that, and is refused the rest
     let mut at = 0;
-    while b.write(1, at, &vec![1; 64 << 10]).await.is_ok() {
-        at += 64 << 10;
-    }
-    assert!(left() < 64 << 10);
+    let refused = loop {
+        match b.write(1, at, &vec![1; 64 << 10]).await {
+            Ok(_) => at += 64 << 10,
+            Err(e) => break e,
+        }
+    };
+    assert!(left() < 64 << 10, "{refused} after {at} bytes, flag {flag:#x}");
     assert!(cl.osd.space().unwrap().blocks_avail * 4096 >= promised - (64 << 10), "what was promised is there");
     cl.stop(vec![a, b]).await;
 }

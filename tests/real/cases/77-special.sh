@@ -128,6 +128,8 @@ for how in ("rmdir", "rename"):
     want(f"fstat after {how}", says(lambda: os.fstat(d)), "ok")
     if says(lambda: os.fstat(d)) == "ok": want(f"nlink and mode after {how}", (os.fstat(d).st_nlink, oct(os.fstat(d).st_mode)), (0, "0o40751"))
     want(f"stat of the working directory after {how}", says(lambda: os.stat(".")), "ok")
+    want(f"fchmod after {how}", says(lambda: os.fchmod(d, 0o700)), "ok")
+    if how == "rmdir": want("the mode then", oct(os.fstat(d).st_mode), "0o40700")
     os.fchdir(here); os.close(here); os.close(d)
     if how == "rename": os.rmdir(path("d"))
 p = os.open(path("fifo"), os.O_RDWR); os.unlink(path("fifo")); want("fstat of a removed pipe", says(lambda: os.fstat(p)), "ok"); os.close(p)

@@ -93,6 +93,12 @@ impl Worker {
 
     /// Works until told to stop or an error. Without `dies` that error is told, and the file it was about is given up.
     pub fn work(&mut self, stop: &AtomicBool, dies: bool) {
+        // A program that the test starts closes its copies of what is open here, and the kernel closes a file with changed mapped
+        // pages when they are written: the server that is started would wait for itself. So this thread has descriptors of its own.
+        // SAFETY: nothing is passed between threads by descriptor.
+        #[allow(unsafe_code, reason = "no safe wrapper")]
+        let own = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) };
+        assert_eq!(own, 0, "close_range: {}", std::io::Error::last_os_error());
         while !stop.load(Ordering::Relaxed) {
             self.touching = None;
             #[allow(clippy::disallowed_methods, reason = "a test that measures other processes")]
@@ -309,6 +315,8 @@ impl Worker {
             if at == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
+            // nor a copy of the mapping in a program that is started
+            libc::madvise(at, len * unit, libc::MADV_DONTFORK);
             // not by storing: a page that cannot be read would be SIGBUS, here it is an error
             let done = read_into(at.cast::<u8>().add(u * unit), &new).and_then(|()| match libc::msync(at, len * unit, libc::MS_SYNC) {
                 0 => Ok(()),

@@ -11,10 +11,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 
-use super::types::Attr;
+use super::types::{Attr, Cred, SetAttr, SetTime};
+use crate::time::Timespec;
 
 /// Removed objects remembered at once; more are forgotten at once.
 const GONE_MAX: usize = 1 << 16;
@@ -49,7 +51,7 @@ impl Ghosts {
     /// This client took the last name of an object.
     pub fn removed(&self, attr: Attr) {
         let mut gone = self.gone.lock();
-        if gone.len() < GONE_MAX {
+        if gone.len() < GONE_MAX || gone.contains_key(&attr.fid) {
             gone.insert(attr.fid, attr);
         }
     }
@@ -64,6 +66,34 @@ impl Ghosts {
         }
     }
 
+    /// Changes what the MDT no longer has, for those who use it here; the new attributes. ENOENT: it is not remembered.
+    pub fn change(&self, cred: &Cred, fid: Fid, set: &SetAttr, now: Timespec) -> Result<Attr, Errno> {
+        let mut a = self.of(fid).ok_or(Errno::ENOENT)?;
+        let gives = set.uid.is_some_and(|u| u != a.uid) || set.gid.is_some_and(|g| g != a.gid && !cred.in_group(g));
+        if cred.uid != 0 && (cred.uid != a.uid || gives || set.flags.is_some() || set.projid.is_some()) {
+            return Err(Errno::EPERM);
+        }
+        if set.size.is_some() {
+            return Err(if a.mode & libc::S_IFMT == libc::S_IFDIR { Errno::EISDIR } else { Errno::EINVAL });
+        }
+        if let Some(mode) = set.mode {
+            let lost = if cred.uid == 0 || cred.in_group(a.gid) { 0 } else { libc::S_ISGID };
+            a.mode = a.mode & libc::S_IFMT | mode & 0o7777 & !lost;
+        }
+        let time = |old: &mut Timespec, new: Option<SetTime>| match new {
+            Some(SetTime::Now) => *old = now,
+            Some(SetTime::At(t)) => *old = t,
+            None => {}
+        };
+        time(&mut a.atime, set.atime);
+        time(&mut a.mtime, set.mtime);
+        a.ctime = set.ctime.unwrap_or(now);
+        (a.uid, a.gid) = (set.uid.unwrap_or(a.uid), set.gid.unwrap_or(a.gid));
+        (a.flags, a.projid) = (set.flags.unwrap_or(a.flags), set.projid.unwrap_or(a.projid));
+        self.removed(a);
+        Ok(a)
+    }
+
     /// The attributes of what the MDT no longer has, as far as it is remembered.
     pub fn of(&self, fid: Fid) -> Option<Attr> {
         let removed = self.gone.lock().get(&fid).copied();
@@ -75,6 +105,23 @@ impl Ghosts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_removed_can_be_changed_by_its_owner() {
+        let (fid, now) = (Fid::new(0x2_0000_0400, 7), Timespec { secs: 9, nanos: 0 });
+        let g = Ghosts::default();
+        let set = SetAttr { mode: Some(0o2700), mtime: Some(SetTime::Now), ..Default::default() };
+        assert_eq!(g.change(&Cred::root(), fid, &set, now), Err(Errno::ENOENT));
+        g.removed(Attr { uid: 5, gid: 6, mode: libc::S_IFDIR | 0o755, ..Attr::empty(fid) });
+        assert_eq!(g.change(&Cred::user(7, 6), fid, &set, now), Err(Errno::EPERM));
+        assert_eq!(g.change(&Cred::user(5, 6), fid, &SetAttr { uid: Some(7), ..set }, now), Err(Errno::EPERM));
+        assert_eq!(g.change(&Cred::root(), fid, &SetAttr { size: Some(0), ..set }, now), Err(Errno::EISDIR));
+        g.change(&Cred::user(5, 7), fid, &set, now).expect("its owner may");
+        let is = |mode| g.of(fid).map(|a| (a.mode, a.mtime, a.ctime, a.uid)) == Some((libc::S_IFDIR | mode, now, now, 5));
+        assert!(is(0o700), "setgid is for members of the group: {:?}", g.of(fid));
+        g.change(&Cred::root(), fid, &set, now).expect("root may");
+        assert!(is(0o2700));
+    }
 
     #[test]
     fn what_was_removed_has_no_link_and_is_forgotten() {

@@ -3,6 +3,7 @@
 //! The MDT comes first: it checks permissions. Lustre: `ll_setattr_raw` in `lustre/llite/llite_lib.c`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
@@ -40,8 +41,15 @@ impl Llite {
             self.still_open(fh).await?;
             args.handle = fh.at_mdt.cookie().await;
         }
-        let (me, cred) = (self.clone(), cred.clone());
-        finish(async move { me.setattr_whole(&cred, fid, set, args, now).await }).await
+        let (me, caller) = (self.clone(), cred.clone());
+        let done = finish(async move { me.setattr_whole(&caller, fid, set, args, now).await }).await;
+        match done {
+            Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
+                let attr = self.ghosts.change(cred, fid, &set, now).map_err(|no| if no == Errno::ENOENT { e } else { no })?;
+                Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO })
+            }
+            done => done,
+        }
     }
 
     /// The whole of a setattr: MDT, then OSTs.

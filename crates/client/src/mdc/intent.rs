@@ -71,20 +71,18 @@ impl Mdc {
         };
         let rep = match reply.msg.get::<LdlmReply>(1) {
             Ok(r) => r,
-            Err(_) if reply.status < 0 => return Err(Errno(-reply.status)),
-            Err(e) => return Err(proto(e)),
+            Err(e) => return Err(Errno::from_status(reply.status).unwrap_or_else(|| proto(e))),
         };
         let lock = self.namespace().finish(pending, &rep, reply.status);
-        if reply.status < 0 {
-            return Err(Errno(-reply.status));
+        if let Some(e) = Errno::from_status(reply.status) {
+            return Err(e);
         }
         if reply.status > 0 && reply.status != ELDLM_LOCK_ABORTED {
             tracing::debug!(status = reply.status, "intent reply with an unusual lock status");
         }
-        let status = rep.policy_res2 as i32;
-        if status < 0 && rep.policy_res1 & disp::IT_EXECD != 0 {
+        if let Some(e) = Errno::from_status(rep.policy_res2 as i32).filter(|_| rep.policy_res1 & disp::IT_EXECD != 0) {
             self.drop_lock(lock);
-            return Err(Errno(-status));
+            return Err(e);
         }
         Ok(Outcome { disposition: rep.policy_res1, lock, reply })
     }

@@ -233,6 +233,12 @@ impl Osc {
         o
     }
 
+    /// Who waits for a lock of ours may have taken all places for requests: one under that lock does not wait for a place, or the
+    /// lock would never be given back.
+    fn under(lock: IoLock, rq: Request) -> Request {
+        if lock == IoLock::Server { rq } else { rq.urgent() }
+    }
+
     async fn call(&self, rq: Request) -> Result<Obdo, Errno> {
         let reply = ok(self.import().call(rq).await)?;
         reply.msg.get::<Obdo>(1).map_err(proto)
@@ -245,7 +251,7 @@ impl Osc {
         }
         let o = if lock == IoLock::Server { Self::srvlocked(obj) } else { Self::obdo(obj) };
         let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR).push(&o).push_bytes(Bytes::new());
-        self.call(rq).await.map(|o| self.attr_of(&o))
+        self.call(Self::under(lock, rq)).await.map(|o| self.attr_of(&o))
     }
 
     fn attr_of(&self, o: &Obdo) -> ObjectAttr {
@@ -286,7 +292,7 @@ impl Osc {
             }
         }
         let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&o).push_bytes(Bytes::new());
-        let o = self.change(obj, rq).await?;
+        let o = self.change(obj, Self::under(lock, rq)).await?;
         Ok(self.target.coral().then(|| self.attr_of(&o)))
     }
 
@@ -299,7 +305,7 @@ impl Osc {
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
         let rq = Request::new(self.io_portal(), opc::OST_PUNCH).push(&o).push_bytes(Bytes::new());
-        self.change(obj, rq).await.map(drop)
+        self.change(obj, Self::under(lock, rq)).await.map(drop)
     }
 
     /// fallocate(2) on the object's bytes `start..end`; `mode` of `FALLOC_FL_*`.
@@ -312,7 +318,7 @@ impl Osc {
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
         let rq = Request::new(self.io_portal(), opc::OST_FALLOCATE).push(&o).push_bytes(Bytes::new());
-        self.change(obj, rq).await.map(drop)
+        self.change(obj, Self::under(lock, rq)).await.map(drop)
     }
 
     /// Next hole or data at or after `offset`; `None` when there is none (ENXIO of the OST).
@@ -324,7 +330,7 @@ impl Osc {
         o.size = offset;
         o.mode = if hole { SEEK_HOLE } else { SEEK_DATA };
         let rq = Request::new(self.portal(), opc::OST_SEEK).push(&o);
-        match self.call(rq).await {
+        match self.call(Self::under(lock, rq)).await {
             Ok(o) if (o.size as i64) < 0 => Ok(None),
             Ok(o) => Ok(Some(o.size)),
             Err(Errno::ENXIO) => Ok(None),

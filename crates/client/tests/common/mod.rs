@@ -111,6 +111,14 @@ impl Cluster {
         Self::start_on(MemNet::alone(), disks, 1, "").await
     }
 
+    /// So many OSTs and an MDT, each with so many bytes of space; one stripe.
+    pub async fn start_bounded(osts: u32, capacity: u64) -> Cluster {
+        let disk = || OsdMem::with_capacity(capacity);
+        let defaults = StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 };
+        let disks = Disks { mgs: OsdMem::new(), mdt: disk(), osts: (0..osts).map(|_| disk()).collect(), defaults };
+        Self::start_on(MemNet::alone(), disks, 1, "").await
+    }
+
     /// Servers on what their disks hold.
     async fn start_on(net: Arc<MemNet>, disks: Disks, seed: u64, routes: &str) -> Cluster {
         let node = start_node(&net, SERVER, seed, routes).await;
@@ -202,6 +210,11 @@ impl Cluster {
         let n = self.seed.fetch_add(1, Ordering::Relaxed);
         let node = start_node(&self.net, at, n, routes).await;
         Llite::mount(node, self.options()).await.expect("mount")
+    }
+
+    /// A node with this NID.
+    pub async fn node_at(&self, at: Nid) -> Arc<Node> {
+        start_node(&self.net, &at.to_string(), self.seed.fetch_add(1, Ordering::Relaxed), "").await
     }
 
     pub fn options(&self) -> MountOptions {

@@ -94,7 +94,8 @@ impl ClientNamespace {
     }
 
     fn start(&self, pending: PendingLock) -> Enqueue {
-        let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE).push_bytes(pending.request.to_bytes());
+        // It may be asked for with another lock in hand, for which those wait that have all places for requests.
+        let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE).push_bytes(pending.request.to_bytes()).urgent();
         let import = self.import.clone();
         let call: Call = Box::pin(async move { import.call(rpc).await });
         Enqueue { pending: Some(pending), call: Some(call), started: false, waiting: false }

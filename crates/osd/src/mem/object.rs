@@ -87,7 +87,13 @@ impl MemObject {
 
     /// Drops whole pages of `start..end` and zeros the rest of it.
     pub(super) fn zero(&mut self, start: u64, end: u64) {
-        for (n, from, to) in pieces(start, end) {
+        if start >= end {
+            return;
+        }
+        // only pages that are there: the range may span the whole of an object without data
+        let there: Vec<u64> = self.pages.range(start / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(|(n, _)| *n).collect();
+        for n in there {
+            let (from, to) = part(n, start, end);
             if to - from == PAGE_BYTES as usize {
                 self.pages.remove(&n);
             } else if let Some(page) = self.pages.get_mut(&n) {
@@ -139,9 +145,13 @@ impl MemObject {
 fn pieces(start: u64, end: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let last = if start < end { end.div_ceil(PAGE_BYTES) } else { 0 };
     (start / PAGE_BYTES..last).map(move |n| {
-        let base = n * PAGE_BYTES;
-        let from = start.max(base) - base;
-        let to = end.min(base + PAGE_BYTES) - base;
-        (n, from as usize, to as usize)
+        let (from, to) = part(n, start, end);
+        (n, from, to)
     })
+}
+
+/// Where in page `n` the bytes of `start..end` lie.
+fn part(n: u64, start: u64, end: u64) -> (usize, usize) {
+    let base = n * PAGE_BYTES;
+    ((start.max(base) - base) as usize, (end.min(base.saturating_add(PAGE_BYTES)) - base) as usize)
 }

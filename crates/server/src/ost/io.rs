@@ -187,8 +187,9 @@ impl Ost {
         // What it says to have and was not given is not there.
         let from_grant = b.from_grant.min(grants.held(rq.exp.cookie));
         let unpromised = (b.total() as u64).saturating_sub(from_grant);
-        // a replay, or one sent again, had its room when it was first executed
-        if unpromised > 0 && !again {
+        // A replay had its room when it was first executed. One sent again that was executed finds its bytes stored.
+        let replay = rq.rq.body.flags & MSG_REPLAY != 0 && rq.target.in_recovery();
+        if unpromised > 0 && !replay {
             match self.objects.claim(unpromised) {
                 Ok(()) => space.claimed = unpromised,
                 Err(OsdError::NoSpace) if self.overwrites(b).map_err(|e| storage_error(&e))? => {}
