@@ -31,9 +31,10 @@ chmod 755 "$BASE"
 mkdir "$BASE/bin" "$BASE/mnt" "$BASE/test" "$BASE/scratch" "$BASE/result"
 
 stop() {
-    umount "$BASE/test" "$BASE/scratch" "$BASE/mnt" 2> /dev/null || true
+    if [ -n "${pid:-}" ]; then kill "$pid" 2> /dev/null || true; fi
+    for m in "$BASE/test" "$BASE/scratch" "$BASE/mnt"; do umount "$m" 2> /dev/null || umount -l "$m" 2> /dev/null || true; done
     "$bin" down "$BASE/data" > /dev/null 2>&1 || true
-    if [ -n "$keep" ] || [ -n "${kept:-}" ]; then echo "kept: $BASE (the results of xfstests are in $BASE/result)"; else rm -rf "$BASE"; fi
+    if [ -n "$keep" ] || [ -n "${kept:-}" ]; then echo "kept: $BASE (the results of xfstests are in $BASE/result)"; else rm -rf --one-file-system "$BASE" || true; fi
 }
 trap stop EXIT
 trap 'exit 143' INT TERM HUP
@@ -79,7 +80,7 @@ awk '$1 ~ /^generic\// { print $1 }' "$HERE/expected" | sort > "$BASE/expected"
 result() { sed -n "s/^$1: //p" "$BASE/check.log" | tr ' ' '\n' | grep / | sort -u || true; }
 result Failures > "$BASE/failed"
 result Ran > "$BASE/ran"
-[ -s "$BASE/ran" ] || { kept=1; echo "no test ran" >&2; exit 1; }
+grep -qE '^(Passed all|Failed) [0-9]+ ' "$BASE/check.log" || { kept=1; echo "xfstests did not come to its end" >&2; exit 1; }
 new=$(comm -23 "$BASE/failed" "$BASE/expected")
 mended=$(comm -12 <(comm -23 "$BASE/ran" "$BASE/failed") "$BASE/expected")
 echo "$(wc -l < "$BASE/ran") ran, $(wc -l < "$BASE/failed") failed, $(comm -12 "$BASE/failed" "$BASE/expected" | wc -l) of them as expected"

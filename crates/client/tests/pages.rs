@@ -20,6 +20,8 @@ const PAGE: u64 = 4096;
 const STRIPE: u32 = 65536;
 /// Pages of the file: three stripes and a bit, over two objects.
 const PAGES: u64 = 50;
+/// Requests of one client to an OST at once.
+const IN_FLIGHT: usize = 8;
 /// A test that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(240);
 
@@ -453,8 +455,12 @@ async fn what_goes_under_a_lock_waits_for_none_that_waits_for_the_lock() {
             tokio::spawn(async move { u.read(&fh, 0, 100).await })
         })
         .collect();
-    holds.asked.acquire().await.unwrap().forget();
     let under = async {
+        holds.asked.acquire().await.unwrap().forget();
+        // the lock asked back, and as many that wait for it as there are places
+        while c.osts[0].ldlm().counts().0 < 1 + IN_FLIGHT {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         assert_eq!(u.stat("f").await.unwrap().size, 3 * PAGE);
         let set = SetAttr { size: Some(PAGE), ..Default::default() };
         assert_eq!(fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap().attr.size, PAGE);

@@ -88,6 +88,9 @@ impl MemNet {
                 nodes.remove(nid);
             }
         }
+        drop(nodes);
+        let mut tampers = self.tampers.write();
+        nids.iter().for_each(|nid| drop(tampers.remove(nid)));
     }
 
     /// Gives the pair of nodes with primary NIDs `a` and `b` a link model, both ways, each way with a `seed` of its own.

@@ -177,6 +177,7 @@ impl SpaceGate {
             return Ok(());
         }
         let mut fs = self.raw()?;
+        let mut committed = false;
         let room = loop {
             let room = match class {
                 Class::Removal => fs.usable.saturating_sub(REMOVAL_RESERVE_BYTES),
@@ -190,10 +191,16 @@ impl SpaceGate {
                 break room;
             }
             // Removing comes before everything else: it is how room is made.
-            if class != Class::Removal || !self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES)) {
+            let dropped = class == Class::Removal && self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES));
+            if !dropped && (class != Class::Removal || committed) {
                 allowance.store(0, Ordering::Relaxed);
                 return Err(OsdError::NoSpace);
             }
+            if self.lags {
+                // What was freed is free once the transaction that freed it is on the disk.
+                let _ = rustix::fs::syncfs(&self.dir);
+            }
+            committed = !dropped;
             fs = self.raw()?;
         };
         if class != Class::Removal {
