@@ -54,7 +54,7 @@ const BTRFS_MAGIC: i64 = 0x9123_683e;
 /// ext4 counts as free what it keeps for itself: a fiftieth of the disk, at most so many bytes (`ext4_calculate_resv_clusters`).
 const NOBODYS_MAX_BYTES: u64 = 16 << 20;
 /// Kept free beside the reserve where free space lags, bytes.
-const LAG_BYTES: u64 = 16 << 20;
+const LAG_BYTES: u64 = 48 << 20;
 
 /// Who is writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
