@@ -15,8 +15,8 @@ ip link set lo up
 tree="" bin="" group=quick keep="" tests=()
 while [ $# -gt 0 ]; do
     case $1 in
-        --tree) tree=$(realpath "$2"); shift ;;
-        --coral) bin=$(realpath "$2"); shift ;;
+        --tree) tree=$(realpath -m "$2"); shift ;;
+        --coral) bin=$(realpath -m "$2"); shift ;;
         --group) group=$2; shift ;;
         --keep) keep=1 ;;
         -*) echo "unknown option $1" >&2; exit 2 ;;
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ -x "$tree/check" ] && [ -x "$tree/ltp/fsstress" ] || { echo "${tree:-(no --tree)}: no built tree of xfstests: clone it there and run make" >&2; exit 2; }
-[ -x "$bin" ] || { echo "--coral names no program" >&2; exit 2; }
+[ -x "$bin" ] || { echo "${bin:-(no --coral)}: no program: name the coral to test, such as target/release/coral" >&2; exit 2; }
 BASE=$(mktemp -d "${TMPDIR:-/tmp}/coral-xfstests.XXXXXX")
 chmod 755 "$BASE"
 mkdir "$BASE/bin" "$BASE/mnt" "$BASE/test" "$BASE/scratch" "$BASE/result"

@@ -152,7 +152,7 @@ impl Llite {
                     self.reopen.looked_late(cred.pid);
                     return Err(e);
                 };
-                return Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO });
+                return Ok(Entry::for_now(attr));
             }
             md => md?,
         };

@@ -255,7 +255,7 @@ impl Llite {
                 me.cache.made_dir(args.fid, body.version);
             }
             me.hint_gid(attr.fid, attr.gid);
-            Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO })
+            Ok(Entry::for_now(attr))
         })
         .await
     }

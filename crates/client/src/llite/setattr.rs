@@ -3,7 +3,6 @@
 //! The MDT comes first: it checks permissions. Lustre: `ll_setattr_raw` in `lustre/llite/llite_lib.c`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
@@ -46,7 +45,7 @@ impl Llite {
         match done {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
                 let attr = self.ghosts.change(cred, fid, &set, now).map_err(|no| if no == Errno::ENOENT { e } else { no })?;
-                Ok(Entry { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO })
+                Ok(Entry::for_now(attr))
             }
             done => done,
         }

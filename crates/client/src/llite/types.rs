@@ -53,6 +53,13 @@ pub struct Entry {
     pub entry_ttl: Duration,
 }
 
+impl Entry {
+    /// One that nobody may remember.
+    pub(super) fn for_now(attr: Attr) -> Self {
+        Self { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO }
+    }
+}
+
 /// Who asks. Supplementary groups are read from `/proc/<pid>/status` when first needed.
 #[derive(Debug, Clone, Default)]
 pub struct Cred {

@@ -192,15 +192,16 @@ impl SpaceGate {
             }
             // Removing comes before everything else: it is how room is made.
             let dropped = class == Class::Removal && self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES));
-            if !dropped && (class != Class::Removal || committed) {
+            let lags = class == Class::Removal && self.lags && (dropped || !committed);
+            if !dropped && !lags {
                 allowance.store(0, Ordering::Relaxed);
                 return Err(OsdError::NoSpace);
             }
-            if self.lags {
+            if lags {
                 // What was freed is free once the transaction that freed it is on the disk.
                 let _ = rustix::fs::syncfs(&self.dir);
+                committed = !dropped;
             }
-            committed = !dropped;
             fs = self.raw()?;
         };
         if class != Class::Removal {
