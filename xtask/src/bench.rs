@@ -74,29 +74,236 @@ enum Unit {
 }
 
 const ROWS: &[Row] = &[
-    Row { name: "write 1 MiB, fsync, 1 job", work: "write", prepare: "", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.3)) },
-    Row { name: "write 1 MiB, fsync, 4 jobs", work: "write", prepare: "", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
-    Row { name: "write 4 KiB sequential, fsync, 1 job", work: "write4k", prepare: "", jobs: 1, amount: STREAM_MIB * 256, unit: Unit::Pages, cold: true, floor: None },
-    Row { name: "read 1 MiB, cold, 1 job", work: "read", prepare: "", jobs: 1, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
-    Row { name: "read 1 MiB, cold, 4 jobs", work: "read", prepare: "", jobs: 4, amount: STREAM_MIB, unit: Unit::MiB, cold: true, floor: Some(Floor::Ratio(0.5)) },
-    Row { name: "read 1 MiB, 1 GiB again, 1 job", work: "again", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: Some(Floor::Ratio(0.8)) },
-    Row { name: "read 128 KiB, 1 GiB again, 1 job", work: "again128k", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: Some(Floor::Ratio(0.8)) },
-    Row { name: "read 4 KiB, 1 GiB again, 1 job", work: "again4k", prepare: "warm", jobs: 1, amount: AGAIN_MIB, unit: Unit::MiB, cold: false, floor: Some(Floor::Ratio(0.8)) },
-    Row { name: "read 4 KiB sequential, cold, 1 job", work: "read4k", prepare: "", jobs: 1, amount: STREAM_MIB * 256, unit: Unit::Pages, cold: true, floor: Some(Floor::OfReads(0.8)) },
-    Row { name: "read 4 KiB random, warm, 1 job", work: "random", prepare: "", jobs: 1, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
-    Row { name: "read 4 KiB random, warm, 4 jobs", work: "random", prepare: "", jobs: 4, amount: RANDOM_READS, unit: Unit::Pages, cold: false, floor: None },
-    Row { name: "create+close, 1 process", work: "create", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(2500.0)) },
-    Row { name: "stat, 1 process", work: "stat", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "open+write 1 KiB+close, 1 process", work: "fill", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "open+read+close, first time, 1 process", work: "openread", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rpcs(3.0)) },
-    Row { name: "remove, 1 process", work: "remove", prepare: "", jobs: 1, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "create+close, 4 processes", work: "create", prepare: "", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: Some(Floor::Rate(8000.0)) },
-    Row { name: "stat, 4 processes", work: "stat", prepare: "", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "remove, 4 processes", work: "remove", prepare: "", jobs: 4, amount: FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "ls -l, cold, per file", work: "ls", prepare: "list", jobs: 1, amount: LISTED, unit: Unit::Ops, cold: true, floor: Some(Floor::Rate(10_000.0)) },
-    Row { name: "ls -l again, per file", work: "ls", prepare: "", jobs: 1, amount: LISTED, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "untar small files, per file", work: "untar", prepare: "pack", jobs: 1, amount: TREE_FILES, unit: Unit::Ops, cold: false, floor: None },
-    Row { name: "rm -rf of them, per file", work: "rmrf", prepare: "", jobs: 1, amount: TREE_FILES, unit: Unit::Ops, cold: false, floor: None },
+    Row {
+        name: "write 1 MiB, fsync, 1 job",
+        work: "write",
+        prepare: "",
+        jobs: 1,
+        amount: STREAM_MIB,
+        unit: Unit::MiB,
+        cold: true,
+        floor: Some(Floor::Ratio(0.3)),
+    },
+    Row {
+        name: "write 1 MiB, fsync, 4 jobs",
+        work: "write",
+        prepare: "",
+        jobs: 4,
+        amount: STREAM_MIB,
+        unit: Unit::MiB,
+        cold: true,
+        floor: Some(Floor::Ratio(0.5)),
+    },
+    Row {
+        name: "write 4 KiB sequential, fsync, 1 job",
+        work: "write4k",
+        prepare: "",
+        jobs: 1,
+        amount: STREAM_MIB * 256,
+        unit: Unit::Pages,
+        cold: true,
+        floor: None,
+    },
+    Row {
+        name: "read 1 MiB, cold, 1 job",
+        work: "read",
+        prepare: "",
+        jobs: 1,
+        amount: STREAM_MIB,
+        unit: Unit::MiB,
+        cold: true,
+        floor: Some(Floor::Ratio(0.5)),
+    },
+    Row {
+        name: "read 1 MiB, cold, 4 jobs",
+        work: "read",
+        prepare: "",
+        jobs: 4,
+        amount: STREAM_MIB,
+        unit: Unit::MiB,
+        cold: true,
+        floor: Some(Floor::Ratio(0.5)),
+    },
+    Row {
+        name: "read 1 MiB, 1 GiB again, 1 job",
+        work: "again",
+        prepare: "warm",
+        jobs: 1,
+        amount: AGAIN_MIB,
+        unit: Unit::MiB,
+        cold: false,
+        floor: Some(Floor::Ratio(0.8)),
+    },
+    Row {
+        name: "read 128 KiB, 1 GiB again, 1 job",
+        work: "again128k",
+        prepare: "warm",
+        jobs: 1,
+        amount: AGAIN_MIB,
+        unit: Unit::MiB,
+        cold: false,
+        floor: Some(Floor::Ratio(0.8)),
+    },
+    Row {
+        name: "read 4 KiB, 1 GiB again, 1 job",
+        work: "again4k",
+        prepare: "warm",
+        jobs: 1,
+        amount: AGAIN_MIB,
+        unit: Unit::MiB,
+        cold: false,
+        floor: Some(Floor::Ratio(0.8)),
+    },
+    Row {
+        name: "read 4 KiB sequential, cold, 1 job",
+        work: "read4k",
+        prepare: "",
+        jobs: 1,
+        amount: STREAM_MIB * 256,
+        unit: Unit::Pages,
+        cold: true,
+        floor: Some(Floor::OfReads(0.8)),
+    },
+    Row {
+        name: "read 4 KiB random, warm, 1 job",
+        work: "random",
+        prepare: "",
+        jobs: 1,
+        amount: RANDOM_READS,
+        unit: Unit::Pages,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "read 4 KiB random, warm, 4 jobs",
+        work: "random",
+        prepare: "",
+        jobs: 4,
+        amount: RANDOM_READS,
+        unit: Unit::Pages,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "create+close, 1 process",
+        work: "create",
+        prepare: "",
+        jobs: 1,
+        amount: FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: Some(Floor::Rate(2500.0)),
+    },
+    Row {
+        name: "stat, 1 process",
+        work: "stat",
+        prepare: "",
+        jobs: 1,
+        amount: FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "open+write 1 KiB+close, 1 process",
+        work: "fill",
+        prepare: "",
+        jobs: 1,
+        amount: FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "open+read+close, first time, 1 process",
+        work: "openread",
+        prepare: "",
+        jobs: 1,
+        amount: FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: Some(Floor::Rpcs(3.0)),
+    },
+    Row {
+        name: "remove, 1 process",
+        work: "remove",
+        prepare: "",
+        jobs: 1,
+        amount: FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "create+close, 4 processes",
+        work: "create",
+        prepare: "",
+        jobs: 4,
+        amount: FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: Some(Floor::Rate(8000.0)),
+    },
+    Row {
+        name: "stat, 4 processes",
+        work: "stat",
+        prepare: "",
+        jobs: 4,
+        amount: FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "remove, 4 processes",
+        work: "remove",
+        prepare: "",
+        jobs: 4,
+        amount: FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "ls -l, cold, per file",
+        work: "ls",
+        prepare: "list",
+        jobs: 1,
+        amount: LISTED,
+        unit: Unit::Ops,
+        cold: true,
+        floor: Some(Floor::Rate(10_000.0)),
+    },
+    Row {
+        name: "ls -l again, per file",
+        work: "ls",
+        prepare: "",
+        jobs: 1,
+        amount: LISTED,
+        unit: Unit::Ops,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "untar small files, per file",
+        work: "untar",
+        prepare: "pack",
+        jobs: 1,
+        amount: TREE_FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: None,
+    },
+    Row {
+        name: "rm -rf of them, per file",
+        work: "rmrf",
+        prepare: "",
+        jobs: 1,
+        amount: TREE_FILES,
+        unit: Unit::Ops,
+        cold: false,
+        floor: None,
+    },
 ];
 
 /// What one run of a row on one side came to.
@@ -124,17 +331,30 @@ pub(crate) fn run(dir: &Path, profile: bool, rows: Option<&str>) -> Result<(), S
     }
     let coral = step::build_release()?;
     std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-    let dir = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;
+    let dir = dir
+        .canonicalize()
+        .map_err(|e| format!("{}: {e}", dir.display()))?;
     let (data, mnt, plain) = (dir.join("data"), dir.join("mnt"), dir.join("plain"));
     let _ = std::fs::remove_dir_all(&data);
     let _ = std::fs::remove_dir_all(&plain);
     for d in [&mnt, &plain] {
         std::fs::create_dir_all(d).map_err(|e| format!("{}: {e}", d.display()))?;
     }
-    step::run_in(Command::new(&coral).arg("up").arg(&data).arg("--mount").arg(&mnt).args(["--port", "9987"]))?;
+    step::run_in(
+        Command::new(&coral)
+            .arg("up")
+            .arg(&data)
+            .arg("--mount")
+            .arg(&mnt)
+            .args(["--port", "9987"]),
+    )?;
     let streams = mnt.join("streams");
     std::fs::create_dir_all(&streams).map_err(|e| format!("{}: {e}", streams.display()))?;
-    step::run_in(Command::new(&coral).args(["lfs", "setstripe", "-c", "4", "-S", "1M"]).arg(&streams))?;
+    step::run_in(
+        Command::new(&coral)
+            .args(["lfs", "setstripe", "-c", "4", "-S", "1M"])
+            .arg(&streams),
+    )?;
     let done = measure(&coral, &data, &dir, profile, rows);
     let down = step::run_in(Command::new(&coral).arg("down").arg(&data));
     let _ = std::fs::remove_dir_all(&data);
@@ -144,25 +364,47 @@ pub(crate) fn run(dir: &Path, profile: bool, rows: Option<&str>) -> Result<(), S
 }
 
 /// Prints every row; with `profile` also where the time of each went.
-fn measure(coral: &Path, data: &Path, scratch: &Path, profile: bool, rows: Option<&str>) -> Result<(), String> {
+fn measure(
+    coral: &Path,
+    data: &Path,
+    scratch: &Path,
+    profile: bool,
+    rows: Option<&str>,
+) -> Result<(), String> {
     let pid = status(coral, data)?.0;
-    let side = |dir: &str, coral| Side { dir: scratch.join(dir), scratch: scratch.to_owned(), coral };
-    let sides = [side("plain", None), side("mnt", Some((coral.to_owned(), data.to_owned(), pid)))];
+    let side = |dir: &str, coral| Side {
+        dir: scratch.join(dir),
+        scratch: scratch.to_owned(),
+        coral,
+    };
+    let sides = [
+        side("plain", None),
+        side("mnt", Some((coral.to_owned(), data.to_owned(), pid))),
+    ];
     let mut reads = 0.0;
-    println!("{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}", "", "directory", "coral", "ratio", "CPU s dir", "CPU s coral", "RPC/op", "hand-o/op  floor");
-    let wanted = |r: &&Row| rows.is_none_or(|list| list.split(',').any(|part| r.name.contains(part)));
+    println!(
+        "{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}",
+        "", "directory", "coral", "ratio", "CPU s dir", "CPU s coral", "RPC/op", "hand-o/op  floor"
+    );
+    let wanted =
+        |r: &&Row| rows.is_none_or(|list| list.split(',').any(|part| r.name.contains(part)));
     for row in ROWS.iter().filter(wanted) {
         let mut got = [Vec::new(), Vec::new()];
         let again = row.prepare == "warm";
         if again {
-            sides.iter().try_for_each(|s| work::worker(row.prepare, &s.dir, 0, row.amount, &s.scratch))?;
+            sides
+                .iter()
+                .try_for_each(|s| work::worker(row.prepare, &s.dir, 0, row.amount, &s.scratch))?;
             compact_memory();
         }
         for _ in 0..if again { ROUNDS_AGAIN } else { ROUNDS } {
             for (side, list) in sides.iter().zip(&mut got) {
                 list.push(run_row(row, side)?);
             }
-            if matches!(row.work, "create" | "remove" | "untar" | "rmrf" | "openread") {
+            if matches!(
+                row.work,
+                "create" | "remove" | "untar" | "rmrf" | "openread"
+            ) {
                 break; // these change the tree, or are about a first time: one round, the next row undoes it
             }
         }
@@ -177,7 +419,9 @@ fn measure(coral: &Path, data: &Path, scratch: &Path, profile: bool, rows: Optio
             profile_row(row, &sides[1], pid)?;
         }
     }
-    println!("throughput in MiB/s or operations/s; CPU seconds per GiB, or per 1,000 operations; {ROUNDS} rounds, {ROUNDS_AGAIN} of files read again, medians (creates, removes and first times: one round)");
+    println!(
+        "throughput in MiB/s or operations/s; CPU seconds per GiB, or per 1,000 operations; {ROUNDS} rounds, {ROUNDS_AGAIN} of files read again, medians (creates, removes and first times: one round)"
+    );
     Ok(())
 }
 
@@ -185,23 +429,48 @@ fn measure(coral: &Path, data: &Path, scratch: &Path, profile: bool, rows: Optio
 /// the kernel's.
 fn small_pages(row: &Row, coral: f64) -> Result<(), String> {
     let dir = PathBuf::from(SMALL_PAGES).join(format!("coral-bench-{}", std::process::id()));
-    let side = Side { scratch: dir.clone(), dir: dir.clone(), coral: None };
+    let side = Side {
+        scratch: dir.clone(),
+        dir: dir.clone(),
+        coral: None,
+    };
     std::fs::create_dir_all(dir.join("streams")).map_err(|e| format!("{}: {e}", dir.display()))?;
     compact_memory();
     let got: Result<Vec<_>, _> = (0..ROUNDS_AGAIN).map(|_| run_row(row, &side)).collect();
     let _ = std::fs::remove_dir_all(&dir);
     let rate = (row.jobs * row.amount) as f64 / median(&mut got?).seconds;
-    println!("{:<34} {rate:>12.1} {:>12} {:>6.2}", "  against a tmpfs of 4 KiB pages", "", coral / rate);
+    println!(
+        "{:<34} {rate:>12.1} {:>12} {:>6.2}",
+        "  against a tmpfs of 4 KiB pages",
+        "",
+        coral / rate
+    );
     Ok(())
 }
 
 /// Runs `row` on the mount once more, sampled. Creates and removes run in a directory that is made and emptied again.
 fn profile_row(row: &Row, mount: &Side, pid: u32) -> Result<(), String> {
-    let again = Side { dir: mount.dir.join("again"), scratch: mount.scratch.clone(), coral: mount.coral.clone() };
+    let again = Side {
+        dir: mount.dir.join("again"),
+        scratch: mount.scratch.clone(),
+        coral: mount.coral.clone(),
+    };
     let (before, sampled) = match row.work {
         "create" | "untar" => (None, &again),
-        "rmrf" => (Some(Row { work: "untar", ..*row }), &again),
-        "remove" => (Some(Row { work: "create", ..*row }), &again),
+        "rmrf" => (
+            Some(Row {
+                work: "untar",
+                ..*row
+            }),
+            &again,
+        ),
+        "remove" => (
+            Some(Row {
+                work: "create",
+                ..*row
+            }),
+            &again,
+        ),
         _ => (None, mount),
     };
     std::fs::create_dir_all(&again.dir).map_err(|e| e.to_string())?;
@@ -229,47 +498,88 @@ fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut workers = Vec::new();
     for job in 0..row.jobs {
-        let child = Command::new(&exe).args(["bench-worker", row.work]).arg(&side.dir).arg(job.to_string()).arg(row.amount.to_string()).arg(&side.scratch).stdin(Stdio::null()).spawn();
+        let child = Command::new(&exe)
+            .args(["bench-worker", row.work])
+            .arg(&side.dir)
+            .arg(job.to_string())
+            .arg(row.amount.to_string())
+            .arg(&side.scratch)
+            .stdin(Stdio::null())
+            .spawn();
         workers.push(child.map_err(|e| e.to_string())?);
     }
     for mut w in workers {
         let status = w.wait().map_err(|e| e.to_string())?;
         if !status.success() {
-            return Err(format!("{}: the worker on {} failed: {status}", row.name, side.dir.display()));
+            return Err(format!(
+                "{}: the worker on {} failed: {status}",
+                row.name,
+                side.dir.display()
+            ));
         }
     }
     let seconds = started.elapsed().as_secs_f64();
     let after = side.counts()?;
-    Ok(Measured { seconds, cpu_seconds: children_cpu() - cpu_before + after.cpu_seconds - before.cpu_seconds, rpcs: after.rpcs - before.rpcs, handovers: after.handovers - before.handovers })
+    Ok(Measured {
+        seconds,
+        cpu_seconds: children_cpu() - cpu_before + after.cpu_seconds - before.cpu_seconds,
+        rpcs: after.rpcs - before.rpcs,
+        handovers: after.handovers - before.handovers,
+    })
 }
 
 impl Side {
     /// Lets a mount forget all that its locks cover.
     fn drop_locks(&self) -> Result<(), String> {
-        let Some((coral, data, _)) = &self.coral else { return Ok(()) };
+        let Some((coral, data, _)) = &self.coral else {
+            return Ok(());
+        };
         let mut lctl = Command::new(coral);
-        lctl.args(["lctl", "--dir"]).arg(data).args(["set_param", "ldlm.namespaces.*.lru_size=clear"]).stdout(Stdio::null());
+        lctl.args(["lctl", "--dir"])
+            .arg(data)
+            .args(["set_param", "ldlm.namespaces.*.lru_size=clear"])
+            .stdout(Stdio::null());
         step::run_in(&mut lctl)
     }
 
     fn counts(&self) -> Result<Measured, String> {
-        let Some((coral, data, pid)) = &self.coral else { return Ok(Measured::default()) };
+        let Some((coral, data, pid)) = &self.coral else {
+            return Ok(Measured::default());
+        };
         let (_, rpcs, handovers) = status(coral, data)?;
-        Ok(Measured { seconds: 0.0, cpu_seconds: process_cpu(*pid), rpcs, handovers })
+        Ok(Measured {
+            seconds: 0.0,
+            cpu_seconds: process_cpu(*pid),
+            rpcs,
+            handovers,
+        })
     }
 }
 
 /// (pid, RPCs, hand-overs) of the running file system.
 fn status(coral: &Path, data: &Path) -> Result<(u32, u64, u64), String> {
-    let out = Command::new(coral).arg("status").arg(data).arg("--json").output().map_err(|e| e.to_string())?;
+    let out = Command::new(coral)
+        .arg("status")
+        .arg(data)
+        .arg("--json")
+        .output()
+        .map_err(|e| e.to_string())?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let field = |name: &str| -> Option<u64> {
         let rest = &text[text.find(&format!("\"{name}\":"))? + name.len() + 3..];
-        rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        rest.trim_start()
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
     };
     match (field("pid"), field("rpcs"), field("handovers")) {
         (Some(pid), Some(r), Some(h)) => Ok((pid as u32, r, h)),
-        _ => Err(format!("coral status {} --json printed: {text}{}", data.display(), String::from_utf8_lossy(&out.stderr))),
+        _ => Err(format!(
+            "coral status {} --json printed: {text}{}",
+            data.display(),
+            String::from_utf8_lossy(&out.stderr)
+        )),
     }
 }
 
@@ -297,7 +607,12 @@ fn print_row(row: &Row, dir: Measured, coral: Measured, reads: f64) -> f64 {
         coral.cpu_seconds / per,
         coral.rpcs as f64 / total,
         coral.handovers as f64 / total,
-        row.floor.map_or(String::new(), |f| f.judge(dir.seconds / coral.seconds, r(coral), coral.rpcs as f64 / total, reads))
+        row.floor.map_or(String::new(), |f| f.judge(
+            dir.seconds / coral.seconds,
+            r(coral),
+            coral.rpcs as f64 / total,
+            reads
+        ))
     );
     r(coral)
 }
@@ -307,7 +622,10 @@ impl Floor {
         let (met, text) = match self {
             Floor::Ratio(least) => (ratio >= least, format!("ratio {least} or more")),
             Floor::Rate(least) => (rate >= least, format!("{least} op/s or more")),
-            Floor::OfReads(least) => (rate >= least * reads, format!("{least} of 1 MiB reads or more, is {:.2}", rate / reads)),
+            Floor::OfReads(least) => (
+                rate >= least * reads,
+                format!("{least} of 1 MiB reads or more, is {:.2}", rate / reads),
+            ),
             Floor::Rpcs(most) => (rpcs <= most + 0.005, format!("{most} RPC/op or fewer")),
         };
         format!("{}: {text}", if met { "met" } else { "MISSED" })
@@ -349,5 +667,6 @@ fn stat_fields(path: &str, fields: std::ops::Range<usize>) -> f64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let rest = text.rsplit_once(") ").map_or("", |(_, r)| r);
     let all: Vec<f64> = rest.split(' ').map(|f| f.parse().unwrap_or(0.0)).collect();
-    all.get(fields).map_or(0.0, |f| f.iter().sum::<f64>() / USER_HZ)
+    all.get(fields)
+        .map_or(0.0, |f| f.iter().sum::<f64>() / USER_HZ)
 }

@@ -43,11 +43,18 @@ pub(crate) fn run(asked: &Conform) -> Result<(), String> {
     for o in &asked.only {
         if o != "posix" && !GROUPS.iter().any(|g| g.name == o) {
             let names: Vec<&str> = GROUPS.iter().map(|g| g.name).collect();
-            return Err(format!("--only {o}: there is no such group; give posix, {}", names.join(", ")));
+            return Err(format!(
+                "--only {o}: there is no such group; give posix, {}",
+                names.join(", ")
+            ));
         }
     }
     let report = if Path::new(&asked.what).is_dir() && asked.what != "up" {
-        let place = Place { mount: asked.what.clone().into(), second: asked.second.clone(), restart: asked.restart.clone() };
+        let place = Place {
+            mount: asked.what.clone().into(),
+            second: asked.second.clone(),
+            restart: asked.restart.clone(),
+        };
         check(&place, &asked.only)?
     } else if asked.what == "up" || asked.what.contains(":/") {
         if std::env::var_os(INSIDE).is_none() {
@@ -55,11 +62,15 @@ pub(crate) fn run(asked: &Conform) -> Result<(), String> {
         }
         mounted(asked)?
     } else {
-        return Err(format!("'{}' is no directory and no source such as 10.0.0.1@tcp:/lustre", asked.what));
+        return Err(format!(
+            "'{}' is no directory and no source such as 10.0.0.1@tcp:/lustre",
+            asked.what
+        ));
     };
     println!("\n{report}");
     if let Some(file) = &asked.json {
-        std::fs::write(file, report.to_json() + "\n").map_err(|e| format!("{}: {e}", file.display()))?;
+        std::fs::write(file, report.to_json() + "\n")
+            .map_err(|e| format!("{}: {e}", file.display()))?;
     }
     match report.count(State::Differs) {
         0 => Ok(()),
@@ -68,20 +79,36 @@ pub(crate) fn run(asked: &Conform) -> Result<(), String> {
 }
 
 fn check(place: &Place, only: &[String]) -> Result<Report, String> {
-    println!("{:<11} {:<62} {:<14} {:<22} SEEN", "GROUP", "CHECK", "RESULT", "EXPECTED");
-    coral_conform::run(place, only, |row| println!("{row}")).map_err(|e| format!("{}: {e}", place.mount.display()))
+    println!(
+        "{:<11} {:<62} {:<14} {:<22} SEEN",
+        "GROUP", "CHECK", "RESULT", "EXPECTED"
+    );
+    coral_conform::run(place, only, |row| println!("{row}"))
+        .map_err(|e| format!("{}: {e}", place.mount.display()))
 }
 
 /// The whole suite on a file system of our own, as `cargo xtask test` runs it.
 pub(crate) fn ours(coral: &Path) -> Result<(), String> {
-    inside(["conform".as_ref(), "up".as_ref(), "--coral".as_ref(), coral.as_os_str()].map(std::ffi::OsStr::to_owned))
+    inside(
+        [
+            "conform".as_ref(),
+            "up".as_ref(),
+            "--coral".as_ref(),
+            coral.as_os_str(),
+        ]
+        .map(std::ffi::OsStr::to_owned),
+    )
 }
 
 /// Runs this program again in a mount namespace of its own.
 fn inside(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<(), String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut again = ends_with_us("unshare");
-    again.args(["-m", "--propagation", "private"]).arg(exe).args(args).env(INSIDE, "1");
+    again
+        .args(["-m", "--propagation", "private"])
+        .arg(exe)
+        .args(args)
+        .env(INSIDE, "1");
     match again.status() {
         Ok(s) if s.success() => Ok(()),
         // it has said why, as unshare has
@@ -109,11 +136,22 @@ impl Scratch {
     fn new(coral: PathBuf) -> Result<Scratch, String> {
         let dir = std::env::temp_dir().join(format!("coral-conform-{}", std::process::id()));
         std::fs::create_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
-        Ok(Scratch { dir, coral, mounts: Vec::new(), data: None })
+        Ok(Scratch {
+            dir,
+            coral,
+            mounts: Vec::new(),
+            data: None,
+        })
     }
 
     /// Mounts `source` on a directory of this name and waits until it is there.
-    fn mount(&mut self, name: &str, source: &str, nid: Option<&String>, port: Option<u16>) -> Result<PathBuf, String> {
+    fn mount(
+        &mut self,
+        name: &str,
+        source: &str,
+        nid: Option<&String>,
+        port: Option<u16>,
+    ) -> Result<PathBuf, String> {
         let at = self.dir.join(name);
         std::fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
         let mut mount = ends_with_us(&self.coral);
@@ -124,7 +162,10 @@ impl Scratch {
         if let Some(port) = port {
             mount.args(["--port", &port.to_string()]);
         }
-        let child = mount.stdout(std::process::Stdio::null()).spawn().map_err(|e| format!("setpriv: {e}"))?;
+        let child = mount
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .map_err(|e| format!("setpriv: {e}"))?;
         self.mounts.push((at.clone(), child));
         loop {
             if is_mounted(&at) {
@@ -144,11 +185,22 @@ impl Scratch {
     fn up(&mut self, port: Option<u16>) -> Result<(String, u16, String), String> {
         let data = self.dir.join("data");
         let port = port.map_or_else(free_port, Ok)?;
-        let up = format!("'{}' up '{}' --nid 127.0.0.1@tcp --port {port}", self.coral.display(), data.display());
+        let up = format!(
+            "'{}' up '{}' --nid 127.0.0.1@tcp --port {port}",
+            self.coral.display(),
+            data.display()
+        );
         step::run_in(Command::new("sh").arg("-c").arg(&up))?;
         self.data = Some(data.clone());
-        let pid = format!("'{}' status '{}' --json | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'", self.coral.display(), data.display());
-        let restart = format!("p=$({pid}); kill -9 $p; while kill -0 $p 2>/dev/null; do sleep 0.1; done; {up} > '{}'", self.dir.join("up.log").display());
+        let pid = format!(
+            "'{}' status '{}' --json | sed -n 's/.*\"pid\": *\\([0-9]*\\).*/\\1/p'",
+            self.coral.display(),
+            data.display()
+        );
+        let restart = format!(
+            "p=$({pid}); kill -9 $p; while kill -0 $p 2>/dev/null; do sleep 0.1; done; {up} > '{}'",
+            self.dir.join("up.log").display()
+        );
         Ok(("127.0.0.1@tcp:/coral".into(), port, restart))
     }
 }
@@ -167,7 +219,11 @@ impl Drop for Scratch {
             let _ = child.wait();
         }
         if let Some(data) = &self.data {
-            let _ = Command::new(&self.coral).arg("down").arg(data).stdout(std::process::Stdio::null()).status();
+            let _ = Command::new(&self.coral)
+                .arg("down")
+                .arg(data)
+                .stdout(std::process::Stdio::null())
+                .status();
         }
         let _ = std::fs::remove_dir_all(&self.dir);
     }
@@ -181,7 +237,9 @@ fn is_mounted(at: &Path) -> bool {
 /// A port that nobody listens on just now.
 fn free_port() -> Result<u16, String> {
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr());
-    taken.map(|a| a.port()).map_err(|e| format!("no free port: {e}"))
+    taken
+        .map(|a| a.port())
+        .map_err(|e| format!("no free port: {e}"))
 }
 
 fn mounted(asked: &Conform) -> Result<Report, String> {
@@ -198,8 +256,19 @@ fn mounted(asked: &Conform) -> Result<Report, String> {
         source => (source.to_string(), asked.port, asked.restart.clone()),
     };
     let mine = ["127.0.0.2@tcp".to_string(), "127.0.0.3@tcp".to_string()];
-    let nids: &[String] = if asked.what == "up" { &mine } else { &asked.nid };
+    let nids: &[String] = if asked.what == "up" {
+        &mine
+    } else {
+        &asked.nid
+    };
     let mount = scratch.mount("one", &source, nids.first(), port)?;
     let second = scratch.mount("two", &source, nids.get(1), port)?;
-    check(&Place { mount, second: Some(second), restart }, &asked.only)
+    check(
+        &Place {
+            mount,
+            second: Some(second),
+            restart,
+        },
+        &asked.only,
+    )
 }

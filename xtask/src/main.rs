@@ -94,7 +94,13 @@ enum Command {
     Conform(conform::Conform),
     /// One job of the benchmark, in a process of its own.
     #[command(hide = true)]
-    BenchWorker { work: String, dir: std::path::PathBuf, job: u64, amount: u64, scratch: std::path::PathBuf },
+    BenchWorker {
+        work: String,
+        dir: std::path::PathBuf,
+        job: u64,
+        amount: u64,
+        scratch: std::path::PathBuf,
+    },
     /// Install the Debian packages and the test programs, nothing else.
     Setup,
 }
@@ -104,13 +110,37 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
-        Command::Bench { what: Some(what), dir, .. } if what == "router" => long::router(&dir),
-        Command::Bench { what: Some(what), .. } if what == "memory" => long::memory(),
-        Command::Bench { what: Some(_), profile, .. } => bench_lnet::run(profile),
-        Command::Bench { what: None, dir, profile, rows } => bench::run(&dir, profile, rows.as_deref()),
+        Command::Bench {
+            what: Some(what),
+            dir,
+            ..
+        } if what == "router" => long::router(&dir),
+        Command::Bench {
+            what: Some(what), ..
+        } if what == "memory" => long::memory(),
+        Command::Bench {
+            what: Some(_),
+            profile,
+            ..
+        } => bench_lnet::run(profile),
+        Command::Bench {
+            what: None,
+            dir,
+            profile,
+            rows,
+        } => bench::run(&dir, profile, rows.as_deref()),
         Command::Conform(asked) => conform::run(&asked),
-        Command::BenchWorker { work, dir, job, amount, scratch } => return worker(&work, &dir, job, amount, &scratch),
-        Command::Chaos { seconds, one_process } => long::chaos(seconds, one_process),
+        Command::BenchWorker {
+            work,
+            dir,
+            job,
+            amount,
+            scratch,
+        } => return worker(&work, &dir, job, amount, &scratch),
+        Command::Chaos {
+            seconds,
+            one_process,
+        } => long::chaos(seconds, one_process),
         Command::Power { cuts, seed } => power::run(cuts, seed),
         Command::Storm { minutes, seed } => storm::run(minutes, seed),
         Command::Hostile { minutes, seed } => hostile::run(minutes, seed),
@@ -132,7 +162,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn worker(work: &str, dir: &std::path::Path, job: u64, amount: u64, scratch: &std::path::Path) -> ExitCode {
+fn worker(
+    work: &str,
+    dir: &std::path::Path,
+    job: u64,
+    amount: u64,
+    scratch: &std::path::Path,
+) -> ExitCode {
     match bench::worker(work, dir, job, amount, scratch) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

@@ -28,7 +28,10 @@ pub(crate) fn everything() -> Result<(), String> {
     packages(FUSE)?;
     packages(TESTS)?;
     let tools = tools();
-    step::run(step::root().join("tests/real/setup.sh"), &[&tools.to_string_lossy()])
+    step::run(
+        step::root().join("tests/real/setup.sh"),
+        &[&tools.to_string_lossy()],
+    )
 }
 
 /// What `bench --profile` needs besides.
@@ -42,12 +45,19 @@ pub(crate) fn tools() -> PathBuf {
 }
 
 fn packages(wanted: &[(&str, &str)]) -> Result<(), String> {
-    let missing: Vec<&str> = wanted.iter().filter(|(program, _)| !step::on_path(program)).map(|(_, package)| *package).collect();
+    let missing: Vec<&str> = wanted
+        .iter()
+        .filter(|(program, _)| !step::on_path(program))
+        .map(|(_, package)| *package)
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
     if !step::on_path("apt-get") {
-        return Err(format!("please install {}: this is no Debian, so it cannot be done for you", missing.join(", ")));
+        return Err(format!(
+            "please install {}: this is no Debian, so it cannot be done for you",
+            missing.join(", ")
+        ));
     }
     apt(&["update", "-qq"])?;
     let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
@@ -57,7 +67,11 @@ fn packages(wanted: &[(&str, &str)]) -> Result<(), String> {
 
 fn apt(args: &[&str]) -> Result<(), String> {
     let root = effective_uid() == Some(0);
-    let mut command = if root { Command::new("apt-get") } else { Command::new("sudo") };
+    let mut command = if root {
+        Command::new("apt-get")
+    } else {
+        Command::new("sudo")
+    };
     if !root {
         command.arg("apt-get");
     }
@@ -67,5 +81,11 @@ fn apt(args: &[&str]) -> Result<(), String> {
 /// This process's user id, read from /proc: no library is needed for one number.
 fn effective_uid() -> Option<u32> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    status.lines().find_map(|l| l.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix("Uid:"))?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
 }

@@ -5,20 +5,29 @@ use std::process::Command;
 use std::time::Instant;
 
 /// The clock of this developer tool (the libraries' rule of tokio's clock does not reach here).
-#[allow(clippy::disallowed_methods, reason = "a developer tool that times whole commands")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a developer tool that times whole commands"
+)]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 /// Lets a program that was just started get ready.
-#[allow(clippy::disallowed_methods, reason = "a developer tool without a runtime")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a developer tool without a runtime"
+)]
 pub(crate) fn settle() {
     std::thread::sleep(std::time::Duration::from_millis(300));
 }
 
 /// The workspace's root.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_owned)
+        .unwrap_or_default()
 }
 
 /// Where cargo puts what it builds.
@@ -28,7 +37,11 @@ pub(crate) fn target_dir() -> PathBuf {
 
 /// Runs `program` in the workspace's root; an exit code other than 0 is an error that names the command.
 pub(crate) fn run(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Result<(), String> {
-    run_in(Command::new(program.as_ref()).args(args).current_dir(root()))
+    run_in(
+        Command::new(program.as_ref())
+            .args(args)
+            .current_dir(root()),
+    )
 }
 
 /// As [`run`], for a command already put together.
@@ -44,12 +57,16 @@ pub(crate) fn run_in(command: &mut Command) -> Result<(), String> {
 
 /// Builds the release binaries and returns the path of `coral`.
 pub(crate) fn build_release() -> Result<PathBuf, String> {
-    run("cargo", &["build", "--release", "--locked", "--bin", "coral"])?;
+    run(
+        "cargo",
+        &["build", "--release", "--locked", "--bin", "coral"],
+    )?;
     let dir = target_dir().join("release");
     for name in ["lfs", "lst", "lnetctl", "lctl", "mount.coral"] {
         let link = dir.join(name);
         let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink("coral", &link).map_err(|e| format!("{}: {e}", link.display()))?;
+        std::os::unix::fs::symlink("coral", &link)
+            .map_err(|e| format!("{}: {e}", link.display()))?;
     }
     Ok(dir.join("coral"))
 }
@@ -57,5 +74,7 @@ pub(crate) fn build_release() -> Result<PathBuf, String> {
 /// Whether `program` is on the PATH.
 pub(crate) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|d| d.join(program).is_file())
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|d| d.join(program).is_file())
 }

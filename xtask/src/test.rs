@@ -9,9 +9,22 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
         setup::everything()?;
         step::build_release()?;
     }
-    step::run("cargo", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+    step::run(
+        "cargo",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
     let mut tests = Command::new("cargo");
-    tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]).current_dir(step::root());
+    tests
+        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+        .current_dir(step::root());
     if quick {
         tests.args(["--lib", "--bins"]);
         return step::run_in(&mut tests);
@@ -20,6 +33,9 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
     let crates = step::run_in(tests.env("CORAL_BIN", &coral));
     let conform = conform::ours(&coral);
     let mut real = Command::new(step::root().join("tests/real/run.sh"));
-    real.arg("--coral").arg(&coral).arg("--tools").arg(setup::tools());
+    real.arg("--coral")
+        .arg(&coral)
+        .arg("--tools")
+        .arg(setup::tools());
     crates.and(conform).and(step::run_in(&mut real))
 }

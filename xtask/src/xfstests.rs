@@ -19,6 +19,11 @@ pub(crate) struct Xfstests {
 pub(crate) fn run(asked: &Xfstests) -> Result<(), String> {
     let coral = step::build_release()?;
     let mut c = Command::new(step::root().join("tests/xfstests/run.sh"));
-    c.arg("--tree").arg(&asked.tree).arg("--coral").arg(coral).args(["--group", &asked.group]).args(&asked.tests);
+    c.arg("--tree")
+        .arg(&asked.tree)
+        .arg("--coral")
+        .arg(coral)
+        .args(["--group", &asked.group])
+        .args(&asked.tests);
     step::run_in(&mut c)
 }

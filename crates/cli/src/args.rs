@@ -8,7 +8,11 @@ use std::path::PathBuf;
 
 /// Lustre in user space.
 #[derive(Debug, Parser)]
-#[command(name = "coral", version, about = "Lustre in user space: servers, client and tools")]
+#[command(
+    name = "coral",
+    version,
+    about = "Lustre in user space: servers, client and tools"
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -80,10 +84,21 @@ pub(crate) struct History {
 
 fn seconds(text: &str) -> Result<usize, String> {
     let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
-        Some(n) => (n, match text.as_bytes()[text.len() - 1] { b'm' => 60, b'h' => 3600, _ => 1 }),
+        Some(n) => (
+            n,
+            match text.as_bytes()[text.len() - 1] {
+                b'm' => 60,
+                b'h' => 3600,
+                _ => 1,
+            },
+        ),
         None => (text, 1),
     };
-    let n = number.parse::<usize>().ok().and_then(|n| n.checked_mul(unit)).filter(|n| (1..=3600).contains(n));
+    let n = number
+        .parse::<usize>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit))
+        .filter(|n| (1..=3600).contains(n));
     n.ok_or_else(|| format!("'{text}' is no time of 1 s to 1 h; give 60, 60s, 10m or 1h"))
 }
 
@@ -193,8 +208,27 @@ pub(crate) struct Up {
 impl Up {
     /// `coral up DIR`.
     pub(crate) fn of(dir: PathBuf) -> Up {
-        let net = Net { nid: Vec::new(), port: None, accept: None, route: Vec::new(), routes: None };
-        Up { dir, claim: Claim::default(), mount: None, fsname: None, mdts: None, osts: None, net, stripe_count: None, stripe_size: None, cache_mb: None, recovery: Recovery::default(), foreground: false }
+        let net = Net {
+            nid: Vec::new(),
+            port: None,
+            accept: None,
+            route: Vec::new(),
+            routes: None,
+        };
+        Up {
+            dir,
+            claim: Claim::default(),
+            mount: None,
+            fsname: None,
+            mdts: None,
+            osts: None,
+            net,
+            stripe_count: None,
+            stripe_size: None,
+            cache_mb: None,
+            recovery: Recovery::default(),
+            foreground: false,
+        }
     }
 }
 
@@ -247,7 +281,12 @@ pub(crate) struct Format {
     #[arg(long, value_name = "NID")]
     pub failnode: Vec<Nid>,
     /// Stripes of a new file whose directory says nothing else (MDT only).
-    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_hyphen_values = true
+    )]
     pub stripe_count: i32,
     /// Stripe size of such files (MDT only).
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = size)]
@@ -331,7 +370,8 @@ fn cache_mb() -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    crate::lfs::parse_size(text).ok_or_else(|| format!("'{text}' is no size: give a number with K, M, G or T"))
+    crate::lfs::parse_size(text)
+        .ok_or_else(|| format!("'{text}' is no size: give a number with K, M, G or T"))
 }
 
 /// Stripe size must be a multiple of this, bytes (Lustre's LOV_MIN_STRIPE_SIZE).
@@ -342,18 +382,31 @@ const STRIPES_MAX: i32 = 2000;
 /// Default stripes of new files: a count (-1: all OSTs) and a size in bytes.
 pub(crate) fn check_stripes(count: i32, size: u64) -> Result<(), String> {
     if size == 0 || !size.is_multiple_of(STRIPE_SIZE_UNIT) || size > u32::MAX as u64 {
-        return Err(format!("--stripe-size {size}: give a multiple of 64K below 4G"));
+        return Err(format!(
+            "--stripe-size {size}: give a multiple of 64K below 4G"
+        ));
     }
     if count != -1 && !(1..=STRIPES_MAX).contains(&count) {
-        return Err(format!("--stripe-count {count}: give 1 to {STRIPES_MAX}, or -1 for all OSTs"));
+        return Err(format!(
+            "--stripe-count {count}: give 1 to {STRIPES_MAX}, or -1 for all OSTs"
+        ));
     }
     Ok(())
 }
 
 /// A file system's name as Lustre allows it: 1 to 8 of letters, digits, '-' and '_'.
 pub(crate) fn check_fsname(name: &str) -> Result<(), String> {
-    let good = (1..=8).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-    if good { Ok(()) } else { Err(format!("'{name}' is no file system name: 1 to 8 letters, digits, '-' or '_'")) }
+    let good = (1..=8).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if good {
+        Ok(())
+    } else {
+        Err(format!(
+            "'{name}' is no file system name: 1 to 8 letters, digits, '-' or '_'"
+        ))
+    }
 }
 
 #[cfg(test)]

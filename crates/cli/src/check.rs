@@ -42,10 +42,22 @@ impl Target {
     fn open(dir: PathBuf, expected: Option<String>) -> Target {
         let name = match OsdFs::label(&dir) {
             Ok(label) => label.target_name(),
-            Err(_) => dir.file_name().unwrap_or(dir.as_os_str()).to_string_lossy().into_owned(),
+            Err(_) => dir
+                .file_name()
+                .unwrap_or(dir.as_os_str())
+                .to_string_lossy()
+                .into_owned(),
         };
-        let opened = Inspection::open(&dir).map(|osd| (osd.label().clone(), osd)).map(|(label, osd)| (Arc::new(osd), label)).map_err(|e| e.to_string());
-        Target { dir, name, expected, opened }
+        let opened = Inspection::open(&dir)
+            .map(|osd| (osd.label().clone(), osd))
+            .map(|(label, osd)| (Arc::new(osd), label))
+            .map_err(|e| e.to_string());
+        Target {
+            dir,
+            name,
+            expected,
+            opened,
+        }
     }
 
     fn label(&self) -> Option<&Label> {
@@ -59,20 +71,47 @@ pub(crate) fn run(c: Check) -> Result<(), String> {
     for dir in &c.dirs {
         match up::read_config(dir) {
             Ok(Some(config)) => {
-                let expected = |target: &Path| config.targets.get(&*target.file_name().unwrap_or_default().to_string_lossy()).cloned();
-                targets.extend(config.target_dirs(dir).into_iter().map(|t| (expected(&t), t)));
+                let expected = |target: &Path| {
+                    config
+                        .targets
+                        .get(&*target.file_name().unwrap_or_default().to_string_lossy())
+                        .cloned()
+                };
+                targets.extend(
+                    config
+                        .target_dirs(dir)
+                        .into_iter()
+                        .map(|t| (expected(&t), t)),
+                );
             }
             Ok(None) => targets.extend(target_dirs(dir)?.into_iter().map(|t| (None, t))),
             Err(why) => {
-                found.push(Found { target: "coral.json".into(), dir: dir.clone(), problems: vec![why], items: 0, note: String::new() });
-                targets.extend(target_dirs(dir).unwrap_or_default().into_iter().map(|t| (None, t)));
+                found.push(Found {
+                    target: "coral.json".into(),
+                    dir: dir.clone(),
+                    problems: vec![why],
+                    items: 0,
+                    note: String::new(),
+                });
+                targets.extend(
+                    target_dirs(dir)
+                        .unwrap_or_default()
+                        .into_iter()
+                        .map(|t| (None, t)),
+                );
             }
         }
     }
-    let targets: Vec<Target> = targets.into_iter().map(|(expected, dir)| Target::open(dir, expected)).collect();
+    let targets: Vec<Target> = targets
+        .into_iter()
+        .map(|(expected, dir)| Target::open(dir, expected))
+        .collect();
     found.extend(check(&targets));
     if c.json {
-        println!("{}", serde_json::to_string_pretty(&found).map_err(|e| e.to_string())?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&found).map_err(|e| e.to_string())?
+        );
     } else {
         found.iter().for_each(print);
     }
@@ -87,14 +126,30 @@ fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>, String> {
     if dir.join("CORAL").is_file() {
         return Ok(vec![dir.to_owned()]);
     }
-    let entries = std::fs::read_dir(dir).map_err(|e| format!("'{}': {e}", dir.display()))?.flatten();
-    let mut inner: Vec<PathBuf> = entries.map(|e| e.path()).filter(|p| p.join("CORAL").is_file()).collect();
+    let entries = std::fs::read_dir(dir)
+        .map_err(|e| format!("'{}': {e}", dir.display()))?
+        .flatten();
+    let mut inner: Vec<PathBuf> = entries
+        .map(|e| e.path())
+        .filter(|p| p.join("CORAL").is_file())
+        .collect();
     inner.sort();
-    if inner.is_empty() { Err(format!("'{}' is not a Coral target and holds none", dir.display())) } else { Ok(inner) }
+    if inner.is_empty() {
+        Err(format!(
+            "'{}' is not a Coral target and holds none",
+            dir.display()
+        ))
+    } else {
+        Ok(inner)
+    }
 }
 
 fn print(f: &Found) {
-    let verdict = if f.problems.is_empty() { "clean".to_owned() } else { format!("{} problems", f.problems.len()) };
+    let verdict = if f.problems.is_empty() {
+        "clean".to_owned()
+    } else {
+        format!("{} problems", f.problems.len())
+    };
     println!("{:<16} {verdict:<12} {:>9} {}", f.target, f.items, f.note);
     for p in f.problems.iter().take(PRINTED_MAX) {
         println!("    {p}");
@@ -108,12 +163,16 @@ fn check(targets: &[Target]) -> Vec<Found> {
     let mut report = None;
     let mut broken = BTreeMap::new();
     for t in targets {
-        let Ok((osd, label)) = &t.opened else { continue };
+        let Ok((osd, label)) = &t.opened else {
+            continue;
+        };
         if label.kind == TargetKind::Mdt {
             let kv: Arc<dyn Kv> = osd.clone();
             match mdt::check(&kv) {
                 Ok(r) => report = Some(r),
-                Err(e) => drop(broken.insert(&t.dir, format!("the name space cannot be read: {e}"))),
+                Err(e) => {
+                    drop(broken.insert(&t.dir, format!("the name space cannot be read: {e}")))
+                }
             }
         }
     }
@@ -128,19 +187,35 @@ fn check(targets: &[Target]) -> Vec<Found> {
 
 /// What is wrong with where a target is: another was formatted there, or it is there twice.
 fn misplaced(t: &Target, all: &[Target]) -> Vec<String> {
-    let Some(label) = t.label() else { return Vec::new() };
+    let Some(label) = t.label() else {
+        return Vec::new();
+    };
     let mut problems = Vec::new();
     if t.expected.as_ref().is_some_and(|uuid| *uuid != label.uuid) {
-        problems.push(format!("'{}' holds another target than was formatted there; put the right directory back", t.dir.display()));
+        problems.push(format!(
+            "'{}' holds another target than was formatted there; put the right directory back",
+            t.dir.display()
+        ));
     }
-    let same = |o: &&Target| o.dir != t.dir && o.label().is_some_and(|l| (l.kind, &l.fsname, l.index) == (label.kind, &label.fsname, label.index));
+    let same = |o: &&Target| {
+        o.dir != t.dir
+            && o.label().is_some_and(|l| {
+                (l.kind, &l.fsname, l.index) == (label.kind, &label.fsname, label.index)
+            })
+    };
     let twins = all.iter().filter(same);
     problems.extend(twins.map(|o| format!("'{}' and '{}' are both {}: one of them is a copy or was formatted with the wrong index", t.dir.display(), o.dir.display(), t.name)));
     problems
 }
 
 fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
-    let mut found = Found { target: t.name.clone(), dir: t.dir.clone(), problems: Vec::new(), items: 0, note: String::new() };
+    let mut found = Found {
+        target: t.name.clone(),
+        dir: t.dir.clone(),
+        problems: Vec::new(),
+        items: 0,
+        note: String::new(),
+    };
     let (osd, label) = match &t.opened {
         Ok(opened) => opened,
         Err(why) => {
@@ -149,8 +224,12 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
         }
     };
     found.problems.extend(osd.problems().iter().cloned());
-    found.problems.extend(crate::format::read_failover(&t.dir).err());
-    found.problems.extend(crate::format::read_defaults(&t.dir).err());
+    found
+        .problems
+        .extend(crate::format::read_failover(&t.dir).err());
+    found
+        .problems
+        .extend(crate::format::read_defaults(&t.dir).err());
     if let Err(e) = osd.verify_tables() {
         found.problems.push(format!("tables: {e}; restore the target directory from a copy, or see \"Damaged tables\" in docs/operations.md"));
     }
@@ -159,10 +238,16 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
             found.note = "formatted, never served: no root directory yet".into();
         }
         (TargetKind::Mdt, Some(r)) => {
-            found.problems.extend(r.problems.iter().map(ToString::to_string));
+            found
+                .problems
+                .extend(r.problems.iter().map(ToString::to_string));
             found.items = r.files + r.dirs;
             check_data(osd, r, &mut found);
-            found.note = format!("files and directories; {} open without a name, {} objects to destroy", r.open_orphans, r.destroy_pending.len());
+            found.note = format!(
+                "files and directories; {} open without a name, {} objects to destroy",
+                r.open_orphans,
+                r.destroy_pending.len()
+            );
         }
         (TargetKind::Ost, _) => check_objects(osd, label, mdt, &mut found),
         _ => found.note = "label and tables".into(),
@@ -174,7 +259,10 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
 fn check_data(osd: &Inspection, report: &mdt::check::Report, found: &mut Found) {
     let mut visit = |id: coral_osd::ObjectId, _| {
         if !report.data.contains(&id) {
-            found.problems.push(format!("orphan data {:#x}:{:#x}: no file has it", id.seq, id.oid));
+            found.problems.push(format!(
+                "orphan data {:#x}:{:#x}: no file has it",
+                id.seq, id.oid
+            ));
         }
         true
     };
@@ -183,17 +271,29 @@ fn check_data(osd: &Inspection, report: &mdt::check::Report, found: &mut Found) 
     }
 }
 
-fn check_objects(osd: &Inspection, label: &Label, mdt: Option<&mdt::check::Report>, found: &mut Found) {
+fn check_objects(
+    osd: &Inspection,
+    label: &Label,
+    mdt: Option<&mdt::check::Report>,
+    found: &mut Found,
+) {
     let mut visit = |id: coral_osd::ObjectId, _| {
         found.items += 1;
         let key = (label.index, id.oid);
         if mdt.is_some_and(|r| !r.objects.contains_key(&key) && !r.destroy_pending.contains(&key)) {
-            found.problems.push(format!("orphan object {:#x}:{:#x}: no file has it", id.seq, id.oid));
+            found.problems.push(format!(
+                "orphan object {:#x}:{:#x}: no file has it",
+                id.seq, id.oid
+            ));
         }
         true
     };
     if let Err(e) = osd.iterate(&mut visit) {
         found.problems.push(format!("objects: {e}"));
     }
-    found.note = if mdt.is_some() { "objects".into() } else { "objects; give the MDT's directory too (it must be readable) to find orphans".into() };
+    found.note = if mdt.is_some() {
+        "objects".into()
+    } else {
+        "objects; give the MDT's directory too (it must be readable) to find orphans".into()
+    };
 }

@@ -5,10 +5,10 @@ use crate::args::{Mount, Net, Up};
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::find::Found;
 use crate::mount_options::Options;
+use crate::net::{self, DEFAULT_PORT, NetConfig};
 use crate::servers::Servers;
 use coral_client::{Llite, MountOptions};
 use coral_fuse::FuseOptions;
-use crate::net::{self, DEFAULT_PORT, NetConfig};
 use coral_lnet::{Node, NodeConfig};
 use coral_wire::nid::Nid;
 use std::ffi::OsString;
@@ -29,7 +29,9 @@ const GOODBYE: Duration = Duration::from_secs(10);
 /// What a mount says that waits for servers of other processes.
 fn waiting_elsewhere() -> String {
     let limit = RECOVERY_PATIENCE.as_secs();
-    format!("waiting for servers; one that was restarted first waits for the clients it had, which `coral status` there names (up to {limit} s; Ctrl-C ends the wait)")
+    format!(
+        "waiting for servers; one that was restarted first waits for the clients it had, which `coral status` there names (up to {limit} s; Ctrl-C ends the wait)"
+    )
 }
 
 /// A mounted client and the node it speaks through.
@@ -44,24 +46,62 @@ pub(crate) struct MountedClient {
 
 impl MountedClient {
     /// The mount of `coral up`: a node of its own, joined to the servers in memory.
-    pub(crate) async fn local(servers: &Servers, fsname: &str, mountpoint: &Path, up: &Up, reporter: &mut Reporter) -> Result<MountedClient, String> {
+    pub(crate) async fn local(
+        servers: &Servers,
+        fsname: &str,
+        mountpoint: &Path,
+        up: &Up,
+        reporter: &mut Reporter,
+    ) -> Result<MountedClient, String> {
         let nid = Nid::new(coral_wire::nid::NET_LO, 1);
-        let config = NodeConfig { nids: vec![nid], seed: seed(), ..NodeConfig::default() };
-        let node = Node::start(config, Some(servers.mem().clone())).await.map_err(|e| e.to_string())?;
-        let mut options = MountOptions { selinux: selinux(), ..MountOptions::new(fsname, vec![servers.nid()]) };
+        let config = NodeConfig {
+            nids: vec![nid],
+            seed: seed(),
+            ..NodeConfig::default()
+        };
+        let node = Node::start(config, Some(servers.mem().clone()))
+            .await
+            .map_err(|e| e.to_string())?;
+        let mut options = MountOptions {
+            selinux: selinux(),
+            ..MountOptions::new(fsname, vec![servers.nid()])
+        };
         options.cache_mb = up.cache_mb.unwrap_or(options.cache_mb);
         options.version = up.claim.claim_version.unwrap_or(options.version);
         let source = format!("{}:/{fsname}", servers.nid());
         let waiting = || match servers.waiting() {
             none if none.is_empty() => "waiting for servers".to_owned(),
-            some => format!("{}\n  (Ctrl-C ends the wait; coral up --abort-recovery gives them up)", some.join("\n  ")),
+            some => format!(
+                "{}\n  (Ctrl-C ends the wait; coral up --abort-recovery gives them up)",
+                some.join("\n  ")
+            ),
         };
-        MountedClient::start(node, options, mountpoint, FuseOptions { source, ..FuseOptions::default() }, reporter, waiting).await
+        MountedClient::start(
+            node,
+            options,
+            mountpoint,
+            FuseOptions {
+                source,
+                ..FuseOptions::default()
+            },
+            reporter,
+            waiting,
+        )
+        .await
     }
 
-    async fn start(node: Arc<Node>, mut options: MountOptions, mountpoint: &Path, fuse: FuseOptions, reporter: &mut Reporter, waiting: impl Fn() -> String) -> Result<MountedClient, String> {
+    async fn start(
+        node: Arc<Node>,
+        mut options: MountOptions,
+        mountpoint: &Path,
+        fuse: FuseOptions,
+        reporter: &mut Reporter,
+        waiting: impl Fn() -> String,
+    ) -> Result<MountedClient, String> {
         check_mountpoint(mountpoint)?;
-        let mountpoint = &mountpoint.canonicalize().map_err(|e| format!("mount point '{}': {e}", mountpoint.display()))?;
+        let mountpoint = &mountpoint
+            .canonicalize()
+            .map_err(|e| format!("mount point '{}': {e}", mountpoint.display()))?;
         options.connect_timeout = RECOVERY_PATIENCE;
         let mut connecting = std::pin::pin!(Llite::mount(node.clone(), options));
         let connected = tokio::select! {
@@ -81,7 +121,13 @@ impl MountedClient {
         };
         let signals = tokio::sync::Mutex::default();
         match coral_fuse::mount(llite.clone(), mountpoint, &fuse) {
-            Ok(mount) => Ok(MountedClient { node, llite, mount, mountpoint: mountpoint.to_owned(), signals }),
+            Ok(mount) => Ok(MountedClient {
+                node,
+                llite,
+                mount,
+                mountpoint: mountpoint.to_owned(),
+                signals,
+            }),
             Err(e) => {
                 llite.umount().await;
                 node.shutdown().await;
@@ -106,7 +152,12 @@ impl MountedClient {
 
     /// Unmounts unless files are in use.
     pub(crate) async fn try_umount(&self) -> Result<(), String> {
-        self.mount.unmount(false).await.map_err(|e| format!("cannot unmount '{}': {e}; close what uses it, or say --force", self.mountpoint.display()))
+        self.mount.unmount(false).await.map_err(|e| {
+            format!(
+                "cannot unmount '{}': {e}; close what uses it, or say --force",
+                self.mountpoint.display()
+            )
+        })
     }
 
     /// Resolves when Ctrl-C or SIGTERM was given.
@@ -164,7 +215,10 @@ impl MountedClient {
         }
         match lost.len() {
             0 => Ok(()),
-            n => Err(format!("'{}': written data of {n} files, which no OST took, are lost; the log names them", self.mountpoint.display())),
+            n => Err(format!(
+                "'{}': written data of {n} files, which no OST took, are lost; the log names them",
+                self.mountpoint.display()
+            )),
         }
     }
 
@@ -184,11 +238,17 @@ fn selinux() -> bool {
 
 pub(crate) fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
     if coral_fuse::is_dead(mountpoint) {
-        return Err(format!("mount point '{}' is a dead mount of a process that was killed; clear it: umount -l {0}", mountpoint.display()));
+        return Err(format!(
+            "mount point '{}' is a dead mount of a process that was killed; clear it: umount -l {0}",
+            mountpoint.display()
+        ));
     }
     match std::fs::metadata(mountpoint) {
         Ok(m) if m.is_dir() => Ok(()),
-        Ok(_) => Err(format!("mount point '{}' is not a directory", mountpoint.display())),
+        Ok(_) => Err(format!(
+            "mount point '{}' is not a directory",
+            mountpoint.display()
+        )),
         Err(e) => Err(format!("mount point '{}': {e}", mountpoint.display())),
     }
 }
@@ -197,8 +257,14 @@ pub(crate) fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
 pub(crate) fn seed() -> u64 {
     static RUN: AtomicU32 = AtomicU32::new(0);
     let uuid = crate::format::fresh_uuid();
-    let hex: String = uuid.bytes().filter(u8::is_ascii_hexdigit).map(char::from).take(15).collect();
-    u64::from_str_radix(&hex, 16).unwrap_or(std::process::id() as u64) ^ (RUN.fetch_add(1, Ordering::Relaxed) as u64) << 60
+    let hex: String = uuid
+        .bytes()
+        .filter(u8::is_ascii_hexdigit)
+        .map(char::from)
+        .take(15)
+        .collect();
+    u64::from_str_radix(&hex, 16).unwrap_or(std::process::id() as u64)
+        ^ (RUN.fetch_add(1, Ordering::Relaxed) as u64) << 60
 }
 
 /// `NID[:NID...]:/fsname[/subdir]`, with commas between NIDs of one node as Lustre writes them.
@@ -210,19 +276,39 @@ pub(crate) struct Source {
 }
 
 pub(crate) fn parse_source(text: &str) -> Result<Source, String> {
-    let usage = || format!("'{text}' is no Lustre source: give NID[:NID...]:/fsname, as in 10.0.0.1@tcp:/coral");
+    let usage = || {
+        format!(
+            "'{text}' is no Lustre source: give NID[:NID...]:/fsname, as in 10.0.0.1@tcp:/coral"
+        )
+    };
     let (nids, path) = text.split_once(":/").ok_or_else(usage)?;
-    let nids = nids.split([':', ',']).map(|n| n.parse::<Nid>().map_err(|_| format!("'{n}' in '{text}' is no NID; NIDs look like 10.0.0.1@tcp"))).collect::<Result<Vec<_>, _>>()?;
+    let nids = nids
+        .split([':', ','])
+        .map(|n| {
+            n.parse::<Nid>()
+                .map_err(|_| format!("'{n}' in '{text}' is no NID; NIDs look like 10.0.0.1@tcp"))
+        })
+        .collect::<Result<Vec<_>, _>>()?;
     let path = path.trim_end_matches('/');
-    let (fsname, subdir) = path.split_once('/').map_or((path, None), |(f, s)| (f, Some(s.to_owned())));
+    let (fsname, subdir) = path
+        .split_once('/')
+        .map_or((path, None), |(f, s)| (f, Some(s.to_owned())));
     crate::args::check_fsname(fsname)?;
-    Ok(Source { nids, fsname: fsname.to_owned(), subdir })
+    Ok(Source {
+        nids,
+        fsname: fsname.to_owned(),
+        subdir,
+    })
 }
 
 /// The command line of `coral mount` when this program is called as a helper of mount(8), with `SOURCE DIR [-sfnv] [-o OPTIONS]`. Such a
 /// helper says nothing when all is well.
 pub(crate) fn mount_helper_args(args: Vec<OsString>) -> Vec<OsString> {
-    ["coral", "mount", "--quiet"].map(OsString::from).into_iter().chain(args.into_iter().skip(1)).collect()
+    ["coral", "mount", "--quiet"]
+        .map(OsString::from)
+        .into_iter()
+        .chain(args.into_iter().skip(1))
+        .collect()
 }
 
 /// The options of the command line: `-o` and the flags that say the same, which count more.
@@ -249,13 +335,20 @@ fn remount(m: &Mount) -> Result<(), String> {
     words.extend(m.rw.then(|| "rw".to_owned()));
     let (set, cleared) = Options::remounted(&words)?;
     let own = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    if !m.mountpoint.canonicalize().is_ok_and(|p| coral_fuse::is_mounted(&own, &p)) {
-        return Err(format!("cannot remount '{at}': no Coral file system is mounted there"));
+    if !m
+        .mountpoint
+        .canonicalize()
+        .is_ok_and(|p| coral_fuse::is_mounted(&own, &p))
+    {
+        return Err(format!(
+            "cannot remount '{at}': no Coral file system is mounted there"
+        ));
     }
     if m.fake {
         return Ok(());
     }
-    coral_fuse::remount(&m.mountpoint, &set, &cleared).map_err(|e| format!("cannot remount '{at}': {e}"))
+    coral_fuse::remount(&m.mountpoint, &set, &cleared)
+        .map_err(|e| format!("cannot remount '{at}': {e}"))
 }
 
 /// Entry of `coral mount`.
@@ -267,17 +360,32 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
     let source = parse_source(&m.source)?;
     check_mountpoint(&m.mountpoint)?;
     if m.verbose && !m.foreground {
-        println!("coral mount: {} on {}, options: {}", m.source, m.mountpoint.display(), m.options.join(","));
+        println!(
+            "coral mount: {} on {}, options: {}",
+            m.source,
+            m.mountpoint.display(),
+            m.options.join(",")
+        );
     }
     if m.fake {
         return Ok(());
     }
     if !m.foreground {
-        let at = m.mountpoint.canonicalize().map_err(|e| format!("mount point '{}': {e}", m.mountpoint.display()))?;
-        let log = m.log.clone().unwrap_or_else(|| crate::lnetctl::find::mount_log(&at));
+        let at = m
+            .mountpoint
+            .canonicalize()
+            .map_err(|e| format!("mount point '{}': {e}", m.mountpoint.display()))?;
+        let log = m
+            .log
+            .clone()
+            .unwrap_or_else(|| crate::lnetctl::find::mount_log(&at));
         let said = daemon::start(&log)?;
         if !m.quiet {
-            println!("{said}\nlog: {}    stop: umount {}", log.display(), at.display());
+            println!(
+                "{said}\nlog: {}    stop: umount {}",
+                log.display(),
+                at.display()
+            );
         }
         return Ok(());
     }
@@ -293,16 +401,42 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
     Ok(())
 }
 
-async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -> Result<(), String> {
+async fn serve(
+    m: &Mount,
+    o: Options,
+    source: Source,
+    reporter: &mut Reporter,
+) -> Result<(), String> {
     let port = o.port.unwrap_or(DEFAULT_PORT);
-    let routes = net::routes(&Net { route: o.routes, ..m.net.clone() })?;
-    let nids = if o.nids.is_empty() { vec![net::local_nid(source.nids[0], port, &routes)?] } else { o.nids };
+    let routes = net::routes(&Net {
+        route: o.routes,
+        ..m.net.clone()
+    })?;
+    let nids = if o.nids.is_empty() {
+        vec![net::local_nid(source.nids[0], port, &routes)?]
+    } else {
+        o.nids
+    };
     let nid = nids[0];
-    let node = net::start(&NetConfig { nids, port, routes, accept: o.accept }, None, None).await?;
+    let node = net::start(
+        &NetConfig {
+            nids,
+            port,
+            routes,
+            accept: o.accept,
+        },
+        None,
+        None,
+    )
+    .await?;
     if !source.nids.iter().any(|n| node.leads_to(*n)) {
         return Err(net::no_way(nid, source.nids[0]));
     }
-    let mut options = MountOptions { selinux: selinux(), subdir: source.subdir.clone(), ..MountOptions::new(&source.fsname, source.nids.clone()) };
+    let mut options = MountOptions {
+        selinux: selinux(),
+        subdir: source.subdir.clone(),
+        ..MountOptions::new(&source.fsname, source.nids.clone())
+    };
     options.cache_mb = o.cache_mb.unwrap_or(options.cache_mb);
     options.version = o.version.unwrap_or(options.version);
     options.flock = !o.no_flock;
@@ -333,7 +467,11 @@ async fn serve(m: &Mount, o: Options, source: Source, reporter: &mut Reporter) -
             why = gateways.none_routes() => return Err(why),
         }
     };
-    let ready = reporter.ready(&format!("mounted {} on {} (this node is {nid})", m.source, m.mountpoint.display()));
+    let ready = reporter.ready(&format!(
+        "mounted {} on {} (this node is {nid})",
+        m.source,
+        m.mountpoint.display()
+    ));
     wait(&client, &ready).await;
     let ended = client.umount().await;
     ready.and(ended)
@@ -357,29 +495,96 @@ mod tests {
     #[test]
     fn sources_are_read_as_lustre_writes_them() {
         let s = parse_source("10.0.0.1@tcp,10.0.1.1@tcp1:10.0.0.2@tcp:/scratch/users/a").unwrap();
-        assert_eq!((s.nids.len(), s.fsname.as_str(), s.subdir.as_deref()), (3, "scratch", Some("users/a")));
-        assert!(parse_source("10.0.0.1@tcp").unwrap_err().contains("NID[:NID...]:/fsname"));
-        assert!(parse_source("nonsense:/fs").unwrap_err().contains("is no NID"));
-        assert!(parse_source("10.0.0.1@tcp:/waytoolongname").unwrap_err().contains("1 to 8"));
+        assert_eq!(
+            (s.nids.len(), s.fsname.as_str(), s.subdir.as_deref()),
+            (3, "scratch", Some("users/a"))
+        );
+        assert!(
+            parse_source("10.0.0.1@tcp")
+                .unwrap_err()
+                .contains("NID[:NID...]:/fsname")
+        );
+        assert!(
+            parse_source("nonsense:/fs")
+                .unwrap_err()
+                .contains("is no NID")
+        );
+        assert!(
+            parse_source("10.0.0.1@tcp:/waytoolongname")
+                .unwrap_err()
+                .contains("1 to 8")
+        );
     }
 
     #[test]
     fn mount_helper_arguments_become_ours() {
-        let parse = |given: &[&str]| match Cli::parse_from(mount_helper_args(given.iter().map(OsString::from).collect())).command {
+        let parse = |given: &[&str]| match Cli::parse_from(mount_helper_args(
+            given.iter().map(OsString::from).collect(),
+        ))
+        .command
+        {
             Command::Mount(m) => m,
             other => panic!("{other:?}"),
         };
-        let m = parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-sfnv", "-o", "ro,flock,cache_mb=7,quota,version=2.16.1", "-t", "coral", "--cache-mb", "9"]);
-        assert_eq!((m.source.as_str(), m.fake, m.verbose), ("1.2.3.4@tcp:/fs", true, true));
-        assert_eq!(options(&m).unwrap(), Options { read_only: true, cache_mb: Some(9), version: Some(0x0210_0100), ..Options::default() });
-        assert!(options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-r"])).unwrap().read_only);
-        for (word, value, says) in [("-N", "/proc/1/ns/mnt", "mount -N is not there"), ("-o", "quota", "'quota' is not supported")] {
-            let why = options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", word, value])).unwrap_err();
+        let m = parse(&[
+            "mount.coral",
+            "1.2.3.4@tcp:/fs",
+            "/mnt",
+            "-sfnv",
+            "-o",
+            "ro,flock,cache_mb=7,quota,version=2.16.1",
+            "-t",
+            "coral",
+            "--cache-mb",
+            "9",
+        ]);
+        assert_eq!(
+            (m.source.as_str(), m.fake, m.verbose),
+            ("1.2.3.4@tcp:/fs", true, true)
+        );
+        assert_eq!(
+            options(&m).unwrap(),
+            Options {
+                read_only: true,
+                cache_mb: Some(9),
+                version: Some(0x0210_0100),
+                ..Options::default()
+            }
+        );
+        assert!(
+            options(&parse(&["mount.coral", "1.2.3.4@tcp:/fs", "/mnt", "-r"]))
+                .unwrap()
+                .read_only
+        );
+        for (word, value, says) in [
+            ("-N", "/proc/1/ns/mnt", "mount -N is not there"),
+            ("-o", "quota", "'quota' is not supported"),
+        ] {
+            let why = options(&parse(&[
+                "mount.coral",
+                "1.2.3.4@tcp:/fs",
+                "/mnt",
+                word,
+                value,
+            ]))
+            .unwrap_err();
             assert!(why.contains(says), "{why}");
         }
         for bad in ["0", "1048577", "x"] {
-            let why = Cli::try_parse_from(["coral", "mount", "1.2.3.4@tcp:/fs", "/mnt", "--cache-mb", bad]).unwrap_err().to_string();
-            assert!(why.contains("--cache-mb") && (bad == "x" || why.contains("1..=1048576")), "{why}");
+            let why = Cli::try_parse_from([
+                "coral",
+                "mount",
+                "1.2.3.4@tcp:/fs",
+                "/mnt",
+                "--cache-mb",
+                bad,
+            ])
+            .unwrap_err()
+            .to_string();
+            assert!(
+                why.contains("--cache-mb") && (bad == "x" || why.contains("1..=1048576")),
+                "{why}"
+            );
         }
     }
 }

@@ -55,7 +55,11 @@ pub(crate) enum NodemapAsk {
     /// Name of the nodemap of a NID.
     TestNid(String),
     /// What an id of a NID's client is in the file system.
-    TestId { nid: String, kind: coral_server::nodemap::IdType, id: u32 },
+    TestId {
+        nid: String,
+        kind: coral_server::nodemap::IdType,
+        id: u32,
+    },
 }
 
 /// One request with the way to answer it.
@@ -112,25 +116,50 @@ async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>, agent: 
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     let limited = tokio::io::AsyncReadExt::take(read, REQUEST_MAX_BYTES);
-    if tokio::io::BufReader::new(limited).read_line(&mut line).await.is_err() {
+    if tokio::io::BufReader::new(limited)
+        .read_line(&mut line)
+        .await
+        .is_err()
+    {
         return;
     }
     if line.len() as u64 == REQUEST_MAX_BYTES && !line.ends_with('\n') {
-        let why = format!("the request is longer than {} KiB: give fewer names at a time", REQUEST_MAX_BYTES >> 10);
-        let _ = write.write_all(format!("{}\n", serde_json::json!({ "error": why, "errno": libc::E2BIG })).as_bytes()).await;
+        let why = format!(
+            "the request is longer than {} KiB: give fewer names at a time",
+            REQUEST_MAX_BYTES >> 10
+        );
+        let _ = write
+            .write_all(
+                format!(
+                    "{}\n",
+                    serde_json::json!({ "error": why, "errno": libc::E2BIG })
+                )
+                .as_bytes(),
+            )
+            .await;
         return;
     }
-    let for_nodes = if line.starts_with('{') { serde_json::from_str::<ForNodes>(line.trim()).ok() } else { None };
-    let reply = if let Some(a) = for_nodes { agent.answer(a.lnet).await } else { match serde_json::from_str::<Ask>(line.trim()) {
-        Err(e) => serde_json::json!({ "error": format!("unknown request: {e}") }),
-        Ok(ask) => {
-            let (reply_tx, reply_rx) = oneshot::channel();
-            if tx.send((ask, reply_tx)).await.is_err() {
-                return;
+    let for_nodes = if line.starts_with('{') {
+        serde_json::from_str::<ForNodes>(line.trim()).ok()
+    } else {
+        None
+    };
+    let reply = if let Some(a) = for_nodes {
+        agent.answer(a.lnet).await
+    } else {
+        match serde_json::from_str::<Ask>(line.trim()) {
+            Err(e) => serde_json::json!({ "error": format!("unknown request: {e}") }),
+            Ok(ask) => {
+                let (reply_tx, reply_rx) = oneshot::channel();
+                if tx.send((ask, reply_tx)).await.is_err() {
+                    return;
+                }
+                reply_rx
+                    .await
+                    .unwrap_or_else(|_| serde_json::json!({ "error": "stopping" }))
             }
-            reply_rx.await.unwrap_or_else(|_| serde_json::json!({ "error": "stopping" }))
         }
-    } };
+    };
     let _ = write.write_all(format!("{reply}\n").as_bytes()).await;
 }
 
@@ -176,9 +205,16 @@ mod tests {
             }
         });
         let place = dir.path().to_owned();
-        let reply = tokio::task::spawn_blocking(move || ask(&place, Ask::Status)).await.unwrap().unwrap();
+        let reply = tokio::task::spawn_blocking(move || ask(&place, Ask::Status))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(reply["got"], "status");
-        for (said, answered) in [("\"dance\"".to_owned(), "unknown request"), ("x".repeat(REQUEST_MAX_BYTES as usize), "longer than 64 KiB"), ("x".repeat(4 << 20), "longer than 64 KiB")] {
+        for (said, answered) in [
+            ("\"dance\"".to_owned(), "unknown request"),
+            ("x".repeat(REQUEST_MAX_BYTES as usize), "longer than 64 KiB"),
+            ("x".repeat(4 << 20), "longer than 64 KiB"),
+        ] {
             let place = path(dir.path());
             let line = tokio::task::spawn_blocking(move || {
                 let s = StdStream::connect(place).unwrap();

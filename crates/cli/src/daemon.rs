@@ -38,16 +38,30 @@ pub(crate) fn start_as(args: impl Iterator<Item = OsString>, log: &Path) -> Resu
     spawn("coral".into(), args, log)
 }
 
-#[allow(unsafe_code, reason = "a descriptor and a session of its own are handed to the child")]
-fn spawn(name: OsString, args: impl Iterator<Item = OsString>, log: &Path) -> Result<String, String> {
+#[allow(
+    unsafe_code,
+    reason = "a descriptor and a session of its own are handed to the child"
+)]
+fn spawn(
+    name: OsString,
+    args: impl Iterator<Item = OsString>,
+    log: &Path,
+) -> Result<String, String> {
     // Closed in other programs, or the child would hold the end it is heard at.
-    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|e| format!("pipe: {e}"))?;
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|e| format!("pipe: {e}"))?;
     let log_file = match OpenOptions::new().create(true).append(true).open(log) {
         Ok(file) => file,
         // no inode left for it: files are to be removed all the same
         Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => {
-            eprintln!("coral: cannot write the log '{}': {e}; going on without", log.display());
-            OpenOptions::new().write(true).open("/dev/null").map_err(|e| format!("/dev/null: {e}"))?
+            eprintln!(
+                "coral: cannot write the log '{}': {e}; going on without",
+                log.display()
+            );
+            OpenOptions::new()
+                .write(true)
+                .open("/dev/null")
+                .map_err(|e| format!("/dev/null: {e}"))?
         }
         Err(e) => return Err(format!("cannot write the log '{}': {e}", log.display())),
     };
@@ -55,7 +69,11 @@ fn spawn(name: OsString, args: impl Iterator<Item = OsString>, log: &Path) -> Re
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let fd = write.as_raw_fd();
     let mut command = Command::new(exe);
-    command.arg0(name).args(args).arg("--foreground").env(READY_FD, fd.to_string());
+    command
+        .arg0(name)
+        .args(args)
+        .arg("--foreground")
+        .env(READY_FD, fd.to_string());
     command.stdin(Stdio::null()).stdout(log_file).stderr(errors);
     let parent = std::process::id();
     // SAFETY: setsid, prctl, getppid and fcntl are async-signal-safe, and the descriptor is open in the child.
@@ -74,7 +92,9 @@ fn spawn(name: OsString, args: impl Iterator<Item = OsString>, log: &Path) -> Re
             Ok(())
         });
     }
-    let mut child = command.spawn().map_err(|e| format!("cannot start in the background: {e}"))?;
+    let mut child = command
+        .spawn()
+        .map_err(|e| format!("cannot start in the background: {e}"))?;
     drop(write);
     for line in BufReader::new(File::from(read)).lines() {
         match line.ok().and_then(|l| serde_json::from_str(&l).ok()) {
@@ -92,11 +112,17 @@ fn spawn(name: OsString, args: impl Iterator<Item = OsString>, log: &Path) -> Re
         }
     }
     let status = child.wait().map(|s| s.to_string()).unwrap_or_default();
-    Err(format!("the background process ended before it was ready ({status}); see '{}'", log.display()))
+    Err(format!(
+        "the background process ended before it was ready ({status}); see '{}'",
+        log.display()
+    ))
 }
 
 /// A command whose output nobody reads any more ends quietly, as others do.
-#[allow(unsafe_code, reason = "there is no safe way to set a signal's default action")]
+#[allow(
+    unsafe_code,
+    reason = "there is no safe way to set a signal's default action"
+)]
 pub(crate) fn end_with_closed_pipe() {
     // SAFETY: the default action is no handler, and nothing else in a command that only asks and prints sets one.
     unsafe {
@@ -109,9 +135,14 @@ pub(crate) struct Reporter(Option<File>);
 
 impl Reporter {
     /// Takes the descriptor handed over by [`start`], if this process was started by it.
-    #[allow(unsafe_code, reason = "a descriptor and a session of its own are handed to the child")]
+    #[allow(
+        unsafe_code,
+        reason = "a descriptor and a session of its own are handed to the child"
+    )]
     pub(crate) fn from_env() -> Reporter {
-        let fd = std::env::var(READY_FD).ok().and_then(|v| v.parse::<i32>().ok());
+        let fd = std::env::var(READY_FD)
+            .ok()
+            .and_then(|v| v.parse::<i32>().ok());
         // SAFETY: the descriptor was inherited for this purpose alone, and nothing else in this process knows it.
         Reporter(fd.map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
     }
@@ -123,7 +154,8 @@ impl Reporter {
             return Ok(());
         };
         let _ = set_parent_process_death_signal(None);
-        send(&mut pipe, &Report::Ready(text.to_owned())).map_err(|_| "interrupted before it was ready".to_owned())
+        send(&mut pipe, &Report::Ready(text.to_owned()))
+            .map_err(|_| "interrupted before it was ready".to_owned())
     }
 
     /// Says something while the user waits.

@@ -7,7 +7,13 @@ use std::io;
 pub(crate) fn raise_limit() -> io::Result<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    )?;
     Ok(maximum.unwrap_or(u64::MAX))
 }
 
@@ -19,7 +25,14 @@ mod tests {
     fn the_soft_limit_of_descriptors_becomes_the_hard_one() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let old = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: Some(900), ..old }).unwrap();
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(900),
+                ..old
+            },
+        )
+        .unwrap();
         let now = raise_limit().unwrap();
         assert_eq!(Some(now), getrlimit(Resource::Nofile).current);
         assert_eq!(getrlimit(Resource::Nofile).current, old.maximum);

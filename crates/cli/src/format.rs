@@ -40,18 +40,33 @@ pub(crate) fn read_failover(dir: &Path) -> Result<Vec<Nid>, String> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(format!("read '{}': {e}", path.display())),
     };
-    let texts: Vec<String> = serde_json::from_str(&text).map_err(|e| format!("'{}': {e}", path.display()))?;
-    texts.iter().map(|t| t.parse().map_err(|_| format!("'{}': '{t}' is no NID", path.display()))).collect()
+    let texts: Vec<String> =
+        serde_json::from_str(&text).map_err(|e| format!("'{}': {e}", path.display()))?;
+    texts
+        .iter()
+        .map(|t| {
+            t.parse()
+                .map_err(|_| format!("'{}': '{t}' is no NID", path.display()))
+        })
+        .collect()
 }
 
 /// A new label. The uuid tells this formatting from any other of the same target.
 pub(crate) fn label(kind: TargetKind, fsname: &str, index: u32, mgs: &[Nid]) -> Label {
-    Label { kind, fsname: fsname.to_owned(), index, uuid: fresh_uuid(), mgs_nids: mgs.iter().map(Nid::to_string).collect() }
+    Label {
+        kind,
+        fsname: fsname.to_owned(),
+        index,
+        uuid: fresh_uuid(),
+        mgs_nids: mgs.iter().map(Nid::to_string).collect(),
+    }
 }
 
 /// 128 random bits from the kernel, as a uuid: identities must differ between runs, so no seed here.
 pub(crate) fn fresh_uuid() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/uuid").map(|s| s.trim().to_owned()).unwrap_or_else(|_| format!("pid-{}", std::process::id()))
+    std::fs::read_to_string("/proc/sys/kernel/random/uuid")
+        .map(|s| s.trim().to_owned())
+        .unwrap_or_else(|_| format!("pid-{}", std::process::id()))
 }
 
 /// Entry of `coral format`.
@@ -70,7 +85,9 @@ pub(crate) fn run(f: Format) -> Result<(), String> {
         None => String::new(),
         Some(name) => check_fsname(&name).map(|()| name).map_err(|e| format!("--fsname: {e}"))?,
     };
-    if kind == TargetKind::Ost && f.mgsnode.is_empty() || kind == TargetKind::Mdt && !f.mgs && f.mgsnode.is_empty() {
+    if kind == TargetKind::Ost && f.mgsnode.is_empty()
+        || kind == TargetKind::Mdt && !f.mgs && f.mgsnode.is_empty()
+    {
         return Err("say where the MGS is: --mgsnode NID".into());
     }
     if kind == TargetKind::Mdt && index != 0 {
@@ -82,12 +99,25 @@ pub(crate) fn run(f: Format) -> Result<(), String> {
         let (mgs, mdt) = (f.dir.join("mgs"), f.dir.join(format!("mdt{index:04x}")));
         OsdFs::format(&mgs, &label(TargetKind::Mgs, &fsname, 0, &[])).map_err(|e| e.to_string())?;
         OsdFs::format(&mdt, &label(kind, &fsname, index, &f.mgsnode)).map_err(|e| e.to_string())?;
-        write_defaults(&mdt, Defaults { stripe_count: f.stripe_count, stripe_size: f.stripe_size })?;
+        write_defaults(
+            &mdt,
+            Defaults {
+                stripe_count: f.stripe_count,
+                stripe_size: f.stripe_size,
+            },
+        )?;
         write_failover(&mdt, &f.failnode)?;
     } else {
-        OsdFs::format(&f.dir, &label(kind, &fsname, index, &f.mgsnode)).map_err(|e| e.to_string())?;
+        OsdFs::format(&f.dir, &label(kind, &fsname, index, &f.mgsnode))
+            .map_err(|e| e.to_string())?;
         if kind == TargetKind::Mdt {
-            write_defaults(&f.dir, Defaults { stripe_count: f.stripe_count, stripe_size: f.stripe_size })?;
+            write_defaults(
+                &f.dir,
+                Defaults {
+                    stripe_count: f.stripe_count,
+                    stripe_size: f.stripe_size,
+                },
+            )?;
         }
         write_failover(&f.dir, &f.failnode)?;
     }
@@ -97,10 +127,16 @@ pub(crate) fn run(f: Format) -> Result<(), String> {
 
 fn prepare(dir: &Path) -> Result<(), String> {
     std::fs::create_dir_all(dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
-    let mut entries = std::fs::read_dir(dir).map_err(|e| format!("'{}': {e}", dir.display()))?.flatten();
+    let mut entries = std::fs::read_dir(dir)
+        .map_err(|e| format!("'{}': {e}", dir.display()))?
+        .flatten();
     match entries.next() {
         None => Ok(()),
-        Some(e) => Err(format!("'{}' is not empty (it holds '{}'): give an empty or a new directory", dir.display(), e.file_name().to_string_lossy())),
+        Some(e) => Err(format!(
+            "'{}' is not empty (it holds '{}'): give an empty or a new directory",
+            dir.display(),
+            e.file_name().to_string_lossy()
+        )),
     }
 }
 
@@ -119,7 +155,12 @@ fn write_defaults(dir: &Path, d: Defaults) -> Result<(), String> {
 pub(crate) fn read_defaults(dir: &Path) -> Result<Option<Defaults>, String> {
     let file = dir.join(DEFAULTS_FILE);
     match std::fs::read_to_string(&file) {
-        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|e| format!("'{}' is damaged ({e}); restore it, or remove it to go back to 1 stripe of 1 MiB", file.display())),
+        Ok(text) => serde_json::from_str(&text).map(Some).map_err(|e| {
+            format!(
+                "'{}' is damaged ({e}); restore it, or remove it to go back to 1 stripe of 1 MiB",
+                file.display()
+            )
+        }),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(format!("'{}': {e}", file.display())),
     }

@@ -14,13 +14,18 @@ pub(crate) struct Log<W> {
 
 impl<W: Write> Log<W> {
     pub(crate) fn new(to: W) -> Self {
-        Log { to: Mutex::new((to, 0)) }
+        Log {
+            to: Mutex::new((to, 0)),
+        }
     }
 
     fn line(&self, line: &[u8]) {
         let (to, lost) = &mut *self.to.lock();
         if *lost > 0 {
-            let told = writeln!(to, "{lost} lines are missing here: the log could not be written");
+            let told = writeln!(
+                to,
+                "{lost} lines are missing here: the log could not be written"
+            );
             *lost = if told.is_ok() { 0 } else { *lost };
         }
         if to.write_all(line).is_err() {
@@ -74,6 +79,9 @@ mod tests {
         say("four\n");
         say("five\n");
         let text = String::from_utf8(log.to.lock().0.0.clone()).unwrap();
-        assert_eq!(text, "one\n2 lines are missing here: the log could not be written\nfour\nfive\n");
+        assert_eq!(
+            text,
+            "one\n2 lines are missing here: the log could not be written\nfour\nfive\n"
+        );
     }
 }

@@ -38,7 +38,13 @@ use tokio::sync::{mpsc, oneshot};
 
 fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().collect();
-    let called = args.first().map(|a| std::path::Path::new(a).file_name().unwrap_or_default().to_string_lossy().into_owned());
+    let called = args.first().map(|a| {
+        std::path::Path::new(a)
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    });
     if matches!(called.as_deref(), Some("lfs" | "lnetctl" | "lctl")) {
         daemon::end_with_closed_pipe();
     }
@@ -47,19 +53,37 @@ fn main() -> ExitCode {
         Some("lst") => return lst::main(args.split_off(1)),
         Some("lnetctl") => return lnetctl::main(args.split_off(1), false),
         Some("lctl") => return lnetctl::main(args.split_off(1), true),
-        Some("mount.coral" | "mount.fuse.coral" | "mount.lustre") => args = client::mount_helper_args(args),
+        Some("mount.coral" | "mount.fuse.coral" | "mount.lustre") => {
+            args = client::mount_helper_args(args)
+        }
         // mount.fuse calls the program that the type of a mount names, as in fuse.coral, like a helper
-        _ if args.get(1).is_some_and(|a| a.to_string_lossy().contains(":/")) => args = client::mount_helper_args(args),
+        _ if args
+            .get(1)
+            .is_some_and(|a| a.to_string_lossy().contains(":/")) =>
+        {
+            args = client::mount_helper_args(args)
+        }
         _ => {}
     }
     let cli = Cli::parse_from(args);
     if let Command::Lst { args } = cli.command {
         return lst::main(args); // it says itself where its log goes
     }
-    if !matches!(cli.command, Command::Up(_) | Command::Serve(_) | Command::Mount(_) | Command::Router(_)) {
+    if !matches!(
+        cli.command,
+        Command::Up(_) | Command::Serve(_) | Command::Mount(_) | Command::Router(_)
+    ) {
         daemon::end_with_closed_pipe();
     }
-    if matches!(cli.command, Command::Up(_) | Command::Serve(_) | Command::Format(_) | Command::Check(_) | Command::Mount(_) | Command::Router(_)) {
+    if matches!(
+        cli.command,
+        Command::Up(_)
+            | Command::Serve(_)
+            | Command::Format(_)
+            | Command::Check(_)
+            | Command::Mount(_)
+            | Command::Router(_)
+    ) {
         // What these make is their user's alone: tables of targets, sockets, logs.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
@@ -93,16 +117,25 @@ fn main() -> ExitCode {
 
 /// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`).
 pub(crate) fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG").unwrap_or_else(|_| "info,fjall=warn,lsm_tree=warn".into());
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG")
+        .unwrap_or_else(|_| "info,fjall=warn,lsm_tree=warn".into());
     let log = std::sync::Arc::new(log::Log::new(std::io::stderr()));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || log::Line(log.clone())).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(move || log::Line(log.clone()))
+        .with_ansi(false)
+        .init();
 }
 
 /// The runtime of every command that serves or mounts.
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     // Handlers may block in the page cache or on the disk for moments, so a few more threads than cores.
     let threads = std::thread::available_parallelism().map_or(2, usize::from) * 2 + 2;
-    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().map_err(|e| format!("cannot start the runtime: {e}"))
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .map_err(|e| format!("cannot start the runtime: {e}"))
 }
 
 /// Waits until this process is told to stop: Ctrl-C, SIGTERM, `coral down`, or the mount's end.
@@ -116,7 +149,10 @@ pub(crate) async fn run_until_stopped(
     status: impl Fn() -> serde_json::Value,
 ) -> Option<oneshot::Sender<serde_json::Value>> {
     let mut own = StopSignals::default();
-    let params_of = params::Of { llite: client.map(MountedClient::llite), servers };
+    let params_of = params::Of {
+        llite: client.map(MountedClient::llite),
+        servers,
+    };
     while ready.is_ok() {
         let signalled = async {
             match client {
@@ -140,15 +176,23 @@ pub(crate) async fn run_until_stopped(
 }
 
 /// What a process answers on its control socket; that it is to end is for the caller to do.
-pub(crate) async fn answer(ask: Ask, of: params::Of<'_>, status: impl Fn() -> serde_json::Value) -> serde_json::Value {
+pub(crate) async fn answer(
+    ask: Ask,
+    of: params::Of<'_>,
+    status: impl Fn() -> serde_json::Value,
+) -> serde_json::Value {
     match ask {
         Ask::Status => status(),
         Ask::Down | Ask::DownForced => serde_json::json!({ "error": "stopping" }),
         Ask::GetParam(pattern) => params::get(of, &pattern),
         Ask::ListParam(pattern, below) => params::list(of, &pattern, below),
         Ask::SetParam(pattern, value) => params::set(of, &pattern, &value).await,
-        Ask::AbortRecovery(pattern) => serde_json::json!({ "aborted": of.servers.map_or_else(Vec::new, |s| s.abort_recovery(&pattern)) }),
-        Ask::Nodemap(ask) => of.servers.map_or_else(servers::no_nodemaps, |s| s.nodemap(&ask)),
+        Ask::AbortRecovery(pattern) => {
+            serde_json::json!({ "aborted": of.servers.map_or_else(Vec::new, |s| s.abort_recovery(&pattern)) })
+        }
+        Ask::Nodemap(ask) => of
+            .servers
+            .map_or_else(servers::no_nodemaps, |s| s.nodemap(&ask)),
     }
 }
 
@@ -157,7 +201,9 @@ pub(crate) struct StopSignals([Option<tokio::signal::unix::Signal>; 2]);
 
 impl Default for StopSignals {
     fn default() -> StopSignals {
-        StopSignals([SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok()))
+        StopSignals(
+            [SignalKind::interrupt(), SignalKind::terminate()].map(|kind| signal(kind).ok()),
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! What `-o` of `coral mount` and `mount.coral` says, in the words of mount(8), of Lustre, and of the long flags.
 
-use coral_wire::connect::{CLAIMABLE, release};
 use coral_lnet::Accept;
+use coral_wire::connect::{CLAIMABLE, release};
 use coral_wire::nid::Nid;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -40,11 +40,37 @@ pub(crate) struct Options {
 
 /// Options without effect here: they are for mount(8), or say what is so anyway.
 const IGNORED: &[&str] = &[
-    "defaults", "auto", "noauto", "_netdev", "nofail", "user", "nouser", "users", "owner", "group", "diratime",
-    "nodiratime", "nostrictatime", "lazytime", "nolazytime", "silent", "loud", "acl", "lazystatfs",
+    "defaults",
+    "auto",
+    "noauto",
+    "_netdev",
+    "nofail",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "diratime",
+    "nodiratime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "silent",
+    "loud",
+    "acl",
+    "lazystatfs",
 ];
 /// What mount(8) reads back of a mount that is there, and says again with `remount`.
-const FUSE_WORDS: &[&str] = &["user_id", "group_id", "rootmode", "default_permissions", "allow_other", "max_read", "blksize", "relatime"];
+const FUSE_WORDS: &[&str] = &[
+    "user_id",
+    "group_id",
+    "rootmode",
+    "default_permissions",
+    "allow_other",
+    "max_read",
+    "blksize",
+    "relatime",
+];
 /// What `remount` can change, as a message lists it.
 const REMOUNTABLE: &str = "ro, rw, noexec, exec, nosuid, suid, nodev, dev";
 /// Options that do something, as messages list them.
@@ -57,7 +83,11 @@ impl Options {
         for word in words.iter().filter(|w| !w.is_empty()) {
             match o.take(word) {
                 Err(Wrong::Name) if sloppy => {}
-                Err(Wrong::Name) => return Err(format!("mount option '{word}' is not supported; there are: {KNOWN}")),
+                Err(Wrong::Name) => {
+                    return Err(format!(
+                        "mount option '{word}' is not supported; there are: {KNOWN}"
+                    ));
+                }
                 Err(Wrong::Value(why)) => return Err(format!("mount option '{word}': {why}")),
                 Ok(()) => {}
             }
@@ -69,7 +99,11 @@ impl Options {
     /// client's, which goes on as it was mounted: an error names the first that would change it.
     pub(crate) fn remounted(words: &[String]) -> Result<(Vec<&str>, Vec<&str>), String> {
         let (mut set, mut cleared): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-        for word in words.iter().map(String::as_str).filter(|w| !w.is_empty() && *w != "remount") {
+        for word in words
+            .iter()
+            .map(String::as_str)
+            .filter(|w| !w.is_empty() && *w != "remount")
+        {
             let name = word.split_once('=').map_or(word, |(n, _)| n);
             let (flag, on) = match word {
                 "ro" | "noexec" | "nosuid" | "nodev" => (word, true),
@@ -77,18 +111,34 @@ impl Options {
                 "exec" => ("noexec", false),
                 "suid" => ("nosuid", false),
                 "dev" => ("nodev", false),
-                _ if FUSE_WORDS.contains(&name) || IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => continue,
-                _ => return Err(format!("mount option '{word}' is not changed by a remount: unmount and mount again; a remount changes {REMOUNTABLE}")),
+                _ if FUSE_WORDS.contains(&name)
+                    || IGNORED.contains(&name)
+                    || name.starts_with("x-")
+                    || name.starts_with("X-") =>
+                {
+                    continue;
+                }
+                _ => {
+                    return Err(format!(
+                        "mount option '{word}' is not changed by a remount: unmount and mount again; a remount changes {REMOUNTABLE}"
+                    ));
+                }
             };
             set.retain(|w| *w != flag);
             cleared.retain(|w| *w != flag);
-            if on { set.push(flag) } else { cleared.push(flag) }
+            if on {
+                set.push(flag)
+            } else {
+                cleared.push(flag)
+            }
         }
         Ok((set, cleared))
     }
 
     fn take(&mut self, word: &str) -> Result<(), Wrong> {
-        let (name, value) = word.split_once('=').map_or((word, None), |(n, v)| (n, Some(v)));
+        let (name, value) = word
+            .split_once('=')
+            .map_or((word, None), |(n, v)| (n, Some(v)));
         match (name, value) {
             ("ro" | "rw", None) => self.read_only = name == "ro",
             ("noexec" | "exec", None) => self.no_exec = name == "noexec",
@@ -104,16 +154,24 @@ impl Options {
             ("nouser_xattr" | "user_xattr", None) => self.no_user_xattr = name == "nouser_xattr",
             ("port", v) => self.port = Some(number(v, PORT)?),
             ("cache_mb", v) => self.cache_mb = Some(number(v, CACHE_MB)?),
-            ("version", v) => self.version = Some(claimable(v.unwrap_or_default()).map_err(Wrong::Value)?),
-            ("nid", Some(v)) => self.nids.push(v.parse().map_err(|_| Wrong::Value(format!("'{v}' is no NID; NIDs look like 10.0.0.1@tcp")))?),
+            ("version", v) => {
+                self.version = Some(claimable(v.unwrap_or_default()).map_err(Wrong::Value)?)
+            }
+            ("nid", Some(v)) => self.nids.push(v.parse().map_err(|_| {
+                Wrong::Value(format!("'{v}' is no NID; NIDs look like 10.0.0.1@tcp"))
+            })?),
             ("route", Some(v)) => {
                 coral_lnet::parse_routes(v).map_err(|e| Wrong::Value(e.to_string()))?;
                 self.routes.push(v.to_owned());
             }
             ("accept", Some(v)) => self.accept = Some(v.parse().map_err(Wrong::Value)?),
-            ("nid" | "route" | "accept", None) => return Err(Wrong::Value(format!("give {name}=VALUE"))),
+            ("nid" | "route" | "accept", None) => {
+                return Err(Wrong::Value(format!("give {name}=VALUE")));
+            }
             ("comment" | "user", Some(_)) => {}
-            _ if name.starts_with("x-") || name.starts_with("X-") || value.is_none() && IGNORED.contains(&name) => {}
+            _ if name.starts_with("x-")
+                || name.starts_with("X-")
+                || value.is_none() && IGNORED.contains(&name) => {}
             _ => return Err(Wrong::Name),
         }
         Ok(())
@@ -128,10 +186,20 @@ pub(crate) fn claimable(text: &str) -> Result<u32, String> {
         Some([major, minor, patch, fix]) => release(*major, *minor, *patch, *fix),
         _ => 0,
     };
-    let shown = |code: &u32| code.to_be_bytes()[..3].iter().map(u8::to_string).collect::<Vec<_>>().join(".");
+    let shown = |code: &u32| {
+        code.to_be_bytes()[..3]
+            .iter()
+            .map(u8::to_string)
+            .collect::<Vec<_>>()
+            .join(".")
+    };
     match CLAIMABLE.contains(&code) {
         true => Ok(code),
-        false => Err(format!("'{text}' is no Lustre release that can be claimed: give {} to {}", shown(CLAIMABLE.start()), shown(CLAIMABLE.end()))),
+        false => Err(format!(
+            "'{text}' is no Lustre release that can be claimed: give {} to {}",
+            shown(CLAIMABLE.start()),
+            shown(CLAIMABLE.end())
+        )),
     }
 }
 
@@ -141,9 +209,20 @@ enum Wrong {
 }
 
 /// The value of an option that is a number.
-fn number<T: std::str::FromStr + PartialOrd + Display>(value: Option<&str>, range: RangeInclusive<T>) -> Result<T, Wrong> {
-    let n = value.and_then(|v| v.parse().ok()).filter(|n| range.contains(n));
-    n.ok_or_else(|| Wrong::Value(format!("give a number of {} to {}", range.start(), range.end())))
+fn number<T: std::str::FromStr + PartialOrd + Display>(
+    value: Option<&str>,
+    range: RangeInclusive<T>,
+) -> Result<T, Wrong> {
+    let n = value
+        .and_then(|v| v.parse().ok())
+        .filter(|n| range.contains(n));
+    n.ok_or_else(|| {
+        Wrong::Value(format!(
+            "give a number of {} to {}",
+            range.start(),
+            range.end()
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -151,62 +230,174 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Options, String> {
-        Options::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>(), false)
+        Options::parse(
+            &text.split(',').map(str::to_owned).collect::<Vec<_>>(),
+            false,
+        )
     }
 
     #[test]
     fn what_fstab_has_is_taken_and_later_words_count() {
         let o = parse("rw,defaults,_netdev,user=alice,noexec,nosuid,nodev,noatime,relatime,x-systemd.automount,comment=scratch,suid,ro").unwrap();
-        assert_eq!(o, Options { read_only: true, no_exec: true, no_dev: true, ..Options::default() });
+        assert_eq!(
+            o,
+            Options {
+                read_only: true,
+                no_exec: true,
+                no_dev: true,
+                ..Options::default()
+            }
+        );
         let o = parse("port=9988,cache_mb=64,nid=10.0.0.5@tcp,nid=10.0.1.5@tcp1,route=tcp2 10.0.0.4@tcp,noatime,localflock").unwrap();
-        let nids = vec!["10.0.0.5@tcp".parse().unwrap(), "10.0.1.5@tcp1".parse().unwrap()];
+        let nids = vec![
+            "10.0.0.5@tcp".parse().unwrap(),
+            "10.0.1.5@tcp1".parse().unwrap(),
+        ];
         let routes = vec!["tcp2 10.0.0.4@tcp".to_owned()];
-        assert_eq!(o, Options { port: Some(9988), cache_mb: Some(64), nids, routes, no_atime: true, no_flock: true, ..Options::default() });
-        assert_eq!(parse("noflock,nouser_xattr,flock,user_xattr").unwrap(), Options::default());
-        assert!(parse("flock,localflock,user_xattr,nouser_xattr").is_ok_and(|o| o.no_flock && o.no_user_xattr));
+        assert_eq!(
+            o,
+            Options {
+                port: Some(9988),
+                cache_mb: Some(64),
+                nids,
+                routes,
+                no_atime: true,
+                no_flock: true,
+                ..Options::default()
+            }
+        );
+        assert_eq!(
+            parse("noflock,nouser_xattr,flock,user_xattr").unwrap(),
+            Options::default()
+        );
+        assert!(
+            parse("flock,localflock,user_xattr,nouser_xattr")
+                .is_ok_and(|o| o.no_flock && o.no_user_xattr)
+        );
     }
 
     #[test]
     fn times_and_syncs() {
         let o = parse("strictatime,nodiratime,lazytime,sync,dirsync").unwrap();
-        assert_eq!(o, Options { strict_atime: true, sync: true, dir_sync: true, ..Options::default() });
-        assert_eq!(parse("strictatime,sync,relatime,async").unwrap(), Options::default());
+        assert_eq!(
+            o,
+            Options {
+                strict_atime: true,
+                sync: true,
+                dir_sync: true,
+                ..Options::default()
+            }
+        );
+        assert_eq!(
+            parse("strictatime,sync,relatime,async").unwrap(),
+            Options::default()
+        );
     }
 
     #[test]
     fn a_remount_changes_flags_of_the_kernel_and_nothing_else() {
         let words = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
-        let given = words("rw,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other,_netdev,remount,ro,suid");
-        assert_eq!(Options::remounted(&given).unwrap(), (vec!["ro"], vec!["nosuid"]));
-        for other in ["noatime", "port=9", "noflock", "cache_mb=7", "sync", "nonsense"] {
+        let given = words(
+            "rw,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other,_netdev,remount,ro,suid",
+        );
+        assert_eq!(
+            Options::remounted(&given).unwrap(),
+            (vec!["ro"], vec!["nosuid"])
+        );
+        for other in [
+            "noatime",
+            "port=9",
+            "noflock",
+            "cache_mb=7",
+            "sync",
+            "nonsense",
+        ] {
             let given = words(&format!("remount,{other}"));
-            assert!(Options::remounted(&given).unwrap_err().contains(&format!("'{other}' is not changed by a remount")));
+            assert!(
+                Options::remounted(&given)
+                    .unwrap_err()
+                    .contains(&format!("'{other}' is not changed by a remount"))
+            );
         }
     }
 
     #[test]
     fn releases_are_claimed_within_bounds() {
         assert_eq!(claimable("2.15.7"), Ok(0x020f_0700));
-        assert_eq!(parse("version=2.16.0.3").unwrap().version, Some(0x0210_0003));
-        for bad in ["2.14.9", "2.19.0", "2.17", "2.17.256", "2.17.x", "", "2.17.1.1.1"] {
-            assert_eq!(claimable(bad).unwrap_err(), format!("'{bad}' is no Lustre release that can be claimed: give 2.15.0 to 2.18.255"));
+        assert_eq!(
+            parse("version=2.16.0.3").unwrap().version,
+            Some(0x0210_0003)
+        );
+        for bad in [
+            "2.14.9",
+            "2.19.0",
+            "2.17",
+            "2.17.256",
+            "2.17.x",
+            "",
+            "2.17.1.1.1",
+        ] {
+            assert_eq!(
+                claimable(bad).unwrap_err(),
+                format!(
+                    "'{bad}' is no Lustre release that can be claimed: give 2.15.0 to 2.18.255"
+                )
+            );
         }
-        assert!(parse("version").unwrap_err().contains("mount option 'version': '' is no Lustre release"));
+        assert!(
+            parse("version")
+                .unwrap_err()
+                .contains("mount option 'version': '' is no Lustre release")
+        );
     }
 
     #[test]
     fn a_bad_value_names_option_value_and_range() {
         for bad in ["port=abc", "port=99999", "port=0", "port=", "port"] {
-            assert_eq!(parse(bad).unwrap_err(), format!("mount option '{bad}': give a number of 1 to 65535"));
+            assert_eq!(
+                parse(bad).unwrap_err(),
+                format!("mount option '{bad}': give a number of 1 to 65535")
+            );
         }
-        assert_eq!(parse("ro,cache_mb=0").unwrap_err(), "mount option 'cache_mb=0': give a number of 1 to 1048576");
-        assert!(parse("nid=nonsense").unwrap_err().contains("'nonsense' is no NID"));
+        assert_eq!(
+            parse("ro,cache_mb=0").unwrap_err(),
+            "mount option 'cache_mb=0': give a number of 1 to 1048576"
+        );
+        assert!(
+            parse("nid=nonsense")
+                .unwrap_err()
+                .contains("'nonsense' is no NID")
+        );
         assert_eq!(parse("accept=all").unwrap().accept, Some(Accept::All));
-        assert!(parse("accept=some").unwrap_err().contains("secure, user, all or none"));
-        assert!(parse("route=tcp1").unwrap_err().contains("mount option 'route=tcp1': "));
-        assert!(parse("ro=1").unwrap_err().contains("'ro=1' is not supported"));
-        assert!(Options::parse(&["ro".into(), "quota".into()], true).unwrap().read_only, "sloppy");
-        assert!(Options::parse(&["quota".into()], false).unwrap_err().contains("'quota' is not supported"));
-        assert!(Options::parse(&["port=x".into()], true).is_err(), "a bad value is one for the sloppy too");
+        assert!(
+            parse("accept=some")
+                .unwrap_err()
+                .contains("secure, user, all or none")
+        );
+        assert!(
+            parse("route=tcp1")
+                .unwrap_err()
+                .contains("mount option 'route=tcp1': ")
+        );
+        assert!(
+            parse("ro=1")
+                .unwrap_err()
+                .contains("'ro=1' is not supported")
+        );
+        assert!(
+            Options::parse(&["ro".into(), "quota".into()], true)
+                .unwrap()
+                .read_only,
+            "sloppy"
+        );
+        assert!(
+            Options::parse(&["quota".into()], false)
+                .unwrap_err()
+                .contains("'quota' is not supported")
+        );
+        assert!(
+            Options::parse(&["port=x".into()], true).is_err(),
+            "a bad value is one for the sloppy too"
+        );
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::args::Net;
 use crate::holder::Holder;
-use coral_lnet::{Accept, MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name, parse_routes};
+use coral_lnet::{
+    Accept, MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name, parse_routes,
+};
 use coral_wire::lnet::feat;
 use coral_wire::nid::NET_TCP;
 use serde::Deserialize;
@@ -61,8 +63,15 @@ pub(crate) fn routes(net: &Net) -> Result<Vec<RouteSpec>, String> {
 }
 
 fn read_routes(file: &Path) -> Result<Vec<String>, String> {
-    let text = std::fs::read_to_string(file).map_err(|e| format!("cannot read the routes file '{}': {e}", file.display()))?;
-    let parsed: RoutesFile = toml::from_str(&text).map_err(|e| format!("'{}' is no routes file ({}); expected: routes = [\"tcp1 10.0.0.4@tcp\"]", file.display(), e.message()))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| format!("cannot read the routes file '{}': {e}", file.display()))?;
+    let parsed: RoutesFile = toml::from_str(&text).map_err(|e| {
+        format!(
+            "'{}' is no routes file ({}); expected: routes = [\"tcp1 10.0.0.4@tcp\"]",
+            file.display(),
+            e.message()
+        )
+    })?;
     Ok(parsed.routes)
 }
 
@@ -71,21 +80,36 @@ pub(crate) fn check_nids(nids: &[Nid]) -> Result<(), String> {
     if let Some(n) = nids.iter().find(|n| n.net() & 0xffff_0000 != NET_TCP) {
         return Err(format!("--nid {n}: only tcp networks are supported so far"));
     }
-    let twice = nids.iter().enumerate().find_map(|(i, n)| Some((nids[..i].iter().find(|m| m.addr() == n.addr() && *m != n)?, n)));
+    let twice = nids.iter().enumerate().find_map(|(i, n)| {
+        Some((
+            nids[..i].iter().find(|m| m.addr() == n.addr() && *m != n)?,
+            n,
+        ))
+    });
     match twice {
-        Some((a, b)) => Err(format!("--nid {a} and --nid {b}: one address on two networks is not supported so far (Lustre's kernel allows it); give {b} an address of its own")),
+        Some((a, b)) => Err(format!(
+            "--nid {a} and --nid {b}: one address on two networks is not supported so far (Lustre's kernel allows it); give {b} an address of its own"
+        )),
         None => Ok(()),
     }
 }
 
 /// The NID to reach `peer` from when none is given: on the peer's network, or on that of the gateway on the way to it.
 pub(crate) fn local_nid(peer: Nid, port: u16, routes: &[RouteSpec]) -> Result<Nid, String> {
-    let towards = routes.iter().find(|r| r.net == peer.net()).map_or(peer, |r| r.gateway);
-    coral_lnet::local_nid_on(towards, port).map_err(|e| format!("no way to {towards}: {e}; give this node's NID with --nid"))
+    let towards = routes
+        .iter()
+        .find(|r| r.net == peer.net())
+        .map_or(peer, |r| r.gateway);
+    coral_lnet::local_nid_on(towards, port)
+        .map_err(|e| format!("no way to {towards}: {e}; give this node's NID with --nid"))
 }
 
 /// Starts the node, and says what to do when it does not start.
-pub(crate) async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>, routing: Option<PoolSizes>) -> Result<Arc<Node>, String> {
+pub(crate) async fn start(
+    net: &NetConfig,
+    mem: Option<Arc<MemNet>>,
+    routing: Option<PoolSizes>,
+) -> Result<Arc<Node>, String> {
     check_nids(&net.nids)?;
     let config = NodeConfig {
         nids: net.nids.clone(),
@@ -103,7 +127,9 @@ pub(crate) async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>, routing: Op
             Ok(node) => return Ok(node),
             Err(e) => e,
         };
-        let StartError::Listen { nid, addr, source } = &e else { return Err(format!("{e}{}", hint(&e))) };
+        let StartError::Listen { nid, addr, source } = &e else {
+            return Err(format!("{e}{}", hint(&e)));
+        };
         if source.kind() != ErrorKind::AddrInUse {
             return Err(format!("{e}{}", hint(&e)));
         }
@@ -124,7 +150,10 @@ pub(crate) async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>, routing: Op
 /// A NID whose address and port another process has.
 pub(crate) fn taken(nid: Nid, port: u16) -> String {
     let holder = nid.ipv4().and_then(|ip| Holder::of((ip, port).into()));
-    let holder = holder.map_or_else(|| "a Coral process, or a kernel Lustre".to_owned(), |h| h.to_string());
+    let holder = holder.map_or_else(
+        || "a Coral process, or a kernel Lustre".to_owned(),
+        |h| h.to_string(),
+    );
     format!(
         "{nid} port {port} is another node's on this machine ({holder}): a NID is one node's, and all nodes share the port; \
          give this one another address of this machine with --nid (`ip addr` lists them), a new file system another --port"
@@ -134,7 +163,9 @@ pub(crate) fn taken(nid: Nid, port: u16) -> String {
 /// Nothing leads from `own` to the network of `to`.
 pub(crate) fn no_way(own: Nid, to: Nid) -> String {
     let net = net_name(to.net());
-    format!("no way to {to}: this node ({own}) has no NID on {net} and no route to it; give --route '{net} GATEWAY'")
+    format!(
+        "no way to {to}: this node ({own}) has no NID on {net} and no route to it; give --route '{net} GATEWAY'"
+    )
 }
 
 /// What the gateways on the way to servers say of themselves, asked as soon as it is made.
@@ -157,11 +188,25 @@ impl Gateways {
     pub(crate) fn towards(node: &Arc<Node>, servers: &[Nid]) -> Gateways {
         let near = |n: &Nid| node.nids().iter().any(|own| own.net() == n.net());
         let nets: BTreeSet<String> = servers.iter().map(|n| net_name(n.net())).collect();
-        let routes = if servers.iter().any(near) { Vec::new() } else { node.routes() };
-        let gateways: BTreeSet<Nid> = routes.iter().filter(|r| nets.contains(&r.net)).filter_map(|r| r.gateway.parse().ok()).collect();
+        let routes = if servers.iter().any(near) {
+            Vec::new()
+        } else {
+            node.routes()
+        };
+        let gateways: BTreeSet<Nid> = routes
+            .iter()
+            .filter(|r| nets.contains(&r.net))
+            .filter_map(|r| r.gateway.parse().ok())
+            .collect();
         let ours: BTreeSet<String> = node.nids().iter().map(|n| net_name(n.net())).collect();
-        let asked = gateways.into_iter().map(|gw| (gw, ask_gateway(node.clone(), gw))).collect();
-        Gateways { ours: Vec::from_iter(ours).join(", "), asked }
+        let asked = gateways
+            .into_iter()
+            .map(|gw| (gw, ask_gateway(node.clone(), gw)))
+            .collect();
+        Gateways {
+            ours: Vec::from_iter(ours).join(", "),
+            asked,
+        }
     }
 
     /// Resolves to a sentence when none of them is a router. Never, when there is none.
@@ -173,7 +218,9 @@ impl Gateways {
         }
         match self.asked.first() {
             None => std::future::pending().await,
-            Some((gw, _)) => format!("the gateway {gw} answers, but does not route: run `coral router` there, or name another with --route"),
+            Some((gw, _)) => format!(
+                "the gateway {gw} answers, but does not route: run `coral router` there, or name another with --route"
+            ),
         }
     }
 
@@ -188,7 +235,10 @@ impl Gateways {
             }
         }
         if out.is_empty() && !self.asked.is_empty() {
-            out = format!("; or the way back is missing: the servers need a route to {} (--route), and their log says so", self.ours);
+            out = format!(
+                "; or the way back is missing: the servers need a route to {} (--route), and their log says so",
+                self.ours
+            );
         }
         out
     }
@@ -196,7 +246,9 @@ impl Gateways {
     async fn answer(&self, answer: &watch::Receiver<Option<GatewayAnswer>>) -> GatewayAnswer {
         let mut answer = answer.clone();
         let got = answer.wait_for(Option::is_some).await;
-        got.ok().and_then(|a| a.clone()).unwrap_or(GatewayAnswer::Silent)
+        got.ok()
+            .and_then(|a| a.clone())
+            .unwrap_or(GatewayAnswer::Silent)
     }
 }
 
@@ -229,30 +281,69 @@ mod tests {
     use super::*;
 
     fn net(route: &[&str], routes: Option<&Path>) -> Net {
-        Net { nid: Vec::new(), port: None, accept: None, route: route.iter().map(|r| r.to_string()).collect(), routes: routes.map(Into::into) }
+        Net {
+            nid: Vec::new(),
+            port: None,
+            accept: None,
+            route: route.iter().map(|r| r.to_string()).collect(),
+            routes: routes.map(Into::into),
+        }
     }
 
     #[test]
     fn routes_come_from_flags_and_from_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("routes.toml");
-        std::fs::write(&file, "# the way out\nroutes = [\"tcp1 10.0.0.4@tcp\", \"tcp2 10.0.0.[4-5]@tcp\"]\n").unwrap();
-        assert_eq!(routes(&net(&["tcp3 10.0.0.9@tcp"], Some(&file))).unwrap().len(), 4);
-        for bad in ["routes = 1", "route = []", "routes = [", "routes = []\nmore = 1"] {
+        std::fs::write(
+            &file,
+            "# the way out\nroutes = [\"tcp1 10.0.0.4@tcp\", \"tcp2 10.0.0.[4-5]@tcp\"]\n",
+        )
+        .unwrap();
+        assert_eq!(
+            routes(&net(&["tcp3 10.0.0.9@tcp"], Some(&file)))
+                .unwrap()
+                .len(),
+            4
+        );
+        for bad in [
+            "routes = 1",
+            "route = []",
+            "routes = [",
+            "routes = []\nmore = 1",
+        ] {
             std::fs::write(&file, bad).unwrap();
             let why = routes(&net(&[], Some(&file))).unwrap_err();
-            assert!(why.contains("is no routes file") && !why.contains('\n'), "{bad}: {why}");
+            assert!(
+                why.contains("is no routes file") && !why.contains('\n'),
+                "{bad}: {why}"
+            );
         }
-        assert!(routes(&net(&[], Some(&dir.path().join("none")))).unwrap_err().contains("cannot read"));
-        assert!(routes(&net(&["tcp1"], None)).unwrap_err().contains("has no gateway"));
+        assert!(
+            routes(&net(&[], Some(&dir.path().join("none"))))
+                .unwrap_err()
+                .contains("cannot read")
+        );
+        assert!(
+            routes(&net(&["tcp1"], None))
+                .unwrap_err()
+                .contains("has no gateway")
+        );
     }
 
     #[test]
     fn only_tcp() {
         assert!(check_nids(&["10.0.0.1@tcp7".parse().unwrap()]).is_ok());
         let two = |a: &str, b: &str| check_nids(&[a.parse().unwrap(), b.parse().unwrap()]);
-        assert!(two("10.0.0.1@tcp", "10.0.0.1@tcp2").unwrap_err().contains("one address on two networks"));
+        assert!(
+            two("10.0.0.1@tcp", "10.0.0.1@tcp2")
+                .unwrap_err()
+                .contains("one address on two networks")
+        );
         assert!(two("10.0.0.1@tcp", "10.0.0.2@tcp2").is_ok());
-        assert!(check_nids(&["10.0.0.1@o2ib".parse().unwrap()]).unwrap_err().contains("only tcp"));
+        assert!(
+            check_nids(&["10.0.0.1@o2ib".parse().unwrap()])
+                .unwrap_err()
+                .contains("only tcp")
+        );
     }
 }

@@ -27,10 +27,16 @@ impl Of<'_> {
     }
 
     async fn set_one(&self, name: &str, value: &str) -> Result<(), String> {
-        match self.servers.filter(|s| s.params().iter().any(|(n, _)| n == name)) {
+        match self
+            .servers
+            .filter(|s| s.params().iter().any(|(n, _)| n == name))
+        {
             Some(servers) => servers.set_param(name, value),
             None => match self.llite {
-                Some(llite) => llite.set_param(name, value).await.map_err(|e| e.to_string()),
+                Some(llite) => llite
+                    .set_param(name, value)
+                    .await
+                    .map_err(|e| e.to_string()),
                 None => Err("no such parameter".into()),
             },
         }
@@ -39,7 +45,11 @@ impl Of<'_> {
 
 /// Names and values of what matches `pattern`.
 pub(crate) fn get(of: Of<'_>, pattern: &str) -> Value {
-    let found: Vec<_> = of.all().into_iter().filter(|(name, _)| matches(pattern, name)).collect();
+    let found: Vec<_> = of
+        .all()
+        .into_iter()
+        .filter(|(name, _)| matches(pattern, name))
+        .collect();
     json!({ "params": found })
 }
 
@@ -65,7 +75,11 @@ fn heads<'a>(pattern: &str, below: bool, names: impl Iterator<Item = &'a str>) -
 /// Sets what matches; the names, or the first error.
 pub(crate) async fn set(of: Of<'_>, pattern: &str, value: &str) -> Value {
     let mut done = Vec::new();
-    for (name, _) in of.all().into_iter().filter(|(name, _)| matches(pattern, name)) {
+    for (name, _) in of
+        .all()
+        .into_iter()
+        .filter(|(name, _)| matches(pattern, name))
+    {
         if let Err(e) = of.set_one(&name, value).await {
             return json!({ "error": format!("{name}: {e}") });
         }
@@ -78,7 +92,10 @@ pub(crate) async fn set(of: Of<'_>, pattern: &str, value: &str) -> Value {
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let pattern = pattern.replace('/', ".");
     let (p, n): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), name.split('.').collect());
-    p.len() == n.len() && p.iter().zip(n).all(|(p, n)| glob(p.as_bytes(), n.as_bytes()))
+    p.len() == n.len()
+        && p.iter()
+            .zip(n)
+            .all(|(p, n)| glob(p.as_bytes(), n.as_bytes()))
 }
 
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
@@ -108,22 +125,45 @@ mod tests {
     #[test]
     fn a_star_stays_in_its_component() {
         let name = "ldlm.namespaces.coral-OST0000-osc-12.lru_size";
-        for yes in [name, "ldlm.namespaces.*.lru_size", "*.*.*OST*.lru*", "ldlm/namespaces/*osc*/lru_size"] {
+        for yes in [
+            name,
+            "ldlm.namespaces.*.lru_size",
+            "*.*.*OST*.lru*",
+            "ldlm/namespaces/*osc*/lru_size",
+        ] {
             assert!(matches(yes, name), "{yes}");
         }
-        for no in ["*", "ldlm.*", "ldlm.namespaces.*mdc*.lru_size", "ldlm.namespaces.*.lru_size.x", ""] {
+        for no in [
+            "*",
+            "ldlm.*",
+            "ldlm.namespaces.*mdc*.lru_size",
+            "ldlm.namespaces.*.lru_size.x",
+            "",
+        ] {
             assert!(!matches(no, name), "{no}");
         }
     }
 
     #[test]
     fn a_list_has_names_as_far_as_the_pattern_goes() {
-        let names = ["osc.a-OST0000.idle_timeout", "osc.a-OST0000.max_dirty_mb", "osc.a-OST0001.idle_timeout", "ldlm.namespaces.x.lru_size"];
-        let list = |pattern: &str, below: bool| Vec::from_iter(heads(pattern, below, names.into_iter()));
+        let names = [
+            "osc.a-OST0000.idle_timeout",
+            "osc.a-OST0000.max_dirty_mb",
+            "osc.a-OST0001.idle_timeout",
+            "ldlm.namespaces.x.lru_size",
+        ];
+        let list =
+            |pattern: &str, below: bool| Vec::from_iter(heads(pattern, below, names.into_iter()));
         assert_eq!(list("*", false), ["ldlm", "osc"]);
         assert_eq!(list("osc.*", false), ["osc.a-OST0000", "osc.a-OST0001"]);
-        assert_eq!(list("osc/*/idle*", false), ["osc.a-OST0000.idle_timeout", "osc.a-OST0001.idle_timeout"]);
-        assert_eq!(list("osc.*1", true), ["osc.a-OST0001", "osc.a-OST0001.idle_timeout"]);
+        assert_eq!(
+            list("osc/*/idle*", false),
+            ["osc.a-OST0000.idle_timeout", "osc.a-OST0001.idle_timeout"]
+        );
+        assert_eq!(
+            list("osc.*1", true),
+            ["osc.a-OST0001", "osc.a-OST0001.idle_timeout"]
+        );
         assert!(list("osc.*.*.*", true).is_empty() && list("nothing", true).is_empty());
     }
 }

@@ -4,10 +4,10 @@
 //! directory.
 
 use crate::args::Router;
+use crate::control;
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
 use crate::net::{self, NetConfig};
-use crate::control;
 use coral_lnet::{Node, PoolSizes};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -18,9 +18,13 @@ use std::sync::Arc;
 pub(crate) fn run(r: Router) -> Result<(), String> {
     let (config, pools) = (check(&r)?, pools(&r)?);
     let dir = r.dir.clone().unwrap_or_else(default_dir);
-    std::fs::create_dir_all(&dir).map_err(|e| format!("cannot make the state directory '{}': {e}", dir.display()))?;
+    std::fs::create_dir_all(&dir)
+        .map_err(|e| format!("cannot make the state directory '{}': {e}", dir.display()))?;
     if control::ask(&dir, control::Ask::Status).is_ok() {
-        return Err(format!("a router runs in '{}' already; see `coral status {0}`, or give another --dir", dir.display()));
+        return Err(format!(
+            "a router runs in '{}' already; see `coral status {0}`, or give another --dir",
+            dir.display()
+        ));
     }
     if !r.foreground {
         println!("{}", daemon::start(&dir.join("coral.log"))?);
@@ -36,20 +40,34 @@ pub(crate) fn run(r: Router) -> Result<(), String> {
 
 /// Where a router keeps its control socket and log when nothing else is said.
 fn default_dir() -> PathBuf {
-    crate::rundir::xdg().unwrap_or_else(|| "/run".into()).join("coral-router")
+    crate::rundir::xdg()
+        .unwrap_or_else(|| "/run".into())
+        .join("coral-router")
 }
 
 fn check(r: &Router) -> Result<NetConfig, String> {
     net::check_nids(&r.net.nid)?;
     let nets: BTreeSet<u32> = r.net.nid.iter().map(|n| n.net()).collect();
     if nets.len() < 2 {
-        return Err("a router needs NIDs on two networks or more: --nid 10.0.0.4@tcp --nid 10.1.0.4@tcp1".into());
+        return Err(
+            "a router needs NIDs on two networks or more: --nid 10.0.0.4@tcp --nid 10.1.0.4@tcp1"
+                .into(),
+        );
     }
-    Ok(NetConfig { nids: r.net.nid.clone(), port: r.net.port.unwrap_or(net::DEFAULT_PORT), routes: net::routes(&r.net)?, accept: r.net.accept })
+    Ok(NetConfig {
+        nids: r.net.nid.clone(),
+        port: r.net.port.unwrap_or(net::DEFAULT_PORT),
+        routes: net::routes(&r.net)?,
+        accept: r.net.accept,
+    })
 }
 
 fn pools(r: &Router) -> Result<PoolSizes, String> {
-    let sizes = PoolSizes { tiny: r.tiny, small: r.small, large: r.large };
+    let sizes = PoolSizes {
+        tiny: r.tiny,
+        small: r.small,
+        large: r.large,
+    };
     for (name, n) in [("tiny", r.tiny), ("small", r.small), ("large", r.large)] {
         if !(1..=PoolSizes::MAX).contains(&n) {
             return Err(format!("--{name} {n}: give 1 to {}", PoolSizes::MAX));
@@ -58,12 +76,26 @@ fn pools(r: &Router) -> Result<PoolSizes, String> {
     Ok(sizes)
 }
 
-async fn serve(config: &NetConfig, pools: PoolSizes, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
+async fn serve(
+    config: &NetConfig,
+    pools: PoolSizes,
+    dir: &Path,
+    reporter: &mut Reporter,
+) -> Result<(), String> {
     let node = net::start(config, None, Some(pools)).await?;
-    let mut asked = control::serve(dir, Agent::new(&node)).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
+    let mut asked = control::serve(dir, Agent::new(&node))
+        .map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let nids: Vec<String> = config.nids.iter().map(ToString::to_string).collect();
-    let ready = reporter.ready(&format!("coral: routing between {} on port {}\nstop: coral down {}", nids.join(" and "), config.port, dir.display()));
-    let reply = crate::run_until_stopped(&ready, &mut asked, None, None, || status(&node, config, dir)).await;
+    let ready = reporter.ready(&format!(
+        "coral: routing between {} on port {}\nstop: coral down {}",
+        nids.join(" and "),
+        config.port,
+        dir.display()
+    ));
+    let reply = crate::run_until_stopped(&ready, &mut asked, None, None, || {
+        status(&node, config, dir)
+    })
+    .await;
     node.shutdown().await;
     control::stopped(dir, reply).await;
     ready
@@ -93,18 +125,41 @@ fn status(node: &Arc<Node>, config: &NetConfig, dir: &Path) -> Value {
 /// What `coral status` prints of a router.
 pub(crate) fn print(v: &Value) {
     let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-    let nids: Vec<String> = v["nids"].as_array().into_iter().flatten().map(text).collect();
-    println!("router (pid {}), {} port {}, accept {}", v["pid"], nids.join(" "), v["port"], text(&v["accept"]));
+    let nids: Vec<String> = v["nids"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(text)
+        .collect();
+    println!(
+        "router (pid {}), {} port {}, accept {}",
+        v["pid"],
+        nids.join(" "),
+        v["port"],
+        text(&v["accept"])
+    );
     for r in v["routes"].as_array().into_iter().flatten() {
-        println!("route to {:<8} through {:<24} {}", text(&r["net"]), text(&r["gateway"]), if r["up"] == true { "up" } else { "down" });
+        println!(
+            "route to {:<8} through {:<24} {}",
+            text(&r["net"]),
+            text(&r["gateway"]),
+            if r["up"] == true { "up" } else { "down" }
+        );
     }
     for pool in ["tiny", "small", "large"] {
         let p = &v["routing"][pool];
         let n = |key: &str| p[key].as_u64().unwrap_or(0);
-        println!("{pool:<6} buffers {:>6}, free {:>6}, least free {:>6}", n("nbuffers"), n("credits"), n("mincredits"));
+        println!(
+            "{pool:<6} buffers {:>6}, free {:>6}, least free {:>6}",
+            n("nbuffers"),
+            n("credits"),
+            n("mincredits")
+        );
     }
-    println!("{} messages, {} bytes forwarded; dropped: {} without route, {} not delivered; waited for buffers {} times",
-        v["routed"], v["routed_bytes"], v["no_route"], v["route_failed"], v["route_waits"]);
+    println!(
+        "{} messages, {} bytes forwarded; dropped: {} without route, {} not delivered; waited for buffers {} times",
+        v["routed"], v["routed_bytes"], v["no_route"], v["route_failed"], v["route_waits"]
+    );
 }
 
 #[cfg(test)]
@@ -122,12 +177,39 @@ mod tests {
 
     #[test]
     fn what_a_router_needs() {
-        let good = parse(&["--nid", "10.0.0.4@tcp", "--nid", "10.1.0.4@tcp1", "--route", "tcp2 10.1.0.5@tcp1", "--large", "64"]);
+        let good = parse(&[
+            "--nid",
+            "10.0.0.4@tcp",
+            "--nid",
+            "10.1.0.4@tcp1",
+            "--route",
+            "tcp2 10.1.0.5@tcp1",
+            "--large",
+            "64",
+        ]);
         assert_eq!(check(&good).unwrap().routes.len(), 1);
-        assert_eq!(pools(&good).unwrap(), PoolSizes { large: 64, ..PoolSizes::default() });
-        assert!(check(&parse(&["--nid", "10.0.0.4@tcp"])).unwrap_err().contains("two networks"));
-        assert!(check(&parse(&["--nid", "10.0.0.4@tcp", "--nid", "10.0.0.5@tcp"])).unwrap_err().contains("two networks"));
-        assert!(pools(&parse(&["--tiny", "0"])).unwrap_err().contains("--tiny 0"));
+        assert_eq!(
+            pools(&good).unwrap(),
+            PoolSizes {
+                large: 64,
+                ..PoolSizes::default()
+            }
+        );
+        assert!(
+            check(&parse(&["--nid", "10.0.0.4@tcp"]))
+                .unwrap_err()
+                .contains("two networks")
+        );
+        assert!(
+            check(&parse(&["--nid", "10.0.0.4@tcp", "--nid", "10.0.0.5@tcp"]))
+                .unwrap_err()
+                .contains("two networks")
+        );
+        assert!(
+            pools(&parse(&["--tiny", "0"]))
+                .unwrap_err()
+                .contains("--tiny 0")
+        );
         assert!(Cli::try_parse_from(["coral", "router", "--nid", "10.0.0.4@nonet"]).is_err());
         assert!(Cli::try_parse_from(["coral", "router", "--port", "70000"]).is_err());
     }

@@ -3,8 +3,8 @@
 use crate::args::Serve;
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
-use crate::servers::{Servers, ServersConfig};
 use crate::net::{self, DEFAULT_PORT, NetConfig};
+use crate::servers::{Servers, ServersConfig};
 use crate::{control, format};
 use coral_osd::{OsdFs, TargetKind};
 use coral_wire::nid::Nid;
@@ -13,10 +13,16 @@ use std::path::{Path, PathBuf};
 /// Entry of `coral serve`.
 pub(crate) fn run(s: Serve) -> Result<(), String> {
     let dirs = target_dirs(&s.dirs)?;
-    let Some(home) = s.dirs.first().cloned() else { return Err("give at least one target directory".into()) };
+    let Some(home) = s.dirs.first().cloned() else {
+        return Err("give at least one target directory".into());
+    };
     for dir in &s.dirs {
         if let Ok(running) = control::ask(dir, control::Ask::Status) {
-            return Err(format!("'{}' is served already, by process {}; stop it: coral down {0}", dir.display(), running["pid"]));
+            return Err(format!(
+                "'{}' is served already, by process {}; stop it: coral down {0}",
+                dir.display(),
+                running["pid"]
+            ));
         }
     }
     if !s.foreground {
@@ -46,7 +52,10 @@ pub(crate) fn target_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
             .filter(|p| p.join("CORAL").is_file())
             .collect();
         if inner.is_empty() {
-            return Err(format!("'{}' is not a Coral target: format it first (coral format)", dir.display()));
+            return Err(format!(
+                "'{}' is not a Coral target: format it first (coral format)",
+                dir.display()
+            ));
         }
         inner.sort();
         out.extend(inner);
@@ -61,19 +70,46 @@ pub(crate) fn target_dirs(given: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     Ok(keyed.into_iter().map(|(_, d)| d).collect())
 }
 
-async fn serve(s: &Serve, home: &Path, dirs: Vec<PathBuf>, reporter: &mut Reporter) -> Result<(), String> {
-    let nids = if s.net.nid.is_empty() { vec![Nid::tcp(0, std::net::Ipv4Addr::LOCALHOST)] } else { s.net.nid.clone() };
+async fn serve(
+    s: &Serve,
+    home: &Path,
+    dirs: Vec<PathBuf>,
+    reporter: &mut Reporter,
+) -> Result<(), String> {
+    let nids = if s.net.nid.is_empty() {
+        vec![Nid::tcp(0, std::net::Ipv4Addr::LOCALHOST)]
+    } else {
+        s.net.nid.clone()
+    };
     let (nid, port) = (nids[0], s.net.port.unwrap_or(DEFAULT_PORT));
-    let net = NetConfig { nids, port, routes: net::routes(&s.net)?, accept: s.net.accept };
+    let net = NetConfig {
+        nids,
+        port,
+        routes: net::routes(&s.net)?,
+        accept: s.net.accept,
+    };
     let mut defaults = None;
     for dir in &dirs {
-        defaults = defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
+        defaults =
+            defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
     }
-    let servers = Servers::start(ServersConfig { net, dirs, default_stripes: defaults, claim: s.claim.claim_version, recovery: s.recovery.clone() }).await?;
-    let mut asked = control::serve(home, Agent::new(servers.node())).map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
+    let servers = Servers::start(ServersConfig {
+        net,
+        dirs,
+        default_stripes: defaults,
+        claim: s.claim.claim_version,
+        recovery: s.recovery.clone(),
+    })
+    .await?;
+    let mut asked = control::serve(home, Agent::new(servers.node()))
+        .map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     let count = servers.status().as_array().map_or(0, Vec::len);
     let s = if count == 1 { "" } else { "s" };
-    let ready = reporter.ready(&format!("coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}{}", home.display(), crate::up::waiting_note(&servers.waiting())));
+    let ready = reporter.ready(&format!(
+        "coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}{}",
+        home.display(),
+        crate::up::waiting_note(&servers.waiting())
+    ));
     let status = || {
         serde_json::json!({
             "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers.nids(), "port": port, "accept": servers.node().accept().name(), "mount": null,

@@ -27,13 +27,31 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
         return Ok(());
     }
     let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
-    let nids: Vec<String> = answer["nids"].as_array().into_iter().flatten().map(text).collect();
-    println!("file system {} (pid {}), {} port {}, accept {}", text(&answer["fsname"]), answer["pid"], nids.join(" "), answer["port"], text(&answer["accept"]));
+    let nids: Vec<String> = answer["nids"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(text)
+        .collect();
+    println!(
+        "file system {} (pid {}), {} port {}, accept {}",
+        text(&answer["fsname"]),
+        answer["pid"],
+        nids.join(" "),
+        answer["port"],
+        text(&answer["accept"])
+    );
     if !answer["mount"].is_null() {
         println!("mounted on {}", text(&answer["mount"]));
     }
     for t in answer["targets"].as_array().into_iter().flatten() {
-        println!("{:<16} {:<10} {:>4} clients   {}", text(&t["name"]), text(&t["state"]), t["exports"], text(&t["dir"]));
+        println!(
+            "{:<16} {:<10} {:>4} clients   {}",
+            text(&t["name"]),
+            text(&t["state"]),
+            t["exports"],
+            text(&t["dir"])
+        );
         if let Some(waits) = t["waits"].as_str() {
             println!("  waits {waits}");
         }
@@ -41,7 +59,10 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
             println!("    trouble: {trouble}");
         }
     }
-    println!("{} RPCs, {} thread hand-overs", answer["rpcs"], answer["handovers"]);
+    println!(
+        "{} RPCs, {} thread hand-overs",
+        answer["rpcs"], answer["handovers"]
+    );
     Ok(())
 }
 
@@ -49,7 +70,10 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
 fn no_answer(dir: &Path, why: &std::io::Error) -> String {
     let shown = dir.display();
     if why.kind() == std::io::ErrorKind::PermissionDenied {
-        return format!("'{}': permission denied; ask as the user who started what runs there", control::path(dir).display());
+        return format!(
+            "'{}': permission denied; ask as the user who started what runs there",
+            control::path(dir).display()
+        );
     }
     let how = if dir.join("coral.json").is_file() {
         format!("; start it: coral up {shown}")
@@ -85,18 +109,36 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
 
 /// Who had the file system mounted elsewhere when it was stopped: these mounts wait, and a next start waits for them.
 fn still_mounted(status: &Value) -> String {
-    let of = |t: &Value| -> Vec<String> { t["mounts"].as_array().into_iter().flatten().filter_map(|n| Some(n.as_str()?.to_owned())).collect() };
-    let mut nids: Vec<String> = status["targets"].as_array().into_iter().flatten().flat_map(of).collect();
+    let of = |t: &Value| -> Vec<String> {
+        t["mounts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|n| Some(n.as_str()?.to_owned()))
+            .collect()
+    };
+    let mut nids: Vec<String> = status["targets"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(of)
+        .collect();
     nids.sort();
     nids.dedup();
     match nids.as_slice() {
         [] => String::new(),
-        nids => format!("still mounted at {}: programs there wait until it is up again; the next start waits for these mounts\n", nids.join(" ")),
+        nids => format!(
+            "still mounted at {}: programs there wait until it is up again; the next start waits for these mounts\n",
+            nids.join(" ")
+        ),
     }
 }
 
 /// The answer comes when all is stopped; the locks on the targets go with the process, a moment later.
-#[allow(clippy::disallowed_methods, reason = "a command that waits for another process")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a command that waits for another process"
+)]
 fn wait_for_end(pid: Option<u64>) -> Result<(), String> {
     let Some(pid) = pid else { return Ok(()) };
     for _ in 0..END_POLLS {
@@ -105,5 +147,7 @@ fn wait_for_end(pid: Option<u64>) -> Result<(), String> {
         }
         std::thread::sleep(END_POLL);
     }
-    Err(format!("process {pid} has stopped serving but does not end; see its log"))
+    Err(format!(
+        "process {pid} has stopped serving but does not end; see its log"
+    ))
 }

@@ -66,7 +66,11 @@ impl UpConfig {
             fsname: up.fsname.clone().unwrap_or_else(|| "coral".into()),
             mdts: up.mdts.unwrap_or(1),
             osts: up.osts.unwrap_or(4),
-            nid: up.net.nid.first().map_or_else(|| "127.0.0.1@tcp".into(), |n| n.to_string()),
+            nid: up
+                .net
+                .nid
+                .first()
+                .map_or_else(|| "127.0.0.1@tcp".into(), |n| n.to_string()),
             more_nids: up.net.nid.iter().skip(1).map(Nid::to_string).collect(),
             routes: up.net.route.clone(),
             port: up.net.port.unwrap_or(988),
@@ -79,7 +83,12 @@ impl UpConfig {
 
     /// The kept configuration with this command line's wishes on top.
     fn with(mut self, up: &Up, dir: &Path) -> Result<UpConfig, String> {
-        let differs = |what: &str, is: &dyn std::fmt::Display| Err(format!("'{}' was formatted with {what} {is}; that cannot be changed", dir.display()));
+        let differs = |what: &str, is: &dyn std::fmt::Display| {
+            Err(format!(
+                "'{}' was formatted with {what} {is}; that cannot be changed",
+                dir.display()
+            ))
+        };
         if up.fsname.as_ref().is_some_and(|n| *n != self.fsname) {
             return differs("the file system name", &self.fsname);
         }
@@ -87,7 +96,11 @@ impl UpConfig {
             return differs("--mdts", &self.mdts);
         }
         if up.osts.is_some_and(|n| n < self.osts) {
-            return Err(format!("'{}' has {} OSTs: more can be added, none taken away", dir.display(), self.osts));
+            return Err(format!(
+                "'{}' has {} OSTs: more can be added, none taken away",
+                dir.display(),
+                self.osts
+            ));
         }
         if let Some(n) = up.osts {
             self.osts = n;
@@ -116,8 +129,19 @@ impl UpConfig {
 
     /// This, with what may be said anew at each `up` as it was, or as it is by default: flags are kept once the servers are up.
     fn placed_as(&self, kept: Option<&UpConfig>) -> UpConfig {
-        let other = kept.cloned().unwrap_or_else(|| UpConfig::fresh(&Up::of(PathBuf::new())));
-        UpConfig { nid: other.nid, more_nids: other.more_nids, routes: other.routes, port: other.port, accept: other.accept, stripe_count: other.stripe_count, stripe_size: other.stripe_size, ..self.clone() }
+        let other = kept
+            .cloned()
+            .unwrap_or_else(|| UpConfig::fresh(&Up::of(PathBuf::new())));
+        UpConfig {
+            nid: other.nid,
+            more_nids: other.more_nids,
+            routes: other.routes,
+            port: other.port,
+            accept: other.accept,
+            stripe_count: other.stripe_count,
+            stripe_size: other.stripe_size,
+            ..self.clone()
+        }
     }
 
     fn check(&self) -> Result<(), String> {
@@ -127,7 +151,10 @@ impl UpConfig {
         }
         self.accept()?;
         if self.mdts != 1 {
-            return Err(format!("--mdts {}: only 1 MDT is supported so far", self.mdts));
+            return Err(format!(
+                "--mdts {}: only 1 MDT is supported so far",
+                self.mdts
+            ));
         }
         if !(1..=OSTS_MAX).contains(&self.osts) {
             return Err(format!("--osts {}: give 1 to {OSTS_MAX}", self.osts));
@@ -136,14 +163,20 @@ impl UpConfig {
     }
 
     fn accept(&self) -> Result<Option<Accept>, String> {
-        self.accept.as_deref().map(|a| a.parse::<Accept>().map_err(|e| format!("--accept: {e}"))).transpose()
+        self.accept
+            .as_deref()
+            .map(|a| a.parse::<Accept>().map_err(|e| format!("--accept: {e}")))
+            .transpose()
     }
 
     /// The target directories, MGS first.
     pub(crate) fn target_dirs(&self, dir: &Path) -> Vec<PathBuf> {
         let mdts = (0..self.mdts).map(|i| dir.join(format!("mdt{i:04x}")));
         let osts = (0..self.osts).map(|i| dir.join(format!("ost{i:04x}")));
-        std::iter::once(dir.join("mgs")).chain(mdts).chain(osts).collect()
+        std::iter::once(dir.join("mgs"))
+            .chain(mdts)
+            .chain(osts)
+            .collect()
     }
 }
 
@@ -155,12 +188,28 @@ pub(crate) fn read_config(dir: &Path) -> Result<Option<UpConfig>, String> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(format!("cannot read '{}': {e}", file.display())),
     };
-    let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| format!("'{}' is damaged ({e}); restore it, or format anew in another directory", file.display()))?;
-    let version = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| {
+        format!(
+            "'{}' is damaged ({e}); restore it, or format anew in another directory",
+            file.display()
+        )
+    })?;
+    let version = value
+        .get("version")
+        .and_then(serde_json::Value::as_u64)
+        .unwrap_or(0);
     if version > CONFIG_VERSION as u64 {
-        return Err(format!("'{}' has format version {version}; this coral knows up to {CONFIG_VERSION}: use a newer coral", dir.display()));
+        return Err(format!(
+            "'{}' has format version {version}; this coral knows up to {CONFIG_VERSION}: use a newer coral",
+            dir.display()
+        ));
     }
-    serde_json::from_value(value).map(Some).map_err(|e| format!("'{}' is damaged ({e}); restore it, or format anew in another directory", file.display()))
+    serde_json::from_value(value).map(Some).map_err(|e| {
+        format!(
+            "'{}' is damaged ({e}); restore it, or format anew in another directory",
+            file.display()
+        )
+    })
 }
 
 fn write_config(dir: &Path, config: &UpConfig) -> Result<(), String> {
@@ -185,7 +234,10 @@ pub(crate) fn run(up: Up) -> Result<(), String> {
     }
     let dir = prepare_dir(&up.dir)?;
     if control::ask(&dir, Ask::Status).is_ok() {
-        return Err(format!("'{}' is already up; see `coral status {0}`", dir.display()));
+        return Err(format!(
+            "'{}' is already up; see `coral status {0}`",
+            dir.display()
+        ));
     }
     if !up.foreground {
         let text = daemon::start(&dir.join("coral.log"))?;
@@ -204,11 +256,20 @@ pub(crate) fn run(up: Up) -> Result<(), String> {
 /// Makes DIR if it is not there; refuses one that holds something else.
 fn prepare_dir(dir: &Path) -> Result<PathBuf, String> {
     std::fs::create_dir_all(dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
-    let dir = dir.canonicalize().map_err(|e| format!("'{}': {e}", dir.display()))?;
+    let dir = dir
+        .canonicalize()
+        .map_err(|e| format!("'{}': {e}", dir.display()))?;
     if read_config(&dir)?.is_none() {
-        let other = std::fs::read_dir(&dir).map_err(|e| format!("'{}': {e}", dir.display()))?.flatten().find(|e| e.file_name() != "coral.log");
+        let other = std::fs::read_dir(&dir)
+            .map_err(|e| format!("'{}': {e}", dir.display()))?
+            .flatten()
+            .find(|e| e.file_name() != "coral.log");
         if let Some(entry) = other {
-            return Err(format!("'{}' is not a Coral directory: it holds '{}' and no '{CONFIG_FILE}'; give an empty or a new one ('{CONFIG_FILE}' lost: restore it; a target of `coral format`: `coral serve`)", dir.display(), entry.file_name().to_string_lossy()));
+            return Err(format!(
+                "'{}' is not a Coral directory: it holds '{}' and no '{CONFIG_FILE}'; give an empty or a new one ('{CONFIG_FILE}' lost: restore it; a target of `coral format`: `coral serve`)",
+                dir.display(),
+                entry.file_name().to_string_lossy()
+            ));
         }
     }
     Ok(dir)
@@ -233,7 +294,10 @@ fn format_missing(up: &Up, dir: &Path) -> Result<UpConfig, String> {
     let mut targets = BTreeMap::new();
     for target in config.target_dirs(dir) {
         format_target(&config, &target)?;
-        targets.insert(name_of(&target), OsdFs::label(&target).map_err(|e| e.to_string())?.uuid);
+        targets.insert(
+            name_of(&target),
+            OsdFs::label(&target).map_err(|e| e.to_string())?.uuid,
+        );
     }
     config.targets.clone_from(&targets);
     if stored.targets != targets {
@@ -245,19 +309,33 @@ fn format_missing(up: &Up, dir: &Path) -> Result<UpConfig, String> {
 
 /// Refuses a target that was formatted and is not there any more, or is another one: files would read as holes.
 fn check_known(config: &UpConfig, target: &Path) -> Result<(), String> {
-    let Some(uuid) = config.targets.get(&name_of(target)) else { return Ok(()) };
+    let Some(uuid) = config.targets.get(&name_of(target)) else {
+        return Ok(());
+    };
     let what = match OsdFs::label(target) {
         Ok(label) if label.uuid == *uuid => return Ok(()),
         Ok(_) => "is another target than the one that was formatted there".to_owned(),
-        Err(OpenError::NotOurs { .. }) => format!("was formatted and has lost its label, '{}/CORAL'", target.display()),
-        Err(OpenError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => "was formatted and is gone".to_owned(),
+        Err(OpenError::NotOurs { .. }) => format!(
+            "was formatted and has lost its label, '{}/CORAL'",
+            target.display()
+        ),
+        Err(OpenError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            "was formatted and is gone".to_owned()
+        }
         Err(e) => return Err(e.to_string()),
     };
-    Err(format!("'{}' {what}: is its disk mounted? Please restore it; an empty one is not put in its place, files would read as holes", target.display()))
+    Err(format!(
+        "'{}' {what}: is its disk mounted? Please restore it; an empty one is not put in its place, files would read as holes",
+        target.display()
+    ))
 }
 
 fn name_of(target: &Path) -> String {
-    target.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    target
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Formats a target that has no label, unless it has served: then its label is lost, and its data are not ours to remove.
@@ -267,7 +345,10 @@ fn format_target(config: &UpConfig, target: &Path) -> Result<(), String> {
         return Ok(());
     }
     if OsdFs::has_served(target).map_err(unreadable)? {
-        return Err(format!("'{0}' has served as a target and lost its label; restore the file '{0}/CORAL', the data are untouched", target.display()));
+        return Err(format!(
+            "'{0}' has served as a target and lost its label; restore the file '{0}/CORAL', the data are untouched",
+            target.display()
+        ));
     }
     let _ = std::fs::remove_dir_all(target); // half formatted: nothing was ever served from it
     OsdFs::format(target, &label_of(config, target)).map_err(|e| e.to_string())
@@ -285,9 +366,20 @@ fn label_of(config: &UpConfig, target: &Path) -> Label {
 
 async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
     let config = format_missing(up, dir)?;
-    let nids = std::iter::once(&config.nid).chain(&config.more_nids).map(|n| n.parse::<Nid>().map_err(|e| e.to_string())).collect::<Result<Vec<_>, _>>()?;
-    let given = args::Net { route: config.routes.clone(), ..up.net.clone() };
-    let net = NetConfig { nids, port: config.port, routes: net::routes(&given)?, accept: config.accept()? };
+    let nids = std::iter::once(&config.nid)
+        .chain(&config.more_nids)
+        .map(|n| n.parse::<Nid>().map_err(|e| e.to_string()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let given = args::Net {
+        route: config.routes.clone(),
+        ..up.net.clone()
+    };
+    let net = NetConfig {
+        nids,
+        port: config.port,
+        routes: net::routes(&given)?,
+        accept: config.accept()?,
+    };
     let servers = Servers::start(ServersConfig {
         net,
         dirs: config.target_dirs(dir),
@@ -297,12 +389,17 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     })
     .await?;
     let agent = Agent::new(servers.node());
-    let mut asked = control::serve(dir, agent.clone()).map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
+    let mut asked = control::serve(dir, agent.clone())
+        .map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let client = match &up.mount {
         None => None,
         Some(mountpoint) => {
             let mounting = MountedClient::local(&servers, &config.fsname, mountpoint, up, reporter);
-            match answering_meanwhile(mounting, &mut asked, &servers, || status(&config, dir, &servers, None)).await {
+            match answering_meanwhile(mounting, &mut asked, &servers, || {
+                status(&config, dir, &servers, None)
+            })
+            .await
+            {
                 Ok(client) => Some(client),
                 Err((why, reply)) => {
                     servers.stop().await;
@@ -313,10 +410,19 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         }
     };
     client.iter().for_each(|c| agent.add(c.node()));
-    let text = summary(&config, dir, servers.node().accept(), client.as_ref().map(MountedClient::mountpoint)) + &waiting_note(&servers.waiting());
+    let text = summary(
+        &config,
+        dir,
+        servers.node().accept(),
+        client.as_ref().map(MountedClient::mountpoint),
+    ) + &waiting_note(&servers.waiting());
     keep_flags(dir, &config, reporter);
     let ready = reporter.ready(&text);
-    let reply = crate::run_until_stopped(&ready, &mut asked, client.as_ref(), Some(&servers), || status(&config, dir, &servers, client.as_ref())).await;
+    let reply =
+        crate::run_until_stopped(&ready, &mut asked, client.as_ref(), Some(&servers), || {
+            status(&config, dir, &servers, client.as_ref())
+        })
+        .await;
     let ended = match client {
         Some(client) => client.umount().await,
         None => Ok(()),
@@ -335,7 +441,10 @@ async fn answering_meanwhile<T>(
     status: impl Fn() -> serde_json::Value,
 ) -> Result<T, (String, Option<oneshot::Sender<serde_json::Value>>)> {
     let mut mounting = std::pin::pin!(mounting);
-    let of = crate::params::Of { llite: None, servers: Some(servers) };
+    let of = crate::params::Of {
+        llite: None,
+        servers: Some(servers),
+    };
     loop {
         tokio::select! {
             biased;
@@ -354,7 +463,9 @@ fn keep_flags(dir: &Path, config: &UpConfig, reporter: &mut Reporter) {
         return;
     }
     if let Err(why) = write_config(dir, config) {
-        reporter.note(&format!("{why}; the flags of this `coral up` are not kept for the next"));
+        reporter.note(&format!(
+            "{why}; the flags of this `coral up` are not kept for the next"
+        ));
     }
 }
 
@@ -368,7 +479,11 @@ pub(crate) fn waiting_note(waiting: &[String]) -> String {
 }
 
 fn summary(config: &UpConfig, dir: &Path, accept: Accept, mount: Option<&Path>) -> String {
-    let port = if config.port == 988 { String::new() } else { format!(" --port {}", config.port) };
+    let port = if config.port == 988 {
+        String::new()
+    } else {
+        format!(" --port {}", config.port)
+    };
     let mut text = format!(
         "coral: file system '{}' is up: MGS, {} MDT, {} OSTs in {}, listening on {} port {}\n",
         config.fsname,
@@ -381,18 +496,30 @@ fn summary(config: &UpConfig, dir: &Path, accept: Accept, mount: Option<&Path>) 
     if let Some(mnt) = mount {
         text.push_str(&format!("mounted on {}\n", mnt.display()));
     }
-    text.push_str(&format!("mount it elsewhere:  coral mount{port} {}:/{} /other/mnt\n", config.nid, config.fsname));
+    text.push_str(&format!(
+        "mount it elsewhere:  coral mount{port} {}:/{} /other/mnt\n",
+        config.nid, config.fsname
+    ));
     text.push_str(match accept {
         Accept::Secure => "who may: root of any machine, from ports below 1024 (--accept secure)\n",
         Accept::User => "who may: this user and root, on this machine (--accept user); other machines and users: --accept all\n",
         Accept::All => "who may: everybody who reaches this port (--accept all); he can say there that he is root\n",
         Accept::None => "who may: nobody (--accept none)\n",
     });
-    text.push_str(&format!("log: {}    stop: coral down {}", dir.join("coral.log").display(), dir.display()));
+    text.push_str(&format!(
+        "log: {}    stop: coral down {}",
+        dir.join("coral.log").display(),
+        dir.display()
+    ));
     text
 }
 
-fn status(config: &UpConfig, dir: &Path, servers: &Servers, client: Option<&MountedClient>) -> serde_json::Value {
+fn status(
+    config: &UpConfig,
+    dir: &Path,
+    servers: &Servers,
+    client: Option<&MountedClient>,
+) -> serde_json::Value {
     let stats = crate::counters(Some(servers), client);
     serde_json::json!({
         "pid": std::process::id(),
@@ -415,7 +542,11 @@ mod tests {
     use super::*;
 
     fn up(dir: &Path) -> Up {
-        Up { cache_mb: Some(1), foreground: true, ..Up::of(dir.into()) }
+        Up {
+            cache_mb: Some(1),
+            foreground: true,
+            ..Up::of(dir.into())
+        }
     }
 
     #[test]
@@ -441,26 +572,53 @@ mod tests {
         let kept = UpConfig::fresh(&up(dir.path()));
         write_config(dir.path(), &kept).unwrap();
         assert_eq!(read_config(dir.path()).unwrap().unwrap(), kept);
-        let more = Up { osts: Some(6), ..up(dir.path()) };
+        let more = Up {
+            osts: Some(6),
+            ..up(dir.path())
+        };
         assert_eq!(kept.clone().with(&more, dir.path()).unwrap().osts, 6);
-        let fewer = Up { osts: Some(2), ..up(dir.path()) };
-        assert!(kept.clone().with(&fewer, dir.path()).unwrap_err().contains("none taken away"));
+        let fewer = Up {
+            osts: Some(2),
+            ..up(dir.path())
+        };
+        assert!(
+            kept.clone()
+                .with(&fewer, dir.path())
+                .unwrap_err()
+                .contains("none taken away")
+        );
         for count in [-2, 0, 2001, 65_536, 70_000] {
-            let bad = UpConfig { stripe_count: count, ..kept.clone() };
+            let bad = UpConfig {
+                stripe_count: count,
+                ..kept.clone()
+            };
             assert!(bad.check().unwrap_err().contains("1 to 2000"), "{count}");
         }
-        let bad = UpConfig { stripe_size: 5, ..kept };
+        let bad = UpConfig {
+            stripe_size: 5,
+            ..kept
+        };
         assert!(bad.check().unwrap_err().contains("multiple of 64K"));
     }
 
     #[test]
     fn flags_are_kept_when_the_servers_are_up_and_not_before() {
         let dir = tempfile::tempdir().unwrap();
-        let elsewhere = Up { net: args::Net { port: Some(5), ..up(dir.path()).net }, stripe_count: Some(2), ..up(dir.path()) };
+        let elsewhere = Up {
+            net: args::Net {
+                port: Some(5),
+                ..up(dir.path()).net
+            },
+            stripe_count: Some(2),
+            ..up(dir.path())
+        };
         let config = format_missing(&elsewhere, dir.path()).unwrap();
         assert_eq!((config.port, config.stripe_count), (5, 2));
         let next = format_missing(&up(dir.path()), dir.path()).unwrap();
-        assert_eq!((next.port, next.stripe_count, next.targets.len()), (988, 1, 6));
+        assert_eq!(
+            (next.port, next.stripe_count, next.targets.len()),
+            (988, 1, 6)
+        );
         write_config(dir.path(), &config).unwrap(); // as when the servers are up
         assert_eq!(format_missing(&up(dir.path()), dir.path()).unwrap(), config);
     }
@@ -472,11 +630,27 @@ mod tests {
         format_missing(&up(dir.path()), dir.path()).unwrap();
         let (target, aside) = (dir.path().join("ost0001"), dir.path().join("aside"));
         std::fs::rename(&target, &aside).unwrap();
-        assert!(format_missing(&up(dir.path()), dir.path()).unwrap_err().contains("was formatted and"));
+        assert!(
+            format_missing(&up(dir.path()), dir.path())
+                .unwrap_err()
+                .contains("was formatted and")
+        );
         std::fs::create_dir(&target).unwrap(); // as an empty mount point
-        assert!(format_missing(&up(dir.path()), dir.path()).unwrap_err().contains("lost its label"));
-        OsdFs::format(&target, &crate::format::label(TargetKind::Ost, "coral", 1, &[])).unwrap();
-        assert!(format_missing(&up(dir.path()), dir.path()).unwrap_err().contains("another target"));
+        assert!(
+            format_missing(&up(dir.path()), dir.path())
+                .unwrap_err()
+                .contains("lost its label")
+        );
+        OsdFs::format(
+            &target,
+            &crate::format::label(TargetKind::Ost, "coral", 1, &[]),
+        )
+        .unwrap();
+        assert!(
+            format_missing(&up(dir.path()), dir.path())
+                .unwrap_err()
+                .contains("another target")
+        );
         std::fs::remove_dir_all(&target).unwrap();
         std::fs::rename(&aside, &target).unwrap();
         format_missing(&up(dir.path()), dir.path()).unwrap();
@@ -494,9 +668,17 @@ mod tests {
         std::fs::remove_file(target.join("CORAL")).unwrap();
         std::fs::write(target.join("objects/precious"), "data").unwrap();
         let why = format_missing(&up(dir.path()), dir.path()).unwrap_err();
-        assert!(why.contains("ost0001/CORAL") && why.contains("restore"), "{why}");
-        let why = OsdFs::format(&target, &label_of(&config, &target)).unwrap_err().to_string();
+        assert!(
+            why.contains("ost0001/CORAL") && why.contains("restore"),
+            "{why}"
+        );
+        let why = OsdFs::format(&target, &label_of(&config, &target))
+            .unwrap_err()
+            .to_string();
         assert!(why.contains("lost its label"), "{why}");
-        assert_eq!(std::fs::read(target.join("objects/precious")).unwrap(), b"data");
+        assert_eq!(
+            std::fs::read(target.join("objects/precious")).unwrap(),
+            b"data"
+        );
     }
 }

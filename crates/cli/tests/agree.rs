@@ -2,7 +2,10 @@
 //!
 //! One step at a time: a mount chosen at random changes something, then the other and the same are compared with a model.
 
-#![allow(unsafe_code, reason = "fcntl(2) byte-range locks have no safe wrapper here")]
+#![allow(
+    unsafe_code,
+    reason = "fcntl(2) byte-range locks have no safe wrapper here"
+)]
 
 mod common;
 
@@ -34,23 +37,34 @@ struct Namespace(Child);
 impl Namespace {
     /// Joined to this namespace by a pair of devices: 10.201.0.1 here, 10.201.0.2 there.
     fn joined() -> Namespace {
-        let child = Command::new("unshare").args(["--net", "sleep", "infinity"]).spawn().expect("unshare(1)");
+        let child = Command::new("unshare")
+            .args(["--net", "sleep", "infinity"])
+            .spawn()
+            .expect("unshare(1)");
         let ns = Namespace(child);
         let pid = ns.0.id().to_string();
         let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-        until("the namespace is there", || std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|l| l != own));
-        ok(Command::new("ip").args(["link", "add", "coral-a", "type", "veth", "peer", "name", "coral-b", "netns", &pid]));
+        until("the namespace is there", || {
+            std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|l| l != own)
+        });
+        ok(Command::new("ip").args([
+            "link", "add", "coral-a", "type", "veth", "peer", "name", "coral-b", "netns", &pid,
+        ]));
         ok(Command::new("ip").args(["addr", "add", "10.201.0.1/24", "dev", "coral-a"]));
         ok(Command::new("ip").args(["link", "set", "coral-a", "up"]));
         ok(ns.inside("ip").args(["link", "set", "lo", "up"]));
-        ok(ns.inside("ip").args(["addr", "add", "10.201.0.2/24", "dev", "coral-b"]));
+        ok(ns
+            .inside("ip")
+            .args(["addr", "add", "10.201.0.2/24", "dev", "coral-b"]));
         ok(ns.inside("ip").args(["link", "set", "coral-b", "up"]));
         ns
     }
 
     fn inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut c = Command::new("nsenter");
-        c.args(["--net", "-t", &self.0.id().to_string()]).arg("--").arg(program);
+        c.args(["--net", "-t", &self.0.id().to_string()])
+            .arg("--")
+            .arg(program);
         c
     }
 }
@@ -75,11 +89,35 @@ impl Two {
     fn start() -> Two {
         let place = Place::new();
         let ns = Namespace::joined();
-        let server = place.up(&["--nid", "10.201.0.1@tcp", "--stripe-count", "3", "--stripe-size", "64K"]);
+        let server = place.up(&[
+            "--nid",
+            "10.201.0.1@tcp",
+            "--stripe-count",
+            "3",
+            "--stripe-size",
+            "64K",
+        ]);
         let (here, there, port) = (place.make("mnt"), place.make("far"), place.port.to_string());
-        let args = ["mount", "10.201.0.1@tcp:/coral", &there.to_string_lossy(), "--port", &port];
-        let client = Running::start_as(ns.inside(coral().get_program()), &args, &place.path("far-client"), &[&there]);
-        Two { client, server, _ns: ns, mounts: [here, there], place }
+        let args = [
+            "mount",
+            "10.201.0.1@tcp:/coral",
+            &there.to_string_lossy(),
+            "--port",
+            &port,
+        ];
+        let client = Running::start_as(
+            ns.inside(coral().get_program()),
+            &args,
+            &place.path("far-client"),
+            &[&there],
+        );
+        Two {
+            client,
+            server,
+            _ns: ns,
+            mounts: [here, there],
+            place,
+        }
     }
 
     fn stop(self) {
@@ -123,7 +161,15 @@ impl Model {
         for d in 0..DIRS {
             std::fs::create_dir(mounts[(d % 2) as usize].join(format!("d{d}"))).unwrap();
         }
-        Model { mounts, nodes: Vec::new(), names: BTreeMap::new(), subdirs: BTreeSet::new(), open: Vec::new(), rng: Rng::from_env(), last: Vec::new() }
+        Model {
+            mounts,
+            nodes: Vec::new(),
+            names: BTreeMap::new(),
+            subdirs: BTreeSet::new(),
+            open: Vec::new(),
+            rng: Rng::from_env(),
+            last: Vec::new(),
+        }
     }
 
     fn say(&mut self, text: String) {
@@ -143,7 +189,13 @@ impl Model {
 
     fn present(&mut self) -> Option<String> {
         let n = self.names.len() as u64;
-        (n > 0).then(|| self.names.keys().nth(self.rng.below(n) as usize).cloned().expect("counted"))
+        (n > 0).then(|| {
+            self.names
+                .keys()
+                .nth(self.rng.below(n) as usize)
+                .cloned()
+                .expect("counted")
+        })
     }
 
     fn must<T>(&self, what: &str, r: std::io::Result<T>) -> T {
@@ -179,7 +231,11 @@ impl Model {
     }
 
     fn create(&mut self, by: usize) -> Vec<String> {
-        let (name, seed, len) = (self.name(), self.rng.next(), self.rng.below(WRITE_MAX) as usize);
+        let (name, seed, len) = (
+            self.name(),
+            self.rng.next(),
+            self.rng.below(WRITE_MAX) as usize,
+        );
         self.say(format!("{by}: create or overwrite {name} with {len} bytes"));
         let bytes = pattern(seed, len);
         self.must("write", std::fs::write(self.mounts[by].join(&name), &bytes));
@@ -190,7 +246,11 @@ impl Model {
             }
             None => {
                 let meta = self.must("stat", std::fs::metadata(self.mounts[by].join(&name)));
-                self.nodes.push(Node { content: bytes, mode: meta.mode() & 0o7777, ..Node::default() });
+                self.nodes.push(Node {
+                    content: bytes,
+                    mode: meta.mode() & 0o7777,
+                    ..Node::default()
+                });
                 self.names.insert(name.clone(), self.nodes.len() - 1);
             }
         }
@@ -198,12 +258,23 @@ impl Model {
     }
 
     fn write(&mut self, by: usize) -> Vec<String> {
-        let Some(name) = self.present() else { return vec![] };
+        let Some(name) = self.present() else {
+            return vec![];
+        };
         let node = self.names[&name];
-        let (offset, len, seed) = (self.rng.below(SIZE_MAX - WRITE_MAX), 1 + self.rng.below(WRITE_MAX), self.rng.next());
+        let (offset, len, seed) = (
+            self.rng.below(SIZE_MAX - WRITE_MAX),
+            1 + self.rng.below(WRITE_MAX),
+            self.rng.next(),
+        );
         self.say(format!("{by}: write {len} at {offset} of {name}"));
         let bytes = pattern(seed, len as usize);
-        let f = self.must("open", OpenOptions::new().write(true).open(self.mounts[by].join(&name)));
+        let f = self.must(
+            "open",
+            OpenOptions::new()
+                .write(true)
+                .open(self.mounts[by].join(&name)),
+        );
         self.must("pwrite", f.write_all_at(&bytes, offset));
         self.wrote(node, offset as usize, &bytes);
         if self.rng.below(2) == 0 {
@@ -224,7 +295,9 @@ impl Model {
     }
 
     fn append(&mut self, by: usize) -> Vec<String> {
-        let Some(name) = self.present() else { return vec![] };
+        let Some(name) = self.present() else {
+            return vec![];
+        };
         let node = self.names[&name];
         if self.nodes[node].content.len() as u64 > SIZE_MAX {
             return vec![];
@@ -232,7 +305,12 @@ impl Model {
         let (len, seed) = (1 + self.rng.below(20_000) as usize, self.rng.next());
         self.say(format!("{by}: append {len} to {name}"));
         let bytes = pattern(seed, len);
-        let mut f = self.must("open", OpenOptions::new().append(true).open(self.mounts[by].join(&name)));
+        let mut f = self.must(
+            "open",
+            OpenOptions::new()
+                .append(true)
+                .open(self.mounts[by].join(&name)),
+        );
         self.must("append", std::io::Write::write_all(&mut f, &bytes));
         let end = self.nodes[node].content.len();
         self.wrote(node, end, &bytes);
@@ -240,10 +318,17 @@ impl Model {
     }
 
     fn truncate(&mut self, by: usize) -> Vec<String> {
-        let Some(name) = self.present() else { return vec![] };
+        let Some(name) = self.present() else {
+            return vec![];
+        };
         let (node, len) = (self.names[&name], self.rng.below(SIZE_MAX));
         self.say(format!("{by}: truncate {name} to {len}"));
-        let f = self.must("open", OpenOptions::new().write(true).open(self.mounts[by].join(&name)));
+        let f = self.must(
+            "open",
+            OpenOptions::new()
+                .write(true)
+                .open(self.mounts[by].join(&name)),
+        );
         self.must("ftruncate", f.set_len(len));
         self.nodes[node].content.resize(len as usize, 0);
         self.nodes[node].mtime = None;
@@ -251,10 +336,15 @@ impl Model {
     }
 
     fn rename(&mut self, by: usize) -> Vec<String> {
-        let Some(from) = self.present() else { return vec![] };
+        let Some(from) = self.present() else {
+            return vec![];
+        };
         let to = self.name();
         self.say(format!("{by}: rename {from} to {to}"));
-        self.must("rename", std::fs::rename(self.mounts[by].join(&from), self.mounts[by].join(&to)));
+        self.must(
+            "rename",
+            std::fs::rename(self.mounts[by].join(&from), self.mounts[by].join(&to)),
+        );
         let (a, b) = (self.names[&from], self.names.get(&to).copied());
         if b != Some(a) {
             // of two names of one file, rename(2) keeps both
@@ -265,7 +355,9 @@ impl Model {
     }
 
     fn unlink(&mut self, by: usize) -> Vec<String> {
-        let Some(name) = self.present() else { return vec![] };
+        let Some(name) = self.present() else {
+            return vec![];
+        };
         self.say(format!("{by}: unlink {name}"));
         self.must("unlink", std::fs::remove_file(self.mounts[by].join(&name)));
         self.names.remove(&name);
@@ -273,7 +365,9 @@ impl Model {
     }
 
     fn link(&mut self, by: usize) -> Vec<String> {
-        let Some(old) = self.present() else { return vec![] };
+        let Some(old) = self.present() else {
+            return vec![];
+        };
         let new = self.name();
         self.say(format!("{by}: link {old} to {new}"));
         let done = std::fs::hard_link(self.mounts[by].join(&old), self.mounts[by].join(&new));
@@ -288,34 +382,54 @@ impl Model {
     }
 
     fn attributes(&mut self, by: usize) -> Vec<String> {
-        let Some(name) = self.present() else { return vec![] };
+        let Some(name) = self.present() else {
+            return vec![];
+        };
         let (node, path) = (self.names[&name], self.mounts[by].join(&name));
         if self.rng.below(2) == 0 {
             let mode = 0o600 | self.rng.below(0o200) as u32;
             self.say(format!("{by}: chmod {mode:o} {name}"));
-            self.must("chmod", std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)));
+            self.must(
+                "chmod",
+                std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)),
+            );
             self.nodes[node].mode = mode;
         } else {
             let at = 1_000_000_000 + self.rng.below(500_000_000);
             self.say(format!("{by}: utimes {at} {name}"));
             let f = self.must("open", File::open(&path));
-            self.must("utimes", f.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(at)));
+            self.must(
+                "utimes",
+                f.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(at)),
+            );
             self.nodes[node].mtime = Some(at);
         }
         vec![name]
     }
 
     fn xattr(&mut self, by: usize) -> Vec<String> {
-        let Some(name) = self.present() else { return vec![] };
+        let Some(name) = self.present() else {
+            return vec![];
+        };
         let (node, path) = (self.names[&name], self.mounts[by].join(&name));
-        let (key, value) = (format!("user.k{}", self.rng.below(3)), pattern(self.rng.next(), 1 + self.rng.below(200) as usize));
+        let (key, value) = (
+            format!("user.k{}", self.rng.below(3)),
+            pattern(self.rng.next(), 1 + self.rng.below(200) as usize),
+        );
         if self.nodes[node].xattrs.contains_key(&key) && self.rng.below(2) == 0 {
             self.say(format!("{by}: remove xattr {key} of {name}"));
-            self.must("removexattr", rustix::fs::removexattr(&path, &*key).map_err(Into::into));
+            self.must(
+                "removexattr",
+                rustix::fs::removexattr(&path, &*key).map_err(Into::into),
+            );
             self.nodes[node].xattrs.remove(&key);
         } else {
             self.say(format!("{by}: set xattr {key} of {name}"));
-            self.must("setxattr", rustix::fs::setxattr(&path, &*key, &value, rustix::fs::XattrFlags::empty()).map_err(Into::into));
+            self.must(
+                "setxattr",
+                rustix::fs::setxattr(&path, &*key, &value, rustix::fs::XattrFlags::empty())
+                    .map_err(Into::into),
+            );
             self.nodes[node].xattrs.insert(key, value);
         }
         vec![name]
@@ -348,10 +462,22 @@ impl Model {
             self.open.swap_remove(n);
             return vec![];
         }
-        let Some(name) = self.present() else { return vec![] };
+        let Some(name) = self.present() else {
+            return vec![];
+        };
         self.say(format!("{by}: open {name}"));
-        let file = self.must("open", OpenOptions::new().read(true).write(true).open(self.mounts[by].join(&name)));
-        self.open.push(Open { file, node: self.names[&name], far: by });
+        let file = self.must(
+            "open",
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(self.mounts[by].join(&name)),
+        );
+        self.open.push(Open {
+            file,
+            node: self.names[&name],
+            far: by,
+        });
         vec![]
     }
 
@@ -362,7 +488,10 @@ impl Model {
         let Some(&n) = self.names.get(name) else {
             match meta {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
-                other => self.wrong(&format!("mount {m}: {name} must be absent: {:?}", other.map(|m| m.len()))),
+                other => self.wrong(&format!(
+                    "mount {m}: {name} must be absent: {:?}",
+                    other.map(|m| m.len())
+                )),
             }
         };
         let meta = self.must(&format!("mount {m}: stat {name}"), meta);
@@ -371,10 +500,16 @@ impl Model {
         let is = (meta.len(), meta.mode() & 0o7777, meta.nlink());
         let must = (node.content.len() as u64, node.mode, links);
         if is != must {
-            self.wrong(&format!("mount {m}: {name}: size, mode, nlink are {is:?}, must be {must:?}"));
+            self.wrong(&format!(
+                "mount {m}: {name}: size, mode, nlink are {is:?}, must be {must:?}"
+            ));
         }
         if node.mtime.is_some_and(|t| t as i64 != meta.mtime()) {
-            self.wrong(&format!("mount {m}: {name}: mtime is {}, must be {:?}", meta.mtime(), node.mtime));
+            self.wrong(&format!(
+                "mount {m}: {name}: mtime is {}, must be {:?}",
+                meta.mtime(),
+                node.mtime
+            ));
         }
         for k in 0..3 {
             let (key, mut buf) = (format!("user.k{k}"), [0_u8; 512]);
@@ -384,7 +519,11 @@ impl Model {
                 Err(e) => self.wrong(&format!("mount {m}: getxattr {key} of {name}: {e}")),
             };
             if got.as_ref() != self.nodes[n].xattrs.get(&key) {
-                self.wrong(&format!("mount {m}: {name}: {key} is {:?} bytes, must be {:?}", got.map(|g| g.len()), self.nodes[n].xattrs.get(&key).map(Vec::len)));
+                self.wrong(&format!(
+                    "mount {m}: {name}: {key} is {:?} bytes, must be {:?}",
+                    got.map(|g| g.len()),
+                    self.nodes[n].xattrs.get(&key).map(Vec::len)
+                ));
             }
         }
         let file = self.must("open", File::open(&path));
@@ -394,8 +533,16 @@ impl Model {
     /// A range chosen at random, or the whole.
     fn compare(&mut self, m: usize, what: &str, file: &File, node: usize) {
         let size = self.nodes[node].content.len() as u64;
-        let from = if self.rng.below(3) == 0 { 0 } else { self.rng.below(size + 1) };
-        let len = if from == 0 { size + 1000 } else { self.rng.below(100_000) + 1 };
+        let from = if self.rng.below(3) == 0 {
+            0
+        } else {
+            self.rng.below(size + 1)
+        };
+        let len = if from == 0 {
+            size + 1000
+        } else {
+            self.rng.below(100_000) + 1
+        };
         let mut got = vec![0xee; len as usize];
         let mut have = 0;
         while have < got.len() {
@@ -426,11 +573,26 @@ impl Model {
     fn list(&mut self, m: usize) {
         for d in 0..DIRS {
             let dir = format!("d{d}");
-            let entries = self.must("readdir", std::fs::read_dir(self.mounts[m].join(&dir)).and_then(|d| d.collect::<Result<Vec<_>, _>>()));
-            let got: BTreeSet<String> = entries.iter().map(|e| format!("{dir}/{}", e.file_name().to_string_lossy())).collect();
-            let must: BTreeSet<String> = self.names.keys().chain(&self.subdirs).filter(|n| n.starts_with(&format!("{dir}/"))).cloned().collect();
+            let entries = self.must(
+                "readdir",
+                std::fs::read_dir(self.mounts[m].join(&dir))
+                    .and_then(|d| d.collect::<Result<Vec<_>, _>>()),
+            );
+            let got: BTreeSet<String> = entries
+                .iter()
+                .map(|e| format!("{dir}/{}", e.file_name().to_string_lossy()))
+                .collect();
+            let must: BTreeSet<String> = self
+                .names
+                .keys()
+                .chain(&self.subdirs)
+                .filter(|n| n.starts_with(&format!("{dir}/")))
+                .cloned()
+                .collect();
             if got != must || got.len() != entries.len() {
-                self.wrong(&format!("mount {m}: {dir} lists {got:?}, must list {must:?}"));
+                self.wrong(&format!(
+                    "mount {m}: {dir} lists {got:?}, must list {must:?}"
+                ));
             }
         }
     }
@@ -440,7 +602,10 @@ impl Model {
 fn two_mounts_always_agree() {
     in_network_namespace("two_mounts_always_agree", || {
         let two = Two::start();
-        let seconds = std::env::var("CORAL_AGREE_S").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
+        let seconds = std::env::var("CORAL_AGREE_S")
+            .ok()
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(60);
         let mut model = Model::new(two.mounts.clone());
         let over = Arc::new(AtomicBool::new(false));
         let clock = over.clone();
@@ -476,27 +641,50 @@ fn simultaneous_writers_lose_nothing() {
         for name in [ranges, log] {
             File::create(two.mounts[0].join(name)).unwrap();
         }
-        let writers: Vec<_> = [0_u64, 1].into_iter().map(|m| {
-            let dir = two.mounts[m as usize].clone();
-            std::thread::spawn(move || {
-                let f = OpenOptions::new().write(true).open(dir.join(ranges)).unwrap();
-                let mut l = OpenOptions::new().append(true).open(dir.join(log)).unwrap();
-                for n in 0..RECORDS {
-                    let record = 2 * n + m;
-                    f.write_all_at(&pattern(record, RECORD), record * RECORD as u64).unwrap();
-                    std::io::Write::write_all(&mut l, &pattern(record, RECORD)).unwrap();
-                }
+        let writers: Vec<_> = [0_u64, 1]
+            .into_iter()
+            .map(|m| {
+                let dir = two.mounts[m as usize].clone();
+                std::thread::spawn(move || {
+                    let f = OpenOptions::new()
+                        .write(true)
+                        .open(dir.join(ranges))
+                        .unwrap();
+                    let mut l = OpenOptions::new().append(true).open(dir.join(log)).unwrap();
+                    for n in 0..RECORDS {
+                        let record = 2 * n + m;
+                        f.write_all_at(&pattern(record, RECORD), record * RECORD as u64)
+                            .unwrap();
+                        std::io::Write::write_all(&mut l, &pattern(record, RECORD)).unwrap();
+                    }
+                })
             })
-        }).collect();
-        writers.into_iter().for_each(|w| w.join().expect("a writer failed"));
+            .collect();
+        writers
+            .into_iter()
+            .for_each(|w| w.join().expect("a writer failed"));
         let expected: BTreeSet<Vec<u8>> = (0..2 * RECORDS).map(|r| pattern(r, RECORD)).collect();
         for m in &two.mounts {
             let got = std::fs::read(m.join(ranges)).unwrap();
-            let bad = (0..2 * RECORDS).find(|r| got.get(*r as usize * RECORD..).and_then(|g| g.get(..RECORD)) != Some(&pattern(*r, RECORD)[..]));
-            assert_eq!(bad, None, "{}: first wrong record of the ranges", m.display());
+            let bad = (0..2 * RECORDS).find(|r| {
+                got.get(*r as usize * RECORD..)
+                    .and_then(|g| g.get(..RECORD))
+                    != Some(&pattern(*r, RECORD)[..])
+            });
+            assert_eq!(
+                bad,
+                None,
+                "{}: first wrong record of the ranges",
+                m.display()
+            );
             let got = std::fs::read(m.join(log)).unwrap();
             let records: BTreeSet<Vec<u8>> = got.chunks(RECORD).map(<[u8]>::to_vec).collect();
-            assert!(got.len() == 2 * RECORDS as usize * RECORD && records == expected, "{}: appended records were lost or torn ({} bytes)", m.display(), got.len());
+            assert!(
+                got.len() == 2 * RECORDS as usize * RECORD && records == expected,
+                "{}: appended records were lost or torn ({} bytes)",
+                m.display(),
+                got.len()
+            );
         }
         two.stop();
     });
@@ -510,32 +698,68 @@ enum Kind {
 }
 
 /// Takes (exclusive) or drops a lock; `start..start+len` counts for fcntl only.
-fn lock(file: &File, kind: Kind, take: bool, wait: bool, start: i64, len: i64) -> std::io::Result<()> {
+fn lock(
+    file: &File,
+    kind: Kind,
+    take: bool,
+    wait: bool,
+    start: i64,
+    len: i64,
+) -> std::io::Result<()> {
     let done = match kind {
         Kind::Flock => {
-            let op = if take { libc::LOCK_EX } else { libc::LOCK_UN } | if wait { 0 } else { libc::LOCK_NB };
+            let op = if take { libc::LOCK_EX } else { libc::LOCK_UN }
+                | if wait { 0 } else { libc::LOCK_NB };
             // SAFETY: the descriptor is open as long as `file` is borrowed.
             unsafe { libc::flock(file.as_raw_fd(), op) }
         }
         Kind::Fcntl => {
             let l_type = if take { libc::F_WRLCK } else { libc::F_UNLCK } as i16;
-            let l = libc::flock { l_type, l_whence: libc::SEEK_SET as i16, l_start: start, l_len: len, l_pid: 0 };
+            let l = libc::flock {
+                l_type,
+                l_whence: libc::SEEK_SET as i16,
+                l_start: start,
+                l_len: len,
+                l_pid: 0,
+            };
             // SAFETY: the descriptor is open as long as `file` is borrowed, and `l` outlives the call.
-            unsafe { libc::fcntl(file.as_raw_fd(), if wait { libc::F_SETLKW } else { libc::F_SETLK }, &l) }
+            unsafe {
+                libc::fcntl(
+                    file.as_raw_fd(),
+                    if wait { libc::F_SETLKW } else { libc::F_SETLK },
+                    &l,
+                )
+            }
         }
     };
-    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
 }
 
 fn open_rw(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .unwrap()
 }
 
 /// Holds a lock until killed, when the environment asks for it (the locks test starts itself so).
 #[test]
 fn lock_holder() {
-    let Ok(path) = std::env::var("CORAL_HOLD") else { return };
-    let kind = if std::env::var("CORAL_HOLD_KIND").is_ok_and(|k| k == "Flock") { Kind::Flock } else { Kind::Fcntl };
+    let Ok(path) = std::env::var("CORAL_HOLD") else {
+        return;
+    };
+    let kind = if std::env::var("CORAL_HOLD_KIND").is_ok_and(|k| k == "Flock") {
+        Kind::Flock
+    } else {
+        Kind::Fcntl
+    };
     let f = open_rw(Path::new(&path));
     lock(&f, kind, true, true, 0, 0).unwrap();
     std::fs::write(format!("{path}.held"), "").unwrap();
@@ -544,7 +768,10 @@ fn lock_holder() {
 
 fn refused(file: &File, kind: Kind, start: i64, len: i64) {
     let e = lock(file, kind, true, false, start, len).expect_err("two holders of one lock");
-    assert!(matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)), "{kind:?}: {e}");
+    assert!(
+        matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)),
+        "{kind:?}: {e}"
+    );
 }
 
 fn exclude(near: &Path, far: &Path, kind: Kind) {
@@ -567,9 +794,14 @@ fn exclude(near: &Path, far: &Path, kind: Kind) {
         })
     };
     pause(BLOCKED_MS);
-    assert!(!got.load(Ordering::Relaxed), "{kind:?}: a blocking lock was granted beside another");
+    assert!(
+        !got.load(Ordering::Relaxed),
+        "{kind:?}: a blocking lock was granted beside another"
+    );
     drop(a);
-    until("the waiter has its lock after the holder's close", || got.load(Ordering::Relaxed));
+    until("the waiter has its lock after the holder's close", || {
+        got.load(Ordering::Relaxed)
+    });
     let _open = waiter.join().unwrap();
     let a = open_rw(near);
     refused(&a, kind, 0, 100);
@@ -584,14 +816,20 @@ fn release_on_exit(near: &Path, far: &Path, kind: Kind) {
     let held = PathBuf::from(format!("{}.held", far.display()));
     let _ = std::fs::remove_file(&held);
     let mut holder = Command::new(std::env::current_exe().unwrap());
-    holder.args(["--exact", "lock_holder", "--nocapture"]).env("CORAL_HOLD", near).env("CORAL_HOLD_KIND", format!("{kind:?}")).stdout(Stdio::null());
+    holder
+        .args(["--exact", "lock_holder", "--nocapture"])
+        .env("CORAL_HOLD", near)
+        .env("CORAL_HOLD_KIND", format!("{kind:?}"))
+        .stdout(Stdio::null());
     let mut holder = holder.spawn().unwrap();
     until("the other process holds the lock", || held.exists());
     let b = open_rw(far);
     refused(&b, kind, 0, 10);
     holder.kill().unwrap();
     holder.wait().unwrap();
-    until("the dead process's lock is free", || lock(&b, kind, true, false, 0, 10).is_ok());
+    until("the dead process's lock is free", || {
+        lock(&b, kind, true, false, 0, 10).is_ok()
+    });
 }
 
 #[test]

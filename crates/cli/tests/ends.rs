@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Place, Running, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, until};
+use common::{
+    Place, Running, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, until,
+};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,9 +20,16 @@ fn ended(child: &mut Child) -> bool {
 /// Processes whose command line names `path`.
 fn that_name(path: &Path) -> Vec<u32> {
     let path = path.to_string_lossy().into_owned();
-    let names_it = |e: &std::fs::DirEntry| std::fs::read(e.path().join("cmdline")).is_ok_and(|c| String::from_utf8_lossy(&c).contains(&path));
-    let all = std::fs::read_dir("/proc").unwrap().flatten().filter(names_it);
-    all.filter_map(|e| e.file_name().to_string_lossy().parse().ok()).collect()
+    let names_it = |e: &std::fs::DirEntry| {
+        std::fs::read(e.path().join("cmdline"))
+            .is_ok_and(|c| String::from_utf8_lossy(&c).contains(&path))
+    };
+    let all = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(names_it);
+    all.filter_map(|e| e.file_name().to_string_lossy().parse().ok())
+        .collect()
 }
 
 /// Background processes of a test end with it, also when it fails.
@@ -28,7 +37,13 @@ struct EndsWithTest<'a>(&'a Path);
 
 impl Drop for EndsWithTest<'_> {
     fn drop(&mut self) {
-        that_name(self.0).iter().for_each(|pid| drop(Command::new("kill").args(["-KILL", &pid.to_string()]).status()));
+        that_name(self.0).iter().for_each(|pid| {
+            drop(
+                Command::new("kill")
+                    .args(["-KILL", &pid.to_string()])
+                    .status(),
+            )
+        });
     }
 }
 
@@ -39,7 +54,10 @@ fn client(port: u16, mnt: &Path) -> Child {
 fn client_with_log(port: u16, mnt: &Path, log: &Path) -> Child {
     let (port, log) = (port.to_string(), std::fs::File::create(log).unwrap());
     let mut mount = coral();
-    mount.args(["mount", "127.0.0.1@tcp:/coral"]).arg(mnt).args(["--port", &port, "--foreground"]);
+    mount
+        .args(["mount", "127.0.0.1@tcp:/coral"])
+        .arg(mnt)
+        .args(["--port", &port, "--foreground"]);
     let child = mount.stdout(Stdio::null()).stderr(log).spawn().unwrap();
     until("the client has mounted", || is_mounted(mnt));
     child
@@ -53,9 +71,15 @@ fn write(path: &Path, text: &str) -> std::fs::File {
 
 /// The number of clients of the MDT.
 fn exports(data: &Path) -> u64 {
-    let status: serde_json::Value = serde_json::from_str(&ok(coral().arg("status").arg(data).arg("--json"))).unwrap();
+    let status: serde_json::Value =
+        serde_json::from_str(&ok(coral().arg("status").arg(data).arg("--json"))).unwrap();
     let targets = status["targets"].as_array().unwrap().clone();
-    targets.iter().find(|t| t["name"] == "coral-MDT0000").unwrap()["exports"].as_u64().unwrap()
+    targets
+        .iter()
+        .find(|t| t["name"] == "coral-MDT0000")
+        .unwrap()["exports"]
+        .as_u64()
+        .unwrap()
 }
 
 #[test]
@@ -68,36 +92,64 @@ fn mount_helper_works_in_the_background() {
         std::os::unix::fs::symlink(coral().get_program(), &helper).unwrap();
         let run = |source: &str, flag: &str, options: &str| {
             let mut c = Command::new(&helper);
-            c.env("XDG_RUNTIME_DIR", place.make("runtime")).arg(source).arg(&mnt).args([flag, "-o", &format!("{options},port={}", place.port)]);
+            c.env("XDG_RUNTIME_DIR", place.make("runtime"))
+                .arg(source)
+                .arg(&mnt)
+                .args([flag, "-o", &format!("{options},port={}", place.port)]);
             c
         };
         let said = ok(&mut run("127.0.0.1@tcp:/coral", "-n", "rw"));
         assert_eq!(said, "", "as mount(8) wants its helpers");
         std::fs::write(mnt.join("f"), "through the helper").unwrap();
-        assert_eq!(std::fs::read_to_string(place.path("mnt/f")).unwrap(), "through the helper");
+        assert_eq!(
+            std::fs::read_to_string(place.path("mnt/f")).unwrap(),
+            "through the helper"
+        );
         std::fs::copy("/bin/true", mnt.join("true")).unwrap();
         ok(&mut Command::new(mnt.join("true")));
         ok(Command::new("umount").arg(&mnt));
-        until("the client has said goodbye", || exports(&place.path("data")) == 1);
+        until("the client has said goodbye", || {
+            exports(&place.path("data")) == 1
+        });
         // what mount(8) and fstab pass along
-        ok(&mut run("127.0.0.1@tcp:/coral", "-sv", "ro,_netdev,x-a=b,noexec,nosuid,nodev,noatime,quota,cache_mb=64,nid=127.0.0.8@tcp"));
+        ok(&mut run(
+            "127.0.0.1@tcp:/coral",
+            "-sv",
+            "ro,_netdev,x-a=b,noexec,nosuid,nodev,noatime,quota,cache_mb=64,nid=127.0.0.8@tcp",
+        ));
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let line = table.lines().find(|l| l.contains(&*mnt.to_string_lossy())).unwrap();
+        let line = table
+            .lines()
+            .find(|l| l.contains(&*mnt.to_string_lossy()))
+            .unwrap();
         for word in ["ro", "noexec", "nosuid", "nodev", "noatime"] {
             assert!(line.split([' ', ',']).any(|w| w == word), "{word}: {line}");
         }
-        assert_eq!(std::fs::File::create(mnt.join("g")).unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-        assert_eq!(Command::new(mnt.join("true")).status().unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+        assert_eq!(
+            std::fs::File::create(mnt.join("g")).unwrap_err().kind(),
+            std::io::ErrorKind::ReadOnlyFilesystem
+        );
+        assert_eq!(
+            Command::new(mnt.join("true")).status().unwrap_err().kind(),
+            std::io::ErrorKind::PermissionDenied
+        );
         ok(Command::new("umount").arg(&mnt));
-        until("the client has said goodbye", || exports(&place.path("data")) == 1);
+        until("the client has said goodbye", || {
+            exports(&place.path("data")) == 1
+        });
         // locks of this node alone
         ok(&mut run("127.0.0.1@tcp:/coral", "-v", "localflock"));
         ok(Command::new("flock").arg(mnt.join("f")).arg("true"));
         ok(Command::new("umount").arg(&mnt));
-        until("the client has said goodbye", || exports(&place.path("data")) == 1);
+        until("the client has said goodbye", || {
+            exports(&place.path("data")) == 1
+        });
         ok(&mut run("127.0.0.1@tcp:/coral", "-f", "rw"));
         assert!(!is_mounted(&mnt), "mount -f only checks");
-        for (options, says) in [("cache_mb=no", "give a number of 1 to 1048576"), ("quota", "'quota' is not supported")] {
+        for (options, says) in [
+            ("cache_mb=no", "give a number of 1 to 1048576"),
+            ("quota", "'quota' is not supported"),
+        ] {
             let (_, said) = fails(&mut run("127.0.0.1@tcp:/coral", "-n", options));
             assert!(said.contains(says), "{said}");
         }
@@ -120,9 +172,19 @@ fn nothing_is_mounted_over_a_dead_mount() {
         client.kill().unwrap();
         client.wait().unwrap();
         let (other, port) = (Place::new(), place.port.to_string());
-        let (_, said) = fails(coral().arg("up").arg(other.path("data")).args(["--port", &other.port.to_string(), "--mount"]).arg(&mnt));
+        let (_, said) = fails(
+            coral()
+                .arg("up")
+                .arg(other.path("data"))
+                .args(["--port", &other.port.to_string(), "--mount"])
+                .arg(&mnt),
+        );
         assert!(said.contains("is a dead mount"), "{said}");
-        let (_, said) = fails(coral().args(["mount", "127.0.0.1@tcp:/coral", "--port", &port]).arg(&mnt));
+        let (_, said) = fails(
+            coral()
+                .args(["mount", "127.0.0.1@tcp:/coral", "--port", &port])
+                .arg(&mnt),
+        );
         assert!(said.contains("is a dead mount"), "{said}");
         ok(Command::new("umount").arg("-l").arg(&mnt));
         running.stop();
@@ -167,7 +229,9 @@ fn what_is_written_outlives_the_end_of_the_client() {
             (40..80).for_each(&mut add);
             drop(file);
             signal(client.id(), "INT");
-            until("the client says what it waits for", || said("waiting for OSTs to take what was written"));
+            until("the client says what it waits for", || {
+                said("waiting for OSTs to take what was written")
+            });
             assert!(!ended(&mut client));
             if gives_up {
                 signal(client.id(), "INT");
@@ -191,7 +255,16 @@ fn a_mount_that_fails_leaves_no_client_behind() {
         let place = Place::new();
         let running = place.up(&[]);
         assert_eq!(exports(&place.path("data")), 1);
-        let (_, said) = fails(coral().args(["mount", "127.0.0.1@tcp:/coral/no/such", "--port", &place.port.to_string()]).arg(place.make("second")));
+        let (_, said) = fails(
+            coral()
+                .args([
+                    "mount",
+                    "127.0.0.1@tcp:/coral/no/such",
+                    "--port",
+                    &place.port.to_string(),
+                ])
+                .arg(place.make("second")),
+        );
         assert!(said.contains("no/such"), "{said}");
         assert_eq!(exports(&place.path("data")), 1);
         running.stop();
@@ -206,8 +279,16 @@ fn an_interrupted_start_leaves_nothing_running() {
         place.make("mnt");
         for wait_ms in [0, 30, 100, 300, 1000] {
             let mut up = coral();
-            up.arg("up").arg(place.path("data")).arg("--mount").arg(place.path("mnt")).args(["--port", &place.port.to_string()]);
-            let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            up.arg("up")
+                .arg(place.path("data"))
+                .arg("--mount")
+                .arg(place.path("mnt"))
+                .args(["--port", &place.port.to_string()]);
+            let mut up = up
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
             pause(wait_ms);
             if ended(&mut up) {
                 ok(coral().arg("down").arg(place.path("data"))); // it was quick
@@ -219,7 +300,9 @@ fn an_interrupted_start_leaves_nothing_running() {
             if up.wait().unwrap().success() {
                 ok(coral().arg("down").arg(&data)); // it was done when the signal came
             }
-            until("nothing works in the directory", || that_name(&data).is_empty());
+            until("nothing works in the directory", || {
+                that_name(&data).is_empty()
+            });
             assert!(!is_mounted(&place.path("mnt")));
         }
         let running = place.up(&[]);
@@ -233,63 +316,100 @@ fn flags_of_a_start_that_failed_are_not_kept() {
     in_namespace("flags_of_a_start_that_failed_are_not_kept", || {
         let place = Place::new();
         let (data, port) = (place.path("data"), place.port.to_string());
-        let (_, said) = fails(coral().arg("up").arg(&data).args(["--port", &port, "--mount"]).arg(place.path("nowhere")));
+        let (_, said) = fails(
+            coral()
+                .arg("up")
+                .arg(&data)
+                .args(["--port", &port, "--mount"])
+                .arg(place.path("nowhere")),
+        );
         assert!(said.contains("nowhere") && !data.exists(), "{said}");
-        let (_, said) = fails(coral().arg("up").arg(&data).args(["--port", &port, "--nid", "192.0.2.7@tcp"]));
+        let (_, said) =
+            fails(
+                coral()
+                    .arg("up")
+                    .arg(&data)
+                    .args(["--port", &port, "--nid", "192.0.2.7@tcp"]),
+            );
         assert!(said.contains("192.0.2.7"), "{said}");
         let running = place.up(&["--nid", "127.0.0.1@tcp", "--nid", "127.0.0.2@tcp"]);
         let said = ok(coral().arg("status").arg(&data));
-        assert!(said.contains(&format!(", 127.0.0.1@tcp 127.0.0.2@tcp port {port}, accept ")), "{said}");
+        assert!(
+            said.contains(&format!(
+                ", 127.0.0.1@tcp 127.0.0.2@tcp port {port}, accept "
+            )),
+            "{said}"
+        );
         running.stop();
     });
 }
 
 #[test]
 fn a_start_says_whom_it_waits_for_and_can_be_told_not_to() {
-    in_namespace("a_start_says_whom_it_waits_for_and_can_be_told_not_to", || {
-        let place = Place::new();
-        let (data, mnt, other) = (place.path("data"), place.make("mnt"), place.make("other"));
-        let _guard = EndsWithTest(place.dir.path());
-        // Stops it while a client cannot say goodbye, which is not dead either.
-        let leave = |running: Running| {
-            let silent = client(place.port, &other);
-            signal(silent.id(), "STOP");
-            let said = ok(coral().arg("down").arg(&data));
-            let nid = said.split_once("still mounted at ").unwrap_or_else(|| panic!("{said}")).1.split_once(':').unwrap().0.to_owned();
-            running.ended();
-            (silent, nid)
-        };
-        let forget = |mut silent: Child| {
-            silent.kill().unwrap();
-            silent.wait().unwrap();
-            ok(Command::new("umount").arg("-l").arg(&other));
-        };
-        let (silent, nid) = leave(place.up(&[]));
+    in_namespace(
+        "a_start_says_whom_it_waits_for_and_can_be_told_not_to",
+        || {
+            let place = Place::new();
+            let (data, mnt, other) = (place.path("data"), place.make("mnt"), place.make("other"));
+            let _guard = EndsWithTest(place.dir.path());
+            // Stops it while a client cannot say goodbye, which is not dead either.
+            let leave = |running: Running| {
+                let silent = client(place.port, &other);
+                signal(silent.id(), "STOP");
+                let said = ok(coral().arg("down").arg(&data));
+                let nid = said
+                    .split_once("still mounted at ")
+                    .unwrap_or_else(|| panic!("{said}"))
+                    .1
+                    .split_once(':')
+                    .unwrap()
+                    .0
+                    .to_owned();
+                running.ended();
+                (silent, nid)
+            };
+            let forget = |mut silent: Child| {
+                silent.kill().unwrap();
+                silent.wait().unwrap();
+                ok(Command::new("umount").arg("-l").arg(&other));
+            };
+            let (silent, nid) = leave(place.up(&[]));
 
-        let port = place.port.to_string();
-        let mut up = coral();
-        up.arg("up").arg(&data).args(["--port", &port, "--foreground", "--mount"]).arg(&mnt);
-        let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let mut said = String::new();
-        until("its status names the client that is waited for", || {
-            let out = coral().arg("status").arg(&data).output().unwrap();
-            said = String::from_utf8_lossy(&out.stdout).into_owned();
-            said.contains("  waits ") && said.contains(&nid)
-        });
-        assert!(!is_mounted(&mnt), "the mount waits as well: {said}");
-        ok(coral().args(["lctl", "--dir"]).arg(&data).args(["abort_recovery", "*"]));
-        until("it is mounted", || is_mounted(&mnt));
-        signal(up.id(), "INT");
-        until("it has ended", || ended(&mut up));
-        forget(silent);
+            let port = place.port.to_string();
+            let mut up = coral();
+            up.arg("up")
+                .arg(&data)
+                .args(["--port", &port, "--foreground", "--mount"])
+                .arg(&mnt);
+            let mut up = up
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut said = String::new();
+            until("its status names the client that is waited for", || {
+                let out = coral().arg("status").arg(&data).output().unwrap();
+                said = String::from_utf8_lossy(&out.stdout).into_owned();
+                said.contains("  waits ") && said.contains(&nid)
+            });
+            assert!(!is_mounted(&mnt), "the mount waits as well: {said}");
+            ok(coral()
+                .args(["lctl", "--dir"])
+                .arg(&data)
+                .args(["abort_recovery", "*"]));
+            until("it is mounted", || is_mounted(&mnt));
+            signal(up.id(), "INT");
+            until("it has ended", || ended(&mut up));
+            forget(silent);
 
-        let (silent, _) = leave(place.up(&[]));
-        let running = place.up(&["--abort-recovery"]);
-        let said = ok(coral().arg("status").arg(&data));
-        assert!(!said.contains("  waits "), "{said}");
-        running.stop();
-        forget(silent);
-    });
+            let (silent, _) = leave(place.up(&[]));
+            let running = place.up(&["--abort-recovery"]);
+            let said = ok(coral().arg("status").arg(&data));
+            assert!(!said.contains("  waits "), "{said}");
+            running.stop();
+            forget(silent);
+        },
+    );
 }
 
 #[test]
@@ -298,20 +418,45 @@ fn a_closed_pipe_is_no_panic() {
         let place = Place::new();
         let running = place.up(&[]);
         for n in 0..2000 {
-            std::fs::write(place.path("mnt").join(format!("a-file-with-a-rather-long-name-{n:080}")), "").unwrap();
+            std::fs::write(
+                place
+                    .path("mnt")
+                    .join(format!("a-file-with-a-rather-long-name-{n:080}")),
+                "",
+            )
+            .unwrap();
         }
-        let find = format!("{} lfs find {} | head -1", coral().get_program().display(), place.path("mnt").display());
+        let find = format!(
+            "{} lfs find {} | head -1",
+            coral().get_program().display(),
+            place.path("mnt").display()
+        );
         let out = Command::new("sh").args(["-c", &find]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stdout).lines().count(), 1);
-        assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(
+            out.stderr.is_empty(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
         running.stop();
 
         let unread = Place::new();
         let _guard = EndsWithTest(unread.dir.path());
-        let (data, program) = (unread.path("data"), coral().get_program().display().to_string());
-        let up = format!("{program} up {} --port {} | true", data.display(), unread.port);
+        let (data, program) = (
+            unread.path("data"),
+            coral().get_program().display().to_string(),
+        );
+        let up = format!(
+            "{program} up {} --port {} | true",
+            data.display(),
+            unread.port
+        );
         let out = Command::new("sh").args(["-c", &up]).output().unwrap();
-        assert!(!String::from_utf8_lossy(&out.stderr).contains("panicked"), "{}", String::from_utf8_lossy(&out.stderr));
+        assert!(
+            !String::from_utf8_lossy(&out.stderr).contains("panicked"),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
         ok(coral().arg("down").arg(&data));
     });
 }
@@ -327,33 +472,71 @@ fn the_helper_of_mount_is_silent_and_remounts() {
         let (mnt, port) = (place.make("second"), place.port.to_string());
         let helper = |options: &str| {
             let mut helper = coral();
-            helper.arg0("mount.coral").arg("127.0.0.1@tcp:/coral").arg(&mnt).args(["-o", options]);
+            helper
+                .arg0("mount.coral")
+                .arg("127.0.0.1@tcp:/coral")
+                .arg(&mnt)
+                .args(["-o", options]);
             helper
         };
         let log = place.path("second.log");
-        let said = ok(helper(&format!("rw,port={port},nosuid,strictatime,nodiratime,sync,dirsync,lazytime")).arg("--log").arg(&log));
+        let said = ok(helper(&format!(
+            "rw,port={port},nosuid,strictatime,nodiratime,sync,dirsync,lazytime"
+        ))
+        .arg("--log")
+        .arg(&log));
         assert_eq!(said, "");
         let flags = || {
             let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-            all.lines().find(|l| l.contains(&format!(" {} ", mnt.display()))).unwrap().to_owned()
+            all.lines()
+                .find(|l| l.contains(&format!(" {} ", mnt.display())))
+                .unwrap()
+                .to_owned()
         };
-        assert!(flags().contains(",nosuid") && flags().contains(",sync,dirsync"), "{}", flags());
+        assert!(
+            flags().contains(",nosuid") && flags().contains(",sync,dirsync"),
+            "{}",
+            flags()
+        );
         drop(write(&mnt.join("f"), "synchronous"));
         std::fs::rename(mnt.join("f"), mnt.join("g")).unwrap();
         if common::is_root() {
-            assert_eq!(ok(&mut helper("rw,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro")), "");
-            assert_eq!(std::fs::write(mnt.join("f"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
-            assert!(flags().contains(",nosuid"), "what is not named stays: {}", flags());
+            assert_eq!(
+                ok(&mut helper(
+                    "rw,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro"
+                )),
+                ""
+            );
+            assert_eq!(
+                std::fs::write(mnt.join("f"), "")
+                    .unwrap_err()
+                    .raw_os_error(),
+                Some(libc::EROFS)
+            );
+            assert!(
+                flags().contains(",nosuid"),
+                "what is not named stays: {}",
+                flags()
+            );
             assert_eq!(ok(&mut helper("remount,rw,suid")), "");
             std::fs::write(mnt.join("f"), "").unwrap();
             assert!(!flags().contains(",nosuid"), "{}", flags());
         }
         let (_, said) = fails(&mut helper("remount,cache_mb=7"));
-        assert!(said.contains("'cache_mb=7' is not changed by a remount"), "{said}");
-        assert_eq!(std::fs::read_to_string(mnt.join("g")).unwrap(), "synchronous");
+        assert!(
+            said.contains("'cache_mb=7' is not changed by a remount"),
+            "{said}"
+        );
+        assert_eq!(
+            std::fs::read_to_string(mnt.join("g")).unwrap(),
+            "synchronous"
+        );
         ok(Command::new("umount").arg(&mnt));
         let (_, said) = fails(&mut helper("remount,ro"));
-        assert!(said.contains("no Coral file system is mounted there"), "{said}");
+        assert!(
+            said.contains("no Coral file system is mounted there"),
+            "{said}"
+        );
         running.stop();
     });
 }
@@ -364,27 +547,51 @@ fn a_mount_waits_for_the_end_of_the_one_before() {
     in_namespace("a_mount_waits_for_the_end_of_the_one_before", || {
         let place = Place::new();
         let _guard = EndsWithTest(place.dir.path());
-        let (mnt, port, log) = (place.make("second"), place.port.to_string(), place.path("second.log"));
+        let (mnt, port, log) = (
+            place.make("second"),
+            place.port.to_string(),
+            place.path("second.log"),
+        );
         let mount = || {
             let mut mount = coral();
-            mount.args(["mount", "127.0.0.1@tcp:/coral"]).arg(&mnt).args(["--nid", "127.0.0.9@tcp", "--port", &port, "--log"]).arg(&log);
+            mount
+                .args(["mount", "127.0.0.1@tcp:/coral"])
+                .arg(&mnt)
+                .args(["--nid", "127.0.0.9@tcp", "--port", &port, "--log"])
+                .arg(&log);
             mount
         };
         let running = place.up(&[]);
         ok(&mut mount());
         let (_, said) = fails(mount().arg("--foreground"));
-        let holder = |said: &str| said.contains("another node's on this machine (process ") && said.contains(&format!("127.0.0.1@tcp:/coral {}", mnt.display()));
+        let holder = |said: &str| {
+            said.contains("another node's on this machine (process ")
+                && said.contains(&format!("127.0.0.1@tcp:/coral {}", mnt.display()))
+        };
         assert!(holder(&said), "{said}");
         // unmounted, but the process behind it has not seen that yet: it is waited for
-        let pid: String = said.split_once("(process ").unwrap().1.chars().take_while(char::is_ascii_digit).collect();
+        let pid: String = said
+            .split_once("(process ")
+            .unwrap()
+            .1
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
         let kill = |signal: &str| ok(Command::new("kill").args([signal, &pid]));
         kill("-STOP");
         ok(Command::new("umount").arg("-l").arg(&mnt));
-        let next = mount().stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let next = mount()
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
         common::pause(500);
         kill("-CONT");
         let next = next.wait_with_output().unwrap();
-        assert!(next.status.success(), "{}", String::from_utf8_lossy(&next.stderr));
+        assert!(
+            next.status.success(),
+            "{}",
+            String::from_utf8_lossy(&next.stderr)
+        );
         // written, and no OST there to take it: it ends when one is
         let mut file = write(&mnt.join("f"), "");
         (0..40).for_each(|n| writeln!(file, "line {n}").unwrap());
@@ -397,7 +604,13 @@ fn a_mount_waits_for_the_end_of_the_one_before() {
         assert!(holder(&said), "{said}");
         let running = place.up(&[]);
         ok(&mut mount());
-        assert_eq!(std::fs::read_to_string(mnt.join("f")).unwrap().lines().count(), 80);
+        assert_eq!(
+            std::fs::read_to_string(mnt.join("f"))
+                .unwrap()
+                .lines()
+                .count(),
+            80
+        );
         ok(Command::new("umount").arg(&mnt));
         running.stop();
     });

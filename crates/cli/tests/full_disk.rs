@@ -16,22 +16,49 @@ const DISK_MB: u32 = 320;
 
 /// Mounts an empty file system of `kind`; false, with the reason on standard error, where this machine cannot.
 fn mount_disk(kind: &str, at: &Path, image: &Path) -> bool {
-    let done = |c: &mut Command| c.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    let done = |c: &mut Command| {
+        c.stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|s| s.success())
+    };
     std::fs::create_dir_all(at).unwrap();
     if kind == "tmpfs" {
-        ok(Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={DISK_MB}m,nr_inodes=20000"), "tmpfs"]).arg(at));
+        ok(Command::new("mount")
+            .args([
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("size={DISK_MB}m,nr_inodes=20000"),
+                "tmpfs",
+            ])
+            .arg(at));
         return true;
     }
-    File::create(image).unwrap().set_len(u64::from(DISK_MB) << 20).unwrap();
+    File::create(image)
+        .unwrap()
+        .set_len(u64::from(DISK_MB) << 20)
+        .unwrap();
     let mkfs = format!("mkfs.{kind}");
     let quiet = if kind == "ext4" { "-F" } else { "-f" };
     if !done(Command::new(&mkfs).arg(quiet).arg(image)) {
-        eprintln!("skipped: {mkfs} is not here or failed (Debian: e2fsprogs, xfsprogs, btrfs-progs; `cargo xtask setup` installs them)");
+        eprintln!(
+            "skipped: {mkfs} is not here or failed (Debian: e2fsprogs, xfsprogs, btrfs-progs; `cargo xtask setup` installs them)"
+        );
         return false;
     }
     // btrfs gives removed space back with its next commit, 30 s later at most unless told otherwise
-    let options = if kind == "btrfs" { "loop,commit=5" } else { "loop" };
-    if !done(Command::new("mount").args(["-o", options]).arg(image).arg(at)) {
+    let options = if kind == "btrfs" {
+        "loop,commit=5"
+    } else {
+        "loop"
+    };
+    if !done(
+        Command::new("mount")
+            .args(["-o", options])
+            .arg(image)
+            .arg(at),
+    ) {
         eprintln!("skipped: no loop device, or this kernel has no {kind}");
         return false;
     }
@@ -58,9 +85,25 @@ impl Rig {
             return None;
         }
         let data = disk.join("data").to_string_lossy().into_owned();
-        let args = ["up", &data, "--mount", &mnt.to_string_lossy(), "--port", &place.port.to_string(), "--osts", &osts.to_string(), "--stripe-count", "-1"];
+        let args = [
+            "up",
+            &data,
+            "--mount",
+            &mnt.to_string_lossy(),
+            "--port",
+            &place.port.to_string(),
+            "--osts",
+            &osts.to_string(),
+            "--stripe-count",
+            "-1",
+        ];
         let args = args.iter().map(ToString::to_string).collect();
-        Some(Rig { _place: place, disk, mnt, args })
+        Some(Rig {
+            _place: place,
+            disk,
+            mnt,
+            args,
+        })
     }
 
     fn up(&self) -> Running {
@@ -92,7 +135,10 @@ fn write_until_full(path: PathBuf, seed: u64, most: usize) -> Written {
                 Ok(n) => done += n,
                 Err(e) => {
                     // EIO: how a handle may hear of what was lost
-                    assert!([Some(libc::ENOSPC), Some(libc::EIO)].contains(&e.raw_os_error()), "{e}");
+                    assert!(
+                        [Some(libc::ENOSPC), Some(libc::EIO)].contains(&e.raw_os_error()),
+                        "{e}"
+                    );
                     full = true;
                     break;
                 }
@@ -101,7 +147,12 @@ fn write_until_full(path: PathBuf, seed: u64, most: usize) -> Written {
         accepted += done;
     }
     let synced = f.sync_all();
-    Written { path, seed, accepted, synced }
+    Written {
+        path,
+        seed,
+        accepted,
+        synced,
+    }
 }
 
 impl Written {
@@ -129,10 +180,21 @@ impl Written {
     /// Nothing was lost without a word.
     fn verify(&self, what: &str) {
         let differs = self.differs();
-        println!("{what}: {} bytes accepted, fsync {:?}, first difference {differs:?}", self.accepted, self.synced);
+        println!(
+            "{what}: {} bytes accepted, fsync {:?}, first difference {differs:?}",
+            self.accepted, self.synced
+        );
         if self.synced.is_ok() {
-            assert_eq!(differs, None, "{what}: write(2) accepted {} bytes, fsync was right with them", self.accepted);
-            assert_eq!(std::fs::metadata(&self.path).unwrap().len() as usize, self.accepted, "{what}: the size");
+            assert_eq!(
+                differs, None,
+                "{what}: write(2) accepted {} bytes, fsync was right with them",
+                self.accepted
+            );
+            assert_eq!(
+                std::fs::metadata(&self.path).unwrap().len() as usize,
+                self.accepted,
+                "{what}: the size"
+            );
         }
     }
 }
@@ -144,7 +206,9 @@ fn remove(path: &Path) {
 /// Nobody else writes to the disk: every byte that write(2) took is there, and fsync says so.
 fn every_accepted_byte_lands(kind: &str) {
     for osts in [1, 2, 4] {
-        let Some(rig) = Rig::new(kind, osts) else { return };
+        let Some(rig) = Rig::new(kind, osts) else {
+            return;
+        };
         let running = rig.up();
         for round in 0..2 {
             let what = format!("{kind}, {osts} OSTs, round {round}");
@@ -152,7 +216,9 @@ fn every_accepted_byte_lands(kind: &str) {
                 0 => vec![write_until_full(rig.mnt.join("one"), 1, usize::MAX)],
                 // several at once, as different programs
                 _ => std::thread::scope(|s| {
-                    let one = |i: u64| write_until_full(rig.mnt.join(format!("f{i}")), 1000 * i, usize::MAX);
+                    let one = |i: u64| {
+                        write_until_full(rig.mnt.join(format!("f{i}")), 1000 * i, usize::MAX)
+                    };
                     let all: Vec<_> = (0..3).map(|i| s.spawn(move || one(i))).collect();
                     all.into_iter().map(|t| t.join().unwrap()).collect()
                 }),
@@ -161,11 +227,18 @@ fn every_accepted_byte_lands(kind: &str) {
             assert!(total > 120 * MIB, "{what}: only {} MiB fit", total / MIB);
             for w in &written {
                 w.verify(&what);
-                assert!(w.synced.is_ok(), "{what}: fsync: {:?} after {} accepted bytes", w.synced, w.accepted);
+                assert!(
+                    w.synced.is_ok(),
+                    "{what}: fsync: {:?} after {} accepted bytes",
+                    w.synced,
+                    w.accepted
+                );
                 assert_eq!(w.differs(), None, "{what}");
             }
             written.iter().for_each(|w| remove(&w.path));
-            until("the space is free again", || statvfs_avail(&rig.mnt) > (total / 2) as u64);
+            until("the space is free again", || {
+                statvfs_avail(&rig.mnt) > (total / 2) as u64
+            });
         }
         running.stop();
         ok(coral().arg("check").arg(rig.disk.join("data")));
@@ -197,10 +270,20 @@ fn another_fills_the_disk(kind: &str) {
         written.verify(&what);
         fill(&other);
         // a full disk: reading and removing work, a change says that there is no room
-        assert_eq!(std::fs::read(rig.mnt.join("dir/small3")).unwrap(), pattern(3, 5000), "{what}");
-        assert_eq!(std::fs::read_dir(rig.mnt.join("dir")).unwrap().count(), 50 - round, "{what}");
+        assert_eq!(
+            std::fs::read(rig.mnt.join("dir/small3")).unwrap(),
+            pattern(3, 5000),
+            "{what}"
+        );
+        assert_eq!(
+            std::fs::read_dir(rig.mnt.join("dir")).unwrap().count(),
+            50 - round,
+            "{what}"
+        );
         for i in 0..100 {
-            let Err(e) = std::fs::create_dir(rig.mnt.join(format!("dir/d{i}"))) else { continue };
+            let Err(e) = std::fs::create_dir(rig.mnt.join(format!("dir/d{i}"))) else {
+                continue;
+            };
             assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{what}: {e}");
         }
         for i in 0..100 {
@@ -212,9 +295,13 @@ fn another_fills_the_disk(kind: &str) {
         remove(&written.path);
         // room again: all as before
         remove(&other);
-        until("there is room again", || std::fs::create_dir(rig.mnt.join("again")).is_ok());
+        until("there is room again", || {
+            std::fs::create_dir(rig.mnt.join("again")).is_ok()
+        });
         std::fs::remove_dir(rig.mnt.join("again")).unwrap();
-        until("space is free again", || statvfs_avail(&rig.mnt) > 150 << 20);
+        until("space is free again", || {
+            statvfs_avail(&rig.mnt) > 150 << 20
+        });
         let after = write_until_full(rig.mnt.join("after"), 9, 20 * MIB);
         after.verify(&what);
         assert!(after.synced.is_ok() && after.accepted == 20 * MIB, "{what}");
@@ -226,7 +313,11 @@ fn another_fills_the_disk(kind: &str) {
 
 /// Writes until not a byte is left.
 fn fill(path: &Path) {
-    let mut f = OpenOptions::new().create(true).append(true).open(path).unwrap();
+    let mut f = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .unwrap();
     let (mut len, mut wrote) = (MIB, 0);
     while len > 0 {
         match f.write(&vec![0x55; len]) {
@@ -266,7 +357,10 @@ fn starts_without_room(kind: &str) {
     fill(&other.join("0"));
     let what = format!("{kind}, {names} names");
     let free = rustix::fs::statvfs(&rig.disk).unwrap();
-    println!("{what}: {} blocks and {} inodes left", free.f_bavail, free.f_ffree);
+    println!(
+        "{what}: {} blocks and {} inodes left",
+        free.f_bavail, free.f_ffree
+    );
     // in the background, as users do, with other flags than before: they cannot be kept
     let mut args: Vec<&str> = rig.args.iter().map(String::as_str).collect();
     args.extend(["--stripe-size", "2M"]);
@@ -274,76 +368,111 @@ fn starts_without_room(kind: &str) {
     let status = ok(coral().arg("status").arg(rig.disk.join("data")));
     println!("{status}");
     assert!(status.contains("trouble: the disk"), "{status}");
-    assert_eq!(std::fs::read(rig.mnt.join("dir/small7")).unwrap(), pattern(7, 20_000), "{what}");
+    assert_eq!(
+        std::fs::read(rig.mnt.join("dir/small7")).unwrap(),
+        pattern(7, 20_000),
+        "{what}"
+    );
     big.verify(&what);
     for i in 0..100 {
         remove(&rig.mnt.join(format!("dir/small{i}")));
     }
     remove(&big.path);
-    until("what was removed gives room", || std::fs::write(rig.mnt.join("new"), "new").is_ok() || std::fs::remove_dir_all(&other).is_ok());
+    until("what was removed gives room", || {
+        std::fs::write(rig.mnt.join("new"), "new").is_ok()
+            || std::fs::remove_dir_all(&other).is_ok()
+    });
     let _ = std::fs::remove_dir_all(&other);
-    until("there is room again", || std::fs::write(rig.mnt.join("new2"), "new").is_ok());
-    until("the trouble is over", || !ok(coral().arg("status").arg(rig.disk.join("data"))).contains("trouble"));
+    until("there is room again", || {
+        std::fs::write(rig.mnt.join("new2"), "new").is_ok()
+    });
+    until("the trouble is over", || {
+        !ok(coral().arg("status").arg(rig.disk.join("data"))).contains("trouble")
+    });
     ok(coral().arg("down").arg(rig.disk.join("data")));
     ok(coral().arg("check").arg(rig.disk.join("data")));
 }
 
 #[test]
 fn it_starts_without_room_on_tmpfs() {
-    in_namespace("it_starts_without_room_on_tmpfs", || starts_without_room("tmpfs"));
+    in_namespace("it_starts_without_room_on_tmpfs", || {
+        starts_without_room("tmpfs")
+    });
 }
 
 #[test]
 fn it_starts_without_room_on_ext4() {
-    in_namespace("it_starts_without_room_on_ext4", || starts_without_room("ext4"));
+    in_namespace("it_starts_without_room_on_ext4", || {
+        starts_without_room("ext4")
+    });
 }
 
 #[test]
 fn it_starts_without_room_on_xfs() {
-    in_namespace("it_starts_without_room_on_xfs", || starts_without_room("xfs"));
+    in_namespace("it_starts_without_room_on_xfs", || {
+        starts_without_room("xfs")
+    });
 }
 
 #[test]
 fn it_starts_without_room_on_btrfs() {
-    in_namespace("it_starts_without_room_on_btrfs", || starts_without_room("btrfs"));
+    in_namespace("it_starts_without_room_on_btrfs", || {
+        starts_without_room("btrfs")
+    });
 }
 
 #[test]
 fn every_accepted_byte_lands_on_tmpfs() {
-    in_namespace("every_accepted_byte_lands_on_tmpfs", || every_accepted_byte_lands("tmpfs"));
+    in_namespace("every_accepted_byte_lands_on_tmpfs", || {
+        every_accepted_byte_lands("tmpfs")
+    });
 }
 
 #[test]
 fn every_accepted_byte_lands_on_ext4() {
-    in_namespace("every_accepted_byte_lands_on_ext4", || every_accepted_byte_lands("ext4"));
+    in_namespace("every_accepted_byte_lands_on_ext4", || {
+        every_accepted_byte_lands("ext4")
+    });
 }
 
 #[test]
 fn every_accepted_byte_lands_on_xfs() {
-    in_namespace("every_accepted_byte_lands_on_xfs", || every_accepted_byte_lands("xfs"));
+    in_namespace("every_accepted_byte_lands_on_xfs", || {
+        every_accepted_byte_lands("xfs")
+    });
 }
 
 #[test]
 fn every_accepted_byte_lands_on_btrfs() {
-    in_namespace("every_accepted_byte_lands_on_btrfs", || every_accepted_byte_lands("btrfs"));
+    in_namespace("every_accepted_byte_lands_on_btrfs", || {
+        every_accepted_byte_lands("btrfs")
+    });
 }
 
 #[test]
 fn a_disk_filled_by_another_passes_on_tmpfs() {
-    in_namespace("a_disk_filled_by_another_passes_on_tmpfs", || another_fills_the_disk("tmpfs"));
+    in_namespace("a_disk_filled_by_another_passes_on_tmpfs", || {
+        another_fills_the_disk("tmpfs")
+    });
 }
 
 #[test]
 fn a_disk_filled_by_another_passes_on_ext4() {
-    in_namespace("a_disk_filled_by_another_passes_on_ext4", || another_fills_the_disk("ext4"));
+    in_namespace("a_disk_filled_by_another_passes_on_ext4", || {
+        another_fills_the_disk("ext4")
+    });
 }
 
 #[test]
 fn a_disk_filled_by_another_passes_on_xfs() {
-    in_namespace("a_disk_filled_by_another_passes_on_xfs", || another_fills_the_disk("xfs"));
+    in_namespace("a_disk_filled_by_another_passes_on_xfs", || {
+        another_fills_the_disk("xfs")
+    });
 }
 
 #[test]
 fn a_disk_filled_by_another_passes_on_btrfs() {
-    in_namespace("a_disk_filled_by_another_passes_on_btrfs", || another_fills_the_disk("btrfs"));
+    in_namespace("a_disk_filled_by_another_passes_on_btrfs", || {
+        another_fills_the_disk("btrfs")
+    });
 }

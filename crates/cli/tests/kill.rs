@@ -48,8 +48,15 @@ fn writer(dir: PathBuf, id: u64, round: u64, acked: Arc<Mutex<Vec<Acked>>>, stop
 
 fn verify(list: &[Acked]) {
     for a in list {
-        let got = std::fs::read(&a.path).unwrap_or_else(|e| panic!("{} was fsynced and is lost: {e}", a.path.display()));
-        assert!(got == pattern(a.seed, a.len), "{} was fsynced and has other content ({} bytes of {})", a.path.display(), got.len(), a.len);
+        let got = std::fs::read(&a.path)
+            .unwrap_or_else(|e| panic!("{} was fsynced and is lost: {e}", a.path.display()));
+        assert!(
+            got == pattern(a.seed, a.len),
+            "{} was fsynced and has other content ({} bytes of {})",
+            a.path.display(),
+            got.len(),
+            a.len
+        );
     }
 }
 
@@ -102,10 +109,20 @@ fn a_killed_server_is_only_a_pause_to_its_client() {
         let mut rng = Rng::from_env();
         let (data, mnt) = (place.path("data"), place.make("mnt"));
         let port = place.port.to_string();
-        let serve = || Running::start(&["up", &data.to_string_lossy(), "--port", &port], &data, &[]);
+        let serve = || {
+            Running::start(
+                &["up", &data.to_string_lossy(), "--port", &port],
+                &data,
+                &[],
+            )
+        };
         let mut server = serve();
         let source = "127.0.0.1@tcp:/coral";
-        let client = Running::start(&["mount", source, &mnt.to_string_lossy(), "--port", &port], &place.path("client"), &[&mnt]);
+        let client = Running::start(
+            &["mount", source, &mnt.to_string_lossy(), "--port", &port],
+            &place.path("client"),
+            &[&mnt],
+        );
         let writers: Vec<_> = (0..WRITERS).map(|id| spawn_long_writer(&mnt, id)).collect();
         for _ in 0..5 {
             pause(300 + rng.below(1500));
@@ -133,12 +150,20 @@ type LongWriter = (PathBuf, u64, std::thread::JoinHandle<u64>);
 
 /// A writer that must not see any error although the server dies under it.
 fn spawn_long_writer(mnt: &Path, id: u64) -> LongWriter {
-    let (first, last) = (mnt.join(format!("long{id}.tmp")), mnt.join(format!("long{id}")));
+    let (first, last) = (
+        mnt.join(format!("long{id}.tmp")),
+        mnt.join(format!("long{id}")),
+    );
     let (seed, path) = (id * 7919, last.clone());
     let handle = std::thread::spawn(move || {
-        let f = OpenOptions::new().create_new(true).write(true).open(&first).expect("create");
+        let f = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .open(&first)
+            .expect("create");
         for b in 0..BLOCKS {
-            f.write_all_at(&pattern(seed + b, BLOCK), b * BLOCK as u64).expect("write");
+            f.write_all_at(&pattern(seed + b, BLOCK), b * BLOCK as u64)
+                .expect("write");
             if b % 16 == 0 {
                 f.sync_all().expect("fsync");
             }
@@ -159,6 +184,10 @@ fn check_long(path: &Path, seed: u64, blocks: u64) {
     let mut got = vec![0; BLOCK];
     for b in 0..blocks {
         f.read_exact_at(&mut got, b * BLOCK as u64).unwrap();
-        assert!(got == pattern(seed + b, BLOCK), "{}: block {b} differs", path.display());
+        assert!(
+            got == pattern(seed + b, BLOCK),
+            "{}: block {b} differs",
+            path.display()
+        );
     }
 }

@@ -75,7 +75,10 @@ impl Team {
     fn new(rig: &Rig, seed: u64, lives: bool) -> Team {
         let (mut workers, mut looked_at) = (Vec::new(), Vec::new());
         for (i, layout) in LAYOUTS.iter().enumerate() {
-            let (own, other) = (&rig.mounts[i % rig.mounts.len()], &rig.mounts[(i + 1) % rig.mounts.len()]);
+            let (own, other) = (
+                &rig.mounts[i % rig.mounts.len()],
+                &rig.mounts[(i + 1) % rig.mounts.len()],
+            );
             let name = format!("w{i}");
             let mut worker = Worker::new(&own.join(&name), seed * 100 + i as u64);
             worker.keeps = lives;
@@ -84,10 +87,16 @@ impl Team {
             ok(lfs().arg("setstripe").args(*layout).arg(own.join(&name)));
         }
         for m in &rig.mounts {
-            std::fs::File::open(m).and_then(|d| d.sync_all()).expect("fsync of the root");
+            std::fs::File::open(m)
+                .and_then(|d| d.sync_all())
+                .expect("fsync of the root");
         }
         let acked = workers.iter().map(|w| w.acked.clone()).collect();
-        Team { workers, looked_at, acked }
+        Team {
+            workers,
+            looked_at,
+            acked,
+        }
     }
 
     fn acked(&self) -> u64 {
@@ -95,12 +104,22 @@ impl Team {
     }
 
     fn verify(&mut self, only_newest: bool) -> Vec<String> {
-        self.workers.iter_mut().zip(&self.looked_at).flat_map(|(w, at)| w.verify(at, only_newest)).collect()
+        self.workers
+            .iter_mut()
+            .zip(&self.looked_at)
+            .flat_map(|(w, at)| w.verify(at, only_newest))
+            .collect()
     }
 }
 
 /// Lets the workers work, with another program that syncs now and then, until `meanwhile` is done; `why` when one does not end.
-fn work(team: &mut Team, disk: &Path, dies: bool, foreign: bool, meanwhile: impl FnOnce()) -> Result<(), String> {
+fn work(
+    team: &mut Team,
+    disk: &Path,
+    dies: bool,
+    foreign: bool,
+    meanwhile: impl FnOnce(),
+) -> Result<(), String> {
     let stop = Arc::new(AtomicBool::new(false));
     let (send, done) = std::sync::mpsc::channel();
     let mut count = team.workers.len();
@@ -124,7 +143,11 @@ fn work(team: &mut Team, disk: &Path, dies: bool, foreign: bool, meanwhile: impl
     while count > 0 {
         match done.recv_timeout(std::time::Duration::from_secs(PATIENCE_S)) {
             Ok(w) => back.push(w),
-            Err(_) => return Err(format!("{count} operations have not ended {PATIENCE_S} s after the servers were back")),
+            Err(_) => {
+                return Err(format!(
+                    "{count} operations have not ended {PATIENCE_S} s after the servers were back"
+                ));
+            }
         }
         count -= 1;
     }
@@ -143,7 +166,9 @@ fn one_file_system(seed: u64, lives: bool, cuts: u64) -> Outcome {
     for cut in 1..=cuts {
         let (before, after) = (50 + rng.below(1500), 100 + rng.below(600));
         let percent = [0, 2, 20, 50][rng.below(4) as usize];
-        team.workers.iter_mut().for_each(|w| w.sync_percent = percent);
+        team.workers
+            .iter_mut()
+            .for_each(|w| w.sync_percent = percent);
         let (foreign, torn, disk) = (rng.below(2) == 0, rng.below(2) == 0, rig.disk());
         let mut report = Default::default();
         let worked = work(&mut team, &disk, !lives, foreign, || {
@@ -172,12 +197,19 @@ fn one_file_system(seed: u64, lives: bool, cuts: u64) -> Outcome {
             out.told.append(&mut w.told);
         }
         if bad.is_empty() {
-            bad.extend(team.workers.iter_mut().filter_map(|w| w.tidy().err().map(|e| format!("{}: tidying: {e}", w.dir.display()))));
+            bad.extend(team.workers.iter_mut().filter_map(|w| {
+                w.tidy()
+                    .err()
+                    .map(|e| format!("{}: tidying: {e}", w.dir.display()))
+            }));
         }
         if !bad.is_empty() {
             let at = rig.keep();
             let again = format!("CORAL_POWER_SEED={seed} CORAL_POWER_CUTS={CUTS_EACH}");
-            out.losses.extend(bad.into_iter().map(|b| format!("cut {cut}, {again}, kept in {}: {b}", at.display())));
+            out.losses.extend(
+                bad.into_iter()
+                    .map(|b| format!("cut {cut}, {again}, kept in {}: {b}", at.display())),
+            );
             return out;
         }
         if cut % CHECK_EVERY == 0 || cut == cuts {
@@ -185,7 +217,10 @@ fn one_file_system(seed: u64, lives: bool, cuts: u64) -> Outcome {
             pause(300);
             let found = rig.check();
             if let Some(first) = found.first() {
-                out.problems.push(format!("cut {cut}, CORAL_POWER_SEED={seed}: {} problems, the first: {first}", found.len()));
+                out.problems.push(format!(
+                    "cut {cut}, CORAL_POWER_SEED={seed}: {} problems, the first: {first}",
+                    found.len()
+                ));
             }
             rig.start();
         }
@@ -199,25 +234,56 @@ fn number(name: &str) -> Option<u64> {
 
 /// `cuts` cuts of file systems with seeds from CORAL_POWER_SEED.
 fn run(lives: bool, short: u64) {
-    let (cuts, first) = (number("CORAL_POWER_CUTS").unwrap_or(short), number("CORAL_POWER_SEED").unwrap_or(u64::from(std::process::id())));
+    let (cuts, first) = (
+        number("CORAL_POWER_CUTS").unwrap_or(short),
+        number("CORAL_POWER_SEED").unwrap_or(u64::from(std::process::id())),
+    );
     let (mut all, mut seed) = (Outcome::default(), first);
     while all.cuts < cuts {
         let one = one_file_system(seed, lives, CUTS_EACH.min(cuts - all.cuts));
         one.losses.iter().for_each(|l| println!("LOST: {l}"));
-        one.problems.iter().for_each(|p| println!("coral check: {p}"));
+        one.problems
+            .iter()
+            .for_each(|p| println!("coral check: {p}"));
         one.told.iter().for_each(|p| println!("error told: {p}"));
         all.add(one);
-        println!("{} cuts so far, {} acknowledged operations, {} losses", all.cuts, all.acked, all.losses.len());
+        println!(
+            "{} cuts so far, {} acknowledged operations, {} losses",
+            all.cuts,
+            all.acked,
+            all.losses.len()
+        );
         seed += 1;
     }
     println!(
         "{} cuts, {} acknowledged operations, {} losses, {} problems of coral check, {} errors told; the cuts took {} changes and {} blocks, {} blocks survived by chance",
-        all.cuts, all.acked, all.losses.len(), all.problems.len(), all.told.len(), all.changes_lost, all.blocks_lost, all.blocks_kept
+        all.cuts,
+        all.acked,
+        all.losses.len(),
+        all.problems.len(),
+        all.told.len(),
+        all.changes_lost,
+        all.blocks_lost,
+        all.blocks_kept
     );
-    let name = if lives { "power_loss_under_clients_that_live_on" } else { "power_loss_of_everything" };
-    let again = format!("run again: CORAL_POWER_SEED={first} CORAL_POWER_CUTS={cuts} cargo test -p coral-cli --test power {name} -- --exact --nocapture");
-    assert!(all.losses.is_empty() && all.problems.is_empty(), "{} losses, {} problems; {again}", all.losses.len(), all.problems.len());
-    assert!(all.acked > 0 && all.changes_lost > 0, "nothing was acknowledged, or nothing was at stake; {again}");
+    let name = if lives {
+        "power_loss_under_clients_that_live_on"
+    } else {
+        "power_loss_of_everything"
+    };
+    let again = format!(
+        "run again: CORAL_POWER_SEED={first} CORAL_POWER_CUTS={cuts} cargo test -p coral-cli --test power {name} -- --exact --nocapture"
+    );
+    assert!(
+        all.losses.is_empty() && all.problems.is_empty(),
+        "{} losses, {} problems; {again}",
+        all.losses.len(),
+        all.problems.len()
+    );
+    assert!(
+        all.acked > 0 && all.changes_lost > 0,
+        "nothing was acknowledged, or nothing was at stake; {again}"
+    );
 }
 
 #[test]
@@ -232,7 +298,11 @@ fn power_loss_under_clients_that_live_on() {
 
 fn needs_root_or_namespaces(name: &str, body: impl FnOnce()) {
     in_network_namespace(name, || {
-        if Command::new("test").args(["-w", "/dev/fuse"]).status().is_ok_and(|s| s.success()) {
+        if Command::new("test")
+            .args(["-w", "/dev/fuse"])
+            .status()
+            .is_ok_and(|s| s.success())
+        {
             body();
         } else {
             eprintln!("SKIPPED: needs /dev/fuse");

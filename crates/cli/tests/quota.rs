@@ -20,16 +20,26 @@ type Used = BTreeMap<(char, u32), (u64, u64)>;
 
 fn asked() -> impl Iterator<Item = (char, u32)> {
     let root = [('u', 0), ('g', 0)];
-    USERS.map(|u| ('u', u)).into_iter().chain(GROUPS.map(|g| ('g', g))).chain(root).chain([('p', PROJECT)])
+    USERS
+        .map(|u| ('u', u))
+        .into_iter()
+        .chain(GROUPS.map(|g| ('g', g)))
+        .chain(root)
+        .chain([('p', PROJECT)])
 }
 
 /// What `lfs quota` says.
 fn quotas(mnt: &Path) -> Used {
     asked()
         .map(|(kind, id)| {
-            let said = ok(lfs().args(["quota", "-q", &format!("-{kind}"), &id.to_string()]).arg(mnt));
+            let said = ok(lfs()
+                .args(["quota", "-q", &format!("-{kind}"), &id.to_string()])
+                .arg(mnt));
             assert!(!said.contains("failed"), "{said}");
-            let numbers: Vec<u64> = said.split_whitespace().filter_map(|w| w.parse().ok()).collect();
+            let numbers: Vec<u64> = said
+                .split_whitespace()
+                .filter_map(|w| w.parse().ok())
+                .collect();
             ((kind, id), (numbers[0], numbers[3]))
         })
         .collect()
@@ -49,12 +59,23 @@ fn walked(mnt: &Path) -> Used {
             continue;
         }
         let below = path.starts_with(mnt.join("project"));
-        for of in [Some(('u', m.uid())), Some(('g', m.gid())), below.then_some(('p', PROJECT))].into_iter().flatten() {
+        for of in [
+            Some(('u', m.uid())),
+            Some(('g', m.gid())),
+            below.then_some(('p', PROJECT)),
+        ]
+        .into_iter()
+        .flatten()
+        {
             let sum = bytes.entry(of).or_default();
             *sum = (sum.0 + 512 * m.blocks(), sum.1 + 1);
         }
     }
-    bytes.into_iter().filter(|(of, _)| asked().any(|a| a == *of)).map(|(of, (b, n))| (of, (b.div_ceil(1024), n))).collect()
+    bytes
+        .into_iter()
+        .filter(|(of, _)| asked().any(|a| a == *of))
+        .map(|(of, (b, n))| (of, (b.div_ceil(1024), n)))
+        .collect()
 }
 
 /// OSTs hear of owners and of removed files in the background.
@@ -67,12 +88,21 @@ fn agrees(mnt: &Path, after: &str) -> Used {
             last.0 == last.1
         });
     }));
-    assert!(same.is_ok(), "{after}: lfs quota says\n{:?}, the files\n{:?}", last.0, last.1);
+    assert!(
+        same.is_ok(),
+        "{after}: lfs quota says\n{:?}, the files\n{:?}",
+        last.0,
+        last.1
+    );
     last.0
 }
 
 fn run_as(uid: u32, gid: u32, dir: &Path, script: &str) {
-    ok(Command::new("sh").args(["-ec", script]).current_dir(dir).uid(uid).gid(gid));
+    ok(Command::new("sh")
+        .args(["-ec", script])
+        .current_dir(dir)
+        .uid(uid)
+        .gid(gid));
 }
 
 #[test]
@@ -92,29 +122,48 @@ fn quotas_are_what_the_files_say() {
             let home = mnt.join(format!("u{uid}"));
             fs::create_dir(&home).unwrap();
             chown(&home, Some(uid), Some(gid)).unwrap();
-            run_as(uid, gid, &home, "
+            run_as(
+                uid,
+                gid,
+                &home,
+                "
                 mkdir d
                 for n in 1 2 3 4 5; do head -c $((n * 50000)) /dev/zero > d/f$n; done
                 ln d/f1 d/again
                 ln -s f1 d/link
                 : > d/empty
                 mkfifo d/pipe
-            ");
+            ",
+            );
         }
         // another writes first to the second stripe of a file
         let first = mnt.join("u1001/d/half");
         run_as(1001, 2001, &mnt, "head -c 1000 /dev/zero > u1001/d/half");
-        OpenOptions::new().append(true).open(&first).unwrap().write_all(&[1; 200_000]).unwrap();
+        OpenOptions::new()
+            .append(true)
+            .open(&first)
+            .unwrap()
+            .write_all(&[1; 200_000])
+            .unwrap();
         // data on the MDT
         let dom = mnt.join("dom");
-        ok(lfs().args(["setstripe", "-E", "64K", "-L", "mdt", "-E", "-1"]).arg(&dom));
+        ok(lfs()
+            .args(["setstripe", "-E", "64K", "-L", "mdt", "-E", "-1"])
+            .arg(&dom));
         fs::write(&dom, vec![1; 150_000]).unwrap();
         let project = mnt.join("project");
         fs::create_dir(&project).unwrap();
-        ok(lfs().args(["project", "-p", &PROJECT.to_string(), "-s"]).arg(&project));
+        ok(lfs()
+            .args(["project", "-p", &PROJECT.to_string(), "-s"])
+            .arg(&project));
         fs::write(project.join("new"), vec![1; 150_000]).unwrap();
         let counted = agrees(&mnt, "writes");
-        assert!(counted.values().all(|(kib, inodes)| *kib > 100 && *inodes > 1), "{counted:?}");
+        assert!(
+            counted
+                .values()
+                .all(|(kib, inodes)| *kib > 100 && *inodes > 1),
+            "{counted:?}"
+        );
 
         chown(mnt.join("u1001/d/f5"), Some(1002), Some(2002)).unwrap();
         lchown(mnt.join("u1001/d/link"), Some(1003), None).unwrap();
@@ -133,9 +182,23 @@ fn quotas_are_what_the_files_say() {
         for gone in ["u1002/d/f5", "u1003/d/f1", "u1001/d/empty"] {
             fs::remove_file(mnt.join(gone)).unwrap();
         }
-        OpenOptions::new().write(true).open(mnt.join("u1001/d/f5")).unwrap().set_len(70_000).unwrap();
-        OpenOptions::new().write(true).open(mnt.join("u1002/d/f3")).unwrap().set_len(10 << 20).unwrap();
-        OpenOptions::new().write(true).truncate(true).open(mnt.join("u1003/d/f5")).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(mnt.join("u1001/d/f5"))
+            .unwrap()
+            .set_len(70_000)
+            .unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(mnt.join("u1002/d/f3"))
+            .unwrap()
+            .set_len(10 << 20)
+            .unwrap();
+        OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(mnt.join("u1003/d/f5"))
+            .unwrap();
         let counted = agrees(&mnt, "unlink and truncate");
 
         running.kill();
@@ -146,7 +209,10 @@ fn quotas_are_what_the_files_say() {
         let counted = agrees(&mnt, "more changes");
         // the group of two users, target by target
         let all = ok(lfs().args(["quota", "-v", "-g", "2001"]).arg(&mnt));
-        let rows: Vec<&str> = all.lines().filter(|l| l.contains("-MDT0000 ") || l.contains("-OST000")).collect();
+        let rows: Vec<&str> = all
+            .lines()
+            .filter(|l| l.contains("-MDT0000 ") || l.contains("-OST000"))
+            .collect();
         assert_eq!(rows.len(), 3, "{all}");
         running.kill();
         let running = place.up(&up);

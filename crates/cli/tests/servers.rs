@@ -13,14 +13,35 @@ fn serve(place: &Place, dir: &Path, nid: &str) -> Running {
 
 fn format_ost(place: &Place, dir: &Path, index: &str) {
     let _ = place;
-    ok(coral().args(["format", "--ost", index, "--fsname", "a", "--mgsnode", "127.0.0.1@tcp"]).arg(dir));
+    ok(coral()
+        .args([
+            "format",
+            "--ost",
+            index,
+            "--fsname",
+            "a",
+            "--mgsnode",
+            "127.0.0.1@tcp",
+        ])
+        .arg(dir));
 }
 
 #[test]
 fn an_index_in_use_is_refused_to_another_ost_and_not_to_its_own() {
     let place = Place::new();
     let (mds, first, second) = (place.path("mds"), place.path("first"), place.path("second"));
-    ok(coral().args(["format", "--mgs", "--mdt", "0", "--fsname", "a", "--mgsnode", "127.0.0.1@tcp"]).arg(&mds));
+    ok(coral()
+        .args([
+            "format",
+            "--mgs",
+            "--mdt",
+            "0",
+            "--fsname",
+            "a",
+            "--mgsnode",
+            "127.0.0.1@tcp",
+        ])
+        .arg(&mds));
     format_ost(&place, &first, "0");
     format_ost(&place, &second, "0");
     let mds = serve(&place, &mds, "127.0.0.1@tcp");
@@ -28,9 +49,20 @@ fn an_index_in_use_is_refused_to_another_ost_and_not_to_its_own() {
     assert!(!first.join("FRESH").exists() && second.join("FRESH").exists());
 
     for _ in 0..2 {
-        let (code, said) = fails(coral().arg("serve").arg(&second).args(["--nid", "127.0.0.3@tcp", "--port", &place.port.to_string(), "--foreground"]));
+        let (code, said) = fails(coral().arg("serve").arg(&second).args([
+            "--nid",
+            "127.0.0.3@tcp",
+            "--port",
+            &place.port.to_string(),
+            "--foreground",
+        ]));
         assert_eq!(code, 1, "{said}");
-        for part in ["a-OST0000", "index 0", "127.0.0.2@tcp", "an index of its own"] {
+        for part in [
+            "a-OST0000",
+            "index 0",
+            "127.0.0.2@tcp",
+            "an index of its own",
+        ] {
             assert!(said.contains(part), "no '{part}' in: {said}");
         }
     }
@@ -49,7 +81,19 @@ fn an_index_in_use_is_refused_to_another_ost_and_not_to_its_own() {
 /// A directory of `coral up` that was up once.
 fn used(place: &Place) -> std::path::PathBuf {
     let (data, port) = (place.path("data"), place.port.to_string());
-    Running::start(&["up", &data.to_string_lossy(), "--osts", "3", "--port", &port], &data, &[]).stop();
+    Running::start(
+        &[
+            "up",
+            &data.to_string_lossy(),
+            "--osts",
+            "3",
+            "--port",
+            &port,
+        ],
+        &data,
+        &[],
+    )
+    .stop();
     data
 }
 
@@ -61,13 +105,22 @@ fn check_says_a_line_of_every_target() {
     std::fs::write(data.join("mgs/CORAL"), "torn").unwrap();
     std::fs::write(data.join("ost0000/SYNCED"), "nonsense").unwrap();
     std::fs::remove_dir_all(data.join("ost0001")).unwrap();
-    ok(Command::new("cp").arg("-a").arg(data.join("ost0002")).arg(data.join("ost0001")));
+    ok(Command::new("cp")
+        .arg("-a")
+        .arg(data.join("ost0002"))
+        .arg(data.join("ost0001")));
     let out = coral().arg("check").arg(&data).output().unwrap();
     let said = String::from_utf8_lossy(&out.stdout);
     assert!(!out.status.success(), "{said}");
     let line = |start: &str| said.lines().any(|l| l.starts_with(start));
-    assert!(line("mgs ") && line("coral-MDT0000 ") && line("coral-OST0000 ") && line("coral-OST0002 "), "{said}");
-    assert!(said.contains("another target than was formatted there"), "{said}");
+    assert!(
+        line("mgs ") && line("coral-MDT0000 ") && line("coral-OST0000 ") && line("coral-OST0002 "),
+        "{said}"
+    );
+    assert!(
+        said.contains("another target than was formatted there"),
+        "{said}"
+    );
     assert!(said.contains("are both coral-OST0002"), "{said}");
     assert!(said.contains("mgs/CORAL"), "{said}");
 }

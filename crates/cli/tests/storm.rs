@@ -33,7 +33,12 @@ const FAULTS_EACH: u64 = 5;
 /// Length of the short form, seconds.
 const SHORT_S: u64 = 30;
 /// Layouts of the workers' directories; every second worker is on the second client.
-const LAYOUTS: [&[&str]; 4] = [&["-c", "1"], &["-c", "2", "-S", "64K"], &["-E", "64K", "-L", "mdt", "-E", "-1", "-c", "1"], &["-E", "64K", "-c", "1", "-E", "-1", "-c", "2"]];
+const LAYOUTS: [&[&str]; 4] = [
+    &["-c", "1"],
+    &["-c", "2", "-S", "64K"],
+    &["-E", "64K", "-L", "mdt", "-E", "-1", "-c", "1"],
+    &["-E", "64K", "-c", "1", "-E", "-1", "-c", "2"],
+];
 
 struct Rig {
     place: Place,
@@ -48,21 +53,55 @@ struct Rig {
 impl Rig {
     fn start() -> Rig {
         let place = Place::new();
-        let nets = [Namespace::joined(SERVERS, &[2, 3]), Namespace::joined(CLIENTS, &[11, 12])];
+        let nets = [
+            Namespace::joined(SERVERS, &[2, 3]),
+            Namespace::joined(CLIENTS, &[11, 12]),
+        ];
         let mgs = format!("10.{SERVERS}.0.2@tcp");
-        ok(coral().args(["format", "--mgs", "--mdt", "0", "--fsname", "storm"]).arg(place.path("mdt")));
+        ok(coral()
+            .args(["format", "--mgs", "--mdt", "0", "--fsname", "storm"])
+            .arg(place.path("mdt")));
         for i in ["0", "1"] {
-            ok(coral().args(["format", "--ost", i, "--fsname", "storm", "--mgsnode", &mgs]).arg(place.path(&format!("ost{i}"))));
+            ok(coral()
+                .args(["format", "--ost", i, "--fsname", "storm", "--mgsnode", &mgs])
+                .arg(place.path(&format!("ost{i}"))));
         }
-        let mut rig = Rig { place, nets, router: None, servers: [None, None], clients: Vec::new(), mounts: Vec::new() };
+        let mut rig = Rig {
+            place,
+            nets,
+            router: None,
+            servers: [None, None],
+            clients: Vec::new(),
+            mounts: Vec::new(),
+        };
         rig.start_router();
         (0..2).for_each(|s| rig.start_server(s));
         let port = rig.place.port.to_string();
         for host in [11, 12] {
             let mnt = rig.place.make(&format!("mnt{host}"));
-            let (source, nid, route) = (format!("{mgs}:/storm"), format!("10.{CLIENTS}.0.{host}@tcp1"), format!("tcp 10.{CLIENTS}.0.1@tcp1"));
-            let args = ["mount", &source, &mnt.to_string_lossy(), "--nid", &nid, "--port", &port, "--route", &route, "--cache-mb", "64"];
-            rig.clients.push(rig.nets[1].coral(&args, &rig.place.path(&format!("client{host}")), &[&mnt]));
+            let (source, nid, route) = (
+                format!("{mgs}:/storm"),
+                format!("10.{CLIENTS}.0.{host}@tcp1"),
+                format!("tcp 10.{CLIENTS}.0.1@tcp1"),
+            );
+            let args = [
+                "mount",
+                &source,
+                &mnt.to_string_lossy(),
+                "--nid",
+                &nid,
+                "--port",
+                &port,
+                "--route",
+                &route,
+                "--cache-mb",
+                "64",
+            ];
+            rig.clients.push(rig.nets[1].coral(
+                &args,
+                &rig.place.path(&format!("client{host}")),
+                &[&mnt],
+            ));
             rig.mounts.push(mnt);
         }
         rig
@@ -70,17 +109,40 @@ impl Rig {
 
     fn start_router(&mut self) {
         let (port, dir) = (self.place.port.to_string(), self.place.make("router"));
-        let nids = [format!("10.{SERVERS}.0.1@tcp"), format!("10.{CLIENTS}.0.1@tcp1")];
-        let args = ["router", "--dir", &dir.to_string_lossy(), "--port", &port, "--nid", &nids[0], "--nid", &nids[1], "--large", "64"];
+        let nids = [
+            format!("10.{SERVERS}.0.1@tcp"),
+            format!("10.{CLIENTS}.0.1@tcp1"),
+        ];
+        let args = [
+            "router",
+            "--dir",
+            &dir.to_string_lossy(),
+            "--port",
+            &port,
+            "--nid",
+            &nids[0],
+            "--nid",
+            &nids[1],
+            "--large",
+            "64",
+        ];
         self.router = Some(Running::start(&args, &dir, &[]));
     }
 
     fn targets(&self, server: usize) -> Vec<PathBuf> {
-        if server == 0 { vec![self.place.path("mdt"), self.place.path("ost0")] } else { vec![self.place.path("ost1")] }
+        if server == 0 {
+            vec![self.place.path("mdt"), self.place.path("ost0")]
+        } else {
+            vec![self.place.path("ost1")]
+        }
     }
 
     fn start_server(&mut self, server: usize) {
-        let (port, nid, route) = (self.place.port.to_string(), format!("10.{SERVERS}.0.{}@tcp", 2 + server), format!("tcp1 10.{SERVERS}.0.1@tcp"));
+        let (port, nid, route) = (
+            self.place.port.to_string(),
+            format!("10.{SERVERS}.0.{}@tcp", 2 + server),
+            format!("tcp1 10.{SERVERS}.0.1@tcp"),
+        );
         let dirs = self.targets(server);
         let mut args = vec!["serve".to_owned()];
         args.extend(dirs.iter().map(|d| d.to_string_lossy().into_owned()));
@@ -106,10 +168,18 @@ impl Rig {
                 "router killed"
             }
             6 | 7 => {
-                let whom = [format!("10.{CLIENTS}.0.{}@tcp1", 11 + rng.below(2)), format!("10.{SERVERS}.0.{}@tcp", 2 + rng.below(2))];
+                let whom = [
+                    format!("10.{CLIENTS}.0.{}@tcp1", 11 + rng.below(2)),
+                    format!("10.{SERVERS}.0.{}@tcp", 2 + rng.below(2)),
+                ];
                 let dir = self.place.path("router");
                 // a router that was just started does not know everybody yet
-                let _ = coral().args(["lctl", "--dir"]).arg(dir).arg("disconnect").arg(&whom[rng.below(2) as usize]).output();
+                let _ = coral()
+                    .args(["lctl", "--dir"])
+                    .arg(dir)
+                    .arg("disconnect")
+                    .arg(&whom[rng.below(2) as usize])
+                    .output();
                 "connection reset"
             }
             _ => {
@@ -124,9 +194,14 @@ impl Rig {
 
     /// What the servers' logs say of clients that they evicted. (An MDT that starts anew replaces its connections to OSTs.)
     fn evicted(&self) -> Vec<String> {
-        let logs = [self.targets(0), self.targets(1)].map(|t| std::fs::read_to_string(t[0].with_extension("log")).unwrap_or_default());
+        let logs = [self.targets(0), self.targets(1)]
+            .map(|t| std::fs::read_to_string(t[0].with_extension("log")).unwrap_or_default());
         let of_clients = |l: &&str| l.contains("client evicted") && !l.contains("-mdtlov_UUID");
-        logs.iter().flat_map(|l| l.lines()).filter(of_clients).map(str::to_owned).collect()
+        logs.iter()
+            .flat_map(|l| l.lines())
+            .filter(of_clients)
+            .map(str::to_owned)
+            .collect()
     }
 
     fn stop(mut self) {
@@ -151,7 +226,10 @@ fn kills_and_partitions_lose_nothing() {
         return;
     }
     in_network_namespace("kills_and_partitions_lose_nothing", || {
-        let seconds = std::env::var("CORAL_STORM_S").ok().and_then(|s| s.parse().ok()).unwrap_or(SHORT_S);
+        let seconds = std::env::var("CORAL_STORM_S")
+            .ok()
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(SHORT_S);
         let mut rng = Rng::from_env();
         let mut rig = Rig::start();
         let mut workers = Vec::new();
@@ -164,7 +242,12 @@ fn kills_and_partitions_lose_nothing() {
         }
         #[allow(clippy::disallowed_methods, reason = "a test by the machine's clock")]
         let begin = std::time::Instant::now();
-        let (mut done, mut bad, mut told, mut evicted) = (std::collections::BTreeMap::<&str, u64>::new(), Vec::new(), Vec::new(), 0);
+        let (mut done, mut bad, mut told, mut evicted) = (
+            std::collections::BTreeMap::<&str, u64>::new(),
+            Vec::new(),
+            Vec::new(),
+            0,
+        );
         while bad.is_empty() && (done.is_empty() || begin.elapsed().as_secs() < seconds) {
             let stop = Arc::new(AtomicBool::new(false));
             let jobs: Vec<_> = workers
@@ -182,33 +265,56 @@ fn kills_and_partitions_lose_nothing() {
                 pause(500 + rng.below(4000));
             }
             stop.store(true, Ordering::Relaxed);
-            until("all operations have ended", || jobs.iter().all(|j| j.is_finished()));
-            workers = jobs.into_iter().map(|j| j.join().expect("a worker")).collect();
+            until("all operations have ended", || {
+                jobs.iter().all(|j| j.is_finished())
+            });
+            workers = jobs
+                .into_iter()
+                .map(|j| j.join().expect("a worker"))
+                .collect();
             let before = std::mem::replace(&mut evicted, rig.evicted().len());
             let all_kept = evicted == before;
             for (i, w) in workers.iter_mut().enumerate() {
                 w.keeps = all_kept;
                 if w.longest > LONGEST {
-                    bad.push(format!("{}: an operation took {:.0} s", w.dir.display(), w.longest.as_secs_f64()));
+                    bad.push(format!(
+                        "{}: an operation took {:.0} s",
+                        w.dir.display(),
+                        w.longest.as_secs_f64()
+                    ));
                 }
                 told.append(&mut w.told);
                 let seen = rig.mounts[(i + 1) % 2].join(format!("w{i}"));
                 bad.extend(w.verify(&seen, all_kept));
-                bad.extend(w.tidy().err().map(|e| format!("{}: tidying: {e}", w.dir.display())));
+                bad.extend(
+                    w.tidy()
+                        .err()
+                        .map(|e| format!("{}: tidying: {e}", w.dir.display())),
+                );
             }
         }
-        let acked: u64 = workers.iter().map(|w| w.acked.load(Ordering::Relaxed)).sum();
+        let acked: u64 = workers
+            .iter()
+            .map(|w| w.acked.load(Ordering::Relaxed))
+            .sum();
         let longest = workers.iter().map(|w| w.longest).max().unwrap_or_default();
         bad.iter().for_each(|b| println!("LOST: {b}"));
         told.iter().for_each(|t| println!("error told: {t}"));
         rig.evicted().iter().for_each(|e| println!("{e}"));
         println!(
             "{acked} operations acknowledged in {:.0} s, the longest {:.1} s; {done:?}; {evicted} evictions, {} errors told, {} losses",
-            begin.elapsed().as_secs_f64(), longest.as_secs_f64(), told.len(), bad.len()
+            begin.elapsed().as_secs_f64(),
+            longest.as_secs_f64(),
+            told.len(),
+            bad.len()
         );
         if !bad.is_empty() {
             rig.place.dir.disable_cleanup(true);
-            panic!("{} losses; the logs are in {}", bad.len(), rig.place.dir.path().display());
+            panic!(
+                "{} losses; the logs are in {}",
+                bad.len(),
+                rig.place.dir.path().display()
+            );
         }
         assert!(acked > 0, "nothing was acknowledged");
         rig.stop();

@@ -34,16 +34,26 @@ struct Capture(Child);
 
 impl Capture {
     fn start(file: &Path) -> Capture {
-        let child = Command::new("tshark").args(["-q", "-i", "lo", "-w"]).arg(file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("tshark");
+        let child = Command::new("tshark")
+            .args(["-q", "-i", "lo", "-w"])
+            .arg(file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("tshark");
         let capture = Capture(child);
-        until("the capture has begun", || std::fs::metadata(file).is_ok_and(|m| m.len() > 0));
+        until("the capture has begun", || {
+            std::fs::metadata(file).is_ok_and(|m| m.len() > 0)
+        });
         pause(SETTLE_MS);
         capture
     }
 
     fn stop(mut self) {
         pause(SETTLE_MS);
-        ok(Command::new("kill").arg("-INT").arg(self.0.id().to_string()));
+        ok(Command::new("kill")
+            .arg("-INT")
+            .arg(self.0.id().to_string()));
         self.0.wait().expect("its end");
     }
 }
@@ -57,7 +67,11 @@ impl Drop for Capture {
 
 /// What tshark prints of the capture.
 fn read(file: &Path, port: u16, more: &[&str]) -> String {
-    ok(Command::new("tshark").arg("-r").arg(file).args(["-d", &format!("tcp.port=={port},lnet")]).args(more))
+    ok(Command::new("tshark")
+        .arg("-r")
+        .arg(file)
+        .args(["-d", &format!("tcp.port=={port},lnet")])
+        .args(more))
 }
 
 /// The values of a field and how often each was seen.
@@ -65,7 +79,12 @@ fn counts(file: &Path, port: u16, filter: &str, field: &str) -> BTreeMap<u32, us
     let text = read(file, port, &["-Y", filter, "-T", "fields", "-e", field]);
     let mut out = BTreeMap::new();
     for value in text.split([',', '\n']).filter(|v| !v.is_empty()) {
-        *out.entry(value.parse().unwrap_or_else(|_| panic!("{field} is '{value}'"))).or_default() += 1;
+        *out.entry(
+            value
+                .parse()
+                .unwrap_or_else(|_| panic!("{field} is '{value}'")),
+        )
+        .or_default() += 1;
     }
     out
 }
@@ -82,17 +101,42 @@ fn use_the_mount(mnt: &Path) {
 
 #[test]
 fn tshark_reads_our_mount_as_lnet_and_lustre() {
-    if !Command::new("tshark").arg("-v").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success()) {
+    if !Command::new("tshark")
+        .arg("-v")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+    {
         println!("skipped: tshark is not installed (apt install tshark)");
         return;
     }
     in_network_namespace("tshark_reads_our_mount_as_lnet_and_lustre", || {
         let place = Place::new();
-        let (data, mnt, file, port) = (place.path("data"), place.make("mnt"), place.path("mount.pcap"), place.port);
+        let (data, mnt, file, port) = (
+            place.path("data"),
+            place.make("mnt"),
+            place.path("mount.pcap"),
+            place.port,
+        );
         let port_s = port.to_string();
-        let server = Running::start(&["up", &data.to_string_lossy(), "--port", &port_s], &data, &[]);
+        let server = Running::start(
+            &["up", &data.to_string_lossy(), "--port", &port_s],
+            &data,
+            &[],
+        );
         let capture = Capture::start(&file);
-        let client = Running::start(&["mount", "127.0.0.1@tcp:/coral", &mnt.to_string_lossy(), "--port", &port_s], &place.path("client"), &[&mnt]);
+        let client = Running::start(
+            &[
+                "mount",
+                "127.0.0.1@tcp:/coral",
+                &mnt.to_string_lossy(),
+                "--port",
+                &port_s,
+            ],
+            &place.path("client"),
+            &[&mnt],
+        );
         use_the_mount(&mnt);
         client.stop();
         capture.stop();
@@ -100,13 +144,26 @@ fn tshark_reads_our_mount_as_lnet_and_lustre() {
 
         let opcodes = counts(&file, port, "lustre", "lustre.ptlrpc_body.pb_opc");
         println!("opcodes with counts: {opcodes:?}");
-        let missing: Vec<_> = EXPECTED.iter().filter(|(opc, _)| !opcodes.contains_key(opc)).collect();
+        let missing: Vec<_> = EXPECTED
+            .iter()
+            .filter(|(opc, _)| !opcodes.contains_key(opc))
+            .collect();
         assert!(missing.is_empty(), "tshark does not see {missing:?}");
         let types = counts(&file, port, "lnet", "lnet.msg_type");
         println!("LNet message types with counts: {types:?}");
-        assert!(types.keys().all(|t| *t <= LNET_TYPE_MAX), "unknown LNet messages: {types:?}");
+        assert!(
+            types.keys().all(|t| *t <= LNET_TYPE_MAX),
+            "unknown LNet messages: {types:?}"
+        );
         let whole = read(&file, port, &["-V"]);
-        let bad: Vec<&str> = whole.lines().filter(|l| l.contains("Malformed Packet") || l.contains("Dissector bug")).collect();
-        assert!(bad.is_empty(), "tshark cannot decode {} packets: {bad:?}", bad.len());
+        let bad: Vec<&str> = whole
+            .lines()
+            .filter(|l| l.contains("Malformed Packet") || l.contains("Dissector bug"))
+            .collect();
+        assert!(
+            bad.is_empty(),
+            "tshark cannot decode {} packets: {bad:?}",
+            bad.len()
+        );
     });
 }

@@ -15,7 +15,7 @@ pub mod target;
 pub mod time;
 
 pub use llite::types::{
-    Attr, Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, MountError, MountOptions, SeekWhence, SetAttr, SetTime,
-    StatFs, Timespec,
+    Attr, Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, MountError, MountOptions,
+    SeekWhence, SetAttr, SetTime, StatFs, Timespec,
 };
 pub use llite::{DirHandle, FileHandle, Llite};

@@ -78,7 +78,10 @@ impl Lmv {
 
     async fn ask(&self, seq: u64) -> Result<u32, Errno> {
         let mdt0 = self.first()?;
-        let range = LuSeqRange { start: seq, ..Default::default() };
+        let range = LuSeqRange {
+            start: seq,
+            ..Default::default()
+        };
         let rq = Request::new(portal::FLD_REQUEST, opc::FLD_QUERY)
             .push_bytes(Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes()))
             .push(&range);

@@ -95,7 +95,16 @@ impl Dialer {
     pub fn new(node: Arc<Node>, ldlm: Arc<LdlmClient>, user_xattr: bool, checksums: bool) -> Self {
         let client_uuid = uuid(node.rng_u64(), node.rng_u64());
         let alive = Alive::announce(&client_uuid).map(Arc::new);
-        Self { node, ldlm, client_uuid, user_xattr, checksums, plain: false, version: CLAIMED, alive }
+        Self {
+            node,
+            ldlm,
+            client_uuid,
+            user_xattr,
+            checksums,
+            plain: false,
+            version: CLAIMED,
+            alive,
+        }
     }
 
     /// A target, not yet connected.
@@ -116,7 +125,10 @@ impl Dialer {
         let cfg = match kind {
             Kind::Mgs => ImportConfig::mgs(nids, &self.client_uuid, data),
             Kind::Mdt => ImportConfig::mdt(uuid, nids, &self.client_uuid, data),
-            Kind::Ost => ImportConfig { idle_timeout: IDLE_TIMEOUT, ..ImportConfig::ost(uuid, nids, &self.client_uuid, data) },
+            Kind::Ost => ImportConfig {
+                idle_timeout: IDLE_TIMEOUT,
+                ..ImportConfig::ost(uuid, nids, &self.client_uuid, data)
+            },
         };
         let import = Import::new(self.node.clone(), cfg);
         let namespace = self.ldlm.namespace(import.clone());
@@ -132,7 +144,9 @@ impl Dialer {
             want_cksum,
             hooks: RwLock::new(None),
         });
-        import.set_observer(Arc::new(Observer { target: Arc::downgrade(&t) }));
+        import.set_observer(Arc::new(Observer {
+            target: Arc::downgrade(&t),
+        }));
         t
     }
 }
@@ -174,7 +188,9 @@ impl Target {
     /// The checksum to use, if any.
     pub fn cksum(&self) -> Option<CksumType> {
         let g = self.granted();
-        (self.want_cksum && g.has(F::CKSUM)).then(|| CksumType::best(g.cksum_types)).flatten()
+        (self.want_cksum && g.has(F::CKSUM))
+            .then(|| CksumType::best(g.cksum_types))
+            .flatten()
     }
 
     /// Who to tell about recovery.
@@ -214,7 +230,12 @@ impl ImportObserver for Observer {
 
     /// What it has of the grant is told to a server that was restarted, and to one that was not (`osc_reconnect`).
     fn asks(&self, data: &mut ObdConnectData) {
-        if let Some(held) = self.target.upgrade().map(|t| t.grant.held()).filter(|held| *held > 0 && data.has(F::GRANT)) {
+        if let Some(held) = self
+            .target
+            .upgrade()
+            .map(|t| t.grant.held())
+            .filter(|held| *held > 0 && data.has(F::GRANT))
+        {
             data.grant = u32::try_from(held).unwrap_or(u32::MAX);
         }
     }
@@ -222,7 +243,8 @@ impl ImportObserver for Observer {
     /// Before anything is sent: of the writes under way none has used anything up since.
     fn granted(&self, data: &ObdConnectData) {
         if let Some(t) = self.target.upgrade() {
-            t.grant.connected(data.has(F::GRANT).then_some(data.grant as u64));
+            t.grant
+                .connected(data.has(F::GRANT).then_some(data.grant as u64));
         }
     }
 
@@ -249,7 +271,9 @@ impl ImportObserver for Observer {
     }
 
     fn is_unused(&self) -> bool {
-        self.target.upgrade().is_some_and(|t| t.namespace.is_empty() && t.grant.dirty() == 0)
+        self.target
+            .upgrade()
+            .is_some_and(|t| t.namespace.is_empty() && t.grant.dirty() == 0)
     }
 
     fn on_idle(&self) {
@@ -338,7 +362,14 @@ fn mdt_flags(user_xattr: bool, cksum: bool) -> ObdConnectData {
         connect_flags: f,
         connect_flags2: f2,
         brw_size: 1 << 20,
-        ibits_known: (Ibits::LOOKUP | Ibits::UPDATE | Ibits::OPEN | Ibits::LAYOUT | Ibits::PERM | Ibits::XATTR | Ibits::DOM).bits(),
+        ibits_known: (Ibits::LOOKUP
+            | Ibits::UPDATE
+            | Ibits::OPEN
+            | Ibits::LAYOUT
+            | Ibits::PERM
+            | Ibits::XATTR
+            | Ibits::DOM)
+            .bits(),
         cksum_types: if cksum { CKSUM_TYPES } else { 0 },
         max_easize: 65536,
         maxmodrpcs: 8,
@@ -401,8 +432,19 @@ mod tests {
     #[test]
     fn nothing_undone_is_claimed() {
         for d in [mdt_flags(true, true), ost_flags(true), mgs_flags()] {
-            assert!(!d.connect_flags.intersects(F::MDS | F::MDS_MDS | F::LIGHTWEIGHT | F::INDEX | F::GRANT_PARAM | F::GRANT_SHRINK | F::RDONLY));
-            assert!(!d.connect_flags2.intersects(F2::BATCH_RPC | F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT));
+            assert!(!d.connect_flags.intersects(
+                F::MDS
+                    | F::MDS_MDS
+                    | F::LIGHTWEIGHT
+                    | F::INDEX
+                    | F::GRANT_PARAM
+                    | F::GRANT_SHRINK
+                    | F::RDONLY
+            ));
+            assert!(
+                !d.connect_flags2
+                    .intersects(F2::BATCH_RPC | F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT)
+            );
         }
         assert!(mdt_flags(true, false).brw_size > 0 && ost_flags(false).brw_size > 0);
         assert_ne!(ost_flags(true).cksum_types, 0);

@@ -21,7 +21,11 @@ impl Timespec {
 
     /// As a time field on the wire; `coral`: the peer agreed to [`coral_wire::coral`].
     pub(crate) fn to_wire(self, coral: bool) -> i64 {
-        if coral { pack_time(self.secs, self.nanos) } else { self.secs }
+        if coral {
+            pack_time(self.secs, self.nanos)
+        } else {
+            self.secs
+        }
     }
 
     /// From a time field on the wire.
@@ -42,8 +46,14 @@ mod tests {
 
     #[test]
     fn both_forms_come_back() {
-        let t = Timespec { secs: 1_700_000_000, nanos: 123_456_789 };
+        let t = Timespec {
+            secs: 1_700_000_000,
+            nanos: 123_456_789,
+        };
         assert_eq!(Timespec::from_wire(t.to_wire(true), true), t);
-        assert_eq!(Timespec::from_wire(t.to_wire(false), false), Timespec { nanos: 0, ..t });
+        assert_eq!(
+            Timespec::from_wire(t.to_wire(false), false),
+            Timespec { nanos: 0, ..t }
+        );
     }
 }

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::*;
 use coral_client::{Llite, LockKind};
 use coral_lnet::faults::{FaultAction, FaultRule, Side};
 use coral_lnet::{LinkModel, MemNet, Nid, Node, NodeConfig, PoolSizes};
 use coral_wire::Errno;
-use common::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::time::Instant;
@@ -64,7 +64,13 @@ impl Journal {
     fn note(&self, worker: u64, what: &str, result: u64) {
         let at = self.start.elapsed().as_micros() as u64;
         let mut d = self.digest.lock();
-        for b in at.to_le_bytes().into_iter().chain(worker.to_le_bytes()).chain(what.bytes()).chain(result.to_le_bytes()) {
+        for b in at
+            .to_le_bytes()
+            .into_iter()
+            .chain(worker.to_le_bytes())
+            .chain(what.bytes())
+            .chain(result.to_le_bytes())
+        {
             *d = (*d ^ b as u64).wrapping_mul(0x0000_0100_0000_01b3);
         }
         self.operations.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +96,17 @@ struct Worker {
 impl Worker {
     fn new(id: u64, fs: &Arc<Llite>, seed: u64, journal: Arc<Journal>) -> Worker {
         let rng = ChaCha8Rng::seed_from_u64(seed ^ (id << 32));
-        Worker { id, u: User::root(fs), rng, journal, dir: format!("w{id}"), files: BTreeMap::new(), appended: 0, counted: 0, claimed: Vec::new() }
+        Worker {
+            id,
+            u: User::root(fs),
+            rng,
+            journal,
+            dir: format!("w{id}"),
+            files: BTreeMap::new(),
+            appended: 0,
+            counted: 0,
+            claimed: Vec::new(),
+        }
     }
 
     fn path(&self, name: &str) -> String {
@@ -116,11 +132,16 @@ impl Worker {
             _ => self.rng.random_range(80_000..1_500_000),
         };
         let first: u8 = self.rng.random();
-        (0..len).map(|i: usize| first.wrapping_add((i / 7) as u8)).collect()
+        (0..len)
+            .map(|i: usize| first.wrapping_add((i / 7) as u8))
+            .collect()
     }
 
     async fn work(mut self, until: Instant) -> Worker {
-        self.u.mkdir(&self.dir.clone()).await.expect("own directory");
+        self.u
+            .mkdir(&self.dir.clone())
+            .await
+            .expect("own directory");
         while Instant::now() < until {
             let kind = self.rng.random_range(0..18);
             let (what, done) = {
@@ -169,34 +190,50 @@ impl Worker {
         want[at..at + data.len()].copy_from_slice(&data);
         assert_eq!(self.u.write(&fh, at as u64, &data).await?, data.len());
         self.u.close(&fh).await?;
-        self.journal.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.journal
+            .bytes
+            .fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(at as u64)
     }
 
     async fn read(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else { return Ok(0) };
+        let Some(name) = self.some_file() else {
+            return Ok(0);
+        };
         let want = &self.files[&name];
         let at = self.rng.random_range(0..=want.len());
         let len = self.rng.random_range(0..=want.len() - at + 10);
         let fh = self.u.open(&self.path(&name), libc::O_RDONLY).await?;
         let got = self.u.read(&fh, at as u64, len as u32).await?;
-        assert!(got == want[at..(at + len).min(want.len())], "worker {}: {name}: {} bytes at {at} differ", self.id, got.len());
+        assert!(
+            got == want[at..(at + len).min(want.len())],
+            "worker {}: {name}: {} bytes at {at} differ",
+            self.id,
+            got.len()
+        );
         self.u.close(&fh).await?;
         Ok(got.len() as u64)
     }
 
     async fn truncate(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else { return Ok(0) };
+        let Some(name) = self.some_file() else {
+            return Ok(0);
+        };
         let size = self.rng.random_range(0..200_000usize);
         let fid = self.u.fid(&self.path(&name)).await?;
-        let set = coral_client::SetAttr { size: Some(size as u64), ..Default::default() };
+        let set = coral_client::SetAttr {
+            size: Some(size as u64),
+            ..Default::default()
+        };
         self.u.fs.setattr(&self.u.cred, fid, set, None).await?;
         self.files.get_mut(&name).expect("there").resize(size, 0);
         Ok(size as u64)
     }
 
     async fn rename(&mut self) -> Result<u64> {
-        let (Some(from), to) = (self.some_file(), self.some_name()) else { return Ok(0) };
+        let (Some(from), to) = (self.some_file(), self.some_name()) else {
+            return Ok(0);
+        };
         self.u.rename(&self.path(&from), &self.path(&to), 0).await?;
         let data = self.files.remove(&from).expect("there");
         self.files.insert(to, data);
@@ -204,27 +241,43 @@ impl Worker {
     }
 
     async fn unlink(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else { return Ok(0) };
+        let Some(name) = self.some_file() else {
+            return Ok(0);
+        };
         self.u.unlink(&self.path(&name)).await?;
         self.files.remove(&name);
         Ok(1)
     }
 
     async fn stat(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else { return Ok(0) };
+        let Some(name) = self.some_file() else {
+            return Ok(0);
+        };
         let size = self.u.stat(&self.path(&name)).await?.size;
-        assert_eq!(size, self.files[&name].len() as u64, "worker {}: size of {name}", self.id);
+        assert_eq!(
+            size,
+            self.files[&name].len() as u64,
+            "worker {}: size of {name}",
+            self.id
+        );
         Ok(size)
     }
 
     async fn list(&mut self) -> Result<u64> {
         let names = self.u.names(&self.dir).await?;
-        assert_eq!(names, self.files.keys().cloned().collect::<Vec<_>>(), "worker {}", self.id);
+        assert_eq!(
+            names,
+            self.files.keys().cloned().collect::<Vec<_>>(),
+            "worker {}",
+            self.id
+        );
         Ok(names.len() as u64)
     }
 
     async fn fsync(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else { return Ok(0) };
+        let Some(name) = self.some_file() else {
+            return Ok(0);
+        };
         let fh = self.u.open(&self.path(&name), libc::O_RDWR).await?;
         self.u.fs.fsync(&fh, false).await?;
         self.u.close(&fh).await?;
@@ -233,8 +286,16 @@ impl Worker {
 
     /// A record at the end of a file that all append to: none may be lost or be there twice.
     async fn append(&mut self) -> Result<u64> {
-        let fh = self.u.open("shared/log", libc::O_WRONLY | libc::O_APPEND).await?;
-        let record: Vec<u8> = self.id.to_le_bytes().into_iter().chain(self.appended.to_le_bytes()).collect();
+        let fh = self
+            .u
+            .open("shared/log", libc::O_WRONLY | libc::O_APPEND)
+            .await?;
+        let record: Vec<u8> = self
+            .id
+            .to_le_bytes()
+            .into_iter()
+            .chain(self.appended.to_le_bytes())
+            .collect();
         assert_eq!(self.u.write(&fh, 0, &record).await?, record.len());
         self.u.close(&fh).await?;
         self.appended += 1;
@@ -248,7 +309,10 @@ impl Worker {
         let old = self.u.read(&fh, 0, 8).await?;
         let n = u64::from_le_bytes(old.try_into().expect("8 bytes")) + 1;
         self.u.write(&fh, 0, &n.to_le_bytes()).await?;
-        self.u.fs.flock(&fh, self.id, LockKind::Unlock, true).await?;
+        self.u
+            .fs
+            .flock(&fh, self.id, LockKind::Unlock, true)
+            .await?;
         self.u.close(&fh).await?;
         self.counted += 1;
         Ok(n)
@@ -283,7 +347,13 @@ fn server_nid() -> Nid {
 }
 
 /// Breaks connections and cuts links of the clients at random.
-async fn breaks(c: Arc<MemNet>, clients: Vec<Nid>, neighbours: Vec<Nid>, seed: u64, until: Instant) -> u64 {
+async fn breaks(
+    c: Arc<MemNet>,
+    clients: Vec<Nid>,
+    neighbours: Vec<Nid>,
+    seed: u64,
+    until: Instant,
+) -> u64 {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb4ea);
     let mut n = 0;
     loop {
@@ -305,20 +375,34 @@ async fn breaks(c: Arc<MemNet>, clients: Vec<Nid>, neighbours: Vec<Nid>, seed: u
 }
 
 /// NIDs of the two routers on the clients' network and on the servers'.
-const ROUTERS: [[&str; 2]; 2] = [["10.1.0.8@tcp1", "10.0.0.8@tcp"], ["10.1.0.9@tcp1", "10.0.0.9@tcp"]];
+const ROUTERS: [[&str; 2]; 2] = [
+    ["10.1.0.8@tcp1", "10.0.0.8@tcp"],
+    ["10.1.0.9@tcp1", "10.0.0.9@tcp"],
+];
 
 async fn start_router(net: &Arc<MemNet>, which: usize, seed: u64) -> Arc<Node> {
     let nids = ROUTERS[which].map(|n| n.parse().expect("a NID")).to_vec();
-    let cfg = NodeConfig { nids, seed, routing: Some(PoolSizes::default()), ..NodeConfig::default() };
+    let cfg = NodeConfig {
+        nids,
+        seed,
+        routing: Some(PoolSizes::default()),
+        ..NodeConfig::default()
+    };
     Node::start(cfg, Some(net.clone())).await.expect("router")
 }
 
 /// Kills a router every now and then and starts it anew; at the end both run.
 async fn routers(net: Arc<MemNet>, seed: u64, until: Instant, loss: f64) -> [Arc<Node>; 2] {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x9a7e);
-    let mut running = [start_router(&net, 0, seed).await, start_router(&net, 1, seed + 1).await];
+    let mut running = [
+        start_router(&net, 0, seed).await,
+        start_router(&net, 1, seed + 1).await,
+    ];
     loop {
-        running.iter().filter(|n| n.faults().list().is_empty()).for_each(|n| bad_network(n, loss));
+        running
+            .iter()
+            .filter(|n| n.faults().list().is_empty())
+            .for_each(|n| bad_network(n, loss));
         tokio::time::sleep(Duration::from_millis(rng.random_range(5000..30_000))).await;
         if Instant::now() >= until {
             return running;
@@ -339,18 +423,31 @@ async fn routes_up(node: &Node) {
 
 async fn scenario(plan: Plan) -> Outcome {
     let (clients_routes, servers_routes) = match plan.routers {
-        true => ("tcp 10.1.0.8@tcp1,10.1.0.9@tcp1", "tcp1 10.0.0.8@tcp,10.0.0.9@tcp"),
+        true => (
+            "tcp 10.1.0.8@tcp1,10.1.0.9@tcp1",
+            "tcp1 10.0.0.8@tcp,10.0.0.9@tcp",
+        ),
         false => ("", ""),
     };
     let c = Cluster::start_seeded(3, 2, 65536, plan.seed % 200, servers_routes).await;
     let until = Instant::now() + plan.length;
-    let routing = plan.routers.then(|| tokio::spawn(routers(c.net.clone(), plan.seed, until, plan.loss)));
+    let routing = plan
+        .routers
+        .then(|| tokio::spawn(routers(c.net.clone(), plan.seed, until, plan.loss)));
     routes_up(&c.node).await;
     let client = async |i: u64| match plan.routers {
-        true => c.client_at(&format!("10.1.1.{i}@tcp1"), clients_routes).await,
+        true => {
+            c.client_at(&format!("10.1.1.{i}@tcp1"), clients_routes)
+                .await
+        }
         false => c.client_at(&format!("10.0.1.{i}@tcp"), "").await,
     };
-    let journal = Arc::new(Journal { start: Instant::now(), digest: Default::default(), operations: AtomicU64::new(0), bytes: AtomicU64::new(0) });
+    let journal = Arc::new(Journal {
+        start: Instant::now(),
+        digest: Default::default(),
+        operations: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+    });
     let mut clients = Vec::new();
     for i in 1..=CLIENTS {
         clients.push(client(i).await);
@@ -359,12 +456,22 @@ async fn scenario(plan: Plan) -> Outcome {
     u.mkdir("shared").await.expect("shared");
     u.mkdir("shared/claim").await.expect("claim");
     u.put("shared/log", b"").await.expect("log");
-    u.put("shared/counter", &0u64.to_le_bytes()).await.expect("counter");
+    u.put("shared/counter", &0u64.to_le_bytes())
+        .await
+        .expect("counter");
 
-    let model = LinkModel { bandwidth: Some(200_000_000), delay: Duration::from_micros(200), jitter: Duration::from_millis(2), ..Default::default() };
+    let model = LinkModel {
+        bandwidth: Some(200_000_000),
+        delay: Duration::from_micros(200),
+        jitter: Duration::from_millis(2),
+        ..Default::default()
+    };
     let nids: Vec<Nid> = clients.iter().map(|fs| fs.node().nid()).collect();
     let neighbours: Vec<Nid> = match plan.routers {
-        true => ROUTERS.iter().map(|r| r[0].parse().expect("a NID")).collect(),
+        true => ROUTERS
+            .iter()
+            .map(|r| r[0].parse().expect("a NID"))
+            .collect(),
         false => vec![server_nid()],
     };
     for (i, nid) in nids.iter().enumerate() {
@@ -372,16 +479,35 @@ async fn scenario(plan: Plan) -> Outcome {
             c.net.set_link(*nid, *n, model, plan.seed + i as u64);
         }
     }
-    let nodes: Vec<Arc<Node>> = clients.iter().map(|fs| fs.node().clone()).chain([c.node.clone()]).collect();
+    let nodes: Vec<Arc<Node>> = clients
+        .iter()
+        .map(|fs| fs.node().clone())
+        .chain([c.node.clone()])
+        .collect();
     nodes.iter().for_each(|n| bad_network(n, plan.loss));
 
-    let breaking = plan.breaks.then(|| tokio::spawn(breaks(c.net.clone(), nids, neighbours, plan.seed, until)));
+    let breaking = plan
+        .breaks
+        .then(|| tokio::spawn(breaks(c.net.clone(), nids, neighbours, plan.seed, until)));
     let jobs: Vec<_> = (0..CLIENTS * WORKERS)
-        .map(|id| tokio::spawn(Worker::new(id, &clients[(id % CLIENTS) as usize], plan.seed, journal.clone()).work(until)))
+        .map(|id| {
+            tokio::spawn(
+                Worker::new(
+                    id,
+                    &clients[(id % CLIENTS) as usize],
+                    plan.seed,
+                    journal.clone(),
+                )
+                .work(until),
+            )
+        })
         .collect();
     let mut workers = Vec::new();
     for j in jobs {
-        workers.push(j.await.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic())));
+        workers.push(
+            j.await
+                .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic())),
+        );
     }
     if let Some(b) = breaking {
         b.await.expect("breaks");
@@ -396,8 +522,14 @@ async fn scenario(plan: Plan) -> Outcome {
     routes_up(&c.node).await;
     let last = client(CLIENTS + 1).await;
     verify(&User::root(&last), &workers).await;
-    let evictions: u64 = std::iter::once(&c.mdt.target).chain(&c.osts).map(|t| t.stats().evictions).sum();
-    assert_eq!(evictions, 0, "a client was evicted: it lost what it had not yet written");
+    let evictions: u64 = std::iter::once(&c.mdt.target)
+        .chain(&c.osts)
+        .map(|t| t.stats().evictions)
+        .sum();
+    assert_eq!(
+        evictions, 0,
+        "a client was evicted: it lost what it had not yet written"
+    );
     drop(workers);
     for fs in clients.iter().chain([&last]) {
         fs.umount().await;
@@ -421,23 +553,46 @@ async fn verify(u: &User, workers: &[Worker]) {
         let names = u.names(&w.dir).await.expect("listing");
         assert_eq!(names, w.files.keys().cloned().collect::<Vec<_>>());
         for (name, want) in &w.files {
-            assert!(u.get(&w.path(name)).await.expect("content") == *want, "{} differs at the end", w.path(name));
+            assert!(
+                u.get(&w.path(name)).await.expect("content") == *want,
+                "{} differs at the end",
+                w.path(name)
+            );
         }
     }
     let log = u.get("shared/log").await.expect("log");
     let mut seen: Vec<(u64, u64)> = log
         .chunks(16)
-        .map(|r| (u64::from_le_bytes(r[..8].try_into().expect("8")), u64::from_le_bytes(r[8..].try_into().expect("8"))))
+        .map(|r| {
+            (
+                u64::from_le_bytes(r[..8].try_into().expect("8")),
+                u64::from_le_bytes(r[8..].try_into().expect("8")),
+            )
+        })
         .collect();
     seen.sort();
-    let want: Vec<(u64, u64)> = workers.iter().flat_map(|w| (0..w.appended).map(|n| (w.id, n))).collect();
+    let want: Vec<(u64, u64)> = workers
+        .iter()
+        .flat_map(|w| (0..w.appended).map(|n| (w.id, n)))
+        .collect();
     assert_eq!(seen, want, "appended records");
     let counter = u.get("shared/counter").await.expect("counter");
     let counted: u64 = workers.iter().map(|w| w.counted).sum();
-    assert_eq!(u64::from_le_bytes(counter.try_into().expect("8 bytes")), counted, "counter under flock");
-    let mut claimed: Vec<String> = workers.iter().flat_map(|w| w.claimed.iter().map(u64::to_string)).collect();
+    assert_eq!(
+        u64::from_le_bytes(counter.try_into().expect("8 bytes")),
+        counted,
+        "counter under flock"
+    );
+    let mut claimed: Vec<String> = workers
+        .iter()
+        .flat_map(|w| w.claimed.iter().map(u64::to_string))
+        .collect();
     claimed.sort();
-    assert_eq!(u.names("shared/claim").await.expect("claims"), claimed, "each claim has one winner, who knows it");
+    assert_eq!(
+        u.names("shared/claim").await.expect("claims"),
+        claimed,
+        "each claim has one winner, who knows it"
+    );
 }
 
 /// Log lines carry the simulated time, seconds since the run's start; `CORAL_LOG` sets what is shown (`CORAL_LOG=debug`).
@@ -452,14 +607,23 @@ impl tracing_subscriber::fmt::time::FormatTime for Simulated {
 /// Logs of this thread, when they are asked for.
 fn logs() -> Option<tracing::subscriber::DefaultGuard> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG").ok()?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_timer(Simulated(Instant::now()));
-    Some(tracing::subscriber::set_default(log.with_writer(std::io::stderr).finish()))
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_timer(Simulated(Instant::now()));
+    Some(tracing::subscriber::set_default(
+        log.with_writer(std::io::stderr).finish(),
+    ))
 }
 
 /// Runs a plan on a thread and a paused clock of its own.
 fn run(plan: Plan) -> Outcome {
     let on_thread = move || {
-        let rt = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("runtime");
+        let rt = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .expect("runtime");
         rt.block_on(async {
             let _logs = logs();
             scenario(plan).await
@@ -468,23 +632,40 @@ fn run(plan: Plan) -> Outcome {
     match std::thread::spawn(on_thread).join() {
         Ok(out) => out,
         Err(panic) => {
-            eprintln!("failed with {plan:?}; run it again: CORAL_SEED={} cargo test -p coral-client --test chaos", plan.seed);
+            eprintln!(
+                "failed with {plan:?}; run it again: CORAL_SEED={} cargo test -p coral-client --test chaos",
+                plan.seed
+            );
             std::panic::resume_unwind(panic)
         }
     }
 }
 
 fn seed(otherwise: u64) -> u64 {
-    std::env::var("CORAL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(otherwise)
+    std::env::var("CORAL_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(otherwise)
 }
 
 fn length(otherwise: u64) -> Duration {
-    Duration::from_secs(std::env::var("CORAL_CHAOS_S").ok().and_then(|s| s.parse().ok()).unwrap_or(otherwise))
+    Duration::from_secs(
+        std::env::var("CORAL_CHAOS_S")
+            .ok()
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(otherwise),
+    )
 }
 
 #[test]
 fn a_lossy_network_is_not_noticed() {
-    let out = run(Plan { seed: seed(1), loss: 0.01, breaks: false, routers: false, length: length(120) });
+    let out = run(Plan {
+        seed: seed(1),
+        loss: 0.01,
+        breaks: false,
+        routers: false,
+        length: length(120),
+    });
     eprintln!("{out:?}");
     assert!(out.operations > 300 && out.faults > 100, "{out:?}");
 }
@@ -494,28 +675,59 @@ fn repeats(plan: Plan) {
     let out = run(plan);
     eprintln!("{out:?}");
     assert!(out.operations > 200 && out.faults > 100, "{out:?}");
-    assert_eq!(run(plan), out, "another run of the same seed went otherwise");
+    assert_eq!(
+        run(plan),
+        out,
+        "another run of the same seed went otherwise"
+    );
 }
 
 #[test]
 fn breaking_connections_are_not_noticed_and_the_seed_repeats_the_run() {
-    repeats(Plan { seed: seed(2), loss: 0.01, breaks: true, routers: false, length: length(120) });
+    repeats(Plan {
+        seed: seed(2),
+        loss: 0.01,
+        breaks: true,
+        routers: false,
+        length: length(120),
+    });
 }
 
 #[test]
 fn routers_that_die_and_come_back_are_not_noticed() {
-    repeats(Plan { seed: seed(3), loss: 0.01, breaks: true, routers: true, length: length(120) });
+    repeats(Plan {
+        seed: seed(3),
+        loss: 0.01,
+        breaks: true,
+        routers: true,
+        length: length(120),
+    });
 }
 
 /// The same workload by the machine's clock on several threads; `CORAL_CHAOS_REAL_S` sets its length in seconds. Nothing repeats
 /// here: the seed only says which faults there are.
 #[test]
 fn in_real_time_on_several_threads() {
-    let seconds = std::env::var("CORAL_CHAOS_REAL_S").ok().and_then(|s| s.parse().ok()).unwrap_or(10);
-    let plan = Plan { seed: seed(4), loss: 0.01, breaks: true, routers: true, length: Duration::from_secs(seconds) };
-    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().expect("runtime");
+    let seconds = std::env::var("CORAL_CHAOS_REAL_S")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(10);
+    let plan = Plan {
+        seed: seed(4),
+        loss: 0.01,
+        breaks: true,
+        routers: true,
+        length: Duration::from_secs(seconds),
+    };
+    let rt = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .expect("runtime");
     eprintln!("{plan:?}");
-    let out = rt.block_on(async { tokio::spawn(scenario(plan)).await }).unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
+    let out = rt
+        .block_on(async { tokio::spawn(scenario(plan)).await })
+        .unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
     eprintln!("{out:?}");
     assert!(out.operations > 20, "{out:?}");
 }

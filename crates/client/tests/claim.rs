@@ -26,17 +26,33 @@ impl RequestHandler for Claims {
 async fn a_connect_claims_the_release_it_is_told() {
     let mem = MemNet::new();
     let node = async |nid: &str, seed: u64| {
-        let config = NodeConfig { nids: vec![nid.parse().unwrap()], seed, ..NodeConfig::default() };
+        let config = NodeConfig {
+            nids: vec![nid.parse().unwrap()],
+            seed,
+            ..NodeConfig::default()
+        };
         Node::start(config, Some(mem.clone())).await.unwrap()
     };
     let server = node("10.0.0.1@tcp", 1).await;
     let (claims, mut claimed) = mpsc::unbounded_channel();
-    let service = Service::start(&server, ServiceConfig::new("mgs", &[portal::MGS_REQUEST]), Arc::new(Claims(claims)));
+    let service = Service::start(
+        &server,
+        ServiceConfig::new("mgs", &[portal::MGS_REQUEST]),
+        Arc::new(Claims(claims)),
+    );
     let options = MountOptions::new("test", vec!["10.0.0.1@tcp".parse().unwrap()]);
     assert_eq!(options.version, CLAIMED);
     for (seed, version) in [(2, CLAIMED), (3, release(2, 15, 7, 0))] {
-        let options = MountOptions { version, connect_timeout: Duration::from_secs(1), ..options.clone() };
-        assert!(Llite::mount(node(&format!("10.0.0.{seed}@tcp"), seed).await, options).await.is_err());
+        let options = MountOptions {
+            version,
+            connect_timeout: Duration::from_secs(1),
+            ..options.clone()
+        };
+        assert!(
+            Llite::mount(node(&format!("10.0.0.{seed}@tcp"), seed).await, options)
+                .await
+                .is_err()
+        );
         assert_eq!(claimed.recv().await, Some(version));
         while claimed.try_recv().is_ok() {}
     }

@@ -5,13 +5,13 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::*;
 use coral_lnet::Node;
 use coral_osd::OsdMem;
 use coral_server::ServerNode;
 use coral_server::mdt::OstTarget;
 use coral_wire::Errno;
 use coral_wire::layout::LovMd;
-use common::*;
 
 const FIRST: &str = "10.0.9.1@tcp";
 const SECOND: &str = "10.0.9.2@tcp";
@@ -26,7 +26,8 @@ async fn two_places(osd: &OsdMem) -> (Cluster, Arc<Node>, Arc<ServerNode>) {
         nids: nids.iter().map(|n| n.parse().unwrap()).collect(),
         active: true,
     };
-    c.mdt.set_osts(vec![at(0, &[SERVER]), at(1, &[FIRST, SECOND])]);
+    c.mdt
+        .set_osts(vec![at(0, &[SERVER]), at(1, &[FIRST, SECOND])]);
     (c, node, server)
 }
 
@@ -37,7 +38,15 @@ async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
     let u = User::root(&c.remote_client().await);
     for (dir, ost) in [("there", 0), ("gone", 1)] {
         let d = u.mkdir(dir).await.unwrap();
-        u.fs.setxattr(&u.cred, d, b"lustre.lov", LovMd::request(65536, 1, ost, None).encode(), 0).await.unwrap();
+        u.fs.setxattr(
+            &u.cred,
+            d,
+            b"lustre.lov",
+            LovMd::request(65536, 1, ost, None).encode(),
+            0,
+        )
+        .await
+        .unwrap();
         u.put(&format!("{dir}/f"), &[7; 1000]).await.unwrap();
     }
     u.put("gone/shut", &[7; 1000]).await.unwrap();
@@ -45,23 +54,53 @@ async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
     server.stop_services().await;
     node.shutdown().await;
     drop((server, node));
-    let active = u.fs.params().into_iter().find(|(n, _)| n.contains("OST0001") && n.ends_with(".active")).expect("there for each OST").0;
+    let active =
+        u.fs.params()
+            .into_iter()
+            .find(|(n, _)| n.contains("OST0001") && n.ends_with(".active"))
+            .expect("there for each OST")
+            .0;
     let deactivate = async {
         tokio::time::sleep(Duration::from_secs(30)).await;
         u.fs.set_param(&active, "0").await.unwrap();
     };
     let (waited, ()) = tokio::join!(u.read(&fh, 0, 10), deactivate);
-    assert_eq!(waited, Err(Errno::EIO), "a read that was waiting for the server");
-    assert_eq!(u.read(&fh, 0, 10).await, Err(Errno::EIO), "a read that comes later");
+    assert_eq!(
+        waited,
+        Err(Errno::EIO),
+        "a read that was waiting for the server"
+    );
+    assert_eq!(
+        u.read(&fh, 0, 10).await,
+        Err(Errno::EIO),
+        "a read that comes later"
+    );
     assert_eq!(u.get("there/f").await.unwrap(), [7; 1000]);
     assert!(u.fs.params().contains(&(active.clone(), "0".to_owned())));
     let dir = u.fid("gone").await.unwrap();
     let entry = u.fs.lookup(&u.cred, dir, b"shut").await.unwrap();
-    assert!(entry.attr_ttl.is_zero() && u.fs.layout(entry.attr.fid).await.unwrap().len() > 32, "it has a name and a layout");
-    assert_eq!(u.stat("gone/shut").await.err(), Some(Errno::EIO), "and no size");
-    assert_eq!(u.fs.lookup(&u.cred, dir, b"f").await.err(), Some(Errno::EIO), "open: its pages must not be cut");
-    let targets = u.fs.getxattr(&u.cred, u.fs.root(), b"lustre.targets.json").await.unwrap();
-    assert!(String::from_utf8_lossy(&targets).contains(r#"test-OST0001_UUID","active":false,"errno":61}]"#));
+    assert!(
+        entry.attr_ttl.is_zero() && u.fs.layout(entry.attr.fid).await.unwrap().len() > 32,
+        "it has a name and a layout"
+    );
+    assert_eq!(
+        u.stat("gone/shut").await.err(),
+        Some(Errno::EIO),
+        "and no size"
+    );
+    assert_eq!(
+        u.fs.lookup(&u.cred, dir, b"f").await.err(),
+        Some(Errno::EIO),
+        "open: its pages must not be cut"
+    );
+    let targets =
+        u.fs.getxattr(&u.cred, u.fs.root(), b"lustre.targets.json")
+            .await
+            .unwrap();
+    assert!(
+        String::from_utf8_lossy(&targets)
+            .contains(r#"test-OST0001_UUID","active":false,"errno":61}]"#)
+    );
     assert_eq!(u.fs.set_param(&active, "2").await, Err(Errno::EINVAL));
 
     let (node, server) = c.serve_ost(1, &osd, FIRST, SECOND).await;
@@ -81,7 +120,15 @@ async fn io_goes_on_at_the_second_node_of_an_ost() {
     // mounted while the first serves: what it knows of the second is the configuration's word
     let u = User::root(&c.remote_client().await);
     let d = u.mkdir("d").await.unwrap();
-    u.fs.setxattr(&u.cred, d, b"lustre.lov", LovMd::request(65536, 1, 1, None).encode(), 0).await.unwrap();
+    u.fs.setxattr(
+        &u.cred,
+        d,
+        b"lustre.lov",
+        LovMd::request(65536, 1, 1, None).encode(),
+        0,
+    )
+    .await
+    .unwrap();
     let fh = u.create("d/f", libc::O_RDWR).await.unwrap();
     u.write(&fh, 0, &[1; 100_000]).await.unwrap();
     assert!(u.fs.layout(fh.fid()).await.unwrap().len() > 32);
@@ -96,7 +143,9 @@ async fn io_goes_on_at_the_second_node_of_an_ost() {
         assert_eq!(u.stat("d/f").await.unwrap().size, 100_010);
         u.put("d/g", &[3; 10]).await.unwrap();
     };
-    tokio::time::timeout(Duration::from_secs(600), done).await.expect("the second node is tried");
+    tokio::time::timeout(Duration::from_secs(600), done)
+        .await
+        .expect("the second node is tried");
     u.close(&fh).await.unwrap();
 
     // and who mounts now finds it at the second node at once
@@ -119,18 +168,45 @@ async fn targets_that_are_down_are_told_together() {
         far.push(c.serve_ost(i, &OsdMem::new(), &at, &at).await);
     }
     let u = User::root(&c.remote_client().await);
-    let own = async |what: &str| String::from_utf8(u.fs.getxattr(&u.cred, u.fs.root(), what.as_bytes()).await.unwrap().to_vec()).unwrap();
+    let own = async |what: &str| {
+        String::from_utf8(
+            u.fs.getxattr(&u.cred, u.fs.root(), what.as_bytes())
+                .await
+                .unwrap()
+                .to_vec(),
+        )
+        .unwrap()
+    };
     tokio::time::sleep(Duration::from_secs(120)).await;
     for (node, server) in far {
         server.stop_services().await;
         node.shutdown().await;
     }
-    let ((), sent) = rpcs(&u.fs, async { assert_eq!(own("lustre.targets.json").await.matches("true").count(), 6, "as far as is known") }).await;
+    let ((), sent) = rpcs(&u.fs, async {
+        assert_eq!(
+            own("lustre.targets.json").await.matches("true").count(),
+            6,
+            "as far as is known"
+        )
+    })
+    .await;
     assert!(sent.is_empty(), "{sent:?}");
     // each may take 10 s
-    let space = tokio::time::timeout(Duration::from_secs(15), own("lustre.statfs.json")).await.expect("one after the other is too long");
-    assert_eq!(space.matches("\"active\":false,\"errno\":11}").count(), 3, "{space}");
-    assert_eq!(own("lustre.targets.json").await.matches("\"active\":false}").count(), 3);
+    let space = tokio::time::timeout(Duration::from_secs(15), own("lustre.statfs.json"))
+        .await
+        .expect("one after the other is too long");
+    assert_eq!(
+        space.matches("\"active\":false,\"errno\":11}").count(),
+        3,
+        "{space}"
+    );
+    assert_eq!(
+        own("lustre.targets.json")
+            .await
+            .matches("\"active\":false}")
+            .count(),
+        3
+    );
     u.fs.umount().await;
     c.stop().await;
 }

@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
+use common::*;
 use coral_osd::{Objects, OsdMem};
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
-use common::*;
 
 /// Longer than it takes targets to sync, and clients to notice a restart, come back and replay.
 async fn settle() {
@@ -20,7 +20,11 @@ async fn a_moment() {
 
 fn objects(disk: &OsdMem) -> usize {
     let mut count = 0;
-    disk.iterate(&mut |_, _| { count += 1; true }).unwrap();
+    disk.iterate(&mut |_, _| {
+        count += 1;
+        true
+    })
+    .unwrap();
     count
 }
 
@@ -70,14 +74,19 @@ async fn a_replaced_file_with_data_on_the_mdt_is_whole_after_power_loss() {
     let fs = c.client().await;
     let u = User::root(&fs);
     let dir = u.mkdir("d").await.unwrap();
-    let md = LovMd { pattern: pattern::MDT, ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None) };
+    let md = LovMd {
+        pattern: pattern::MDT,
+        ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
+    };
     let rest = LovMd::request(65536, 1, LOV_OFFSET_DEFAULT, None);
     let entries = vec![
         CompEntry::new(0, 0, 0, 65536, md),
         CompEntry::new(0, 0, 65536, u64::MAX, rest),
     ];
     let layout = Layout::Composite(CompMd::new(0, 0, 0, entries)).encode();
-    fs.setxattr(&u.cred, dir, b"lustre.lov", layout, 0).await.unwrap();
+    fs.setxattr(&u.cred, dir, b"lustre.lov", layout, 0)
+        .await
+        .unwrap();
     put_synced(&u, "d/f", b"old").await;
     put_synced(&u, "d/tmp", b"new").await;
     settle().await;
@@ -88,10 +97,16 @@ async fn a_replaced_file_with_data_on_the_mdt_is_whole_after_power_loss() {
     c.disks.mdt.sync_all().unwrap();
     let c = c.mdt_loses_power().await;
     let u = User::root(&c.client().await);
-    assert_eq!((u.get("d/f").await, u.get("d/tmp").await), (Ok(b"old".to_vec()), Ok(b"new".to_vec())));
+    assert_eq!(
+        (u.get("d/f").await, u.get("d/tmp").await),
+        (Ok(b"old".to_vec()), Ok(b"new".to_vec()))
+    );
     u.rename("d/tmp", "d/f", 0).await.unwrap();
     settle().await;
-    assert_eq!((u.get("d/f").await, objects(&c.disks.mdt)), (Ok(b"new".to_vec()), 1));
+    assert_eq!(
+        (u.get("d/f").await, objects(&c.disks.mdt)),
+        (Ok(b"new".to_vec()), 1)
+    );
     c.stop().await;
 }
 
@@ -104,7 +119,9 @@ async fn names_have_their_contents(seed: u64) {
     let mut u = User::root(&c.client().await);
     for step in 0..120u32 {
         let name = NAMES[rng.below(4) as usize];
-        let content = |step: u32, name: &str| [name.as_bytes(), b":", &step.to_be_bytes(), &[7; 3000]].concat();
+        let content = |step: u32, name: &str| {
+            [name.as_bytes(), b":", &step.to_be_bytes(), &[7; 3000]].concat()
+        };
         match rng.below(16) {
             0..=6 => {
                 put_synced(&u, "tmp", &content(step, name)).await;
@@ -115,12 +132,23 @@ async fn names_have_their_contents(seed: u64) {
             10 => c.osts[rng.below(2) as usize].sync().await.unwrap(),
             11..=13 => tokio::time::sleep(Duration::from_millis(rng.below(3000))).await,
             _ => {
-                c = if rng.below(2) == 0 { c.mdt_loses_power().await } else { c.osts_lose_power().await };
+                c = if rng.below(2) == 0 {
+                    c.mdt_loses_power().await
+                } else {
+                    c.osts_lose_power().await
+                };
                 u = User::root(&c.client().await);
                 for name in u.names("").await.unwrap() {
                     let got = u.get(&name).await.unwrap();
-                    assert!(got.len() > 3000, "seed {seed} step {step}: {name} has {} bytes", got.len());
-                    assert!(name == "tmp" || got.starts_with(format!("{name}:").as_bytes()), "seed {seed} step {step}: {name}");
+                    assert!(
+                        got.len() > 3000,
+                        "seed {seed} step {step}: {name} has {} bytes",
+                        got.len()
+                    );
+                    assert!(
+                        name == "tmp" || got.starts_with(format!("{name}:").as_bytes()),
+                        "seed {seed} step {step}: {name}"
+                    );
                 }
             }
         }
@@ -131,6 +159,8 @@ async fn names_have_their_contents(seed: u64) {
 #[tokio::test(start_paused = true)]
 async fn every_name_has_a_content_it_had() {
     for seed in 1..=12 {
-        tokio::time::timeout(Duration::from_secs(36_000), names_have_their_contents(seed)).await.expect("it hangs");
+        tokio::time::timeout(Duration::from_secs(36_000), names_have_their_contents(seed))
+            .await
+            .expect("it hangs");
     }
 }

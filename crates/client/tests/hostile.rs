@@ -15,7 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_client::{Cred, FileHandle, FileLock, Llite, LockKind, MountOptions, SeekWhence, SetAttr, SetTime};
+use common::*;
+use coral_client::{
+    Cred, FileHandle, FileLock, Llite, LockKind, MountOptions, SeekWhence, SetAttr, SetTime,
+};
 use coral_lnet::{LNET_MTU, Nid, Passing, Payload};
 use coral_osd::Kv;
 use coral_server::Membership;
@@ -23,7 +26,6 @@ use coral_server::nodemap::{Command, Nodemaps};
 use coral_wire::layout::LovMd;
 use coral_wire::ptlrpc::{Message, opc, portal};
 use coral_wire::{Errno, Fid};
-use common::*;
 use panics::panics;
 use parking_lot::Mutex;
 use rand::seq::IndexedRandom;
@@ -71,9 +73,13 @@ fn remember<T>(list: &mut Vec<T>, rng: &mut ChaCha8Rng, most: usize, new: T) {
 
 impl Liar {
     fn passes(&mut self, p: Passing) -> Vec<Passing> {
-        let Some(to) = p.portal else { return vec![self.bulk(p)] };
+        let Some(to) = p.portal else {
+            return vec![self.bulk(p)];
+        };
         let whole = p.payload.clone().copy_to_bytes();
-        let Ok(m) = Message::decode(whole.clone()) else { return vec![p] };
+        let Ok(m) = Message::decode(whole.clone()) else {
+            return vec![p];
+        };
         for buf in m.bufs.iter().skip(1) {
             for word in buf.chunks_exact(8).take(24) {
                 let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
@@ -87,17 +93,29 @@ impl Liar {
             return vec![p];
         }
         self.changed.fetch_add(1, Ordering::Relaxed);
-        let changed = |portal: u32, match_bits: u64, bytes: Vec<u8>| Passing { portal: Some(portal), match_bits, payload: Payload::from(bytes) };
+        let changed = |portal: u32, match_bits: u64, bytes: Vec<u8>| Passing {
+            portal: Some(portal),
+            match_bits,
+            payload: Payload::from(bytes),
+        };
         match self.rng.random_range(0..10) {
             // as it is, and nonsense beside it
             0..4 => {
-                let bits = if self.rng.random_bool(0.5) { p.match_bits } else { p.match_bits.wrapping_add(self.rng.random_range(1..64)) };
+                let bits = if self.rng.random_bool(0.5) {
+                    p.match_bits
+                } else {
+                    p.match_bits.wrapping_add(self.rng.random_range(1..64))
+                };
                 let (to, bytes) = (self.portal(to), self.lie(&m));
                 vec![p, changed(to, bits, bytes)]
             }
             // one of before, as it was or not
             4 => {
-                let (to, bytes) = self.old.choose(&mut self.rng).cloned().expect("one at least");
+                let (to, bytes) = self
+                    .old
+                    .choose(&mut self.rng)
+                    .cloned()
+                    .expect("one at least");
                 let bytes = match Message::decode(bytes.clone()) {
                     Ok(old) if self.rng.random_bool(0.5) => self.lie(&old),
                     _ => bytes.to_vec(),
@@ -121,7 +139,10 @@ impl Liar {
         self.changed.fetch_add(1, Ordering::Relaxed);
         let mut bytes = p.payload.copy_to_bytes().to_vec();
         bytes.resize(self.length(bytes.len()), 7);
-        Passing { payload: Payload::from(bytes), ..p }
+        Passing {
+            payload: Payload::from(bytes),
+            ..p
+        }
     }
 
     fn length(&mut self, now: usize) -> usize {
@@ -137,10 +158,23 @@ impl Liar {
     /// Mostly the right one.
     fn portal(&mut self, right: u32) -> u32 {
         const OF_SERVERS: &[u32] = &[
-            portal::OST_IO, portal::OST_CREATE, portal::MDS_REQUEST, portal::MDS_IO, portal::LDLM_CANCEL_REQUEST, portal::MDS_READPAGE,
-            portal::OUT, portal::MGS_REQUEST, portal::OST_REQUEST, portal::FLD_REQUEST, portal::SEQ_METADATA,
+            portal::OST_IO,
+            portal::OST_CREATE,
+            portal::MDS_REQUEST,
+            portal::MDS_IO,
+            portal::LDLM_CANCEL_REQUEST,
+            portal::MDS_READPAGE,
+            portal::OUT,
+            portal::MGS_REQUEST,
+            portal::OST_REQUEST,
+            portal::FLD_REQUEST,
+            portal::SEQ_METADATA,
         ];
-        if self.rng.random_bool(0.95) { right } else { *OF_SERVERS.choose(&mut self.rng).expect("some") }
+        if self.rng.random_bool(0.95) {
+            right
+        } else {
+            *OF_SERVERS.choose(&mut self.rng).expect("some")
+        }
     }
 
     /// A number that hurts, or one that meant something elsewhere.
@@ -179,19 +213,27 @@ impl Liar {
     }
 
     fn change(&mut self, m: &mut Message) {
-        let which = if m.bufs.len() > 1 && self.rng.random_bool(0.8) { self.rng.random_range(1..m.bufs.len()) } else { 0 };
+        let which = if m.bufs.len() > 1 && self.rng.random_bool(0.8) {
+            self.rng.random_range(1..m.bufs.len())
+        } else {
+            0
+        };
         let mut buf = m.bufs[which].to_vec();
         match self.rng.random_range(0..12) {
             0 if which > 0 => buf.resize(self.length(buf.len()).min(1 << 17), 0),
             1 if which > 0 => drop(m.bufs.remove(which)),
-            2 => m.bufs.push(Bytes::from(vec![0x55; self.rng.random_range(0..300)])),
+            2 => m
+                .bufs
+                .push(Bytes::from(vec![0x55; self.rng.random_range(0..300)])),
             3 if which > 0 => self.rng.fill_bytes(&mut buf),
             // the opcode, and what kind of reint or intent it is
             4 if which == 0 && buf.len() >= 20 => {
                 let new = *opc::ALL.choose(&mut self.rng).expect("some");
                 buf[16..20].copy_from_slice(&new.to_le_bytes());
             }
-            4 if buf.len() >= 4 => buf[..4].copy_from_slice(&self.rng.random_range(0..24u32).to_le_bytes()),
+            4 if buf.len() >= 4 => {
+                buf[..4].copy_from_slice(&self.rng.random_range(0..24u32).to_le_bytes())
+            }
             // flags of the message: sent again, replayed, the last of them
             5 if m.bufs[0].len() >= 64 => {
                 let mut body = m.bufs[0].to_vec();
@@ -201,9 +243,18 @@ impl Liar {
             }
             // a file of somebody else where one of its own was
             6 | 7 => {
-                let own = |w: &[u8]| (0x2_0000_0400..0x100_0000_0000).contains(&u64::from_le_bytes(w.try_into().expect("8 bytes")));
-                let places: Vec<usize> = (0..buf.len().saturating_sub(15) / 8).map(|i| 8 * i).filter(|i| own(&buf[*i..i + 8])).collect();
-                if let (Some(at), Some(fid)) = (places.choose(&mut self.rng), self.others.choose(&mut self.rng)) {
+                let own = |w: &[u8]| {
+                    (0x2_0000_0400..0x100_0000_0000)
+                        .contains(&u64::from_le_bytes(w.try_into().expect("8 bytes")))
+                };
+                let places: Vec<usize> = (0..buf.len().saturating_sub(15) / 8)
+                    .map(|i| 8 * i)
+                    .filter(|i| own(&buf[*i..i + 8]))
+                    .collect();
+                if let (Some(at), Some(fid)) = (
+                    places.choose(&mut self.rng),
+                    self.others.choose(&mut self.rng),
+                ) {
                     buf[*at..at + 8].copy_from_slice(&fid.seq.to_le_bytes());
                     buf[at + 8..at + 12].copy_from_slice(&fid.oid.to_le_bytes());
                     buf[at + 12..at + 16].copy_from_slice(&fid.ver.to_le_bytes());
@@ -225,7 +276,11 @@ impl Liar {
             }
             _ => {}
         }
-        if let Some(b) = m.bufs.get_mut(which).filter(|_| which > 0 || buf.len() == 184) {
+        if let Some(b) = m
+            .bufs
+            .get_mut(which)
+            .filter(|_| which > 0 || buf.len() == 184)
+        {
             *b = buf.into();
         }
     }
@@ -244,7 +299,11 @@ struct Hostile {
 
 impl Hostile {
     fn cred(&mut self) -> Cred {
-        if self.rng.random_bool(0.5) { Cred::root() } else { Cred::user(1000, 1000) }
+        if self.rng.random_bool(0.5) {
+            Cred::root()
+        } else {
+            Cred::user(1000, 1000)
+        }
     }
 
     fn name(&mut self) -> Vec<u8> {
@@ -252,7 +311,8 @@ impl Hostile {
     }
 
     fn at(&mut self) -> u64 {
-        [0, 1, 4096, 65_536, 1 << 20, 1 << 24][self.rng.random_range(0..6)] + self.rng.random_range(0..9)
+        [0, 1, 4096, 65_536, 1 << 20, 1 << 24][self.rng.random_range(0..6)]
+            + self.rng.random_range(0..9)
     }
 
     async fn fid(&mut self, cred: &Cred) -> Result<Fid> {
@@ -264,7 +324,11 @@ impl Hostile {
     }
 
     fn parent(&mut self) -> Fid {
-        if self.rng.random_bool(0.7) { self.dir } else { self.seen.choose(&mut self.rng).copied().unwrap_or(self.dir) }
+        if self.rng.random_bool(0.7) {
+            self.dir
+        } else {
+            self.seen.choose(&mut self.rng).copied().unwrap_or(self.dir)
+        }
     }
 
     fn see(&mut self, fid: Fid) {
@@ -278,7 +342,12 @@ impl Hostile {
         match (self.rng.random_range(0..30), handle) {
             (0, _) => self.see(fs.mkdir(&cred, dir, &name, 0o777).await?.attr.fid),
             (1, _) => self.see(fs.symlink(&cred, dir, &name, b"where/to").await?.attr.fid),
-            (2, _) => self.see(fs.mknod(&cred, dir, &name, libc::S_IFIFO | 0o666, 0).await?.attr.fid),
+            (2, _) => self.see(
+                fs.mknod(&cred, dir, &name, libc::S_IFIFO | 0o666, 0)
+                    .await?
+                    .attr
+                    .fid,
+            ),
             (3, _) => {
                 let fid = self.fid(&cred).await?;
                 fs.link(&cred, fid, dir, &name).await.map(drop)?;
@@ -287,24 +356,49 @@ impl Hostile {
             (5, _) => fs.rmdir(&cred, dir, &name).await?,
             (6, _) => {
                 let (to, new) = (self.parent(), self.name());
-                let flags = if self.rng.random_bool(0.2) { libc::RENAME_NOREPLACE } else { 0 };
+                let flags = if self.rng.random_bool(0.2) {
+                    libc::RENAME_NOREPLACE
+                } else {
+                    0
+                };
                 fs.rename(&cred, dir, &name, to, &new, flags).await?;
             }
             (7, _) => {
-                let set = SetAttr { mode: Some(self.rng.random_range(0..0o10000)), size: self.rng.random_bool(0.3).then_some(at), mtime: Some(SetTime::Now), ..Default::default() };
+                let set = SetAttr {
+                    mode: Some(self.rng.random_range(0..0o10000)),
+                    size: self.rng.random_bool(0.3).then_some(at),
+                    mtime: Some(SetTime::Now),
+                    ..Default::default()
+                };
                 let fid = self.fid(&cred).await?;
                 fs.setattr(&cred, fid, set, None).await.map(drop)?;
             }
             (8, _) => {
-                let set = SetAttr { uid: Some(self.rng.random_range(0..3)), gid: Some(1000), projid: Some(7), ..Default::default() };
+                let set = SetAttr {
+                    uid: Some(self.rng.random_range(0..3)),
+                    gid: Some(1000),
+                    projid: Some(7),
+                    ..Default::default()
+                };
                 let fid = self.fid(&cred).await?;
                 fs.setattr(&cred, fid, set, None).await.map(drop)?;
             }
             (9, _) => {
-                let attrs = [&b"user.a"[..], b"trusted.b", b"security.capability", b"system.posix_acl_access", b"trusted.lov", b"lustre.lov"];
-                let (name, len) = (attrs[self.rng.random_range(0..attrs.len())], self.rng.random_range(0..5000));
+                let attrs = [
+                    &b"user.a"[..],
+                    b"trusted.b",
+                    b"security.capability",
+                    b"system.posix_acl_access",
+                    b"trusted.lov",
+                    b"lustre.lov",
+                ];
+                let (name, len) = (
+                    attrs[self.rng.random_range(0..attrs.len())],
+                    self.rng.random_range(0..5000),
+                );
                 let fid = self.fid(&cred).await?;
-                fs.setxattr(&cred, fid, name, Bytes::from(vec![2; len]), 0).await?;
+                fs.setxattr(&cred, fid, name, Bytes::from(vec![2; len]), 0)
+                    .await?;
             }
             (10, _) => {
                 let fid = self.fid(&cred).await?;
@@ -317,7 +411,9 @@ impl Hostile {
             }
             (12, _) => {
                 let dh = fs.opendir(&cred, dir).await?;
-                let read = fs.readdir(&cred, &dh, 0, self.rng.random_bool(0.5), &mut |_| false).await;
+                let read = fs
+                    .readdir(&cred, &dh, 0, self.rng.random_bool(0.5), &mut |_| false)
+                    .await;
                 fs.releasedir(&dh).await?;
                 read?;
             }
@@ -327,7 +423,12 @@ impl Hostile {
                 fs.readlink(&cred, fid).await.map(drop)?;
             }
             (15..19, _) => {
-                let flags = libc::O_RDWR | if self.rng.random_bool(0.3) { libc::O_TRUNC } else { 0 };
+                let flags = libc::O_RDWR
+                    | if self.rng.random_bool(0.3) {
+                        libc::O_TRUNC
+                    } else {
+                        0
+                    };
                 let (e, fh) = fs.create(&cred, dir, &name, 0o666, flags as u32).await?;
                 self.see(e.attr.fid);
                 self.open.push(fh);
@@ -336,24 +437,62 @@ impl Hostile {
                     fs.release(&self.open.swap_remove(old), Some(1)).await?;
                 }
             }
-            (19 | 20, Some(fh)) => drop(fs.write(&cred, &fh, at, payload(&vec![at as u8; (at as usize % 90_000) + 1])).await?),
+            (19 | 20, Some(fh)) => drop(
+                fs.write(
+                    &cred,
+                    &fh,
+                    at,
+                    payload(&vec![at as u8; (at as usize % 90_000) + 1]),
+                )
+                .await?,
+            ),
             (21, Some(fh)) => drop(fs.read(&fh, at, 70_000).await?),
             (22, Some(fh)) => fs.fsync(&fh, self.rng.random_bool(0.5)).await?,
             (23, Some(fh)) => {
-                let mode = [0, libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE];
-                fs.fallocate(&cred, &fh, mode[self.rng.random_range(0..4)] as u32, at, 70_000).await?;
+                let mode = [
+                    0,
+                    libc::FALLOC_FL_KEEP_SIZE,
+                    libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE,
+                    libc::FALLOC_FL_ZERO_RANGE,
+                ];
+                fs.fallocate(
+                    &cred,
+                    &fh,
+                    mode[self.rng.random_range(0..4)] as u32,
+                    at,
+                    70_000,
+                )
+                .await?;
             }
             (24, Some(fh)) => drop(fs.lseek(&fh, at, SeekWhence::Hole).await?),
             (25, Some(fh)) => {
-                let lock = FileLock { start: at, end: at + 100, kind: [LockKind::Read, LockKind::Write, LockKind::Unlock][self.rng.random_range(0..3)], pid: 1 };
-                fs.setlk(&fh, self.rng.random_range(0..3), lock, false).await?;
+                let lock = FileLock {
+                    start: at,
+                    end: at + 100,
+                    kind: [LockKind::Read, LockKind::Write, LockKind::Unlock]
+                        [self.rng.random_range(0..3)],
+                    pid: 1,
+                };
+                fs.setlk(&fh, self.rng.random_range(0..3), lock, false)
+                    .await?;
             }
             (26, Some(fh)) => fs.flock(&fh, 1, LockKind::Write, false).await?,
             (27, Some(fh)) => {
                 self.open.retain(|o| !Arc::ptr_eq(o, &fh));
                 fs.release(&fh, Some(1)).await?;
             }
-            (28, Some(fh)) => drop(fs.setattr(&cred, fh.fid(), SetAttr { size: Some(at), ..Default::default() }, Some(&fh)).await?),
+            (28, Some(fh)) => drop(
+                fs.setattr(
+                    &cred,
+                    fh.fid(),
+                    SetAttr {
+                        size: Some(at),
+                        ..Default::default()
+                    },
+                    Some(&fh),
+                )
+                .await?,
+            ),
             _ => {
                 let e = fs.lookup(&cred, dir, &name).await?;
                 self.see(e.attr.fid);
@@ -383,7 +522,10 @@ impl Good {
         self.rounds += 1;
         let name = format!("f{}", self.rng.random_range(0..20));
         let path = format!("good/{name}");
-        let (data, mode) = (vec![self.rounds as u8; self.rng.random_range(1..70_000)], self.rng.random_range(0..8) << 6);
+        let (data, mode) = (
+            vec![self.rounds as u8; self.rng.random_range(1..70_000)],
+            self.rng.random_range(0..8) << 6,
+        );
         match self.rng.random_range(0..4) {
             0 if self.kept.contains_key(&name) => {
                 u.unlink(&path).await?;
@@ -399,8 +541,18 @@ impl Good {
                 let tmp = format!("good/tmp{}", self.rounds);
                 let fid = u.put(&tmp, &data).await?;
                 let value = format!("{}", self.rounds).into_bytes();
-                u.fs.setattr(&u.cred, fid, SetAttr { mode: Some(mode), ..Default::default() }, None).await?;
-                u.fs.setxattr(&u.cred, fid, ATTRIBUTE, Bytes::from(value.clone()), 0).await?;
+                u.fs.setattr(
+                    &u.cred,
+                    fid,
+                    SetAttr {
+                        mode: Some(mode),
+                        ..Default::default()
+                    },
+                    None,
+                )
+                .await?;
+                u.fs.setxattr(&u.cred, fid, ATTRIBUTE, Bytes::from(value.clone()), 0)
+                    .await?;
                 u.rename(&tmp, &path, 0).await?;
                 self.kept.insert(name, (data, mode, value));
             }
@@ -410,13 +562,24 @@ impl Good {
 
     /// All of it as another client sees it, which has nothing cached.
     async fn verify(&self, u: &User) -> Result<()> {
-        assert_eq!(u.names("good").await?, self.kept.keys().cloned().collect::<Vec<_>>());
+        assert_eq!(
+            u.names("good").await?,
+            self.kept.keys().cloned().collect::<Vec<_>>()
+        );
         for (name, (data, mode, value)) in &self.kept {
             let path = format!("good/{name}");
             let attr = u.stat(&path).await?;
-            assert_eq!((attr.mode & 0o7777, attr.uid, attr.nlink, attr.size), (*mode, 0, 1, data.len() as u64), "{path}");
+            assert_eq!(
+                (attr.mode & 0o7777, attr.uid, attr.nlink, attr.size),
+                (*mode, 0, 1, data.len() as u64),
+                "{path}"
+            );
             assert!(u.get(&path).await? == *data, "{path}: other data");
-            assert_eq!(u.fs.getxattr(&u.cred, attr.fid, ATTRIBUTE).await?, value[..], "{path}");
+            assert_eq!(
+                u.fs.getxattr(&u.cred, attr.fid, ATTRIBUTE).await?,
+                value[..],
+                "{path}"
+            );
         }
         Ok(())
     }
@@ -426,18 +589,35 @@ impl Good {
 
 fn nodemaps() -> Membership {
     let name = |n: &str| n.to_owned();
-    let yes = |n: &str, what: &str| Command::Modify { name: name(n), property: name(what), value: name("1") };
+    let yes = |n: &str, what: &str| Command::Modify {
+        name: name(n),
+        property: name(what),
+        value: name("1"),
+    };
     let commands = [
         Command::Add { name: name("good") },
-        Command::Add { name: name("hostile") },
-        Command::AddRange { name: name("good"), range: name(GOOD) },
-        Command::AddRange { name: name("hostile"), range: name(HOSTILE) },
+        Command::Add {
+            name: name("hostile"),
+        },
+        Command::AddRange {
+            name: name("good"),
+            range: name(GOOD),
+        },
+        Command::AddRange {
+            name: name("hostile"),
+            range: name(HOSTILE),
+        },
         yes("good", "admin"),
         yes("good", "trusted"),
         Command::Activate(true),
     ];
-    let maps = commands.iter().fold(Nodemaps::default(), |n, c| n.with(c).expect("a command"));
-    Membership { maps, mdts: vec![SERVER.parse().expect("a NID")] }
+    let maps = commands
+        .iter()
+        .fold(Nodemaps::default(), |n, c| n.with(c).expect("a command"));
+    Membership {
+        maps,
+        mdts: vec![SERVER.parse().expect("a NID")],
+    }
 }
 
 /// All of a directory goes, whatever it became.
@@ -446,14 +626,26 @@ async fn clear(u: &User, dir: Fid) -> Result<()> {
     while let Some((at, own)) = left.pop() {
         let dh = u.fs.opendir(&u.cred, at).await?;
         let mut all = Vec::new();
-        u.fs.readdir(&u.cred, &dh, 0, false, &mut |e| { all.push(e); false }).await?;
+        u.fs.readdir(&u.cred, &dh, 0, false, &mut |e| {
+            all.push(e);
+            false
+        })
+        .await?;
         u.fs.releasedir(&dh).await?;
         all.retain(|e| &e.name[..] != b"." && &e.name[..] != b"..");
-        let below: Vec<_> = all.iter().filter(|e| e.kind == libc::S_IFDIR).map(|e| (e.fid, Some((at, e.name.clone())))).collect();
+        let below: Vec<_> = all
+            .iter()
+            .filter(|e| e.kind == libc::S_IFDIR)
+            .map(|e| (e.fid, Some((at, e.name.clone()))))
+            .collect();
         for e in all.iter().filter(|e| e.kind != libc::S_IFDIR) {
             match u.fs.unlink(&u.cred, at, &e.name).await {
                 Ok(()) | Err(Errno::ENOENT) => {}
-                Err(error) => panic!("{} of type {:o} in {at} cannot be removed: {error}", e.name.escape_ascii(), e.kind),
+                Err(error) => panic!(
+                    "{} of type {:o} in {at} cannot be removed: {error}",
+                    e.name.escape_ascii(),
+                    e.kind
+                ),
             }
         }
         match (below.is_empty(), own) {
@@ -471,13 +663,28 @@ async fn clear(u: &User, dir: Fid) -> Result<()> {
 /// CPU time of this process, in the kernel's ticks of 10 ms.
 fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("stat");
-    let fields = stat.rsplit(')').next().expect("after the name").split_ascii_whitespace();
-    Duration::from_millis(10 * fields.skip(11).take(2).map(|n| n.parse::<u64>().expect("ticks")).sum::<u64>())
+    let fields = stat
+        .rsplit(')')
+        .next()
+        .expect("after the name")
+        .split_ascii_whitespace();
+    Duration::from_millis(
+        10 * fields
+            .skip(11)
+            .take(2)
+            .map(|n| n.parse::<u64>().expect("ticks"))
+            .sum::<u64>(),
+    )
 }
 
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
-    statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok()).expect("pages") * 4096
+    statm
+        .split(' ')
+        .nth(1)
+        .and_then(|p| p.parse::<u64>().ok())
+        .expect("pages")
+        * 4096
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -485,7 +692,10 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Says the seed and ends the process when nothing happens any more: time is paused, a hang has no timeout.
-#[allow(clippy::disallowed_methods, reason = "time is paused, and a hang has to be seen all the same")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "time is paused, and a hang has to be seen all the same"
+)]
 fn watch(alive: Arc<AtomicU64>, seed: u64) {
     std::thread::spawn(move || {
         let mut last = (alive.load(Ordering::Relaxed), std::time::Instant::now());
@@ -512,7 +722,10 @@ async fn in_time<T>(what: &str, f: impl Future<Output = Result<T>>) -> T {
 
 /// A client that the nodemap trusts.
 async fn good(c: &Cluster, n: u32) -> User {
-    User::root(&c.client_at(&format!("10.0.{}.{}@tcp", 5 + n / 250, 1 + n % 250), "").await)
+    User::root(
+        &c.client_at(&format!("10.0.{}.{}@tcp", 5 + n / 250, 1 + n % 250), "")
+            .await,
+    )
 }
 
 #[tokio::test(start_paused = true)]
@@ -529,13 +742,38 @@ async fn a_hostile_client_harms_nobody() {
     let u = good(&c, 0).await;
     let place = async |name: &str, mode: u32, ost: u16| {
         let fid = u.mkdir(name).await.unwrap();
-        u.fs.setattr(&u.cred, fid, SetAttr { mode: Some(mode), ..Default::default() }, None).await.unwrap();
-        u.fs.setxattr(&u.cred, fid, b"lustre.lov", LovMd::request(1 << 20, 1, ost, None).encode(), 0).await.unwrap();
+        u.fs.setattr(
+            &u.cred,
+            fid,
+            SetAttr {
+                mode: Some(mode),
+                ..Default::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
+        u.fs.setxattr(
+            &u.cred,
+            fid,
+            b"lustre.lov",
+            LovMd::request(1 << 20, 1, ost, None).encode(),
+            0,
+        )
+        .await
+        .unwrap();
         fid
     };
     // I/O by object id is taken from every client of an OST: the good one has an OST for itself
-    let (mine, theirs) = (place("good", 0o700, 1).await, place("theirs", 0o1777, 0).await);
-    let mut kept = Good { kept: Kept::new(), rng: ChaCha8Rng::seed_from_u64(seed ^ 1), rounds: 0 };
+    let (mine, theirs) = (
+        place("good", 0o700, 1).await,
+        place("theirs", 0o1777, 0).await,
+    );
+    let mut kept = Good {
+        kept: Kept::new(),
+        rng: ChaCha8Rng::seed_from_u64(seed ^ 1),
+        rounds: 0,
+    };
     let (mut mounts, mut steps, mut failed, mut stuck) = (0u32, 0u64, 0u64, 0u64);
     let mut quarter = None;
     let done = || match long {
@@ -544,21 +782,48 @@ async fn a_hostile_client_harms_nobody() {
     };
     while done() < 1.0 {
         mounts += 1;
-        let at: Nid = format!("10.9.{}.{}@tcp", mounts / 250 % 250, 1 + mounts % 250).parse().unwrap();
-        let mut rng = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(mounts.into()));
-        let opts = MountOptions { plain: rng.random_bool(0.5), ..c.options() };
-        let fs = Llite::mount(c.node_at(at).await, opts).await.expect("the hostile client mounts");
-        let other = fs.params().into_iter().map(|p| p.0).find(|n| n.starts_with("osc.test-OST0001") && n.ends_with(".active"));
-        fs.set_param(&other.expect("it knows the other OST"), "0").await.expect("it leaves that one");
+        let at: Nid = format!("10.9.{}.{}@tcp", mounts / 250 % 250, 1 + mounts % 250)
+            .parse()
+            .unwrap();
+        let mut rng =
+            ChaCha8Rng::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(mounts.into()));
+        let opts = MountOptions {
+            plain: rng.random_bool(0.5),
+            ..c.options()
+        };
+        let fs = Llite::mount(c.node_at(at).await, opts)
+            .await
+            .expect("the hostile client mounts");
+        let other = fs
+            .params()
+            .into_iter()
+            .map(|p| p.0)
+            .find(|n| n.starts_with("osc.test-OST0001") && n.ends_with(".active"));
+        fs.set_param(&other.expect("it knows the other OST"), "0")
+            .await
+            .expect("it leaves that one");
         let mut others = vec![mine, Fid::ROOT];
         for name in kept.kept.keys() {
             others.push(u.fid(&format!("good/{name}")).await.unwrap());
         }
         let percent = [2, 10, 30][rng.random_range(0..3)];
-        let liar = Liar { rng: ChaCha8Rng::seed_from_u64(rng.random()), others, words: vec![], old: vec![], percent, changed: changed.clone() };
+        let liar = Liar {
+            rng: ChaCha8Rng::seed_from_u64(rng.random()),
+            others,
+            words: vec![],
+            old: vec![],
+            percent,
+            changed: changed.clone(),
+        };
         let liar = Mutex::new(liar);
         c.net.tamper(at, Arc::new(move |p| liar.lock().passes(p)));
-        let mut h = Hostile { fs, rng, dir: theirs, open: vec![], seen: vec![] };
+        let mut h = Hostile {
+            fs,
+            rng,
+            dir: theirs,
+            open: vec![],
+            seen: vec![],
+        };
         let mut in_a_row = 0;
         for n in 0..OPERATIONS {
             steps += 1;
@@ -591,7 +856,12 @@ async fn a_hostile_client_harms_nobody() {
         }
         if done() >= 0.25 {
             let first = *quarter.get_or_insert(resident());
-            assert!(resident() < first + GROWTH_BYTES, "{} MiB are held after {} MiB at a quarter", resident() >> 20, first >> 20);
+            assert!(
+                resident() < first + GROWTH_BYTES,
+                "{} MiB are held after {} MiB at a quarter",
+                resident() >> 20,
+                first >> 20
+            );
         }
     }
     in_time("removing what the hostile one made", clear(&u, theirs)).await;
@@ -600,19 +870,36 @@ async fn a_hostile_client_harms_nobody() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         in_time("a round", kept.round(&u)).await;
     }
-    in_time("a look at everything", kept.verify(&good(&c, mounts + 1).await)).await;
+    in_time(
+        "a look at everything",
+        kept.verify(&good(&c, mounts + 1).await),
+    )
+    .await;
     for t in [&c.mdt.target].into_iter().chain(&c.osts) {
         let exports = t.exports();
-        let hostile = exports.iter().filter(|e| e.nid().to_string().starts_with("10.9.")).count();
+        let hostile = exports
+            .iter()
+            .filter(|e| e.nid().to_string().starts_with("10.9."))
+            .count();
         assert_eq!(hostile, 0, "{} keeps exports", t.name());
         let locks = t.ldlm().locks();
-        let nobodys = locks.iter().filter(|l| l.export.is_some_and(|e| !exports.iter().any(|x| x.cookie == e))).count();
+        let nobodys = locks
+            .iter()
+            .filter(|l| {
+                l.export
+                    .is_some_and(|e| !exports.iter().any(|x| x.cookie == e))
+            })
+            .count();
         assert_eq!(nobodys, 0, "{} keeps locks of nobody", t.name());
     }
     assert_eq!(panics(), 0);
     println!(
         "{} changed messages, {mounts} hostile mounts, {steps} operations of them, {failed} failed, {stuck} without an end, {} rounds of the good client, {:.0} s of CPU, {} MiB at the end ({} at a quarter)",
-        changed.load(Ordering::Relaxed), kept.rounds, cpu().as_secs_f64(), resident() >> 20, quarter.unwrap_or(0) >> 20
+        changed.load(Ordering::Relaxed),
+        kept.rounds,
+        cpu().as_secs_f64(),
+        resident() >> 20,
+        quarter.unwrap_or(0) >> 20
     );
     u.fs.umount().await;
     c.stop().await;

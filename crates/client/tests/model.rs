@@ -4,22 +4,33 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use common::*;
 use coral_client::{Llite, SetAttr};
 use coral_wire::Errno;
-use common::*;
 use proptest::prelude::*;
 use std::sync::Arc;
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime")
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("runtime")
 }
 
 // ---- bytes ---------------------------------------------------------------------------------------------------------
 
 /// Cases of a property test: `CORAL_CASES` of them, or so many.
 fn cases(default: u32) -> ProptestConfig {
-    let cases = std::env::var("CORAL_CASES").ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    ProptestConfig { cases, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() }
+    let cases = std::env::var("CORAL_CASES")
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default);
+    ProptestConfig {
+        cases,
+        max_shrink_iters: 2000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -35,8 +46,9 @@ enum Io {
 
 /// Offsets that like the edges of stripes and pages.
 fn offset() -> impl Strategy<Value = u64> {
-    (0u64..40, -3i64..4, prop::bool::ANY)
-        .prop_map(|(n, d, big)| (n as i64 * if big { 1 << 20 } else { 65536 } / 4 + d).clamp(0, 9 << 20) as u64)
+    (0u64..40, -3i64..4, prop::bool::ANY).prop_map(|(n, d, big)| {
+        (n as i64 * if big { 1 << 20 } else { 65536 } / 4 + d).clamp(0, 9 << 20) as u64
+    })
 }
 
 fn length() -> impl Strategy<Value = usize> {
@@ -56,7 +68,9 @@ fn io() -> impl Strategy<Value = Io> {
 }
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) | 1).collect()
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) | 1)
+        .collect()
 }
 
 async fn run_io(count: u16, size: u32, plain: bool, ops: Vec<Io>) {
@@ -64,7 +78,11 @@ async fn run_io(count: u16, size: u32, plain: bool, ops: Vec<Io>) {
     let mut opts = c.options();
     opts.plain = plain;
     // the plain one is also far away: its data travels with checksums
-    let fs = if plain { c.remote_client_with(opts).await } else { c.client_with(opts).await };
+    let fs = if plain {
+        c.remote_client_with(opts).await
+    } else {
+        c.client_with(opts).await
+    };
     let u = User::root(&fs);
     let mut fh = u.create("f", libc::O_RDWR).await.unwrap();
     let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
@@ -90,11 +108,26 @@ async fn run_io(count: u16, size: u32, plain: bool, ops: Vec<Io>) {
                 let from = (at as usize).min(want.len());
                 let to = (from + len).min(want.len());
                 let got = u.read(&fh, at, len as u32).await.unwrap();
-                assert!(got == want[from..to], "read {at}+{len}: {} bytes of {}", got.len(), to - from);
+                assert!(
+                    got == want[from..to],
+                    "read {at}+{len}: {} bytes of {}",
+                    got.len(),
+                    to - from
+                );
             }
             Io::Truncate(n) => {
-                let set = SetAttr { size: Some(n), ..Default::default() };
-                assert_eq!(fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap().attr.size, n);
+                let set = SetAttr {
+                    size: Some(n),
+                    ..Default::default()
+                };
+                assert_eq!(
+                    fs.setattr(&u.cred, fh.fid(), set, Some(&fh))
+                        .await
+                        .unwrap()
+                        .attr
+                        .size,
+                    n
+                );
                 want.resize(n as usize, 0);
             }
             Io::Punch(a, b) => {
@@ -111,7 +144,14 @@ async fn run_io(count: u16, size: u32, plain: bool, ops: Vec<Io>) {
                 fh = u.open("f", libc::O_RDWR).await.unwrap();
             }
         }
-        assert_eq!(fs.getattr(&u.cred, fh.fid(), Some(&fh)).await.unwrap().attr.size, want.len() as u64);
+        assert_eq!(
+            fs.getattr(&u.cred, fh.fid(), Some(&fh))
+                .await
+                .unwrap()
+                .attr
+                .size,
+            want.len() as u64
+        );
     }
     assert!(u.get("f").await.unwrap() == want);
     u.close(&fh).await.unwrap();
@@ -203,7 +243,11 @@ impl Tree {
         let mut at = String::new();
         let dirs: Vec<_> = path.split('/').collect();
         for d in &dirs[..dirs.len() - 1] {
-            at = if at.is_empty() { (*d).to_owned() } else { format!("{at}/{d}") };
+            at = if at.is_empty() {
+                (*d).to_owned()
+            } else {
+                format!("{at}/{d}")
+            };
             match self.kind(&at) {
                 None => return Err(Errno::ENOENT),
                 Some(libc::S_IFDIR) => {}
@@ -219,8 +263,17 @@ impl Tree {
     }
 
     fn children(&self, path: &str) -> Vec<String> {
-        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        self.nodes.keys().filter_map(|k| k.strip_prefix(&prefix)).filter(|k| !k.contains('/')).map(str::to_owned).collect()
+        let prefix = if path.is_empty() {
+            String::new()
+        } else {
+            format!("{path}/")
+        };
+        self.nodes
+            .keys()
+            .filter_map(|k| k.strip_prefix(&prefix))
+            .filter(|k| !k.contains('/'))
+            .map(str::to_owned)
+            .collect()
     }
 
     fn make(&mut self, path: &str, kind: u32, mode: u32) -> Result<()> {
@@ -301,12 +354,18 @@ impl Tree {
 
     /// The regular file at a path.
     fn file(&self, path: &str) -> Option<usize> {
-        self.find(path).ok().filter(|n| self.kinds[*n] == libc::S_IFREG)
+        self.find(path)
+            .ok()
+            .filter(|n| self.kinds[*n] == libc::S_IFREG)
     }
 
     fn nlink(&self, n: usize, path: &str) -> u32 {
         if self.kinds[n] == libc::S_IFDIR {
-            let subs = self.children(path).iter().filter(|c| self.kind(&format!("{path}/{c}")) == Some(libc::S_IFDIR)).count();
+            let subs = self
+                .children(path)
+                .iter()
+                .filter(|c| self.kind(&format!("{path}/{c}")) == Some(libc::S_IFDIR))
+                .count();
             return 2 + subs as u32;
         }
         self.nodes.values().filter(|v| **v == n).count() as u32
@@ -324,18 +383,41 @@ async fn step(u: &User, tree: &mut Tree, op: &Op) {
             };
             assert_eq!(class(&got), class(&want), "{op:?}");
         }
-        Op::Mkdir(p) => assert_eq!(class(&u.mkdir(p).await.map(drop)), class(&tree.make(p, libc::S_IFDIR, 0o755)), "{op:?}"),
-        Op::Symlink(p) => assert_eq!(class(&u.symlink("x", p).await), class(&tree.make(p, libc::S_IFLNK, 0o777)), "{op:?}"),
+        Op::Mkdir(p) => assert_eq!(
+            class(&u.mkdir(p).await.map(drop)),
+            class(&tree.make(p, libc::S_IFDIR, 0o755)),
+            "{op:?}"
+        ),
+        Op::Symlink(p) => assert_eq!(
+            class(&u.symlink("x", p).await),
+            class(&tree.make(p, libc::S_IFLNK, 0o777)),
+            "{op:?}"
+        ),
         Op::Unlink(p) => assert_eq!(class(&u.unlink(p).await), class(&tree.unlink(p)), "{op:?}"),
         Op::Rmdir(p) => assert_eq!(class(&u.rmdir(p).await), class(&tree.rmdir(p)), "{op:?}"),
         // which of several errors comes first is the server's business
-        Op::Rename(a, b) => assert_eq!(u.rename(a, b, 0).await.is_ok(), tree.rename(a, b).is_ok(), "{op:?}"),
-        Op::Link(a, b) => assert_eq!(u.link(a, b).await.is_ok(), tree.link(a, b).is_ok(), "{op:?}"),
+        Op::Rename(a, b) => assert_eq!(
+            u.rename(a, b, 0).await.is_ok(),
+            tree.rename(a, b).is_ok(),
+            "{op:?}"
+        ),
+        Op::Link(a, b) => assert_eq!(
+            u.link(a, b).await.is_ok(),
+            tree.link(a, b).is_ok(),
+            "{op:?}"
+        ),
         Op::Chmod(p, mode) => {
             let want = tree.find(p);
-            let set = SetAttr { mode: Some(*mode), ..Default::default() };
+            let set = SetAttr {
+                mode: Some(*mode),
+                ..Default::default()
+            };
             let got = match u.fid(p).await {
-                Ok(fid) => u.fs.setattr(&u.cred, fid, set, None).await.map(|e| e.attr.mode & 0o7777),
+                Ok(fid) => {
+                    u.fs.setattr(&u.cred, fid, set, None)
+                        .await
+                        .map(|e| e.attr.mode & 0o7777)
+                }
                 Err(e) => Err(e),
             };
             assert_eq!(got, want.map(|_| *mode), "{op:?}");
@@ -352,21 +434,41 @@ async fn step(u: &User, tree: &mut Tree, op: &Op) {
         }
         Op::Truncate(p, len) => {
             let Some(n) = tree.file(p) else { return };
-            let set = SetAttr { size: Some(*len), ..Default::default() };
+            let set = SetAttr {
+                size: Some(*len),
+                ..Default::default()
+            };
             let fid = u.fid(p).await.unwrap();
-            assert_eq!(u.fs.setattr(&u.cred, fid, set, None).await.map(|e| e.attr.size), Ok(*len), "{op:?}");
+            assert_eq!(
+                u.fs.setattr(&u.cred, fid, set, None)
+                    .await
+                    .map(|e| e.attr.size),
+                Ok(*len),
+                "{op:?}"
+            );
             (tree.sizes[n], tree.mtimes[n]) = (*len, None);
         }
         Op::Utime(p, t) => {
             let Some(n) = tree.file(p) else { return };
             let time = coral_client::Timespec { secs: *t, nanos: 0 };
-            let set = SetAttr { mtime: Some(coral_client::SetTime::At(time)), ..Default::default() };
+            let set = SetAttr {
+                mtime: Some(coral_client::SetTime::At(time)),
+                ..Default::default()
+            };
             let fid = u.fid(p).await.unwrap();
-            assert_eq!(u.fs.setattr(&u.cred, fid, set, None).await.map(|e| e.attr.mtime), Ok(time), "{op:?}");
+            assert_eq!(
+                u.fs.setattr(&u.cred, fid, set, None)
+                    .await
+                    .map(|e| e.attr.mtime),
+                Ok(time),
+                "{op:?}"
+            );
             tree.mtimes[n] = Some(*t);
         }
         Op::Stat(p) => {
-            let want = tree.find(p).map(|n| (tree.kinds[n] | tree.modes[n], tree.nlink(n, p)));
+            let want = tree
+                .find(p)
+                .map(|n| (tree.kinds[n] | tree.modes[n], tree.nlink(n, p)));
             let got = u.stat(p).await;
             assert_eq!(got.map(|a| (a.mode, a.nlink)), want, "{op:?}");
             if let (Ok(a), Some(n)) = (got, tree.file(p)) {
@@ -395,8 +497,14 @@ struct How {
 }
 
 fn how() -> impl Strategy<Value = How> {
-    prop::sample::select(vec![(true, false), (true, false), (true, true), (false, false), (false, true)])
-        .prop_map(|(cache, plain)| How { cache, plain })
+    prop::sample::select(vec![
+        (true, false),
+        (true, false),
+        (true, true),
+        (false, false),
+        (false, true),
+    ])
+    .prop_map(|(cache, plain)| How { cache, plain })
 }
 
 async fn run_names(hows: [How; 2], ops: Vec<(bool, Op)>) {
@@ -444,7 +552,11 @@ async fn two_clients_at_once() {
     u.mkdir("d").await.unwrap();
     u.put("d/shared", &[0; 400_000]).await.unwrap();
     let mut jobs = Vec::new();
-    for (id, fs) in clients.iter().flat_map(|c| [c.clone(), c.clone()]).enumerate() {
+    for (id, fs) in clients
+        .iter()
+        .flat_map(|c| [c.clone(), c.clone()])
+        .enumerate()
+    {
         jobs.push(tokio::spawn(fight(fs, id)));
     }
     let mut won = Vec::new();
@@ -479,13 +591,27 @@ async fn fight(fs: Arc<Llite>, id: usize) -> Vec<String> {
             Err(Errno::EEXIST) => {}
             Err(e) => panic!("create {name}: {e}"),
         }
-        assert!(u.fid(&name).await.is_ok(), "{name} is there once a create said so");
-        let kind = if (round as usize + id).is_multiple_of(2) { LockKind::Write } else { LockKind::Read };
+        assert!(
+            u.fid(&name).await.is_ok(),
+            "{name} is there once a create said so"
+        );
+        let kind = if (round as usize + id).is_multiple_of(2) {
+            LockKind::Write
+        } else {
+            LockKind::Read
+        };
         fs.flock(&fh, owner, kind, true).await.unwrap();
         let all = u.read(&fh, 0, 500_000).await.unwrap();
         assert_eq!(all.len(), 400_000);
-        assert!(all.iter().all(|b| *b == all[0]), "bytes of two writers mixed");
-        assert!(all[0] >= last, "the past came back: {} after {last}", all[0]);
+        assert!(
+            all.iter().all(|b| *b == all[0]),
+            "bytes of two writers mixed"
+        );
+        assert!(
+            all[0] >= last,
+            "the past came back: {} after {last}",
+            all[0]
+        );
         last = all[0];
         if kind == LockKind::Write && last < 250 {
             last += 1;
@@ -499,7 +625,10 @@ async fn fight(fs: Arc<Llite>, id: usize) -> Vec<String> {
         }
         let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         u.rename(from, to, 0).await.unwrap();
-        assert_eq!((u.fid(from).await.err(), u.fid(to).await.is_ok()), (Some(Errno::ENOENT), true));
+        assert_eq!(
+            (u.fid(from).await.err(), u.fid(to).await.is_ok()),
+            (Some(Errno::ENOENT), true)
+        );
         // a name that comes and goes, beside others doing the same in this directory
         let tmp = format!("d/tmp{id}");
         u.put(&tmp, b"t").await.unwrap();

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::*;
 use coral_osd::{Kv, Objects, OsdMem};
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
-use common::*;
 
 /// Longer than it takes targets to sync, clients to come back and replay, and objects to go. The next periodic sync, every 5 s
 /// from the start on, is not near.
@@ -18,7 +18,8 @@ async fn settle() {
 
 fn ids(disk: &OsdMem) -> BTreeSet<(u64, u64)> {
     let mut ids = BTreeSet::new();
-    disk.iterate(&mut |id, _| ids.insert((id.seq, id.oid))).unwrap();
+    disk.iterate(&mut |id, _| ids.insert((id.seq, id.oid)))
+        .unwrap();
     ids
 }
 
@@ -26,7 +27,11 @@ fn ids(disk: &OsdMem) -> BTreeSet<(u64, u64)> {
 async fn sync_data(u: &User) {
     for dir in ["", "dom"] {
         for name in u.names(dir).await.unwrap_or_default() {
-            let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
+            let path = if dir.is_empty() {
+                name
+            } else {
+                format!("{dir}/{name}")
+            };
             // fdatasync of a descriptor that cannot write
             if let Ok(fh) = u.open(&path, libc::O_RDONLY).await {
                 let _ = u.fs.fsync(&fh, true).await;
@@ -48,23 +53,44 @@ fn check(c: &Cluster, what: &str) {
     let kv: Arc<dyn Kv> = Arc::new(c.disks.mdt.clone());
     let report = coral_server::mdt::check(&kv).unwrap();
     assert!(report.problems.is_empty(), "{what}: {:?}", report.problems);
-    assert!(report.destroy_pending.is_empty(), "{what}: {:?}", report.destroy_pending);
+    assert!(
+        report.destroy_pending.is_empty(),
+        "{what}: {:?}",
+        report.destroy_pending
+    );
     for (ost, disk) in c.disks.osts.iter().enumerate() {
         let known = |id: &(u64, u64)| report.objects.contains_key(&(ost as u32, id.1));
-        assert!(ids(disk).iter().all(known), "{what}: OST {ost} has {:?}, files have {:?}", ids(disk), report.objects);
+        assert!(
+            ids(disk).iter().all(known),
+            "{what}: OST {ost} has {:?}, files have {:?}",
+            ids(disk),
+            report.objects
+        );
     }
     let data: BTreeSet<(u64, u64)> = report.data.iter().map(|id| (id.seq, id.oid)).collect();
-    assert!(ids(&c.disks.mdt).is_subset(&data), "{what}: the MDT has {:?}, files have {data:?}", ids(&c.disks.mdt));
+    assert!(
+        ids(&c.disks.mdt).is_subset(&data),
+        "{what}: the MDT has {:?}, files have {data:?}",
+        ids(&c.disks.mdt)
+    );
 }
 
 /// Files in `dir` have their first 64 KiB on the MDT.
 async fn dom_dir(u: &User, dir: &str) {
     let fid = u.mkdir(dir).await.unwrap();
-    let md = LovMd { pattern: pattern::MDT, ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None) };
+    let md = LovMd {
+        pattern: pattern::MDT,
+        ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
+    };
     let rest = LovMd::request(65536, 1, LOV_OFFSET_DEFAULT, None);
-    let entries = vec![CompEntry::new(0, 0, 0, 65536, md), CompEntry::new(0, 0, 65536, u64::MAX, rest)];
+    let entries = vec![
+        CompEntry::new(0, 0, 0, 65536, md),
+        CompEntry::new(0, 0, 65536, u64::MAX, rest),
+    ];
     let layout = Layout::Composite(CompMd::new(0, 0, 0, entries)).encode();
-    u.fs.setxattr(&u.cred, fid, b"lustre.lov", layout, 0).await.unwrap();
+    u.fs.setxattr(&u.cred, fid, b"lustre.lov", layout, 0)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +128,10 @@ async fn objects_of_files_that_were_lost_go_and_no_others() {
     for name in ["safe", "dom/safe", "replayed", "dom/replayed"] {
         assert!(u.get(name).await.unwrap() == data, "{name}");
     }
-    assert!(v.read(&open, 0, 1 << 20).await.unwrap() == data, "open without a name");
+    assert!(
+        v.read(&open, 0, 1 << 20).await.unwrap() == data,
+        "open without a name"
+    );
     v.close(&open).await.unwrap();
     settle().await;
     check(&c, "at the end");
@@ -170,7 +199,12 @@ async fn only_orphans_go(seed: u64) {
     settle().await;
     for (name, want) in NAMES.iter().zip(&model) {
         let got = v.get(&format!("{name}.v")).await.ok();
-        assert!(got == *want, "seed {seed}: {name}.v has {:?} bytes, not {:?}", got.map(|g| g.len()), want.as_ref().map(Vec::len));
+        assert!(
+            got == *want,
+            "seed {seed}: {name}.v has {:?} bytes, not {:?}",
+            got.map(|g| g.len()),
+            want.as_ref().map(Vec::len)
+        );
     }
     // what the living client still had to write, and what the last programs left
     sync_data(&u).await;
@@ -183,7 +217,9 @@ async fn only_orphans_go(seed: u64) {
 #[tokio::test(start_paused = true)]
 async fn in_any_order_only_orphans_go() {
     for seed in 1..=40 {
-        tokio::time::timeout(Duration::from_secs(36_000), only_orphans_go(seed)).await.expect("it hangs");
+        tokio::time::timeout(Duration::from_secs(36_000), only_orphans_go(seed))
+            .await
+            .expect("it hangs");
     }
 }
 
@@ -199,7 +235,12 @@ async fn nothing_goes_when_a_record_does_not_parse() {
     let mut c = c;
     c.disks.mdt = c.disks.mdt.power_loss();
     let key = coral_server::mdt::table::fid_key(&safe);
-    let record = c.disks.mdt.get(coral_server::mdt::table::INODE, &key).unwrap().unwrap();
+    let record = c
+        .disks
+        .mdt
+        .get(coral_server::mdt::table::INODE, &key)
+        .unwrap()
+        .unwrap();
     let set = |disk: &OsdMem, value: bytes::Bytes| {
         let mut b = coral_osd::Batch::new();
         b.put(coral_server::mdt::table::INODE, key.to_vec(), value);
@@ -214,6 +255,9 @@ async fn nothing_goes_when_a_record_does_not_parse() {
     set(&c.disks.mdt, record);
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert_eq!(ids(&c.disks.osts[0]).len(), 1);
-    assert_eq!(User::root(&c.client().await).get("safe").await.unwrap(), b"data");
+    assert_eq!(
+        User::root(&c.client().await).get("safe").await.unwrap(),
+        b"data"
+    );
     c.stop().await;
 }

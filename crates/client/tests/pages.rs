@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use common::*;
 use coral_client::{FileHandle, Invalidate, Llite, SetAttr};
 use coral_wire::{Errno, Fid};
-use common::*;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
@@ -74,30 +74,44 @@ impl Kernel {
                 Ok(page) => page,
                 // somebody else fills it: what is locked here is asked for before that is waited for
                 Err(_) => {
-                    self.fill(fh, p - run.len() as u64, &mut run, &mut out).await;
+                    self.fill(fh, p - run.len() as u64, &mut run, &mut out)
+                        .await;
                     folio.lock_owned().await
                 }
             };
             match page.data.clone() {
                 Some(data) => {
                     drop(page);
-                    self.fill(fh, p - run.len() as u64, &mut run, &mut out).await;
+                    self.fill(fh, p - run.len() as u64, &mut run, &mut out)
+                        .await;
                     out.push(data);
                 }
                 None => run.push(page),
             }
         }
-        self.fill(fh, end - run.len() as u64, &mut run, &mut out).await;
+        self.fill(fh, end - run.len() as u64, &mut run, &mut out)
+            .await;
         out
     }
 
     /// Fills a run of locked pages that begins with page `first`, and unlocks them.
-    async fn fill(&self, fh: &FileHandle, first: u64, run: &mut Vec<OwnedMutexGuard<Page>>, out: &mut Vec<Vec<u8>>) {
+    async fn fill(
+        &self,
+        fh: &FileHandle,
+        first: u64,
+        run: &mut Vec<OwnedMutexGuard<Page>>,
+        out: &mut Vec<Vec<u8>>,
+    ) {
         if run.is_empty() {
             return;
         }
         let len = run.len() * PAGE as usize;
-        let got = self.fs.read_pages(fh, first * PAGE, len as u32).await.unwrap().copy_to_bytes();
+        let got = self
+            .fs
+            .read_pages(fh, first * PAGE, len as u32)
+            .await
+            .unwrap()
+            .copy_to_bytes();
         assert!(got.len() <= len);
         let got = [&got[..], &vec![0; len - got.len()]].concat();
         for (page, data) in run.drain(..).zip(got.chunks_exact(PAGE as usize)) {
@@ -112,7 +126,10 @@ impl Kernel {
         let folio = self.folio(page);
         let mut f = folio.lock().await;
         if f.data.is_none() {
-            self.fs.read_pages(fh, page * PAGE, PAGE as u32).await.unwrap();
+            self.fs
+                .read_pages(fh, page * PAGE, PAGE as u32)
+                .await
+                .unwrap();
         }
         f.data = Some(bytes);
         f.dirty = true;
@@ -131,7 +148,12 @@ impl Kernel {
     fn drop_pages(&self, range: Range<u64>) {
         let rt = tokio::runtime::Handle::current();
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
-        let there: Vec<(u64, Folio)> = self.pages.lock().range(pages).map(|(p, f)| (*p, f.clone())).collect();
+        let there: Vec<(u64, Folio)> = self
+            .pages
+            .lock()
+            .range(pages)
+            .map(|(p, f)| (*p, f.clone()))
+            .collect();
         for (page, folio) in there {
             let mut f = folio.blocking_lock();
             if f.dirty {
@@ -170,7 +192,10 @@ fn page_of(n: u64) -> Vec<u8> {
 
 fn number(page: &[u8]) -> u64 {
     let n = u64::from_le_bytes(page[..8].try_into().unwrap());
-    assert!(page.chunks_exact(8).all(|c| c == n.to_le_bytes()), "a page is one number");
+    assert!(
+        page.chunks_exact(8).all(|c| c == n.to_le_bytes()),
+        "a page is one number"
+    );
     n
 }
 
@@ -181,17 +206,30 @@ async fn reader(k: Arc<Kernel>, fh: Arc<FileHandle>, written: Written, mut rng: 
     for _ in 0..rounds {
         let first = rng.below(PAGES);
         let end = (first + 1 + rng.below(24)).min(PAGES);
-        let floor: Vec<u64> = (first..end).map(|p| written[p as usize].load(Ordering::SeqCst)).collect();
+        let floor: Vec<u64> = (first..end)
+            .map(|p| written[p as usize].load(Ordering::SeqCst))
+            .collect();
         let got = k.read(&fh, first..end).await;
         for ((page, floor), n) in (first..end).zip(floor).zip(got.iter().map(|p| number(p))) {
-            assert!(n >= floor, "page {page} read as {n} after {floor} was written");
+            assert!(
+                n >= floor,
+                "page {page} read as {n} after {floor} was written"
+            );
         }
         tokio::task::yield_now().await;
     }
 }
 
 /// Numbers go up in the pages that are this task's alone; every so often the file is cut to the length it has.
-async fn writer(k: Arc<Kernel>, u: User, fh: Arc<FileHandle>, written: Written, mine: (u64, u64), stores: bool, rounds: u64) {
+async fn writer(
+    k: Arc<Kernel>,
+    u: User,
+    fh: Arc<FileHandle>,
+    written: Written,
+    mine: (u64, u64),
+    stores: bool,
+    rounds: u64,
+) {
     let mut rng = Rng(77 + mine.0);
     for n in 1..=rounds {
         let page = loop {
@@ -206,9 +244,14 @@ async fn writer(k: Arc<Kernel>, u: User, fh: Arc<FileHandle>, written: Written, 
         }
         written[page as usize].store(n, Ordering::SeqCst);
         if n % 16 == 0 {
-            let set = SetAttr { size: Some(PAGES * PAGE), ..Default::default() };
+            let set = SetAttr {
+                size: Some(PAGES * PAGE),
+                ..Default::default()
+            };
             let _nowrite = k.truncating.write().await;
-            u.fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap();
+            u.fs.setattr(&u.cred, fh.fid(), set, Some(&fh))
+                .await
+                .unwrap();
         }
         tokio::task::yield_now().await;
     }
@@ -218,7 +261,10 @@ async fn contend(stores: bool) {
     let c = Cluster::start(2, 2, STRIPE).await;
     let fss = [c.client().await, c.remote_client().await];
     let first = User::root(&fss[0]);
-    first.put("f", &page_of(0).repeat(PAGES as usize)).await.unwrap();
+    first
+        .put("f", &page_of(0).repeat(PAGES as usize))
+        .await
+        .unwrap();
     let written: Written = Arc::new((0..PAGES).map(|_| AtomicU64::new(0)).collect());
     let mut tasks = tokio::task::JoinSet::new();
     let mut kernels = Vec::new();
@@ -228,18 +274,50 @@ async fn contend(stores: bool) {
         let _ = k.writer.set(rw.clone());
         let ro = u.open("f", libc::O_RDONLY).await.unwrap();
         for r in 0..2 {
-            tasks.spawn(reader(k.clone(), ro.clone(), written.clone(), Rng(1000 + 10 * i as u64 + r), 150));
+            tasks.spawn(reader(
+                k.clone(),
+                ro.clone(),
+                written.clone(),
+                Rng(1000 + 10 * i as u64 + r),
+                150,
+            ));
         }
-        tasks.spawn(writer(k.clone(), User::root(fs), rw.clone(), written.clone(), (2 * i as u64, 4), false, 60));
+        tasks.spawn(writer(
+            k.clone(),
+            User::root(fs),
+            rw.clone(),
+            written.clone(),
+            (2 * i as u64, 4),
+            false,
+            60,
+        ));
         if stores {
-            tasks.spawn(writer(k.clone(), User::root(fs), rw, written.clone(), (2 * i as u64 + 1, 4), true, 60));
+            tasks.spawn(writer(
+                k.clone(),
+                User::root(fs),
+                rw,
+                written.clone(),
+                (2 * i as u64 + 1, 4),
+                true,
+                60,
+            ));
         }
         kernels.push(k);
     }
     let all = async { while tasks.join_next().await.transpose().unwrap().is_some() {} };
-    tokio::time::timeout(HANGS, all).await.expect("something waits in a circle");
-    assert!(kernels.iter().all(|k| k.dropped.load(Ordering::Relaxed) > 0), "locks were lost on the way");
-    assert!(kernels.iter().all(|k| k.lost.load(Ordering::Relaxed) == 0), "nobody was evicted");
+    tokio::time::timeout(HANGS, all)
+        .await
+        .expect("something waits in a circle");
+    assert!(
+        kernels
+            .iter()
+            .all(|k| k.dropped.load(Ordering::Relaxed) > 0),
+        "locks were lost on the way"
+    );
+    assert!(
+        kernels.iter().all(|k| k.lost.load(Ordering::Relaxed) == 0),
+        "nobody was evicted"
+    );
     // what is in the end: every page as last written, seen by both
     for k in &kernels {
         let fh = k.writer.get().unwrap();
@@ -269,7 +347,10 @@ async fn pages_stay_until_somebody_writes() {
     ua.put("f", &page_of(1).repeat(4)).await.unwrap();
     let k = Kernel::new(&b);
     let fh = ub.open("f", libc::O_RDONLY).await.unwrap();
-    assert!(!b.caches_pages(&fh), "the MDT knows that it is small, and most small files are read once");
+    assert!(
+        !b.caches_pages(&fh),
+        "the MDT knows that it is small, and most small files are read once"
+    );
     ub.close(&fh).await.unwrap();
     let fh = ub.open("f", libc::O_RDONLY).await.unwrap();
     assert!(b.caches_pages(&fh));
@@ -279,12 +360,19 @@ async fn pages_stay_until_somebody_writes() {
     let fh = ub.open("f", libc::O_RDONLY).await.unwrap();
     let before: u64 = b.statistics().iter().map(|s| s.1).sum();
     k.read(&fh, 0..4).await;
-    assert_eq!(b.statistics().iter().map(|s| s.1).sum::<u64>(), before, "all pages are there");
+    assert_eq!(
+        b.statistics().iter().map(|s| s.1).sum::<u64>(),
+        before,
+        "all pages are there"
+    );
     let w = ua.open("f", libc::O_WRONLY).await.unwrap();
     ua.write(&w, PAGE, &page_of(2)).await.unwrap();
     assert_eq!(k.dropped.load(Ordering::Relaxed), 4);
     let got = k.read(&fh, 0..4).await;
-    assert_eq!(got.iter().map(|p| number(p)).collect::<Vec<_>>(), [1, 2, 1, 1]);
+    assert_eq!(
+        got.iter().map(|p| number(p)).collect::<Vec<_>>(),
+        [1, 2, 1, 1]
+    );
 }
 
 /// What a writer's close told the MDT of the size decides: a large file is worth a lock at once.
@@ -300,12 +388,18 @@ async fn the_mdt_hears_of_sizes_at_close() {
         assert_eq!(b.caches_pages(&fh), at_once, "{name}");
         ub.close(&fh).await.unwrap();
     }
-    let w = ua.open("large", libc::O_RDWR | libc::O_TRUNC).await.unwrap();
+    let w = ua
+        .open("large", libc::O_RDWR | libc::O_TRUNC)
+        .await
+        .unwrap();
     ua.write(&w, 0, b"little").await.unwrap();
     ua.close(&w).await.unwrap();
     let other = c.remote_client().await;
     Kernel::new(&other);
-    let fh = User::root(&other).open("large", libc::O_RDONLY).await.unwrap();
+    let fh = User::root(&other)
+        .open("large", libc::O_RDONLY)
+        .await
+        .unwrap();
     assert!(!other.caches_pages(&fh), "cut and small now");
 }
 
@@ -328,7 +422,12 @@ async fn a_writer_takes_the_read_cover_away() {
     let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
     u.write(&log, 0, &page_of(3)).await.unwrap();
     let got = u.read(&w, 0, 5 * PAGE as u32).await.unwrap();
-    assert_eq!(got.chunks_exact(PAGE as usize).map(number).collect::<Vec<_>>(), [1, 1, 9, 1, 3]);
+    assert_eq!(
+        got.chunks_exact(PAGE as usize)
+            .map(number)
+            .collect::<Vec<_>>(),
+        [1, 1, 9, 1, 3]
+    );
 }
 
 /// A client that is cut off holds others up no longer than the server's limits say. What it had stored and not written back is
@@ -352,7 +451,11 @@ async fn who_is_cut_off_is_evicted_and_comes_back() {
     let began = tokio::time::Instant::now();
     let w = ua.open("f", libc::O_WRONLY).await.unwrap();
     ua.write(&w, PAGE, &page_of(2)).await.unwrap();
-    assert!(began.elapsed() < LIMIT, "the writer waited {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < LIMIT,
+        "the writer waited {:?}",
+        began.elapsed()
+    );
     assert_eq!(c.osts[0].stats().evictions, 1);
     assert_eq!(k.lost.load(Ordering::Relaxed), 0, "it cannot know yet");
     c.net.cut(there, server, false);
@@ -361,11 +464,25 @@ async fn who_is_cut_off_is_evicted_and_comes_back() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(600), noticed).await.expect("it notices by itself");
+    tokio::time::timeout(Duration::from_secs(600), noticed)
+        .await
+        .expect("it notices by itself");
     let got = k.read(&rw, 0..4).await;
-    assert_eq!(got.iter().map(|p| number(p)).collect::<Vec<_>>(), [1, 2, 1, 1], "the store is lost, the other's write is there");
+    assert_eq!(
+        got.iter().map(|p| number(p)).collect::<Vec<_>>(),
+        [1, 2, 1, 1],
+        "the store is lost, the other's write is there"
+    );
     k.store(&rw, 3, page_of(8)).await;
-    assert_eq!(ua.get("f").await.unwrap().chunks_exact(PAGE as usize).map(number).collect::<Vec<_>>(), [1, 2, 1, 8]);
+    assert_eq!(
+        ua.get("f")
+            .await
+            .unwrap()
+            .chunks_exact(PAGE as usize)
+            .map(number)
+            .collect::<Vec<_>>(),
+        [1, 2, 1, 8]
+    );
     assert_eq!(k.lost.load(Ordering::Relaxed), 1);
 }
 
@@ -396,7 +513,10 @@ async fn an_append_is_seen_at_once() {
         for n in 1..=3 * WORDS / 2 {
             // runs of appends of one client, so that it has the lock already
             let u = User::root(&fss[(n / 5 % 2) as usize]);
-            let fh = u.open("log", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
+            let fh = u
+                .open("log", libc::O_WRONLY | libc::O_APPEND)
+                .await
+                .unwrap();
             u.write(&fh, 0, &n.to_le_bytes()).await.unwrap();
             u.close(&fh).await.unwrap();
             done.store(n, Ordering::SeqCst);
@@ -409,14 +529,20 @@ async fn an_append_is_seen_at_once() {
         }
         while readers.join_next().await.transpose().unwrap().is_some() {}
     };
-    tokio::time::timeout(HANGS, appends).await.expect("something waits in a circle");
+    tokio::time::timeout(HANGS, appends)
+        .await
+        .expect("something waits in a circle");
 }
 
 /// The first `count` words of the log are there.
 async fn check_log(k: &Arc<Kernel>, fh: &FileHandle, count: u64) {
     let got = k.read(fh, 0..count.div_ceil(WORDS)).await.concat();
     for (i, word) in got.chunks_exact(8).take(count as usize).enumerate() {
-        assert_eq!(u64::from_le_bytes(word.try_into().unwrap()), i as u64 + 1, "of {count} appended");
+        assert_eq!(
+            u64::from_le_bytes(word.try_into().unwrap()),
+            i as u64 + 1,
+            "of {count} appended"
+        );
     }
 }
 
@@ -443,7 +569,10 @@ async fn what_goes_under_a_lock_waits_for_none_that_waits_for_the_lock() {
     let c = Cluster::start(1, 1, STRIPE).await;
     let fs = c.remote_client().await;
     let (tell, go) = std::sync::mpsc::channel();
-    let holds = Arc::new(Holds { asked: tokio::sync::Semaphore::new(0), go: Mutex::new(go) });
+    let holds = Arc::new(Holds {
+        asked: tokio::sync::Semaphore::new(0),
+        go: Mutex::new(go),
+    });
     fs.set_invalidate(holds.clone());
     let u = Arc::new(User::root(&fs));
     u.put("f", &[1; 3 * PAGE as usize]).await.unwrap();
@@ -462,10 +591,22 @@ async fn what_goes_under_a_lock_waits_for_none_that_waits_for_the_lock() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(u.stat("f").await.unwrap().size, 3 * PAGE);
-        let set = SetAttr { size: Some(PAGE), ..Default::default() };
-        assert_eq!(fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap().attr.size, PAGE);
+        let set = SetAttr {
+            size: Some(PAGE),
+            ..Default::default()
+        };
+        assert_eq!(
+            fs.setattr(&u.cred, fh.fid(), set, Some(&fh))
+                .await
+                .unwrap()
+                .attr
+                .size,
+            PAGE
+        );
     };
-    tokio::time::timeout(HANGS, under).await.expect("it waits in a circle");
+    tokio::time::timeout(HANGS, under)
+        .await
+        .expect("it waits in a circle");
     drop(tell);
     for r in reads {
         assert_eq!(r.await.unwrap().unwrap(), [1; 100]);

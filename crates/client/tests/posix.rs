@@ -2,9 +2,9 @@
 
 mod common;
 
+use common::*;
 use coral_client::{Cred, LockKind, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_wire::{Errno, Fid};
-use common::*;
 
 #[tokio::test]
 async fn write_read_and_names() {
@@ -18,7 +18,10 @@ async fn write_read_and_names() {
     assert_eq!((a.size, a.nlink, a.mode), (5, 1, libc::S_IFREG | 0o644));
     assert_eq!(u.names("d").await.unwrap(), ["f"]);
     assert_eq!(u.fid("d/none").await, Err(Errno::ENOENT));
-    assert_eq!(u.create("d/f", libc::O_EXCL | libc::O_RDWR).await.err(), Some(Errno::EEXIST));
+    assert_eq!(
+        u.create("d/f", libc::O_EXCL | libc::O_RDWR).await.err(),
+        Some(Errno::EEXIST)
+    );
     u.rename("d/f", "g", 0).await.unwrap();
     assert_eq!(u.fid("d/f").await, Err(Errno::ENOENT));
     assert_eq!(u.get("g").await.unwrap(), b"hello");
@@ -43,12 +46,20 @@ async fn a_wrong_fsname_is_refused_by_name() {
     let c = Cluster::start(1, 1, 1 << 20).await;
     let mut opts = c.options();
     opts.fsname = "nosuch".into();
-    let e = coral_client::Llite::mount(c.new_node().await, opts).await.err().expect("an error").to_string();
+    let e = coral_client::Llite::mount(c.new_node().await, opts)
+        .await
+        .err()
+        .expect("an error")
+        .to_string();
     assert!(e.contains("knows no file system 'nosuch'"), "{e}");
     let mut opts = c.options();
     opts.mgs_nids = vec!["10.9.9.9@tcp".parse().unwrap()];
     opts.connect_timeout = std::time::Duration::from_millis(300);
-    let e = coral_client::Llite::mount(c.new_node().await, opts).await.err().expect("an error").to_string();
+    let e = coral_client::Llite::mount(c.new_node().await, opts)
+        .await
+        .err()
+        .expect("an error")
+        .to_string();
     assert!(e.contains("no answer from the MGS at 10.9.9.9@tcp"), "{e}");
     c.stop().await;
 }
@@ -61,21 +72,55 @@ async fn truncate_times_modes_and_owners() {
     let data: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
     let fid = u.put("f", &data).await.unwrap();
     assert_eq!(u.stat("f").await.unwrap().size, 300_000);
-    let set = |s: SetAttr| { let (fs, cred) = (fs.clone(), u.cred.clone()); async move { fs.setattr(&cred, fid, s, None).await.map(|e| e.attr) } };
+    let set = |s: SetAttr| {
+        let (fs, cred) = (fs.clone(), u.cred.clone());
+        async move { fs.setattr(&cred, fid, s, None).await.map(|e| e.attr) }
+    };
 
-    let a = set(SetAttr { size: Some(70_000), ..Default::default() }).await.unwrap();
+    let a = set(SetAttr {
+        size: Some(70_000),
+        ..Default::default()
+    })
+    .await
+    .unwrap();
     assert_eq!(a.size, 70_000);
-    let a = set(SetAttr { size: Some(200_000), ..Default::default() }).await.unwrap();
+    let a = set(SetAttr {
+        size: Some(200_000),
+        ..Default::default()
+    })
+    .await
+    .unwrap();
     assert_eq!(a.size, 200_000);
     let mut want = data[..70_000].to_vec();
     want.resize(200_000, 0);
     assert_eq!(u.get("f").await.unwrap(), want);
-    assert_eq!(set(SetAttr { size: Some(0), ..Default::default() }).await.unwrap().size, 0);
+    assert_eq!(
+        set(SetAttr {
+            size: Some(0),
+            ..Default::default()
+        })
+        .await
+        .unwrap()
+        .size,
+        0
+    );
     assert_eq!(u.get("f").await.unwrap(), b"");
 
-    let old = Timespec { secs: 1_000_000_000, nanos: 123_456_789 };
-    let older = Timespec { secs: 900_000_000, nanos: 5 };
-    let a = set(SetAttr { mtime: Some(SetTime::At(old)), atime: Some(SetTime::At(older)), ..Default::default() }).await.unwrap();
+    let old = Timespec {
+        secs: 1_000_000_000,
+        nanos: 123_456_789,
+    };
+    let older = Timespec {
+        secs: 900_000_000,
+        nanos: 5,
+    };
+    let a = set(SetAttr {
+        mtime: Some(SetTime::At(old)),
+        atime: Some(SetTime::At(older)),
+        ..Default::default()
+    })
+    .await
+    .unwrap();
     assert_eq!((a.mtime, a.atime), (old, older));
     assert!(a.ctime > old);
     // a write brings mtime to the present again
@@ -84,13 +129,29 @@ async fn truncate_times_modes_and_owners() {
     let b = u.stat("f").await.unwrap();
     assert!(b.mtime >= a.ctime && b.ctime >= b.mtime, "{b:?}");
     // and setting it while the file is open for writing stays after close
-    set(SetAttr { mtime: Some(SetTime::At(old)), ..Default::default() }).await.unwrap();
+    set(SetAttr {
+        mtime: Some(SetTime::At(old)),
+        ..Default::default()
+    })
+    .await
+    .unwrap();
     u.close(&fh).await.unwrap();
     assert_eq!(u.stat("f").await.unwrap().mtime, old);
 
-    let a = set(SetAttr { mode: Some(0o6755), ..Default::default() }).await.unwrap();
+    let a = set(SetAttr {
+        mode: Some(0o6755),
+        ..Default::default()
+    })
+    .await
+    .unwrap();
     assert_eq!(a.mode, libc::S_IFREG | 0o6755);
-    let a = set(SetAttr { uid: Some(1000), gid: Some(1001), ..Default::default() }).await.unwrap();
+    let a = set(SetAttr {
+        uid: Some(1000),
+        gid: Some(1001),
+        ..Default::default()
+    })
+    .await
+    .unwrap();
     assert_eq!((a.uid, a.gid), (1000, 1001));
     fs.umount().await;
     c.stop().await;
@@ -104,23 +165,51 @@ async fn objects_are_the_files_owners_whoever_writes_first() {
     let fs = c.client().await;
     let (root, joe) = (User::root(&fs), User::new(&fs, 7, 8));
     let d = root.mkdir("d").await.unwrap();
-    let set = SetAttr { mode: Some(0o777), projid: Some(9), flags: Some(FL_PROJINHERIT), ..Default::default() };
+    let set = SetAttr {
+        mode: Some(0o777),
+        projid: Some(9),
+        flags: Some(FL_PROJINHERIT),
+        ..Default::default()
+    };
     fs.setattr(&root.cred, d, set, None).await.unwrap();
     for name in ["d/written", "d/mapped", "d/cut", "d/allocated"] {
         joe.put(name, b"").await.unwrap();
         let fh = root.open(name, libc::O_RDWR).await.unwrap();
         match name {
             "d/written" => drop(root.write(&fh, 0, &[1; 200_000]).await.unwrap()),
-            "d/mapped" => drop(fs.write_pages(&fh, 0, payload(&[1; 128 << 10])).await.unwrap()),
-            "d/cut" => drop(fs.setattr(&root.cred, fh.fid(), SetAttr { size: Some(100_000), ..Default::default() }, Some(&fh)).await.unwrap()),
-            _ => fs.fallocate(&root.cred, &fh, 0, 0, 128 << 10).await.unwrap(),
+            "d/mapped" => drop(
+                fs.write_pages(&fh, 0, payload(&[1; 128 << 10]))
+                    .await
+                    .unwrap(),
+            ),
+            "d/cut" => drop(
+                fs.setattr(
+                    &root.cred,
+                    fh.fid(),
+                    SetAttr {
+                        size: Some(100_000),
+                        ..Default::default()
+                    },
+                    Some(&fh),
+                )
+                .await
+                .unwrap(),
+            ),
+            _ => fs
+                .fallocate(&root.cred, &fh, 0, 0, 128 << 10)
+                .await
+                .unwrap(),
         }
         fs.fsync(&fh, false).await.unwrap();
         root.close(&fh).await.unwrap();
     }
     let mut owners = Vec::new();
     for osd in &c.disks.osts {
-        osd.iterate(&mut |_, a| { owners.push((a.uid, a.gid, a.projid)); true }).unwrap();
+        osd.iterate(&mut |_, a| {
+            owners.push((a.uid, a.gid, a.projid));
+            true
+        })
+        .unwrap();
     }
     assert_eq!(owners, [(7, 8, 9); 8]);
     fs.umount().await;
@@ -131,28 +220,101 @@ async fn objects_are_the_files_owners_whoever_writes_first() {
 async fn permissions_are_those_of_the_caller() {
     let c = Cluster::start(1, 1, 1 << 20).await;
     let fs = c.client().await;
-    let (root, joe, ann) = (User::root(&fs), User::new(&fs, 1000, 1000), User::new(&fs, 1001, 1001));
+    let (root, joe, ann) = (
+        User::root(&fs),
+        User::new(&fs, 1000, 1000),
+        User::new(&fs, 1001, 1001),
+    );
     assert_eq!(joe.mkdir("d").await, Err(Errno::EACCES));
     root.mkdir("d").await.unwrap();
     let d = root.fid("d").await.unwrap();
-    root.fs.setattr(&root.cred, d, SetAttr { mode: Some(0o700), uid: Some(1000), gid: Some(1000), ..Default::default() }, None).await.unwrap();
+    root.fs
+        .setattr(
+            &root.cred,
+            d,
+            SetAttr {
+                mode: Some(0o700),
+                uid: Some(1000),
+                gid: Some(1000),
+                ..Default::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
     joe.put("d/f", b"mine").await.unwrap();
     assert_eq!(ann.fid("d/f").await, Err(Errno::EACCES));
-    root.fs.setattr(&root.cred, d, SetAttr { mode: Some(0o755), ..Default::default() }, None).await.unwrap();
+    root.fs
+        .setattr(
+            &root.cred,
+            d,
+            SetAttr {
+                mode: Some(0o755),
+                ..Default::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
     let f = ann.fid("d/f").await.unwrap();
     assert_eq!(ann.get("d/f").await.unwrap(), b"mine");
-    assert_eq!(ann.open("d/f", libc::O_WRONLY).await.err(), Some(Errno::EACCES));
+    assert_eq!(
+        ann.open("d/f", libc::O_WRONLY).await.err(),
+        Some(Errno::EACCES)
+    );
     assert_eq!(ann.fs.access(&ann.cred, f, 2).await, Err(Errno::EACCES));
     assert_eq!(ann.unlink("d/f").await, Err(Errno::EACCES));
-    assert_eq!(ann.fs.setattr(&ann.cred, f, SetAttr { mode: Some(0o777), ..Default::default() }, None).await.err(), Some(Errno::EPERM));
+    assert_eq!(
+        ann.fs
+            .setattr(
+                &ann.cred,
+                f,
+                SetAttr {
+                    mode: Some(0o777),
+                    ..Default::default()
+                },
+                None
+            )
+            .await
+            .err(),
+        Some(Errno::EPERM)
+    );
     // a third group, of many, is enough
-    let member = Cred { groups: Some(std::sync::Arc::from([5, 6, 7, 1000])), ..Cred::user(1002, 1002) };
-    root.fs.setattr(&root.cred, f, SetAttr { mode: Some(0o660), ..Default::default() }, None).await.unwrap();
-    assert_eq!(ann.open("d/f", libc::O_RDONLY).await.err(), Some(Errno::EACCES));
+    let member = Cred {
+        groups: Some(std::sync::Arc::from([5, 6, 7, 1000])),
+        ..Cred::user(1002, 1002)
+    };
+    root.fs
+        .setattr(
+            &root.cred,
+            f,
+            SetAttr {
+                mode: Some(0o660),
+                ..Default::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        ann.open("d/f", libc::O_RDONLY).await.err(),
+        Some(Errno::EACCES)
+    );
     let fh = fs.open(&member, f, libc::O_RDWR as u32).await.unwrap();
     fs.release(&fh, None).await.unwrap();
     // a write by somebody else than root takes setuid away
-    root.fs.setattr(&root.cred, f, SetAttr { mode: Some(0o4777), ..Default::default() }, None).await.unwrap();
+    root.fs
+        .setattr(
+            &root.cred,
+            f,
+            SetAttr {
+                mode: Some(0o4777),
+                ..Default::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
     let fh = ann.open("d/f", libc::O_WRONLY).await.unwrap();
     ann.write(&fh, 0, b"x").await.unwrap();
     ann.close(&fh).await.unwrap();
@@ -167,19 +329,72 @@ async fn a_file_is_given_to_any_group_of_its_owner() {
     let fs = c.client().await;
     let root = User::root(&fs);
     let d = root.mkdir("d").await.unwrap();
-    root.fs.setattr(&root.cred, d, SetAttr { mode: Some(0o777), ..Default::default() }, None).await.unwrap();
+    root.fs
+        .setattr(
+            &root.cred,
+            d,
+            SetAttr {
+                mode: Some(0o777),
+                ..Default::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
     for groups in [vec![7, 8], vec![5, 6, 7, 8]] {
-        let ann = User { fs: fs.clone(), cred: Cred { groups: Some(groups.into()), ..Cred::user(1000, 1000) } };
+        let ann = User {
+            fs: fs.clone(),
+            cred: Cred {
+                groups: Some(groups.into()),
+                ..Cred::user(1000, 1000)
+            },
+        };
         let f = ann.put("d/f", b"x").await.unwrap();
-        let give = async |gid| ann.fs.setattr(&ann.cred, f, SetAttr { gid: Some(gid), ..Default::default() }, None).await.map(|e| e.attr.gid);
+        let give = async |gid| {
+            ann.fs
+                .setattr(
+                    &ann.cred,
+                    f,
+                    SetAttr {
+                        gid: Some(gid),
+                        ..Default::default()
+                    },
+                    None,
+                )
+                .await
+                .map(|e| e.attr.gid)
+        };
         for gid in [8, 7, 1000, 8] {
             assert_eq!(give(gid).await, Ok(gid));
         }
         assert_eq!(give(9).await, Err(Errno::EPERM));
         // group 8 may write what it cannot own: the one group of a setattr is the one that counts there
         let g = root.put("d/g", b"yyyy").await.unwrap();
-        root.fs.setattr(&root.cred, g, SetAttr { mode: Some(0o060), gid: Some(8), ..Default::default() }, None).await.unwrap();
-        ann.fs.setattr(&ann.cred, g, SetAttr { size: Some(2), ..Default::default() }, None).await.unwrap();
+        root.fs
+            .setattr(
+                &root.cred,
+                g,
+                SetAttr {
+                    mode: Some(0o060),
+                    gid: Some(8),
+                    ..Default::default()
+                },
+                None,
+            )
+            .await
+            .unwrap();
+        ann.fs
+            .setattr(
+                &ann.cred,
+                g,
+                SetAttr {
+                    size: Some(2),
+                    ..Default::default()
+                },
+                None,
+            )
+            .await
+            .unwrap();
         for name in ["d/f", "d/g"] {
             root.unlink(name).await.unwrap();
         }
@@ -202,7 +417,10 @@ async fn unlinked_but_open() {
     u.write(&fh, 200_000, b"more").await.unwrap();
     assert_eq!(u.read(&fh, 199_998, 10).await.unwrap(), b"\x07\x07more");
     u.close(&fh).await.unwrap();
-    assert_eq!(fs.getattr(&u.cred, fh.fid(), None).await.err(), Some(Errno::ENOENT));
+    assert_eq!(
+        fs.getattr(&u.cred, fh.fid(), None).await.err(),
+        Some(Errno::ENOENT)
+    );
     fs.umount().await;
     c.stop().await;
 }
@@ -214,18 +432,29 @@ async fn holes_seek_and_fallocate() {
     let u = User::root(&fs);
     let fh = u.create("f", libc::O_RDWR).await.unwrap();
     u.write(&fh, 3_000_000, b"end").await.unwrap();
-    assert_eq!(u.read(&fh, 2_999_990, 100).await.unwrap(), b"\0\0\0\0\0\0\0\0\0\0end");
+    assert_eq!(
+        u.read(&fh, 2_999_990, 100).await.unwrap(),
+        b"\0\0\0\0\0\0\0\0\0\0end"
+    );
     assert_eq!(u.read(&fh, 100, 1000).await.unwrap(), vec![0; 1000]);
     assert_eq!(u.read(&fh, 3_000_003, 10).await.unwrap(), b"");
     let data = fs.lseek(&fh, 0, SeekWhence::Data).await.unwrap();
     assert!((3_000_000 - 65536..=3_000_000).contains(&data), "{data}");
-    assert_eq!(fs.lseek(&fh, 3_000_000, SeekWhence::Hole).await.unwrap(), 3_000_003);
+    assert_eq!(
+        fs.lseek(&fh, 3_000_000, SeekWhence::Hole).await.unwrap(),
+        3_000_003
+    );
     assert_eq!(fs.lseek(&fh, 5, SeekWhence::Hole).await.unwrap(), 5);
-    assert_eq!(fs.lseek(&fh, 3_000_003, SeekWhence::Data).await, Err(Errno::ENXIO));
+    assert_eq!(
+        fs.lseek(&fh, 3_000_003, SeekWhence::Data).await,
+        Err(Errno::ENXIO)
+    );
 
     let full = vec![9u8; 1 << 20];
     u.write(&fh, 0, &full).await.unwrap();
-    fs.fallocate(&u.cred, &fh, 3, 100_000, 200_000).await.unwrap();
+    fs.fallocate(&u.cred, &fh, 3, 100_000, 200_000)
+        .await
+        .unwrap();
     let mut want = full.clone();
     want[100_000..300_000].fill(0);
     assert_eq!(u.read(&fh, 0, 1 << 20).await.unwrap(), want);
@@ -233,7 +462,10 @@ async fn holes_seek_and_fallocate() {
     assert_eq!(u.stat("f").await.unwrap().size, 4_000_000);
     fs.fallocate(&u.cred, &fh, 1, 0, 9_000_000).await.unwrap();
     assert_eq!(u.stat("f").await.unwrap().size, 4_000_000);
-    assert_eq!(fs.fallocate(&u.cred, &fh, 2, 0, 10).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(
+        fs.fallocate(&u.cred, &fh, 2, 0, 10).await,
+        Err(Errno::EOPNOTSUPP)
+    );
     fs.fsync(&fh, false).await.unwrap();
     u.close(&fh).await.unwrap();
     fs.umount().await;
@@ -247,17 +479,27 @@ async fn append_is_atomic_across_clients() {
     User::root(&a).put("log", b"").await.unwrap();
     let writer = |fs: std::sync::Arc<coral_client::Llite>, mark: u8| async move {
         let u = User::root(&fs);
-        let fh = u.open("log", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
+        let fh = u
+            .open("log", libc::O_WRONLY | libc::O_APPEND)
+            .await
+            .unwrap();
         for _ in 0..50 {
             assert_eq!(u.write(&fh, 0, &[mark; 3000]).await.unwrap(), 3000);
         }
         u.close(&fh).await.unwrap();
     };
-    tokio::join!(writer(a.clone(), b'a'), writer(b.clone(), b'b'), writer(a.clone(), b'c'));
+    tokio::join!(
+        writer(a.clone(), b'a'),
+        writer(b.clone(), b'b'),
+        writer(a.clone(), b'c')
+    );
     let all = User::root(&b).get("log").await.unwrap();
     assert_eq!(all.len(), 3 * 50 * 3000);
     for record in all.chunks(3000) {
-        assert!(record.iter().all(|x| *x == record[0]), "a record was torn or overwritten");
+        assert!(
+            record.iter().all(|x| *x == record[0]),
+            "a record was torn or overwritten"
+        );
     }
     for mark in [b'a', b'b', b'c'] {
         assert_eq!(all.chunks(3000).filter(|r| r[0] == mark).count(), 50);
@@ -275,7 +517,17 @@ async fn paths_are_told_to_whom_they_are_open() {
     let private = root.mkdir("private").await.unwrap();
     root.mkdir("private/below").await.unwrap();
     let f = root.put("private/below/plan", b"x").await.unwrap();
-    fs.setattr(&root.cred, private, SetAttr { mode: Some(0o700), ..SetAttr::default() }, None).await.unwrap();
+    fs.setattr(
+        &root.cred,
+        private,
+        SetAttr {
+            mode: Some(0o700),
+            ..SetAttr::default()
+        },
+        None,
+    )
+    .await
+    .unwrap();
     // From a client whose cache is warm by root's work, and from a cold one.
     let cold = c.client().await;
     let by_fid = format!("lustre.path:{f}");
@@ -287,12 +539,26 @@ async fn paths_are_told_to_whom_they_are_open() {
         assert_eq!(ask(&user).await, Err(Errno::EACCES));
         assert_eq!(ask(&root).await.unwrap(), "private/below/plan");
         assert_eq!(ask(&user).await, Err(Errno::EACCES));
-        assert_eq!(fs.getxattr(&user.cred, f, b"lustre.link").await, Err(Errno::ENODATA), "it holds the names");
+        assert_eq!(
+            fs.getxattr(&user.cred, f, b"lustre.link").await,
+            Err(Errno::ENODATA),
+            "it holds the names"
+        );
     }
-    assert!(!fs.getxattr(&root.cred, f, b"lustre.link").await.unwrap().is_empty());
+    assert!(
+        !fs.getxattr(&root.cred, f, b"lustre.link")
+            .await
+            .unwrap()
+            .is_empty()
+    );
     // A name of the same file that he can reach.
     root.link("private/below/plan", "open").await.unwrap();
-    assert_eq!(fs.getxattr(&user.cred, fs.root(), by_fid.as_bytes()).await.unwrap(), "open");
+    assert_eq!(
+        fs.getxattr(&user.cred, fs.root(), by_fid.as_bytes())
+            .await
+            .unwrap(),
+        "open"
+    );
     cold.umount().await;
     fs.umount().await;
     c.stop().await;
@@ -305,36 +571,84 @@ async fn xattrs_and_layouts() {
     let u = User::root(&fs);
     let f = u.put("f", b"x").await.unwrap();
     assert_eq!(fs.listxattr(&u.cred, f).await.unwrap(), "");
-    assert_eq!(fs.getxattr(&u.cred, f, b"user.a").await, Err(Errno::ENODATA));
-    fs.setxattr(&u.cred, f, b"user.a", "1".into(), 1).await.unwrap();
-    assert_eq!(fs.setxattr(&u.cred, f, b"user.a", "2".into(), 1).await, Err(Errno::EEXIST));
-    assert_eq!(fs.setxattr(&u.cred, f, b"user.b", "2".into(), 2).await, Err(Errno::ENODATA));
+    assert_eq!(
+        fs.getxattr(&u.cred, f, b"user.a").await,
+        Err(Errno::ENODATA)
+    );
+    fs.setxattr(&u.cred, f, b"user.a", "1".into(), 1)
+        .await
+        .unwrap();
+    assert_eq!(
+        fs.setxattr(&u.cred, f, b"user.a", "2".into(), 1).await,
+        Err(Errno::EEXIST)
+    );
+    assert_eq!(
+        fs.setxattr(&u.cred, f, b"user.b", "2".into(), 2).await,
+        Err(Errno::ENODATA)
+    );
     assert_eq!(fs.getxattr(&u.cred, f, b"user.a").await.unwrap(), "1");
     assert_eq!(fs.listxattr(&u.cred, f).await.unwrap(), "user.a\0");
     fs.removexattr(&u.cred, f, b"user.a").await.unwrap();
-    assert_eq!(fs.removexattr(&u.cred, f, b"user.a").await, Err(Errno::ENODATA));
+    assert_eq!(
+        fs.removexattr(&u.cred, f, b"user.a").await,
+        Err(Errno::ENODATA)
+    );
 
     use coral_wire::layout::{Layout, LovMd};
     let d = u.mkdir("wide").await.unwrap();
     let ask = LovMd::request(65536, 4, 0xffff, None).encode();
-    fs.setxattr(&u.cred, d, b"lustre.lov", ask, 0).await.unwrap();
-    let Layout::Plain(l) = Layout::decode(&fs.getxattr(&u.cred, d, b"lustre.lov").await.unwrap()).unwrap() else { panic!() };
+    fs.setxattr(&u.cred, d, b"lustre.lov", ask, 0)
+        .await
+        .unwrap();
+    let Layout::Plain(l) =
+        Layout::decode(&fs.getxattr(&u.cred, d, b"lustre.lov").await.unwrap()).unwrap()
+    else {
+        panic!()
+    };
     assert_eq!((l.stripe_count, l.stripe_size), (4, 65536));
     let w = u.put("wide/f", b"x").await.unwrap();
-    let Layout::Plain(l) = Layout::decode(&fs.layout(w).await.unwrap()).unwrap() else { panic!() };
+    let Layout::Plain(l) = Layout::decode(&fs.layout(w).await.unwrap()).unwrap() else {
+        panic!()
+    };
     assert_eq!((l.objects.len(), l.stripe_size), (4, 65536));
-    assert_eq!(fs.getxattr(&u.cred, w, b"lustre.fid").await.unwrap(), w.to_string());
+    assert_eq!(
+        fs.getxattr(&u.cred, w, b"lustre.fid").await.unwrap(),
+        w.to_string()
+    );
     assert_eq!(fs.fid2path(&u.cred, w).await.unwrap(), "wide/f");
     let by_name = format!("lustre.path:{w}");
-    assert_eq!(fs.getxattr(&u.cred, fs.root(), by_name.as_bytes()).await.unwrap(), "wide/f");
-    let json = fs.getxattr(&u.cred, fs.root(), b"lustre.statfs.json").await.unwrap();
+    assert_eq!(
+        fs.getxattr(&u.cred, fs.root(), by_name.as_bytes())
+            .await
+            .unwrap(),
+        "wide/f"
+    );
+    let json = fs
+        .getxattr(&u.cred, fs.root(), b"lustre.statfs.json")
+        .await
+        .unwrap();
     let json = std::str::from_utf8(&json).unwrap();
     assert_eq!(json.matches("\"active\":true").count(), 5, "{json}");
 
     // a file made without objects, then given a layout of its own
-    let e = fs.mknod(&u.cred, fs.root(), b"late", libc::S_IFREG | 0o644, 0).await.unwrap().attr.fid;
-    fs.setxattr(&u.cred, e, b"lustre.lov", LovMd::request(131072, 2, 0xffff, None).encode(), 0).await.unwrap();
-    let Layout::Plain(l) = Layout::decode(&fs.layout(e).await.unwrap()).unwrap() else { panic!() };
+    let e = fs
+        .mknod(&u.cred, fs.root(), b"late", libc::S_IFREG | 0o644, 0)
+        .await
+        .unwrap()
+        .attr
+        .fid;
+    fs.setxattr(
+        &u.cred,
+        e,
+        b"lustre.lov",
+        LovMd::request(131072, 2, 0xffff, None).encode(),
+        0,
+    )
+    .await
+    .unwrap();
+    let Layout::Plain(l) = Layout::decode(&fs.layout(e).await.unwrap()).unwrap() else {
+        panic!()
+    };
     assert_eq!((l.objects.len(), l.stripe_size), (2, 131072));
     let fh = u.open("late", libc::O_RDWR).await.unwrap();
     u.write(&fh, 0, &vec![3; 300_000]).await.unwrap();
@@ -352,31 +666,71 @@ async fn locks_exclude_across_clients() {
     let (a, b) = (c.client().await, c.client().await);
     let (ua, ub) = (User::root(&a), User::root(&b));
     ua.put("f", b"x").await.unwrap();
-    let (fa, fb) = (ua.open("f", libc::O_RDWR).await.unwrap(), ub.open("f", libc::O_RDWR).await.unwrap());
-    let range = |start, end, kind| coral_client::FileLock { start, end, kind, pid: 77 };
-    a.setlk(&fa, 1, range(0, 99, LockKind::Write), false).await.unwrap();
-    assert_eq!(b.setlk(&fb, 1, range(50, 60, LockKind::Read), false).await, Err(Errno::EAGAIN));
-    b.setlk(&fb, 1, range(100, u64::MAX, LockKind::Write), false).await.unwrap();
-    let found = b.getlk(&fb, 1, range(0, 200, LockKind::Write)).await.unwrap();
-    assert_eq!((found.start, found.end, found.kind, found.pid), (0, 99, LockKind::Write, 77));
+    let (fa, fb) = (
+        ua.open("f", libc::O_RDWR).await.unwrap(),
+        ub.open("f", libc::O_RDWR).await.unwrap(),
+    );
+    let range = |start, end, kind| coral_client::FileLock {
+        start,
+        end,
+        kind,
+        pid: 77,
+    };
+    a.setlk(&fa, 1, range(0, 99, LockKind::Write), false)
+        .await
+        .unwrap();
+    assert_eq!(
+        b.setlk(&fb, 1, range(50, 60, LockKind::Read), false).await,
+        Err(Errno::EAGAIN)
+    );
+    b.setlk(&fb, 1, range(100, u64::MAX, LockKind::Write), false)
+        .await
+        .unwrap();
+    let found = b
+        .getlk(&fb, 1, range(0, 200, LockKind::Write))
+        .await
+        .unwrap();
+    assert_eq!(
+        (found.start, found.end, found.kind, found.pid),
+        (0, 99, LockKind::Write, 77)
+    );
     // waiting, then granted when the first is freed by a close
-    let waiter = { let (b, fb) = (b.clone(), fb.clone()); tokio::spawn(async move { b.setlk(&fb, 1, range(0, 10, LockKind::Write), true).await }) };
-    for _ in 0..50 { tokio::task::yield_now().await; }
+    let waiter = {
+        let (b, fb) = (b.clone(), fb.clone());
+        tokio::spawn(async move { b.setlk(&fb, 1, range(0, 10, LockKind::Write), true).await })
+    };
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
     assert!(!waiter.is_finished());
     a.flush(&fa, 1).await.unwrap();
     waiter.await.unwrap().unwrap();
     // an interrupted wait leaves nothing behind
-    let waiter = { let (a, fa) = (a.clone(), fa.clone()); tokio::spawn(async move { a.setlk(&fa, 2, range(0, 10, LockKind::Write), true).await }) };
-    for _ in 0..50 { tokio::task::yield_now().await; }
+    let waiter = {
+        let (a, fa) = (a.clone(), fa.clone());
+        tokio::spawn(async move { a.setlk(&fa, 2, range(0, 10, LockKind::Write), true).await })
+    };
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
     waiter.abort();
     let _ = waiter.await;
-    for _ in 0..50 { tokio::task::yield_now().await; }
-    b.setlk(&fb, 1, range(0, u64::MAX, LockKind::Unlock), false).await.unwrap();
-    b.setlk(&fb, 9, range(0, 10, LockKind::Write), false).await.unwrap();
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+    b.setlk(&fb, 1, range(0, u64::MAX, LockKind::Unlock), false)
+        .await
+        .unwrap();
+    b.setlk(&fb, 9, range(0, 10, LockKind::Write), false)
+        .await
+        .unwrap();
     b.flush(&fb, 9).await.unwrap();
 
     a.flock(&fa, 5, LockKind::Write, false).await.unwrap();
-    assert_eq!(b.flock(&fb, 5, LockKind::Read, false).await, Err(Errno::EAGAIN));
+    assert_eq!(
+        b.flock(&fb, 5, LockKind::Read, false).await,
+        Err(Errno::EAGAIN)
+    );
     a.release(&fa, Some(5)).await.unwrap();
     b.flock(&fb, 5, LockKind::Read, false).await.unwrap();
     b.release(&fb, Some(5)).await.unwrap();
@@ -401,20 +755,38 @@ async fn directories_of_all_sizes_are_listed_once() {
         }
         want.sort();
         let all = u.list(&dir).await.unwrap();
-        assert_eq!((&all[0].name[..], &all[1].name[..]), (&b"."[..], &b".."[..]));
+        assert_eq!(
+            (&all[0].name[..], &all[1].name[..]),
+            (&b"."[..], &b".."[..])
+        );
         assert_eq!(u.names(&dir).await.unwrap(), want);
         // again from the cookie of every 50th entry, on a fresh handle
         let fid = u.fid(&dir).await.unwrap();
         for at in (0..all.len()).step_by(50) {
             let dh = fs.opendir(&u.cred, fid).await.unwrap();
             let mut next = None;
-            fs.readdir(&u.cred, &dh, all[at].next, false, &mut |e| { next = Some(e.name); true }).await.unwrap();
+            fs.readdir(&u.cred, &dh, all[at].next, false, &mut |e| {
+                next = Some(e.name);
+                true
+            })
+            .await
+            .unwrap();
             assert_eq!(next, all.get(at + 1).map(|e| e.name.clone()));
         }
     }
-    let dh = fs.opendir(&u.cred, u.fid("d100").await.unwrap()).await.unwrap();
+    let dh = fs
+        .opendir(&u.cred, u.fid("d100").await.unwrap())
+        .await
+        .unwrap();
     let mut plus = 0;
-    fs.readdir(&u.cred, &dh, 2, true, &mut |e| { plus += e.entry.is_some_and(|x| x.attr.mode & libc::S_IFMT == libc::S_IFLNK) as usize; false }).await.unwrap();
+    fs.readdir(&u.cred, &dh, 2, true, &mut |e| {
+        plus += e
+            .entry
+            .is_some_and(|x| x.attr.mode & libc::S_IFMT == libc::S_IFLNK) as usize;
+        false
+    })
+    .await
+    .unwrap();
     assert_eq!(plus, 100);
     fs.umount().await;
     c.stop().await;
@@ -444,14 +816,34 @@ async fn own_changes_are_told() {
     u.mkdir("d/g").await.unwrap();
     assert_eq!(told(), [d], "mkdir");
     u.link("d/f", "e/h").await.unwrap();
-    assert!(told().into_iter().collect::<std::collections::BTreeSet<_>>().is_superset(&[e, f].into()), "link");
+    assert!(
+        told()
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .is_superset(&[e, f].into()),
+        "link"
+    );
     u.rename("d/f", "e/f", 0).await.unwrap();
-    assert!(told().into_iter().collect::<std::collections::BTreeSet<_>>().is_superset(&[d, e, f].into()), "rename");
+    assert!(
+        told()
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .is_superset(&[d, e, f].into()),
+        "rename"
+    );
     u.unlink("e/f").await.unwrap();
-    assert!(told().into_iter().collect::<std::collections::BTreeSet<_>>().is_superset(&[e, f].into()), "unlink");
+    assert!(
+        told()
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .is_superset(&[e, f].into()),
+        "unlink"
+    );
     u.rmdir("d/g").await.unwrap();
     assert!(told().contains(&d), "rmdir");
-    fs.setxattr(&u.cred, f, b"user.k", bytes::Bytes::from_static(b"v"), 0).await.unwrap();
+    fs.setxattr(&u.cred, f, b"user.k", bytes::Bytes::from_static(b"v"), 0)
+        .await
+        .unwrap();
     assert_eq!(told(), [f], "setxattr");
     let far = c.remote_client().await;
     let v = User::root(&far);
@@ -489,12 +881,21 @@ async fn a_listing_is_gone_back_to_without_asking() {
             let (fs, u, dh, cookie) = (&fs, &u, &dh, all[at].next);
             async move {
                 let mut next = None;
-                fs.readdir(&u.cred, dh, cookie, false, &mut |e| { next = Some(e.name); true }).await.unwrap();
+                fs.readdir(&u.cred, dh, cookie, false, &mut |e| {
+                    next = Some(e.name);
+                    true
+                })
+                .await
+                .unwrap();
                 next
             }
         };
         for at in (1..all.len()).chain((1..all.len()).rev()) {
-            assert_eq!(from(at).await, all.get(at + 1).map(|e| e.name.clone()), "{at}");
+            assert_eq!(
+                from(at).await,
+                all.get(at + 1).map(|e| e.name.clone()),
+                "{at}"
+            );
         }
     })
     .await;
@@ -510,36 +911,81 @@ async fn a_progressive_layout_grows_as_it_is_written() {
     let (fs, other) = (c.client().await, c.client().await);
     let (u, v) = (User::root(&fs), User::root(&other));
     let d = u.mkdir("d").await.unwrap();
-    let comp = |start, end, n| CompEntry::new(0, 0, start, end, LovMd::request(65536, n, 0xffff, None));
-    let ask = Layout::Composite(CompMd::new(0, 0, 0, vec![comp(0, 1 << 20, 1), comp(1 << 20, u64::MAX, 4)])).encode();
-    fs.setxattr(&u.cred, d, b"lustre.lov", ask, 0).await.unwrap();
+    let comp =
+        |start, end, n| CompEntry::new(0, 0, start, end, LovMd::request(65536, n, 0xffff, None));
+    let ask = Layout::Composite(CompMd::new(
+        0,
+        0,
+        0,
+        vec![comp(0, 1 << 20, 1), comp(1 << 20, u64::MAX, 4)],
+    ))
+    .encode();
+    fs.setxattr(&u.cred, d, b"lustre.lov", ask, 0)
+        .await
+        .unwrap();
     let fid = u.put("d/f", &vec![1; 500_000]).await.unwrap();
     let init = |raw: &bytes::Bytes| match Layout::decode(raw).unwrap() {
-        Layout::Composite(c) => c.entries.iter().filter(|e| e.head.flags & lcme::INIT != 0).count(),
+        Layout::Composite(c) => c
+            .entries
+            .iter()
+            .filter(|e| e.head.flags & lcme::INIT != 0)
+            .count(),
         l => panic!("{l:?}"),
     };
     assert_eq!(init(&fs.layout(fid).await.unwrap()), 1);
     // opened by both while small
-    let (fa, fb) = (u.open("d/f", libc::O_RDWR).await.unwrap(), v.open("d/f", libc::O_RDWR).await.unwrap());
+    let (fa, fb) = (
+        u.open("d/f", libc::O_RDWR).await.unwrap(),
+        v.open("d/f", libc::O_RDWR).await.unwrap(),
+    );
     assert_eq!(v.read(&fb, 0, 1000).await.unwrap(), vec![1; 1000]);
     u.write(&fa, 900_000, &vec![2; 700_000]).await.unwrap();
     assert_eq!(init(&fs.layout(fid).await.unwrap()), 2);
     let mut want = vec![1; 500_000];
     want.resize(900_000, 0);
     want.resize(1_600_000, 2);
-    assert!(v.read(&fb, 0, 2_000_000).await.unwrap() == want, "the other client's handle sees the new component");
+    assert!(
+        v.read(&fb, 0, 2_000_000).await.unwrap() == want,
+        "the other client's handle sees the new component"
+    );
     assert_eq!(v.stat("d/f").await.unwrap().size, 1_600_000);
-    let set = |size| SetAttr { size: Some(size), ..Default::default() };
-    assert_eq!(other.setattr(&v.cred, fid, set(600_000), None).await.unwrap().attr.size, 600_000);
+    let set = |size| SetAttr {
+        size: Some(size),
+        ..Default::default()
+    };
+    assert_eq!(
+        other
+            .setattr(&v.cred, fid, set(600_000), None)
+            .await
+            .unwrap()
+            .attr
+            .size,
+        600_000
+    );
     assert_eq!(u.stat("d/f").await.unwrap().size, 600_000);
-    assert_eq!(other.setattr(&v.cred, fid, set(3_000_000), None).await.unwrap().attr.size, 3_000_000);
+    assert_eq!(
+        other
+            .setattr(&v.cred, fid, set(3_000_000), None)
+            .await
+            .unwrap()
+            .attr
+            .size,
+        3_000_000
+    );
     want.truncate(600_000);
     want.resize(3_000_000, 0);
     assert!(u.get("d/f").await.unwrap() == want);
     // a file that is only truncated up gets its objects for that
     u.put("d/g", b"").await.unwrap();
     let g = u.fid("d/g").await.unwrap();
-    assert_eq!(fs.setattr(&u.cred, g, set(2_000_000), None).await.unwrap().attr.size, 2_000_000);
+    assert_eq!(
+        fs.setattr(&u.cred, g, set(2_000_000), None)
+            .await
+            .unwrap()
+            .attr
+            .size,
+        2_000_000
+    );
     assert_eq!(u.get("d/g").await.unwrap().len(), 2_000_000);
     u.close(&fa).await.unwrap();
     v.close(&fb).await.unwrap();
@@ -554,8 +1000,14 @@ async fn a_new_ost_is_heard_of_through_the_config_lock() {
     let fs = c.client().await;
     let cred = Cred::root();
     let osts = || async {
-        let json = fs.getxattr(&cred, fs.root(), b"lustre.statfs.json").await.unwrap();
-        String::from_utf8(json.to_vec()).unwrap().matches("OST").count()
+        let json = fs
+            .getxattr(&cred, fs.root(), b"lustre.statfs.json")
+            .await
+            .unwrap();
+        String::from_utf8(json.to_vec())
+            .unwrap()
+            .matches("OST")
+            .count()
     };
     assert_eq!(osts().await, 2);
     for want in [3, 4] {
@@ -580,11 +1032,21 @@ async fn projects_are_inherited_where_a_directory_says_so() {
     let d = u.mkdir("d").await.unwrap();
     let project = async |path: &str| {
         let fid = u.fid(path).await.unwrap();
-        String::from_utf8(u.fs.getxattr(&u.cred, fid, b"lustre.project").await.unwrap().to_vec()).unwrap()
+        String::from_utf8(
+            u.fs.getxattr(&u.cred, fid, b"lustre.project")
+                .await
+                .unwrap()
+                .to_vec(),
+        )
+        .unwrap()
     };
-    u.fs.setxattr(&u.cred, d, b"lustre.project", "7 -".into(), 0).await.unwrap();
+    u.fs.setxattr(&u.cred, d, b"lustre.project", "7 -".into(), 0)
+        .await
+        .unwrap();
     u.put("d/before", b"x").await.unwrap();
-    u.fs.setxattr(&u.cred, d, b"lustre.project", "1000 P".into(), 0).await.unwrap();
+    u.fs.setxattr(&u.cred, d, b"lustre.project", "1000 P".into(), 0)
+        .await
+        .unwrap();
     u.put("d/file", b"x").await.unwrap();
     u.mkdir("d/sub").await.unwrap();
     u.put("d/sub/file", b"x").await.unwrap();
@@ -596,24 +1058,51 @@ async fn projects_are_inherited_where_a_directory_says_so() {
     assert_eq!(u.stat("d/file").await.unwrap().projid, 1000);
     u.mkdir("out").await.unwrap();
     u.put("loose", b"x").await.unwrap();
-    assert_eq!(u.link("loose", "d/linked").await, Err(Errno::EXDEV), "the file would evade the project's quota");
+    assert_eq!(
+        u.link("loose", "d/linked").await,
+        Err(Errno::EXDEV),
+        "the file would evade the project's quota"
+    );
     assert_eq!(u.rename("out", "d/in", 0).await, Err(Errno::EXDEV));
-    assert_eq!(u.rename("out", "d/sub", libc::RENAME_EXCHANGE).await, Err(Errno::EXDEV));
-    assert_eq!(u.rename("d/sub", "out", libc::RENAME_EXCHANGE).await, Err(Errno::EXDEV));
+    assert_eq!(
+        u.rename("out", "d/sub", libc::RENAME_EXCHANGE).await,
+        Err(Errno::EXDEV)
+    );
+    assert_eq!(
+        u.rename("d/sub", "out", libc::RENAME_EXCHANGE).await,
+        Err(Errno::EXDEV)
+    );
     u.rename("loose", "d/moved", 0).await.unwrap();
-    assert_eq!(project("d/moved").await, "1000 -", "a file changes its project");
+    assert_eq!(
+        project("d/moved").await,
+        "1000 -",
+        "a file changes its project"
+    );
     u.link("d/moved", "loose").await.unwrap();
     u.rename("d/moved", "out/moved", 0).await.unwrap();
-    assert_eq!(project("out/moved").await, "1000 -", "and keeps it where nothing is handed down");
+    assert_eq!(
+        project("out/moved").await,
+        "1000 -",
+        "and keeps it where nothing is handed down"
+    );
     let other = User::new(&u.fs, 77, 77);
-    let denied = u.fs.setxattr(&other.cred, d, b"lustre.project", "5 P".into(), 0).await;
+    let denied =
+        u.fs.setxattr(&other.cred, d, b"lustre.project", "5 P".into(), 0)
+            .await;
     let f = u.fid("d/file").await.unwrap();
     for (flags, removed) in [(0x10, Err(Errno::EPERM)), (0, Ok(()))] {
-        let set = coral_client::SetAttr { flags: Some(flags), ..Default::default() };
+        let set = coral_client::SetAttr {
+            flags: Some(flags),
+            ..Default::default()
+        };
         u.fs.setattr(&u.cred, f, set, None).await.unwrap();
         assert_eq!(u.unlink("d/file").await, removed, "immutable, and no more");
     }
-    assert_eq!(denied, Err(Errno::EPERM), "a project is the superuser's to give");
+    assert_eq!(
+        denied,
+        Err(Errno::EPERM),
+        "a project is the superuser's to give"
+    );
     u.fs.umount().await;
     c.stop().await;
 }
@@ -625,10 +1114,15 @@ async fn a_released_file_keeps_its_size_when_a_truncate_is_refused() {
     use coral_server::mdt::{record::Inode, table};
     use coral_wire::layout::{Layout, pattern};
     let c = Cluster::start(2, 1, 1 << 20).await;
-    let fid = User::root(&c.client().await).put("f", &[7; 5000]).await.unwrap();
+    let fid = User::root(&c.client().await)
+        .put("f", &[7; 5000])
+        .await
+        .unwrap();
     let key = table::fid_key(&fid);
     let mut ino = Inode::decode(&c.disks.mdt.get(table::INODE, &key).unwrap().unwrap()).unwrap();
-    let Ok(Layout::Plain(mut md)) = Layout::decode(&ino.lov) else { panic!("a plain layout") };
+    let Ok(Layout::Plain(mut md)) = Layout::decode(&ino.lov) else {
+        panic!("a plain layout")
+    };
     md.pattern |= pattern::F_RELEASED;
     md.objects.clear();
     (ino.lov, ino.size) = (Layout::Plain(md).encode(), 5000);
@@ -641,19 +1135,47 @@ async fn a_released_file_keeps_its_size_when_a_truncate_is_refused() {
         if cached {
             u.stat("f").await.unwrap();
         }
-        let set = SetAttr { size: Some(100), ..Default::default() };
-        assert_eq!(u.fs.setattr(&u.cred, fid, set, None).await.err(), Some(Errno::EOPNOTSUPP));
-        assert_eq!(u.open("f", libc::O_RDWR | libc::O_TRUNC).await.err(), Some(Errno::EOPNOTSUPP));
-        assert_eq!(u.create("f", libc::O_RDWR | libc::O_TRUNC).await.err(), Some(Errno::EOPNOTSUPP));
+        let set = SetAttr {
+            size: Some(100),
+            ..Default::default()
+        };
+        assert_eq!(
+            u.fs.setattr(&u.cred, fid, set, None).await.err(),
+            Some(Errno::EOPNOTSUPP)
+        );
+        assert_eq!(
+            u.open("f", libc::O_RDWR | libc::O_TRUNC).await.err(),
+            Some(Errno::EOPNOTSUPP)
+        );
+        assert_eq!(
+            u.create("f", libc::O_RDWR | libc::O_TRUNC).await.err(),
+            Some(Errno::EOPNOTSUPP)
+        );
         let fh = u.open("f", libc::O_RDWR).await.unwrap();
         assert_eq!(u.read(&fh, 0, 10).await.err(), Some(Errno::EOPNOTSUPP));
         assert_eq!(u.write(&fh, 0, b"x").await.err(), Some(Errno::EOPNOTSUPP));
-        assert_eq!(u.fs.setattr(&u.cred, fid, set, Some(&fh)).await.err(), Some(Errno::EOPNOTSUPP));
+        assert_eq!(
+            u.fs.setattr(&u.cred, fid, set, Some(&fh)).await.err(),
+            Some(Errno::EOPNOTSUPP)
+        );
         u.close(&fh).await.unwrap();
         // the MDT's own word: our servers keep no size for such files otherwise
         let kept = Inode::decode(&c.disks.mdt.get(table::INODE, &key).unwrap().unwrap()).unwrap();
         assert_eq!(kept.size, 5000);
-        assert_eq!(u.fs.setattr(&u.cred, fid, SetAttr { mode: Some(0o600), ..Default::default() }, None).await.map(|e| e.attr.mode & 0o777), Ok(0o600));
+        assert_eq!(
+            u.fs.setattr(
+                &u.cred,
+                fid,
+                SetAttr {
+                    mode: Some(0o600),
+                    ..Default::default()
+                },
+                None
+            )
+            .await
+            .map(|e| e.attr.mode & 0o777),
+            Ok(0o600)
+        );
     }
 }
 
@@ -685,7 +1207,11 @@ async fn a_name_that_was_renamed_while_it_was_listed_is_not_remembered() {
         fs.readdir(&u.cred, &dh, cookie, true, &mut |e| {
             let full = out.len() == most;
             if !full {
-                out.push((String::from_utf8(e.name.to_vec()).unwrap(), e.next, e.entry.map(|e| e.entry_ttl > std::time::Duration::ZERO)));
+                out.push((
+                    String::from_utf8(e.name.to_vec()).unwrap(),
+                    e.next,
+                    e.entry.map(|e| e.entry_ttl > std::time::Duration::ZERO),
+                ));
             }
             full
         })
@@ -694,14 +1220,30 @@ async fn a_name_that_was_renamed_while_it_was_listed_is_not_remembered() {
         out
     };
     let first = read(0, 6).await;
-    assert!(first.iter().filter(|(n, ..)| n.starts_with('f')).all(|(_, _, remembered)| *remembered == Some(true)), "{first:?}");
-    let (cookie, seen) = (first.last().unwrap().1, |n: &str| first.iter().any(|(f, ..)| f == n));
-    let later: Vec<String> = (0..40).map(|i| format!("f{i}")).filter(|n| !seen(n)).collect();
+    assert!(
+        first
+            .iter()
+            .filter(|(n, ..)| n.starts_with('f'))
+            .all(|(_, _, remembered)| *remembered == Some(true)),
+        "{first:?}"
+    );
+    let (cookie, seen) = (first.last().unwrap().1, |n: &str| {
+        first.iter().any(|(f, ..)| f == n)
+    });
+    let later: Vec<String> = (0..40)
+        .map(|i| format!("f{i}"))
+        .filter(|n| !seen(n))
+        .collect();
     for n in &later {
-        u.rename(&format!("d/{n}"), &format!("d/sub/{n}"), 0).await.unwrap();
+        u.rename(&format!("d/{n}"), &format!("d/sub/{n}"), 0)
+            .await
+            .unwrap();
     }
     let rest = read(cookie, 100).await;
-    let stale: Vec<_> = rest.iter().filter(|(n, _, remembered)| later.contains(n) && *remembered == Some(true)).collect();
+    let stale: Vec<_> = rest
+        .iter()
+        .filter(|(n, _, remembered)| later.contains(n) && *remembered == Some(true))
+        .collect();
     assert!(stale.is_empty(), "{stale:?}");
     fs.umount().await;
     c.stop().await;

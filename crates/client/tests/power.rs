@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::*;
 use coral_client::{SetAttr, SetTime, Timespec};
 use coral_lnet::Payload;
 use coral_osd::Kv;
 use coral_server::mdt::table;
 use coral_wire::Errno;
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
-use common::*;
 
 /// Longer than it takes a target to sync by itself, and clients to notice a restart, come back and replay.
 async fn settle() {
@@ -33,12 +33,17 @@ async fn what_osts_lost_with_the_power_is_written_again() {
     settle().await;
     for n in 0..20usize {
         let (at, len) = (n * 17_000, if n % 3 == 0 { 30_000 } else { 5_000 });
-        u.write(&fh, at as u64, &vec![n as u8 + 2; len]).await.unwrap();
+        u.write(&fh, at as u64, &vec![n as u8 + 2; len])
+            .await
+            .unwrap();
         want.resize(want.len().max(at + len), 0);
         want[at..at + len].fill(n as u8 + 2);
         if n == 12 {
             // the order with other changes counts
-            let set = SetAttr { size: Some(200_000), ..Default::default() };
+            let set = SetAttr {
+                size: Some(200_000),
+                ..Default::default()
+            };
             fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap();
             want.truncate(200_000);
         }
@@ -52,7 +57,10 @@ async fn what_osts_lost_with_the_power_is_written_again() {
     fs.fsync(&fh, false).await.unwrap();
     assert!(u.read(&fh, 0, 1 << 20).await.unwrap() == want);
     assert_eq!(u.stat("f").await.unwrap().size, want.len() as u64);
-    assert_eq!((u.get("small").await.unwrap(), u.fid("small").await), (b"0123456789".to_vec(), Ok(small)));
+    assert_eq!(
+        (u.get("small").await.unwrap(), u.fid("small").await),
+        (b"0123456789".to_vec(), Ok(small))
+    );
     settle().await;
     // other replies tell that all is committed
     u.stat("f").await.unwrap();
@@ -71,11 +79,19 @@ async fn data_on_an_mdt_are_written_again_though_later_names_are_on_disk() {
     let fs = c.remote_client().await;
     let u = User::root(&fs);
     let d = u.mkdir("d").await.unwrap();
-    let dom = LovMd { pattern: pattern::MDT, ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None) };
+    let dom = LovMd {
+        pattern: pattern::MDT,
+        ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
+    };
     let rest = LovMd::request(65536, 1, LOV_OFFSET_DEFAULT, None);
-    let comps = vec![CompEntry::new(0, 0, 0, 65536, dom), CompEntry::new(0, 0, 65536, u64::MAX, rest)];
+    let comps = vec![
+        CompEntry::new(0, 0, 0, 65536, dom),
+        CompEntry::new(0, 0, 65536, u64::MAX, rest),
+    ];
     let layout = Layout::Composite(CompMd::new(0, 0, 0, comps)).encode();
-    fs.setxattr(&u.cred, d, b"lustre.lov", layout, 0).await.unwrap();
+    fs.setxattr(&u.cred, d, b"lustre.lov", layout, 0)
+        .await
+        .unwrap();
     let other = c.remote_client().await;
     let o = User::root(&other);
     let fh = u.create("d/f", libc::O_RDWR).await.unwrap();
@@ -87,13 +103,36 @@ async fn data_on_an_mdt_are_written_again_though_later_names_are_on_disk() {
     for (round, after) in [(2u8, 0), (3, 0), (4, 1)] {
         let mut want = vec![round; 9000];
         u.write(&fh, 0, &want).await.unwrap();
-        fs.setattr(&u.cred, fh.fid(), SetAttr { size: Some(7000), ..Default::default() }, Some(&fh)).await.unwrap();
+        fs.setattr(
+            &u.cred,
+            fh.fid(),
+            SetAttr {
+                size: Some(7000),
+                ..Default::default()
+            },
+            Some(&fh),
+        )
+        .await
+        .unwrap();
         u.write(&fh, 6000, &[round + 100; 3000]).await.unwrap();
         want[6000..].fill(round + 100);
         // what is kept back is written out when another client reads it
         assert!(o.get("d/f").await.unwrap() == want);
-        let time = SetTime::At(Timespec { secs: 1_000_000 + i64::from(round), nanos: 5 });
-        fs.setattr(&u.cred, fh.fid(), SetAttr { mtime: Some(time), ..Default::default() }, Some(&fh)).await.unwrap();
+        let time = SetTime::At(Timespec {
+            secs: 1_000_000 + i64::from(round),
+            nanos: 5,
+        });
+        fs.setattr(
+            &u.cred,
+            fh.fid(),
+            SetAttr {
+                mtime: Some(time),
+                ..Default::default()
+            },
+            Some(&fh),
+        )
+        .await
+        .unwrap();
         u.mkdir(&format!("d/later{round}")).await.unwrap();
         c.disks.mdt.sync().unwrap();
         c = match after {
@@ -102,8 +141,19 @@ async fn data_on_an_mdt_are_written_again_though_later_names_are_on_disk() {
         };
         settle().await;
         let got = o.get("d/f").await.unwrap();
-        assert!(got == want, "round {round}: {} bytes, byte {:?} differs", got.len(), (0..got.len()).find(|i| got[*i] != want[*i]));
-        assert_eq!(o.stat("d/f").await.unwrap().mtime, Timespec { secs: 1_000_000 + i64::from(round), nanos: 5 });
+        assert!(
+            got == want,
+            "round {round}: {} bytes, byte {:?} differs",
+            got.len(),
+            (0..got.len()).find(|i| got[*i] != want[*i])
+        );
+        assert_eq!(
+            o.stat("d/f").await.unwrap().mtime,
+            Timespec {
+                secs: 1_000_000 + i64::from(round),
+                nanos: 5
+            }
+        );
         assert!(o.fid(&format!("d/later{round}")).await.is_ok());
     }
     u.close(&fh).await.unwrap();
@@ -119,10 +169,30 @@ async fn a_component_keeps_the_objects_that_were_written() {
     let fs = c.remote_client().await;
     let u = User::root(&fs);
     u.mkdir("d").await.unwrap();
-    let comp = |from, to, count| CompEntry::new(0, 0, from, to, LovMd::request(65536, count, LOV_OFFSET_DEFAULT, None));
-    let layout = Layout::Composite(CompMd::new(0, 0, 0, vec![comp(0, 65536, 1), comp(65536, 1 << 20, 2), comp(1 << 20, u64::MAX, 1)])).encode();
+    let comp = |from, to, count| {
+        CompEntry::new(
+            0,
+            0,
+            from,
+            to,
+            LovMd::request(65536, count, LOV_OFFSET_DEFAULT, None),
+        )
+    };
+    let layout = Layout::Composite(CompMd::new(
+        0,
+        0,
+        0,
+        vec![
+            comp(0, 65536, 1),
+            comp(65536, 1 << 20, 2),
+            comp(1 << 20, u64::MAX, 1),
+        ],
+    ))
+    .encode();
     let dir = u.fid("d").await.unwrap();
-    fs.setxattr(&u.cred, dir, b"trusted.lov", layout, 0).await.unwrap();
+    fs.setxattr(&u.cred, dir, b"trusted.lov", layout, 0)
+        .await
+        .unwrap();
     settle().await;
     let fh = u.create("d/f", libc::O_RDWR).await.unwrap();
     let data: Vec<u8> = (0..1_500_000u32).map(|i| (i / 1000) as u8 | 1).collect();
@@ -134,7 +204,11 @@ async fn a_component_keeps_the_objects_that_were_written() {
     let other = c.remote_client().await;
     let got = User::root(&other).get("d/f").await.unwrap();
     assert!(got.len() == data.len(), "{} bytes", got.len());
-    assert!(got == data, "byte {:?} differs", (0..data.len()).find(|i| got[*i] != data[*i]));
+    assert!(
+        got == data,
+        "byte {:?} differs",
+        (0..data.len()).find(|i| got[*i] != data[*i])
+    );
     other.umount().await;
     u.close(&fh).await.unwrap();
     fs.umount().await;
@@ -154,12 +228,29 @@ async fn a_file_laid_out_without_an_open_keeps_its_objects() {
     let data: Vec<u8> = (0..300_000u32).map(|i| (i / 1000) as u8 | 1).collect();
     let mut open = Vec::new();
     for (i, name) in ["striped", "cut"].iter().enumerate() {
-        let fid = fs.mknod(&u.cred, dir, name.as_bytes(), libc::S_IFREG | 0o644, 0).await.unwrap().attr.fid;
+        let fid = fs
+            .mknod(&u.cred, dir, name.as_bytes(), libc::S_IFREG | 0o644, 0)
+            .await
+            .unwrap()
+            .attr
+            .fid;
         if i == 0 {
             let layout = Layout::Plain(LovMd::request(65536, 2, LOV_OFFSET_DEFAULT, None)).encode();
-            fs.setxattr(&u.cred, fid, b"lustre.lov", layout, 0).await.unwrap();
+            fs.setxattr(&u.cred, fid, b"lustre.lov", layout, 0)
+                .await
+                .unwrap();
         } else {
-            fs.setattr(&u.cred, fid, SetAttr { size: Some(300_000), ..SetAttr::default() }, None).await.unwrap();
+            fs.setattr(
+                &u.cred,
+                fid,
+                SetAttr {
+                    size: Some(300_000),
+                    ..SetAttr::default()
+                },
+                None,
+            )
+            .await
+            .unwrap();
         }
         let fh = u.open(&format!("d/{name}"), libc::O_RDWR).await.unwrap();
         u.write(&fh, 0, &data).await.unwrap();
@@ -170,7 +261,12 @@ async fn a_file_laid_out_without_an_open_keeps_its_objects() {
     let other = c.remote_client().await;
     for name in ["striped", "cut"] {
         let got = User::root(&other).get(&format!("d/{name}")).await.unwrap();
-        assert!(got == data, "{name}: {} bytes, byte {:?} differs", got.len(), (0..got.len()).find(|i| got[*i] != data[*i]));
+        assert!(
+            got == data,
+            "{name}: {} bytes, byte {:?} differs",
+            got.len(),
+            (0..got.len()).find(|i| got[*i] != data[*i])
+        );
     }
     other.umount().await;
     for fh in open {
@@ -191,7 +287,13 @@ async fn a_close_is_replayed_after_two_restarts() {
     settle().await;
     let c = c.kill_and_restart().await;
     settle().await;
-    let orphans = |c: &Cluster| c.disks.mdt.range(table::ORPHAN, &[], None, 10).unwrap().len();
+    let orphans = |c: &Cluster| {
+        c.disks
+            .mdt
+            .range(table::ORPHAN, &[], None, 10)
+            .unwrap()
+            .len()
+    };
     assert_eq!(orphans(&c), 1);
     u.close(&fh).await.unwrap();
     let c = c.mdt_loses_power().await;
@@ -214,7 +316,10 @@ async fn nothing_is_lost_while_clients_live(seed: u64) {
         u.put(name, b"").await.unwrap();
     }
     for u in &users {
-        open.push([u.open("a", libc::O_RDWR).await.unwrap(), u.open("b", libc::O_RDWR).await.unwrap()]);
+        open.push([
+            u.open("a", libc::O_RDWR).await.unwrap(),
+            u.open("b", libc::O_RDWR).await.unwrap(),
+        ]);
     }
     settle().await;
     let mut who = 0;
@@ -227,25 +332,37 @@ async fn nothing_is_lost_while_clients_live(seed: u64) {
         let (at, len) = (rng.below(200_000) as usize, 1 + rng.below(60_000) as usize);
         match rng.below(20) {
             0 => {
-                let set = SetAttr { size: Some(at as u64), ..Default::default() };
-                u.fs.setattr(&u.cred, fh.fid(), set, Some(fh)).await.unwrap();
+                let set = SetAttr {
+                    size: Some(at as u64),
+                    ..Default::default()
+                };
+                u.fs.setattr(&u.cred, fh.fid(), set, Some(fh))
+                    .await
+                    .unwrap();
                 m.resize(at, 0);
             }
             1 => u.fs.fsync(fh, true).await.unwrap(),
             2 => tokio::time::sleep(Duration::from_millis(rng.below(4000))).await,
             3 => {
                 // KEEP_SIZE and PUNCH_HOLE
-                u.fs.fallocate(&u.cred, fh, 3, at as u64, len as u64).await.unwrap();
+                u.fs.fallocate(&u.cred, fh, 3, at as u64, len as u64)
+                    .await
+                    .unwrap();
                 let (from, to) = (m.len().min(at), m.len().min(at + len));
                 m[from..to].fill(0);
             }
             4 | 5 => {
                 let got = u.read(fh, at as u64, len as u32).await.unwrap();
                 let (from, to) = (m.len().min(at), m.len().min(at + len));
-                assert!(got == m[from..to], "seed {seed} step {step}: read {at}+{len}");
+                assert!(
+                    got == m[from..to],
+                    "seed {seed} step {step}: read {at}+{len}"
+                );
             }
             _ => {
-                u.write(fh, at as u64, &vec![step as u8; len]).await.unwrap();
+                u.write(fh, at as u64, &vec![step as u8; len])
+                    .await
+                    .unwrap();
                 m.resize(m.len().max(at + len), 0);
                 m[at..at + len].fill(step as u8);
             }
@@ -260,7 +377,10 @@ async fn nothing_is_lost_while_clients_live(seed: u64) {
     for (file, name) in ["a", "b"].iter().enumerate() {
         for (u, open) in users.iter().zip(&open) {
             assert_eq!(u.fs.fsync(&open[file], false).await, Ok(()), "seed {seed}");
-            assert!(u.get(name).await.unwrap() == model[file], "seed {seed}: {name}");
+            assert!(
+                u.get(name).await.unwrap() == model[file],
+                "seed {seed}: {name}"
+            );
         }
     }
     c.stop().await;
@@ -269,7 +389,12 @@ async fn nothing_is_lost_while_clients_live(seed: u64) {
 #[tokio::test(start_paused = true)]
 async fn acknowledged_is_there_after_every_loss_of_power() {
     for seed in 1..=8 {
-        tokio::time::timeout(Duration::from_secs(3600), nothing_is_lost_while_clients_live(seed)).await.expect("it hangs");
+        tokio::time::timeout(
+            Duration::from_secs(3600),
+            nothing_is_lost_while_clients_live(seed),
+        )
+        .await
+        .expect("it hangs");
     }
 }
 
@@ -301,7 +426,14 @@ impl Drop for Counted {
 /// size of the writes.
 #[tokio::test(start_paused = true)]
 async fn what_is_kept_holds_no_more_memory_than_is_counted() {
-    for (len, stripes) in [(64 << 10, 1), (256 << 10, 1), (512 << 10, 1), (900 << 10, 1), (1 << 20, 1), (1 << 20, 2)] {
+    for (len, stripes) in [
+        (64 << 10, 1),
+        (256 << 10, 1),
+        (512 << 10, 1),
+        (900 << 10, 1),
+        (1 << 20, 1),
+        (1 << 20, 2),
+    ] {
         let c = Cluster::start(2, stripes, 256 << 10).await;
         let fs = c.remote_client().await;
         let u = User::root(&fs);
@@ -310,11 +442,16 @@ async fn what_is_kept_holds_no_more_memory_than_is_counted() {
         let check = |what: &str| {
             let (spent, held) = (fs.spent(), buffers.load(Ordering::Relaxed));
             let counted = spent.dirty_bytes + spent.kept_bytes;
-            assert!(counted > 3 << 20 && held <= counted * 3 / 2, "{len} {what}: {held} bytes held, {spent:?}");
+            assert!(
+                counted > 3 << 20 && held <= counted * 3 / 2,
+                "{len} {what}: {held} bytes held, {spent:?}"
+            );
         };
         let mut at = 0;
         for _ in 0..(8 << 20) / len {
-            u.fs.write(&u.cred, &fh, at, Counted::piece(len, &buffers)).await.unwrap();
+            u.fs.write(&u.cred, &fh, at, Counted::piece(len, &buffers))
+                .await
+                .unwrap();
             at += len as u64;
         }
         check("kept back");
@@ -329,9 +466,17 @@ async fn what_is_kept_holds_no_more_memory_than_is_counted() {
 #[tokio::test(start_paused = true)]
 async fn what_is_too_much_to_keep_is_told() {
     let c = Cluster::start(1, 1, 65536).await;
-    let fs = c.remote_client_with(coral_client::MountOptions { cache_mb: 1, ..c.options() }).await;
+    let fs = c
+        .remote_client_with(coral_client::MountOptions {
+            cache_mb: 1,
+            ..c.options()
+        })
+        .await;
     let u = User::root(&fs);
-    let (large, small) = (u.create("large", libc::O_RDWR).await.unwrap(), u.create("small", libc::O_RDWR).await.unwrap());
+    let (large, small) = (
+        u.create("large", libc::O_RDWR).await.unwrap(),
+        u.create("small", libc::O_RDWR).await.unwrap(),
+    );
     let second = u.open("large", libc::O_RDWR).await.unwrap();
     u.write(&large, 0, b"synced").await.unwrap();
     fs.fsync(&large, false).await.unwrap();
@@ -348,12 +493,17 @@ async fn what_is_too_much_to_keep_is_told() {
     assert_eq!(fs.fsync(&large, false).await, Ok(()), "once");
     assert_eq!(fs.flush(&second, 0).await, Err(Errno::EIO), "each handle");
     assert_eq!(fs.fsync(&small, false).await, Ok(()));
-    assert!(u.get("large").await.unwrap() == b"synced" && u.get("small").await.unwrap() == [1; 1000]);
+    assert!(
+        u.get("large").await.unwrap() == b"synced" && u.get("small").await.unwrap() == [1; 1000]
+    );
     // and it goes on
     u.write(&large, 0, b"again!").await.unwrap();
     let c = c.osts_lose_power().await;
     settle().await;
-    assert_eq!((fs.fsync(&large, false).await, u.get("large").await.unwrap()), (Ok(()), b"again!".to_vec()));
+    assert_eq!(
+        (fs.fsync(&large, false).await, u.get("large").await.unwrap()),
+        (Ok(()), b"again!".to_vec())
+    );
     fs.umount().await;
     c.stop().await;
 }
@@ -383,7 +533,9 @@ async fn who_could_not_write_again_is_told_once() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(600), back).await.expect("it comes back");
+    tokio::time::timeout(Duration::from_secs(600), back)
+        .await
+        .expect("it comes back");
     assert_eq!(u.get("f").await.unwrap(), b"safe");
     assert_eq!(fs.fsync(&one, false).await, Err(Errno::EIO));
     assert_eq!(fs.flush(&two, 0).await, Err(Errno::EIO), "each handle");

@@ -2,15 +2,25 @@
 
 mod common;
 
+use common::*;
 use coral_client::SetAttr;
 use coral_wire::Errno;
-use common::*;
 
 const CAPABILITY: &[u8] = b"security.capability";
 
 async fn chmod(u: &User, path: &str, mode: u32) {
     let fid = u.fid(path).await.unwrap();
-    u.fs.setattr(&u.cred, fid, SetAttr { mode: Some(mode), ..Default::default() }, None).await.unwrap();
+    u.fs.setattr(
+        &u.cred,
+        fid,
+        SetAttr {
+            mode: Some(mode),
+            ..Default::default()
+        },
+        None,
+    )
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -48,16 +58,39 @@ async fn a_write_ends_capabilities_whoever_writes() {
     let (a, b) = (c.client().await, c.client().await);
     let (root, owner, other) = (User::root(&b), User::new(&a, 7, 7), User::new(&a, 8, 8));
     let fid = root.put("f", b"old").await.unwrap();
-    root.fs.setattr(&root.cred, fid, SetAttr { uid: Some(7), mode: Some(0o766), ..Default::default() }, None).await.unwrap();
+    root.fs
+        .setattr(
+            &root.cred,
+            fid,
+            SetAttr {
+                uid: Some(7),
+                mode: Some(0o766),
+                ..Default::default()
+            },
+            None,
+        )
+        .await
+        .unwrap();
     let there = async || match b.getxattr(&root.cred, fid, CAPABILITY).await {
         Ok(_) => true,
-        Err(e) => { assert_eq!(e, Errno::ENODATA); false }
+        Err(e) => {
+            assert_eq!(e, Errno::ENODATA);
+            false
+        }
     };
     for u in [&owner, &other, &User::root(&a)] {
         let fh = u.open("f", libc::O_WRONLY).await.unwrap();
         for _ in 0..2 {
             u.write(&fh, 0, b"new").await.unwrap();
-            b.setxattr(&root.cred, fid, CAPABILITY, bytes::Bytes::from_static(b"caps"), 0).await.unwrap();
+            b.setxattr(
+                &root.cred,
+                fid,
+                CAPABILITY,
+                bytes::Bytes::from_static(b"caps"),
+                0,
+            )
+            .await
+            .unwrap();
             assert!(there().await);
             u.write(&fh, 0, b"new").await.unwrap();
             assert!(!there().await, "written by uid {}", u.cred.uid);
@@ -78,11 +111,29 @@ async fn an_open_file_is_cut_by_whoever_holds_it() {
     let fid = root.put("f", b"0123456789").await.unwrap();
     chmod(&root, "f", 0o600).await;
     let fh = root.open("f", libc::O_RDWR).await.unwrap();
-    let cut = |size| SetAttr { size: Some(size), ..Default::default() };
-    assert_eq!(fs.setattr(&user.cred, fid, cut(4), None).await.err(), Some(Errno::EACCES));
-    assert_eq!(fs.setattr(&user.cred, fid, cut(4), Some(&fh)).await.unwrap().attr.size, 4);
+    let cut = |size| SetAttr {
+        size: Some(size),
+        ..Default::default()
+    };
+    assert_eq!(
+        fs.setattr(&user.cred, fid, cut(4), None).await.err(),
+        Some(Errno::EACCES)
+    );
+    assert_eq!(
+        fs.setattr(&user.cred, fid, cut(4), Some(&fh))
+            .await
+            .unwrap()
+            .attr
+            .size,
+        4
+    );
     let reader = root.open("f", libc::O_RDONLY).await.unwrap();
-    assert_eq!(fs.setattr(&user.cred, fid, cut(2), Some(&reader)).await.err(), Some(Errno::EACCES));
+    assert_eq!(
+        fs.setattr(&user.cred, fid, cut(2), Some(&reader))
+            .await
+            .err(),
+        Some(Errno::EACCES)
+    );
     fs.umount().await;
     c.stop().await;
 }
@@ -95,10 +146,16 @@ async fn what_was_opened_to_be_cut_is_no_writer_afterwards() {
     let (root, user) = (User::root(&fs), User::new(&fs, 7, 7));
     root.put("f", b"#!/bin/true\n").await.unwrap();
     chmod(&root, "f", 0o711).await;
-    let cut = root.open("f", libc::O_RDONLY | libc::O_TRUNC).await.unwrap();
+    let cut = root
+        .open("f", libc::O_RDONLY | libc::O_TRUNC)
+        .await
+        .unwrap();
     assert_eq!(root.stat("f").await.unwrap().size, 0);
     let running = user.open("f", EXEC).await.unwrap();
-    assert_eq!(root.open("f", libc::O_RDONLY | libc::O_TRUNC).await.err(), Some(Errno::ETXTBSY));
+    assert_eq!(
+        root.open("f", libc::O_RDONLY | libc::O_TRUNC).await.err(),
+        Some(Errno::ETXTBSY)
+    );
     user.close(&running).await.unwrap();
     root.close(&cut).await.unwrap();
     fs.umount().await;
@@ -116,17 +173,32 @@ async fn a_removed_directory_in_use_still_has_attributes() {
         u.mkdir("empty").await.unwrap();
         match name {
             "own" => remover.rename("empty", name, 0).await.unwrap(),
-            _ => { remover.rmdir(name).await.unwrap(); remover.rmdir("empty").await.unwrap() }
+            _ => {
+                remover.rmdir(name).await.unwrap();
+                remover.rmdir("empty").await.unwrap()
+            }
         }
         let attr = a.getattr(&u.cred, fid, None).await.unwrap().attr;
-        assert_eq!((attr.mode, attr.nlink), (libc::S_IFDIR | 0o755, 0), "{name}");
+        assert_eq!(
+            (attr.mode, attr.nlink),
+            (libc::S_IFDIR | 0o755, 0),
+            "{name}"
+        );
         a.releasedir(&dir).await.unwrap();
         drop(dir);
         a.forget(fid);
-        assert_eq!(a.getattr(&u.cred, fid, None).await.err(), Some(Errno::ENOENT));
+        assert_eq!(
+            a.getattr(&u.cred, fid, None).await.err(),
+            Some(Errno::ENOENT)
+        );
     }
     // a pipe that is removed while the kernel has it open
-    let pipe = a.mknod(&u.cred, a.root(), b"pipe", libc::S_IFIFO | 0o600, 0).await.unwrap().attr.fid;
+    let pipe = a
+        .mknod(&u.cred, a.root(), b"pipe", libc::S_IFIFO | 0o600, 0)
+        .await
+        .unwrap()
+        .attr
+        .fid;
     u.unlink("pipe").await.unwrap();
     assert_eq!(a.getattr(&u.cred, pipe, None).await.unwrap().attr.nlink, 0);
     for fs in [a, b] {

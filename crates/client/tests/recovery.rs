@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
+use common::*;
 use coral_client::SetAttr;
 use coral_wire::Errno;
-use common::*;
 
 /// Long enough for clients to notice, come back and replay (the clock is tokio's).
 async fn settle() {
@@ -30,7 +30,11 @@ async fn open_files_and_names_survive_a_restart_of_the_servers() {
     settle().await;
     assert_eq!(u.read(&fh, 99_999, 10).await.unwrap(), [1]);
     u.write(&fh, 100_000, &[3; 5]).await.unwrap();
-    assert_eq!(u.read(&gone, 0, 200_000).await.unwrap(), vec![2; 100_000], "unlinked, but open across the restart");
+    assert_eq!(
+        u.read(&gone, 0, 200_000).await.unwrap(),
+        vec![2; 100_000],
+        "unlinked, but open across the restart"
+    );
     assert_eq!(u.stat("d/open").await.unwrap().size, 100_005);
     assert_eq!(u.fid("d/gone").await, Err(Errno::ENOENT));
     u.mkdir("d/after").await.unwrap();
@@ -38,7 +42,10 @@ async fn open_files_and_names_survive_a_restart_of_the_servers() {
     // the handles the servers gave anew are the ones that are closed
     u.close(&fh).await.unwrap();
     u.close(&gone).await.unwrap();
-    assert_eq!(fs.getattr(&u.cred, gone.fid(), None).await.err(), Some(Errno::ENOENT));
+    assert_eq!(
+        fs.getattr(&u.cred, gone.fid(), None).await.err(),
+        Some(Errno::ENOENT)
+    );
     fs.umount().await;
     c.stop().await;
 }
@@ -75,9 +82,15 @@ async fn writers_go_on_across_restarts() {
             assert_eq!(u.get(&format!("w{id}-{i}")).await.unwrap(), [id; 10]);
         }
     }
-    let set = SetAttr { size: Some(5), ..Default::default() };
+    let set = SetAttr {
+        size: Some(5),
+        ..Default::default()
+    };
     let f = u.fid("w0").await.unwrap();
-    assert_eq!(fs.setattr(&u.cred, f, set, None).await.unwrap().attr.size, 5);
+    assert_eq!(
+        fs.setattr(&u.cred, f, set, None).await.unwrap().attr.size,
+        5
+    );
     fs.umount().await;
     c.stop().await;
 }
@@ -104,7 +117,11 @@ async fn an_evicted_client_forgets_and_goes_on() {
     settle().await;
     assert_eq!(u.names("d").await.unwrap(), ["f", "new"]);
     assert!(u.fid("d/new").await.is_ok());
-    assert_eq!(u.close(&fh).await, Err(Errno::ESTALE), "the open died with the export");
+    assert_eq!(
+        u.close(&fh).await,
+        Err(Errno::ESTALE),
+        "the open died with the export"
+    );
     assert_eq!(u.get("d/f").await.unwrap(), b"x");
     fs.umount().await;
     other.umount().await;
@@ -137,16 +154,25 @@ async fn what_an_eviction_closed_is_opened_again_or_gone() {
     assert_eq!(u.fs.read_pages(gone, 0, 100).await.err(), Some(Errno::EIO));
     assert_eq!(u.write(gone, 0, &[2; 100]).await, Err(Errno::EIO));
     assert_eq!(u.fs.fsync(gone, true).await, Err(Errno::EIO));
-    assert_eq!(u.fs.fallocate(&u.cred, gone, 0, 0, 1000).await, Err(Errno::EIO));
+    assert_eq!(
+        u.fs.fallocate(&u.cred, gone, 0, 0, 1000).await,
+        Err(Errno::EIO)
+    );
     assert_eq!(u.read(kept, 0, 100).await.unwrap(), [1; 100]);
     u.write(kept, 100, &[2; 5]).await.unwrap();
     // it is open at the MDT again
     v.unlink("kept").await.unwrap();
     u.write(kept, 105, &[3; 5]).await.unwrap();
-    assert_eq!(u.read(kept, 99, 100).await.unwrap(), [1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3]);
+    assert_eq!(
+        u.read(kept, 99, 100).await.unwrap(),
+        [1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3]
+    );
     u.close(kept).await.unwrap();
     assert_eq!(u.close(gone).await, Err(Errno::ESTALE));
-    assert_eq!(fs.getattr(&u.cred, kept.fid(), None).await.err(), Some(Errno::ENOENT));
+    assert_eq!(
+        fs.getattr(&u.cred, kept.fid(), None).await.err(),
+        Some(Errno::ENOENT)
+    );
     fs.umount().await;
     other.umount().await;
     c.stop().await;
@@ -163,12 +189,32 @@ async fn an_unused_ost_is_left_and_comes_back() {
         u.write(&fh, n * 10_000, &[7; 10_000]).await.unwrap();
     }
     u.fs.fsync(&fh, true).await.unwrap();
-    let clients = || c.osts.iter().map(|o| o.exports().iter().filter(|e| !e.uuid.contains("MDT")).count()).collect::<Vec<_>>();
-    let value = |what: &str| fs.params().into_iter().filter(|(n, _)| n.ends_with(what)).map(|(_, v)| v).collect::<Vec<_>>();
+    let clients = || {
+        c.osts
+            .iter()
+            .map(|o| {
+                o.exports()
+                    .iter()
+                    .filter(|e| !e.uuid.contains("MDT"))
+                    .count()
+            })
+            .collect::<Vec<_>>()
+    };
+    let value = |what: &str| {
+        fs.params()
+            .into_iter()
+            .filter(|(n, _)| n.ends_with(what))
+            .map(|(_, v)| v)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(value(".idle_timeout"), ["20", "20"]);
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(clients(), [1, 1], "it holds locks");
-    for (name, _) in fs.params().into_iter().filter(|(n, _)| n.ends_with(".lru_size")) {
+    for (name, _) in fs
+        .params()
+        .into_iter()
+        .filter(|(n, _)| n.ends_with(".lru_size"))
+    {
         fs.set_param(&name, "clear").await.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(120)).await;
@@ -185,7 +231,11 @@ async fn an_unused_ost_is_left_and_comes_back() {
     let first = fs.params().into_iter().find(name).unwrap().0;
     assert_eq!(fs.set_param(&first, "51").await.unwrap_err(), Errno::EINVAL);
     fs.set_param(&first, "0").await.unwrap();
-    for (name, _) in fs.params().into_iter().filter(|(n, _)| n.ends_with(".lru_size")) {
+    for (name, _) in fs
+        .params()
+        .into_iter()
+        .filter(|(n, _)| n.ends_with(".lru_size"))
+    {
         fs.set_param(&name, "clear").await.unwrap();
     }
     tokio::time::sleep(Duration::from_secs(120)).await;
@@ -200,7 +250,9 @@ async fn a_client_without_servers_says_that_it_knows_no_space() {
     let fs = c.remote_client().await;
     assert!(fs.statfs().await.unwrap().files > 0);
     c.stop().await;
-    let said = tokio::time::timeout(Duration::from_secs(60), fs.statfs()).await.expect("umount(8) waits for it");
+    let said = tokio::time::timeout(Duration::from_secs(60), fs.statfs())
+        .await
+        .expect("umount(8) waits for it");
     assert_eq!(said.err(), Some(Errno::EAGAIN));
 }
 
@@ -213,7 +265,10 @@ async fn what_rests_on_a_lost_client_is_told_as_lost() {
     let first = u.put("f", b"1").await.unwrap();
     v.mkdir("before").await.unwrap();
     let (root, before) = (v.fid("").await.unwrap(), v.fid("before").await.unwrap());
-    let (top, other) = (b.opendir(&v.cred, root).await.unwrap(), b.opendir(&v.cred, before).await.unwrap());
+    let (top, other) = (
+        b.opendir(&v.cred, root).await.unwrap(),
+        b.opendir(&v.cred, before).await.unwrap(),
+    );
     // until all is on disk
     tokio::time::sleep(Duration::from_secs(12)).await;
     u.rename("f", "g", 0).await.unwrap();
@@ -226,11 +281,23 @@ async fn what_rests_on_a_lost_client_is_told_as_lost() {
     tokio::time::sleep(Duration::from_secs(100)).await;
     v.names("").await.ok();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(v.fid("f").await, Ok(first), "another file had the name that was removed");
+    assert_eq!(
+        v.fid("f").await,
+        Ok(first),
+        "another file had the name that was removed"
+    );
     assert_eq!(v.names("before").await.unwrap(), ["mine"]);
-    assert_eq!(b.fsyncdir(&top).await, Err(Errno::EIO), "the removal is lost");
+    assert_eq!(
+        b.fsyncdir(&top).await,
+        Err(Errno::EIO),
+        "the removal is lost"
+    );
     assert_eq!(b.fsyncdir(&top).await, Ok(()), "told once");
-    assert_eq!(b.fsyncdir(&other).await, Ok(()), "nothing of this one is lost");
+    assert_eq!(
+        b.fsyncdir(&other).await,
+        Ok(()),
+        "nothing of this one is lost"
+    );
     assert_eq!(v.get("f").await.unwrap(), b"1");
     v.unlink("f").await.unwrap();
     v.put("f", b"3").await.unwrap();

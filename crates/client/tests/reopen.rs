@@ -10,7 +10,10 @@ use coral_client::llite::types::{Cred, SetAttr};
 use coral_wire::Errno;
 
 fn thread(pid: u32) -> Cred {
-    Cred { pid, ..Cred::root() }
+    Cred {
+        pid,
+        ..Cred::root()
+    }
 }
 
 async fn replace(user: &User, text: &str) {
@@ -30,7 +33,10 @@ async fn lost(flags: i32) -> (Cluster, Arc<Llite>, User, Cred) {
     replace(&them, "one").await;
     let gone = find(&mine, &me).await;
     replace(&them, "two").await;
-    assert_eq!(mine.open(&me, gone, flags as u32).await.err(), Some(Errno::ENOENT));
+    assert_eq!(
+        mine.open(&me, gone, flags as u32).await.err(),
+        Some(Errno::ENOENT)
+    );
     (cluster, mine, them, me)
 }
 
@@ -44,13 +50,19 @@ async fn the_second_walk_of_a_path_opens_what_it_finds() {
     replace(&them, "four").await;
     assert_ne!(first, second);
     let fh = mine.open(&me, second, libc::O_RDWR as u32).await.unwrap();
-    assert_eq!(mine.read(&fh, 0, 100).await.unwrap().copy_to_bytes(), "three");
+    assert_eq!(
+        mine.read(&fh, 0, 100).await.unwrap().copy_to_bytes(),
+        "three"
+    );
     mine.release(&fh, None).await.unwrap();
 
     // and then it is as any other: nothing is opened along, nothing stays open
     let now = find(&mine, &me).await;
     let fh = mine.open(&me, now, libc::O_RDONLY as u32).await.unwrap();
-    assert_eq!(mine.read(&fh, 0, 100).await.unwrap().copy_to_bytes(), "four");
+    assert_eq!(
+        mine.read(&fh, 0, 100).await.unwrap().copy_to_bytes(),
+        "four"
+    );
     mine.release(&fh, None).await.unwrap();
     cluster.stop().await;
 }
@@ -63,7 +75,10 @@ async fn what_nobody_comes_for_is_closed() {
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     })
     .await;
-    assert!(sent.iter().any(|(name, n)| name == "MDS_CLOSE" && *n == 1), "{sent:?}");
+    assert!(
+        sent.iter().any(|(name, n)| name == "MDS_CLOSE" && *n == 1),
+        "{sent:?}"
+    );
     cluster.stop().await;
 }
 
@@ -74,11 +89,24 @@ async fn what_is_executed_is_not_cut_by_a_second_walk() {
     let flags = libc::O_RDONLY | libc::O_TRUNC;
     let (cluster, mine, them, me) = lost(flags).await;
     let now = find(&mine, &thread(8)).await;
-    mine.setattr(&thread(8), now, SetAttr { mode: Some(0o755), ..SetAttr::default() }, None).await.unwrap();
+    mine.setattr(
+        &thread(8),
+        now,
+        SetAttr {
+            mode: Some(0o755),
+            ..SetAttr::default()
+        },
+        None,
+    )
+    .await
+    .unwrap();
     let running = mine.open(&thread(8), now, EXEC).await.unwrap();
     let found = find(&mine, &me).await;
     assert_eq!(found, now);
-    assert_eq!(mine.open(&me, found, flags as u32).await.err(), Some(Errno::ETXTBSY));
+    assert_eq!(
+        mine.open(&me, found, flags as u32).await.err(),
+        Some(Errno::ETXTBSY)
+    );
     assert_eq!(them.get("f").await.unwrap(), b"two");
     mine.release(&running, None).await.unwrap();
     let fh = mine.open(&me, found, flags as u32).await.unwrap();

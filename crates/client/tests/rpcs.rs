@@ -2,8 +2,8 @@
 
 mod common;
 
-use coral_client::{SetAttr, SetTime, Timespec};
 use common::*;
+use coral_client::{SetAttr, SetTime, Timespec};
 
 async fn warm() -> (Cluster, User) {
     let c = Cluster::start(4, 1, 1 << 20).await;
@@ -23,7 +23,10 @@ async fn a_create_is_one_mds_rpc_and_its_close() {
             let name = format!("f{i}");
             // as the kernel does: lookup, then create
             assert!(u.fs.lookup(&u.cred, d, name.as_bytes()).await.is_err());
-            let (_, fh) = u.fs.create(&u.cred, d, name.as_bytes(), 0o644, libc::O_RDWR as u32).await.unwrap();
+            let (_, fh) =
+                u.fs.create(&u.cred, d, name.as_bytes(), 0o644, libc::O_RDWR as u32)
+                    .await
+                    .unwrap();
             u.fs.release(&fh, None).await.unwrap();
         }
     })
@@ -50,7 +53,10 @@ async fn open_read_close_of_a_small_file_is_three() {
     .await;
     assert_eq!(data, b"x");
     println!("open, read, close: {n:?}");
-    assert_eq!(n, counts(&[("LDLM_ENQUEUE", 1), ("MDS_CLOSE", 1), ("OST_READ", 1)]));
+    assert_eq!(
+        n,
+        counts(&[("LDLM_ENQUEUE", 1), ("MDS_CLOSE", 1), ("OST_READ", 1)])
+    );
     c.stop().await;
 }
 
@@ -95,7 +101,15 @@ async fn what_is_covered_is_not_asked_again() {
     })
     .await;
     println!("10 times write, stat: {n:?}");
-    assert_eq!(n, counts(&[("LDLM_CANCEL", 1), ("LDLM_ENQUEUE", 1), ("OST_GETATTR", 10), ("OST_WRITE", 2)]));
+    assert_eq!(
+        n,
+        counts(&[
+            ("LDLM_CANCEL", 1),
+            ("LDLM_ENQUEUE", 1),
+            ("OST_GETATTR", 10),
+            ("OST_WRITE", 2)
+        ])
+    );
     u.close(&fh).await.unwrap();
     // another client's write is seen at once
     let other = c.client().await;
@@ -105,8 +119,14 @@ async fn what_is_covered_is_not_asked_again() {
     v.write(&fh, 100, b"z").await.unwrap();
     assert_eq!(u.stat("d/first").await.unwrap().size, 101);
     v.close(&fh).await.unwrap();
-    let old = coral_client::Timespec { secs: 1_000_000_000, nanos: 7 };
-    let set = SetAttr { mtime: Some(coral_client::SetTime::At(old)), ..Default::default() };
+    let old = coral_client::Timespec {
+        secs: 1_000_000_000,
+        nanos: 7,
+    };
+    let set = SetAttr {
+        mtime: Some(coral_client::SetTime::At(old)),
+        ..Default::default()
+    };
     other.setattr(&v.cred, fh.fid(), set, None).await.unwrap();
     assert_eq!(u.stat("d/first").await.unwrap().mtime, old);
     c.stop().await;
@@ -127,7 +147,10 @@ async fn changes_are_one_rpc() {
     assert_eq!(n, counts(&[("MDS_REINT", 1)]));
     let (_, n) = rpcs(&u.fs, u.rmdir("d/sub")).await;
     assert_eq!(n, counts(&[("MDS_REINT", 1)]));
-    let set = SetAttr { mode: Some(0o711), ..Default::default() };
+    let set = SetAttr {
+        mode: Some(0o711),
+        ..Default::default()
+    };
     let (_, n) = rpcs(&u.fs, u.fs.setattr(&u.cred, d, set, None)).await;
     assert_eq!(n, counts(&[("MDS_REINT", 1)]), "chmod of a known directory");
     u.stat("d/first").await.unwrap();
@@ -147,7 +170,11 @@ async fn data_goes_in_whole_rpcs() {
     let fh = u.create("f", libc::O_RDWR).await.unwrap();
     let data = vec![5u8; 16 << 20];
     let (_, n) = rpcs(&u.fs, u.write(&fh, 0, &data)).await;
-    assert_eq!(n, counts(&[("OST_WRITE", 4)]), "16 MiB over 4 stripes is 4 MiB each");
+    assert_eq!(
+        n,
+        counts(&[("OST_WRITE", 4)]),
+        "16 MiB over 4 stripes is 4 MiB each"
+    );
     let (_, n) = rpcs(&u.fs, u.read(&fh, 0, 16 << 20)).await;
     assert_eq!(n, counts(&[("OST_READ", 4)]));
     let (_, n) = rpcs(&u.fs, u.fs.fsync(&fh, false)).await;
@@ -175,7 +202,9 @@ async fn the_cache_can_be_switched_off() {
 /// Locks that the client holds from the MDTs.
 fn mdt_locks(u: &User) -> u64 {
     let params = u.fs.params();
-    let counts = params.iter().filter(|(n, _)| n.starts_with("ldlm.namespaces.") && n.contains("-mdc-") && n.ends_with(".lock_count"));
+    let counts = params.iter().filter(|(n, _)| {
+        n.starts_with("ldlm.namespaces.") && n.contains("-mdc-") && n.ends_with(".lock_count")
+    });
     counts.map(|(_, v)| v.parse::<u64>().unwrap()).sum()
 }
 
@@ -196,8 +225,15 @@ async fn locks_of_what_was_removed_go_with_it() {
     })
     .await;
     println!("100 unlinks: {n:?}");
-    assert!(mdt_locks(&u) <= before + 1, "{before} before, {} now", mdt_locks(&u));
-    assert_eq!(n.iter().find(|(o, _)| o == "MDS_REINT").map(|(_, c)| *c), Some(100));
+    assert!(
+        mdt_locks(&u) <= before + 1,
+        "{before} before, {} now",
+        mdt_locks(&u)
+    );
+    assert_eq!(
+        n.iter().find(|(o, _)| o == "MDS_REINT").map(|(_, c)| *c),
+        Some(100)
+    );
     c.stop().await;
 }
 
@@ -210,23 +246,62 @@ async fn unpacking_a_small_file_is_nine() {
     u.names("d").await.unwrap();
     let at = |secs| Some(SetTime::At(Timespec { secs, nanos: 5 }));
     let (_, n) = rpcs(&u.fs, async {
-        let (_, fh) = u.fs.create(&u.cred, d, b"f", 0o600, libc::O_WRONLY as u32).await.unwrap();
-        let caps = u.fs.getxattr(&u.cred, fh.fid(), b"security.capability").await;
+        let (_, fh) =
+            u.fs.create(&u.cred, d, b"f", 0o600, libc::O_WRONLY as u32)
+                .await
+                .unwrap();
+        let caps =
+            u.fs.getxattr(&u.cred, fh.fid(), b"security.capability")
+                .await;
         assert_eq!(caps, Err(coral_wire::Errno::ENODATA));
         u.write(&fh, 0, &[1; 1000]).await.unwrap();
-        let times = SetAttr { atime: at(1000), mtime: at(2000), ..Default::default() };
-        let attr = u.fs.setattr(&u.cred, fh.fid(), times, Some(&fh)).await.unwrap().attr;
-        assert_eq!((attr.size, attr.mtime.secs, attr.atime.secs), (1000, 2000, 1000));
-        for set in [SetAttr { uid: Some(7), gid: Some(8), ..Default::default() }, SetAttr { mode: Some(0o644), ..Default::default() }] {
-            let caps = u.fs.getxattr(&u.cred, fh.fid(), b"security.capability").await;
+        let times = SetAttr {
+            atime: at(1000),
+            mtime: at(2000),
+            ..Default::default()
+        };
+        let attr =
+            u.fs.setattr(&u.cred, fh.fid(), times, Some(&fh))
+                .await
+                .unwrap()
+                .attr;
+        assert_eq!(
+            (attr.size, attr.mtime.secs, attr.atime.secs),
+            (1000, 2000, 1000)
+        );
+        for set in [
+            SetAttr {
+                uid: Some(7),
+                gid: Some(8),
+                ..Default::default()
+            },
+            SetAttr {
+                mode: Some(0o644),
+                ..Default::default()
+            },
+        ] {
+            let caps =
+                u.fs.getxattr(&u.cred, fh.fid(), b"security.capability")
+                    .await;
             assert_eq!(caps, Err(coral_wire::Errno::ENODATA));
-            let attr = u.fs.setattr(&u.cred, fh.fid(), set, Some(&fh)).await.unwrap().attr;
+            let attr =
+                u.fs.setattr(&u.cred, fh.fid(), set, Some(&fh))
+                    .await
+                    .unwrap()
+                    .attr;
             assert_eq!((attr.size, attr.mtime.secs), (1000, 2000));
         }
         u.close(&fh).await.unwrap();
     })
     .await;
-    let want = [("LDLM_ENQUEUE", 1), ("MDS_CLOSE", 1), ("MDS_REINT", 3), ("OST_GETATTR", 2), ("OST_SETATTR", 1), ("OST_WRITE", 1)];
+    let want = [
+        ("LDLM_ENQUEUE", 1),
+        ("MDS_CLOSE", 1),
+        ("MDS_REINT", 3),
+        ("OST_GETATTR", 2),
+        ("OST_SETATTR", 1),
+        ("OST_WRITE", 1),
+    ];
     assert_eq!(n, counts(&want));
     c.stop().await;
 }
@@ -240,20 +315,33 @@ async fn capabilities_are_asked_for_once_and_seen_when_set() {
     other.stat("d/first").await.unwrap();
     let (_, n) = rpcs(&other.fs, async {
         for _ in 0..5 {
-            assert_eq!(other.fs.getxattr(&other.cred, f, NAME).await, Err(coral_wire::Errno::ENODATA));
+            assert_eq!(
+                other.fs.getxattr(&other.cred, f, NAME).await,
+                Err(coral_wire::Errno::ENODATA)
+            );
         }
     })
     .await;
     assert_eq!(n, counts(&[("MDS_GETXATTR", 1)]));
     for (setter, value) in [(&other, b"theirs"), (&u, b"mine!!"), (&other, b"again!")] {
-        setter.fs.setxattr(&setter.cred, f, NAME, value.to_vec().into(), 0).await.unwrap();
+        setter
+            .fs
+            .setxattr(&setter.cred, f, NAME, value.to_vec().into(), 0)
+            .await
+            .unwrap();
         for reader in [&u, &other] {
-            assert_eq!(reader.fs.getxattr(&reader.cred, f, NAME).await.unwrap(), value[..]);
+            assert_eq!(
+                reader.fs.getxattr(&reader.cred, f, NAME).await.unwrap(),
+                value[..]
+            );
         }
         setter.fs.removexattr(&setter.cred, f, NAME).await.unwrap();
         for reader in [&u, &other, &u] {
             reader.stat("d/first").await.unwrap();
-            assert_eq!(reader.fs.getxattr(&reader.cred, f, NAME).await, Err(coral_wire::Errno::ENODATA));
+            assert_eq!(
+                reader.fs.getxattr(&reader.cred, f, NAME).await,
+                Err(coral_wire::Errno::ENODATA)
+            );
         }
     }
     c.stop().await;

@@ -5,11 +5,11 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::*;
 use coral_client::{FileHandle, Llite, MountOptions, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_osd::Fault;
 use coral_wire::Errno;
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd};
-use common::*;
 
 const STRIPE: u32 = 65536;
 /// A test that takes longer hangs.
@@ -18,7 +18,10 @@ const HANGS: Duration = Duration::from_secs(240);
 /// A parameter of all OSTs, summed.
 fn param(fs: &Arc<Llite>, what: &str) -> u64 {
     let all = fs.params();
-    all.iter().filter(|(n, _)| n.starts_with("osc.") && n.ends_with(what)).map(|(_, v)| v.parse::<u64>().unwrap()).sum()
+    all.iter()
+        .filter(|(n, _)| n.starts_with("osc.") && n.ends_with(what))
+        .map(|(_, v)| v.parse::<u64>().unwrap())
+        .sum()
 }
 
 /// Bytes kept back.
@@ -37,8 +40,22 @@ async fn writer(u: &User, path: &str) -> Arc<FileHandle> {
 
 /// A layout of two components, the first of one stripe and `first` bytes, the second of two stripes.
 fn components(first: u64) -> bytes::Bytes {
-    let comp = |from, to, count| CompEntry::new(0, 0, from, to, LovMd::request(STRIPE, count, LOV_OFFSET_DEFAULT, None));
-    Layout::Composite(CompMd::new(0, 0, 0, vec![comp(0, first, 1), comp(first, u64::MAX, 2)])).encode()
+    let comp = |from, to, count| {
+        CompEntry::new(
+            0,
+            0,
+            from,
+            to,
+            LovMd::request(STRIPE, count, LOV_OFFSET_DEFAULT, None),
+        )
+    };
+    Layout::Composite(CompMd::new(
+        0,
+        0,
+        0,
+        vec![comp(0, first, 1), comp(first, u64::MAX, 2)],
+    ))
+    .encode()
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,24 +70,41 @@ async fn many_small_writes_are_few_requests() {
         }
     })
     .await;
-    assert_eq!(n, counts(&[("LDLM_ENQUEUE", 1), ("OST_WRITE", 2)]), "the first two go through, then a lock is taken");
+    assert_eq!(
+        n,
+        counts(&[("LDLM_ENQUEUE", 1), ("OST_WRITE", 2)]),
+        "the first two go through, then a lock is taken"
+    );
     assert_eq!(dirty(&fs), 998 * 4096);
     let (_, n) = rpcs(&fs, u.fs.fsync(&fh, false)).await;
-    assert_eq!(n, counts(&[("MDS_SYNC", 1), ("OST_SYNC", 1), ("OST_WRITE", 1)]));
+    assert_eq!(
+        n,
+        counts(&[("MDS_SYNC", 1), ("OST_SYNC", 1), ("OST_WRITE", 1)])
+    );
     assert_eq!(dirty(&fs), 0);
     let all = u.read(&fh, 0, 1000 * 4096).await.unwrap();
-    assert!(all.chunks(4096).enumerate().all(|(i, p)| p == [i as u8; 4096]));
+    assert!(
+        all.chunks(4096)
+            .enumerate()
+            .all(|(i, p)| p == [i as u8; 4096])
+    );
     // a small file costs what it did
     let d = u.mkdir("d").await.unwrap();
     u.put("d/0", b"x").await.unwrap();
     u.names("d").await.unwrap();
     let (_, n) = rpcs(&fs, async {
-        let (_, fh) = fs.create(&u.cred, d, b"f", 0o644, libc::O_RDWR as u32).await.unwrap();
+        let (_, fh) = fs
+            .create(&u.cred, d, b"f", 0o644, libc::O_RDWR as u32)
+            .await
+            .unwrap();
         u.write(&fh, 0, &[1; 1024]).await.unwrap();
         u.close(&fh).await.unwrap();
     })
     .await;
-    assert_eq!(n, counts(&[("LDLM_ENQUEUE", 1), ("MDS_CLOSE", 1), ("OST_WRITE", 1)]));
+    assert_eq!(
+        n,
+        counts(&[("LDLM_ENQUEUE", 1), ("MDS_CLOSE", 1), ("OST_WRITE", 1)])
+    );
     c.stop().await;
 }
 
@@ -92,7 +126,10 @@ async fn a_stream_is_written_out_behind_the_writer() {
     })
     .await;
     let writes = n.iter().find(|(o, _)| o == "OST_WRITE").unwrap().1;
-    assert!((32..48).contains(&writes), "128 MiB in RPCs of 4 MiB: {n:?}");
+    assert!(
+        (32..48).contains(&writes),
+        "128 MiB in RPCs of 4 MiB: {n:?}"
+    );
     assert_eq!(u.stat("f").await.unwrap().size, 128 << 20);
     c.stop().await;
 }
@@ -111,7 +148,11 @@ async fn nothing_is_kept_back_for_long() {
     u.write(&fh, 10, &[2; 100_000]).await.unwrap();
     u.close(&fh).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!((dirty(&fs), fs.covered_files()), (0, 0), "the last writer closed");
+    assert_eq!(
+        (dirty(&fs), fs.covered_files()),
+        (0, 0),
+        "the last writer closed"
+    );
     assert_eq!(u.get("f").await.unwrap()[10..], [2; 100_000]);
     // and with the mount
     let fh = writer(&u, "g").await;
@@ -132,7 +173,10 @@ async fn others_see_what_is_kept_back() {
     ua.write(&fh, 10, &[1; 200_000]).await.unwrap();
     let own = ua.stat("f").await.unwrap();
     let theirs = ub.stat("f").await.unwrap();
-    assert_eq!((own.size, theirs.size, own.mtime), (200_010, 200_010, theirs.mtime));
+    assert_eq!(
+        (own.size, theirs.size, own.mtime),
+        (200_010, 200_010, theirs.mtime)
+    );
     assert!(dirty(&a) > 0, "they were told without it");
     assert_eq!(ub.get("f").await.unwrap()[10..], [1; 200_000]);
     assert_eq!(dirty(&a), 0);
@@ -159,12 +203,25 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
         users.push(User::root(&fs));
     }
     if seed % 4 == 1 {
-        users[0].fs.setxattr(&users[0].cred, users[0].fs.root(), b"lustre.lov", components(2 * STRIPE as u64), 0).await.unwrap();
+        users[0]
+            .fs
+            .setxattr(
+                &users[0].cred,
+                users[0].fs.root(),
+                b"lustre.lov",
+                components(2 * STRIPE as u64),
+                0,
+            )
+            .await
+            .unwrap();
     }
     users[0].put("f", b"").await.unwrap();
     let mut open = Vec::new();
     for u in &users {
-        open.push([u.open("f", libc::O_RDWR).await.unwrap(), u.open("f", libc::O_RDWR).await.unwrap()]);
+        open.push([
+            u.open("f", libc::O_RDWR).await.unwrap(),
+            u.open("f", libc::O_RDWR).await.unwrap(),
+        ]);
     }
     let (mut rng, mut model, mut last, mut kept) = (Rng(seed), Vec::<u8>::new(), 0, 0);
     for step in 0..600 {
@@ -188,16 +245,33 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
             }
             8..13 => {
                 let got = u.read(fh, at, len as u32).await.unwrap();
-                let (from, to) = (model.len().min(at as usize), model.len().min((at + len) as usize));
-                assert!(got == model[from..to], "seed {seed} step {step}: read {at}+{len}, file {}", model.len());
+                let (from, to) = (
+                    model.len().min(at as usize),
+                    model.len().min((at + len) as usize),
+                );
+                assert!(
+                    got == model[from..to],
+                    "seed {seed} step {step}: read {at}+{len}, file {}",
+                    model.len()
+                );
             }
             13 | 14 => {
-                let size = u.fs.getattr(&u.cred, fh.fid(), None).await.unwrap().attr.size;
+                let size =
+                    u.fs.getattr(&u.cred, fh.fid(), None)
+                        .await
+                        .unwrap()
+                        .attr
+                        .size;
                 assert_eq!(size, model.len() as u64, "seed {seed} step {step}");
             }
             15 => {
-                let set = SetAttr { size: Some(at), ..Default::default() };
-                u.fs.setattr(&u.cred, fh.fid(), set, Some(fh)).await.unwrap();
+                let set = SetAttr {
+                    size: Some(at),
+                    ..Default::default()
+                };
+                u.fs.setattr(&u.cred, fh.fid(), set, Some(fh))
+                    .await
+                    .unwrap();
                 model.resize(at as usize, 0);
             }
             16 => {
@@ -210,11 +284,17 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
             18 => {
                 // KEEP_SIZE and PUNCH_HOLE
                 u.fs.fallocate(&u.cred, fh, 3, at, len).await.unwrap();
-                let (from, to) = (model.len().min(at as usize), model.len().min((at + len) as usize));
+                let (from, to) = (
+                    model.len().min(at as usize),
+                    model.len().min((at + len) as usize),
+                );
                 model[from..to].fill(0);
             }
             _ if !model.is_empty() => {
-                let found = u.fs.lseek(fh, model.len() as u64 - 1, SeekWhence::Hole).await.unwrap();
+                let found =
+                    u.fs.lseek(fh, model.len() as u64 - 1, SeekWhence::Hole)
+                        .await
+                        .unwrap();
                 assert!(found == model.len() as u64 || found == model.len() as u64 - 1);
             }
             _ => {}
@@ -222,7 +302,10 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
     }
     assert!(kept > 20, "seed {seed}: only {kept} writes were kept back");
     for u in &users {
-        assert!(u.get("f").await.unwrap() == model, "seed {seed}, at the end");
+        assert!(
+            u.get("f").await.unwrap() == model,
+            "seed {seed}, at the end"
+        );
     }
     c.stop().await;
 }
@@ -230,14 +313,21 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
 #[tokio::test]
 async fn two_clients_and_a_vector_agree() {
     for seed in 1..=12 {
-        tokio::time::timeout(HANGS, as_a_vector(seed, 1 + (seed % 2) as u16, seed % 3 == 0)).await.expect("it hangs");
+        tokio::time::timeout(
+            HANGS,
+            as_a_vector(seed, 1 + (seed % 2) as u16, seed % 3 == 0),
+        )
+        .await
+        .expect("it hangs");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_clients_and_a_vector_agree_on_threads() {
     for seed in 101..=106 {
-        tokio::time::timeout(HANGS, as_a_vector(seed, 2, false)).await.expect("it hangs");
+        tokio::time::timeout(HANGS, as_a_vector(seed, 2, false))
+            .await
+            .expect("it hangs");
     }
 }
 
@@ -258,19 +348,32 @@ async fn contention(plain: bool) {
     const WORDS: u64 = 40;
     const SPACING: u64 = 10_000;
     let c = Cluster::start(2, 2, STRIPE).await;
-    let options = || MountOptions { plain, ..c.options() };
-    let fss = [c.remote_client_with(options()).await, c.remote_client_with(options()).await];
+    let options = || MountOptions {
+        plain,
+        ..c.options()
+    };
+    let fss = [
+        c.remote_client_with(options()).await,
+        c.remote_client_with(options()).await,
+    ];
     for f in 0..2 {
-        User::root(&fss[0]).put(&format!("f{f}"), b"").await.unwrap();
+        User::root(&fss[0])
+            .put(&format!("f{f}"), b"")
+            .await
+            .unwrap();
     }
-    let written: Arc<Vec<std::sync::atomic::AtomicU64>> = Arc::new((0..2 * WORDS).map(|_| Default::default()).collect());
+    let written: Arc<Vec<std::sync::atomic::AtomicU64>> =
+        Arc::new((0..2 * WORDS).map(|_| Default::default()).collect());
     let mut jobs = tokio::task::JoinSet::new();
     for (id, fs) in [0, 1, 0, 1].map(|i| fss[i].clone()).into_iter().enumerate() {
         let written = written.clone();
         jobs.spawn(async move {
             use std::sync::atomic::Ordering::SeqCst;
             let (u, mut rng) = (User::root(&fs), Rng(77 + id as u64));
-            let open = [u.open("f0", libc::O_RDWR).await.unwrap(), u.open("f1", libc::O_RDWR).await.unwrap()];
+            let open = [
+                u.open("f0", libc::O_RDWR).await.unwrap(),
+                u.open("f1", libc::O_RDWR).await.unwrap(),
+            ];
             for n in 1..400u64 {
                 let (f, word) = (rng.below(2), rng.below(WORDS));
                 let (fh, slot) = (&open[f as usize], &written[(f * WORDS + word) as usize]);
@@ -282,7 +385,10 @@ async fn contention(plain: bool) {
                     let least = slot.load(SeqCst);
                     let got = u.read(fh, word * SPACING, 8).await.unwrap();
                     let got = got.try_into().map_or(0, u64::from_le_bytes);
-                    assert!(got >= least, "file {f} word {word}: {got} read, {least} was written");
+                    assert!(
+                        got >= least,
+                        "file {f} word {word}: {got} read, {least} was written"
+                    );
                 }
                 if n % 50 == 0 {
                     u.fs.fsync(fh, true).await.unwrap();
@@ -291,7 +397,9 @@ async fn contention(plain: bool) {
         });
     }
     let all = async { while jobs.join_next().await.transpose().unwrap().is_some() {} };
-    tokio::time::timeout(HANGS, all).await.expect("something waits in a circle");
+    tokio::time::timeout(HANGS, all)
+        .await
+        .expect("something waits in a circle");
     c.stop().await;
 }
 
@@ -306,12 +414,30 @@ async fn times_are_those_of_the_write() {
     let before = ua.stat("f").await.unwrap().mtime;
     tokio::time::sleep(Duration::from_millis(300)).await;
     ua.fs.fsync(&fh, false).await.unwrap();
-    assert_eq!((ua.stat("f").await.unwrap().mtime, ub.stat("f").await.unwrap().mtime), (before, before));
-    let old = Timespec { secs: 1_000_000_000, nanos: 7 };
+    assert_eq!(
+        (
+            ua.stat("f").await.unwrap().mtime,
+            ub.stat("f").await.unwrap().mtime
+        ),
+        (before, before)
+    );
+    let old = Timespec {
+        secs: 1_000_000_000,
+        nanos: 7,
+    };
     ua.write(&fh, 0, &[2; 5000]).await.unwrap();
-    let set = SetAttr { mtime: Some(SetTime::At(old)), ..Default::default() };
+    let set = SetAttr {
+        mtime: Some(SetTime::At(old)),
+        ..Default::default()
+    };
     a.setattr(&ua.cred, fh.fid(), set, None).await.unwrap();
-    assert_eq!((ua.stat("f").await.unwrap().mtime, ub.stat("f").await.unwrap().mtime), (old, old));
+    assert_eq!(
+        (
+            ua.stat("f").await.unwrap().mtime,
+            ub.stat("f").await.unwrap().mtime
+        ),
+        (old, old)
+    );
     ua.close(&fh).await.unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(ub.stat("f").await.unwrap().mtime, old);
@@ -325,7 +451,10 @@ async fn each_handle_is_told_once_what_was_lost() {
     let fs = c.client().await;
     let u = User::root(&fs);
     let fh = writer(&u, "f").await;
-    let (second, third) = (u.open("f", libc::O_RDWR).await.unwrap(), u.open("f", libc::O_RDWR).await.unwrap());
+    let (second, third) = (
+        u.open("f", libc::O_RDWR).await.unwrap(),
+        u.open("f", libc::O_RDWR).await.unwrap(),
+    );
     u.write(&fh, 0, &[1; 5000]).await.unwrap();
     c.disks.osts[0].inject(Fault::FailWrite(1));
     assert_eq!(u.fs.fsync(&fh, false).await, Err(Errno::EIO));
@@ -368,7 +497,9 @@ async fn a_full_disk_is_told_by_the_write() {
     }
     assert_eq!(ends, [true; 2]);
     for (u, fh) in [(&ua, &fa), (&ub, &fb)] {
-        u.fs.fsync(fh, false).await.expect("all that was taken has room");
+        u.fs.fsync(fh, false)
+            .await
+            .expect("all that was taken has room");
     }
     for (u, name) in [(&ua, "a"), (&ub, "b")] {
         u.unlink(name).await.unwrap();
@@ -398,7 +529,15 @@ async fn a_full_disk_is_told_by_the_write() {
 /// A file on OST 0 of the cluster and on OST 1 at `far`, of which a cluster knows; what is written next to it is kept back.
 async fn on_two(u: &User, path: &str) -> Arc<FileHandle> {
     let d = u.mkdir("two").await.unwrap();
-    u.fs.setxattr(&u.cred, d, b"lustre.lov", LovMd::request(STRIPE, 2, 0, None).encode(), 0).await.unwrap();
+    u.fs.setxattr(
+        &u.cred,
+        d,
+        b"lustre.lov",
+        LovMd::request(STRIPE, 2, 0, None).encode(),
+        0,
+    )
+    .await
+    .unwrap();
     writer(u, path).await
 }
 
@@ -421,11 +560,23 @@ async fn a_dead_ost_keeps_no_lock_of_another() {
     node.shutdown().await;
     drop((server, node));
     let write = ub.write(&fb, 0, &[2; 10]);
-    assert_eq!(tokio::time::timeout(Duration::from_secs(600), write).await.expect("the lock comes back"), Ok(10));
-    assert_eq!((c.osts[0].stats().evictions, dirty(&a)), (0, STRIPE as u64), "what is for the dead one waits for it");
+    assert_eq!(
+        tokio::time::timeout(Duration::from_secs(600), write)
+            .await
+            .expect("the lock comes back"),
+        Ok(10)
+    );
+    assert_eq!(
+        (c.osts[0].stats().evictions, dirty(&a)),
+        (0, STRIPE as u64),
+        "what is for the dead one waits for it"
+    );
 
     let (node, server) = c.serve_ost(1, &osd, FAR, FAR).await;
-    tokio::time::timeout(Duration::from_secs(600), a.fsync(&fa, false)).await.expect("it is back").unwrap();
+    tokio::time::timeout(Duration::from_secs(600), a.fsync(&fa, false))
+        .await
+        .expect("it is back")
+        .unwrap();
     let all = ub.get("two/f").await.unwrap();
     assert!(all.len() == LEN && all[..10] == [2; 10] && all[10..].iter().all(|b| *b == 1));
     a.umount().await;
@@ -446,13 +597,25 @@ async fn an_eviction_by_one_ost_loses_what_lay_there() {
     u.write(&f, 0, &vec![1; 2 * STRIPE_BYTES]).await.unwrap();
     u.fs.fsync(&f, false).await.unwrap();
     let d = u.mkdir("one").await.unwrap();
-    u.fs.setxattr(&u.cred, d, b"lustre.lov", LovMd::request(STRIPE, 1, 0, None).encode(), 0).await.unwrap();
+    u.fs.setxattr(
+        &u.cred,
+        d,
+        b"lustre.lov",
+        LovMd::request(STRIPE, 1, 0, None).encode(),
+        0,
+    )
+    .await
+    .unwrap();
     u.put("one/g", b"there").await.unwrap();
     let g = u.open("one/g", libc::O_RDONLY).await.unwrap();
 
     u.write(&f, 0, &vec![2; 2 * STRIPE_BYTES]).await.unwrap();
     assert_eq!(dirty(&fs), 2 * STRIPE as u64);
-    let of_client = c.osts[0].exports().into_iter().find(|e| e.nid() == fs.node().nid()).expect("connected");
+    let of_client = c.osts[0]
+        .exports()
+        .into_iter()
+        .find(|e| e.nid() == fs.node().nid())
+        .expect("connected");
     c.osts[0].evict(of_client.cookie, "a test");
     // noticed before anything is written out
     assert_eq!(u.read(&g, 0, 10).await, Err(Errno::EIO));
@@ -460,7 +623,10 @@ async fn an_eviction_by_one_ost_loses_what_lay_there() {
     assert_eq!((u.fs.fsync(&f, false).await, dirty(&fs)), (Ok(()), 0));
     let all = u.get("two/f").await.unwrap();
     assert!(all[..STRIPE_BYTES].iter().all(|b| *b == 1), "lost");
-    assert!(all[STRIPE_BYTES..].iter().all(|b| *b == 2), "of another OST");
+    assert!(
+        all[STRIPE_BYTES..].iter().all(|b| *b == 2),
+        "of another OST"
+    );
     fs.umount().await;
     c.stop().await;
 }
@@ -476,7 +642,9 @@ async fn grants_outlive_connections_and_restarts() {
     let first = param(&fs, ".cur_grant_bytes");
     let write = async |n: u64| {
         for i in 0..n {
-            u.write(&fh, i << 20, &vec![i as u8; 1 << 20]).await.unwrap();
+            u.write(&fh, i << 20, &vec![i as u8; 1 << 20])
+                .await
+                .unwrap();
         }
         u.fs.fsync(&fh, false).await.unwrap();
     };
@@ -491,11 +659,19 @@ async fn grants_outlive_connections_and_restarts() {
     c.net.cut(there, server, false);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(c.osts[0].stats().reconnects > 0 && evictions(&c) == 0);
-    assert_eq!(param(&fs, ".cur_grant_bytes"), held, "the connection is another");
+    assert_eq!(
+        param(&fs, ".cur_grant_bytes"),
+        held,
+        "the connection is another"
+    );
     let c = c.kill_and_restart().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     u.stat("f").await.unwrap();
-    assert_eq!((param(&fs, ".cur_grant_bytes"), evictions(&c)), (held, 0), "the OST is another");
+    assert_eq!(
+        (param(&fs, ".cur_grant_bytes"), evictions(&c)),
+        (held, 0),
+        "the OST is another"
+    );
     write(16).await;
     fs.umount().await;
     c.stop().await;
@@ -527,10 +703,19 @@ async fn who_is_evicted_is_told_once_and_goes_on() {
             }
         }
     };
-    assert_eq!(tokio::time::timeout(Duration::from_secs(600), told).await.expect("it is told"), Errno::EIO);
+    assert_eq!(
+        tokio::time::timeout(Duration::from_secs(600), told)
+            .await
+            .expect("it is told"),
+        Errno::EIO
+    );
     assert_eq!(ub.write(&idle, 0, b"").await, Ok(0));
     assert_eq!(ub.write(&idle, 0, b"x").await, Err(Errno::EIO));
-    assert_eq!(ub.read(&fh, 0, 100).await.unwrap(), b"keptother", "nothing of it went out late");
+    assert_eq!(
+        ub.read(&fh, 0, 100).await.unwrap(),
+        b"keptother",
+        "nothing of it went out late"
+    );
     for i in 0..40 {
         ub.write(&fh, i, b"n").await.unwrap();
     }
@@ -565,16 +750,24 @@ async fn a_writer_without_room_waits_for_no_timer() {
     let c = Cluster::start(1, 1, 1 << 20).await;
     let fs = c.remote_client().await;
     let u = User::root(&fs);
-    let (name, _) = fs.params().into_iter().find(|(n, _)| n.ends_with(".max_dirty_mb")).unwrap();
+    let (name, _) = fs
+        .params()
+        .into_iter()
+        .find(|(n, _)| n.ends_with(".max_dirty_mb"))
+        .unwrap();
     fs.set_param(&name, "1").await.unwrap();
     let fh = writer(&u, "f").await;
-    c.node.faults().add(FaultRule::all(FaultAction::Delay(Duration::from_millis(20))).portal(coral_wire::portal::OSC_REPLY));
+    c.node.faults().add(
+        FaultRule::all(FaultAction::Delay(Duration::from_millis(20)))
+            .portal(coral_wire::portal::OSC_REPLY),
+    );
     // every second page: the limit is reached and no RPC is whole
     for i in 0..256u64 {
         u.write(&fh, i * 8192, &[1; 4096]).await.unwrap();
     }
     assert_eq!(dirty(&fs), 1 << 20);
-    let reads = futures_util::future::join_all((0..4u64).map(|i| u.read(&fh, i * 8192 + 100, 5000)));
+    let reads =
+        futures_util::future::join_all((0..4u64).map(|i| u.read(&fh, i * 8192 + 100, 5000)));
     let more = async {
         while c.node.faults().hits() < 4 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -584,7 +777,11 @@ async fn a_writer_without_room_waits_for_no_timer() {
     let began = tokio::time::Instant::now();
     let (_, wrote) = tokio::join!(reads, more);
     assert_eq!(wrote, Ok(512 << 10));
-    assert!(began.elapsed() < Duration::from_millis(800), "the paused clock went on to the timer: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(800),
+        "the paused clock went on to the timer: {:?}",
+        began.elapsed()
+    );
     assert_eq!(u.get("f").await.unwrap()[512 * 8192..], [2; 512 << 10]);
     fs.umount().await;
     c.stop().await;
@@ -624,7 +821,9 @@ async fn files_with_components_come_back_whole() {
     let (fs, other) = (c.client().await, c.remote_client().await);
     let (u, v) = (User::root(&fs), User::root(&other));
     let d = u.mkdir("d").await.unwrap();
-    fs.setxattr(&u.cred, d, b"lustre.lov", components(1 << 20), 0).await.unwrap();
+    fs.setxattr(&u.cred, d, b"lustre.lov", components(1 << 20), 0)
+        .await
+        .unwrap();
     let data: Vec<u8> = (0..2_500_000u32).map(|i| (i % 251) as u8).collect();
     for close in [true, false] {
         let name = format!("d/f{close}");
@@ -636,9 +835,17 @@ async fn files_with_components_come_back_whole() {
         if close {
             u.close(&fh).await.unwrap();
         }
-        assert_eq!(u.stat(&name).await.unwrap().size, data.len() as u64, "closed: {close}");
+        assert_eq!(
+            u.stat(&name).await.unwrap().size,
+            data.len() as u64,
+            "closed: {close}"
+        );
         assert!(u.get(&name).await.unwrap() == data, "closed: {close}");
-        assert_eq!(v.stat(&name).await.unwrap().size, data.len() as u64, "closed: {close}");
+        assert_eq!(
+            v.stat(&name).await.unwrap().size,
+            data.len() as u64,
+            "closed: {close}"
+        );
         assert!(v.get(&name).await.unwrap() == data, "closed: {close}");
     }
     c.stop().await;
@@ -659,13 +866,23 @@ async fn more_than_an_ost_holds_is_refused_by_the_write() {
         u.write(&fh, end - 10, &[1; 10]).await.unwrap();
         assert!(dirty(&fs) > 0, "kept back");
         for (at, len) in [(end, 1), (end - 5, 10), (1 << 40, 1)] {
-            assert_eq!(u.write(&fh, at, &vec![1; len]).await.err(), Some(Errno::EFBIG), "{len} bytes at {at}");
+            assert_eq!(
+                u.write(&fh, at, &vec![1; len]).await.err(),
+                Some(Errno::EFBIG),
+                "{len} bytes at {at}"
+            );
         }
         u.fs.fsync(&fh, false).await.unwrap();
         assert_eq!(u.stat("f").await.unwrap().size, end);
-        let size = |size| SetAttr { size: Some(size), ..Default::default() };
+        let size = |size| SetAttr {
+            size: Some(size),
+            ..Default::default()
+        };
         let f = u.fid("f").await.unwrap();
-        assert_eq!(u.fs.setattr(&u.cred, f, size(end + 1), None).await.err(), Some(Errno::EFBIG));
+        assert_eq!(
+            u.fs.setattr(&u.cred, f, size(end + 1), None).await.err(),
+            Some(Errno::EFBIG)
+        );
         assert_eq!(u.stat("f").await.unwrap().size, end);
         u.fs.setattr(&u.cred, f, size(end - 1), None).await.unwrap();
         u.fs.setattr(&u.cred, f, size(end), None).await.unwrap();

@@ -21,9 +21,21 @@ fn mode(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(format!("{:o}", fs::symlink_metadata(path)?.mode() & 0o7777))
 }
 
-fn set_times(path: impl AsRef<Path>, atime: (i64, i64), mtime: (i64, i64)) -> rustix::io::Result<()> {
+fn set_times(
+    path: impl AsRef<Path>,
+    atime: (i64, i64),
+    mtime: (i64, i64),
+) -> rustix::io::Result<()> {
     let t = |(tv_sec, tv_nsec): (i64, i64)| Timespec { tv_sec, tv_nsec };
-    utimensat(CWD, path.as_ref(), &Timestamps { last_access: t(atime), last_modification: t(mtime) }, rustix::fs::AtFlags::empty())
+    utimensat(
+        CWD,
+        path.as_ref(),
+        &Timestamps {
+            last_access: t(atime),
+            last_modification: t(mtime),
+        },
+        rustix::fs::AtFlags::empty(),
+    )
 }
 
 const OMIT: (i64, i64) = (0, rustix::fs::UTIME_OMIT);
@@ -63,7 +75,11 @@ pub(crate) const CHECKS: &[Check] = &[
     }),
     must("the mode of a new file, less the umask", "ok", |e| {
         let old = rustix::process::umask(Mode::from_raw_mode(0o027));
-        let made = rustix::fs::open(e.p("f"), rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY, Mode::from_raw_mode(0o666));
+        let made = rustix::fs::open(
+            e.p("f"),
+            rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY,
+            Mode::from_raw_mode(0o666),
+        );
         let dir = rustix::fs::mkdir(e.p("d"), Mode::from_raw_mode(0o777));
         rustix::process::umask(old);
         made?;
@@ -71,28 +87,47 @@ pub(crate) const CHECKS: &[Check] = &[
         let got = format!("{} {}", mode(e.p("f"))?, mode(e.p("d"))?);
         is(got == "640 750", || got)
     }),
-    must("a file made without a right for its maker can be written by it", "ok", |e| {
-        let f = rustix::fs::open(e.p("f"), rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY, Mode::empty())?;
-        Ok(say(fs::File::from(f).write_all(b"x")))
-    }),
+    must(
+        "a file made without a right for its maker can be written by it",
+        "ok",
+        |e| {
+            let f = rustix::fs::open(
+                e.p("f"),
+                rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY,
+                Mode::empty(),
+            )?;
+            Ok(say(fs::File::from(f).write_all(b"x")))
+        },
+    ),
     must("chown and chgrp", "1001 1002", |e| {
         opened(e, 0o755)?;
         chown(e.file("f", "")?, Some(1001), Some(1002))?;
         let m = fs::metadata(e.p("f"))?;
         Ok(format!("{} {}", m.uid(), m.gid()))
     }),
-    must("a setgid directory gives its group on", "1002 1002 2755", |e| {
-        opened(e, 0o755)?;
-        chown(e.subdir("d")?, None, Some(1002))?;
-        chmod(e.p("d"), 0o2755)?;
-        fs::write(e.p("d").join("f"), "")?;
-        fs::create_dir(e.p("d").join("d"))?;
-        let group = |n: &str| fs::metadata(e.p("d").join(n)).map(|m| m.gid());
-        Ok(format!("{} {} {}", group("f")?, group("d")?, mode(e.p("d").join("d"))?))
-    }),
+    must(
+        "a setgid directory gives its group on",
+        "1002 1002 2755",
+        |e| {
+            opened(e, 0o755)?;
+            chown(e.subdir("d")?, None, Some(1002))?;
+            chmod(e.p("d"), 0o2755)?;
+            fs::write(e.p("d").join("f"), "")?;
+            fs::create_dir(e.p("d").join("d"))?;
+            let group = |n: &str| fs::metadata(e.p("d").join(n)).map(|m| m.gid());
+            Ok(format!(
+                "{} {} {}",
+                group("f")?,
+                group("d")?,
+                mode(e.p("d").join("d"))?
+            ))
+        },
+    ),
     must("a write by another clears setuid and setgid", "777", |e| {
         chmod(e.file("f", "x")?, 0o6777)?;
-        nobody(e, 0o777, || say(open(e.p("f"), O_WRONLY).and_then(|mut f| f.write_all(b"y"))))?;
+        nobody(e, 0o777, || {
+            say(open(e.p("f"), O_WRONLY).and_then(|mut f| f.write_all(b"y")))
+        })?;
         mode(e.p("f"))
     }),
     must("chown clears setuid and setgid", "755", |e| {
@@ -105,11 +140,19 @@ pub(crate) const CHECKS: &[Check] = &[
         chmod(e.file("f", "x")?, 0o600)?;
         nobody(e, 0o755, || say(fs::read(e.p("f"))))
     }),
-    must("another may not make a name where he may not write", "EACCES", |e| nobody(e, 0o755, || say(fs::write(e.p("f"), "")))),
-    must("another may not look up names where he may not search", "EACCES", |e| {
-        e.file("f", "x")?;
-        nobody(e, 0o744, || say(fs::metadata(e.p("f"))))
-    }),
+    must(
+        "another may not make a name where he may not write",
+        "EACCES",
+        |e| nobody(e, 0o755, || say(fs::write(e.p("f"), ""))),
+    ),
+    must(
+        "another may not look up names where he may not search",
+        "EACCES",
+        |e| {
+            e.file("f", "x")?;
+            nobody(e, 0o744, || say(fs::metadata(e.p("f"))))
+        },
+    ),
     must("another may not chmod", "EPERM", |e| {
         e.file("f", "x")?;
         nobody(e, 0o777, || say(chmod(e.p("f"), 0o777)))
@@ -118,7 +161,11 @@ pub(crate) const CHECKS: &[Check] = &[
         e.file("f", "x")?;
         nobody(e, 0o777, || say(chown(e.p("f"), Some(NOBODY), None)))
     }),
-    must("the owner may not give a file away", "EPERM", |e| nobody(e, 0o777, || say(fs::write(e.p("f"), "").and_then(|()| chown(e.p("f"), Some(0), None))))),
+    must("the owner may not give a file away", "EPERM", |e| {
+        nobody(e, 0o777, || {
+            say(fs::write(e.p("f"), "").and_then(|()| chown(e.p("f"), Some(0), None)))
+        })
+    }),
     must("another may not set times", "EPERM", |e| {
         chmod(e.file("f", "x")?, 0o666)?;
         nobody(e, 0o777, || say(set_times(e.p("f"), (1, 0), (1, 0))))
@@ -127,29 +174,43 @@ pub(crate) const CHECKS: &[Check] = &[
         chmod(e.file("f", "x")?, 0o666)?;
         nobody(e, 0o777, || say(set_times(e.p("f"), NOW, NOW)))
     }),
-    must("in a sticky directory another may not remove", "EPERM", |e| {
-        chmod(e.file("f", "x")?, 0o666)?;
-        nobody(e, 0o1777, || say(fs::remove_file(e.p("f"))))
-    }),
-    must("in a sticky directory another may not rename", "EPERM", |e| {
-        chmod(e.file("f", "x")?, 0o666)?;
-        nobody(e, 0o1777, || say(fs::rename(e.p("f"), e.p("g"))))
-    }),
+    must(
+        "in a sticky directory another may not remove",
+        "EPERM",
+        |e| {
+            chmod(e.file("f", "x")?, 0o666)?;
+            nobody(e, 0o1777, || say(fs::remove_file(e.p("f"))))
+        },
+    ),
+    must(
+        "in a sticky directory another may not rename",
+        "EPERM",
+        |e| {
+            chmod(e.file("f", "x")?, 0o666)?;
+            nobody(e, 0o1777, || say(fs::rename(e.p("f"), e.p("g"))))
+        },
+    ),
     must("another's file belongs to him", "65534 65534", |e| {
         let made = nobody(e, 0o777, || say(fs::write(e.p("f"), "")))?;
         let m = fs::metadata(e.p("f")).map_err(|_| io::Error::other(made))?;
         Ok(format!("{} {}", m.uid(), m.gid()))
     }),
-    must("times are set, to the second at least", "1000000001 1234567890", |e| {
-        set_times(e.file("f", "")?, (1_000_000_001, 0), (1_234_567_890, 0))?;
-        let m = fs::metadata(e.p("f"))?;
-        Ok(format!("{} {}", m.atime(), m.mtime()))
-    }),
+    must(
+        "times are set, to the second at least",
+        "1000000001 1234567890",
+        |e| {
+            set_times(e.file("f", "")?, (1_000_000_001, 0), (1_234_567_890, 0))?;
+            let m = fs::metadata(e.p("f"))?;
+            Ok(format!("{} {}", m.atime(), m.mtime()))
+        },
+    ),
     must("UTIME_OMIT leaves a time", "ok", |e| {
         set_times(e.file("f", "")?, (1_000, 0), (2_000, 0))?;
         set_times(e.p("f"), (3_000, 0), OMIT)?;
         let m = fs::metadata(e.p("f"))?;
-        is((m.atime(), m.mtime()) == (3_000, 2_000), || format!("{} {}", m.atime(), m.mtime()))
+        is((m.atime(), m.mtime()) == (3_000, 2_000), || {
+            format!("{} {}", m.atime(), m.mtime())
+        })
     }),
     must("times before 1970", "-86400", |e| {
         set_times(e.file("f", "")?, (-86_400, 0), (-86_400, 0))?;
@@ -161,42 +222,59 @@ pub(crate) const CHECKS: &[Check] = &[
         next_second();
         open(&f, O_WRONLY)?.write_all(b"x")?;
         let new = fs::metadata(&f)?;
-        is(mtime(&new) > mtime(&old) && ctime(&new) > ctime(&old), || "not moved".into())
+        is(
+            mtime(&new) > mtime(&old) && ctime(&new) > ctime(&old),
+            || "not moved".into(),
+        )
     }),
     must("truncate moves mtime", "ok", |e| {
         let f = e.file("f", pattern(10, 1))?;
         let old = fs::metadata(&f)?;
         next_second();
         open(&f, O_WRONLY)?.set_len(3)?;
-        is(mtime(&fs::metadata(&f)?) > mtime(&old), || "not moved".into())
+        is(mtime(&fs::metadata(&f)?) > mtime(&old), || {
+            "not moved".into()
+        })
     }),
-    must("chmod, link and rename move ctime and not mtime", "ok", |e| {
-        let f = e.file("f", "")?;
-        let mut out = Vec::new();
-        let mut old = fs::metadata(&f)?;
-        type Step<'a> = (&'a str, &'a dyn Fn() -> io::Result<()>);
-        let steps: [Step; 3] = [("chmod", &|| chmod(e.p("f"), 0o600)), ("link", &|| fs::hard_link(e.p("f"), e.p("g"))), ("rename", &|| fs::rename(e.p("f"), e.p("h")))];
-        for (name, step) in steps {
-            next_second();
-            step()?;
-            let new = fs::metadata(if name == "rename" { e.p("h") } else { e.p("f") })?;
-            if ctime(&new) <= ctime(&old) || mtime(&new) != mtime(&old) {
-                out.push(name);
+    must(
+        "chmod, link and rename move ctime and not mtime",
+        "ok",
+        |e| {
+            let f = e.file("f", "")?;
+            let mut out = Vec::new();
+            let mut old = fs::metadata(&f)?;
+            type Step<'a> = (&'a str, &'a dyn Fn() -> io::Result<()>);
+            let steps: [Step; 3] = [
+                ("chmod", &|| chmod(e.p("f"), 0o600)),
+                ("link", &|| fs::hard_link(e.p("f"), e.p("g"))),
+                ("rename", &|| fs::rename(e.p("f"), e.p("h"))),
+            ];
+            for (name, step) in steps {
+                next_second();
+                step()?;
+                let new = fs::metadata(if name == "rename" { e.p("h") } else { e.p("f") })?;
+                if ctime(&new) <= ctime(&old) || mtime(&new) != mtime(&old) {
+                    out.push(name);
+                }
+                old = new;
             }
-            old = new;
-        }
-        is(out.is_empty(), || format!("not so for {}", out.join(", ")))
-    }),
-    must("a new and a removed name move the directory's mtime", "ok", |e| {
-        let times = || fs::metadata(&e.dir).map(|m| mtime(&m));
-        let a = times()?;
-        next_second();
-        e.file("f", "")?;
-        let b = times()?;
-        next_second();
-        fs::remove_file(e.p("f"))?;
-        is(a < b && b < times()?, || "not moved".into())
-    }),
+            is(out.is_empty(), || format!("not so for {}", out.join(", ")))
+        },
+    ),
+    must(
+        "a new and a removed name move the directory's mtime",
+        "ok",
+        |e| {
+            let times = || fs::metadata(&e.dir).map(|m| mtime(&m));
+            let a = times()?;
+            next_second();
+            e.file("f", "")?;
+            let b = times()?;
+            next_second();
+            fs::remove_file(e.p("f"))?;
+            is(a < b && b < times()?, || "not moved".into())
+        },
+    ),
     must("mtime of a file written and closed stays", "ok", |e| {
         let f = e.file("f", pattern(100_000, 1))?;
         let a = fs::metadata(&f)?;
@@ -212,7 +290,12 @@ pub(crate) const CHECKS: &[Check] = &[
         let mut f = fs::File::create(e.p("f"))?;
         f.write_all(&pattern(12_345, 1))?;
         let (a, b) = (f.metadata()?, fs::metadata(e.p("f"))?);
-        is((a.len(), a.ino(), mtime(&a)) == (b.len(), b.ino(), mtime(&b)), || format!("{} and {} bytes", a.len(), b.len()))
+        is(
+            (a.len(), a.ino(), mtime(&a)) == (b.len(), b.ino(), mtime(&b)),
+            || format!("{} and {} bytes", a.len(), b.len()),
+        )
     }),
-    must("chmod of a name that is not there", "ENOENT", |e| Ok(chmod(e.p("f"), 0o600).map_or_else(|e| errno(&e), |()| "ok".into()))),
+    must("chmod of a name that is not there", "ENOENT", |e| {
+        Ok(chmod(e.p("f"), 0o600).map_or_else(|e| errno(&e), |()| "ok".into()))
+    }),
 ];

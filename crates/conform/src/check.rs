@@ -41,20 +41,45 @@ pub(crate) struct Check {
 }
 
 /// A check that every file system must pass.
-pub(crate) const fn must(name: &'static str, expected: &'static str, run: fn(&Env) -> Seen) -> Check {
-    Check { name, expected, may_lack: false, run }
+pub(crate) const fn must(
+    name: &'static str,
+    expected: &'static str,
+    run: fn(&Env) -> Seen,
+) -> Check {
+    Check {
+        name,
+        expected,
+        may_lack: false,
+        run,
+    }
 }
 
 /// A check of something that a file system may lack.
-pub(crate) const fn may(name: &'static str, expected: &'static str, run: fn(&Env) -> Seen) -> Check {
-    Check { name, expected, may_lack: true, run }
+pub(crate) const fn may(
+    name: &'static str,
+    expected: &'static str,
+    run: fn(&Env) -> Seen,
+) -> Check {
+    Check {
+        name,
+        expected,
+        may_lack: true,
+        run,
+    }
 }
 
 impl Env {
     pub(crate) fn new(place: &Place, dir: &Path) -> Env {
         let mount = place.mount.join(dir);
-        let other = place.second.as_ref().map_or_else(|| mount.clone(), |s| s.join(dir));
-        Env { dir: mount, other, restart: place.restart.clone() }
+        let other = place
+            .second
+            .as_ref()
+            .map_or_else(|| mount.clone(), |s| s.join(dir));
+        Env {
+            dir: mount,
+            other,
+            restart: place.restart.clone(),
+        }
     }
 
     /// A name in the directory.
@@ -91,15 +116,27 @@ impl Check {
                 let lack = lacking(&s);
                 (s, lack, false)
             }
-            Err(e) if e.kind() == io::ErrorKind::Unsupported && e.raw_os_error().is_none() => (e.to_string(), true, true),
-            Err(e) => (format!("before that: {}", errno(&e)), lacking(&errno(&e)), false),
+            Err(e) if e.kind() == io::ErrorKind::Unsupported && e.raw_os_error().is_none() => {
+                (e.to_string(), true, true)
+            }
+            Err(e) => (
+                format!("before that: {}", errno(&e)),
+                lacking(&errno(&e)),
+                false,
+            ),
         };
         let state = match self.expected.split(" or ").any(|x| x == seen) {
             true => State::Ok,
             false if no_right || self.may_lack && lack => State::NotSupported,
             false => State::Differs,
         };
-        Row { group, check: self.name, state, expected: self.expected, seen }
+        Row {
+            group,
+            check: self.name,
+            state,
+            expected: self.expected,
+            seen,
+        }
     }
 }
 
@@ -110,7 +147,9 @@ fn lacking(seen: &str) -> bool {
 
 /// Name of an error number.
 pub(crate) fn errno(e: &io::Error) -> String {
-    let Some(n) = e.raw_os_error() else { return e.to_string() };
+    let Some(n) = e.raw_os_error() else {
+        return e.to_string();
+    };
     let name = NAMES.iter().find(|(v, _)| *v == n).map(|(_, s)| *s);
     name.map_or_else(|| format!("errno {n}"), str::to_string)
 }
@@ -143,7 +182,8 @@ pub(crate) fn open(path: impl AsRef<Path>, flags: i32) -> io::Result<File> {
     let write = flags & (libc::O_WRONLY | libc::O_RDWR) != 0;
     let read = flags & libc::O_WRONLY == 0;
     let create = flags & libc::O_CREAT != 0;
-    let rest = flags & !(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL);
+    let rest =
+        flags & !(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_EXCL);
     let mut o = OpenOptions::new();
     o.read(read).write(write).mode(0o644).custom_flags(rest);
     match flags & libc::O_EXCL != 0 && create {

@@ -19,11 +19,15 @@ pub(crate) const CHECKS: &[Check] = &[
         e.file("f", "text")?;
         fs::read_to_string(e.o("f"))
     }),
-    must("a name once looked for in vain is there when made", "ENOENT ok", |e| {
-        let before = say(fs::metadata(e.o("f")));
-        e.file("f", "")?;
-        Ok(format!("{before} {}", say(fs::metadata(e.o("f")))))
-    }),
+    must(
+        "a name once looked for in vain is there when made",
+        "ENOENT ok",
+        |e| {
+            let before = say(fs::metadata(e.o("f")));
+            e.file("f", "")?;
+            Ok(format!("{before} {}", say(fs::metadata(e.o("f")))))
+        },
+    ),
     must("a removed file is gone", "ok ENOENT", |e| {
         let f = e.file("f", "")?;
         let before = say(fs::metadata(e.o("f")));
@@ -34,7 +38,11 @@ pub(crate) const CHECKS: &[Check] = &[
         let f = e.file("f", "")?;
         fs::metadata(e.o("f"))?;
         fs::rename(f, e.p("g"))?;
-        Ok(format!("{} {}", say(fs::metadata(e.o("f"))), say(fs::metadata(e.o("g")))))
+        Ok(format!(
+            "{} {}",
+            say(fs::metadata(e.o("f"))),
+            say(fs::metadata(e.o("g")))
+        ))
     }),
     must("a replaced file is the new one", "new", |e| {
         e.file("f", "old")?;
@@ -51,20 +59,28 @@ pub(crate) const CHECKS: &[Check] = &[
         fs::remove_file(e.p("a"))?;
         Ok(format!("{a} {b} {}", listed(e)?))
     }),
-    must("a write is seen by a descriptor opened before", "new", |e| {
-        e.file("f", "old")?;
-        let r = fs::File::open(e.o("f"))?;
-        let mut b = [0; 3];
-        r.read_exact_at(&mut b, 0)?;
-        open(e.p("f"), O_WRONLY)?.write_all_at(b"new", 0)?;
-        r.read_exact_at(&mut b, 0)?;
-        Ok(String::from_utf8_lossy(&b).into_owned())
-    }),
-    must("a write by a descriptor that stays open is seen", "ok", |e| {
-        let f = fs::File::create(e.p("f"))?;
-        f.write_all_at(&pattern(2_000_000, 1), 0)?;
-        same(&fs::read(e.o("f"))?, &pattern(2_000_000, 1))
-    }),
+    must(
+        "a write is seen by a descriptor opened before",
+        "new",
+        |e| {
+            e.file("f", "old")?;
+            let r = fs::File::open(e.o("f"))?;
+            let mut b = [0; 3];
+            r.read_exact_at(&mut b, 0)?;
+            open(e.p("f"), O_WRONLY)?.write_all_at(b"new", 0)?;
+            r.read_exact_at(&mut b, 0)?;
+            Ok(String::from_utf8_lossy(&b).into_owned())
+        },
+    ),
+    must(
+        "a write by a descriptor that stays open is seen",
+        "ok",
+        |e| {
+            let f = fs::File::create(e.p("f"))?;
+            f.write_all_at(&pattern(2_000_000, 1), 0)?;
+            same(&fs::read(e.o("f"))?, &pattern(2_000_000, 1))
+        },
+    ),
     must("sizes follow writes and truncates", "10 5000 3", |e| {
         let f = open(e.file("f", "0123456789")?, O_WRONLY)?;
         let len = || fs::metadata(e.o("f")).map(|m| m.len());
@@ -94,7 +110,10 @@ pub(crate) const CHECKS: &[Check] = &[
         is(first == "ok" && got == want, || first)
     }),
     must("appends in turn come one after another", "ok", |e| {
-        let (mut a, mut b) = (open(e.p("f"), O_WRONLY | O_CREAT | O_APPEND)?, open(e.o("f"), O_WRONLY | O_APPEND)?);
+        let (mut a, mut b) = (
+            open(e.p("f"), O_WRONLY | O_CREAT | O_APPEND)?,
+            open(e.o("f"), O_WRONLY | O_APPEND)?,
+        );
         for i in 0..50 {
             writeln!(if i % 2 == 0 { &mut a } else { &mut b }, "{i}")?;
         }
@@ -116,7 +135,9 @@ pub(crate) const CHECKS: &[Check] = &[
         let t = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_234_567);
         fs::File::options().write(true).open(&f)?.set_modified(t)?;
         let m = fs::metadata(e.o("f"))?;
-        is(m.mode() & 0o777 == 0o751 && m.mtime() == 1_234_567, || format!("{:o} {}", m.mode() & 0o777, m.mtime()))
+        is(m.mode() & 0o777 == 0o751 && m.mtime() == 1_234_567, || {
+            format!("{:o} {}", m.mode() & 0o777, m.mtime())
+        })
     }),
     must("a right taken away is missed at once", "ok EACCES", |e| {
         fs::set_permissions(&e.dir, Permissions::from_mode(0o755))?;
@@ -135,7 +156,12 @@ pub(crate) const CHECKS: &[Check] = &[
     }),
     must("extended attributes follow", "ENODATA value", |e| {
         e.file("f", "")?;
-        let get = || crate::xattrs::get(e.o("f"), "user.conform").map_or_else(|e| errno(&e.into()), |v| String::from_utf8_lossy(&v).into_owned());
+        let get = || {
+            crate::xattrs::get(e.o("f"), "user.conform").map_or_else(
+                |e| errno(&e.into()),
+                |v| String::from_utf8_lossy(&v).into_owned(),
+            )
+        };
         let before = get();
         setxattr(e.p("f"), "user.conform", b"value", XattrFlags::empty())?;
         Ok(format!("{before} {}", get()))
@@ -160,30 +186,49 @@ pub(crate) const CHECKS: &[Check] = &[
         lock(&a, Lock::Write, 0, 100, false)?;
         Ok(say(lock(&b, Lock::Write, 50, 10, false)))
     }),
-    must("a record lock of the other client is told", "Write 5 10", |e| {
-        let (a, b) = two(e)?;
-        lock(&a, Lock::Write, 5, 10, false)?;
-        Ok(test_lock(&b, Lock::Write, 0, 100)?.map_or("nothing".into(), |(k, s, l)| format!("{k:?} {s} {l}")))
-    }),
+    must(
+        "a record lock of the other client is told",
+        "Write 5 10",
+        |e| {
+            let (a, b) = two(e)?;
+            lock(&a, Lock::Write, 5, 10, false)?;
+            Ok(test_lock(&b, Lock::Write, 0, 100)?
+                .map_or("nothing".into(), |(k, s, l)| format!("{k:?} {s} {l}")))
+        },
+    ),
     must("a record lock is waited for", "waited, ok", |e| {
         let (a, b) = two(e)?;
         lock(&a, Lock::Write, 0, 100, false)?;
-        waits(|| lock(&b, Lock::Write, 0, 100, true), || lock(&a, Lock::Unlock, 0, 100, false))
+        waits(
+            || lock(&b, Lock::Write, 0, 100, true),
+            || lock(&a, Lock::Unlock, 0, 100, false),
+        )
     }),
-    must("flock keeps the other client out, and is waited for", "waited, ok", |e| {
-        let (a, b) = two(e)?;
-        flock(&a, FlockOperation::LockExclusive)?;
-        if flock(&b, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok("both hold it".into());
-        }
-        waits(|| Ok(flock(&b, FlockOperation::LockExclusive)?), || Ok(flock(&a, FlockOperation::Unlock)?))
-    }),
-    must("what is stored through a mapping is seen after msync", "ok", |e| {
-        let f = open(e.file("f", pattern(8192, 1))?, O_RDWR)?;
-        fs::read(e.o("f"))?;
-        let m = Map::new(&f, 8192, true)?;
-        m.write(100, b"stored");
-        m.sync()?;
-        same(&fs::read(e.o("f"))?[100..106], b"stored")
-    }),
+    must(
+        "flock keeps the other client out, and is waited for",
+        "waited, ok",
+        |e| {
+            let (a, b) = two(e)?;
+            flock(&a, FlockOperation::LockExclusive)?;
+            if flock(&b, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return Ok("both hold it".into());
+            }
+            waits(
+                || Ok(flock(&b, FlockOperation::LockExclusive)?),
+                || Ok(flock(&a, FlockOperation::Unlock)?),
+            )
+        },
+    ),
+    must(
+        "what is stored through a mapping is seen after msync",
+        "ok",
+        |e| {
+            let f = open(e.file("f", pattern(8192, 1))?, O_RDWR)?;
+            fs::read(e.o("f"))?;
+            let m = Map::new(&f, 8192, true)?;
+            m.write(100, b"stored");
+            m.sync()?;
+            same(&fs::read(e.o("f"))?[100..106], b"stored")
+        },
+    ),
 ];

@@ -39,27 +39,87 @@ pub struct Group {
     checks: &'static [Check],
 }
 
-const POSIX: Group = Group { name: "", posix: true, two_mounts: false, restart: false, checks: &[] };
-const TWO: Group = Group { posix: false, two_mounts: true, ..POSIX };
+const POSIX: Group = Group {
+    name: "",
+    posix: true,
+    two_mounts: false,
+    restart: false,
+    checks: &[],
+};
+const TWO: Group = Group {
+    posix: false,
+    two_mounts: true,
+    ..POSIX
+};
 
 /// Every group, in the order they run.
 pub const GROUPS: &[Group] = &[
-    Group { name: "names", checks: names::CHECKS, ..POSIX },
-    Group { name: "data", checks: data::CHECKS, ..POSIX },
-    Group { name: "attributes", checks: attributes::CHECKS, ..POSIX },
-    Group { name: "xattrs", checks: xattrs::CHECKS, ..POSIX },
-    Group { name: "readdir", checks: readdir::CHECKS, ..POSIX },
-    Group { name: "locks", checks: locks::CHECKS, ..POSIX },
-    Group { name: "mmap", checks: mmap::CHECKS, ..POSIX },
-    Group { name: "layout", checks: layout::CHECKS, posix: false, ..POSIX },
-    Group { name: "coherence", checks: coherence::CHECKS, ..TWO },
-    Group { name: "contention", checks: contention::CHECKS, ..TWO },
-    Group { name: "recovery", checks: recovery::CHECKS, posix: false, restart: true, ..POSIX },
+    Group {
+        name: "names",
+        checks: names::CHECKS,
+        ..POSIX
+    },
+    Group {
+        name: "data",
+        checks: data::CHECKS,
+        ..POSIX
+    },
+    Group {
+        name: "attributes",
+        checks: attributes::CHECKS,
+        ..POSIX
+    },
+    Group {
+        name: "xattrs",
+        checks: xattrs::CHECKS,
+        ..POSIX
+    },
+    Group {
+        name: "readdir",
+        checks: readdir::CHECKS,
+        ..POSIX
+    },
+    Group {
+        name: "locks",
+        checks: locks::CHECKS,
+        ..POSIX
+    },
+    Group {
+        name: "mmap",
+        checks: mmap::CHECKS,
+        ..POSIX
+    },
+    Group {
+        name: "layout",
+        checks: layout::CHECKS,
+        posix: false,
+        ..POSIX
+    },
+    Group {
+        name: "coherence",
+        checks: coherence::CHECKS,
+        ..TWO
+    },
+    Group {
+        name: "contention",
+        checks: contention::CHECKS,
+        ..TWO
+    },
+    Group {
+        name: "recovery",
+        checks: recovery::CHECKS,
+        posix: false,
+        restart: true,
+        ..POSIX
+    },
 ];
 
 /// Whether `--only WORD` takes the group: by its name, or all of `posix`.
 pub fn selected(group: &Group, only: &[String]) -> bool {
-    only.is_empty() || only.iter().any(|o| o == group.name || (o == "posix" && group.posix))
+    only.is_empty()
+        || only
+            .iter()
+            .any(|o| o == group.name || (o == "posix" && group.posix))
 }
 
 /// Runs the selected groups in a new directory of `place`, which is removed afterwards. `told` hears of each row as it is done.
@@ -71,11 +131,19 @@ pub fn run(place: &Place, only: &[String], mut told: impl FnMut(&Row)) -> std::i
     for group in GROUPS.iter().filter(|g| selected(g, only)) {
         let lacks = match group {
             g if g.two_mounts && place.second.is_none() => Some("needs a second mount (--second)"),
-            g if g.restart && place.restart.is_none() => Some("needs to know how to restart the servers (--restart)"),
+            g if g.restart && place.restart.is_none() => {
+                Some("needs to know how to restart the servers (--restart)")
+            }
             _ => None,
         };
         if let Some(why) = lacks {
-            let row = Row { group: group.name, check: "the whole group", state: State::NotSupported, expected: "", seen: why.into() };
+            let row = Row {
+                group: group.name,
+                check: "the whole group",
+                state: State::NotSupported,
+                expected: "",
+                seen: why.into(),
+            };
             told(&row);
             report.rows.push(row);
             continue;
@@ -98,10 +166,22 @@ mod tests {
     /// The checks are checked: a local file system passes all of POSIX.
     #[test]
     fn a_local_directory_passes() {
-        let here = tempfile::tempdir_in(std::env::var_os("CARGO_TARGET_TMPDIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into())).unwrap();
-        let place = Place { mount: here.path().into(), second: None, restart: None };
+        let here = tempfile::tempdir_in(
+            std::env::var_os("CARGO_TARGET_TMPDIR")
+                .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()),
+        )
+        .unwrap();
+        let place = Place {
+            mount: here.path().into(),
+            second: None,
+            restart: None,
+        };
         let report = run(&place, &["posix".into()], |_| {}).unwrap();
-        let wrong: Vec<&Row> = report.rows.iter().filter(|r| r.state == State::Differs).collect();
+        let wrong: Vec<&Row> = report
+            .rows
+            .iter()
+            .filter(|r| r.state == State::Differs)
+            .collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
         assert!(report.rows.len() > 100);
     }
@@ -109,7 +189,10 @@ mod tests {
     /// Names of checks tell them apart.
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = GROUPS.iter().flat_map(|g| g.checks.iter().map(move |c| (g.name, c.name))).collect();
+        let mut names: Vec<_> = GROUPS
+            .iter()
+            .flat_map(|g| g.checks.iter().map(move |c| (g.name, c.name)))
+            .collect();
         let all = names.len();
         names.sort();
         names.dedup();

@@ -17,7 +17,9 @@ fn mapped(e: &Env, shared: bool) -> io::Result<(File, Map)> {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    must("a mapping shows the file", "ok", |e| same(&mapped(e, true)?.1.read(0, LEN), &pattern(LEN, 1))),
+    must("a mapping shows the file", "ok", |e| {
+        same(&mapped(e, true)?.1.read(0, LEN), &pattern(LEN, 1))
+    }),
     must("behind the end of the file the page is zeros", "ok", |e| {
         let f = open(e.file("f", pattern(100, 1))?, O_RDWR)?;
         same(&Map::new(&f, 4096, true)?.read(100, 3996), &[0; 3996])
@@ -27,7 +29,9 @@ pub(crate) const CHECKS: &[Check] = &[
         m.write(5000, b"stored");
         m.sync()?;
         let got = fs::read(e.p("f"))?;
-        is(got.len() == LEN && &got[5000..5006] == b"stored", || "not there".into())
+        is(got.len() == LEN && &got[5000..5006] == b"stored", || {
+            "not there".into()
+        })
     }),
     must("what is stored is read back without msync", "ok", |e| {
         let (f, m) = mapped(e, true)?;
@@ -45,7 +49,10 @@ pub(crate) const CHECKS: &[Check] = &[
     must("a private mapping keeps its stores", "ok", |e| {
         let (_f, m) = mapped(e, false)?;
         m.write(10, b"mine");
-        is(m.read(10, 4) == b"mine" && fs::read(e.p("f"))? == pattern(LEN, 1), || "they went to the file".into())
+        is(
+            m.read(10, 4) == b"mine" && fs::read(e.p("f"))? == pattern(LEN, 1),
+            || "they went to the file".into(),
+        )
     }),
     must("stores survive the end of the mapping", "ok", |e| {
         let (f, m) = mapped(e, true)?;

@@ -21,7 +21,10 @@ fn restart(e: &Env) -> io::Result<()> {
 }
 
 /// Does `work` over and over while the servers are restarted; how often, and the first error.
-fn meanwhile(e: &Env, work: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<(usize, String)> {
+fn meanwhile(
+    e: &Env,
+    work: impl Fn(usize) -> io::Result<()> + Sync,
+) -> io::Result<(usize, String)> {
     let done = AtomicBool::new(false);
     std::thread::scope(|s| {
         let worker = s.spawn(|| {
@@ -40,12 +43,18 @@ fn meanwhile(e: &Env, work: impl Fn(usize) -> io::Result<()> + Sync) -> io::Resu
         });
         let restarted = restart(e);
         done.store(true, Relaxed);
-        let out = worker.join().map_err(|_| io::Error::other("the worker panicked"));
+        let out = worker
+            .join()
+            .map_err(|_| io::Error::other("the worker panicked"));
         restarted.and(out)
     })
 }
 
-fn ends_well(e: &Env, work: impl Fn(usize) -> io::Result<()> + Sync, check: impl FnOnce(usize) -> Seen) -> Seen {
+fn ends_well(
+    e: &Env,
+    work: impl Fn(usize) -> io::Result<()> + Sync,
+    check: impl FnOnce(usize) -> Seen,
+) -> Seen {
     match meanwhile(e, work)? {
         (n, said) if said == "ok" => check(n),
         (n, said) => Ok(format!("{said} in round {n}")),
@@ -83,19 +92,27 @@ pub(crate) const CHECKS: &[Check] = &[
         f.read_to_string(&mut text)?;
         Ok(text)
     }),
-    must("a write that was not synced outlives a restart", "ok", |e| {
-        let f = open(e.p("f"), O_RDWR | O_CREAT)?;
-        f.write_all_at(&pattern(500_000, 2), 0)?;
-        restart(e)?;
-        drop(f);
-        same(&fs::read(e.p("f"))?, &pattern(500_000, 2))
-    }),
+    must(
+        "a write that was not synced outlives a restart",
+        "ok",
+        |e| {
+            let f = open(e.p("f"), O_RDWR | O_CREAT)?;
+            f.write_all_at(&pattern(500_000, 2), 0)?;
+            restart(e)?;
+            drop(f);
+            same(&fs::read(e.p("f"))?, &pattern(500_000, 2))
+        },
+    ),
     must("names made while the servers are away", "ok", |e| {
         ends_well(
             e,
             |n| fs::write(e.p(&format!("f{n}")), format!("{n}")),
             |n| {
-                let wrong = (0..n).filter(|i| fs::read_to_string(e.p(&format!("f{i}"))).ok() != Some(i.to_string())).count();
+                let wrong = (0..n)
+                    .filter(|i| {
+                        fs::read_to_string(e.p(&format!("f{i}"))).ok() != Some(i.to_string())
+                    })
+                    .count();
                 is(wrong == 0, || format!("{wrong} of {n} wrong"))
             },
         )
@@ -113,7 +130,11 @@ pub(crate) const CHECKS: &[Check] = &[
     }),
     must("renames while the servers are away", "1", |e| {
         e.file("f0", "x")?;
-        ends_well(e, |n| fs::rename(e.p(&format!("f{n}")), e.p(&format!("f{}", n + 1))), |_| Ok(fs::read_dir(&e.dir)?.count().to_string()))
+        ends_well(
+            e,
+            |n| fs::rename(e.p(&format!("f{n}")), e.p(&format!("f{}", n + 1))),
+            |_| Ok(fs::read_dir(&e.dir)?.count().to_string()),
+        )
     }),
     must("a record lock is still held", "EAGAIN", |e| {
         let (a, b) = two(e)?;

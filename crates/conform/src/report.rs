@@ -56,13 +56,24 @@ impl fmt::Display for Row {
             State::Differs => "DIFFERS",
             State::NotSupported => "not supported",
         };
-        write!(f, "{:<11} {:<62} {:<14} {:<22} {}", self.group, self.check, state, self.expected, self.seen)
+        write!(
+            f,
+            "{:<11} {:<62} {:<14} {:<22} {}",
+            self.group, self.check, state, self.expected, self.seen
+        )
     }
 }
 
 impl fmt::Display for Report {
     /// The sum of a run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} checks: {} ok, {} differ, {} not supported", self.rows.len(), self.count(State::Ok), self.count(State::Differs), self.count(State::NotSupported))
+        write!(
+            f,
+            "{} checks: {} ok, {} differ, {} not supported",
+            self.rows.len(),
+            self.count(State::Ok),
+            self.count(State::Differs),
+            self.count(State::NotSupported)
+        )
     }
 }

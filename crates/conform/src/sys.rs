@@ -22,13 +22,23 @@ fn record(kind: Lock, start: i64, len: i64) -> libc::flock {
         Lock::Write => libc::F_WRLCK,
         Lock::Unlock => libc::F_UNLCK,
     };
-    libc::flock { l_type: l_type as i16, l_whence: libc::SEEK_SET as i16, l_start: start, l_len: len, l_pid: 0 }
+    libc::flock {
+        l_type: l_type as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    }
 }
 
 /// Takes or leaves a record lock that belongs to the open file (`F_OFD_SETLK`), or waits for it.
 pub(crate) fn lock(file: &File, kind: Lock, start: i64, len: i64, wait: bool) -> io::Result<()> {
     let mut l = record(kind, start, len);
-    let op = if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK };
+    let op = if wait {
+        libc::F_OFD_SETLKW
+    } else {
+        libc::F_OFD_SETLK
+    };
     // SAFETY: the descriptor is open as long as `file` lives, and `l` is a valid flock of this call's own.
     match unsafe { libc::fcntl(file.as_raw_fd(), op, &mut l) } {
         0 => Ok(()),
@@ -37,7 +47,12 @@ pub(crate) fn lock(file: &File, kind: Lock, start: i64, len: i64, wait: bool) ->
 }
 
 /// Which lock would be in the way (`F_OFD_GETLK`): its sort, start and length; none.
-pub(crate) fn test_lock(file: &File, kind: Lock, start: i64, len: i64) -> io::Result<Option<(Lock, i64, i64)>> {
+pub(crate) fn test_lock(
+    file: &File,
+    kind: Lock,
+    start: i64,
+    len: i64,
+) -> io::Result<Option<(Lock, i64, i64)>> {
     let mut l = record(kind, start, len);
     // SAFETY: the descriptor is open as long as `file` lives, and `l` is a valid flock of this call's own.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut l) } != 0 {
@@ -59,9 +74,22 @@ pub(crate) struct Map {
 impl Map {
     /// Maps `len` bytes for reading and writing.
     pub(crate) fn new(file: &File, len: usize, shared: bool) -> io::Result<Map> {
-        let flags = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+        let flags = if shared {
+            libc::MAP_SHARED
+        } else {
+            libc::MAP_PRIVATE
+        };
         // SAFETY: a new mapping at a place of the kernel's choice touches no memory of ours; the descriptor is open.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), 0) };
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
+        };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -72,7 +100,9 @@ impl Map {
     pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.len);
         // SAFETY: the range is inside the mapping; bytes are read one by one without a reference, as others may change them.
-        (at..at + len).map(|i| unsafe { self.at.add(i).read_volatile() }).collect()
+        (at..at + len)
+            .map(|i| unsafe { self.at.add(i).read_volatile() })
+            .collect()
     }
 
     /// Copies bytes into it.
@@ -103,7 +133,10 @@ impl Drop for Map {
 
 /// Bytes of an extended attribute, asked for without room for it.
 pub(crate) fn xattr_size(path: &Path, name: &str) -> io::Result<usize> {
-    let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
+    let (path, name) = (
+        CString::new(path.as_os_str().as_bytes())?,
+        CString::new(name)?,
+    );
     // SAFETY: both texts end with NUL and live through the call, which writes nothing as it is given no room.
     match unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) } {
         n if n >= 0 => Ok(n as usize),
@@ -112,7 +145,10 @@ pub(crate) fn xattr_size(path: &Path, name: &str) -> io::Result<usize> {
 }
 
 /// Waits some milliseconds of real time.
-#[allow(clippy::disallowed_methods, reason = "the suite watches a file system from outside: its clock is the wall's")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the suite watches a file system from outside: its clock is the wall's"
+)]
 pub(crate) fn pause(ms: u64) {
     std::thread::sleep(std::time::Duration::from_millis(ms));
 }

@@ -4,7 +4,10 @@
 //! is native-endian and padded to 8 bytes, so the structures are read and written as they lie. Sizes are asserted below.
 //! Absent: CUSE, DAX mappings, io_uring, passthrough, security contexts, id-mapped mounts: none is negotiated.
 
-#![allow(missing_docs, reason = "fields carry the kernel's own names; the header they come from documents them")]
+#![allow(
+    missing_docs,
+    reason = "fields carry the kernel's own names; the header they come from documents them"
+)]
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -76,12 +79,60 @@ pub mod op {
     /// The kernel's name of an opcode, for logs and statistics.
     pub fn name(opcode: u32) -> &'static str {
         const NAMES: [&str; COUNT] = [
-            "?0", "LOOKUP", "FORGET", "GETATTR", "SETATTR", "READLINK", "SYMLINK", "?7", "MKNOD", "MKDIR", "UNLINK",
-            "RMDIR", "RENAME", "LINK", "OPEN", "READ", "WRITE", "STATFS", "RELEASE", "?19", "FSYNC", "SETXATTR",
-            "GETXATTR", "LISTXATTR", "REMOVEXATTR", "FLUSH", "INIT", "OPENDIR", "READDIR", "RELEASEDIR", "FSYNCDIR",
-            "GETLK", "SETLK", "SETLKW", "ACCESS", "CREATE", "INTERRUPT", "BMAP", "DESTROY", "IOCTL", "POLL",
-            "NOTIFY_REPLY", "BATCH_FORGET", "FALLOCATE", "READDIRPLUS", "RENAME2", "LSEEK", "COPY_FILE_RANGE",
-            "SETUPMAPPING", "REMOVEMAPPING", "SYNCFS", "TMPFILE", "STATX", "COPY_FILE_RANGE_64",
+            "?0",
+            "LOOKUP",
+            "FORGET",
+            "GETATTR",
+            "SETATTR",
+            "READLINK",
+            "SYMLINK",
+            "?7",
+            "MKNOD",
+            "MKDIR",
+            "UNLINK",
+            "RMDIR",
+            "RENAME",
+            "LINK",
+            "OPEN",
+            "READ",
+            "WRITE",
+            "STATFS",
+            "RELEASE",
+            "?19",
+            "FSYNC",
+            "SETXATTR",
+            "GETXATTR",
+            "LISTXATTR",
+            "REMOVEXATTR",
+            "FLUSH",
+            "INIT",
+            "OPENDIR",
+            "READDIR",
+            "RELEASEDIR",
+            "FSYNCDIR",
+            "GETLK",
+            "SETLK",
+            "SETLKW",
+            "ACCESS",
+            "CREATE",
+            "INTERRUPT",
+            "BMAP",
+            "DESTROY",
+            "IOCTL",
+            "POLL",
+            "NOTIFY_REPLY",
+            "BATCH_FORGET",
+            "FALLOCATE",
+            "READDIRPLUS",
+            "RENAME2",
+            "LSEEK",
+            "COPY_FILE_RANGE",
+            "SETUPMAPPING",
+            "REMOVEMAPPING",
+            "SYNCFS",
+            "TMPFILE",
+            "STATX",
+            "COPY_FILE_RANGE_64",
         ];
         NAMES.get(opcode as usize).copied().unwrap_or("?")
     }

@@ -28,7 +28,10 @@ impl Pool {
     /// A pool of buffers for requests with up to `max_write` bytes of payload.
     pub fn new(max_write: usize) -> Arc<Self> {
         // One page for the head, and up to one to find a page boundary.
-        Arc::new(Self { size: max_write + 2 * PAGE, free: Mutex::new(Vec::new()) })
+        Arc::new(Self {
+            size: max_write + 2 * PAGE,
+            free: Mutex::new(Vec::new()),
+        })
     }
 
     fn take(&self) -> Vec<u8> {
@@ -79,7 +82,11 @@ impl RequestBuf {
     /// Where requests begin, so that `start + WRITE_HEAD` is page aligned.
     fn start_of(mem: &[u8]) -> usize {
         let page = mem.as_ptr().align_offset(PAGE);
-        if page >= WRITE_HEAD { page - WRITE_HEAD } else { page + PAGE - WRITE_HEAD }
+        if page >= WRITE_HEAD {
+            page - WRITE_HEAD
+        } else {
+            page + PAGE - WRITE_HEAD
+        }
     }
 
     /// Room to read the next request into.
@@ -102,7 +109,11 @@ impl RequestBuf {
         let fresh = self.pool.take();
         self.start = Self::start_of(&fresh);
         let mem = std::mem::replace(&mut self.mem, fresh);
-        Bytes::from_owner(Loan { mem, pool: self.pool.clone() }).slice(range)
+        Bytes::from_owner(Loan {
+            mem,
+            pool: self.pool.clone(),
+        })
+        .slice(range)
     }
 }
 

@@ -48,7 +48,15 @@ impl Fresh {
         }
         let mut notes = self.notes.lock();
         if notes.len() < MOST {
-            notes.insert(e.nodeid, Note { thread: h.pid, fid, began, attr: e.attr });
+            notes.insert(
+                e.nodeid,
+                Note {
+                    thread: h.pid,
+                    fid,
+                    began,
+                    attr: e.attr,
+                },
+            );
             self.any.store(true, Ordering::Release);
         }
     }
@@ -65,9 +73,16 @@ impl Fresh {
             note?
         };
         let by_name = |(g, _): (abi::GetattrIn, &[u8])| g.getattr_flags & abi::GETATTR_FH == 0;
-        let asks = h.opcode == op::GETATTR && h.pid == note.thread && abi::GetattrIn::read_from_prefix(body).is_ok_and(by_name);
+        let asks = h.opcode == op::GETATTR
+            && h.pid == note.thread
+            && abi::GetattrIn::read_from_prefix(body).is_ok_and(by_name);
         let good = asks && !told.since(note.began).has(note.fid);
-        good.then_some(abi::AttrOut { attr_valid: 0, attr_valid_nsec: 0, dummy: 0, attr: note.attr })
+        good.then_some(abi::AttrOut {
+            attr_valid: 0,
+            attr_valid_nsec: 0,
+            dummy: 0,
+            attr: note.attr,
+        })
     }
 }
 
@@ -76,14 +91,27 @@ mod tests {
     use super::*;
     use zerocopy::{FromZeros, IntoBytes};
 
-    const FILE: Fid = Fid { seq: 0x200000400, oid: 1, ver: 0 };
+    const FILE: Fid = Fid {
+        seq: 0x200000400,
+        oid: 1,
+        ver: 0,
+    };
 
     fn by(pid: u32, opcode: u32, nodeid: u64) -> InHeader {
-        InHeader { pid, opcode, nodeid, ..InHeader::new_zeroed() }
+        InHeader {
+            pid,
+            opcode,
+            nodeid,
+            ..InHeader::new_zeroed()
+        }
     }
 
     fn create(f: &Fresh, told: &Told, pid: u32, nodeid: u64, attr_valid: u64) {
-        let e = abi::EntryOut { nodeid, attr_valid, ..abi::EntryOut::new_zeroed() };
+        let e = abi::EntryOut {
+            nodeid,
+            attr_valid,
+            ..abi::EntryOut::new_zeroed()
+        };
         f.created(&by(pid, op::CREATE, 1), &e, FILE, told.mark());
     }
 
@@ -91,21 +119,35 @@ mod tests {
     fn only_the_creators_first_question_is_answered() {
         let (f, told) = (Fresh::default(), Told::default());
         let ask = |pid, opcode, getattr_flags| {
-            let body = abi::GetattrIn { getattr_flags, ..abi::GetattrIn::new_zeroed() };
-            f.check(&by(pid, opcode, 7), body.as_bytes(), &told).is_some()
+            let body = abi::GetattrIn {
+                getattr_flags,
+                ..abi::GetattrIn::new_zeroed()
+            };
+            f.check(&by(pid, opcode, 7), body.as_bytes(), &told)
+                .is_some()
         };
         create(&f, &told, 5, 7, 0);
         assert!(ask(5, op::GETATTR, 0));
         assert!(!ask(5, op::GETATTR, 0), "the next is a stat");
-        for (pid, opcode, flags) in [(6, op::GETATTR, 0), (5, op::WRITE, 0), (5, op::GETATTR, abi::GETATTR_FH)] {
+        for (pid, opcode, flags) in [
+            (6, op::GETATTR, 0),
+            (5, op::WRITE, 0),
+            (5, op::GETATTR, abi::GETATTR_FH),
+        ] {
             create(&f, &told, 5, 7, 0);
             assert!(!ask(pid, opcode, flags));
             assert!(!ask(5, op::GETATTR, 0), "somebody else was first");
         }
         create(&f, &told, 5, 7, 1);
-        assert!(!ask(5, op::GETATTR, 0), "the kernel has valid attributes and does not ask for the check");
+        assert!(
+            !ask(5, op::GETATTR, 0),
+            "the kernel has valid attributes and does not ask for the check"
+        );
         create(&f, &told, 0, 7, 0);
-        assert!(!ask(0, op::GETATTR, 0), "threads without a number are not told apart");
+        assert!(
+            !ask(0, op::GETATTR, 0),
+            "threads without a number are not told apart"
+        );
         create(&f, &told, 5, 7, 0);
         told.note(FILE);
         assert!(!ask(5, op::GETATTR, 0), "changed meanwhile");

@@ -44,7 +44,12 @@ pub trait FileSystem: Send + Sync + 'static {
     fn forget(&self, fid: Fid);
 
     /// Resolves one name; ".." works.
-    fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    fn lookup(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
     /// Target of a symbolic link.
     fn readlink(&self, cred: &Cred, fid: Fid) -> impl Future<Output = Result<Bytes, Errno>> + Send;
     /// Makes a device, fifo, socket or regular file.
@@ -81,9 +86,19 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
     ) -> impl Future<Output = Result<Entry, Errno>> + Send;
     /// Removes a name that is not a directory.
-    fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn unlink(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
     /// Removes an empty directory.
-    fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn rmdir(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
     /// Renames; `flags` as in renameat2.
     fn rename(
         &self,
@@ -111,7 +126,12 @@ pub trait FileSystem: Send + Sync + 'static {
         file: Option<&Self::File>,
     ) -> impl Future<Output = Result<Entry, Errno>> + Send;
     /// access(2).
-    fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn access(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        mask: u32,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
     /// Whole file system statistics.
     fn statfs(&self) -> impl Future<Output = Result<StatFs, Errno>> + Send;
 
@@ -125,7 +145,12 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: u32,
     ) -> impl Future<Output = Result<(Entry, Self::File), Errno>> + Send;
     /// Opens an existing file.
-    fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> impl Future<Output = Result<Self::File, Errno>> + Send;
+    fn open(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        flags: u32,
+    ) -> impl Future<Output = Result<Self::File, Errno>> + Send;
     /// Reads; short only at the end of the file.
     fn read(
         &self,
@@ -152,7 +177,12 @@ pub trait FileSystem: Send + Sync + 'static {
         self.read(file, offset, len_bytes)
     }
     /// Writes dirty pages of the kernel's page cache back.
-    fn write_pages(&self, file: &Self::File, offset: u64, data: Payload) -> impl Future<Output = Result<usize, Errno>> + Send {
+    fn write_pages(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        data: Payload,
+    ) -> impl Future<Output = Result<usize, Errno>> + Send {
         async move { self.write(&Cred::root(), file, offset, data, false).await }
     }
     /// How reads through `file` use the kernel's page cache.
@@ -161,7 +191,11 @@ pub trait FileSystem: Send + Sync + 'static {
         PageCache::Around
     }
     /// A descriptor was closed.
-    fn flush(&self, file: &Self::File, lock_owner: u64) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn flush(
+        &self,
+        file: &Self::File,
+        lock_owner: u64,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
     /// The last descriptor was closed.
     fn release(
         &self,
@@ -169,7 +203,11 @@ pub trait FileSystem: Send + Sync + 'static {
         flock_owner: Option<u64>,
     ) -> impl Future<Output = Result<(), Errno>> + Send;
     /// Content and attributes to disk.
-    fn fsync(&self, file: &Self::File, datasync: bool) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn fsync(
+        &self,
+        file: &Self::File,
+        datasync: bool,
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
     /// fallocate(2).
     fn fallocate(
         &self,
@@ -188,7 +226,11 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64, Errno>> + Send;
 
     /// Opens a directory.
-    fn opendir(&self, cred: &Cred, fid: Fid) -> impl Future<Output = Result<Self::Dir, Errno>> + Send;
+    fn opendir(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+    ) -> impl Future<Output = Result<Self::Dir, Errno>> + Send;
     /// Lists from `cookie` until `fill` answers true (full; that entry was not taken).
     fn readdir(
         &self,
@@ -204,7 +246,12 @@ pub trait FileSystem: Send + Sync + 'static {
     fn fsyncdir(&self, dir: &Self::Dir) -> impl Future<Output = Result<(), Errno>> + Send;
 
     /// Value of an xattr.
-    fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> impl Future<Output = Result<Bytes, Errno>> + Send;
+    fn getxattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Bytes, Errno>> + Send;
     /// Sets an xattr.
     fn setxattr(
         &self,
@@ -215,9 +262,15 @@ pub trait FileSystem: Send + Sync + 'static {
         flags: u32,
     ) -> impl Future<Output = Result<(), Errno>> + Send;
     /// Names of all xattrs, each ended by a NUL.
-    fn listxattr(&self, cred: &Cred, fid: Fid) -> impl Future<Output = Result<Bytes, Errno>> + Send;
+    fn listxattr(&self, cred: &Cred, fid: Fid)
+    -> impl Future<Output = Result<Bytes, Errno>> + Send;
     /// Removes an xattr.
-    fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn removexattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+    ) -> impl Future<Output = Result<(), Errno>> + Send;
 
     /// fcntl F_GETLK.
     fn getlk(

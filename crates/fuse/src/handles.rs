@@ -18,7 +18,12 @@ pub(crate) struct Handles<T> {
 
 impl<T> Handles<T> {
     pub fn new() -> Self {
-        Self { slab: RwLock::new(Slab { slots: Vec::new(), free: Vec::new() }) }
+        Self {
+            slab: RwLock::new(Slab {
+                slots: Vec::new(),
+                free: Vec::new(),
+            }),
+        }
     }
 
     pub fn insert(&self, handle: Arc<T>) -> u64 {
@@ -46,7 +51,10 @@ impl<T> Handles<T> {
     pub fn drain(&self) -> Vec<Arc<T>> {
         let slab = &mut *self.slab.write();
         slab.free.clear();
-        std::mem::take(&mut slab.slots).into_iter().flatten().collect()
+        std::mem::take(&mut slab.slots)
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     #[cfg(test)]

@@ -156,7 +156,13 @@ mod tests {
         let w = Waiting::default();
         let rx = w.register(2);
         w.interrupt(2);
-        let r = drive(Box::pin(std::future::pending()), rx, true, std::process::id()).await;
+        let r = drive(
+            Box::pin(std::future::pending()),
+            rx,
+            true,
+            std::process::id(),
+        )
+        .await;
         assert!(matches!(r, Err(Errno(libc::EINTR))));
     }
 
@@ -170,13 +176,20 @@ mod tests {
             Err(Errno(libc::ENOENT))
         });
         let r = drive(slow, rx, false, std::process::id()).await;
-        assert!(matches!(r, Err(Errno(libc::ENOENT))), "no fatal signal is pending for this test");
+        assert!(
+            matches!(r, Err(Errno(libc::ENOENT))),
+            "no fatal signal is pending for this test"
+        );
     }
 
     #[test]
     fn signal_masks() {
         let s = "Name:\tx\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000004000\nSigCgt:\tffffffffffffffff\n";
         assert_eq!(pending_mask(s), 1 << 8 | 1 << 14);
-        assert_eq!(pending_mask("Name:\tx\nShdPnd:\t0000000000002000\n") & FATAL, 0, "SIGALRM is not fatal");
+        assert_eq!(
+            pending_mask("Name:\tx\nShdPnd:\t0000000000002000\n") & FATAL,
+            0,
+            "SIGALRM is not fatal"
+        );
     }
 }

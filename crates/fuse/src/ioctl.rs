@@ -50,11 +50,22 @@ pub(crate) fn parse(i: &IoctlIn, data: &[u8]) -> Result<Asked, Errno> {
     match i.cmd {
         GETFLAGS => Ok(Asked::Flags),
         FSGETXATTR => Ok(Asked::Fsxattr),
-        SETFLAGS => Ok(Asked::Set(SetAttr { flags: Some(word(data, 0)?), ..Default::default() })),
+        SETFLAGS => Ok(Asked::Set(SetAttr {
+            flags: Some(word(data, 0)?),
+            ..Default::default()
+        })),
         FSSETXATTR if data.len() >= FSXATTR_BYTES => {
             let x = word(data, 0)?;
-            let flags = XFLAGS.iter().filter(|(_, xf)| x & xf != 0).map(|(f, _)| f).sum();
-            Ok(Asked::Set(SetAttr { flags: Some(flags), projid: Some(word(data, 12)?), ..Default::default() }))
+            let flags = XFLAGS
+                .iter()
+                .filter(|(_, xf)| x & xf != 0)
+                .map(|(f, _)| f)
+                .sum();
+            Ok(Asked::Set(SetAttr {
+                flags: Some(flags),
+                projid: Some(word(data, 12)?),
+                ..Default::default()
+            }))
         }
         _ => Err(Errno(libc::ENOTTY)),
     }
@@ -64,7 +75,13 @@ pub(crate) fn parse(i: &IoctlIn, data: &[u8]) -> Result<Asked, Errno> {
 pub(crate) fn changed(set: SetAttr, now: &Attr) -> SetAttr {
     // what `struct fsxattr` cannot say stays
     let known: u32 = XFLAGS.iter().map(|(f, _)| f).sum();
-    let flags = set.flags.map(|f| if set.projid.is_some() { now.flags & !known | f } else { f });
+    let flags = set.flags.map(|f| {
+        if set.projid.is_some() {
+            now.flags & !known | f
+        } else {
+            f
+        }
+    });
     SetAttr { flags, ..set }.beside(now)
 }
 
@@ -73,7 +90,11 @@ pub(crate) fn answer(asked: &Asked, a: &Attr) -> Vec<u8> {
     match asked {
         Asked::Flags => a.flags.to_ne_bytes().to_vec(),
         Asked::Fsxattr => {
-            let x: u32 = XFLAGS.iter().filter(|(f, _)| a.flags & f != 0).map(|(_, xf)| xf).sum();
+            let x: u32 = XFLAGS
+                .iter()
+                .filter(|(f, _)| a.flags & f != 0)
+                .map(|(_, xf)| xf)
+                .sum();
             let mut out = vec![0; FSXATTR_BYTES];
             out[..4].copy_from_slice(&x.to_ne_bytes());
             out[12..16].copy_from_slice(&a.projid.to_ne_bytes());
@@ -90,19 +111,48 @@ mod tests {
     fn attr(flags: u32, projid: u32) -> Attr {
         let t = Default::default();
         let fid = coral_wire::Fid::ROOT;
-        Attr { fid, mode: 0, uid: 0, gid: 0, projid, size: 0, blocks: 0, nlink: 1, rdev: 0, atime: t, mtime: t, ctime: t, btime: t, blksize: 1, flags }
+        Attr {
+            fid,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            projid,
+            size: 0,
+            blocks: 0,
+            nlink: 1,
+            rdev: 0,
+            atime: t,
+            mtime: t,
+            ctime: t,
+            btime: t,
+            blksize: 1,
+            flags,
+        }
     }
 
     #[test]
     fn a_project_reads_back_as_it_was_set() {
-        let i = |cmd| IoctlIn { fh: 0, flags: 0, cmd, arg: 0, in_size: 28, out_size: 28 };
+        let i = |cmd| IoctlIn {
+            fh: 0,
+            flags: 0,
+            cmd,
+            arg: 0,
+            in_size: 28,
+            out_size: 28,
+        };
         let a = attr(0x2000_0010, 1000);
         let raw = answer(&parse(&i(FSGETXATTR), &[]).unwrap(), &a);
         assert_eq!((word(&raw, 0), word(&raw, 12)), (Ok(0x208), Ok(1000)));
-        let Asked::Set(set) = parse(&i(FSSETXATTR), &raw).unwrap() else { panic!() };
+        let Asked::Set(set) = parse(&i(FSSETXATTR), &raw).unwrap() else {
+            panic!()
+        };
         assert_eq!((set.flags, set.projid), (Some(0x2000_0010), Some(1000)));
         assert_eq!(changed(set, &a), SetAttr::default());
-        assert_eq!(changed(set, &attr(0x2000_0011, 7)).projid, Some(1000), "flags fsxattr does not know stay");
+        assert_eq!(
+            changed(set, &attr(0x2000_0011, 7)).projid,
+            Some(1000),
+            "flags fsxattr does not know stay"
+        );
         assert_eq!(changed(set, &attr(0x2000_0011, 7)).flags, None);
         assert_eq!(parse(&i(FSSETXATTR), &raw[..20]), Err(Errno(libc::ENOTTY)));
         assert_eq!(parse(&i(0x1234), &[]), Err(Errno(libc::ENOTTY)));

@@ -41,5 +41,7 @@ mod told;
 
 pub use fs::FileSystem;
 pub use llite::mount;
-pub use mount::{FuseOptions, Mount, MountError, UnmountError, is_dead, is_mounted, mount_fs, remount};
+pub use mount::{
+    FuseOptions, Mount, MountError, UnmountError, is_dead, is_mounted, mount_fs, remount,
+};
 pub use stats::{FuseStats, OpStats};

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_client::llite::types::{Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs};
+use coral_client::llite::types::{
+    Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
+};
 use coral_client::llite::{DirHandle, FileHandle, Llite};
 use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
@@ -14,7 +16,15 @@ use crate::mount::{FuseOptions, Mount, MountError, mount_fs};
 
 /// Mounts a Lustre file system on the directory `at`. Lost locks are told to the kernel from here on.
 pub fn mount(llite: Arc<Llite>, at: &Path, opts: &FuseOptions) -> Result<Mount, MountError> {
-    let mount = mount_fs(LliteFs { llite: llite.clone(), sync: opts.sync, dir_sync: opts.sync || opts.dir_sync }, at, opts)?;
+    let mount = mount_fs(
+        LliteFs {
+            llite: llite.clone(),
+            sync: opts.sync,
+            dir_sync: opts.sync || opts.dir_sync,
+        },
+        at,
+        opts,
+    )?;
     llite.set_invalidate(mount.invalidate());
     Ok(mount)
 }
@@ -32,12 +42,20 @@ struct LliteFs {
 impl LliteFs {
     /// The flags a file is opened with.
     fn flags(&self, flags: u32) -> u32 {
-        if self.sync { flags | libc::O_SYNC as u32 } else { flags }
+        if self.sync {
+            flags | libc::O_SYNC as u32
+        } else {
+            flags
+        }
     }
 
     /// A change of the directory `dir` is done.
     async fn changed(&self, dir: Fid) -> Result<(), Errno> {
-        if self.dir_sync { self.llite.sync_dir(dir).await } else { Ok(()) }
+        if self.dir_sync {
+            self.llite.sync_dir(dir).await
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -61,15 +79,34 @@ impl FileSystem for LliteFs {
     async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
         self.llite.readlink(cred, fid).await
     }
-    async fn mknod(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32, rdev: u32) -> Result<Entry, Errno> {
+    async fn mknod(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Entry, Errno> {
         let e = self.llite.mknod(cred, parent, name, mode, rdev).await?;
         self.changed(parent).await.map(|()| e)
     }
-    async fn mkdir(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<Entry, Errno> {
+    async fn mkdir(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Entry, Errno> {
         let e = self.llite.mkdir(cred, parent, name, mode).await?;
         self.changed(parent).await.map(|()| e)
     }
-    async fn symlink(&self, cred: &Cred, parent: Fid, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
+    async fn symlink(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry, Errno> {
         let e = self.llite.symlink(cred, parent, name, target).await?;
         self.changed(parent).await.map(|()| e)
     }
@@ -85,15 +122,34 @@ impl FileSystem for LliteFs {
         self.llite.rmdir(cred, parent, name).await?;
         self.changed(parent).await
     }
-    async fn rename(&self, cred: &Cred, p1: Fid, n1: &[u8], p2: Fid, n2: &[u8], flags: u32) -> Result<(), Errno> {
+    async fn rename(
+        &self,
+        cred: &Cred,
+        p1: Fid,
+        n1: &[u8],
+        p2: Fid,
+        n2: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
         self.llite.rename(cred, p1, n1, p2, n2, flags).await?;
         self.changed(p1).await?;
         self.changed(p2).await
     }
-    async fn getattr(&self, cred: &Cred, fid: Fid, file: Option<&Self::File>) -> Result<Entry, Errno> {
+    async fn getattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        file: Option<&Self::File>,
+    ) -> Result<Entry, Errno> {
         self.llite.getattr(cred, fid, file.map(|f| &**f)).await
     }
-    async fn setattr(&self, cred: &Cred, fid: Fid, set: SetAttr, file: Option<&Self::File>) -> Result<Entry, Errno> {
+    async fn setattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: SetAttr,
+        file: Option<&Self::File>,
+    ) -> Result<Entry, Errno> {
         self.llite.setattr(cred, fid, set, file.map(|f| &**f)).await
     }
     async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Errno> {
@@ -110,7 +166,10 @@ impl FileSystem for LliteFs {
         mode: u32,
         flags: u32,
     ) -> Result<(Entry, Self::File), Errno> {
-        let made = self.llite.create(cred, parent, name, mode, self.flags(flags)).await?;
+        let made = self
+            .llite
+            .create(cred, parent, name, mode, self.flags(flags))
+            .await?;
         self.changed(parent).await.map(|()| made)
     }
     async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Self::File, Errno> {
@@ -129,10 +188,20 @@ impl FileSystem for LliteFs {
     ) -> Result<usize, Errno> {
         self.llite.write_at(cred, file, offset, data, append).await
     }
-    async fn read_pages(&self, file: &Self::File, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
+    async fn read_pages(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Payload, Errno> {
         self.llite.read_pages(file, offset, len_bytes).await
     }
-    async fn write_pages(&self, file: &Self::File, offset: u64, data: Payload) -> Result<usize, Errno> {
+    async fn write_pages(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        data: Payload,
+    ) -> Result<usize, Errno> {
         self.llite.write_pages(file, offset, data).await
     }
     fn page_cache(&self, file: &Self::File) -> PageCache {
@@ -151,10 +220,22 @@ impl FileSystem for LliteFs {
     async fn fsync(&self, file: &Self::File, datasync: bool) -> Result<(), Errno> {
         self.llite.fsync(file, datasync).await
     }
-    async fn fallocate(&self, cred: &Cred, file: &Self::File, mode: u32, off: u64, len: u64) -> Result<(), Errno> {
+    async fn fallocate(
+        &self,
+        cred: &Cred,
+        file: &Self::File,
+        mode: u32,
+        off: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
         self.llite.fallocate(cred, file, mode, off, len).await
     }
-    async fn lseek(&self, file: &Self::File, offset: u64, whence: SeekWhence) -> Result<u64, Errno> {
+    async fn lseek(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        whence: SeekWhence,
+    ) -> Result<u64, Errno> {
         self.llite.lseek(file, offset, whence).await
     }
     async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Self::Dir, Errno> {
@@ -179,7 +260,14 @@ impl FileSystem for LliteFs {
     async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         self.llite.getxattr(cred, fid, name).await
     }
-    async fn setxattr(&self, cred: &Cred, fid: Fid, name: &[u8], value: Bytes, flags: u32) -> Result<(), Errno> {
+    async fn setxattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Bytes,
+        flags: u32,
+    ) -> Result<(), Errno> {
         self.llite.setxattr(cred, fid, name, value, flags).await
     }
     async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
@@ -188,13 +276,30 @@ impl FileSystem for LliteFs {
     async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
         self.llite.removexattr(cred, fid, name).await
     }
-    async fn getlk(&self, file: &Self::File, owner: u64, lock: FileLock) -> Result<FileLock, Errno> {
+    async fn getlk(
+        &self,
+        file: &Self::File,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<FileLock, Errno> {
         self.llite.getlk(file, owner, lock).await
     }
-    async fn setlk(&self, file: &Self::File, owner: u64, lock: FileLock, wait: bool) -> Result<(), Errno> {
+    async fn setlk(
+        &self,
+        file: &Self::File,
+        owner: u64,
+        lock: FileLock,
+        wait: bool,
+    ) -> Result<(), Errno> {
         self.llite.setlk(file, owner, lock, wait).await
     }
-    async fn flock(&self, file: &Self::File, owner: u64, kind: LockKind, wait: bool) -> Result<(), Errno> {
+    async fn flock(
+        &self,
+        file: &Self::File,
+        owner: u64,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<(), Errno> {
         self.llite.flock(file, owner, kind, wait).await
     }
 }

@@ -141,7 +141,11 @@ const END_WAIT: Duration = Duration::from_secs(3);
 /// Mounts `fs` on the directory `at`. Must be called inside a tokio runtime with time enabled; requests that wait are
 /// driven by it.
 pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<Mount, MountError> {
-    assert!((1..=64).contains(&opts.threads) && opts.max_write.is_multiple_of(4096) && opts.max_write <= 1 << 20);
+    assert!(
+        (1..=64).contains(&opts.threads)
+            && opts.max_write.is_multiple_of(4096)
+            && opts.max_write <= 1 << 20
+    );
     let at = check_mount_point(at)?;
     let locks = fs.takes_locks();
     let (dev, by_fusermount) = attach(&at, opts)?;
@@ -179,7 +183,17 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         MountError::Thread(e)
     })?;
     let connection = sys::connection(&at);
-    Ok(Mount { at, by_fusermount, connection, ended, closing, counters, nodes, notifier, gone: AtomicBool::new(false) })
+    Ok(Mount {
+        at,
+        by_fusermount,
+        connection,
+        ended,
+        closing,
+        counters,
+        nodes,
+        notifier,
+        gone: AtomicBool::new(false),
+    })
 }
 
 /// Whether what is mounted at `path` lost its process. The kernel may remember attributes of it, but must ask for its space.
@@ -202,8 +216,16 @@ pub fn is_mounted(mountinfo: &str, at: &Path) -> bool {
 fn check_mount_point(at: &Path) -> Result<PathBuf, MountError> {
     let bad = |source: io::Error| {
         let dead = source.raw_os_error() == Some(libc::ENOTCONN);
-        let hint = if dead { "; a mount whose process died is still there: fusermount3 -u it first" } else { "" };
-        MountError::MountPoint { at: at.to_owned(), source, hint }
+        let hint = if dead {
+            "; a mount whose process died is still there: fusermount3 -u it first"
+        } else {
+            ""
+        };
+        MountError::MountPoint {
+            at: at.to_owned(),
+            source,
+            hint,
+        }
     };
     let path = at.canonicalize().map_err(bad)?;
     if is_dead(&path) {
@@ -226,9 +248,20 @@ fn attach(at: &Path, opts: &FuseOptions) -> Result<(OwnedFd, bool), MountError> 
         (opts.sync, "sync"),
         (opts.dir_sync, "dirsync"),
     ];
-    let words = words.into_iter().filter(|(set, _)| *set).map(|(_, word)| word).collect();
-    let spec = MountSpec { source: &opts.source, allow_other: opts.allow_other, words };
-    let refused = |source| MountError::Refused { at: at.to_owned(), source };
+    let words = words
+        .into_iter()
+        .filter(|(set, _)| *set)
+        .map(|(_, word)| word)
+        .collect();
+    let spec = MountSpec {
+        source: &opts.source,
+        allow_other: opts.allow_other,
+        words,
+    };
+    let refused = |source| MountError::Refused {
+        at: at.to_owned(),
+        source,
+    };
     let denied = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES));
     let by_fusermount = || Ok((sys::fusermount(at, &spec).map_err(refused)?, true));
     let dev = match sys::open_device() {
@@ -245,7 +278,11 @@ fn attach(at: &Path, opts: &FuseOptions) -> Result<(OwnedFd, bool), MountError> 
 }
 
 fn detach(at: &Path, by_fusermount: bool, lazy: bool) -> io::Result<()> {
-    if by_fusermount { sys::fusermount_unmount(at, lazy) } else { sys::unmount(at, lazy) }
+    if by_fusermount {
+        sys::fusermount_unmount(at, lazy)
+    } else {
+        sys::unmount(at, lazy)
+    }
 }
 
 /// Starts the readers; the receiver turns true when the last has ended and all handles are closed.
@@ -260,20 +297,25 @@ fn start_threads<F: FileSystem>(
         // Where cloning is not possible the threads share a descriptor: slower under load, but right.
         let own = match i {
             0 => dev.clone(),
-            _ => sys::clone_device(dev).map(Arc::new).unwrap_or_else(|_| dev.clone()),
+            _ => sys::clone_device(dev)
+                .map(Arc::new)
+                .unwrap_or_else(|_| dev.clone()),
         };
         let (shared, left, tx) = (shared.clone(), left.clone(), tx.clone());
-        std::thread::Builder::new().name(format!("coral-fuse-{i}")).stack_size(4 << 20).spawn(move || {
-            session::reader(shared.clone(), own);
-            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                let runtime = shared.runtime.clone();
-                runtime.spawn(async move {
-                    shared.finish().await;
-                    tracing::debug!("served: {}", shared.counters.snapshot());
-                    let _ = tx.send(true);
-                });
-            }
-        })?;
+        std::thread::Builder::new()
+            .name(format!("coral-fuse-{i}"))
+            .stack_size(4 << 20)
+            .spawn(move || {
+                session::reader(shared.clone(), own);
+                if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    let runtime = shared.runtime.clone();
+                    runtime.spawn(async move {
+                        shared.finish().await;
+                        tracing::debug!("served: {}", shared.counters.snapshot());
+                        let _ = tx.send(true);
+                    });
+                }
+            })?;
     }
     Ok(rx)
 }
@@ -297,15 +339,24 @@ impl Mount {
         }
         let (at, by_fusermount) = (self.at.clone(), self.by_fusermount);
         let r = tokio::task::spawn_blocking(move || match detach(&at, by_fusermount, false) {
-            Err(e) if lazy && e.kind() == io::ErrorKind::ResourceBusy => detach(&at, by_fusermount, true),
+            Err(e) if lazy && e.kind() == io::ErrorKind::ResourceBusy => {
+                detach(&at, by_fusermount, true)
+            }
             r => r,
         });
         match r.await.map_err(io::Error::other).flatten() {
             Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => return Err(UnmountError::Busy(self.at.clone())),
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                return Err(UnmountError::Busy(self.at.clone()));
+            }
             // Somebody was faster.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(source) => return Err(UnmountError::Failed { at: self.at.clone(), source }),
+            Err(source) => {
+                return Err(UnmountError::Failed {
+                    at: self.at.clone(),
+                    source,
+                });
+            }
         }
         self.gone.store(true, Ordering::Relaxed);
         self.wait_or_abort().await;
@@ -317,7 +368,10 @@ impl Mount {
             return;
         }
         (self.closing)();
-        tracing::warn!("{} is still in use elsewhere; ending its connection", self.at.display());
+        tracing::warn!(
+            "{} is still in use elsewhere; ending its connection",
+            self.at.display()
+        );
         if self.connection.is_some_and(|c| sys::abort(c).is_ok()) {
             let _ = tokio::time::timeout(END_WAIT, self.join()).await;
         }

@@ -56,12 +56,18 @@ const NUMBERED: u64 = 1 << 63;
 
 /// The distance of a sequence that needs no number.
 fn near(fid: Fid) -> Option<u64> {
-    fid.seq.checked_sub(SEQ_FIRST).filter(|d| fid.ver == 0 && *d < SEQ_NEAR)
+    fid.seq
+        .checked_sub(SEQ_FIRST)
+        .filter(|d| fid.ver == 0 && *d < SEQ_NEAR)
 }
 
 /// The generation of a file's node.
 pub(crate) fn generation(fid: Fid) -> u64 {
-    if near(fid).is_some() { 0 } else { u64::from(((fid.seq ^ fid.seq >> 32) as u32 ^ fid.ver) << 1 | 1) }
+    if near(fid).is_some() {
+        0
+    } else {
+        u64::from(((fid.seq ^ fid.seq >> 32) as u32 ^ fid.ver) << 1 | 1)
+    }
 }
 
 #[derive(Default)]
@@ -87,7 +93,11 @@ impl Inner {
     fn fid(&self, id: u64) -> Option<Fid> {
         let (high, oid) = ((id & !NUMBERED) >> 32, id as u32);
         if id & NUMBERED == 0 {
-            return Some(Fid { seq: SEQ_FIRST + high.checked_sub(1)?, oid, ver: 0 });
+            return Some(Fid {
+                seq: SEQ_FIRST + high.checked_sub(1)?,
+                oid,
+                ver: 0,
+            });
         }
         let (seq, ver) = *self.seqs.get(high as usize)?;
         Some(Fid { seq, oid, ver })
@@ -108,7 +118,10 @@ pub struct Nodes {
 impl Nodes {
     /// A table that knows the root only.
     pub fn new(root: Fid) -> Self {
-        Self { root, inner: Mutex::default() }
+        Self {
+            root,
+            inner: Mutex::default(),
+        }
     }
 
     /// The file behind a node id.
@@ -125,7 +138,11 @@ impl Nodes {
 
     /// The file a node id stands for, also when the kernel has forgotten it: the id is from a file handle.
     pub fn decode(&self, nodeid: u64) -> Option<Fid> {
-        if nodeid == ROOT_ID { Some(self.root) } else { self.inner.lock().fid(nodeid) }
+        if nodeid == ROOT_ID {
+            Some(self.root)
+        } else {
+            self.inner.lock().fid(nodeid)
+        }
     }
 
     /// The id the kernel knows `fid` by, if it does.
@@ -147,7 +164,10 @@ impl Nodes {
 
     /// Whether the answer that created the node may still be on its way.
     pub fn is_unconfirmed(&self, nodeid: u64) -> bool {
-        self.inner.lock().count(nodeid).is_some_and(|c| *c & CREATED != 0)
+        self.inner
+            .lock()
+            .count(nodeid)
+            .is_some_and(|c| *c & CREATED != 0)
     }
 
     /// [`Nodes::remember`] of a file that the answer creates.
@@ -213,7 +233,11 @@ mod tests {
     use super::*;
 
     fn fid(oid: u32) -> Fid {
-        Fid { seq: 0x2_0000_0400, oid, ver: 0 }
+        Fid {
+            seq: 0x2_0000_0400,
+            oid,
+            ver: 0,
+        }
     }
 
     #[test]
@@ -235,15 +259,29 @@ mod tests {
     #[test]
     fn files_of_all_sequences_and_versions_differ() {
         let t = Nodes::new(fid(1));
-        let all: Vec<Fid> = (0..1000).map(|i| Fid { seq: 0x2_0000_0400 + i % 7, oid: i as u32 / 7, ver: (i % 3) as u32 }).filter(|f| *f != fid(1)).collect();
+        let all: Vec<Fid> = (0..1000)
+            .map(|i| Fid {
+                seq: 0x2_0000_0400 + i % 7,
+                oid: i as u32 / 7,
+                ver: (i % 3) as u32,
+            })
+            .filter(|f| *f != fid(1))
+            .collect();
         let ids: Vec<u64> = all.iter().map(|f| t.remember(*f)).collect();
         for (f, id) in all.iter().zip(&ids) {
             assert_eq!((t.fid(*id), t.id(*f)), (Some(*f), Some(*id)), "{f}");
         }
-        assert_eq!(t.count(), all.iter().collect::<std::collections::BTreeSet<_>>().len() + 1);
+        assert_eq!(
+            t.count(),
+            all.iter().collect::<std::collections::BTreeSet<_>>().len() + 1
+        );
         for (f, id) in all.iter().zip(ids) {
             t.forget(id, u64::MAX);
-            assert_eq!((t.fid(id), t.decode(id)), (None, Some(*f)), "a handle outlives what the kernel knows");
+            assert_eq!(
+                (t.fid(id), t.decode(id)),
+                (None, Some(*f)),
+                "a handle outlives what the kernel knows"
+            );
         }
         assert_eq!((t.count(), t.inner.lock().counts.len()), (1, 0));
     }
@@ -260,8 +298,16 @@ mod tests {
     #[test]
     fn an_id_means_the_same_file_on_every_mount_or_has_another_generation() {
         let (a, b) = (Nodes::new(fid(1)), Nodes::new(fid(1)));
-        let far = |seq| Fid { seq, oid: 7, ver: 0 };
-        assert_eq!(b.decode(a.remember(fid(2))), Some(fid(2)), "never seen there");
+        let far = |seq| Fid {
+            seq,
+            oid: 7,
+            ver: 0,
+        };
+        assert_eq!(
+            b.decode(a.remember(fid(2))),
+            Some(fid(2)),
+            "never seen there"
+        );
         let id = a.remember(far(12));
         assert_eq!(b.decode(id), None);
         assert_eq!(b.remember(far(13)), id);

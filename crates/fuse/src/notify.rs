@@ -82,19 +82,42 @@ impl Notifier {
         Self::with(write, nodes, minor, runtime)
     }
 
-    fn with(write: Write, nodes: Arc<Nodes>, minor: Arc<AtomicU32>, runtime: tokio::runtime::Handle) -> Arc<Self> {
-        Arc::new(Self { write, nodes, minor, told: Told::default(), queue: Mutex::default(), runtime })
+    fn with(
+        write: Write,
+        nodes: Arc<Nodes>,
+        minor: Arc<AtomicU32>,
+        runtime: tokio::runtime::Handle,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            write,
+            nodes,
+            minor,
+            told: Told::default(),
+            queue: Mutex::default(),
+            runtime,
+        })
     }
 
     fn send<T: IntoBytes + Immutable>(&self, code: i32, body: &T) -> rustix::io::Result<()> {
         let body = body.as_bytes();
-        let h = OutHeader { len: (size_of::<OutHeader>() + body.len()) as u32, error: code, unique: 0 };
+        let h = OutHeader {
+            len: (size_of::<OutHeader>() + body.len()) as u32,
+            error: code,
+            unique: 0,
+        };
         (self.write)(&[IoSlice::new(h.as_bytes()), IoSlice::new(body)])
     }
 
     /// Attributes (and ACLs) of a node; with `pages` its page cache as well, which may block.
     fn inval_node(&self, ino: u64, pages: bool) -> rustix::io::Result<()> {
-        self.send(notify::INVAL_INODE, &abi::InvalInodeOut { ino, off: if pages { 0 } else { -1 }, len: 0 })
+        self.send(
+            notify::INVAL_INODE,
+            &abi::InvalInodeOut {
+                ino,
+                off: if pages { 0 } else { -1 },
+                len: 0,
+            },
+        )
     }
 
     /// Leaves a file to the worker: at once, or `again` after a pause.
@@ -126,11 +149,17 @@ impl Notifier {
                 let q = &mut *self.queue.lock();
                 q.files.append(&mut q.again);
                 // new ones among them have not waited yet
-                pause = if q.files.len() > waiting { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+                pause = if q.files.len() > waiting {
+                    PAUSE_MIN
+                } else {
+                    (pause * 2).min(PAUSE_MAX)
+                };
                 continue;
             };
             let fid = Fid { seq, oid, ver };
-            let Some(ino) = self.nodes.id(fid) else { continue };
+            let Some(ino) = self.nodes.id(fid) else {
+                continue;
+            };
             let me = self.clone();
             let told = tokio::task::spawn_blocking(move || me.inval_node(ino, pages)).await;
             if told.is_ok_and(|told| self.is_early(ino, told)) {
@@ -196,7 +225,11 @@ impl Invalidate for Invalidator {
         let Some(ino) = n.nodes.id(fid) else { return };
         let (off, last) = (range.start as i64, range.end.min(i64::MAX as u64));
         // Length 0 is "to the end". ENOENT: the kernel has no inode, so it has no pages.
-        let len = if range.end > i64::MAX as u64 { 0 } else { last as i64 - off };
+        let len = if range.end > i64::MAX as u64 {
+            0
+        } else {
+            last as i64 - off
+        };
         match n.send(notify::INVAL_INODE, &abi::InvalInodeOut { ino, off, len }) {
             Ok(()) | Err(SysErrno::NOENT | SysErrno::NODEV) => {}
             Err(e) => tracing::error!(%fid, "telling the kernel to drop pages: {e}"),
@@ -211,7 +244,11 @@ mod tests {
     use super::*;
 
     fn fid(oid: u32) -> Fid {
-        Fid { seq: 0x2_0000_0400, oid, ver: 0 }
+        Fid {
+            seq: 0x2_0000_0400,
+            oid,
+            ver: 0,
+        }
     }
 
     /// A kernel that does not know the file for the first `unknown` tellings; how often it was told.
@@ -219,13 +256,20 @@ mod tests {
         let told = Arc::new(AtomicUsize::new(0));
         let write = {
             let told = told.clone();
-            Box::new(move |_: &[IoSlice<'_>]| match told.fetch_add(1, Ordering::Relaxed) {
-                n if n < unknown => Err(SysErrno::NOENT),
-                _ => Ok(()),
-            })
+            Box::new(
+                move |_: &[IoSlice<'_>]| match told.fetch_add(1, Ordering::Relaxed) {
+                    n if n < unknown => Err(SysErrno::NOENT),
+                    _ => Ok(()),
+                },
+            )
         };
         let minor = Arc::new(AtomicU32::new(abi::MINOR_INC_EPOCH));
-        let n = Notifier::with(write, nodes.clone(), minor, tokio::runtime::Handle::current());
+        let n = Notifier::with(
+            write,
+            nodes.clone(),
+            minor,
+            tokio::runtime::Handle::current(),
+        );
         (Invalidator(n), told)
     }
 
@@ -252,7 +296,10 @@ mod tests {
         let (i, told) = kernel(&nodes, usize::MAX);
         i.inval_inode(fid(2), true);
         tokio::time::sleep(Duration::from_secs(1000)).await;
-        assert!(told.load(Ordering::Relaxed) > 1000 && i.0.queue.lock().running, "it may come yet");
+        assert!(
+            told.load(Ordering::Relaxed) > 1000 && i.0.queue.lock().running,
+            "it may come yet"
+        );
         nodes.forget(ino, 1);
         idle(&i).await;
     }
@@ -264,7 +311,10 @@ mod tests {
         let (i, told) = kernel(&nodes, 1);
         i.inval_inode(fid(2), true);
         tokio::time::sleep(Duration::from_secs(1000)).await;
-        assert!(told.load(Ordering::Relaxed) > 1000, "its answer may not have been taken in");
+        assert!(
+            told.load(Ordering::Relaxed) > 1000,
+            "its answer may not have been taken in"
+        );
         nodes.confirm(ino);
         idle(&i).await;
         let before = told.load(Ordering::Relaxed);

@@ -18,10 +18,10 @@ use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::ioctl::{self, Asked};
 use crate::abi::{self, InHeader, fattr, fopen, op};
 use crate::buf::RequestBuf;
 use crate::fs::{FileSystem, PageCache};
+use crate::ioctl::{self, Asked};
 use crate::reply::{self, Body, Reply};
 use crate::session::Shared;
 use crate::told::Mark;
@@ -52,7 +52,11 @@ pub(crate) struct OpenFile<F: FileSystem> {
 
 impl<F: FileSystem> OpenFile<F> {
     fn new(file: F::File, fid: Fid) -> Arc<Self> {
-        Arc::new(Self { file, fid, clean: AtomicU64::new(0) })
+        Arc::new(Self {
+            file,
+            fid,
+            clean: AtomicU64::new(0),
+        })
     }
 }
 
@@ -83,11 +87,22 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 
 /// Who asks.
 fn cred(h: &InHeader, umask: u32) -> Cred {
-    Cred { uid: h.uid, gid: h.gid, pid: h.pid, umask, groups: None }
+    Cred {
+        uid: h.uid,
+        gid: h.gid,
+        pid: h.pid,
+        umask,
+        groups: None,
+    }
 }
 
 /// Turns a request into a future or an answer. `len` bytes of it are in `buf`.
-pub(crate) fn start<F: FileSystem>(s: &Arc<Shared<F>>, buf: &mut RequestBuf, len: usize, h: &InHeader) -> Started {
+pub(crate) fn start<F: FileSystem>(
+    s: &Arc<Shared<F>>,
+    buf: &mut RequestBuf,
+    len: usize,
+    h: &InHeader,
+) -> Started {
     match try_start(s, buf, len, h) {
         Ok(started) => started,
         Err(e) => Started::Done(Err(e)),
@@ -174,7 +189,11 @@ impl<F: FileSystem> Shared<F> {
     fn entry_out(&self, began: Mark, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
         let id = self.nodes.remember(e.attr.fid);
         let out = reply::entry(e, id, self.entry_ttl());
-        if self.notifier.told.since(began).has(e.attr.fid) { out.doubtful() } else { out }
+        if self.notifier.told.since(began).has(e.attr.fid) {
+            out.doubtful()
+        } else {
+            out
+        }
     }
 
     /// The answer to a request that makes a name. The kernel takes its attributes in even where it was told meanwhile to
@@ -188,7 +207,11 @@ impl<F: FileSystem> Shared<F> {
     fn created_out(&self, began: Mark, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
         let id = self.nodes.remember_created(e.attr.fid);
         let out = reply::entry(e, id, self.entry_ttl());
-        if self.notifier.told.since(began).has(e.attr.fid) { out.doubtful() } else { out }
+        if self.notifier.told.since(began).has(e.attr.fid) {
+            out.doubtful()
+        } else {
+            out
+        }
     }
 
     fn open_out(&self, file: Arc<OpenFile<F>>) -> abi::OpenOut {
@@ -197,7 +220,11 @@ impl<F: FileSystem> Shared<F> {
             PageCache::Keep => fopen::KEEP_CACHE,
             PageCache::Fresh => 0,
         };
-        abi::OpenOut { fh: self.files.insert(file), open_flags, backing_id: 0 }
+        abi::OpenOut {
+            fh: self.files.insert(file),
+            open_flags,
+            backing_id: 0,
+        }
     }
 
     /// Clears setuid and setgid after a write or truncation by somebody without CAP_FSETID, as the kernel leaves it to us
@@ -209,11 +236,19 @@ impl<F: FileSystem> Shared<F> {
             return Ok(());
         }
         let root = Cred::root();
-        let mode = self.fs.getattr(&root, f.fid, Some(&f.file)).await?.attr.mode;
+        let mode = self
+            .fs
+            .getattr(&root, f.fid, Some(&f.file))
+            .await?
+            .attr
+            .mode;
         let setgid = mode & libc::S_ISGID != 0 && mode & libc::S_IXGRP != 0;
         if mode & libc::S_ISUID != 0 || setgid {
             let drop = libc::S_ISUID | if setgid { libc::S_ISGID } else { 0 };
-            let set = SetAttr { mode: Some(mode & 0o7777 & !drop), ..SetAttr::default() };
+            let set = SetAttr {
+                mode: Some(mode & 0o7777 & !drop),
+                ..SetAttr::default()
+            };
             self.fs.setattr(&root, f.fid, set, None).await?;
         }
         f.clean.store(now, Ordering::Relaxed);
@@ -226,7 +261,11 @@ impl<F: FileSystem> Shared<F> {
 fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let (name, cred) = (i.name()?, cred(h, 0));
     // "." comes from open_by_handle_at: the kernel has the node id of the handle, and may have forgotten the file
-    let parent = if &name[..] == b"." { s.nodes.decode(h.nodeid).ok_or(ESTALE)? } else { s.fid(h.nodeid)? };
+    let parent = if &name[..] == b"." {
+        s.nodes.decode(h.nodeid).ok_or(ESTALE)?
+    } else {
+        s.fid(h.nodeid)?
+    };
     let s = s.clone();
     Ok(boxed(async move {
         let began = s.notifier.told.mark();
@@ -252,7 +291,9 @@ fn forget<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Res
 
 fn readlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader) -> Fut {
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
-    Ok(boxed(async move { Ok(Body::Bytes(s.fs.readlink(&cred, fid).await?)) }))
+    Ok(boxed(async move {
+        Ok(Body::Bytes(s.fs.readlink(&cred, fid).await?))
+    }))
 }
 
 fn symlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
@@ -284,12 +325,18 @@ fn mkdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
 
 fn unlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
-    Ok(boxed(async move { s.fs.unlink(&cred, parent, &name).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.unlink(&cred, parent, &name)
+            .await
+            .map(|()| Body::Empty)
+    }))
 }
 
 fn rmdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let (s, parent, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
-    Ok(boxed(async move { s.fs.rmdir(&cred, parent, &name).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.rmdir(&cred, parent, &name).await.map(|()| Body::Empty)
+    }))
 }
 
 fn rename<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
@@ -301,12 +348,22 @@ fn rename<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     };
     let (s, from, to, cred) = (s.clone(), s.fid(h.nodeid)?, s.fid(newdir)?, cred(h, 0));
     let (old, new) = (i.name()?, i.name()?);
-    Ok(boxed(async move { s.fs.rename(&cred, from, &old, to, &new, flags).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.rename(&cred, from, &old, to, &new, flags)
+            .await
+            .map(|()| Body::Empty)
+    }))
 }
 
 fn link<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let old = i.get::<abi::LinkIn>()?.oldnodeid;
-    let (s, fid, parent, name, cred) = (s.clone(), s.fid(old)?, s.fid(h.nodeid)?, i.name()?, cred(h, 0));
+    let (s, fid, parent, name, cred) = (
+        s.clone(),
+        s.fid(old)?,
+        s.fid(h.nodeid)?,
+        i.name()?,
+        cred(h, 0),
+    );
     Ok(boxed(async move {
         let e = s.fs.link(&cred, fid, parent, &name).await?;
         Ok(Body::of(&s.named_out(&e)))
@@ -317,21 +374,35 @@ fn link<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
 
 fn getattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let g: abi::GetattrIn = i.get()?;
-    let file = if g.getattr_flags & abi::GETATTR_FH != 0 { s.files.get(g.fh) } else { None };
+    let file = if g.getattr_flags & abi::GETATTR_FH != 0 {
+        s.files.get(g.fh)
+    } else {
+        None
+    };
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
         // asked for the check of an open, of a file that was replaced since its name was looked up
-        let e = s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file)).await.map_err(looked_up)?;
+        let e =
+            s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file))
+                .await
+                .map_err(looked_up)?;
         Ok(Body::of(&reply::attr_out(&e)))
     }))
 }
 
 fn statx<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let g: abi::StatxIn = i.get()?;
-    let file = if g.getattr_flags & abi::GETATTR_FH != 0 { s.files.get(g.fh) } else { None };
+    let file = if g.getattr_flags & abi::GETATTR_FH != 0 {
+        s.files.get(g.fh)
+    } else {
+        None
+    };
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        let e = s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file)).await.map_err(looked_up)?;
+        let e =
+            s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file))
+                .await
+                .map_err(looked_up)?;
         Ok(Body::of(&reply::statx_out(&e)))
     }))
 }
@@ -340,7 +411,12 @@ fn statx<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
 fn set_attr(a: &abi::SetattrIn) -> SetAttr {
     let has = |bit| a.valid & bit != 0;
     let time = |bit, now, secs: u64, nanos| {
-        let at = || SetTime::At(Timespec { secs: secs as i64, nanos });
+        let at = || {
+            SetTime::At(Timespec {
+                secs: secs as i64,
+                nanos,
+            })
+        };
         has(bit).then(|| if has(now) { SetTime::Now } else { at() })
     };
     SetAttr {
@@ -350,7 +426,10 @@ fn set_attr(a: &abi::SetattrIn) -> SetAttr {
         size: has(fattr::SIZE).then_some(a.size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, a.atime, a.atimensec),
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, a.mtime, a.mtimensec),
-        ctime: has(fattr::CTIME).then_some(Timespec { secs: a.ctime as i64, nanos: a.ctimensec }),
+        ctime: has(fattr::CTIME).then_some(Timespec {
+            secs: a.ctime as i64,
+            nanos: a.ctimensec,
+        }),
         kill_suidgid: has(fattr::KILL_SUIDGID),
         ..SetAttr::default()
     }
@@ -358,14 +437,20 @@ fn set_attr(a: &abi::SetattrIn) -> SetAttr {
 
 fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let a: abi::SetattrIn = i.get()?;
-    let file = if a.valid & fattr::FH != 0 { s.files.get(a.fh) } else { None };
+    let file = if a.valid & fattr::FH != 0 {
+        s.files.get(a.fh)
+    } else {
+        None
+    };
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     let set = set_attr(&a);
     if set.mode.is_some() {
         s.mode_changed();
     }
     Ok(boxed(async move {
-        let e = s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file)).await?;
+        let e =
+            s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file))
+                .await?;
         // the kernel takes these in even where it was told meanwhile to forget them (`fuse_do_setattr` in `fs/fuse/dir.c`)
         Ok(Body::of(&reply::attr_out(&e).doubtful()))
     }))
@@ -382,7 +467,14 @@ fn inode_ioctl<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -
                 s.fs.setattr(&cred, fid, set, None).await?;
             }
         }
-        let mut out = abi::IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.as_bytes().to_vec();
+        let mut out = abi::IoctlOut {
+            result: 0,
+            flags: 0,
+            in_iovs: 0,
+            out_iovs: 0,
+        }
+        .as_bytes()
+        .to_vec();
         out.extend(ioctl::answer(&asked, &now));
         Ok(Body::Vec(out))
     }))
@@ -391,7 +483,12 @@ fn inode_ioctl<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -
 fn access<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let mask = i.get::<abi::AccessIn>()?.mask;
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
-    Ok(boxed(async move { s.fs.access(&cred, fid, mask).await.map(|()| Body::Empty).map_err(looked_up) }))
+    Ok(boxed(async move {
+        s.fs.access(&cred, fid, mask)
+            .await
+            .map(|()| Body::Empty)
+            .map_err(looked_up)
+    }))
 }
 
 fn statfs<F: FileSystem>(s: &Arc<Shared<F>>) -> BoxFuture<'static, Reply> {
@@ -422,14 +519,18 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
         let (e, file) = s.fs.create(&cred, parent, &name, c.mode, c.flags).await?;
         let file = OpenFile::new(file, e.attr.fid);
         if e.attr.mode & (libc::S_ISUID | libc::S_ISGID) == 0 {
-            file.clean.store(s.chmods.load(Ordering::Acquire), Ordering::Relaxed);
+            file.clean
+                .store(s.chmods.load(Ordering::Acquire), Ordering::Relaxed);
         }
         if !F::DROPS_SETID && c.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
         let entry = s.created_out(began, &e);
         s.fresh.created(&h, &entry, e.attr.fid, began);
-        Ok(Body::of(&abi::CreateOut { entry, open: s.open_out(file) }))
+        Ok(Body::of(&abi::CreateOut {
+            entry,
+            open: s.open_out(file),
+        }))
     }))
 }
 
@@ -443,7 +544,10 @@ fn open<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let o: abi::OpenIn = i.get()?;
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        let file = OpenFile::new(s.fs.open(&cred, fid, o.flags).await.map_err(looked_up)?, fid);
+        let file = OpenFile::new(
+            s.fs.open(&cred, fid, o.flags).await.map_err(looked_up)?,
+            fid,
+        );
         if !F::DROPS_SETID && o.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
@@ -482,17 +586,28 @@ fn write<F: FileSystem>(
     let (s, file, cred) = (s.clone(), s.file(w.fh)?, cred(h, 0));
     let data = Payload::from(buf.detach(abi::WRITE_HEAD..abi::WRITE_HEAD + size));
     // Write-back of mmapped pages goes where the pages are, through whichever handle the kernel found.
-    let (append, pages) = (w.flags & libc::O_APPEND as u32 != 0, w.write_flags & abi::WRITE_CACHE != 0);
+    let (append, pages) = (
+        w.flags & libc::O_APPEND as u32 != 0,
+        w.write_flags & abi::WRITE_CACHE != 0,
+    );
     Ok(Started::Future(boxed(async move {
         if pages {
             let n = s.fs.write_pages(&file.file, w.offset, data).await?;
-            return Ok(Body::of(&abi::WriteOut { size: n as u32, padding: 0 }));
+            return Ok(Body::of(&abi::WriteOut {
+                size: n as u32,
+                padding: 0,
+            }));
         }
         if !F::DROPS_SETID && w.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
-        let n = s.fs.write(&cred, &file.file, w.offset, data, append).await?;
-        Ok(Body::of(&abi::WriteOut { size: n as u32, padding: 0 }))
+        let n =
+            s.fs.write(&cred, &file.file, w.offset, data, append)
+                .await?;
+        Ok(Body::of(&abi::WriteOut {
+            size: n as u32,
+            padding: 0,
+        }))
     })))
 }
 
@@ -500,7 +615,11 @@ fn flush<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
     let f: abi::FlushIn = i.get()?;
     s.nodes.confirm(h.nodeid);
     let (s, file) = (s.clone(), s.file(f.fh)?);
-    Ok(boxed(async move { s.fs.flush(&file.file, f.lock_owner).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.flush(&file.file, f.lock_owner)
+            .await
+            .map(|()| Body::Empty)
+    }))
 }
 
 fn release<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
@@ -508,21 +627,27 @@ fn release<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
     s.nodes.confirm(h.nodeid);
     let owner = (r.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(r.lock_owner);
     let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(EBADF)?);
-    Ok(boxed(async move { s.fs.release(&file.file, owner).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.release(&file.file, owner).await.map(|()| Body::Empty)
+    }))
 }
 
 fn fsync<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut {
     let f: abi::FsyncIn = i.get()?;
     let (s, file) = (s.clone(), s.file(f.fh)?);
     let datasync = f.fsync_flags & abi::FSYNC_FDATASYNC != 0;
-    Ok(boxed(async move { s.fs.fsync(&file.file, datasync).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.fsync(&file.file, datasync).await.map(|()| Body::Empty)
+    }))
 }
 
 fn fallocate<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let f: abi::FallocateIn = i.get()?;
     let (s, file, cred) = (s.clone(), s.file(f.fh)?, cred(h, 0));
     Ok(boxed(async move {
-        s.fs.fallocate(&cred, &file.file, f.mode, f.offset, f.length).await.map(|()| Body::Empty)
+        s.fs.fallocate(&cred, &file.file, f.mode, f.offset, f.length)
+            .await
+            .map(|()| Body::Empty)
     }))
 }
 
@@ -547,7 +672,11 @@ mod tests {
     #[test]
     fn setattr_bits_become_options() {
         let a = abi::SetattrIn {
-            valid: fattr::MODE | fattr::ATIME | fattr::ATIME_NOW | fattr::MTIME | fattr::KILL_SUIDGID,
+            valid: fattr::MODE
+                | fattr::ATIME
+                | fattr::ATIME_NOW
+                | fattr::MTIME
+                | fattr::KILL_SUIDGID,
             mode: 0o100644,
             mtime: (-5i64) as u64,
             mtimensec: 7,
@@ -565,6 +694,9 @@ mod tests {
         assert!(In(&[1, 2, 3]).get::<abi::GetattrIn>().is_err());
         assert!(In(b"no end").name().is_err());
         let mut i = In(b"a\0bc\0");
-        assert_eq!((&i.name().unwrap()[..], &i.name().unwrap()[..]), (&b"a"[..], &b"bc"[..]));
+        assert_eq!(
+            (&i.name().unwrap()[..], &i.name().unwrap()[..]),
+            (&b"a"[..], &b"bc"[..])
+        );
     }
 }

@@ -37,7 +37,10 @@ impl Body {
         match bytes.get_mut(..v.len()) {
             Some(room) => {
                 room.copy_from_slice(v);
-                Body::Small { bytes, len: v.len() }
+                Body::Small {
+                    bytes,
+                    len: v.len(),
+                }
             }
             None => Body::Vec(v.to_vec()),
         }
@@ -46,7 +49,11 @@ impl Body {
 
 /// Writes the answer to request `unique`. ENOENT means the kernel gave the request up; other errors end the session anyway.
 pub(crate) fn send(dev: BorrowedFd<'_>, unique: u64, reply: &Reply) -> rustix::io::Result<()> {
-    let mut header = OutHeader { len: size_of::<OutHeader>() as u32, error: 0, unique };
+    let mut header = OutHeader {
+        len: size_of::<OutHeader>() as u32,
+        error: 0,
+        unique,
+    };
     let mut one = |len: usize| header.len += len as u32;
     match reply {
         Err(e) => {
@@ -56,7 +63,13 @@ pub(crate) fn send(dev: BorrowedFd<'_>, unique: u64, reply: &Reply) -> rustix::i
         Ok(Body::Empty) => write(dev, &[IoSlice::new(header.as_bytes())]),
         Ok(Body::Small { bytes, len }) => {
             one(*len);
-            write(dev, &[IoSlice::new(header.as_bytes()), IoSlice::new(&bytes[..*len])])
+            write(
+                dev,
+                &[
+                    IoSlice::new(header.as_bytes()),
+                    IoSlice::new(&bytes[..*len]),
+                ],
+            )
         }
         Ok(Body::Bytes(b)) => {
             one(b.len());
@@ -133,28 +146,45 @@ pub(crate) fn entry(e: &Entry, nodeid: u64, entry_ttl: bool) -> abi::EntryOut {
 impl abi::EntryOut {
     /// Its attributes may have changed meanwhile: the kernel asks when it needs them.
     pub(crate) fn doubtful(self) -> Self {
-        Self { attr_valid: 0, attr_valid_nsec: 0, ..self }
+        Self {
+            attr_valid: 0,
+            attr_valid_nsec: 0,
+            ..self
+        }
     }
 }
 
 impl abi::AttrOut {
     /// The attributes may have changed meanwhile: the kernel asks when it needs them.
     pub(crate) fn doubtful(self) -> Self {
-        Self { attr_valid: 0, attr_valid_nsec: 0, ..self }
+        Self {
+            attr_valid: 0,
+            attr_valid_nsec: 0,
+            ..self
+        }
     }
 }
 
 /// The answer to GETATTR and SETATTR.
 pub(crate) fn attr_out(e: &Entry) -> abi::AttrOut {
     let (attr_valid, attr_valid_nsec) = ttl(e.attr_ttl);
-    abi::AttrOut { attr_valid, attr_valid_nsec, dummy: 0, attr: attr(&e.attr) }
+    abi::AttrOut {
+        attr_valid,
+        attr_valid_nsec,
+        dummy: 0,
+        attr: attr(&e.attr),
+    }
 }
 
 /// The answer to STATX: as GETATTR, with the time of birth.
 pub(crate) fn statx_out(e: &Entry) -> abi::StatxOut {
     const BASIC_AND_BTIME: u32 = 0x0fff;
     let a = &e.attr;
-    let time = |t: Timespec| abi::SxTime { tv_sec: t.secs, tv_nsec: t.nanos, reserved: 0 };
+    let time = |t: Timespec| abi::SxTime {
+        tv_sec: t.secs,
+        tv_nsec: t.nanos,
+        reserved: 0,
+    };
     let (attr_valid, attr_valid_nsec) = ttl(e.attr_ttl);
     let dev = u64::from(a.rdev);
     abi::StatxOut {

@@ -17,9 +17,9 @@ use futures_util::FutureExt;
 use rustix::io::Errno as SysErrno;
 use zerocopy::FromBytes;
 
-use crate::fresh::Fresh;
 use crate::abi::{self, InHeader, op};
 use crate::buf::{Pool, RequestBuf};
+use crate::fresh::Fresh;
 use crate::fs::FileSystem;
 use crate::handles::Handles;
 use crate::init;
@@ -118,7 +118,12 @@ pub(crate) fn reader<F: FileSystem>(shared: Arc<Shared<F>>, dev: Arc<OwnedFd>) {
 }
 
 /// Serves one request.
-fn request<F: FileSystem>(shared: &Arc<Shared<F>>, dev: &Arc<OwnedFd>, buf: &mut RequestBuf, len: usize) {
+fn request<F: FileSystem>(
+    shared: &Arc<Shared<F>>,
+    dev: &Arc<OwnedFd>,
+    buf: &mut RequestBuf,
+    len: usize,
+) {
     let Ok((h, body)) = InHeader::read_from_prefix(buf.request(len)) else {
         tracing::error!(len, "short request from the kernel");
         return;
@@ -156,9 +161,12 @@ fn request<F: FileSystem>(shared: &Arc<Shared<F>>, dev: &Arc<OwnedFd>, buf: &mut
 }
 
 /// One poll on this stack. A panic in the file system is EIO to the caller, not the end of the mount.
-fn poll_once(fut: &mut futures_util::future::BoxFuture<'static, reply::Reply>) -> Poll<reply::Reply> {
+fn poll_once(
+    fut: &mut futures_util::future::BoxFuture<'static, reply::Reply>,
+) -> Poll<reply::Reply> {
     let poll = || fut.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll)).unwrap_or_else(|_| Poll::Ready(Err(coral_wire::Errno(libc::EIO))))
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll))
+        .unwrap_or_else(|_| Poll::Ready(Err(coral_wire::Errno(libc::EIO))))
 }
 
 /// Lets a request that has to wait go on in the runtime.
@@ -184,6 +192,10 @@ fn spawn<F: FileSystem>(
 fn send(dev: &OwnedFd, h: &InHeader, r: &reply::Reply) {
     match reply::send(dev.as_fd(), h.unique, r) {
         Ok(()) | Err(SysErrno::NOENT | SysErrno::NODEV) => {}
-        Err(e) => tracing::error!(op = op::name(h.opcode), unique = h.unique, "answering the kernel: {e}"),
+        Err(e) => tracing::error!(
+            op = op::name(h.opcode),
+            unique = h.unique,
+            "answering the kernel: {e}"
+        ),
     }
 }

@@ -39,7 +39,10 @@ impl Counters {
 
     /// It was answered on the stack that read it.
     pub fn end_inline(&self, opcode: u32, begun: Instant) {
-        if let (Some(n), Some(ns)) = (self.inline.get(opcode as usize), self.inline_ns.get(opcode as usize)) {
+        if let (Some(n), Some(ns)) = (
+            self.inline.get(opcode as usize),
+            self.inline_ns.get(opcode as usize),
+        ) {
             n.fetch_add(1, Ordering::Relaxed);
             ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
@@ -57,7 +60,11 @@ impl Counters {
                 inline_ns: load(&self.inline_ns[i]),
             })
             .collect();
-        FuseStats { ops, spawned: load(&self.spawned), interrupts: load(&self.interrupts) }
+        FuseStats {
+            ops,
+            spawned: load(&self.spawned),
+            interrupts: load(&self.interrupts),
+        }
     }
 }
 
@@ -88,10 +95,20 @@ pub struct FuseStats {
 impl std::fmt::Display for FuseStats {
     /// One line: requests, hand-overs, then per opcode its count and mean inline time.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} requests, {} spawned, {} interrupts;", self.requests(), self.spawned, self.interrupts)?;
+        write!(
+            f,
+            "{} requests, {} spawned, {} interrupts;",
+            self.requests(),
+            self.spawned,
+            self.interrupts
+        )?;
         for o in &self.ops {
             let mean_us = o.inline_ns.checked_div(o.inline).unwrap_or(0) as f64 / 1000.0;
-            write!(f, " {} {} ({} inline, {mean_us:.1} us)", o.name, o.requests, o.inline)?;
+            write!(
+                f,
+                " {} {} ({} inline, {mean_us:.1} us)",
+                o.name, o.requests, o.inline
+            )?;
         }
         Ok(())
     }

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
 
 use crate::abi::DEV_IOC_CLONE;
 
@@ -21,7 +23,11 @@ pub(crate) const SUBTYPE: &str = "coral";
 /// A fresh `/dev/fuse`.
 pub(crate) fn open_device() -> io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
-    Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(rustix::fs::open(
+        "/dev/fuse",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 /// A second descriptor of the connection of `session`: with a queue of its own for requests under way.
@@ -31,7 +37,11 @@ pub(crate) fn clone_device(session: &OwnedFd) -> io::Result<OwnedFd> {
     let old = session.as_raw_fd() as u32;
     // SAFETY: the ioctl reads one u32 through the pointer, which lives across the call; both descriptors are open.
     let r = unsafe { libc::ioctl(new.as_raw_fd(), DEV_IOC_CLONE as _, &raw const old) };
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(new) }
+    if r < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(new)
+    }
 }
 
 /// What to tell mount(2) and fusermount3.
@@ -58,37 +68,75 @@ const FLAGS: [(&str, MountFlags); 7] = [
 pub(crate) fn remount(at: &Path, words: &[&str], cleared: &[&str]) -> io::Result<()> {
     let text = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
     let now = flags_in(&text, at).ok_or(io::ErrorKind::NotFound)?;
-    let of = |words: &[&str]| -> MountFlags { FLAGS.iter().filter(|(w, _)| words.contains(w)).map(|(_, flag)| *flag).collect() };
-    Ok(rustix::mount::mount_remount(at, (now - of(cleared)) | of(words), c"")?)
+    let of = |words: &[&str]| -> MountFlags {
+        FLAGS
+            .iter()
+            .filter(|(w, _)| words.contains(w))
+            .map(|(_, flag)| *flag)
+            .collect()
+    };
+    Ok(rustix::mount::mount_remount(
+        at,
+        (now - of(cleared)) | of(words),
+        c"",
+    )?)
 }
 
 /// Those of [`FLAGS`] that the last mount at `at` has: its own, and its file system's.
 fn flags_in(mountinfo: &str, at: &Path) -> Option<MountFlags> {
     let line = line_of(mountinfo, at)?;
     let (own, rest) = line.split_once(" - ")?;
-    let words: Vec<&str> = own.split(' ').nth(5)?.split(',').chain(rest.split(' ').nth(2)?.split(',')).collect();
-    Some(FLAGS.iter().filter(|(word, _)| words.contains(word)).map(|(_, flag)| *flag).collect())
+    let words: Vec<&str> = own
+        .split(' ')
+        .nth(5)?
+        .split(',')
+        .chain(rest.split(' ').nth(2)?.split(','))
+        .collect();
+    Some(
+        FLAGS
+            .iter()
+            .filter(|(word, _)| words.contains(word))
+            .map(|(_, flag)| *flag)
+            .collect(),
+    )
 }
 
 /// mount(2): needs CAP_SYS_ADMIN in this mount namespace.
 pub(crate) fn mount(dev: &OwnedFd, at: &Path, spec: &MountSpec<'_>) -> io::Result<()> {
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (uid, gid) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
     let mut data = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid}",
         dev.as_raw_fd()
     );
     data.push_str(if spec.allow_other { ",allow_other" } else { "" });
     data.push_str(",default_permissions");
-    let flags: MountFlags = FLAGS.iter().filter(|(word, _)| spec.words.contains(word)).map(|(_, flag)| *flag).collect();
+    let flags: MountFlags = FLAGS
+        .iter()
+        .filter(|(word, _)| spec.words.contains(word))
+        .map(|(_, flag)| *flag)
+        .collect();
     let data = CString::new(data)?;
-    rustix::mount::mount(spec.source, at, format!("fuse.{SUBTYPE}"), flags, Some(data.as_c_str()))?;
+    rustix::mount::mount(
+        spec.source,
+        at,
+        format!("fuse.{SUBTYPE}"),
+        flags,
+        Some(data.as_c_str()),
+    )?;
     Ok(())
 }
 
 /// fusermount3: mounts for an ordinary user and passes the device back.
 pub(crate) fn fusermount(at: &Path, spec: &MountSpec<'_>) -> io::Result<OwnedFd> {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
     // The child must inherit its end; another child started meanwhile would too, which does no harm.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let source = spec.source.replace('\\', "\\\\").replace(',', "\\,");
@@ -108,7 +156,9 @@ pub(crate) fn fusermount(at: &Path, spec: &MountSpec<'_>) -> io::Result<OwnedFd>
     let out = child.wait_with_output()?;
     match fd {
         Ok(fd) if out.status.success() => Ok(fd),
-        Ok(_) | Err(_) => Err(io::Error::other(String::from_utf8_lossy(&out.stderr).trim().to_owned())),
+        Ok(_) | Err(_) => Err(io::Error::other(
+            String::from_utf8_lossy(&out.stderr).trim().to_owned(),
+        )),
     }
 }
 
@@ -118,7 +168,12 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0u8; 1];
     let mut iov = [io::IoSliceMut::new(&mut byte)];
-    rustix::net::recvmsg(socket.as_fd(), &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    rustix::net::recvmsg(
+        socket.as_fd(),
+        &mut iov,
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
     for m in control.drain() {
         if let RecvAncillaryMessage::ScmRights(mut fds) = m
             && let Some(fd) = fds.next()
@@ -131,19 +186,37 @@ fn receive_fd(socket: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// umount2(2). EBUSY while files are open there, unless `lazy`.
 pub(crate) fn unmount(at: &Path, lazy: bool) -> io::Result<()> {
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let flags = if lazy {
+        UnmountFlags::DETACH
+    } else {
+        UnmountFlags::empty()
+    };
     Ok(rustix::mount::unmount(at, flags | UnmountFlags::NOFOLLOW)?)
 }
 
 /// `fusermount3 -u`, for mounts made by it.
 pub(crate) fn fusermount_unmount(at: &Path, lazy: bool) -> io::Result<()> {
-    let out = Command::new("fusermount3").args(if lazy { &["-u", "-z", "--"][..] } else { &["-u", "--"] }).arg(at).output()?;
+    let out = Command::new("fusermount3")
+        .args(if lazy {
+            &["-u", "-z", "--"][..]
+        } else {
+            &["-u", "--"]
+        })
+        .arg(at)
+        .output()?;
     if out.status.success() {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&out.stderr).trim().to_owned();
     let busy = text.contains("busy");
-    Err(io::Error::new(if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other }, text))
+    Err(io::Error::new(
+        if busy {
+            io::ErrorKind::ResourceBusy
+        } else {
+            io::ErrorKind::Other
+        },
+        text,
+    ))
 }
 
 /// The kernel's number of the connection mounted at `at`: the name of its directory under /sys/fs/fuse/connections.
@@ -153,24 +226,43 @@ pub(crate) fn connection(at: &Path) -> Option<u32> {
 }
 
 fn connection_in(mountinfo: &str, at: &Path) -> Option<u32> {
-    line_of(mountinfo, at)?.split(' ').nth(2)?.split_once(':')?.1.parse().ok()
+    line_of(mountinfo, at)?
+        .split(' ')
+        .nth(2)?
+        .split_once(':')?
+        .1
+        .parse()
+        .ok()
 }
 
 /// What mountinfo says of the last mount at `at`.
 fn line_of<'a>(mountinfo: &'a str, at: &Path) -> Option<&'a str> {
-    let at = at.to_str()?.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
-    mountinfo.lines().rev().find(|l| l.split(' ').nth(4) == Some(&at))
+    let at = at
+        .to_str()?
+        .replace('\\', "\\134")
+        .replace(' ', "\\040")
+        .replace('\t', "\\011")
+        .replace('\n', "\\012");
+    mountinfo
+        .lines()
+        .rev()
+        .find(|l| l.split(' ').nth(4) == Some(&at))
 }
 
 /// Whether a Coral file system is mounted at `at`, by the mountinfo of a process.
 pub(crate) fn is_mounted_in(mountinfo: &str, at: &Path) -> bool {
-    line_of(mountinfo, at).and_then(|l| l.split_once(" - ")).is_some_and(|(_, fs)| fs.starts_with(&format!("fuse.{SUBTYPE} ")))
+    line_of(mountinfo, at)
+        .and_then(|l| l.split_once(" - "))
+        .is_some_and(|(_, fs)| fs.starts_with(&format!("fuse.{SUBTYPE} ")))
 }
 
 /// Lets the kernel read ahead `kib` KiB in files of the mount at `at`, where /sys may be written (else it stays at 128 KiB).
 pub(crate) fn set_read_ahead(at: &Path, kib: u32) {
     if let Some(c) = connection(at)
-        && let Err(e) = std::fs::write(format!("/sys/class/bdi/0:{c}/read_ahead_kb"), kib.to_string())
+        && let Err(e) = std::fs::write(
+            format!("/sys/class/bdi/0:{c}/read_ahead_kb"),
+            kib.to_string(),
+        )
     {
         tracing::debug!("read-ahead of {} stays as it is: {e}", at.display());
     }
@@ -192,7 +284,16 @@ mod tests {
         assert_eq!(connection_in(text, Path::new("/tmp/a b")), Some(52));
         assert_eq!(connection_in(text, Path::new("/tmp/a")), None);
         assert!(is_mounted_in(text, Path::new("/tmp/a b")) && !is_mounted_in(text, Path::new("/")));
-        assert_eq!(flags_in(text, Path::new("/tmp/a b")), Some(MountFlags::NOSUID));
-        assert_eq!(flags_in(&text.replace("src rw", "src ro,sync"), Path::new("/tmp/a b")), Some(MountFlags::NOSUID | MountFlags::RDONLY | MountFlags::SYNCHRONOUS));
+        assert_eq!(
+            flags_in(text, Path::new("/tmp/a b")),
+            Some(MountFlags::NOSUID)
+        );
+        assert_eq!(
+            flags_in(
+                &text.replace("src rw", "src ro,sync"),
+                Path::new("/tmp/a b")
+            ),
+            Some(MountFlags::NOSUID | MountFlags::RDONLY | MountFlags::SYNCHRONOUS)
+        );
     }
 }

@@ -80,14 +80,22 @@ mod tests {
 
     #[test]
     fn what_was_told_since() {
-        let fid = |oid| Fid { seq: 0x2_0000_0400, oid, ver: 0 };
+        let fid = |oid| Fid {
+            seq: 0x2_0000_0400,
+            oid,
+            ver: 0,
+        };
         let t = Told::default();
         let start = t.mark();
         t.note(fid(1));
         let later = t.mark();
         assert!(matches!(t.since(later), Since::Nothing) && t.since(start).has(fid(1)));
         t.note(fid(2));
-        assert!(t.since(start).has(fid(2)) && !t.since(start).has(fid(3)) && !t.since(later).has(fid(1)));
+        assert!(
+            t.since(start).has(fid(2))
+                && !t.since(start).has(fid(3))
+                && !t.since(later).has(fid(1))
+        );
         (0..KEPT as u32).for_each(|i| t.note(fid(10 + i)));
         assert!(t.since(start).has(fid(3)), "more than it keeps");
         let last = t.mark();

@@ -36,13 +36,30 @@ fn mounted(slow: bool, ttl: Duration, test: impl FnOnce(&Fixture) + Send + 'stat
     let run = move || {
         private_namespace();
         // Its threads are started from this one, so they see the same mounts.
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().canonicalize().unwrap();
         let fs = MemFs::new(slow, ttl);
-        let opts = FuseOptions { source: "test".into(), threads: 2, ..Default::default() };
-        let mount = { let _in = runtime.enter(); mount_fs(fs.clone(), &at, &opts).unwrap() };
-        let f = Fixture { fs, mount, at, runtime, _dir: dir };
+        let opts = FuseOptions {
+            source: "test".into(),
+            threads: 2,
+            ..Default::default()
+        };
+        let mount = {
+            let _in = runtime.enter();
+            mount_fs(fs.clone(), &at, &opts).unwrap()
+        };
+        let f = Fixture {
+            fs,
+            mount,
+            at,
+            runtime,
+            _dir: dir,
+        };
         test(&f);
         f.runtime.block_on(unmount(&f.mount));
     };
@@ -66,7 +83,11 @@ fn private_namespace() {
     // SAFETY: unshare(CLONE_NEWNS) changes the calling thread's view of mounts only; no memory is involved.
     let r = unsafe { libc::unshare(libc::CLONE_NEWNS) };
     assert_eq!(r, 0, "unshare: {}", std::io::Error::last_os_error());
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )
+    .unwrap();
 }
 
 const ENOENT: Option<i32> = Some(libc::ENOENT);
@@ -85,11 +106,17 @@ fn ordinary_life(f: &Fixture) {
     symlink("d/a", at.join("s")).unwrap();
     assert_eq!(fs::read(at.join("s")).unwrap(), b"hello");
     let m = fs::metadata(at.join("b")).unwrap();
-    assert_eq!((m.nlink(), m.len(), m.ino()), (2, 5, fs::metadata(at.join("d/a")).unwrap().ino()));
+    assert_eq!(
+        (m.nlink(), m.len(), m.ino()),
+        (2, 5, fs::metadata(at.join("d/a")).unwrap().ino())
+    );
     assert!(m.created().is_ok(), "STATX brings the time of birth");
     fs::rename(at.join("b"), at.join("c")).unwrap();
     assert_eq!(errno(fs::metadata(at.join("b"))), ENOENT);
-    let mut names: Vec<_> = fs::read_dir(at).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(at)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
     names.sort();
     assert_eq!(names, ["c", "d", "s"]);
     assert_eq!(errno(fs::remove_dir(at.join("d"))), Some(libc::ENOTEMPTY));
@@ -101,7 +128,12 @@ fn ordinary_life(f: &Fixture) {
 fn bytes_survive(f: &Fixture) {
     let path = f.at.join("big");
     let data: Vec<u8> = (0..5 << 20).map(|i: u32| (i ^ i >> 9) as u8).collect();
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .unwrap();
     file.write_all(&data).unwrap();
     file.write_all_at(&data[..100_001], 3_333_333).unwrap();
     let mut expect = data.clone();
@@ -117,7 +149,11 @@ fn bytes_survive(f: &Fixture) {
     appending.write_all(b"end").unwrap();
     assert_eq!(file.metadata().unwrap().len(), 1_000_003);
     fs::remove_file(&path).unwrap();
-    assert_eq!(file.read_at(&mut few, 1_000_000).unwrap(), 3, "an unlinked open file is still there");
+    assert_eq!(
+        file.read_at(&mut few, 1_000_000).unwrap(),
+        3,
+        "an unlinked open file is still there"
+    );
 }
 
 #[test]
@@ -125,7 +161,11 @@ fn answered_inline() {
     mounted(false, Duration::ZERO, |f| {
         ordinary_life(f);
         bytes_survive(f);
-        assert_eq!(f.mount.stats().spawned, 0, "a file system that never waits needs no hand-over");
+        assert_eq!(
+            f.mount.stats().spawned,
+            0,
+            "a file system that never waits needs no hand-over"
+        );
     });
 }
 
@@ -146,8 +186,21 @@ fn setuid_goes_at_a_write_by_another_user() {
         for _ in 0..2 {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
             let sh = format!("echo y >> {}", path.display());
-            let user = ["--reuid=nobody", "--regid=nogroup", "--clear-groups", "sh", "-c", &sh];
-            assert!(Command::new("setpriv").args(user).status().unwrap().success());
+            let user = [
+                "--reuid=nobody",
+                "--regid=nogroup",
+                "--clear-groups",
+                "sh",
+                "-c",
+                &sh,
+            ];
+            assert!(
+                Command::new("setpriv")
+                    .args(user)
+                    .status()
+                    .unwrap()
+                    .success()
+            );
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
         }
     });
@@ -160,7 +213,11 @@ fn a_lock_wait_ends_at_a_signal_and_other_waits_at_a_fatal_one() {
         let holder = File::create(&path).unwrap();
         holder.lock().unwrap();
         let timeout = |signal: &str, args: &[&str]| {
-            let status = Command::new("timeout").args(["-s", signal, "0.3"]).args(args).status().unwrap();
+            let status = Command::new("timeout")
+                .args(["-s", signal, "0.3"])
+                .args(args)
+                .status()
+                .unwrap();
             status.code()
         };
         let p = path.to_str().unwrap();
@@ -168,8 +225,15 @@ fn a_lock_wait_ends_at_a_signal_and_other_waits_at_a_fatal_one() {
         assert_eq!(timeout("INT", &["flock", p, "true"]), Some(124));
         assert_eq!(timeout("INT", &["flock", "-n", p, "true"]), Some(1));
         let stuck = f.at.join(std::str::from_utf8(memfs::STUCK).unwrap());
-        assert_eq!(timeout("TERM", &["stat", stuck.to_str().unwrap()]), Some(124));
-        assert_eq!(timeout("KILL", &["stat", stuck.to_str().unwrap()]), None, "killed, as timeout reports it");
+        assert_eq!(
+            timeout("TERM", &["stat", stuck.to_str().unwrap()]),
+            Some(124)
+        );
+        assert_eq!(
+            timeout("KILL", &["stat", stuck.to_str().unwrap()]),
+            None,
+            "killed, as timeout reports it"
+        );
         // The killed one may be gone before its interrupt is read; the unmount below waits for its request.
         assert!(f.mount.stats().interrupts >= 2);
     });
@@ -183,15 +247,29 @@ fn what_is_remembered_is_forgotten_when_told() {
         fs::write(&path, b"x").unwrap();
         let mode = || fs::metadata(&path).unwrap().mode() & 0o777;
         let root = Cred::root();
-        let entry = f.runtime.block_on(f.fs.lookup(&root, f.fs.root(), b"file")).unwrap();
+        let entry = f
+            .runtime
+            .block_on(f.fs.lookup(&root, f.fs.root(), b"file"))
+            .unwrap();
         assert_eq!(mode(), 0o644);
         // Somebody else changes the mode, then removes the name.
-        let set = SetAttr { mode: Some(0o600), ..Default::default() };
-        f.runtime.block_on(f.fs.setattr(&root, entry.attr.fid, set, None)).unwrap();
-        assert_eq!(mode(), 0o644, "the kernel remembers, else this test proves nothing");
+        let set = SetAttr {
+            mode: Some(0o600),
+            ..Default::default()
+        };
+        f.runtime
+            .block_on(f.fs.setattr(&root, entry.attr.fid, set, None))
+            .unwrap();
+        assert_eq!(
+            mode(),
+            0o644,
+            "the kernel remembers, else this test proves nothing"
+        );
         f.mount.invalidate().inval_inode(entry.attr.fid, true);
         assert_eq!(mode(), 0o600);
-        f.runtime.block_on(f.fs.unlink(&root, f.fs.root(), b"file")).unwrap();
+        f.runtime
+            .block_on(f.fs.unlink(&root, f.fs.root(), b"file"))
+            .unwrap();
         assert!(fs::metadata(&path).is_ok(), "the kernel remembers the name");
         f.mount.invalidate().inval_entry(f.fs.root(), b"file");
         assert_eq!(errno(fs::metadata(&path)), ENOENT);
@@ -205,12 +283,25 @@ fn what_changes_while_it_is_being_answered_is_not_remembered() {
     const LONG: Duration = Duration::from_secs(1000);
     mounted(false, LONG, |f| {
         let root = Cred::root();
-        let make = |name: &[u8]| f.fs.mknod(&root, f.fs.root(), name, libc::S_IFREG | 0o644, 0).now_or_never().unwrap().unwrap().attr.fid;
+        let make = |name: &[u8]| {
+            f.fs.mknod(&root, f.fs.root(), name, libc::S_IFREG | 0o644, 0)
+                .now_or_never()
+                .unwrap()
+                .unwrap()
+                .attr
+                .fid
+        };
         let chmod = |fid, mode| {
             let (fs, inval) = (f.fs.clone(), f.mount.invalidate());
             f.fs.beside(move || {
-                let set = SetAttr { mode: Some(mode), ..Default::default() };
-                fs.setattr(&Cred::root(), fid, set, None).now_or_never().unwrap().unwrap();
+                let set = SetAttr {
+                    mode: Some(mode),
+                    ..Default::default()
+                };
+                fs.setattr(&Cred::root(), fid, set, None)
+                    .now_or_never()
+                    .unwrap()
+                    .unwrap();
                 inval.inval_inode(fid, true);
             });
         };
@@ -220,9 +311,19 @@ fn what_changes_while_it_is_being_answered_is_not_remembered() {
         chmod(listed, 0o600);
         assert_eq!(fs::read_dir(&f.at).unwrap().count(), 2);
         assert_eq!(mode("listed"), 0o600, "by READDIRPLUS");
-        let set = SetAttr { mode: Some(0o611), ..Default::default() };
-        f.fs.setattr(&root, other, set, None).now_or_never().unwrap().unwrap();
-        assert_eq!(mode("other"), 0o644, "the kernel remembers the others, else this test proves nothing");
+        let set = SetAttr {
+            mode: Some(0o611),
+            ..Default::default()
+        };
+        f.fs.setattr(&root, other, set, None)
+            .now_or_never()
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            mode("other"),
+            0o644,
+            "the kernel remembers the others, else this test proves nothing"
+        );
 
         let fid = make(b"unknown");
         chmod(fid, 0o600);
@@ -239,10 +340,22 @@ fn what_changes_while_it_is_being_answered_is_not_remembered() {
 fn a_create_does_not_ask_for_what_it_was_told() {
     mounted(false, Duration::ZERO, |f| {
         let file = File::create(f.at.join("file")).unwrap();
-        let fid = f.fs.lookup(&Cred::root(), f.fs.root(), b"file").now_or_never().unwrap().unwrap().attr.fid;
+        let fid =
+            f.fs.lookup(&Cred::root(), f.fs.root(), b"file")
+                .now_or_never()
+                .unwrap()
+                .unwrap()
+                .attr
+                .fid;
         assert_eq!(f.fs.asked(fid), 0);
-        let set = SetAttr { mode: Some(0o601), ..Default::default() };
-        f.fs.setattr(&Cred::root(), fid, set, None).now_or_never().unwrap().unwrap();
+        let set = SetAttr {
+            mode: Some(0o601),
+            ..Default::default()
+        };
+        f.fs.setattr(&Cred::root(), fid, set, None)
+            .now_or_never()
+            .unwrap()
+            .unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o601);
         assert_eq!(f.fs.asked(fid), 1);
     });
@@ -255,8 +368,17 @@ fn attributes_of_before_an_own_change_are_not_remembered() {
     mounted(false, LONG, |f| {
         let dir = f.at.join("dir");
         fs::create_dir(&dir).unwrap();
-        let fid = f.runtime.block_on(f.fs.lookup(&Cred::root(), f.fs.root(), b"dir")).unwrap().attr.fid;
-        let look = || rustix::fs::stat(&dir).map(|s| (s.st_mtime, s.st_mtime_nsec)).unwrap();
+        let fid = f
+            .runtime
+            .block_on(f.fs.lookup(&Cred::root(), f.fs.root(), b"dir"))
+            .unwrap()
+            .attr
+            .fid;
+        let look = || {
+            rustix::fs::stat(&dir)
+                .map(|s| (s.st_mtime, s.st_mtime_nsec))
+                .unwrap()
+        };
         let change = |name: &str, tell: bool| {
             let before = look();
             let (path, inval) = (dir.join(name), f.mount.invalidate());
@@ -268,12 +390,26 @@ fn attributes_of_before_an_own_change_are_not_remembered() {
             });
             // asks, though the kernel knows: what it knows lets the other program in without asking itself
             use rustix::fs::{AtFlags, CWD, StatxFlags};
-            let asked = rustix::fs::statx(CWD, &dir, AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32), StatxFlags::BASIC_STATS).unwrap();
-            assert_eq!((asked.stx_mtime.tv_sec, u64::from(asked.stx_mtime.tv_nsec)), before, "made before");
+            let asked = rustix::fs::statx(
+                CWD,
+                &dir,
+                AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32),
+                StatxFlags::BASIC_STATS,
+            )
+            .unwrap();
+            assert_eq!(
+                (asked.stx_mtime.tv_sec, u64::from(asked.stx_mtime.tv_nsec)),
+                before,
+                "made before"
+            );
             before
         };
         let before = change("a", false);
-        assert_eq!(look(), before, "the kernel remembers it, else this test proves nothing");
+        assert_eq!(
+            look(),
+            before,
+            "the kernel remembers it, else this test proves nothing"
+        );
         f.mount.invalidate().inval_inode(fid, true);
         let before = change("b", true);
         assert_ne!(look(), before);

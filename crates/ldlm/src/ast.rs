@@ -53,11 +53,26 @@ pub enum EvictReason {
 pub trait AstSender: Send + Sync + 'static {
     /// Tells the holder that `blocked_by` waits for its lock; resolves when the holder has answered (not when it has
     /// cancelled).
-    fn blocking(&self, exp: ExportId, lock: &LockInfo, blocked_by: &LockDesc) -> BoxFuture<'static, Result<(), AstError>>;
+    fn blocking(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+        blocked_by: &LockDesc,
+    ) -> BoxFuture<'static, Result<(), AstError>>;
     /// Tells the owner that its waiting lock is granted (or, with `FLOCK_DEADLOCK`, refused). `lvb` may be empty.
-    fn completion(&self, exp: ExportId, lock: &LockInfo, flags: LdlmFlags, lvb: Bytes) -> BoxFuture<'static, Result<(), AstError>>;
+    fn completion(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+        flags: LdlmFlags,
+        lvb: Bytes,
+    ) -> BoxFuture<'static, Result<(), AstError>>;
     /// Asks the holder for its LVB (size as it knows it).
-    fn glimpse(&self, exp: ExportId, lock: &LockInfo) -> BoxFuture<'static, Result<Bytes, AstError>>;
+    fn glimpse(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+    ) -> BoxFuture<'static, Result<Bytes, AstError>>;
     /// The client failed its duties: the target must evict it. It then calls [`crate::LdlmServer::export_gone`].
     fn evict(&self, exp: ExportId, why: EvictReason);
 }
@@ -106,23 +121,49 @@ impl<P: AstPeers> PtlrpcAsts<P> {
 
     /// The same with another time-out for a callback's answer.
     pub fn with_timeout(node: Arc<Node>, peers: P, timeout: Duration) -> Arc<Self> {
-        Arc::new(Self { node, peers: Arc::new(peers), timeout })
+        Arc::new(Self {
+            node,
+            peers: Arc::new(peers),
+            timeout,
+        })
     }
 
     /// Sends one callback; the reply's buffer 1 (the LVB of a glimpse).
-    fn send(&self, exp: ExportId, opcode: u32, rq: LdlmRequest, lvb: Option<Bytes>) -> BoxFuture<'static, Result<Bytes, AstError>> {
+    fn send(
+        &self,
+        exp: ExportId,
+        opcode: u32,
+        rq: LdlmRequest,
+        lvb: Option<Bytes>,
+    ) -> BoxFuture<'static, Result<Bytes, AstError>> {
         let merges = opcode == opc::LDLM_CP_CALLBACK && rq.desc.ty() == LdlmType::FLOCK;
-        let mut rpc = Request::new(portal::LDLM_CB_REQUEST, opcode).push_bytes(rq.to_bytes()).no_resend();
+        let mut rpc = Request::new(portal::LDLM_CB_REQUEST, opcode)
+            .push_bytes(rq.to_bytes())
+            .no_resend();
         if let Some(lvb) = lvb {
             rpc = rpc.push_bytes(lvb);
         }
-        Box::pin(deliver(self.node.clone(), self.peers.clone(), exp, rpc, self.timeout, merges))
+        Box::pin(deliver(
+            self.node.clone(),
+            self.peers.clone(),
+            exp,
+            rpc,
+            self.timeout,
+            merges,
+        ))
     }
 }
 
 /// Sends until there is an answer or `timeout` is over. An answer to any of the tries counts: a client may be slow.
 /// `merges`: the client may have merged the lock with others at an earlier try, and then does not know it any more.
-async fn deliver<P: AstPeers>(node: Arc<Node>, peers: Arc<P>, exp: ExportId, rpc: Request, timeout: Duration, merges: bool) -> Result<Bytes, AstError> {
+async fn deliver<P: AstPeers>(
+    node: Arc<Node>,
+    peers: Arc<P>,
+    exp: ExportId,
+    rpc: Request,
+    timeout: Duration,
+    merges: bool,
+) -> Result<Bytes, AstError> {
     let one_try = (timeout / AST_TRIES).max(AST_PAUSE);
     let deadline = Instant::now() + timeout;
     let mut tries = FuturesUnordered::new();
@@ -133,7 +174,17 @@ async fn deliver<P: AstPeers>(node: Arc<Node>, peers: Arc<P>, exp: ExportId, rpc
         let peer = peers.peer(exp).ok_or(AstError::NoExport)?;
         let begun = Instant::now();
         let (node, rpc) = (&node, rpc.clone());
-        tries.push(async move { coral_ptlrpc::send_ast(node, peer.nid, peer.client_handle, peer.conn_cnt, rpc, deadline - begun).await });
+        tries.push(async move {
+            coral_ptlrpc::send_ast(
+                node,
+                peer.nid,
+                peer.client_handle,
+                peer.conn_cnt,
+                rpc,
+                deadline - begun,
+            )
+            .await
+        });
         let next = begun + one_try;
         loop {
             let answer = tokio::select! {
@@ -146,7 +197,9 @@ async fn deliver<P: AstPeers>(node: Arc<Node>, peers: Arc<P>, exp: ExportId, rpc
                     Err(AstError::NoLock) if merges && sent > 1 => return Ok(Bytes::new()),
                     status => return status.map(|()| r.msg.buf(1).clone()),
                 },
-                Err(e) if Instant::now() >= deadline => return Err(AstError::Unanswered(e.to_string())),
+                Err(e) if Instant::now() >= deadline => {
+                    return Err(AstError::Unanswered(e.to_string()));
+                }
                 // A failure at once (no connection) is not repeated in a hurry.
                 Err(_) if tries.is_empty() => {
                     tokio::time::sleep_until((begun + AST_PAUSE).min(deadline)).await;
@@ -165,11 +218,21 @@ async fn deliver<P: AstPeers>(node: Arc<Node>, peers: Arc<P>, exp: ExportId, rpc
 fn check_status(status: i32) -> Result<(), AstError> {
     match status {
         0 => Ok(()),
-        s if s == Errno::EINVAL.status() || s == Errno::ESTALE.status() || s.unsigned_abs() == ELDLM_NO_LOCK_DATA.unsigned_abs() => Err(AstError::NoLock),
+        s if s == Errno::EINVAL.status()
+            || s == Errno::ESTALE.status()
+            || s.unsigned_abs() == ELDLM_NO_LOCK_DATA.unsigned_abs() =>
+        {
+            Err(AstError::NoLock)
+        }
         // The node no longer knows the connection: it has restarted or was unmounted.
-        s if s == Errno::ENOTCONN.status() || s == Errno::ENODEV.status() => Err(AstError::Unanswered(format!("status {s}"))),
+        s if s == Errno::ENOTCONN.status() || s == Errno::ENODEV.status() => {
+            Err(AstError::Unanswered(format!("status {s}")))
+        }
         s => {
-            tracing::warn!(status = s, "odd answer to a callback, taken as \"no such lock\"");
+            tracing::warn!(
+                status = s,
+                "odd answer to a callback, taken as \"no such lock\""
+            );
             Err(AstError::NoLock)
         }
     }
@@ -177,25 +240,50 @@ fn check_status(status: i32) -> Result<(), AstError> {
 
 /// A callback's request: the client's cookie, ours, and a lock description (seen in `contend.pcap`: count 0).
 fn request(flags: LdlmFlags, desc: LockDesc, handles: [u64; 2]) -> LdlmRequest {
-    LdlmRequest { flags, count: 0, desc, handles: SmallVec::from_slice(&handles) }
+    LdlmRequest {
+        flags,
+        count: 0,
+        desc,
+        handles: SmallVec::from_slice(&handles),
+    }
 }
 
 impl<P: AstPeers> AstSender for PtlrpcAsts<P> {
-    fn blocking(&self, exp: ExportId, lock: &LockInfo, blocked_by: &LockDesc) -> BoxFuture<'static, Result<(), AstError>> {
+    fn blocking(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+        blocked_by: &LockDesc,
+    ) -> BoxFuture<'static, Result<(), AstError>> {
         let flags = lock.flags & LdlmFlags::DISCARD_DATA;
         let rq = request(flags, *blocked_by, [lock.remote_cookie, lock.cookie]);
         let sent = self.send(exp, opc::LDLM_BL_CALLBACK, rq, None);
         Box::pin(async move { sent.await.map(drop) })
     }
 
-    fn completion(&self, exp: ExportId, lock: &LockInfo, flags: LdlmFlags, lvb: Bytes) -> BoxFuture<'static, Result<(), AstError>> {
+    fn completion(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+        flags: LdlmFlags,
+        lvb: Bytes,
+    ) -> BoxFuture<'static, Result<(), AstError>> {
         let rq = request(flags, lock.desc(), [lock.remote_cookie, lock.cookie]);
         let sent = self.send(exp, opc::LDLM_CP_CALLBACK, rq, Some(lvb));
         Box::pin(async move { sent.await.map(drop) })
     }
 
-    fn glimpse(&self, exp: ExportId, lock: &LockInfo) -> BoxFuture<'static, Result<Bytes, AstError>> {
-        self.send(exp, opc::LDLM_GL_CALLBACK, request(LdlmFlags(0), lock.desc(), [lock.remote_cookie, 0]), None)
+    fn glimpse(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+    ) -> BoxFuture<'static, Result<Bytes, AstError>> {
+        self.send(
+            exp,
+            opc::LDLM_GL_CALLBACK,
+            request(LdlmFlags(0), lock.desc(), [lock.remote_cookie, 0]),
+            None,
+        )
     }
 
     fn evict(&self, exp: ExportId, why: EvictReason) {
@@ -211,9 +299,15 @@ mod tests {
     #[test]
     fn any_status_of_a_client_means_something() {
         assert!(check_status(0).is_ok());
-        assert!(matches!(check_status(Errno::ENOTCONN.status()), Err(AstError::Unanswered(_))));
+        assert!(matches!(
+            check_status(Errno::ENOTCONN.status()),
+            Err(AstError::Unanswered(_))
+        ));
         for status in [i32::MIN, i32::MAX, 303, -303, -1] {
-            assert!(matches!(check_status(status), Err(AstError::NoLock)), "{status}");
+            assert!(
+                matches!(check_status(status), Err(AstError::NoLock)),
+                "{status}"
+            );
         }
     }
 }

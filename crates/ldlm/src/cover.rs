@@ -6,9 +6,26 @@ use coral_wire::ldlm::Policy;
 pub(crate) fn covers(held: &Policy, need: &Policy) -> bool {
     match (held, need) {
         (Policy::Plain, Policy::Plain) => true,
-        (Policy::Extent { start, end, gid }, Policy::Extent { start: s, end: e, gid: g }) => start <= s && e <= end && gid == g,
+        (
+            Policy::Extent { start, end, gid },
+            Policy::Extent {
+                start: s,
+                end: e,
+                gid: g,
+            },
+        ) => start <= s && e <= end && gid == g,
         (Policy::Ibits { bits, .. }, Policy::Ibits { bits: b, .. }) => b.0 & !bits.0 == 0,
-        (Policy::Flock { start, end, owner, .. }, Policy::Flock { start: s, end: e, owner: o, .. }) => start <= s && e <= end && owner == o,
+        (
+            Policy::Flock {
+                start, end, owner, ..
+            },
+            Policy::Flock {
+                start: s,
+                end: e,
+                owner: o,
+                ..
+            },
+        ) => start <= s && e <= end && owner == o,
         _ => false,
     }
 }

@@ -22,9 +22,13 @@ pub mod server;
 mod slab;
 
 pub use ast::{AstError, AstPeer, AstPeers, AstSender, EvictReason, PtlrpcAsts};
-pub use client::{ClientConfig, ClientNamespace, FlockOp, LdlmClient, LockError, LockHook, LockRef, PendingLock};
+pub use client::{
+    ClientConfig, ClientNamespace, FlockOp, LdlmClient, LockError, LockHook, LockRef, PendingLock,
+};
 pub use core::LockInfo;
-pub use server::{EnqueueError, EnqueueReply, GlimpseReply, LdlmConfig, LdlmServer, LocalLock, LvbOps};
+pub use server::{
+    EnqueueError, EnqueueReply, GlimpseReply, LdlmConfig, LdlmServer, LocalLock, LvbOps,
+};
 
 /// Names an export (a client known to a target): the cookie the server gave at connect.
 pub type ExportId = u64;

@@ -19,7 +19,12 @@ pub(crate) struct Slab<T> {
 
 impl<T> Slab<T> {
     pub fn new(base: u64) -> Slab<T> {
-        Slab { base, generation: 0, slots: Vec::new(), free: Vec::new() }
+        Slab {
+            base,
+            generation: 0,
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -75,7 +80,11 @@ impl<T> Slab<T> {
     }
 
     pub fn indexes(&self) -> impl Iterator<Item = u32> {
-        self.slots.iter().enumerate().filter(|(_, s)| s.is_some()).map(|(i, _)| i as u32)
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| s.is_some())
+            .map(|(i, _)| i as u32)
     }
 }
 
@@ -88,7 +97,10 @@ mod tests {
         let mut s = Slab::new(0xdead_beef_0bad_cafe);
         let a = s.insert_with(|c| c).unwrap();
         let ca = *s.at(a);
-        assert_eq!((s.find(ca), s.find(ca ^ 1), s.find(0)), (Some(a), None, None));
+        assert_eq!(
+            (s.find(ca), s.find(ca ^ 1), s.find(0)),
+            (Some(a), None, None)
+        );
         s.remove(a);
         let b = s.insert_with(|c| c).unwrap();
         assert_eq!(a, b);

@@ -16,12 +16,21 @@ const SOON: Duration = Duration::from_secs(5);
 #[tokio::test(start_paused = true)]
 async fn an_idle_lock_is_given_up_before_the_reply() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     drop(a.ibits(PR, 3).await.unwrap());
     assert_eq!(a.ns.counts(), (1, 1));
     let lock = b.ibits(EX, 2).await.unwrap();
-    assert_eq!(bed.server.callbacks(), ["BL"], "the grant is in the reply, no completion is sent");
-    assert_eq!((a.hook.count(), a.ns.counts(), bed.server.ldlm.counts()), (1, (0, 0), (1, 1)));
+    assert_eq!(
+        bed.server.callbacks(),
+        ["BL"],
+        "the grant is in the reply, no completion is sent"
+    );
+    assert_eq!(
+        (a.hook.count(), a.ns.counts(), bed.server.ldlm.counts()),
+        (1, (0, 0), (1, 1))
+    );
     assert_eq!(lock.mode(), EX);
     bed.check_agreement();
 }
@@ -29,12 +38,22 @@ async fn an_idle_lock_is_given_up_before_the_reply() {
 #[tokio::test(start_paused = true)]
 async fn uncontended_and_contended_work_stays_on_its_stack() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     drop(a.ibits(PR, 3).await.unwrap());
     let before = bed.server.node.handovers().spawned();
     drop(b.ibits(EX, 2).await.unwrap());
-    let server_side = bed.server.ldlm.lock_local(FILE, LdlmType::IBITS, EX, bits(0x7f), None).await;
-    assert_eq!(bed.server.node.handovers().spawned(), before, "no hand-over at the server");
+    let server_side = bed
+        .server
+        .ldlm
+        .lock_local(FILE, LdlmType::IBITS, EX, bits(0x7f), None)
+        .await;
+    assert_eq!(
+        bed.server.node.handovers().spawned(),
+        before,
+        "no hand-over at the server"
+    );
     assert_eq!(bed.server.callbacks(), ["BL", "BL"]);
     drop(server_side);
 }
@@ -42,12 +61,18 @@ async fn uncontended_and_contended_work_stays_on_its_stack() {
 #[tokio::test(start_paused = true)]
 async fn a_pinned_lock_is_waited_for() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     let pinned = a.ibits(PR, 3).await.unwrap();
     let mut wait = Box::pin(b.ibits(EX, 2));
     assert!(timeout(SOON, &mut wait).await.is_err());
     assert!(pinned.is_blocked() && a.hook.blocked.load(Ordering::Relaxed) == 1);
-    assert!(a.ns.match_lock(&FILE, LdlmType::IBITS, PR, &bits(1)).is_none(), "no new use of a blocked lock");
+    assert!(
+        a.ns.match_lock(&FILE, LdlmType::IBITS, PR, &bits(1))
+            .is_none(),
+        "no new use of a blocked lock"
+    );
     let again = pinned.clone();
     drop(pinned);
     assert!(timeout(SOON, &mut wait).await.is_err(), "one pin is left");
@@ -61,7 +86,9 @@ async fn a_pinned_lock_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn the_flush_comes_before_the_grant() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     *a.hook.flush.lock() = Duration::from_secs(3);
     drop(a.ibits(PW, 2).await.unwrap());
     let start = tokio::time::Instant::now();
@@ -73,26 +100,42 @@ async fn the_flush_comes_before_the_grant() {
 #[tokio::test(start_paused = true)]
 async fn extents_grow_shrink_and_carry_the_size() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     bed.server.sizes.0.store(4096, Ordering::Relaxed);
     let (la, lvb) = a.extent(PW, 0, 4095).await.unwrap();
-    assert_eq!((la.policy(), lvb.size), (Policy::extent(0, u64::MAX), 4096), "alone: the whole object");
+    assert_eq!(
+        (la.policy(), lvb.size),
+        (Policy::extent(0, u64::MAX), 4096),
+        "alone: the whole object"
+    );
     let mut wait = Box::pin(b.extent(PW, 8192, 12287));
     assert!(timeout(SOON, &mut wait).await.is_err());
     bed.server.sizes.0.store(5000, Ordering::Relaxed);
     drop(la);
     let (lb, lvb) = wait.await.unwrap();
-    assert_eq!((lb.policy(), lvb.size), (Policy::extent(0, u64::MAX), 5000), "the size at the grant, not at the request");
+    assert_eq!(
+        (lb.policy(), lvb.size),
+        (Policy::extent(0, u64::MAX), 5000),
+        "the size at the grant, not at the request"
+    );
     bed.check_agreement();
 }
 
 #[tokio::test(start_paused = true)]
 async fn glimpse_asks_the_writer_and_takes_nothing_away() {
     let bed = Bed::new(3).await;
-    let [a, b, c] = &bed.clients[..] else { unreachable!() };
+    let [a, b, c] = &bed.clients[..] else {
+        unreachable!()
+    };
     bed.server.sizes.0.store(100, Ordering::Relaxed);
     let (lvb, lock) = b.ns.glimpse(OBJECT).await.unwrap();
-    assert_eq!((lvb.size, lock.is_some()), (100, true), "nobody writes: the lock comes along");
+    assert_eq!(
+        (lvb.size, lock.is_some()),
+        (100, true),
+        "nobody writes: the lock comes along"
+    );
     drop(lock);
     let (_la, _) = a.extent(PW, 0, 4095).await.unwrap();
     a.hook.size.store(70_000, Ordering::Relaxed);
@@ -103,8 +146,18 @@ async fn glimpse_asks_the_writer_and_takes_nothing_away() {
     a.hook.size.store(0, Ordering::Relaxed);
     bed.server.sizes.0.store(80_000, Ordering::Relaxed);
     let (lvb, _) = c.ns.glimpse(OBJECT).await.unwrap();
-    assert_eq!(lvb.size, 80_000, "the writer knows nothing (it has flushed): the stored size counts");
-    assert_eq!(bed.server.ldlm.glimpse_local(OBJECT, coral_wire::ldlm::LdlmType::EXTENT).await.size, 80_000);
+    assert_eq!(
+        lvb.size, 80_000,
+        "the writer knows nothing (it has flushed): the stored size counts"
+    );
+    assert_eq!(
+        bed.server
+            .ldlm
+            .glimpse_local(OBJECT, coral_wire::ldlm::LdlmType::EXTENT)
+            .await
+            .size,
+        80_000
+    );
     assert_eq!(c.ns.counts().0, 0);
 }
 
@@ -115,9 +168,19 @@ async fn a_client_gives_up_its_own_lock_unless_it_may_keep_it() {
     let ldlm = &bed.server.ldlm;
     let me = *bed.server.exports.peers.lock().keys().next().unwrap();
     drop(a.ibits(PR, 2).await.unwrap());
-    drop(ldlm.lock_local(FILE, LdlmType::IBITS, LdlmMode::CW, bits(2), Some(me)).await);
-    assert_eq!((a.ns.counts().0, bed.server.callbacks().len()), (1, 0), "it may keep it");
-    drop(ldlm.lock_local(FILE, LdlmType::IBITS, LdlmMode::CW, bits(2), None).await);
+    drop(
+        ldlm.lock_local(FILE, LdlmType::IBITS, LdlmMode::CW, bits(2), Some(me))
+            .await,
+    );
+    assert_eq!(
+        (a.ns.counts().0, bed.server.callbacks().len()),
+        (1, 0),
+        "it may keep it"
+    );
+    drop(
+        ldlm.lock_local(FILE, LdlmType::IBITS, LdlmMode::CW, bits(2), None)
+            .await,
+    );
     assert_eq!((a.ns.counts().0, bed.server.callbacks()), (0, vec!["BL"]));
 }
 
@@ -126,18 +189,39 @@ async fn destroy_discards_what_is_cached() {
     let bed = Bed::new(1).await;
     drop(bed.clients[0].extent(PW, 0, 4095).await.unwrap());
     let whole = Policy::extent(0, u64::MAX);
-    let l = bed.server.ldlm.lock_local_with(OBJECT, LdlmType::EXTENT, PW, whole, LdlmFlags::AST_DISCARD_DATA, None).await;
-    assert!(matches!(&bed.clients[0].hook.cancelled.lock()[..], [(_, true, false)]));
+    let l = bed
+        .server
+        .ldlm
+        .lock_local_with(
+            OBJECT,
+            LdlmType::EXTENT,
+            PW,
+            whole,
+            LdlmFlags::AST_DISCARD_DATA,
+            None,
+        )
+        .await;
+    assert!(matches!(
+        &bed.clients[0].hook.cancelled.lock()[..],
+        [(_, true, false)]
+    ));
     drop(l);
 }
 
 #[tokio::test(start_paused = true)]
 async fn flocks_wait_for_each_other() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     a.setlk(PW, range(0, 99, 1), true).await.unwrap();
-    assert!(matches!(b.setlk(PR, range(50, 60, 1), false).await, Err(LockError::Refused(e)) if e == Errno::EAGAIN));
-    let test = b.ns.flock(FLOCK, PR, range(50, 60, 1), FlockOp::Test).await.unwrap();
+    assert!(
+        matches!(b.setlk(PR, range(50, 60, 1), false).await, Err(LockError::Refused(e)) if e == Errno::EAGAIN)
+    );
+    let test =
+        b.ns.flock(FLOCK, PR, range(50, 60, 1), FlockOp::Test)
+            .await
+            .unwrap();
     assert_eq!(test, Some((PW, range(0, 99, 1))));
     let mut wait = Box::pin(b.setlk(PW, range(40, 49, 1), true));
     assert!(timeout(SOON, &mut wait).await.is_err());
@@ -147,20 +231,32 @@ async fn flocks_wait_for_each_other() {
     assert_eq!(a.ns.counts(), (2, 0), "two halves");
     a.unlock(range(0, u64::MAX, 1)).await;
     b.unlock(range(0, u64::MAX, 1)).await;
-    assert_eq!((a.ns.counts().0, b.ns.counts().0, bed.server.ldlm.counts()), (0, 0, (0, 0)));
-    assert_eq!(b.ns.flock(FLOCK, PW, range(0, 9, 1), FlockOp::Test).await.unwrap(), None);
+    assert_eq!(
+        (a.ns.counts().0, b.ns.counts().0, bed.server.ldlm.counts()),
+        (0, 0, (0, 0))
+    );
+    assert_eq!(
+        b.ns.flock(FLOCK, PW, range(0, 9, 1), FlockOp::Test)
+            .await
+            .unwrap(),
+        None
+    );
     assert!(b.ns.locks().is_empty(), "a test leaves nothing");
 }
 
 #[tokio::test(start_paused = true)]
 async fn flock_deadlocks_are_told() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     a.setlk(PW, range(0, 9, 1), true).await.unwrap();
     b.setlk(PW, range(10, 19, 2), true).await.unwrap();
     let mut wait = Box::pin(a.setlk(PW, range(10, 19, 1), true));
     assert!(timeout(SOON, &mut wait).await.is_err());
-    assert!(matches!(b.setlk(PW, range(0, 9, 2), true).await, Err(LockError::Refused(e)) if e == Errno::EDEADLK));
+    assert!(
+        matches!(b.setlk(PW, range(0, 9, 2), true).await, Err(LockError::Refused(e)) if e == Errno::EDEADLK)
+    );
     b.unlock(range(10, 19, 2)).await;
     timeout(SOON, wait).await.unwrap().unwrap();
 }
@@ -168,7 +264,9 @@ async fn flock_deadlocks_are_told() {
 #[tokio::test(start_paused = true)]
 async fn an_interrupted_flock_leaves_nothing_behind() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     a.setlk(PW, range(0, 99, 1), true).await.unwrap();
     b.setlk(PR, range(200, 299, 1), true).await.unwrap();
     {
@@ -176,10 +274,25 @@ async fn an_interrupted_flock_leaves_nothing_behind() {
         assert!(timeout(SOON, wait).await.is_err());
     }
     sleep(SOON).await;
-    assert_eq!(bed.server.ldlm.locks().iter().filter(|l| l.granted_mode == LdlmMode::NONE).count(), 0, "withdrawn");
+    assert_eq!(
+        bed.server
+            .ldlm
+            .locks()
+            .iter()
+            .filter(|l| l.granted_mode == LdlmMode::NONE)
+            .count(),
+        0,
+        "withdrawn"
+    );
     a.unlock(range(0, u64::MAX, 1)).await;
     sleep(SOON).await;
-    let left: Vec<_> = bed.server.ldlm.locks().iter().map(|l| (l.granted_mode, l.policy)).collect();
+    let left: Vec<_> = bed
+        .server
+        .ldlm
+        .locks()
+        .iter()
+        .map(|l| (l.granted_mode, l.policy))
+        .collect();
     assert_eq!(left, [(PR, range(200, 299, 1))]);
     bed.check_agreement();
 }
@@ -187,7 +300,9 @@ async fn an_interrupted_flock_leaves_nothing_behind() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_enqueue_withdraws_its_lock() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     let pinned = a.ibits(PR, 2).await.unwrap();
     assert!(timeout(SOON, b.ibits(EX, 2)).await.is_err());
     sleep(SOON).await;
@@ -200,31 +315,49 @@ async fn a_dropped_enqueue_withdraws_its_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_callback_evicts() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     let mine = a.ibits(PR, 2).await.unwrap();
     a.ldlm.stop().await;
     let start = tokio::time::Instant::now();
     let lock = b.ibits(EX, 2).await.unwrap();
-    assert!(start.elapsed() >= Duration::from_secs(20) && start.elapsed() < Duration::from_secs(60));
-    assert!(matches!(&bed.server.exports.evicted.lock()[..], [(_, EvictReason::CallbackUnanswered { what: "blocking" })]));
+    assert!(
+        start.elapsed() >= Duration::from_secs(20) && start.elapsed() < Duration::from_secs(60)
+    );
+    assert!(matches!(
+        &bed.server.exports.evicted.lock()[..],
+        [(_, EvictReason::CallbackUnanswered { what: "blocking" })]
+    ));
     drop(lock);
     // The client learns it with its next request.
     let _ = a.ibits(PR, 1).await;
     assert!(mine.is_dead() && mine.is_blocked());
-    assert!(matches!(&a.hook.cancelled.lock()[..], [(l, false, true)] if l.cookie == mine.cookie()));
+    assert!(
+        matches!(&a.hook.cancelled.lock()[..], [(l, false, true)] if l.cookie == mine.cookie())
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_keeps_a_lock_too_long_is_evicted() {
     let bed = Bed::new(3).await;
-    let [a, b, c] = &bed.clients[..] else { unreachable!() };
+    let [a, b, c] = &bed.clients[..] else {
+        unreachable!()
+    };
     let kept = a.ibits(PR, 2).await.unwrap();
     let _other = a.extent(PW, 0, 4095).await.unwrap();
     let start = tokio::time::Instant::now();
-    let (lock, local) =
-        tokio::join!(b.ibits(EX, 2), bed.server.ldlm.lock_local(OBJECT, LdlmType::EXTENT, PW, Policy::extent(0, 9), None));
+    let (lock, local) = tokio::join!(
+        b.ibits(EX, 2),
+        bed.server
+            .ldlm
+            .lock_local(OBJECT, LdlmType::EXTENT, PW, Policy::extent(0, 9), None)
+    );
     assert_eq!(start.elapsed().as_secs(), 100);
-    assert!(matches!(&bed.server.exports.evicted.lock()[..], [(_, EvictReason::LockNotCancelled { .. })]));
+    assert!(matches!(
+        &bed.server.exports.evicted.lock()[..],
+        [(_, EvictReason::LockNotCancelled { .. })]
+    ));
     lock.unwrap();
     drop(local);
     sleep(Duration::from_secs(60)).await;
@@ -239,8 +372,18 @@ async fn who_keeps_a_lock_too_long_is_evicted() {
 #[tokio::test(start_paused = true)]
 async fn progress_under_a_lock_prolongs_its_time() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
-    let me = *bed.server.exports.peers.lock().iter().find(|(_, p)| p.nid == a.node.nid()).unwrap().0;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    let me = *bed
+        .server
+        .exports
+        .peers
+        .lock()
+        .iter()
+        .find(|(_, p)| p.nid == a.node.nid())
+        .unwrap()
+        .0;
     let (kept, _) = a.extent(PW, 0, 4095).await.unwrap();
     let ldlm = bed.server.ldlm.clone();
     tokio::spawn(async move {
@@ -257,7 +400,9 @@ async fn progress_under_a_lock_prolongs_its_time() {
 #[tokio::test(start_paused = true)]
 async fn waiting_enqueues_fail_when_their_client_is_evicted() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     let _held = a.ibits(EX, 2).await.unwrap();
     let wait = b.ibits(EX, 2);
     let ns = b.ns.clone();
@@ -271,11 +416,21 @@ async fn waiting_enqueues_fail_when_their_client_is_evicted() {
 
 #[tokio::test(start_paused = true)]
 async fn the_lru_gives_old_locks_back_in_batches() {
-    let bed = Bed::with(1, ClientConfig { lru_size: 16, ..ClientConfig::default() }).await;
+    let bed = Bed::with(
+        1,
+        ClientConfig {
+            lru_size: 16,
+            ..ClientConfig::default()
+        },
+    )
+    .await;
     let a = &bed.clients[0];
     for i in 0..100 {
         let res = ResId([1000 + i, 0, 0, 0]);
-        let (l, _) = a.ns.enqueue(res, LdlmType::IBITS, PR, bits(1), NO_FLAGS, 0).await.unwrap();
+        let (l, _) =
+            a.ns.enqueue(res, LdlmType::IBITS, PR, bits(1), NO_FLAGS, 0)
+                .await
+                .unwrap();
         drop(l);
     }
     sleep(SOON).await;
@@ -306,21 +461,56 @@ async fn early_cancel_rides_on_the_next_request() {
 #[tokio::test(start_paused = true)]
 async fn intents_may_grant_another_lock_than_asked() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
-    let exp = *bed.server.exports.peers.lock().iter().find(|(_, p)| p.nid == a.node.nid()).unwrap().0;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    let exp = *bed
+        .server
+        .exports
+        .peers
+        .lock()
+        .iter()
+        .find(|(_, p)| p.nid == a.node.nid())
+        .unwrap()
+        .0;
     // Asked on the parent, granted on the child, with the optional bits that were free.
-    let pending = a.ns.prepare(FILE, LdlmType::IBITS, LdlmMode::CR, bits(2), LdlmFlags::HAS_INTENT);
+    let pending = a.ns.prepare(
+        FILE,
+        LdlmType::IBITS,
+        LdlmMode::CR,
+        bits(2),
+        LdlmFlags::HAS_INTENT,
+    );
     let child = ResId([0x200000402, 6, 0, 0]);
-    let want = Policy::Ibits { bits: Ibits(1), try_bits: Ibits(0x12), gid: 0, initiator_id: 0 };
-    let local = bed.server.ldlm.lock_local(child, LdlmType::IBITS, PR, want, None).await;
+    let want = Policy::Ibits {
+        bits: Ibits(1),
+        try_bits: Ibits(0x12),
+        gid: 0,
+        initiator_id: 0,
+    };
+    let local = bed
+        .server
+        .ldlm
+        .lock_local(child, LdlmType::IBITS, PR, want, None)
+        .await;
     let (cookie, policy) = local.give_to(exp, pending.cookie()).unwrap();
     assert_eq!(policy, bits(0x13));
-    let lock = a.ns.finish(pending, &bed.server.ldlm.reply_for(cookie).unwrap(), 0).unwrap();
-    assert_eq!((lock.res(), lock.mode(), lock.policy()), (child, PR, bits(0x13)));
+    let lock =
+        a.ns.finish(pending, &bed.server.ldlm.reply_for(cookie).unwrap(), 0)
+            .unwrap();
+    assert_eq!(
+        (lock.res(), lock.mode(), lock.policy()),
+        (child, PR, bits(0x13))
+    );
     drop(lock);
     // The other client asks for it while no reply was seen: the callback overtakes the reply.
-    let pending = a.ns.prepare(FILE, LdlmType::IBITS, PR, bits(2), LdlmFlags::HAS_INTENT);
-    let (cookie, _) = bed.server.ldlm.try_grant(exp, pending.cookie(), FILE, LdlmType::IBITS, PR, bits(2)).unwrap();
+    let pending =
+        a.ns.prepare(FILE, LdlmType::IBITS, PR, bits(2), LdlmFlags::HAS_INTENT);
+    let (cookie, _) = bed
+        .server
+        .ldlm
+        .try_grant(exp, pending.cookie(), FILE, LdlmType::IBITS, PR, bits(2))
+        .unwrap();
     let reply = bed.server.ldlm.reply_for(cookie).unwrap();
     let mut wait = Box::pin(b.ibits(EX, 2));
     assert!(timeout(SOON, &mut wait).await.is_err());
@@ -328,22 +518,41 @@ async fn intents_may_grant_another_lock_than_asked() {
     assert!(lock.is_blocked());
     drop(lock);
     timeout(SOON, wait).await.unwrap().unwrap();
-    let none = a.ns.prepare(FILE, LdlmType::IBITS, PR, bits(2), LdlmFlags::HAS_INTENT);
-    assert!(a.ns.finish(none, &LdlmReply::default(), ELDLM_LOCK_ABORTED).is_none());
+    let none =
+        a.ns.prepare(FILE, LdlmType::IBITS, PR, bits(2), LdlmFlags::HAS_INTENT);
+    assert!(
+        a.ns.finish(none, &LdlmReply::default(), ELDLM_LOCK_ABORTED)
+            .is_none()
+    );
     assert_eq!(a.ns.locks().iter().filter(|l| l.res == FILE).count(), 0);
 }
 
 fn export_of(bed: &Bed, c: &Client) -> ExportId {
-    *bed.server.exports.peers.lock().iter().find(|(_, p)| p.nid == c.node.nid()).unwrap().0
+    *bed.server
+        .exports
+        .peers
+        .lock()
+        .iter()
+        .find(|(_, p)| p.nid == c.node.nid())
+        .unwrap()
+        .0
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_completion_may_overtake_the_reply() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     let held = b.ibits(EX, 2).await.unwrap();
     let pending = a.ns.prepare(FILE, LdlmType::IBITS, PR, bits(2), NO_FLAGS);
-    let reply = bed.server.ldlm.enqueue(export_of(&bed, a), &pending.request()).await.unwrap().reply;
+    let reply = bed
+        .server
+        .ldlm
+        .enqueue(export_of(&bed, a), &pending.request())
+        .await
+        .unwrap()
+        .reply;
     assert!(reply.flags.contains(LdlmFlags::BLOCK_GRANTED));
     drop(held);
     sleep(SOON).await;
@@ -356,7 +565,9 @@ async fn the_completion_may_overtake_the_reply() {
 #[tokio::test(start_paused = true)]
 async fn who_is_waited_for_learns_it_with_the_grant() {
     let bed = Bed::new(3).await;
-    let [a, b, c] = &bed.clients[..] else { unreachable!() };
+    let [a, b, c] = &bed.clients[..] else {
+        unreachable!()
+    };
     let held = a.ibits(EX, 2).await.unwrap();
     let mut second = Box::pin(b.ibits(EX, 2));
     assert!(timeout(SOON, &mut second).await.is_err());
@@ -365,7 +576,11 @@ async fn who_is_waited_for_learns_it_with_the_grant() {
     drop(held);
     let got = timeout(SOON, second).await.unwrap().unwrap();
     assert!(got.is_blocked());
-    assert_eq!(bed.server.callbacks(), ["BL", "CP"], "no second blocking callback");
+    assert_eq!(
+        bed.server.callbacks(),
+        ["BL", "CP"],
+        "no second blocking callback"
+    );
     drop(got);
     timeout(SOON, third).await.unwrap().unwrap();
     // A grant like that starts the clock too.
@@ -383,7 +598,9 @@ async fn who_is_waited_for_learns_it_with_the_grant() {
 #[tokio::test(start_paused = true)]
 async fn convert_keeps_the_other_bits() {
     let bed = Bed::new(2).await;
-    let [a, b] = &bed.clients[..] else { unreachable!() };
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
     let held = a.ibits(PR, 0x13).await.unwrap();
     let mut wait = Box::pin(b.ibits(EX, 2));
     assert!(timeout(SOON, &mut wait).await.is_err());
@@ -391,11 +608,31 @@ async fn convert_keeps_the_other_bits() {
     let info = held.info();
     let desc = LockDesc::new(FILE, LdlmType::IBITS, PR, &bits(0x11));
     // as kernel clients leave it out
-    let desc = LockDesc { resource: Default::default(), ..desc };
-    let rep = bed.server.ldlm.convert(exp, &LdlmRequest::enqueue(NO_FLAGS, desc, info.remote_cookie)).unwrap().unwrap();
+    let desc = LockDesc {
+        resource: Default::default(),
+        ..desc
+    };
+    let rep = bed
+        .server
+        .ldlm
+        .convert(
+            exp,
+            &LdlmRequest::enqueue(NO_FLAGS, desc, info.remote_cookie),
+        )
+        .unwrap()
+        .unwrap();
     assert_eq!((rep.handle, rep.desc.policy()), (info.cookie, bits(0x11)));
     timeout(SOON, wait).await.unwrap().unwrap();
     sleep(Duration::from_secs(200)).await;
-    assert!(bed.server.exports.evicted.lock().is_empty(), "a converted lock is owed no longer");
-    assert!(bed.server.ldlm.convert(exp, &LdlmRequest::enqueue(NO_FLAGS, desc, 5)).unwrap().is_none());
+    assert!(
+        bed.server.exports.evicted.lock().is_empty(),
+        "a converted lock is owed no longer"
+    );
+    assert!(
+        bed.server
+            .ldlm
+            .convert(exp, &LdlmRequest::enqueue(NO_FLAGS, desc, 5))
+            .unwrap()
+            .is_none()
+    );
 }

@@ -14,10 +14,16 @@ async fn granted_and_waiting_locks_survive_a_restart() {
     let mut bed = Bed::new(2).await;
     let held = bed.clients[0].ibits(EX, 3).await.unwrap();
     let (wide, _) = bed.clients[1].extent(PW, 0, 4095).await.unwrap();
-    bed.clients[0].setlk(PW, range(0, 99, 1), true).await.unwrap();
+    bed.clients[0]
+        .setlk(PW, range(0, 99, 1), true)
+        .await
+        .unwrap();
     bed.clients[0].unlock(range(40, 59, 1)).await;
     let ns = bed.clients[1].ns.clone();
-    let waiter = tokio::spawn(async move { ns.enqueue(FILE, LdlmType::IBITS, PR, bits(2), NO_FLAGS, 0).await });
+    let waiter = tokio::spawn(async move {
+        ns.enqueue(FILE, LdlmType::IBITS, PR, bits(2), NO_FLAGS, 0)
+            .await
+    });
     sleep(SOON).await;
     assert_eq!(bed.server.ldlm.counts().0, 5);
     let before: Vec<_> = bed.server.ldlm.locks().iter().map(|l| l.cookie).collect();
@@ -27,10 +33,16 @@ async fn granted_and_waiting_locks_survive_a_restart() {
     sleep(Duration::from_secs(60)).await;
     let after = bed.server.ldlm.locks();
     assert_eq!(after.len(), 5, "{after:?}");
-    assert!(after.iter().all(|l| !before.contains(&l.cookie)), "cookies of another life mean nothing");
+    assert!(
+        after.iter().all(|l| !before.contains(&l.cookie)),
+        "cookies of another life mean nothing"
+    );
     assert_eq!(wide.policy(), Policy::extent(0, u64::MAX));
     bed.check_agreement();
-    let waiting: Vec<_> = after.iter().filter(|l| l.granted_mode == LdlmMode::NONE).collect();
+    let waiting: Vec<_> = after
+        .iter()
+        .filter(|l| l.granted_mode == LdlmMode::NONE)
+        .collect();
     assert_eq!((waiting.len(), waiting[0].req_mode), (1, PR));
     assert!(held.is_blocked(), "asked again after the replay");
     drop(held);
@@ -51,7 +63,10 @@ async fn an_idle_lock_stays_usable_over_a_restart() {
     bed.restart_server().await;
     sleep(Duration::from_secs(60)).await;
     let c = &bed.clients[0];
-    assert!(c.ns.match_lock(&FILE, LdlmType::IBITS, PR, &bits(1)).is_some());
+    assert!(
+        c.ns.match_lock(&FILE, LdlmType::IBITS, PR, &bits(1))
+            .is_some()
+    );
     assert_eq!((c.hook.count(), bed.server.ldlm.counts().0), (0, 1));
     c.ns.cancel_all().await;
     assert_eq!(bed.server.ldlm.counts().0, 0, "the new cookie is used");

@@ -22,7 +22,10 @@ impl Oracle {
     fn enter(&self, res: ResId, who: (u64, u64), mode: LdlmMode) {
         let mut all = self.0.lock();
         for ((r, w), m) in all.iter() {
-            assert!(*r != res || w.0 == who.0 || m.compatible(mode), "{who:?} got {mode:?} on {res} while {w:?} holds {m:?}");
+            assert!(
+                *r != res || w.0 == who.0 || m.compatible(mode),
+                "{who:?} got {mode:?} on {res} while {w:?} holds {m:?}"
+            );
         }
         all.insert((res, who), mode);
     }
@@ -35,7 +38,10 @@ struct Rng(u64);
 
 impl Rng {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }
 }
@@ -58,12 +64,17 @@ impl Task {
         let res = ResId([100 + self.rng.below(3), 0, 0, 0]);
         let extent = res.0[0] == 102;
         let mode = [PR, PR, PW, EX][self.rng.below(if extent { 3 } else { 4 }) as usize];
-        let (ty, policy) = if extent { (LdlmType::EXTENT, Policy::extent(0, u64::MAX)) } else { (LdlmType::IBITS, bits(3)) };
+        let (ty, policy) = if extent {
+            (LdlmType::EXTENT, Policy::extent(0, u64::MAX))
+        } else {
+            (LdlmType::IBITS, bits(3))
+        };
         let lock = match self.ns.match_lock(&res, ty, mode, &policy) {
             Some(l) => l,
             None => {
                 let want = self.ns.enqueue(res, ty, mode, policy, NO_FLAGS, 56);
-                let patience = Duration::from_millis([1, 5, 100_000, 100_000][self.rng.below(4) as usize]);
+                let patience =
+                    Duration::from_millis([1, 5, 100_000, 100_000][self.rng.below(4) as usize]);
                 match tokio::time::timeout(patience, want).await {
                     Ok(l) => l.unwrap().0,
                     Err(_) => return,
@@ -85,20 +96,35 @@ impl Task {
 }
 
 async fn stress(seed: u64, clients: usize, tasks: u64, rounds: u32) {
-    let bed = Bed::with(clients, ClientConfig { lru_size: 2, ..ClientConfig::default() }).await;
+    let bed = Bed::with(
+        clients,
+        ClientConfig {
+            lru_size: 2,
+            ..ClientConfig::default()
+        },
+    )
+    .await;
     let oracle = Arc::new(Oracle::default());
     let mut all = tokio::task::JoinSet::new();
     for (n, c) in bed.clients.iter().enumerate() {
         for t in 0..tasks {
             let rng = Rng(seed * 1000 + n as u64 * tasks + t);
-            let task = Task { who: (n as u64, t), ns: c.ns.clone(), oracle: oracle.clone(), rng };
+            let task = Task {
+                who: (n as u64, t),
+                ns: c.ns.clone(),
+                oracle: oracle.clone(),
+                rng,
+            };
             all.spawn(task.run(rounds));
         }
     }
     while let Some(done) = all.join_next().await {
         done.unwrap();
     }
-    assert!(bed.server.exports.evicted.lock().is_empty(), "seed {seed}: somebody was evicted");
+    assert!(
+        bed.server.exports.evicted.lock().is_empty(),
+        "seed {seed}: somebody was evicted"
+    );
     // What was abandoned is withdrawn, then everybody gives everything back.
     tokio::time::sleep(Duration::from_millis(50)).await;
     for c in &bed.clients {

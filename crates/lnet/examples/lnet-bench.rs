@@ -30,15 +30,24 @@ struct Echo;
 impl PortalHandler for Echo {
     fn on_put(&self, node: &Arc<Node>, ev: PutEvent) {
         let me = node.clone();
-        exec::run_inline(node.handovers(), Box::pin(async move {
-            let _ = me.put(ev.from, 4, ev.mbits, 0, ev.data, false).await;
-        }));
+        exec::run_inline(
+            node.handovers(),
+            Box::pin(async move {
+                let _ = me.put(ev.from, 4, ev.mbits, 0, ev.data, false).await;
+            }),
+        );
     }
 }
 
 async fn node(nid: Nid, mem: Option<Arc<MemNet>>) -> Arc<Node> {
     let listen_port = nid.ipv4().map(|_| PORT);
-    let cfg = NodeConfig { nids: vec![nid], listen_port, connect_port: PORT, secure_ports: false, ..NodeConfig::default() };
+    let cfg = NodeConfig {
+        nids: vec![nid],
+        listen_port,
+        connect_port: PORT,
+        secure_ports: false,
+        ..NodeConfig::default()
+    };
     let n = Node::start(cfg, mem).await.expect("start");
     n.serve_portal(12, Arc::new(Echo));
     n.serve_portal(6, Arc::new(Sink));
@@ -55,15 +64,17 @@ where
     let begin = Instant::now();
     let end = begin + Duration::from_secs_f64(secs);
     let next = Arc::new(AtomicU64::new(1));
-    let loops: Vec<_> = (0..depth).map(|_| {
-        let (op, count, next) = (op.clone(), count.clone(), next.clone());
-        tokio::spawn(async move {
-            while Instant::now() < end {
-                op(next.fetch_add(1, Ordering::Relaxed)).await;
-                count.fetch_add(1, Ordering::Relaxed);
-            }
+    let loops: Vec<_> = (0..depth)
+        .map(|_| {
+            let (op, count, next) = (op.clone(), count.clone(), next.clone());
+            tokio::spawn(async move {
+                while Instant::now() < end {
+                    op(next.fetch_add(1, Ordering::Relaxed)).await;
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            })
         })
-    }).collect();
+        .collect();
     for l in loops {
         l.await.expect("loop");
     }
@@ -148,7 +159,10 @@ fn plain_echo(secs: f64) -> f64 {
 }
 
 async fn run(secs: f64) {
-    let (na, nb) = (Nid::tcp(0, [127, 0, 1, 1].into()), Nid::tcp(0, [127, 0, 1, 2].into()));
+    let (na, nb) = (
+        Nid::tcp(0, [127, 0, 1, 1].into()),
+        Nid::tcp(0, [127, 0, 1, 2].into()),
+    );
     let (a, b) = (node(na, None).await, node(nb, None).await);
     echo_rate(&a, nb, secs / 10.0, DEPTH).await;
     for round in 1..=2 {
@@ -157,12 +171,18 @@ async fn run(secs: f64) {
         let plain = blocking(plain_bulk).await.expect("plain");
         for depth in [1, DEPTH] {
             let lnet = bulk_rate(&a, nb, secs, depth).await;
-            println!("  1 MiB PUT+ACK, {depth} under way: {lnet:7.0} MB/s; plain socket stream {plain:7.0} MB/s; ratio {:.2}", lnet / plain);
+            println!(
+                "  1 MiB PUT+ACK, {depth} under way: {lnet:7.0} MB/s; plain socket stream {plain:7.0} MB/s; ratio {:.2}",
+                lnet / plain
+            );
         }
         let plain = blocking(plain_echo).await.expect("plain");
         for depth in [1, DEPTH] {
             let lnet = echo_rate(&a, nb, secs, depth).await;
-            println!("  {SMALL} B request and reply, {depth} under way: {lnet:8.0}/s; plain sockets, 1 under way {plain:8.0}/s; ratio {:.2}", lnet / plain);
+            println!(
+                "  {SMALL} B request and reply, {depth} under way: {lnet:8.0}/s; plain sockets, 1 under way {plain:8.0}/s; ratio {:.2}",
+                lnet / plain
+            );
         }
     }
     let (s, r) = (a.stats(), b.stats());
@@ -174,25 +194,43 @@ async fn run(secs: f64) {
         r.copied_bytes.value() / 1_000_000
     );
     let mem = MemNet::new();
-    let (ma, mb) = (node(Nid::new(0x9_0000, 1), Some(mem.clone())).await, node(Nid::new(0x9_0000, 2), Some(mem)).await);
+    let (ma, mb) = (
+        node(Nid::new(0x9_0000, 1), Some(mem.clone())).await,
+        node(Nid::new(0x9_0000, 2), Some(mem)).await,
+    );
     let m = echo_rate(&ma, mb.nid(), secs, 1).await;
-    println!("memlnd: {m:.0} requests and replies/s, {:.2} us each", 1e6 / m);
+    println!(
+        "memlnd: {m:.0} requests and replies/s, {:.2} us each",
+        1e6 / m
+    );
     a.shutdown().await;
     b.shutdown().await;
 }
 
 /// Only echoes, `depth` under way: for a profiler.
 async fn echo_only(secs: f64, depth: u64) {
-    let (na, nb) = (Nid::tcp(0, [127, 0, 1, 1].into()), Nid::tcp(0, [127, 0, 1, 2].into()));
+    let (na, nb) = (
+        Nid::tcp(0, [127, 0, 1, 1].into()),
+        Nid::tcp(0, [127, 0, 1, 2].into()),
+    );
     let (a, b) = (node(na, None).await, node(nb, None).await);
-    println!("{:.0} requests and replies/s", echo_rate(&a, nb, secs, depth).await);
+    println!(
+        "{:.0} requests and replies/s",
+        echo_rate(&a, nb, secs, depth).await
+    );
     a.shutdown().await;
     b.shutdown().await;
 }
 
 fn main() {
-    let secs = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(1.0);
-    let rt = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
+    let secs = std::env::args()
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1.0);
+    let rt = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("runtime");
     match std::env::args().nth(2).and_then(|s| s.parse().ok()) {
         Some(depth) => rt.block_on(echo_only(secs, depth)),
         None => rt.block_on(run(secs)),

@@ -17,11 +17,20 @@ type Failure = Box<dyn std::error::Error>;
 
 fn config(nids: Vec<Nid>, port: u16) -> NodeConfig {
     let listen_port = nids[0].ipv4().map(|_| port);
-    NodeConfig { nids, listen_port, connect_port: port, secure_ports: false, ..NodeConfig::default() }
+    NodeConfig {
+        nids,
+        listen_port,
+        connect_port: port,
+        secure_ports: false,
+        ..NodeConfig::default()
+    }
 }
 
 async fn routed(nid: Nid, port: u16, route: &str) -> Result<Arc<Node>, Failure> {
-    let cfg = NodeConfig { routes: parse_routes(route)?, ..config(vec![nid], port) };
+    let cfg = NodeConfig {
+        routes: parse_routes(route)?,
+        ..config(vec![nid], port)
+    };
     Ok(Node::start(cfg, None).await?)
 }
 
@@ -30,13 +39,27 @@ async fn in_memory(nid: &str, mem: Arc<MemNet>) -> Result<Arc<Node>, Failure> {
 }
 
 fn options(test: &str, concurrency: u32, secs: u64) -> Result<quick::QuickOptions, Failure> {
-    let only = quick::TESTS.into_iter().find(|t| t.split(' ').next_back() == Some(test)).ok_or("TEST is ping, read or write")?;
-    Ok(quick::QuickOptions { time: Duration::from_secs(secs), size_bytes: 1 << 20, concurrency, check: Check::None, only: Some(only) })
+    let only = quick::TESTS
+        .into_iter()
+        .find(|t| t.split(' ').next_back() == Some(test))
+        .ok_or("TEST is ping, read or write")?;
+    Ok(quick::QuickOptions {
+        time: Duration::from_secs(secs),
+        size_bytes: 1 << 20,
+        concurrency,
+        check: Check::None,
+        only: Some(only),
+    })
 }
 
 async fn console(node: &Arc<Node>) -> Result<Arc<Console>, Failure> {
     let (secs, nanos) = node.wall_time();
-    let c = Console::new("bench", true, FEATS_MASK, secs as u64 * 1000 + nanos as u64 / 1_000_000)?;
+    let c = Console::new(
+        "bench",
+        true,
+        FEATS_MASK,
+        secs as u64 * 1000 + nanos as u64 / 1_000_000,
+    )?;
     c.attach(node.clone(), Selftest::serve(node));
     Ok(c)
 }

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{LNET_MTU, Nid, Node, NodeConfig, Payload, PoolSizes, PortalHandler, PutEvent, parse_routes};
+use coral_lnet::{
+    LNET_MTU, Nid, Node, NodeConfig, Payload, PoolSizes, PortalHandler, PutEvent, parse_routes,
+};
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
 use tokio::time::Instant;
 
@@ -33,9 +35,21 @@ impl PortalHandler for Sink {
 }
 
 async fn node(nids: &[Nid], routes: &str, routing: bool) -> Arc<Node> {
-    let routes = if routes.is_empty() { Vec::new() } else { parse_routes(routes).expect("routes") };
+    let routes = if routes.is_empty() {
+        Vec::new()
+    } else {
+        parse_routes(routes).expect("routes")
+    };
     let routing = routing.then(PoolSizes::default);
-    let cfg = NodeConfig { nids: nids.to_vec(), listen_port: Some(PORT), connect_port: PORT, secure_ports: false, routes, routing, ..NodeConfig::default() };
+    let cfg = NodeConfig {
+        nids: nids.to_vec(),
+        listen_port: Some(PORT),
+        connect_port: PORT,
+        secure_ports: false,
+        routes,
+        routing,
+        ..NodeConfig::default()
+    };
     let n = Node::start(cfg, None).await.expect("start");
     n.serve_portal(6, Arc::new(Sink));
     n
@@ -45,7 +59,12 @@ async fn node(nids: &[Nid], routes: &str, routing: bool) -> Arc<Node> {
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let ticks: u64 = after.split(' ').skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
+    let ticks: u64 = after
+        .split(' ')
+        .skip(11)
+        .take(2)
+        .filter_map(|t| t.parse::<u64>().ok())
+        .sum();
     ticks as f64 / 100.0
 }
 
@@ -68,7 +87,14 @@ fn relay_splice(from: TcpStream, to: TcpStream) {
             return;
         }
         while n > 0 {
-            match splice(&r, None, &to, None, n, SpliceFlags::MOVE | SpliceFlags::MORE) {
+            match splice(
+                &r,
+                None,
+                &to,
+                None,
+                n,
+                SpliceFlags::MOVE | SpliceFlags::MORE,
+            ) {
                 Ok(out) if out > 0 => n -= out,
                 _ => return,
             }
@@ -88,7 +114,10 @@ fn drain(listener: TcpListener) {
 
 /// A process of the benchmark: says `ready`, then its CPU seconds for every line it reads, until its input ends.
 fn child(role: &str) {
-    let rt = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
+    let rt = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("runtime");
     let listen = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("bind");
     let relay = |port, how: fn(TcpStream, TcpStream)| {
         let listener = listen(port);
@@ -104,7 +133,12 @@ fn child(role: &str) {
             let listener = listen(PORT + 1);
             std::thread::spawn(move || drain(listener));
             // One to be reached directly, one beyond the router.
-            rt.block_on(async { vec![node(&[nid(0, 2)], "", false).await, node(&[nid(1, 6)], &format!("tcp {}", nid(1, 4)), false).await] })
+            rt.block_on(async {
+                vec![
+                    node(&[nid(0, 2)], "", false).await,
+                    node(&[nid(1, 6)], &format!("tcp {}", nid(1, 4)), false).await,
+                ]
+            })
         }
         "router" => vec![rt.block_on(node(&[nid(0, 3), nid(1, 4)], "", true))],
         "copy" => {
@@ -127,8 +161,16 @@ struct Process(Child, ChildStdin, BufReader<ChildStdout>);
 impl Process {
     fn start(role: &str) -> Process {
         let exe = std::env::current_exe().expect("own path");
-        let mut c = Command::new(exe).args(["child", role]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("spawn");
-        let (i, o) = (c.stdin.take().expect("stdin"), c.stdout.take().expect("stdout"));
+        let mut c = Command::new(exe)
+            .args(["child", role])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("spawn");
+        let (i, o) = (
+            c.stdin.take().expect("stdin"),
+            c.stdout.take().expect("stdout"),
+        );
         let mut p = Process(c, i, BufReader::new(o));
         assert_eq!(p.line(), "ready");
         p
@@ -156,7 +198,10 @@ impl Drop for Process {
 /// 1 MiB PUTs with ACK for `secs`; bytes sent.
 async fn puts(a: &Arc<Node>, to: Nid, secs: f64) -> f64 {
     let data = Bytes::from(vec![1u8; LNET_MTU]);
-    let (sent, end) = (Arc::new(AtomicU64::new(0)), Instant::now() + Duration::from_secs_f64(secs));
+    let (sent, end) = (
+        Arc::new(AtomicU64::new(0)),
+        Instant::now() + Duration::from_secs_f64(secs),
+    );
     let one = |i: u64| {
         let (a, data, sent) = (a.clone(), Payload::from(data.clone()), sent.clone());
         tokio::spawn(async move {
@@ -190,14 +235,26 @@ fn main() {
     }
     let secs: f64 = args.first().and_then(|s| s.parse().ok()).unwrap_or(3.0);
     let rounds: u32 = args.get(1).and_then(|s| s.parse().ok()).unwrap_or(3);
-    let rt = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("runtime");
-    let (_sink, mut router, mut copy, mut spliced) = (Process::start("sink"), Process::start("router"), Process::start("copy"), Process::start("splice"));
+    let rt = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("runtime");
+    let (_sink, mut router, mut copy, mut spliced) = (
+        Process::start("sink"),
+        Process::start("router"),
+        Process::start("copy"),
+        Process::start("splice"),
+    );
     let direct = rt.block_on(node(&[nid(0, 1)], "", false));
     let routed = rt.block_on(node(&[nid(0, 5)], &format!("tcp1 {}", nid(0, 3)), false));
-    rt.block_on(async { puts(&routed, nid(1, 6), 0.3).await + puts(&direct, nid(0, 2), 0.3).await });
+    rt.block_on(async {
+        puts(&routed, nid(1, 6), 0.3).await + puts(&direct, nid(0, 2), 0.3).await
+    });
     let mut rows = ROWS.map(|_| Vec::new());
     for _ in 0..rounds {
-        let mut note = |row: usize, bytes: f64, cpu: f64| rows[row].push((bytes / MIB / secs, cpu / (bytes / MIB / 1024.0)));
+        let mut note = |row: usize, bytes: f64, cpu: f64| {
+            rows[row].push((bytes / MIB / secs, cpu / (bytes / MIB / 1024.0)))
+        };
         note(0, rt.block_on(puts(&direct, nid(0, 2), secs)), 0.0);
         let before = router.cpu();
         let bytes = rt.block_on(puts(&routed, nid(1, 6), secs));
@@ -212,8 +269,13 @@ fn main() {
     print(&rows, rounds, secs);
 }
 
-const ROWS: [&str; 5] =
-    ["LNet direct", "LNet through the router", "plain stream direct", "plain stream, copying relay", "plain stream, splicing relay"];
+const ROWS: [&str; 5] = [
+    "LNet direct",
+    "LNet through the router",
+    "plain stream direct",
+    "plain stream, copying relay",
+    "plain stream, splicing relay",
+];
 
 fn median(mut v: Vec<f64>) -> f64 {
     v.sort_by(f64::total_cmp);
@@ -222,16 +284,28 @@ fn median(mut v: Vec<f64>) -> f64 {
 
 /// Medians over the rounds; a ratio is the median of the rounds' own ratios.
 fn print(rows: &[Vec<(f64, f64)>; 5], rounds: u32, secs: f64) {
-    println!("1 MiB PUTs with ACK, {DEPTH} under way, and plain streams; medians of {rounds} rounds of {secs} s");
-    println!("{:<30} {:>8} {:>10} {:>22}", "", "MiB/s", "of direct", "CPU of middle, s/GiB");
+    println!(
+        "1 MiB PUTs with ACK, {DEPTH} under way, and plain streams; medians of {rounds} rounds of {secs} s"
+    );
+    println!(
+        "{:<30} {:>8} {:>10} {:>22}",
+        "", "MiB/s", "of direct", "CPU of middle, s/GiB"
+    );
     for (i, row) in rows.iter().enumerate() {
         let base = if i < 2 { 0 } else { 2 };
         let rate = median(row.iter().map(|r| r.0).collect());
         let (ratio, cpu) = match i == base {
             true => (String::new(), String::new()),
             false => {
-                let ratios = row.iter().zip(&rows[base]).map(|(r, b)| r.0 / b.0).collect();
-                (format!("{:.2}", median(ratios)), format!("{:.3}", median(row.iter().map(|r| r.1).collect())))
+                let ratios = row
+                    .iter()
+                    .zip(&rows[base])
+                    .map(|(r, b)| r.0 / b.0)
+                    .collect();
+                (
+                    format!("{:.2}", median(ratios)),
+                    format!("{:.3}", median(row.iter().map(|r| r.1).collect())),
+                )
             }
         };
         println!("{:<30} {rate:>8.0} {ratio:>10} {cpu:>22}", ROWS[i]);

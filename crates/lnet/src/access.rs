@@ -51,7 +51,11 @@ impl Accept {
     /// What a node does when nothing is said: [`Accept::Secure`] with the privilege to bind ports below 1024 in this network
     /// namespace, else [`Accept::User`]. Root of an ordinary user's namespace (`unshare -Ur`) has no such privilege.
     pub fn of_this_process() -> Accept {
-        if may_bind_reserved() { Accept::Secure } else { Accept::User }
+        if may_bind_reserved() {
+            Accept::Secure
+        } else {
+            Accept::User
+        }
     }
 
     /// Whether a new client may connect that is known by `known`.
@@ -87,20 +91,30 @@ impl FromStr for Accept {
 
     fn from_str(text: &str) -> Result<Accept, String> {
         let all = [Accept::Secure, Accept::User, Accept::All, Accept::None];
-        all.into_iter().find(|a| a.name() == text).ok_or_else(|| format!("'{text}' is not one of secure, user, all or none"))
+        all.into_iter()
+            .find(|a| a.name() == text)
+            .ok_or_else(|| format!("'{text}' is not one of secure, user, all or none"))
     }
 }
 
 /// Why a connection is not taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("from port {0}, which any user of that machine may bind, and --accept secure takes ports below 1024 only, which are root's; connect as root, or start this node with --accept all")]
+    #[error(
+        "from port {0}, which any user of that machine may bind, and --accept secure takes ports below 1024 only, which are root's; connect as root, or start this node with --accept all"
+    )]
     Port(u16),
-    #[error("it is user {0}'s of this machine, and --accept {1} takes only connections of root and of the user who runs this node; --accept all takes everybody's")]
+    #[error(
+        "it is user {0}'s of this machine, and --accept {1} takes only connections of root and of the user who runs this node; --accept all takes everybody's"
+    )]
     OtherUser(u32, Accept),
-    #[error("it is nobody's on this machine, and --accept user takes none from other machines and network namespaces; --accept all takes everybody's")]
+    #[error(
+        "it is nobody's on this machine, and --accept user takes none from other machines and network namespaces; --accept all takes everybody's"
+    )]
     Elsewhere,
-    #[error("the kernel does not say whose it is ({0}), and --accept {1} goes by that; --accept all takes everybody's")]
+    #[error(
+        "the kernel does not say whose it is ({0}), and --accept {1} goes by that; --accept all takes everybody's"
+    )]
     NotTold(io::Error, Accept),
     #[error("--accept none takes no connections")]
     None,
@@ -118,7 +132,12 @@ pub(crate) enum Other {
 }
 
 /// Whether a connection from `theirs` is taken, and what is then known of it. `other` asks the kernel.
-pub(crate) fn judge(accept: Accept, theirs: SocketAddrV4, port_start: u16, other: impl FnOnce() -> io::Result<Other>) -> Result<KnownBy, Refusal> {
+pub(crate) fn judge(
+    accept: Accept,
+    theirs: SocketAddrV4,
+    port_start: u16,
+    other: impl FnOnce() -> io::Result<Other>,
+) -> Result<KnownBy, Refusal> {
     let port = theirs.port();
     let owned = |other: io::Result<Other>, elsewhere| match other {
         Ok(Other::Trusted) => Ok(KnownBy::User),
@@ -139,7 +158,11 @@ pub(crate) fn judge(accept: Accept, theirs: SocketAddrV4, port_start: u16, other
 
 /// What is known of a peer that we connected to at `theirs`; an error: what listens there is this user's of this machine, who is
 /// neither root nor who runs this process.
-pub(crate) fn known_of_dialed(theirs: SocketAddrV4, port_start: u16, other: io::Result<Other>) -> Result<KnownBy, u32> {
+pub(crate) fn known_of_dialed(
+    theirs: SocketAddrV4,
+    port_start: u16,
+    other: io::Result<Other>,
+) -> Result<KnownBy, u32> {
     let reserved = theirs.port() <= MAX_RESERVED_PORT;
     match other {
         Ok(Other::Trusted) => Ok(KnownBy::User),
@@ -160,7 +183,8 @@ pub(crate) fn unprivileged_port_start() -> u16 {
 /// Whether this process may bind ports that ordinary users may not. The bind itself is tried: a capability of a user namespace
 /// says nothing about the network it is in.
 fn may_bind_reserved() -> bool {
-    let ports = MIN_RESERVED_PORT..=MAX_RESERVED_PORT.min(unprivileged_port_start().saturating_sub(1));
+    let ports =
+        MIN_RESERVED_PORT..=MAX_RESERVED_PORT.min(unprivileged_port_start().saturating_sub(1));
     for port in ports.rev() {
         match TcpListener::bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)) {
             Ok(_) => return true,
@@ -173,7 +197,9 @@ fn may_bind_reserved() -> bool {
 
 fn has_net_bind_service() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let effective = status
+        .lines()
+        .find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:")?.trim(), 16).ok());
     effective.is_some_and(|caps| caps & 1 << NET_BIND_SERVICE != 0)
 }
 
@@ -194,52 +220,120 @@ mod tests {
         for a in [Accept::Secure, Accept::User, Accept::All, Accept::None] {
             assert_eq!(a.to_string().parse(), Ok(a));
         }
-        assert!("Secure".parse::<Accept>().unwrap_err().contains("secure, user, all or none"));
+        assert!(
+            "Secure"
+                .parse::<Accept>()
+                .unwrap_err()
+                .contains("secure, user, all or none")
+        );
     }
 
     #[test]
     fn secure_goes_by_the_port_and_where_users_may_have_it_by_the_owner() {
-        let judge = |port, start, other: fn() -> io::Result<Other>| judge(Accept::Secure, addr(port), start, other);
+        let judge = |port, start, other: fn() -> io::Result<Other>| {
+            judge(Accept::Secure, addr(port), start, other)
+        };
         assert!(matches!(judge(1024, 1024, never), Err(Refusal::Port(1024))));
-        assert!(matches!(judge(40_000, 0, never), Err(Refusal::Port(40_000))));
-        assert!(matches!(judge(1023, 1024, never), Ok(KnownBy::ReservedPort)));
+        assert!(matches!(
+            judge(40_000, 0, never),
+            Err(Refusal::Port(40_000))
+        ));
+        assert!(matches!(
+            judge(1023, 1024, never),
+            Ok(KnownBy::ReservedPort)
+        ));
         // a container engine gave all ports to everybody
-        assert!(matches!(judge(1000, 0, || Ok(Other::User(7))), Err(Refusal::OtherUser(7, Accept::Secure))));
-        assert!(matches!(judge(1000, 0, || Ok(Other::Trusted)), Ok(KnownBy::User)));
-        assert!(matches!(judge(1000, 0, || Ok(Other::Elsewhere)), Ok(KnownBy::ReservedPort)));
-        assert!(matches!(judge(1000, 0, || Err(io::ErrorKind::Other.into())), Err(Refusal::NotTold(..))));
+        assert!(matches!(
+            judge(1000, 0, || Ok(Other::User(7))),
+            Err(Refusal::OtherUser(7, Accept::Secure))
+        ));
+        assert!(matches!(
+            judge(1000, 0, || Ok(Other::Trusted)),
+            Ok(KnownBy::User)
+        ));
+        assert!(matches!(
+            judge(1000, 0, || Ok(Other::Elsewhere)),
+            Ok(KnownBy::ReservedPort)
+        ));
+        assert!(matches!(
+            judge(1000, 0, || Err(io::ErrorKind::Other.into())),
+            Err(Refusal::NotTold(..))
+        ));
     }
 
     #[test]
     fn user_goes_by_the_owner_alone() {
-        let judge = |port, other: fn() -> io::Result<Other>| judge(Accept::User, addr(port), 1024, other);
+        let judge =
+            |port, other: fn() -> io::Result<Other>| judge(Accept::User, addr(port), 1024, other);
         for port in [600, 40_000] {
-            assert!(matches!(judge(port, || Ok(Other::Trusted)), Ok(KnownBy::User)));
-            assert!(matches!(judge(port, || Ok(Other::User(7))), Err(Refusal::OtherUser(7, Accept::User))));
-            assert!(matches!(judge(port, || Ok(Other::Elsewhere)), Err(Refusal::Elsewhere)));
-            assert!(matches!(judge(port, || Err(io::ErrorKind::Other.into())), Err(Refusal::NotTold(..))));
+            assert!(matches!(
+                judge(port, || Ok(Other::Trusted)),
+                Ok(KnownBy::User)
+            ));
+            assert!(matches!(
+                judge(port, || Ok(Other::User(7))),
+                Err(Refusal::OtherUser(7, Accept::User))
+            ));
+            assert!(matches!(
+                judge(port, || Ok(Other::Elsewhere)),
+                Err(Refusal::Elsewhere)
+            ));
+            assert!(matches!(
+                judge(port, || Err(io::ErrorKind::Other.into())),
+                Err(Refusal::NotTold(..))
+            ));
         }
     }
 
     #[test]
     fn all_and_none() {
-        assert!(matches!(judge(Accept::All, addr(600), 1024, never), Ok(KnownBy::ReservedPort)));
-        assert!(matches!(judge(Accept::All, addr(6000), 1024, never), Ok(KnownBy::Nothing)));
-        assert!(matches!(judge(Accept::None, addr(600), 1024, never), Err(Refusal::None)));
+        assert!(matches!(
+            judge(Accept::All, addr(600), 1024, never),
+            Ok(KnownBy::ReservedPort)
+        ));
+        assert!(matches!(
+            judge(Accept::All, addr(6000), 1024, never),
+            Ok(KnownBy::Nothing)
+        ));
+        assert!(matches!(
+            judge(Accept::None, addr(600), 1024, never),
+            Err(Refusal::None)
+        ));
     }
 
     #[test]
     fn whom_we_called_is_no_user_of_ours() {
         let silent = || Err(io::ErrorKind::Other.into());
         for port in [988, 9988] {
-            assert_eq!(known_of_dialed(addr(port), 1024, Ok(Other::User(7))), Err(7));
-            assert_eq!(known_of_dialed(addr(port), 1024, Ok(Other::Trusted)), Ok(KnownBy::User));
+            assert_eq!(
+                known_of_dialed(addr(port), 1024, Ok(Other::User(7))),
+                Err(7)
+            );
+            assert_eq!(
+                known_of_dialed(addr(port), 1024, Ok(Other::Trusted)),
+                Ok(KnownBy::User)
+            );
         }
-        assert_eq!(known_of_dialed(addr(988), 1024, Ok(Other::Elsewhere)), Ok(KnownBy::ReservedPort));
-        assert_eq!(known_of_dialed(addr(9988), 1024, Ok(Other::Elsewhere)), Ok(KnownBy::Dialed));
-        assert_eq!(known_of_dialed(addr(988), 1024, silent()), Ok(KnownBy::ReservedPort));
-        assert_eq!(known_of_dialed(addr(988), 0, silent()), Ok(KnownBy::Nothing));
-        assert_eq!(known_of_dialed(addr(9988), 1024, silent()), Ok(KnownBy::Nothing));
+        assert_eq!(
+            known_of_dialed(addr(988), 1024, Ok(Other::Elsewhere)),
+            Ok(KnownBy::ReservedPort)
+        );
+        assert_eq!(
+            known_of_dialed(addr(9988), 1024, Ok(Other::Elsewhere)),
+            Ok(KnownBy::Dialed)
+        );
+        assert_eq!(
+            known_of_dialed(addr(988), 1024, silent()),
+            Ok(KnownBy::ReservedPort)
+        );
+        assert_eq!(
+            known_of_dialed(addr(988), 0, silent()),
+            Ok(KnownBy::Nothing)
+        );
+        assert_eq!(
+            known_of_dialed(addr(9988), 1024, silent()),
+            Ok(KnownBy::Nothing)
+        );
     }
 
     /// The whole table of who may connect as a client, so that a change of it is seen.

@@ -81,19 +81,17 @@ impl Drop for Nested {
 /// A panic of the future ends the future, as in a spawned task, and not whoever's stack it was polled on.
 pub fn run_inline(stats: &HandoverStats, mut fut: BoxFuture<'static, ()>) {
     match Nested::enter() {
-        Some(_nested) => {
-            match catch_unwind(AssertUnwindSafe(|| poll_once(fut.as_mut()))) {
-                Ok(Poll::Pending) => {}
-                Ok(Poll::Ready(())) => {
-                    stats.inline.fetch_add(1, Ordering::Relaxed);
-                    return;
-                }
-                Err(_) => {
-                    stats.panicked.fetch_add(1, Ordering::Relaxed);
-                    return;
-                }
+        Some(_nested) => match catch_unwind(AssertUnwindSafe(|| poll_once(fut.as_mut()))) {
+            Ok(Poll::Pending) => {}
+            Ok(Poll::Ready(())) => {
+                stats.inline.fetch_add(1, Ordering::Relaxed);
+                return;
             }
-        }
+            Err(_) => {
+                stats.panicked.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        },
         None => {
             stats.too_deep.fetch_add(1, Ordering::Relaxed);
         }
@@ -124,10 +122,13 @@ mod tests {
         let stats = HandoverStats::default();
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
         let (done, finished) = tokio::sync::oneshot::channel();
-        run_inline(&stats, Box::pin(async move {
-            gone.await.unwrap();
-            done.send(7).unwrap();
-        }));
+        run_inline(
+            &stats,
+            Box::pin(async move {
+                gone.await.unwrap();
+                done.send(7).unwrap();
+            }),
+        );
         go.send(()).unwrap();
         assert_eq!(finished.await.unwrap(), 7);
         assert_eq!((stats.inline(), stats.spawned()), (0, 1));
@@ -136,7 +137,10 @@ mod tests {
     #[test]
     fn a_panic_stays_with_its_future() {
         let stats = HandoverStats::default();
-        run_inline(&stats, Box::pin(async { panic!("expected: thrown by the test") }));
+        run_inline(
+            &stats,
+            Box::pin(async { panic!("expected: thrown by the test") }),
+        );
         run_inline(&stats, Box::pin(async {}));
         assert_eq!((stats.inline(), stats.panicked()), (1, 1));
         assert_eq!(DEPTH.get(), 0);
@@ -153,9 +157,16 @@ mod tests {
     async fn nesting_is_bounded() {
         let stats = Arc::new(HandoverStats::default());
         nest(stats.clone(), MAX_INLINE_DEPTH + 1);
-        assert_eq!((stats.inline(), stats.too_deep()), (MAX_INLINE_DEPTH as u64, 1));
+        assert_eq!(
+            (stats.inline(), stats.too_deep()),
+            (MAX_INLINE_DEPTH as u64, 1)
+        );
         tokio::task::yield_now().await;
         nest(stats.clone(), 1);
-        assert_eq!(stats.inline(), MAX_INLINE_DEPTH as u64 + 1, "the depth goes back down");
+        assert_eq!(
+            stats.inline(),
+            MAX_INLINE_DEPTH as u64 + 1,
+            "the depth goes back down"
+        );
     }
 }

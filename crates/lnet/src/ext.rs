@@ -15,7 +15,12 @@ pub(crate) struct Extensions {
 impl Extensions {
     /// The value of type `T`, made by `Default` when it is asked for first.
     pub(crate) fn of<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        let any = self.values.lock().entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default())).clone();
+        let any = self
+            .values
+            .lock()
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Arc::new(T::default()))
+            .clone();
         any.downcast::<T>().unwrap_or_default()
     }
 }

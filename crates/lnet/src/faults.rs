@@ -88,7 +88,12 @@ struct Live {
 
 impl Live {
     fn new(rule: FaultRule, rng: &mut ChaCha8Rng) -> Live {
-        let mut live = Live { rule, stat: FaultStat::default(), next: Next::Chance, held: watch::Sender::new(()) };
+        let mut live = Live {
+            rule,
+            stat: FaultStat::default(),
+            next: Next::Chance,
+            held: watch::Sender::new(()),
+        };
         live.restart(rng);
         live
     }
@@ -102,7 +107,10 @@ impl Live {
             Strike::OneIn(n) => Next::Count(rng.random_range(0..n.max(1)) as u64),
             Strike::Every(interval) => {
                 let now = Instant::now();
-                Next::Time { at: now + within(interval, rng), base: now + interval }
+                Next::Time {
+                    at: now + within(interval, rng),
+                    base: now + interval,
+                }
             }
         };
     }
@@ -224,14 +232,27 @@ impl Held {
 
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Faults({} rules, {} hits)", self.state.lock().rules.len(), self.hits())
+        write!(
+            f,
+            "Faults({} rules, {} hits)",
+            self.state.lock().rules.len(),
+            self.hits()
+        )
     }
 }
 
 impl Faults {
     pub(crate) fn new(seed: u64) -> Faults {
-        let state = State { rules: Vec::new(), rng: ChaCha8Rng::seed_from_u64(seed) };
-        Faults { active: AtomicBool::new(false), hits: AtomicU64::new(0), held: Mutex::default(), state: Mutex::new(state) }
+        let state = State {
+            rules: Vec::new(),
+            rng: ChaCha8Rng::seed_from_u64(seed),
+        };
+        Faults {
+            active: AtomicBool::new(false),
+            hits: AtomicU64::new(0),
+            held: Mutex::default(),
+            state: Mutex::new(state),
+        }
     }
 
     /// Adds a rule that makes sense; panics on others (see [`Faults::try_add`]).
@@ -243,10 +264,20 @@ impl Faults {
     pub fn try_add(&self, rule: FaultRule) -> Result<(), RuleError> {
         match (rule.strike, rule.action) {
             (Strike::OneIn(0), _) => return Err(RuleError::Senseless("a rate of 0 never strikes")),
-            (Strike::Every(Duration::ZERO), _) => return Err(RuleError::Senseless("an interval of 0 strikes always: give a rate of 1")),
-            (_, FaultAction::Delay(Duration::ZERO)) => return Err(RuleError::Senseless("latency cannot be zero")),
-            (Strike::Every(interval), _) if interval > MAX_TIME => return Err(RuleError::TooLong("an interval")),
-            (_, FaultAction::Delay(latency)) if latency > MAX_TIME => return Err(RuleError::TooLong("a latency")),
+            (Strike::Every(Duration::ZERO), _) => {
+                return Err(RuleError::Senseless(
+                    "an interval of 0 strikes always: give a rate of 1",
+                ));
+            }
+            (_, FaultAction::Delay(Duration::ZERO)) => {
+                return Err(RuleError::Senseless("latency cannot be zero"));
+            }
+            (Strike::Every(interval), _) if interval > MAX_TIME => {
+                return Err(RuleError::TooLong("an interval"));
+            }
+            (_, FaultAction::Delay(latency)) if latency > MAX_TIME => {
+                return Err(RuleError::TooLong("a latency"));
+            }
             _ => {}
         }
         let portals_only = MsgType::Put.bit() | MsgType::Get.bit();
@@ -264,13 +295,20 @@ impl Faults {
 
     /// All rules with what they did, newest first.
     pub fn list(&self) -> Vec<(FaultRule, FaultStat)> {
-        self.state.lock().rules.iter().map(|l| (l.rule, l.stat)).collect()
+        self.state
+            .lock()
+            .rules
+            .iter()
+            .map(|l| (l.rule, l.stat))
+            .collect()
     }
 
     /// Takes away the rules `which` picks; returns how many. What they held back goes on at once.
     pub fn remove(&self, which: impl Fn(&FaultRule) -> bool) -> usize {
         let mut st = self.state.lock();
-        let (gone, kept) = std::mem::take(&mut st.rules).into_iter().partition::<Vec<_>, _>(|l| which(&l.rule));
+        let (gone, kept) = std::mem::take(&mut st.rules)
+            .into_iter()
+            .partition::<Vec<_>, _>(|l| which(&l.rule));
         st.rules = kept;
         self.active.store(!st.rules.is_empty(), Ordering::Release);
         drop(st);
@@ -307,17 +345,30 @@ impl Faults {
         }
         let kind = MsgType::of(&msg.kind);
         let State { rules, rng } = &mut *self.state.lock();
-        let hit = rules.iter_mut().find_map(|l| (l.rule.matches(msg, kind, side, local) && l.strikes(rng)).then_some(l))?;
+        let hit = rules.iter_mut().find_map(|l| {
+            (l.rule.matches(msg, kind, side, local) && l.strikes(rng)).then_some(l)
+        })?;
         hit.stat.struck(kind);
         self.hits.fetch_add(1, Ordering::Relaxed);
         match hit.rule.action {
             FaultAction::Fail(e) if hit.rule.health == HealthSet::EMPTY => Some(Verdict::Fail(e)),
-            FaultAction::Fail(e) => Some(Verdict::Fail(hit.rule.errors().pick(rng.random_range(0..HealthError::ALL.len())).unwrap_or(e))),
+            FaultAction::Fail(e) => Some(Verdict::Fail(
+                hit.rule
+                    .errors()
+                    .pick(rng.random_range(0..HealthError::ALL.len()))
+                    .unwrap_or(e),
+            )),
             FaultAction::Drop => Some(Verdict::Drop),
             FaultAction::Delay(latency) => {
                 let bytes = msg.payload.len() as u64;
                 let held = self.held.lock().take(bytes);
-                held.then(|| Verdict::Delay(Held { latency, bytes, rule: hit.held.subscribe() }))
+                held.then(|| {
+                    Verdict::Delay(Held {
+                        latency,
+                        bytes,
+                        rule: hit.held.subscribe(),
+                    })
+                })
             }
         }
     }
@@ -336,8 +387,20 @@ mod tests {
     use coral_wire::lnet::{LnetMsg, WireHandle};
 
     fn put(dest: u64, portal: u32) -> Msg {
-        let kind = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: 1, hdr_data: 0, ptl_index: portal, offset: 0 };
-        Msg { dest: Nid(dest), src: Nid(1), kind, payload: Payload::new(), known_by: crate::KnownBy::Process }
+        let kind = LnetMsg::Put {
+            ack_wmd: WireHandle::NONE,
+            match_bits: 1,
+            hdr_data: 0,
+            ptl_index: portal,
+            offset: 0,
+        };
+        Msg {
+            dest: Nid(dest),
+            src: Nid(1),
+            kind,
+            payload: Payload::new(),
+            known_by: crate::KnownBy::Process,
+        }
     }
 
     fn drops(faults: &Faults, msg: &Msg) -> bool {
@@ -348,17 +411,37 @@ mod tests {
     fn conditions_and_counts() {
         let faults = Faults::new(1);
         assert!(!drops(&faults, &put(2, 6)));
-        faults.add(FaultRule::all(FaultAction::Drop).to(Nid(2)).portal(6).portal(9).times(2));
+        faults.add(
+            FaultRule::all(FaultAction::Drop)
+                .to(Nid(2))
+                .portal(6)
+                .portal(9)
+                .times(2),
+        );
         assert!(!drops(&faults, &put(3, 6)));
         assert!(!drops(&faults, &put(2, 7)));
         assert!(drops(&faults, &put(2, 6)));
-        assert!(faults.judge(&put(2, 6), Side::Receive, Nid(2)).is_none(), "not at this side");
+        assert!(
+            faults.judge(&put(2, 6), Side::Receive, Nid(2)).is_none(),
+            "not at this side"
+        );
         assert!(drops(&faults, &put(2, 9)));
         assert!(!drops(&faults, &put(2, 6)));
         assert_eq!(faults.hits(), 2);
-        assert_eq!(faults.list()[0].1, FaultStat { matched: 2, struck: 2, put: 2, ..Default::default() });
+        assert_eq!(
+            faults.list()[0].1,
+            FaultStat {
+                matched: 2,
+                struck: 2,
+                put: 2,
+                ..Default::default()
+            }
+        );
         faults.add(FaultRule::all(FaultAction::Delay(Duration::from_secs(1))));
-        assert!(matches!(faults.judge(&put(2, 6), Side::Send, Nid(1)), Some(Verdict::Delay(_))));
+        assert!(matches!(
+            faults.judge(&put(2, 6), Side::Send, Nid(1)),
+            Some(Verdict::Delay(_))
+        ));
         assert_eq!(faults.remove(|r| r.action == FaultAction::Drop), 1);
         faults.clear();
         assert!(!drops(&faults, &put(2, 6)));
@@ -369,7 +452,9 @@ mod tests {
         let run = |seed| {
             let faults = Faults::new(seed);
             faults.add(FaultRule::all(FaultAction::Drop).share(0.3));
-            (0..1000).map(|_| drops(&faults, &put(2, 6))).collect::<Vec<bool>>()
+            (0..1000)
+                .map(|_| drops(&faults, &put(2, 6)))
+                .collect::<Vec<bool>>()
         };
         assert_eq!(run(7), run(7));
         let hits = run(7).iter().filter(|h| **h).count();
@@ -379,7 +464,10 @@ mod tests {
     #[test]
     fn one_of_every_ten_in_a_row() {
         let faults = Faults::new(3);
-        faults.add(FaultRule { strike: Strike::OneIn(10), ..FaultRule::all(FaultAction::Drop) });
+        faults.add(FaultRule {
+            strike: Strike::OneIn(10),
+            ..FaultRule::all(FaultAction::Drop)
+        });
         for round in 0..20 {
             let hits = (0..10).filter(|_| drops(&faults, &put(2, 6))).count();
             assert_eq!(hits, 1, "round {round}");
@@ -391,7 +479,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_per_interval() {
         let faults = Faults::new(3);
-        faults.add(FaultRule { strike: Strike::Every(Duration::from_secs(10)), ..FaultRule::all(FaultAction::Drop) });
+        faults.add(FaultRule {
+            strike: Strike::Every(Duration::from_secs(10)),
+            ..FaultRule::all(FaultAction::Drop)
+        });
         let mut hits = 0;
         for _ in 0..1000 {
             hits += u32::from(drops(&faults, &put(2, 6)));
@@ -404,7 +495,9 @@ mod tests {
     async fn a_rule_that_goes_lets_go() {
         let faults = Faults::new(3);
         faults.add(FaultRule::all(FaultAction::Delay(Duration::from_secs(100))));
-        let Some(Verdict::Delay(held)) = faults.judge(&put(2, 6), Side::Send, Nid(1)) else { panic!("not delayed") };
+        let Some(Verdict::Delay(held)) = faults.judge(&put(2, 6), Side::Send, Nid(1)) else {
+            panic!("not delayed")
+        };
         let start = Instant::now();
         faults.clear();
         held.wait().await;
@@ -415,13 +508,40 @@ mod tests {
     fn senseless_rules_are_refused() {
         let faults = Faults::new(1);
         let all = FaultRule::all(FaultAction::Drop);
-        assert!(faults.try_add(FaultRule { strike: Strike::OneIn(0), ..all }).is_err());
-        assert!(faults.try_add(FaultRule { strike: Strike::Every(Duration::ZERO), ..all }).is_err());
-        assert!(faults.try_add(FaultRule::all(FaultAction::Delay(Duration::ZERO))).is_err());
+        assert!(
+            faults
+                .try_add(FaultRule {
+                    strike: Strike::OneIn(0),
+                    ..all
+                })
+                .is_err()
+        );
+        assert!(
+            faults
+                .try_add(FaultRule {
+                    strike: Strike::Every(Duration::ZERO),
+                    ..all
+                })
+                .is_err()
+        );
+        assert!(
+            faults
+                .try_add(FaultRule::all(FaultAction::Delay(Duration::ZERO)))
+                .is_err()
+        );
         assert!(faults.try_add(all.kind(MsgType::Ack).portal(3)).is_err());
-        let for_ever = FaultRule { strike: Strike::Every(Duration::from_secs_f64(1e19)), ..all };
-        assert_eq!(faults.try_add(for_ever).unwrap_err().to_string(), "an interval is at most 4294967295 s");
-        assert_eq!(faults.try_add(FaultRule::all(FaultAction::Delay(Duration::MAX))), Err(RuleError::TooLong("a latency")));
+        let for_ever = FaultRule {
+            strike: Strike::Every(Duration::from_secs_f64(1e19)),
+            ..all
+        };
+        assert_eq!(
+            faults.try_add(for_ever).unwrap_err().to_string(),
+            "an interval is at most 4294967295 s"
+        );
+        assert_eq!(
+            faults.try_add(FaultRule::all(FaultAction::Delay(Duration::MAX))),
+            Err(RuleError::TooLong("a latency"))
+        );
         assert!(faults.list().is_empty());
     }
 
@@ -429,9 +549,18 @@ mod tests {
     async fn the_longest_times_work() {
         let faults = Faults::new(1);
         let every = Strike::Every(MAX_TIME);
-        faults.add(FaultRule { strike: every, ..FaultRule::all(FaultAction::Drop) });
-        faults.add(FaultRule { strike: every, ..FaultRule::all(FaultAction::Delay(MAX_TIME)) });
-        assert!(faults.judge(&put(2, 6), Side::Send, Nid(1)).is_none(), "not in the first moment of 136 years");
+        faults.add(FaultRule {
+            strike: every,
+            ..FaultRule::all(FaultAction::Drop)
+        });
+        faults.add(FaultRule {
+            strike: every,
+            ..FaultRule::all(FaultAction::Delay(MAX_TIME))
+        });
+        assert!(
+            faults.judge(&put(2, 6), Side::Send, Nid(1)).is_none(),
+            "not in the first moment of 136 years"
+        );
         assert_eq!(faults.list()[0].1.matched, 1);
     }
 
@@ -440,8 +569,15 @@ mod tests {
         let faults = Faults::new(1);
         faults.add(FaultRule::all(FaultAction::Fail(HealthError::RemoteTimeout)).at(Side::Both));
         assert!(faults.judge(&put(2, 6), Side::Receive, Nid(2)).is_none());
-        assert!(matches!(faults.judge(&put(2, 6), Side::Send, Nid(1)), Some(Verdict::Fail(HealthError::RemoteTimeout))));
-        assert_eq!(faults.list()[0].1.matched, 1, "what arrives is not even counted");
+        assert!(matches!(
+            faults.judge(&put(2, 6), Side::Send, Nid(1)),
+            Some(Verdict::Fail(HealthError::RemoteTimeout))
+        ));
+        assert_eq!(
+            faults.list()[0].1.matched,
+            1,
+            "what arrives is not even counted"
+        );
     }
 
     #[test]
@@ -449,28 +585,45 @@ mod tests {
         use HealthError::*;
         let faults = Faults::new(1);
         let health = [LocalDropped, NetworkTimeout].into_iter().collect();
-        faults.add(FaultRule { health, ..FaultRule::all(FaultAction::Fail(RemoteError)) });
-        let drawn: HealthSet = (0..200).map(|_| match faults.judge(&put(2, 6), Side::Send, Nid(1)) {
-            Some(Verdict::Fail(e)) => e,
-            v => panic!("{v:?}"),
-        }).collect();
+        faults.add(FaultRule {
+            health,
+            ..FaultRule::all(FaultAction::Fail(RemoteError))
+        });
+        let drawn: HealthSet = (0..200)
+            .map(|_| match faults.judge(&put(2, 6), Side::Send, Nid(1)) {
+                Some(Verdict::Fail(e)) => e,
+                v => panic!("{v:?}"),
+            })
+            .collect();
         assert_eq!(drawn, faults.list()[0].0.errors());
     }
 
     #[test]
     fn a_rule_for_one_of_our_nids_is_about_where_it_came_in() {
         let faults = Faults::new(1);
-        let rule = FaultRule { local: Nid(7).into(), ..FaultRule::all(FaultAction::Drop).at(Side::Both) };
+        let rule = FaultRule {
+            local: Nid(7).into(),
+            ..FaultRule::all(FaultAction::Drop).at(Side::Both)
+        };
         faults.add(rule);
         assert!(faults.judge(&put(7, 6), Side::Receive, Nid(8)).is_none());
-        assert!(matches!(faults.judge(&put(2, 6), Side::Receive, Nid(7)), Some(Verdict::Drop)), "on its way to somebody else");
+        assert!(
+            matches!(
+                faults.judge(&put(2, 6), Side::Receive, Nid(7)),
+                Some(Verdict::Drop)
+            ),
+            "on its way to somebody else"
+        );
     }
 
     #[test]
     fn what_is_held_back_is_bounded_in_messages_and_bytes() {
         let faults = Faults::new(1);
         faults.add(FaultRule::all(FaultAction::Delay(Duration::from_secs(1))));
-        let large = Msg { payload: Payload::from(vec![0u8; 1 << 20]), ..put(2, 6) };
+        let large = Msg {
+            payload: Payload::from(vec![0u8; 1 << 20]),
+            ..put(2, 6)
+        };
         let hold = |msg: &Msg| match faults.judge(msg, Side::Send, Nid(1)) {
             Some(Verdict::Delay(held)) => Some(held),
             None => None,
@@ -479,10 +632,16 @@ mod tests {
         let mut held: Vec<Held> = std::iter::from_fn(|| hold(&large)).collect();
         assert_eq!(held.len() as u64, MAX_DELAYED_BYTES >> 20);
         held.extend(hold(&put(2, 6)));
-        assert_eq!(held.len() as u64, (MAX_DELAYED_BYTES >> 20) + 1, "one without payload still fits");
+        assert_eq!(
+            held.len() as u64,
+            (MAX_DELAYED_BYTES >> 20) + 1,
+            "one without payload still fits"
+        );
         held.drain(..).for_each(|h| faults.released(h.bytes()));
         assert!(hold(&large).is_some());
-        let small = (0..MAX_DELAYED + 5).filter(|_| hold(&put(2, 6)).is_some()).count();
+        let small = (0..MAX_DELAYED + 5)
+            .filter(|_| hold(&put(2, 6)).is_some())
+            .count();
         assert_eq!(small, MAX_DELAYED - 1);
     }
 }

@@ -48,9 +48,17 @@ pub(crate) struct Transit {
 
 impl Node {
     /// Waits for what a message that came from `from` needs to pass: a router credit of the peer and a buffer.
-    pub(crate) async fn admit_transit(&self, from: &Peer, hdr: &LnetHdr) -> Result<Credits, SendError> {
+    pub(crate) async fn admit_transit(
+        &self,
+        from: &Peer,
+        hdr: &LnetHdr,
+    ) -> Result<Credits, SendError> {
         let credit = from.router_credit().await?;
-        let buffer = self.router().buffer(hdr.payload_length as usize).await.ok_or(SendError::Shutdown)?;
+        let buffer = self
+            .router()
+            .buffer(hdr.payload_length as usize)
+            .await
+            .ok_or(SendError::Shutdown)?;
         Ok(Credits::from_iter([credit, buffer]))
     }
 
@@ -79,7 +87,13 @@ impl Node {
                 peer.count_sent(&msg.kind);
                 peer.send(Tx::raw(&t.raw, msg.payload, done, t.credits, t.origin));
             }
-            (route, t) => self.launch_now(route, msg, done, t.map(|t| t.credits).unwrap_or_default(), None),
+            (route, t) => self.launch_now(
+                route,
+                msg,
+                done,
+                t.map(|t| t.credits).unwrap_or_default(),
+                None,
+            ),
         }
     }
 }
@@ -103,7 +117,11 @@ mod tests {
             ("0@lo", true, Verdict::Refuse),
         ];
         for (dest, routing, verdict) in table {
-            assert_eq!(judge(tcp, nid(dest), &[tcp, tcp1], routing), verdict, "{dest}, routing {routing}");
+            assert_eq!(
+                judge(tcp, nid(dest), &[tcp, tcp1], routing),
+                verdict,
+                "{dest}, routing {routing}"
+            );
         }
     }
 }

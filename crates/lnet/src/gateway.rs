@@ -67,7 +67,12 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// One that has not been asked.
     pub(crate) fn new() -> Gateway {
-        Gateway { state: GwState::Unknown, asking: false, next_ask: 0, silences: 0 }
+        Gateway {
+            state: GwState::Unknown,
+            asking: false,
+            next_ask: 0,
+            silences: 0,
+        }
     }
 
     pub(crate) fn state(&self) -> GwState {
@@ -103,7 +108,8 @@ impl Gateway {
             }
             Silent => {
                 self.state = Dead;
-                let pause = (FIRST_RETRY.as_millis() as u64) << self.silences.saturating_sub(STEADY).min(16);
+                let pause = (FIRST_RETRY.as_millis() as u64)
+                    << self.silences.saturating_sub(STEADY).min(16);
                 self.next_ask = now_ms + pause.min(interval);
                 self.silences = self.silences.saturating_add(1);
             }
@@ -146,10 +152,17 @@ mod tests {
     use GwEvent::*;
     use GwState::*;
 
-    const TIMERS: GwTimers = GwTimers { interval: Duration::from_secs(60) };
+    const TIMERS: GwTimers = GwTimers {
+        interval: Duration::from_secs(60),
+    };
 
     fn in_state(state: GwState) -> Gateway {
-        Gateway { state, asking: true, next_ask: 500, silences: 0 }
+        Gateway {
+            state,
+            asking: true,
+            next_ask: 500,
+            silences: 0,
+        }
     }
 
     /// Every state with every event: the state after it, and when the gateway is asked next (the clock is at 1000).
@@ -191,8 +204,16 @@ mod tests {
             let mut gw = in_state(from);
             let was_usable = gw.rank().is_some();
             let changed = gw.handle(ev, 1000, TIMERS);
-            assert_eq!((gw.state(), gw.next_ask), (to, next_ask), "{from:?} with {ev:?}");
-            assert_eq!(changed, was_usable != gw.rank().is_some(), "{from:?} with {ev:?}");
+            assert_eq!(
+                (gw.state(), gw.next_ask),
+                (to, next_ask),
+                "{from:?} with {ev:?}"
+            );
+            assert_eq!(
+                changed,
+                was_usable != gw.rank().is_some(),
+                "{from:?} with {ev:?}"
+            );
             let answered = matches!(ev, Answered | AnsweredNotRouting | Silent);
             assert_eq!(gw.asking, !answered, "{from:?} with {ev:?}");
         }
@@ -208,6 +229,9 @@ mod tests {
             gw.handle(Silent, 10, TIMERS);
             pauses.push((gw.next_ask - 10) / 1000);
         }
-        assert_eq!(pauses, [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(
+            pauses,
+            [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 60, 60]
+        );
     }
 }

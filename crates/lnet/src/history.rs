@@ -100,7 +100,11 @@ pub struct History {
 impl History {
     /// Begins to follow a node; ends with it.
     pub fn follow(node: &Arc<Node>) -> Arc<History> {
-        let st = State { last: Counts::of(node.stats()), last_nis: nis(node), ring: VecDeque::new() };
+        let st = State {
+            last: Counts::of(node.stats()),
+            last_nis: nis(node),
+            ring: VecDeque::new(),
+        };
         let me = Arc::new(History { st: Mutex::new(st) });
         tokio::spawn(look(Arc::downgrade(&me), Arc::downgrade(node)));
         me
@@ -109,7 +113,11 @@ impl History {
     /// The samples of the last so many seconds, oldest first.
     pub fn last(&self, seconds: usize) -> Vec<Sample> {
         let st = self.st.lock();
-        st.ring.iter().skip(st.ring.len().saturating_sub(seconds)).cloned().collect()
+        st.ring
+            .iter()
+            .skip(st.ring.len().saturating_sub(seconds))
+            .cloned()
+            .collect()
     }
 
     fn take(&self, at: i64, now: Counts, now_nis: Vec<(u64, u64)>) {
@@ -119,7 +127,11 @@ impl History {
             let old = st.last_nis.get(i).unwrap_or(&zero);
             (n.0.saturating_sub(old.0), n.1.saturating_sub(old.1))
         });
-        let sample = Sample { at, counts: now.since(st.last), nis: nis.collect() };
+        let sample = Sample {
+            at,
+            counts: now.since(st.last),
+            nis: nis.collect(),
+        };
         if st.ring.len() == KEPT {
             st.ring.pop_front();
         }
@@ -131,7 +143,11 @@ impl History {
 
 /// Messages sent and received of each interface since the start.
 fn nis(node: &Node) -> Vec<(u64, u64)> {
-    node.nets().iter().flat_map(|n| &n.nis).map(|n| (n.traffic.sent.total(), n.traffic.received.total())).collect()
+    node.nets()
+        .iter()
+        .flat_map(|n| &n.nis)
+        .map(|n| (n.traffic.sent.total(), n.traffic.received.total()))
+        .collect()
 }
 
 async fn look(history: Weak<History>, node: Weak<Node>) {
@@ -140,7 +156,9 @@ async fn look(history: Weak<History>, node: Weak<Node>) {
     clock.tick().await;
     loop {
         clock.tick().await;
-        let (Some(history), Some(node)) = (history.upgrade(), node.upgrade()) else { return };
+        let (Some(history), Some(node)) = (history.upgrade(), node.upgrade()) else {
+            return;
+        };
         history.take(node.wall_time().0, Counts::of(node.stats()), nis(&node));
     }
 }
@@ -151,26 +169,54 @@ mod tests {
 
     #[test]
     fn an_hour_is_kept_as_differences() {
-        let st = State { last: Counts::default(), last_nis: Vec::new(), ring: VecDeque::new() };
+        let st = State {
+            last: Counts::default(),
+            last_nis: Vec::new(),
+            ring: VecDeque::new(),
+        };
         let h = History { st: Mutex::new(st) };
         for i in 1..=KEPT as u64 + 10 {
-            h.take(i as i64, Counts { sent: i * i, ..Counts::default() }, vec![(i, 2 * i)]);
+            h.take(
+                i as i64,
+                Counts {
+                    sent: i * i,
+                    ..Counts::default()
+                },
+                vec![(i, 2 * i)],
+            );
         }
         let all = h.last(usize::MAX);
         assert_eq!(all.len(), KEPT);
-        assert_eq!((all[0].at, all[0].counts.sent, all[0].nis[0]), (11, 21, (1, 2)));
-        assert_eq!(h.last(2).iter().map(|s| s.at).collect::<Vec<_>>(), [3609, 3610]);
+        assert_eq!(
+            (all[0].at, all[0].counts.sent, all[0].nis[0]),
+            (11, 21, (1, 2))
+        );
+        assert_eq!(
+            h.last(2).iter().map(|s| s.at).collect::<Vec<_>>(),
+            [3609, 3610]
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_node_is_followed_second_by_second() {
-        let cfg = crate::NodeConfig { nids: vec!["1@lo".parse().unwrap()], ..Default::default() };
+        let cfg = crate::NodeConfig {
+            nids: vec!["1@lo".parse().unwrap()],
+            ..Default::default()
+        };
         let node = Node::start(cfg, None).await.unwrap();
         let h = History::follow(&node);
         tokio::time::sleep(Duration::from_millis(1500)).await;
         node.ping(node.nid()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(2)).await;
-        let counts: Vec<(u64, u64)> = h.last(10).iter().map(|s| (s.counts.sent, s.counts.received)).collect();
-        assert_eq!(counts, [(0, 0), (2, 2), (0, 0)], "a GET and its REPLY, in the second it happened");
+        let counts: Vec<(u64, u64)> = h
+            .last(10)
+            .iter()
+            .map(|s| (s.counts.sent, s.counts.received))
+            .collect();
+        assert_eq!(
+            counts,
+            [(0, 0), (2, 2), (0, 0)],
+            "a GET and its REPLY, in the second it happened"
+        );
     }
 }

@@ -76,7 +76,11 @@ pub struct Limits {
 impl Limits {
     /// Router buffers one peer may hold.
     pub fn router_credits(&self) -> usize {
-        if self.peer_buffer_credits == 0 { self.peer_credits } else { self.peer_buffer_credits }
+        if self.peer_buffer_credits == 0 {
+            self.peer_credits
+        } else {
+            self.peer_buffer_credits
+        }
     }
 }
 

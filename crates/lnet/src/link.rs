@@ -16,8 +16,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::time::Instant;
 
-use crate::{Nid, Node};
 use crate::msg::Msg;
+use crate::{Nid, Node};
 
 /// Messages under way on one link, one way.
 pub const MAX_QUEUED: usize = 4096;
@@ -73,13 +73,23 @@ impl State {
     /// When a message of so many bytes arrives that is sent now; None: never.
     fn arrival(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
         let m = self.model;
-        if m.cut || (m.loss > 0.0 && self.rng.random::<f64>() < m.loss) || self.queue.len() >= MAX_QUEUED {
+        if m.cut
+            || (m.loss > 0.0 && self.rng.random::<f64>() < m.loss)
+            || self.queue.len() >= MAX_QUEUED
+        {
             return None;
         }
         let start = self.free_at.map_or(now, |f| f.max(now));
-        let left = start + m.bandwidth.map_or(Duration::ZERO, |bw| Duration::from_secs_f64(bytes as f64 / bw.max(1) as f64));
+        let left = start
+            + m.bandwidth.map_or(Duration::ZERO, |bw| {
+                Duration::from_secs_f64(bytes as f64 / bw.max(1) as f64)
+            });
         self.free_at = Some(left);
-        let jitter = if m.jitter.is_zero() { Duration::ZERO } else { m.jitter.mul_f64(self.rng.random::<f64>()) };
+        let jitter = if m.jitter.is_zero() {
+            Duration::ZERO
+        } else {
+            m.jitter.mul_f64(self.rng.random::<f64>())
+        };
         let arrival = (left + m.delay + jitter).max(self.last_arrival.unwrap_or(now));
         self.last_arrival = Some(arrival);
         Some(arrival)
@@ -95,7 +105,15 @@ impl State {
 impl Link {
     pub(crate) fn new(model: LinkModel, seed: u64) -> Link {
         let rng = ChaCha8Rng::seed_from_u64(seed);
-        let st = State { model, rng, free_at: None, last_arrival: None, queue: VecDeque::new(), running: false, stat: LinkStat::default() };
+        let st = State {
+            model,
+            rng,
+            free_at: None,
+            last_arrival: None,
+            queue: VecDeque::new(),
+            running: false,
+            stat: LinkStat::default(),
+        };
         Link { st: Mutex::new(st) }
     }
 
@@ -133,7 +151,8 @@ impl Link {
                 return;
             };
             if arrival > now || !st.queue.is_empty() {
-                st.queue.push_back((arrival, (from, Arc::downgrade(to), local), msg));
+                st.queue
+                    .push_back((arrival, (from, Arc::downgrade(to), local), msg));
                 if !std::mem::replace(&mut st.running, true) {
                     to.runtime().spawn(self.clone().carry());
                 }
@@ -152,7 +171,10 @@ impl Link {
             let due = {
                 let mut st = self.st.lock();
                 // It may have been lost meanwhile, and another be first.
-                let due = st.queue.front().is_some_and(|(at, ..)| *at <= Instant::now());
+                let due = st
+                    .queue
+                    .front()
+                    .is_some_and(|(at, ..)| *at <= Instant::now());
                 let next = if due { st.queue.pop_front() } else { None };
                 st.stat.delivered += u64::from(due);
                 next
@@ -186,16 +208,33 @@ mod tests {
     async fn bandwidth_queues_and_delay_adds() {
         let now = Instant::now();
         let ms = Duration::from_millis;
-        let mut st = state(LinkModel { bandwidth: Some(1_000_000), delay: ms(5), ..Default::default() });
+        let mut st = state(LinkModel {
+            bandwidth: Some(1_000_000),
+            delay: ms(5),
+            ..Default::default()
+        });
         assert_eq!(st.arrival(now, 10_000), Some(now + ms(15)));
-        assert_eq!(st.arrival(now, 10_000), Some(now + ms(25)), "behind the first");
-        assert_eq!(st.arrival(now + ms(100), 1000), Some(now + ms(106)), "the link was free");
+        assert_eq!(
+            st.arrival(now, 10_000),
+            Some(now + ms(25)),
+            "behind the first"
+        );
+        assert_eq!(
+            st.arrival(now + ms(100), 1000),
+            Some(now + ms(106)),
+            "the link was free"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn jitter_keeps_the_order_and_loss_its_share() {
         let now = Instant::now();
-        let mut st = state(LinkModel { delay: Duration::from_millis(1), jitter: Duration::from_secs(1), loss: 0.1, ..Default::default() });
+        let mut st = state(LinkModel {
+            delay: Duration::from_millis(1),
+            jitter: Duration::from_secs(1),
+            loss: 0.1,
+            ..Default::default()
+        });
         let arrivals: Vec<Option<Instant>> = (0..1000).map(|_| st.arrival(now, 100)).collect();
         let lost = arrivals.iter().filter(|a| a.is_none()).count();
         assert!((50..200).contains(&lost), "{lost} of 1000 at 0.1");

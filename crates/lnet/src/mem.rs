@@ -58,7 +58,10 @@ impl MemNet {
 
     /// An empty registry of nodes that have no other network: a NID that is not in it cannot be reached, and nobody tries TCP.
     pub fn alone() -> Arc<MemNet> {
-        Arc::new(MemNet { alone: true, ..MemNet::default() })
+        Arc::new(MemNet {
+            alone: true,
+            ..MemNet::default()
+        })
     }
 
     /// Made by [`MemNet::alone`].
@@ -74,7 +77,10 @@ impl MemNet {
     /// Enters all NIDs or none; the error is the NID that is taken.
     pub(crate) fn register(&self, nids: &[Nid], node: &Arc<Node>) -> Result<(), Nid> {
         let mut nodes = self.nodes.write();
-        if let Some(taken) = nids.iter().find(|n| nodes.get(n).is_some_and(|w| w.strong_count() > 0)) {
+        if let Some(taken) = nids
+            .iter()
+            .find(|n| nodes.get(n).is_some_and(|w| w.strong_count() > 0))
+        {
             return Err(*taken);
         }
         nodes.extend(nids.iter().map(|n| (*n, Arc::downgrade(node))));
@@ -84,7 +90,10 @@ impl MemNet {
     pub(crate) fn unregister(&self, nids: &[Nid], node: &Node) {
         let mut nodes = self.nodes.write();
         for nid in nids {
-            if nodes.get(nid).is_some_and(|w| std::ptr::eq(w.as_ptr(), node)) {
+            if nodes
+                .get(nid)
+                .is_some_and(|w| std::ptr::eq(w.as_ptr(), node))
+            {
                 nodes.remove(nid);
             }
         }
@@ -114,7 +123,12 @@ impl MemNet {
     /// A cut link without a model is made ideal otherwise.
     pub fn cut(&self, a: Nid, b: Nid, cut: bool) {
         for (from, to) in [(a, b), (b, a)] {
-            let model = self.links.lock().get(&(from, to)).map(|l| l.model()).unwrap_or_default();
+            let model = self
+                .links
+                .lock()
+                .get(&(from, to))
+                .map(|l| l.model())
+                .unwrap_or_default();
             self.set_link_one_way(from, to, LinkModel { cut, ..model }, 0);
         }
     }
@@ -161,7 +175,9 @@ impl MemNet {
             return to.arrive(from.nid(), to.facing(&msg, from.nids()), msg, None);
         }
         let tamper = self.tampers.read().get(&from.nid()).cloned();
-        let instead = tamper.and_then(|t| tampered(&*t, &msg)).unwrap_or_else(|| vec![msg]);
+        let instead = tamper
+            .and_then(|t| tampered(&*t, &msg))
+            .unwrap_or_else(|| vec![msg]);
         let link = self.links.lock().get(&(from.nid(), to.nid())).cloned();
         for msg in instead {
             let local = to.facing(&msg, from.nids());
@@ -177,16 +193,37 @@ impl MemNet {
 fn tampered(tamper: &Tamper, msg: &Msg) -> Option<Vec<Msg>> {
     let payload = msg.payload.clone();
     let passing = match msg.kind {
-        LnetMsg::Put { ptl_index, match_bits, .. } => Passing { portal: Some(ptl_index), match_bits, payload },
-        LnetMsg::Reply { .. } => Passing { portal: None, match_bits: 0, payload },
+        LnetMsg::Put {
+            ptl_index,
+            match_bits,
+            ..
+        } => Passing {
+            portal: Some(ptl_index),
+            match_bits,
+            payload,
+        },
+        LnetMsg::Reply { .. } => Passing {
+            portal: None,
+            match_bits: 0,
+            payload,
+        },
         _ => return None,
     };
     let instead = tamper(passing).into_iter().map(|p| {
         let mut kind = msg.kind;
-        if let LnetMsg::Put { ptl_index, match_bits, .. } = &mut kind {
+        if let LnetMsg::Put {
+            ptl_index,
+            match_bits,
+            ..
+        } = &mut kind
+        {
             (*ptl_index, *match_bits) = (p.portal.unwrap_or(*ptl_index), p.match_bits);
         }
-        Msg { kind, payload: p.payload, ..msg.clone() }
+        Msg {
+            kind,
+            payload: p.payload,
+            ..msg.clone()
+        }
     });
     Some(instead.collect())
 }

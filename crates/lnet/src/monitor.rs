@@ -20,7 +20,9 @@ const RECOVERIES: usize = 64;
 
 impl Node {
     fn gateway_timers(&self) -> GwTimers {
-        GwTimers { interval: self.sock().limits.router_check }
+        GwTimers {
+            interval: self.sock().limits.router_check,
+        }
     }
 
     /// Once a second.
@@ -28,7 +30,9 @@ impl Node {
         self.ask_gateways();
         self.check_nis();
         self.recover_nis();
-        let late = self.pending().expire(self.sock().now_ms(), self.sock().limits.transaction);
+        let late = self
+            .pending()
+            .expire(self.sock().now_ms(), self.sock().limits.transaction);
         for hop in late {
             self.stats().response_timeouts.inc();
             self.hop_failed(None, hop, &SendError::Timeout);
@@ -68,13 +72,20 @@ impl Node {
             let me = self.clone();
             // Of one that is not alive nothing is hoped for: a lost ping must not keep it out for long.
             let limit = me.sock().limits.router_ping;
-            let limit = if me.gateway_is_up(gateway) == Some(true) { limit } else { limit.min(RETRY_LIMIT) };
+            let limit = if me.gateway_is_up(gateway) == Some(true) {
+                limit
+            } else {
+                limit.min(RETRY_LIMIT)
+            };
             self.sock().spawn(async move {
                 // Whether it is alive its answer says, and not what becomes of what it is told then.
                 match tokio::time::timeout(limit, me.ping(gateway)).await {
-                    Ok(Ok(info)) => drop(tokio::time::timeout(limit, me.introduce(gateway, &info)).await),
+                    Ok(Ok(info)) => {
+                        drop(tokio::time::timeout(limit, me.introduce(gateway, &info)).await)
+                    }
                     // Too many connects under way say nothing of it.
-                    Ok(Err(SendError::Unreachable { source, .. })) if source.kind() == std::io::ErrorKind::Other => {}
+                    Ok(Err(SendError::Unreachable { source, .. }))
+                        if source.kind() == std::io::ErrorKind::Other => {}
                     _ => me.gateway_event(gateway, GwEvent::Silent),
                 }
             });
@@ -88,7 +99,9 @@ impl Node {
         }
         let changed = {
             let mut routes = self.route_table().lock();
-            routes.handle(nid, ev, self.sock().now_ms(), self.gateway_timers()).then(|| routes.gateways().find(|(n, _)| *n == nid))
+            routes
+                .handle(nid, ev, self.sock().now_ms(), self.gateway_timers())
+                .then(|| routes.gateways().find(|(n, _)| *n == nid))
         };
         if let Some(Some((_, state))) = changed {
             tracing::info!(node = %self.nid(), gateway = %nid, ?state, "gateway");
@@ -99,11 +112,19 @@ impl Node {
     pub(crate) fn learn(self: &Arc<Self>, word: Word, nid: Nid, info: PingInfo) {
         let itself = !matches!(word, Word::Via(hop) if hop != nid);
         if itself && self.has_routes() {
-            self.route_table().lock().answered(nid, &info, self.sock().now_ms(), self.gateway_timers());
+            self.route_table().lock().answered(
+                nid,
+                &info,
+                self.sock().now_ms(),
+                self.gateway_timers(),
+            );
         }
         let unsure = self.peer_table().learn(word, nid, info, self.nids());
         self.peers_changed();
-        for ni in unsure.into_iter().filter(|ni| self.sock().is_connected(ni.nid)) {
+        for ni in unsure
+            .into_iter()
+            .filter(|ni| self.sock().is_connected(ni.nid))
+        {
             self.ask_where_it_belongs(ni);
         }
     }
@@ -146,14 +167,16 @@ impl Node {
     /// Tells a peer about us.
     pub(crate) async fn push(self: &Arc<Self>, nid: Nid) -> Result<(), SendError> {
         let info = Payload::from(self.ping_info().encode());
-        self.put(nid, ping::PORTAL, ping::MBITS, 0, info, true).await?;
+        self.put(nid, ping::PORTAL, ping::MBITS, 0, info, true)
+            .await?;
         self.note_told(nid);
         Ok(())
     }
 
     /// Asks in the background a peer that we just connected to for the first time.
     pub(crate) fn discover_in_background(self: &Arc<Self>, nid: Nid) {
-        if !self.sock().limits.discovery || self.is_down() || self.peer_table().told(nid).is_some() {
+        if !self.sock().limits.discovery || self.is_down() || self.peer_table().told(nid).is_some()
+        {
             return;
         }
         let me = self.clone();
@@ -181,12 +204,15 @@ impl Node {
         // As in Lustre (`lnet_health_check`): a fault on our side is our interface's, one of the network is both sides'. It says
         // something only beside other interfaces.
         let local_fault = is_local(err);
-        if let Some(ours) = ours.filter(|_| self.nis().len() > 1 && (local_fault || matches!(err, SendError::Timeout))) {
+        if let Some(ours) = ours
+            .filter(|_| self.nis().len() > 1 && (local_fault || matches!(err, SendError::Timeout)))
+        {
             ours.failed();
             self.recovering().store(true, Ordering::Relaxed);
         }
         // As in Lustre: the health of a peer's only interface says nothing, unless it routes.
-        let counts = beside_others || self.has_routes() && self.route_table().lock().is_gateway(hop);
+        let counts =
+            beside_others || self.has_routes() && self.route_table().lock().is_gateway(hop);
         if counts && !local_fault {
             theirs.failed();
             self.recovering().store(true, Ordering::Relaxed);
@@ -204,15 +230,34 @@ impl Node {
             return;
         }
         let now = self.sock().now_ms() / 1000;
-        let sick: Vec<Arc<Ni>> = self.peer_table().nis().filter(|n| n.health() < MAX_HEALTH).cloned().collect();
-        let ours: Vec<&Arc<Ni>> = self.nis().iter().filter(|n| n.health() < MAX_HEALTH).collect();
-        self.recovering().store(!sick.is_empty() || !ours.is_empty(), Ordering::Relaxed);
-        ours.into_iter().filter(|n| !n.is_down()).for_each(|n| n.succeeded());
+        let sick: Vec<Arc<Ni>> = self
+            .peer_table()
+            .nis()
+            .filter(|n| n.health() < MAX_HEALTH)
+            .cloned()
+            .collect();
+        let ours: Vec<&Arc<Ni>> = self
+            .nis()
+            .iter()
+            .filter(|n| n.health() < MAX_HEALTH)
+            .collect();
+        self.recovering()
+            .store(!sick.is_empty() || !ours.is_empty(), Ordering::Relaxed);
+        ours.into_iter()
+            .filter(|n| !n.is_down())
+            .for_each(|n| n.succeeded());
         let limits = &self.sock().limits;
-        for ni in sick.into_iter().filter(|n| n.next_ping.load(Ordering::Relaxed) <= now).take(RECOVERIES) {
+        for ni in sick
+            .into_iter()
+            .filter(|n| n.next_ping.load(Ordering::Relaxed) <= now)
+            .take(RECOVERIES)
+        {
             let count = ni.ping_count.fetch_add(1, Ordering::Relaxed);
             let pause = limits.recovery.as_secs().max(1) << count.min(16);
-            ni.next_ping.store(now + pause.min(limits.max_recovery.as_secs()), Ordering::Relaxed);
+            ni.next_ping.store(
+                now + pause.min(limits.max_recovery.as_secs()),
+                Ordering::Relaxed,
+            );
             let me = self.clone();
             self.sock().spawn(async move {
                 let limit = me.sock().limits.router_ping;
@@ -227,7 +272,14 @@ impl Node {
 /// Whether a failed send was our own side's fault.
 fn is_local(err: &SendError) -> bool {
     use std::io::ErrorKind as K;
-    let ours = [K::AddrNotAvailable, K::NetworkDown, K::NetworkUnreachable, K::Interrupted, K::ConnectionAborted, K::Other];
+    let ours = [
+        K::AddrNotAvailable,
+        K::NetworkDown,
+        K::NetworkUnreachable,
+        K::Interrupted,
+        K::ConnectionAborted,
+        K::Other,
+    ];
     matches!(err, SendError::Unreachable { source, .. } if ours.contains(&source.kind()))
 }
 
@@ -238,9 +290,18 @@ mod tests {
     use std::time::Duration;
 
     async fn start(net: &Arc<MemNet>, nids: &[&str], routes: &str, routing: bool) -> Arc<Node> {
-        let routes = if routes.is_empty() { Vec::new() } else { parse_routes(routes).unwrap() };
+        let routes = if routes.is_empty() {
+            Vec::new()
+        } else {
+            parse_routes(routes).unwrap()
+        };
         let nids = nids.iter().map(|n| n.parse().unwrap()).collect();
-        let cfg = NodeConfig { nids, routes, routing: routing.then(PoolSizes::default), ..NodeConfig::default() };
+        let cfg = NodeConfig {
+            nids,
+            routes,
+            routing: routing.then(PoolSizes::default),
+            ..NodeConfig::default()
+        };
         Node::start(cfg, Some(net.clone())).await.unwrap()
     }
 
@@ -257,7 +318,15 @@ mod tests {
         up(true).await;
         router.note_nis(vec![true, false]);
         up(false).await;
-        assert_eq!(router.nets().iter().flat_map(|n| &n.nis).map(|n| n.up).collect::<Vec<_>>(), [true, true, false]);
+        assert_eq!(
+            router
+                .nets()
+                .iter()
+                .flat_map(|n| &n.nis)
+                .map(|n| n.up)
+                .collect::<Vec<_>>(),
+            [true, true, false]
+        );
         router.note_nis(vec![true, true]);
         up(true).await;
     }
@@ -271,7 +340,10 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         let gateway: Nid = "10.0.0.4@tcp".parse().unwrap();
-        let err = |kind: std::io::ErrorKind| SendError::Unreachable { nid: gateway, source: kind.into() };
+        let err = |kind: std::io::ErrorKind| SendError::Unreachable {
+            nid: gateway,
+            source: kind.into(),
+        };
         client.hop_failed(None, gateway, &err(std::io::ErrorKind::AddrNotAvailable));
         assert!(client.routes()[0].up);
         client.hop_failed(None, gateway, &err(std::io::ErrorKind::ConnectionRefused));
@@ -283,12 +355,18 @@ mod tests {
     async fn a_gateway_that_answers_pings_and_takes_no_push_is_alive() {
         let net = MemNet::alone();
         let router = start(&net, &["10.0.0.3@tcp", "10.1.0.3@tcp1"], "", true).await;
-        let push = crate::FaultRule::all(crate::FaultAction::Drop).kind(crate::MsgType::Put).portal(ping::PORTAL);
+        let push = crate::FaultRule::all(crate::FaultAction::Drop)
+            .kind(crate::MsgType::Put)
+            .portal(ping::PORTAL);
         router.faults().add(push.at(crate::faults::Side::Receive));
         let client = start(&net, &["10.0.0.1@tcp"], "tcp1 10.0.0.3@tcp", false).await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         for second in 0..600 {
-            assert!(client.routes()[0].up, "second {second}, {} pings answered", router.stats().pings.value());
+            assert!(
+                client.routes()[0].up,
+                "second {second}, {} pings answered",
+                router.stats().pings.value()
+            );
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         assert!(router.stats().pings.value() >= 5);
@@ -298,15 +376,28 @@ mod tests {
     async fn faults_of_our_side_are_our_interfaces() {
         let net = MemNet::alone();
         let node = start(&net, &["10.0.0.1@tcp", "10.0.0.2@tcp"], "", false).await;
-        let (us, peer): (Nid, Nid) = ("10.0.0.2@tcp".parse().unwrap(), "10.0.0.9@tcp".parse().unwrap());
-        let err = |kind: std::io::ErrorKind| SendError::Unreachable { nid: peer, source: kind.into() };
+        let (us, peer): (Nid, Nid) = (
+            "10.0.0.2@tcp".parse().unwrap(),
+            "10.0.0.9@tcp".parse().unwrap(),
+        );
+        let err = |kind: std::io::ErrorKind| SendError::Unreachable {
+            nid: peer,
+            source: kind.into(),
+        };
         node.hop_failed(Some(us), peer, &err(std::io::ErrorKind::ConnectionRefused));
         assert_eq!(node.nis()[1].health(), MAX_HEALTH, "the peer's");
         node.hop_failed(Some(us), peer, &err(std::io::ErrorKind::NetworkUnreachable));
-        assert_eq!((node.nis()[0].health(), node.nis()[1].health()), (MAX_HEALTH, MAX_HEALTH - 100));
+        assert_eq!(
+            (node.nis()[0].health(), node.nis()[1].health()),
+            (MAX_HEALTH, MAX_HEALTH - 100)
+        );
         node.nis()[1].set_down(true);
         node.look_after();
-        assert_eq!(node.nis()[1].health(), MAX_HEALTH - 100, "not while its address is gone");
+        assert_eq!(
+            node.nis()[1].health(),
+            MAX_HEALTH - 100,
+            "not while its address is gone"
+        );
         node.nis()[1].set_down(false);
         node.look_after();
         assert_eq!(node.nis()[1].health(), MAX_HEALTH);

@@ -19,7 +19,11 @@ pub(crate) struct Msg {
 impl Msg {
     /// The header that goes before this message's payload. Panics when the payload is above [`LNET_MTU`].
     pub(crate) fn hdr(&self) -> LnetHdr {
-        assert!(self.payload.len() <= LNET_MTU, "LNet message with {} bytes of payload", self.payload.len());
+        assert!(
+            self.payload.len() <= LNET_MTU,
+            "LNet message with {} bytes of payload",
+            self.payload.len()
+        );
         LnetHdr {
             dest_nid: self.dest,
             src_nid: self.src,

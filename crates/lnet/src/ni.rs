@@ -101,14 +101,18 @@ impl Ni {
     /// A send through it failed.
     pub(crate) fn failed(&self) {
         let less = |h: u32| Some(h.saturating_sub(HEALTH_SENSITIVITY));
-        let _ = self.health.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self
+            .health
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Something got through.
     pub(crate) fn succeeded(&self) {
         if self.health() < MAX_HEALTH {
             let more = |h: u32| Some((h + HEALTH_SENSITIVITY).min(MAX_HEALTH));
-            let _ = self.health.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+            let _ = self
+                .health
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
             self.ping_count.store(0, Ordering::Relaxed);
         }
     }
@@ -125,7 +129,9 @@ impl Ni {
     /// Whether it is to be asked now where it belongs; then not again for [`ASK_AGAIN_S`].
     pub(crate) fn ask_now(&self, now_s: u64) -> bool {
         let due = |at: u64| (at <= now_s).then_some(now_s + ASK_AGAIN_S);
-        self.next_ask.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+        self.next_ask
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due)
+            .is_ok()
     }
 
     /// Its address is gone.

@@ -24,8 +24,8 @@ use crate::router::{PoolSizes, Router};
 use crate::routes::{RouteError, RouteSpec, RouteTable};
 use crate::sock::SockNet;
 use crate::{
-    Accept, Faults, GetOffer, HandoverStats, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler,
-    PutExpectation, ping,
+    Accept, Faults, GetOffer, HandoverStats, Limits, MemNet, Nid, NodeStats, Payload, PingInfo,
+    PortalHandler, PutExpectation, ping,
 };
 
 /// What a node is told at its start.
@@ -172,17 +172,27 @@ impl std::fmt::Debug for Node {
 }
 
 /// The one place where a node looks at the machine's clock.
-#[allow(clippy::disallowed_methods, reason = "the real wall time, where no simulated one is given")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the real wall time, where no simulated one is given"
+)]
 fn machine_time() -> (i64, u32) {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     (now.as_secs() as i64, now.subsec_nanos())
 }
 
 fn time_by(wall: Option<WallClock>) -> (i64, u32) {
-    let Some(WallClock { base, at }) = wall else { return machine_time() };
+    let Some(WallClock { base, at }) = wall else {
+        return machine_time();
+    };
     let passed = at.elapsed();
     let nanos = base.1 as u64 + passed.subsec_nanos() as u64;
-    (base.0 + passed.as_secs() as i64 + (nanos / 1_000_000_000) as i64, (nanos % 1_000_000_000) as u32)
+    (
+        base.0 + passed.as_secs() as i64 + (nanos / 1_000_000_000) as i64,
+        (nanos % 1_000_000_000) as u32,
+    )
 }
 
 impl Node {
@@ -191,7 +201,12 @@ impl Node {
         if cfg.nids.is_empty() {
             return Err(StartError::NoNid);
         }
-        if let Some((i, twice)) = cfg.nids.iter().enumerate().find(|(i, n)| cfg.nids[..*i].contains(n)) {
+        if let Some((i, twice)) = cfg
+            .nids
+            .iter()
+            .enumerate()
+            .find(|(i, n)| cfg.nids[..*i].contains(n))
+        {
             debug_assert!(i > 0);
             return Err(StartError::NidTwice(*twice));
         }
@@ -205,7 +220,10 @@ impl Node {
         let stats = Arc::new(NodeStats::default());
         let listeners = SockNet::bind(&cfg).await?;
         let mut rng = ChaCha8Rng::seed_from_u64(cfg.seed);
-        let cookies = cookie::Cookies::new(rng.next_u64() ^ incarnation.wrapping_mul(0x9e37_79b9_7f4a_7c15), cfg.seed);
+        let cookies = cookie::Cookies::new(
+            rng.next_u64() ^ incarnation.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            cfg.seed,
+        );
         let faults = Faults::new(rng.next_u64());
         let node = Arc::new_cyclic(|me| Node {
             sock: SockNet::new(me.clone(), &cfg, incarnation, stats.clone()),
@@ -235,7 +253,8 @@ impl Node {
             lost: tokio::sync::broadcast::Sender::new(LOST_KEPT),
         });
         if let Some(mem) = &node.mem {
-            mem.register(&node.nids, &node).map_err(StartError::NidInUse)?;
+            mem.register(&node.nids, &node)
+                .map_err(StartError::NidInUse)?;
         }
         node.sock.listen(listeners);
         node.routes_changed();
@@ -386,9 +405,16 @@ impl Node {
 
     /// What we say of ourselves.
     pub(crate) fn ping_info(&self) -> PingInfo {
-        let mut info = ping::info(&self.nids, self.router.is_on(), self.changes.load(Ordering::Relaxed));
+        let mut info = ping::info(
+            &self.nids,
+            self.router.is_on(),
+            self.changes.load(Ordering::Relaxed),
+        );
         for ni in self.nis.iter().filter(|n| n.is_down()) {
-            info.nis.iter_mut().filter(|n| n.nid == ni.nid).for_each(|n| n.status = LNET_NI_STATUS_DOWN);
+            info.nis
+                .iter_mut()
+                .filter(|n| n.nid == ni.nid)
+                .for_each(|n| n.status = LNET_NI_STATUS_DOWN);
         }
         info
     }
@@ -410,7 +436,11 @@ impl Node {
         self.changes.fetch_add(1, Ordering::Relaxed);
         self.told.lock().clear();
         let takes = |told: &PingInfo| told.features & feat::DISCOVERY != 0;
-        let peers = self.peer_table().views().into_iter().filter(|v| v.told.as_ref().is_some_and(takes));
+        let peers = self
+            .peer_table()
+            .views()
+            .into_iter()
+            .filter(|v| v.told.as_ref().is_some_and(takes));
         let Some(me) = self.sock.node() else { return };
         for nid in peers.map(|v| v.primary) {
             let me = me.clone();
@@ -422,7 +452,8 @@ impl Node {
 
     /// The route table has changed.
     pub(crate) fn routes_changed(&self) {
-        self.has_routes.store(!self.routes.lock().is_empty(), Ordering::Relaxed);
+        self.has_routes
+            .store(!self.routes.lock().is_empty(), Ordering::Relaxed);
         if let Some(me) = self.sock.node().filter(|n| n.has_routes()) {
             self.sock.look_after();
             me.ask_gateways();
@@ -431,12 +462,17 @@ impl Node {
 
     /// The peer table has changed.
     pub(crate) fn peers_changed(&self) {
-        self.has_rails.store(self.peer_table().has_rails(), Ordering::Relaxed);
+        self.has_rails
+            .store(self.peer_table().has_rails(), Ordering::Relaxed);
     }
 
     /// Whether the gateway `nid` is alive; None: it is no gateway.
     pub(crate) fn gateway_is_up(&self, nid: Nid) -> Option<bool> {
-        self.routes.lock().gateways().find(|(n, _)| *n == nid).map(|(_, state)| state == crate::gateway::GwState::Alive)
+        self.routes
+            .lock()
+            .gateways()
+            .find(|(n, _)| *n == nid)
+            .map(|(_, state)| state == crate::gateway::GwState::Alive)
     }
 
     /// Closes connections and acceptor, leaves the [`MemNet`], and takes fault rules away; what they held back is lost. Waiting

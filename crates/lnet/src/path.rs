@@ -49,7 +49,10 @@ pub(crate) struct Load {
 impl Load {
     /// Something of our own.
     pub(crate) fn of(bytes: usize) -> Load {
-        Load { bytes, ..Load::default() }
+        Load {
+            bytes,
+            ..Load::default()
+        }
     }
 }
 
@@ -91,7 +94,10 @@ pub(crate) type Tried = SmallVec<[Nid; 4]>;
 const FULL: &str = "too many peers, or too many connects to those who only want an answer";
 
 fn unreachable(nid: Nid, why: &'static str) -> SendError {
-    SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::NetworkUnreachable, why) }
+    SendError::Unreachable {
+        nid,
+        source: io::Error::new(io::ErrorKind::NetworkUnreachable, why),
+    }
 }
 
 impl Node {
@@ -112,7 +118,12 @@ impl Node {
     }
 
     /// The way of a message to `to`.
-    pub(crate) fn path(self: &Arc<Self>, load: Load, to: Nid, tried: &[Nid]) -> Result<Path, SendError> {
+    pub(crate) fn path(
+        self: &Arc<Self>,
+        load: Load,
+        to: Nid,
+        tried: &[Nid],
+    ) -> Result<Path, SendError> {
         let found = self.path_by(load, to, tried, load.from.is_none());
         if found.is_err() {
             self.note_no_way(load.from, to);
@@ -127,17 +138,33 @@ impl Node {
 
     /// The way on of a message of somebody else, which came from the hop `from`. Its source says nothing about how it leaves, and
     /// what its header says stays: it goes to that very NID.
-    pub(crate) fn path_on(self: &Arc<Self>, to: Nid, from: Nid, bytes: usize) -> Result<Path, SendError> {
+    pub(crate) fn path_on(
+        self: &Arc<Self>,
+        to: Nid,
+        from: Nid,
+        bytes: usize,
+    ) -> Result<Path, SendError> {
         self.path_by(Load::of(bytes), to, &[from], false)
     }
 
-    fn path_by(self: &Arc<Self>, load: Load, to: Nid, tried: &[Nid], rails: bool) -> Result<Path, SendError> {
+    fn path_by(
+        self: &Arc<Self>,
+        load: Load,
+        to: Nid,
+        tried: &[Nid],
+        rails: bool,
+    ) -> Result<Path, SendError> {
         let from = load.from;
         if self.is_down() {
             return Err(SendError::Shutdown);
         }
         if self.is_ours(to) {
-            return Ok(Path { route: Route::Mem(self.clone()), src: from.unwrap_or(to), dest: to, others: false });
+            return Ok(Path {
+                route: Route::Mem(self.clone()),
+                src: from.unwrap_or(to),
+                dest: to,
+                others: false,
+            });
         }
         let ours = self.nids().iter().copied().find(|n| n.net() == to.net());
         if ours.is_none()
@@ -147,7 +174,12 @@ impl Node {
             return found;
         }
         if let Some(node) = self.mem_node(to) {
-            return Ok(Path { route: Route::Mem(node), src: from.or(ours).unwrap_or(self.nid()), dest: to, others: false });
+            return Ok(Path {
+                route: Route::Mem(node),
+                src: from.or(ours).unwrap_or(self.nid()),
+                dest: to,
+                others: false,
+            });
         }
         if self.mem_alone() {
             return Err(unreachable(to, "no such node"));
@@ -160,11 +192,24 @@ impl Node {
         }
         match (ours, to.ipv4()) {
             (Some(local), Some(_)) => {
-                let local = from.filter(|f| f.net() == to.net()).unwrap_or_else(|| self.local_towards(local, to));
-                let peer = self.sock().peer(local, to, from.is_some()).ok_or_else(|| unreachable(to, FULL))?;
-                Ok(Path { route: Route::Sock(peer), src: from.unwrap_or(local), dest: to, others: false })
+                let local = from
+                    .filter(|f| f.net() == to.net())
+                    .unwrap_or_else(|| self.local_towards(local, to));
+                let peer = self
+                    .sock()
+                    .peer(local, to, from.is_some())
+                    .ok_or_else(|| unreachable(to, FULL))?;
+                Ok(Path {
+                    route: Route::Sock(peer),
+                    src: from.unwrap_or(local),
+                    dest: to,
+                    others: false,
+                })
             }
-            _ => Err(unreachable(to, "no network interface on its network, and no route to it")),
+            _ => Err(unreachable(
+                to,
+                "no network interface on its network, and no route to it",
+            )),
         }
     }
 
@@ -189,22 +234,38 @@ impl Node {
         if on_net.clone().nth(1).is_none() {
             return first;
         }
-        on_net.find(|n| self.sock().has_conns(*n, to)).unwrap_or(first)
+        on_net
+            .find(|n| self.sock().has_conns(*n, to))
+            .unwrap_or(first)
     }
 
     /// The way through a gateway; None: there is no route to the network of `to`, dead or alive.
-    fn routed(self: &Arc<Self>, load: Load, to: Nid, tried: &[Nid]) -> Option<Result<Path, SendError>> {
+    fn routed(
+        self: &Arc<Self>,
+        load: Load,
+        to: Nid,
+        tried: &[Nid],
+    ) -> Option<Result<Path, SendError>> {
         let Load { from, bytes, .. } = load;
         // A hop of this process is known by its primary NID.
-        let beside = |n: &Arc<Node>| n.nids().iter().copied().find(|n| self.nids().iter().any(|o| o.net() == n.net()));
-        let by = load.by.map(|hop| self.mem_node(hop).as_ref().and_then(beside).unwrap_or(hop));
+        let beside = |n: &Arc<Node>| {
+            n.nids()
+                .iter()
+                .copied()
+                .find(|n| self.nids().iter().any(|o| o.net() == n.net()))
+        };
+        let by = load
+            .by
+            .map(|hop| self.mem_node(hop).as_ref().and_then(beside).unwrap_or(hop));
         let mut gone: SmallVec<[Nid; 4]> = SmallVec::from_slice(tried);
         let (gateway, others) = loop {
             let mut routes = self.route_table().lock();
             if !routes.leads_to(to.net()) {
                 return None;
             }
-            let found = routes.choose(to, bytes as u64, by, &gone, |gw| self.gateway_load(gw)).filter(|(gw, _)| !self.mem_alone() || !gone.contains(gw));
+            let found = routes
+                .choose(to, bytes as u64, by, &gone, |gw| self.gateway_load(gw))
+                .filter(|(gw, _)| !self.mem_alone() || !gone.contains(gw));
             drop(routes);
             match found {
                 // What TCP would find out by connecting: another gateway is tried.
@@ -214,8 +275,14 @@ impl Node {
             }
         };
         // Routes are taken only when we have a NID on the gateway's network. An answer leaves by the NID that was asked.
-        let first = self.nids().iter().copied().find(|n| n.net() == gateway.net())?;
-        let local = from.filter(|f| f.net() == gateway.net()).unwrap_or_else(|| self.local_towards(first, gateway));
+        let first = self
+            .nids()
+            .iter()
+            .copied()
+            .find(|n| n.net() == gateway.net())?;
+        let local = from
+            .filter(|f| f.net() == gateway.net())
+            .unwrap_or_else(|| self.local_towards(first, gateway));
         let route = match self.mem_node(gateway) {
             Some(node) => Route::Mem(node),
             // A gateway is ours to connect to, whoever waits behind it.
@@ -224,29 +291,61 @@ impl Node {
                 None => return Some(Err(unreachable(to, FULL))),
             },
         };
-        Some(Ok(Path { route, src: from.unwrap_or(local), dest: to, others }))
+        Some(Ok(Path {
+            route,
+            src: from.unwrap_or(local),
+            dest: to,
+            others,
+        }))
     }
 
     fn gateway_load(&self, gateway: Nid) -> GwLoad {
         let health = self.peer_table().ni(gateway).health();
         let (queued, credits) = self.sock().load(gateway);
-        GwLoad { health, queued, credits }
+        GwLoad {
+            health,
+            queued,
+            credits,
+        }
     }
 
     /// The way to a peer with several NIDs (`lnet_get_best_ni`, `lnet_select_peer_ni`): health, credits, then in turn.
     fn rail(&self, to: Nid, tried: &[Nid]) -> Option<Path> {
         let rails: SmallVec<[Arc<Ni>; 4]> = self.peer_table().rails(to).iter().cloned().collect();
-        let usable = |r: &&Arc<Ni>| self.nids().iter().any(|n| n.net() == r.nid.net()) && !tried.contains(&r.nid) && r.nid.ipv4().is_some();
+        let usable = |r: &&Arc<Ni>| {
+            self.nids().iter().any(|n| n.net() == r.nid.net())
+                && !tried.contains(&r.nid)
+                && r.nid.ipv4().is_some()
+        };
         let count = rails.iter().filter(usable).count();
         let theirs = rails.iter().filter(usable).min_by_key(|r| {
-            (Reverse(r.health()), Reverse(self.sock().load(r.nid).1), r.seq.load(Ordering::Relaxed))
+            (
+                Reverse(r.health()),
+                Reverse(self.sock().load(r.nid).1),
+                r.seq.load(Ordering::Relaxed),
+            )
         })?;
-        let ours = self.nis().iter().filter(|n| n.nid.net() == theirs.nid.net()).min_by_key(|n| (n.is_down(), Reverse(n.health()), n.seq.load(Ordering::Relaxed)))?;
+        let ours = self
+            .nis()
+            .iter()
+            .filter(|n| n.nid.net() == theirs.nid.net())
+            .min_by_key(|n| {
+                (
+                    n.is_down(),
+                    Reverse(n.health()),
+                    n.seq.load(Ordering::Relaxed),
+                )
+            })?;
         for ni in [theirs, ours] {
             ni.seq.fetch_add(1, Ordering::Relaxed);
         }
         let peer = self.sock().peer(ours.nid, theirs.nid, false)?;
-        Some(Path { route: Route::Sock(peer), src: ours.nid, dest: theirs.nid, others: count > 1 })
+        Some(Path {
+            route: Route::Sock(peer),
+            src: ours.nid,
+            dest: theirs.nid,
+            others: count > 1,
+        })
     }
 }
 
@@ -259,6 +358,10 @@ mod tests {
         let mut said = NoWay::default();
         assert!(said.is_news(1, 5) && !said.is_news(1, 6) && said.is_news(2, 6));
         assert!(!said.is_news(1, NO_WAY_AGAIN + 4) && said.is_news(1, NO_WAY_AGAIN + 5));
-        assert_eq!((0..1000).filter(|net| said.is_news(*net, 7)).count(), NO_WAY_KEPT - 2, "bounded");
+        assert_eq!(
+            (0..1000).filter(|net| said.is_news(*net, 7)).count(),
+            NO_WAY_KEPT - 2,
+            "bounded"
+        );
     }
 }

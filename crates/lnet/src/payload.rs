@@ -48,7 +48,11 @@ impl Payload {
 
     /// The bytes `range` of this payload, sharing its memory. Panics when the range is outside (programmer error).
     pub fn slice(&self, range: std::ops::Range<usize>) -> Payload {
-        assert!(range.start <= range.end && range.end <= self.len, "slice {range:?} of a payload of {} bytes", self.len);
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "slice {range:?} of a payload of {} bytes",
+            self.len
+        );
         let mut out = Payload::new();
         let mut at = 0;
         for seg in &self.segs {

@@ -36,15 +36,35 @@ pub(crate) struct Pending {
 impl Pending {
     /// `interface`: one number per node life.
     pub(crate) fn new(interface: u64) -> Arc<Pending> {
-        Arc::new(Pending { interface, next: AtomicU64::new(1), waiters: Mutex::default() })
+        Arc::new(Pending {
+            interface,
+            next: AtomicU64::new(1),
+            waiters: Mutex::default(),
+        })
     }
 
     /// Begins to wait for an answer of at most `len` bytes by way of `hop`.
     pub(crate) fn add(self: &Arc<Self>, hop: Nid, since: u64, len: usize) -> Wait {
         let (answer, rx) = oneshot::channel();
         let object = self.next.fetch_add(1, Ordering::Relaxed);
-        self.waiters.lock().insert(object, Waiter { hop, since, len, sent: false, answer });
-        Wait { pending: self.clone(), wmd: WireHandle { interface_cookie: self.interface, object_cookie: object }, rx }
+        self.waiters.lock().insert(
+            object,
+            Waiter {
+                hop,
+                since,
+                len,
+                sent: false,
+                answer,
+            },
+        );
+        Wait {
+            pending: self.clone(),
+            wmd: WireHandle {
+                interface_cookie: self.interface,
+                object_cookie: object,
+            },
+            rx,
+        }
     }
 
     /// The waiter, unless `answer` is longer than it asked for.
@@ -81,7 +101,11 @@ impl Pending {
         let oldest = now_ms.saturating_sub(limit.as_millis() as u64);
         let late: Vec<Waiter> = {
             let mut waiters = self.waiters.lock();
-            let objects: Vec<u64> = waiters.iter().filter(|(_, w)| w.since < oldest).map(|(object, _)| *object).collect();
+            let objects: Vec<u64> = waiters
+                .iter()
+                .filter(|(_, w)| w.since < oldest)
+                .map(|(object, _)| *object)
+                .collect();
             objects.iter().filter_map(|o| waiters.remove(o)).collect()
         };
         let hop = |w: Waiter| {
@@ -95,8 +119,11 @@ impl Pending {
     pub(crate) fn fail(&self, hop: Option<Nid>, err: impl Fn() -> SendError) {
         let failed: Vec<Waiter> = {
             let mut waiters = self.waiters.lock();
-            let objects: Vec<u64> =
-                waiters.iter().filter(|(_, w)| hop.is_none_or(|p| p == w.hop && w.sent)).map(|(object, _)| *object).collect();
+            let objects: Vec<u64> = waiters
+                .iter()
+                .filter(|(_, w)| hop.is_none_or(|p| p == w.hop && w.sent))
+                .map(|(object, _)| *object)
+                .collect();
             objects.iter().filter_map(|o| waiters.remove(o)).collect()
         };
         for w in failed {
@@ -133,8 +160,20 @@ mod tests {
         let p = Pending::new(9);
         let (a, b) = (p.add(Nid(1), 5, 0), p.add(Nid(3), 9, 1));
         let wmd = b.wmd;
-        assert!(!p.complete(WireHandle { interface_cookie: 8, ..wmd }, Ok(Payload::new())), "another life's handle");
-        assert!(!p.complete(wmd, Ok(Payload::from(vec![1u8, 2]))), "more than it asked for");
+        assert!(
+            !p.complete(
+                WireHandle {
+                    interface_cookie: 8,
+                    ..wmd
+                },
+                Ok(Payload::new())
+            ),
+            "another life's handle"
+        );
+        assert!(
+            !p.complete(wmd, Ok(Payload::from(vec![1u8, 2]))),
+            "more than it asked for"
+        );
         assert!(p.complete(wmd, Ok(Payload::from(vec![1u8]))));
         assert!(!p.complete(wmd, Ok(Payload::new())));
         assert_eq!(b.answer().await.unwrap().len(), 1);
@@ -144,10 +183,17 @@ mod tests {
         p.fail(Some(Nid(1)), || SendError::Timeout);
         assert!(matches!(a.answer().await, Err(SendError::Timeout)));
         drop(p.add(Nid(3), 0, 0));
-        let (old, young, patient) = (p.add(Nid(4), 10, 0), p.add(Nid(5), 11, 0), p.add(Nid(6), u64::MAX, 0));
+        let (old, young, patient) = (
+            p.add(Nid(4), 10, 0),
+            p.add(Nid(5), 11, 0),
+            p.add(Nid(6), u64::MAX, 0),
+        );
         assert_eq!(p.expire(2011, Duration::from_secs(2)), [Nid(4)]);
         assert!(matches!(old.answer().await, Err(SendError::Timeout)));
         drop((young, patient));
-        assert!(p.waiters.lock().is_empty(), "a wait that was given up leaves nothing");
+        assert!(
+            p.waiters.lock().is_empty(),
+            "a wait that was given up leaves nothing"
+        );
     }
 }

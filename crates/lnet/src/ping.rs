@@ -21,8 +21,17 @@ const OURS: u32 = feat::NI_STATUS | feat::MULTI_RAIL | feat::DISCOVERY;
 /// start; its first value is the one a kernel server gives, because peers take a lower one than before for old news.
 pub(crate) fn info(nids: &[Nid], routing: bool, changes: u32) -> PingInfo {
     let nids: Vec<Nid> = nids.iter().copied().filter(|n| !n.is_lo()).collect();
-    let features = if routing { OURS } else { OURS | feat::RTE_DISABLED };
-    PingInfo::new(features, LNET_PID, LNET_NI_STATUS_UP.wrapping_add(changes), &nids)
+    let features = if routing {
+        OURS
+    } else {
+        OURS | feat::RTE_DISABLED
+    };
+    PingInfo::new(
+        features,
+        LNET_PID,
+        LNET_NI_STATUS_UP.wrapping_add(changes),
+        &nids,
+    )
 }
 
 #[cfg(test)]
@@ -45,7 +54,13 @@ mod tests {
         let nids = ["10.77.0.4@tcp", "10.78.0.4@tcp1"].map(|n| n.parse().unwrap());
         let b = info(&nids, true, 0).encode();
         let hex = |b: &[u8]| b.iter().map(|x| format!("{x:02x}")).collect::<String>();
-        assert_eq!(hex(&b[..24]), "676e69701a00000039300000030000000000000000000900");
-        assert_eq!(hex(&b[32..]), "04004d0a00000200dec0aa150000000004004e0a01000200dec0aa1500000000");
+        assert_eq!(
+            hex(&b[..24]),
+            "676e69701a00000039300000030000000000000000000900"
+        );
+        assert_eq!(
+            hex(&b[32..]),
+            "04004d0a00000200dec0aa150000000004004e0a01000200dec0aa1500000000"
+        );
     }
 }

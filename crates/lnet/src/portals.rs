@@ -90,7 +90,10 @@ pub(crate) enum PutMatch {
 
 impl Portals {
     pub(crate) fn serve(&self, portal: u32, h: Option<Arc<dyn PortalHandler>>) {
-        assert!((portal as usize) < MAX_PORTALS, "portal {portal} does not exist");
+        assert!(
+            (portal as usize) < MAX_PORTALS,
+            "portal {portal} does not exist"
+        );
         let old = {
             let mut handlers = self.handlers.write();
             if handlers.len() <= portal as usize {
@@ -109,17 +112,34 @@ impl Portals {
     pub(crate) fn expect_put(self: &Arc<Self>, portal: u32, mbits: u64) -> PutExpectation {
         let slot = Arc::new(PutSlot::default());
         link(&mut self.tables.lock().puts, (portal, mbits), slot.clone());
-        PutExpectation { table: self.clone(), key: (portal, mbits), slot }
+        PutExpectation {
+            table: self.clone(),
+            key: (portal, mbits),
+            slot,
+        }
     }
 
     pub(crate) fn offer_get(self: &Arc<Self>, portal: u32, mbits: u64, data: Payload) -> GetOffer {
-        let slot = Arc::new(GetSlot { data, state: Mutex::default() });
+        let slot = Arc::new(GetSlot {
+            data,
+            state: Mutex::default(),
+        });
         link(&mut self.tables.lock().gets, (portal, mbits), slot.clone());
-        GetOffer { table: self.clone(), key: (portal, mbits), slot }
+        GetOffer {
+            table: self.clone(),
+            key: (portal, mbits),
+            slot,
+        }
     }
 
     pub(crate) fn match_put(&self, portal: u32, mbits: u64) -> PutMatch {
-        if let Some(slot) = self.tables.lock().puts.get(&(portal, mbits)).and_then(|l| l.first()) {
+        if let Some(slot) = self
+            .tables
+            .lock()
+            .puts
+            .get(&(portal, mbits))
+            .and_then(|l| l.first())
+        {
             return PutMatch::Expected(slot.clone());
         }
         match self.handlers.read().get(portal as usize) {
@@ -129,7 +149,12 @@ impl Portals {
     }
 
     pub(crate) fn match_get(&self, portal: u32, mbits: u64) -> Option<Arc<GetSlot>> {
-        self.tables.lock().gets.get(&(portal, mbits)).and_then(|l| l.first()).cloned()
+        self.tables
+            .lock()
+            .gets
+            .get(&(portal, mbits))
+            .and_then(|l| l.first())
+            .cloned()
     }
 }
 
@@ -199,7 +224,11 @@ impl Drop for PutExpectation {
 
 impl std::fmt::Debug for PutExpectation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PutExpectation(portal {}, bits {:#x})", self.key.0, self.key.1)
+        write!(
+            f,
+            "PutExpectation(portal {}, bits {:#x})",
+            self.key.0, self.key.1
+        )
     }
 }
 
@@ -270,7 +299,13 @@ impl Drop for GetOffer {
 
 impl std::fmt::Debug for GetOffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "GetOffer(portal {}, bits {:#x}, {} bytes)", self.key.0, self.key.1, self.slot.data.len())
+        write!(
+            f,
+            "GetOffer(portal {}, bits {:#x}, {} bytes)",
+            self.key.0,
+            self.key.1,
+            self.slot.data.len()
+        )
     }
 }
 
@@ -279,7 +314,15 @@ mod tests {
     use super::*;
 
     fn event(mbits: u64) -> PutEvent {
-        PutEvent { from: Nid(1), portal: 4, mbits, hdr_data: 0, offset: 0, data: Payload::new(), known_by: KnownBy::Process }
+        PutEvent {
+            from: Nid(1),
+            portal: 4,
+            mbits,
+            hdr_data: 0,
+            offset: 0,
+            data: Payload::new(),
+            known_by: KnownBy::Process,
+        }
     }
 
     #[tokio::test]

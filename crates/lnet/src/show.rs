@@ -28,7 +28,12 @@ pub struct TypeCounts {
 impl TypeCounts {
     fn of(counts: &ByType) -> TypeCounts {
         let [ack, put, get, reply] = counts.values();
-        TypeCounts { put, get, reply, ack }
+        TypeCounts {
+            put,
+            get,
+            reply,
+            ack,
+        }
     }
 
     /// All together.
@@ -51,7 +56,11 @@ pub struct TrafficShow {
 impl TrafficShow {
     fn of(ni: &Ni) -> TrafficShow {
         let t = &ni.traffic;
-        TrafficShow { sent: TypeCounts::of(&t.sent), received: TypeCounts::of(&t.received), dropped: TypeCounts::of(&t.dropped) }
+        TrafficShow {
+            sent: TypeCounts::of(&t.sent),
+            received: TypeCounts::of(&t.received),
+            dropped: TypeCounts::of(&t.dropped),
+        }
     }
 }
 
@@ -216,12 +225,19 @@ impl Node {
         let mut out: Vec<NetShow> = Vec::new();
         let lo = Ni::new(Nid::LO);
         for ni in std::iter::once(&lo).chain(self.nis().iter().map(|n| &**n)) {
-            let (tunables, tx_credits, min_tx_credits) = if ni.nid.is_lo() { Default::default() } else { self.sock().show_ni() };
+            let (tunables, tx_credits, min_tx_credits) = if ni.nid.is_lo() {
+                Default::default()
+            } else {
+                self.sock().show_ni()
+            };
             let show = NiShow {
                 nid: ni.nid.to_string(),
                 up: !ni.is_down(),
                 traffic: TrafficShow::of(ni),
-                health: HealthShow { value: if ni.nid.is_lo() { 0 } else { ni.health() }, ..HealthShow::of(ni) },
+                health: HealthShow {
+                    value: if ni.nid.is_lo() { 0 } else { ni.health() },
+                    ..HealthShow::of(ni)
+                },
                 tunables,
                 tx_credits,
                 min_tx_credits,
@@ -229,7 +245,10 @@ impl Node {
             let net = net_name(ni.nid.net());
             match out.iter_mut().find(|n| n.net == net) {
                 Some(n) => n.nis.push(show),
-                None => out.push(NetShow { net, nis: vec![show] }),
+                None => out.push(NetShow {
+                    net,
+                    nis: vec![show],
+                }),
             }
         }
         out
@@ -247,27 +266,42 @@ impl Node {
                 _ => None,
             };
             let state = up.map_or("NA", |up| if up { "up" } else { "down" });
-            self.sock().show_peer(ni.nid, PeerNiShow {
-                nid: ni.nid.to_string(),
-                state,
-                max_tx_credits: 0,
-                tx_credits: 0,
-                min_tx_credits: 0,
-                tx_queued_bytes: 0,
-                rtr_credits: 0,
-                min_rtr_credits: 0,
-                conns: 0,
-                traffic: TrafficShow::of(ni),
-                health: HealthShow::of(ni),
-            })
+            self.sock().show_peer(
+                ni.nid,
+                PeerNiShow {
+                    nid: ni.nid.to_string(),
+                    state,
+                    max_tx_credits: 0,
+                    tx_credits: 0,
+                    min_tx_credits: 0,
+                    tx_queued_bytes: 0,
+                    rtr_credits: 0,
+                    min_rtr_credits: 0,
+                    conns: 0,
+                    traffic: TrafficShow::of(ni),
+                    health: HealthShow::of(ni),
+                },
+            )
         };
         let show = |v: crate::peers::PeerView| {
-            let status = |nid: Nid| v.told.as_ref().and_then(|t| t.nis.iter().find(|n| n.nid == nid)).map(|n| n.status);
+            let status = |nid: Nid| {
+                v.told
+                    .as_ref()
+                    .and_then(|t| t.nis.iter().find(|n| n.nid == nid))
+                    .map(|n| n.status)
+            };
             PeerShow {
                 primary_nid: v.primary.to_string(),
                 multi_rail: v.multi_rail,
-                router: v.told.as_ref().is_some_and(|t| t.features & feat::RTE_DISABLED == 0),
-                nis: v.nis.iter().map(|n| show_ni(n, status(n.nid), self.gateway_is_up(n.nid))).collect(),
+                router: v
+                    .told
+                    .as_ref()
+                    .is_some_and(|t| t.features & feat::RTE_DISABLED == 0),
+                nis: v
+                    .nis
+                    .iter()
+                    .map(|n| show_ni(n, status(n.nid), self.gateway_is_up(n.nid)))
+                    .collect(),
             }
         };
         views.into_iter().map(show).collect()
@@ -335,7 +369,11 @@ impl Node {
     /// Sets the health of an interface of ours or of a peer, 0 to 1000. False: it is unknown.
     pub fn set_health(&self, nid: Nid, value: u32) -> bool {
         let peers = self.peer_table();
-        let found = self.nis().iter().find(|n| n.nid == nid).or_else(|| peers.nis().find(|n| n.nid == nid));
+        let found = self
+            .nis()
+            .iter()
+            .find(|n| n.nid == nid)
+            .or_else(|| peers.nis().find(|n| n.nid == nid));
         if let Some(ni) = found {
             ni.set_health(value);
         }

@@ -32,7 +32,8 @@ fn exchanges() -> Vec<Exchange> {
         service: c[1] as u64,
         request: Bytes::copy_from_slice(&c[2..2 + SRPC_MSG_LEN]),
         reply: Bytes::copy_from_slice(&c[2 + SRPC_MSG_LEN..]),
-    }).collect()
+    })
+    .collect()
 }
 
 /// The message without what may differ.
@@ -41,20 +42,34 @@ fn comparable(bytes: &Bytes) -> SrpcMsg {
     assert_eq!(m.encode(), bytes, "it encodes back");
     m.rest = Bytes::new();
     if let SrpcBody::StatReply(r) = &mut m.body {
-        *r = StatReply { status: r.status, sid: r.sid, ..StatReply::default() };
+        *r = StatReply {
+            status: r.status,
+            sid: r.sid,
+            ..StatReply::default()
+        };
     }
     m
 }
 
 async fn node(nid: &str, mem: &Arc<MemNet>) -> Arc<Node> {
-    Node::start(NodeConfig { nids: vec![nid.parse().unwrap()], ..NodeConfig::default() }, Some(mem.clone())).await.unwrap()
+    Node::start(
+        NodeConfig {
+            nids: vec![nid.parse().unwrap()],
+            ..NodeConfig::default()
+        },
+        Some(mem.clone()),
+    )
+    .await
+    .unwrap()
 }
 
 /// The bulk the client has or wants: what is PUT to it, or what it lets be fetched.
 fn write_len(m: &SrpcMsg) -> Option<(u64, Payload)> {
     match &m.body {
         SrpcBody::BrwReqst(r) if r.rw == 2 => {
-            let full = 0xeeb0_eeb1_eeb2_eeb3u64.to_le_bytes().repeat(r.len as usize / 8);
+            let full = 0xeeb0_eeb1_eeb2_eeb3u64
+                .to_le_bytes()
+                .repeat(r.len as usize / 8);
             Some((r.bulkid, Payload::from(full)))
         }
         _ => None,
@@ -73,11 +88,25 @@ async fn a_recorded_session_gets_the_kernels_replies() {
         let mut reply = client.expect_put(RDMA_PORTAL, rpyid);
         let _source = write_len(&m).map(|(bits, data)| client.offer_get(RDMA_PORTAL, bits, data));
         let mut sink = match &m.body {
-            SrpcBody::BrwReqst(r) if r.rw == 1 => Some((client.expect_put(RDMA_PORTAL, r.bulkid), r.len)),
+            SrpcBody::BrwReqst(r) if r.rw == 1 => {
+                Some((client.expect_put(RDMA_PORTAL, r.bulkid), r.len))
+            }
             _ => None,
         };
-        client.put(server.nid(), x.portal, x.service, 0, x.request.clone().into(), false).await.unwrap();
-        let got = tokio::time::timeout(Duration::from_secs(10), reply.recv()).await.unwrap_or_else(|_| panic!("exchange {i}: no reply"));
+        client
+            .put(
+                server.nid(),
+                x.portal,
+                x.service,
+                0,
+                x.request.clone().into(),
+                false,
+            )
+            .await
+            .unwrap();
+        let got = tokio::time::timeout(Duration::from_secs(10), reply.recv())
+            .await
+            .unwrap_or_else(|_| panic!("exchange {i}: no reply"));
         let got = got.data.copy_to_bytes();
         assert_eq!(got.len(), SRPC_MSG_LEN);
         assert_eq!(comparable(&got), comparable(&x.reply), "exchange {i}");
@@ -90,7 +119,14 @@ async fn a_recorded_session_gets_the_kernels_replies() {
     }
     println!("{kinds:?}, {bulk} bytes of bulk");
     // Each kind of request that goes to a server of the test: make and remove session, stat, test, debug or not, brw, ping.
-    for ty in [SrpcType::MKSN_REQST, SrpcType::RMSN_REQST, SrpcType::STAT_REQST, SrpcType::TEST_REQST, SrpcType::BRW_REQST, SrpcType::PING_REQST] {
+    for ty in [
+        SrpcType::MKSN_REQST,
+        SrpcType::RMSN_REQST,
+        SrpcType::STAT_REQST,
+        SrpcType::TEST_REQST,
+        SrpcType::BRW_REQST,
+        SrpcType::PING_REQST,
+    ] {
         assert!(kinds.contains_key(&ty.0), "no exchange of type {ty:?}");
     }
     assert_eq!(bulk, 24 << 20, "four loops of six reads");
@@ -105,11 +141,26 @@ async fn a_second_console_is_told_who_has_the_node() {
     let make = exchanges().into_iter().find(|x| x.service == 1).unwrap();
     let mut m = SrpcMsg::decode(&make.request).unwrap();
     for (nid, status) in [(7u64, 0), (8, libc::EBUSY as u32)] {
-        let SrpcBody::MksnReqst(r) = &mut m.body else { panic!("not a make session") };
+        let SrpcBody::MksnReqst(r) = &mut m.body else {
+            panic!("not a make session")
+        };
         r.sid.nid = nid;
         let mut reply = client.expect_put(RDMA_PORTAL, r.rpyid);
-        client.put(server.nid(), make.portal, make.service, 0, m.encode().into(), false).await.unwrap();
-        match SrpcMsg::decode(&reply.recv().await.data.copy_to_bytes()).unwrap().body {
+        client
+            .put(
+                server.nid(),
+                make.portal,
+                make.service,
+                0,
+                m.encode().into(),
+                false,
+            )
+            .await
+            .unwrap();
+        match SrpcMsg::decode(&reply.recv().await.data.copy_to_bytes())
+            .unwrap()
+            .body
+        {
             SrpcBody::MksnReply(r) => assert_eq!((r.status, { r.sid }.nid), (status, 7)),
             b => panic!("{b:?}"),
         }
@@ -123,18 +174,30 @@ fn extract_vectors() {
     let bytes = pcap::capture("lnet.pcap").expect("lnet.pcap is needed");
     let u32_at = |m: &[u8], at: usize| u32::from_le_bytes(m[at..at + 4].try_into().unwrap());
     let u64_at = |m: &[u8], at: usize| u64::from_le_bytes(m[at..at + 8].try_into().unwrap());
-    let is_srpc = |m: &&[u8]| pcap::lnet_type(m) == Some(1) && m.len() == 96 + SRPC_MSG_LEN && u32_at(m, 96) == coral_wire::srpc::SRPC_MSG_MAGIC;
+    let is_srpc = |m: &&[u8]| {
+        pcap::lnet_type(m) == Some(1)
+            && m.len() == 96 + SRPC_MSG_LEN
+            && u32_at(m, 96) == coral_wire::srpc::SRPC_MSG_MAGIC
+    };
     let mut out = Vec::new();
     for (_, s) in pcap::streams(&bytes) {
         let replies = pcap::messages(&s.server[56..]);
         for m in pcap::messages(&s.client[72..]).into_iter().filter(is_srpc) {
             let rpyid = u64_at(m, 96 + 24);
-            let reply = replies.iter().filter(|r| is_srpc(r)).find(|r| u64_at(r, 24 + 48) == rpyid).expect("every request was answered");
+            let reply = replies
+                .iter()
+                .filter(|r| is_srpc(r))
+                .find(|r| u64_at(r, 24 + 48) == rpyid)
+                .expect("every request was answered");
             out.extend_from_slice(&[u32_at(m, 24 + 64) as u8, u64_at(m, 24 + 48) as u8]);
             out.extend_from_slice(&m[96..]);
             out.extend_from_slice(&reply[96..]);
         }
     }
     println!("{} exchanges, {} bytes", out.len() / 322, out.len());
-    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/lst.bin"), out).expect("data directory is writable");
+    std::fs::write(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/lst.bin"),
+        out,
+    )
+    .expect("data directory is writable");
 }

@@ -6,7 +6,9 @@ mod tcp_common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coral_lnet::{Accept, LNET_MTU, Limits, Nid, Node, NodeConfig, PortalHandler, PutEvent, SendError};
+use coral_lnet::{
+    Accept, LNET_MTU, Limits, Nid, Node, NodeConfig, PortalHandler, PutEvent, SendError,
+};
 use coral_wire::lnet::{LnetMsg, PingInfo, WireHandle};
 use panics::panics;
 use rand::{Rng, SeedableRng};
@@ -24,20 +26,64 @@ fn mutated_connection(rng: &mut ChaCha8Rng, life: u64) -> Vec<u8> {
     for i in 0..rng.random_range(1..10) {
         let message = match rng.random_range(0..5) {
             0 => frame(peer, us, ping_of(i), &[]),
-            1 => frame(peer, us, push(), &PingInfo::new(rng.random_range(0..64), 12345, i as u32, &[peer, nid(6, 4)]).encode()),
+            1 => frame(
+                peer,
+                us,
+                push(),
+                &PingInfo::new(rng.random_range(0..64), 12345, i as u32, &[peer, nid(6, 4)])
+                    .encode(),
+            ),
             2 => put(peer, us, i + 2, 9, i, &vec![1; rng.random_range(0..9000)]),
-            3 => frame(peer, us, LnetMsg::Reply { dst_wmd: WireHandle { interface_cookie: rng.random(), object_cookie: i } }, &[2; 64]),
-            _ => frame(peer, us, LnetMsg::Ack { dst_wmd: WireHandle::NONE, match_bits: i, mlength: rng.random() }, &[]),
+            3 => frame(
+                peer,
+                us,
+                LnetMsg::Reply {
+                    dst_wmd: WireHandle {
+                        interface_cookie: rng.random(),
+                        object_cookie: i,
+                    },
+                },
+                &[2; 64],
+            ),
+            _ => frame(
+                peer,
+                us,
+                LnetMsg::Ack {
+                    dst_wmd: WireHandle::NONE,
+                    match_bits: i,
+                    mlength: rng.random(),
+                },
+                &[],
+            ),
         };
         all.extend(message);
     }
     for _ in 0..rng.random_range(0..4) {
         // Half of them in the handshake. Nobody claims to be the peer that is there.
-        let end = if rng.random_bool(0.5) { handshake } else { all.len() };
+        let end = if rng.random_bool(0.5) {
+            handshake
+        } else {
+            all.len()
+        };
         let at = 4 * rng.random_range(0..end / 4);
-        let word = [0u32, 1, 2, 3, 0xc0, 0xc1, 0x10_0000, 0x10_0001, u32::MAX, rng.random()][rng.random_range(0..10)];
+        let word = [
+            0u32,
+            1,
+            2,
+            3,
+            0xc0,
+            0xc1,
+            0x10_0000,
+            0x10_0001,
+            u32::MAX,
+            rng.random(),
+        ][rng.random_range(0..10)];
         match rng.random_range(0..4) {
-            _ if SRC_NID.contains(&at) => all[SRC_NID].copy_from_slice(&[Nid(0), Nid::LO, us, nid(6, 5), Nid::tcp(7, ip(6, 5))][rng.random_range(0..5)].0.to_le_bytes()),
+            _ if SRC_NID.contains(&at) => all[SRC_NID].copy_from_slice(
+                &[Nid(0), Nid::LO, us, nid(6, 5), Nid::tcp(7, ip(6, 5))][rng.random_range(0..5)]
+                    .0
+                    .to_le_bytes(),
+            ),
             0 => all.truncate(at.max(1)),
             1 => all[at] ^= 1 << rng.random_range(0..8),
             _ if at + 4 <= all.len() => all[at..at + 4].copy_from_slice(&word.to_le_bytes()),
@@ -54,11 +100,18 @@ fn mutated_connection(rng: &mut ChaCha8Rng, life: u64) -> Vec<u8> {
 async fn mutated_connections_hurt_only_themselves() {
     assert_eq!(panics(), 0);
     // What is closed at once has no owner any more when it is asked for.
-    let a = start(NodeConfig { accept: Accept::All, ..config(6, 1) }).await;
+    let a = start(NodeConfig {
+        accept: Accept::All,
+        ..config(6, 1)
+    })
+    .await;
     let b = start(config(6, 2)).await;
     timeout(LONG, b.ping(nid(6, 1))).await.unwrap().unwrap();
     until("b has all its connections", || b.stats().conns.value() == 3).await;
-    let seed = std::env::var("CORAL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(6);
+    let seed = std::env::var("CORAL_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(6);
     println!("CORAL_SEED={seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for life in 0..200 {
@@ -72,7 +125,13 @@ async fn mutated_connections_hurt_only_themselves() {
     assert!(info.is_ok(), "the others' connections still work: {info:?}");
     assert_eq!(b.stats().conns.value(), 3, "and are the same as before");
     let s = a.stats();
-    assert!(s.bad_handshakes.value() >= 10 && s.bad_bytes.value() >= 5 && s.pings.value() >= 50 && s.pushes.value() >= 50, "all kinds were among them: {s:?}");
+    assert!(
+        s.bad_handshakes.value() >= 10
+            && s.bad_bytes.value() >= 5
+            && s.pings.value() >= 50
+            && s.pushes.value() >= 50,
+        "all kinds were among them: {s:?}"
+    );
     assert_eq!(panics(), 0);
     stop(&[&a, &b]).await;
 }
@@ -81,17 +140,30 @@ async fn mutated_connections_hurt_only_themselves() {
 async fn handshake_as_a_kernel_does_it() {
     let a = start(config(7, 1)).await;
     let (mut bulk_out, answer) = shake(7, 3, 77, 3).await;
-    assert_eq!(answer[48..52], 2i32.to_le_bytes(), "their BULK_OUT is our BULK_IN");
+    assert_eq!(
+        answer[48..52],
+        2i32.to_le_bytes(),
+        "their BULK_OUT is our BULK_IN"
+    );
     assert_eq!(answer[8..16], nid(7, 1).0.to_le_bytes());
     // Zero-copy bulk: the cookie comes back in a NOOP on this very connection once the payload is there.
     let payload = vec![5u8; 300_000];
     let mut sink = a.expect_put(8, 9);
-    bulk_out.write_all(&put(nid(7, 3), nid(7, 1), 0x1234_5678, 8, 9, &payload)).await.unwrap();
+    bulk_out
+        .write_all(&put(nid(7, 3), nid(7, 1), 0x1234_5678, 8, 9, &payload))
+        .await
+        .unwrap();
     let ev = timeout(LONG, sink.recv()).await.unwrap();
     assert_eq!(ev.data.copy_to_bytes(), payload);
     let mut noop = [0; 24];
-    timeout(LONG, bulk_out.read_exact(&mut noop)).await.unwrap().unwrap();
-    assert_eq!((noop[0], &noop[8..16], &noop[16..24]), (0xc0, &[0; 8][..], &0x1234_5678u64.to_le_bytes()[..]));
+    timeout(LONG, bulk_out.read_exact(&mut noop))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        (noop[0], &noop[8..16], &noop[16..24]),
+        (0xc0, &[0; 8][..], &0x1234_5678u64.to_le_bytes()[..])
+    );
     // A new life of the peer drops the old connections.
     let (_control, _) = shake(7, 3, 78, 1).await;
     closed(&mut bulk_out).await;
@@ -106,13 +178,21 @@ async fn handshake_as_a_kernel_does_it() {
     s.write_all(&req).await.unwrap();
     let mut v = [0; 16];
     timeout(LONG, s.read_exact(&mut v)).await.unwrap().unwrap();
-    assert_eq!(v[..8], connreq(Nid(0))[..8], "told which version is spoken here");
+    assert_eq!(
+        v[..8],
+        connreq(Nid(0))[..8],
+        "told which version is spoken here"
+    );
     let mut s = raw(7, 3).await;
-    s.write_all(&[connreq(nid(7, 1)), hello(nid(7, 3), nid(7, 1), 78, 7)].concat()).await.unwrap();
+    s.write_all(&[connreq(nid(7, 1)), hello(nid(7, 3), nid(7, 1), 78, 7)].concat())
+        .await
+        .unwrap();
     closed(&mut s).await;
     // A message that is not for us, an acknowledgement of nothing.
     let (mut s, _) = shake(7, 3, 78, 1).await;
-    s.write_all(&put(nid(7, 3), nid(7, 2), 0, 8, 9, &[])).await.unwrap();
+    s.write_all(&put(nid(7, 3), nid(7, 2), 0, 8, 9, &[]))
+        .await
+        .unwrap();
     closed(&mut s).await;
     let (mut s, _) = shake(7, 3, 78, 1).await;
     let mut ack = [0u8; 24];
@@ -126,8 +206,16 @@ async fn handshake_as_a_kernel_does_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_open_connections_do_not_block_others() {
-    let limits = Limits { handshake_timeout: Duration::from_millis(300), half_open: 8, ..Limits::default() };
-    let a = start(NodeConfig { limits, ..config(8, 1) }).await;
+    let limits = Limits {
+        handshake_timeout: Duration::from_millis(300),
+        half_open: 8,
+        ..Limits::default()
+    };
+    let a = start(NodeConfig {
+        limits,
+        ..config(8, 1)
+    })
+    .await;
     let mut stalled = Vec::new();
     for i in 0..20 {
         let mut s = raw(8, 3).await;
@@ -137,7 +225,10 @@ async fn half_open_connections_do_not_block_others() {
         stalled.push(s);
     }
     let b = start(config(8, 2)).await;
-    timeout(LONG, b.ping(nid(8, 1))).await.expect("served in the end").unwrap();
+    timeout(LONG, b.ping(nid(8, 1)))
+        .await
+        .expect("served in the end")
+        .unwrap();
     for s in &mut stalled {
         closed(s).await;
     }
@@ -147,14 +238,23 @@ async fn half_open_connections_do_not_block_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_stops_reading_is_given_up() {
-    let limits = Limits { sock_timeout: Duration::from_secs(2), ..Limits::default() };
-    let a = start(NodeConfig { limits, ..config(9, 1) }).await;
+    let limits = Limits {
+        sock_timeout: Duration::from_secs(2),
+        ..Limits::default()
+    };
+    let a = start(NodeConfig {
+        limits,
+        ..config(9, 1)
+    })
+    .await;
     let (_silent, _) = shake(9, 3, 1, 1).await;
     // More than the socket buffers take; credits let eight wait at the connection.
-    let sends: Vec<_> = (0..20).map(|i| {
-        let a = a.clone();
-        tokio::spawn(async move { a.put(nid(9, 3), 8, i, 0, noise(i, LNET_MTU), false).await })
-    }).collect();
+    let sends: Vec<_> = (0..20)
+        .map(|i| {
+            let a = a.clone();
+            tokio::spawn(async move { a.put(nid(9, 3), 8, i, 0, noise(i, LNET_MTU), false).await })
+        })
+        .collect();
     let mut timeouts = 0;
     for s in sends {
         if let Err(SendError::Timeout) = timeout(LONG, s).await.expect("no hang").unwrap() {
@@ -164,7 +264,9 @@ async fn a_peer_that_stops_reading_is_given_up() {
     assert!(timeouts > 0);
     // A message half received is given up as well.
     let (mut half, _) = shake(9, 4, 1, 1).await;
-    half.write_all(&put(nid(9, 4), nid(9, 1), 0, 8, 9, &[1; 5000])[..3000]).await.unwrap();
+    half.write_all(&put(nid(9, 4), nid(9, 1), 0, 8, 9, &[1; 5000])[..3000])
+        .await
+        .unwrap();
     closed(&mut half).await;
     stop(&[&a]).await;
 }
@@ -182,9 +284,15 @@ async fn shutdown_frees_the_port_and_tells_waiters() {
     assert!(timeout(LONG, a.ping(nid(12, 5))).await.unwrap().is_err());
     let _half_open = raw(12, 3).await;
     a.shutdown().await;
-    assert!(matches!(timeout(LONG, waiting).await.unwrap().unwrap(), Err(SendError::Shutdown)));
+    assert!(matches!(
+        timeout(LONG, waiting).await.unwrap().unwrap(),
+        Err(SendError::Shutdown)
+    ));
     let again = start(config(12, 1)).await;
-    timeout(LONG, again.ping(nid(12, 2))).await.unwrap().unwrap();
+    timeout(LONG, again.ping(nid(12, 2)))
+        .await
+        .unwrap()
+        .unwrap();
     let taken = Node::start(config(12, 1), None).await.unwrap_err();
     assert!(taken.to_string().contains("20988"), "{taken}");
     stop(&[&again, &b]).await;
@@ -192,13 +300,23 @@ async fn shutdown_frees_the_port_and_tells_waiters() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quiet_peer_is_kept_alive() {
-    let limits = Limits { keepalive_idle: Duration::from_millis(50), ..Limits::default() };
-    let a = start(NodeConfig { limits, ..config(13, 1) }).await;
+    let limits = Limits {
+        keepalive_idle: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let a = start(NodeConfig {
+        limits,
+        ..config(13, 1)
+    })
+    .await;
     let (_control, _) = shake(13, 3, 1, 1).await;
     // Our BULK_OUT is their connection for incoming bulk: acknowledgements and keepalives come there.
     let (mut bulk, _) = shake(13, 3, 1, 3).await;
     let mut noop = [0; 24];
-    timeout(LONG, bulk.read_exact(&mut noop)).await.expect("a keepalive").unwrap();
+    timeout(LONG, bulk.read_exact(&mut noop))
+        .await
+        .expect("a keepalive")
+        .unwrap();
     assert_eq!((noop[0], noop[8], noop[16], noop[17]), (0xc0, 0, 1, 0));
     stop(&[&a]).await;
 }
@@ -213,8 +331,15 @@ fn ping(src: Nid, dst: Nid) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_to_one_who_does_not_read_are_bounded() {
-    let limits = Limits { responses_per_peer: 100, ..Limits::default() };
-    let a = start(NodeConfig { limits, ..config(14, 1) }).await;
+    let limits = Limits {
+        responses_per_peer: 100,
+        ..Limits::default()
+    };
+    let a = start(NodeConfig {
+        limits,
+        ..config(14, 1)
+    })
+    .await;
     let (mut flood, _) = shake(14, 3, 1, 1).await;
     let pings = ping(nid(14, 3), nid(14, 1)).repeat(10_000);
     timeout(LONG, async {
@@ -236,11 +361,16 @@ async fn who_asks_for_acknowledgements_and_does_not_read_is_cut_off() {
     timeout(LONG, b.ping(nid(28, 1))).await.unwrap().unwrap();
     let (mut flood, _) = shake(28, 3, 5, 1).await;
     // Each of 96 bytes wants 24 back: what the kernel's buffers do not take may not grow without end here.
-    let batch: Vec<u8> = (1..=1000u64).flat_map(|i| put(nid(28, 3), nid(28, 1), i + 1, 9, i, &[])).collect();
+    let batch: Vec<u8> = (1..=1000u64)
+        .flat_map(|i| put(nid(28, 3), nid(28, 1), i + 1, 9, i, &[]))
+        .collect();
     let cut = async { while flood.write_all(&batch).await.is_ok() {} };
     timeout(LONG, cut).await.expect("the connection is closed");
     assert!(a.stats().overrun.value() > 0);
-    assert!(timeout(LONG, b.ping(nid(28, 1))).await.unwrap().is_ok(), "others are served");
+    assert!(
+        timeout(LONG, b.ping(nid(28, 1))).await.unwrap().is_ok(),
+        "others are served"
+    );
     assert_eq!(b.stats().conns.value(), 3, "by the connections they had");
     stop(&[&a, &b]).await;
 }
@@ -256,18 +386,36 @@ async fn handshakes_that_never_end_keep_nobody_out() {
     for _ in 0..2 * limits.half_open {
         stuck.push(raw(29, 3).await);
     }
-    until("those too many are closed", || a.stats().bad_handshakes.value() as usize >= 2 * limits.half_open - limits.half_open_per_address).await;
+    until("those too many are closed", || {
+        a.stats().bad_handshakes.value() as usize
+            >= 2 * limits.half_open - limits.half_open_per_address
+    })
+    .await;
     let b = start(config(29, 2)).await;
-    assert!(timeout(LONG / 2, b.ping(nid(29, 1))).await.expect("no wait for the stuck ones").is_ok());
+    assert!(
+        timeout(LONG / 2, b.ping(nid(29, 1)))
+            .await
+            .expect("no wait for the stuck ones")
+            .is_ok()
+    );
     // and from four addresses as many as there are places in all: the same address is served too
     for from in 3..7 {
         for _ in 0..limits.half_open_per_address {
             stuck.push(raw(29, from).await);
         }
     }
-    drop(timeout(LONG / 2, shake(29, 3, 5, 1)).await.expect("it speaks"));
+    drop(
+        timeout(LONG / 2, shake(29, 3, 5, 1))
+            .await
+            .expect("it speaks"),
+    );
     let c = start(config(29, 7)).await;
-    assert!(timeout(LONG / 2, c.ping(nid(29, 1))).await.expect("no wait for the stuck ones").is_ok());
+    assert!(
+        timeout(LONG / 2, c.ping(nid(29, 1)))
+            .await
+            .expect("no wait for the stuck ones")
+            .is_ok()
+    );
     drop(stuck);
     stop(&[&a, &b, &c]).await;
 }
@@ -275,15 +423,34 @@ async fn handshakes_that_never_end_keep_nobody_out() {
 /// One machine with many mounts, of which one holds connections and uses none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_carry_nothing_give_way_to_new_ones_of_their_address() {
-    let limits = Limits { conns_per_address: 4, gives_way_after: Duration::ZERO, ..Limits::default() };
-    let a = start(NodeConfig { limits, ..config(33, 1) }).await;
+    let limits = Limits {
+        conns_per_address: 4,
+        gives_way_after: Duration::ZERO,
+        ..Limits::default()
+    };
+    let a = start(NodeConfig {
+        limits,
+        ..config(33, 1)
+    })
+    .await;
     let mut idle = tokio::task::JoinSet::new();
     for life in 0..4 {
         // each a peer of its own, at one address
         let mut s = raw(33, 3).await;
-        s.write_all(&[connreq(nid(33, 1)), hello(nid(33, 10 + life), nid(33, 1), 1, 1)].concat()).await.unwrap();
+        s.write_all(
+            &[
+                connreq(nid(33, 1)),
+                hello(nid(33, 10 + life), nid(33, 1), 1, 1),
+            ]
+            .concat(),
+        )
+        .await
+        .unwrap();
         let mut answer = [0; 56];
-        timeout(LONG, s.read_exact(&mut answer)).await.unwrap().unwrap();
+        timeout(LONG, s.read_exact(&mut answer))
+            .await
+            .unwrap()
+            .unwrap();
         idle.spawn(async move { closed(&mut s).await });
     }
     until("all are open", || a.stats().conns.value() == 4).await;
@@ -311,12 +478,25 @@ async fn answers_to_what_came_at_once_are_written_at_once() {
     let a = start(config(26, 1)).await;
     let (mut s, _) = shake(26, 3, 5, 1).await;
     let before = a.stats().direct_writes.value();
-    let batch: Vec<u8> = (0..12).flat_map(|i| get_ping(nid(26, 3), nid(26, 1), i)).collect();
+    let batch: Vec<u8> = (0..12)
+        .flat_map(|i| get_ping(nid(26, 3), nid(26, 1), i))
+        .collect();
     s.write_all(&batch).await.unwrap();
     let mut replies = vec![0; 12 * PING_REPLY];
-    timeout(LONG, s.read_exact(&mut replies)).await.unwrap().unwrap();
+    timeout(LONG, s.read_exact(&mut replies))
+        .await
+        .unwrap()
+        .unwrap();
     for (i, r) in replies.chunks(PING_REPLY).enumerate() {
-        assert_eq!((r[0], r[48], u64::from_le_bytes(r[64..72].try_into().unwrap())), (0xc1, 3, i as u64), "in their order");
+        assert_eq!(
+            (
+                r[0],
+                r[48],
+                u64::from_le_bytes(r[64..72].try_into().unwrap())
+            ),
+            (0xc1, 3, i as u64),
+            "in their order"
+        );
     }
     let writes = a.stats().direct_writes.value() - before;
     assert!(writes <= 4, "{writes} writes for 12 answers to one segment");
@@ -324,7 +504,10 @@ async fn answers_to_what_came_at_once_are_written_at_once() {
 }
 
 /// Waits until the test has seen the answer before.
-struct Slow(Arc<std::sync::atomic::AtomicBool>, Arc<std::sync::atomic::AtomicBool>);
+struct Slow(
+    Arc<std::sync::atomic::AtomicBool>,
+    Arc<std::sync::atomic::AtomicBool>,
+);
 
 impl PortalHandler for Slow {
     fn on_put(&self, _: &Arc<Node>, _: PutEvent) {
@@ -332,7 +515,10 @@ impl PortalHandler for Slow {
             if self.0.load(std::sync::atomic::Ordering::SeqCst) {
                 return self.1.store(true, std::sync::atomic::Ordering::SeqCst);
             }
-            #[allow(clippy::disallowed_methods, reason = "a handler that blocks, on purpose")]
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "a handler that blocks, on purpose"
+            )]
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -344,7 +530,11 @@ async fn a_slow_handler_holds_no_answer_back() {
     let (seen, in_time) = (Arc::default(), Arc::default());
     a.serve_portal(12, Arc::new(Slow(Arc::clone(&seen), Arc::clone(&in_time))));
     let (s, _) = shake(27, 3, 5, 1).await;
-    let both = [get_ping(nid(27, 3), nid(27, 1), 1), put(nid(27, 3), nid(27, 1), 0, 12, 1, &[])].concat();
+    let both = [
+        get_ping(nid(27, 3), nid(27, 1), 1),
+        put(nid(27, 3), nid(27, 1), 0, 12, 1, &[]),
+    ]
+    .concat();
     // A socket without tokio: the worker that the handler blocks may be the one that watches all others.
     let mut s = s.into_std().unwrap();
     s.set_nonblocking(false).unwrap();
@@ -356,6 +546,9 @@ async fn a_slow_handler_holds_no_answer_back() {
         s // open until the end
     });
     let _open = peer.await.unwrap();
-    until("the handler has gone on", || in_time.load(std::sync::atomic::Ordering::SeqCst)).await;
+    until("the handler has gone on", || {
+        in_time.load(std::sync::atomic::Ordering::SeqCst)
+    })
+    .await;
     stop(&[&a]).await;
 }

@@ -2,7 +2,10 @@
 //!
 //! `cargo run --release -p coral-osd --example osd-speed -- DIR [MiB]`
 
-#![allow(clippy::disallowed_methods, reason = "a measuring program at the edge: real time is its purpose")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a measuring program at the edge: real time is its purpose"
+)]
 
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -37,7 +40,10 @@ fn run(root: &Path, mib: usize) -> Result<(), Any> {
     OsdFs::format(root, &label)?;
     let t = Instant::now();
     let (osd, _) = OsdFs::open(root)?;
-    println!("open                       {:8.1} ms", t.elapsed().as_secs_f64() * 1e3);
+    println!(
+        "open                       {:8.1} ms",
+        t.elapsed().as_secs_f64() * 1e3
+    );
     // As a target does it: what was committed is synced every second meanwhile.
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {
@@ -77,13 +83,19 @@ fn commits(osd: &OsdFs) -> Result<(), Any> {
     let at = |q: f64| us[((us.len() - 1) as f64 * q) as usize];
     println!(
         "commit of 5 keys           {mean:8.1} us mean, {:.1} median, {:.1} p99, {:.0} max",
-        at(0.5), at(0.99), at(1.0)
+        at(0.5),
+        at(0.99),
+        at(1.0)
     );
     let t = Instant::now();
     for n in 0..N {
-        osd.get(tables[0], &(n * 7919).to_be_bytes())?.ok_or("a row is missing")?;
+        osd.get(tables[0], &(n * 7919).to_be_bytes())?
+            .ok_or("a row is missing")?;
     }
-    println!("get                        {:8.2} us", t.elapsed().as_secs_f64() * 1e6 / N as f64);
+    println!(
+        "get                        {:8.2} us",
+        t.elapsed().as_secs_f64() * 1e6 / N as f64
+    );
     let t = Instant::now();
     for _ in 0..20 {
         let mut b = Batch::new();
@@ -91,7 +103,10 @@ fn commits(osd: &OsdFs) -> Result<(), Any> {
         osd.commit(b)?;
         Kv::sync(osd)?;
     }
-    println!("commit and sync            {:8.2} ms", t.elapsed().as_secs_f64() * 1e3 / 20.0);
+    println!(
+        "commit and sync            {:8.2} ms",
+        t.elapsed().as_secs_f64() * 1e3 / 20.0
+    );
     Ok(())
 }
 
@@ -100,10 +115,18 @@ fn streams(osd: &OsdFs, plain: &Path, mib: usize) -> Result<(), Any> {
     let id = ObjectId { seq: 0, oid: 1 };
     let rate = |t: Instant| mib as f64 / t.elapsed().as_secs_f64();
     let report = |what: &str, plain: f64, osd: f64| {
-        println!("{what:26} {osd:8.0} MiB/s, plain file {plain:.0}, ratio {:.2}", osd / plain);
+        println!(
+            "{what:26} {osd:8.0} MiB/s, plain file {plain:.0}, ratio {:.2}",
+            osd / plain
+        );
     };
     for round in 0..2 {
-        let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(plain)?;
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(plain)?;
         let t = Instant::now();
         for n in 0..mib {
             (&file).write_all(&data)?;
@@ -116,8 +139,16 @@ fn streams(osd: &OsdFs, plain: &Path, mib: usize) -> Result<(), Any> {
         let t = Instant::now();
         for n in 0..mib {
             osd.write(id, (n * MIB) as u64, std::slice::from_ref(&data))?;
-            let now = Time { secs: 1_700_000_000, nsecs: n as u32 };
-            let set = SetAttr { mtime: Some(now), ctime: Some(now), uid: Some(1), ..Default::default() };
+            let now = Time {
+                secs: 1_700_000_000,
+                nsecs: n as u32,
+            };
+            let set = SetAttr {
+                mtime: Some(now),
+                ctime: Some(now),
+                uid: Some(1),
+                ..Default::default()
+            };
             osd.set_attr(id, &set)?;
         }
         let osd_write = rate(t);
@@ -174,22 +205,47 @@ fn small_objects(osd: &OsdFs) -> Result<(), Any> {
     let data = Bytes::from(vec![1; 4096]);
     let t = Instant::now();
     for n in 0..N {
-        let id = ObjectId { seq: 0, oid: 1000 + n };
+        let id = ObjectId {
+            seq: 0,
+            oid: 1000 + n,
+        };
         osd.write(id, 0, std::slice::from_ref(&data))?;
         let now = Some(Time::from_secs(1_700_000_000));
-        let set = SetAttr { mtime: now, ctime: now, uid: Some(1), gid: Some(1), ..Default::default() };
+        let set = SetAttr {
+            mtime: now,
+            ctime: now,
+            uid: Some(1),
+            gid: Some(1),
+            ..Default::default()
+        };
         osd.set_attr(id, &set)?;
     }
-    println!("create object of 4 KiB     {:8.1} us", t.elapsed().as_secs_f64() * 1e6 / N as f64);
+    println!(
+        "create object of 4 KiB     {:8.1} us",
+        t.elapsed().as_secs_f64() * 1e6 / N as f64
+    );
     let t = Instant::now();
     for n in 0..N {
-        osd.attr(ObjectId { seq: 0, oid: 1000 + n })?.ok_or("an object is missing")?;
+        osd.attr(ObjectId {
+            seq: 0,
+            oid: 1000 + n,
+        })?
+        .ok_or("an object is missing")?;
     }
-    println!("attributes, file closed    {:8.1} us", t.elapsed().as_secs_f64() * 1e6 / N as f64);
+    println!(
+        "attributes, file closed    {:8.1} us",
+        t.elapsed().as_secs_f64() * 1e6 / N as f64
+    );
     let t = Instant::now();
     for n in 0..N {
-        osd.destroy(ObjectId { seq: 0, oid: 1000 + n })?;
+        osd.destroy(ObjectId {
+            seq: 0,
+            oid: 1000 + n,
+        })?;
     }
-    println!("destroy                    {:8.1} us", t.elapsed().as_secs_f64() * 1e6 / N as f64);
+    println!(
+        "destroy                    {:8.1} us",
+        t.elapsed().as_secs_f64() * 1e6 / N as f64
+    );
     Ok(())
 }

@@ -52,13 +52,20 @@ impl Batch {
 
     /// Adds "store `val` under `key` in `t`".
     pub fn put(&mut self, t: Table, key: impl Into<Bytes>, val: impl Into<Bytes>) -> &mut Self {
-        self.ops.push(Op::Put { table: t, key: key.into(), val: val.into() });
+        self.ops.push(Op::Put {
+            table: t,
+            key: key.into(),
+            val: val.into(),
+        });
         self
     }
 
     /// Adds "forget `key` in `t`".
     pub fn del(&mut self, t: Table, key: impl Into<Bytes>) -> &mut Self {
-        self.ops.push(Op::Del { table: t, key: key.into() });
+        self.ops.push(Op::Del {
+            table: t,
+            key: key.into(),
+        });
         self
     }
 

@@ -44,7 +44,10 @@ impl OsdError {
         match source.raw_os_error() {
             Some(libc::ENOSPC) | Some(libc::EDQUOT) => OsdError::NoSpace,
             Some(libc::EFBIG) => OsdError::TooLarge(0),
-            _ => OsdError::Io { what: what.into(), source },
+            _ => OsdError::Io {
+                what: what.into(),
+                source,
+            },
         }
     }
 
@@ -61,7 +64,6 @@ impl OsdError {
         }
     }
 }
-
 
 /// Why a target directory could not be formatted or opened.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +111,9 @@ pub enum OpenError {
         why: String,
     },
     /// The tables do not open.
-    #[error("{dir}: the tables are damaged: {why}; restore the target directory from a copy, or see \"Damaged tables\" in docs/operations.md")]
+    #[error(
+        "{dir}: the tables are damaged: {why}; restore the target directory from a copy, or see \"Damaged tables\" in docs/operations.md"
+    )]
     BadKv {
         /// The store's directory.
         dir: PathBuf,

@@ -72,7 +72,10 @@ impl Label {
             fs::rename(&tmp, &path)?;
             fs::File::open(dir)?.sync_all()
         };
-        write().map_err(|source| OpenError::Io { what: format!("write {}", path.display()), source })
+        write().map_err(|source| OpenError::Io {
+            what: format!("write {}", path.display()),
+            source,
+        })
     }
 
     /// Reads and verifies the label of `dir`.
@@ -82,17 +85,25 @@ impl Label {
             Ok(t) => t,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(not_ours(dir)),
             Err(e) if e.kind() == io::ErrorKind::InvalidData => {
-                return Err(OpenError::BadLabel { path, why: e.to_string() });
+                return Err(OpenError::BadLabel {
+                    path,
+                    why: e.to_string(),
+                });
             }
             Err(source) => {
-                return Err(OpenError::Io { what: format!("read {}", path.display()), source });
+                return Err(OpenError::Io {
+                    what: format!("read {}", path.display()),
+                    source,
+                });
             }
         };
         match decode(&text) {
             Ok(label) => Ok(label),
-            Err(Bad::Newer(found)) => {
-                Err(OpenError::Newer { dir: dir.to_owned(), found, known: FORMAT_VERSION })
-            }
+            Err(Bad::Newer(found)) => Err(OpenError::Newer {
+                dir: dir.to_owned(),
+                found,
+                known: FORMAT_VERSION,
+            }),
             Err(Bad::Damaged(why)) => Err(OpenError::BadLabel { path, why }),
         }
     }
@@ -116,7 +127,9 @@ fn decode(text: &str) -> Result<Label, Bad> {
     let damaged = |why: &str| Bad::Damaged(why.into());
     let envelope: Value =
         serde_json::from_str(text).map_err(|e| Bad::Damaged(format!("not JSON: {e}")))?;
-    let label = envelope.get("label").ok_or_else(|| damaged("no \"label\" in it"))?;
+    let label = envelope
+        .get("label")
+        .ok_or_else(|| damaged("no \"label\" in it"))?;
     if envelope.get("checksum").and_then(Value::as_str) != Some(checksum(label).as_str()) {
         return Err(damaged("its checksum does not match"));
     }
@@ -147,7 +160,10 @@ fn not_ours(dir: &Path) -> OpenError {
         Ok(true) => "it is empty",
         Ok(false) => "it has no CORAL file",
     };
-    OpenError::NotOurs { dir: dir.to_owned(), why }
+    OpenError::NotOurs {
+        dir: dir.to_owned(),
+        why,
+    }
 }
 
 #[cfg(test)]
@@ -167,7 +183,14 @@ mod tests {
     #[test]
     fn names_are_lustres() {
         assert_eq!(label().target_name(), "coral-OST0011");
-        assert_eq!(Label { kind: TargetKind::Mgs, ..label() }.target_name(), "MGS");
+        assert_eq!(
+            Label {
+                kind: TargetKind::Mgs,
+                ..label()
+            }
+            .target_name(),
+            "MGS"
+        );
     }
 
     #[test]
@@ -198,7 +221,10 @@ mod tests {
         for len in 0..good.len() - 1 {
             fs::write(&path, &good[..len]).unwrap();
             let got = Label::load(dir.path());
-            assert!(matches!(got, Err(OpenError::BadLabel { .. })), "{len} bytes: {got:?}");
+            assert!(
+                matches!(got, Err(OpenError::BadLabel { .. })),
+                "{len} bytes: {got:?}"
+            );
         }
     }
 
@@ -211,6 +237,16 @@ mod tests {
         let text = json!({ "checksum": checksum(&l), "label": l }).to_string();
         fs::write(dir.path().join(LABEL_FILE), text).unwrap();
         let e = Label::load(dir.path()).unwrap_err();
-        assert!(matches!(e, OpenError::Newer { found: 2, known: 1, .. }), "{e}");
+        assert!(
+            matches!(
+                e,
+                OpenError::Newer {
+                    found: 2,
+                    known: 1,
+                    ..
+                }
+            ),
+            "{e}"
+        );
     }
 }

@@ -30,8 +30,8 @@ pub use error::{OpenError, OsdError};
 pub use fs::{Disk, Fresh, Inspection, OsdFs, OsdFsOptions};
 pub use label::{FORMAT_VERSION, Label, TargetKind};
 pub use mem::{Fault, OsdMem};
-pub use room::Room;
 pub use objects::{FallocMode, ObjAttr, ObjectId, Objects, SeekWhence, SetAttr, Time};
+pub use room::Room;
 
 use bytes::Bytes;
 

@@ -91,7 +91,13 @@ impl SetAttr {
     /// What is left of it for an object that is `owned` or not.
     pub(crate) fn for_object(&self, owned: bool) -> SetAttr {
         if self.if_unowned && owned {
-            return SetAttr { uid: None, gid: None, projid: None, parent: None, ..*self };
+            return SetAttr {
+                uid: None,
+                gid: None,
+                projid: None,
+                parent: None,
+                ..*self
+            };
         }
         *self
     }

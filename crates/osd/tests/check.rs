@@ -19,8 +19,11 @@ struct Rng(u64);
 impl Rng {
     #[allow(clippy::disallowed_methods, reason = "the seed is printed")]
     fn from_env() -> Rng {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let seed = std::env::var("CORAL_SEED").map_or(now.as_nanos() as u64, |s| s.parse().unwrap());
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let seed =
+            std::env::var("CORAL_SEED").map_or(now.as_nanos() as u64, |s| s.parse().unwrap());
         println!("CORAL_SEED={seed}");
         Rng(seed | 1)
     }
@@ -39,7 +42,13 @@ impl Rng {
 
 /// A closed target with rows in files of tables, rows in a journal only, and objects.
 fn target(dir: &Path) {
-    let label = Label { kind: TargetKind::Mdt, fsname: "coral".into(), index: 0, uuid: "u".into(), mgs_nids: vec![] };
+    let label = Label {
+        kind: TargetKind::Mdt,
+        fsname: "coral".into(),
+        index: 0,
+        uuid: "u".into(),
+        mgs_nids: vec![],
+    };
     OsdFs::format(dir, &label).unwrap();
     let (osd, _) = OsdFs::open(dir).unwrap();
     let mut rng = Rng(77);
@@ -57,7 +66,12 @@ fn target(dir: &Path) {
         osd.commit(b).unwrap();
     }
     for oid in 1..20 {
-        osd.write(ObjectId { seq: 0, oid }, 0, &[Bytes::from(vec![oid as u8; 5000])]).unwrap();
+        osd.write(
+            ObjectId { seq: 0, oid },
+            0,
+            &[Bytes::from(vec![oid as u8; 5000])],
+        )
+        .unwrap();
     }
 }
 
@@ -67,11 +81,23 @@ fn picture(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, i64, i64, u64)> {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let m = fs::symlink_metadata(&path).unwrap();
-        let bytes = if m.is_dir() { Vec::new() } else { fs::read(&path).unwrap() };
+        let bytes = if m.is_dir() {
+            Vec::new()
+        } else {
+            fs::read(&path).unwrap()
+        };
         if m.is_dir() {
             out.extend(picture(&path));
         }
-        out.insert(path, (bytes, m.mtime_nsec() + m.mtime() * 1_000_000_000, m.ctime_nsec() + m.ctime() * 1_000_000_000, m.len()));
+        out.insert(
+            path,
+            (
+                bytes,
+                m.mtime_nsec() + m.mtime() * 1_000_000_000,
+                m.ctime_nsec() + m.ctime() * 1_000_000_000,
+                m.len(),
+            ),
+        );
     }
     out
 }
@@ -86,19 +112,44 @@ fn look(dir: &Path) -> Result<Rows, String> {
     }
     looked.verify_tables().map_err(|e| e.to_string())?;
     let mut objects = 0;
-    looked.iterate(&mut |_, a| { objects += u64::from(a.size == 5000); true }).map_err(|e| e.to_string())?;
+    looked
+        .iterate(&mut |_, a| {
+            objects += u64::from(a.size == 5000);
+            true
+        })
+        .map_err(|e| e.to_string())?;
     assert_eq!(objects, 19, "objects were not damaged");
-    TABLES.iter().map(|t| looked.range(*t, b"", None, usize::MAX).map_err(|e| e.to_string())).collect()
+    TABLES
+        .iter()
+        .map(|t| {
+            looked
+                .range(*t, b"", None, usize::MAX)
+                .map_err(|e| e.to_string())
+        })
+        .collect()
 }
 
 fn copy(from: &Path, to: &Path) {
-    let done = std::process::Command::new("cp").args(["-a", "--reflink=auto"]).arg(from).arg(to).status().unwrap();
+    let done = std::process::Command::new("cp")
+        .args(["-a", "--reflink=auto"])
+        .arg(from)
+        .arg(to)
+        .status()
+        .unwrap();
     assert!(done.success());
 }
 
 /// The same with hard links: a look changes nothing.
 fn linked(from: &Path, to: &Path) {
-    assert!(std::process::Command::new("cp").arg("-al").arg(from).arg(to).status().unwrap().success());
+    assert!(
+        std::process::Command::new("cp")
+            .arg("-al")
+            .arg(from)
+            .arg(to)
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 #[test]
@@ -108,9 +159,15 @@ fn a_look_changes_no_byte() {
     target(&dir);
     let before = picture(&dir);
     let rows = look(&dir).unwrap();
-    assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [3000, 3000, 700]);
+    assert_eq!(
+        rows.iter().map(Vec::len).collect::<Vec<_>>(),
+        [3000, 3000, 700]
+    );
     let after = picture(&dir);
-    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    assert_eq!(
+        before.keys().collect::<Vec<_>>(),
+        after.keys().collect::<Vec<_>>()
+    );
     for (path, was) in &before {
         assert!(after[path] == *was, "{} was changed", path.display());
     }
@@ -128,9 +185,24 @@ fn a_damaged_journal_is_not_cut_by_a_look() {
     target(&dir);
     // As a killed process may leave it: half a batch behind the last whole one.
     fs::remove_file(dir.join("SYNCED")).unwrap();
-    let journal = fs::read_dir(dir.join("kv")).unwrap().map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "jnl")).max().unwrap();
-    let end = fs::read(&journal).unwrap().iter().rposition(|b| *b != 0).unwrap() as u64 + 1;
-    fs::OpenOptions::new().write(true).open(&journal).unwrap().write_all_at(&[1, 1, 0, 0, 0, 9], end).unwrap();
+    let journal = fs::read_dir(dir.join("kv"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "jnl"))
+        .max()
+        .unwrap();
+    let end = fs::read(&journal)
+        .unwrap()
+        .iter()
+        .rposition(|b| *b != 0)
+        .unwrap() as u64
+        + 1;
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&journal)
+        .unwrap()
+        .write_all_at(&[1, 1, 0, 0, 0, 9], end)
+        .unwrap();
     let before = picture(&dir);
     assert!(look(&dir).unwrap_err().contains("SYNCED is missing"));
     assert!(picture(&dir) == before, "something was changed");
@@ -143,7 +215,11 @@ fn each_of_200_damages_is_found_or_all_is_readable() {
     let good = tmp.path().join("good");
     target(&good);
     let rows = look(&good).unwrap();
-    let mut files: Vec<PathBuf> = picture(&good).into_iter().filter(|(_, (b, ..))| !b.is_empty()).map(|(p, _)| p).collect();
+    let mut files: Vec<PathBuf> = picture(&good)
+        .into_iter()
+        .filter(|(_, (b, ..))| !b.is_empty())
+        .map(|(p, _)| p)
+        .collect();
     let objects = good.join("objects");
     files.retain(|f| !f.starts_with(&objects));
     let is_block = |f: &PathBuf| f.parent().is_some_and(|d| d.ends_with("tables"));
@@ -155,13 +231,18 @@ fn each_of_200_damages_is_found_or_all_is_readable() {
         let _ = fs::remove_dir_all(&bad);
         linked(&good, &bad);
         let from = if rng.below(3) == 0 { &blocks } else { &lists };
-        let name = from[rng.below(from.len() as u64) as usize].strip_prefix(&good).unwrap();
+        let name = from[rng.below(from.len() as u64) as usize]
+            .strip_prefix(&good)
+            .unwrap();
         let file = bad.join(name);
         let bytes = fs::read(&file).unwrap();
         // Linked to the good one until here.
         fs::remove_file(&file).unwrap();
         fs::write(&file, &bytes).unwrap();
-        let used = bytes.iter().rposition(|b| *b != 0).map_or(1, |n| n as u64 + 1);
+        let used = bytes
+            .iter()
+            .rposition(|b| *b != 0)
+            .map_or(1, |n| n as u64 + 1);
         let how = match rng.below(3) {
             0 => {
                 fs::remove_file(&file).unwrap();
@@ -169,24 +250,40 @@ fn each_of_200_damages_is_found_or_all_is_readable() {
             }
             1 => {
                 let at = rng.below(used);
-                fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(at).unwrap();
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(&file)
+                    .unwrap()
+                    .set_len(at)
+                    .unwrap();
                 format!("cut at {at}")
             }
             _ => {
                 let at = rng.below(used);
                 let bit = rng.below(8);
-                fs::OpenOptions::new().write(true).open(&file).unwrap().write_all_at(&[bytes[at as usize] ^ 1 << bit], at).unwrap();
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(&file)
+                    .unwrap()
+                    .write_all_at(&[bytes[at as usize] ^ 1 << bit], at)
+                    .unwrap();
                 format!("byte {at} bit {bit} flipped")
             }
         };
         let what = format!("round {round}: {} {how}", name.display());
         match look(&bad) {
             Err(why) => {
-                assert!(!why.contains("coral-check-"), "{what}: it names the temporary copy: {why}");
+                assert!(
+                    !why.contains("coral-check-"),
+                    "{what}: it names the temporary copy: {why}"
+                );
                 said += 1;
             }
             Ok(found) => {
-                assert!(found == rows, "{what}: not found, and rows are missing or others");
+                assert!(
+                    found == rows,
+                    "{what}: not found, and rows are missing or others"
+                );
                 *harmless.entry(name.display().to_string()).or_default() += 1;
             }
         }
@@ -200,7 +297,10 @@ fn a_table_without_its_list_is_refused() {
     let tmp = tempfile::tempdir().unwrap();
     let good = tmp.path().join("good");
     target(&good);
-    let tables = fs::read_dir(good.join("kv/keyspaces")).unwrap().map(|e| e.unwrap().file_name()).collect::<Vec<_>>();
+    let tables = fs::read_dir(good.join("kv/keyspaces"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect::<Vec<_>>();
     assert!(tables.len() > TABLES.len());
     for table in tables {
         for whole in [false, true] {

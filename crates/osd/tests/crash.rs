@@ -26,7 +26,9 @@ fn chunk(n: u64) -> (u64, Vec<u8>) {
 /// Not a test: what the child does. Writes the number of each finished step to its output.
 #[test]
 fn child() {
-    let Ok(dir) = std::env::var(DIR_VAR) else { return };
+    let Ok(dir) = std::env::var(DIR_VAR) else {
+        return;
+    };
     let (osd, _) = OsdFs::open(Path::new(&dir)).unwrap();
     let mut n = next_step(&osd);
     let mut out = std::io::stderr();
@@ -37,7 +39,11 @@ fn child() {
     }
     loop {
         let mut b = Batch::new();
-        b.put(ROWS, n.to_be_bytes().to_vec(), vec![n as u8; 50 + n as usize % 3000]);
+        b.put(
+            ROWS,
+            n.to_be_bytes().to_vec(),
+            vec![n as u8; 50 + n as usize % 3000],
+        );
         b.put(COUNT, "n", (n + 1).to_be_bytes().to_vec());
         if n > 0 {
             b.del(ROWS, (n - 1).to_be_bytes().to_vec());
@@ -46,7 +52,11 @@ fn child() {
         osd.commit(b).unwrap();
         let (off, data) = chunk(n);
         osd.write(object(n), off, &[Bytes::from(data)]).unwrap();
-        let set = SetAttr { uid: Some(n as u32), mtime: Some(Time::from_secs(n as i64)), ..Default::default() };
+        let set = SetAttr {
+            uid: Some(n as u32),
+            mtime: Some(Time::from_secs(n as i64)),
+            ..Default::default()
+        };
         osd.set_attr(object(n), &set).unwrap();
         writeln!(out, "{n}").unwrap();
         n += 1;
@@ -54,7 +64,9 @@ fn child() {
 }
 
 fn next_step(osd: &OsdFs) -> u64 {
-    osd.get(COUNT, b"n").unwrap().map_or(0, |v| u64::from_be_bytes(v[..].try_into().unwrap()))
+    osd.get(COUNT, b"n")
+        .unwrap()
+        .map_or(0, |v| u64::from_be_bytes(v[..].try_into().unwrap()))
 }
 
 /// Runs the child until it has done `steps`, kills it, and returns the last step it reported.
@@ -95,7 +107,10 @@ fn killed_at_any_time_it_comes_back_with_everything_acknowledged() {
         let done = run_and_kill(dir.path(), 1 + round * round * 7);
         let (osd, _) = OsdFs::open(dir.path()).unwrap();
         let next = next_step(&osd);
-        assert!(next > done, "round {round}: step {done} was acknowledged, {next} is next");
+        assert!(
+            next > done,
+            "round {round}: step {done} was acknowledged, {next} is next"
+        );
         assert!(next <= done + 2, "round {round}: {next} steps of {done}");
         let rows = osd.range(ROWS, b"", None, usize::MAX).unwrap();
         assert_eq!(rows.len() as u64, next, "round {round}");

@@ -31,8 +31,11 @@ struct Rng(u64);
 impl Rng {
     #[allow(clippy::disallowed_methods, reason = "the seed is printed")]
     fn from_env() -> Rng {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let seed = std::env::var("CORAL_SEED").map_or(now.as_nanos() as u64, |s| s.parse().unwrap());
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let seed =
+            std::env::var("CORAL_SEED").map_or(now.as_nanos() as u64, |s| s.parse().unwrap());
         println!("CORAL_SEED={seed}");
         Rng(seed | 1)
     }
@@ -51,7 +54,9 @@ impl Rng {
 
 fn row(n: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng(n + 1);
-    (0..len / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
+    (0..len / 8)
+        .flat_map(|_| rng.next().to_le_bytes())
+        .collect()
 }
 
 fn bulk_row(n: u64) -> Vec<u8> {
@@ -76,7 +81,11 @@ fn formatted(dir: &Path) {
 fn fill(osd: &OsdFs, table: Table, from: u64, to: u64) {
     for n in from..to {
         let mut b = Batch::new();
-        let value = if table == BULK { bulk_row(n) } else { small_row(n) };
+        let value = if table == BULK {
+            bulk_row(n)
+        } else {
+            small_row(n)
+        };
         b.put(table, n.to_be_bytes().to_vec(), value);
         osd.commit(b).unwrap();
     }
@@ -84,10 +93,16 @@ fn fill(osd: &OsdFs, table: Table, from: u64, to: u64) {
 
 /// Rows are there from 0 on without a gap and as they were written; how many.
 fn prefix(osd: &OsdFs, table: Table, what: &str) -> Result<u64, String> {
-    let rows = osd.range(table, b"", None, usize::MAX).map_err(|e| e.to_string())?;
+    let rows = osd
+        .range(table, b"", None, usize::MAX)
+        .map_err(|e| e.to_string())?;
     for ((k, v), n) in rows.iter().zip(0_u64..) {
         assert_eq!(k[..], n.to_be_bytes(), "{what}: a row is missing");
-        let want = if table == BULK { bulk_row(n) } else { small_row(n) };
+        let want = if table == BULK {
+            bulk_row(n)
+        } else {
+            small_row(n)
+        };
         assert!(v[..] == want, "{what}: row {n} was changed");
     }
     Ok(rows.len() as u64)
@@ -109,7 +124,11 @@ fn files_under(dir: &Path) -> Vec<PathBuf> {
 
 /// Where the bytes of a file end; a journal is followed by a hole.
 fn used(path: &Path) -> u64 {
-    fs::read(path).unwrap().iter().rposition(|b| *b != 0).map_or(1, |n| n as u64 + 1)
+    fs::read(path)
+        .unwrap()
+        .iter()
+        .rposition(|b| *b != 0)
+        .map_or(1, |n| n as u64 + 1)
 }
 
 /// Damages a random file of the tables, or `SYNCED`; says how.
@@ -117,11 +136,19 @@ fn damage(dir: &Path, rng: &mut Rng) -> String {
     let mut files = files_under(&dir.join("kv"));
     files.push(dir.join("SYNCED"));
     // Journals and file lists more often than the many blocks of a table.
-    let special: Vec<_> = files.iter().filter(|f| !f.to_string_lossy().contains("/tables/")).cloned().collect();
+    let special: Vec<_> = files
+        .iter()
+        .filter(|f| !f.to_string_lossy().contains("/tables/"))
+        .cloned()
+        .collect();
     let files = if rng.below(3) > 0 { special } else { files };
     let file = &files[rng.below(files.len() as u64) as usize];
     let at = rng.below(used(file));
-    let f = OpenOptions::new().read(true).write(true).open(file).unwrap();
+    let f = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(file)
+        .unwrap();
     let name = file.strip_prefix(dir).unwrap().display();
     if rng.below(2) == 0 {
         let at = if rng.below(6) == 0 { 0 } else { at };
@@ -159,7 +186,10 @@ fn a_damaged_file_of_a_table_is_named() {
     fill(&osd, BULK, 0, BULK_ROWS);
     drop(osd);
     let files = files_under(&dir.path().join("kv"));
-    let file = files.iter().find(|f| f.to_string_lossy().contains("/tables/")).expect("a file of a table");
+    let file = files
+        .iter()
+        .find(|f| f.to_string_lossy().contains("/tables/"))
+        .expect("a file of a table");
     let good = fs::read(file).unwrap();
     for at in [100, good.len() / 2, good.len() - 10] {
         let mut bad = good.clone();
@@ -169,12 +199,18 @@ fn a_damaged_file_of_a_table_is_named() {
             Ok((osd, _)) => osd.verify_tables().unwrap_err().to_string(),
             Err(e) => e.to_string(),
         };
-        assert!(said.contains(&file.display().to_string()), "byte {at}: {said}");
+        assert!(
+            said.contains(&file.display().to_string()),
+            "byte {at}: {said}"
+        );
         in_words(&said, "flipped");
     }
     fs::write(file, &good[..good.len() / 2]).unwrap();
     let said = OsdFs::open(dir.path()).err().unwrap().to_string();
-    assert!(said.contains(&file.display().to_string()) && said.contains("from a copy"), "{said}");
+    assert!(
+        said.contains(&file.display().to_string()) && said.contains("from a copy"),
+        "{said}"
+    );
     in_words(&said, "cut");
 }
 
@@ -185,7 +221,10 @@ fn open_damaged(dir: &Path, what: &str) -> Fate {
         Err(e) => {
             assert!(matches!(e, OpenError::BadKv { .. }), "{what}: {e}");
             let said = e.to_string();
-            assert!(said.contains(&dir.display().to_string()), "{what}: the message names no directory: {said}");
+            assert!(
+                said.contains(&dir.display().to_string()),
+                "{what}: the message names no directory: {said}"
+            );
             in_words(&said, what);
             return Fate::Refused(said);
         }
@@ -207,7 +246,12 @@ fn all_kinds_of_damage(dir: &Path, safe: u64, rng: &mut Rng) {
     let (mut refused, mut unreadable, mut fine) = (0, 0, 0);
     for _ in 0..ROUNDS {
         let _ = fs::remove_dir_all(&copy);
-        let done = Command::new("cp").args(["-a", "--sparse=always"]).arg(dir).arg(&copy).status().unwrap();
+        let done = Command::new("cp")
+            .args(["-a", "--sparse=always"])
+            .arg(dir)
+            .arg(&copy)
+            .status()
+            .unwrap();
         assert!(done.success());
         let what = damage(&copy, rng);
         let fate = open_damaged(&copy, &what);
@@ -239,7 +283,10 @@ fn after_a_clean_close() {
     // No sync: closing is one.
     drop(osd);
     all_kinds_of_damage(dir.path(), 500, &mut rng);
-    assert_eq!(open_damaged(dir.path(), "the undamaged one"), Fate::Opened(500));
+    assert_eq!(
+        open_damaged(dir.path(), "the undamaged one"),
+        Fate::Opened(500)
+    );
 }
 
 /// The way out that docs/operations.md tells whoever has no copy.
@@ -255,7 +302,12 @@ fn without_the_promise_a_cut_journal_is_read_as_far_as_it_goes() {
     let f = OpenOptions::new().write(true).open(&journal).unwrap();
     f.set_len(used(&journal) / 2).unwrap();
     let said = OsdFs::open(dir.path()).err().unwrap().to_string();
-    for part in ["0.jnl", "transactions are missing", "from a copy", "docs/operations.md"] {
+    for part in [
+        "0.jnl",
+        "transactions are missing",
+        "from a copy",
+        "docs/operations.md",
+    ] {
         assert!(said.contains(part), "no '{part}' in: {said}");
     }
     fs::remove_file(dir.path().join("SYNCED")).unwrap();
@@ -267,7 +319,9 @@ fn without_the_promise_a_cut_journal_is_read_as_far_as_it_goes() {
 /// Not a test: what the child does.
 #[test]
 fn child() {
-    let Ok(dir) = std::env::var(DIR_VAR) else { return };
+    let Ok(dir) = std::env::var(DIR_VAR) else {
+        return;
+    };
     let (osd, _) = OsdFs::open(Path::new(&dir)).unwrap();
     fill(&osd, BULK, 0, BULK_ROWS);
     let mut out = std::io::stderr();
@@ -299,9 +353,15 @@ fn after_kill_9() {
         last = lines.next().unwrap().unwrap().parse().unwrap();
     }
     child.kill().unwrap();
-    last = lines.map_while(Result::ok).filter_map(|l| l.parse().ok()).last().unwrap_or(last);
+    last = lines
+        .map_while(Result::ok)
+        .filter_map(|l| l.parse().ok())
+        .last()
+        .unwrap_or(last);
     child.wait().unwrap();
     all_kinds_of_damage(dir.path(), last / SYNC_EVERY * SYNC_EVERY + 1, &mut rng);
-    let Fate::Opened(rows) = open_damaged(dir.path(), "the undamaged one") else { panic!("not opened") };
+    let Fate::Opened(rows) = open_damaged(dir.path(), "the undamaged one") else {
+        panic!("not opened")
+    };
     assert!(rows > last, "{rows} rows, {last} was acknowledged");
 }

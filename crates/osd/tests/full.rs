@@ -53,7 +53,9 @@ fn fill_objects(osd: &OsdFs) -> u64 {
 /// Runs inside the namespace; does nothing outside of it.
 #[test]
 fn child() {
-    let Ok(dir) = std::env::var(DIR_VAR) else { return };
+    let Ok(dir) = std::env::var(DIR_VAR) else {
+        return;
+    };
     let dir = Path::new(&dir).join("ost");
     OsdFs::format(&dir, &label()).unwrap();
     let (osd, _) = OsdFs::open(&dir).unwrap();
@@ -66,11 +68,18 @@ fn child() {
         put(&osd, n, 1000).unwrap();
     }
     Kv::sync(&osd).unwrap();
-    osd.write(object(0), 5, &[Bytes::from_static(b"over")]).unwrap();
+    osd.write(object(0), 5, &[Bytes::from_static(b"over")])
+        .unwrap();
     let more = osd.write(object(0), MIB, &[Bytes::from(vec![1; 2 * MIB as usize])]);
     assert!(matches!(more, Err(OsdError::NoSpace)));
     for n in 1..count {
-        assert!(osd.read(object(n), 0, MIB as usize).unwrap().iter().all(|b| *b == 7), "object {n}");
+        assert!(
+            osd.read(object(n), 0, MIB as usize)
+                .unwrap()
+                .iter()
+                .all(|b| *b == 7),
+            "object {n}"
+        );
     }
 
     // Tables fill the rest; what removes still goes, and nothing is poisoned by it.
@@ -99,31 +108,53 @@ fn child() {
     let (osd, _) = OsdFs::open(&dir).unwrap();
     osd.verify().unwrap();
     let kept = osd.range(T, b"", None, usize::MAX).unwrap();
-    assert_eq!(kept.len() as u32, rows + 1 - 50 + 1, "rows, less the removed, and the note");
+    assert_eq!(
+        kept.len() as u32,
+        rows + 1 - 50 + 1,
+        "rows, less the removed, and the note"
+    );
 }
 
 /// Runs where a file that grows too large is an error and no signal; does nothing outside of it.
 #[test]
 fn child_with_a_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let Ok(dir) = std::env::var(LIMIT_VAR) else { return };
+    let Ok(dir) = std::env::var(LIMIT_VAR) else {
+        return;
+    };
     let dir = Path::new(&dir).join("ost");
     OsdFs::format(&dir, &label()).unwrap();
     let mut rows = 0;
     for round in 0..4 {
         let (osd, _) = OsdFs::open(&dir).unwrap();
-        assert_eq!(osd.range(T, b"", None, usize::MAX).unwrap().len() as u32, rows, "round {round}");
+        assert_eq!(
+            osd.range(T, b"", None, usize::MAX).unwrap().len() as u32,
+            rows,
+            "round {round}"
+        );
         for _ in 0..10 {
             put(&osd, rows, 1000).unwrap();
             rows += 1;
         }
-        let journals = std::fs::read_dir(dir.join("kv")).unwrap().map(|e| e.unwrap().path());
-        let newest = journals.filter(|p| p.extension().is_some_and(|e| e == "jnl")).max().unwrap();
+        let journals = std::fs::read_dir(dir.join("kv"))
+            .unwrap()
+            .map(|e| e.unwrap().path());
+        let newest = journals
+            .filter(|p| p.extension().is_some_and(|e| e == "jnl"))
+            .max()
+            .unwrap();
         let bytes = std::fs::read(newest).unwrap();
         let end = bytes.iter().rposition(|b| *b != 0).unwrap() as u64 + 1;
         // A batch breaks off after some bytes.
         let free = getrlimit(Resource::Fsize);
-        setrlimit(Resource::Fsize, Rlimit { current: Some(end + 30 * (round + 1)), ..free }).unwrap();
+        setrlimit(
+            Resource::Fsize,
+            Rlimit {
+                current: Some(end + 30 * (round + 1)),
+                ..free
+            },
+        )
+        .unwrap();
         let mut last = Ok(());
         for _ in 0..100 {
             last = last.and_then(|()| put(&osd, rows, 1000));
@@ -150,12 +181,16 @@ fn child_with_a_limit() {
 fn a_write_that_breaks_off_keeps_nobody_from_starting_again() {
     let dir = tempfile::tempdir().unwrap();
     let out = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; exec \"$0\" --exact child_with_a_limit --nocapture"])
+        .args([
+            "-c",
+            "trap '' XFSZ; exec \"$0\" --exact child_with_a_limit --nocapture",
+        ])
         .arg(std::env::current_exe().unwrap())
         .env(LIMIT_VAR, dir.path())
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success() && text.contains("1 passed"), "{text}");
 }
 
@@ -169,7 +204,8 @@ fn a_full_disk_says_so_and_recovers() {
         .env(DIR_VAR, dir.path())
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     if text.contains("unshare failed") || text.contains("Operation not permitted") {
         eprintln!("skipped: this machine allows no user namespaces: {text}");
         return;

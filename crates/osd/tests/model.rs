@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coral_osd::{
-    Batch, FallocMode, Kv, Label, ObjectId, Objects, Osd, OsdFs, OsdMem, SeekWhence, SetAttr, Table,
-    TargetKind, Time,
+    Batch, FallocMode, Kv, Label, ObjectId, Objects, Osd, OsdFs, OsdMem, SeekWhence, SetAttr,
+    Table, TargetKind, Time,
 };
 use proptest::prelude::*;
 
@@ -30,7 +30,11 @@ fn fs_osd() -> (tempfile::TempDir, OsdFs) {
 
 #[derive(Clone, Debug)]
 enum ObjOp {
-    Write { off: u64, lens: Vec<usize>, fill: u8 },
+    Write {
+        off: u64,
+        lens: Vec<usize>,
+        fill: u8,
+    },
     Truncate(u64),
     Punch(u64, u64),
     Falloc(FallocMode, u64, u64),
@@ -147,7 +151,10 @@ fn run_op(osd: &dyn Osd, id: ObjectId, op: &ObjOp) {
             osd.set_attr(id, &set).unwrap();
         }
         ObjOp::Owner(uid) => {
-            let set = SetAttr { uid: Some(*uid), ..Default::default() };
+            let set = SetAttr {
+                uid: Some(*uid),
+                ..Default::default()
+            };
             osd.set_attr(id, &set).unwrap();
         }
     }
@@ -163,10 +170,16 @@ fn compare(osd: &dyn Osd, id: ObjectId, m: &Model) {
         assert_eq!((a.mtime.secs, a.ctime.secs), (mtime, ctime));
     }
     assert_eq!(&osd.read(id, 0, 1 << 20).unwrap()[..], &m.data[..]);
-    assert_eq!(&osd.try_read(id, 0, 1 << 20).unwrap().expect("in memory")[..], &m.data[..]);
+    assert_eq!(
+        &osd.try_read(id, 0, 1 << 20).unwrap().expect("in memory")[..],
+        &m.data[..]
+    );
     let middle = m.data.len() / 3;
     let end = (middle + 5000).min(m.data.len());
-    assert_eq!(&osd.read(id, middle as u64, 5000).unwrap()[..], &m.data[middle..end]);
+    assert_eq!(
+        &osd.read(id, middle as u64, 5000).unwrap()[..],
+        &m.data[middle..end]
+    );
     check_seek(osd, id, &m.data);
 }
 
@@ -175,10 +188,19 @@ fn check_seek(osd: &dyn Osd, id: ObjectId, data: &[u8]) {
     let size = data.len() as u64;
     let mut at = 0;
     while at < size {
-        let hole = osd.seek(id, at, SeekWhence::Hole).unwrap().expect("within the size");
+        let hole = osd
+            .seek(id, at, SeekWhence::Hole)
+            .unwrap()
+            .expect("within the size");
         assert!(at <= hole && hole <= size);
-        let next = osd.seek(id, hole, SeekWhence::Data).unwrap().unwrap_or(size);
-        assert!(data[hole as usize..next as usize].iter().all(|b| *b == 0), "{hole}..{next}");
+        let next = osd
+            .seek(id, hole, SeekWhence::Data)
+            .unwrap()
+            .unwrap_or(size);
+        assert!(
+            data[hole as usize..next as usize].iter().all(|b| *b == 0),
+            "{hole}..{next}"
+        );
         assert!(next > at, "no progress at {at}");
         at = next;
     }
@@ -275,28 +297,52 @@ fn a_missing_object_reads_as_empty() {
         osd.sync_object(id).unwrap();
         assert!(!osd.destroy(id).unwrap());
         assert_eq!(osd.attr(id).unwrap(), None, "nothing of this creates it");
-        assert_eq!(osd.write(id, u64::MAX, &[Bytes::from_static(b"x")]).unwrap_err().errno(), 27);
-        assert_eq!(osd.fallocate(id, FallocMode::Allocate, 5, 5).unwrap_err().errno(), 22);
+        assert_eq!(
+            osd.write(id, u64::MAX, &[Bytes::from_static(b"x")])
+                .unwrap_err()
+                .errno(),
+            27
+        );
+        assert_eq!(
+            osd.fallocate(id, FallocMode::Allocate, 5, 5)
+                .unwrap_err()
+                .errno(),
+            22
+        );
     }
 }
 
 #[test]
 fn objects_survive_a_reopen_with_all_attributes() {
     let (dir, fs) = fs_osd();
-    let id = ObjectId { seq: 0x2_0000_0401, oid: 0xabcdef };
+    let id = ObjectId {
+        seq: 0x2_0000_0401,
+        oid: 0xabcdef,
+    };
     let set = SetAttr {
-        mtime: Some(Time { secs: 100, nsecs: 7 }),
+        mtime: Some(Time {
+            secs: 100,
+            nsecs: 7,
+        }),
         atime: Some(Time { secs: -5, nsecs: 0 }),
-        ctime: Some(Time { secs: 3_000_000_000, nsecs: 9 }),
+        ctime: Some(Time {
+            secs: 3_000_000_000,
+            nsecs: 9,
+        }),
         uid: Some(1000),
         gid: Some(1001),
         projid: Some(7),
         parent: Some((0x2_0000_0400, 5, 1)),
         if_unowned: true,
     };
-    fs.write(id, 5 * PAGE, &[Bytes::from_static(b"tail")]).unwrap();
+    fs.write(id, 5 * PAGE, &[Bytes::from_static(b"tail")])
+        .unwrap();
     fs.set_attr(id, &set).unwrap();
-    let second = SetAttr { uid: Some(9), parent: Some((9, 9, 9)), ..set };
+    let second = SetAttr {
+        uid: Some(9),
+        parent: Some((9, 9, 9)),
+        ..set
+    };
     let before = fs.set_attr(id, &second).unwrap();
     assert_eq!(fs.attr(id).unwrap(), Some(before), "the first owner stays");
     fs.sync_object(id).unwrap();
@@ -305,7 +351,10 @@ fn objects_survive_a_reopen_with_all_attributes() {
     let attr = fs.attr(id).unwrap().unwrap();
     assert_eq!(attr, before);
     assert_eq!(attr.ctime, set.ctime.unwrap());
-    assert_eq!((attr.uid, attr.gid, attr.projid, attr.owned), (1000, 1001, 7, true));
+    assert_eq!(
+        (attr.uid, attr.gid, attr.projid, attr.owned),
+        (1000, 1001, 7, true)
+    );
     assert_eq!(attr.parent, set.parent.unwrap());
     assert_eq!(fs.seek(id, 0, SeekWhence::Data).unwrap(), Some(5 * PAGE));
     assert_eq!(fs.verify().unwrap().1, 1);

@@ -42,13 +42,20 @@ fn the_label_comes_back() {
 fn foreign_directories_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(open_error(dir.path()), OpenError::NotOurs { .. }));
-    assert!(matches!(open_error(Path::new("/nonexistent")), OpenError::NotOurs { .. }));
+    assert!(matches!(
+        open_error(Path::new("/nonexistent")),
+        OpenError::NotOurs { .. }
+    ));
     fs::write(dir.path().join("thesis.tex"), "x").unwrap();
     let e = open_error(dir.path());
     assert!(matches!(e, OpenError::NotOurs { .. }), "{e}");
     let e = OsdFs::format(dir.path(), &label()).unwrap_err();
     assert!(matches!(e, OpenError::NotOurs { .. }), "{e}");
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was added");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        1,
+        "nothing was added"
+    );
 }
 
 #[test]
@@ -57,14 +64,27 @@ fn a_new_target_is_fresh_until_it_is_registered() {
     let dir = formatted();
     let own = fs::metadata(dir.path()).unwrap();
     drop(OsdFs::open(dir.path()).unwrap());
-    let fresh = OsdFs::fresh(dir.path()).unwrap().expect("fresh, also after it was opened");
+    let fresh = OsdFs::fresh(dir.path())
+        .unwrap()
+        .expect("fresh, also after it was opened");
     assert_eq!(fresh.uid, own.uid());
     OsdFs::set_registered(dir.path()).unwrap();
     OsdFs::set_registered(dir.path()).unwrap();
     assert_eq!(OsdFs::fresh(dir.path()).unwrap(), None);
     let mgs = tempfile::tempdir().unwrap();
-    OsdFs::format(mgs.path(), &Label { kind: TargetKind::Mgs, ..label() }).unwrap();
-    assert_eq!(OsdFs::fresh(mgs.path()).unwrap(), None, "an MGS registers nowhere");
+    OsdFs::format(
+        mgs.path(),
+        &Label {
+            kind: TargetKind::Mgs,
+            ..label()
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        OsdFs::fresh(mgs.path()).unwrap(),
+        None,
+        "an MGS registers nowhere"
+    );
 }
 
 #[test]
@@ -87,7 +107,9 @@ fn a_format_that_was_interrupted_can_be_repeated() {
 fn two_openers_are_kept_apart_and_the_first_is_named() {
     let dir = formatted();
     let first = OsdFs::open(dir.path()).unwrap();
-    let OpenError::InUse { pid, .. } = open_error(dir.path()) else { panic!("wrong error") };
+    let OpenError::InUse { pid, .. } = open_error(dir.path()) else {
+        panic!("wrong error")
+    };
     assert_eq!(pid, std::process::id());
     drop(first);
     OsdFs::open(dir.path()).unwrap();
@@ -103,7 +125,8 @@ fn filled() -> tempfile::TempDir {
         osd.commit(b).unwrap();
     }
     osd.sync().unwrap();
-    osd.write(ObjectId { seq: 0, oid: 1 }, 0, &[Bytes::from_static(b"x")]).unwrap();
+    osd.write(ObjectId { seq: 0, oid: 1 }, 0, &[Bytes::from_static(b"x")])
+        .unwrap();
     dir
 }
 
@@ -113,7 +136,11 @@ fn journal(dir: &Path) -> (std::path::PathBuf, usize) {
     for entry in fs::read_dir(dir.join("kv")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "jnl") {
-            let used = fs::read(&path).unwrap().iter().rposition(|b| *b != 0).map_or(0, |n| n + 1);
+            let used = fs::read(&path)
+                .unwrap()
+                .iter()
+                .rposition(|b| *b != 0)
+                .map_or(0, |n| n + 1);
             found.push((used, path));
         }
     }
@@ -153,7 +180,10 @@ fn a_flipped_bit_in_the_journal_is_reported() {
     let mut refused = 0;
     // Every part of a record in the middle, and samples of all the rest.
     let middle = used / 2;
-    for at in (middle..middle + 400).step_by(7).chain((0..used - 400).step_by(used / 40)) {
+    for at in (middle..middle + 400)
+        .step_by(7)
+        .chain((0..used - 400).step_by(used / 40))
+    {
         let mut bad = good.clone();
         bad[at] ^= 1 << (at % 8);
         fs::write(&path, &bad).unwrap();
@@ -215,7 +245,9 @@ fn files(dir: &Path, out: &mut Vec<std::path::PathBuf>) {
 fn bulk_whole(dir: &Path) -> Result<(), String> {
     let (osd, _) = OsdFs::open(dir).map_err(|e| e.to_string())?;
     osd.verify().map_err(|e| e.to_string())?;
-    let rows = osd.range(BULK, b"", None, usize::MAX).map_err(|e| e.to_string())?;
+    let rows = osd
+        .range(BULK, b"", None, usize::MAX)
+        .map_err(|e| e.to_string())?;
     assert_eq!(rows.len(), BULK_ROWS as usize, "rows were lost silently");
     for (n, (k, v)) in rows.iter().enumerate() {
         assert_eq!(k[..], (n as u32).to_be_bytes());
@@ -238,7 +270,11 @@ fn a_flipped_bit_in_any_file_of_the_store_is_reported_or_harmless() {
     bulk_whole(dir.path()).unwrap();
     let mut all = Vec::new();
     files(&dir.path().join("kv"), &mut all);
-    assert!(all.iter().any(|p| p.components().any(|c| c.as_os_str() == "tables")), "{all:?}");
+    assert!(
+        all.iter()
+            .any(|p| p.components().any(|c| c.as_os_str() == "tables")),
+        "{all:?}"
+    );
     for path in all {
         let good = fs::read(&path).unwrap();
         for part in [0, 1, 5, 9] {

@@ -60,7 +60,10 @@ impl Content {
         while !data.is_empty() {
             let at = (off % BLOCK) as usize;
             let n = data.len().min(BLOCK as usize - at);
-            let block = self.blocks.entry(off / BLOCK).or_insert_with(|| ZEROS.clone());
+            let block = self
+                .blocks
+                .entry(off / BLOCK)
+                .or_insert_with(|| ZEROS.clone());
             Arc::make_mut(block)[at..at + n].copy_from_slice(&data[..n]);
             (off, data) = (off + n as u64, &data[n..]);
         }
@@ -72,7 +75,10 @@ impl Content {
         let mut out = vec![0; end.saturating_sub(off) as usize];
         let mut done = 0;
         while done < out.len() {
-            let (b, at) = ((off + done as u64) / BLOCK, ((off + done as u64) % BLOCK) as usize);
+            let (b, at) = (
+                (off + done as u64) / BLOCK,
+                ((off + done as u64) % BLOCK) as usize,
+            );
             let n = (out.len() - done).min(BLOCK as usize - at);
             if let Some(block) = self.blocks.get(&b) {
                 out[done..done + n].copy_from_slice(&block[at..at + n]);
@@ -93,7 +99,10 @@ mod tests {
         c.write(100, &[7; 10_000]);
         c.resize(5000);
         c.resize(20_000);
-        assert!(c.read(5000, 15_000).iter().all(|b| *b == 0) && c.read(100, 4900).iter().all(|b| *b == 7));
+        assert!(
+            c.read(5000, 15_000).iter().all(|b| *b == 0)
+                && c.read(100, 4900).iter().all(|b| *b == 7)
+        );
         c.punch(200, 300);
         assert_eq!(c.read(199, 3), [7, 0, 0]);
         c.write(0, &[9; 20_000]);

@@ -86,7 +86,8 @@ impl Disk {
         let gone = self.seen.apply(&c);
         self.journal.push_back(c.clone());
         if let Some(ino) = c.frees() {
-            self.freed.insert(ino, self.committed + self.journal.len() as u64);
+            self.freed
+                .insert(ino, self.committed + self.journal.len() as u64);
             self.trim(ino);
         }
         self.tick();
@@ -95,7 +96,10 @@ impl Disk {
 
     /// Blocks that are no longer there cannot be written any more; the last one was changed.
     fn trim(&mut self, ino: Ino) {
-        let (Some(node), Some(dirty)) = (self.seen.nodes.get(&ino), self.dirty.get_mut(&ino)) else { return };
+        let (Some(node), Some(dirty)) = (self.seen.nodes.get(&ino), self.dirty.get_mut(&ino))
+        else {
+            return;
+        };
         let needs = self.freed[&ino];
         dirty.retain(|b, _| node.data.blocks.contains_key(b));
         for d in dirty.values_mut() {
@@ -105,7 +109,9 @@ impl Disk {
     }
 
     pub fn write(&mut self, ino: Ino, off: u64, data: &[u8]) {
-        let Some(node) = self.seen.nodes.get_mut(&ino) else { return };
+        let Some(node) = self.seen.nodes.get_mut(&ino) else {
+            return;
+        };
         if data.is_empty() {
             return;
         }
@@ -114,10 +120,24 @@ impl Disk {
         let size = node.data.size.max(off + data.len() as u64);
         for b in off / BLOCK..(off + data.len() as u64).div_ceil(BLOCK) {
             match dirty.get_mut(&b) {
-                None => drop(dirty.insert(b, Dirty { size, needs, between: None, images: 1 })),
+                None => drop(dirty.insert(
+                    b,
+                    Dirty {
+                        size,
+                        needs,
+                        between: None,
+                        images: 1,
+                    },
+                )),
                 Some(d) => {
-                    if self.rng.random_range(0..d.images) == 0 && let Some(block) = node.data.blocks.get(&b) {
-                        d.between = Some(Image { block: block.clone(), size: d.size, needs: d.needs });
+                    if self.rng.random_range(0..d.images) == 0
+                        && let Some(block) = node.data.blocks.get(&b)
+                    {
+                        d.between = Some(Image {
+                            block: block.clone(),
+                            size: d.size,
+                            needs: d.needs,
+                        });
                     }
                     d.images += 1;
                     (d.size, d.needs) = (size, needs);
@@ -156,8 +176,14 @@ impl Disk {
     }
 
     fn flush(&mut self, ino: Ino) {
-        let Some(dirty) = self.dirty.remove(&ino) else { return };
-        let (Some(seen), Some(disk)) = (self.seen.nodes.get(&ino), self.durable.nodes.get_mut(&ino)) else { return };
+        let Some(dirty) = self.dirty.remove(&ino) else {
+            return;
+        };
+        let (Some(seen), Some(disk)) =
+            (self.seen.nodes.get(&ino), self.durable.nodes.get_mut(&ino))
+        else {
+            return;
+        };
         for b in dirty.keys() {
             if let Some(block) = seen.data.blocks.get(b) {
                 disk.data.blocks.insert(*b, block.clone());
@@ -183,7 +209,11 @@ impl Disk {
         self.commit_all();
         let mut all: Vec<Ino> = self.dirty.keys().copied().collect();
         all.sort_unstable();
-        all.into_iter().for_each(|ino| if self.rng.random_bool(0.3) { self.flush(ino) });
+        all.into_iter().for_each(|ino| {
+            if self.rng.random_bool(0.3) {
+                self.flush(ino)
+            }
+        });
     }
 
     /// What a disk has after its power went now.
@@ -195,23 +225,47 @@ impl Disk {
             _ => self.rng.random_range(0..=pending),
         };
         self.commit(kept);
-        let mut report = CutReport { changes_lost: (pending - kept) as u64, ..CutReport::default() };
+        let mut report = CutReport {
+            changes_lost: (pending - kept) as u64,
+            ..CutReport::default()
+        };
         let mut dirty: Vec<_> = std::mem::take(&mut self.dirty).into_iter().collect();
         dirty.sort_unstable_by_key(|(ino, _)| *ino);
         for (ino, blocks) in dirty {
             let share = [0.0, 1.0, 0.5, self.rng.random()][self.rng.random_range(0..4)];
-            let (Some(seen), Some(disk)) = (self.seen.nodes.get(&ino), self.durable.nodes.get_mut(&ino)) else { continue };
+            let (Some(seen), Some(disk)) =
+                (self.seen.nodes.get(&ino), self.durable.nodes.get_mut(&ino))
+            else {
+                continue;
+            };
             for (b, d) in blocks {
-                let newest = seen.data.blocks.get(&b).map(|block| Image { block: block.clone(), size: d.size, needs: d.needs });
-                let image = if d.between.is_some() && self.rng.random_bool(0.3) { d.between } else { newest };
-                let image = image.filter(|i| i.needs <= self.committed && self.rng.random_bool(share));
-                let Some(Image { mut block, size, .. }) = image else {
+                let newest = seen.data.blocks.get(&b).map(|block| Image {
+                    block: block.clone(),
+                    size: d.size,
+                    needs: d.needs,
+                });
+                let image = if d.between.is_some() && self.rng.random_bool(0.3) {
+                    d.between
+                } else {
+                    newest
+                };
+                let image =
+                    image.filter(|i| i.needs <= self.committed && self.rng.random_bool(share));
+                let Some(Image {
+                    mut block, size, ..
+                }) = image
+                else {
                     report.blocks_lost += 1;
                     continue;
                 };
                 report.blocks_kept += 1;
                 if torn && self.rng.random_bool(0.3) {
-                    let old = disk.data.blocks.get(&b).cloned().unwrap_or_else(|| Arc::new([0; BLOCK as usize]));
+                    let old = disk
+                        .data
+                        .blocks
+                        .get(&b)
+                        .cloned()
+                        .unwrap_or_else(|| Arc::new([0; BLOCK as usize]));
                     let new = Arc::make_mut(&mut block);
                     for s in (0..BLOCK as usize).step_by(SECTOR) {
                         if self.rng.random_bool(0.5) {
@@ -235,17 +289,28 @@ mod tests {
 
     fn disk(seed: u64) -> Disk {
         let mut tree = Tree::default();
-        tree.nodes.insert(ROOT, node(libc::S_IFDIR | 0o755, 0, 0, ROOT));
+        tree.nodes
+            .insert(ROOT, node(libc::S_IFDIR | 0o755, 0, 0, ROOT));
         Disk::new(tree, seed)
     }
 
     fn make(d: &mut Disk, ino: Ino, name: &str) {
         let node = Box::new(node(libc::S_IFREG | 0o644, 0, 0, ROOT));
-        d.change(Change::Make { parent: ROOT, name: name.into(), cookie: u64::from(ino), ino, node });
+        d.change(Change::Make {
+            parent: ROOT,
+            name: name.into(),
+            cookie: u64::from(ino),
+            ino,
+            node,
+        });
     }
 
     fn names(t: &Tree) -> Vec<(String, Ino)> {
-        t.nodes[&ROOT].names.iter().map(|(n, (_, i))| (String::from_utf8_lossy(n).into_owned(), *i)).collect()
+        t.nodes[&ROOT]
+            .names
+            .iter()
+            .map(|(n, (_, i))| (String::from_utf8_lossy(n).into_owned(), *i))
+            .collect()
     }
 
     fn content(t: &Tree, ino: Ino) -> Vec<u8> {
@@ -260,7 +325,11 @@ mod tests {
             d.write(ino, 0, &[ino as u8; 5000]);
             d.sync(ino);
         }
-        d.change(Change::Rename { from: (ROOT, b"b".to_vec()), to: (ROOT, b"a".to_vec()), cookie: 9 });
+        d.change(Change::Rename {
+            from: (ROOT, b"b".to_vec()),
+            to: (ROOT, b"a".to_vec()),
+            cookie: 9,
+        });
         d.forget(2);
         d
     }
@@ -271,9 +340,15 @@ mod tests {
         for seed in 0..40 {
             let t = renamed(seed).cut(true).0;
             let done = t.nodes[&ROOT].names.len() == 1;
-            let want = if done { vec![("a".to_owned(), 3)] } else { vec![("a".to_owned(), 2), ("b".to_owned(), 3)] };
+            let want = if done {
+                vec![("a".to_owned(), 3)]
+            } else {
+                vec![("a".to_owned(), 2), ("b".to_owned(), 3)]
+            };
             assert_eq!(names(&t), want);
-            names(&t).iter().for_each(|(_, ino)| assert!(content(&t, *ino) == [*ino as u8; 5000]));
+            names(&t)
+                .iter()
+                .for_each(|(_, ino)| assert!(content(&t, *ino) == [*ino as u8; 5000]));
             assert_eq!(t.nodes.contains_key(&2), !done);
             seen[usize::from(done)] = true;
         }
@@ -310,7 +385,12 @@ mod tests {
             assert!(!old || got == [1; 8192], "old and new are mixed");
             kinds.insert((got.len(), got.first().copied()));
         }
-        assert!(kinds.contains(&(8192, Some(1))) && kinds.contains(&(0, None)) && kinds.contains(&(8192, Some(2))), "{kinds:?}");
+        assert!(
+            kinds.contains(&(8192, Some(1)))
+                && kinds.contains(&(0, None))
+                && kinds.contains(&(8192, Some(2))),
+            "{kinds:?}"
+        );
     }
 
     #[test]

@@ -55,17 +55,30 @@ fn err<T>(e: i32) -> R<T> {
 
 #[allow(clippy::disallowed_methods, reason = "wall time at the edge")]
 pub(crate) fn now() -> Timespec {
-    let d = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Timespec { secs: d.as_secs() as i64, nanos: d.subsec_nanos() }
+    let d = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    Timespec {
+        secs: d.as_secs() as i64,
+        nanos: d.subsec_nanos(),
+    }
 }
 
 fn fid(ino: Ino) -> Fid {
-    Fid { seq: 0x2_0000_0400, oid: ino, ver: 0 }
+    Fid {
+        seq: 0x2_0000_0400,
+        oid: ino,
+        ver: 0,
+    }
 }
 
 pub(crate) fn node(mode: u32, uid: u32, gid: u32, parent: Ino) -> Node {
     let t = now();
-    let nlink = if mode & libc::S_IFMT == libc::S_IFDIR { 2 } else { 1 };
+    let nlink = if mode & libc::S_IFMT == libc::S_IFDIR {
+        2
+    } else {
+        1
+    };
     Node {
         mode,
         uid,
@@ -98,11 +111,19 @@ impl On<'_> {
 
     fn dir(&self, f: Fid) -> R<&Node> {
         let n = self.node(f)?;
-        if n.is_dir() { Ok(n) } else { err(libc::ENOTDIR) }
+        if n.is_dir() {
+            Ok(n)
+        } else {
+            err(libc::ENOTDIR)
+        }
     }
 
     fn child(&self, parent: Fid, name: &[u8]) -> R<Ino> {
-        self.dir(parent)?.names.get(name).map(|e| e.1).ok_or(Errno(libc::ENOENT))
+        self.dir(parent)?
+            .names
+            .get(name)
+            .map(|e| e.1)
+            .ok_or(Errno(libc::ENOENT))
     }
 
     fn entry(&self, ino: Ino) -> R<Entry> {
@@ -129,7 +150,11 @@ impl On<'_> {
             blksize: BLOCK as u32,
             flags: 0,
         };
-        Ok(Entry { attr, attr_ttl: TTL, entry_ttl: TTL })
+        Ok(Entry {
+            attr,
+            attr_ttl: TTL,
+            entry_ttl: TTL,
+        })
     }
 
     fn cookie(&mut self) -> u64 {
@@ -148,13 +173,26 @@ impl On<'_> {
         }
     }
 
-    fn make(&mut self, cred: &Cred, parent: Fid, name: &[u8], mode: u32, more: impl FnOnce(&mut Node)) -> R<Ino> {
+    fn make(
+        &mut self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        more: impl FnOnce(&mut Node),
+    ) -> R<Ino> {
         self.may_enter(parent, name)?;
         *self.next += 1;
         let (ino, cookie) = (*self.next, self.cookie());
         let mut new = node(mode & !cred.umask, cred.uid, cred.gid, parent.oid);
         more(&mut new);
-        self.disk.change(Change::Make { parent: parent.oid, name: name.to_vec(), cookie, ino, node: Box::new(new) });
+        self.disk.change(Change::Make {
+            parent: parent.oid,
+            name: name.to_vec(),
+            cookie,
+            ino,
+            node: Box::new(new),
+        });
         Ok(ino)
     }
 
@@ -179,7 +217,10 @@ impl On<'_> {
     fn remove(&mut self, parent: Fid, name: &[u8], want_dir: bool) -> R<()> {
         let ino = self.child(parent, name)?;
         self.may_remove(ino, want_dir)?;
-        let gone = self.disk.change(Change::Unlink { parent: parent.oid, name: name.to_vec() });
+        let gone = self.disk.change(Change::Unlink {
+            parent: parent.oid,
+            name: name.to_vec(),
+        });
         self.unnamed(gone);
         Ok(())
     }
@@ -196,18 +237,30 @@ impl On<'_> {
             Err(_) => self.may_enter(p2, n2)?,
         }
         let cookie = self.cookie();
-        let gone = self.disk.change(Change::Rename { from: (p1.oid, n1.to_vec()), to: (p2.oid, n2.to_vec()), cookie });
+        let gone = self.disk.change(Change::Rename {
+            from: (p1.oid, n1.to_vec()),
+            to: (p2.oid, n2.to_vec()),
+            cookie,
+        });
         self.unnamed(gone);
         Ok(())
     }
 
     fn used(&self) -> u64 {
-        self.disk.seen.nodes.values().map(|n| n.data.blocks.len() as u64).sum()
+        self.disk
+            .seen
+            .nodes
+            .values()
+            .map(|n| n.data.blocks.len() as u64)
+            .sum()
     }
 
     fn opened(&mut self, ino: Ino, flags: u32) -> File {
         *self.opens.entry(ino).or_default() += 1;
-        File { ino, sync: flags & libc::O_DSYNC as u32 != 0 }
+        File {
+            ino,
+            sync: flags & libc::O_DSYNC as u32 != 0,
+        }
     }
 
     fn set_size(&mut self, ino: Ino, size: u64) -> R<()> {
@@ -230,10 +283,23 @@ impl On<'_> {
 impl Fs {
     pub fn new(disk: Disk) -> Fs {
         let next = disk.seen.nodes.keys().copied().max().unwrap_or(ROOT);
-        let cookies = disk.seen.nodes.values().flat_map(|n| n.names.values().map(|(c, _)| *c));
+        let cookies = disk
+            .seen
+            .nodes
+            .values()
+            .flat_map(|n| n.names.values().map(|(c, _)| *c));
         let cookie = cookies.max().unwrap_or(0).max(2);
-        let state = State { disk: Some(disk), next, cookie, opens: HashMap::new() };
-        Fs(Arc::new(Inner { state: Mutex::new(state), released: watch::channel(false).0, operations: AtomicU64::new(0) }))
+        let state = State {
+            disk: Some(disk),
+            next,
+            cookie,
+            opens: HashMap::new(),
+        };
+        Fs(Arc::new(Inner {
+            state: Mutex::new(state),
+            released: watch::channel(false).0,
+            operations: AtomicU64::new(0),
+        }))
     }
 
     /// One operation with the power on; without it, one that fails when it may.
@@ -247,8 +313,20 @@ impl Fs {
 
     fn try_on<T>(&self, f: impl FnOnce(&mut On<'_>) -> R<T>) -> Option<R<T>> {
         self.0.operations.fetch_add(1, Ordering::Relaxed);
-        let State { disk, next, cookie, opens } = &mut *self.0.state.lock();
-        disk.as_mut().map(|disk| f(&mut On { disk, next, cookie, opens }))
+        let State {
+            disk,
+            next,
+            cookie,
+            opens,
+        } = &mut *self.0.state.lock();
+        disk.as_mut().map(|disk| {
+            f(&mut On {
+                disk,
+                next,
+                cookie,
+                opens,
+            })
+        })
     }
 }
 
@@ -268,7 +346,11 @@ impl FileSystem for Fs {
 
     async fn lookup(&self, _: &Cred, parent: Fid, name: &[u8]) -> R<Entry> {
         self.on(|s| {
-            let ino = if name == b".." { s.dir(parent)?.parent } else { s.child(parent, name)? };
+            let ino = if name == b".." {
+                s.dir(parent)?.parent
+            } else {
+                s.child(parent, name)?
+            };
             s.entry(ino)
         })
         .await
@@ -296,7 +378,9 @@ impl FileSystem for Fs {
 
     async fn symlink(&self, cred: &Cred, parent: Fid, name: &[u8], target: &[u8]) -> R<Entry> {
         self.on(|s| {
-            let ino = s.make(cred, parent, name, libc::S_IFLNK | 0o777, |n| n.link = Bytes::copy_from_slice(target))?;
+            let ino = s.make(cred, parent, name, libc::S_IFLNK | 0o777, |n| {
+                n.link = Bytes::copy_from_slice(target)
+            })?;
             s.entry(ino)
         })
         .await
@@ -309,7 +393,12 @@ impl FileSystem for Fs {
             }
             s.may_enter(parent, name)?;
             let cookie = s.cookie();
-            s.disk.change(Change::Link { parent: parent.oid, name: name.to_vec(), cookie, ino: f.oid });
+            s.disk.change(Change::Link {
+                parent: parent.oid,
+                name: name.to_vec(),
+                cookie,
+                ino: f.oid,
+            });
             s.entry(f.oid)
         })
         .await
@@ -337,8 +426,18 @@ impl FileSystem for Fs {
             if let Some(size) = set.size {
                 s.set_size(f.oid, size)?;
             }
-            let mode = set.mode.map(|m| s.node(f).map(|n| n.mode & libc::S_IFMT | m & 0o7777)).transpose()?;
-            let change = Change::Attr { ino: f.oid, mode, uid: set.uid, gid: set.gid, atime: set.atime.map(at), mtime: set.mtime.map(at) };
+            let mode = set
+                .mode
+                .map(|m| s.node(f).map(|n| n.mode & libc::S_IFMT | m & 0o7777))
+                .transpose()?;
+            let change = Change::Attr {
+                ino: f.oid,
+                mode,
+                uid: set.uid,
+                gid: set.gid,
+                atime: set.atime.map(at),
+                mtime: set.mtime.map(at),
+            };
             s.disk.change(change);
             s.entry(f.oid)
         })
@@ -353,12 +452,27 @@ impl FileSystem for Fs {
         self.on(|s| {
             let free = BLOCKS_MAX.saturating_sub(s.used());
             let nodes = s.disk.seen.nodes.len() as u64;
-            Ok(StatFs { bsize: BLOCK as u32, blocks: BLOCKS_MAX, bfree: free, bavail: free, files: nodes + (1 << 20), ffree: 1 << 20, namelen: 255 })
+            Ok(StatFs {
+                bsize: BLOCK as u32,
+                blocks: BLOCKS_MAX,
+                bfree: free,
+                bavail: free,
+                files: nodes + (1 << 20),
+                ffree: 1 << 20,
+                namelen: 255,
+            })
         })
         .await
     }
 
-    async fn create(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32, flags: u32) -> R<(Entry, File)> {
+    async fn create(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> R<(Entry, File)> {
         self.on(|s| {
             let ino = match s.child(parent, name) {
                 Ok(_) if flags & libc::O_EXCL as u32 != 0 => return err(libc::EEXIST),
@@ -385,15 +499,28 @@ impl FileSystem for Fs {
     async fn read(&self, f: &File, offset: u64, len: u32) -> R<Payload> {
         self.on(|s| {
             let mut p = Payload::new();
-            p.push(Bytes::from(s.node(fid(f.ino))?.data.read(offset, len as usize)));
+            p.push(Bytes::from(
+                s.node(fid(f.ino))?.data.read(offset, len as usize),
+            ));
             Ok(p)
         })
         .await
     }
 
-    async fn write(&self, _: &Cred, f: &File, offset: u64, data: Payload, append: bool) -> R<usize> {
+    async fn write(
+        &self,
+        _: &Cred,
+        f: &File,
+        offset: u64,
+        data: Payload,
+        append: bool,
+    ) -> R<usize> {
         self.on(|s| {
-            let mut at = if append { s.node(fid(f.ino))?.data.size } else { offset };
+            let mut at = if append {
+                s.node(fid(f.ino))?.data.size
+            } else {
+                offset
+            };
             if at + data.len() as u64 > FILE_BYTES_MAX {
                 return err(libc::EFBIG);
             }
@@ -453,14 +580,23 @@ impl FileSystem for Fs {
         self.on(|s| {
             let (from, to) = (offset, offset + len);
             if mode & (PUNCH | ZERO) != 0 {
-                s.disk.change(Change::Punch { ino: f.ino, from, to });
+                s.disk.change(Change::Punch {
+                    ino: f.ino,
+                    from,
+                    to,
+                });
             }
             if mode & PUNCH == 0 {
                 if s.used() + len / BLOCK > BLOCKS_MAX {
                     return err(libc::ENOSPC);
                 }
                 let size = if mode & KEEP == 0 { to } else { 0 };
-                s.disk.change(Change::Allocate { ino: f.ino, from, to, size });
+                s.disk.change(Change::Allocate {
+                    ino: f.ino,
+                    from,
+                    to,
+                    size,
+                });
             }
             s.touch(f.ino);
             Ok(())
@@ -492,18 +628,41 @@ impl FileSystem for Fs {
         Ok(f.oid)
     }
 
-    async fn readdir(&self, _: &Cred, dir: &Ino, cookie: u64, plus: bool, fill: &mut (dyn FnMut(DirEntry) -> bool + Send)) -> R<()> {
+    async fn readdir(
+        &self,
+        _: &Cred,
+        dir: &Ino,
+        cookie: u64,
+        plus: bool,
+        fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
+    ) -> R<()> {
         let entries = self
             .on(|s| {
                 let d = s.dir(fid(*dir))?;
-                let mut list: Vec<_> = d.names.iter().map(|(n, (c, i))| (*c, *i, n.clone())).collect();
+                let mut list: Vec<_> = d
+                    .names
+                    .iter()
+                    .map(|(n, (c, i))| (*c, *i, n.clone()))
+                    .collect();
                 list.extend([(1, *dir, b".".to_vec()), (2, d.parent, b"..".to_vec())]);
                 list.retain(|e| e.0 > cookie);
                 list.sort();
                 let of = |(next, ino, name): (u64, Ino, Vec<u8>)| {
-                    let kind = s.node(fid(ino)).map_or(libc::S_IFDIR, |n| n.mode & libc::S_IFMT);
-                    let entry = if plus && next > 2 { s.entry(ino).ok() } else { None };
-                    DirEntry { fid: fid(ino), name: name.into(), kind, next, entry }
+                    let kind = s
+                        .node(fid(ino))
+                        .map_or(libc::S_IFDIR, |n| n.mode & libc::S_IFMT);
+                    let entry = if plus && next > 2 {
+                        s.entry(ino).ok()
+                    } else {
+                        None
+                    };
+                    DirEntry {
+                        fid: fid(ino),
+                        name: name.into(),
+                        kind,
+                        next,
+                        entry,
+                    }
                 };
                 Ok(list.into_iter().map(of).collect::<Vec<_>>())
             })
@@ -525,7 +684,14 @@ impl FileSystem for Fs {
     }
 
     async fn getxattr(&self, _: &Cred, f: Fid, name: &[u8]) -> R<Bytes> {
-        self.on(|s| s.node(f)?.xattrs.get(name).cloned().ok_or(Errno(libc::ENODATA))).await
+        self.on(|s| {
+            s.node(f)?
+                .xattrs
+                .get(name)
+                .cloned()
+                .ok_or(Errno(libc::ENODATA))
+        })
+        .await
     }
 
     async fn setxattr(&self, _: &Cred, f: Fid, name: &[u8], value: Bytes, flags: u32) -> R<()> {
@@ -538,14 +704,26 @@ impl FileSystem for Fs {
                 (false, libc::XATTR_REPLACE) => return err(libc::ENODATA),
                 _ => {}
             }
-            s.disk.change(Change::Xattr { ino: f.oid, name: name.to_vec(), value: Some(value) });
+            s.disk.change(Change::Xattr {
+                ino: f.oid,
+                name: name.to_vec(),
+                value: Some(value),
+            });
             Ok(())
         })
         .await
     }
 
     async fn listxattr(&self, _: &Cred, f: Fid) -> R<Bytes> {
-        self.on(|s| Ok(s.node(f)?.xattrs.keys().flat_map(|n| n.iter().copied().chain([0])).collect::<Vec<u8>>().into())).await
+        self.on(|s| {
+            Ok(s.node(f)?
+                .xattrs
+                .keys()
+                .flat_map(|n| n.iter().copied().chain([0]))
+                .collect::<Vec<u8>>()
+                .into())
+        })
+        .await
     }
 
     async fn removexattr(&self, _: &Cred, f: Fid, name: &[u8]) -> R<()> {
@@ -553,7 +731,11 @@ impl FileSystem for Fs {
             if !s.node(f)?.xattrs.contains_key(name) {
                 return err(libc::ENODATA);
             }
-            s.disk.change(Change::Xattr { ino: f.oid, name: name.to_vec(), value: None });
+            s.disk.change(Change::Xattr {
+                ino: f.oid,
+                name: name.to_vec(),
+                value: None,
+            });
             Ok(())
         })
         .await

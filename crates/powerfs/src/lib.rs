@@ -39,7 +39,8 @@ impl Platters {
     /// A new disk.
     pub fn empty() -> Platters {
         let mut tree = Tree::default();
-        tree.nodes.insert(ROOT, fs::node(libc::S_IFDIR | 0o755, 0, 0, ROOT));
+        tree.nodes
+            .insert(ROOT, fs::node(libc::S_IFDIR | 0o755, 0, 0, ROOT));
         Platters(tree)
     }
 }
@@ -55,12 +56,25 @@ pub struct Cut {
 impl PowerFs {
     /// Mounts `disk` on the directory `at`; what the next cut takes comes from `seed`. `runtime` must have time and more than one
     /// thread.
-    pub fn on(disk: Platters, at: &Path, seed: u64, runtime: &tokio::runtime::Handle) -> io::Result<PowerFs> {
+    pub fn on(
+        disk: Platters,
+        at: &Path,
+        seed: u64,
+        runtime: &tokio::runtime::Handle,
+    ) -> io::Result<PowerFs> {
         let _inside = runtime.enter();
         let fs = Fs::new(Disk::new(disk.0, seed));
-        let options = FuseOptions { source: "powerfs".into(), ..FuseOptions::default() };
+        let options = FuseOptions {
+            source: "powerfs".into(),
+            ..FuseOptions::default()
+        };
         let mount = coral_fuse::mount_fs(fs.clone(), at, &options).map_err(io::Error::other)?;
-        Ok(PowerFs { fs, mount, at: at.to_owned(), runtime: runtime.clone() })
+        Ok(PowerFs {
+            fs,
+            mount,
+            at: at.to_owned(),
+            runtime: runtime.clone(),
+        })
     }
 
     /// Where it is mounted.
@@ -69,7 +83,10 @@ impl PowerFs {
     }
 
     /// Lets syncfs(2) of `command` and its children reach this disk; what is returned must be called once it was started.
-    pub fn watch(&self, command: &mut Command) -> io::Result<impl FnOnce() -> io::Result<()> + use<>> {
+    pub fn watch(
+        &self,
+        command: &mut Command,
+    ) -> io::Result<impl FnOnce() -> io::Result<()> + use<>> {
         let fs = self.fs.clone();
         let sync = move || {
             if let Some(disk) = &mut fs.0.state.lock().disk {
@@ -87,7 +104,12 @@ impl PowerFs {
     /// Cuts the power.
     pub fn cut(self) -> Cut {
         let disk = self.fs.0.state.lock().disk.take().expect("its power is on");
-        Cut { fs: self.fs, mount: self.mount, runtime: self.runtime, disk }
+        Cut {
+            fs: self.fs,
+            mount: self.mount,
+            runtime: self.runtime,
+            disk,
+        }
     }
 
     /// Takes the disk out cleanly: nothing is lost.

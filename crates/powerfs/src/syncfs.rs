@@ -40,7 +40,10 @@ struct Answer {
 }
 
 /// Lets `command` ask `sync` at each syncfs(2). Returns what must be called when it has been started.
-pub(crate) fn catch(command: &mut Command, sync: Box<dyn Fn() + Send>) -> io::Result<impl FnOnce() -> io::Result<()> + use<>> {
+pub(crate) fn catch(
+    command: &mut Command,
+    sync: Box<dyn Fn() + Send>,
+) -> io::Result<impl FnOnce() -> io::Result<()> + use<>> {
     let (ours, theirs) = UnixDatagram::pair()?;
     let end = theirs.as_raw_fd();
     // SAFETY: between fork and exec only system calls are made, and the descriptor is open in the child.
@@ -50,26 +53,48 @@ pub(crate) fn catch(command: &mut Command, sync: Box<dyn Fn() + Send>) -> io::Re
     Ok(move || {
         let listener = receive_fd(&ours)?;
         drop(theirs);
-        std::thread::Builder::new().name("syncfs".into()).spawn(move || serve(&listener, sync))?;
+        std::thread::Builder::new()
+            .name("syncfs".into())
+            .spawn(move || serve(&listener, sync))?;
         Ok(())
     })
 }
 
 /// Installs the filter in this process.
 fn listen() -> io::Result<OwnedFd> {
-    let stmt = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let jump = libc::sock_filter { code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, jt: 0, jf: 1, k: libc::SYS_syncfs as u32 };
+    let stmt = |code: u32, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let jump = libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 1,
+        k: libc::SYS_syncfs as u32,
+    };
     let mut filter = [
         stmt(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         jump,
         stmt(libc::BPF_RET | libc::BPF_K, SECCOMP_RET_USER_NOTIF),
         stmt(libc::BPF_RET | libc::BPF_K, SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     // SAFETY: the program and its filter live across the call.
-    let fd = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &raw const program) };
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            SECCOMP_SET_MODE_FILTER,
+            SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            &raw const program,
+        )
+    };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -91,7 +116,10 @@ fn message<'a>(iov: &'a mut libc::iovec, control: &'a mut Control) -> libc::msgh
 
 fn send_fd(to: RawFd, fd: &OwnedFd) -> io::Result<()> {
     let (mut byte, mut control) = (0u8, Control([0; 24]));
-    let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut iov = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
     let m = message(&mut iov, &mut control);
     // SAFETY: the header has room for one control message with one descriptor.
     let sent = unsafe {
@@ -99,15 +127,24 @@ fn send_fd(to: RawFd, fd: &OwnedFd) -> io::Result<()> {
         (*c).cmsg_level = libc::SOL_SOCKET;
         (*c).cmsg_type = libc::SCM_RIGHTS;
         (*c).cmsg_len = libc::CMSG_LEN(4) as usize;
-        libc::CMSG_DATA(c).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+        libc::CMSG_DATA(c)
+            .cast::<RawFd>()
+            .write_unaligned(fd.as_raw_fd());
         libc::sendmsg(to, &raw const m, 0)
     };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn receive_fd(from: &UnixDatagram) -> io::Result<OwnedFd> {
     let (mut byte, mut control) = (0u8, Control([0; 24]));
-    let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut iov = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
     let mut m = message(&mut iov, &mut control);
     // SAFETY: the header and what it points to live across the call; the descriptor is ours when the kernel says so.
     unsafe {
@@ -118,14 +155,20 @@ fn receive_fd(from: &UnixDatagram) -> io::Result<OwnedFd> {
         if c.is_null() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(c).cast::<RawFd>().read_unaligned()))
+        Ok(OwnedFd::from_raw_fd(
+            libc::CMSG_DATA(c).cast::<RawFd>().read_unaligned(),
+        ))
     }
 }
 
 /// Answers until the last process with the filter has ended.
 fn serve(listener: &OwnedFd, sync: impl Fn()) {
     loop {
-        let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: listener.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one structure, for the length of the call.
         let n = unsafe { libc::poll(&raw mut poll, 1, -1) };
         if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
@@ -140,7 +183,10 @@ fn serve(listener: &OwnedFd, sync: impl Fn()) {
             continue; // it died meanwhile
         }
         sync();
-        let mut answer = Answer { id: asked.id, ..Answer::default() };
+        let mut answer = Answer {
+            id: asked.id,
+            ..Answer::default()
+        };
         // SAFETY: the structure is the kernel's. A failure: it died meanwhile.
         let _ = unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND, &raw mut answer) };
     }

@@ -38,16 +38,57 @@ impl Node {
 /// What goes through the journal. `cookie`s are new, and what it names was checked before.
 #[derive(Clone)]
 pub(crate) enum Change {
-    Make { parent: Ino, name: Vec<u8>, cookie: u64, ino: Ino, node: Box<Node> },
-    Link { parent: Ino, name: Vec<u8>, cookie: u64, ino: Ino },
-    Unlink { parent: Ino, name: Vec<u8> },
+    Make {
+        parent: Ino,
+        name: Vec<u8>,
+        cookie: u64,
+        ino: Ino,
+        node: Box<Node>,
+    },
+    Link {
+        parent: Ino,
+        name: Vec<u8>,
+        cookie: u64,
+        ino: Ino,
+    },
+    Unlink {
+        parent: Ino,
+        name: Vec<u8>,
+    },
     /// What `to` names before is unlinked.
-    Rename { from: (Ino, Vec<u8>), to: (Ino, Vec<u8>), cookie: u64 },
-    Attr { ino: Ino, mode: Option<u32>, uid: Option<u32>, gid: Option<u32>, atime: Option<Timespec>, mtime: Option<Timespec> },
-    Xattr { ino: Ino, name: Vec<u8>, value: Option<Bytes> },
-    Size { ino: Ino, size: u64 },
-    Punch { ino: Ino, from: u64, to: u64 },
-    Allocate { ino: Ino, from: u64, to: u64, size: u64 },
+    Rename {
+        from: (Ino, Vec<u8>),
+        to: (Ino, Vec<u8>),
+        cookie: u64,
+    },
+    Attr {
+        ino: Ino,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        atime: Option<Timespec>,
+        mtime: Option<Timespec>,
+    },
+    Xattr {
+        ino: Ino,
+        name: Vec<u8>,
+        value: Option<Bytes>,
+    },
+    Size {
+        ino: Ino,
+        size: u64,
+    },
+    Punch {
+        ino: Ino,
+        from: u64,
+        to: u64,
+    },
+    Allocate {
+        ino: Ino,
+        from: u64,
+        to: u64,
+        size: u64,
+    },
 }
 
 impl Change {
@@ -69,11 +110,22 @@ impl Tree {
     /// Applies a change; what it is about may be gone on this side, and then nothing happens. The inode whose last name went.
     pub fn apply(&mut self, c: &Change) -> Option<Ino> {
         match c {
-            Change::Make { parent, name, cookie, ino, node } => {
+            Change::Make {
+                parent,
+                name,
+                cookie,
+                ino,
+                node,
+            } => {
                 self.nodes.insert(*ino, (**node).clone());
                 self.enter(*parent, name, *cookie, *ino);
             }
-            Change::Link { parent, name, cookie, ino } => {
+            Change::Link {
+                parent,
+                name,
+                cookie,
+                ino,
+            } => {
                 self.nodes.get_mut(ino)?.nlink += 1;
                 self.enter(*parent, name, *cookie, *ino);
             }
@@ -81,7 +133,10 @@ impl Tree {
             Change::Rename { from, to, cookie } => {
                 let gone = self.leave(to.0, &to.1);
                 let (_, ino) = self.nodes.get_mut(&from.0)?.names.remove(&from.1)?;
-                self.nodes.get_mut(&to.0)?.names.insert(to.1.clone(), (*cookie, ino));
+                self.nodes
+                    .get_mut(&to.0)?
+                    .names
+                    .insert(to.1.clone(), (*cookie, ino));
                 let node = self.nodes.get_mut(&ino)?;
                 node.parent = to.0;
                 if node.is_dir() && from.0 != to.0 {
@@ -90,9 +145,20 @@ impl Tree {
                 }
                 return gone;
             }
-            Change::Attr { ino, mode, uid, gid, atime, mtime } => {
+            Change::Attr {
+                ino,
+                mode,
+                uid,
+                gid,
+                atime,
+                mtime,
+            } => {
                 let n = self.nodes.get_mut(ino)?;
-                (n.mode, n.uid, n.gid) = (mode.unwrap_or(n.mode), uid.unwrap_or(n.uid), gid.unwrap_or(n.gid));
+                (n.mode, n.uid, n.gid) = (
+                    mode.unwrap_or(n.mode),
+                    uid.unwrap_or(n.uid),
+                    gid.unwrap_or(n.gid),
+                );
                 (n.atime, n.mtime) = (atime.unwrap_or(n.atime), mtime.unwrap_or(n.mtime));
             }
             Change::Xattr { ino, name, value } => {
@@ -104,7 +170,12 @@ impl Tree {
             }
             Change::Size { ino, size } => self.nodes.get_mut(ino)?.data.resize(*size),
             Change::Punch { ino, from, to } => self.nodes.get_mut(ino)?.data.punch(*from, *to),
-            Change::Allocate { ino, from, to, size } => {
+            Change::Allocate {
+                ino,
+                from,
+                to,
+                size,
+            } => {
                 let data = &mut self.nodes.get_mut(ino)?.data;
                 data.allocate(*from, *to);
                 data.size = data.size.max(*size);

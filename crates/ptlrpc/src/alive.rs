@@ -72,7 +72,10 @@ mod tests {
         let alive = Alive::announce(&uuid).expect("a socket");
         assert!(Alive::announce(&uuid).is_none(), "the name is taken");
         assert_eq!(look(&uuid, here), Life::Runs);
-        assert_eq!(look(&uuid, "10.0.0.3@tcp".parse().expect("a NID")), Life::Unknown);
+        assert_eq!(
+            look(&uuid, "10.0.0.3@tcp".parse().expect("a NID")),
+            Life::Unknown
+        );
         drop(alive);
         assert_eq!(look(&uuid, here), Life::NoSocket);
     }

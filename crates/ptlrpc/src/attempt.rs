@@ -55,14 +55,20 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(phase: &Arc<Watched<Phase>>, conn_cnt: u32) -> Watch {
-        Watch { phase: phase.clone(), conn_cnt }
+        Watch {
+            phase: phase.clone(),
+            conn_cnt,
+        }
     }
 
     /// Resolves when the connection is not usable any more.
     async fn ended(&self) {
         use crate::ImportState as S;
         let cnt = self.conn_cnt;
-        let gone = |p: &Phase| p.conn_cnt != cnt || matches!(p.state, S::Discon | S::Connecting | S::Closed | S::Evicted);
+        let gone = |p: &Phase| {
+            p.conn_cnt != cnt
+                || matches!(p.state, S::Discon | S::Connecting | S::Closed | S::Evicted)
+        };
         self.phase.wait_for(gone).await;
     }
 }
@@ -119,7 +125,9 @@ impl Attempt<'_> {
         if mds == 0 && !self.conn.rep_mbits {
             return 0;
         }
-        debug_assert!(self.ids.mbits.is_multiple_of(crate::xid::XID_STEP) && mds <= crate::xid::XID_STEP);
+        debug_assert!(
+            self.ids.mbits.is_multiple_of(crate::xid::XID_STEP) && mds <= crate::xid::XID_STEP
+        );
         self.ids.mbits + mds.saturating_sub(1)
     }
 
@@ -141,25 +149,47 @@ impl Attempt<'_> {
         match &self.request.bulk {
             None => Posted::None,
             Some(Bulk::Source { portal, data }) => Posted::Source {
-                _offers: data.iter().enumerate().map(|(i, d)| self.node.offer_get(*portal, base + i as u64, d.clone())).collect(),
+                _offers: data
+                    .iter()
+                    .enumerate()
+                    .map(|(i, d)| self.node.offer_get(*portal, base + i as u64, d.clone()))
+                    .collect(),
             },
-            Some(Bulk::Sink { portal, lens }) => {
-                Posted::Sink { sinks: (0..lens.len()).map(|i| self.node.expect_put(*portal, base + i as u64)).collect() }
-            }
+            Some(Bulk::Sink { portal, lens }) => Posted::Sink {
+                sinks: (0..lens.len())
+                    .map(|i| self.node.expect_put(*portal, base + i as u64))
+                    .collect(),
+            },
         }
     }
 
     /// Sends the request and waits. `watch` ends the wait when the connection changes; None: only the deadline does.
     pub(crate) async fn run(&self, watch: Option<Watch>) -> Outcome {
         let body = self.body();
-        let reply_mbits = if self.conn.rep_mbits { body.mbits } else { self.ids.xid };
+        let reply_mbits = if self.conn.rep_mbits {
+            body.mbits
+        } else {
+            self.ids.xid
+        };
         let mut reply = self.node.expect_put(self.request.reply_portal, reply_mbits);
         let posted = self.post_bulk();
         let wire = Payload::from(self.message(&body).encode());
         let sent = Instant::now();
-        let mut wait = Wait { sleep: None, sent, deadline: sent + Duration::from_secs(self.timeout_s as u64), watch };
+        let mut wait = Wait {
+            sleep: None,
+            sent,
+            deadline: sent + Duration::from_secs(self.timeout_s as u64),
+            watch,
+        };
 
-        let put = self.node.put(self.conn.nid, self.request.portal, self.ids.xid, 0, wire, false);
+        let put = self.node.put(
+            self.conn.nid,
+            self.request.portal,
+            self.ids.xid,
+            0,
+            wire,
+            false,
+        );
         match wait.on(put).await {
             Ok(Ok(())) => {}
             Ok(Err(e)) => return Outcome::Unsent(e),
@@ -227,7 +257,9 @@ impl Wait {
             return Ok(v);
         }
         let deadline = self.deadline;
-        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        let sleep = self
+            .sleep
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         let ended = async {
             match &self.watch {
                 Some(w) => w.ended().await,

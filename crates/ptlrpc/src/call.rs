@@ -54,7 +54,11 @@ impl Import {
         }
         let sent = Arc::new(AtomicBool::new(false));
         let (import, flag) = (self.clone(), sent.clone());
-        Detach { sent, call: Some(Box::pin(async move { import.run(rq, &flag).await })) }.await
+        Detach {
+            sent,
+            call: Some(Box::pin(async move { import.run(rq, &flag).await })),
+        }
+        .await
     }
 
     /// The call proper. Sets `sent` before the first message leaves.
@@ -76,11 +80,25 @@ impl Import {
         loop {
             let conn = self.wait_full(born).await?;
             sent.store(true, Ordering::Relaxed);
-            let tag = slot.as_ref().filter(|_| conn.tags).map_or(0, |(_, tag)| *tag);
+            let tag = slot
+                .as_ref()
+                .filter(|_| conn.tags)
+                .map_or(0, |(_, tag)| *tag);
             let last_xid = self.inner.lock().last_xid(own.xid);
-            let ids = Ids { xid: own.xid, mbits, tag, last_xid, flags, transno: 0, pre_versions: [0; 4] };
+            let ids = Ids {
+                xid: own.xid,
+                mbits,
+                tag,
+                last_xid,
+                flags,
+                transno: 0,
+                pre_versions: [0; 4],
+            };
             let attempt = self.attempt(&rq, conn, ids);
-            match attempt.run(Some(Watch::new(&self.phase, conn.conn_cnt))).await {
+            match attempt
+                .run(Some(Watch::new(&self.phase, conn.conn_cnt)))
+                .await
+            {
                 Outcome::Done(r) if is_not_connected(&r) => self.connection_lost(conn.conn_cnt),
                 Outcome::Done(r) if r.status == Errno::EINPROGRESS.status() => {
                     tokio::time::sleep(pause).await;
@@ -122,12 +140,27 @@ impl Import {
     }
 
     /// One attempt on the present connection, whatever the state.
-    pub(crate) async fn call_once(self: &Arc<Self>, rq: &Request, flags: u32) -> Result<Reply, RpcError> {
+    pub(crate) async fn call_once(
+        self: &Arc<Self>,
+        rq: &Request,
+        flags: u32,
+    ) -> Result<Reply, RpcError> {
         let conn = self.conn();
         let own = self.new_xid();
         let last_xid = self.inner.lock().last_xid(own.xid);
-        let ids = Ids { xid: own.xid, mbits: own.xid, tag: 0, last_xid, flags, transno: 0, pre_versions: [0; 4] };
-        let outcome = self.attempt(rq, conn, ids).run(Some(Watch::new(&self.phase, conn.conn_cnt))).await;
+        let ids = Ids {
+            xid: own.xid,
+            mbits: own.xid,
+            tag: 0,
+            last_xid,
+            flags,
+            transno: 0,
+            pre_versions: [0; 4],
+        };
+        let outcome = self
+            .attempt(rq, conn, ids)
+            .run(Some(Watch::new(&self.phase, conn.conn_cnt)))
+            .await;
         match self.outcome_of_single(outcome, conn) {
             Ok(r) => {
                 bump_answered(self, rq.opc);
@@ -138,7 +171,11 @@ impl Import {
     }
 
     /// Turns the outcome of a request that is not sent again into a result; a lost connection is taken note of.
-    pub(crate) fn outcome_of_single(self: &Arc<Self>, outcome: Outcome, conn: Conn) -> Result<Reply, RpcError> {
+    pub(crate) fn outcome_of_single(
+        self: &Arc<Self>,
+        outcome: Outcome,
+        conn: Conn,
+    ) -> Result<Reply, RpcError> {
         match outcome {
             Outcome::Done(r) if is_not_connected(&r) => {}
             Outcome::Done(r) => {
@@ -153,7 +190,12 @@ impl Import {
         Err(RpcError::Unreachable(self.peer()))
     }
 
-    pub(crate) fn attempt<'a>(self: &'a Arc<Self>, request: &'a Request, conn: Conn, ids: Ids) -> Attempt<'a> {
+    pub(crate) fn attempt<'a>(
+        self: &'a Arc<Self>,
+        request: &'a Request,
+        conn: Conn,
+        ids: Ids,
+    ) -> Attempt<'a> {
         self.note_used(Instant::now());
         Attempt {
             node: &self.node,
@@ -202,7 +244,9 @@ impl Import {
             }
             match p.state {
                 ImportState::Full => Some(Ok(())),
-                ImportState::Closed | ImportState::New => Some(Err(RpcError::Unreachable(self.peer()))),
+                ImportState::Closed | ImportState::New => {
+                    Some(Err(RpcError::Unreachable(self.peer())))
+                }
                 _ => None,
             }
         };
@@ -240,19 +284,35 @@ impl Import {
         let now = Instant::now();
         self.note_used(now);
         let mut inner = self.inner.lock();
-        inner.estimates.entry(rq.portal).or_default().measured(now, r.body.timeout);
+        inner
+            .estimates
+            .entry(rq.portal)
+            .or_default()
+            .measured(now, r.body.timeout);
         if r.transno != 0 {
             match rq.replay {
                 Replay::No if rq.file.is_none() => inner.replay.seen(r.transno),
                 // A node of the server's own process goes with it and never replays: its data are not held on to.
-                _ if rq.bulk.is_some() && self.node().nid().net() == NET_LO => inner.replay.seen(r.transno),
+                _ if rq.bulk.is_some() && self.node().nid().net() == NET_LO => {
+                    inner.replay.seen(r.transno)
+                }
                 kind => {
                     // A write is replayed with its data, which the server fetches again.
                     let request = match rq.bulk {
-                        Some(Bulk::Sink { .. }) => Request { bulk: None, ..rq.clone() },
+                        Some(Bulk::Sink { .. }) => Request {
+                            bulk: None,
+                            ..rq.clone()
+                        },
                         _ => rq.clone(),
                     };
-                    inner.replay.keep(request, *sent, r.xid, r.transno, r.body.pre_versions, kind == Replay::Open);
+                    inner.replay.keep(
+                        request,
+                        *sent,
+                        r.xid,
+                        r.transno,
+                        r.body.pre_versions,
+                        kind == Replay::Open,
+                    );
                 }
             }
         }
@@ -279,7 +339,9 @@ impl Future for Detach {
     type Output = Result<Reply, RpcError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(call) = self.call.as_mut() else { return Poll::Ready(Err(RpcError::Interrupted)) };
+        let Some(call) = self.call.as_mut() else {
+            return Poll::Ready(Err(RpcError::Interrupted));
+        };
         let out = std::task::ready!(call.as_mut().poll(cx));
         self.call = None;
         Poll::Ready(out)

@@ -50,7 +50,12 @@ pub struct ImportConfig {
 }
 
 impl ImportConfig {
-    fn new(target_uuid: &str, nids: Vec<Nid>, client_uuid: &str, data: ObdConnectData) -> ImportConfig {
+    fn new(
+        target_uuid: &str,
+        nids: Vec<Nid>,
+        client_uuid: &str,
+        data: ObdConnectData,
+    ) -> ImportConfig {
         ImportConfig {
             target_uuid: target_uuid.to_owned(),
             nids,
@@ -73,12 +78,22 @@ impl ImportConfig {
     }
 
     /// An import of an MDT.
-    pub fn mdt(target_uuid: &str, nids: Vec<Nid>, client_uuid: &str, data: ObdConnectData) -> ImportConfig {
+    pub fn mdt(
+        target_uuid: &str,
+        nids: Vec<Nid>,
+        client_uuid: &str,
+        data: ObdConnectData,
+    ) -> ImportConfig {
         ImportConfig::new(target_uuid, nids, client_uuid, data)
     }
 
     /// An import of an OST.
-    pub fn ost(target_uuid: &str, nids: Vec<Nid>, client_uuid: &str, data: ObdConnectData) -> ImportConfig {
+    pub fn ost(
+        target_uuid: &str,
+        nids: Vec<Nid>,
+        client_uuid: &str,
+        data: ObdConnectData,
+    ) -> ImportConfig {
         ImportConfig {
             connect_opc: opc::OST_CONNECT,
             disconnect_opc: opc::OST_DISCONNECT,

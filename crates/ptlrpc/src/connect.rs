@@ -60,8 +60,12 @@ impl Import {
                 Err(e) => e,
             };
             let (limit, busy) = match &e {
-                ConnectError::Refused { status, .. } if is_busy(*status) => (self.cfg.busy_limit, true),
-                ConnectError::Refused { status, .. } if *status == Errno::ENODEV.status() => (self.cfg.first_connect_limit, false),
+                ConnectError::Refused { status, .. } if is_busy(*status) => {
+                    (self.cfg.busy_limit, true)
+                }
+                ConnectError::Refused { status, .. } if *status == Errno::ENODEV.status() => {
+                    (self.cfg.first_connect_limit, false)
+                }
                 ConnectError::NoAnswer { .. } => (self.cfg.first_connect_limit, false),
                 _ => return Err(e),
             };
@@ -69,7 +73,11 @@ impl Import {
                 return Err(e);
             }
             tokio::time::sleep(pause).await;
-            pause = if busy { (pause * 2).min(Duration::from_secs(5)) } else { pause };
+            pause = if busy {
+                (pause * 2).min(Duration::from_secs(5))
+            } else {
+                pause
+            };
         }
     }
 
@@ -78,15 +86,29 @@ impl Import {
         let nids = &self.cfg.nids;
         match nids.first() {
             Some(first) if !nids.iter().any(|n| self.node.leads_to(*n)) => {
-                let (target, us, net) = (self.cfg.target_uuid.clone(), self.node.nid(), coral_lnet::net_name(first.net()));
-                Err(ConnectError::NoWay { target, nids: nids.clone(), us, net })
+                let (target, us, net) = (
+                    self.cfg.target_uuid.clone(),
+                    self.node.nid(),
+                    coral_lnet::net_name(first.net()),
+                );
+                Err(ConnectError::NoWay {
+                    target,
+                    nids: nids.clone(),
+                    us,
+                    net,
+                })
             }
             _ => Ok(()),
         }
     }
 
     async fn wait_connected(&self) -> Result<ObdConnectData, ConnectError> {
-        match self.phase.wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Closed)).await.state {
+        match self
+            .phase
+            .wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Closed))
+            .await
+            .state
+        {
             ImportState::Full => Ok(self.granted()),
             _ => Err(ConnectError::Closed),
         }
@@ -94,11 +116,22 @@ impl Import {
 
     /// Resolves when the import is in use, idle or closed: nothing is being recovered.
     pub async fn recovered(&self) {
-        self.phase.wait_for(|p| matches!(p.state, ImportState::Full | ImportState::Idle | ImportState::Closed)).await;
+        self.phase
+            .wait_for(|p| {
+                matches!(
+                    p.state,
+                    ImportState::Full | ImportState::Idle | ImportState::Closed
+                )
+            })
+            .await;
     }
 
     /// Tries every NID once, at most `most_s` seconds each. `first`: when the first connect began; the last error is returned.
-    pub(crate) async fn connect_all(self: &Arc<Self>, first: Option<Instant>, most_s: u32) -> Result<Accepted, ConnectError> {
+    pub(crate) async fn connect_all(
+        self: &Arc<Self>,
+        first: Option<Instant>,
+        most_s: u32,
+    ) -> Result<Accepted, ConnectError> {
         let nids = self.cfg.nids.len();
         let begin = self.inner.lock().nid;
         let mut last = None;
@@ -113,7 +146,11 @@ impl Import {
                 Err(e @ ConnectError::Refused { .. }) => last = Some(e),
                 Err(ConnectError::Closed) => return Err(ConnectError::Closed),
                 Err(e @ ConnectError::Proto { .. }) => return Err(e),
-                Err(e) => last = last.filter(|l| matches!(l, ConnectError::Refused { .. })).or(Some(e)),
+                Err(e) => {
+                    last = last
+                        .filter(|l| matches!(l, ConnectError::Refused { .. }))
+                        .or(Some(e))
+                }
             }
         }
         let mut e = last.unwrap_or(ConnectError::Closed);
@@ -137,7 +174,11 @@ impl Import {
     }
 
     /// One connect request to NID number `i`.
-    async fn connect_to(self: &Arc<Self>, i: usize, timeout_s: u32) -> Result<Accepted, ConnectError> {
+    async fn connect_to(
+        self: &Arc<Self>,
+        i: usize,
+        timeout_s: u32,
+    ) -> Result<Accepted, ConnectError> {
         let (conn, initial) = {
             let mut inner = self.inner.lock();
             if inner.step(Event::ConnectSent).is_err() {
@@ -146,25 +187,48 @@ impl Import {
             inner.attempts += 1;
             inner.conn_cnt = inner.attempts;
             inner.nid = i;
-            let conn = Conn { rep_mbits: false, at: false, tags: false, ..inner.conn(&self.cfg) };
+            let conn = Conn {
+                rep_mbits: false,
+                at: false,
+                tags: false,
+                ..inner.conn(&self.cfg)
+            };
             self.publish(&inner);
             (conn, inner.remote_handle == 0)
         };
         let rq = self.connect_request();
         let own = self.xids.next();
-        let ids = Ids { xid: own, mbits: own, tag: 0, last_xid: 0, flags: 0, transno: 0, pre_versions: [0; 4] };
+        let ids = Ids {
+            xid: own,
+            mbits: own,
+            tag: 0,
+            last_xid: 0,
+            flags: 0,
+            transno: 0,
+            pre_versions: [0; 4],
+        };
         let attempt = Attempt {
-            op_flags: if initial { MSG_CONNECT_INITIAL } else { MSG_CONNECT_RECONNECT },
+            op_flags: if initial {
+                MSG_CONNECT_INITIAL
+            } else {
+                MSG_CONNECT_RECONNECT
+            },
             timeout_s,
             at: false,
             ..self.attempt(&rq, conn, ids)
         };
         let result = match attempt.run(None).await {
             Outcome::Done(r) if r.status == 0 => self.accept(&r, conn, initial),
-            Outcome::Done(r) => Err(ConnectError::Refused { target: self.cfg.target_uuid.clone(), nid: conn.nid, status: r.status }),
+            Outcome::Done(r) => Err(ConnectError::Refused {
+                target: self.cfg.target_uuid.clone(),
+                nid: conn.nid,
+                status: r.status,
+            }),
             Outcome::Garbage(what) => Err(self.proto(conn.nid, what)),
             Outcome::Unsent(e) => Err(self.no_answer(timeout_s, e.to_string())),
-            Outcome::TimedOut | Outcome::Superseded => Err(self.no_answer(timeout_s, format!("{}: no answer to connect", conn.nid))),
+            Outcome::TimedOut | Outcome::Superseded => {
+                Err(self.no_answer(timeout_s, format!("{}: no answer to connect", conn.nid)))
+            }
         };
         if result.is_err() {
             let _ = self.step(Event::ConnectFailed);
@@ -179,8 +243,12 @@ impl Import {
             o.asks(&mut data);
         }
         let mut rq = Request::new(cfg.request_portal, cfg.connect_opc)
-            .push_bytes(Bytes::copy_from_slice(&c_array::<UUID_LEN>(cfg.target_uuid.as_bytes())))
-            .push_bytes(Bytes::copy_from_slice(&c_array::<UUID_LEN>(cfg.client_uuid.as_bytes())))
+            .push_bytes(Bytes::copy_from_slice(&c_array::<UUID_LEN>(
+                cfg.target_uuid.as_bytes(),
+            )))
+            .push_bytes(Bytes::copy_from_slice(&c_array::<UUID_LEN>(
+                cfg.client_uuid.as_bytes(),
+            )))
             .push_bytes(Bytes::copy_from_slice(&self.cookie.to_le_bytes()))
             .push(&data)
             .push_empty();
@@ -189,12 +257,19 @@ impl Import {
     }
 
     /// The server said yes: checks what it granted and moves on.
-    fn accept(self: &Arc<Self>, r: &Reply, conn: Conn, initial: bool) -> Result<Accepted, ConnectError> {
-        let granted = ObdConnectData::decode_any(r.msg.buf(1)).map_err(|e| self.proto(conn.nid, e.to_string()))?;
+    fn accept(
+        self: &Arc<Self>,
+        r: &Reply,
+        conn: Conn,
+        initial: bool,
+    ) -> Result<Accepted, ConnectError> {
+        let granted = ObdConnectData::decode_any(r.msg.buf(1))
+            .map_err(|e| self.proto(conn.nid, e.to_string()))?;
         self.check_granted(&granted, conn.nid)?;
         let ops = r.body.op_flags;
         // Slots first: calls go out as soon as the state is published.
-        self.modify.set_limit(modify_limit(&granted, self.cfg.max_modify));
+        self.modify
+            .set_limit(modify_limit(&granted, self.cfg.max_modify));
         if let Some(o) = self.observer() {
             o.granted(&granted);
         }
@@ -206,14 +281,19 @@ impl Import {
             let event = Event::Connected(Granted {
                 initial,
                 reconnect: ops & MSG_CONNECT_RECONNECT != 0,
-                recovering: ops & (MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE) == MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE,
+                recovering: ops & (MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE)
+                    == MSG_CONNECT_RECOVERING | MSG_CONNECT_REPLAYABLE,
                 same_handle: inner.remote_handle == r.body.handle,
                 reached: inner.reached,
             });
             let untold = std::mem::take(&mut inner.lost);
             let state = inner.step(event).map_err(|_| ConnectError::Closed)?;
             // The same server still has what it acknowledged, also when it has forgotten us.
-            let lost = if inner.granted.instance == granted.instance { Lost::default() } else { std::mem::take(&mut inner.lost) };
+            let lost = if inner.granted.instance == granted.instance {
+                Lost::default()
+            } else {
+                std::mem::take(&mut inner.lost)
+            };
             inner.lost = untold;
             inner.lost.add(lost);
             if initial {
@@ -232,16 +312,26 @@ impl Import {
         };
         bump(&self.counters.connects);
         tracing::debug!(target_uuid = %self.cfg.target_uuid, nid = %conn.nid, state = state.name(), "connected");
-        Ok(Accepted { state, last_committed: r.body.last_committed })
+        Ok(Accepted {
+            state,
+            last_committed: r.body.last_committed,
+        })
     }
 
     /// Flags we did not ask for, or values that cannot be, are a protocol error (`ptlrpc_connect_set_flags`).
     fn check_granted(&self, granted: &ObdConnectData, nid: Nid) -> Result<(), ConnectError> {
         let asked = &self.cfg.data;
         let extra = granted.connect_flags.0 & !asked.connect_flags.0;
-        let extra2 = if granted.has(ConnectFlags::FLAGS2) { granted.connect_flags2.0 & !asked.connect_flags2.0 } else { 0 };
+        let extra2 = if granted.has(ConnectFlags::FLAGS2) {
+            granted.connect_flags2.0 & !asked.connect_flags2.0
+        } else {
+            0
+        };
         if extra != 0 || extra2 != 0 {
-            return Err(self.proto(nid, format!("granted flags that were not asked for: {extra:#x} {extra2:#x}")));
+            return Err(self.proto(
+                nid,
+                format!("granted flags that were not asked for: {extra:#x} {extra2:#x}"),
+            ));
         }
         if granted.has(ConnectFlags::BRW_SIZE) && granted.brw_size == 0 {
             return Err(self.proto(nid, "granted a bulk size of 0".into()));
@@ -250,11 +340,20 @@ impl Import {
     }
 
     fn proto(&self, nid: Nid, what: String) -> ConnectError {
-        ConnectError::Proto { target: self.cfg.target_uuid.clone(), nid, what }
+        ConnectError::Proto {
+            target: self.cfg.target_uuid.clone(),
+            nid,
+            what,
+        }
     }
 
     fn no_answer(&self, waited_s: u32, last: String) -> ConnectError {
-        ConnectError::NoAnswer { target: self.cfg.target_uuid.clone(), nids: self.cfg.nids.clone(), waited_s: waited_s as u64, last }
+        ConnectError::NoAnswer {
+            target: self.cfg.target_uuid.clone(),
+            nids: self.cfg.nids.clone(),
+            waited_s: waited_s as u64,
+            last,
+        }
     }
 
     /// Says goodbye to the server and closes the import. Waiting calls fail.
@@ -314,7 +413,9 @@ impl Import {
 
 /// The server is there and in recovery.
 fn is_busy(status: i32) -> bool {
-    status == Errno::EBUSY.status() || status == Errno::EAGAIN.status() || status == Errno::EALREADY.status()
+    status == Errno::EBUSY.status()
+        || status == Errno::EAGAIN.status()
+        || status == Errno::EALREADY.status()
 }
 
 /// Slots of modifying requests; one of those granted is left for closes.
@@ -324,4 +425,3 @@ fn modify_limit(granted: &ObdConnectData, ours: u16) -> u16 {
         false => 1,
     }
 }
-

@@ -25,7 +25,10 @@ impl Import {
         }
         let conn = {
             let mut inner = self.inner.lock();
-            if !inner.unreplied.is_empty() || inner.replay.len() > 0 || inner.step(Event::Unused).is_err() {
+            if !inner.unreplied.is_empty()
+                || inner.replay.len() > 0
+                || inner.step(Event::Unused).is_err()
+            {
                 return false;
             }
             self.publish(&inner);
@@ -35,7 +38,15 @@ impl Import {
         let mut rq = Request::new(self.cfg.request_portal, self.cfg.disconnect_opc);
         rq.reply_portal = self.cfg.reply_portal;
         let own = self.xids.next();
-        let ids = Ids { xid: own, mbits: own, tag: 0, last_xid: own - 1, flags: 0, transno: 0, pre_versions: [0; 4] };
+        let ids = Ids {
+            xid: own,
+            mbits: own,
+            tag: 0,
+            last_xid: own - 1,
+            flags: 0,
+            transno: 0,
+            pre_versions: [0; 4],
+        };
         // Answered or not, it counts as left, as with Lustre (`ptlrpc_disconnect_idle_interpret`): a server that was killed
         // before it heard of this waits for us at its next start.
         let _ = self.attempt(&rq, conn, ids).run(None).await;

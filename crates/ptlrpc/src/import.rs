@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use crate::replay::{Lost, ReplayList};
 use crate::slots::Slots;
 use crate::state::{BadEvent, Event};
-use crate::watched::Watched;
 use crate::stats::{Counters, bump};
 use crate::timeouts::Estimate;
+use crate::watched::Watched;
 use crate::xid::XidSource;
 use crate::{ImportConfig, ImportState, Reply, RpcError, RpcStats};
 
@@ -231,7 +231,8 @@ impl Import {
 
     /// Sets the in-flight limit.
     pub fn set_max_in_flight(&self, n: usize) {
-        self.in_flight.set_limit(n.clamp(1, u16::MAX as usize) as u16);
+        self.in_flight
+            .set_limit(n.clamp(1, u16::MAX as usize) as u16);
     }
 
     /// The file of the open with this transno is closed and the close has been replied to: the open is dropped once
@@ -315,21 +316,31 @@ impl Import {
         let mut inner = self.inner.lock();
         let xid = self.xids.next();
         inner.unreplied.insert(xid);
-        Unreplied { xid, import: self.clone() }
+        Unreplied {
+            xid,
+            import: self.clone(),
+        }
     }
 
     /// Seconds to wait for a reply on `portal`.
     pub(crate) fn timeout_s(&self, portal: u32) -> u32 {
-        self.inner.lock().estimates.entry(portal).or_default().timeout_s()
+        self.inner
+            .lock()
+            .estimates
+            .entry(portal)
+            .or_default()
+            .timeout_s()
     }
 
     pub(crate) fn note_used(&self, now: Instant) {
-        self.last_used_ms.store((now - self.born).as_millis() as u64, Ordering::Relaxed);
+        self.last_used_ms
+            .store((now - self.born).as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Milliseconds since a request was sent or answered last.
     pub(crate) fn idle_ms(&self) -> u64 {
-        (self.born.elapsed().as_millis() as u64).saturating_sub(self.last_used_ms.load(Ordering::Relaxed))
+        (self.born.elapsed().as_millis() as u64)
+            .saturating_sub(self.last_used_ms.load(Ordering::Relaxed))
     }
 
     /// How long nothing may use the import before it disconnects; zero: for ever.
@@ -339,7 +350,8 @@ impl Import {
 
     /// Changes that; zero brings the connection back too.
     pub fn set_idle_timeout(self: &Arc<Self>, timeout: Duration) {
-        self.idle_timeout_ms.store(timeout.as_millis() as u64, Ordering::Relaxed);
+        self.idle_timeout_ms
+            .store(timeout.as_millis() as u64, Ordering::Relaxed);
         if timeout.is_zero() {
             self.wake();
         }
@@ -353,7 +365,11 @@ impl Import {
 
 impl Inner {
     pub(crate) fn phase(&self) -> Phase {
-        Phase { state: self.state, generation: self.generation, conn_cnt: self.conn_cnt }
+        Phase {
+            state: self.state,
+            generation: self.generation,
+            conn_cnt: self.conn_cnt,
+        }
     }
 
     pub(crate) fn step(&mut self, event: Event) -> Result<ImportState, BadEvent> {
@@ -366,7 +382,10 @@ impl Inner {
             let lost = self.replay.clear();
             self.lost.add(lost);
         }
-        if matches!(next, ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait) {
+        if matches!(
+            next,
+            ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait
+        ) {
             self.reached = next;
         }
         self.state = next;
@@ -386,7 +405,12 @@ impl Inner {
 
     /// `pb_last_xid`: everything up to it has been replied to.
     pub(crate) fn last_xid(&self, own: u64) -> u64 {
-        self.unreplied.first().copied().unwrap_or(own).min(own).saturating_sub(1)
+        self.unreplied
+            .first()
+            .copied()
+            .unwrap_or(own)
+            .min(own)
+            .saturating_sub(1)
     }
 }
 

@@ -66,7 +66,11 @@ impl Import {
         let done = matches!(inner.state, ImportState::Full | ImportState::Closed);
         inner.driver = !done;
         drop(inner);
-        if done && let Some(o) = self.observer().filter(|_| self.state() == ImportState::Full) {
+        if done
+            && let Some(o) = self
+                .observer()
+                .filter(|_| self.state() == ImportState::Full)
+        {
             o.on_recovered();
         }
         done
@@ -82,7 +86,9 @@ impl Import {
                     Err(_) => Event::ConnectionLost,
                 },
                 // it is about to evict us; locks of ours would be in others' way (`__ldlm_replay_locks`)
-                ImportState::ReplayLocks if self.inner.lock().versions_failed => Event::LocksReplayed,
+                ImportState::ReplayLocks if self.inner.lock().versions_failed => {
+                    Event::LocksReplayed
+                }
                 ImportState::ReplayLocks => match self.replay_locks().await {
                     Ok(()) => Event::LocksReplayed,
                     Err(_) => Event::ConnectionLost,
@@ -95,8 +101,12 @@ impl Import {
                     bump(&self.counters.evictions);
                     match self.cfg.target_uuid.as_str() {
                         // it keeps no clients over a restart, and nothing of theirs
-                        MGS => tracing::info!(nid = %self.peer_nid(), "connected to the MGS anew; the configuration is read again"),
-                        target_uuid => tracing::warn!(target_uuid, nid = %self.peer_nid(), "evicted by the server"),
+                        MGS => {
+                            tracing::info!(nid = %self.peer_nid(), "connected to the MGS anew; the configuration is read again")
+                        }
+                        target_uuid => {
+                            tracing::warn!(target_uuid, nid = %self.peer_nid(), "evicted by the server")
+                        }
                     }
                     if let Some(o) = self.observer() {
                         o.on_evicted().await;
@@ -160,7 +170,9 @@ impl Import {
             pre_versions: k.pre_versions,
         };
         let attempt: Attempt<'_> = self.attempt(&k.request, conn, ids);
-        let outcome = attempt.run(Some(Watch::new(&self.phase, conn.conn_cnt))).await;
+        let outcome = attempt
+            .run(Some(Watch::new(&self.phase, conn.conn_cnt)))
+            .await;
         let reply = self.outcome_of_single(outcome, conn)?;
         bump(&self.counters.replayed);
         if reply.status == Errno::EOVERFLOW.status() {
@@ -170,7 +182,13 @@ impl Import {
                 "a change is lost: the server was restarted, and a client whose change came before this one is missing"
             );
         } else if reply.status < 0 {
-            tracing::warn!(xid = k.xid, transno = k.transno, opc = k.request.opc, status = reply.status, "replay failed");
+            tracing::warn!(
+                xid = k.xid,
+                transno = k.transno,
+                opc = k.request.opc,
+                status = reply.status,
+                "replay failed"
+            );
         }
         if k.request.replay == Replay::Open
             && let Some(o) = self.observer()
@@ -191,7 +209,9 @@ impl Import {
     async fn final_ping(self: &Arc<Self>) -> Result<(), RpcError> {
         let mut rq = Request::new(self.cfg.request_portal, opc::OBD_PING);
         rq.reply_portal = self.cfg.reply_portal;
-        let reply = self.call_once(&rq, MSG_REQ_REPLAY_DONE | MSG_LOCK_REPLAY_DONE).await?;
+        let reply = self
+            .call_once(&rq, MSG_REQ_REPLAY_DONE | MSG_LOCK_REPLAY_DONE)
+            .await?;
         match reply.status {
             0 => Ok(()),
             _ => Err(RpcError::Unreachable(self.peer())),

@@ -100,7 +100,15 @@ impl ReplayList {
     }
 
     /// Keeps a request that got `transno`.
-    pub(crate) fn keep(&mut self, request: Request, body: PtlrpcBody, xid: u64, transno: u64, pre_versions: [u64; 4], open: bool) {
+    pub(crate) fn keep(
+        &mut self,
+        request: Request,
+        body: PtlrpcBody,
+        xid: u64,
+        transno: u64,
+        pre_versions: [u64; 4],
+        open: bool,
+    ) {
         self.last_seen = self.last_seen.max(transno);
         let uncommitted = transno > self.last_committed;
         let wanted = match request.file {
@@ -109,7 +117,15 @@ impl ReplayList {
         };
         if wanted {
             self.file_bytes += file_cost(&request);
-            let kept = Kept { request, body, xid, transno, pre_versions, open, until: transno };
+            let kept = Kept {
+                request,
+                body,
+                xid,
+                transno,
+                pre_versions,
+                open,
+                until: transno,
+            };
             if let Some(old) = self.kept.insert(transno, kept) {
                 self.file_bytes -= file_cost(&old.request);
             }
@@ -118,12 +134,16 @@ impl ReplayList {
 
     /// Data of `fid` was changed; whether the request is to be kept.
     fn changed(&mut self, fid: Fid, transno: u64, request: &Request) -> bool {
-        let room = request.replay != Replay::No && self.file_bytes + file_cost(request) <= self.file_limit;
+        let room =
+            request.replay != Replay::No && self.file_bytes + file_cost(request) <= self.file_limit;
         if !self.files.contains_key(&fid) && self.files.len() >= FILES_MAX {
             self.others = self.others.max(transno);
             return false;
         }
-        let c = self.files.entry(fid).or_insert(Changed { last: 0, kept: true });
+        let c = self.files.entry(fid).or_insert(Changed {
+            last: 0,
+            kept: true,
+        });
         c.last = c.last.max(transno);
         let gives_up = c.kept && !room;
         c.kept &= room;
@@ -136,7 +156,9 @@ impl ReplayList {
 
     /// Lets go of all that do not stay.
     fn sweep(&mut self, stays: impl Fn(&Kept) -> bool) {
-        let Self { kept, file_bytes, .. } = self;
+        let Self {
+            kept, file_bytes, ..
+        } = self;
         kept.retain(|_, k| {
             let stays = stays(k);
             *file_bytes -= if stays { 0 } else { file_cost(&k.request) };
@@ -193,25 +215,48 @@ impl ReplayList {
     /// once.
     pub(crate) fn lost(&mut self, committed: u64) -> Lost {
         self.committed(committed);
-        let mut files: Vec<Fid> = self.files.extract_if(|_, c| !c.kept).map(|(f, _)| f).collect();
+        let mut files: Vec<Fid> = self
+            .files
+            .extract_if(|_, c| !c.kept)
+            .map(|(f, _)| f)
+            .collect();
         files.sort_unstable();
-        Lost { files, more: std::mem::take(&mut self.others) > committed }
+        Lost {
+            files,
+            more: std::mem::take(&mut self.others) > committed,
+        }
     }
 
     /// The server knows nothing of us any more. Files and directories with changes that may be gone with it.
     pub(crate) fn clear(&mut self) -> Lost {
-        let gone = std::mem::replace(self, ReplayList { file_limit: self.file_limit, ..Default::default() });
-        let changes = gone.kept.range(gone.last_committed + 1..).flat_map(|(_, k)| k.request.fids());
+        let gone = std::mem::replace(
+            self,
+            ReplayList {
+                file_limit: self.file_limit,
+                ..Default::default()
+            },
+        );
+        let changes = gone
+            .kept
+            .range(gone.last_committed + 1..)
+            .flat_map(|(_, k)| k.request.fids());
         let mut files: Vec<Fid> = gone.files.into_keys().chain(changes).collect();
         files.sort_unstable();
         files.dedup();
-        Lost { files, more: gone.others > gone.last_committed }
+        Lost {
+            files,
+            more: gone.others > gone.last_committed,
+        }
     }
 }
 
 /// What a kept change of a file costs, bytes; other requests are not counted.
 fn file_cost(request: &Request) -> usize {
-    if request.file.is_some() { request.kept_bytes() } else { 0 }
+    if request.file.is_some() {
+        request.kept_bytes()
+    } else {
+        0
+    }
 }
 
 #[cfg(test)]
@@ -219,7 +264,14 @@ mod tests {
     use super::*;
 
     fn add(l: &mut ReplayList, transno: u64, open: bool) {
-        l.keep(Request::new(12, 36), PtlrpcBody::default(), transno * 128, transno, [0; 4], open);
+        l.keep(
+            Request::new(12, 36),
+            PtlrpcBody::default(),
+            transno * 128,
+            transno,
+            [0; 4],
+            open,
+        );
     }
 
     fn transnos(l: &mut ReplayList) -> Vec<u64> {
@@ -260,7 +312,14 @@ mod tests {
     fn change(l: &mut ReplayList, transno: u64, oid: u32, len: usize) {
         let mut rq = Request::new(6, 4).push_bytes(Bytes::from(vec![0; len]));
         (rq.file, rq.replay) = (Some(FILE(oid)), Replay::UntilCommitted);
-        l.keep(rq, PtlrpcBody::default(), transno * 128, transno, [0; 4], false);
+        l.keep(
+            rq,
+            PtlrpcBody::default(),
+            transno * 128,
+            transno,
+            [0; 4],
+            false,
+        );
     }
 
     #[test]
@@ -280,10 +339,20 @@ mod tests {
         l.committed(5);
         assert!(l.lost(0).is_empty());
         change(&mut l, 7, 1, 10);
-        assert_eq!(transnos(&mut l), [6, 7], "all before is committed: kept again");
+        assert_eq!(
+            transnos(&mut l),
+            [6, 7],
+            "all before is committed: kept again"
+        );
         change(&mut l, 8, 3, 90_000);
         assert_eq!(transnos(&mut l), [7]);
-        assert_eq!(l.lost(7), Lost { files: vec![FILE(3)], more: false });
+        assert_eq!(
+            l.lost(7),
+            Lost {
+                files: vec![FILE(3)],
+                more: false
+            }
+        );
         assert!(l.lost(7).is_empty(), "once");
         l.committed(9);
         assert_eq!((l.file_bytes(), l.len()), (0, 0));
@@ -299,14 +368,26 @@ mod tests {
             change(&mut l, transno, oid, 10);
         }
         l.committed(1);
-        assert_eq!(l.clear(), Lost { files: vec![FILE(2), FILE(3)], more: false });
+        assert_eq!(
+            l.clear(),
+            Lost {
+                files: vec![FILE(2), FILE(3)],
+                more: false
+            }
+        );
         assert_eq!((l.file_bytes(), l.len()), (0, 0));
         // more files than are told apart
         for n in 0..FILES_MAX as u32 + 2 {
             change(&mut l, n as u64 + 1, n, 1_000_000);
         }
         let all = FILES_MAX as u64;
-        assert_eq!(l.lost(all), Lost { files: vec![], more: true });
+        assert_eq!(
+            l.lost(all),
+            Lost {
+                files: vec![],
+                more: true
+            }
+        );
         assert!(l.lost(all + 2).is_empty());
     }
 

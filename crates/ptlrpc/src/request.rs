@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_lnet::{Nid, Payload};
-use coral_wire::fid::Fid;
 use coral_wire::Wire;
+use coral_wire::fid::Fid;
 use coral_wire::ptlrpc::{Message, PtlrpcBody, portal};
 
 /// Memory of a kept request besides its data, bytes.
@@ -188,7 +188,9 @@ impl Request {
 
     /// All that it is about.
     pub(crate) fn fids(&self) -> impl Iterator<Item = Fid> {
-        self.file.into_iter().chain(self.about.into_iter().filter(|f| !f.is_zero()))
+        self.file
+            .into_iter()
+            .chain(self.about.into_iter().filter(|f| !f.is_zero()))
     }
 
     /// Sets the caller's ids.

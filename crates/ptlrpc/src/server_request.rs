@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use coral_lnet::{KnownBy, Nid, Node, Payload, PutEvent, SendError};
 use coral_wire::ptlrpc::{
-    BODY_ONLY_SIZE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT, MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR,
-    PtlrpcBody, portal,
+    BODY_ONLY_SIZE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT,
+    MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR, PtlrpcBody, portal,
 };
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
@@ -110,7 +110,13 @@ struct Shared {
 }
 
 impl ServerRequest {
-    pub(crate) fn new(service: Arc<Service>, node: Arc<Node>, msg: Message, body: PtlrpcBody, ev: &PutEvent) -> ServerRequest {
+    pub(crate) fn new(
+        service: Arc<Service>,
+        node: Arc<Node>,
+        msg: Message,
+        body: PtlrpcBody,
+        ev: &PutEvent,
+    ) -> ServerRequest {
         let arrived = Instant::now();
         let shared = Shared {
             service: Arc::downgrade(&service),
@@ -130,7 +136,17 @@ impl ServerRequest {
             node,
         };
         let control = Control(Arc::new(shared));
-        ServerRequest { msg, body, from: ev.from, known_by: ev.known_by, xid: ev.mbits, portal: ev.portal, arrived, service, control }
+        ServerRequest {
+            msg,
+            body,
+            from: ev.from,
+            known_by: ev.known_by,
+            xid: ev.mbits,
+            portal: ev.portal,
+            arrived,
+            service,
+            control,
+        }
     }
 
     /// The node the service runs on.
@@ -152,7 +168,10 @@ impl ServerRequest {
     /// Connect flag REP_MBITS is agreed with this client.
     pub fn use_reply_mbits(&self) {
         if self.body.mbits != 0 {
-            self.control.0.reply_mbits.store(self.body.mbits, Ordering::Relaxed);
+            self.control
+                .0
+                .reply_mbits
+                .store(self.body.mbits, Ordering::Relaxed);
         }
     }
 
@@ -175,14 +194,21 @@ impl ServerRequest {
 
     /// Fetches bulk data from the client (a client's write): one GET per length in bytes, each at most
     /// [`coral_lnet::LNET_MTU`]. Result: one payload per descriptor, of exactly the length asked for.
-    pub async fn bulk_read_from_client(&self, portal: u32, lens: &[u32]) -> Result<Vec<Payload>, BulkError> {
+    pub async fn bulk_read_from_client(
+        &self,
+        portal: u32,
+        lens: &[u32],
+    ) -> Result<Vec<Payload>, BulkError> {
         self.check_mds(lens.len())?;
         let (node, base) = (self.node(), self.bulk_base());
         let gets = lens.iter().enumerate().map(|(i, len)| async move {
             let data = insist(|| node.get(self.from, portal, base + i as u64, *len)).await?;
             match data.len() == *len as usize {
                 true => Ok(data),
-                false => Err(BulkError::Short { got: data.len(), want: *len as usize }),
+                false => Err(BulkError::Short {
+                    got: data.len(),
+                    want: *len as usize,
+                }),
             }
         });
         self.control.limited(try_join_all(gets)).await
@@ -190,13 +216,21 @@ impl ServerRequest {
 
     /// Sends bulk data to the client (a client's read): one PUT with ACK per descriptor; descriptors the client posted beyond
     /// `data` get an empty PUT.
-    pub async fn bulk_write_to_client(&self, portal: u32, data: Vec<Payload>) -> Result<(), BulkError> {
+    pub async fn bulk_write_to_client(
+        &self,
+        portal: u32,
+        data: Vec<Payload>,
+    ) -> Result<(), BulkError> {
         self.check_mds(data.len())?;
         let (node, base) = (self.node(), self.bulk_base());
         let rest = self.bulk_md_count() - data.len();
-        let all = data.into_iter().chain(std::iter::repeat_n(Payload::new(), rest));
+        let all = data
+            .into_iter()
+            .chain(std::iter::repeat_n(Payload::new(), rest));
         let puts = all.enumerate().map(|(i, d)| async move {
-            insist(|| node.put(self.from, portal, base + i as u64, 0, d.clone(), true)).await.map_err(BulkError::from)
+            insist(|| node.put(self.from, portal, base + i as u64, 0, d.clone(), true))
+                .await
+                .map_err(BulkError::from)
         });
         self.control.limited(try_join_all(puts)).await.map(drop)
     }
@@ -229,7 +263,11 @@ impl ServerRequest {
         let now = Instant::now();
         let took = now - self.arrived;
         // What waits for other clients' recovery, or was sent again, says nothing of how long requests take here.
-        if !error && self.body.flags & (MSG_RESENT | MSG_REPLAY | MSG_REQ_REPLAY_DONE | MSG_LOCK_REPLAY_DONE) == 0 {
+        if !error
+            && self.body.flags
+                & (MSG_RESENT | MSG_REPLAY | MSG_REQ_REPLAY_DONE | MSG_LOCK_REPLAY_DONE)
+                == 0
+        {
             self.service.measured(now, took);
         }
         let mut body = PtlrpcBody {
@@ -254,7 +292,11 @@ impl ServerRequest {
         let offset = if shared.at { BODY_ONLY_SIZE as u32 } else { 0 };
         let mbits = shared.reply_mbits.load(Ordering::Relaxed);
         let wire = Payload::from(msg.encode());
-        if let Err(e) = shared.node.put(self.from, shared.reply_portal, mbits, offset, wire, false).await {
+        if let Err(e) = shared
+            .node
+            .put(self.from, shared.reply_portal, mbits, offset, wire, false)
+            .await
+        {
             tracing::debug!(xid = self.xid, nid = %self.from, error = %e, "reply not sent");
         }
     }
@@ -262,7 +304,9 @@ impl ServerRequest {
 
 /// Sends a bulk message, and again when its connection breaks: a router has died, and another leads there. The request need not
 /// wait for the client to notice that nothing comes, which takes it the time-out of an RPC.
-async fn insist<T, F: Future<Output = Result<T, SendError>>>(send: impl Fn() -> F) -> Result<T, SendError> {
+async fn insist<T, F: Future<Output = Result<T, SendError>>>(
+    send: impl Fn() -> F,
+) -> Result<T, SendError> {
     for _ in 0..BULK_RETRIES {
         match until_answered(&send).await {
             Err(SendError::PeerReset) => {}
@@ -274,7 +318,9 @@ async fn insist<T, F: Future<Output = Result<T, SendError>>>(send: impl Fn() -> 
 
 /// Sends a bulk message until one is answered: receiving it twice does no harm. Without this a lost one would hold up its
 /// request for [`BULK_LIMIT`], and with it the locks it needs.
-async fn until_answered<T, F: Future<Output = Result<T, SendError>>>(send: impl Fn() -> F) -> Result<T, SendError> {
+async fn until_answered<T, F: Future<Output = Result<T, SendError>>>(
+    send: impl Fn() -> F,
+) -> Result<T, SendError> {
     let mut first = std::pin::pin!(send());
     let mut again: Option<Pin<Box<F>>> = None;
     let mut pause = BULK_AGAIN;
@@ -301,7 +347,9 @@ impl Control {
     /// deadline is the new one.
     pub fn adopt(&self, newer: &ServerRequest) {
         let new = &newer.control.0;
-        self.0.reply_mbits.store(new.reply_mbits.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.0
+            .reply_mbits
+            .store(new.reply_mbits.load(Ordering::Relaxed), Ordering::Relaxed);
         let deadline = *new.deadline.lock();
         *self.0.deadline.lock() = deadline;
         self.0.moved.notify_one();
@@ -336,7 +384,10 @@ impl Control {
     }
 
     /// `fut` unless it takes too long or the client reconnects. No timer when it is ready at once.
-    async fn limited<T>(&self, fut: impl Future<Output = Result<T, BulkError>>) -> Result<T, BulkError> {
+    async fn limited<T>(
+        &self,
+        fut: impl Future<Output = Result<T, BulkError>>,
+    ) -> Result<T, BulkError> {
         let mut fut = std::pin::pin!(fut);
         tokio::select! {
             biased;
@@ -353,7 +404,8 @@ impl Control {
         }
         loop {
             let deadline = *self.0.deadline.lock();
-            let margin = Duration::from_secs(EARLY_MARGIN_S as u64).min(deadline.saturating_duration_since(self.0.arrived) / 2);
+            let margin = Duration::from_secs(EARLY_MARGIN_S as u64)
+                .min(deadline.saturating_duration_since(self.0.arrived) / 2);
             tokio::select! {
                 biased;
                 _ = tokio::time::sleep_until(deadline - margin) => return,
@@ -379,12 +431,30 @@ impl Control {
             // Rounded up: the client must not give up before our deadline.
             timeout: (deadline - s.arrived).as_secs() as u32 + 1,
             service_time: ((now - s.arrived).as_secs() as u32).max(1),
-            ..PtlrpcBody::reply(&PtlrpcBody { version: s.version, opc: s.opc, ..Default::default() }, 0)
+            ..PtlrpcBody::reply(
+                &PtlrpcBody {
+                    version: s.version,
+                    opc: s.opc,
+                    ..Default::default()
+                },
+                0,
+            )
         };
         let mut msg = Message::new(&body);
         msg.cksum = msg.early_cksum();
         let mbits = s.reply_mbits.load(Ordering::Relaxed);
-        if let Err(e) = s.node.put(s.to, s.reply_portal, mbits, 0, Payload::from(msg.encode()), false).await {
+        if let Err(e) = s
+            .node
+            .put(
+                s.to,
+                s.reply_portal,
+                mbits,
+                0,
+                Payload::from(msg.encode()),
+                false,
+            )
+            .await
+        {
             tracing::debug!(nid = %s.to, error = %e, "early reply not sent");
         }
     }
@@ -401,10 +471,18 @@ mod tests {
             let n = Cell::new(0);
             let send = || {
                 n.set(n.get() + 1);
-                std::future::ready(if n.get() <= breaks { Err(SendError::PeerReset) } else { Ok(n.get()) })
+                std::future::ready(if n.get() <= breaks {
+                    Err(SendError::PeerReset)
+                } else {
+                    Ok(n.get())
+                })
             };
             let done = insist(send).await;
-            assert_eq!((n.get(), done.is_ok()), (sent, breaks < sent), "{breaks} times broken");
+            assert_eq!(
+                (n.get(), done.is_ok()),
+                (sent, breaks < sent),
+                "{breaks} times broken"
+            );
         }
         let n = Cell::new(0);
         let down = insist(|| {
@@ -420,7 +498,13 @@ mod tests {
         let done = insist(|| {
             n.set(n.get() + 1);
             let answered = n.get() == 2;
-            async move { if answered { Ok(()) } else { std::future::pending().await } }
+            async move {
+                if answered {
+                    Ok(())
+                } else {
+                    std::future::pending().await
+                }
+            }
         });
         assert!(done.await.is_ok());
     }

@@ -58,7 +58,13 @@ pub struct ServiceConfig {
 impl ServiceConfig {
     /// A service with the default limits.
     pub fn new(name: &str, portals: &[u32]) -> ServiceConfig {
-        ServiceConfig { name: name.to_owned(), portals: portals.to_vec(), max_active: 512, max_queued: 16384, max_queued_bytes: 256 << 20 }
+        ServiceConfig {
+            name: name.to_owned(),
+            portals: portals.to_vec(),
+            max_active: 512,
+            max_queued: 16384,
+            max_queued_bytes: 256 << 20,
+        }
     }
 }
 
@@ -182,7 +188,9 @@ impl Service {
         for p in &self.cfg.portals {
             self.node.unserve_portal(*p);
         }
-        self.lanes.iter().for_each(|l| drop(std::mem::take(&mut *l.queue.lock())));
+        self.lanes
+            .iter()
+            .for_each(|l| drop(std::mem::take(&mut *l.queue.lock())));
         let _ = tokio::time::timeout(STOP_GRACE, self.drained()).await;
         self.abort.send_replace(true);
         self.drained().await;
@@ -222,7 +230,9 @@ impl Service {
     pub(crate) fn measured(&self, now: Instant, took: Duration) {
         // Whole seconds only: the common case must not take the lock.
         if took.as_secs() > 0 {
-            self.estimate.lock().measured(now, took.as_secs().min(u32::MAX as u64) as u32);
+            self.estimate
+                .lock()
+                .measured(now, took.as_secs().min(u32::MAX as u64) as u32);
         }
     }
 
@@ -245,7 +255,8 @@ impl Service {
     fn parse(self: &Arc<Self>, node: &Arc<Node>, ev: PutEvent) -> Option<ServerRequest> {
         let msg = Message::decode(ev.data.copy_to_bytes()).ok()?;
         let body = msg.body().ok()?;
-        (body.r#type == PTL_RPC_MSG_REQUEST).then(|| ServerRequest::new(self.clone(), node.clone(), msg, body, &ev))
+        (body.r#type == PTL_RPC_MSG_REQUEST)
+            .then(|| ServerRequest::new(self.clone(), node.clone(), msg, body, &ev))
     }
 
     /// The request back when it may run now; else it is queued, or dropped when the queue is full.
@@ -256,7 +267,9 @@ impl Service {
             lane.active.fetch_add(1, Ordering::Relaxed);
             return Some(rq);
         }
-        if queue.waiting.len() >= self.cfg.max_queued || queue.bytes + message_bytes(&rq) > self.cfg.max_queued_bytes {
+        if queue.waiting.len() >= self.cfg.max_queued
+            || queue.bytes + message_bytes(&rq) > self.cfg.max_queued_bytes
+        {
             drop(queue);
             bump(&self.counts.dropped_full);
             tracing::warn!(service = %self.cfg.name, xid = rq.xid, nid = %rq.from, "queue full, request dropped");
@@ -274,7 +287,10 @@ impl Service {
         self.running.fetch_add(1, Ordering::AcqRel);
         let control = rq.control();
         control.enter_lane(active);
-        let running = Running { svc: self.clone(), control };
+        let running = Running {
+            svc: self.clone(),
+            control,
+        };
         let handler = self.handler.clone().handle(rq);
         run_inline(self.node.handovers(), Box::pin(drive(running, handler)));
     }
@@ -339,9 +355,19 @@ async fn drive(running: Running, mut handler: BoxFuture<'static, ()>) {
 /// (Attributes are asked for without naming it.)
 fn holds_a_lock(rq: &ServerRequest) -> bool {
     let unlocked = |o: &Obdo| o.valid & md::FLFLAGS == 0 || !o.flags.contains(ObdFlags::SRVLOCK);
-    let obdo = || rq.msg.get::<Obdo>(1).is_ok_and(|o| o.valid & md::FLHANDLE != 0 && unlocked(&o));
+    let obdo = || {
+        rq.msg
+            .get::<Obdo>(1)
+            .is_ok_and(|o| o.valid & md::FLHANDLE != 0 && unlocked(&o))
+    };
     match rq.body.opc {
-        opc::OST_READ | opc::OST_WRITE => obdo() && rq.msg.get::<NiobufRemote>(3).is_ok_and(|n| n.flags & brw::SRVLOCK == 0),
+        opc::OST_READ | opc::OST_WRITE => {
+            obdo()
+                && rq
+                    .msg
+                    .get::<NiobufRemote>(3)
+                    .is_ok_and(|n| n.flags & brw::SRVLOCK == 0)
+        }
         opc::OST_PUNCH | opc::OST_SETATTR | opc::OST_FALLOCATE | opc::OST_SEEK => obdo(),
         opc::OST_GETATTR => rq.msg.get::<Obdo>(1).is_ok_and(|o| unlocked(&o)),
         _ => false,

@@ -58,8 +58,17 @@ impl Drop for Slot {
 impl Slots {
     pub(crate) fn new(limit: u16) -> Arc<Slots> {
         assert!(limit > 0, "a limit of 0 slots would block for ever");
-        let inner = Inner { limit, made: 0, free: Vec::new(), parked: Vec::new(), waiters: VecDeque::new(), sweep_at: SWEEP_AT_LEAST };
-        Arc::new(Slots { inner: Mutex::new(inner) })
+        let inner = Inner {
+            limit,
+            made: 0,
+            free: Vec::new(),
+            parked: Vec::new(),
+            waiters: VecDeque::new(),
+            sweep_at: SWEEP_AT_LEAST,
+        };
+        Arc::new(Slots {
+            inner: Mutex::new(inner),
+        })
     }
 
     /// Highest number given.
@@ -69,7 +78,10 @@ impl Slots {
 
     /// A slot if one is free.
     pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Slot> {
-        self.inner.lock().take().map(|number| Slot { number, home: Some(self.clone()) })
+        self.inner.lock().take().map(|number| Slot {
+            number,
+            home: Some(self.clone()),
+        })
     }
 
     /// A slot, waiting for one when all are taken. Safe to cancel.
@@ -77,7 +89,12 @@ impl Slots {
         let waiting = {
             let mut inner = self.inner.lock();
             match inner.take() {
-                Some(number) => return Slot { number, home: Some(self.clone()) },
+                Some(number) => {
+                    return Slot {
+                        number,
+                        home: Some(self.clone()),
+                    };
+                }
                 None => {
                     let (tx, rx) = oneshot::channel();
                     if inner.waiters.len() >= inner.sweep_at {
@@ -102,7 +119,13 @@ impl Slots {
         let ready: Vec<u16> = {
             let mut inner = self.inner.lock();
             inner.limit = limit;
-            let all: Vec<u16> = inner.free.drain(..).collect::<Vec<_>>().into_iter().chain(std::mem::take(&mut inner.parked)).collect();
+            let all: Vec<u16> = inner
+                .free
+                .drain(..)
+                .collect::<Vec<_>>()
+                .into_iter()
+                .chain(std::mem::take(&mut inner.parked))
+                .collect();
             (inner.free, inner.parked) = all.into_iter().partition(|n| *n <= limit);
             let wanted = inner.waiters.len();
             std::iter::from_fn(|| inner.take()).take(wanted).collect()
@@ -129,7 +152,10 @@ impl Slots {
                     }
                 }
             };
-            match waiter.send(Slot { number: n, home: Some(self.clone()) }) {
+            match waiter.send(Slot {
+                number: n,
+                home: Some(self.clone()),
+            }) {
                 Ok(()) => return,
                 // That waiter has gone: keep the slot for the next one.
                 Err(mut slot) => slot.home = None,
@@ -163,7 +189,9 @@ mod tests {
         assert!(s.try_acquire().is_none());
         let mut first = Box::pin(s.acquire());
         let mut second = Box::pin(s.acquire());
-        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        assert!(
+            first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none()
+        );
         let n = a.number();
         drop(a);
         assert!(second.as_mut().now_or_never().is_none());

@@ -94,7 +94,9 @@ impl ImportState {
         use ImportState as S;
         let next = match (self, event) {
             (_, Event::Close) => S::Closed,
-            (S::Closed, Event::ConnectionLost | Event::ConnectFailed | Event::Connected(_)) => S::Closed,
+            (S::Closed, Event::ConnectionLost | Event::ConnectFailed | Event::Connected(_)) => {
+                S::Closed
+            }
             (S::New | S::Discon, Event::ConnectSent) => S::Connecting,
             (S::Connecting, Event::Connected(g)) => after_connect(g),
             (S::Connecting, Event::ConnectFailed | Event::ConnectionLost) => S::Discon,
@@ -106,7 +108,16 @@ impl ImportState {
             (S::Full, Event::Unused) => S::Leaving,
             (S::Leaving, Event::Left) => S::Idle,
             (S::Idle, Event::Wanted) => S::Discon,
-            (S::Full | S::Replay | S::ReplayLocks | S::ReplayWait | S::Recover | S::Discon | S::Evicted, Event::ConnectionLost) => S::Discon,
+            (
+                S::Full
+                | S::Replay
+                | S::ReplayLocks
+                | S::ReplayWait
+                | S::Recover
+                | S::Discon
+                | S::Evicted,
+                Event::ConnectionLost,
+            ) => S::Discon,
             (state, event) => return Err(BadEvent { state, event }),
         };
         Ok(next)
@@ -140,7 +151,11 @@ impl ImportState {
 fn after_connect(g: Granted) -> ImportState {
     if g.initial {
         // A server in recovery that still knows us from before: we have nothing to replay, and wait for the others.
-        return if g.recovering { ImportState::ReplayWait } else { ImportState::Full };
+        return if g.recovering {
+            ImportState::ReplayWait
+        } else {
+            ImportState::Full
+        };
     }
     match (g.reconnect, g.recovering) {
         // The connection broke in the middle of a recovery that goes on: what the server has got it has.
@@ -157,20 +172,56 @@ mod tests {
     use ImportState as S;
 
     const STATES: [S; 12] = [
-        S::New, S::Connecting, S::Replay, S::ReplayLocks, S::ReplayWait, S::Recover, S::Full, S::Discon, S::Evicted, S::Leaving, S::Idle, S::Closed,
+        S::New,
+        S::Connecting,
+        S::Replay,
+        S::ReplayLocks,
+        S::ReplayWait,
+        S::Recover,
+        S::Full,
+        S::Discon,
+        S::Evicted,
+        S::Leaving,
+        S::Idle,
+        S::Closed,
     ];
 
     fn granted(initial: bool, reconnect: bool, recovering: bool, same_handle: bool) -> Event {
-        Event::Connected(Granted { initial, reconnect, recovering, same_handle, reached: S::Replay })
+        Event::Connected(Granted {
+            initial,
+            reconnect,
+            recovering,
+            same_handle,
+            reached: S::Replay,
+        })
     }
 
     #[test]
     fn a_recovery_goes_on_where_the_connection_broke() {
         for reached in [S::Replay, S::ReplayLocks, S::ReplayWait] {
-            let g = Granted { initial: false, reconnect: true, recovering: true, same_handle: true, reached };
+            let g = Granted {
+                initial: false,
+                reconnect: true,
+                recovering: true,
+                same_handle: true,
+                reached,
+            };
             assert_eq!(S::Connecting.after(Event::Connected(g)), Ok(reached));
-            for other in [Granted { reconnect: false, ..g }, Granted { same_handle: false, ..g }] {
-                assert_eq!(S::Connecting.after(Event::Connected(other)), Ok(S::Replay), "another start of the server");
+            for other in [
+                Granted {
+                    reconnect: false,
+                    ..g
+                },
+                Granted {
+                    same_handle: false,
+                    ..g
+                },
+            ] {
+                assert_eq!(
+                    S::Connecting.after(Event::Connected(other)),
+                    Ok(S::Replay),
+                    "another start of the server"
+                );
             }
         }
     }
@@ -182,21 +233,73 @@ mod tests {
         let c = Some(S::Closed);
         let d = Some(S::Discon);
         let rows: [(Event, [Option<S>; 12]); 17] = [
-            (Event::ConnectSent, [Some(S::Connecting), e, e, e, e, e, e, Some(S::Connecting), e, e, e, e]),
-            (granted(true, false, false, false), [e, Some(S::Full), e, e, e, e, e, e, e, e, e, c]),
-            (granted(true, true, true, false), [e, Some(S::ReplayWait), e, e, e, e, e, e, e, e, e, c]),
-            (granted(false, true, false, true), [e, Some(S::Recover), e, e, e, e, e, e, e, e, e, c]),
-            (granted(false, true, false, false), [e, Some(S::Evicted), e, e, e, e, e, e, e, e, e, c]),
-            (granted(false, false, true, false), [e, Some(S::Replay), e, e, e, e, e, e, e, e, e, c]),
-            (granted(false, false, false, false), [e, Some(S::Evicted), e, e, e, e, e, e, e, e, e, c]),
+            (
+                Event::ConnectSent,
+                [
+                    Some(S::Connecting),
+                    e,
+                    e,
+                    e,
+                    e,
+                    e,
+                    e,
+                    Some(S::Connecting),
+                    e,
+                    e,
+                    e,
+                    e,
+                ],
+            ),
+            (
+                granted(true, false, false, false),
+                [e, Some(S::Full), e, e, e, e, e, e, e, e, e, c],
+            ),
+            (
+                granted(true, true, true, false),
+                [e, Some(S::ReplayWait), e, e, e, e, e, e, e, e, e, c],
+            ),
+            (
+                granted(false, true, false, true),
+                [e, Some(S::Recover), e, e, e, e, e, e, e, e, e, c],
+            ),
+            (
+                granted(false, true, false, false),
+                [e, Some(S::Evicted), e, e, e, e, e, e, e, e, e, c],
+            ),
+            (
+                granted(false, false, true, false),
+                [e, Some(S::Replay), e, e, e, e, e, e, e, e, e, c],
+            ),
+            (
+                granted(false, false, false, false),
+                [e, Some(S::Evicted), e, e, e, e, e, e, e, e, e, c],
+            ),
             (Event::ConnectFailed, [e, d, e, e, e, e, e, e, e, e, e, c]),
-            (Event::RequestsReplayed, [e, e, Some(S::ReplayLocks), e, e, e, e, e, e, e, e, e]),
-            (Event::LocksReplayed, [e, e, e, Some(S::ReplayWait), e, e, e, e, e, e, e, e]),
-            (Event::ServerRecovered, [e, e, e, e, Some(S::Recover), e, e, e, e, e, e, e]),
-            (Event::Invalidated, [e, e, e, e, e, e, e, e, Some(S::Recover), e, e, e]),
+            (
+                Event::RequestsReplayed,
+                [e, e, Some(S::ReplayLocks), e, e, e, e, e, e, e, e, e],
+            ),
+            (
+                Event::LocksReplayed,
+                [e, e, e, Some(S::ReplayWait), e, e, e, e, e, e, e, e],
+            ),
+            (
+                Event::ServerRecovered,
+                [e, e, e, e, Some(S::Recover), e, e, e, e, e, e, e],
+            ),
+            (
+                Event::Invalidated,
+                [e, e, e, e, e, e, e, e, Some(S::Recover), e, e, e],
+            ),
             (Event::ConnectionLost, [e, d, d, d, d, d, d, d, d, e, e, c]),
-            (Event::Unused, [e, e, e, e, e, e, Some(S::Leaving), e, e, e, e, e]),
-            (Event::Left, [e, e, e, e, e, e, e, e, e, Some(S::Idle), e, e]),
+            (
+                Event::Unused,
+                [e, e, e, e, e, e, Some(S::Leaving), e, e, e, e, e],
+            ),
+            (
+                Event::Left,
+                [e, e, e, e, e, e, e, e, e, Some(S::Idle), e, e],
+            ),
             (Event::Wanted, [e, e, e, e, e, e, e, e, e, e, d, e]),
             (Event::Close, [c; 12]),
         ];
@@ -206,6 +309,12 @@ mod tests {
             }
         }
         assert_eq!(S::Recover.after(Event::Resent), Ok(S::Full));
-        assert_eq!(S::New.after(Event::Resent), Err(BadEvent { state: S::New, event: Event::Resent }));
+        assert_eq!(
+            S::New.after(Event::Resent),
+            Err(BadEvent {
+                state: S::New,
+                event: Event::Resent
+            })
+        );
     }
 }

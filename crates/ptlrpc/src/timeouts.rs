@@ -34,7 +34,8 @@ impl Estimate {
     pub fn measured(&mut self, now: Instant, secs: u32) {
         let width = HISTORY / BINS as u32;
         let start = *self.bin_start.get_or_insert(now);
-        let passed = (now.saturating_duration_since(start).as_secs() / width.as_secs()).min(BINS as u64) as usize;
+        let passed = (now.saturating_duration_since(start).as_secs() / width.as_secs())
+            .min(BINS as u64) as usize;
         if passed > 0 {
             self.bins.rotate_right(passed % BINS);
             self.bins[..passed].fill(0);
@@ -45,7 +46,12 @@ impl Estimate {
 
     /// The estimate in seconds.
     pub fn secs(&self) -> u32 {
-        self.bins.iter().copied().max().unwrap_or(0).clamp(AT_MIN_S, AT_MAX_S)
+        self.bins
+            .iter()
+            .copied()
+            .max()
+            .unwrap_or(0)
+            .clamp(AT_MIN_S, AT_MAX_S)
     }
 
     /// How long a client waits for a reply, in seconds (`at_est2timeout`).

@@ -12,7 +12,10 @@ pub(crate) struct Watched<T> {
 
 impl<T: Copy> Watched<T> {
     pub(crate) fn new(value: T) -> Watched<T> {
-        Watched { value: Mutex::new(value), changed: Notify::new() }
+        Watched {
+            value: Mutex::new(value),
+            changed: Notify::new(),
+        }
     }
 
     /// The value now.

@@ -24,7 +24,9 @@ impl XidSource {
         let (secs, _) = node.wall_time();
         let start = ((secs.max(1) as u64) << 20) & !(XID_STEP - 1);
         // Only the first import of a node finds 0 here.
-        let _ = source.next.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = source
+            .next
+            .compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
         source
     }
 
@@ -40,7 +42,9 @@ mod tests {
 
     #[test]
     fn xids_are_aligned_and_grow() {
-        let s = XidSource { next: AtomicU64::new(5 << 20) };
+        let s = XidSource {
+            next: AtomicU64::new(5 << 20),
+        };
         let (a, b) = (s.next(), s.next());
         assert_eq!(b - a, XID_STEP);
         assert_eq!(a % XID_STEP, 0);

@@ -58,27 +58,50 @@ async fn a_call_is_inline() {
     let w = world().await;
     let (s, imp) = connected(&w).await;
     assert_eq!(imp.state(), ImportState::Full);
-    let reply = imp.call(rq(ECHO, 77)).now_or_never().expect("answered on our own stack").unwrap();
+    let reply = imp
+        .call(rq(ECHO, 77))
+        .now_or_never()
+        .expect("answered on our own stack")
+        .unwrap();
     assert_eq!((reply.status, reply.msg.get::<u64>(1).unwrap()), (0, 77));
-    assert!(imp.call(add(5)).now_or_never().expect("modifying too").is_ok());
+    assert!(
+        imp.call(add(5))
+            .now_or_never()
+            .expect("modifying too")
+            .is_ok()
+    );
     assert_eq!(w.server.handovers().spawned(), 0);
     assert_eq!(imp.stats().by_opcode[&ECHO], 1);
     imp.disconnect().await;
     assert_eq!(imp.state(), ImportState::Closed);
-    assert_eq!(imp.call(rq(ECHO, 1)).await.unwrap_err(), RpcError::Unreachable("t-MDT0000_UUID at 10.0.0.2@tcp".into()));
+    assert_eq!(
+        imp.call(rq(ECHO, 1)).await.unwrap_err(),
+        RpcError::Unreachable("t-MDT0000_UUID at 10.0.0.2@tcp".into())
+    );
     s.stop().await;
 }
 
 /// Where neither a NID nor a route leads there is nothing to wait for; one NID that can be reached is enough to try.
 #[tokio::test(start_paused = true)]
 async fn a_network_that_nothing_leads_to_is_named_at_once() {
-    let cfg = coral_lnet::NodeConfig { nids: vec![nid("127.0.0.1@tcp")], ..Default::default() };
+    let cfg = coral_lnet::NodeConfig {
+        nids: vec![nid("127.0.0.1@tcp")],
+        ..Default::default()
+    };
     let node = Node::start(cfg, None).await.unwrap();
     let start = Instant::now();
-    let e = import(&node, &["10.0.0.2@tcp5", "10.0.0.3@tcp6"]).connect().await.unwrap_err();
-    assert!(matches!(e, ConnectError::NoWay { .. }) && start.elapsed().is_zero(), "{e} after {:?}", start.elapsed());
+    let e = import(&node, &["10.0.0.2@tcp5", "10.0.0.3@tcp6"])
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(e, ConnectError::NoWay { .. }) && start.elapsed().is_zero(),
+        "{e} after {:?}",
+        start.elapsed()
+    );
     assert!(e.to_string().ends_with("this node (127.0.0.1@tcp) has no NID on tcp5 and no route to it; give --route 'tcp5 GATEWAY'"), "{e}");
-    node.add_route(coral_lnet::parse_routes("tcp5 127.0.0.4@tcp").unwrap()[0]).unwrap();
+    node.add_route(coral_lnet::parse_routes("tcp5 127.0.0.4@tcp").unwrap()[0])
+        .unwrap();
     assert!(node.leads_to(nid("10.0.0.2@tcp5")) && !node.leads_to(nid("10.0.0.3@tcp6")));
     node.shutdown().await;
 }
@@ -88,12 +111,23 @@ async fn nobody_answers() {
     let w = world().await;
     w.server.serve_portal(portal::MDS_REQUEST, Arc::new(Silent));
     // Nobody has the first NID; the second is there and silent.
-    for nids in [&["10.9.9.9@tcp", "10.0.0.2@tcp"][..], &["10.0.0.2@tcp"], &["10.0.0.2@tcp"; 20]] {
+    for nids in [
+        &["10.9.9.9@tcp", "10.0.0.2@tcp"][..],
+        &["10.0.0.2@tcp"],
+        &["10.0.0.2@tcp"; 20],
+    ] {
         let start = Instant::now();
         let e = import(&w.client, nids).connect().await.unwrap_err();
         assert!(matches!(e, ConnectError::NoAnswer { .. }), "{e}");
-        assert!(e.to_string().contains("10.0.0.2@tcp") && e.to_string().contains("does not answer"), "{e}");
-        assert!(start.elapsed() <= Duration::from_secs(10), "{nids:?} {:?}", start.elapsed());
+        assert!(
+            e.to_string().contains("10.0.0.2@tcp") && e.to_string().contains("does not answer"),
+            "{e}"
+        );
+        assert!(
+            start.elapsed() <= Duration::from_secs(10),
+            "{nids:?} {:?}",
+            start.elapsed()
+        );
     }
 }
 
@@ -107,7 +141,10 @@ async fn flags_not_asked_for_are_refused() {
     let w = world().await;
     let s = Server::start(&w.server, &w.disk);
     *s.mini.flags_extra.lock() = ConnectFlags::ACL;
-    let e = import(&w.client, &["10.0.0.2@tcp"]).connect().await.unwrap_err();
+    let e = import(&w.client, &["10.0.0.2@tcp"])
+        .connect()
+        .await
+        .unwrap_err();
     assert!(matches!(e, ConnectError::Proto { .. }), "{e}");
 }
 
@@ -155,7 +192,11 @@ async fn last_xid_and_tags() {
     assert_eq!(tags, [1, 2, 3]);
     let oldest = slow.iter().map(|s| s.1).min().unwrap();
     let echoes: Vec<_> = seen.iter().filter(|(o, ..)| *o == ECHO).collect();
-    assert_eq!(echoes[0].2.last_xid, oldest - 1, "nothing at or above the oldest unreplied xid");
+    assert_eq!(
+        echoes[0].2.last_xid,
+        oldest - 1,
+        "nothing at or above the oldest unreplied xid"
+    );
     assert_eq!(echoes[1].2.last_xid, echoes[1].1 - 1);
     assert!(seen.iter().all(|(_, xid, b)| b.last_xid < *xid));
     assert_eq!(seen[0].2.last_xid, 0, "connect has none");
@@ -173,9 +214,26 @@ async fn modify_slots_bound_what_is_in_flight() {
         })
         .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(s.mini.seen.lock().iter().filter(|(o, ..)| *o == SLOW).count(), 4, "the server grants four and one for closes");
-    assert!(imp.call(rq(ECHO, 1)).now_or_never().is_some(), "others are not held up");
-    assert!(imp.call(rq(opc::MDS_CLOSE, 1).modifying()).now_or_never().is_some(), "a close has a slot of its own");
+    assert_eq!(
+        s.mini
+            .seen
+            .lock()
+            .iter()
+            .filter(|(o, ..)| *o == SLOW)
+            .count(),
+        4,
+        "the server grants four and one for closes"
+    );
+    assert!(
+        imp.call(rq(ECHO, 1)).now_or_never().is_some(),
+        "others are not held up"
+    );
+    assert!(
+        imp.call(rq(opc::MDS_CLOSE, 1).modifying())
+            .now_or_never()
+            .is_some(),
+        "a close has a slot of its own"
+    );
     assert_eq!(s.mini.seen.lock().last().unwrap().2.tag, 5);
     for c in calls {
         c.await.unwrap();
@@ -188,12 +246,11 @@ async fn modify_slots_bound_what_is_in_flight() {
 async fn an_osts_writes_need_no_slots() {
     let w = world().await;
     let s = Server::start(&w.server, &w.disk);
-    let cfg = ImportConfig { request_portal: portal::MDS_REQUEST, reply_portal: portal::MDC_REPLY, ..ImportConfig::ost(
-        "t-OST0000_UUID",
-        vec![nid("10.0.0.2@tcp")],
-        "c",
-        flags(),
-    ) };
+    let cfg = ImportConfig {
+        request_portal: portal::MDS_REQUEST,
+        reply_portal: portal::MDC_REPLY,
+        ..ImportConfig::ost("t-OST0000_UUID", vec![nid("10.0.0.2@tcp")], "c", flags())
+    };
     let imp = Import::new(w.client.clone(), cfg);
     imp.connect().await.unwrap();
     let start = Instant::now();
@@ -215,13 +272,26 @@ async fn an_interrupted_modifying_call_keeps_its_slot_until_the_reply() {
     let w = world().await;
     let (s, imp) = connected(&w).await;
     for _ in 0..4 {
-        let r = tokio::time::timeout(Duration::from_secs(1), imp.call(rq(SLOW, 10).modifying())).await;
+        let r =
+            tokio::time::timeout(Duration::from_secs(1), imp.call(rq(SLOW, 10).modifying())).await;
         assert!(r.is_err());
     }
-    assert!(imp.call(add(1)).now_or_never().is_none(), "all slots are taken");
+    assert!(
+        imp.call(add(1)).now_or_never().is_none(),
+        "all slots are taken"
+    );
     tokio::time::sleep(Duration::from_secs(12)).await;
     imp.call(add(1)).await.unwrap();
-    assert_eq!(s.mini.seen.lock().iter().filter(|(o, ..)| *o == ADD).count(), 1, "a call dropped before it was sent is not sent");
+    assert_eq!(
+        s.mini
+            .seen
+            .lock()
+            .iter()
+            .filter(|(o, ..)| *o == ADD)
+            .count(),
+        1,
+        "a call dropped before it was sent is not sent"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,7 +315,11 @@ async fn einprogress_is_tried_again_with_a_new_xid() {
     *s.mini.inprogress.lock() = 1;
     assert_eq!(imp.call(rq(ECHO, 3)).await.unwrap().status, 0);
     let seen = s.mini.seen.lock();
-    let xids: Vec<u64> = seen.iter().filter(|(o, ..)| *o == ECHO).map(|s| s.1).collect();
+    let xids: Vec<u64> = seen
+        .iter()
+        .filter(|(o, ..)| *o == ECHO)
+        .map(|s| s.1)
+        .collect();
     assert!(xids.len() == 2 && xids[0] != xids[1]);
 }
 
@@ -254,15 +328,26 @@ async fn limits_and_no_resend() {
     let w = world().await;
     let (_s, imp) = connected(&w).await;
     let start = Instant::now();
-    assert_eq!(imp.call(rq(SLOW, 100).limit(Duration::from_secs(3))).await.unwrap_err(), RpcError::Timeout);
+    assert_eq!(
+        imp.call(rq(SLOW, 100).limit(Duration::from_secs(3)))
+            .await
+            .unwrap_err(),
+        RpcError::Timeout
+    );
     assert_eq!(start.elapsed().as_secs(), 3);
     lose(&w.client, portal::MDS_REQUEST, 1);
-    assert!(matches!(imp.call(rq(ECHO, 1).no_resend()).await, Err(RpcError::Unreachable(_))));
+    assert!(matches!(
+        imp.call(rq(ECHO, 1).no_resend()).await,
+        Err(RpcError::Unreachable(_))
+    ));
     imp.call(rq(ECHO, 1)).await.unwrap();
 }
 
 fn bulk_lens(lens: &[u32]) -> Bytes {
-    lens.iter().flat_map(|l| l.to_le_bytes()).collect::<Vec<u8>>().into()
+    lens.iter()
+        .flat_map(|l| l.to_le_bytes())
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,10 +355,24 @@ async fn bulk_of_odd_sizes_both_ways() {
     let w = world().await;
     let (s, imp) = connected(&w).await;
     let mib = 1 << 20;
-    for lens in [vec![1], vec![4095], vec![mib], vec![mib, 1], vec![mib, mib, mib, 12345], vec![mib; 64]] {
-        let data: Vec<Payload> = lens.iter().enumerate().map(|(i, l)| pattern(i, *l).into()).collect();
+    for lens in [
+        vec![1],
+        vec![4095],
+        vec![mib],
+        vec![mib, 1],
+        vec![mib, mib, mib, 12345],
+        vec![mib; 64],
+    ] {
+        let data: Vec<Payload> = lens
+            .iter()
+            .enumerate()
+            .map(|(i, l)| pattern(i, *l).into())
+            .collect();
         let write = Request::new(portal::OST_IO, WRITE).push_bytes(bulk_lens(&lens));
-        let write = write.bulk(Bulk::Source { portal: BULK, data: data.clone() });
+        let write = write.bulk(Bulk::Source {
+            portal: BULK,
+            data: data.clone(),
+        });
         // tokio's budget of 128 operations per poll of a task lets no more than some tens of descriptors pass at once.
         let inline = lens.len() < 10;
         let r = match imp.call(write.clone()).now_or_never() {
@@ -285,12 +384,24 @@ async fn bulk_of_odd_sizes_both_ways() {
         assert!(*s.mini.written.lock() == data, "{lens:?}");
 
         let read = Request::new(portal::OST_IO, READ).push_bytes(bulk_lens(&lens));
-        let r = imp.call(read.bulk(Bulk::Sink { portal: BULK, lens: lens.clone() })).await.unwrap();
+        let r = imp
+            .call(read.bulk(Bulk::Sink {
+                portal: BULK,
+                lens: lens.clone(),
+            }))
+            .await
+            .unwrap();
         assert!(r.bulk == data, "{lens:?}");
     }
     // A short read: the server has less than the descriptors hold, the rest get empty PUTs.
     let read = Request::new(portal::OST_IO, READ).push_bytes(bulk_lens(&[mib, 100]));
-    let r = imp.call(read.bulk(Bulk::Sink { portal: BULK, lens: vec![mib; 4] })).await.unwrap();
+    let r = imp
+        .call(read.bulk(Bulk::Sink {
+            portal: BULK,
+            lens: vec![mib; 4],
+        }))
+        .await
+        .unwrap();
     let got: Vec<usize> = r.bulk.iter().map(Payload::len).collect();
     assert_eq!(got, [mib as usize, 100, 0, 0]);
 }
@@ -300,7 +411,12 @@ async fn lost_bulk_is_sent_again_by_the_server_and_at_last_asked_for_again_by_th
     let w = world().await;
     let (_s, imp) = connected(&w).await;
     let lens = vec![1 << 20, 777];
-    let read = Request::new(portal::OST_IO, READ).push_bytes(bulk_lens(&lens)).bulk(Bulk::Sink { portal: BULK, lens: lens.clone() });
+    let read = Request::new(portal::OST_IO, READ)
+        .push_bytes(bulk_lens(&lens))
+        .bulk(Bulk::Sink {
+            portal: BULK,
+            lens: lens.clone(),
+        });
     lose(&w.server, BULK, 1);
     let r = imp.call(read.clone()).await.unwrap();
     assert_eq!(r.bulk[1], Payload::from(pattern(1, 777)));
@@ -357,7 +473,14 @@ async fn eviction_fails_what_waits_and_lets_new_calls_through() {
     assert!(matches!(e, RpcError::Evicted(_)), "{e}");
     assert!(matches!(waiting.await.unwrap(), Err(RpcError::Evicted(_))));
     assert_eq!(imp.call(rq(ECHO, 2)).await.unwrap().status, 0);
-    assert_eq!((told.evicted.load(Ordering::Relaxed), imp.generation(), imp.stats().evictions), (1, 1, 1));
+    assert_eq!(
+        (
+            told.evicted.load(Ordering::Relaxed),
+            imp.generation(),
+            imp.stats().evictions
+        ),
+        (1, 1, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -394,12 +517,28 @@ async fn an_unused_import_disconnects_and_comes_back() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(imp.state(), ImportState::Idle);
     assert_eq!(told.idle.load(Ordering::Relaxed), 1);
-    assert_eq!(w.disk.lock().clients.len(), 0, "the server has forgotten it");
+    assert_eq!(
+        w.disk.lock().clients.len(),
+        0,
+        "the server has forgotten it"
+    );
     let pings = imp.stats().by_opcode[&opc::OBD_PING];
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(imp.stats().by_opcode[&opc::OBD_PING], pings, "nothing is asked");
+    assert_eq!(
+        imp.stats().by_opcode[&opc::OBD_PING],
+        pings,
+        "nothing is asked"
+    );
     assert_eq!(imp.call(rq(ECHO, 2)).await.unwrap().status, 0);
-    assert_eq!((imp.state(), imp.stats().evictions, imp.generation(), told.evicted.load(Ordering::Relaxed)), (ImportState::Full, 0, 0, 0));
+    assert_eq!(
+        (
+            imp.state(),
+            imp.stats().evictions,
+            imp.generation(),
+            told.evicted.load(Ordering::Relaxed)
+        ),
+        (ImportState::Full, 0, 0, 0)
+    );
     imp.call(add(5)).await.unwrap();
     assert_eq!(imp.replayable(), 0);
     s.stop().await;
@@ -415,7 +554,11 @@ async fn an_import_leaves_only_when_nothing_can_be_lost() {
     assert_eq!(imp.replayable(), 1);
     imp.set_idle_timeout(Duration::from_secs(20));
     tokio::time::sleep(Duration::from_secs(120)).await;
-    assert_eq!(imp.state(), ImportState::Full, "it keeps what is not committed");
+    assert_eq!(
+        imp.state(),
+        ImportState::Full,
+        "it keeps what is not committed"
+    );
     *s.mini.lag.lock() = 0;
     imp.call(add(6)).await.unwrap();
     // a server that does not answer the goodbye
@@ -448,7 +591,10 @@ async fn a_restarted_server_gets_uncommitted_requests_in_transno_order() {
     }
     let open = imp.call(rq(ADD, 6).replayable_open()).await.unwrap();
     assert_eq!(imp.replayable(), 6);
-    imp.amend_replay(open.transno, vec![Bytes::copy_from_slice(&66u64.to_le_bytes())]);
+    imp.amend_replay(
+        open.transno,
+        vec![Bytes::copy_from_slice(&66u64.to_le_bytes())],
+    );
     s.stop().await;
     // Power loss: the last transactions, and the replies that go with them, were never written.
     {
@@ -466,11 +612,20 @@ async fn a_restarted_server_gets_uncommitted_requests_in_transno_order() {
     let s = Server::start(&w.server, &w.disk);
     *s.mini.lag.lock() = 0;
     let last = waiting.await.unwrap();
-    assert_eq!(w.disk.lock().log, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 66), (7, 7)]);
+    assert_eq!(
+        w.disk.lock().log,
+        [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 66), (7, 7)]
+    );
     assert_eq!(last.transno, 7);
     let st = imp.stats();
     assert_eq!((st.replayed, st.evictions), (4, 0));
-    assert_eq!((told.locks.load(Ordering::Relaxed), told.recovered.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!(
+        (
+            told.locks.load(Ordering::Relaxed),
+            told.recovered.load(Ordering::Relaxed)
+        ),
+        (1, 1)
+    );
     assert_eq!(imp.replayable(), 1, "the open stays");
     imp.forget_open(open.transno);
     assert_eq!(imp.replayable(), 0);
@@ -497,14 +652,20 @@ async fn a_replay_goes_on_where_the_connection_broke() {
     };
     let replays = |s: &Server| -> Vec<(u64, bool)> {
         let seen = s.mini.seen.lock();
-        let adds = seen.iter().filter(|(opc, _, b)| *opc == ADD && b.flags & MSG_REPLAY != 0);
-        adds.map(|(_, _, b)| (b.transno, b.flags & MSG_RESENT != 0)).collect()
+        let adds = seen
+            .iter()
+            .filter(|(opc, _, b)| *opc == ADD && b.flags & MSG_REPLAY != 0);
+        adds.map(|(_, _, b)| (b.transno, b.flags & MSG_RESENT != 0))
+            .collect()
     };
     let s1 = start();
     *s1.mini.silent.lock() = vec![3];
     imp.call(add(6)).await.unwrap();
     let once = |transno| (transno, false);
-    assert_eq!(replays(&s1), [once(1), once(2), once(3), (3, true), once(4), once(5)]);
+    assert_eq!(
+        replays(&s1),
+        [once(1), once(2), once(3), (3, true), once(4), once(5)]
+    );
     assert_eq!(log(&w), [1, 2, 3, 4, 5, 6]);
     // another start has nothing of it
     s1.stop().await;
@@ -512,7 +673,10 @@ async fn a_replay_goes_on_where_the_connection_broke() {
     let s2 = start();
     imp.call(add(7)).await.unwrap();
     assert_eq!(replays(&s2), [1, 2, 3, 4, 5, 6].map(once));
-    assert_eq!((log(&w), imp.stats().evictions), (vec![1, 2, 3, 4, 5, 6, 7], 0));
+    assert_eq!(
+        (log(&w), imp.stats().evictions),
+        (vec![1, 2, 3, 4, 5, 6, 7], 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -530,7 +694,10 @@ async fn a_node_that_vanishes_is_found_again() {
     let start = Instant::now();
     let _s = Server::start(&server, &w.disk);
     assert_eq!(waiting.await.unwrap().msg.get::<u64>(1).unwrap(), 8);
-    assert!(start.elapsed() <= Duration::from_secs(15), "back-off has a bound");
+    assert!(
+        start.elapsed() <= Duration::from_secs(15),
+        "back-off has a bound"
+    );
 }
 
 #[tokio::test(start_paused = true)]

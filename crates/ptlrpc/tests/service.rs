@@ -44,30 +44,54 @@ struct World {
 }
 
 async fn world(max_active: usize, max_queued: usize) -> World {
-    world_with(ServiceConfig { max_active, max_queued, ..ServiceConfig::new("gate", &[portal::LDLM_CB_REQUEST]) }).await
+    world_with(ServiceConfig {
+        max_active,
+        max_queued,
+        ..ServiceConfig::new("gate", &[portal::LDLM_CB_REQUEST])
+    })
+    .await
 }
 
 async fn world_with(cfg: ServiceConfig) -> World {
     let mem = MemNet::new();
-    let (client, server) = (node(&mem, "10.0.0.1@tcp", 1).await, node(&mem, "10.0.0.2@tcp", 2).await);
-    let gate = Arc::new(Gate { permits: Semaphore::new(0), running: AtomicUsize::new(0), most: AtomicUsize::new(0) });
+    let (client, server) = (
+        node(&mem, "10.0.0.1@tcp", 1).await,
+        node(&mem, "10.0.0.2@tcp", 2).await,
+    );
+    let gate = Arc::new(Gate {
+        permits: Semaphore::new(0),
+        running: AtomicUsize::new(0),
+        most: AtomicUsize::new(0),
+    });
     let svc = Service::start(&server, cfg, gate.clone());
     World { client, gate, svc }
 }
 
 async fn ask(client: Arc<Node>, opcode: u32, secs: u64) -> Result<Reply, RpcError> {
     let rq = Request::new(portal::LDLM_CB_REQUEST, opcode);
-    send_ast(&client, nid("10.0.0.2@tcp"), 7, 1, rq, Duration::from_secs(secs)).await
+    send_ast(
+        &client,
+        nid("10.0.0.2@tcp"),
+        7,
+        1,
+        rq,
+        Duration::from_secs(secs),
+    )
+    .await
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_queue_is_bounded_and_pings_pass_it() {
     let w = world(2, 3).await;
-    let calls: Vec<_> = (0..8).map(|_| tokio::spawn(ask(w.client.clone(), opc::MDS_REINT, 20))).collect();
+    let calls: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(ask(w.client.clone(), opc::MDS_REINT, 20)))
+        .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let st = w.svc.stats();
     assert_eq!((st.requests, st.queued, st.dropped_full), (8, 3, 3));
-    ask(w.client.clone(), opc::OBD_PING, 1).await.expect("a ping waits for nobody");
+    ask(w.client.clone(), opc::OBD_PING, 1)
+        .await
+        .expect("a ping waits for nobody");
     w.gate.permits.add_permits(100);
     let mut ok = 0;
     for c in calls {
@@ -83,22 +107,50 @@ async fn the_queue_is_bounded_and_pings_pass_it() {
 async fn io_under_a_lock_of_the_client_has_a_lane_of_its_own() {
     let w = world(2, 3).await;
     let write = |valid, flags| {
-        let o = Obdo { valid, handle: 7, ..Default::default() };
+        let o = Obdo {
+            valid,
+            handle: 7,
+            ..Default::default()
+        };
         let rq = Request::new(portal::LDLM_CB_REQUEST, opc::OST_WRITE).push(&o);
-        let rq = rq.push(&ObdIoobj::default()).push(&NiobufRemote { offset: 0, len: 1, flags });
+        let rq = rq.push(&ObdIoobj::default()).push(&NiobufRemote {
+            offset: 0,
+            len: 1,
+            flags,
+        });
         let client = w.client.clone();
-        tokio::spawn(async move { send_ast(&client, nid("10.0.0.2@tcp"), 7, 1, rq, Duration::from_secs(20)).await })
+        tokio::spawn(async move {
+            send_ast(
+                &client,
+                nid("10.0.0.2@tcp"),
+                7,
+                1,
+                rq,
+                Duration::from_secs(20),
+            )
+            .await
+        })
     };
     let running = || w.gate.running.load(Ordering::SeqCst);
-    let mut calls: Vec<_> = (0..2).map(|_| write(md::FLID, brw::WRITE | brw::SRVLOCK)).collect();
+    let mut calls: Vec<_> = (0..2)
+        .map(|_| write(md::FLID, brw::WRITE | brw::SRVLOCK))
+        .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     calls.push(write(md::FLID, brw::WRITE));
     calls.push(write(md::FLHANDLE, brw::WRITE | brw::SRVLOCK));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!((running(), w.svc.stats().queued), (2, 2), "one that names no lock waits, and one that wants another");
+    assert_eq!(
+        (running(), w.svc.stats().queued),
+        (2, 2),
+        "one that names no lock waits, and one that wants another"
+    );
     calls.extend((0..3).map(|_| write(md::FLHANDLE, brw::WRITE)));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!((running(), w.svc.stats().queued), (4, 3), "the lane is as wide as the other");
+    assert_eq!(
+        (running(), w.svc.stats().queued),
+        (4, 3),
+        "the lane is as wide as the other"
+    );
     w.gate.permits.add_permits(100);
     for c in calls {
         c.await.unwrap().expect("all are done in the end");
@@ -107,19 +159,38 @@ async fn io_under_a_lock_of_the_client_has_a_lane_of_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn the_queue_is_bounded_in_bytes_too() {
-    let w = world_with(ServiceConfig { max_active: 1, max_queued_bytes: 150_000, ..ServiceConfig::new("gate", &[portal::LDLM_CB_REQUEST]) }).await;
+    let w = world_with(ServiceConfig {
+        max_active: 1,
+        max_queued_bytes: 150_000,
+        ..ServiceConfig::new("gate", &[portal::LDLM_CB_REQUEST])
+    })
+    .await;
     let big = |client: Arc<Node>| async move {
-        let rq = Request::new(portal::LDLM_CB_REQUEST, opc::MDS_REINT).push_bytes(Bytes::from(vec![7; 100_000]));
-        send_ast(&client, nid("10.0.0.2@tcp"), 7, 1, rq, Duration::from_secs(20)).await
+        let rq = Request::new(portal::LDLM_CB_REQUEST, opc::MDS_REINT)
+            .push_bytes(Bytes::from(vec![7; 100_000]));
+        send_ast(
+            &client,
+            nid("10.0.0.2@tcp"),
+            7,
+            1,
+            rq,
+            Duration::from_secs(20),
+        )
+        .await
     };
-    let calls: Vec<_> = (0..4).map(|_| tokio::spawn(big(w.client.clone()))).collect();
+    let calls: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(big(w.client.clone())))
+        .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let st = w.svc.stats();
     assert_eq!((st.queued, st.dropped_full), (1, 2));
     w.gate.permits.add_permits(100);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let again = tokio::spawn(big(w.client.clone()));
-    assert!(again.await.unwrap().is_ok(), "what left the queue counts no more");
+    assert!(
+        again.await.unwrap().is_ok(),
+        "what left the queue counts no more"
+    );
     for c in calls {
         let _ = c.await;
     }
@@ -129,11 +200,31 @@ async fn the_queue_is_bounded_in_bytes_too() {
 async fn nonsense_is_counted_and_does_no_harm() {
     let w = world(2, 3).await;
     let good = Message::new(&PtlrpcBody::request(opc::OBD_PING)).encode();
-    let reply = Message::new(&PtlrpcBody { r#type: PTL_RPC_MSG_REPLY, ..Default::default() }).encode();
+    let reply = Message::new(&PtlrpcBody {
+        r#type: PTL_RPC_MSG_REPLY,
+        ..Default::default()
+    })
+    .encode();
     let mut flipped = good.to_vec();
     flipped[9] ^= 0xff;
-    for bad in [Bytes::new(), Bytes::from_static(b"hello"), good.slice(..100), reply, flipped.into()] {
-        w.client.put(nid("10.0.0.2@tcp"), portal::LDLM_CB_REQUEST, 128, 0, Payload::from(bad), false).await.unwrap();
+    for bad in [
+        Bytes::new(),
+        Bytes::from_static(b"hello"),
+        good.slice(..100),
+        reply,
+        flipped.into(),
+    ] {
+        w.client
+            .put(
+                nid("10.0.0.2@tcp"),
+                portal::LDLM_CB_REQUEST,
+                128,
+                0,
+                Payload::from(bad),
+                false,
+            )
+            .await
+            .unwrap();
     }
     assert_eq!(w.svc.stats().malformed, 5);
     ask(w.client.clone(), opc::OBD_PING, 1).await.unwrap();
@@ -142,13 +233,18 @@ async fn nonsense_is_counted_and_does_no_harm() {
 #[tokio::test(start_paused = true)]
 async fn stop_drops_what_does_not_end() {
     let w = world(2, 3).await;
-    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(ask(w.client.clone(), opc::MDS_REINT, 20))).collect();
+    let calls: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(ask(w.client.clone(), opc::MDS_REINT, 20)))
+        .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     w.svc.stop().await;
     for c in calls {
         assert_eq!(c.await.unwrap().unwrap_err(), RpcError::Timeout);
     }
-    assert!(matches!(ask(w.client.clone(), opc::OBD_PING, 1).await, Err(RpcError::Timeout)));
+    assert!(matches!(
+        ask(w.client.clone(), opc::OBD_PING, 1).await,
+        Err(RpcError::Timeout)
+    ));
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,18 +13,31 @@ use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 
 use crate::nodemap::text::{self, Member};
-use crate::target::{Admitted, Export, Gate, Membership, Target, TargetRequest, check_writable, wanted_uuid};
+use crate::target::{
+    Admitted, Export, Gate, Membership, Target, TargetRequest, check_writable, wanted_uuid,
+};
 
 /// Portals of requests, by service. Cancels have a service of their own: they must never wait behind what waits for them.
 const SERVICES: &[(&str, &[u32])] = &[
     ("ldlm_cancel", &[portal::LDLM_CANCEL_REQUEST]),
     ("mgs", &[portal::MGS_REQUEST]),
-    ("mdt", &[portal::MDS_REQUEST, portal::FLD_REQUEST, portal::SEQ_METADATA, portal::SEQ_CONTROLLER]),
+    (
+        "mdt",
+        &[
+            portal::MDS_REQUEST,
+            portal::FLD_REQUEST,
+            portal::SEQ_METADATA,
+            portal::SEQ_CONTROLLER,
+        ],
+    ),
     ("mdt_readpage", &[portal::MDS_READPAGE]),
     ("mdt_io", &[portal::MDS_IO]),
     // batches and updates are refused, but never left without an answer
     ("mdt_out", &[portal::OUT]),
-    ("ost", &[portal::OST_REQUEST, portal::OST_CREATE, portal::SEQ_DATA]),
+    (
+        "ost",
+        &[portal::OST_REQUEST, portal::OST_CREATE, portal::SEQ_DATA],
+    ),
     ("ost_io", &[portal::OST_IO]),
 ];
 
@@ -67,16 +80,29 @@ pub struct ServerNode {
 impl ServerNode {
     /// Starts the services on all server portals of `node`.
     pub fn start(node: Arc<Node>) -> Arc<ServerNode> {
-        let dispatcher = Arc::new(Dispatcher { routes: RwLock::default() });
-        let start = |(name, portals): &(&str, &[u32])| Service::start(&node, ServiceConfig::new(name, portals), dispatcher.clone());
+        let dispatcher = Arc::new(Dispatcher {
+            routes: RwLock::default(),
+        });
+        let start = |(name, portals): &(&str, &[u32])| {
+            Service::start(&node, ServiceConfig::new(name, portals), dispatcher.clone())
+        };
         let services = SERVICES.iter().map(start).collect();
-        Arc::new(ServerNode { node, dispatcher, services, membership: Mutex::default() })
+        Arc::new(ServerNode {
+            node,
+            dispatcher,
+            services,
+            membership: Mutex::default(),
+        })
     }
 
     /// Makes a target reachable; clients may connect from now on. Call [`Target::start`] first.
     pub fn add_target(&self, t: Arc<Target>) {
         t.set_membership(self.membership.lock().clone());
-        self.dispatcher.routes.write().by_uuid.insert(t.uuid().to_owned(), t);
+        self.dispatcher
+            .routes
+            .write()
+            .by_uuid
+            .insert(t.uuid().to_owned(), t);
     }
 
     /// Nodemaps count from now on, for all targets and their clients, as in `now`.
@@ -85,7 +111,9 @@ impl ServerNode {
         let mut mine = self.membership.lock();
         if *mine != now {
             *mine = now.clone();
-            self.targets().iter().for_each(|t| t.set_membership(now.clone()));
+            self.targets()
+                .iter()
+                .for_each(|t| t.set_membership(now.clone()));
         }
     }
 
@@ -100,12 +128,27 @@ impl ServerNode {
         let mut members: Vec<(String, Member)> = Vec::new();
         for t in self.targets() {
             for e in t.exports() {
-                let Some(map) = e.view().map().map(|m| m.name.clone()) else { continue };
-                members.push((map, Member { nid: e.nid().to_string(), uuid: e.uuid.clone(), target: t.name().to_owned() }));
+                let Some(map) = e.view().map().map(|m| m.name.clone()) else {
+                    continue;
+                };
+                members.push((
+                    map,
+                    Member {
+                        nid: e.nid().to_string(),
+                        uuid: e.uuid.clone(),
+                        target: t.name().to_owned(),
+                    },
+                ));
             }
         }
         members.sort();
-        let of = |name: &str| members.iter().filter(|(n, _)| n == name).map(|(_, m)| m.clone()).collect();
+        let of = |name: &str| {
+            members
+                .iter()
+                .filter(|(n, _)| n == name)
+                .map(|(_, m)| m.clone())
+                .collect()
+        };
         text::params(&now.maps, of)
     }
 
@@ -116,7 +159,14 @@ impl ServerNode {
 
     /// The targets served, by name.
     pub fn targets(&self) -> Vec<Arc<Target>> {
-        let mut all: Vec<_> = self.dispatcher.routes.read().by_uuid.values().cloned().collect();
+        let mut all: Vec<_> = self
+            .dispatcher
+            .routes
+            .read()
+            .by_uuid
+            .values()
+            .cloned()
+            .collect();
         all.sort_by(|a, b| a.name().cmp(b.name()));
         all
     }
@@ -152,7 +202,9 @@ impl RequestHandler for Dispatcher {
 impl Dispatcher {
     async fn connect(&self, rq: ServerRequest) {
         let target = self.routes.read().by_uuid.get(&wanted_uuid(&rq)).cloned();
-        let Some(target) = target else { return rq.reply(Errno::ENODEV.status(), Message::default()).await };
+        let Some(target) = target else {
+            return rq.reply(Errno::ENODEV.status(), Message::default()).await;
+        };
         match target.connect(&rq).await {
             Ok((exp, msg)) => {
                 {
@@ -170,7 +222,10 @@ impl Dispatcher {
         let found = self.routes.read().by_cookie.get(&rq.body.handle).cloned();
         let Some((target, exp)) = found.filter(|(_, exp)| !exp.gone()) else {
             // a client that leaves an export that is gone has what it wants
-            let leaving = matches!(rq.body.opc, opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT);
+            let leaving = matches!(
+                rq.body.opc,
+                opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT
+            );
             return match leaving {
                 true => rq.reply(0, Message::default()).await,
                 false => rq.reply_error(Errno::ENOTCONN.status()).await,
@@ -185,7 +240,9 @@ impl Dispatcher {
                     rq.rq.leave_lane();
                     match turn.await {
                         Ok(_turn) => execute(rq).await,
-                        Err(_) if rq.exp.gone() => rq.rq.reply_error(Errno::ENOTCONN.status()).await,
+                        Err(_) if rq.exp.gone() => {
+                            rq.rq.reply_error(Errno::ENOTCONN.status()).await
+                        }
                         Err(_) => {}
                     }
                 }
@@ -219,14 +276,22 @@ async fn execute(rq: TargetRequest) {
 }
 
 async fn cancel(rq: TargetRequest) {
-    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else { return rq.fail(Errno::EPROTO).await };
+    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else {
+        return rq.fail(Errno::EPROTO).await;
+    };
     let known = rq.target.ldlm().cancel(rq.exp.cookie, dlm.cancels());
-    let status = if known == 0 { Errno::ESTALE.status() } else { 0 };
+    let status = if known == 0 {
+        Errno::ESTALE.status()
+    } else {
+        0
+    };
     rq.reply(status, Message::default()).await;
 }
 
 async fn convert(rq: TargetRequest) {
-    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else { return rq.fail(Errno::EPROTO).await };
+    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else {
+        return rq.fail(Errno::EPROTO).await;
+    };
     match rq.target.ldlm().convert(rq.exp.cookie, &dlm) {
         Ok(Some(rep)) => {
             let mut msg = Message::new(&PtlrpcBody::reply(&rq.rq.body, 0));
@@ -239,7 +304,9 @@ async fn convert(rq: TargetRequest) {
 }
 
 async fn enqueue(rq: TargetRequest) {
-    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else { return rq.fail(Errno::EPROTO).await };
+    let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else {
+        return rq.fail(Errno::EPROTO).await;
+    };
     let (ldlm, exp) = (rq.target.ldlm().clone(), rq.exp.cookie);
     if !dlm.early_cancels().is_empty() {
         ldlm.cancel(exp, dlm.early_cancels());
@@ -257,7 +324,9 @@ async fn enqueue(rq: TargetRequest) {
         let done = ldlm.replay(exp, &dlm).map(|rep| (rep, bytes::Bytes::new()));
         return lock_reply(rq, done).await;
     }
-    if rq.rq.body.flags & MSG_RESENT != 0 && let Some(r) = ldlm.resent(exp, dlm.handle(0)).await {
+    if rq.rq.body.flags & MSG_RESENT != 0
+        && let Some(r) = ldlm.resent(exp, dlm.handle(0)).await
+    {
         return lock_reply(rq, Ok((r.reply, r.lvb))).await;
     }
     let done = ldlm.enqueue(exp, &dlm).await.map(|r| (r.reply, r.lvb));
@@ -265,7 +334,10 @@ async fn enqueue(rq: TargetRequest) {
 }
 
 /// DLM_REP and DLM_LVB.
-async fn lock_reply(rq: TargetRequest, done: Result<(coral_wire::ldlm::LdlmReply, bytes::Bytes), EnqueueError>) {
+async fn lock_reply(
+    rq: TargetRequest,
+    done: Result<(coral_wire::ldlm::LdlmReply, bytes::Bytes), EnqueueError>,
+) {
     match done {
         Ok((rep, lvb)) => {
             let mut msg = Message::new(&PtlrpcBody::reply(&rq.rq.body, 0));

@@ -18,4 +18,7 @@ pub mod register;
 pub mod target;
 
 pub use dispatch::ServerNode;
-pub use target::{Export, Membership, RecoveryStatus, Target, TargetConfig, TargetKind, TargetOps, TargetRequest, TargetStats, WaitedFor, Windows};
+pub use target::{
+    Export, Membership, RecoveryStatus, Target, TargetConfig, TargetKind, TargetOps, TargetRequest,
+    TargetStats, WaitedFor, Windows,
+};

@@ -12,7 +12,9 @@ const PATTERNS_MAX: usize = 1024;
 
 /// Text that is no list of NIDs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' names no NIDs: expected such as 10.0.0.[2-9]@tcp, 10.1.*.*@tcp1, 10.0.0.0/24@tcp, *@tcp or 0@lo")]
+#[error(
+    "'{0}' names no NIDs: expected such as 10.0.0.[2-9]@tcp, 10.1.*.*@tcp1, 10.0.0.0/24@tcp, *@tcp or 0@lo"
+)]
 pub struct NidListError(String);
 
 /// Some of the addresses of one network.
@@ -43,7 +45,11 @@ impl NidList {
         if words.is_empty() || words.len() > PATTERNS_MAX {
             return Err(NidListError(text.into()));
         }
-        words.into_iter().map(|w| Pattern::parse(w).ok_or_else(|| NidListError(w.into()))).collect::<Result<_, _>>().map(NidList)
+        words
+            .into_iter()
+            .map(|w| Pattern::parse(w).ok_or_else(|| NidListError(w.into())))
+            .collect::<Result<_, _>>()
+            .map(NidList)
     }
 
     /// Whether `nid` is one of them.
@@ -97,7 +103,11 @@ impl Pattern {
             Some(_) => dotted_parts(addr, on)?,
             None => number_parts(addr)?,
         };
-        Some(Pattern { text: word.into(), net, parts })
+        Some(Pattern {
+            text: word.into(),
+            net,
+            parts,
+        })
     }
 
     fn has(&self, nid: Nid) -> bool {
@@ -106,7 +116,9 @@ impl Pattern {
                 Parts::Between(low, high) => (*low..=*high).contains(&nid.addr()),
                 Parts::Bytes(bytes) => {
                     let addr = nid.addr().to_be_bytes();
-                    bytes.iter().zip(addr).all(|(ranges, b)| ranges.iter().any(|(low, high)| (*low..=*high).contains(&b)))
+                    bytes.iter().zip(addr).all(|(ranges, b)| {
+                        ranges.iter().any(|(low, high)| (*low..=*high).contains(&b))
+                    })
                 }
             }
     }
@@ -142,7 +154,12 @@ fn dotted_parts(addr: &str, on: impl Fn(&str) -> Option<Nid>) -> Option<Parts> {
     }
     let words: Vec<&str> = addr.split('.').collect();
     let [a, b, c, d] = words[..] else { return None };
-    Some(Parts::Bytes([byte_ranges(a)?, byte_ranges(b)?, byte_ranges(c)?, byte_ranges(d)?]))
+    Some(Parts::Bytes([
+        byte_ranges(a)?,
+        byte_ranges(b)?,
+        byte_ranges(c)?,
+        byte_ranges(d)?,
+    ]))
 }
 
 fn byte_ranges(word: &str) -> Option<Vec<(u8, u8)>> {
@@ -154,14 +171,21 @@ fn byte_ranges(word: &str) -> Option<Vec<(u8, u8)>> {
         None if word.contains(['-', ',']) => return None,
         None => word,
     };
-    inner.split(',').map(|w| range_of(w).and_then(|(l, h)| Some((u8::try_from(l).ok()?, u8::try_from(h).ok()?)))).collect()
+    inner
+        .split(',')
+        .map(|w| {
+            range_of(w).and_then(|(l, h)| Some((u8::try_from(l).ok()?, u8::try_from(h).ok()?)))
+        })
+        .collect()
 }
 
 fn number_parts(addr: &str) -> Option<Parts> {
     if addr == "*" {
         return Some(Parts::Between(0, u32::MAX));
     }
-    let inner = addr.strip_prefix('[').map_or(Some(addr), |w| w.strip_suffix(']'))?;
+    let inner = addr
+        .strip_prefix('[')
+        .map_or(Some(addr), |w| w.strip_suffix(']'))?;
     range_of(inner).map(|(low, high)| Parts::Between(low, high))
 }
 
@@ -182,16 +206,42 @@ mod tests {
 
     #[test]
     fn members_of_a_list() {
-        let list = NidList::parse("10.0.0.[2-4,9]@tcp, 10.1.*.7@tcp1 0@lo 192.168.0.0/30@tcp").unwrap();
-        for yes in ["10.0.0.2@tcp", "10.0.0.4@tcp", "10.0.0.9@tcp", "10.1.200.7@tcp1", "0@lo", "192.168.0.3@tcp"] {
+        let list =
+            NidList::parse("10.0.0.[2-4,9]@tcp, 10.1.*.7@tcp1 0@lo 192.168.0.0/30@tcp").unwrap();
+        for yes in [
+            "10.0.0.2@tcp",
+            "10.0.0.4@tcp",
+            "10.0.0.9@tcp",
+            "10.1.200.7@tcp1",
+            "0@lo",
+            "192.168.0.3@tcp",
+        ] {
             assert!(list.has(nid(yes)), "{yes}");
         }
-        for no in ["10.0.0.5@tcp", "10.0.0.2@tcp1", "10.1.200.8@tcp1", "1@lo", "192.168.0.4@tcp"] {
+        for no in [
+            "10.0.0.5@tcp",
+            "10.0.0.2@tcp1",
+            "10.1.200.8@tcp1",
+            "1@lo",
+            "192.168.0.4@tcp",
+        ] {
             assert!(!list.has(nid(no)), "{no}");
         }
         assert!(NidList::parse("*@lo").unwrap().has(nid("1@lo")));
-        assert_eq!(list.to_string(), "10.0.0.[2-4,9]@tcp 10.1.*.7@tcp1 0@lo 192.168.0.0/30@tcp");
-        for bad in ["", "10.0.0@tcp", "10.0.0.[4-2]@tcp", "10.0.0.300@tcp", "10.0.0.1@nonet", "x", "10.0.0.0/33@tcp", "10.0.0.1-3@tcp"] {
+        assert_eq!(
+            list.to_string(),
+            "10.0.0.[2-4,9]@tcp 10.1.*.7@tcp1 0@lo 192.168.0.0/30@tcp"
+        );
+        for bad in [
+            "",
+            "10.0.0@tcp",
+            "10.0.0.[4-2]@tcp",
+            "10.0.0.300@tcp",
+            "10.0.0.1@nonet",
+            "x",
+            "10.0.0.0/33@tcp",
+            "10.0.0.1-3@tcp",
+        ] {
             assert!(NidList::parse(bad).is_err(), "{bad}");
         }
     }
@@ -199,10 +249,23 @@ mod tests {
     #[test]
     fn bounds_are_of_what_is_whole() {
         let bounds = |text: &str| NidList::parse(text).unwrap().bounds();
-        assert_eq!(bounds("10.0.0.[2-4]@tcp"), Some((nid("10.0.0.2@tcp"), nid("10.0.0.4@tcp"))));
-        assert_eq!(bounds("10.[1-2].*.*@tcp"), Some((nid("10.1.0.0@tcp"), nid("10.2.255.255@tcp"))));
-        assert_eq!(bounds("*@tcp2"), Some((nid("0.0.0.0@tcp2"), nid("255.255.255.255@tcp2"))));
-        for gaps in ["10.[1-2].3.4@tcp", "10.0.0.[1,3]@tcp", "10.0.0.1@tcp 10.0.0.2@tcp"] {
+        assert_eq!(
+            bounds("10.0.0.[2-4]@tcp"),
+            Some((nid("10.0.0.2@tcp"), nid("10.0.0.4@tcp")))
+        );
+        assert_eq!(
+            bounds("10.[1-2].*.*@tcp"),
+            Some((nid("10.1.0.0@tcp"), nid("10.2.255.255@tcp")))
+        );
+        assert_eq!(
+            bounds("*@tcp2"),
+            Some((nid("0.0.0.0@tcp2"), nid("255.255.255.255@tcp2")))
+        );
+        for gaps in [
+            "10.[1-2].3.4@tcp",
+            "10.0.0.[1,3]@tcp",
+            "10.0.0.1@tcp 10.0.0.2@tcp",
+        ] {
             assert_eq!(bounds(gaps), None, "{gaps}");
         }
     }

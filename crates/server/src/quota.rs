@@ -32,7 +32,9 @@ pub struct Owner {
 impl Owner {
     /// The id of one kind: 0 user, 1 group, 2 project.
     fn id(&self, kind: u32) -> Option<u32> {
-        [self.uid, self.gid, self.projid].get(kind as usize).copied()
+        [self.uid, self.gid, self.projid]
+            .get(kind as usize)
+            .copied()
     }
 }
 
@@ -48,12 +50,18 @@ pub struct Used {
 impl Used {
     /// With `other` added.
     pub fn plus(self, other: Used) -> Used {
-        Used { inodes: self.inodes.wrapping_add(other.inodes), bytes: self.bytes.wrapping_add(other.bytes) }
+        Used {
+            inodes: self.inodes.wrapping_add(other.inodes),
+            bytes: self.bytes.wrapping_add(other.bytes),
+        }
     }
 
     /// With `other` taken away.
     pub fn minus(self, other: Used) -> Used {
-        Used { inodes: self.inodes.wrapping_sub(other.inodes), bytes: self.bytes.wrapping_sub(other.bytes) }
+        Used {
+            inodes: self.inodes.wrapping_sub(other.inodes),
+            bytes: self.bytes.wrapping_sub(other.bytes),
+        }
     }
 }
 
@@ -92,7 +100,10 @@ impl Sums {
 
     /// What a user (`kind` 0), group (1) or project (2) has in use.
     pub fn of_id(&self, kind: u32, id: u32) -> Used {
-        let mine = self.0.iter().filter(|(owner, _)| owner.id(kind) == Some(id));
+        let mine = self
+            .0
+            .iter()
+            .filter(|(owner, _)| owner.id(kind) == Some(id));
         mine.fold(Used::default(), |sum, (_, used)| sum.plus(*used))
     }
 }
@@ -121,13 +132,20 @@ pub fn question(asked: &ObdQuotactl) -> Result<Question, Errno> {
 
 /// The id that is asked about, as it counts here.
 pub fn id_here(view: &View, asked: &ObdQuotactl) -> u32 {
-    IdType::ALL.get(asked.r#type as usize).map_or(asked.id, |kind| view.to_fs(*kind, asked.id))
+    IdType::ALL
+        .get(asked.r#type as usize)
+        .map_or(asked.id, |kind| view.to_fs(*kind, asked.id))
 }
 
 /// The answer to [`Question::Usage`]; no limit is given to this target.
 pub fn usage(asked: &ObdQuotactl, used: Used) -> ObdQuotactl {
     let valid = dqb::SPACE | dqb::INODES | dqb::BLIMITS | dqb::ILIMITS;
-    let dqblk = ObdDqblk { curspace: used.bytes, curinodes: used.inodes, valid, ..ObdDqblk::default() };
+    let dqblk = ObdDqblk {
+        curspace: used.bytes,
+        curinodes: used.inodes,
+        valid,
+        ..ObdDqblk::default()
+    };
     ObdQuotactl { dqblk, ..*asked }
 }
 
@@ -141,6 +159,11 @@ pub fn limits(asked: &ObdQuotactl) -> ObdQuotactl {
     let valid = asked.dqblk.valid | dqb::BLIMITS | dqb::BTIME | dqb::ILIMITS | dqb::ITIME;
     // of id 0 it is everybody's time of grace, of another what says that the defaults count for it
     let time = if asked.id == 0 { GRACE_S } else { DEFAULT };
-    answer.dqblk = ObdDqblk { btime: time, itime: time, valid, ..ObdDqblk::default() };
+    answer.dqblk = ObdDqblk {
+        btime: time,
+        itime: time,
+        valid,
+        ..ObdDqblk::default()
+    };
     answer
 }

@@ -36,7 +36,9 @@ pub enum RegisterError {
         reason: String,
     },
     /// A newly formatted target claims an index that is in use.
-    #[error("{target} is newly formatted, but its index {index} belongs to the target at {holder} (so says the MGS at {mgs}): format it in an empty directory with an index of its own, or serve the old target's directory instead")]
+    #[error(
+        "{target} is newly formatted, but its index {index} belongs to the target at {holder} (so says the MGS at {mgs}): format it in an empty directory with an index of its own, or serve the old target's directory instead"
+    )]
     IndexInUse {
         /// Target's name.
         target: String,
@@ -60,14 +62,35 @@ pub enum RegisterError {
 }
 
 /// Registers `target`, which listens at `nids`, with the MGS. Done at every start: NIDs may have changed.
-pub async fn register(node: &Arc<Node>, mgs: &[Nid], fsname: &str, target: &Target, nids: &[Nid], formatting: Formatting<'_>) -> Result<(), RegisterError> {
+pub async fn register(
+    node: &Arc<Node>,
+    mgs: &[Nid],
+    fsname: &str,
+    target: &Target,
+    nids: &[Nid],
+    formatting: Formatting<'_>,
+) -> Result<(), RegisterError> {
     let names = list(mgs);
-    let unreachable = |reason: String| RegisterError::Unreachable { target: target.name().to_owned(), mgs: names.clone(), reason };
-    let mut data = ObdConnectData { version: target.claimed(), ..ObdConnectData::default() };
-    data.connect_flags = ConnectFlags::VERSION | ConnectFlags::AT | ConnectFlags::FULL20 | ConnectFlags::FLAGS2;
+    let unreachable = |reason: String| RegisterError::Unreachable {
+        target: target.name().to_owned(),
+        mgs: names.clone(),
+        reason,
+    };
+    let mut data = ObdConnectData {
+        version: target.claimed(),
+        ..ObdConnectData::default()
+    };
+    data.connect_flags =
+        ConnectFlags::VERSION | ConnectFlags::AT | ConnectFlags::FULL20 | ConnectFlags::FLAGS2;
     data.connect_flags2 = ConnectFlags2::REP_MBITS | ConnectFlags2::CORAL;
-    let import = Import::new(node.clone(), ImportConfig::mgs(mgs.to_vec(), &format!("{}-mgc", target.name()), data));
-    import.connect().await.map_err(|e| unreachable(e.to_string()))?;
+    let import = Import::new(
+        node.clone(),
+        ImportConfig::mgs(mgs.to_vec(), &format!("{}-mgc", target.name()), data),
+    );
+    import
+        .connect()
+        .await
+        .map_err(|e| unreachable(e.to_string()))?;
     let mut info = info(fsname, target, nids);
     if !formatting.failover.is_empty() {
         info.params = c_array(failover_param(formatting.failover).as_bytes());
@@ -77,29 +100,55 @@ pub async fn register(node: &Arc<Node>, mgs: &[Nid], fsname: &str, target: &Targ
     }
     let mut request = Request::new(portal::MGS_REQUEST, opc::MGS_TARGET_REG).push(&info);
     if import.granted().has2(ConnectFlags2::CORAL) {
-        request = request.push_empty().push_bytes([formatting.identity.as_bytes(), b"\0"].concat());
+        request = request
+            .push_empty()
+            .push_bytes([formatting.identity.as_bytes(), b"\0"].concat());
     }
     let done = import.call(request).await;
     import.disconnect().await;
     match done {
         Ok(reply) if reply.status >= 0 => Ok(()),
         Ok(reply) if reply.status == Errno::EADDRINUSE.status() => {
-            let there = reply.msg.get::<MgsTargetInfo>(1).ok().map(|i| list(&i.nids[..(i.nid_count as usize).min(i.nids.len())]));
-            let holder = there.filter(|h| !h.is_empty()).unwrap_or_else(|| "another NID".into());
-            Err(RegisterError::IndexInUse { target: target.name().to_owned(), index: target.index(), holder, mgs: names })
+            let there = reply
+                .msg
+                .get::<MgsTargetInfo>(1)
+                .ok()
+                .map(|i| list(&i.nids[..(i.nid_count as usize).min(i.nids.len())]));
+            let holder = there
+                .filter(|h| !h.is_empty())
+                .unwrap_or_else(|| "another NID".into());
+            Err(RegisterError::IndexInUse {
+                target: target.name().to_owned(),
+                index: target.index(),
+                holder,
+                mgs: names,
+            })
         }
-        Ok(reply) => Err(RegisterError::Refused { target: target.name().to_owned(), mgs: names, errno: Errno::from_status(reply.status).unwrap_or(Errno::EPROTO) }),
+        Ok(reply) => Err(RegisterError::Refused {
+            target: target.name().to_owned(),
+            mgs: names,
+            errno: Errno::from_status(reply.status).unwrap_or(Errno::EPROTO),
+        }),
         Err(e) => Err(unreachable(e.to_string())),
     }
 }
 
 /// The parameter that names failover nodes.
 pub fn failover_param(nids: &[Nid]) -> String {
-    format!("failover.node={}", nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(":"))
+    format!(
+        "failover.node={}",
+        nids.iter()
+            .map(Nid::to_string)
+            .collect::<Vec<_>>()
+            .join(":")
+    )
 }
 
 fn list(nids: &[Nid]) -> String {
-    nids.iter().map(Nid::to_string).collect::<Vec<_>>().join(",")
+    nids.iter()
+        .map(Nid::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn info(fsname: &str, target: &Target, nids: &[Nid]) -> MgsTargetInfo {

@@ -55,7 +55,10 @@ async fn play(talk: Talk, second: bool) {
         player = player.with_second().await;
     }
     player.play(&events).await;
-    let (counts, operations) = (std::mem::take(&mut player.counts), player.operations.clone());
+    let (counts, operations) = (
+        std::mem::take(&mut player.counts),
+        player.operations.clone(),
+    );
     let wrong = table.verdict(&operations);
     println!(
         "{} operations: {} requests sent, {} not; {} replies and {} callbacks compared, {} fields; {} listed differences",
@@ -71,13 +74,29 @@ async fn play(talk: Talk, second: bool) {
         println!("{w}");
     }
     rig.stop().await;
-    assert!(wrong.is_empty(), "{} differences that the table does not tell; see above", wrong.len());
-    assert!(counts.compared >= talk.replies && counts.callbacks >= talk.callbacks, "too little was compared");
+    assert!(
+        wrong.is_empty(),
+        "{} differences that the table does not tell; see above",
+        wrong.len()
+    );
+    assert!(
+        counts.compared >= talk.replies && counts.callbacks >= talk.callbacks,
+        "too little was compared"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_mount_is_answered_as_recorded() {
-    let talk = Talk { file: include_bytes!("data/mount.talk"), differences: concat!(include_str!("data/differences-connect.txt"), include_str!("data/differences-mount.txt")), at: 1_795_217_951, replies: 20, callbacks: 0 };
+    let talk = Talk {
+        file: include_bytes!("data/mount.talk"),
+        differences: concat!(
+            include_str!("data/differences-connect.txt"),
+            include_str!("data/differences-mount.txt")
+        ),
+        at: 1_795_217_951,
+        replies: 20,
+        callbacks: 0,
+    };
     play(talk, false).await;
 }
 
@@ -89,7 +108,17 @@ async fn a_session_is_answered_as_recorded() {
         include_str!("data/differences-common.txt"),
         include_str!("data/differences-session.txt")
     );
-    play(Talk { file: include_bytes!("data/session.talk"), differences, at: 1_795_217_951, replies: 1000, callbacks: 8 }, false).await;
+    play(
+        Talk {
+            file: include_bytes!("data/session.talk"),
+            differences,
+            at: 1_795_217_951,
+            replies: 1000,
+            callbacks: 8,
+        },
+        false,
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,6 +128,12 @@ async fn two_clients_and_a_restart_are_answered_as_recorded() {
         include_str!("data/differences-common.txt"),
         include_str!("data/differences-contend.txt")
     );
-    let talk = Talk { file: include_bytes!("data/contend.talk"), differences, at: 1_795_218_613, replies: 150, callbacks: 15 };
+    let talk = Talk {
+        file: include_bytes!("data/contend.talk"),
+        differences,
+        at: 1_795_218_613,
+        replies: 150,
+        callbacks: 15,
+    };
     play(talk, true).await;
 }

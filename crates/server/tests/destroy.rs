@@ -21,15 +21,28 @@ async fn until(what: &str, done: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
+    assert!(
+        tokio::time::timeout(Duration::from_secs(60), wait)
+            .await
+            .is_ok(),
+        "{what}"
+    );
 }
 
 /// A file with data that is on the OST's disk: its object.
 async fn file(rig: &Rig, c: &Client, name: &[u8]) -> Result<ObjectId, Box<dyn std::error::Error>> {
-    let o = c.open(Fid::ROOT, name, flag::CREAT | flag::WRITE, 0o644).await.map_err(|e| format!("{e}"))?;
+    let o = c
+        .open(Fid::ROOT, name, flag::CREAT | flag::WRITE, 0o644)
+        .await
+        .map_err(|e| format!("{e}"))?;
     c.close(&o).await.map_err(|e| format!("{e}"))?;
-    let Layout::Plain(l) = Layout::decode(&o.md)? else { panic!("a plain layout") };
-    let id = ObjectId { seq: 0, oid: l.objects[0].oi.object_id() };
+    let Layout::Plain(l) = Layout::decode(&o.md)? else {
+        panic!("a plain layout")
+    };
+    let id = ObjectId {
+        seq: 0,
+        oid: l.objects[0].oi.object_id(),
+    };
     rig.real[0].write(id, 0, &[Bytes::from_static(b"data")])?;
     rig.real[0].sync_object(id)?;
     Ok(id)
@@ -76,7 +89,10 @@ async fn a_new_start_of_the_mdt_waits_for_the_osts_disk_too() -> TestResult {
     assert!(gone_before.attr(id)?.is_some(), "it was not on disk then");
     rig.kill_ost(0).await;
     rig.lose_ost_power(0);
-    assert!(!there(&rig, id), "a row goes when its object can never come back");
+    assert!(
+        !there(&rig, id),
+        "a row goes when its object can never come back"
+    );
     rig.stop().await;
     Ok(())
 }
@@ -88,7 +104,8 @@ async fn an_owner_lost_with_a_power_loss_is_told_again() -> TestResult {
     let id = file(&rig, &c, b"f").await?;
     let fid = c.lookup(Fid::ROOT, b"f").await?.body.fid1;
     let owner = |rig: &Rig| rig.real[0].attr(id).expect("read").map(|a| (a.uid, a.gid));
-    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
+    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8))
+        .await?;
     until("the owner is told", || owner(&rig) == Some((7, 8))).await;
     assert_eq!(rig.owners_pending(), 1, "not on the OST's disk yet");
 
@@ -98,7 +115,8 @@ async fn an_owner_lost_with_a_power_loss_is_told_again() -> TestResult {
     rig.start_ost(0).await;
     until("it is told again", || owner(&rig) == Some((7, 8))).await;
     // given away once more before the OST has committed that
-    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 9, 8)).await?;
+    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 9, 8))
+        .await?;
     until("the next one too", || owner(&rig) == Some((9, 8))).await;
     until("for good", || rig.owners_pending() == 0).await;
     rig.kill_ost(0).await;
@@ -115,15 +133,25 @@ async fn an_object_given_away_and_removed_does_not_come_back() -> TestResult {
     let c = rig.client("1@lo").await;
     let id = file(&rig, &c, b"f").await?;
     let fid = c.lookup(Fid::ROOT, b"f").await?.body.fid1;
-    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
-    until("the owner is told", || rig.real[0].attr(id).expect("read").is_some_and(|a| a.uid == 7)).await;
+    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8))
+        .await?;
+    until("the owner is told", || {
+        rig.real[0]
+            .attr(id)
+            .expect("read")
+            .is_some_and(|a| a.uid == 7)
+    })
+    .await;
     c.unlink(Fid::ROOT, b"f", false).await?;
     until("the object is gone", || !there(&rig, id)).await;
     rig.kill_ost(0).await;
     rig.lose_ost_power(0);
     assert!(there(&rig, id), "it came back");
     rig.start_ost(0).await;
-    until("nothing is left to do", || rig.destroy_pending() + rig.owners_pending() == 0).await;
+    until("nothing is left to do", || {
+        rig.destroy_pending() + rig.owners_pending() == 0
+    })
+    .await;
     rig.kill_ost(0).await;
     rig.lose_ost_power(0);
     assert!(!there(&rig, id));
@@ -175,7 +203,8 @@ async fn an_owner_is_told_when_the_change_is_on_disk() -> TestResult {
     rig.mdt().target.sync().await?;
     let owner = |rig: &Rig| rig.real[0].attr(id).expect("read").map(|a| (a.uid, a.gid));
     let before = owner(&rig);
-    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)).await?;
+    c.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8))
+        .await?;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(owner(&rig), before);
     rig.mdt().target.sync().await?;
@@ -198,7 +227,10 @@ async fn a_full_ost_gets_its_space_back_before_the_next_periodic_sync() -> TestR
     // until what the MDT finds in its tables is dealt with
     tokio::time::sleep(Duration::from_secs(30)).await;
     let c = rig.client("1@lo").await;
-    let (roomy, full) = (file(&rig, &c, b"roomy").await?, file(&rig, &c, b"full").await?);
+    let (roomy, full) = (
+        file(&rig, &c, b"roomy").await?,
+        file(&rig, &c, b"full").await?,
+    );
     c.unlink(Fid::ROOT, b"roomy", false).await?;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(there(&rig, roomy), "there is no hurry");
@@ -206,7 +238,10 @@ async fn a_full_ost_gets_its_space_back_before_the_next_periodic_sync() -> TestR
     // the MDT asks for the space from time to time
     tokio::time::sleep(Duration::from_secs(10)).await;
     c.unlink(Fid::ROOT, b"full", false).await?;
-    until("the space is free", || !there(&rig, full) && !there(&rig, roomy)).await;
+    until("the space is free", || {
+        !there(&rig, full) && !there(&rig, roomy)
+    })
+    .await;
     rig.stop().await;
     Ok(())
 }
@@ -221,7 +256,8 @@ async fn a_client_that_comes_late_replays_all_that_was_lost() -> TestResult {
         ids.push(file(&rig, &c, format!("f{i}").as_bytes()).await?);
     }
     for i in 0..20 {
-        c.unlink(Fid::ROOT, format!("f{i}").as_bytes(), false).await?;
+        c.unlink(Fid::ROOT, format!("f{i}").as_bytes(), false)
+            .await?;
     }
     rig.mdt().target.sync().await?;
     let mut want = vec![".".to_owned(), "..".to_owned()];

@@ -43,7 +43,12 @@ impl Dice {
 struct Late(Arc<Mutex<Dice>>);
 
 impl LockHook for Late {
-    fn cancelling(&self, _lock: &LockInfo, _discard: bool, _local_only: bool) -> BoxFuture<'static, ()> {
+    fn cancelling(
+        &self,
+        _lock: &LockInfo,
+        _discard: bool,
+        _local_only: bool,
+    ) -> BoxFuture<'static, ()> {
         let ms = self.0.lock().below(CANCEL_MS);
         Box::pin(tokio::time::sleep(Duration::from_millis(ms)))
     }
@@ -71,7 +76,9 @@ impl Tree {
         for i in (1..fids.len()).rev() {
             fids.swap(i, dice.below(i as u64 + 1) as usize);
         }
-        let [top, b, a, x, f, d, e] = fids[..] else { unreachable!("seven FIDs") };
+        let [top, b, a, x, f, d, e] = fids[..] else {
+            unreachable!("seven FIDs")
+        };
         let (dir, file) = (0o040777, 0o100666);
         for (fid, parent, name, mode) in [
             (top, Fid::ROOT, name, dir),
@@ -84,7 +91,15 @@ impl Tree {
         ] {
             c.make_as(fid, parent, name, mode, Bytes::new()).await?;
         }
-        Ok(Tree { top, b, a, x, f, d, e })
+        Ok(Tree {
+            top,
+            b,
+            a,
+            x,
+            f,
+            d,
+            e,
+        })
     }
 
     fn all(&self) -> [Fid; 7] {
@@ -104,7 +119,16 @@ macro_rules! ops {
 /// A lock that a client waits for, on bits that operations lock apart from each other.
 async fn plain_lock(c: Client, fid: Fid) -> Result<(), Errno> {
     let bits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0 | Ibits::XATTR.0);
-    let lock = c.ns.enqueue(fid.res_id(), LdlmType::IBITS, LdlmMode::PR, Policy::ibits(bits), LdlmFlags(0), 0).await;
+    let lock =
+        c.ns.enqueue(
+            fid.res_id(),
+            LdlmType::IBITS,
+            LdlmMode::PR,
+            Policy::ibits(bits),
+            LdlmFlags(0),
+            0,
+        )
+        .await;
     lock.map(drop).map_err(|_| Errno::EIO)
 }
 
@@ -159,18 +183,35 @@ impl Ring {
         let holder = rig.client("1@lo").await;
         let mut actors = Vec::new();
         for (nid, private) in [("2@lo", true), ("3@lo", false), ("4@lo", true)] {
-            actors.push(rig.client_as(nid, if private { coral_wire::connect::ConnectFlags2::CORAL.0 } else { 0 }).await);
+            actors.push(
+                rig.client_as(
+                    nid,
+                    if private {
+                        coral_wire::connect::ConnectFlags2::CORAL.0
+                    } else {
+                        0
+                    },
+                )
+                .await,
+            );
         }
         for c in actors.iter().chain([&holder]) {
             c.ns.set_hook(Arc::new(Late(delays.clone())));
         }
-        Ring { rig, holder, actors, delays }
+        Ring {
+            rig,
+            holder,
+            actors,
+            delays,
+        }
     }
 
     async fn round(&self, round: u64, ops: &[usize]) {
         let mut dice = Dice(round);
         self.delays.lock().0 = !round;
-        let tree = Tree::make(&self.holder, format!("t{round}").as_bytes(), &mut dice).await.expect("a tree");
+        let tree = Tree::make(&self.holder, format!("t{round}").as_bytes(), &mut dice)
+            .await
+            .expect("a tree");
         for fid in tree.all() {
             let found = self.holder.lookup(fid, b"").await.expect("a getattr");
             assert!(found.lock.is_some(), "nobody else has a lock yet");
@@ -182,15 +223,22 @@ impl Ring {
                 match done.await {
                     // a client loses its connection to itself, or was evicted
                     Err(Errno::EIO) => panic!("{} failed in round {round}", OPS[op].0),
-                    Err(Errno::EAGAIN) => panic!("{} did not get its locks in round {round}", OPS[op].0),
+                    Err(Errno::EAGAIN) => {
+                        panic!("{} did not get its locks in round {round}", OPS[op].0)
+                    }
                     _ => {}
                 }
             }
         });
         let running: Vec<_> = running.collect();
-        if tokio::time::timeout(NEVER, join_all(running)).await.is_err() {
+        if tokio::time::timeout(NEVER, join_all(running))
+            .await
+            .is_err()
+        {
             let names: Vec<_> = ops.iter().map(|&op| OPS[op].0).collect();
-            panic!("these wait for each other for ever: {names:?}; again with LOCK_ORDER_ROUND={round}");
+            panic!(
+                "these wait for each other for ever: {names:?}; again with LOCK_ORDER_ROUND={round}"
+            );
         }
     }
 }
@@ -198,9 +246,14 @@ impl Ring {
 /// Plays `sets` of operations, each `times` times.
 async fn play(sets: Vec<Vec<usize>>, times: u64) {
     let ring = Ring::new().await;
-    let only: Option<u64> = std::env::var("LOCK_ORDER_ROUND").ok().map(|n| n.parse().expect("a number"));
+    let only: Option<u64> = std::env::var("LOCK_ORDER_ROUND")
+        .ok()
+        .map(|n| n.parse().expect("a number"));
     for (i, ops) in sets.iter().enumerate() {
-        for round in (0..times).map(|n| i as u64 * times + n).filter(|r| only.is_none_or(|o| o == *r)) {
+        for round in (0..times)
+            .map(|n| i as u64 * times + n)
+            .filter(|r| only.is_none_or(|o| o == *r))
+        {
             ring.round(round, ops).await;
         }
     }
@@ -209,13 +262,17 @@ async fn play(sets: Vec<Vec<usize>>, times: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn every_pair_ends() {
-    let pairs = (0..OPS.len()).flat_map(|i| (0..OPS.len()).map(move |j| vec![i, j])).collect();
+    let pairs = (0..OPS.len())
+        .flat_map(|i| (0..OPS.len()).map(move |j| vec![i, j]))
+        .collect();
     play(pairs, 3).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_triple_ends() {
     let n = OPS.len();
-    let triples = (0..n).flat_map(|i| (i..n).flat_map(move |j| (j..n).map(move |k| vec![i, j, k]))).collect();
+    let triples = (0..n)
+        .flat_map(|i| (i..n).flat_map(move |j| (j..n).map(move |k| vec![i, j, k])))
+        .collect();
     play(triples, 2).await;
 }

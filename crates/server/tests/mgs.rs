@@ -15,7 +15,10 @@ use coral_wire::cfg::{ConfigLogReader, ConfigRecord, Lcfg};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, release};
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::llog::{LlogLogHdr, LlogdBody};
-use coral_wire::mgs::{MGS_CFG_T_CONFIG, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes, MgsNidtblEntry, MgsTargetInfo, ldd};
+use coral_wire::mgs::{
+    MGS_CFG_T_CONFIG, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes, MgsNidtblEntry,
+    MgsTargetInfo, ldd,
+};
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::raw::{c_array, c_str};
@@ -24,13 +27,30 @@ use futures_util::future::BoxFuture;
 
 async fn node(mem: &Arc<MemNet>, nid: &str, seed: u64) -> Arc<Node> {
     let nids = vec![nid.parse::<Nid>().unwrap()];
-    Node::start(NodeConfig { nids, seed, ..Default::default() }, Some(mem.clone())).await.unwrap()
+    Node::start(
+        NodeConfig {
+            nids,
+            seed,
+            ..Default::default()
+        },
+        Some(mem.clone()),
+    )
+    .await
+    .unwrap()
 }
 
 /// What a kernel MGC asks for (captures, mount).
 fn asked() -> ObdConnectData {
     ObdConnectData {
-        connect_flags: F::VERSION | F::MGS_NIDLIST | F::BARRIER | F::AT | F::FULL20 | F::IMP_RECOV | F::LVB_TYPE | F::BULK_MBITS | F::FLAGS2,
+        connect_flags: F::VERSION
+            | F::MGS_NIDLIST
+            | F::BARRIER
+            | F::AT
+            | F::FULL20
+            | F::IMP_RECOV
+            | F::LVB_TYPE
+            | F::BULK_MBITS
+            | F::FLAGS2,
         connect_flags2: F2::REP_MBITS | F2::LARGE_NID,
         version: release(2, 17, 57, 0),
         ..Default::default()
@@ -65,12 +85,20 @@ async fn mgc_at(mem: &Arc<MemNet>, nid: &str, mgs: &str, n: u64) -> Mgc {
     let node = node(mem, nid, n).await;
     let ldlm = LdlmClient::new(&node);
     let uuid = format!("00000000-0000-0000-0000-{n:012}");
-    let import = Import::new(node, ImportConfig::mgs(vec![mgs.parse().unwrap()], &uuid, asked()));
+    let import = Import::new(
+        node,
+        ImportConfig::mgs(vec![mgs.parse().unwrap()], &uuid, asked()),
+    );
     import.connect().await.unwrap();
     let ns = ldlm.namespace(import.clone());
     let callbacks = Arc::new(AtomicUsize::new(0));
     ns.set_hook(Arc::new(CountCallbacks(callbacks.clone())));
-    Mgc { import, ns, callbacks, _ldlm: ldlm }
+    Mgc {
+        import,
+        ns,
+        callbacks,
+        _ldlm: ldlm,
+    }
 }
 
 impl Mgc {
@@ -79,11 +107,25 @@ impl Mgc {
         Errno::check(reply.status).map(|_| reply)
     }
 
-    async fn register(&self, flags: u32, index: u32, nid: &str, instance: u32) -> Result<String, Errno> {
-        let mut i = MgsTargetInfo { flags, stripe_index: index, nid_count: 1, instance, ..Default::default() };
+    async fn register(
+        &self,
+        flags: u32,
+        index: u32,
+        nid: &str,
+        instance: u32,
+    ) -> Result<String, Errno> {
+        let mut i = MgsTargetInfo {
+            flags,
+            stripe_index: index,
+            nid_count: 1,
+            instance,
+            ..Default::default()
+        };
         i.fsname = c_array(b"coral");
         i.nids[0] = nid.parse().unwrap();
-        let reply = self.call(Request::new(portal::MGS_REQUEST, opc::MGS_TARGET_REG).push(&i)).await?;
+        let reply = self
+            .call(Request::new(portal::MGS_REQUEST, opc::MGS_TARGET_REG).push(&i))
+            .await?;
         let i: MgsTargetInfo = reply.msg.get(1).unwrap();
         Ok(String::from_utf8(c_str(&i.svname).to_vec()).unwrap())
     }
@@ -97,9 +139,20 @@ impl Mgc {
     }
 
     async fn config(&self) -> Result<Vec<ConfigRecord>, Errno> {
-        let opened = self.llog(opc::LLOG_ORIGIN_HANDLE_CREATE, &LlogdBody::default(), "coral-client").await?;
+        let opened = self
+            .llog(
+                opc::LLOG_ORIGIN_HANDLE_CREATE,
+                &LlogdBody::default(),
+                "coral-client",
+            )
+            .await?;
         let mut at: LlogdBody = opened.msg.get(1).unwrap();
-        let head: LlogLogHdr = self.llog(opc::LLOG_ORIGIN_HANDLE_READ_HEADER, &at, "").await?.msg.get(1).unwrap();
+        let head: LlogLogHdr = self
+            .llog(opc::LLOG_ORIGIN_HANDLE_READ_HEADER, &at, "")
+            .await?
+            .msg
+            .get(1)
+            .unwrap();
         let (mut reader, mut out) = (ConfigLogReader::new(), Vec::new());
         loop {
             at.index = reader.next_index();
@@ -118,7 +171,9 @@ impl Mgc {
         for r in &records {
             match r.cfg.command {
                 Lcfg::ADD_UUID => nid = r.cfg.nid,
-                Lcfg::ADD_MDC | Lcfg::LOV_ADD_OBD => out.push((r.cfg.str(1).to_owned(), r.cfg.str(2).to_owned(), nid)),
+                Lcfg::ADD_MDC | Lcfg::LOV_ADD_OBD => {
+                    out.push((r.cfg.str(1).to_owned(), r.cfg.str(2).to_owned(), nid))
+                }
                 _ => {}
             }
         }
@@ -127,7 +182,17 @@ impl Mgc {
 
     async fn lock(&self, kind: u16) {
         let res = ResId::config("coral", kind);
-        let lock = self.ns.enqueue(res, LdlmType::PLAIN, LdlmMode::CR, Policy::Plain, LdlmFlags(0), 0).await;
+        let lock = self
+            .ns
+            .enqueue(
+                res,
+                LdlmType::PLAIN,
+                LdlmMode::CR,
+                Policy::Plain,
+                LdlmFlags(0),
+                0,
+            )
+            .await;
         drop(lock.unwrap());
     }
 
@@ -141,7 +206,10 @@ impl Mgc {
             units: 256,
         };
         let mut rq = Request::new(portal::MGS_REQUEST, opc::MGS_CONFIG_READ).push(&body);
-        rq.bulk = Some(Bulk::Sink { portal: portal::MGS_BULK, lens: vec![1 << 20] });
+        rq.bulk = Some(Bulk::Sink {
+            portal: portal::MGS_BULK,
+            lens: vec![1 << 20],
+        });
         let reply = self.call(rq).await.unwrap();
         let mut rest = reply.bulk[0].copy_to_bytes();
         let mut out = Vec::new();
@@ -169,19 +237,47 @@ async fn targets_register_and_clients_are_called_back() {
 
     let (client, osts) = (mgc(&mem, 2).await, mgc(&mem, 3).await);
     let granted = client.import.granted();
-    assert!(granted.has(F::IMP_RECOV | F::FULL20) && !granted.has(F::BARRIER) && granted.has2(F2::LARGE_NID));
-    assert_eq!(client.config().await.unwrap_err(), Errno::ENOENT, "nobody has registered");
+    assert!(
+        granted.has(F::IMP_RECOV | F::FULL20)
+            && !granted.has(F::BARRIER)
+            && granted.has2(F2::LARGE_NID)
+    );
+    assert_eq!(
+        client.config().await.unwrap_err(),
+        Errno::ENOENT,
+        "nobody has registered"
+    );
 
     let virgin = ldd::VIRGIN;
-    assert_eq!(osts.register(ldd::SV_TYPE_MDT | virgin, 0, "10.0.0.1@tcp", 1).await.unwrap(), "coral-MDT0000");
-    assert_eq!(osts.register(ldd::SV_TYPE_OST | virgin, 0, "10.0.0.1@tcp", 1).await.unwrap(), "coral-OST0000");
-    assert_eq!(osts.register(ldd::SV_TYPE_OST | virgin, 0, "10.0.0.7@tcp", 1).await.unwrap_err(), Errno::EADDRINUSE);
+    assert_eq!(
+        osts.register(ldd::SV_TYPE_MDT | virgin, 0, "10.0.0.1@tcp", 1)
+            .await
+            .unwrap(),
+        "coral-MDT0000"
+    );
+    assert_eq!(
+        osts.register(ldd::SV_TYPE_OST | virgin, 0, "10.0.0.1@tcp", 1)
+            .await
+            .unwrap(),
+        "coral-OST0000"
+    );
+    assert_eq!(
+        osts.register(ldd::SV_TYPE_OST | virgin, 0, "10.0.0.7@tcp", 1)
+            .await
+            .unwrap_err(),
+        Errno::EADDRINUSE
+    );
     let mdt = at("coral-MDT0000_UUID", "0", "10.0.0.1@tcp");
-    assert_eq!(client.targets().await, [mdt.clone(), at("coral-OST0000_UUID", "0", "10.0.0.1@tcp")]);
+    assert_eq!(
+        client.targets().await,
+        [mdt.clone(), at("coral-OST0000_UUID", "0", "10.0.0.1@tcp")]
+    );
 
     // a change calls back who holds the lock, once
     client.lock(MGS_CFG_T_CONFIG).await;
-    osts.register(ldd::SV_TYPE_OST | virgin, 1, "10.0.0.2@tcp", 1).await.unwrap();
+    osts.register(ldd::SV_TYPE_OST | virgin, 1, "10.0.0.2@tcp", 1)
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(client.callbacks.load(Ordering::Relaxed), 1);
     assert_eq!(client.targets().await.len(), 3);
@@ -191,17 +287,33 @@ async fn targets_register_and_clients_are_called_back() {
     client.lock(MGS_CFG_T_RECOVER).await;
     let (table, res) = client.nid_table(1).await;
     assert_eq!((table.len(), res.offset, res.size), (3, 5, 5));
-    osts.register(ldd::SV_TYPE_OST, 0, "10.0.0.9@tcp", 2).await.unwrap();
+    osts.register(ldd::SV_TYPE_OST, 0, "10.0.0.9@tcp", 2)
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(client.callbacks.load(Ordering::Relaxed), 3);
     let (news, res) = client.nid_table(res.offset + 1).await;
-    assert_eq!((news.len(), news[0].head.index, news[0].head.instance, res.offset), (1, 0, 2, 6));
-    let moved = [mdt, at("coral-OST0000_UUID", "0", "10.0.0.9@tcp"), at("coral-OST0001_UUID", "1", "10.0.0.2@tcp")];
+    assert_eq!(
+        (
+            news.len(),
+            news[0].head.index,
+            news[0].head.instance,
+            res.offset
+        ),
+        (1, 0, 2, 6)
+    );
+    let moved = [
+        mdt,
+        at("coral-OST0000_UUID", "0", "10.0.0.9@tcp"),
+        at("coral-OST0001_UUID", "1", "10.0.0.2@tcp"),
+    ];
     assert_eq!(client.targets().await, moved);
 
     // registering as before is no change
     client.lock(MGS_CFG_T_CONFIG).await;
-    osts.register(ldd::SV_TYPE_OST, 0, "10.0.0.9@tcp", 2).await.unwrap();
+    osts.register(ldd::SV_TYPE_OST, 0, "10.0.0.9@tcp", 2)
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(client.callbacks.load(Ordering::Relaxed), 3);
 
@@ -223,9 +335,15 @@ async fn a_target_claims_the_release_it_is_told() {
     let server = ServerNode::start(server_node.clone());
     let (_mgs, target) = Mgs::start(server_node, Arc::new(OsdMem::new())).unwrap();
     server.add_target(target.clone());
-    assert_eq!(mgc(&mem, 2).await.import.granted().version, release(2, 17, 57, 0));
+    assert_eq!(
+        mgc(&mem, 2).await.import.granted().version,
+        release(2, 17, 57, 0)
+    );
     target.claim(release(2, 15, 7, 0));
-    assert_eq!(mgc(&mem, 3).await.import.granted().version, release(2, 15, 7, 0));
+    assert_eq!(
+        mgc(&mem, 3).await.import.granted().version,
+        release(2, 15, 7, 0)
+    );
     server.stop().await;
 }
 
@@ -238,15 +356,33 @@ async fn while_nodemaps_are_active_only_trusted_nodes_register_targets() {
     server.add_target(target);
     let far = mgc_at(&mem, "10.0.0.5@tcp", "10.0.0.1@tcp", 5).await;
     let inside = mgc_at(&mem, "6@lo", "10.0.0.1@tcp", 6).await;
-    let register = async |c: &Mgc, index| c.register(ldd::SV_TYPE_OST | ldd::VIRGIN, index, "10.0.0.5@tcp", 1).await;
+    let register = async |c: &Mgc, index| {
+        c.register(ldd::SV_TYPE_OST | ldd::VIRGIN, index, "10.0.0.5@tcp", 1)
+            .await
+    };
     assert_eq!(register(&far, 0).await.unwrap(), "coral-OST0000");
     let change = |c: Command| mgs.nodemap_command(&c).unwrap();
-    let modify = |property: &str, value: &str| change(Command::Modify { name: "osts".into(), property: property.into(), value: value.into() });
+    let modify = |property: &str, value: &str| {
+        change(Command::Modify {
+            name: "osts".into(),
+            property: property.into(),
+            value: value.into(),
+        })
+    };
     change(Command::Activate(true));
-    assert_eq!(register(&far, 1).await, Err(Errno::EPERM), "of the default nodemap");
+    assert_eq!(
+        register(&far, 1).await,
+        Err(Errno::EPERM),
+        "of the default nodemap"
+    );
     assert_eq!(register(&inside, 1).await.unwrap(), "coral-OST0001");
-    change(Command::Add { name: "osts".into() });
-    change(Command::AddRange { name: "osts".into(), range: "10.0.0.5@tcp".into() });
+    change(Command::Add {
+        name: "osts".into(),
+    });
+    change(Command::AddRange {
+        name: "osts".into(),
+        range: "10.0.0.5@tcp".into(),
+    });
     modify("trusted", "1");
     assert_eq!(register(&far, 2).await, Err(Errno::EPERM));
     modify("admin", "1");

@@ -34,7 +34,13 @@ impl NameService for Book {
 /// The value of an access ACL: rw for the owner, nothing for his group and others, and `perm` for a named user or group.
 fn acl(tag: u16, perm: u16, id: u32) -> Vec<u8> {
     let none = u32::MAX;
-    let mut named = vec![(1u16, 6u16, none), (tag, perm, id), (4, 0, none), (16, 7, none), (32, 0, none)];
+    let mut named = vec![
+        (1u16, 6u16, none),
+        (tag, perm, id),
+        (4, 0, none),
+        (16, 7, none),
+        (32, 0, none),
+    ];
     named.sort_by_key(|e| e.0);
     let mut w = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in named {
@@ -47,17 +53,23 @@ fn acl(tag: u16, perm: u16, id: u32) -> Vec<u8> {
 const ACCESS: &[u8] = b"system.posix_acl_access";
 
 async fn make(c: &Client, dir: Fid, name: &[u8], mode: u32) -> Result<Fid, Errno> {
-    let o = c.open(dir, name, flag::CREAT | flag::WRITE | flag::READ, mode).await?;
+    let o = c
+        .open(dir, name, flag::CREAT | flag::WRITE | flag::READ, mode)
+        .await?;
     c.close(&o).await?;
     Ok(o.body.fid1)
 }
 
 async fn chmod(c: &Client, fid: Fid, mode: u32) -> Result<(), Errno> {
-    c.setattr(fid, |r| (r.valid, r.mode) = (sa::MODE | sa::CTIME, mode)).await.map(drop)
+    c.setattr(fid, |r| (r.valid, r.mode) = (sa::MODE | sa::CTIME, mode))
+        .await
+        .map(drop)
 }
 
 async fn chgrp(c: &Client, fid: Fid, gid: u32) -> Result<(), Errno> {
-    c.setattr(fid, |r| (r.valid, r.gid) = (sa::GID | sa::CTIME, gid)).await.map(drop)
+    c.setattr(fid, |r| (r.valid, r.gid) = (sa::GID | sa::CTIME, gid))
+        .await
+        .map(drop)
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,16 +90,27 @@ async fn a_user_is_in_more_groups_than_a_request_carries() -> TestResult {
     assert_eq!(chgrp(&user, fid, 999).await, Err(Errno::EPERM));
 
     let hers = make(&root, dir, b"hers", 0o600).await?;
-    root.setxattr(hers, ACCESS, Some(&acl(8, 4, 500)), 0).await?;
+    root.setxattr(hers, ACCESS, Some(&acl(8, 4, 500)), 0)
+        .await?;
     let o = user.open(dir, b"hers", flag::READ, 0).await?;
     user.close(&o).await?;
-    assert_eq!(root.user(1001, 100).open(dir, b"hers", flag::READ, 0).await.err(), Some(Errno::EACCES), "unknown to the name service");
+    assert_eq!(
+        root.user(1001, 100)
+            .open(dir, b"hers", flag::READ, 0)
+            .await
+            .err(),
+        Some(Errno::EACCES),
+        "unknown to the name service"
+    );
 
     // nobody is asked any more: what the request carries is all there is
     let name = "mdt.test-MDT0000.identity_upcall";
     assert_eq!(rig.mdt().set_param(name, "NONE"), Some(Ok(())));
     assert_eq!(chgrp(&user, fid, 200).await, Err(Errno::EPERM));
-    assert_eq!(user.open(dir, b"hers", flag::READ, 0).await.err(), Some(Errno::EACCES));
+    assert_eq!(
+        user.open(dir, b"hers", flag::READ, 0).await.err(),
+        Some(Errno::EACCES)
+    );
     assert!(rig.mdt().params().contains(&(name.into(), "NONE".into())));
     rig.stop().await;
     Ok(())
@@ -96,8 +119,14 @@ async fn a_user_is_in_more_groups_than_a_request_carries() -> TestResult {
 #[tokio::test(start_paused = true)]
 async fn a_squashed_root_is_a_user_like_others() -> TestResult {
     let rig = Rig::new(1).await;
-    let (far, admin) = (rig.client_as("10.0.0.5@tcp", 0).await, rig.client("10.0.0.6@tcp").await);
-    let set = |name: &str, value: &str| rig.mdt().set_param(&format!("mdt.test-MDT0000.{name}"), value);
+    let (far, admin) = (
+        rig.client_as("10.0.0.5@tcp", 0).await,
+        rig.client("10.0.0.6@tcp").await,
+    );
+    let set = |name: &str, value: &str| {
+        rig.mdt()
+            .set_param(&format!("mdt.test-MDT0000.{name}"), value)
+    };
     let secret = make(&admin, Fid::ROOT, b"secret", 0o600).await?;
     let open = admin.mkdir(Fid::ROOT, b"open").await?;
     chmod(&admin, open, 0o1777).await?;
@@ -105,18 +134,38 @@ async fn a_squashed_root_is_a_user_like_others() -> TestResult {
 
     assert_eq!(set("root_squash", "500:501"), Some(Ok(())));
     assert_eq!(set("nosquash_nids", "10.0.0.6@tcp"), Some(Ok(())));
-    assert_eq!(far.open(Fid::ROOT, b"secret", flag::READ, 0).await.err(), Some(Errno::EACCES));
+    assert_eq!(
+        far.open(Fid::ROOT, b"secret", flag::READ, 0).await.err(),
+        Some(Errno::EACCES)
+    );
     assert_eq!(far.mkdir(Fid::ROOT, b"mine").await, Err(Errno::EACCES));
     assert_eq!(chmod(&far, secret, 0o4777).await, Err(Errno::EPERM));
-    assert_eq!(far.unlink(Fid::ROOT, b"secret", false).await.map(drop), Err(Errno::EACCES));
-    assert_eq!(far.setxattr(secret, b"trusted.x", Some(b"1"), 0).await, Err(Errno::EPERM));
+    assert_eq!(
+        far.unlink(Fid::ROOT, b"secret", false).await.map(drop),
+        Err(Errno::EACCES)
+    );
+    assert_eq!(
+        far.setxattr(secret, b"trusted.x", Some(b"1"), 0).await,
+        Err(Errno::EPERM)
+    );
     let made = make(&far, open, b"made", 0o644).await?;
     let body = admin.getattr(made).await?;
     assert_eq!((body.uid, body.gid), (500, 501));
     // the file is his, and that gives no right to give it capabilities
-    let (caps, label) = (b"security.capability".as_slice(), b"security.label".as_slice());
-    assert_eq!(far.setxattr(made, caps, Some(b"all"), 0).await, Err(Errno::EPERM));
-    assert_eq!(far.user(500, 501).setxattr(made, caps, Some(b"all"), 0).await, Err(Errno::EPERM));
+    let (caps, label) = (
+        b"security.capability".as_slice(),
+        b"security.label".as_slice(),
+    );
+    assert_eq!(
+        far.setxattr(made, caps, Some(b"all"), 0).await,
+        Err(Errno::EPERM)
+    );
+    assert_eq!(
+        far.user(500, 501)
+            .setxattr(made, caps, Some(b"all"), 0)
+            .await,
+        Err(Errno::EPERM)
+    );
     far.setxattr(made, label, Some(b"x"), 0).await?;
     admin.setxattr(made, caps, Some(b"all"), 0).await?;
     far.setxattr(made, caps, None, 0).await?;
@@ -133,17 +182,43 @@ async fn a_squashed_root_is_a_user_like_others() -> TestResult {
 #[tokio::test(start_paused = true)]
 async fn what_is_set_at_an_mdt_outlives_it() -> TestResult {
     let mut rig = Rig::new(1).await;
-    let set = |rig: &Rig, name: &str, value: &str| rig.mdt().set_param(&format!("mdt.test-MDT0000.{name}"), value);
-    for (name, value) in [("root_squash", "500:501"), ("nosquash_nids", "10.0.0.6@tcp"), ("identity_upcall", "NONE"), ("identity_expire", "7")] {
+    let set = |rig: &Rig, name: &str, value: &str| {
+        rig.mdt()
+            .set_param(&format!("mdt.test-MDT0000.{name}"), value)
+    };
+    for (name, value) in [
+        ("root_squash", "500:501"),
+        ("nosquash_nids", "10.0.0.6@tcp"),
+        ("identity_upcall", "NONE"),
+        ("identity_expire", "7"),
+    ] {
         assert_eq!(set(&rig, name, value), Some(Ok(())));
     }
     assert!(set(&rig, "root_squash", "nonsense").unwrap().is_err());
     rig.kill().await;
     rig.lose_power();
     rig.restart().await;
-    let now = |name: &str| rig.mdt().params().into_iter().find(|(n, _)| n.ends_with(name)).unwrap().1;
-    assert_eq!([now("root_squash"), now("nosquash_nids"), now("identity_upcall"), now("identity_expire")], ["500:501", "10.0.0.6@tcp", "NONE", "7"]);
-    let (far, admin) = (rig.client_as("10.0.0.5@tcp", 0).await, rig.client("10.0.0.6@tcp").await);
+    let now = |name: &str| {
+        rig.mdt()
+            .params()
+            .into_iter()
+            .find(|(n, _)| n.ends_with(name))
+            .unwrap()
+            .1
+    };
+    assert_eq!(
+        [
+            now("root_squash"),
+            now("nosquash_nids"),
+            now("identity_upcall"),
+            now("identity_expire")
+        ],
+        ["500:501", "10.0.0.6@tcp", "NONE", "7"]
+    );
+    let (far, admin) = (
+        rig.client_as("10.0.0.5@tcp", 0).await,
+        rig.client("10.0.0.6@tcp").await,
+    );
     assert_eq!(far.mkdir(Fid::ROOT, b"mine").await, Err(Errno::EACCES));
     admin.mkdir(Fid::ROOT, b"as_root").await?;
     rig.stop().await;
@@ -155,73 +230,157 @@ fn nodemaps(more: &[Command]) -> Nodemaps {
     let name = |n: &str| n.to_owned();
     let mut commands = vec![
         Command::Add { name: name("far") },
-        Command::Add { name: name("admin") },
-        Command::AddRange { name: name("far"), range: name("10.0.0.5@tcp") },
-        Command::AddRange { name: name("admin"), range: name("10.0.0.6@tcp") },
-        Command::AddIdmap { name: name("far"), kind: IdType::Uid, map: name("500:1500") },
-        Command::AddIdmap { name: name("far"), kind: IdType::Gid, map: name("500:1501") },
-        Command::AddIdmap { name: name("far"), kind: IdType::Projid, map: name("5:15") },
+        Command::Add {
+            name: name("admin"),
+        },
+        Command::AddRange {
+            name: name("far"),
+            range: name("10.0.0.5@tcp"),
+        },
+        Command::AddRange {
+            name: name("admin"),
+            range: name("10.0.0.6@tcp"),
+        },
+        Command::AddIdmap {
+            name: name("far"),
+            kind: IdType::Uid,
+            map: name("500:1500"),
+        },
+        Command::AddIdmap {
+            name: name("far"),
+            kind: IdType::Gid,
+            map: name("500:1501"),
+        },
+        Command::AddIdmap {
+            name: name("far"),
+            kind: IdType::Projid,
+            map: name("5:15"),
+        },
         modify("admin", "admin", "1"),
         modify("admin", "trusted", "1"),
         Command::Activate(true),
     ];
     commands.extend_from_slice(more);
-    commands.iter().fold(Nodemaps::default(), |n, c| n.with(c).expect("a command"))
+    commands
+        .iter()
+        .fold(Nodemaps::default(), |n, c| n.with(c).expect("a command"))
 }
 
 fn modify(name: &str, property: &str, value: &str) -> Command {
-    Command::Modify { name: name.into(), property: property.into(), value: value.into() }
+    Command::Modify {
+        name: name.into(),
+        property: property.into(),
+        value: value.into(),
+    }
 }
 
 fn activate(rig: &Rig, more: &[Command]) {
-    rig.server().set_nodemaps(Membership { maps: nodemaps(more), mdts: Vec::new() });
+    rig.server().set_nodemaps(Membership {
+        maps: nodemaps(more),
+        mdts: Vec::new(),
+    });
 }
 
 #[tokio::test(start_paused = true)]
 async fn ids_are_mapped_on_the_way_in_and_back() -> TestResult {
     let rig = Rig::new(1).await;
-    let (far, admin) = (rig.client_as("10.0.0.5@tcp", 0).await, rig.client("10.0.0.6@tcp").await);
+    let (far, admin) = (
+        rig.client_as("10.0.0.5@tcp", 0).await,
+        rig.client("10.0.0.6@tcp").await,
+    );
     let dir = admin.mkdir(Fid::ROOT, b"dir").await?;
     chmod(&admin, dir, 0o1777).await?;
     activate(&rig, &[]);
     let user = far.user(500, 500);
     let fid = make(&user, dir, b"f", 0o600).await?;
     let ids = |b: coral_wire::mds::MdtBody| (b.uid, b.gid);
-    assert_eq!((ids(user.getattr(fid).await?), ids(admin.getattr(fid).await?)), ((500, 500), (1500, 1501)));
+    assert_eq!(
+        (
+            ids(user.getattr(fid).await?),
+            ids(admin.getattr(fid).await?)
+        ),
+        ((500, 500), (1500, 1501))
+    );
     let found = user.lookup(dir, b"f").await?;
     assert_eq!(ids(found.body), (500, 500));
     // 1500 of the far node is nobody here
-    assert_eq!(far.user(1500, 1501).open(dir, b"f", flag::READ, 0).await.err(), Some(Errno::EACCES));
+    assert_eq!(
+        far.user(1500, 1501)
+            .open(dir, b"f", flag::READ, 0)
+            .await
+            .err(),
+        Some(Errno::EACCES)
+    );
     let theirs = make(&far.user(777, 778), dir, b"nobodys", 0o644).await?;
     assert_eq!(ids(admin.getattr(theirs).await?), (65534, 65534));
-    assert_eq!(ids(admin.getattr(make(&far, dir, b"roots", 0o644).await?).await?), (65534, 65534));
-    assert_eq!(chmod(&far, fid, 0o777).await, Err(Errno::EPERM), "a squashed root");
+    assert_eq!(
+        ids(admin
+            .getattr(make(&far, dir, b"roots", 0o644).await?)
+            .await?),
+        (65534, 65534)
+    );
+    assert_eq!(
+        chmod(&far, fid, 0o777).await,
+        Err(Errno::EPERM),
+        "a squashed root"
+    );
     // -1 names nobody, whoever says it; as an owner in a setattr it leaves the owner
     let none = u32::MAX;
-    for (i, c) in [far.user(none, none), admin.user(none, none)].into_iter().enumerate() {
+    for (i, c) in [far.user(none, none), admin.user(none, none)]
+        .into_iter()
+        .enumerate()
+    {
         let name = format!("none{i}");
-        let body = admin.getattr(make(&c, dir, name.as_bytes(), 0o644).await?).await?;
+        let body = admin
+            .getattr(make(&c, dir, name.as_bytes(), 0o644).await?)
+            .await?;
         assert_eq!(ids(body), (65534, 65534));
         admin.unlink(dir, name.as_bytes(), false).await?;
     }
-    let body = user.setattr(fid, |r| (r.valid, r.uid, r.gid) = (sa::UID | sa::GID | sa::CTIME, none, none)).await?;
+    let body = user
+        .setattr(fid, |r| {
+            (r.valid, r.uid, r.gid) = (sa::UID | sa::GID | sa::CTIME, none, none)
+        })
+        .await?;
     assert_eq!(ids(body), (500, 500));
 
     // the root directory is root's, whom the far node does not know
     assert_eq!(ids(user.getattr(Fid::ROOT).await?), (65534, 65534));
-    admin.setattr(fid, |r| (r.valid, r.projid) = (sa::PROJID | sa::CTIME, 15)).await?;
+    admin
+        .setattr(fid, |r| (r.valid, r.projid) = (sa::PROJID | sa::CTIME, 15))
+        .await?;
     assert_eq!(user.getattr(fid).await?.projid, 5);
 
     user.setxattr(fid, ACCESS, Some(&acl(2, 4, 500)), 0).await?;
     assert_eq!(user.getxattr(fid, ACCESS).await?, acl(2, 4, 500));
     assert_eq!(admin.getxattr(fid, ACCESS).await?, acl(2, 4, 1500));
-    assert_eq!(user.setxattr(fid, ACCESS, Some(&acl(2, 4, 501)), 0).await, Err(Errno::EPERM), "an entry of nobody");
+    assert_eq!(
+        user.setxattr(fid, ACCESS, Some(&acl(2, 4, 501)), 0).await,
+        Err(Errno::EPERM),
+        "an entry of nobody"
+    );
     admin.setxattr(fid, ACCESS, Some(&acl(8, 4, 9)), 0).await?;
-    assert_eq!(user.getxattr(fid, ACCESS).await?.len(), 4 + 4 * 8, "an entry of a group that the far node does not know");
+    assert_eq!(
+        user.getxattr(fid, ACCESS).await?.len(),
+        4 + 4 * 8,
+        "an entry of a group that the far node does not know"
+    );
 
-    let used = |c: Client, id| async move { Ok::<_, Errno>(c.quotactl(cmd::GETOQUOTA, 0, id).await?.dqblk.curinodes) };
-    assert_eq!((used(user.clone(), 500).await?, used(admin.clone(), 1500).await?), (1, 1));
-    assert_eq!((used(user.clone(), 1500).await?, used(admin, 65534).await?), (2, 2), "1500 is nobody there, as 777 and root are");
+    let used = |c: Client, id| async move {
+        Ok::<_, Errno>(c.quotactl(cmd::GETOQUOTA, 0, id).await?.dqblk.curinodes)
+    };
+    assert_eq!(
+        (
+            used(user.clone(), 500).await?,
+            used(admin.clone(), 1500).await?
+        ),
+        (1, 1)
+    );
+    assert_eq!(
+        (used(user.clone(), 1500).await?, used(admin, 65534).await?),
+        (2, 2),
+        "1500 is nobody there, as 777 and root are"
+    );
 
     rig.server().set_nodemaps(Membership::default());
     assert_eq!(ids(user.getattr(fid).await?), (1500, 1501), "switched off");
@@ -232,7 +391,10 @@ async fn ids_are_mapped_on_the_way_in_and_back() -> TestResult {
 #[tokio::test(start_paused = true)]
 async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
     let rig = Rig::new(1).await;
-    let (far, admin) = (rig.client_as("10.0.0.5@tcp", 0).await, rig.client("10.0.0.6@tcp").await);
+    let (far, admin) = (
+        rig.client_as("10.0.0.5@tcp", 0).await,
+        rig.client("10.0.0.6@tcp").await,
+    );
     let dir = admin.mkdir(Fid::ROOT, b"dir").await?;
     chmod(&admin, dir, 0o777).await?;
     let sub = admin.mkdir(dir, b"sub").await?;
@@ -244,7 +406,10 @@ async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
     for denied in [&stranger, &far, &far.user(u32::MAX, 500)] {
         assert_eq!(denied.getattr(f).await.err(), Some(Errno::EACCES));
         assert_eq!(denied.lookup(dir, b"f").await.err(), Some(Errno::EACCES));
-        assert_eq!(denied.open(dir, b"f", flag::READ, 0).await.err(), Some(Errno::EACCES));
+        assert_eq!(
+            denied.open(dir, b"f", flag::READ, 0).await.err(),
+            Some(Errno::EACCES)
+        );
         assert_eq!(denied.mkdir(dir, b"d").await, Err(Errno::EACCES));
         assert_eq!(denied.getxattr(f, b"user.x").await, Err(Errno::EACCES));
     }
@@ -252,28 +417,68 @@ async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
     let held = user.open(dir, b"f", flag::READ | flag::WRITE, 0).await?;
     activate(&rig, &[modify("far", "readonly_mount", "1")]);
     assert_eq!(user.mkdir(dir, b"d").await, Err(Errno::EROFS));
-    assert_eq!(user.open(dir, b"f", flag::WRITE, 0).await.err(), Some(Errno::EROFS));
+    assert_eq!(
+        user.open(dir, b"f", flag::WRITE, 0).await.err(),
+        Some(Errno::EROFS)
+    );
     assert_eq!(chmod(&user, f, 0o600).await, Err(Errno::EROFS));
     let layout = LovMd::request(1 << 20, 1, LOV_OFFSET_DEFAULT, None).encode();
-    assert_eq!(user.open_with(dir, b"f", flag::READ | flag::HAS_EA, 0, layout).await.err(), Some(Errno::EROFS));
+    assert_eq!(
+        user.open_with(dir, b"f", flag::READ | flag::HAS_EA, 0, layout)
+            .await
+            .err(),
+        Some(Errno::EROFS)
+    );
     let (before, later) = (admin.getattr(f).await?, 1_800_000_000);
     for o in [user.open(dir, b"f", flag::READ, 0).await?, held] {
         let all = sa::ATIME | sa::MTIME | sa::CTIME | sa::LSIZE;
-        user.close_with(&o, |r| (r.valid, r.atime, r.mtime, r.ctime, r.size) = (all, later, later, later, 7)).await?;
+        user.close_with(&o, |r| {
+            (r.valid, r.atime, r.mtime, r.ctime, r.size) = (all, later, later, later, 7)
+        })
+        .await?;
     }
     let after = admin.getattr(f).await?;
-    assert_eq!((after.atime, after.mtime, after.ctime, after.size), (before.atime, before.mtime, before.ctime, before.size));
+    assert_eq!(
+        (after.atime, after.mtime, after.ctime, after.size),
+        (before.atime, before.mtime, before.ctime, before.size)
+    );
     admin.mkdir(dir, b"d").await?;
 
-    activate(&rig, &[Command::SetFileset { name: "far".into(), fileset: "/dir/sub".into() }]);
+    activate(
+        &rig,
+        &[Command::SetFileset {
+            name: "far".into(),
+            fileset: "/dir/sub".into(),
+        }],
+    );
     assert_eq!((far.root().await?, admin.root().await?), (sub, Fid::ROOT));
-    assert_eq!((far.root_at(b"/dir/sub").await?, admin.root_at(b"/dir").await?), (sub, dir));
+    assert_eq!(
+        (
+            far.root_at(b"/dir/sub").await?,
+            admin.root_at(b"/dir").await?
+        ),
+        (sub, dir)
+    );
     for up in [b"/..".as_slice(), b"/dir/sub/..", b"/dir/sub/../..", b"/."] {
-        assert_eq!(far.root_at(up).await, Err(Errno::EINVAL), "{}", up.escape_ascii());
+        assert_eq!(
+            far.root_at(up).await,
+            Err(Errno::EINVAL),
+            "{}",
+            up.escape_ascii()
+        );
     }
     let below = make(&admin, sub, b"g", 0o600).await?;
-    assert_eq!((admin.fid2path(below).await?.as_str(), far.fid2path(below).await?.as_str()), ("dir/sub/g", "g"));
-    assert_eq!((far.fid2path(f).await, far.fid2path(dir).await), (Err(Errno::ENOENT), Err(Errno::ENOENT)));
+    assert_eq!(
+        (
+            admin.fid2path(below).await?.as_str(),
+            far.fid2path(below).await?.as_str()
+        ),
+        ("dir/sub/g", "g")
+    );
+    assert_eq!(
+        (far.fid2path(f).await, far.fid2path(dir).await),
+        (Err(Errno::ENOENT), Err(Errno::ENOENT))
+    );
     activate(&rig, &[modify("far", "deny_mount", "1")]);
     assert_eq!(far.root().await, Err(Errno::EPERM));
     rig.stop().await;
@@ -283,11 +488,30 @@ async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
 #[tokio::test(start_paused = true)]
 async fn what_clients_cached_of_ids_goes_when_the_mapping_changes() -> TestResult {
     let rig = Rig::new(1).await;
-    let (far, admin) = (rig.client_as("10.0.0.5@tcp", 0).await, rig.client("10.0.0.6@tcp").await);
+    let (far, admin) = (
+        rig.client_as("10.0.0.5@tcp", 0).await,
+        rig.client("10.0.0.6@tcp").await,
+    );
     activate(&rig, &[]);
     make(&admin, Fid::ROOT, b"f", 0o644).await?;
-    let export = |c: &Client| rig.mdt().target.exports().into_iter().find(|e| e.nid() == c.nid()).expect("connected").cookie;
-    let locks = |c: &Client| rig.mdt().target.ldlm().locks().iter().filter(|l| l.export == Some(export(c))).count();
+    let export = |c: &Client| {
+        rig.mdt()
+            .target
+            .exports()
+            .into_iter()
+            .find(|e| e.nid() == c.nid())
+            .expect("connected")
+            .cookie
+    };
+    let locks = |c: &Client| {
+        rig.mdt()
+            .target
+            .ldlm()
+            .locks()
+            .iter()
+            .filter(|l| l.export == Some(export(c)))
+            .count()
+    };
     assert!(far.lookup(Fid::ROOT, b"f").await?.lock.is_some());
     admin.lookup(Fid::ROOT, b"f").await?;
     let others = locks(&admin);
@@ -304,15 +528,36 @@ async fn what_clients_cached_of_ids_goes_when_the_mapping_changes() -> TestResul
 async fn an_mdt_tells_its_osts_owners_as_they_are_here() -> TestResult {
     let rig = Rig::with_far_osts(1).await;
     let admin = rig.client("10.0.0.6@tcp").await;
-    let o = admin.open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644).await?;
-    let Layout::Plain(l) = Layout::decode(&o.md)? else { panic!("a plain layout") };
-    let object = coral_osd::ObjectId { seq: 0, oid: l.objects[0].oi.object_id() };
+    let o = admin
+        .open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o644)
+        .await?;
+    let Layout::Plain(l) = Layout::decode(&o.md)? else {
+        panic!("a plain layout")
+    };
+    let object = coral_osd::ObjectId {
+        seq: 0,
+        oid: l.objects[0].oi.object_id(),
+    };
     let osd = rig.real[0].clone();
     osd.write(object, 0, &[Bytes::from_static(b"x")])?;
-    for (mdts, owner, expected) in [(vec![], 1001, 65534), (vec!["10.0.0.1@tcp".parse()?], 1002, 1002)] {
-        let far = rig.far.as_ref().and_then(|f| f[0].as_ref()).expect("an OST");
-        far.1.set_nodemaps(Membership { maps: nodemaps(&[]), mdts });
-        admin.setattr(o.body.fid1, |r| (r.valid, r.uid) = (sa::UID | sa::CTIME, owner)).await?;
+    for (mdts, owner, expected) in [
+        (vec![], 1001, 65534),
+        (vec!["10.0.0.1@tcp".parse()?], 1002, 1002),
+    ] {
+        let far = rig
+            .far
+            .as_ref()
+            .and_then(|f| f[0].as_ref())
+            .expect("an OST");
+        far.1.set_nodemaps(Membership {
+            maps: nodemaps(&[]),
+            mdts,
+        });
+        admin
+            .setattr(o.body.fid1, |r| {
+                (r.valid, r.uid) = (sa::UID | sa::CTIME, owner)
+            })
+            .await?;
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!(osd.attr(object)?.map(|a| a.uid), Some(expected));
     }

@@ -9,8 +9,12 @@ use coral_ptlrpc::{Bulk, Import, ImportConfig, Reply, Request};
 use coral_server::ServerNode;
 use coral_server::ost::Ost;
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
-use coral_wire::ldlm::{LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy};
-use coral_wire::ost::{CksumType, NiobufRemote, ObdFlags, ObdIoobj, ObdStatfs, Obdo, OstLvb, brw, md};
+use coral_wire::ldlm::{
+    LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy,
+};
+use coral_wire::ost::{
+    CksumType, NiobufRemote, ObdFlags, ObdIoobj, ObdStatfs, Obdo, OstLvb, brw, md,
+};
 use coral_wire::ptlrpc::{MSG_RESENT, Message, PtlrpcBody, opc, portal};
 use coral_wire::quota::{ObdQuotactl, cmd, dqb};
 use coral_wire::{Errno, Fid, OstId, Wire};
@@ -29,7 +33,16 @@ struct Cluster {
 
 async fn node(mem: &Arc<MemNet>, nid: &str, seed: u64) -> Arc<Node> {
     let nids = vec![nid.parse::<Nid>().unwrap()];
-    Node::start(NodeConfig { nids, seed, ..Default::default() }, Some(mem.clone())).await.unwrap()
+    Node::start(
+        NodeConfig {
+            nids,
+            seed,
+            ..Default::default()
+        },
+        Some(mem.clone()),
+    )
+    .await
+    .unwrap()
 }
 
 async fn cluster(osd: OsdMem) -> Cluster {
@@ -47,7 +60,15 @@ async fn cluster_at(nid: &str, osd: OsdMem) -> Cluster {
 
 /// What a client asks for; without CORAL it is taken for a kernel client.
 fn asked(coral: bool) -> ObdConnectData {
-    let f = F::VERSION | F::AT | F::FULL20 | F::FID | F::BRW_SIZE | F::CKSUM | F::SRVLOCK | F::SHORTIO | F::GRANT;
+    let f = F::VERSION
+        | F::AT
+        | F::FULL20
+        | F::FID
+        | F::BRW_SIZE
+        | F::CKSUM
+        | F::SRVLOCK
+        | F::SHORTIO
+        | F::GRANT;
     let more = F::BULK_MBITS | F::FLAGS2 | F::LVB_TYPE | F::CANCELSET | F::GRANT_PARAM;
     let two = F2::INC_XID | F2::REP_MBITS | F2::LSEEK;
     ObdConnectData {
@@ -64,7 +85,12 @@ impl Cluster {
     async fn client(&self, n: u64, coral: bool) -> Client {
         let node = node(&self.mem, &format!("{n}@lo"), n).await;
         let uuid = format!("00000000-0000-0000-0000-{n:012}");
-        let cfg = ImportConfig::ost("coral-OST0000_UUID", vec!["1@lo".parse().unwrap()], &uuid, asked(coral));
+        let cfg = ImportConfig::ost(
+            "coral-OST0000_UUID",
+            vec!["1@lo".parse().unwrap()],
+            &uuid,
+            asked(coral),
+        );
         let import = Import::new(node, cfg);
         import.connect().await.unwrap();
         Client { import }
@@ -76,7 +102,8 @@ impl Cluster {
         let n = node(&self.mem, nid, 99).await;
         self.server = ServerNode::start(n.clone());
         self.osd = Arc::new(osd);
-        self.server.add_target(Ost::start(n, "coral", 0, self.osd.clone()).unwrap());
+        self.server
+            .add_target(Ost::start(n, "coral", 0, self.osd.clone()).unwrap());
     }
 
     /// As [`Cluster::client`] of a server at `10.0.0.1@tcp`, from a NID that is remembered.
@@ -116,15 +143,29 @@ fn oi(oid: u64) -> OstId {
 }
 
 fn obdo(oid: u64, valid: u64) -> Obdo {
-    Obdo { oi: oi(oid), valid: md::FLID | md::FLGROUP | valid, ..Default::default() }
+    Obdo {
+        oi: oi(oid),
+        valid: md::FLID | md::FLGROUP | valid,
+        ..Default::default()
+    }
 }
 
 fn locked(oid: u64, valid: u64) -> Obdo {
-    Obdo { flags: ObdFlags::SRVLOCK, ..obdo(oid, valid | md::FLFLAGS) }
+    Obdo {
+        flags: ObdFlags::SRVLOCK,
+        ..obdo(oid, valid | md::FLFLAGS)
+    }
 }
 
 fn niobufs(ranges: &[(u64, usize)], flags: u32) -> Vec<NiobufRemote> {
-    ranges.iter().map(|(offset, len)| NiobufRemote { offset: *offset, len: *len as u32, flags }).collect()
+    ranges
+        .iter()
+        .map(|(offset, len)| NiobufRemote {
+            offset: *offset,
+            len: *len as u32,
+            flags,
+        })
+        .collect()
 }
 
 /// Lengths of descriptors as a kernel client fills them: 256 page fragments each.
@@ -148,12 +189,17 @@ fn md_lens(ranges: &[(u64, usize)]) -> Vec<u32> {
 
 impl Client {
     async fn call(&self, rq: Request) -> Reply {
-        tokio::time::timeout(Duration::from_secs(20), self.import.call(rq)).await.expect("answered").unwrap()
+        tokio::time::timeout(Duration::from_secs(20), self.import.call(rq))
+            .await
+            .expect("answered")
+            .unwrap()
     }
 
     /// A request of one obdo; the reply's obdo or the error.
     async fn op(&self, portal: u32, opc: u32, oa: &Obdo) -> Result<Obdo, Errno> {
-        let reply = self.call(Request::new(portal, opc).push(oa).push_empty()).await;
+        let reply = self
+            .call(Request::new(portal, opc).push(oa).push_empty())
+            .await;
         Errno::check(reply.status)?;
         Ok(reply.msg.get(1).unwrap())
     }
@@ -168,7 +214,13 @@ impl Client {
             .push_empty()
     }
 
-    async fn write_with(&self, mut oa: Obdo, ranges: &[(u64, usize)], data: &[u8], flags: u32) -> Result<Obdo, Errno> {
+    async fn write_with(
+        &self,
+        mut oa: Obdo,
+        ranges: &[(u64, usize)],
+        data: &[u8],
+        flags: u32,
+    ) -> Result<Obdo, Errno> {
         let short = oa.flags.contains(ObdFlags::SHORT_IO);
         oa.valid |= md::FLFLAGS;
         let rq = self.brw(opc::OST_WRITE, &oa, ranges, flags);
@@ -181,52 +233,87 @@ impl Client {
                 parts.push(Payload::from(data[at..at + len as usize].to_vec()));
                 at += len as usize;
             }
-            rq.push_empty().bulk(Bulk::Source { portal: portal::OST_BULK, data: parts })
+            rq.push_empty().bulk(Bulk::Source {
+                portal: portal::OST_BULK,
+                data: parts,
+            })
         };
         let reply = self.call(rq.replayable()).await;
         Errno::check(reply.status)?;
         assert_eq!(reply.status, 0);
-        assert_eq!(reply.msg.buf(2)[..], vec![0; 4 * ranges.len()], "one zero for each range");
+        assert_eq!(
+            reply.msg.buf(2)[..],
+            vec![0; 4 * ranges.len()],
+            "one zero for each range"
+        );
         Ok(reply.msg.get(1).unwrap())
     }
 
     async fn write(&self, oid: u64, off: u64, data: &[u8]) -> Result<Obdo, Errno> {
-        self.write_with(obdo(oid, 0), &[(off, data.len())], data, 0).await
+        self.write_with(obdo(oid, 0), &[(off, data.len())], data, 0)
+            .await
     }
 
-    async fn read_with(&self, mut oa: Obdo, ranges: &[(u64, usize)], flags: u32) -> Result<(Vec<u8>, Obdo), Errno> {
+    async fn read_with(
+        &self,
+        mut oa: Obdo,
+        ranges: &[(u64, usize)],
+        flags: u32,
+    ) -> Result<(Vec<u8>, Obdo), Errno> {
         oa.valid |= md::FLFLAGS;
         let short = oa.flags.contains(ObdFlags::SHORT_IO);
         let rq = self.brw(opc::OST_READ, &oa, ranges, flags).push_empty();
         let rq = match short {
             true => rq,
-            false => rq.bulk(Bulk::Sink { portal: portal::OST_BULK, lens: md_lens(ranges) }),
+            false => rq.bulk(Bulk::Sink {
+                portal: portal::OST_BULK,
+                lens: md_lens(ranges),
+            }),
         };
         let reply = self.call(rq).await;
         let nob = Errno::check(reply.status)? as usize;
         let data = match short {
             true => reply.msg.buf(2).to_vec(),
-            false => reply.bulk.iter().flatten().flat_map(|b| b.to_vec()).collect(),
+            false => reply
+                .bulk
+                .iter()
+                .flatten()
+                .flat_map(|b| b.to_vec())
+                .collect(),
         };
         assert_eq!(data.len(), nob, "status tells the bytes");
         Ok((data, reply.msg.get(1).unwrap()))
     }
 
     async fn read(&self, oid: u64, off: u64, len: usize) -> Vec<u8> {
-        self.read_with(obdo(oid, 0), &[(off, len)], 0).await.unwrap().0
+        self.read_with(obdo(oid, 0), &[(off, len)], 0)
+            .await
+            .unwrap()
+            .0
     }
 
     async fn size(&self, oid: u64) -> u64 {
-        self.op(portal::OST_REQUEST, opc::OST_GETATTR, &locked(oid, 0)).await.unwrap().size
+        self.op(portal::OST_REQUEST, opc::OST_GETATTR, &locked(oid, 0))
+            .await
+            .unwrap()
+            .size
     }
 
     async fn punch(&self, oid: u64, start: u64, end: u64) -> Result<Obdo, Errno> {
-        let oa = Obdo { size: start, blocks: end, ..locked(oid, md::FLSIZE | md::FLBLOCKS) };
+        let oa = Obdo {
+            size: start,
+            blocks: end,
+            ..locked(oid, md::FLSIZE | md::FLBLOCKS)
+        };
         self.op(portal::OST_IO, opc::OST_PUNCH, &oa).await
     }
 
     async fn seek(&self, oid: u64, off: u64, whence: u32) -> Result<i64, Errno> {
-        let oa = Obdo { size: off, mode: whence, ..locked(oid, 0) };
+        let oa = Obdo {
+            size: off,
+            mode: whence,
+            ..locked(oid, 0)
+        };
         Ok(self.op(portal::OST_REQUEST, opc::OST_SEEK, &oa).await?.size as i64)
     }
 }
@@ -249,10 +336,19 @@ async fn random_reads_and_writes_agree_with_a_byte_vector() {
                 _ => rng.random_range(1..MIB / 2),
             };
             ranges.push((at, len));
-            at += len as u64 + if rng.random_bool(0.5) { 0 } else { rng.random_range(1..50_000) };
+            at += len as u64
+                + if rng.random_bool(0.5) {
+                    0
+                } else {
+                    rng.random_range(1..50_000)
+                };
         }
         let total: usize = ranges.iter().map(|r| r.1).sum();
-        let srvlock = if rng.random_bool(0.5) { brw::SRVLOCK } else { 0 };
+        let srvlock = if rng.random_bool(0.5) {
+            brw::SRVLOCK
+        } else {
+            0
+        };
         let mut oa = obdo(1, 0);
         if total <= 16 << 10 && rng.random_bool(0.7) {
             oa.flags = ObdFlags::SHORT_IO;
@@ -260,7 +356,10 @@ async fn random_reads_and_writes_agree_with_a_byte_vector() {
         let what = format!("seed {seed} step {step}: {ranges:?} {:?}", oa.flags);
         if rng.random_bool(0.5) {
             let data: Vec<u8> = (0..total).map(|_| rng.random()).collect();
-            let out = c.write_with(oa, &ranges, &data, srvlock).await.expect(&what);
+            let out = c
+                .write_with(oa, &ranges, &data, srvlock)
+                .await
+                .expect(&what);
             let mut from = 0;
             for (off, len) in &ranges {
                 let end = *off as usize + len;
@@ -282,7 +381,12 @@ async fn random_reads_and_writes_agree_with_a_byte_vector() {
                     break; // a short read ends the data
                 }
             }
-            assert!(got == want, "{what}: {} bytes, {} expected", got.len(), want.len());
+            assert!(
+                got == want,
+                "{what}: {} bytes, {} expected",
+                got.len(),
+                want.len()
+            );
         }
     }
     assert_eq!(c.size(1).await, model.len() as u64);
@@ -297,21 +401,52 @@ async fn a_coral_client_cuts_at_1_mib_wherever_it_begins() {
     let data: Vec<u8> = (0..2 * MIB + 77).map(|i| (i * 7) as u8).collect();
     let off = 1000;
     let oa = obdo(3, 0);
-    let parts = data.chunks(MIB).map(|p| Payload::from(p.to_vec())).collect();
-    let rq = c.brw(opc::OST_WRITE, &oa, &[(off, data.len())], brw::SRVLOCK).push_empty();
-    let reply = c.call(rq.bulk(Bulk::Source { portal: portal::OST_BULK, data: parts })).await;
+    let parts = data
+        .chunks(MIB)
+        .map(|p| Payload::from(p.to_vec()))
+        .collect();
+    let rq = c
+        .brw(opc::OST_WRITE, &oa, &[(off, data.len())], brw::SRVLOCK)
+        .push_empty();
+    let reply = c
+        .call(rq.bulk(Bulk::Source {
+            portal: portal::OST_BULK,
+            data: parts,
+        }))
+        .await;
     assert_eq!(reply.status, 0);
-    let rq = c.brw(opc::OST_READ, &oa, &[(off, 3 * MIB)], brw::SRVLOCK).push_empty();
-    let reply = c.call(rq.bulk(Bulk::Sink { portal: portal::OST_BULK, lens: vec![MIB as u32; 3] })).await;
+    let rq = c
+        .brw(opc::OST_READ, &oa, &[(off, 3 * MIB)], brw::SRVLOCK)
+        .push_empty();
+    let reply = c
+        .call(rq.bulk(Bulk::Sink {
+            portal: portal::OST_BULK,
+            lens: vec![MIB as u32; 3],
+        }))
+        .await;
     assert_eq!(reply.status as usize, data.len());
-    let got: Vec<u8> = reply.bulk.iter().flatten().flat_map(|b| b.to_vec()).collect();
+    let got: Vec<u8> = reply
+        .bulk
+        .iter()
+        .flatten()
+        .flat_map(|b| b.to_vec())
+        .collect();
     assert!(got == data);
 
     // Times carry nanoseconds both ways.
     let t = coral_wire::coral::pack_time(1_700_000_000, 123_456_789);
-    let oa = Obdo { mtime: t, ctime: t + 1, ..obdo(3, md::FLMTIME | md::FLCTIME) };
-    c.op(portal::OST_REQUEST, opc::OST_SETATTR, &oa).await.unwrap();
-    let got = c.op(portal::OST_REQUEST, opc::OST_GETATTR, &locked(3, 0)).await.unwrap();
+    let oa = Obdo {
+        mtime: t,
+        ctime: t + 1,
+        ..obdo(3, md::FLMTIME | md::FLCTIME)
+    };
+    c.op(portal::OST_REQUEST, opc::OST_SETATTR, &oa)
+        .await
+        .unwrap();
+    let got = c
+        .op(portal::OST_REQUEST, opc::OST_GETATTR, &locked(3, 0))
+        .await
+        .unwrap();
     assert_eq!((got.mtime, got.ctime), (t, t + 1));
     cl.stop(vec![c]).await;
 }
@@ -321,11 +456,22 @@ async fn replies_look_like_a_real_servers() {
     let cl = cluster(OsdMem::new()).await;
     let c = cl.client(2, false).await;
     let granted = c.import.granted();
-    assert_eq!((granted.brw_size, granted.grant, granted.grant_tax_kb), (4 << 20, 8_437_760, 24));
+    assert_eq!(
+        (granted.brw_size, granted.grant, granted.grant_tax_kb),
+        (4 << 20, 8_437_760, 24)
+    );
 
     // Requests and valid bits as in session.pcap.
     let sum = CksumType::Crc32c.compute([&b"hello\n"[..]]);
-    let mut oa = Obdo { nlink: sum, uid: 10, gid: 20, mtime: 500, ctime: 501, blocks: 28672, ..obdo(9, 0) };
+    let mut oa = Obdo {
+        nlink: sum,
+        uid: 10,
+        gid: 20,
+        mtime: 500,
+        ctime: 501,
+        blocks: 28672,
+        ..obdo(9, 0)
+    };
     oa.valid = 0x0180_0000_0b18_4f2d;
     oa.flags = ObdFlags::from_bits_retain(0x0040_6000) & !ObdFlags::from_bits_retain(0x2000);
     oa.grant = 8_409_088;
@@ -334,15 +480,25 @@ async fn replies_look_like_a_real_servers() {
     let wrote = c.write_with(oa, &[(0, 6)], b"hello\n", 0).await.unwrap();
     assert_eq!(wrote.valid, 0x0180_0000_6b58_4fb9, "{:#x}", wrote.valid);
     assert_eq!((wrote.mode, wrote.size, wrote.nlink), (0o100_666, 6, sum));
-    assert!(wrote.grant > 0 && wrote.grant <= 8_437_760, "{}", wrote.grant);
+    assert!(
+        wrote.grant > 0 && wrote.grant <= 8_437_760,
+        "{}",
+        wrote.grant
+    );
 
-    let oa = Obdo { flags: CksumType::Crc32c.flags() | ObdFlags::SHORT_IO, ..obdo(9, md::FLCKSUM | md::FLGRANT) };
+    let oa = Obdo {
+        flags: CksumType::Crc32c.flags() | ObdFlags::SHORT_IO,
+        ..obdo(9, md::FLCKSUM | md::FLGRANT)
+    };
     let (data, read) = c.read_with(oa, &[(0, 4096)], 0).await.unwrap();
     assert_eq!(data, b"hello\n");
     assert_eq!((read.valid, read.grant), (0x0810_0800, 0));
     assert_eq!(read.nlink, sum);
 
-    let attr = c.op(portal::OST_REQUEST, opc::OST_GETATTR, &locked(9, 0)).await.unwrap();
+    let attr = c
+        .op(portal::OST_REQUEST, opc::OST_GETATTR, &locked(9, 0))
+        .await
+        .unwrap();
     // The real one says FLDATAVERSION too; we keep no versions.
     assert_eq!(attr.valid, 0x0100_0000_0100_0fbf, "{:#x}", attr.valid);
     assert_eq!((attr.size, attr.mtime, attr.ctime), (6, 500, 501));
@@ -350,24 +506,55 @@ async fn replies_look_like_a_real_servers() {
     let stored = cl.osd.attr(ObjectId { seq: 0, oid: 9 }).unwrap().unwrap();
     assert_eq!(stored.parent, (0x2_0000_0401, 5, 1));
 
-    let oa = Obdo { mtime: 1, atime: 2, ctime: 3, ..obdo(9, md::FLMTIME | md::FLATIME | md::FLCTIME) };
-    let set = c.op(portal::OST_REQUEST, opc::OST_SETATTR, &oa).await.unwrap();
+    let oa = Obdo {
+        mtime: 1,
+        atime: 2,
+        ctime: 3,
+        ..obdo(9, md::FLMTIME | md::FLATIME | md::FLCTIME)
+    };
+    let set = c
+        .op(portal::OST_REQUEST, opc::OST_SETATTR, &oa)
+        .await
+        .unwrap();
     assert_eq!(set.valid, 0x0100_0000_0100_07bf);
     assert_eq!((set.mtime, set.atime, set.ctime), (1, 2, 3));
 
-    let sync = Obdo { blocks: EOF, ..obdo(9, md::FLSIZE | md::FLBLOCKS) };
-    let synced = c.op(portal::OST_REQUEST, opc::OST_SYNC, &sync).await.unwrap();
+    let sync = Obdo {
+        blocks: EOF,
+        ..obdo(9, md::FLSIZE | md::FLBLOCKS)
+    };
+    let synced = c
+        .op(portal::OST_REQUEST, opc::OST_SYNC, &sync)
+        .await
+        .unwrap();
     assert_eq!((synced.valid, synced.size), (0x0100_01bf, 6));
-    assert_eq!(&cl.osd.power_loss().read(ObjectId { seq: 0, oid: 9 }, 0, 9).unwrap()[..], b"hello\n");
+    assert_eq!(
+        &cl.osd
+            .power_loss()
+            .read(ObjectId { seq: 0, oid: 9 }, 0, 9)
+            .unwrap()[..],
+        b"hello\n"
+    );
 
     let cut = c.punch(9, 2, EOF).await.unwrap();
     assert_eq!((cut.valid, cut.blocks), (0x21, 8));
     assert_eq!(c.read(9, 0, 100).await, b"he");
 
-    let reply = c.call(Request::new(portal::OST_CREATE, opc::OST_STATFS)).await;
+    let reply = c
+        .call(Request::new(portal::OST_CREATE, opc::OST_STATFS))
+        .await;
     let s: ObdStatfs = reply.msg.get(1).unwrap();
-    assert_eq!((reply.status, s.bsize, s.blocks), (0, 4096, (16 << 30) / 4096));
-    assert!(s.granted > 0 && s.bavail == s.bfree, "promised, and not used: {} {} {}", s.granted, s.bavail, s.bfree);
+    assert_eq!(
+        (reply.status, s.bsize, s.blocks),
+        (0, 4096, (16 << 30) / 4096)
+    );
+    assert!(
+        s.granted > 0 && s.bavail == s.bfree,
+        "promised, and not used: {} {} {}",
+        s.granted,
+        s.bavail,
+        s.bfree
+    );
     cl.stop(vec![c]).await;
 }
 
@@ -379,24 +566,40 @@ async fn a_missing_object_is_empty_until_something_is_stored() {
     assert_eq!(c.size(5).await, 0);
     assert_eq!(c.seek(5, 0, 3).await.unwrap(), -6);
     let destroy = obdo(5, 0);
-    c.op(portal::OST_IO, opc::OST_DESTROY, &destroy).await.unwrap();
+    c.op(portal::OST_IO, opc::OST_DESTROY, &destroy)
+        .await
+        .unwrap();
     let sync = obdo(5, 0);
-    c.op(portal::OST_REQUEST, opc::OST_SYNC, &sync).await.unwrap();
+    c.op(portal::OST_REQUEST, opc::OST_SYNC, &sync)
+        .await
+        .unwrap();
     assert_eq!(cl.osd.attr(ObjectId { seq: 0, oid: 5 }).unwrap(), None);
     c.punch(5, 1000, EOF).await.unwrap();
     assert_eq!(c.size(5).await, 1000);
     assert_eq!(c.read(5, 990, 100).await, vec![0; 10]);
-    c.op(portal::OST_IO, opc::OST_DESTROY, &destroy).await.unwrap();
+    c.op(portal::OST_IO, opc::OST_DESTROY, &destroy)
+        .await
+        .unwrap();
     assert_eq!(c.size(5).await, 0);
 
     // Several at once.
     for oid in 10..14 {
         c.write(oid, 0, b"x").await.unwrap();
     }
-    let several = Obdo { misc: 3, ..obdo(10, md::FLOBJCOUNT) };
-    c.op(portal::OST_IO, opc::OST_DESTROY, &several).await.unwrap();
+    let several = Obdo {
+        misc: 3,
+        ..obdo(10, md::FLOBJCOUNT)
+    };
+    c.op(portal::OST_IO, opc::OST_DESTROY, &several)
+        .await
+        .unwrap();
     let mut left = Vec::new();
-    cl.osd.iterate(&mut |id, _| { left.push(id.oid); true }).unwrap();
+    cl.osd
+        .iterate(&mut |id, _| {
+            left.push(id.oid);
+            true
+        })
+        .unwrap();
     assert_eq!(left, [13]);
     cl.stop(vec![c]).await;
 }
@@ -416,7 +619,12 @@ async fn holes_seek_and_fallocate() {
     assert_eq!(c.seek(1, 0, 7).await, Err(Errno::EPROTO));
 
     let falloc = async |mode: u32, start: u64, end: u64| {
-        let oa = Obdo { size: start, blocks: end, nlink: mode, ..locked(1, md::FLSIZE | md::FLBLOCKS) };
+        let oa = Obdo {
+            size: start,
+            blocks: end,
+            nlink: mode,
+            ..locked(1, md::FLSIZE | md::FLBLOCKS)
+        };
         c.op(portal::OST_IO, opc::OST_FALLOCATE, &oa).await
     };
     let out = falloc(0, 0, 4096).await.unwrap();
@@ -426,7 +634,9 @@ async fn holes_seek_and_fallocate() {
     assert_eq!((out.size, out.blocks), ((1 << 20) + 8192, 32));
     let out = falloc(0, 2 << 20, (2 << 20) + 4096).await.unwrap();
     assert_eq!(out.size, (2 << 20) + 4096);
-    falloc(PUNCH | KEEP, (1 << 20) + 10, (1 << 20) + 20).await.unwrap();
+    falloc(PUNCH | KEEP, (1 << 20) + 10, (1 << 20) + 20)
+        .await
+        .unwrap();
     let mut want = vec![9; 30];
     want[10..20].fill(0);
     assert_eq!(c.read(1, 1 << 20, 30).await, want);
@@ -452,7 +662,10 @@ async fn a_full_disk_is_the_writers_error_and_nobody_elses() {
         c.write(1, n * MIB as u64, &data).await.unwrap();
     }
     let grant = c.import.granted().grant as u64;
-    assert!(grant <= 1 << 19, "no more than a share of the disk is promised: {grant}");
+    assert!(
+        grant <= 1 << 19,
+        "no more than a share of the disk is promised: {grant}"
+    );
     let mut wrote = 3;
     let full = loop {
         match c.write(1, wrote * MIB as u64, &data).await {
@@ -464,8 +677,12 @@ async fn a_full_disk_is_the_writers_error_and_nobody_elses() {
     assert_eq!(full, Errno::ENOSPC);
     assert_eq!(c.size(1).await, wrote * MIB as u64);
     assert!(c.read(1, 0, 3 * MIB).await.iter().all(|b| *b == 1));
-    c.write(1, MIB as u64, &[2; 100]).await.expect("overwriting needs no space");
-    c.op(portal::OST_IO, opc::OST_DESTROY, &obdo(1, 0)).await.unwrap();
+    c.write(1, MIB as u64, &[2; 100])
+        .await
+        .expect("overwriting needs no space");
+    c.op(portal::OST_IO, opc::OST_DESTROY, &obdo(1, 0))
+        .await
+        .unwrap();
     c.write(2, 0, &data).await.unwrap();
     cl.stop(vec![c]).await;
 }
@@ -477,16 +694,33 @@ async fn bytes_changed_on_the_way_are_not_stored() {
     c.write(1, 0, b"good").await.unwrap();
     for kind in [CksumType::Crc32, CksumType::Adler, CksumType::Crc32c] {
         let sum = kind.compute([&b"evil"[..]]);
-        let oa = Obdo { nlink: sum ^ 1, flags: kind.flags(), ..obdo(1, md::FLCKSUM) };
+        let oa = Obdo {
+            nlink: sum ^ 1,
+            flags: kind.flags(),
+            ..obdo(1, md::FLCKSUM)
+        };
         let out = c.write_with(oa, &[(0, 4)], b"evil", 0).await.unwrap();
         assert_eq!(out.nlink, sum, "our own sum tells the client to send again");
         assert_eq!(c.read(1, 0, 10).await, b"good");
-        let oa = Obdo { nlink: sum, flags: kind.flags(), ..obdo(2, md::FLCKSUM) };
-        assert_eq!(c.write_with(oa, &[(0, 4)], b"evil", 0).await.unwrap().nlink, sum);
+        let oa = Obdo {
+            nlink: sum,
+            flags: kind.flags(),
+            ..obdo(2, md::FLCKSUM)
+        };
+        assert_eq!(
+            c.write_with(oa, &[(0, 4)], b"evil", 0).await.unwrap().nlink,
+            sum
+        );
         assert_eq!(c.read(2, 0, 10).await, b"evil");
     }
-    let t10 = Obdo { flags: ObdFlags::from_bits_retain(0x5000), ..obdo(1, md::FLCKSUM) };
-    assert_eq!(c.write_with(t10, &[(0, 4)], b"evil", 0).await, Err(Errno::EPROTO));
+    let t10 = Obdo {
+        flags: ObdFlags::from_bits_retain(0x5000),
+        ..obdo(1, md::FLCKSUM)
+    };
+    assert_eq!(
+        c.write_with(t10, &[(0, 4)], b"evil", 0).await,
+        Err(Errno::EPROTO)
+    );
     cl.stop(vec![c]).await;
 }
 
@@ -494,7 +728,10 @@ async fn bytes_changed_on_the_way_are_not_stored() {
 async fn malformed_requests_are_refused_and_the_target_lives() {
     let cl = cluster(OsdMem::new()).await;
     let c = cl.client(2, false).await;
-    let zero = Obdo { valid: md::FLID, ..Default::default() };
+    let zero = Obdo {
+        valid: md::FLID,
+        ..Default::default()
+    };
     for (p, o) in [
         (portal::OST_REQUEST, opc::OST_GETATTR),
         (portal::OST_REQUEST, opc::OST_SETATTR),
@@ -506,15 +743,29 @@ async fn malformed_requests_are_refused_and_the_target_lives() {
         (portal::OST_IO, opc::OST_WRITE),
     ] {
         assert_eq!(c.op(p, o, &zero).await, Err(Errno::EPROTO), "{o}");
-        assert_eq!(c.call(Request::new(p, o)).await.status, Errno::EPROTO.status(), "{o}");
+        assert_eq!(
+            c.call(Request::new(p, o)).await.status,
+            Errno::EPROTO.status(),
+            "{o}"
+        );
     }
-    let size = Obdo { size: 0, ..obdo(1, md::FLSIZE) };
-    assert_eq!(c.op(portal::OST_REQUEST, opc::OST_SETATTR, &size).await, Err(Errno::EPERM));
+    let size = Obdo {
+        size: 0,
+        ..obdo(1, md::FLSIZE)
+    };
+    assert_eq!(
+        c.op(portal::OST_REQUEST, opc::OST_SETATTR, &size).await,
+        Err(Errno::EPERM)
+    );
     let far = c.punch(1, EOF - 1, EOF).await;
     assert_eq!(far, Err(Errno::EFBIG));
-    let quota = c.call(Request::new(portal::OST_REQUEST, opc::OST_QUOTACTL).push_empty()).await;
+    let quota = c
+        .call(Request::new(portal::OST_REQUEST, opc::OST_QUOTACTL).push_empty())
+        .await;
     assert_eq!(quota.status, Errno::EPROTO.status());
-    let info = c.call(Request::new(portal::OST_REQUEST, opc::OST_GET_INFO).push_str_nul(b"fiemap")).await;
+    let info = c
+        .call(Request::new(portal::OST_REQUEST, opc::OST_GET_INFO).push_str_nul(b"fiemap"))
+        .await;
     assert_eq!(info.status, Errno::EOPNOTSUPP.status());
     assert_eq!(c.write(1, 0, b"alive").await.unwrap().size, 5);
     cl.stop(vec![c]).await;
@@ -531,20 +782,30 @@ async fn server_locks_keep_the_writes_of_two_clients_whole() {
         tokio::spawn(async move {
             for n in 0..40u8 {
                 let data = vec![value + n; LEN];
-                c.write_with(obdo(1, 0), &[(0, LEN)], &data, brw::SRVLOCK).await.unwrap();
+                c.write_with(obdo(1, 0), &[(0, LEN)], &data, brw::SRVLOCK)
+                    .await
+                    .unwrap();
             }
         })
     };
     let reader = |c: Arc<Client>| {
         tokio::spawn(async move {
             for _ in 0..40 {
-                let (data, _) = c.read_with(obdo(1, 0), &[(0, LEN)], brw::SRVLOCK).await.unwrap();
+                let (data, _) = c
+                    .read_with(obdo(1, 0), &[(0, LEN)], brw::SRVLOCK)
+                    .await
+                    .unwrap();
                 assert_eq!(data.len(), LEN);
                 assert!(data.iter().all(|x| *x == data[0]), "two writes mixed");
             }
         })
     };
-    for task in [writer(a.clone(), 1), writer(b.clone(), 100), reader(a.clone()), reader(b.clone())] {
+    for task in [
+        writer(a.clone(), 1),
+        writer(b.clone(), 100),
+        reader(a.clone()),
+        reader(b.clone()),
+    ] {
         task.await.unwrap();
     }
     let (a, b) = (Arc::into_inner(a).unwrap(), Arc::into_inner(b).unwrap());
@@ -555,7 +816,11 @@ async fn server_locks_keep_the_writes_of_two_clients_whole() {
 async fn a_glimpse_tells_size_and_times() {
     let cl = cluster(OsdMem::new()).await;
     let c = cl.client(2, false).await;
-    let oa = Obdo { mtime: 77, ctime: 78, ..obdo(6, md::FLMTIME | md::FLCTIME) };
+    let oa = Obdo {
+        mtime: 77,
+        ctime: 78,
+        ..obdo(6, md::FLMTIME | md::FLCTIME)
+    };
     c.write_with(oa, &[(0, 5000)], &[3; 5000], 0).await.unwrap();
     let policy = Policy::extent(0, EOF);
     let desc = LockDesc::new(oi(6).res_id(), LdlmType::EXTENT, LdlmMode::PR, &policy);
@@ -568,7 +833,10 @@ async fn a_glimpse_tells_size_and_times() {
     let _: LdlmReply = reply.msg.get(1).unwrap();
     let lvb: OstLvb = reply.msg.get(2).unwrap();
     assert_eq!(reply.msg.buf(2).len(), 56);
-    assert_eq!((lvb.size, lvb.mtime, lvb.ctime, lvb.blocks), (5000, 77, 78, 16));
+    assert_eq!(
+        (lvb.size, lvb.mtime, lvb.ctime, lvb.blocks),
+        (5000, 77, 78, 16)
+    );
     cl.stop(vec![c]).await;
 }
 
@@ -578,26 +846,44 @@ async fn grants_come_back_when_a_client_leaves() {
     let c = cl.client(2, false).await;
     let other = cl.client(3, false).await;
     let promised = async || {
-        let reply = other.call(Request::new(portal::OST_CREATE, opc::OST_STATFS)).await;
+        let reply = other
+            .call(Request::new(portal::OST_CREATE, opc::OST_STATFS))
+            .await;
         reply.msg.get::<ObdStatfs>(1).unwrap().granted
     };
     let initial = 8_437_760 / 4096;
-    assert_eq!(promised().await as u64, 2 * initial, "booked when it was told, to each");
-    let oa = Obdo { grant: 8_437_760, mode: 64 << 20, ..obdo(1, md::FLGRANT) };
-    let out = c.write_with(oa, &[(0, 4096)], &[1; 4096], brw::FROM_GRANT).await.unwrap();
+    assert_eq!(
+        promised().await as u64,
+        2 * initial,
+        "booked when it was told, to each"
+    );
+    let oa = Obdo {
+        grant: 8_437_760,
+        mode: 64 << 20,
+        ..obdo(1, md::FLGRANT)
+    };
+    let out = c
+        .write_with(oa, &[(0, 4096)], &[1; 4096], brw::FROM_GRANT)
+        .await
+        .unwrap();
     assert!(out.grant > 0);
     let held = (8_437_760 - 4096 + out.grant) / 4096;
     let promised = async || promised().await as u64 - initial;
     assert_eq!(promised().await, held);
-    let shrink = Obdo { grant: 1 << 20, flags: ObdFlags::SHRINK_GRANT, ..obdo(1, md::FLGRANT | md::FLFLAGS) };
-    let rq = Request::new(portal::OST_REQUEST, opc::OST_SET_INFO).push_str_nul(b"grant_shrink").push(&shrink);
+    let shrink = Obdo {
+        grant: 1 << 20,
+        flags: ObdFlags::SHRINK_GRANT,
+        ..obdo(1, md::FLGRANT | md::FLFLAGS)
+    };
+    let rq = Request::new(portal::OST_REQUEST, opc::OST_SET_INFO)
+        .push_str_nul(b"grant_shrink")
+        .push(&shrink);
     assert_eq!(c.call(rq).await.status, 0);
     assert_eq!(promised().await, held - 256);
     c.import.disconnect().await;
     assert_eq!(promised().await, 0);
     cl.stop(vec![other]).await;
 }
-
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cold_objects_on_disk_are_read_whole() {
@@ -615,20 +901,30 @@ async fn cold_objects_on_disk_are_read_whole() {
     let n = node(&mem, "1@lo", 1).await;
     let server = ServerNode::start(n.clone());
     server.add_target(Ost::start(n, "coral", 0, osd.clone()).unwrap());
-    let cl = Cluster { mem, server, osd: Arc::new(OsdMem::new()) };
+    let cl = Cluster {
+        mem,
+        server,
+        osd: Arc::new(OsdMem::new()),
+    };
     let c = cl.client(2, false).await;
     let data: Vec<u8> = (0..3 * MIB + 123).map(|i| (i / 777) as u8).collect();
     c.write(1, 4096, &data).await.unwrap();
     osd.sync_all().unwrap();
     // What lies on disk alone comes from another thread; the answer is the same.
     let drop_cache = std::process::Command::new("dd")
-        .arg(format!("if={}", dir.path().join("objects/00/00/0-1").display()))
+        .arg(format!(
+            "if={}",
+            dir.path().join("objects/00/00/0-1").display()
+        ))
         .args(["iflag=nocache", "count=0"])
         .output()
         .unwrap();
     assert!(drop_cache.status.success(), "{drop_cache:?}");
     assert!(c.read(1, 4096, 4 * MIB).await == data);
-    let (spread, _) = c.read_with(obdo(1, 0), &[(5000, 10), (2 * MIB as u64, 5000)], 0).await.unwrap();
+    let (spread, _) = c
+        .read_with(obdo(1, 0), &[(5000, 10), (2 * MIB as u64, 5000)], 0)
+        .await
+        .unwrap();
     assert!(spread[..10] == data[904..914] && spread[10..] == data[2 * MIB - 4096..][..5000]);
     cl.stop(vec![c]).await;
 }
@@ -639,7 +935,9 @@ async fn after_power_loss_clients_bring_their_writes_again() {
     let c = cl.remote_client(2).await;
     c.write(1, 0, b"synced").await.unwrap();
     // The whole target: with it the record of this client.
-    c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default()).await.unwrap();
+    c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default())
+        .await
+        .unwrap();
     let mut after = None;
     for n in 0..20u64 {
         c.write(1, n * 1000, &[n as u8 + 1; 1500]).await.unwrap();
@@ -649,7 +947,12 @@ async fn after_power_loss_clients_bring_their_writes_again() {
     }
     // The device as it was in the middle: what came later is surely lost, or all of it.
     let lost = after.unwrap();
-    assert!(lost.read(ObjectId { seq: 0, oid: 1 }, 0, 1 << 20).unwrap().len() < 20_000);
+    assert!(
+        lost.read(ObjectId { seq: 0, oid: 1 }, 0, 1 << 20)
+            .unwrap()
+            .len()
+            < 20_000
+    );
     cl.restart_on(SERVER, lost).await;
     let mut want = vec![0; 20_500];
     for n in 0..20 {
@@ -664,11 +967,17 @@ async fn after_power_loss_clients_bring_their_writes_again() {
 async fn a_client_that_connects_commits_no_data_of_others() {
     let mut cl = cluster_at(SERVER, OsdMem::new()).await;
     let c = cl.remote_client(2).await;
-    c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default()).await.unwrap();
+    c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default())
+        .await
+        .unwrap();
     c.write(1, 0, b"mine").await.unwrap();
     let other = cl.remote_client(3).await;
     assert!(c.import.ping().await);
-    assert_eq!(c.import.replayable(), 1, "it is told that its write is committed");
+    assert_eq!(
+        c.import.replayable(),
+        1,
+        "it is told that its write is committed"
+    );
     let lost = cl.osd.power_loss();
     cl.restart_on(SERVER, lost).await;
     assert!(other.import.ping().await || other.import.connect().await.is_ok());
@@ -681,14 +990,29 @@ async fn a_client_that_connects_commits_no_data_of_others() {
 async fn after_power_loss_no_older_write_is_replayed_over_what_was_synced() {
     let mut cl = cluster_at(SERVER, OsdMem::new()).await;
     let c = cl.remote_client(2).await;
-    c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default()).await.unwrap();
+    c.op(portal::OST_REQUEST, opc::OST_SYNC, &Obdo::default())
+        .await
+        .unwrap();
     let local = cl.local_client(7).await;
     c.write(1, 0, b"older").await.unwrap();
     local.write(1, 0, b"newer").await.unwrap();
     c.write(2, 0, b"mine").await.unwrap();
-    local.op(portal::OST_REQUEST, opc::OST_SYNC, &obdo(1, md::FLSIZE | md::FLBLOCKS)).await.unwrap();
+    local
+        .op(
+            portal::OST_REQUEST,
+            opc::OST_SYNC,
+            &obdo(1, md::FLSIZE | md::FLBLOCKS),
+        )
+        .await
+        .unwrap();
     c.write(2, 4, b"!").await.unwrap();
-    c.op(portal::OST_REQUEST, opc::OST_SYNC, &obdo(2, md::FLSIZE | md::FLBLOCKS)).await.unwrap();
+    c.op(
+        portal::OST_REQUEST,
+        opc::OST_SYNC,
+        &obdo(2, md::FLSIZE | md::FLBLOCKS),
+    )
+    .await
+    .unwrap();
     let lost = cl.osd.power_loss();
     cl.restart_on(SERVER, lost).await;
     assert_eq!(c.read(1, 0, 100).await, b"newer");
@@ -714,8 +1038,15 @@ async fn after_a_kill_no_older_write_is_replayed_over_a_newer_one() {
 
 impl Client {
     async fn quotactl(&self, cmd: u32, kind: u32, id: u32) -> Result<ObdQuotactl, Errno> {
-        let ask = ObdQuotactl { cmd, r#type: kind, id, ..Default::default() };
-        let reply = self.call(Request::new(portal::OST_REQUEST, opc::OST_QUOTACTL).push(&ask)).await;
+        let ask = ObdQuotactl {
+            cmd,
+            r#type: kind,
+            id,
+            ..Default::default()
+        };
+        let reply = self
+            .call(Request::new(portal::OST_REQUEST, opc::OST_QUOTACTL).push(&ask))
+            .await;
         Errno::check(reply.status)?;
         Ok(reply.msg.get(1).unwrap())
     }
@@ -723,9 +1054,15 @@ impl Client {
     /// Bytes and objects that users 1 and 2, group 1 and projects 1 and 2 have.
     async fn used(&self) -> [(u64, u64); 5] {
         let mut used = [(0, 0); 5];
-        for (i, (kind, id)) in [(0, 1), (0, 2), (1, 1), (2, 1), (2, 2)].into_iter().enumerate() {
+        for (i, (kind, id)) in [(0, 1), (0, 2), (1, 1), (2, 1), (2, 2)]
+            .into_iter()
+            .enumerate()
+        {
             let q = self.quotactl(cmd::GETOQUOTA, kind, id).await.unwrap();
-            assert_eq!(q.dqblk.valid, dqb::SPACE | dqb::INODES | dqb::BLIMITS | dqb::ILIMITS);
+            assert_eq!(
+                q.dqblk.valid,
+                dqb::SPACE | dqb::INODES | dqb::BLIMITS | dqb::ILIMITS
+            );
             used[i] = (q.dqblk.curspace, q.dqblk.curinodes);
         }
         used
@@ -736,33 +1073,72 @@ impl Client {
 async fn space_is_counted_by_owner() {
     let mut cl = cluster_at(SERVER, OsdMem::new()).await;
     let c = cl.remote_client(2).await;
-    let owned = |oid, uid| Obdo { uid, gid: 1, projid: uid, ..obdo(oid, md::FLUID | md::FLGID | md::FLPROJID) };
+    let owned = |oid, uid| Obdo {
+        uid,
+        gid: 1,
+        projid: uid,
+        ..obdo(oid, md::FLUID | md::FLGID | md::FLPROJID)
+    };
     let data = vec![7; 100_000];
     for (oid, uid) in [(1, 1), (2, 1), (3, 2)] {
-        c.write_with(owned(oid, uid), &[(0, data.len())], &data, 0).await.unwrap();
+        c.write_with(owned(oid, uid), &[(0, data.len())], &data, 0)
+            .await
+            .unwrap();
     }
-    let one = cl.osd.attr(ObjectId { seq: 0, oid: 1 }).unwrap().unwrap().blocks * 512;
+    let one = cl
+        .osd
+        .attr(ObjectId { seq: 0, oid: 1 })
+        .unwrap()
+        .unwrap()
+        .blocks
+        * 512;
     assert!(one >= 100_000, "the device counts blocks");
-    assert_eq!(c.used().await, [(2 * one, 2), (one, 1), (3 * one, 3), (2 * one, 2), (one, 1)]);
+    assert_eq!(
+        c.used().await,
+        [(2 * one, 2), (one, 1), (3 * one, 3), (2 * one, 2), (one, 1)]
+    );
     // a later writer is not the owner
-    c.write_with(owned(3, 1), &[(0, 10)], &data[..10], 0).await.unwrap();
+    c.write_with(owned(3, 1), &[(0, 10)], &data[..10], 0)
+        .await
+        .unwrap();
     // the MDT says whose it is
-    c.op(portal::OST_REQUEST, opc::OST_SETATTR, &owned(1, 2)).await.unwrap();
-    assert_eq!(c.used().await, [(one, 1), (2 * one, 2), (3 * one, 3), (one, 1), (2 * one, 2)]);
+    c.op(portal::OST_REQUEST, opc::OST_SETATTR, &owned(1, 2))
+        .await
+        .unwrap();
+    assert_eq!(
+        c.used().await,
+        [(one, 1), (2 * one, 2), (3 * one, 3), (one, 1), (2 * one, 2)]
+    );
     cl.server.targets()[0].sync().await.unwrap();
     c.punch(3, 0, EOF).await.unwrap();
-    c.op(portal::OST_IO, opc::OST_DESTROY, &obdo(2, 0)).await.unwrap();
+    c.op(portal::OST_IO, opc::OST_DESTROY, &obdo(2, 0))
+        .await
+        .unwrap();
     let want = [(0, 0), (one, 2), (one, 2), (0, 0), (one, 2)];
     assert_eq!(c.used().await, want);
     cl.server.targets()[0].sync().await.unwrap();
     assert_eq!(c.used().await, want, "measured again after the sync");
     let osd = cl.osd.power_loss();
     cl.restart_on(SERVER, osd).await;
-    assert_eq!(c.used().await, want, "counted again after the loss of power");
+    assert_eq!(
+        c.used().await,
+        want,
+        "counted again after the loss of power"
+    );
 
-    assert_eq!(c.quotactl(cmd::GETOQUOTA, 3, 1).await, Err(Errno::EOPNOTSUPP));
-    for master in [cmd::GETQUOTA, cmd::GETINFO, cmd::GETDEFAULT, 0x80_0102].into_iter().chain(cmd::SET) {
-        assert_eq!(c.quotactl(master, 0, 1).await, Err(Errno::EOPNOTSUPP), "{master:#x}");
+    assert_eq!(
+        c.quotactl(cmd::GETOQUOTA, 3, 1).await,
+        Err(Errno::EOPNOTSUPP)
+    );
+    for master in [cmd::GETQUOTA, cmd::GETINFO, cmd::GETDEFAULT, 0x80_0102]
+        .into_iter()
+        .chain(cmd::SET)
+    {
+        assert_eq!(
+            c.quotactl(master, 0, 1).await,
+            Err(Errno::EOPNOTSUPP),
+            "{master:#x}"
+        );
     }
     cl.stop(vec![c]).await;
 }
@@ -800,11 +1176,19 @@ async fn promised_space_is_there(flag: u32) {
     let (a, b) = (cl.client(2, true).await, cl.client(3, false).await);
     let says = move |p: Passing| {
         let whole = p.payload.clone().copy_to_bytes();
-        let Some(mut m) = Message::decode(whole).ok().filter(|_| p.portal == Some(portal::OST_IO)) else { return vec![p] };
+        let Some(mut m) = Message::decode(whole)
+            .ok()
+            .filter(|_| p.portal == Some(portal::OST_IO))
+        else {
+            return vec![p];
+        };
         let mut body: PtlrpcBody = m.get(0).unwrap();
         body.flags |= flag;
         m.bufs[0] = body.to_bytes();
-        vec![Passing { payload: m.encode().into(), ..p }]
+        vec![Passing {
+            payload: m.encode().into(),
+            ..p
+        }]
     };
     cl.mem.tamper("3@lo".parse().unwrap(), Arc::new(says));
     let left = || coral_osd::Room::left(&*cl.osd).unwrap();
@@ -818,7 +1202,13 @@ async fn promised_space_is_there(flag: u32) {
             Err(e) => break e,
         }
     };
-    assert!(left() < 64 << 10, "{refused} after {at} bytes, flag {flag:#x}");
-    assert!(cl.osd.space().unwrap().blocks_avail * 4096 >= promised - (64 << 10), "what was promised is there");
+    assert!(
+        left() < 64 << 10,
+        "{refused} after {at} bytes, flag {flag:#x}"
+    );
+    assert!(
+        cl.osd.space().unwrap().blocks_avail * 4096 >= promised - (64 << 10),
+        "what was promised is there"
+    );
     cl.stop(vec![a, b]).await;
 }

@@ -18,7 +18,12 @@ const PER_NODE: usize = 500;
 fn cpu_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
     let after_name = stat.rsplit(')').next().unwrap_or_default();
-    let ticks: Vec<f64> = after_name.split_whitespace().skip(11).take(2).filter_map(|n| n.parse().ok()).collect();
+    let ticks: Vec<f64> = after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|n| n.parse().ok())
+        .collect();
     ticks.iter().sum::<f64>() / 100.0
 }
 
@@ -28,7 +33,10 @@ async fn recover(count: usize) {
     let mut clients: Vec<Arc<Import>> = Vec::new();
     for n in 0..count.div_ceil(PER_NODE) {
         let node = node(&w.mem, &format!("10.0.1.{n}@tcp"), n as u64 + 1, w.wall).await;
-        clients.extend((0..PER_NODE.min(count - n * PER_NODE)).map(|i| w.client_on(node.clone(), &format!("client-{n}-{i}"))));
+        clients.extend(
+            (0..PER_NODE.min(count - n * PER_NODE))
+                .map(|i| w.client_on(node.clone(), &format!("client-{n}-{i}"))),
+        );
     }
     let begin = cpu_s();
     for some in clients.chunks(PER_NODE) {
@@ -36,7 +44,10 @@ async fn recover(count: usize) {
             done.expect("connected");
         }
     }
-    println!("{count} clients connect: {:.2} s of processor time", cpu_s() - begin);
+    println!(
+        "{count} clients connect: {:.2} s of processor time",
+        cpu_s() - begin
+    );
     s.target.sync().await.expect("sync");
     for v in 0..EACH {
         for some in clients.chunks(PER_NODE) {
@@ -53,7 +64,10 @@ async fn recover(count: usize) {
     for done in join_all(clients.iter().map(|c| c.call(add(EACH)))).await {
         done.expect("added after recovery");
     }
-    println!("{count} clients with {EACH} replays each recover: {:.2} s of processor time", cpu_s() - begin);
+    println!(
+        "{count} clients with {EACH} replays each recover: {:.2} s of processor time",
+        cpu_s() - begin
+    );
     assert_eq!(s.target.stats().replayed_requests, count as u64 * EACH);
     assert_eq!(log_of(&disk).len() as u64, count as u64 * (EACH + 1));
 }

@@ -6,22 +6,25 @@ mod target_common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coral_osd::OsdMem;
 use coral_ldlm::{ClientNamespace, LdlmClient};
+use coral_lnet::Payload;
+use coral_osd::OsdMem;
 use coral_ptlrpc::{ConnectError, Import, ImportObserver, ImportState, RpcError};
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmRequest, LdlmType, LockDesc, Policy, ResId};
 use coral_wire::ptlrpc::*;
 use futures_util::future::BoxFuture;
-use target_common::*;
-use coral_lnet::Payload;
 use rand::{Rng, SeedableRng};
+use target_common::*;
 use tokio::time::{Instant, sleep};
 
 fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-fn background(imp: &Arc<Import>, rq: coral_ptlrpc::Request) -> tokio::task::JoinHandle<Result<coral_ptlrpc::Reply, RpcError>> {
+fn background(
+    imp: &Arc<Import>,
+    rq: coral_ptlrpc::Request,
+) -> tokio::task::JoinHandle<Result<coral_ptlrpc::Reply, RpcError>> {
     let imp = imp.clone();
     tokio::spawn(async move { imp.call(rq).await })
 }
@@ -40,12 +43,22 @@ async fn connect_work_disconnect() {
     for _ in 0..100 {
         sleep(secs(1)).await;
     }
-    assert_eq!(c.call(add(6)).await.unwrap().body.last_committed, 1, "the periodic sync has been there");
+    assert_eq!(
+        c.call(add(6)).await.unwrap().body.last_committed,
+        1,
+        "the periodic sync has been there"
+    );
     c.disconnect().await;
-    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.1@tcp".to_owned(), false)]);
+    assert_eq!(
+        *s.log.gone.lock(),
+        [("client-10.0.0.1@tcp".to_owned(), false)]
+    );
     assert_eq!(s.target.stats().exports, 0);
     s.stop().await;
-    assert!(!w.server(&disk).await.target.in_recovery(), "who has left need not come back");
+    assert!(
+        !w.server(&disk).await.target.in_recovery(),
+        "who has left need not come back"
+    );
     assert_eq!(log_of(&disk), [5, 6]);
 }
 
@@ -56,7 +69,10 @@ async fn an_unknown_target_is_refused_in_time() {
     let _sn = coral_server::ServerNode::start(node);
     let start = Instant::now();
     let e = w.client("10.0.0.1@tcp").await.connect().await.unwrap_err();
-    assert!(matches!(e, ConnectError::Refused { status: -19, .. }), "{e}");
+    assert!(
+        matches!(e, ConnectError::Refused { status: -19, .. }),
+        "{e}"
+    );
     assert!(start.elapsed() < secs(10));
 }
 
@@ -69,7 +85,10 @@ async fn a_lost_reply_is_sent_again_from_what_was_kept() {
     lose(&s.node, portal::MDC_REPLY, 1.0, Some(1));
     assert_eq!(c.call(add(1)).await.unwrap().transno, 1);
     assert_eq!(log_of(&disk), [1]);
-    assert_eq!((s.target.stats().resent_replies, s.target.stats().reconnects), (1, 1));
+    assert_eq!(
+        (s.target.stats().resent_replies, s.target.stats().reconnects),
+        (1, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,15 +101,25 @@ async fn a_resend_of_a_request_in_progress_gets_its_reply() {
     lose(&s.node, portal::MDC_REPLY, 1.0, Some(1));
     let start = Instant::now();
     c.call(slow(25)).await.unwrap();
-    assert_eq!(start.elapsed().as_secs(), 25, "the first execution answers the second sending");
-    assert_eq!((*s.log.executed_slow.lock(), s.target.stats().duplicates), (1, 1));
+    assert_eq!(
+        start.elapsed().as_secs(),
+        25,
+        "the first execution answers the second sending"
+    );
+    assert_eq!(
+        (*s.log.executed_slow.lock(), s.target.stats().duplicates),
+        (1, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_killed_server_comes_back_with_everything_acknowledged() {
     let (w, disk) = (World::new(1), OsdMem::new());
     let s = w.server(&disk).await;
-    let (a, b) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    let (a, b) = (
+        w.client("10.0.0.1@tcp").await,
+        w.client("10.0.0.2@tcp").await,
+    );
     a.connect().await.unwrap();
     b.connect().await.unwrap();
     for v in 1..=6 {
@@ -113,7 +142,11 @@ async fn a_killed_server_comes_back_with_everything_acknowledged() {
     late.await.unwrap().unwrap();
     assert_eq!(log_of(&disk), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(*s.log.reconstructed.lock(), [8]);
-    assert_eq!(*s.log.reopened.lock(), [7], "the open is replayed although nothing of it was on disk");
+    assert_eq!(
+        *s.log.reopened.lock(),
+        [7],
+        "the open is replayed although nothing of it was on disk"
+    );
     assert_eq!((a.stats().evictions, b.stats().evictions), (0, 0));
 }
 
@@ -121,7 +154,10 @@ async fn a_killed_server_comes_back_with_everything_acknowledged() {
 async fn after_power_loss_replay_restores_the_order_of_all_clients() {
     let (w, disk) = (World::new(1), OsdMem::new());
     let s = w.server(&disk).await;
-    let (a, b) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    let (a, b) = (
+        w.client("10.0.0.1@tcp").await,
+        w.client("10.0.0.2@tcp").await,
+    );
     a.connect().await.unwrap();
     b.connect().await.unwrap();
     a.call(add(1)).await.unwrap();
@@ -189,7 +225,10 @@ async fn a_replayed_open_does_not_push_out_the_reply_to_what_came_after_it() {
 async fn who_does_not_come_back_is_evicted_when_the_window_closes() {
     let (w, disk) = (World::new(1), OsdMem::new());
     let s = w.server(&disk).await;
-    let (a, b) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    let (a, b) = (
+        w.client("10.0.0.1@tcp").await,
+        w.client("10.0.0.2@tcp").await,
+    );
     a.connect().await.unwrap();
     b.connect().await.unwrap();
     s.kill().await;
@@ -197,11 +236,22 @@ async fn who_does_not_come_back_is_evicted_when_the_window_closes() {
     let s = w.server(&disk).await;
     let start = Instant::now();
     a.call(add(1)).await.unwrap();
-    assert!((55..80).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
-    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.2@tcp".to_owned(), true)]);
+    assert!(
+        (55..80).contains(&start.elapsed().as_secs()),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(
+        *s.log.gone.lock(),
+        [("client-10.0.0.2@tcp".to_owned(), true)]
+    );
     s.stop().await;
     let s = w.server(&disk).await;
-    assert_eq!(s.target.exports().len(), 1, "the evicted one is forgotten on disk too");
+    assert_eq!(
+        s.target.exports().len(),
+        1,
+        "the evicted one is forgotten on disk too"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,12 +274,18 @@ async fn what_commits_after_its_client_was_evicted_leaves_no_reply_behind() {
 async fn silence_is_evicted_and_noticed() {
     let (w, disk) = (World::new(1), OsdMem::new());
     let s = w.server(&disk).await;
-    let (a, b) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    let (a, b) = (
+        w.client("10.0.0.1@tcp").await,
+        w.client("10.0.0.2@tcp").await,
+    );
     a.connect().await.unwrap();
     b.connect().await.unwrap();
     lose(b.node(), portal::MDS_REQUEST, 1.0, None);
     sleep(secs(200)).await;
-    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.2@tcp".to_owned(), true)]);
+    assert_eq!(
+        *s.log.gone.lock(),
+        [("client-10.0.0.2@tcp".to_owned(), true)]
+    );
     assert_eq!(s.target.stats().evictions, 1);
     a.call(add(1)).await.unwrap();
     b.node().faults().clear();
@@ -266,7 +322,10 @@ async fn a_client_that_starts_anew_under_its_old_name_replaces_itself() {
     again.connect().await.unwrap();
     again.call(add(1)).await.unwrap();
     sleep(secs(5)).await;
-    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.1@tcp".to_owned(), true)]);
+    assert_eq!(
+        *s.log.gone.lock(),
+        [("client-10.0.0.1@tcp".to_owned(), true)]
+    );
     s.kill().await;
     let s = w.server(&disk).await;
     assert_eq!(s.target.exports().len(), 1, "the new one is known on disk");
@@ -275,7 +334,11 @@ async fn a_client_that_starts_anew_under_its_old_name_replaces_itself() {
     let third = w.client("10.0.0.1@tcp").await;
     let start = Instant::now();
     third.connect().await.unwrap();
-    assert!(start.elapsed() < secs(30), "nobody else is to come back: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < secs(30),
+        "nobody else is to come back: {:?}",
+        start.elapsed()
+    );
     third.call(add(2)).await.unwrap();
 }
 
@@ -321,7 +384,17 @@ async fn locker(w: &World, n: &str) -> (Arc<Import>, Arc<LdlmClient>, Arc<Client
 
 async fn lock(ns: &Arc<ClientNamespace>, res: u64, mode: LdlmMode) -> coral_ldlm::LockRef {
     let res = ResId([res, 0, 0, 0]);
-    ns.enqueue(res, LdlmType::PLAIN, mode, Policy::Plain, LdlmFlags::empty(), 0).await.unwrap().0
+    ns.enqueue(
+        res,
+        LdlmType::PLAIN,
+        mode,
+        Policy::Plain,
+        LdlmFlags::empty(),
+        0,
+    )
+    .await
+    .unwrap()
+    .0
 }
 
 #[tokio::test(start_paused = true)]
@@ -331,7 +404,10 @@ async fn locks_survive_a_kill_and_still_exclude() {
     let (a, _la, na) = locker(&w, "10.0.0.1@tcp").await;
     let (b, _lb, nb) = locker(&w, "10.0.0.2@tcp").await;
     let held = lock(&na, 1, LdlmMode::PW).await;
-    let shared = (lock(&na, 2, LdlmMode::PR).await, lock(&nb, 2, LdlmMode::PR).await);
+    let shared = (
+        lock(&na, 2, LdlmMode::PR).await,
+        lock(&nb, 2, LdlmMode::PR).await,
+    );
     // b waits for what a holds, across the restart.
     let waits = tokio::spawn({
         let nb = nb.clone();
@@ -346,8 +422,18 @@ async fn locks_survive_a_kill_and_still_exclude() {
     assert_eq!(s.target.stats().replayed_locks, 4);
     assert_eq!((a.stats().evictions, b.stats().evictions), (0, 0));
     assert!(!held.is_dead() && !shared.0.is_dead() && !waits.is_finished());
-    let modes: Vec<_> = s.target.ldlm().locks().iter().map(|l| (l.res.0[0], l.granted_mode)).collect();
-    assert_eq!(modes.iter().filter(|(_, m)| *m != LdlmMode::NONE).count(), 3, "{modes:?}");
+    let modes: Vec<_> = s
+        .target
+        .ldlm()
+        .locks()
+        .iter()
+        .map(|l| (l.res.0[0], l.granted_mode))
+        .collect();
+    assert_eq!(
+        modes.iter().filter(|(_, m)| *m != LdlmMode::NONE).count(),
+        3,
+        "{modes:?}"
+    );
     drop(held);
     let got = waits.await.unwrap();
     assert!(!got.is_dead());
@@ -365,12 +451,24 @@ impl ImportObserver for ReplaysAtOnce {
         let first = self.0 * 100;
         Box::pin(async move {
             let replay = |i| {
-                let desc = LockDesc::new(ResId([first + i, 0, 0, 0]), LdlmType::PLAIN, LdlmMode::PR, &Policy::Plain);
-                let rq = LdlmRequest::enqueue(LdlmFlags::REPLAY | LdlmFlags::BLOCK_GRANTED, desc, first + i);
-                let rq = coral_ptlrpc::Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE).push_bytes(rq.to_bytes());
+                let desc = LockDesc::new(
+                    ResId([first + i, 0, 0, 0]),
+                    LdlmType::PLAIN,
+                    LdlmMode::PR,
+                    &Policy::Plain,
+                );
+                let rq = LdlmRequest::enqueue(
+                    LdlmFlags::REPLAY | LdlmFlags::BLOCK_GRANTED,
+                    desc,
+                    first + i,
+                );
+                let rq = coral_ptlrpc::Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE)
+                    .push_bytes(rq.to_bytes());
                 import.call_in_recovery(rq)
             };
-            futures_util::future::try_join_all((0..8).map(replay)).await.map(drop)
+            futures_util::future::try_join_all((0..8).map(replay))
+                .await
+                .map(drop)
         })
     }
 }
@@ -391,15 +489,26 @@ async fn what_waits_in_recovery_keeps_nobody_out() {
     s.target.sync().await.unwrap();
     s.kill().await;
     let s = w.server(&disk).await;
-    let mut calls: Vec<_> = clients[..65].iter().map(|c| background(c, add(1))).collect();
+    let mut calls: Vec<_> = clients[..65]
+        .iter()
+        .map(|c| background(c, add(1)))
+        .collect();
     sleep(secs(20)).await;
-    assert_eq!(s.target.stats().replayed_locks, 65 * 8, "all got in, and wait for the last client");
+    assert_eq!(
+        s.target.stats().replayed_locks,
+        65 * 8,
+        "all got in, and wait for the last client"
+    );
     calls.push(background(&clients[65], add(2)));
     for c in calls {
         assert_eq!(c.await.unwrap().unwrap().status, 0);
     }
     let st = s.target.stats();
-    assert_eq!((st.evictions, st.reconnects), (0, 66), "early replies kept everybody waiting");
+    assert_eq!(
+        (st.evictions, st.reconnects),
+        (0, 66),
+        "early replies kept everybody waiting"
+    );
     assert_eq!(s.target.ldlm().locks().len(), 66 * 8);
 }
 
@@ -414,7 +523,10 @@ async fn who_does_not_answer_a_callback_is_evicted_and_its_lock_goes() {
     let start = Instant::now();
     lock(&nb, 1, LdlmMode::PW).await;
     assert!(start.elapsed() < secs(130), "{:?}", start.elapsed());
-    assert_eq!(*s.log.gone.lock(), [("client-10.0.0.1@tcp".to_owned(), true)]);
+    assert_eq!(
+        *s.log.gone.lock(),
+        [("client-10.0.0.1@tcp".to_owned(), true)]
+    );
     sleep(secs(60)).await;
     assert!(held.is_dead(), "its next ping told the client");
     assert_eq!(a.stats().evictions, 1);
@@ -436,17 +548,27 @@ async fn nonsense_harms_nobody() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
         let bad = node(&w.mem, "10.0.0.9@tcp", seed, w.wall).await;
         let cookies: Vec<u64> = s.target.exports().iter().map(|e| e.cookie).collect();
-        let opcodes = [38, 8, 250, 39, 9, 251, 101, 102, 103, 400, 36, 35, 34, 501, 0, 9999];
+        let opcodes = [
+            38, 8, 250, 39, 9, 251, 101, 102, 103, 400, 36, 35, 34, 501, 0, 9999,
+        ];
         for _ in 0..200 {
             let opcode = opcodes[rng.random_range(0..opcodes.len())];
             // The well-behaved client is not to be disconnected in its own name.
             let own = !matches!(opcode, 39 | 9 | 251) && rng.random_bool(0.5);
             let body = PtlrpcBody {
                 handle: if own { cookies[0] } else { rng.random() },
-                conn_cnt: if own { u32::MAX } else { rng.random_range(0..3) },
+                conn_cnt: if own {
+                    u32::MAX
+                } else {
+                    rng.random_range(0..3)
+                },
                 flags: rng.random::<u32>() & if rng.random_bool(0.5) { 0 } else { u32::MAX },
                 op_flags: rng.random(),
-                transno: if rng.random_bool(0.9) { rng.random_range(0..5) } else { u64::MAX },
+                transno: if rng.random_bool(0.9) {
+                    rng.random_range(0..5)
+                } else {
+                    u64::MAX
+                },
                 last_xid: if own { 0 } else { rng.random() },
                 timeout: rng.random_range(0..3),
                 mbits: rng.random(),
@@ -455,13 +577,32 @@ async fn nonsense_harms_nobody() {
             let mut msg = Message::new(&body);
             for _ in 0..rng.random_range(0..6) {
                 let len = rng.random_range(0..300);
-                msg.push_bytes((0..len).map(|_| rng.random::<u8>() & if seed % 3 == 0 { 1 } else { 255 }).collect::<Vec<u8>>().into());
+                msg.push_bytes(
+                    (0..len)
+                        .map(|_| rng.random::<u8>() & if seed % 3 == 0 { 1 } else { 255 })
+                        .collect::<Vec<u8>>()
+                        .into(),
+                );
             }
             if rng.random_bool(0.3) && msg.len() > 1 {
                 msg.bufs[1] = bytes::Bytes::from_static(b"t-MDT0000_UUID\0");
             }
-            let portal = [portal::MDS_REQUEST, portal::LDLM_CANCEL_REQUEST, portal::OST_IO, portal::MGS_REQUEST][rng.random_range(0..4)];
-            let _ = bad.put(nid(SERVER), portal, rng.random(), 0, Payload::from(msg.encode()), false).await;
+            let portal = [
+                portal::MDS_REQUEST,
+                portal::LDLM_CANCEL_REQUEST,
+                portal::OST_IO,
+                portal::MGS_REQUEST,
+            ][rng.random_range(0..4)];
+            let _ = bad
+                .put(
+                    nid(SERVER),
+                    portal,
+                    rng.random(),
+                    0,
+                    Payload::from(msg.encode()),
+                    false,
+                )
+                .await;
         }
         assert_eq!(good.call(add(2)).await.unwrap().status, 0, "seed {seed}");
     }
@@ -478,15 +619,42 @@ async fn a_replay_outside_of_recovery_is_refused() {
     let bad = node(&w.mem, "10.0.0.9@tcp", 5, w.wall).await;
     let cookie = s.target.exports()[0].cookie;
     for (xid, transno) in [(0x1000, 7), (0x2000, u64::MAX)] {
-        let body = PtlrpcBody { handle: cookie, conn_cnt: u32::MAX, flags: MSG_REPLAY, transno, timeout: 5, ..PtlrpcBody::request(ADD) };
+        let body = PtlrpcBody {
+            handle: cookie,
+            conn_cnt: u32::MAX,
+            flags: MSG_REPLAY,
+            transno,
+            timeout: 5,
+            ..PtlrpcBody::request(ADD)
+        };
         let mut msg = Message::new(&body);
         msg.push(&99u64);
         let mut reply = bad.expect_put(portal::MDC_REPLY, xid);
-        bad.put(nid(SERVER), portal::MDS_REQUEST, xid, 0, Payload::from(msg.encode()), false).await.unwrap();
-        let answer = Message::decode(reply.recv().await.data.copy_to_bytes()).unwrap().body().unwrap();
-        assert_eq!(answer.status, coral_wire::errno::Errno::EPROTO.status(), "transno {transno:#x}");
+        bad.put(
+            nid(SERVER),
+            portal::MDS_REQUEST,
+            xid,
+            0,
+            Payload::from(msg.encode()),
+            false,
+        )
+        .await
+        .unwrap();
+        let answer = Message::decode(reply.recv().await.data.copy_to_bytes())
+            .unwrap()
+            .body()
+            .unwrap();
+        assert_eq!(
+            answer.status,
+            coral_wire::errno::Errno::EPROTO.status(),
+            "transno {transno:#x}"
+        );
     }
-    assert_eq!(c.call(add(2)).await.unwrap().transno, 2, "the numbers go on where they were");
+    assert_eq!(
+        c.call(add(2)).await.unwrap().transno,
+        2,
+        "the numbers go on where they were"
+    );
     assert_eq!(log_of(&disk), [1, 2]);
 }
 
@@ -542,7 +710,10 @@ async fn what_is_replayed_though_committed_sets_no_number_back() {
 async fn a_replay_far_above_what_was_found_is_refused() {
     let (w, disk) = (World::new(1), OsdMem::new());
     let s = w.server(&disk).await;
-    let (c, other) = (w.client("10.0.0.1@tcp").await, w.client("10.0.0.2@tcp").await);
+    let (c, other) = (
+        w.client("10.0.0.1@tcp").await,
+        w.client("10.0.0.2@tcp").await,
+    );
     c.connect().await.unwrap();
     other.connect().await.unwrap();
     c.call(add(1)).await.unwrap();
@@ -555,18 +726,48 @@ async fn a_replay_far_above_what_was_found_is_refused() {
     while s.target.stats().reconnects == 0 {
         sleep(Duration::from_millis(1)).await;
     }
-    for (xid, transno) in [(0x1000, 2 + (1 << 32)), (0x2000, u64::MAX / 2), (0x3000, u64::MAX)] {
-        let body = PtlrpcBody { handle: cookie, conn_cnt: u32::MAX, flags: MSG_REPLAY, transno, timeout: 5, ..PtlrpcBody::request(ADD) };
+    for (xid, transno) in [
+        (0x1000, 2 + (1 << 32)),
+        (0x2000, u64::MAX / 2),
+        (0x3000, u64::MAX),
+    ] {
+        let body = PtlrpcBody {
+            handle: cookie,
+            conn_cnt: u32::MAX,
+            flags: MSG_REPLAY,
+            transno,
+            timeout: 5,
+            ..PtlrpcBody::request(ADD)
+        };
         let mut msg = Message::new(&body);
         msg.push(&99u64);
         let mut reply = bad.expect_put(portal::MDC_REPLY, xid);
-        bad.put(nid(SERVER), portal::MDS_REQUEST, xid, 0, Payload::from(msg.encode()), false).await.unwrap();
-        let answer = Message::decode(reply.recv().await.data.copy_to_bytes()).unwrap().body().unwrap();
-        assert_eq!(answer.status, coral_wire::errno::Errno::EPROTO.status(), "transno {transno:#x}");
+        bad.put(
+            nid(SERVER),
+            portal::MDS_REQUEST,
+            xid,
+            0,
+            Payload::from(msg.encode()),
+            false,
+        )
+        .await
+        .unwrap();
+        let answer = Message::decode(reply.recv().await.data.copy_to_bytes())
+            .unwrap()
+            .body()
+            .unwrap();
+        assert_eq!(
+            answer.status,
+            coral_wire::errno::Errno::EPROTO.status(),
+            "transno {transno:#x}"
+        );
     }
     assert!(s.target.in_recovery());
     let last = background(&other, add(3));
-    let mut numbers = [next.await.unwrap().unwrap().transno, last.await.unwrap().unwrap().transno];
+    let mut numbers = [
+        next.await.unwrap().unwrap().transno,
+        last.await.unwrap().unwrap().transno,
+    ];
     numbers.sort();
     assert_eq!(numbers, [2, 3], "the numbers go on where they were");
     assert_eq!(s.target.stats().evictions, 0);

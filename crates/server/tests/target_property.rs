@@ -37,7 +37,10 @@ async fn work(imp: Arc<Import>, client: u64, seed: u64) -> Vec<u64> {
             .collect();
         n += burst;
         for c in calls {
-            let (v, status) = c.await.unwrap().unwrap_or_else(|e| panic!("client {client}: {e}"));
+            let (v, status) = c
+                .await
+                .unwrap()
+                .unwrap_or_else(|e| panic!("client {client}: {e}"));
             assert_eq!(status, 0);
             acked.push(v);
         }
@@ -92,13 +95,22 @@ async fn run(seed: u64, seen: &mut Seen) {
         acked.extend(t.await.unwrap());
         seen.resent += imp.stats().resent;
         seen.replayed += imp.stats().replayed;
-        assert_eq!(imp.stats().evictions, 0, "seed {seed}: {} was evicted", imp.node().nid());
+        assert_eq!(
+            imp.stats().evictions,
+            0,
+            "seed {seed}: {} was evicted",
+            imp.node().nid()
+        );
     }
     let log = log_of(&disk);
     let mut once = log.clone();
     once.sort();
     once.dedup();
-    assert_eq!(once.len(), log.len(), "seed {seed}: executed twice: {log:?}");
+    assert_eq!(
+        once.len(),
+        log.len(),
+        "seed {seed}: executed twice: {log:?}"
+    );
     acked.sort();
     assert_eq!(once, acked, "seed {seed}: lost or invented");
 }
@@ -111,10 +123,17 @@ fn nothing_twice_and_nothing_lost() {
     };
     let mut seen = Seen::default();
     for seed in seeds {
-        let rt = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let rt = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
         println!("CORAL_SEED={seed} cargo test -p coral-server --test target_property");
         rt.block_on(run(seed, &mut seen));
     }
     println!("{seen:?}");
-    assert!(seen.crashes > 0 && seen.resent > 0 && seen.replayed > 0, "nothing happened: {seen:?}");
+    assert!(
+        seen.crashes > 0 && seen.resent > 0 && seen.replayed > 0,
+        "nothing happened: {seen:?}"
+    );
 }

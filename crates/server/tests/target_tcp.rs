@@ -16,36 +16,71 @@ use target_common::*;
 const SERVER_NID: &str = "127.77.0.2@tcp";
 
 async fn tcp_node(n: &str, listen: Option<u16>, port: u16, seed: u64) -> Arc<Node> {
-    let cfg = NodeConfig { nids: vec![nid(n)], listen_port: listen, connect_port: port, secure_ports: false, seed, ..NodeConfig::default() };
+    let cfg = NodeConfig {
+        nids: vec![nid(n)],
+        listen_port: listen,
+        connect_port: port,
+        secure_ports: false,
+        seed,
+        ..NodeConfig::default()
+    };
     Node::start(cfg, None).await.unwrap()
 }
 
 async fn start(disk: &OsdMem, port: u16, seed: u64) -> Server {
     let node = tcp_node(SERVER_NID, Some(port), port, seed).await;
     let sn = ServerNode::start(node.clone());
-    let target = Target::new(node.clone(), TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0), Arc::new(disk.clone()) as Arc<dyn Kv>).unwrap();
+    let target = Target::new(
+        node.clone(),
+        TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0),
+        Arc::new(disk.clone()) as Arc<dyn Kv>,
+    )
+    .unwrap();
     let log = Arc::new(Log::default());
     target.start(log.clone());
     sn.add_target(target.clone());
-    Server { node, sn, target, log }
+    Server {
+        node,
+        sn,
+        target,
+        log,
+    }
 }
 
 async fn client(port: u16, n: u64, ping_interval: Duration) -> Arc<Import> {
     let node = tcp_node(&format!("127.77.1.{n}@tcp"), None, port, 10 + n).await;
     let data = ObdConnectData {
-        connect_flags: ConnectFlags::AT | ConnectFlags::BULK_MBITS | ConnectFlags::MULTIMODRPCS | ConnectFlags::FLAGS2,
+        connect_flags: ConnectFlags::AT
+            | ConnectFlags::BULK_MBITS
+            | ConnectFlags::MULTIMODRPCS
+            | ConnectFlags::FLAGS2,
         connect_flags2: ConnectFlags2::REP_MBITS,
         ..Default::default()
     };
-    let cfg = ImportConfig::mdt("t-MDT0000_UUID", vec![nid(SERVER_NID)], &format!("tcp-client-{n}"), data);
-    let imp = Import::new(node, ImportConfig { ping_interval, ..cfg });
+    let cfg = ImportConfig::mdt(
+        "t-MDT0000_UUID",
+        vec![nid(SERVER_NID)],
+        &format!("tcp-client-{n}"),
+        data,
+    );
+    let imp = Import::new(
+        node,
+        ImportConfig {
+            ping_interval,
+            ..cfg
+        },
+    );
     imp.connect().await.unwrap();
     imp
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_survive_kills_of_the_server() {
-    let port = std::net::TcpListener::bind(("127.77.0.2", 0)).unwrap().local_addr().unwrap().port();
+    let port = std::net::TcpListener::bind(("127.77.0.2", 0))
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let disk = OsdMem::new();
     let mut server = start(&disk, port, 1).await;
     // Somebody who says nothing and never pings: the broken connection alone must bring it back, or recovery would wait for it.
@@ -79,9 +114,16 @@ async fn writers_survive_kills_of_the_server() {
     }
     let mut log = log_of(&disk);
     log.sort();
-    let want: Vec<u64> = (1..=2u64).flat_map(|c| (0..4u64).flat_map(move |t| (0..150u64).map(move |i| c * 100_000 + t * 1000 + i))).collect();
+    let want: Vec<u64> = (1..=2u64)
+        .flat_map(|c| {
+            (0..4u64).flat_map(move |t| (0..150u64).map(move |i| c * 100_000 + t * 1000 + i))
+        })
+        .collect();
     assert_eq!(log, want);
-    assert_eq!((idle.stats().evictions, server.target.stats().evictions), (0, 0));
+    assert_eq!(
+        (idle.stats().evictions, server.target.stats().evictions),
+        (0, 0)
+    );
     assert!(idle.stats().connects >= 3, "{:?}", idle.stats());
     server.stop().await;
 }

@@ -53,7 +53,9 @@ async fn nothing_twice_and_nothing_lost_on_threads() {
     }
     let mut log = log_of(&disk);
     log.sort();
-    let of = |c: u64| (0..TASKS).flat_map(move |t| (0..ADDS).map(move |i| c * 1_000_000 + t * 10_000 + i));
+    let of = |c: u64| {
+        (0..TASKS).flat_map(move |t| (0..ADDS).map(move |i| c * 1_000_000 + t * 10_000 + i))
+    };
     assert_eq!(log, (1..=CLIENTS).flat_map(of).collect::<Vec<u64>>());
     for imp in imports {
         assert_eq!(imp.stats().evictions, 0);

@@ -37,7 +37,10 @@ async fn power_cut(rig: &mut Rig, alive: &[&Client]) {
 }
 
 fn named(rig: &Rig, dir: Fid, name: &[u8]) -> Option<Fid> {
-    Store::open(std::sync::Arc::new(rig.mem.clone())).expect("open").lookup(&dir, name).expect("read")
+    Store::open(std::sync::Arc::new(rig.mem.clone()))
+        .expect("open")
+        .lookup(&dir, name)
+        .expect("read")
 }
 
 #[tokio::test(start_paused = true)]
@@ -45,7 +48,10 @@ async fn an_unlink_after_a_gap_removes_no_other_file() -> TestResult {
     for stock in [false, true] {
         let mut rig = Rig::new(0).await;
         let private = if stock { 0 } else { F2::CORAL.0 };
-        let (a, b) = (rig.client("10.0.0.8@tcp").await, rig.client_as("10.0.0.9@tcp", private).await);
+        let (a, b) = (
+            rig.client("10.0.0.8@tcp").await,
+            rig.client_as("10.0.0.9@tcp", private).await,
+        );
         let first = a.mknod(Fid::ROOT, b"f", FILE).await?;
         rig.mdt().target.sync().await?;
         a.rename(Fid::ROOT, b"f", Fid::ROOT, b"g").await?;
@@ -54,8 +60,16 @@ async fn an_unlink_after_a_gap_removes_no_other_file() -> TestResult {
         b.unlink(Fid::ROOT, b"f", false).await?;
         dies(&a).await;
         power_cut(&mut rig, &[&b]).await;
-        assert_eq!(named(&rig, Fid::ROOT, b"f"), Some(first), "stock {stock}: never removed by anybody");
-        assert_eq!(b.import.stats().evictions, 1, "told that its change is lost");
+        assert_eq!(
+            named(&rig, Fid::ROOT, b"f"),
+            Some(first),
+            "stock {stock}: never removed by anybody"
+        );
+        assert_eq!(
+            b.import.stats().evictions,
+            1,
+            "told that its change is lost"
+        );
         // and it goes on
         assert_eq!(b.mknod(Fid::ROOT, b"f", FILE).await, Err(Errno::EEXIST));
         b.unlink(Fid::ROOT, b"f", false).await?;
@@ -69,7 +83,10 @@ async fn an_unlink_after_a_gap_removes_no_other_file() -> TestResult {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_depend_on_the_lost_client_is_replayed() -> TestResult {
     let mut rig = Rig::new(0).await;
-    let (a, b) = (rig.client("10.0.0.8@tcp").await, rig.client("10.0.0.9@tcp").await);
+    let (a, b) = (
+        rig.client("10.0.0.8@tcp").await,
+        rig.client("10.0.0.9@tcp").await,
+    );
     rig.mdt().target.sync().await?;
     let mut mine = Vec::new();
     for i in 0..10 {
@@ -78,7 +95,8 @@ async fn what_does_not_depend_on_the_lost_client_is_replayed() -> TestResult {
     }
     b.rename(Fid::ROOT, b"b0", Fid::ROOT, b"moved").await?;
     b.unlink(Fid::ROOT, b"b1", false).await?;
-    b.setattr(mine[2], |r| (r.valid, r.mode) = (sa::MODE, 0o600)).await?;
+    b.setattr(mine[2], |r| (r.valid, r.mode) = (sa::MODE, 0o600))
+        .await?;
     dies(&a).await;
     power_cut(&mut rig, &[&b]).await;
     assert_eq!(b.import.stats().evictions, 0);
@@ -86,7 +104,10 @@ async fn what_does_not_depend_on_the_lost_client_is_replayed() -> TestResult {
     assert_eq!(named(&rig, Fid::ROOT, b"b1"), None);
     assert_eq!(b.getattr(mine[2]).await?.mode, 0o100600);
     for (i, fid) in mine.iter().enumerate().skip(2) {
-        assert_eq!(named(&rig, Fid::ROOT, format!("b{i}").as_bytes()), Some(*fid));
+        assert_eq!(
+            named(&rig, Fid::ROOT, format!("b{i}").as_bytes()),
+            Some(*fid)
+        );
     }
     assert_eq!(named(&rig, Fid::ROOT, b"a0"), None);
     rig.stop().await;
@@ -127,7 +148,10 @@ impl Model {
     }
 
     fn object(&self, fid: Fid) -> Option<(Fid, usize)> {
-        self.names.values().any(|f| *f == fid).then(|| (fid, self.versions[&fid]))
+        self.names
+            .values()
+            .any(|f| *f == fid)
+            .then(|| (fid, self.versions[&fid]))
     }
 
     fn dir(&self, d: usize) -> Option<(Fid, usize)> {
@@ -215,10 +239,19 @@ async fn run(c: &Client, dirs: &[Fid; 2], op: Op) -> Result<Option<Fid>, Errno> 
     match op {
         Op::Make(n) => return c.mknod(dirs[n.0], &spelled(n), FILE).await.map(Some),
         Op::Unlink(n) => drop(c.unlink(dirs[n.0], &spelled(n), false).await?),
-        Op::Rename(a, b) => c.rename(dirs[a.0], &spelled(a), dirs[b.0], &spelled(b)).await?,
+        Op::Rename(a, b) => {
+            c.rename(dirs[a.0], &spelled(a), dirs[b.0], &spelled(b))
+                .await?
+        }
         Op::Link(f, n) => c.link(f, dirs[n.0], &spelled(n)).await?,
-        Op::Chmod(f, mode) => drop(c.setattr(f, |r| (r.valid, r.mode) = (sa::MODE, mode)).await?),
-        Op::ChmodDir(d, mode) => drop(c.setattr(dirs[d], |r| (r.valid, r.mode) = (sa::MODE, mode)).await?),
+        Op::Chmod(f, mode) => drop(
+            c.setattr(f, |r| (r.valid, r.mode) = (sa::MODE, mode))
+                .await?,
+        ),
+        Op::ChmodDir(d, mode) => drop(
+            c.setattr(dirs[d], |r| (r.valid, r.mode) = (sa::MODE, mode))
+                .await?,
+        ),
         Op::Setxattr(f) => c.setxattr(f, b"user.x", Some(b"y"), 0).await?,
     }
     Ok(None)
@@ -231,9 +264,15 @@ async fn round(seed: u64) {
     let mut clients = Vec::new();
     for i in 0..3 {
         let private = if r.below(2) == 0 { 0 } else { F2::CORAL.0 };
-        clients.push(rig.client_as(&format!("10.0.0.{}@tcp", i + 5), private).await);
+        clients.push(
+            rig.client_as(&format!("10.0.0.{}@tcp", i + 5), private)
+                .await,
+        );
     }
-    let dirs = [clients[0].mkdir(Fid::ROOT, b"d0").await.expect("mkdir"), clients[0].mkdir(Fid::ROOT, b"d1").await.expect("mkdir")];
+    let dirs = [
+        clients[0].mkdir(Fid::ROOT, b"d0").await.expect("mkdir"),
+        clients[0].mkdir(Fid::ROOT, b"d1").await.expect("mkdir"),
+    ];
     rig.mdt().target.sync().await.expect("sync");
     let (count, sync_at) = (10 + r.below(30), r.below(15));
     let (mut m, mut done) = (Model::default(), Vec::new());
@@ -249,11 +288,16 @@ async fn round(seed: u64) {
         }
     }
     let committed = rig.mdt().target.last_committed();
-    let lost: Vec<usize> = (0..3).filter(|i| *i == seed as usize % 3 || r.below(5) == 0).collect();
+    let lost: Vec<usize> = (0..3)
+        .filter(|i| *i == seed as usize % 3 || r.below(5) == 0)
+        .collect();
     for i in &lost {
         dies(&clients[*i]).await;
     }
-    let alive: Vec<&Client> = (0..3).filter(|i| !lost.contains(i)).map(|i| &clients[i]).collect();
+    let alive: Vec<&Client> = (0..3)
+        .filter(|i| !lost.contains(i))
+        .map(|i| &clients[i])
+        .collect();
     power_cut(&mut rig, &alive).await;
     let (mut expected, mut refused) = (Model::default(), [0; 3]);
     for (number, transno, who, op, met, made) in done {
@@ -269,20 +313,40 @@ async fn round(seed: u64) {
     for (d, dir) in dirs.iter().enumerate() {
         for n in 0..5 {
             let is = store.lookup(dir, &spelled((d, n))).expect("read");
-            assert_eq!(is, expected.names.get(&(d, n)).copied(), "seed {seed}: d{d}/n{n}");
+            assert_eq!(
+                is,
+                expected.names.get(&(d, n)).copied(),
+                "seed {seed}: d{d}/n{n}"
+            );
             if let Some(fid) = is {
-                assert_eq!(store.inode(&fid).expect("read").mode & 0o777, expected.modes[&fid], "seed {seed}: d{d}/n{n}");
+                assert_eq!(
+                    store.inode(&fid).expect("read").mode & 0o777,
+                    expected.modes[&fid],
+                    "seed {seed}: d{d}/n{n}"
+                );
             }
         }
     }
     for i in (0..3).filter(|i| !lost.contains(i)) {
         let evicted = clients[i].import.stats().evictions;
-        assert_eq!(evicted, u64::from(refused[i] > 0), "seed {seed}: client {i}, {} replays to be refused", refused[i]);
-        clients[i].mkdir(Fid::ROOT, format!("after{i}").as_bytes()).await.expect("it goes on");
+        assert_eq!(
+            evicted,
+            u64::from(refused[i] > 0),
+            "seed {seed}: client {i}, {} replays to be refused",
+            refused[i]
+        );
+        clients[i]
+            .mkdir(Fid::ROOT, format!("after{i}").as_bytes())
+            .await
+            .expect("it goes on");
     }
     rig.stop().await;
     let kv: std::sync::Arc<dyn Kv> = std::sync::Arc::new(rig.mem.clone());
-    assert_eq!(mdt::check(&kv).expect("check").problems, Vec::<Problem>::new(), "seed {seed}");
+    assert_eq!(
+        mdt::check(&kv).expect("check").problems,
+        Vec::<Problem>::new(),
+        "seed {seed}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

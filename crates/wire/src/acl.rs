@@ -52,12 +52,22 @@ impl Acl {
     pub fn decode(buf: &[u8]) -> Result<Acl, DecodeError> {
         let version = u32::decode(buf)?;
         if version != POSIX_ACL_XATTR_VERSION {
-            return Err(DecodeError::Value { what: "Acl", field: "version", got: version as u64 });
+            return Err(DecodeError::Value {
+                what: "Acl",
+                field: "version",
+                got: version as u64,
+            });
         }
         if !(buf.len() - 4).is_multiple_of(8) {
-            return Err(DecodeError::Length { what: "Acl", field: "size", got: buf.len() as u64 });
+            return Err(DecodeError::Length {
+                what: "Acl",
+                field: "size",
+                got: buf.len() as u64,
+            });
         }
-        Ok(Acl { entries: crate::raw::decode_all(&buf[4..]) })
+        Ok(Acl {
+            entries: crate::raw::decode_all(&buf[4..]),
+        })
     }
 
     /// The attribute's bytes.
@@ -109,7 +119,13 @@ mod tests {
     fn minimal_and_extended() {
         let e = |tag, perm, id| AclEntry { tag, perm, id };
         let none = ACL_UNDEFINED_ID;
-        let mut a = Acl { entries: vec![e(tag::USER_OBJ, 7, none), e(tag::GROUP_OBJ, 5, none), e(tag::OTHER, 0, none)] };
+        let mut a = Acl {
+            entries: vec![
+                e(tag::USER_OBJ, 7, none),
+                e(tag::GROUP_OBJ, 5, none),
+                e(tag::OTHER, 0, none),
+            ],
+        };
         assert!(a.is_valid());
         assert_eq!(a.encode().len(), 28);
         assert_eq!(Acl::decode(&a.encode()).unwrap(), a);

@@ -122,7 +122,14 @@ impl LustreCfg {
             }
             Bytes::from(v)
         };
-        LustreCfg { command, num: 0, flags: 0, nid: Nid(0), nal: 0, bufs: texts.iter().map(buf).collect() }
+        LustreCfg {
+            command,
+            num: 0,
+            flags: 0,
+            nid: Nid(0),
+            nal: 0,
+            bufs: texts.iter().map(buf).collect(),
+        }
     }
 
     /// A marker record.
@@ -134,36 +141,59 @@ impl LustreCfg {
 
     /// Buffer `i` up to its NUL; empty when absent.
     pub fn str(&self, i: usize) -> &str {
-        self.bufs.get(i).and_then(|b| core::str::from_utf8(c_str(b)).ok()).unwrap_or("")
+        self.bufs
+            .get(i)
+            .and_then(|b| core::str::from_utf8(c_str(b)).ok())
+            .unwrap_or("")
     }
 
     /// The marker, if this is one.
     pub fn as_marker(&self) -> Option<CfgMarker> {
-        (self.command == Lcfg::MARKER).then(|| self.bufs.get(1).and_then(|b| CfgMarker::decode(b).ok()))?
+        (self.command == Lcfg::MARKER)
+            .then(|| self.bufs.get(1).and_then(|b| CfgMarker::decode(b).ok()))?
     }
 
     /// Reads the payload of a record.
     pub fn decode(buf: &Bytes) -> Result<LustreCfg, DecodeError> {
         let h = LustreCfgHead::decode(buf)?;
         if h.version != LUSTRE_CFG_VERSION {
-            return Err(DecodeError::Magic { what: "LustreCfg", got: h.version as u64 });
+            return Err(DecodeError::Magic {
+                what: "LustreCfg",
+                got: h.version as u64,
+            });
         }
         let n = h.bufcount as usize;
         if n > LUSTRE_CFG_MAX_BUFCOUNT {
-            return Err(DecodeError::Length { what: "LustreCfg", field: "bufcount", got: n as u64 });
+            return Err(DecodeError::Length {
+                what: "LustreCfg",
+                field: "bufcount",
+                got: n as u64,
+            });
         }
         let mut at = pad8(size_of::<LustreCfgHead>() + 4 * n);
         let mut bufs = Vec::with_capacity(n);
         for i in 0..n {
-            let len = u32::decode(buf.get(size_of::<LustreCfgHead>() + 4 * i..).unwrap_or(&[]))? as usize;
+            let len =
+                u32::decode(buf.get(size_of::<LustreCfgHead>() + 4 * i..).unwrap_or(&[]))? as usize;
             let end = at.saturating_add(len);
             if end > buf.len() {
-                return Err(DecodeError::Length { what: "LustreCfg", field: "buflen", got: len as u64 });
+                return Err(DecodeError::Length {
+                    what: "LustreCfg",
+                    field: "buflen",
+                    got: len as u64,
+                });
             }
             bufs.push(buf.slice(at..end));
             at = pad8(end);
         }
-        Ok(LustreCfg { command: h.command, num: h.num, flags: h.flags, nid: h.nid, nal: h.nal, bufs })
+        Ok(LustreCfg {
+            command: h.command,
+            num: h.num,
+            flags: h.flags,
+            nid: h.nid,
+            nal: h.nal,
+            bufs,
+        })
     }
 
     /// The payload of a record: a multiple of 8 bytes.
@@ -225,7 +255,14 @@ wire_struct! {
 
 impl CfgMarker {
     /// A marker of step `step` at `time` seconds.
-    pub fn new(step: u32, flags: u32, vers: u32, time: i64, target: &str, comment: &str) -> CfgMarker {
+    pub fn new(
+        step: u32,
+        flags: u32,
+        vers: u32,
+        time: i64,
+        target: &str,
+        comment: &str,
+    ) -> CfgMarker {
         CfgMarker {
             step,
             flags,
@@ -289,7 +326,9 @@ pub struct ConfigLogWriter {
 impl ConfigLogWriter {
     /// An empty configuration log made at `time` seconds.
     pub fn new(time: i64) -> ConfigLogWriter {
-        ConfigLogWriter { log: Llog::new(b"config_uuid", time) }
+        ConfigLogWriter {
+            log: Llog::new(b"config_uuid", time),
+        }
     }
 
     /// Goes on with an existing log.
@@ -339,7 +378,11 @@ impl ConfigLogReader {
     }
 
     /// Takes a chunk; `live` says which indices the header's bitmap has.
-    pub fn feed(&mut self, chunk: &Bytes, live: impl Fn(u32) -> bool) -> Result<Vec<ConfigRecord>, DecodeError> {
+    pub fn feed(
+        &mut self,
+        chunk: &Bytes,
+        live: impl Fn(u32) -> bool,
+    ) -> Result<Vec<ConfigRecord>, DecodeError> {
         let mut out = Vec::new();
         for r in crate::llog::parse_chunk(chunk)? {
             if r.index <= self.last_index {
@@ -351,7 +394,11 @@ impl ConfigLogReader {
         Ok(out)
     }
 
-    fn take(&mut self, r: &LlogRec, live: impl Fn(u32) -> bool) -> Result<Option<ConfigRecord>, DecodeError> {
+    fn take(
+        &mut self,
+        r: &LlogRec,
+        live: impl Fn(u32) -> bool,
+    ) -> Result<Option<ConfigRecord>, DecodeError> {
         if r.r#type != OBD_CFG_REC || !live(r.index) {
             return Ok(None);
         }
@@ -364,7 +411,10 @@ impl ConfigLogReader {
         if self.exclude && cfg.command == Lcfg::LOV_ADD_OBD {
             cfg.command = Lcfg::LOV_ADD_INA;
         }
-        Ok((!self.skip).then_some(ConfigRecord { index: r.index, cfg }))
+        Ok((!self.skip).then_some(ConfigRecord {
+            index: r.index,
+            cfg,
+        }))
     }
 
     /// All records that count in a whole log.
@@ -387,25 +437,70 @@ mod tests {
     fn skip_markers_hide_what_they_bracket() {
         let mut w = ConfigLogWriter::new(5);
         for skip in [0, cm::SKIP] {
-            w.push(&LustreCfg::marker(&CfgMarker::new(1, cm::START | skip, 0, 5, "a", "b"))).unwrap();
-            w.push(&LustreCfg::new(Lcfg::ATTACH, &["x", "osc", "u"])).unwrap();
-            w.push(&LustreCfg::marker(&CfgMarker::new(1, cm::END | skip, 0, 5, "a", "b"))).unwrap();
+            w.push(&LustreCfg::marker(&CfgMarker::new(
+                1,
+                cm::START | skip,
+                0,
+                5,
+                "a",
+                "b",
+            )))
+            .unwrap();
+            w.push(&LustreCfg::new(Lcfg::ATTACH, &["x", "osc", "u"]))
+                .unwrap();
+            w.push(&LustreCfg::marker(&CfgMarker::new(
+                1,
+                cm::END | skip,
+                0,
+                5,
+                "a",
+                "b",
+            )))
+            .unwrap();
         }
         w.push(&LustreCfg::new(Lcfg::DETACH, &["y"])).unwrap();
         let got = ConfigLogReader::read_all(&w.finish()).unwrap();
-        assert_eq!(got.iter().map(|r| (r.index, r.cfg.str(0))).collect::<Vec<_>>(), [(2, "x"), (7, "y")]);
+        assert_eq!(
+            got.iter()
+                .map(|r| (r.index, r.cfg.str(0)))
+                .collect::<Vec<_>>(),
+            [(2, "x"), (7, "y")]
+        );
     }
 
     #[test]
     fn an_excluded_ost_is_added_inactive() {
         let mut w = ConfigLogWriter::new(5);
         for exclude in [cm::EXCLUDE, 0] {
-            w.push(&LustreCfg::marker(&CfgMarker::new(1, cm::START | exclude, 0, 5, "fs-OST0000", "add osc"))).unwrap();
-            w.push(&LustreCfg::new(Lcfg::LOV_ADD_OBD, &["fs-clilov", "fs-OST0000_UUID", "0", "1"])).unwrap();
-            w.push(&LustreCfg::marker(&CfgMarker::new(1, cm::END | exclude, 0, 5, "fs-OST0000", "add osc"))).unwrap();
+            w.push(&LustreCfg::marker(&CfgMarker::new(
+                1,
+                cm::START | exclude,
+                0,
+                5,
+                "fs-OST0000",
+                "add osc",
+            )))
+            .unwrap();
+            w.push(&LustreCfg::new(
+                Lcfg::LOV_ADD_OBD,
+                &["fs-clilov", "fs-OST0000_UUID", "0", "1"],
+            ))
+            .unwrap();
+            w.push(&LustreCfg::marker(&CfgMarker::new(
+                1,
+                cm::END | exclude,
+                0,
+                5,
+                "fs-OST0000",
+                "add osc",
+            )))
+            .unwrap();
         }
         let got = ConfigLogReader::read_all(&w.finish()).unwrap();
-        assert_eq!(got.iter().map(|r| r.cfg.command).collect::<Vec<_>>(), [Lcfg::LOV_ADD_INA, Lcfg::LOV_ADD_OBD]);
+        assert_eq!(
+            got.iter().map(|r| r.cfg.command).collect::<Vec<_>>(),
+            [Lcfg::LOV_ADD_INA, Lcfg::LOV_ADD_OBD]
+        );
     }
 
     proptest! {

@@ -86,7 +86,8 @@ wire_struct! {
 pub const CLAIMED: u32 = release(2, 17, 57, 0);
 
 /// Releases one may claim instead: the lines whose peers were considered.
-pub const CLAIMABLE: std::ops::RangeInclusive<u32> = release(2, 15, 0, 0)..=release(2, 18, u8::MAX, u8::MAX);
+pub const CLAIMABLE: std::ops::RangeInclusive<u32> =
+    release(2, 15, 0, 0)..=release(2, 18, u8::MAX, u8::MAX);
 
 /// A Lustre release as `ocd_version` codes it.
 pub const fn release(major: u8, minor: u8, patch: u8, fix: u8) -> u32 {
@@ -100,7 +101,11 @@ impl ObdConnectData {
     /// Reads connect data of any length from [`ObdConnectData::MIN_SIZE`] on; what is missing is zero.
     pub fn decode_any(buf: &[u8]) -> Result<ObdConnectData, crate::DecodeError> {
         if buf.len() < Self::MIN_SIZE {
-            return Err(crate::DecodeError::Short { what: "ObdConnectData", need: Self::MIN_SIZE, have: buf.len() });
+            return Err(crate::DecodeError::Short {
+                what: "ObdConnectData",
+                need: Self::MIN_SIZE,
+                have: buf.len(),
+            });
         }
         let mut whole = [0; size_of::<ObdConnectData>()];
         let n = buf.len().min(whole.len());

@@ -47,7 +47,14 @@ pub const fn pack_time(secs: i64, nsecs: u32) -> i64 {
 /// Seconds and nanoseconds of a packed time; nanoseconds beyond 999,999,999 are cut to that.
 pub const fn unpack_time(packed: i64) -> (i64, u32) {
     let nsecs = (packed & ((1 << NSEC_BITS) - 1)) as u32;
-    (packed >> NSEC_BITS, if nsecs > 999_999_999 { 999_999_999 } else { nsecs })
+    (
+        packed >> NSEC_BITS,
+        if nsecs > 999_999_999 {
+            999_999_999
+        } else {
+            nsecs
+        },
+    )
 }
 
 #[cfg(test)]
@@ -56,7 +63,13 @@ mod tests {
 
     #[test]
     fn times_survive_packing() {
-        for (s, n) in [(0, 0), (1, 999_999_999), (-1, 5), (1 << 32, 7), (-(1 << 32), 0)] {
+        for (s, n) in [
+            (0, 0),
+            (1, 999_999_999),
+            (-1, 5),
+            (1 << 32, 7),
+            (-(1 << 32), 0),
+        ] {
             assert_eq!(unpack_time(pack_time(s, n)), (s, n));
         }
         assert!(pack_time(i64::MAX, 0) > 0);

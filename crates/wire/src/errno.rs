@@ -124,6 +124,9 @@ mod tests {
         assert_eq!(Errno::from_status(301), None);
         assert_eq!(Errno::from_status(i32::MIN), Some(Errno(i32::MAX)));
         assert_eq!(Errno::ENOENT.status(), -2);
-        assert_eq!(Errno::ENOENT.to_string(), "No such file or directory (ENOENT)");
+        assert_eq!(
+            Errno::ENOENT.to_string(),
+            "No such file or directory (ENOENT)"
+        );
     }
 }

@@ -41,7 +41,18 @@ pub mod seq {
 
 /// A file identifier: unique in the file system, never reused.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
 )]
 #[repr(C)]
 pub struct Fid {
@@ -98,7 +109,9 @@ impl Fid {
         if self.is_igif() {
             return self.seq;
         }
-        let ino = (self.seq << 24).wrapping_add((self.seq >> 24) & 0xff_ffff_0000).wrapping_add(self.oid as u64);
+        let ino = (self.seq << 24)
+            .wrapping_add((self.seq >> 24) & 0xff_ffff_0000)
+            .wrapping_add(self.oid as u64);
         if ino == 0 { self.oid as u64 } else { ino }
     }
 
@@ -109,7 +122,11 @@ impl Fid {
 
     /// The object whose resource this is, for the resources [`Fid::res_id`] makes.
     pub const fn from_res_id(res: &ResId) -> Fid {
-        Fid { seq: res.0[0], oid: res.0[1] as u32, ver: (res.0[1] >> 32) as u32 }
+        Fid {
+            seq: res.0[0],
+            oid: res.0[1] as u32,
+            ver: (res.0[1] >> 32) as u32,
+        }
     }
 
     /// The resource of the object's flocks (`ldlm_flock` use the same with a mark in the last word).
@@ -147,7 +164,9 @@ impl FromStr for Fid {
             Some(t) => t.strip_suffix(']').ok_or_else(bad)?,
             None => t,
         };
-        let mut parts = t.split(':').map(|p| u64::from_str_radix(p.strip_prefix("0x").unwrap_or(p), 16));
+        let mut parts = t
+            .split(':')
+            .map(|p| u64::from_str_radix(p.strip_prefix("0x").unwrap_or(p), 16));
         let mut next = || parts.next().map(|r| r.map_err(|_| bad()));
         let seq = next().ok_or_else(bad)??;
         let oid = next().ok_or_else(bad)??;
@@ -155,7 +174,11 @@ impl FromStr for Fid {
         if next().is_some() {
             return Err(bad());
         }
-        Ok(Fid { seq, oid: oid.try_into().map_err(|_| bad())?, ver: ver.try_into().map_err(|_| bad())? })
+        Ok(Fid {
+            seq,
+            oid: oid.try_into().map_err(|_| bad())?,
+            ver: ver.try_into().map_err(|_| bad())?,
+        })
     }
 }
 
@@ -181,12 +204,19 @@ impl OstId {
 
     /// The new form: a FID's own bytes.
     pub const fn from_fid_raw(fid: Fid) -> OstId {
-        OstId { id: fid.seq, seq: ((fid.ver as u64) << 32) | fid.oid as u64 }
+        OstId {
+            id: fid.seq,
+            seq: ((fid.ver as u64) << 32) | fid.oid as u64,
+        }
     }
 
     /// The bytes read as a FID.
     pub const fn raw_fid(&self) -> Fid {
-        Fid { seq: self.id, oid: self.seq as u32, ver: (self.seq >> 32) as u32 }
+        Fid {
+            seq: self.id,
+            oid: self.seq as u32,
+            ver: (self.seq >> 32) as u32,
+        }
     }
 
     /// Whether the old form is meant: group 0.
@@ -200,7 +230,11 @@ impl OstId {
             return self.seq;
         }
         let fid = self.raw_fid();
-        if fid.is_idif() { seq::OST_MDT0 } else { fid.seq }
+        if fid.is_idif() {
+            seq::OST_MDT0
+        } else {
+            fid.seq
+        }
     }
 
     /// The number within it (`ostid_id`).
@@ -224,25 +258,42 @@ impl OstId {
             return self.raw_fid();
         }
         let id = self.id & IDIF_OID_MASK;
-        Fid { seq: seq::IDIF | ((ost_idx as u64 & 0xffff) << 16) | ((id >> 32) & 0xffff), oid: id as u32, ver: 0 }
+        Fid {
+            seq: seq::IDIF | ((ost_idx as u64 & 0xffff) << 16) | ((id >> 32) & 0xffff),
+            oid: id as u32,
+            ver: 0,
+        }
     }
 
     /// The id of the object a FID names: IDIF becomes group 0, others stay FIDs (`fid_to_ostid`).
     pub const fn from_fid(fid: Fid) -> OstId {
         if fid.is_idif() {
-            return OstId::group0(((fid.ver as u64) << 48) | ((fid.seq & 0xffff) << 32) | fid.oid as u64);
+            return OstId::group0(
+                ((fid.ver as u64) << 48) | ((fid.seq & 0xffff) << 32) | fid.oid as u64,
+            );
         }
         OstId::from_fid_raw(fid)
     }
 
     /// The LDLM resource of the object (`ostid_build_res_name`).
     pub const fn res_id(&self) -> ResId {
-        if self.is_group0() { ResId([self.object_id(), 0, 0, 0]) } else { self.raw_fid().res_id() }
+        if self.is_group0() {
+            ResId([self.object_id(), 0, 0, 0])
+        } else {
+            self.raw_fid().res_id()
+        }
     }
 
     /// The object whose resource this is (`ostid_res_name_to_id`).
     pub const fn from_res_id(res: &ResId) -> OstId {
-        if res.0[1] == 0 { OstId::group0(res.0[0]) } else { OstId { id: res.0[0], seq: res.0[1] } }
+        if res.0[1] == 0 {
+            OstId::group0(res.0[0])
+        } else {
+            OstId {
+                id: res.0[0],
+                seq: res.0[1],
+            }
+        }
     }
 }
 
@@ -255,7 +306,10 @@ mod tests {
         let f: Fid = "[0x200000400:0x1:0x0]".parse().unwrap();
         assert_eq!(f, Fid::new(0x2_0000_0400, 1));
         assert_eq!(f.to_string(), "[0x200000400:0x1:0x0]");
-        assert_eq!("0x200000400:0xff".parse::<Fid>().unwrap(), Fid::new(0x2_0000_0400, 255));
+        assert_eq!(
+            "0x200000400:0xff".parse::<Fid>().unwrap(),
+            Fid::new(0x2_0000_0400, 255)
+        );
         for bad in ["", "[1", "1:2:3:4", "x:1:0", "1:100000000:0"] {
             assert!(bad.parse::<Fid>().is_err(), "{bad}");
         }

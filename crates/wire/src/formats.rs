@@ -251,7 +251,11 @@ fn of_mds(opcode: u32, m: &Message) -> Option<&'static Format> {
         opc::MDS_GET_INFO => &MDS_GET_INFO,
         opc::MDS_CLOSE => {
             let b = m.get::<RecSetattr>(2).map_or(0, |r| r.bias);
-            if b & bias::CLOSE_INTENT != 0 { &MDS_CLOSE_INTENT } else { &MDS_CLOSE }
+            if b & bias::CLOSE_INTENT != 0 {
+                &MDS_CLOSE_INTENT
+            } else {
+                &MDS_CLOSE
+            }
         }
         opc::MDS_REINT => of_reint(&m.get::<MdtRecReint>(1).ok()?, m)?,
         opc::MDS_HSM_STATE_GET => &MDS_HSM_STATE_GET,
@@ -276,7 +280,11 @@ fn of_reint(rec: &MdtRecReint, m: &Message) -> Option<&'static Format> {
         ReintOp::SETATTR => &MDS_REINT_SETATTR,
         ReintOp::CREATE => {
             let mode = m.get::<RecCreate>(1).map_or(0, |r| r.mode);
-            if mode & S_IFMT == S_IFLNK { &MDS_REINT_CREATE_SYM } else { &MDS_REINT_CREATE_ACL }
+            if mode & S_IFMT == S_IFLNK {
+                &MDS_REINT_CREATE_SYM
+            } else {
+                &MDS_REINT_CREATE_ACL
+            }
         }
         ReintOp::LINK => &MDS_REINT_LINK,
         ReintOp::UNLINK | ReintOp::RMENTRY => &MDS_REINT_UNLINK,
@@ -304,8 +312,11 @@ fn of_ldlm(opcode: u32, m: &Message) -> Option<&'static Format> {
 }
 
 fn of_enqueue(m: &Message) -> &'static Format {
-    let has_intent = LdlmRequest::decode(m.buf(1)).is_ok_and(|r| r.flags.contains(LdlmFlags::HAS_INTENT));
-    let Some(it) = m.get::<LdlmIntent>(2).ok().filter(|_| has_intent) else { return &LDLM_ENQUEUE_LVB };
+    let has_intent =
+        LdlmRequest::decode(m.buf(1)).is_ok_and(|r| r.flags.contains(LdlmFlags::HAS_INTENT));
+    let Some(it) = m.get::<LdlmIntent>(2).ok().filter(|_| has_intent) else {
+        return &LDLM_ENQUEUE_LVB;
+    };
     of_intent(it.opc)
 }
 

@@ -35,7 +35,15 @@ wire_enum! {
 impl LdlmMode {
     /// All modes, strongest first.
     pub const ALL: [LdlmMode; 9] = [
-        LdlmMode::EX, LdlmMode::PW, LdlmMode::PR, LdlmMode::CW, LdlmMode::CR, LdlmMode::NL, LdlmMode::GROUP, LdlmMode::COS, LdlmMode::TXN,
+        LdlmMode::EX,
+        LdlmMode::PW,
+        LdlmMode::PR,
+        LdlmMode::CW,
+        LdlmMode::CR,
+        LdlmMode::NL,
+        LdlmMode::GROUP,
+        LdlmMode::COS,
+        LdlmMode::TXN,
     ];
 
     /// Modes that may be held beside this one, as a mask (`lck_compat_array`). For GROUP the gid decides in addition.
@@ -157,7 +165,17 @@ wire_flags! {
 impl LdlmFlags {
     /// Flags a client may send; others are a protocol error (`LDLM_FL_FROM_CLIENT` and what the server checks).
     pub const FROM_CLIENT: LdlmFlags = LdlmFlags(
-        0x2 | 0x8 | 0x10 | 0x100 | 0x200 | 0x1000 | 0x4_0000 | 0x8_0000 | 0x80_0000 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000,
+        0x2 | 0x8
+            | 0x10
+            | 0x100
+            | 0x200
+            | 0x1000
+            | 0x4_0000
+            | 0x8_0000
+            | 0x80_0000
+            | 0x2000_0000
+            | 0x4000_0000
+            | 0x8000_0000,
     );
     /// Reply flags that say: not granted yet, a completion callback will come.
     pub const BLOCKED: LdlmFlags = LdlmFlags(0x2 | 0x4 | 0x8);
@@ -176,7 +194,18 @@ pub const ELDLM_LOCK_WOULDBLOCK: i32 = 304;
 
 /// `ldlm_res_id`: the name of a resource.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
 )]
 #[repr(transparent)]
 pub struct ResId(pub [u64; 4]);
@@ -188,14 +217,22 @@ impl ResId {
         let n = fsname.len().min(8);
         name[..n].copy_from_slice(&fsname.as_bytes()[..n]);
         // sptlrpc logs share the resource of the config logs
-        let kind = if cfg_type == crate::mgs::MGS_CFG_T_SPTLRPC { 0 } else { cfg_type as u64 };
+        let kind = if cfg_type == crate::mgs::MGS_CFG_T_SPTLRPC {
+            0
+        } else {
+            cfg_type as u64
+        };
         ResId([u64::from_le_bytes(name), kind, 0, 0])
     }
 }
 
 impl fmt::Display for ResId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "[{:#x}:{:#x}:{:#x}].{:#x}", self.0[0], self.0[1], self.0[2], self.0[3])
+        write!(
+            f,
+            "[{:#x}:{:#x}:{:#x}].{:#x}",
+            self.0[0], self.0[1], self.0[2], self.0[3]
+        )
     }
 }
 
@@ -236,7 +273,11 @@ impl LockDesc {
     /// A lock asked for.
     pub fn new(name: ResId, ty: LdlmType, mode: LdlmMode, policy: &Policy) -> LockDesc {
         LockDesc {
-            resource: LdlmResourceDesc { r#type: ty, pad: 0, name },
+            resource: LdlmResourceDesc {
+                r#type: ty,
+                pad: 0,
+                name,
+            },
             req_mode: mode,
             granted_mode: LdlmMode::NONE,
             policy_data: policy.to_wire(),
@@ -306,7 +347,12 @@ pub enum Policy {
 impl Policy {
     /// Inode bits, nothing optional.
     pub const fn ibits(bits: Ibits) -> Policy {
-        Policy::Ibits { bits, try_bits: Ibits(0), gid: 0, initiator_id: 0 }
+        Policy::Ibits {
+            bits,
+            try_bits: Ibits(0),
+            gid: 0,
+            initiator_id: 0,
+        }
     }
 
     /// A byte range, end inclusive.
@@ -317,11 +363,23 @@ impl Policy {
     /// Reads the 32 bytes by lock type; an unknown type is Plain.
     pub fn from_wire(ty: LdlmType, w: &WirePolicy) -> Policy {
         match ty {
-            LdlmType::EXTENT => Policy::Extent { start: w[0], end: w[1], gid: w[2] },
-            LdlmType::IBITS => {
-                Policy::Ibits { bits: Ibits(w[0]), try_bits: Ibits(w[1]), gid: w[2], initiator_id: (w[3] >> 32) as u32 }
-            }
-            LdlmType::FLOCK => Policy::Flock { start: w[0], end: w[1], owner: w[2], pid: (w[3] >> 32) as u32 },
+            LdlmType::EXTENT => Policy::Extent {
+                start: w[0],
+                end: w[1],
+                gid: w[2],
+            },
+            LdlmType::IBITS => Policy::Ibits {
+                bits: Ibits(w[0]),
+                try_bits: Ibits(w[1]),
+                gid: w[2],
+                initiator_id: (w[3] >> 32) as u32,
+            },
+            LdlmType::FLOCK => Policy::Flock {
+                start: w[0],
+                end: w[1],
+                owner: w[2],
+                pid: (w[3] >> 32) as u32,
+            },
             _ => Policy::Plain,
         }
     }
@@ -331,8 +389,18 @@ impl Policy {
         match *self {
             Policy::Plain => [0; 4],
             Policy::Extent { start, end, gid } => [start, end, gid, 0],
-            Policy::Ibits { bits, try_bits, gid, initiator_id } => [bits.0, try_bits.0, gid, (initiator_id as u64) << 32],
-            Policy::Flock { start, end, owner, pid } => [start, end, owner, (pid as u64) << 32],
+            Policy::Ibits {
+                bits,
+                try_bits,
+                gid,
+                initiator_id,
+            } => [bits.0, try_bits.0, gid, (initiator_id as u64) << 32],
+            Policy::Flock {
+                start,
+                end,
+                owner,
+                pid,
+            } => [start, end, owner, (pid as u64) << 32],
         }
     }
 }
@@ -370,12 +438,21 @@ impl LdlmRequest {
 
     /// For an enqueue of the lock `desc` with our cookie.
     pub fn enqueue(flags: LdlmFlags, desc: LockDesc, cookie: u64) -> LdlmRequest {
-        LdlmRequest { flags, count: 1, desc, handles: SmallVec::from_slice(&[cookie, 0]) }
+        LdlmRequest {
+            flags,
+            count: 1,
+            desc,
+            handles: SmallVec::from_slice(&[cookie, 0]),
+        }
     }
 
     /// For a cancel (or the early cancels in another request) of these server cookies.
     pub fn cancel(cookies: &[u64]) -> LdlmRequest {
-        LdlmRequest { count: cookies.len() as u32, handles: SmallVec::from_slice(cookies), ..Default::default() }
+        LdlmRequest {
+            count: cookies.len() as u32,
+            handles: SmallVec::from_slice(cookies),
+            ..Default::default()
+        }
     }
 
     /// Reads head and handles.
@@ -386,15 +463,28 @@ impl LdlmRequest {
             .take(Self::MAX_HANDLES)
             .map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default()))
             .collect();
-        Ok(LdlmRequest { flags: h.flags, count: h.count, desc: h.desc, handles })
+        Ok(LdlmRequest {
+            flags: h.flags,
+            count: h.count,
+            desc: h.desc,
+            handles,
+        })
     }
 
     /// Writes head and handles, zero handles added up to two.
     pub fn to_bytes(&self) -> Bytes {
-        let mut out = Vec::with_capacity(size_of::<LdlmRequestHead>() + 8 * self.handles.len().max(2));
-        let h = LdlmRequestHead { flags: self.flags, count: self.count, desc: self.desc };
+        let mut out =
+            Vec::with_capacity(size_of::<LdlmRequestHead>() + 8 * self.handles.len().max(2));
+        let h = LdlmRequestHead {
+            flags: self.flags,
+            count: self.count,
+            desc: self.desc,
+        };
         out.extend_from_slice(h.as_bytes());
-        for c in self.handles.iter().copied().chain(core::iter::repeat_n(0, 2usize.saturating_sub(self.handles.len()))) {
+        for c in self.handles.iter().copied().chain(core::iter::repeat_n(
+            0,
+            2usize.saturating_sub(self.handles.len()),
+        )) {
             out.extend_from_slice(&c.to_le_bytes());
         }
         out.into()
@@ -478,7 +568,15 @@ mod tests {
 
     /// The table of `lustre_dlm.h` in letters: rows granted, columns requested, in the order of `LdlmMode::ALL`.
     const TABLE: [&str; 9] = [
-        "-----y---", "----yy---", "--y-yy--y", "---yyy---", "-yyyyy--y", "yyyyyyyyy", "-----yy--", "-----y-y-", "--y-yy--y",
+        "-----y---",
+        "----yy---",
+        "--y-yy--y",
+        "---yyy---",
+        "-yyyyy--y",
+        "yyyyyyyyy",
+        "-----yy--",
+        "-----y-y-",
+        "--y-yy--y",
     ];
 
     #[test]
@@ -511,6 +609,9 @@ mod tests {
 
     #[test]
     fn config_resource() {
-        assert_eq!(ResId::config("lustre", 0).0[0], u64::from_le_bytes(*b"lustre\0\0"));
+        assert_eq!(
+            ResId::config("lustre", 0).0[0],
+            u64::from_le_bytes(*b"lustre\0\0")
+        );
     }
 }

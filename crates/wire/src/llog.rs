@@ -107,12 +107,16 @@ impl LlogLogHdr {
 
     /// Whether record `index` is live.
     pub fn is_live(&self, index: u32) -> bool {
-        self.bitmap.get(index as usize / 8).is_some_and(|b| b & (1 << (index % 8)) != 0)
+        self.bitmap
+            .get(index as usize / 8)
+            .is_some_and(|b| b & (1 << (index % 8)) != 0)
     }
 
     /// Makes record `index` live or dead, counting.
     pub fn set_live(&mut self, index: u32, live: bool) {
-        let Some(b) = self.bitmap.get_mut(index as usize / 8) else { return };
+        let Some(b) = self.bitmap.get_mut(index as usize / 8) else {
+            return;
+        };
         let bit = 1u8 << (index % 8);
         match (*b & bit != 0, live) {
             (false, true) => {
@@ -146,9 +150,23 @@ impl LlogRec {
     pub fn encode(&self) -> Vec<u8> {
         let len = (LLOG_MIN_REC_SIZE + self.payload.len()) as u32;
         let mut v = Vec::with_capacity(len as usize);
-        v.extend_from_slice(LlogRecHdr { len, index: self.index, r#type: self.r#type, id: self.id }.as_bytes());
+        v.extend_from_slice(
+            LlogRecHdr {
+                len,
+                index: self.index,
+                r#type: self.r#type,
+                id: self.id,
+            }
+            .as_bytes(),
+        );
         v.extend_from_slice(&self.payload);
-        v.extend_from_slice(LlogRecTail { len, index: self.index }.as_bytes());
+        v.extend_from_slice(
+            LlogRecTail {
+                len,
+                index: self.index,
+            }
+            .as_bytes(),
+        );
         v
     }
 }
@@ -163,7 +181,11 @@ pub fn parse_chunk(chunk: &Bytes) -> Result<Vec<LlogRec>, DecodeError> {
             break;
         }
         let len = h.len as usize;
-        let bad = |field, got: u32| DecodeError::Length { what: "LlogRec", field, got: got as u64 };
+        let bad = |field, got: u32| DecodeError::Length {
+            what: "LlogRec",
+            field,
+            got: got as u64,
+        };
         if len < LLOG_MIN_REC_SIZE || !len.is_multiple_of(8) || at + len > chunk.len() {
             return Err(bad("len", h.len));
         }
@@ -171,8 +193,14 @@ pub fn parse_chunk(chunk: &Bytes) -> Result<Vec<LlogRec>, DecodeError> {
         if tail.len != h.len || tail.index != h.index {
             return Err(bad("tail", tail.len));
         }
-        let payload = chunk.slice(at + size_of::<LlogRecHdr>()..at + len - size_of::<LlogRecTail>());
-        out.push(LlogRec { index: h.index, r#type: h.r#type, id: h.id, payload });
+        let payload =
+            chunk.slice(at + size_of::<LlogRecHdr>()..at + len - size_of::<LlogRecTail>());
+        out.push(LlogRec {
+            index: h.index,
+            r#type: h.r#type,
+            id: h.id,
+            payload,
+        });
         at += len;
     }
     Ok(out)
@@ -202,16 +230,28 @@ impl Llog {
     /// An empty plain log. `uuid` is what real configuration logs carry: `config_uuid`.
     pub fn new(uuid: &[u8], timestamp: i64) -> Llog {
         let mut h = LlogLogHdr {
-            hdr: LlogRecHdr { len: LLOG_CHUNK_SIZE as u32, index: 0, r#type: LLOG_HDR_MAGIC, id: 0 },
+            hdr: LlogRecHdr {
+                len: LLOG_CHUNK_SIZE as u32,
+                index: 0,
+                r#type: LLOG_HDR_MAGIC,
+                id: 0,
+            },
             timestamp,
             bitmap_offset: core::mem::offset_of!(LlogLogHdr, bitmap) as u32,
             flags: LLOG_F_IS_PLAIN,
             tgtuuid: crate::raw::c_array(uuid),
-            tail: LlogRecTail { len: LLOG_CHUNK_SIZE as u32, index: 0 },
+            tail: LlogRecTail {
+                len: LLOG_CHUNK_SIZE as u32,
+                index: 0,
+            },
             ..Default::default()
         };
         h.set_live(0, true);
-        Llog { header: Box::new(h), body: Vec::new(), last_index: 0 }
+        Llog {
+            header: Box::new(h),
+            body: Vec::new(),
+            last_index: 0,
+        }
     }
 
     /// Appends a live record and gives its index.
@@ -227,10 +267,20 @@ impl Llog {
         // what would be left behind must be nothing or room for a padding record
         if left != len && left < len + LLOG_MIN_REC_SIZE {
             let pad = Bytes::from(vec![0; left - LLOG_MIN_REC_SIZE]);
-            self.append(LlogRec { index: self.last_index + 1, r#type: LLOG_PAD_MAGIC, id: 0, payload: pad });
+            self.append(LlogRec {
+                index: self.last_index + 1,
+                r#type: LLOG_PAD_MAGIC,
+                id: 0,
+                payload: pad,
+            });
         }
         let index = self.last_index + 1;
-        self.append(LlogRec { index, r#type, id: 0, payload: Bytes::copy_from_slice(payload) });
+        self.append(LlogRec {
+            index,
+            r#type,
+            id: 0,
+            payload: Bytes::copy_from_slice(payload),
+        });
         self.header.set_live(index, true);
         Ok(index)
     }
@@ -294,13 +344,23 @@ impl Llog {
     pub fn decode(file: &Bytes) -> Result<Llog, DecodeError> {
         let header = LlogLogHdr::decode(file)?;
         if header.hdr.r#type != LLOG_HDR_MAGIC {
-            return Err(DecodeError::Magic { what: "LlogLogHdr", got: header.hdr.r#type as u64 });
+            return Err(DecodeError::Magic {
+                what: "LlogLogHdr",
+                got: header.hdr.r#type as u64,
+            });
         }
-        let mut log = Llog { header: Box::new(header), body: Vec::new(), last_index: 0 };
+        let mut log = Llog {
+            header: Box::new(header),
+            body: Vec::new(),
+            last_index: 0,
+        };
         for at in (LLOG_CHUNK_SIZE..file.len()).step_by(LLOG_CHUNK_SIZE) {
             let chunk = file.slice(at..file.len().min(at + LLOG_CHUNK_SIZE));
             let recs = parse_chunk(&chunk)?;
-            let used: usize = recs.iter().map(|r| LLOG_MIN_REC_SIZE + r.payload.len()).sum();
+            let used: usize = recs
+                .iter()
+                .map(|r| LLOG_MIN_REC_SIZE + r.payload.len())
+                .sum();
             log.body.extend_from_slice(&chunk[..used]);
             log.last_index = recs.last().map_or(log.last_index, |r| r.index);
         }

@@ -37,7 +37,11 @@ wire_struct! {
 impl ConnRequest {
     /// For a connection to `nid`.
     pub fn new(nid: Nid) -> ConnRequest {
-        ConnRequest { magic: LNET_PROTO_ACCEPTOR_MAGIC, version: LNET_PROTO_ACCEPTOR_VERSION, nid }
+        ConnRequest {
+            magic: LNET_PROTO_ACCEPTOR_MAGIC,
+            version: LNET_PROTO_ACCEPTOR_VERSION,
+            nid,
+        }
     }
 }
 
@@ -104,18 +108,35 @@ wire_struct! {
 impl KsockMsgHdr {
     /// Before an LNet message; `zc` is 0 when no acknowledgement is wanted.
     pub fn lnet(zc: u64) -> KsockMsgHdr {
-        KsockMsgHdr { r#type: KSOCK_MSG_LNET, csum: 0, zc_cookies: [zc, 0] }
+        KsockMsgHdr {
+            r#type: KSOCK_MSG_LNET,
+            csum: 0,
+            zc_cookies: [zc, 0],
+        }
     }
 
     /// A NOOP with these cookies.
     pub fn noop(c0: u64, c1: u64) -> KsockMsgHdr {
-        KsockMsgHdr { r#type: KSOCK_MSG_NOOP, csum: 0, zc_cookies: [c0, c1] }
+        KsockMsgHdr {
+            r#type: KSOCK_MSG_NOOP,
+            csum: 0,
+            zc_cookies: [c0, c1],
+        }
     }
 }
 
 /// `lnet_handle_wire`: an opaque handle of the other side's memory descriptor.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Hash, Debug, zerocopy::FromBytes, IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Debug,
+    zerocopy::FromBytes,
+    IntoBytes,
+    zerocopy::Immutable,
+    zerocopy::KnownLayout,
 )]
 #[repr(C)]
 pub struct WireHandle {
@@ -127,7 +148,10 @@ pub struct WireHandle {
 
 impl WireHandle {
     /// None: no acknowledgement wanted.
-    pub const NONE: WireHandle = WireHandle { interface_cookie: u64::MAX, object_cookie: u64::MAX };
+    pub const NONE: WireHandle = WireHandle {
+        interface_cookie: u64::MAX,
+        object_cookie: u64::MAX,
+    };
 }
 
 impl Default for WireHandle {
@@ -237,13 +261,30 @@ impl LnetHdr {
     /// Reads the raw form.
     pub fn from_raw(r: &LnetHdrRaw) -> Result<LnetHdr, DecodeError> {
         if r.payload_length as usize > LNET_MTU {
-            return Err(DecodeError::Length { what: "LnetHdr", field: "payload_length", got: r.payload_length as u64 });
+            return Err(DecodeError::Length {
+                what: "LnetHdr",
+                field: "payload_length",
+                got: r.payload_length as u64,
+            });
         }
         let m = &r.msg;
-        let wmd = WireHandle { interface_cookie: m[0], object_cookie: m[1] };
+        let wmd = WireHandle {
+            interface_cookie: m[0],
+            object_cookie: m[1],
+        };
         let msg = match r.r#type {
-            0 => LnetMsg::Ack { dst_wmd: wmd, match_bits: m[2], mlength: low(m[3]) },
-            1 => LnetMsg::Put { ack_wmd: wmd, match_bits: m[2], hdr_data: m[3], ptl_index: low(m[4]), offset: high(m[4]) },
+            0 => LnetMsg::Ack {
+                dst_wmd: wmd,
+                match_bits: m[2],
+                mlength: low(m[3]),
+            },
+            1 => LnetMsg::Put {
+                ack_wmd: wmd,
+                match_bits: m[2],
+                hdr_data: m[3],
+                ptl_index: low(m[4]),
+                offset: high(m[4]),
+            },
             2 => LnetMsg::Get {
                 return_wmd: wmd,
                 match_bits: m[2],
@@ -252,7 +293,13 @@ impl LnetHdr {
                 sink_length: low(m[4]),
             },
             3 => LnetMsg::Reply { dst_wmd: wmd },
-            t => return Err(DecodeError::Value { what: "LnetHdr", field: "type", got: t as u64 }),
+            t => {
+                return Err(DecodeError::Value {
+                    what: "LnetHdr",
+                    field: "type",
+                    got: t as u64,
+                });
+            }
         };
         Ok(LnetHdr {
             dest_nid: r.dest_nid,
@@ -267,13 +314,29 @@ impl LnetHdr {
     /// As the bytes lie; unused words are 0.
     pub fn to_raw(&self) -> LnetHdrRaw {
         let (ty, wmd, rest) = match self.msg {
-            LnetMsg::Ack { dst_wmd, match_bits, mlength } => (0, dst_wmd, [match_bits, mlength as u64, 0]),
-            LnetMsg::Put { ack_wmd, match_bits, hdr_data, ptl_index, offset } => {
-                (1, ack_wmd, [match_bits, hdr_data, join(ptl_index, offset)])
-            }
-            LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {
-                (2, return_wmd, [match_bits, join(ptl_index, src_offset), sink_length as u64])
-            }
+            LnetMsg::Ack {
+                dst_wmd,
+                match_bits,
+                mlength,
+            } => (0, dst_wmd, [match_bits, mlength as u64, 0]),
+            LnetMsg::Put {
+                ack_wmd,
+                match_bits,
+                hdr_data,
+                ptl_index,
+                offset,
+            } => (1, ack_wmd, [match_bits, hdr_data, join(ptl_index, offset)]),
+            LnetMsg::Get {
+                return_wmd,
+                match_bits,
+                ptl_index,
+                src_offset,
+                sink_length,
+            } => (
+                2,
+                return_wmd,
+                [match_bits, join(ptl_index, src_offset), sink_length as u64],
+            ),
             LnetMsg::Reply { dst_wmd } => (3, dst_wmd, [0, 0, 0]),
         };
         LnetHdrRaw {
@@ -283,7 +346,13 @@ impl LnetHdr {
             src_pid: self.src_pid,
             r#type: ty,
             payload_length: self.payload_length,
-            msg: [wmd.interface_cookie, wmd.object_cookie, rest[0], rest[1], rest[2]],
+            msg: [
+                wmd.interface_cookie,
+                wmd.object_cookie,
+                rest[0],
+                rest[1],
+                rest[2],
+            ],
         }
     }
 
@@ -351,28 +420,60 @@ impl PingInfo {
 
     /// This node with these NIDs, all up; `seq` grows with each change.
     pub fn new(features: u32, pid: u32, seq: u32, nids: &[Nid]) -> PingInfo {
-        let lo = NiStatus { nid: Nid::LO, status: seq, msg_size: 0 };
-        let up = nids.iter().map(|n| NiStatus { nid: *n, status: LNET_NI_STATUS_UP, msg_size: 0 });
-        PingInfo { features, pid, nis: core::iter::once(lo).chain(up).collect(), tail: Bytes::new() }
+        let lo = NiStatus {
+            nid: Nid::LO,
+            status: seq,
+            msg_size: 0,
+        };
+        let up = nids.iter().map(|n| NiStatus {
+            nid: *n,
+            status: LNET_NI_STATUS_UP,
+            msg_size: 0,
+        });
+        PingInfo {
+            features,
+            pid,
+            nis: core::iter::once(lo).chain(up).collect(),
+            tail: Bytes::new(),
+        }
     }
 
     /// Reads a ping answer or a push.
     pub fn decode(buf: &Bytes) -> Result<PingInfo, DecodeError> {
         let head = <[u32; 4]>::decode(buf)?;
         if head[0] != LNET_PROTO_PING_MAGIC {
-            return Err(DecodeError::Magic { what: "PingInfo", got: head[0] as u64 });
+            return Err(DecodeError::Magic {
+                what: "PingInfo",
+                got: head[0] as u64,
+            });
         }
         let n = head[3] as usize;
         let end = 16usize.saturating_add(n.saturating_mul(16));
         if n > Self::MAX_NIS || end > buf.len() {
-            return Err(DecodeError::Length { what: "PingInfo", field: "nnis", got: n as u64 });
+            return Err(DecodeError::Length {
+                what: "PingInfo",
+                field: "nnis",
+                got: n as u64,
+            });
         }
-        Ok(PingInfo { features: head[1], pid: head[2], nis: crate::raw::decode_all(&buf[16..end]), tail: Bytes::copy_from_slice(&buf[end..]) })
+        Ok(PingInfo {
+            features: head[1],
+            pid: head[2],
+            nis: crate::raw::decode_all(&buf[16..end]),
+            tail: Bytes::copy_from_slice(&buf[end..]),
+        })
     }
 
     /// Its bytes.
     pub fn encode(&self) -> Bytes {
-        let mut v = [LNET_PROTO_PING_MAGIC, self.features, self.pid, self.nis.len() as u32].as_bytes().to_vec();
+        let mut v = [
+            LNET_PROTO_PING_MAGIC,
+            self.features,
+            self.pid,
+            self.nis.len() as u32,
+        ]
+        .as_bytes()
+        .to_vec();
         v.extend_from_slice(self.nis.as_bytes());
         v.extend_from_slice(&self.tail);
         v.into()
@@ -396,7 +497,12 @@ mod tests {
 
     #[test]
     fn ping_info_of_a_node() {
-        let p = PingInfo::new(feat::BASE | feat::NI_STATUS, 12345, 3, &["10.0.0.1@tcp".parse().unwrap()]);
+        let p = PingInfo::new(
+            feat::BASE | feat::NI_STATUS,
+            12345,
+            3,
+            &["10.0.0.1@tcp".parse().unwrap()],
+        );
         assert_eq!(p.encode().len(), 48);
         assert_eq!(PingInfo::decode(&p.encode()).unwrap(), p);
         assert_eq!((p.seq(), p.nids().count()), (3, 1));
@@ -404,7 +510,9 @@ mod tests {
 
     #[test]
     fn ping_info_holds_no_received_buffer() {
-        let mut b = PingInfo::new(feat::MULTI_RAIL, 12345, 3, &[]).encode().to_vec();
+        let mut b = PingInfo::new(feat::MULTI_RAIL, 12345, 3, &[])
+            .encode()
+            .to_vec();
         b.resize(100, 7);
         let received = Bytes::from(b);
         let p = PingInfo::decode(&received).unwrap();
@@ -421,10 +529,19 @@ mod tests {
             dest_pid: 3,
             src_pid: 4,
             payload_length: 5,
-            msg: LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: 6, hdr_data: 7, ptl_index: 8, offset: 9 },
+            msg: LnetMsg::Put {
+                ack_wmd: WireHandle::NONE,
+                match_bits: 6,
+                hdr_data: 7,
+                ptl_index: 8,
+                offset: 9,
+            },
         };
         let raw = h.encode();
-        assert_eq!((raw[24], raw[28], raw[48], raw[56], raw[64], raw[68]), (1, 5, 6, 7, 8, 9));
+        assert_eq!(
+            (raw[24], raw[28], raw[48], raw[56], raw[64], raw[68]),
+            (1, 5, 6, 7, 8, 9)
+        );
         assert_eq!(LnetHdr::decode(&raw).unwrap(), h);
     }
 

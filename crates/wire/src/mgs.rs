@@ -1,6 +1,8 @@
 //! MGS structures (`lustre_idl.h`, mgs part; `lustre/mgs`).
 
-pub use crate::cfg::{CfgMarker, ConfigLogReader, ConfigLogWriter, ConfigRecord, Lcfg, LmvDesc, LovDesc, LustreCfg};
+pub use crate::cfg::{
+    CfgMarker, ConfigLogReader, ConfigLogWriter, ConfigRecord, Lcfg, LmvDesc, LovDesc, LustreCfg,
+};
 
 use crate::nid::Nid;
 use crate::raw::{DecodeError, Wire, wire_struct};
@@ -131,7 +133,11 @@ impl MgsNidtblEntry {
         let len = head.length as usize;
         let need = size_of::<MgsNidtblHead>() + head.nid_size as usize * head.nid_count as usize;
         if len < need || len > buf.len() {
-            return Err(DecodeError::Length { what: "MgsNidtblEntry", field: "length", got: len as u64 });
+            return Err(DecodeError::Length {
+                what: "MgsNidtblEntry",
+                field: "length",
+                got: len as u64,
+            });
         }
         let nids = buf.slice(size_of::<MgsNidtblHead>()..len);
         Ok((MgsNidtblEntry { head, nids }, buf.slice(len..)))

@@ -14,12 +14,29 @@ pub const NET_LO: u32 = 0x9_0000;
 pub const LNET_PID: u32 = 12345;
 
 /// Network types with a name and whether their addresses are IPv4 (`libcfs_netstrfns`).
-const NET_TYPES: &[(u32, &str, bool)] =
-    &[(2, "tcp", true), (5, "o2ib", true), (9, "lo", false), (13, "gni", false), (15, "ptlf", false), (16, "kfi", false)];
+const NET_TYPES: &[(u32, &str, bool)] = &[
+    (2, "tcp", true),
+    (5, "o2ib", true),
+    (9, "lo", false),
+    (13, "gni", false),
+    (15, "ptlf", false),
+    (16, "kfi", false),
+];
 
 /// A node's address on one LNet network, as on the wire.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
 )]
 #[repr(transparent)]
 pub struct Nid(pub u64);
@@ -53,7 +70,10 @@ impl Nid {
     /// The IPv4 address, for networks that use them.
     pub fn ipv4(self) -> Option<std::net::Ipv4Addr> {
         let ty = self.net() >> 16;
-        NET_TYPES.iter().any(|(t, _, ip)| *t == ty && *ip).then(|| self.addr().into())
+        NET_TYPES
+            .iter()
+            .any(|(t, _, ip)| *t == ty && *ip)
+            .then(|| self.addr().into())
     }
 
     /// Whether this is on the loopback network (`0@lo` or an in-process `N@lo`).
@@ -77,7 +97,11 @@ impl fmt::Display for Nid {
             Some((_, name, _)) => f.write_str(name)?,
             None => write!(f, "<{ty}>")?,
         }
-        if number != 0 { write!(f, "{number}") } else { Ok(()) }
+        if number != 0 {
+            write!(f, "{number}")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -100,7 +124,10 @@ impl FromStr for Nid {
         let bad = || NidParseError(s.to_string());
         let (addr, net) = s.trim().split_once('@').unwrap_or((s.trim(), "tcp"));
         // "o2ib" holds a digit, so the longest known prefix decides.
-        let (ty, name, ip) = NET_TYPES.iter().find(|(_, n, _)| net.starts_with(n)).ok_or_else(bad)?;
+        let (ty, name, ip) = NET_TYPES
+            .iter()
+            .find(|(_, n, _)| net.starts_with(n))
+            .ok_or_else(bad)?;
         let number = match &net[name.len()..] {
             "" => 0,
             n => n.parse::<u16>().map_err(|_| bad())?,
@@ -141,11 +168,25 @@ mod tests {
             assert_eq!(nid, Nid(raw), "{text}");
             assert_eq!(nid.to_string(), text);
         }
-        for bad in ["", "x@tcp", "1.2.3@tcp", "10.0.0.1@tcpx", "10.0.0.1@nonet", "@", "1.2.3.4@tcp99999"] {
+        for bad in [
+            "",
+            "x@tcp",
+            "1.2.3@tcp",
+            "10.0.0.1@tcpx",
+            "10.0.0.1@nonet",
+            "@",
+            "1.2.3.4@tcp99999",
+        ] {
             assert!(bad.parse::<Nid>().is_err(), "{bad}");
         }
-        assert_eq!("10.0.0.1".parse::<Nid>().unwrap(), Nid(0x0002_0000_0a00_0001));
-        assert_eq!(Nid(0x0002_0000_0a00_0001).ipv4(), Some([10, 0, 0, 1].into()));
+        assert_eq!(
+            "10.0.0.1".parse::<Nid>().unwrap(),
+            Nid(0x0002_0000_0a00_0001)
+        );
+        assert_eq!(
+            Nid(0x0002_0000_0a00_0001).ipv4(),
+            Some([10, 0, 0, 1].into())
+        );
         assert_eq!(Nid::LO.ipv4(), None);
     }
 }

@@ -32,8 +32,23 @@ pub mod md {
         NAMEHASH = 0x4000_0000_0000_0000,
     }
     /// Everything a getattr without layout asks for (`OBD_MD_FLGETATTR`).
-    pub const FLGETATTR: u64 = FLID | FLATIME | FLMTIME | FLCTIME | FLSIZE | FLBLKSZ | FLMODE | FLTYPE | FLUID | FLGID | FLFLAGS
-        | FLNLINK | FLPARENT | FLRDEV | FLGROUP | FLPROJID | FLBTIME;
+    pub const FLGETATTR: u64 = FLID
+        | FLATIME
+        | FLMTIME
+        | FLCTIME
+        | FLSIZE
+        | FLBLKSZ
+        | FLMODE
+        | FLTYPE
+        | FLUID
+        | FLGID
+        | FLFLAGS
+        | FLNLINK
+        | FLPARENT
+        | FLRDEV
+        | FLGROUP
+        | FLPROJID
+        | FLBTIME;
 }
 
 wire_flags! {
@@ -121,12 +136,24 @@ pub type OstBody = Obdo;
 impl Obdo {
     /// The file this object belongs to, and its stripe number (`o_parent_*`, `o_stripe_idx`).
     pub fn parent(&self) -> (Fid, u32) {
-        (Fid { seq: self.parent_seq, oid: self.parent_oid, ver: self.parent_ver }, self.stripe_idx)
+        (
+            Fid {
+                seq: self.parent_seq,
+                oid: self.parent_oid,
+                ver: self.parent_ver,
+            },
+            self.stripe_idx,
+        )
     }
 
     /// Sets file and stripe number with their valid bit.
     pub fn set_parent(&mut self, fid: Fid, stripe_idx: u32) {
-        (self.parent_seq, self.parent_oid, self.parent_ver, self.stripe_idx) = (fid.seq, fid.oid, fid.ver, stripe_idx);
+        (
+            self.parent_seq,
+            self.parent_oid,
+            self.parent_ver,
+            self.stripe_idx,
+        ) = (fid.seq, fid.oid, fid.ver, stripe_idx);
         self.valid |= md::FLFID;
     }
 }
@@ -146,7 +173,11 @@ impl ObdIoobj {
     /// One object with `niobufs` pieces, moved in `mds` bulk MDs. The bound sent is the next power of two: servers refuse others
     /// (`tgt_io_data_unpack`), as it is a mask of match bits to them.
     pub fn new(oid: OstId, mds: u32, niobufs: u32) -> ObdIoobj {
-        ObdIoobj { oid, max_brw: (mds.next_power_of_two() - 1) << 16, bufcnt: niobufs }
+        ObdIoobj {
+            oid,
+            max_brw: (mds.next_power_of_two() - 1) << 16,
+            bufcnt: niobufs,
+        }
     }
 
     /// Most bulk MDs.
@@ -227,7 +258,11 @@ impl OstLvb {
     /// Reads the full form or the old one of 40 bytes without nanoseconds.
     pub fn decode_any(buf: &[u8]) -> Result<OstLvb, crate::DecodeError> {
         if buf.len() < 40 {
-            return Err(crate::DecodeError::Short { what: "OstLvb", need: 40, have: buf.len() });
+            return Err(crate::DecodeError::Short {
+                what: "OstLvb",
+                need: 40,
+                have: buf.len(),
+            });
         }
         let mut whole = [0; 56];
         let n = buf.len().min(56);
@@ -348,20 +383,34 @@ impl CksumType {
 
     /// The best one of a mask of [`cksum_type`] bits: CRC-32C, then Adler, then CRC-32.
     pub fn best(mask: u32) -> Option<CksumType> {
-        [(cksum_type::CRC32C, CksumType::Crc32c), (cksum_type::ADLER, CksumType::Adler), (cksum_type::CRC32, CksumType::Crc32)]
-            .into_iter()
-            .find_map(|(bit, t)| (mask & bit != 0).then_some(t))
+        [
+            (cksum_type::CRC32C, CksumType::Crc32c),
+            (cksum_type::ADLER, CksumType::Adler),
+            (cksum_type::CRC32, CksumType::Crc32),
+        ]
+        .into_iter()
+        .find_map(|(bit, t)| (mask & bit != 0).then_some(t))
     }
 
     /// The checksum of the concatenated segments as it stands in `o_cksum`.
     pub fn compute<'a>(self, segments: impl IntoIterator<Item = &'a [u8]>) -> u32 {
         match self {
-            CksumType::Crc32 => !segments.into_iter().fold(crc32fast::Hasher::new(), |mut h, s| { h.update(s); h }).finalize(),
+            CksumType::Crc32 => !segments
+                .into_iter()
+                .fold(crc32fast::Hasher::new(), |mut h, s| {
+                    h.update(s);
+                    h
+                })
+                .finalize(),
             // the kernel's crc32c inverts at the end, its crc32 does not
             CksumType::Crc32c => segments.into_iter().fold(0, crc32c::crc32c_append),
-            CksumType::Adler => {
-                segments.into_iter().fold(adler2::Adler32::new(), |mut a, s| { a.write_slice(s); a }).checksum()
-            }
+            CksumType::Adler => segments
+                .into_iter()
+                .fold(adler2::Adler32::new(), |mut a, s| {
+                    a.write_slice(s);
+                    a
+                })
+                .checksum(),
         }
     }
 }
@@ -417,6 +466,9 @@ mod tests {
     #[test]
     fn checksums_are_the_kernels() {
         let of = |t: super::CksumType| t.compute([&b"1234"[..], b"56789"]);
-        assert_eq!((of(Crc32), of(Crc32c), of(Adler)), (!0xcbf4_3926, 0xe306_9283, 0x091e_01de));
+        assert_eq!(
+            (of(Crc32), of(Crc32c), of(Adler)),
+            (!0xcbf4_3926, 0xe306_9283, 0x091e_01de)
+        );
     }
 }

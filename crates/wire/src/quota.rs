@@ -85,7 +85,9 @@ pub mod cmd {
     /// Limits of the others in a pool.
     pub const GETDEFAULT_POOL: u32 = 0x80_0013;
     /// Changes: limits, times of grace, defaults, those of pools; an id's limits forgotten, an id set back.
-    pub const SET: [u32; 8] = [0x80_0006, 0x80_0008, 0x80_000e, 0x80_0010, 0x80_0012, 0x80_0014, 0x80_0015, 0x80_0016];
+    pub const SET: [u32; 8] = [
+        0x80_0006, 0x80_0008, 0x80_000e, 0x80_0010, 0x80_0012, 0x80_0014, 0x80_0015, 0x80_0016,
+    ];
     /// Lists: all limits, all usage.
     pub const ITER: [u32; 2] = [0x80_0017, 0x80_0018];
     /// Usage of an id on one target.

@@ -55,11 +55,13 @@ pub enum DecodeError {
 pub trait Wire: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     /// Copies the structure out of the head of `buf`; what follows is ignored.
     fn decode(buf: &[u8]) -> Result<Self, DecodeError> {
-        Self::read_from_prefix(buf).map(|(v, _)| v).map_err(|_| DecodeError::Short {
-            what: short_name(core::any::type_name::<Self>()),
-            need: size_of::<Self>(),
-            have: buf.len(),
-        })
+        Self::read_from_prefix(buf)
+            .map(|(v, _)| v)
+            .map_err(|_| DecodeError::Short {
+                what: short_name(core::any::type_name::<Self>()),
+                need: size_of::<Self>(),
+                have: buf.len(),
+            })
     }
 
     /// The encoding as an owned buffer.
@@ -76,7 +78,9 @@ fn short_name(full: &'static str) -> &'static str {
 
 /// Copies every whole `T` out of `buf`; a rest smaller than one `T` is left.
 pub fn decode_all<T: Wire>(buf: &[u8]) -> Vec<T> {
-    buf.chunks_exact(size_of::<T>().max(1)).filter_map(|c| T::decode(c).ok()).collect()
+    buf.chunks_exact(size_of::<T>().max(1))
+        .filter_map(|c| T::decode(c).ok())
+        .collect()
 }
 
 /// The encoding of several structures one after another.

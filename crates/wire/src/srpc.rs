@@ -149,7 +149,7 @@ wire_struct! {
     #[derive(Eq)]
     pub packed struct TestReqst : 72 {
         0 rpyid: u64, 8 bulkid: u64, 16 sid: LstSid, 32 bid: u64, 40 service: u32, 44 r#loop: u32, 48 concur: u32,
-        52 is_client: u8, 53 stop_onerr: u8, 54 ndest: [u8; 4], 
+        52 is_client: u8, 53 stop_onerr: u8, 54 ndest: [u8; 4],
         /// ping: size, flags; bulk: opcode, flags, length, offset; two bytes more than there are parameters.
         58 params: [u8; 14],
     }
@@ -190,7 +190,10 @@ wire_struct! {
 /// The member of the union that a message uses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each variant is named as the struct it holds")]
-#[allow(clippy::large_enum_variant, reason = "on the wire all are as large as the largest")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "on the wire all are as large as the largest"
+)]
 pub enum SrpcBody {
     MksnReqst(MksnReqst),
     MksnReply(MksnReply),
@@ -252,16 +255,30 @@ impl SrpcMsg {
     /// A message of ours: zeros in what the union's member does not use.
     pub fn new(r#type: SrpcType, ses_feats: u32, body: SrpcBody) -> SrpcMsg {
         const ZEROS: [u8; SRPC_MSG_LEN] = [0; SRPC_MSG_LEN];
-        let head = SrpcHead { magic: SRPC_MSG_MAGIC, version: SRPC_MSG_VERSION, r#type, reserved0: 0, reserved1: 0, ses_feats };
+        let head = SrpcHead {
+            magic: SRPC_MSG_MAGIC,
+            version: SRPC_MSG_VERSION,
+            r#type,
+            reserved0: 0,
+            reserved1: 0,
+            ses_feats,
+        };
         let used = size_of::<SrpcHead>() + on_body!(&body, v => size_of_val(v));
-        SrpcMsg { head, body, rest: Bytes::from_static(&ZEROS[used..]) }
+        SrpcMsg {
+            head,
+            body,
+            rest: Bytes::from_static(&ZEROS[used..]),
+        }
     }
 
     /// Reads a message.
     pub fn decode(buf: &Bytes) -> Result<SrpcMsg, DecodeError> {
         let head = SrpcHead::decode(buf)?;
         if head.magic != SRPC_MSG_MAGIC {
-            return Err(DecodeError::Magic { what: "SrpcMsg", got: head.magic as u64 });
+            return Err(DecodeError::Magic {
+                what: "SrpcMsg",
+                got: head.magic as u64,
+            });
         }
         let b = &buf[size_of::<SrpcHead>()..];
         let body = match head.r#type {
@@ -283,10 +300,20 @@ impl SrpcMsg {
             SrpcType::PING_REPLY => SrpcBody::PingReply(Wire::decode(b)?),
             SrpcType::JOIN_REQST => SrpcBody::JoinReqst(Wire::decode(b)?),
             SrpcType::JOIN_REPLY => SrpcBody::JoinReply(Wire::decode(b)?),
-            t => return Err(DecodeError::Value { what: "SrpcMsg", field: "type", got: t.0 as u64 }),
+            t => {
+                return Err(DecodeError::Value {
+                    what: "SrpcMsg",
+                    field: "type",
+                    got: t.0 as u64,
+                });
+            }
         };
         let used = size_of::<SrpcHead>() + on_body!(&body, v => size_of_val(v));
-        Ok(SrpcMsg { head, body, rest: buf.slice(used..) })
+        Ok(SrpcMsg {
+            head,
+            body,
+            rest: buf.slice(used..),
+        })
     }
 
     /// Its bytes.

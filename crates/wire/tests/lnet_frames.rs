@@ -26,12 +26,20 @@ fn frames() -> Vec<&'static [u8]> {
 fn recode(frame: &[u8]) -> Option<(String, Vec<u8>)> {
     let ksm = |f: &[u8]| KsockMsgHdr::decode(f).ok().map(|k| k.to_bytes().to_vec());
     match u32::decode(frame).ok()? {
-        LNET_PROTO_ACCEPTOR_MAGIC => ConnRequest::decode(frame).ok().map(|c| ("acceptor request".into(), c.to_bytes().to_vec())),
-        LNET_PROTO_MAGIC => KsockHello::decode(frame).ok().map(|h| ("HELLO".into(), h.to_bytes().to_vec())),
+        LNET_PROTO_ACCEPTOR_MAGIC => ConnRequest::decode(frame)
+            .ok()
+            .map(|c| ("acceptor request".into(), c.to_bytes().to_vec())),
+        LNET_PROTO_MAGIC => KsockHello::decode(frame)
+            .ok()
+            .map(|h| ("HELLO".into(), h.to_bytes().to_vec())),
         KSOCK_MSG_NOOP => Some(("NOOP".into(), ksm(frame)?)),
         KSOCK_MSG_LNET => {
             let hdr = LnetHdr::decode(frame.get(24..)?).ok()?;
-            let kind = format!("{:?}", hdr.msg).split([' ', '{']).next().unwrap_or_default().to_owned();
+            let kind = format!("{:?}", hdr.msg)
+                .split([' ', '{'])
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             Some((kind, [ksm(frame)?, hdr.encode().to_vec()].concat()))
         }
         _ => None,
@@ -47,7 +55,15 @@ fn every_frame_encodes_back() {
         *kinds.entry(kind).or_default() += 1;
     }
     println!("{kinds:?}");
-    for kind in ["acceptor request", "HELLO", "NOOP", "Ack", "Put", "Get", "Reply"] {
+    for kind in [
+        "acceptor request",
+        "HELLO",
+        "NOOP",
+        "Ack",
+        "Put",
+        "Get",
+        "Reply",
+    ] {
         assert!(kinds.contains_key(kind), "no {kind} among them: {kinds:?}");
     }
 }
@@ -74,7 +90,11 @@ fn flipped_and_cut_frames_never_panic() {
 fn extract_frames() {
     let mut seen = BTreeMap::<Vec<u8>, Vec<u8>>::new();
     for file in support::capture_files() {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = file
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         if name != "lnet.pcap" && !name.starts_with("router-") {
             continue;
         }
@@ -91,9 +111,16 @@ fn extract_frames() {
             }
         }
     }
-    let out: Vec<u8> = seen.values().flat_map(|f| std::iter::once(f.len() as u8).chain(f.iter().copied())).collect();
+    let out: Vec<u8> = seen
+        .values()
+        .flat_map(|f| std::iter::once(f.len() as u8).chain(f.iter().copied()))
+        .collect();
     println!("{} frames, {} bytes", seen.len(), out.len());
-    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/lnet-frames.bin"), out).expect("data directory is writable");
+    std::fs::write(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/lnet-frames.bin"),
+        out,
+    )
+    .expect("data directory is writable");
 }
 
 /// Bytes of the frame at the front without and with its payload.

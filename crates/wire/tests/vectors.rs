@@ -30,7 +30,11 @@ fn message(v: &Vector) -> u32 {
     let body = m.body().expect("body");
     let asked = v.request.clone().map(|r| {
         let request = Message::decode(r).expect("request");
-        Asked { format: formats::of_request(v.opcode, &request).expect("format"), opcode: v.opcode, request }
+        Asked {
+            format: formats::of_request(v.opcode, &request).expect("format"),
+            opcode: v.opcode,
+            request,
+        }
     });
     let fields = match &asked {
         Some(a) => a.format.reply,
@@ -64,8 +68,17 @@ fn vectors_encode_back() {
             Kind::Srpc => expect("selftest", recode::srpc(&v.bytes), &v.bytes),
         }
     }
-    println!("{} vectors of {} opcodes: {:?}", all.len(), opcodes.len(), opcodes.iter().map(|o| opc::name(*o)).collect::<Vec<_>>());
-    assert!(opcodes.len() >= 43, "the set holds {} opcodes only", opcodes.len());
+    println!(
+        "{} vectors of {} opcodes: {:?}",
+        all.len(),
+        opcodes.len(),
+        opcodes.iter().map(|o| opc::name(*o)).collect::<Vec<_>>()
+    );
+    assert!(
+        opcodes.len() >= 43,
+        "the set holds {} opcodes only",
+        opcodes.len()
+    );
 }
 
 /// Any bit flipped in a real message leads to a value or an error, never to a panic.
@@ -92,15 +105,26 @@ fn survive(v: &Vector, raw: bytes::Bytes) {
             let _ = m.body();
             let asked = v.request.clone().map(|r| {
                 let request = Message::decode(r).expect("request");
-                Asked { format: formats::of_request(v.opcode, &request).expect("format"), opcode: v.opcode, request }
+                Asked {
+                    format: formats::of_request(v.opcode, &request).expect("format"),
+                    opcode: v.opcode,
+                    request,
+                }
             });
-            let format = asked.as_ref().map(|a| a.format.reply).or(formats::of_request(v.opcode, &m).map(|f| f.request));
+            let format = asked
+                .as_ref()
+                .map(|a| a.format.reply)
+                .or(formats::of_request(v.opcode, &m).map(|f| f.request));
             if let Some(fields) = format {
                 let _ = recode::message(fields, &m, asked.as_ref(), asked.is_none());
             }
         }
         Kind::Bulk => {
-            let _ = (recode::dir_pages(&raw), recode::batch_bulk(&raw), recode::nid_table(&raw));
+            let _ = (
+                recode::dir_pages(&raw),
+                recode::batch_bulk(&raw),
+                recode::nid_table(&raw),
+            );
         }
         Kind::Ping => {
             let _ = PingInfo::decode(&raw);
@@ -121,18 +145,32 @@ mod random {
 
     /// Words that decoders look for, so that random bytes get past the first check.
     const MAGICS: [u32; 12] = [
-        0x0BD1_0BD0, 0x0BD3_0BD0, 0x0BD5_0BD0, 0x0BD6_0BD0, 0x0BD7_0BD0, 0x0CD2_0CD0, 0x0CD3_0CD0, 0x0CD4_0CD0, 0x1cf6_0001, 0x0BD0_0BD3,
-        0xBADE_0001, 2,
+        0x0BD1_0BD0,
+        0x0BD3_0BD0,
+        0x0BD5_0BD0,
+        0x0BD6_0BD0,
+        0x0BD7_0BD0,
+        0x0CD2_0CD0,
+        0x0CD3_0CD0,
+        0x0CD4_0CD0,
+        0x1cf6_0001,
+        0x0BD0_0BD3,
+        0xBADE_0001,
+        2,
     ];
 
     fn buffer() -> impl Strategy<Value = Vec<u8>> {
         let small = prop_oneof![Just(0u8), Just(1), Just(255), any::<u8>()];
-        (proptest::collection::vec(small, 0..400), 0usize..MAGICS.len() * 2).prop_map(|(mut v, m)| {
-            if let (Some(magic), true) = (MAGICS.get(m), v.len() >= 4) {
-                v[..4].copy_from_slice(&magic.to_le_bytes());
-            }
-            v
-        })
+        (
+            proptest::collection::vec(small, 0..400),
+            0usize..MAGICS.len() * 2,
+        )
+            .prop_map(|(mut v, m)| {
+                if let (Some(magic), true) = (MAGICS.get(m), v.len() >= 4) {
+                    v[..4].copy_from_slice(&magic.to_le_bytes());
+                }
+                v
+            })
     }
 
     proptest! {

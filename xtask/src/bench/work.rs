@@ -18,7 +18,13 @@ pub(crate) fn tree(scratch: &Path) -> PathBuf {
 }
 
 /// Runs job number `job` of `work` in `dir`; what belongs to no side is in `scratch`.
-pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64, scratch: &Path) -> Result<(), String> {
+pub(crate) fn worker(
+    work: &str,
+    dir: &Path,
+    job: u64,
+    amount: u64,
+    scratch: &Path,
+) -> Result<(), String> {
     let (big, listed) = (dir.join("streams").join("again"), dir.join("listed"));
     let place = dir.join(format!("job{job}"));
     let stream = dir.join("streams").join(format!("stream{job}"));
@@ -30,7 +36,9 @@ pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64, scratch: &Pa
         "random" => random(&stream, amount, job),
         "create" => create(&place, amount),
         "stat" => each(&place, amount, |p| std::fs::metadata(p).map(drop)),
-        "openread" => each(&place, amount, |p| File::open(p)?.read(&mut [0; 64]).map(drop)),
+        "openread" => each(&place, amount, |p| {
+            File::open(p)?.read(&mut [0; 64]).map(drop)
+        }),
         "fill" => each(&place, amount, |p| std::fs::write(p, [7; 1024])),
         "remove" => each(&place, amount, |p| std::fs::remove_file(p)),
         "warm" => warm(&big, amount),
@@ -38,7 +46,8 @@ pub(crate) fn worker(work: &str, dir: &Path, job: u64, amount: u64, scratch: &Pa
         "again128k" => read(&big, amount * 8, MIB / 8),
         "again4k" => read(&big, amount * 256, PAGE),
         "list" if listed.exists() => Ok(()),
-        "list" => create(&listed, amount).and_then(|()| each(&listed, amount, |p| std::fs::write(p, [7; 1024]))),
+        "list" => create(&listed, amount)
+            .and_then(|()| each(&listed, amount, |p| std::fs::write(p, [7; 1024]))),
         "ls" => run("ls", &["-l"], &listed),
         "pack" => pack(scratch, amount),
         "untar" => run("tar", &["-xf", &tree(scratch).to_string_lossy(), "-C"], dir),
@@ -68,8 +77,16 @@ fn warm(path: &Path, mib: u64) -> std::io::Result<()> {
 }
 
 fn run(program: &str, args: &[&str], at: &Path) -> std::io::Result<()> {
-    let status = Command::new(program).args(args).arg(at).stdout(Stdio::null()).status()?;
-    if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("{program}: {status}"))) }
+    let status = Command::new(program)
+        .args(args)
+        .arg(at)
+        .stdout(Stdio::null())
+        .status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(std::io::Error::other(format!("{program}: {status}")))
+    }
 }
 
 /// Packs a tree of files of 1 KiB.
@@ -81,9 +98,20 @@ fn pack(scratch: &Path, files: u64) -> std::io::Result<()> {
     for d in 0..files.div_ceil(PER_DIR) {
         let dir = top.join(format!("d{d:03}"));
         std::fs::create_dir_all(&dir)?;
-        each(&dir, PER_DIR.min(files - d * PER_DIR), |p| std::fs::write(p, [7; 1024]))?;
+        each(&dir, PER_DIR.min(files - d * PER_DIR), |p| {
+            std::fs::write(p, [7; 1024])
+        })?;
     }
-    run("tar", &["-cf", &tar.to_string_lossy(), "-C", &scratch.to_string_lossy()], Path::new("tree"))?;
+    run(
+        "tar",
+        &[
+            "-cf",
+            &tar.to_string_lossy(),
+            "-C",
+            &scratch.to_string_lossy(),
+        ],
+        Path::new("tree"),
+    )?;
     std::fs::remove_dir_all(top)
 }
 
@@ -106,7 +134,9 @@ fn random(path: &Path, count: u64, job: u64) -> std::io::Result<()> {
     let mut block = [0; PAGE];
     let mut x = 0x9e37_79b9_7f4a_7c15u64 ^ (job + 1);
     for _ in 0..count {
-        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        x = x
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         file.read_exact_at(&mut block, (x >> 33) % pages * PAGE as u64)?;
     }
     Ok(())
@@ -118,9 +148,19 @@ fn name(dir: &Path, i: u64) -> PathBuf {
 
 fn create(dir: &Path, files: u64) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    each(dir, files, |p| OpenOptions::new().write(true).create_new(true).open(p).map(drop))
+    each(dir, files, |p| {
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(p)
+            .map(drop)
+    })
 }
 
-fn each(dir: &Path, files: u64, what: impl Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+fn each(
+    dir: &Path,
+    files: u64,
+    what: impl Fn(&Path) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     (0..files).try_for_each(|i| what(&name(dir, i)))
 }

@@ -45,8 +45,24 @@ pub(super) fn targets(mount: &MountPoint) -> Result<Targets, Failure> {
 }
 
 fn told(mount: &MountPoint, attribute: &str) -> Result<Targets, Failure> {
-    let raw = xattr(&mount.path, attribute).map_err(|e| Failure::errno(format_args!("lfs: '{}' does not answer as a Coral mount", mount.path.display()), e))?;
-    serde_json::from_slice(&raw).map_err(|e| Failure::new(format!("lfs: '{}': unreadable target list: {e}", mount.path.display()), 5))
+    let raw = xattr(&mount.path, attribute).map_err(|e| {
+        Failure::errno(
+            format_args!(
+                "lfs: '{}' does not answer as a Coral mount",
+                mount.path.display()
+            ),
+            e,
+        )
+    })?;
+    serde_json::from_slice(&raw).map_err(|e| {
+        Failure::new(
+            format!(
+                "lfs: '{}': unreadable target list: {e}",
+                mount.path.display()
+            ),
+            5,
+        )
+    })
 }
 
 /// The mounts a command is about: the one that holds `path`, else all.
@@ -56,7 +72,10 @@ fn chosen(path: Option<PathBuf>) -> Result<Vec<MountPoint>, Failure> {
         None => mounts()?,
     };
     if found.is_empty() {
-        return Err(Failure::new("lfs: no Lustre file system is mounted here", 19));
+        return Err(Failure::new(
+            "lfs: no Lustre file system is mounted here",
+            19,
+        ));
     }
     Ok(found)
 }
@@ -93,15 +112,27 @@ pub(crate) fn df(mut p: lexopt::Parser) -> Result<(), Failure> {
 }
 
 fn print_df(mount: &MountPoint, targets: &Targets, unit: Unit) {
-    print!("{}", df_text(&mount.path.display().to_string(), targets, unit));
+    print!(
+        "{}",
+        df_text(&mount.path.display().to_string(), targets, unit)
+    );
 }
 
 fn df_text(mount: &str, t: &Targets, unit: Unit) -> String {
     let inodes = matches!(unit, Unit::Inodes | Unit::InodesHuman);
     let mut out = match unit {
-        Unit::Kib => format!("{:<20} {:>11} {:>11} {:>11} {:>4}  {}\n", "UUID", "1K-blocks", "Used", "Available", "Use%", "Mounted on"),
-        Unit::Human => format!("{:<20} {:>11} {:>11} {:>11} {:>4}  {}\n", "UUID", "bytes", "Used", "Available", "Use%", "Mounted on"),
-        _ => format!("{:<20} {:>11} {:>11} {:>11} {:>4}  {}\n", "UUID", "Inodes", "IUsed", "IFree", "IUse%", "Mounted on"),
+        Unit::Kib => format!(
+            "{:<20} {:>11} {:>11} {:>11} {:>4}  {}\n",
+            "UUID", "1K-blocks", "Used", "Available", "Use%", "Mounted on"
+        ),
+        Unit::Human => format!(
+            "{:<20} {:>11} {:>11} {:>11} {:>4}  {}\n",
+            "UUID", "bytes", "Used", "Available", "Use%", "Mounted on"
+        ),
+        _ => format!(
+            "{:<20} {:>11} {:>11} {:>11} {:>4}  {}\n",
+            "UUID", "Inodes", "IUsed", "IFree", "IUse%", "Mounted on"
+        ),
     };
     for (kind, list) in [("MDT", &t.mdts), ("OST", &t.osts)] {
         for target in list {
@@ -132,14 +163,21 @@ fn values(t: &Target, inodes: bool) -> [u64; 3] {
     if inodes {
         [t.files, t.files.saturating_sub(t.ffree), t.ffree]
     } else {
-        [t.blocks * t.bsize, t.blocks.saturating_sub(t.bfree) * t.bsize, t.bavail * t.bsize]
+        [
+            t.blocks * t.bsize,
+            t.blocks.saturating_sub(t.bfree) * t.bsize,
+            t.bavail * t.bsize,
+        ]
     }
 }
 
 /// Space is the sum over the OSTs; inodes are the MDTs', unless the OSTs have fewer free objects.
 fn summary(t: &Targets, inodes: bool) -> [u64; 3] {
     let sum = |list: &[Target]| {
-        list.iter().filter(|t| t.active).map(|t| values(t, inodes)).fold([0; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
+        list.iter()
+            .filter(|t| t.active)
+            .map(|t| values(t, inodes))
+            .fold([0; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
     };
     if !inodes {
         return sum(&t.osts);
@@ -151,13 +189,25 @@ fn summary(t: &Targets, inodes: bool) -> [u64; 3] {
 
 fn row(name: &str, v: [u64; 3], unit: Unit, place: &str) -> String {
     let total = v[1] + v[2];
-    let percent = if total == 0 { 0 } else { (v[1] as u128 * 100).div_ceil(total as u128) };
+    let percent = if total == 0 {
+        0
+    } else {
+        (v[1] as u128 * 100).div_ceil(total as u128)
+    };
     let show = |n: u64| match unit {
         Unit::Kib => format!("{:>11}", n / 1024),
         Unit::Inodes => format!("{n:>11}"),
         Unit::Human | Unit::InodesHuman => human(n),
     };
-    format!("{:<20} {} {} {} {:>3}%  {} \n", name, show(v[0]), show(v[1]), show(v[2]), percent, place)
+    format!(
+        "{:<20} {} {} {} {:>3}%  {} \n",
+        name,
+        show(v[0]),
+        show(v[1]),
+        show(v[2]),
+        percent,
+        place
+    )
 }
 
 /// Powers of 1024 with one digit behind the point, in `lfs df -h`'s columns (11 wide without a unit, 9 with one).
@@ -169,10 +219,18 @@ fn human(n: u64) -> String {
         }
         (value, suffix) = (value / 1024.0, s);
     }
-    if suffix.is_empty() { format!("{n:>11}") } else { format!("{value:>8.1}{suffix}") }
+    if suffix.is_empty() {
+        format!("{n:>11}")
+    } else {
+        format!("{value:>8.1}{suffix}")
+    }
 }
 
-fn list(mut p: lexopt::Parser, title: &str, pick: fn(Targets) -> Vec<Target>) -> Result<(), Failure> {
+fn list(
+    mut p: lexopt::Parser,
+    title: &str,
+    pick: fn(Targets) -> Vec<Target>,
+) -> Result<(), Failure> {
     let mut path = None;
     while let Some(arg) = p.next()? {
         match arg {
@@ -183,7 +241,12 @@ fn list(mut p: lexopt::Parser, title: &str, pick: fn(Targets) -> Vec<Target>) ->
     for mount in chosen(path)? {
         println!("{title}:");
         for t in pick(targets(&mount)?) {
-            println!("{}: {} {}", t.index, t.uuid, if t.active { "ACTIVE" } else { "INACTIVE" });
+            println!(
+                "{}: {} {}",
+                t.index,
+                t.uuid,
+                if t.active { "ACTIVE" } else { "INACTIVE" }
+            );
         }
     }
     Ok(())
@@ -208,13 +271,21 @@ pub(crate) fn check(mut p: lexopt::Parser) -> Result<(), Failure> {
     }
     let what = what.unwrap_or_default();
     if !matches!(what.as_str(), "osts" | "mdts" | "mgts" | "all") {
-        return Err(Failure::new("lfs check: give one of mgts, osts, mdts, all", super::USAGE));
+        return Err(Failure::new(
+            "lfs check: give one of mgts, osts, mdts, all",
+            super::USAGE,
+        ));
     }
     for mount in chosen(path)? {
         let t = targets(&mount)?;
         let say = |list: &[Target], kind: &str| {
             for t in list {
-                println!("{}-{kind}-{} {}", t.uuid.trim_end_matches("_UUID"), mount.instance(), if t.active { "active." } else { "inactive." });
+                println!(
+                    "{}-{kind}-{} {}",
+                    t.uuid.trim_end_matches("_UUID"),
+                    mount.instance(),
+                    if t.active { "active." } else { "inactive." }
+                );
             }
         };
         if matches!(what.as_str(), "osts" | "all") {
@@ -224,7 +295,11 @@ pub(crate) fn check(mut p: lexopt::Parser) -> Result<(), Failure> {
             say(&t.mdts, "mdc");
         }
         if matches!(what.as_str(), "mgts" | "all") {
-            println!("{} {}", mgc(&mount.source), if t.mgs_active { "active." } else { "inactive." });
+            println!(
+                "{} {}",
+                mgc(&mount.source),
+                if t.mgs_active { "active." } else { "inactive." }
+            );
         }
     }
     Ok(())
@@ -240,15 +315,52 @@ mod tests {
     use super::*;
 
     fn target(uuid: &str, index: u32, kib: [u64; 3], files: [u64; 2]) -> Target {
-        Target { uuid: uuid.into(), index, active: true, errno: 0, bsize: 1024, blocks: kib[0], bfree: kib[0] - kib[1], bavail: kib[2], files: files[0], ffree: files[1] }
+        Target {
+            uuid: uuid.into(),
+            index,
+            active: true,
+            errno: 0,
+            bsize: 1024,
+            blocks: kib[0],
+            bfree: kib[0] - kib[1],
+            bavail: kib[2],
+            files: files[0],
+            ffree: files[1],
+        }
     }
 
     /// The figures and the text are those a real Lustre printed (golden/client-commands.txt).
     #[test]
     fn df_prints_what_lustre_prints() {
         let t = Targets {
-            mdts: vec![target("lfs-MDT0000_UUID", 0, [585656, 1672, 516780], [419432, 419155]), target("lfs-MDT0001_UUID", 1, [585656, 1528, 516924], [419432, 419175])],
-            osts: vec![target("lfs-OST0000_UUID", 0, [3833116, 1528, 3605492], [262144, 261775]), target("lfs-OST0001_UUID", 1, [3833116, 1528, 3605492], [262144, 261775])],
+            mdts: vec![
+                target(
+                    "lfs-MDT0000_UUID",
+                    0,
+                    [585656, 1672, 516780],
+                    [419432, 419155],
+                ),
+                target(
+                    "lfs-MDT0001_UUID",
+                    1,
+                    [585656, 1528, 516924],
+                    [419432, 419175],
+                ),
+            ],
+            osts: vec![
+                target(
+                    "lfs-OST0000_UUID",
+                    0,
+                    [3833116, 1528, 3605492],
+                    [262144, 261775],
+                ),
+                target(
+                    "lfs-OST0001_UUID",
+                    1,
+                    [3833116, 1528, 3605492],
+                    [262144, 261775],
+                ),
+            ],
             mgs_active: true,
         };
         let golden = "\
@@ -273,14 +385,18 @@ filesystem_summary:       524084         534      523550   1%  /mnt/lfs
 
 ";
         assert_eq!(df_text("/mnt/lfs", &t, Unit::Inodes), golden_inodes);
-        let golden_human_row = "lfs-MDT0000_UUID        571.9M      1.6M    504.7M   1%  /mnt/lfs[MDT:0] ";
+        let golden_human_row =
+            "lfs-MDT0000_UUID        571.9M      1.6M    504.7M   1%  /mnt/lfs[MDT:0] ";
         assert!(df_text("/mnt/lfs", &t, Unit::Human).contains(golden_human_row));
     }
 
     #[test]
     fn the_mgs_goes_by_its_first_nid() {
         assert_eq!(mgc("10.77.0.2@tcp:/lfs"), "MGC10.77.0.2@tcp");
-        assert_eq!(mgc("10.77.0.2@tcp,10.78.0.2@tcp1:10.77.0.3@tcp:/lfs/d"), "MGC10.77.0.2@tcp");
+        assert_eq!(
+            mgc("10.77.0.2@tcp,10.78.0.2@tcp1:10.77.0.3@tcp:/lfs/d"),
+            "MGC10.77.0.2@tcp"
+        );
     }
 
     #[test]
@@ -291,6 +407,9 @@ filesystem_summary:       524084         534      523550   1%  /mnt/lfs
         let t: Targets = serde_json::from_slice(answer).unwrap();
         let text = df_text("/mnt/lfs", &t, Unit::Kib);
         assert!(text.contains("\nlfs-OST0001_UUID    : Resource temporarily unavailable\nlfs-OST0002_UUID    : inactive device\n"), "{text}");
-        assert!(text.contains("filesystem_summary:          100          40          50  45%"), "{text}");
+        assert!(
+            text.contains("filesystem_summary:          100          40          50  45%"),
+            "{text}"
+        );
     }
 }

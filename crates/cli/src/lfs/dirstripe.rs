@@ -44,26 +44,41 @@ pub(crate) fn mkdir(mut p: lexopt::Parser) -> Result<(), Failure> {
         match arg {
             Short('c') | Long("mdt-count") => w.count = Some(mdt_count(&p.value()?.string()?)?),
             Short('i') | Long("mdt-index") => w.index = Some(mdt_index(&p.value()?.string()?)?),
-            Short('m' | 'o') | Long("mode") => w.mode = Some(p.value()?.parse_with(|s| u32::from_str_radix(s, 8).map_err(|_| "a mode is an octal number, as in 755"))?),
+            Short('m' | 'o') | Long("mode") => {
+                w.mode = Some(p.value()?.parse_with(|s| {
+                    u32::from_str_radix(s, 8).map_err(|_| "a mode is an octal number, as in 755")
+                })?)
+            }
             Short('H') | Long("mdt-hash") => w.hash = hash(&p.value()?.string()?)?,
             Short('D') | Long("default") => w.default = true,
             Short('d') | Long("delete") => w.delete = true,
-            Short('X') | Long("max-inherit") => w.max_inherit = Some(inherit(&p.value()?.string()?)?),
-            Long("max-inherit-rr") => w.max_inherit_rr = match inherit(&p.value()?.string()?)? {
-                // here 0 is none and 255 without end
-                u8::MAX => 0,
-                INHERIT_UNLIMITED => u8::MAX,
-                n => n,
-            },
+            Short('X') | Long("max-inherit") => {
+                w.max_inherit = Some(inherit(&p.value()?.string()?)?)
+            }
+            Long("max-inherit-rr") => {
+                w.max_inherit_rr = match inherit(&p.value()?.string()?)? {
+                    // here 0 is none and 255 without end
+                    u8::MAX => 0,
+                    INHERIT_UNLIMITED => u8::MAX,
+                    n => n,
+                }
+            }
             Value(v) => paths.push(PathBuf::from(v)),
             other => return Err(other.unexpected().into()),
         }
     }
     if paths.is_empty() {
-        return Err(Failure::new("lfs mkdir: give at least one directory", super::USAGE));
+        return Err(Failure::new(
+            "lfs mkdir: give at least one directory",
+            super::USAGE,
+        ));
     }
     for path in &paths {
-        if w.default || w.delete { set_default(path, &w)? } else { make(path, &w)? }
+        if w.default || w.delete {
+            set_default(path, &w)?
+        } else {
+            make(path, &w)?
+        }
     }
     Ok(())
 }
@@ -89,7 +104,9 @@ fn mdt_index(text: &str) -> Result<u32, Failure> {
 }
 
 fn hash(text: &str) -> Result<u32, Failure> {
-    let (name, fixed) = text.strip_suffix(",fixed").map_or((text, 0), |n| (n, hash_flag::FIXED));
+    let (name, fixed) = text
+        .strip_suffix(",fixed")
+        .map_or((text, 0), |n| (n, hash_flag::FIXED));
     match HASHES.iter().position(|h| *h == name) {
         Some(n) if n > 0 => Ok(n as u32 | fixed),
         _ => Err(bad("hash", text)),
@@ -107,18 +124,41 @@ fn inherit(text: &str) -> Result<u8, Failure> {
 }
 
 fn make(path: &Path, w: &Want) -> Result<(), Failure> {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let mdts = super::df::targets(&super::mount_of(parent)?)?.mdts.len();
     let (count, index) = (w.count.unwrap_or(1), w.index.unwrap_or(LMV_OFFSET_DEFAULT));
     if count as i32 > mdts as i32 {
-        return Err(Failure::new(format!("lfs mkdir: cannot create '{}' over {count} MDTs: the file system has {mdts}", path.display()), Errno::EINVAL.0 as u8));
+        return Err(Failure::new(
+            format!(
+                "lfs mkdir: cannot create '{}' over {count} MDTs: the file system has {mdts}",
+                path.display()
+            ),
+            Errno::EINVAL.0 as u8,
+        ));
     }
     if index != LMV_OFFSET_DEFAULT && index as usize >= mdts {
-        return Err(Failure::new(format!("lfs mkdir: cannot create '{}' on MDT {index}: the file system has {mdts}", path.display()), Errno::EINVAL.0 as u8));
+        return Err(Failure::new(
+            format!(
+                "lfs mkdir: cannot create '{}' on MDT {index}: the file system has {mdts}",
+                path.display()
+            ),
+            Errno::EINVAL.0 as u8,
+        ));
     }
-    let failed = |e| Failure::errno(format_args!("lfs mkdir: dirstripe error on '{}'", path.display()), e);
+    let failed = |e| {
+        Failure::errno(
+            format_args!("lfs mkdir: dirstripe error on '{}'", path.display()),
+            e,
+        )
+    };
     if mdts == 1 {
-        let made = rustix::fs::mkdir(path, rustix::fs::Mode::from_raw_mode(w.mode.unwrap_or(0o777)));
+        let made = rustix::fs::mkdir(
+            path,
+            rustix::fs::Mode::from_raw_mode(w.mode.unwrap_or(0o777)),
+        );
         return made.map_err(|e| failed(Errno(e.raw_os_error())));
     }
     let name = path.file_name().ok_or_else(|| failed(Errno::EEXIST))?;
@@ -127,7 +167,13 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
         name: bytes::Bytes::copy_from_slice(name.as_bytes()),
         lum: LmvUserMd::request(count, index, w.hash),
     };
-    set_xattr(&parent.join("."), "lustre.mkdir", &rq.encode(), XattrFlags::empty()).map_err(failed)
+    set_xattr(
+        &parent.join("."),
+        "lustre.mkdir",
+        &rq.encode(),
+        XattrFlags::empty(),
+    )
+    .map_err(failed)
 }
 
 /// The umask of this process.
@@ -138,18 +184,33 @@ fn umask() -> u32 {
 }
 
 fn set_default(path: &Path, w: &Want) -> Result<(), Failure> {
-    let mut lum = LmvUserMd::request(w.count.unwrap_or(0), w.index.unwrap_or(LMV_OFFSET_DEFAULT), w.hash);
-    lum.head.max_inherit = w.max_inherit.unwrap_or(if lum.head.stripe_count <= 1 && w.index.is_none() { INHERIT_UNLIMITED } else { MAX_INHERIT });
+    let mut lum = LmvUserMd::request(
+        w.count.unwrap_or(0),
+        w.index.unwrap_or(LMV_OFFSET_DEFAULT),
+        w.hash,
+    );
+    lum.head.max_inherit =
+        w.max_inherit
+            .unwrap_or(if lum.head.stripe_count <= 1 && w.index.is_none() {
+                INHERIT_UNLIMITED
+            } else {
+                MAX_INHERIT
+            });
     lum.head.max_inherit_rr = w.max_inherit_rr;
     if w.delete {
         lum = LmvUserMd::request(0, LMV_OFFSET_DEFAULT, 0);
     }
-    set_xattr(path, "lustre.dmv", &lum.encode(), XattrFlags::empty())
-        .map_err(|e| Failure::errno(format_args!("lfs setdirstripe: dirstripe error on '{}'", path.display()), e))
+    set_xattr(path, "lustre.dmv", &lum.encode(), XattrFlags::empty()).map_err(|e| {
+        Failure::errno(
+            format_args!("lfs setdirstripe: dirstripe error on '{}'", path.display()),
+            e,
+        )
+    })
 }
 
 pub(crate) fn getdirstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
-    let (mut count, mut index, mut kind, mut yaml, mut default, mut paths) = (false, false, false, false, false, Vec::new());
+    let (mut count, mut index, mut kind, mut yaml, mut default, mut paths) =
+        (false, false, false, false, false, Vec::new());
     while let Some(arg) = p.next()? {
         match arg {
             Short('c') | Long("mdt-count") => count = true,
@@ -162,10 +223,18 @@ pub(crate) fn getdirstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
         }
     }
     if paths.is_empty() {
-        return Err(Failure::new("lfs getdirstripe: give at least one directory", super::USAGE));
+        return Err(Failure::new(
+            "lfs getdirstripe: give at least one directory",
+            super::USAGE,
+        ));
     }
     for path in &paths {
-        let l = read(path, default).map_err(|e| Failure::errno(format_args!("lfs: getdirstripe for '{}' failed", path.display()), e))?;
+        let l = read(path, default).map_err(|e| {
+            Failure::errno(
+                format_args!("lfs: getdirstripe for '{}' failed", path.display()),
+                e,
+            )
+        })?;
         match (count, index, kind) {
             (true, ..) => println!("{}", l.head.stripe_count as i32),
             (_, true, _) => println!("{}", l.head.stripe_offset as i32),
@@ -183,23 +252,38 @@ fn read(path: &Path, default: bool) -> Result<LmvUserMd, Errno> {
     }
     match xattr(path, if default { "lustre.dmv" } else { "lustre.lmv" }) {
         Ok(raw) => LmvUserMd::decode(&raw.into()).map_err(|_| Errno::EINVAL),
-        Err(Errno::ENODATA | Errno::EOPNOTSUPP) if default => Ok(LmvUserMd::request(0, LMV_OFFSET_DEFAULT, 0)),
+        Err(Errno::ENODATA | Errno::EOPNOTSUPP) if default => {
+            Ok(LmvUserMd::request(0, LMV_OFFSET_DEFAULT, 0))
+        }
         Err(e) => Err(e),
     }
 }
 
 fn hash_text(ty: u32) -> String {
     let n = ty & hash_type::MASK;
-    let mut out = HASHES.get(n as usize).map_or_else(|| format!("{n:#x}"), |h| (*h).to_owned());
-    FLAGS.iter().filter(|(bit, _)| ty & bit != 0).for_each(|(_, name)| out += name);
+    let mut out = HASHES
+        .get(n as usize)
+        .map_or_else(|| format!("{n:#x}"), |h| (*h).to_owned());
+    FLAGS
+        .iter()
+        .filter(|(bit, _)| ty & bit != 0)
+        .for_each(|(_, name)| out += name);
     out
 }
 
 fn text(l: &LmvUserMd, yaml: bool) -> String {
-    let (count, first, hash) = (l.head.stripe_count as i32, l.head.stripe_offset as i32, hash_text(l.head.hash_type));
+    let (count, first, hash) = (
+        l.head.stripe_count as i32,
+        l.head.stripe_offset as i32,
+        hash_text(l.head.hash_type),
+    );
     let mut out = match yaml {
-        true => format!("lmv_stripe_count:  {count}\nlmv_stripe_offset: {first}\nlmv_hash_type:     {hash}\n"),
-        false => format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} lmv_hash_type: {hash}\n"),
+        true => format!(
+            "lmv_stripe_count:  {count}\nlmv_stripe_offset: {first}\nlmv_hash_type:     {hash}\n"
+        ),
+        false => {
+            format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} lmv_hash_type: {hash}\n")
+        }
     };
     if l.head.magic == LMV_USER_MAGIC {
         return out;
@@ -212,7 +296,11 @@ fn text(l: &LmvUserMd, yaml: bool) -> String {
     for o in &l.objects {
         let fid = o.fid.to_string();
         out += &match yaml {
-            true => format!("      - l_mdt_idx: {}\n        l_fid:     {}\n", o.mds, fid.trim_matches(['[', ']'])),
+            true => format!(
+                "      - l_mdt_idx: {}\n        l_fid:     {}\n",
+                o.mds,
+                fid.trim_matches(['[', ']'])
+            ),
             false => format!("{:>6}\t\t {fid}\t\t\n", o.mds),
         };
     }
@@ -229,8 +317,15 @@ mod tests {
     fn shown_as_lustre_shows_it() {
         let mut l = LmvUserMd::request(2, 1, hash_type::FNV_1A_64);
         l.head.magic = LMV_MAGIC_STRIPE;
-        let shard = |mds, fid: &str| LmvUserMdsData { fid: fid.parse().expect("a FID"), mds, ..Default::default() };
-        l.objects = vec![shard(1, "[0x240000400:0x2:0x0]"), shard(0, "[0x200000401:0x2:0x0]")];
+        let shard = |mds, fid: &str| LmvUserMdsData {
+            fid: fid.parse().expect("a FID"),
+            mds,
+            ..Default::default()
+        };
+        l.objects = vec![
+            shard(1, "[0x240000400:0x2:0x0]"),
+            shard(0, "[0x200000401:0x2:0x0]"),
+        ];
         assert_eq!(
             text(&l, false),
             "lmv_stripe_count: 2 lmv_stripe_offset: 1 lmv_hash_type: fnv_1a_64\nmdtidx\t\t FID[seq:oid:ver]\n     1\t\t [0x240000400:0x2:0x0]\t\t\n     0\t\t [0x200000401:0x2:0x0]\t\t\n"
@@ -241,14 +336,23 @@ mod tests {
         );
         let mut plain = LmvUserMd::request(0, 1, 0);
         plain.head.magic = LMV_MAGIC_STRIPE;
-        assert_eq!(text(&plain, false), "lmv_stripe_count: 0 lmv_stripe_offset: 1 lmv_hash_type: none\n");
+        assert_eq!(
+            text(&plain, false),
+            "lmv_stripe_count: 0 lmv_stripe_offset: 1 lmv_hash_type: none\n"
+        );
     }
 
     #[test]
     fn hashes_by_name() {
         assert_eq!(hash("crush2").ok(), Some(hash_type::CRUSH2));
-        assert_eq!(hash("crush,fixed").ok(), Some(hash_type::CRUSH | hash_flag::FIXED));
+        assert_eq!(
+            hash("crush,fixed").ok(),
+            Some(hash_type::CRUSH | hash_flag::FIXED)
+        );
         assert!(hash("none").is_err() && hash("md5").is_err());
-        assert_eq!(hash_text(hash_type::CRUSH | hash_flag::MIGRATION), "crush,migrating");
+        assert_eq!(
+            hash_text(hash_type::CRUSH | hash_flag::MIGRATION),
+            "crush,migrating"
+        );
     }
 }

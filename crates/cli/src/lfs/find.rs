@@ -69,9 +69,20 @@ struct Search {
 }
 
 pub(crate) fn find(mut p: lexopt::Parser) -> Result<(), Failure> {
-    #[allow(clippy::disallowed_methods, reason = "a command at the edge of the program: the user's clock")]
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-    let mut s = Search { tests: Vec::new(), maxdepth: usize::MAX, mindepth: 0, print0: false, now };
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a command at the edge of the program: the user's clock"
+    )]
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs() as i64);
+    let mut s = Search {
+        tests: Vec::new(),
+        maxdepth: usize::MAX,
+        mindepth: 0,
+        print0: false,
+        now,
+    };
     let (mut starts, mut negate) = (Vec::new(), false);
     while let Some(arg) = p.next()? {
         let test = match arg {
@@ -101,20 +112,39 @@ pub(crate) fn find(mut p: lexopt::Parser) -> Result<(), Failure> {
             Long("type") | Short('t') => Test::Type(file_type(&p.value()?.string()?)?),
             Long("size") | Short('s') => Test::Size(compare(&p.value()?.string()?, size_number)?),
             Long("links") => Test::Links(compare(&p.value()?.string()?, plain_number)?),
-            Long("stripe-count") | Short('c') => Test::StripeCount(compare(&p.value()?.string()?, plain_number)?),
-            Long("stripe-size") | Short('S') => Test::StripeSize(compare(&p.value()?.string()?, |t| parse_size(t).map(|v| (v as i128, 1)))?),
+            Long("stripe-count") | Short('c') => {
+                Test::StripeCount(compare(&p.value()?.string()?, plain_number)?)
+            }
+            Long("stripe-size") | Short('S') => {
+                Test::StripeSize(compare(&p.value()?.string()?, |t| {
+                    parse_size(t).map(|v| (v as i128, 1))
+                })?)
+            }
             Long("ost") | Short('O') => Test::Ost(ost_list(&p.value()?.string()?)?),
-            Long("uid" | "user") | Short('u' | 'U') => Test::Uid(id(&p.value()?.string()?, "/etc/passwd")?),
-            Long("gid" | "group") | Short('g' | 'G') => Test::Gid(id(&p.value()?.string()?, "/etc/group")?),
-            Long("atime") | Short('A') => Test::Age(Stamp::Atime, compare(&p.value()?.string()?, age_number)?),
-            Long("ctime") | Short('C') => Test::Age(Stamp::Ctime, compare(&p.value()?.string()?, age_number)?),
-            Long("mtime") | Short('M') => Test::Age(Stamp::Mtime, compare(&p.value()?.string()?, age_number)?),
+            Long("uid" | "user") | Short('u' | 'U') => {
+                Test::Uid(id(&p.value()?.string()?, "/etc/passwd")?)
+            }
+            Long("gid" | "group") | Short('g' | 'G') => {
+                Test::Gid(id(&p.value()?.string()?, "/etc/group")?)
+            }
+            Long("atime") | Short('A') => {
+                Test::Age(Stamp::Atime, compare(&p.value()?.string()?, age_number)?)
+            }
+            Long("ctime") | Short('C') => {
+                Test::Age(Stamp::Ctime, compare(&p.value()?.string()?, age_number)?)
+            }
+            Long("mtime") | Short('M') => {
+                Test::Age(Stamp::Mtime, compare(&p.value()?.string()?, age_number)?)
+            }
             other => return Err(other.unexpected().into()),
         };
         s.tests.push((std::mem::take(&mut negate), test));
     }
     if starts.is_empty() {
-        return Err(Failure::new("lfs find: give at least one directory or file", super::USAGE));
+        return Err(Failure::new(
+            "lfs find: give at least one directory or file",
+            super::USAGE,
+        ));
     }
     let mut failed = None;
     for start in &starts {
@@ -140,8 +170,18 @@ fn plain_number(t: &str) -> Option<(i128, i128)> {
 /// Without a unit the value is in 512-byte blocks in find(1) but in bytes in `lfs find`; with a unit, equality is to that unit.
 fn size_number(t: &str) -> Option<(i128, i128)> {
     let value = parse_size(t)? as i128;
-    let digits: i128 = t.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().ok()?;
-    Some((value, if digits == 0 { 1 } else { (value / digits).max(1) }))
+    let digits: i128 = t
+        .trim_end_matches(|c: char| c.is_ascii_alphabetic())
+        .parse()
+        .ok()?;
+    Some((
+        value,
+        if digits == 0 {
+            1
+        } else {
+            (value / digits).max(1)
+        },
+    ))
 }
 
 /// Age with a unit of s, m, h, d (default), w, y; in seconds.
@@ -169,7 +209,9 @@ fn file_type(t: &str) -> Result<char, Failure> {
 fn ost_list(t: &str) -> Result<Vec<u32>, Failure> {
     t.split(',')
         .map(|item| {
-            let index = item.rsplit_once("-OST").map(|(_, hex)| u32::from_str_radix(hex.trim_end_matches("_UUID"), 16));
+            let index = item
+                .rsplit_once("-OST")
+                .map(|(_, hex)| u32::from_str_radix(hex.trim_end_matches("_UUID"), 16));
             index.unwrap_or_else(|| item.parse()).map_err(|_| bad(item))
         })
         .collect()
@@ -190,7 +232,8 @@ fn id(text: &str, file: &str) -> Result<u32, Failure> {
 
 impl Search {
     fn walk(&self, at: &Path, depth: usize) -> Result<(), Failure> {
-        let meta = std::fs::symlink_metadata(at).map_err(|e| Failure::errno(format_args!("lfs find: '{}'", at.display()), e.into()))?;
+        let meta = std::fs::symlink_metadata(at)
+            .map_err(|e| Failure::errno(format_args!("lfs find: '{}'", at.display()), e.into()))?;
         if depth >= self.mindepth && self.matches(at, &meta) {
             print!("{}{}", at.display(), if self.print0 { '\0' } else { '\n' });
         }
@@ -198,7 +241,8 @@ impl Search {
             return Ok(());
         }
         let mut failed = None;
-        let entries = std::fs::read_dir(at).map_err(|e| Failure::errno(format_args!("lfs find: '{}'", at.display()), e.into()))?;
+        let entries = std::fs::read_dir(at)
+            .map_err(|e| Failure::errno(format_args!("lfs find: '{}'", at.display()), e.into()))?;
         for entry in entries.flatten() {
             if let Err(e) = self.walk(&at.join(entry.file_name()), depth + 1) {
                 eprintln!("{}", e.message);
@@ -209,7 +253,9 @@ impl Search {
     }
 
     fn matches(&self, at: &Path, meta: &std::fs::Metadata) -> bool {
-        self.tests.iter().all(|(negate, test)| self.holds(test, at, meta) != *negate)
+        self.tests
+            .iter()
+            .all(|(negate, test)| self.holds(test, at, meta) != *negate)
     }
 
     fn holds(&self, test: &Test, at: &Path, meta: &std::fs::Metadata) -> bool {
@@ -224,11 +270,19 @@ impl Search {
             }
             Test::Gid(g) => meta.gid() == *g,
             Test::Links(c) => c.holds(meta.nlink() as i128),
-            Test::Name(pattern) => at.file_name().is_some_and(|n| glob(pattern.as_bytes(), n.as_encoded_bytes())),
-            Test::Ost(list) => layout(at).is_some_and(|l| show::ost_indices(&l).iter().any(|i| list.contains(i))),
+            Test::Name(pattern) => at
+                .file_name()
+                .is_some_and(|n| glob(pattern.as_bytes(), n.as_encoded_bytes())),
+            Test::Ost(list) => {
+                layout(at).is_some_and(|l| show::ost_indices(&l).iter().any(|i| list.contains(i)))
+            }
             Test::Size(c) => meta.is_file() && c.holds(meta.len() as i128),
-            Test::StripeCount(c) => layout(at).is_some_and(|l| c.holds(show::stripe_count(&l) as i128)),
-            Test::StripeSize(c) => layout(at).is_some_and(|l| c.holds(show::stripe_size(&l) as i128)),
+            Test::StripeCount(c) => {
+                layout(at).is_some_and(|l| c.holds(show::stripe_count(&l) as i128))
+            }
+            Test::StripeSize(c) => {
+                layout(at).is_some_and(|l| c.holds(show::stripe_size(&l) as i128))
+            }
             Test::Type(t) => type_char(meta) == *t,
             Test::Uid(u) => meta.uid() == *u,
         }
@@ -269,7 +323,9 @@ fn glob(pattern: &[u8], name: &[u8]) -> bool {
             (Some(_), _) => false,
             (None, _) => name.first() == Some(&b'[') && glob(rest, &name[1..]),
         },
-        Some((b'\\', rest)) if !rest.is_empty() => name.first() == rest.first() && glob(&rest[1..], &name[1..]),
+        Some((b'\\', rest)) if !rest.is_empty() => {
+            name.first() == rest.first() && glob(&rest[1..], &name[1..])
+        }
         Some((c, rest)) => name.first() == Some(c) && glob(rest, &name[1..]),
     }
 }
@@ -280,7 +336,11 @@ fn class(p: &[u8], c: Option<u8>) -> Option<(bool, usize)> {
     let mut i = usize::from(negated);
     let (start, mut found) = (i, false);
     while i < p.len() && (p[i] != b']' || i == start) {
-        let (low, high, step) = if p.len() > i + 2 && p[i + 1] == b'-' && p[i + 2] != b']' { (p[i], p[i + 2], 3) } else { (p[i], p[i], 1) };
+        let (low, high, step) = if p.len() > i + 2 && p[i + 1] == b'-' && p[i + 2] != b']' {
+            (p[i], p[i + 2], 3)
+        } else {
+            (p[i], p[i], 1)
+        };
         found |= c.is_some_and(|c| (low..=high).contains(&c));
         i += step;
     }

@@ -30,7 +30,13 @@ struct Options {
 }
 
 pub(crate) fn getstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
-    let mut o = Options { style: Style::Normal, fields: Vec::new(), directory: false, recursive: false, quiet: false };
+    let mut o = Options {
+        style: Style::Normal,
+        fields: Vec::new(),
+        directory: false,
+        recursive: false,
+        quiet: false,
+    };
     let mut paths = Vec::new();
     while let Some(arg) = p.next()? {
         match arg {
@@ -52,7 +58,10 @@ pub(crate) fn getstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
         }
     }
     if paths.is_empty() {
-        return Err(Failure::new("lfs getstripe: give at least one file or directory", super::USAGE));
+        return Err(Failure::new(
+            "lfs getstripe: give at least one file or directory",
+            super::USAGE,
+        ));
     }
     let mut failed = None;
     for path in &paths {
@@ -65,14 +74,23 @@ pub(crate) fn getstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
 }
 
 fn one(path: &Path, o: &Options, depth: usize) -> Result<(), Failure> {
-    let fail = |e: Errno| Failure::errno(format_args!("lfs: getstripe for '{}' failed", path.display()), e);
+    let fail = |e: Errno| {
+        Failure::errno(
+            format_args!("lfs: getstripe for '{}' failed", path.display()),
+            e,
+        )
+    };
     let kind = kind(path).map_err(fail)?;
     if kind.is_dir() {
         print_directory(path, o).map_err(fail)?;
         if o.directory || (depth > 0 && !o.recursive) {
             return Ok(());
         }
-        let mut names: Vec<PathBuf> = std::fs::read_dir(path).map_err(|e| fail(e.into()))?.flatten().map(|e| e.path()).collect();
+        let mut names: Vec<PathBuf> = std::fs::read_dir(path)
+            .map_err(|e| fail(e.into()))?
+            .flatten()
+            .map(|e| e.path())
+            .collect();
         names.sort();
         for name in names {
             one(&name, o, depth + 1)?;
@@ -104,7 +122,9 @@ fn print_directory(path: &Path, o: &Options) -> Result<(), Errno> {
         None => file_system_default(path)?,
     };
     if !o.fields.is_empty() {
-        o.fields.iter().for_each(|f| println!("{}", field(path, &l, *f)));
+        o.fields
+            .iter()
+            .for_each(|f| println!("{}", field(path, &l, *f)));
         return Ok(());
     }
     if !o.directory {
@@ -117,7 +137,9 @@ fn print_directory(path: &Path, o: &Options) -> Result<(), Errno> {
 
 fn print_file(path: &Path, l: &Layout, o: &Options, depth: usize) {
     if !o.fields.is_empty() {
-        o.fields.iter().for_each(|f| println!("{}", field(path, l, *f)));
+        o.fields
+            .iter()
+            .for_each(|f| println!("{}", field(path, l, *f)));
         return;
     }
     if !o.quiet && (o.style != Style::Yaml || depth > 0) {
@@ -141,19 +163,25 @@ fn field(path: &Path, l: &Layout, f: Field) -> String {
             Layout::Plain(md) => md.pool_name().unwrap_or_default().to_owned(),
             _ => String::new(),
         },
-        Field::Fid => super::path::fid_of(path).map_or_else(|e| e.to_string(), |fid| fid.to_string()),
+        Field::Fid => {
+            super::path::fid_of(path).map_or_else(|e| e.to_string(), |fid| fid.to_string())
+        }
     }
 }
 
 /// The MDT that a file or a directory lies on.
 fn mdt_index(path: &Path) -> Result<u16, Errno> {
     let raw = xattr(path, "lustre.mdt")?;
-    String::from_utf8_lossy(&raw).parse().map_err(|_| Errno::EINVAL)
+    String::from_utf8_lossy(&raw)
+        .parse()
+        .map_err(|_| Errno::EINVAL)
 }
 
 /// What new files get where no directory says anything: the default of the root, else one stripe on any OST.
 fn file_system_default(path: &Path) -> Result<Layout, Errno> {
-    let root = super::mount_of(path).map_err(|f| Errno(f.code.into()))?.path;
+    let root = super::mount_of(path)
+        .map_err(|f| Errno(f.code.into()))?
+        .path;
     let unset = || Layout::Plain(LovMd::request(0, 1, LOV_OFFSET_DEFAULT, None));
     Ok(layout(&root)?.unwrap_or_else(unset))
 }
@@ -175,7 +203,10 @@ fn tell_mdt(path: &Path, layout: &mut Layout) {
 fn stored(path: &Path) -> Result<Vec<u8>, Errno> {
     match (xattr(path, "lustre.lov"), path.file_name()) {
         (Err(Errno(libc::EIO)), Some(name)) => {
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let parent = path
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
             let mut of = std::ffi::OsString::from("lustre.lov/");
             of.push(name);
             xattr(parent, of)

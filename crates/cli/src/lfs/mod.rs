@@ -39,11 +39,17 @@ pub(crate) const USAGE: u8 = 4;
 
 impl Failure {
     pub(crate) fn new(message: impl Into<String>, code: u8) -> Failure {
-        Failure { message: message.into(), code }
+        Failure {
+            message: message.into(),
+            code,
+        }
     }
 
     pub(crate) fn errno(message: impl std::fmt::Display, errno: Errno) -> Failure {
-        Failure { message: format!("{message}: {errno}"), code: errno.0 as u8 }
+        Failure {
+            message: format!("{message}: {errno}"),
+            code: errno.0 as u8,
+        }
     }
 }
 
@@ -56,22 +62,78 @@ impl From<lexopt::Error> for Failure {
 type Run = fn(lexopt::Parser) -> Result<(), Failure>;
 
 const COMMANDS: &[(&str, Run, &str)] = &[
-    ("check", df::check, "check {mgts|osts|mdts|all} [PATH]: state of the targets"),
-    ("df", df::df, "df [-i] [-h] [PATH]: space or inodes of each MDT and OST"),
-    ("fid2path", path::fid2path, "fid2path PATH FID...: names of a FID"),
-    ("find", find::find, "find DIR... [-type T] [-name P] [-size N] [-stripe-count N] ...: files by attribute and layout"),
-    ("getdirstripe", dirstripe::getdirstripe, "getdirstripe [-c] [-i] [-H] [-y] [-D] DIR...: MDT layout of directories (-D: what new ones inherit)"),
-    ("getname", path::getname, "getname [PATH...]: instances of the mounts"),
-    ("getstripe", getstripe::getstripe, "getstripe [-c] [-S] [-i] [-d] [-r] [-v] [-y] FILE|DIR...: layouts"),
+    (
+        "check",
+        df::check,
+        "check {mgts|osts|mdts|all} [PATH]: state of the targets",
+    ),
+    (
+        "df",
+        df::df,
+        "df [-i] [-h] [PATH]: space or inodes of each MDT and OST",
+    ),
+    (
+        "fid2path",
+        path::fid2path,
+        "fid2path PATH FID...: names of a FID",
+    ),
+    (
+        "find",
+        find::find,
+        "find DIR... [-type T] [-name P] [-size N] [-stripe-count N] ...: files by attribute and layout",
+    ),
+    (
+        "getdirstripe",
+        dirstripe::getdirstripe,
+        "getdirstripe [-c] [-i] [-H] [-y] [-D] DIR...: MDT layout of directories (-D: what new ones inherit)",
+    ),
+    (
+        "getname",
+        path::getname,
+        "getname [PATH...]: instances of the mounts",
+    ),
+    (
+        "getstripe",
+        getstripe::getstripe,
+        "getstripe [-c] [-S] [-i] [-d] [-r] [-v] [-y] FILE|DIR...: layouts",
+    ),
     ("mdts", df::mdts, "mdts [PATH]: the MDTs"),
-    ("mkdir", dirstripe::mkdir, "mkdir [-c N] [-i MDT] [-H HASH] [-m MODE] DIR...: a directory on given MDTs; [-D|-d] [-X LEVELS]: the default of a directory"),
+    (
+        "mkdir",
+        dirstripe::mkdir,
+        "mkdir [-c N] [-i MDT] [-H HASH] [-m MODE] DIR...: a directory on given MDTs; [-D|-d] [-X LEVELS]: the default of a directory",
+    ),
     ("osts", df::osts, "osts [PATH]: the OSTs"),
-    ("quota", quota::quota, "quota [-q] [-v] [-u|-g|-p ID] MOUNTPOINT: limits and usage of a user, group or project"),
-    ("pool_list", pool::pool_list, "pool_list FSNAME[.POOL] | PATH: pools of a file system, or the OSTs of one"),
-    ("project", project::project, "project [-p ID] [-s] [-r] | -C [-r] [-k] | -c [-p ID] [-r] | [-d] [-r]  PATH...: project ids, and who inherits them"),
-    ("path2fid", path::path2fid, "path2fid PATH...: the FIDs of names"),
-    ("setdirstripe", dirstripe::mkdir, "setdirstripe: same as mkdir"),
-    ("setstripe", setstripe::setstripe, "setstripe [-c N] [-S SIZE] [-i OST] [-o LIST] [-E END ...] FILE|DIR...: lay out new files"),
+    (
+        "quota",
+        quota::quota,
+        "quota [-q] [-v] [-u|-g|-p ID] MOUNTPOINT: limits and usage of a user, group or project",
+    ),
+    (
+        "pool_list",
+        pool::pool_list,
+        "pool_list FSNAME[.POOL] | PATH: pools of a file system, or the OSTs of one",
+    ),
+    (
+        "project",
+        project::project,
+        "project [-p ID] [-s] [-r] | -C [-r] [-k] | -c [-p ID] [-r] | [-d] [-r]  PATH...: project ids, and who inherits them",
+    ),
+    (
+        "path2fid",
+        path::path2fid,
+        "path2fid PATH...: the FIDs of names",
+    ),
+    (
+        "setdirstripe",
+        dirstripe::mkdir,
+        "setdirstripe: same as mkdir",
+    ),
+    (
+        "setstripe",
+        setstripe::setstripe,
+        "setstripe [-c N] [-S SIZE] [-i OST] [-o LIST] [-E END ...] FILE|DIR...: lay out new files",
+    ),
 ];
 
 /// Runs `lfs` with `args` (without the command's own name).
@@ -86,7 +148,10 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     }
     let about = match name.as_str() {
         "--help" | "-h" | "help" => Some(args.get(1).map(|a| a.to_string_lossy())),
-        _ => args[1..].iter().any(|a| a == "--help").then(|| Some(name.as_str().into())),
+        _ => args[1..]
+            .iter()
+            .any(|a| a == "--help")
+            .then(|| Some(name.as_str().into())),
     };
     if let Some(about) = about {
         usage(about.as_deref());
@@ -113,7 +178,9 @@ fn usage(command: Option<&str>) {
         Some((_, _, help)) => println!("usage: lfs {help}"),
         None => {
             println!("lfs COMMAND ...");
-            COMMANDS.iter().for_each(|(_, _, help)| println!("  {help}"));
+            COMMANDS
+                .iter()
+                .for_each(|(_, _, help)| println!("  {help}"));
         }
     }
 }
@@ -124,10 +191,16 @@ fn expand_long(command: &str, args: &[OsString]) -> Vec<OsString> {
     let mut out = Vec::new();
     for arg in args {
         let text = arg.to_string_lossy();
-        let long_with_one_dash = command == "find" && text.starts_with('-') && !text.starts_with("--") && text.len() > 2;
+        let long_with_one_dash =
+            command == "find" && text.starts_with('-') && !text.starts_with("--") && text.len() > 2;
         if long_with_one_dash && text.as_bytes()[1].is_ascii_alphabetic() {
             out.push(OsString::from(format!("-{text}")));
-        } else if text.len() > 1 && text.starts_with('-') && text[1..].bytes().all(|b| b.is_ascii_digit() || b.is_ascii_alphabetic() && text.as_bytes()[1].is_ascii_digit()) {
+        } else if text.len() > 1
+            && text.starts_with('-')
+            && text[1..].bytes().all(|b| {
+                b.is_ascii_digit() || b.is_ascii_alphabetic() && text.as_bytes()[1].is_ascii_digit()
+            })
+        {
             // a value such as -1 or -5M: attach it to the option before it
             match out.last_mut() {
                 Some(prev) if prev.to_string_lossy().starts_with('-') => {
@@ -158,7 +231,10 @@ impl MountPoint {
     pub(crate) fn instance(&self) -> String {
         let number = |n: Option<&str>| n.and_then(|n| n.parse().ok()).unwrap_or(0u64);
         let mut parts = self.device.split(':');
-        format!("ffff{:012x}", number(parts.next()) << 20 | number(parts.next()))
+        format!(
+            "ffff{:012x}",
+            number(parts.next()) << 20 | number(parts.next())
+        )
     }
 
     /// Name of the file system.
@@ -170,7 +246,8 @@ impl MountPoint {
 
 /// The Lustre mounts of this mount namespace, ours and the kernel's.
 pub(crate) fn mounts() -> Result<Vec<MountPoint>, Failure> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").map_err(|e| Failure::errno("lfs: /proc/self/mountinfo", e.into()))?;
+    let text = std::fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|e| Failure::errno("lfs: /proc/self/mountinfo", e.into()))?;
     Ok(text.lines().filter_map(parse_mountinfo).collect())
 }
 
@@ -183,17 +260,27 @@ fn parse_mountinfo(line: &str) -> Option<MountPoint> {
     }
     let mut left = left.split(' ').skip(2);
     let (device, path) = (left.next()?.to_owned(), left.nth(1)?);
-    Some(MountPoint { path: PathBuf::from(path.replace("\\040", " ")), source: source.replace("\\040", " "), device })
+    Some(MountPoint {
+        path: PathBuf::from(path.replace("\\040", " ")),
+        source: source.replace("\\040", " "),
+        device,
+    })
 }
 
 /// The mount that holds `path`.
 pub(crate) fn mount_of(path: &Path) -> Result<MountPoint, Failure> {
-    let full = std::fs::canonicalize(path).map_err(|e| Failure::errno(format_args!("lfs: '{}'", path.display()), e.into()))?;
+    let full = std::fs::canonicalize(path)
+        .map_err(|e| Failure::errno(format_args!("lfs: '{}'", path.display()), e.into()))?;
     mounts()?
         .into_iter()
         .filter(|m| full.starts_with(&m.path))
         .max_by_key(|m| m.path.as_os_str().len())
-        .ok_or_else(|| Failure::new(format!("lfs: '{}' is not on a Lustre file system", path.display()), Errno::EOPNOTSUPP.0 as u8))
+        .ok_or_else(|| {
+            Failure::new(
+                format!("lfs: '{}' is not on a Lustre file system", path.display()),
+                Errno::EOPNOTSUPP.0 as u8,
+            )
+        })
 }
 
 /// The mount of the file system called `fsname`; None: there is none. Of several file systems with that name the one that is
@@ -207,21 +294,33 @@ fn only_one(fsname: &str, mut mounts: Vec<MountPoint>) -> Result<Option<MountPoi
     if mounts.iter().all(|m| m.device == mounts[0].device) {
         return Ok(mounts.into_iter().next());
     }
-    let places: Vec<String> = mounts.iter().map(|m| m.path.display().to_string()).collect();
-    let why = format!("lfs: '{fsname}' is mounted more than once, on {}: give the mount point of the one that is meant", places.join(", "));
+    let places: Vec<String> = mounts
+        .iter()
+        .map(|m| m.path.display().to_string())
+        .collect();
+    let why = format!(
+        "lfs: '{fsname}' is mounted more than once, on {}: give the mount point of the one that is meant",
+        places.join(", ")
+    );
     Err(Failure::new(why, Errno::EINVAL.0 as u8))
 }
 
 /// Reads an extended attribute of `path` (of the link itself when it is one).
 pub(crate) fn xattr(path: &Path, name: impl AsRef<OsStr>) -> Result<Vec<u8>, Errno> {
     let mut buf = vec![0u8; XATTR_MAX_BYTES];
-    let n = rustix::fs::lgetxattr(path, name.as_ref(), &mut buf[..]).map_err(|e| Errno(e.raw_os_error()))?;
+    let n = rustix::fs::lgetxattr(path, name.as_ref(), &mut buf[..])
+        .map_err(|e| Errno(e.raw_os_error()))?;
     buf.truncate(n);
     Ok(buf)
 }
 
 /// Sets an extended attribute of `path`, creating or replacing it.
-pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8], flags: rustix::fs::XattrFlags) -> Result<(), Errno> {
+pub(crate) fn set_xattr(
+    path: &Path,
+    name: &str,
+    value: &[u8],
+    flags: rustix::fs::XattrFlags,
+) -> Result<(), Errno> {
     rustix::fs::lsetxattr(path, name, value, flags).map_err(|e| Errno(e.raw_os_error()))
 }
 
@@ -248,12 +347,29 @@ mod tests {
 
     #[test]
     fn of_several_file_systems_of_one_name_none_is_taken_by_the_name() {
-        let mount = |path: &str, source: &str, device: &str| MountPoint { path: path.into(), source: source.into(), device: device.into() };
-        let (a, b) = (mount("/a", "127.0.0.1@tcp:/coral", "0:50"), mount("/b", "127.0.0.1@tcp:/coral", "0:51"));
+        let mount = |path: &str, source: &str, device: &str| MountPoint {
+            path: path.into(),
+            source: source.into(),
+            device: device.into(),
+        };
+        let (a, b) = (
+            mount("/a", "127.0.0.1@tcp:/coral", "0:50"),
+            mount("/b", "127.0.0.1@tcp:/coral", "0:51"),
+        );
         let bound = mount("/c", "127.0.0.1@tcp:/coral", "0:50");
-        let found = |mounts: &[&MountPoint]| only_one("coral", mounts.iter().map(|m| (*m).clone()).collect()).map(|m| m.map(|m| m.path));
-        assert_eq!(found(&[&a, &mount("/d", "10.0.0.1@tcp:/other", "0:52")]).ok(), Some(Some("/a".into())));
-        assert_eq!(found(&[&a, &bound]).ok(), Some(Some("/a".into())), "the same, twice in the tree");
+        let found = |mounts: &[&MountPoint]| {
+            only_one("coral", mounts.iter().map(|m| (*m).clone()).collect())
+                .map(|m| m.map(|m| m.path))
+        };
+        assert_eq!(
+            found(&[&a, &mount("/d", "10.0.0.1@tcp:/other", "0:52")]).ok(),
+            Some(Some("/a".into()))
+        );
+        assert_eq!(
+            found(&[&a, &bound]).ok(),
+            Some(Some("/a".into())),
+            "the same, twice in the tree"
+        );
         assert!(found(&[&a, &b]).is_err());
         assert_eq!(found(&[]).ok(), Some(None));
     }
@@ -270,22 +386,35 @@ mod tests {
 
     #[test]
     fn find_options_with_one_dash_become_long_and_negative_values_stay_values() {
-        let args: Vec<OsString> = ["-type", "f", "-c", "-1", "-size", "-5M"].iter().map(OsString::from).collect();
-        let got: Vec<String> = expand_long("find", &args).into_iter().map(|a| a.into_string().unwrap()).collect();
+        let args: Vec<OsString> = ["-type", "f", "-c", "-1", "-size", "-5M"]
+            .iter()
+            .map(OsString::from)
+            .collect();
+        let got: Vec<String> = expand_long("find", &args)
+            .into_iter()
+            .map(|a| a.into_string().unwrap())
+            .collect();
         assert_eq!(got, ["--type", "f", "-c=-1", "--size=-5M"]);
-        let got: Vec<String> = expand_long("setstripe", &["-c".into(), "-1".into(), "d".into()]).into_iter().map(|a| a.into_string().unwrap()).collect();
+        let got: Vec<String> = expand_long("setstripe", &["-c".into(), "-1".into(), "d".into()])
+            .into_iter()
+            .map(|a| a.into_string().unwrap())
+            .collect();
         assert_eq!(got, ["-c=-1", "d"]);
     }
 
     #[test]
     fn mountinfo_lines_of_lustre_are_found() {
-        let line = "36 35 0:32 / /mnt/a\\040b rw,relatime shared:1 - fuse.coral 127.0.0.1@tcp:/coral rw";
+        let line =
+            "36 35 0:32 / /mnt/a\\040b rw,relatime shared:1 - fuse.coral 127.0.0.1@tcp:/coral rw";
         let m = parse_mountinfo(line).unwrap();
         assert_eq!(m.path, Path::new("/mnt/a b"));
         assert_eq!(m.source, "127.0.0.1@tcp:/coral");
         assert_eq!(m.instance(), "ffff000000000020", "device 0:32");
         assert_eq!(m.fsname(), "coral");
-        let sub = MountPoint { source: "10.0.0.1@tcp:10.0.0.2@tcp:/lfs/a/b".into(), ..m };
+        let sub = MountPoint {
+            source: "10.0.0.1@tcp:10.0.0.2@tcp:/lfs/a/b".into(),
+            ..m
+        };
         assert_eq!(sub.fsname(), "lfs", "of a mount of a directory too");
         assert!(parse_mountinfo("36 35 0:32 / /mnt rw - ext4 /dev/a rw").is_none());
     }

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 /// The FID of `path`, as the mount says.
 pub(crate) fn fid_of(path: &Path) -> Result<Fid, coral_wire::Errno> {
     let raw = xattr(path, "lustre.fid")?;
-    String::from_utf8_lossy(&raw).trim_end_matches('\0').parse().map_err(|_| coral_wire::Errno::EINVAL)
+    String::from_utf8_lossy(&raw)
+        .trim_end_matches('\0')
+        .parse()
+        .map_err(|_| coral_wire::Errno::EINVAL)
 }
 
 pub(crate) fn path2fid(mut p: lexopt::Parser) -> Result<(), Failure> {
@@ -20,7 +23,10 @@ pub(crate) fn path2fid(mut p: lexopt::Parser) -> Result<(), Failure> {
         }
     }
     if paths.is_empty() {
-        return Err(Failure::new("lfs path2fid: give at least one path", super::USAGE));
+        return Err(Failure::new(
+            "lfs path2fid: give at least one path",
+            super::USAGE,
+        ));
     }
     let mut last_error = None;
     for path in &paths {
@@ -45,15 +51,27 @@ pub(crate) fn fid2path(mut p: lexopt::Parser) -> Result<(), Failure> {
         }
     }
     let Some((place, fids)) = values.split_first().filter(|(_, fids)| !fids.is_empty()) else {
-        return Err(Failure::new("lfs fid2path: give a mount point (or fsname) and at least one FID", super::USAGE));
+        return Err(Failure::new(
+            "lfs fid2path: give a mount point (or fsname) and at least one FID",
+            super::USAGE,
+        ));
     };
-    let named = if place.contains('/') { None } else { mount_named(place)? };
+    let named = if place.contains('/') {
+        None
+    } else {
+        mount_named(place)?
+    };
     let mount = named.map_or_else(|| mount_of(Path::new(place)), Ok)?;
     for text in fids {
         let fid: Fid = text.parse().map_err(|_| Failure::new(format!("lfs fid2path: bad FID format '{text}', should be [seq:oid:ver] (e.g. [0x200000400:0x2:0x0])"), 22))?;
-        let raw = xattr(&mount.path, format!("lustre.path:{fid}")).map_err(|e| Failure::errno(format_args!("lfs fid2path: cannot find '{fid}'"), e))?;
+        let raw = xattr(&mount.path, format!("lustre.path:{fid}"))
+            .map_err(|e| Failure::errno(format_args!("lfs fid2path: cannot find '{fid}'"), e))?;
         let relative = String::from_utf8_lossy(&raw).into_owned();
-        println!("{}/{}", mount.path.display(), if relative.is_empty() { "/" } else { &relative });
+        println!(
+            "{}/{}",
+            mount.path.display(),
+            if relative.is_empty() { "/" } else { &relative }
+        );
     }
     Ok(())
 }
@@ -66,7 +84,14 @@ pub(crate) fn getname(mut p: lexopt::Parser) -> Result<(), Failure> {
             other => return Err(other.unexpected().into()),
         }
     }
-    let list = if paths.is_empty() { mounts()? } else { paths.iter().map(|p| mount_of(p)).collect::<Result<_, _>>()? };
+    let list = if paths.is_empty() {
+        mounts()?
+    } else {
+        paths
+            .iter()
+            .map(|p| mount_of(p))
+            .collect::<Result<_, _>>()?
+    };
     for m in list {
         println!("{}-{} {}", m.fsname(), m.instance(), m.path.display());
     }

@@ -11,10 +11,17 @@ use std::path::{Path, PathBuf};
 enum Action {
     List,
     /// Set the id, if given; with `inherit` directories hand it down.
-    Set { id: Option<u32>, inherit: bool },
+    Set {
+        id: Option<u32>,
+        inherit: bool,
+    },
     /// Back to 0 (`keep`: keep the id), no longer handed down.
-    Clear { keep: bool },
-    Check { id: Option<u32> },
+    Clear {
+        keep: bool,
+    },
+    Check {
+        id: Option<u32>,
+    },
 }
 
 #[derive(Default)]
@@ -45,18 +52,35 @@ pub(crate) fn project(mut p: lexopt::Parser) -> Result<(), Failure> {
         }
     }
     if o.paths.is_empty() {
-        return Err(Failure::new("lfs project: give at least one file or directory", USAGE));
+        return Err(Failure::new(
+            "lfs project: give at least one file or directory",
+            USAGE,
+        ));
     }
     let action = match (o.check, o.clear, o.set || o.id.is_some()) {
         (true, false, _) => Action::Check { id: o.id },
         (false, true, false) => Action::Clear { keep: o.keep },
-        (false, false, true) => Action::Set { id: o.id, inherit: o.set },
+        (false, false, true) => Action::Set {
+            id: o.id,
+            inherit: o.set,
+        },
         (false, false, false) => Action::List,
-        _ => return Err(Failure::new("lfs project: -c, -C and -s with -p exclude each other", USAGE)),
+        _ => {
+            return Err(Failure::new(
+                "lfs project: -c, -C and -s with -p exclude each other",
+                USAGE,
+            ));
+        }
     };
     let action = match action {
         // without -p the first name says what the others should have
-        Action::Check { id: None } => Action::Check { id: Some(held(&o.paths[0]).map_err(|e| failed("get project of", &o.paths[0], e))?.0) },
+        Action::Check { id: None } => Action::Check {
+            id: Some(
+                held(&o.paths[0])
+                    .map_err(|e| failed("get project of", &o.paths[0], e))?
+                    .0,
+            ),
+        },
         other => other,
     };
     o.paths.iter().try_for_each(|path| apply(path, &o, action))
@@ -64,17 +88,28 @@ pub(crate) fn project(mut p: lexopt::Parser) -> Result<(), Failure> {
 
 fn id(text: &str) -> Result<u32, Failure> {
     let parsed = text.parse().ok().filter(|id| *id != u32::MAX);
-    parsed.ok_or_else(|| Failure::new(format!("lfs project: '{text}' is no project id (0 to 4294967294)"), USAGE))
+    parsed.ok_or_else(|| {
+        Failure::new(
+            format!("lfs project: '{text}' is no project id (0 to 4294967294)"),
+            USAGE,
+        )
+    })
 }
 
 /// A path of the command line: a directory is itself and what is in it, `-r` all below it; of a list it is left out itself, and
 /// `-d` takes it alone. As Lustre (`lfs_project_iterate`).
 fn apply(path: &Path, o: &Options, action: Action) -> Result<(), Failure> {
-    let is_dir = std::fs::symlink_metadata(path).map_err(|e| failed("stat", path, e.into()))?.is_dir();
+    let is_dir = std::fs::symlink_metadata(path)
+        .map_err(|e| failed("stat", path, e.into()))?
+        .is_dir();
     if !is_dir || o.directory || action != Action::List {
         one(path, action)?;
     }
-    if is_dir && !o.directory { below(path, o, action) } else { Ok(()) }
+    if is_dir && !o.directory {
+        below(path, o, action)
+    } else {
+        Ok(())
+    }
 }
 
 fn below(dir: &Path, o: &Options, action: Action) -> Result<(), Failure> {
@@ -92,7 +127,10 @@ fn below(dir: &Path, o: &Options, action: Action) -> Result<(), Failure> {
 }
 
 fn failed(what: &str, path: &Path, e: Errno) -> Failure {
-    Failure::errno(format_args!("lfs: failed to {what} '{}'", path.display()), e)
+    Failure::errno(
+        format_args!("lfs: failed to {what} '{}'", path.display()),
+        e,
+    )
 }
 
 /// One name; others than files and directories are passed over, as Lustre does.
@@ -119,7 +157,11 @@ fn act(path: &Path, is_dir: bool, action: Action) -> Result<(), Errno> {
         set_xattr(path, "lustre.project", text.as_bytes(), XattrFlags::empty())
     };
     match action {
-        Action::List => println!("{was:>5} {} {}", if inherits { 'P' } else { '-' }, path.display()),
+        Action::List => println!(
+            "{was:>5} {} {}",
+            if inherits { 'P' } else { '-' },
+            path.display()
+        ),
         Action::Set { id, inherit } => set(id.unwrap_or(was), is_dir && (inherit || inherits))?,
         Action::Clear { keep } => set(if keep { was } else { 0 }, false)?,
         Action::Check { id } => {
@@ -128,7 +170,10 @@ fn act(path: &Path, is_dir: bool, action: Action) -> Result<(), Errno> {
                 println!("{} - project inheritance flag is not set", path.display());
             }
             if was != wanted {
-                println!("{} - project identifier is not set (inode={was}, tree={wanted})", path.display());
+                println!(
+                    "{} - project identifier is not set (inode={was}, tree={wanted})",
+                    path.display()
+                );
             }
         }
     }

@@ -29,7 +29,12 @@ pub(crate) enum Act {
     /// The last seconds.
     History { seconds: usize },
     /// Adds a route.
-    RouteAdd { net: String, gateway: String, hops: Option<u8>, priority: u32 },
+    RouteAdd {
+        net: String,
+        gateway: String,
+        hops: Option<u8>,
+        priority: u32,
+    },
     /// Takes a route away.
     RouteDel { net: String, gateway: String },
     /// Makes NIDs one peer's.
@@ -39,7 +44,11 @@ pub(crate) enum Act {
     /// Begins or ends to forward.
     Routing { on: bool },
     /// Router buffers.
-    Pools { tiny: Option<usize>, small: Option<usize>, large: Option<usize> },
+    Pools {
+        tiny: Option<usize>,
+        small: Option<usize>,
+        large: Option<usize>,
+    },
     /// Health of an interface, 0 to 1000.
     Health { nid: String, value: u32 },
     /// Breaks the TCP connections with a peer; they are opened again when needed.
@@ -47,7 +56,11 @@ pub(crate) enum Act {
     /// Adds a fault rule.
     FaultAdd(Rule),
     /// Takes drop or delay rules away, all or those with just these NIDs.
-    FaultDel { delay: bool, src: Option<String>, dst: Option<String> },
+    FaultDel {
+        delay: bool,
+        src: Option<String>,
+        dst: Option<String>,
+    },
     /// Counts of drop or delay rules begin anew.
     FaultReset { delay: bool },
     /// Drop or delay rules with their counts.
@@ -84,10 +97,25 @@ pub(crate) struct Rule {
 impl Rule {
     /// The rule, on a node that has these NIDs.
     fn build(&self, ours: &[Nid]) -> Result<FaultRule, String> {
-        let nid = |text: &str| text.parse::<NidMatch>().map_err(|_| format!("Invalid NID: {text}"));
-        let seconds = |s: f64, what: &str| Duration::try_from_secs_f64(s).map_err(|_| format!("{what} {s} is no time"));
-        let known = |name: &String| HealthError::ALL.iter().find(|(_, n)| n == name).map(|(e, _)| *e).ok_or_else(|| format!("unknown health error {name}"));
-        let errors = self.health.iter().map(known).collect::<Result<Vec<_>, _>>()?;
+        let nid = |text: &str| {
+            text.parse::<NidMatch>()
+                .map_err(|_| format!("Invalid NID: {text}"))
+        };
+        let seconds = |s: f64, what: &str| {
+            Duration::try_from_secs_f64(s).map_err(|_| format!("{what} {s} is no time"))
+        };
+        let known = |name: &String| {
+            HealthError::ALL
+                .iter()
+                .find(|(_, n)| n == name)
+                .map(|(e, _)| *e)
+                .ok_or_else(|| format!("unknown health error {name}"))
+        };
+        let errors = self
+            .health
+            .iter()
+            .map(known)
+            .collect::<Result<Vec<_>, _>>()?;
         let action = match (self.delay, errors.first()) {
             (true, _) => FaultAction::Delay(seconds(self.latency_s, "latency")?),
             (false, None) => FaultAction::Drop,
@@ -102,9 +130,23 @@ impl Rule {
         let local = self.local.as_deref().map_or(Ok(NidMatch::Any), nid)?;
         if !ours.iter().any(|n| local.matches(*n)) {
             let names: Vec<String> = ours.iter().map(ToString::to_string).collect();
-            return Err(format!("-o {}: no NID of this node ({})", self.local.as_deref().unwrap_or("*"), names.join(", ")));
+            return Err(format!(
+                "-o {}: no NID of this node ({})",
+                self.local.as_deref().unwrap_or("*"),
+                names.join(", ")
+            ));
         }
-        let rule = FaultRule { src: nid(&self.src)?, dst: nid(&self.dst)?, local, portals: self.portals, kinds: self.kinds, side: Side::Both, strike, health: errors.into_iter().collect(), ..FaultRule::all(action) };
+        let rule = FaultRule {
+            src: nid(&self.src)?,
+            dst: nid(&self.dst)?,
+            local,
+            portals: self.portals,
+            kinds: self.kinds,
+            side: Side::Both,
+            strike,
+            health: errors.into_iter().collect(),
+            ..FaultRule::all(action)
+        };
         Ok(rule)
     }
 }
@@ -158,7 +200,9 @@ impl Agent {
 
     /// Begins to follow another node.
     pub(crate) fn add(&self, node: &Arc<Node>) {
-        self.nodes.lock().push((node.clone(), History::follow(node)));
+        self.nodes
+            .lock()
+            .push((node.clone(), History::follow(node)));
     }
 
     /// Does what is asked; a failure is `{"error": text, "errno": n}`.
@@ -166,7 +210,9 @@ impl Agent {
         let nodes = self.nodes.lock().clone();
         let found = match &ask.node {
             None => nodes.first(),
-            Some(name) => nodes.iter().find(|(n, _)| n.nids().iter().any(|nid| nid.to_string() == *name)),
+            Some(name) => nodes
+                .iter()
+                .find(|(n, _)| n.nids().iter().any(|nid| nid.to_string() == *name)),
         };
         let Some((node, history)) = found else {
             let names: Vec<String> = nodes.iter().map(|(n, _)| n.nid().to_string()).collect();
@@ -194,29 +240,70 @@ fn nids(texts: &[String]) -> Result<Vec<Nid>, (i32, String)> {
 }
 
 fn net(text: &str) -> Result<u32, (i32, String)> {
-    coral_lnet::parse_net(text).ok_or_else(|| invalid(format!("'{text}' is no network: expected tcp, tcp1, ...")))
+    coral_lnet::parse_net(text)
+        .ok_or_else(|| invalid(format!("'{text}' is no network: expected tcp, tcp1, ...")))
 }
 
 async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
     let ok = json!({ "ok": true });
     match act {
         Act::Show => return Ok(show(node)),
-        Act::Ping { nid: text, limit_ms } => return ping(node, nid(&text)?, limit_ms).await,
+        Act::Ping {
+            nid: text,
+            limit_ms,
+        } => return ping(node, nid(&text)?, limit_ms).await,
         Act::History { seconds } => {
-            let names: Vec<String> = node.nets().iter().flat_map(|n| &n.nis).map(|n| n.nid.clone()).collect();
-            return Ok(json!({ "nid": node.nid().to_string(), "nis": names, "seconds": history.last(seconds) }));
+            let names: Vec<String> = node
+                .nets()
+                .iter()
+                .flat_map(|n| &n.nis)
+                .map(|n| n.nid.clone())
+                .collect();
+            return Ok(
+                json!({ "nid": node.nid().to_string(), "nis": names, "seconds": history.last(seconds) }),
+            );
         }
-        Act::RouteAdd { net: name, gateway, hops, priority } => {
-            node.add_route(RouteSpec { net: net(&name)?, gateway: nid(&gateway)?, hops, priority }).map_err(invalid)?;
+        Act::RouteAdd {
+            net: name,
+            gateway,
+            hops,
+            priority,
+        } => {
+            node.add_route(RouteSpec {
+                net: net(&name)?,
+                gateway: nid(&gateway)?,
+                hops,
+                priority,
+            })
+            .map_err(invalid)?;
         }
-        Act::RouteDel { net: name, gateway } => node.del_route(net(&name)?, nid(&gateway)?).map_err(|e| (libc::ENOENT, e.to_string()))?,
-        Act::PeerAdd { primary, nids: more } => node.add_peer(nid(&primary)?, &nids(&more)?).map_err(invalid)?,
-        Act::PeerDel { primary, nids: gone } => node.del_peer(nid(&primary)?, &nids(&gone)?).map_err(|e| (libc::ENOENT, e.to_string()))?,
+        Act::RouteDel { net: name, gateway } => node
+            .del_route(net(&name)?, nid(&gateway)?)
+            .map_err(|e| (libc::ENOENT, e.to_string()))?,
+        Act::PeerAdd {
+            primary,
+            nids: more,
+        } => node
+            .add_peer(nid(&primary)?, &nids(&more)?)
+            .map_err(invalid)?,
+        Act::PeerDel {
+            primary,
+            nids: gone,
+        } => node
+            .del_peer(nid(&primary)?, &nids(&gone)?)
+            .map_err(|e| (libc::ENOENT, e.to_string()))?,
         Act::Routing { on } => node.set_routing(on),
         Act::Pools { tiny, small, large } => {
             let now = node.routing();
-            let sizes = PoolSizes { tiny: tiny.unwrap_or(now.tiny.nbuffers), small: small.unwrap_or(now.small.nbuffers), large: large.unwrap_or(now.large.nbuffers) };
-            if [sizes.tiny, sizes.small, sizes.large].iter().any(|n| !(1..=PoolSizes::MAX).contains(n)) {
+            let sizes = PoolSizes {
+                tiny: tiny.unwrap_or(now.tiny.nbuffers),
+                small: small.unwrap_or(now.small.nbuffers),
+                large: large.unwrap_or(now.large.nbuffers),
+            };
+            if [sizes.tiny, sizes.small, sizes.large]
+                .iter()
+                .any(|n| !(1..=PoolSizes::MAX).contains(n))
+            {
                 return Err(invalid(format!("give 1 to {} buffers", PoolSizes::MAX)));
             }
             node.set_pools(sizes);
@@ -232,7 +319,11 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
         Act::Disconnect { nid: text } => {
             let to = nid(&text)?;
             let name = to.to_string();
-            if !node.peers().iter().any(|p| p.primary_nid == name || p.nis.iter().any(|n| n.nid == name)) {
+            if !node
+                .peers()
+                .iter()
+                .any(|p| p.primary_nid == name || p.nis.iter().any(|n| n.nid == name))
+            {
                 return Err((libc::ENOENT, format!("no peer {text} is known here")));
             }
             node.reset_peer(to);
@@ -243,14 +334,30 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
             return Ok(json!({ "src": built.src.to_string(), "dst": built.dst.to_string() }));
         }
         Act::FaultDel { delay, src, dst } => {
-            let want = |text: Option<String>| text.map(|t| t.parse::<NidMatch>().map_err(|_| invalid(format!("Invalid NID: {t}")))).transpose();
+            let want = |text: Option<String>| {
+                text.map(|t| {
+                    t.parse::<NidMatch>()
+                        .map_err(|_| invalid(format!("Invalid NID: {t}")))
+                })
+                .transpose()
+            };
             let (src, dst) = (want(src)?, want(dst)?);
-            let n = node.faults().remove(|r| is_delay(r) == delay && src.is_none_or(|s| s == r.src) && dst.is_none_or(|d| d == r.dst));
+            let n = node.faults().remove(|r| {
+                is_delay(r) == delay
+                    && src.is_none_or(|s| s == r.src)
+                    && dst.is_none_or(|d| d == r.dst)
+            });
             return Ok(json!({ "removed": n }));
         }
         Act::FaultReset { delay } => node.faults().reset(|r| is_delay(r) == delay),
         Act::FaultList { delay } => {
-            let rules: Vec<Value> = node.faults().list().iter().filter(|(r, _)| is_delay(r) == delay).map(rule_json).collect();
+            let rules: Vec<Value> = node
+                .faults()
+                .list()
+                .iter()
+                .filter(|(r, _)| is_delay(r) == delay)
+                .map(rule_json)
+                .collect();
             return Ok(json!({ "rules": rules }));
         }
     }
@@ -262,7 +369,13 @@ async fn ping(node: &Arc<Node>, to: Nid, limit_ms: u64) -> Done {
     let failed = |errno: i32| (errno, format!("failed to ping {to}"));
     match tokio::time::timeout(limit, node.ping(to)).await {
         Ok(Ok(info)) => {
-            let nids: Vec<String> = info.nis.iter().map(|n| n.nid).filter(|n| *n != Nid::LO).map(|n| n.to_string()).collect();
+            let nids: Vec<String> = info
+                .nis
+                .iter()
+                .map(|n| n.nid)
+                .filter(|n| *n != Nid::LO)
+                .map(|n| n.to_string())
+                .collect();
             let multi_rail = info.features & coral_wire::lnet::feat::MULTI_RAIL != 0;
             Ok(json!({ "nids": nids, "multi_rail": multi_rail }))
         }
@@ -314,17 +427,52 @@ mod tests {
     #[test]
     fn rules_as_the_node_takes_them() {
         let ours: [Nid; 1] = ["10.0.0.1@tcp".parse().unwrap()];
-        let rule = Rule { src: "*".into(), dst: "*".into(), interval_s: 10.0, ..Rule::default() };
-        assert_eq!(rule.build(&ours).unwrap().strike, Strike::Every(Duration::from_secs(10)));
-        let share = |interval_s| match (Rule { random: true, interval_s, ..rule.clone() }).build(&ours).unwrap().strike {
+        let rule = Rule {
+            src: "*".into(),
+            dst: "*".into(),
+            interval_s: 10.0,
+            ..Rule::default()
+        };
+        assert_eq!(
+            rule.build(&ours).unwrap().strike,
+            Strike::Every(Duration::from_secs(10))
+        );
+        let share = |interval_s| match (Rule {
+            random: true,
+            interval_s,
+            ..rule.clone()
+        })
+        .build(&ours)
+        .unwrap()
+        .strike
+        {
             Strike::Share(s) => s,
             other => panic!("{other:?}"),
         };
-        assert_eq!((share(10.0), share(3.0), share(1.0)), (0.5, 2.0 / 3.0, 1.0), "the kernel's halves of whole numbers");
-        let several = Rule { health: vec!["local_error".into(), "remote_error".into()], ..rule.clone() }.build(&ours).unwrap();
+        assert_eq!(
+            (share(10.0), share(3.0), share(1.0)),
+            (0.5, 2.0 / 3.0, 1.0),
+            "the kernel's halves of whole numbers"
+        );
+        let several = Rule {
+            health: vec!["local_error".into(), "remote_error".into()],
+            ..rule.clone()
+        }
+        .build(&ours)
+        .unwrap();
         assert_eq!(several.errors().iter().count(), 2, "all that -e names");
-        let by = |local: &str| Rule { local: Some(local.into()), ..rule.clone() }.build(&ours).map(drop);
+        let by = |local: &str| {
+            Rule {
+                local: Some(local.into()),
+                ..rule.clone()
+            }
+            .build(&ours)
+            .map(drop)
+        };
         assert!(by("10.0.0.1@tcp").is_ok() && by("*@tcp").is_ok());
-        assert_eq!(by("10.0.0.2@tcp").unwrap_err(), "-o 10.0.0.2@tcp: no NID of this node (10.0.0.1@tcp)");
+        assert_eq!(
+            by("10.0.0.2@tcp").unwrap_err(),
+            "-o 10.0.0.2@tcp: no NID of this node (10.0.0.1@tcp)"
+        );
     }
 }

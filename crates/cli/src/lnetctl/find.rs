@@ -70,11 +70,20 @@ impl Found {
     /// without.
     pub(crate) fn new(node: &Arc<Node>) -> (Found, mpsc::Receiver<Asked>) {
         let dir = own_socket_dir();
-        match dir.as_ref().and_then(|d| control::serve(d, Agent::new(node)).ok()) {
+        match dir
+            .as_ref()
+            .and_then(|d| control::serve(d, Agent::new(node)).ok())
+        {
             Some(asked) => (Found { dir, _nobody: None }, asked),
             None => {
                 let (nobody, asked) = mpsc::channel(1);
-                (Found { dir, _nobody: Some(nobody) }, asked)
+                (
+                    Found {
+                        dir,
+                        _nobody: Some(nobody),
+                    },
+                    asked,
+                )
             }
         }
     }
@@ -95,8 +104,15 @@ impl Drop for Found {
 
 /// Where a mount on `mountpoint` logs when nothing else is said; none where nothing can be written.
 pub(crate) fn mount_log(mountpoint: &Path) -> PathBuf {
-    let name = mountpoint.display().to_string().trim_matches('/').replace('/', "-");
-    made_registry().map_or_else(|| "/dev/null".into(), |d| d.join(format!("mount-{name}.log")))
+    let name = mountpoint
+        .display()
+        .to_string()
+        .trim_matches('/')
+        .replace('/', "-");
+    made_registry().map_or_else(
+        || "/dev/null".into(),
+        |d| d.join(format!("mount-{name}.log")),
+    )
 }
 
 /// The process whose entry this is: `PID.sock` or `PID.d`.
@@ -108,7 +124,9 @@ fn owner(entry: &Path) -> Option<u32> {
 /// Whether a process is there that has not ended. Where that cannot be read, it is taken to be there.
 pub(crate) fn alive(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')),
+        Ok(stat) => stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| !rest.starts_with('Z')),
         Err(e) => e.kind() != std::io::ErrorKind::NotFound,
     }
 }
@@ -121,14 +139,23 @@ pub(crate) fn can_be_asked(pid: u32) -> bool {
 /// Removes what processes left that were killed. A socket they were asked at may be another's by now, which was started in the
 /// same place: so it is the pid that tells.
 fn tidy(dir: &Path) {
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()) {
+    for entry in std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+    {
         if owner(&entry).is_some_and(|pid| !alive(pid)) {
             let is_dir = std::fs::symlink_metadata(&entry).is_ok_and(|m| m.is_dir());
             // a directory is one process's own: if it answers there, its pid is of another PID namespace
             if is_dir && UnixStream::connect(entry.join("control.sock")).is_ok() {
                 continue;
             }
-            let _ = if is_dir { std::fs::remove_dir_all(&entry) } else { std::fs::remove_file(&entry) };
+            let _ = if is_dir {
+                std::fs::remove_dir_all(&entry)
+            } else {
+                std::fs::remove_file(&entry)
+            };
         }
     }
 }
@@ -144,13 +171,18 @@ impl Running {
     /// Where it is mounted, else its directory, else what it is; none when it does not say.
     fn place(&self) -> Option<String> {
         let status = ask_within(&self.socket, &json!(Ask::Status), STATUS_LIMIT).ok()?;
-        let named = ["mount", "dir", "kind"].iter().find_map(|k| status[k].as_str());
+        let named = ["mount", "dir", "kind"]
+            .iter()
+            .find_map(|k| status[k].as_str());
         named.map(str::to_owned)
     }
 
     /// For the user to choose by.
     fn named(&self) -> String {
-        self.place().map_or_else(|| format!("process {}", self.pid), |p| format!("{p} (process {})", self.pid))
+        self.place().map_or_else(
+            || format!("process {}", self.pid),
+            |p| format!("{p} (process {})", self.pid),
+        )
     }
 }
 
@@ -162,10 +194,21 @@ fn running() -> Vec<Running> {
 fn running_in(dir: &Path) -> Vec<Running> {
     tidy(dir);
     let mut out: Vec<Running> = Vec::new();
-    for link in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()) {
-        let Some(pid) = owner(&link).filter(|_| link.extension().is_some_and(|e| e == "sock")) else { continue };
+    for link in std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+    {
+        let Some(pid) = owner(&link).filter(|_| link.extension().is_some_and(|e| e == "sock"))
+        else {
+            continue;
+        };
         match UnixStream::connect(&link) {
-            Ok(_) => out.push(Running { pid, socket: std::fs::read_link(&link).unwrap_or(link) }),
+            Ok(_) => out.push(Running {
+                pid,
+                socket: std::fs::read_link(&link).unwrap_or(link),
+            }),
             // A pid that was given to another process since.
             Err(_) => drop(std::fs::remove_file(&link)),
         }
@@ -177,7 +220,11 @@ fn running_in(dir: &Path) -> Vec<Running> {
 
 /// The socket to ask: that given, that of the process which `which` names (by its directory, its mount point or its pid), else
 /// the only one there is. `how`: how the user says which.
-pub(crate) fn socket(which: Option<&Path>, socket: Option<&Path>, how: &str) -> Result<PathBuf, String> {
+pub(crate) fn socket(
+    which: Option<&Path>,
+    socket: Option<&Path>,
+    how: &str,
+) -> Result<PathBuf, String> {
     if let Some(s) = socket {
         return Ok(s.to_owned());
     }
@@ -188,22 +235,36 @@ pub(crate) fn socket(which: Option<&Path>, socket: Option<&Path>, how: &str) -> 
     if let Some(which) = which {
         let pid = which.to_str().and_then(|w| w.parse().ok());
         let full = std::path::absolute(which).unwrap_or_else(|_| which.to_owned());
-        let meant = |r: &Running| Some(r.pid) == pid || r.place().is_some_and(|p| Path::new(&p) == full);
+        let meant =
+            |r: &Running| Some(r.pid) == pid || r.place().is_some_and(|p| Path::new(&p) == full);
         return match all.iter().find(|r| meant(r)) {
             Some(r) => Ok(r.socket.clone()),
-            None => Err(format!("'{}' is no directory, mount point or pid of a running Coral process of this user{}", which.display(), listed(&all))),
+            None => Err(format!(
+                "'{}' is no directory, mount point or pid of a running Coral process of this user{}",
+                which.display(),
+                listed(&all)
+            )),
         };
     }
     match all.len() {
-        0 => Err(format!("no Coral node of this user runs here; start one, or say which, with {how}")),
+        0 => Err(format!(
+            "no Coral node of this user runs here; start one, or say which, with {how}"
+        )),
         1 => Ok(all.remove(0).socket),
-        n => Err(format!("{n} Coral processes run here; say which, with {how}{}", listed(&all))),
+        n => Err(format!(
+            "{n} Coral processes run here; say which, with {how}{}",
+            listed(&all)
+        )),
     }
 }
 
 fn listed(all: &[Running]) -> String {
     let names: Vec<String> = all.iter().map(Running::named).collect();
-    if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) }
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", names.join(", "))
+    }
 }
 
 /// Asks; the answer, or why there is none.
@@ -212,12 +273,15 @@ pub(crate) fn ask(socket: &Path, what: &Value) -> Result<Value, String> {
 }
 
 fn ask_within(socket: &Path, what: &Value, limit: Duration) -> Result<Value, String> {
-    let failed = |e: std::io::Error| format!("no Coral node answers on '{}': {e}", socket.display());
+    let failed =
+        |e: std::io::Error| format!("no Coral node answers on '{}': {e}", socket.display());
     let stream = UnixStream::connect(socket).map_err(failed)?;
     stream.set_read_timeout(Some(limit)).map_err(failed)?;
     crate::control::say_line(&stream, &what.to_string()).map_err(failed)?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).map_err(failed)?;
+    BufReader::new(stream)
+        .read_line(&mut line)
+        .map_err(failed)?;
     serde_json::from_str(&line).map_err(|e| format!("odd answer on '{}': {e}", socket.display()))
 }
 
@@ -228,10 +292,16 @@ pub(crate) fn interface_of(nid: &str) -> Option<String> {
     if ip.is_loopback() {
         return Some("lo".into());
     }
-    let out = std::process::Command::new("ip").args(["-o", "-4", "addr", "show"]).output().ok()?;
+    let out = std::process::Command::new("ip")
+        .args(["-o", "-4", "addr", "show"])
+        .output()
+        .ok()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let wanted = format!("{ip}/");
-    text.lines().find(|l| l.split_whitespace().any(|w| w.starts_with(&wanted))).and_then(|l| l.split_whitespace().nth(1)).map(str::to_owned)
+    text.lines()
+        .find(|l| l.split_whitespace().any(|w| w.starts_with(&wanted)))
+        .and_then(|l| l.split_whitespace().nth(1))
+        .map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -258,9 +328,17 @@ mod tests {
         }
         std::fs::write(at("mount-mnt.log"), "").unwrap();
         assert_eq!(running_in(dir.path()), [Running { pid: own, socket }]);
-        let mut left: Vec<String> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut left: Vec<String> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         left.sort();
-        let mut want = vec![format!("{own}.d"), format!("{own}.sock"), "control.sock".into(), "mount-mnt.log".into()];
+        let mut want = vec![
+            format!("{own}.d"),
+            format!("{own}.sock"),
+            "control.sock".into(),
+            "mount-mnt.log".into(),
+        ];
         want.sort();
         assert_eq!(left, want);
     }

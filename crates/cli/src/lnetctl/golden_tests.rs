@@ -22,7 +22,9 @@ fn masked(text: &str) -> String {
             lines.next();
             continue;
         }
-        let unknown = ["_samples:", "_nsec:", "msgs_max:", "rst_alloc:"].iter().any(|k| line.contains(k));
+        let unknown = ["_samples:", "_nsec:", "msgs_max:", "rst_alloc:"]
+            .iter()
+            .any(|k| line.contains(k));
         match line.rsplit_once(' ') {
             Some((key, _)) if unknown => out += &format!("{key} 0\n"),
             _ => out += &format!("{line}\n"),
@@ -91,33 +93,65 @@ fn router() -> Value {
 #[test]
 fn a_client_is_shown_as_the_kernel_tool_shows_it() {
     let p = client();
-    assert_eq!(kernel(show::nets(&p, None, 2)), masked(golden!("net-v2.yaml")));
-    assert_eq!(kernel(show::peers(&p, None, 2, false)), masked(golden!("peer-v2.yaml")));
-    assert_eq!(show::stats(&p).print(Style::Own), masked(golden!("stats.yaml")));
+    assert_eq!(
+        kernel(show::nets(&p, None, 2)),
+        masked(golden!("net-v2.yaml"))
+    );
+    assert_eq!(
+        kernel(show::peers(&p, None, 2, false)),
+        masked(golden!("peer-v2.yaml"))
+    );
+    assert_eq!(
+        show::stats(&p).print(Style::Own),
+        masked(golden!("stats.yaml"))
+    );
     assert_eq!(show::global(&p).print(Style::Own), golden!("global.yaml"));
-    assert_eq!(kernel(show::routes(&p, None, None, true)), golden!("route-v.yaml"));
+    assert_eq!(
+        kernel(show::routes(&p, None, None, true)),
+        golden!("route-v.yaml")
+    );
     let mut p = p;
     p["routes"][0]["up"] = true.into();
     let table = show::proc_table(&p, "routes").unwrap();
-    assert!(table.starts_with("Routing disabled\n") && table.ends_with(golden!("client-routes.txt")), "{table}");
+    assert!(
+        table.starts_with("Routing disabled\n") && table.ends_with(golden!("client-routes.txt")),
+        "{table}"
+    );
 }
 
 #[test]
 fn export_is_what_the_kernel_tool_exports() {
     let p = client();
-    let ours = kernel(show::nets_backup(&p)) + &kernel(show::peers(&p, None, 0, true)) + &show::global(&p).print(Style::Own);
+    let ours = kernel(show::nets_backup(&p))
+        + &kernel(show::peers(&p, None, 0, true))
+        + &show::global(&p).print(Style::Own);
     // Without an interface of that address here, the NID stands for it.
-    let theirs = golden!("export.yaml").replace("interfaces:\n                  0: eth0\n", "nid: 10.77.0.3@tcp\n");
+    let theirs = golden!("export.yaml").replace(
+        "interfaces:\n                  0: eth0\n",
+        "nid: 10.77.0.3@tcp\n",
+    );
     assert_eq!(ours, theirs);
 }
 
 #[test]
 fn a_router_is_shown_as_the_kernel_tool_shows_it() {
     let p = router();
-    assert_eq!(show::routing(&p).print(Style::Own), golden!("router-routing.yaml"));
-    assert_eq!(kernel(show::nets(&p, None, 1)), masked(golden!("router-net-v1.yaml")));
-    assert_eq!(kernel(show::peers(&p, None, 1, false)), masked(golden!("router-peer-v1.yaml")));
-    assert_eq!(show::stats(&p).print(Style::Own), masked(golden!("router-stats.yaml")));
+    assert_eq!(
+        show::routing(&p).print(Style::Own),
+        golden!("router-routing.yaml")
+    );
+    assert_eq!(
+        kernel(show::nets(&p, None, 1)),
+        masked(golden!("router-net-v1.yaml"))
+    );
+    assert_eq!(
+        kernel(show::peers(&p, None, 1, false)),
+        masked(golden!("router-peer-v1.yaml"))
+    );
+    assert_eq!(
+        show::stats(&p).print(Style::Own),
+        masked(golden!("router-stats.yaml"))
+    );
 }
 
 /// LNet's own tables, as `lctl get_param` prints them.
@@ -125,7 +159,13 @@ fn a_router_is_shown_as_the_kernel_tool_shows_it() {
 fn tables_are_the_kernels() {
     let (p, mut theirs) = (router(), golden!("router-tables.txt").lines().peekable());
     let columns = |text: &str, mask: &[usize]| -> Vec<String> {
-        let mask_one = |(i, word): (usize, &str)| if mask.contains(&i) { "-".to_owned() } else { word.to_owned() };
+        let mask_one = |(i, word): (usize, &str)| {
+            if mask.contains(&i) {
+                "-".to_owned()
+            } else {
+                word.to_owned()
+            }
+        };
         text.split_whitespace().enumerate().map(mask_one).collect()
     };
     for which in ["routes", "buffers", "peers", "nis"] {
@@ -141,12 +181,21 @@ fn tables_are_the_kernels() {
         }
     }
     let stats = show::proc_table(&p, "stats").unwrap();
-    assert_eq!(columns(&stats, &[1]), columns(theirs.next().unwrap().trim_start_matches("stats="), &[1]));
+    assert_eq!(
+        columns(&stats, &[1]),
+        columns(theirs.next().unwrap().trim_start_matches("stats="), &[1])
+    );
 }
 
 #[test]
 fn answers_of_ping_and_discover() {
-    let found = |verb: &str| super::answered(verb, &json!({"nids": ["10.77.0.2@tcp"], "multi_rail": true}), "10.77.0.2@tcp");
+    let found = |verb: &str| {
+        super::answered(
+            verb,
+            &json!({"nids": ["10.77.0.2@tcp"], "multi_rail": true}),
+            "10.77.0.2@tcp",
+        )
+    };
     assert_eq!(found("ping"), golden!("ping.yaml"));
     assert_eq!(found("discover"), golden!("discover.yaml"));
 }

@@ -8,9 +8,9 @@
 pub(crate) mod agent;
 mod fault;
 pub(crate) mod find;
-mod nodemap;
 #[cfg(test)]
 mod golden_tests;
+mod nodemap;
 mod show;
 mod yaml;
 
@@ -65,15 +65,28 @@ impl From<String> for Failed {
 
 /// Entry of `lnetctl ARGS` and, with `lctl`, of `lctl ARGS`.
 pub(crate) fn main(args: Vec<OsString>, lctl: bool) -> ExitCode {
-    let args: Vec<String> = args.into_iter().map(|a| a.to_string_lossy().into_owned()).collect();
-    let done = Target::parse(args, if lctl { LCTL_USAGE } else { USAGE }).and_then(|(t, rest)| if lctl { run_lctl(&t, &rest) } else { run(&t, &rest) });
+    let args: Vec<String> = args
+        .into_iter()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    let done = Target::parse(args, if lctl { LCTL_USAGE } else { USAGE }).and_then(|(t, rest)| {
+        if lctl {
+            run_lctl(&t, &rest)
+        } else {
+            run(&t, &rest)
+        }
+    });
     match done {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS
         }
         Err(f) => {
-            eprint!("{}{}", f.text, if f.text.ends_with('\n') { "" } else { "\n" });
+            eprint!(
+                "{}{}",
+                f.text,
+                if f.text.ends_with('\n') { "" } else { "\n" }
+            );
             ExitCode::from(f.code)
         }
     }
@@ -93,11 +106,15 @@ impl Target {
         let mut t = Target::default();
         let mut rest = args.into_iter().peekable();
         while let Some(option) = rest.next_if(|a| a.starts_with("--")) {
-            let (name, inline) = option.split_once('=').map_or((option.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
+            let (name, inline) = option
+                .split_once('=')
+                .map_or((option.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
             if name == "--help" {
                 return Ok((t, vec![option]));
             }
-            let value = inline.or_else(|| rest.next()).ok_or_else(|| format!("{name} needs a value\n{usage}"))?;
+            let value = inline
+                .or_else(|| rest.next())
+                .ok_or_else(|| format!("{name} needs a value\n{usage}"))?;
             match name {
                 "--dir" => t.dir = Some(value.into()),
                 "--socket" => t.socket = Some(value.into()),
@@ -109,14 +126,25 @@ impl Target {
     }
 
     fn ask(&self, act: Act) -> Result<Value, Failed> {
-        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir and a directory, mount point or pid")?;
-        let ask = LnetAsk { node: self.node.clone(), act };
+        let socket = find::socket(
+            self.dir.as_deref(),
+            self.socket.as_deref(),
+            "--dir and a directory, mount point or pid",
+        )?;
+        let ask = LnetAsk {
+            node: self.node.clone(),
+            act,
+        };
         Ok(find::ask(&socket, &json!({ "lnet": ask }))?)
     }
 
     /// Asks about the mount of the process.
     fn ask_client(&self, what: &Ask) -> Result<Value, Failed> {
-        let socket = find::socket(self.dir.as_deref(), self.socket.as_deref(), "--dir and a directory, mount point or pid")?;
+        let socket = find::socket(
+            self.dir.as_deref(),
+            self.socket.as_deref(),
+            "--dir and a directory, mount point or pid",
+        )?;
         Ok(find::ask(&socket, &json!(what))?)
     }
 
@@ -125,7 +153,12 @@ impl Target {
         let answer = self.ask(act)?;
         match answer["error"].as_str() {
             None => Ok(answer),
-            Some(why) => Err(refusal(verb, noun, answer["errno"].as_i64().unwrap_or(1), why)),
+            Some(why) => Err(refusal(
+                verb,
+                noun,
+                answer["errno"].as_i64().unwrap_or(1),
+                why,
+            )),
         }
     }
 
@@ -135,9 +168,15 @@ impl Target {
 }
 
 fn refusal(verb: &str, noun: &str, errno: i64, why: &str) -> Failed {
-    let error = map([("errno", (-errno).into()), ("descr", format!("\"{why}\"").into())]);
+    let error = map([
+        ("errno", (-errno).into()),
+        ("descr", format!("\"{why}\"").into()),
+    ]);
     let text = map([(verb, Yaml::List(vec![map([(noun, error)])]))]).print(Style::Own);
-    Failed { text, code: (-errno) as u8 }
+    Failed {
+        text,
+        code: (-errno) as u8,
+    }
 }
 
 /// Options of one command: `--name value`, `--name=value`, with single-letter names. The value of `-v` may be missing.
@@ -159,7 +198,12 @@ const TIMEOUT: Known = &["timeout", "-t"];
 
 impl Options {
     /// Sorts the words after `command`, which takes the options `known` and so many other words.
-    fn parse(command: &str, args: &[String], known: &[Known], words: usize) -> Result<Options, Failed> {
+    fn parse(
+        command: &str,
+        args: &[String],
+        known: &[Known],
+        words: usize,
+    ) -> Result<Options, Failed> {
         let (mut named, mut free) = (Vec::new(), Vec::new());
         let mut it = args.iter().peekable();
         while let Some(a) = it.next() {
@@ -167,11 +211,22 @@ impl Options {
                 free.push(a.clone());
                 continue;
             }
-            let (name, inline) = a.split_once('=').map_or((a.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
-            let is = |k: &&Known| k.iter().any(|n| *n == name || name.strip_prefix("--") == Some(n));
-            let Some(option) = known.iter().find(is) else { return Err(format!("{command}: there is no option {name}\n{USAGE}").into()) };
-            let negative = |v: &str| v.strip_prefix('-').is_some_and(|d| d.starts_with(|c: char| c.is_ascii_digit()));
-            let value = inline.or_else(|| it.next_if(|v| !v.starts_with('-') || negative(v)).cloned());
+            let (name, inline) = a
+                .split_once('=')
+                .map_or((a.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
+            let is = |k: &&Known| {
+                k.iter()
+                    .any(|n| *n == name || name.strip_prefix("--") == Some(n))
+            };
+            let Some(option) = known.iter().find(is) else {
+                return Err(format!("{command}: there is no option {name}\n{USAGE}").into());
+            };
+            let negative = |v: &str| {
+                v.strip_prefix('-')
+                    .is_some_and(|d| d.starts_with(|c: char| c.is_ascii_digit()))
+            };
+            let value =
+                inline.or_else(|| it.next_if(|v| !v.starts_with('-') || negative(v)).cloned());
             if value.is_none() && *option != VERBOSE {
                 return Err(format!("{command}: {name} needs a value").into());
             }
@@ -187,34 +242,58 @@ impl Options {
     }
 
     fn text(&self, option: Known) -> Option<&str> {
-        self.0.iter().find(|(n, _)| *n == option[0]).and_then(|(_, v)| v.as_deref())
+        self.0
+            .iter()
+            .find(|(n, _)| *n == option[0])
+            .and_then(|(_, v)| v.as_deref())
     }
 
     fn must(&self, option: Known, what: &str) -> Result<String, Failed> {
-        self.text(option).map(str::to_owned).ok_or_else(|| format!("missing mandatory parameters in {what}: '--{}'", option[0]).into())
+        self.text(option).map(str::to_owned).ok_or_else(|| {
+            format!("missing mandatory parameters in {what}: '--{}'", option[0]).into()
+        })
     }
 
     /// A number of `least` to `most`.
     fn number(&self, option: Known, least: u64, most: u64) -> Result<Option<u64>, Failed> {
-        let wrong = |t: &str| Failed::from(format!("invalid value '{t}' of --{}: give {least} to {most}", option[0]));
-        self.text(option).map(|t| t.parse().ok().filter(|n| (least..=most).contains(n)).ok_or_else(|| wrong(t))).transpose()
+        let wrong = |t: &str| {
+            Failed::from(format!(
+                "invalid value '{t}' of --{}: give {least} to {most}",
+                option[0]
+            ))
+        };
+        self.text(option)
+            .map(|t| {
+                t.parse()
+                    .ok()
+                    .filter(|n| (least..=most).contains(n))
+                    .ok_or_else(|| wrong(t))
+            })
+            .transpose()
     }
 
     /// 0 without `-v`, 1 with it, else the number given; Lustre's own goes to 4, more is as much as there is.
     fn verbose(&self) -> Result<u32, Failed> {
         let given = self.0.iter().any(|(n, _)| *n == VERBOSE[0]);
-        Ok(self.number(VERBOSE, 0, u8::MAX.into())?.map_or(u32::from(given), |n| n as u32))
+        Ok(self
+            .number(VERBOSE, 0, u8::MAX.into())?
+            .map_or(u32::from(given), |n| n as u32))
     }
 }
 
 fn split(list: &str) -> Vec<String> {
-    list.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect()
+    list.split(',')
+        .filter(|s| !s.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn run(t: &Target, args: &[String]) -> Result<String, Failed> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let command = words.iter().take(2).copied().collect::<Vec<_>>().join(" ");
-    let options = |from: usize, known: &[Known], free: usize| Options::parse(&command, args.get(from..).unwrap_or(&[]), known, free);
+    let options = |from: usize, known: &[Known], free: usize| {
+        Options::parse(&command, args.get(from..).unwrap_or(&[]), known, free)
+    };
     let kernel = |y: Option<Yaml>| y.map_or_else(String::new, |y| y.print(Style::Netlink(6)));
     let own = |y: Yaml| y.print(Style::Own);
     match words.as_slice() {
@@ -269,11 +348,21 @@ fn run(t: &Target, args: &[String]) -> Result<String, Failed> {
 
 fn peer(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
     let nids = || o.text(NID).map(split).unwrap_or_default();
-    let missing = || Failed::from("missing mandatory parameters in peer set: '--health'".to_owned());
+    let missing =
+        || Failed::from("missing mandatory parameters in peer set: '--health'".to_owned());
     let act = match verb {
-        "set" => Act::Health { nid: o.must(NID, "peer set")?, value: o.number(HEALTH, 0, 1000)?.ok_or_else(missing)? as u32 },
-        "add" => Act::PeerAdd { primary: o.must(PRIMARY, "peer add")?, nids: nids() },
-        _ => Act::PeerDel { primary: o.must(PRIMARY, "peer del")?, nids: nids() },
+        "set" => Act::Health {
+            nid: o.must(NID, "peer set")?,
+            value: o.number(HEALTH, 0, 1000)?.ok_or_else(missing)? as u32,
+        },
+        "add" => Act::PeerAdd {
+            primary: o.must(PRIMARY, "peer add")?,
+            nids: nids(),
+        },
+        _ => Act::PeerDel {
+            primary: o.must(PRIMARY, "peer del")?,
+            nids: nids(),
+        },
     };
     t.change(verb, "peer_ni", act).map(|_| String::new())
 }
@@ -281,14 +370,21 @@ fn peer(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
 fn route(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
     let (net, gateway) = (o.must(NET, "route")?, o.must(GATEWAY, "route")?);
     let act = match verb {
-        "add" => Act::RouteAdd { net, gateway, hops: o.number(HOP, 1, 255)?.map(|n| n as u8), priority: o.number(PRIORITY, 0, u32::MAX as u64)?.unwrap_or(0) as u32 },
+        "add" => Act::RouteAdd {
+            net,
+            gateway,
+            hops: o.number(HOP, 1, 255)?.map(|n| n as u8),
+            priority: o.number(PRIORITY, 0, u32::MAX as u64)?.unwrap_or(0) as u32,
+        },
         _ => Act::RouteDel { net, gateway },
     };
     t.change(verb, "route", act).map(|_| String::new())
 }
 
 fn set(t: &Target, what: &str, value: &str) -> Result<String, Failed> {
-    let n: usize = value.parse().map_err(|_| format!("invalid value '{value}'"))?;
+    let n: usize = value
+        .parse()
+        .map_err(|_| format!("invalid value '{value}'"))?;
     let pools = |tiny, small, large| Act::Pools { tiny, small, large };
     let act = match what {
         "routing" if n <= 1 => Act::Routing { on: n == 1 },
@@ -329,31 +425,57 @@ fn ping(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
     if nids.is_empty() {
         return Err(format!("missing nid argument: {verb} nid[,nid,...]").into());
     }
-    let limit_ms = 1000 * o.number(TIMEOUT, 1, PING_LIMIT_S)?.unwrap_or(if verb == "ping" { 1 } else { 10 });
+    let limit_ms = 1000
+        * o.number(TIMEOUT, 1, PING_LIMIT_S)?
+            .unwrap_or(if verb == "ping" { 1 } else { 10 });
     let (mut rows, mut failed) = (Vec::new(), false);
     for nid in nids {
-        let a = t.ask(Act::Ping { nid: nid.clone(), limit_ms })?;
+        let a = t.ask(Act::Ping {
+            nid: nid.clone(),
+            limit_ms,
+        })?;
         if a["error"].is_string() {
             failed = true;
             let errno = a["errno"].as_i64().unwrap_or(1);
             let why = std::io::Error::from_raw_os_error(errno as i32).to_string();
             let why = why.split(" (os error").next().unwrap_or("").to_owned();
-            let descr = if errno == libc::EINVAL as i64 { a["error"].as_str().unwrap_or("").to_owned() } else { format!("failed to {verb} {nid}: {why}") };
+            let descr = if errno == libc::EINVAL as i64 {
+                a["error"].as_str().unwrap_or("").to_owned()
+            } else {
+                format!("failed to {verb} {nid}: {why}")
+            };
             rows.push(map([("errno", (-errno).into()), ("descr", descr.into())]));
             continue;
         }
         rows.push(found(&a, &nid));
     }
     let text = map([(verb, Yaml::List(rows))]).print(Style::Netlink(2));
-    if failed { Err(Failed { text, code: 255 }) } else { Ok(text) }
+    if failed {
+        Err(Failed { text, code: 255 })
+    } else {
+        Ok(text)
+    }
 }
 
 /// What `nid` answered.
 fn found(a: &Value, nid: &str) -> Yaml {
-    let nids: Vec<Yaml> = a["nids"].as_array().into_iter().flatten().map(|n| map([("nid", n.as_str().unwrap_or("").into())])).collect();
+    let nids: Vec<Yaml> = a["nids"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|n| map([("nid", n.as_str().unwrap_or("").into())]))
+        .collect();
     let primary = a["nids"][0].as_str().unwrap_or(nid).to_owned();
-    let multi_rail = if a["multi_rail"] == true { "true" } else { "false" };
-    map([("primary nid", primary.into()), ("Multi-Rail", multi_rail.into()), ("peer_ni", Yaml::List(nids))])
+    let multi_rail = if a["multi_rail"] == true {
+        "true"
+    } else {
+        "false"
+    };
+    map([
+        ("primary nid", primary.into()),
+        ("Multi-Rail", multi_rail.into()),
+        ("peer_ni", Yaml::List(nids)),
+    ])
 }
 
 #[cfg(test)]
@@ -365,7 +487,9 @@ fn answered(verb: &str, a: &Value, nid: &str) -> String {
 fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let (command, rest) = match words.as_slice() {
-        [first @ ("net_drop" | "net_delay" | "nodemap"), verb, ..] => (format!("{first}_{verb}"), &args[2..]),
+        [first @ ("net_drop" | "net_delay" | "nodemap"), verb, ..] => {
+            (format!("{first}_{verb}"), &args[2..])
+        }
         [first, ..] => ((*first).to_owned(), &args[1..]),
         [] => return Err(LCTL_USAGE.to_owned().into()),
     };
@@ -438,10 +562,21 @@ fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
 }
 
 /// The flags among the words of a command, and the others, of which there must be some.
-fn flags<'a>(command: &str, words: &'a [String], known: &[&str]) -> Result<(Vec<&'a str>, Vec<&'a str>), Failed> {
-    let (flags, names): (Vec<&str>, Vec<&str>) = words.iter().map(String::as_str).partition(|w| w.starts_with('-'));
+fn flags<'a>(
+    command: &str,
+    words: &'a [String],
+    known: &[&str],
+) -> Result<(Vec<&'a str>, Vec<&'a str>), Failed> {
+    let (flags, names): (Vec<&str>, Vec<&str>) = words
+        .iter()
+        .map(String::as_str)
+        .partition(|w| w.starts_with('-'));
     if let Some(f) = flags.iter().find(|f| !known.contains(f)) {
-        return Err(format!("{command}: there is no option {f}; there are: {}", known.join(", ")).into());
+        return Err(format!(
+            "{command}: there is no option {f}; there are: {}",
+            known.join(", ")
+        )
+        .into());
     }
     match names.is_empty() {
         true => Err(format!("{command}: which parameter?\n{LCTL_USAGE}").into()),
@@ -462,7 +597,8 @@ fn list_params(t: &Target, pattern: &str, below: bool) -> Result<String, Failed>
 /// Parameters of the mount of the process.
 fn get_params(t: &Target, pattern: &str, bare: bool) -> Result<String, Failed> {
     let answer = t.ask_client(&Ask::GetParam(pattern.to_owned()))?;
-    let rows: Vec<(String, String)> = serde_json::from_value(answer["params"].clone()).unwrap_or_default();
+    let rows: Vec<(String, String)> =
+        serde_json::from_value(answer["params"].clone()).unwrap_or_default();
     if rows.is_empty() {
         return Err(no_param("get_param", pattern));
     }
@@ -492,7 +628,10 @@ fn set_params(t: &Target, setting: &str) -> Result<String, Failed> {
 }
 
 fn no_param(verb: &str, pattern: &str) -> Failed {
-    Failed { text: format!("error: {verb}: param_path '{pattern}': No such file or directory"), code: libc::ENOENT as u8 }
+    Failed {
+        text: format!("error: {verb}: param_path '{pattern}': No such file or directory"),
+        code: libc::ENOENT as u8,
+    }
 }
 
 fn lctl_fault(command: &str) -> Option<(bool, Verb)> {
@@ -502,8 +641,16 @@ fn lctl_fault(command: &str) -> Option<(bool, Verb)> {
         "net_delay" => true,
         _ => return None,
     };
-    let verbs = [("add", Verb::Add), ("del", Verb::Del), ("list", Verb::Show), ("reset", Verb::Reset)];
-    verbs.iter().find(|(n, _)| *n == verb).map(|(_, v)| (delay, *v))
+    let verbs = [
+        ("add", Verb::Add),
+        ("del", Verb::Del),
+        ("list", Verb::Show),
+        ("reset", Verb::Reset),
+    ];
+    verbs
+        .iter()
+        .find(|(n, _)| *n == verb)
+        .map(|(_, v)| (delay, *v))
 }
 
 #[cfg(test)]
@@ -516,35 +663,92 @@ mod tests {
 
     #[test]
     fn options_before_and_after_the_command() {
-        let (t, rest) = Target::parse(args("--dir /d --node=1@lo net show --net tcp1 -v 2"), USAGE).ok().unwrap();
-        assert_eq!((t.dir, t.node.as_deref(), rest.len()), (Some("/d".into()), Some("1@lo"), 6));
-        let o = Options::parse("net show", &args("--net tcp1 -v 2"), &[NET, VERBOSE], 0).ok().unwrap();
+        let (t, rest) = Target::parse(args("--dir /d --node=1@lo net show --net tcp1 -v 2"), USAGE)
+            .ok()
+            .unwrap();
+        assert_eq!(
+            (t.dir, t.node.as_deref(), rest.len()),
+            (Some("/d".into()), Some("1@lo"), 6)
+        );
+        let o = Options::parse("net show", &args("--net tcp1 -v 2"), &[NET, VERBOSE], 0)
+            .ok()
+            .unwrap();
         assert_eq!((o.text(NET), o.verbose().ok()), (Some("tcp1"), Some(2)));
         for (line, level) in [("-v", 1), ("-v 4", 4), ("--verbose=2", 2)] {
-            assert_eq!(Options::parse("net show", &args(line), &[VERBOSE], 0).ok().unwrap().verbose().ok(), Some(level), "{line}");
+            assert_eq!(
+                Options::parse("net show", &args(line), &[VERBOSE], 0)
+                    .ok()
+                    .unwrap()
+                    .verbose()
+                    .ok(),
+                Some(level),
+                "{line}"
+            );
         }
-        assert!(Target::parse(args("--dir"), USAGE).is_err() && Target::parse(args("--what x"), USAGE).is_err());
+        assert!(
+            Target::parse(args("--dir"), USAGE).is_err()
+                && Target::parse(args("--what x"), USAGE).is_err()
+        );
     }
 
     #[test]
     fn what_a_command_does_not_know_is_refused_by_name() {
-        let t = Target { socket: Some("/nonexistent/coral.sock".into()), ..Target::default() };
+        let t = Target {
+            socket: Some("/nonexistent/coral.sock".into()),
+            ..Target::default()
+        };
         for (line, says) in [
-            ("net show --nonsense", "net show: there is no option --nonsense"),
+            (
+                "net show --nonsense",
+                "net show: there is no option --nonsense",
+            ),
             ("net show -v x", "invalid value 'x' of --verbose"),
             ("net show tcp", "net show: 'tcp' is too much"),
-            ("route add --net tcp9 --gateway 1.2.3.4@tcp --prioritty 7", "route add: there is no option --prioritty"),
-            ("route add --net tcp9 --gateway 1.2.3.4@tcp --hops 3", "route add: there is no option --hops"),
-            ("route add --net tcp9 --gateway 1.2.3.4@tcp --hop 300", "invalid value '300' of --hop: give 1 to 255"),
-            ("route add --net tcp9 --gateway", "route add: --gateway needs a value"),
-            ("route add --net tcp9 --net tcp8 --gateway 1.2.3.4@tcp", "--net is given twice"),
-            ("route add --net tcp9", "missing mandatory parameters in route: '--gateway'"),
-            ("peer set --nid 1.2.3.4@tcp --health 2000", "invalid value '2000' of --health: give 0 to 1000"),
-            ("peer set --nid 1.2.3.4@tcp --health -5", "invalid value '-5' of --health: give 0 to 1000"),
-            ("peer set --nid 1.2.3.4@tcp", "missing mandatory parameters in peer set: '--health'"),
+            (
+                "route add --net tcp9 --gateway 1.2.3.4@tcp --prioritty 7",
+                "route add: there is no option --prioritty",
+            ),
+            (
+                "route add --net tcp9 --gateway 1.2.3.4@tcp --hops 3",
+                "route add: there is no option --hops",
+            ),
+            (
+                "route add --net tcp9 --gateway 1.2.3.4@tcp --hop 300",
+                "invalid value '300' of --hop: give 1 to 255",
+            ),
+            (
+                "route add --net tcp9 --gateway",
+                "route add: --gateway needs a value",
+            ),
+            (
+                "route add --net tcp9 --net tcp8 --gateway 1.2.3.4@tcp",
+                "--net is given twice",
+            ),
+            (
+                "route add --net tcp9",
+                "missing mandatory parameters in route: '--gateway'",
+            ),
+            (
+                "peer set --nid 1.2.3.4@tcp --health 2000",
+                "invalid value '2000' of --health: give 0 to 1000",
+            ),
+            (
+                "peer set --nid 1.2.3.4@tcp --health -5",
+                "invalid value '-5' of --health: give 0 to 1000",
+            ),
+            (
+                "peer set --nid 1.2.3.4@tcp",
+                "missing mandatory parameters in peer set: '--health'",
+            ),
             ("set tiny_buffers", "usage: lnetctl set"),
-            ("ping 1.2.3.4@tcp --timeout abc", "invalid value 'abc' of --timeout"),
-            ("net add --net tcp9 --if eth0", "lnetctl net add is not there"),
+            (
+                "ping 1.2.3.4@tcp --timeout abc",
+                "invalid value 'abc' of --timeout",
+            ),
+            (
+                "net add --net tcp9 --if eth0",
+                "lnetctl net add is not there",
+            ),
             ("import file", "lnetctl import file is not there"),
             ("stats show now", "'now' is too much"),
         ] {
@@ -558,9 +762,15 @@ mod tests {
             ("disconnect", "disconnect: which NID?"),
             ("disconnect 1.2.3.4@tcp x", "'x' is too much"),
             ("list_nids x", "'x' is too much"),
-            ("set_param -P osc.*.max_dirty_mb=1", "settings that last (-P"),
+            (
+                "set_param -P osc.*.max_dirty_mb=1",
+                "settings that last (-P",
+            ),
             ("set_param", "which parameter?"),
-            ("get_param -z stats", "there is no option -z; there are: -n, -N"),
+            (
+                "get_param -z stats",
+                "there is no option -z; there are: -n, -N",
+            ),
             ("list_param -D osc", "there is no option -D; there are: -R"),
         ] {
             let said = run_lctl(&t, &args(line)).unwrap_err().text;
@@ -571,7 +781,13 @@ mod tests {
     #[test]
     fn refusals_look_as_the_originals() {
         let f = refusal("add", "route", 22, "no way");
-        assert_eq!((f.text.as_str(), f.code), ("add:\n    - route:\n          errno: -22\n          descr: \"no way\"\n", 234));
+        assert_eq!(
+            (f.text.as_str(), f.code),
+            (
+                "add:\n    - route:\n          errno: -22\n          descr: \"no way\"\n",
+                234
+            )
+        );
         assert_eq!(lctl_fault("net_delay_list"), Some((true, Verb::Show)));
         assert_eq!(lctl_fault("net_drop_what"), None);
     }

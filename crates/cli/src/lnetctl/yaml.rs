@@ -111,7 +111,8 @@ impl Yaml {
             (_, Style::Own) => col + 4,
         };
         out.push('\n');
-        let empty = matches!(self, Yaml::Map(m) if m.is_empty()) || matches!(self, Yaml::List(l) if l.is_empty());
+        let empty = matches!(self, Yaml::Map(m) if m.is_empty())
+            || matches!(self, Yaml::List(l) if l.is_empty());
         if !empty {
             out.push_str(&" ".repeat(inner));
             self.emit(out, inner, style);
@@ -125,13 +126,31 @@ mod tests {
 
     #[test]
     fn as_the_kernel_tool_indents() {
-        let peer = map([("peer", Yaml::List(vec![map([
-            ("primary nid", "10.77.0.2@tcp".into()),
-            ("peer ni", Yaml::List(vec![map([("nid", "10.77.0.2@tcp".into()), ("statistics", map([("send_count", 4u64.into())]))])])),
-        ])]))]);
+        let peer = map([(
+            "peer",
+            Yaml::List(vec![map([
+                ("primary nid", "10.77.0.2@tcp".into()),
+                (
+                    "peer ni",
+                    Yaml::List(vec![map([
+                        ("nid", "10.77.0.2@tcp".into()),
+                        ("statistics", map([("send_count", 4u64.into())])),
+                    ])]),
+                ),
+            ])]),
+        )]);
         let text = "peer:\n-     primary nid: 10.77.0.2@tcp\n      peer ni:\n      -     nid: 10.77.0.2@tcp\n            statistics:\n                  send_count: 4\n";
         assert_eq!(peer.print(Style::Netlink(6)), text);
-        let routing = map([("routing", Yaml::List(vec![map([("cpt[0]", map([("tiny", map([("npages", 0u64.into())]))]))]), map([("enable", 1u64.into())])]))]);
-        assert_eq!(routing.print(Style::Own), "routing:\n    - cpt[0]:\n          tiny:\n              npages: 0\n    - enable: 1\n");
+        let routing = map([(
+            "routing",
+            Yaml::List(vec![
+                map([("cpt[0]", map([("tiny", map([("npages", 0u64.into())]))]))]),
+                map([("enable", 1u64.into())]),
+            ]),
+        )]);
+        assert_eq!(
+            routing.print(Style::Own),
+            "routing:\n    - cpt[0]:\n          tiny:\n              npages: 0\n    - enable: 1\n"
+        );
     }
 }

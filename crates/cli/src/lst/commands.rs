@@ -5,7 +5,10 @@ use super::options::{self, Spec};
 use super::socket::Out;
 use super::{Failed, show, stat};
 use coral_lnet::Nid;
-use coral_lnet::selftest::console::{BatchInfo, ConsoleError, DEFAULT_BATCH, LOOPS, NodeError, NodeState, ROUND_TIMEOUT, TestInfo, TestSpec, Update, count_states};
+use coral_lnet::selftest::console::{
+    BatchInfo, ConsoleError, DEFAULT_BATCH, LOOPS, NodeError, NodeState, ROUND_TIMEOUT, TestInfo,
+    TestSpec, Update, count_states,
+};
 use coral_lnet::selftest::{TestParams, nids};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +28,15 @@ pub(crate) async fn run(s: &Arc<Session>, command: &str, args: &[String], out: &
         "stat" => stat::stat(s, args, out).await,
         "show_error" => stat::show_error(s, args, out).await,
         "add_batch" => {
-            let g = options::parse(command, &Spec { with_value: &[], flags: &[], words: (1, 1) }, args)?;
+            let g = options::parse(
+                command,
+                &Spec {
+                    with_value: &[],
+                    flags: &[],
+                    words: (1, 1),
+                },
+                args,
+            )?;
             s.console.add_batch(&g.words[0])?;
             Ok(true)
         }
@@ -38,7 +49,11 @@ pub(crate) async fn run(s: &Arc<Session>, command: &str, args: &[String], out: &
     }
 }
 
-const NOTHING: Spec = Spec { with_value: &[], flags: &[], words: (0, 0) };
+const NOTHING: Spec = Spec {
+    with_value: &[],
+    flags: &[],
+    words: (0, 0),
+};
 
 async fn end_session(s: &Session, args: &[String], out: &mut Out) -> Done {
     options::parse("end_session", &NOTHING, args)?;
@@ -52,13 +67,25 @@ async fn show_session(s: &Session, args: &[String], out: &mut Out) -> Done {
     let c = &s.console;
     let nid = c.nid().map_or("<?>".to_owned(), |n| n.to_string());
     let nodes = c.nodes().len();
-    out.out(format!("{} ID: {}@{nid}, KEY: {} FEATURES: {:x} NODES: {nodes}", c.name(), c.stamp_ms(), s.wanted.key, c.feats())).await?;
+    out.out(format!(
+        "{} ID: {}@{nid}, KEY: {} FEATURES: {:x} NODES: {nodes}",
+        c.name(),
+        c.stamp_ms(),
+        s.wanted.key,
+        c.feats()
+    ))
+    .await?;
     Ok(true)
 }
 
 async fn ping(s: &Session, args: &[String], out: &mut Out) -> Done {
     const SPEC: Spec = Spec {
-        with_value: &[('b', "batch"), ('g', "group"), ('n', "nodes"), ('t', "timeout")],
+        with_value: &[
+            ('b', "batch"),
+            ('g', "group"),
+            ('n', "nodes"),
+            ('t', "timeout"),
+        ],
         flags: &[('s', "session"), ('v', "server")],
         words: (0, 0),
     };
@@ -69,11 +96,19 @@ async fn ping(s: &Session, args: &[String], out: &mut Out) -> Done {
         (Some(name), _, _) => only(s.console.group(name)?),
         (_, Some(name), _) => {
             let b = s.console.batch(name)?;
-            only(if g.has("server") { b.servers } else { b.clients })
+            only(if g.has("server") {
+                b.servers
+            } else {
+                b.clients
+            })
         }
         (_, _, Some(word)) => nids::expand(word)?,
         _ if g.has("session") => only(s.console.nodes()),
-        _ => return Err(Failed("ping: whom? --session, --group, --batch or --nodes says it".into())),
+        _ => {
+            return Err(Failed(
+                "ping: whom? --session, --group, --batch or --nodes says it".into(),
+            ));
+        }
     };
     let Some(first) = to.first() else {
         out.out("Target is empty").await?;
@@ -85,16 +120,32 @@ async fn ping(s: &Session, args: &[String], out: &mut Out) -> Done {
             Ok((name, nid)) => (name, nid.to_string()),
             Err(_) => ("<NULL>".into(), "<?>".into()),
         };
-        out.out(format!("\t{}: {} [session: {name} id: {console}]", show::id(r.nid), r.state)).await?;
+        out.out(format!(
+            "\t{}: {} [session: {name} id: {console}]",
+            show::id(r.nid),
+            r.state
+        ))
+        .await?;
     }
     Ok(true)
 }
 
 async fn add_group(s: &Session, args: &[String], out: &mut Out) -> Done {
-    let g = options::parse("add_group", &Spec { with_value: &[], flags: &[], words: (2, usize::MAX) }, args)?;
+    let g = options::parse(
+        "add_group",
+        &Spec {
+            with_value: &[],
+            flags: &[],
+            words: (2, usize::MAX),
+        },
+        args,
+    )?;
     let (name, lists) = (&g.words[0], &g.words[1..]);
     // A wrong list is found before anything is done.
-    let lists = lists.iter().map(|w| Ok((w, nids::expand(w)?))).collect::<Result<Vec<_>, Failed>>()?;
+    let lists = lists
+        .iter()
+        .map(|w| Ok((w, nids::expand(w)?)))
+        .collect::<Result<Vec<_>, Failed>>()?;
     for (_, nids) in &lists {
         let mut nets: Vec<Nid> = nids.clone();
         nets.dedup_by_key(|n| n.net());
@@ -112,51 +163,98 @@ async fn add_group(s: &Session, args: &[String], out: &mut Out) -> Done {
             well = false;
         }
     }
-    if s.console.group(name)?.iter().all(|n| n.1 != NodeState::Active) {
-        out.err(format!("No nodes added successfully, deleting group {name}")).await?;
+    if s.console
+        .group(name)?
+        .iter()
+        .all(|n| n.1 != NodeState::Active)
+    {
+        out.err(format!(
+            "No nodes added successfully, deleting group {name}"
+        ))
+        .await?;
         s.console.del_group(name).await?;
     }
     Ok(well)
 }
 
 async fn del_group(s: &Session, args: &[String], out: &mut Out) -> Done {
-    let g = options::parse("del_group", &Spec { with_value: &[], flags: &[], words: (1, 1) }, args)?;
+    let g = options::parse(
+        "del_group",
+        &Spec {
+            with_value: &[],
+            flags: &[],
+            words: (1, 1),
+        },
+        args,
+    )?;
     let well = show::failures(&s.console.del_group(&g.words[0]).await?, "end session", out).await?;
-    out.out(if well { "Group is deleted" } else { "Group is deleted with some errors" }).await?;
+    out.out(if well {
+        "Group is deleted"
+    } else {
+        "Group is deleted with some errors"
+    })
+    .await?;
     Ok(well)
 }
 
 async fn update_group(s: &Session, args: &[String], out: &mut Out) -> Done {
-    const SPEC: Spec = Spec { with_value: &[('c', "clean"), ('r', "remove")], flags: &[('f', "refresh")], words: (1, 1) };
+    const SPEC: Spec = Spec {
+        with_value: &[('c', "clean"), ('r', "remove")],
+        flags: &[('f', "refresh")],
+        words: (1, 1),
+    };
     let g = options::parse("update_group", &SPEC, args)?;
     let update = match (g.has("refresh"), g.text("clean"), g.text("remove")) {
         (true, None, None) => Update::Refresh,
-        (false, Some(state), None) => {
-            Update::Clean(show::state(state).ok_or_else(|| Failed(format!("--clean '{state}' is none of active, busy, down, unknown, invalid")))?)
-        }
+        (false, Some(state), None) => Update::Clean(show::state(state).ok_or_else(|| {
+            Failed(format!(
+                "--clean '{state}' is none of active, busy, down, unknown, invalid"
+            ))
+        })?),
         (false, None, Some(word)) => Update::Remove(nids::expand(word)?),
-        _ => return Err(Failed("update_group: one of --refresh, --clean and --remove says what is to be done".into())),
+        _ => {
+            return Err(Failed(
+                "update_group: one of --refresh, --clean and --remove says what is to be done"
+                    .into(),
+            ));
+        }
     };
     let results = s.console.update_group(&g.words[0], update).await?;
     show::failures(&results, "Updating group", out).await
 }
 
 async fn list_group(s: &Session, args: &[String], out: &mut Out) -> Done {
-    const SPEC: Spec =
-        Spec { with_value: &[], flags: &[('a', "active"), ('b', "busy"), ('d', "down"), ('u', "unknown"), ('l', "all")], words: (0, usize::MAX) };
+    const SPEC: Spec = Spec {
+        with_value: &[],
+        flags: &[
+            ('a', "active"),
+            ('b', "busy"),
+            ('d', "down"),
+            ('u', "unknown"),
+            ('l', "all"),
+        ],
+        words: (0, usize::MAX),
+    };
     let g = options::parse("list_group", &SPEC, args)?;
     if g.words.is_empty() {
         return list_names(&s.console.groups(), "groups", out).await;
     }
     let wanted = |st: NodeState| g.has("all") || g.has(&st.to_string().to_ascii_lowercase());
-    let verbose = ["active", "busy", "down", "unknown", "all"].iter().any(|f| g.has(f));
-    let groups = g.words.iter().map(|name| Ok((name, s.console.group(name)?))).collect::<Result<Vec<_>, Failed>>()?;
+    let verbose = ["active", "busy", "down", "unknown", "all"]
+        .iter()
+        .any(|f| g.has(f));
+    let groups = g
+        .words
+        .iter()
+        .map(|name| Ok((name, s.console.group(name)?)))
+        .collect::<Result<Vec<_>, Failed>>()?;
     if !verbose {
         out.out(show::NODES_TITLE).await?;
     }
     for (name, nodes) in groups {
         if !verbose {
-            out.out(format!("\t{}\t{name}", show::counts(count_states(&nodes)))).await?;
+            out.out(format!("\t{}\t{name}", show::counts(count_states(&nodes))))
+                .await?;
             continue;
         }
         out.out(format!("Group [ {name} ]")).await?;
@@ -168,7 +266,8 @@ async fn list_group(s: &Session, args: &[String], out: &mut Out) -> Done {
         for (nid, state) in &shown {
             out.out(format!("\t{}: {state}", show::id(*nid))).await?;
         }
-        out.out(format!("Total {} nodes [ {name} ]", shown.len())).await?;
+        out.out(format!("Total {} nodes [ {name} ]", shown.len()))
+            .await?;
     }
     Ok(true)
 }
@@ -187,7 +286,15 @@ fn batch_name(words: &[String]) -> &str {
 }
 
 async fn run_batch(s: &Session, args: &[String], out: &mut Out) -> Done {
-    let g = options::parse("run", &Spec { with_value: &[('t', "timeout")], flags: &[], words: (0, 1) }, args)?;
+    let g = options::parse(
+        "run",
+        &Spec {
+            with_value: &[('t', "timeout")],
+            flags: &[],
+            words: (0, 1),
+        },
+        args,
+    )?;
     if g.text("timeout").is_some() {
         return Err(Failed("run: nodes know no time limit of a batch (the kernel's do not either): stop it with lst stop".into()));
     }
@@ -200,9 +307,23 @@ async fn run_batch(s: &Session, args: &[String], out: &mut Out) -> Done {
 }
 
 async fn stop_batch(s: &Session, args: &[String], out: &mut Out) -> Done {
-    let g = options::parse("stop", &Spec { with_value: &[], flags: &[('f', "force")], words: (0, 1) }, args)?;
+    let g = options::parse(
+        "stop",
+        &Spec {
+            with_value: &[],
+            flags: &[('f', "force")],
+            words: (0, 1),
+        },
+        args,
+    )?;
     let name = batch_name(&g.words);
-    if !show::failures(&s.console.stop(name, g.has("force")).await?, "stop batch", out).await? {
+    if !show::failures(
+        &s.console.stop(name, g.has("force")).await?,
+        "stop batch",
+        out,
+    )
+    .await?
+    {
         return Ok(false);
     }
     loop {
@@ -221,21 +342,50 @@ async fn stop_batch(s: &Session, args: &[String], out: &mut Out) -> Done {
 }
 
 async fn list_batch(s: &Session, args: &[String], out: &mut Out) -> Done {
-    const SPEC: Spec =
-        Spec { with_value: &[('t', "test")], flags: &[('i', "invalid"), ('a', "active"), ('l', "all"), ('s', "server")], words: (0, 1) };
+    const SPEC: Spec = Spec {
+        with_value: &[('t', "test")],
+        flags: &[
+            ('i', "invalid"),
+            ('a', "active"),
+            ('l', "all"),
+            ('s', "server"),
+        ],
+        words: (0, 1),
+    };
     let g = options::parse("list_batch", &SPEC, args)?;
-    let Some(name) = g.words.first() else { return list_names(&s.console.batches(), "batches", out).await };
+    let Some(name) = g.words.first() else {
+        return list_names(&s.console.batches(), "batches", out).await;
+    };
     let info = s.console.batch(name)?;
     let test = match g.number::<usize>("test")? {
         Some(0) => return Err(Failed("Invalid test id, test id starts from 1".into())),
-        Some(n) => Some((n, info.tests.get(n - 1).ok_or_else(|| Failed(format!("batch '{name}' has no test {n}")))?)),
+        Some(n) => Some((
+            n,
+            info.tests
+                .get(n - 1)
+                .ok_or_else(|| Failed(format!("batch '{name}' has no test {n}")))?,
+        )),
         None => None,
     };
     if g.has("invalid") || g.has("active") || g.has("all") {
-        let (clients, servers) = test.map_or((&info.clients, &info.servers), |(_, t)| (&t.clients, &t.servers));
-        let (active, invalid) = (g.has("active") || g.has("all"), g.has("invalid") || g.has("all"));
+        let (clients, servers) = test.map_or((&info.clients, &info.servers), |(_, t)| {
+            (&t.clients, &t.servers)
+        });
+        let (active, invalid) = (
+            g.has("active") || g.has("all"),
+            g.has("invalid") || g.has("all"),
+        );
         let nodes = if g.has("server") { servers } else { clients };
-        let shown: Vec<_> = nodes.iter().filter(|n| if n.1 == NodeState::Active { active } else { invalid }).collect();
+        let shown: Vec<_> = nodes
+            .iter()
+            .filter(|n| {
+                if n.1 == NodeState::Active {
+                    active
+                } else {
+                    invalid
+                }
+            })
+            .collect();
         for (nid, state) in &shown {
             out.out(format!("\t{}: {state}", show::id(*nid))).await?;
         }
@@ -252,7 +402,11 @@ async fn list_batch(s: &Session, args: &[String], out: &mut Out) -> Done {
 async fn show_batch(name: &str, info: &BatchInfo, out: &mut Out) -> Result<(), Failed> {
     // The kernel's numbers of the two states.
     let state = if info.running { 0xb1 } else { 0xb0 };
-    out.out(format!("Batch: {name} Tests: {} State: {state}", info.tests.len())).await?;
+    out.out(format!(
+        "Batch: {name} Tests: {} State: {state}",
+        info.tests.len()
+    ))
+    .await?;
     show_nodes(&info.clients, &info.servers, out).await?;
     for (i, t) in info.tests.iter().enumerate() {
         show_test(i + 1, t, out).await?;
@@ -261,26 +415,54 @@ async fn show_batch(name: &str, info: &BatchInfo, out: &mut Out) -> Result<(), F
 }
 
 async fn show_test(n: usize, t: &TestInfo, out: &mut Out) -> Result<(), Failed> {
-    let name = if t.params == TestParams::Ping { "ping" } else { "brw" };
+    let name = if t.params == TestParams::Ping {
+        "ping"
+    } else {
+        "brw"
+    };
     let count = t.count.map_or(-1, i64::from);
-    out.out(format!("\tTest {n}({name}) (loop: {count}, concurrency: {})", t.concurrency)).await?;
+    out.out(format!(
+        "\tTest {n}({name}) (loop: {count}, concurrency: {})",
+        t.concurrency
+    ))
+    .await?;
     show_nodes(&t.clients, &t.servers, out).await
 }
 
-async fn show_nodes(clients: &[(Nid, NodeState)], servers: &[(Nid, NodeState)], out: &mut Out) -> Result<(), Failed> {
+async fn show_nodes(
+    clients: &[(Nid, NodeState)],
+    servers: &[(Nid, NodeState)],
+    out: &mut Out,
+) -> Result<(), Failed> {
     out.out(show::NODES_TITLE).await?;
-    out.out(format!("client\t{}", show::counts(count_states(clients)))).await?;
-    out.out(format!("server\t{}", show::counts(count_states(servers)))).await
+    out.out(format!("client\t{}", show::counts(count_states(clients))))
+        .await?;
+    out.out(format!("server\t{}", show::counts(count_states(servers))))
+        .await
 }
 
 async fn query(s: &Session, args: &[String], out: &mut Out) -> Done {
     const SPEC: Spec = Spec {
-        with_value: &[('o', "timeout"), ('d', "delay"), ('c', "loop"), ('t', "test")],
-        flags: &[('s', "server"), ('a', "active"), ('i', "idle"), ('e', "error"), ('l', "all")],
+        with_value: &[
+            ('o', "timeout"),
+            ('d', "delay"),
+            ('c', "loop"),
+            ('t', "test"),
+        ],
+        flags: &[
+            ('s', "server"),
+            ('a', "active"),
+            ('i', "idle"),
+            ('e', "error"),
+            ('l', "all"),
+        ],
         words: (0, 1),
     };
     let g = options::parse("query", &SPEC, args)?;
-    let (limit, delay) = (Duration::from_secs(g.positive("timeout", 5)? as u64), Duration::from_secs(g.positive("delay", 5)? as u64));
+    let (limit, delay) = (
+        Duration::from_secs(g.positive("timeout", 5)? as u64),
+        Duration::from_secs(g.positive("delay", 5)? as u64),
+    );
     let (rounds, test) = (g.positive("loop", 1)?, g.number("test")?.unwrap_or(0));
     let name = batch_name(&g.words);
     let verbose = ["active", "idle", "error", "all"].iter().any(|f| g.has(f));
@@ -292,20 +474,29 @@ async fn query(s: &Session, args: &[String], out: &mut Out) -> Done {
         if verbose {
             for r in &results {
                 let running = matches!(r.result, Ok(n) if n > 0);
-                if g.has("active") && !running || g.has("idle") && running || g.has("error") && r.result.is_ok() {
+                if g.has("active") && !running
+                    || g.has("idle") && running
+                    || g.has("error") && r.result.is_ok()
+                {
                     continue;
                 }
                 let what = match r.result {
                     Err(NodeError::Rpc(e) | NodeError::Remote(e)) => show::strerror(e),
                     Ok(_) => if running { "Running" } else { "Idle" }.into(),
                 };
-                out.out(format!("{} [{}]: {what}", show::id(r.nid), r.state)).await?;
+                out.out(format!("{} [{}]: {what}", show::id(r.nid), r.state))
+                    .await?;
             }
             continue;
         }
-        let count = |f: &dyn Fn(&Result<u32, NodeError>) -> bool| results.iter().filter(|r| f(&r.result)).count();
+        let count = |f: &dyn Fn(&Result<u32, NodeError>) -> bool| {
+            results.iter().filter(|r| f(&r.result)).count()
+        };
         let silent = count(&|r| matches!(r, Err(NodeError::Rpc(_))));
-        let (idle, running) = (count(&|r| *r == Ok(0)), count(&|r| matches!(r, Ok(n) if *n > 0)));
+        let (idle, running) = (
+            count(&|r| *r == Ok(0)),
+            count(&|r| matches!(r, Ok(n) if *n > 0)),
+        );
         let failed = results.len() - silent - idle - running;
         let mut line = format!("{name} [{test}] ");
         if silent > 0 {
@@ -323,13 +514,26 @@ async fn query(s: &Session, args: &[String], out: &mut Out) -> Done {
 
 async fn add_test(s: &Session, args: &[String], out: &mut Out) -> Done {
     const SPEC: Spec = Spec {
-        with_value: &[('b', "batch"), ('c', "concurrency"), ('d', "distribute"), ('f', "from"), ('t', "to"), ('l', "loop")],
+        with_value: &[
+            ('b', "batch"),
+            ('c', "concurrency"),
+            ('d', "distribute"),
+            ('f', "from"),
+            ('t', "to"),
+            ('l', "loop"),
+        ],
         flags: &[],
         words: (1, usize::MAX),
     };
     let g = options::parse("add_test", &SPEC, args)?;
-    let group = |name: &str| g.text(name).map(str::to_owned).ok_or_else(|| Failed(format!("add_test: --{name} is missing: a group's name")));
-    let (dist, span) = g.text("distribute").map_or(Ok((1, 1)), options::distribution)?;
+    let group = |name: &str| {
+        g.text(name)
+            .map(str::to_owned)
+            .ok_or_else(|| Failed(format!("add_test: --{name} is missing: a group's name")))
+    };
+    let (dist, span) = g
+        .text("distribute")
+        .map_or(Ok((1, 1)), options::distribution)?;
     let count = match g.number::<i64>("loop")?.unwrap_or(-1) {
         -1 => None,
         n => Some(u32::try_from(n).map_err(|_| ConsoleError::Range("loop", n, LOOPS))?),
@@ -343,7 +547,14 @@ async fn add_test(s: &Session, args: &[String], out: &mut Out) -> Done {
         span,
         params: options::test(&g.words)?,
     };
-    let well = show::failures(&s.console.add_test(g.text("batch").unwrap_or(DEFAULT_BATCH), spec).await?, "add test", out).await?;
+    let well = show::failures(
+        &s.console
+            .add_test(g.text("batch").unwrap_or(DEFAULT_BATCH), spec)
+            .await?,
+        "add test",
+        out,
+    )
+    .await?;
     if well {
         out.out("Test was added successfully").await?;
     }

@@ -4,8 +4,8 @@ use super::node;
 use super::session::Wanted;
 use super::socket::{self, Answer, COMMAND_MAX_BYTES, Out, Words};
 use super::{Failed, commands};
-use crate::lnetctl::find::Found;
 use crate::daemon::Reporter;
+use crate::lnetctl::find::Found;
 use coral_lnet::selftest::Selftest;
 use coral_lnet::selftest::console::Console;
 use coral_lnet::{Nid, Node};
@@ -46,25 +46,56 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(wanted: Wanted) -> Result<Arc<Session>, Failed> {
         let (secs, nanos) = wall_time();
-        let console = Console::new(&wanted.name, wanted.force, wanted.feats, secs * 1000 + nanos as u64 / 1_000_000)?;
-        let used = Mutex::new(Used { running: 0, at: Instant::now() });
-        let (node, found, ended, unbound, over) = (OnceCell::new(), Mutex::default(), AtomicBool::new(false), AtomicBool::new(false), Notify::new());
-        Ok(Arc::new(Session { wanted, console, node, found, used, ended, unbound, over }))
+        let console = Console::new(
+            &wanted.name,
+            wanted.force,
+            wanted.feats,
+            secs * 1000 + nanos as u64 / 1_000_000,
+        )?;
+        let used = Mutex::new(Used {
+            running: 0,
+            at: Instant::now(),
+        });
+        let (node, found, ended, unbound, over) = (
+            OnceCell::new(),
+            Mutex::default(),
+            AtomicBool::new(false),
+            AtomicBool::new(false),
+            Notify::new(),
+        );
+        Ok(Arc::new(Session {
+            wanted,
+            console,
+            node,
+            found,
+            used,
+            ended,
+            unbound,
+            over,
+        }))
     }
 
     /// Makes sure that the console can speak, and that there is a way to `first`. Its NID is the one asked for, else one from
     /// which `first` is reached.
     pub(crate) async fn voice(&self, first: Nid) -> Result<(), Failed> {
         let ways = &self.wanted.ways;
-        let start = || async { self.start(self.wanted.nid.map_or_else(|| ways.local(first), Ok)?).await };
+        let start = || async {
+            self.start(self.wanted.nid.map_or_else(|| ways.local(first), Ok)?)
+                .await
+        };
         let node = self.node.get_or_try_init(start).await?;
         ways.check(node, first)
     }
 
     /// Starts the node on the NID that was asked for, if one was: an address that is not ours is known at once.
     async fn voice_as_asked(&self) -> Result<(), Failed> {
-        let Some(nid) = self.wanted.nid else { return Ok(()) };
-        self.node.get_or_try_init(|| self.start(nid)).await.map(drop)
+        let Some(nid) = self.wanted.nid else {
+            return Ok(());
+        };
+        self.node
+            .get_or_try_init(|| self.start(nid))
+            .await
+            .map(drop)
     }
 
     async fn start(&self, nid: Nid) -> Result<Arc<Node>, Failed> {
@@ -96,7 +127,11 @@ impl Session {
         loop {
             let until = {
                 let used = self.used.lock();
-                if used.running > 0 { Instant::now() + limit } else { used.at + limit }
+                if used.running > 0 {
+                    Instant::now() + limit
+                } else {
+                    used.at + limit
+                }
             };
             if until <= Instant::now() {
                 return;
@@ -132,9 +167,14 @@ impl Drop for Running<'_> {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "a session's ID is the machine's time, and there is no node yet to ask")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a session's ID is the machine's time, and there is no node yet to ask"
+)]
 fn wall_time() -> (u64, u32) {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     (now.as_secs(), now.subsec_nanos())
 }
 
@@ -142,7 +182,11 @@ fn wall_time() -> (u64, u32) {
 pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
     let mut reporter = Reporter::from_env();
     crate::start_log();
-    let done = Wanted::parse(&args).and_then(|w| crate::runtime().map_err(Failed)?.block_on(serve(w, &mut reporter)));
+    let done = Wanted::parse(&args).and_then(|w| {
+        crate::runtime()
+            .map_err(Failed)?
+            .block_on(serve(w, &mut reporter))
+    });
     if let Err(Failed(why)) = &done {
         reporter.failed(why);
     }
@@ -152,7 +196,8 @@ pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
 async fn serve(wanted: Wanted, reporter: &mut Reporter) -> Result<(), Failed> {
     let path = socket::path(wanted.key)?;
     let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).map_err(|e| Failed(format!("'{}': {e}", path.display())))?;
+    let listener =
+        UnixListener::bind(&path).map_err(|e| Failed(format!("'{}': {e}", path.display())))?;
     let line = wanted.line();
     let session = Session::new(wanted)?;
     let begun = match session.voice_as_asked().await {
@@ -189,7 +234,12 @@ async fn answer(session: Arc<Session>, stream: UnixStream) {
     let (read, write) = stream.into_split();
     let mut line = String::new();
     let mut out = Out::to(write);
-    if BufReader::new(read.take(COMMAND_MAX_BYTES)).read_line(&mut line).await.is_err() || line.is_empty() {
+    if BufReader::new(read.take(COMMAND_MAX_BYTES))
+        .read_line(&mut line)
+        .await
+        .is_err()
+        || line.is_empty()
+    {
         return;
     }
     let code = match serde_json::from_str::<Words>(&line) {
@@ -199,7 +249,9 @@ async fn answer(session: Arc<Session>, stream: UnixStream) {
             1
         }
         Err(e) => {
-            let _ = out.err(format!("lst: the console did not understand: {e}")).await;
+            let _ = out
+                .err(format!("lst: the console did not understand: {e}"))
+                .await;
             1
         }
     };
@@ -235,7 +287,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_command_that_runs_is_a_use_and_idle_begins_when_it_ends() {
-        let wanted = Wanted::parse_with_key(7, &["--timeout".into(), "300".into()]).ok().unwrap();
+        let wanted = Wanted::parse_with_key(7, &["--timeout".into(), "300".into()])
+            .ok()
+            .unwrap();
         let session = Session::new(wanted).ok().unwrap();
         let sleep = |s| tokio::time::sleep(Duration::from_secs(s));
         let mut idle = std::pin::pin!(session.idle());
@@ -256,7 +310,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_command_that_is_given_up_is_no_use_any_more() {
-        let session = Session::new(Wanted::parse_with_key(7, &["--timeout".into(), "300".into()]).ok().unwrap()).ok().unwrap();
+        let session = Session::new(
+            Wanted::parse_with_key(7, &["--timeout".into(), "300".into()])
+                .ok()
+                .unwrap(),
+        )
+        .ok()
+        .unwrap();
         let begun = {
             let session = session.clone();
             tokio::spawn(async move {

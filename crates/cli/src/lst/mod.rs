@@ -34,30 +34,64 @@ impl<E: std::fmt::Display> From<E> for Failed {
 const COMMANDS: &[(&str, &str)] = &[
     ("end_session", ""),
     ("show_session", ""),
-    ("ping", "[--session] [--group NAME] [--batch NAME [--server]] [--nodes NIDS] [--timeout SECONDS]"),
+    (
+        "ping",
+        "[--session] [--group NAME] [--batch NAME [--server]] [--nodes NIDS] [--timeout SECONDS]",
+    ),
     ("add_group", "NAME NIDS [NIDS]..."),
     ("del_group", "NAME"),
-    ("update_group", "NAME [--refresh] [--clean active|busy|down|unknown|invalid] [--remove NIDS]"),
-    ("list_group", "[--active] [--busy] [--down] [--unknown] [--all] [NAME]..."),
-    ("stat", "[--bw] [--rate] [--read] [--write] [--max] [--min] [--avg] [--mbs] [--timeout #] [--delay #] [--count #] NAME|NIDS..."),
+    (
+        "update_group",
+        "NAME [--refresh] [--clean active|busy|down|unknown|invalid] [--remove NIDS]",
+    ),
+    (
+        "list_group",
+        "[--active] [--busy] [--down] [--unknown] [--all] [NAME]...",
+    ),
+    (
+        "stat",
+        "[--bw] [--rate] [--read] [--write] [--max] [--min] [--avg] [--mbs] [--timeout #] [--delay #] [--count #] NAME|NIDS...",
+    ),
     ("show_error", "[--session] NAME|NIDS..."),
     ("add_batch", "NAME"),
     ("run", "[NAME]"),
     ("stop", "[--force] [NAME]"),
-    ("list_batch", "[NAME] [--test #] [--server] [--active] [--invalid] [--all]"),
-    ("query", "[--test #] [--server] [--timeout #] [--loop #] [--delay #] [--active] [--idle] [--error] [--all] [NAME]"),
-    ("add_test", "[--batch NAME] [--loop #] [--concurrency #] [--distribute #:#] --from NAME --to NAME ping|brw [read|write] [check=simple|full|discard] [size=#[K|M]] [off=#]"),
+    (
+        "list_batch",
+        "[NAME] [--test #] [--server] [--active] [--invalid] [--all]",
+    ),
+    (
+        "query",
+        "[--test #] [--server] [--timeout #] [--loop #] [--delay #] [--active] [--idle] [--error] [--all] [NAME]",
+    ),
+    (
+        "add_test",
+        "[--batch NAME] [--loop #] [--concurrency #] [--distribute #:#] --from NAME --to NAME ping|brw [read|write] [check=simple|full|discard] [size=#[K|M]] [off=#]",
+    ),
 ];
 
 /// Usage of commands that need no console.
 const OTHERS: &[(&str, &str)] = &[
-    ("new_session", "[--timeout SECONDS] [--force] [--nid NID] [--port PORT] [--route ROUTE]... [--routes FILE] [--accept WHOSE] [NAME]"),
-    ("serve", "--nid NID [--port PORT] [--route ROUTE]... [--routes FILE] [--accept WHOSE]"),
-    ("quick", "[A B] [--time SECONDS] [--size #[K|M]] [--concurrency #] [--check none|simple|full] [--only ping|read|write] [--port PORT] [--nid NID] [--route ROUTE]... [--routes FILE] [--accept WHOSE] [--json]"),
+    (
+        "new_session",
+        "[--timeout SECONDS] [--force] [--nid NID] [--port PORT] [--route ROUTE]... [--routes FILE] [--accept WHOSE] [NAME]",
+    ),
+    (
+        "serve",
+        "--nid NID [--port PORT] [--route ROUTE]... [--routes FILE] [--accept WHOSE]",
+    ),
+    (
+        "quick",
+        "[A B] [--time SECONDS] [--size #[K|M]] [--concurrency #] [--check none|simple|full] [--only ping|read|write] [--port PORT] [--nid NID] [--route ROUTE]... [--routes FILE] [--accept WHOSE] [--json]",
+    ),
 ];
 
 fn usage(command: &str) -> Option<String> {
-    COMMANDS.iter().chain(OTHERS).find(|c| c.0 == command).map(|(name, args)| format!("usage: lst {name} {args}").trim_end().to_owned())
+    COMMANDS
+        .iter()
+        .chain(OTHERS)
+        .find(|c| c.0 == command)
+        .map(|(name, args)| format!("usage: lst {name} {args}").trim_end().to_owned())
 }
 
 /// Entry: the arguments after the program's name.
@@ -94,7 +128,9 @@ pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
             crate::daemon::end_with_closed_pipe();
             socket::ask(&command, rest)
         }
-        c => Err(Failed(format!("there is no command '{c}': lst help lists them"))),
+        c => Err(Failed(format!(
+            "there is no command '{c}': lst help lists them"
+        ))),
     };
     match done {
         Ok(code) => ExitCode::from(code),
@@ -112,11 +148,20 @@ fn print_help() {
     for (name, args) in OTHERS.iter().chain(COMMANDS) {
         println!("  {name} {args}");
     }
-    println!("NIDS: a NID or a range as 10.0.0.[1-4/2,9]@tcp. LST_SESSION in the environment is the session's key, a number above 0.");
+    println!(
+        "NIDS: a NID or a range as 10.0.0.[1-4/2,9]@tcp. LST_SESSION in the environment is the session's key, a number above 0."
+    );
 }
 
 /// The session key from the environment.
 fn key() -> Result<u32, Failed> {
-    let key = std::env::var("LST_SESSION").ok().and_then(|v| v.parse().ok()).filter(|k| *k > 0);
-    key.ok_or_else(|| Failed("Can't find env LST_SESSION or value is not valid: export LST_SESSION=$$ first".into()))
+    let key = std::env::var("LST_SESSION")
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .filter(|k| *k > 0);
+    key.ok_or_else(|| {
+        Failed(
+            "Can't find env LST_SESSION or value is not valid: export LST_SESSION=$$ first".into(),
+        )
+    })
 }

@@ -31,18 +31,30 @@ impl Given {
 
     /// An option's text; the last one counts.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
-        self.values.iter().rev().find(|v| v.0 == name).map(|v| v.1.as_str())
+        self.values
+            .iter()
+            .rev()
+            .find(|v| v.0 == name)
+            .map(|v| v.1.as_str())
     }
 
     /// All an option was given, in order.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
-        self.values.iter().filter(|v| v.0 == name).map(|v| v.1.clone()).collect()
+        self.values
+            .iter()
+            .filter(|v| v.0 == name)
+            .map(|v| v.1.clone())
+            .collect()
     }
 
     /// An option's number.
     pub(crate) fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>, Failed> {
-        let Some(text) = self.text(name) else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| Failed(format!("--{name} '{text}' is no number in its range")))
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        text.parse()
+            .map(Some)
+            .map_err(|_| Failed(format!("--{name} '{text}' is no number in its range")))
     }
 
     /// An option's number of 1 or more, else `default`.
@@ -56,7 +68,12 @@ impl Given {
 
 /// Sorts a command's words.
 pub(crate) fn parse(command: &str, spec: &Spec, args: &[String]) -> Result<Given, Failed> {
-    let wrong = |why: String| Failed(format!("{command}: {why}\n{}", usage(command).unwrap_or_default()));
+    let wrong = |why: String| {
+        Failed(format!(
+            "{command}: {why}\n{}",
+            usage(command).unwrap_or_default()
+        ))
+    };
     let mut given = Given::default();
     let mut p = lexopt::Parser::from_args(args);
     loop {
@@ -74,7 +91,9 @@ pub(crate) fn parse(command: &str, spec: &Spec, args: &[String]) -> Result<Given
             given.flags.push(flag.1);
         } else if let Some(option) = spec.with_value.iter().find(is) {
             let value = p.value().map_err(|e| wrong(e.to_string()))?;
-            given.values.push((option.1, value.to_string_lossy().into_owned()));
+            given
+                .values
+                .push((option.1, value.to_string_lossy().into_owned()));
         } else {
             let shown = short.map_or(format!("--{long}"), |c| format!("-{c}"));
             return Err(wrong(format!("there is no option {shown}")));
@@ -84,7 +103,10 @@ pub(crate) fn parse(command: &str, spec: &Spec, args: &[String]) -> Result<Given
         return Err(wrong(missing(command, given.words.len())));
     }
     if given.words.len() > spec.words.1 {
-        return Err(wrong(format!("'{}' is too much", given.words[spec.words.1])));
+        return Err(wrong(format!(
+            "'{}' is too much",
+            given.words[spec.words.1]
+        )));
     }
     Ok(given)
 }
@@ -114,15 +136,32 @@ pub(crate) fn size(text: &str) -> Result<u32, Failed> {
         Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
         _ => (text, 1),
     };
-    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).filter(|n| *n > 0);
-    let bytes = bytes.ok_or_else(|| Failed(format!("size '{text}' is no number of bytes (K and M may follow)")))?;
-    u32::try_from(bytes).ok().filter(|n| *n <= 1 << 20).ok_or_else(|| Failed(format!("size '{text}' is above the limit of 1 MiB")))
+    let bytes = digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(factor))
+        .filter(|n| *n > 0);
+    let bytes = bytes.ok_or_else(|| {
+        Failed(format!(
+            "size '{text}' is no number of bytes (K and M may follow)"
+        ))
+    })?;
+    u32::try_from(bytes)
+        .ok()
+        .filter(|n| *n <= 1 << 20)
+        .ok_or_else(|| Failed(format!("size '{text}' is above the limit of 1 MiB")))
 }
 
 /// `--distribute CLIENTS:SERVERS`.
 pub(crate) fn distribution(text: &str) -> Result<(u32, u32), Failed> {
-    let pair = text.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-    pair.filter(|(a, b)| *a > 0 && *b > 0).ok_or_else(|| Failed(format!("distribution '{text}' is not CLIENTS:SERVERS, both 1 or more")))
+    let pair = text
+        .split_once(':')
+        .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    pair.filter(|(a, b)| *a > 0 && *b > 0).ok_or_else(|| {
+        Failed(format!(
+            "distribution '{text}' is not CLIENTS:SERVERS, both 1 or more"
+        ))
+    })
 }
 
 /// A check's name.
@@ -132,26 +171,39 @@ pub(crate) fn check(text: &str) -> Result<Check, Failed> {
         "simple" => Ok(Check::Simple),
         "full" => Ok(Check::Full),
         "discard" => Ok(Check::Discard),
-        _ => Err(Failed(format!("check '{text}' is none of simple, full, discard"))),
+        _ => Err(Failed(format!(
+            "check '{text}' is none of simple, full, discard"
+        ))),
     }
 }
 
 /// A test's words: its name, then `read`, `size=64K` and the like in any order.
 pub(crate) fn test(words: &[String]) -> Result<TestParams, Failed> {
-    let Some((name, params)) = words.split_first() else { return Err(Failed("the test's name is missing: ping or brw".into())) };
+    let Some((name, params)) = words.split_first() else {
+        return Err(Failed("the test's name is missing: ping or brw".into()));
+    };
     match name.to_ascii_lowercase().as_str() {
         "ping" => match params.first() {
             None => Ok(TestParams::Ping),
-            Some(p) => Err(Failed(format!("the ping test takes no parameter, and '{p}' is one"))),
+            Some(p) => Err(Failed(format!(
+                "the ping test takes no parameter, and '{p}' is one"
+            ))),
         },
         "brw" => brw(params).map(TestParams::Brw),
-        _ => Err(Failed(format!("there is no test '{name}': ping and brw are the tests"))),
+        _ => Err(Failed(format!(
+            "there is no test '{name}': ping and brw are the tests"
+        ))),
     }
 }
 
 fn brw(params: &[String]) -> Result<BrwParams, Failed> {
     // The kernel tool's defaults.
-    let mut p = BrwParams { rw: Rw::Read, check: Check::None, len_bytes: 4096, offset_bytes: 0 };
+    let mut p = BrwParams {
+        rw: Rw::Read,
+        check: Check::None,
+        len_bytes: 4096,
+        offset_bytes: 0,
+    };
     let (mut checked, mut given) = (None, None);
     for word in params {
         let lower = word.to_ascii_lowercase();
@@ -162,18 +214,31 @@ fn brw(params: &[String]) -> Result<BrwParams, Failed> {
             }
             Some(("size" | "s", v)) => p.len_bytes = size(v)?,
             Some(("off", v)) => {
-                let off = v.parse().ok().filter(|n: &u32| n.is_multiple_of(8) && *n < 4096);
-                p.offset_bytes = off.ok_or_else(|| Failed(format!("offset '{v}' is not a multiple of 8 below 4096")))?;
+                let off = v
+                    .parse()
+                    .ok()
+                    .filter(|n: &u32| n.is_multiple_of(8) && *n < 4096);
+                p.offset_bytes = off.ok_or_else(|| {
+                    Failed(format!("offset '{v}' is not a multiple of 8 below 4096"))
+                })?;
             }
             None if matches!(lower.as_str(), "read" | "r" | "write" | "w") => {
-                p.rw = if lower.starts_with('r') { Rw::Read } else { Rw::Write };
+                p.rw = if lower.starts_with('r') {
+                    Rw::Read
+                } else {
+                    Rw::Write
+                };
                 if given.replace(p.rw).is_some_and(|before| before != p.rw) {
-                    return Err(Failed("a brw test reads or writes: add one test for each".to_owned()));
+                    return Err(Failed(
+                        "a brw test reads or writes: add one test for each".to_owned(),
+                    ));
                 }
             }
             None if matches!(lower.as_str(), "skip_rx_copy" | "skip-rx-copy") => {
                 if checked.is_some_and(|c| c != Check::Discard) {
-                    return Err(Failed(format!("{word} and a check of the data exclude each other")));
+                    return Err(Failed(format!(
+                        "{word} and a check of the data exclude each other"
+                    )));
                 }
                 p.check = Check::Discard;
             }
@@ -194,14 +259,37 @@ mod tests {
     #[test]
     fn tests_as_the_kernel_tool_takes_them() {
         let p = |line: &str| test(&words(line)).map_err(|f| f.0);
-        let want = BrwParams { rw: Rw::Write, check: Check::Full, len_bytes: 65536, offset_bytes: 0 };
-        assert_eq!(p("brw write check=full size=64K"), Ok(TestParams::Brw(want)));
+        let want = BrwParams {
+            rw: Rw::Write,
+            check: Check::Full,
+            len_bytes: 65536,
+            offset_bytes: 0,
+        };
+        assert_eq!(
+            p("brw write check=full size=64K"),
+            Ok(TestParams::Brw(want))
+        );
         assert_eq!(p("BRW s=64k w c=FULL"), Ok(TestParams::Brw(want)));
-        assert_eq!(p("brw"), Ok(TestParams::Brw(BrwParams { rw: Rw::Read, check: Check::None, len_bytes: 4096, offset_bytes: 0 })));
+        assert_eq!(
+            p("brw"),
+            Ok(TestParams::Brw(BrwParams {
+                rw: Rw::Read,
+                check: Check::None,
+                len_bytes: 4096,
+                offset_bytes: 0
+            }))
+        );
         assert_eq!(p("ping"), Ok(TestParams::Ping));
         for (line, says) in [
-            ("", "missing"), ("dance", "no test 'dance'"), ("ping 7", "no parameter"), ("brw size=2M", "1 MiB"), ("brw size=x", "'x'"),
-            ("brw size=0", "'0'"), ("brw off=9", "multiple of 8"), ("brw check=some", "'some'"), ("brw fast", "'fast'"),
+            ("", "missing"),
+            ("dance", "no test 'dance'"),
+            ("ping 7", "no parameter"),
+            ("brw size=2M", "1 MiB"),
+            ("brw size=x", "'x'"),
+            ("brw size=0", "'0'"),
+            ("brw off=9", "multiple of 8"),
+            ("brw check=some", "'some'"),
+            ("brw fast", "'fast'"),
             ("brw check=full skip_rx_copy", "exclude"),
         ] {
             assert!(p(line).unwrap_err().contains(says), "{line}: {:?}", p(line));
@@ -210,23 +298,50 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let said = ["add_group", "stat", "add_test", "update_group", "add_batch"].map(|c| missing(c, 0));
-        assert_eq!(said, ["NAME is missing", "NAME|NIDS is missing", "ping|brw is missing", "NAME is missing", "NAME is missing"]);
+        let said =
+            ["add_group", "stat", "add_test", "update_group", "add_batch"].map(|c| missing(c, 0));
+        assert_eq!(
+            said,
+            [
+                "NAME is missing",
+                "NAME|NIDS is missing",
+                "ping|brw is missing",
+                "NAME is missing",
+                "NAME is missing"
+            ]
+        );
         assert_eq!(missing("add_group", 1), "NIDS is missing");
     }
 
     #[test]
     fn wrong_lines_get_a_sentence_and_the_usage() {
-        const SPEC: Spec = Spec { with_value: &[('t', "timeout")], flags: &[('f', "force")], words: (1, 2) };
+        const SPEC: Spec = Spec {
+            with_value: &[('t', "timeout")],
+            flags: &[('f', "force")],
+            words: (1, 2),
+        };
         let p = |line: &str| parse("stop", &SPEC, &words(line));
         let g = p("a --timeout 5 -f b").unwrap();
         assert!(g.has("force") && g.words == ["a", "b"] && g.positive("timeout", 1).unwrap() == 5);
-        for (line, says) in [("", "a word is missing"), ("a b c", "'c' is too much"), ("a --loud", "no option --loud"), ("a -x", "no option -x"), ("a --timeout", "timeout")] {
+        for (line, says) in [
+            ("", "a word is missing"),
+            ("a b c", "'c' is too much"),
+            ("a --loud", "no option --loud"),
+            ("a -x", "no option -x"),
+            ("a --timeout", "timeout"),
+        ] {
             let why = p(line).unwrap_err().0;
-            assert!(why.contains(says) && why.contains("usage: lst stop"), "{line}: {why}");
+            assert!(
+                why.contains(says) && why.contains("usage: lst stop"),
+                "{line}: {why}"
+            );
         }
         assert!(p("a --timeout 0").unwrap().positive("timeout", 1).is_err());
         assert!(p("a --timeout x").unwrap().positive("timeout", 1).is_err());
-        assert!(distribution("1:4").is_ok() && distribution("4").is_err() && distribution("0:1").is_err());
+        assert!(
+            distribution("1:4").is_ok()
+                && distribution("4").is_err()
+                && distribution("0:1").is_err()
+        );
     }
 }

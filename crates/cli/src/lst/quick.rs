@@ -14,7 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SPEC: Spec = Spec {
-    with_value: &[('t', "time"), ('s', "size"), ('c', "concurrency"), ('k', "check"), ('o', "only"), ('p', "port"), ('n', "nid"), ('\0', "route"), ('\0', "routes"), ('\0', "accept")],
+    with_value: &[
+        ('t', "time"),
+        ('s', "size"),
+        ('c', "concurrency"),
+        ('k', "check"),
+        ('o', "only"),
+        ('p', "port"),
+        ('n', "nid"),
+        ('\0', "route"),
+        ('\0', "routes"),
+        ('\0', "accept"),
+    ],
     flags: &[('j', "json")],
     words: (0, 2),
 };
@@ -32,19 +43,32 @@ impl Table {
     fn head(&self, what: &str) {
         if !self.json {
             say(what);
-            say(&format!("{:<12} {:>10} {:>10} {:>7}", "", "MB/s", "RPC/s", "errors"));
+            say(&format!(
+                "{:<12} {:>10} {:>10} {:>7}",
+                "", "MB/s", "RPC/s", "errors"
+            ));
         }
     }
 
     fn row(&mut self, what: &str, r: QuickRow) {
         if self.json {
-            let QuickRow { name, rpcs_per_s, mb_per_s, errors, total_rpcs, total_bytes } = r;
+            let QuickRow {
+                name,
+                rpcs_per_s,
+                mb_per_s,
+                errors,
+                total_rpcs,
+                total_bytes,
+            } = r;
             self.rows.push(serde_json::json!({
                 "between": what, "test": name, "mb_per_s": mb_per_s, "rpcs_per_s": rpcs_per_s, "errors": errors,
                 "total_rpcs": total_rpcs, "total_bytes": total_bytes,
             }));
         } else {
-            say(&format!("{:<12} {:>10.1} {:>10.0} {:>7}", r.name, r.mb_per_s, r.rpcs_per_s, r.errors));
+            say(&format!(
+                "{:<12} {:>10.1} {:>10.0} {:>7}",
+                r.name, r.mb_per_s, r.rpcs_per_s, r.errors
+            ));
         }
     }
 }
@@ -57,7 +81,9 @@ fn say(line: &str) {
 
 /// A test's name: `ping`, `read`, `write`.
 fn only(text: &str) -> Result<&'static str, Failed> {
-    let found = quick::TESTS.into_iter().find(|t| t.split(' ').next_back() == Some(text));
+    let found = quick::TESTS
+        .into_iter()
+        .find(|t| t.split(' ').next_back() == Some(text));
     found.ok_or_else(|| Failed(format!("--only '{text}' is none of ping, read, write")))
 }
 
@@ -70,14 +96,31 @@ pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
         check: g.text("check").map_or(Ok(Check::Simple), options::check)?,
         only: g.text("only").map(only).transpose()?,
     };
-    let nid = |t: &String| t.parse::<Nid>().map_err(|_| Failed(format!("'{t}' is no NID")));
+    let nid = |t: &String| {
+        t.parse::<Nid>()
+            .map_err(|_| Failed(format!("'{t}' is no NID")))
+    };
     let console = g.text("nid").map(|t| nid(&t.to_owned())).transpose()?;
-    let nids = g.words.iter().map(nid).collect::<Result<Vec<Nid>, Failed>>()?;
-    let mut table = Table { json: g.has("json"), rows: Vec::new() };
+    let nids = g
+        .words
+        .iter()
+        .map(nid)
+        .collect::<Result<Vec<Nid>, Failed>>()?;
+    let mut table = Table {
+        json: g.has("json"),
+        rows: Vec::new(),
+    };
     let runtime = crate::runtime().map_err(Failed)?;
     match nids[..] {
         [] => runtime.block_on(here(o, Ways::of(&g, OWN_PORT)?, &mut table))?,
-        [a, b] => runtime.block_on(between(a, b, console, Ways::of(&g, crate::net::DEFAULT_PORT)?, o, &mut table))?,
+        [a, b] => runtime.block_on(between(
+            a,
+            b,
+            console,
+            Ways::of(&g, crate::net::DEFAULT_PORT)?,
+            o,
+            &mut table,
+        ))?,
         _ => return Err(Failed("quick takes two NIDs, or none".into())),
     }
     if table.json {
@@ -89,13 +132,25 @@ pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
 /// Two nodes of this process: in memory, then over loopback TCP.
 async fn here(o: QuickOptions, ways: Ways, table: &mut Table) -> Result<(), Failed> {
     if !ways.routes.is_empty() {
-        return Err(Failed("quick without NIDs stays in this process: a route is of no use to it".into()));
+        return Err(Failed(
+            "quick without NIDs stays in this process: a route is of no use to it".into(),
+        ));
     }
     let mem = MemNet::new();
     let mut nodes = Vec::new();
     for nid in ["1@lo", "2@lo"] {
         let nid: Nid = nid.parse().map_err(|_| "no NID")?;
-        nodes.push(Node::start(NodeConfig { nids: vec![nid], seed: nid.0, ..NodeConfig::default() }, Some(mem.clone())).await?);
+        nodes.push(
+            Node::start(
+                NodeConfig {
+                    nids: vec![nid],
+                    seed: nid.0,
+                    ..NodeConfig::default()
+                },
+                Some(mem.clone()),
+            )
+            .await?,
+        );
     }
     measure(&nodes[0], &nodes[1], "memlnd, one process", o, table).await?;
     let mut nodes = Vec::new();
@@ -106,13 +161,24 @@ async fn here(o: QuickOptions, ways: Ways, table: &mut Table) -> Result<(), Fail
     measure(&nodes[0], &nodes[1], "loopback TCP, one process", o, table).await
 }
 
-async fn measure(a: &Arc<Node>, b: &Arc<Node>, what: &str, o: QuickOptions, table: &mut Table) -> Result<(), Failed> {
+async fn measure(
+    a: &Arc<Node>,
+    b: &Arc<Node>,
+    what: &str,
+    o: QuickOptions,
+    table: &mut Table,
+) -> Result<(), Failed> {
     let _served = Selftest::serve(b);
     session(a, &Selftest::serve(a), a.nid(), b.nid(), what, o, table).await?;
     if !table.json {
         let sum = |f: fn(&coral_lnet::NodeStats) -> u64| f(a.stats()) + f(b.stats());
-        let (copied, received) = (sum(|s| s.copied_bytes.value()), sum(|s| s.received_bytes.value()));
-        say(&format!("copied between buffers: {copied} of {received} bytes received"));
+        let (copied, received) = (
+            sum(|s| s.copied_bytes.value()),
+            sum(|s| s.received_bytes.value()),
+        );
+        say(&format!(
+            "copied between buffers: {copied} of {received} bytes received"
+        ));
     }
     for n in [a, b] {
         n.shutdown().await;
@@ -120,9 +186,22 @@ async fn measure(a: &Arc<Node>, b: &Arc<Node>, what: &str, o: QuickOptions, tabl
     Ok(())
 }
 
-async fn session(node: &Arc<Node>, st: &Arc<Selftest>, a: Nid, b: Nid, what: &str, o: QuickOptions, table: &mut Table) -> Result<(), Failed> {
+async fn session(
+    node: &Arc<Node>,
+    st: &Arc<Selftest>,
+    a: Nid,
+    b: Nid,
+    what: &str,
+    o: QuickOptions,
+    table: &mut Table,
+) -> Result<(), Failed> {
     let (secs, nanos) = node.wall_time();
-    let console = Console::new("quick", false, coral_lnet::selftest::FEATS_MASK, secs as u64 * 1000 + nanos as u64 / 1_000_000)?;
+    let console = Console::new(
+        "quick",
+        false,
+        coral_lnet::selftest::FEATS_MASK,
+        secs as u64 * 1000 + nanos as u64 / 1_000_000,
+    )?;
     console.attach(node.clone(), st.clone());
     table.head(what);
     let done = quick::run(&console, a, b, o, |r| table.row(what, r)).await;
@@ -135,13 +214,26 @@ async fn ours(nid: Nid, ways: &Ways) -> Result<Option<Arc<Node>>, Failed> {
     use std::io::ErrorKind::{AddrInUse, AddrNotAvailable};
     match ways.of_node(nid).start(nid, true).await {
         Ok(node) => Ok(Some(node)),
-        Err(StartError::Listen { source, .. }) if matches!(source.kind(), AddrInUse | AddrNotAvailable) => Ok(None),
-        Err(e) => Err(Failed(format!("{e}: ports below 1024 need root, --port gives another"))),
+        Err(StartError::Listen { source, .. })
+            if matches!(source.kind(), AddrInUse | AddrNotAvailable) =>
+        {
+            Ok(None)
+        }
+        Err(e) => Err(Failed(format!(
+            "{e}: ports below 1024 need root, --port gives another"
+        ))),
     }
 }
 
 /// Two given nodes.
-async fn between(a: Nid, b: Nid, console: Option<Nid>, ways: Ways, o: QuickOptions, table: &mut Table) -> Result<(), Failed> {
+async fn between(
+    a: Nid,
+    b: Nid,
+    console: Option<Nid>,
+    ways: Ways,
+    o: QuickOptions,
+    table: &mut Table,
+) -> Result<(), Failed> {
     let mut here = Vec::new();
     for nid in if a == b { vec![a] } else { vec![a, b] } {
         if let Some(node) = ours(nid, &ways).await? {
@@ -185,7 +277,12 @@ fn of_use(ways: &Ways, here: &[(Arc<Selftest>, Arc<Node>)]) -> Result<(), Failed
         None => Ok(()),
         Some(r) => {
             let nids: Vec<String> = here.iter().map(|(_, n)| n.nid().to_string()).collect();
-            Err(Failed(format!("the gateway {} is on {}, where no node started here is ({})", r.gateway, coral_lnet::net_name(r.gateway.net()), nids.join(", "))))
+            Err(Failed(format!(
+                "the gateway {} is on {}, where no node started here is ({})",
+                r.gateway,
+                coral_lnet::net_name(r.gateway.net()),
+                nids.join(", ")
+            )))
         }
     }
 }
@@ -198,16 +295,38 @@ async fn ready(node: &Arc<Node>, st: &Arc<Selftest>, nid: Nid, ways: &Ways) -> R
     }
     match tokio::time::timeout(FIRST_ANSWER, node.ping(nid)).await {
         Ok(Ok(_)) => {}
-        Ok(Err(e)) => return Err(Failed(format!("{nid} does not answer an LNet ping: {e}{}", way_back(node, nid)))),
-        Err(_) => return Err(Failed(format!("{nid} does not answer an LNet ping{}", way_back(node, nid)))),
+        Ok(Err(e)) => {
+            return Err(Failed(format!(
+                "{nid} does not answer an LNet ping: {e}{}",
+                way_back(node, nid)
+            )));
+        }
+        Err(_) => {
+            return Err(Failed(format!(
+                "{nid} does not answer an LNet ping{}",
+                way_back(node, nid)
+            )));
+        }
     }
     let (secs, nanos) = node.wall_time();
-    let console = Console::new("probe", false, coral_lnet::selftest::FEATS_MASK, secs as u64 * 1000 + nanos as u64 / 1_000_000)?;
+    let console = Console::new(
+        "probe",
+        false,
+        coral_lnet::selftest::FEATS_MASK,
+        secs as u64 * 1000 + nanos as u64 / 1_000_000,
+    )?;
     console.attach(node.clone(), st.clone());
     let answers = console.ping(&[nid], FIRST_ANSWER).await?;
-    match answers.iter().any(|r| matches!(r.result, Err(coral_lnet::selftest::console::NodeError::Rpc(_)))) {
+    match answers.iter().any(|r| {
+        matches!(
+            r.result,
+            Err(coral_lnet::selftest::console::NodeError::Rpc(_))
+        )
+    }) {
         false => Ok(()),
-        true => Err(Failed(format!("{nid} answers LNet pings but no self-tests: a node that serves or mounts a file system does not; run `lst serve` there on another address"))),
+        true => Err(Failed(format!(
+            "{nid} answers LNet pings but no self-tests: a node that serves or mounts a file system does not; run `lst serve` there on another address"
+        ))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! How nodes and their answers are shown.
 
-use super::socket::Out;
 use super::Failed;
+use super::socket::Out;
 use coral_lnet::Nid;
 use coral_lnet::selftest::console::{NodeError, NodeResult, NodeState, StateCounts};
 use coral_wire::Errno;
@@ -17,7 +17,10 @@ pub(crate) fn id(nid: Nid) -> String {
 /// The system's words for an errno.
 pub(crate) fn strerror(e: Errno) -> String {
     let text = std::io::Error::from(e).to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Counts with tabs between them.
@@ -39,13 +42,31 @@ pub(crate) fn state(name: &str) -> Option<Vec<NodeState>> {
 }
 
 /// Says which nodes did not do `what`; true: all did.
-pub(crate) async fn failures<T>(results: &[NodeResult<T>], what: &str, out: &mut Out) -> Result<bool, Failed> {
+pub(crate) async fn failures<T>(
+    results: &[NodeResult<T>],
+    what: &str,
+    out: &mut Out,
+) -> Result<bool, Failed> {
     let mut well = true;
     for r in results {
         match &r.result {
             Ok(_) => continue,
-            Err(NodeError::Rpc(e)) => out.err(format!("{what} RPC failed on {}: {}", id(r.nid), strerror(*e))).await?,
-            Err(NodeError::Remote(e)) => out.err(format!("operation {what} failed on {}: {}", id(r.nid), strerror(*e))).await?,
+            Err(NodeError::Rpc(e)) => {
+                out.err(format!(
+                    "{what} RPC failed on {}: {}",
+                    id(r.nid),
+                    strerror(*e)
+                ))
+                .await?
+            }
+            Err(NodeError::Remote(e)) => {
+                out.err(format!(
+                    "operation {what} failed on {}: {}",
+                    id(r.nid),
+                    strerror(*e)
+                ))
+                .await?
+            }
         }
         well = false;
     }

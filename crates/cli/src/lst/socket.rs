@@ -49,8 +49,15 @@ pub(crate) fn exists(key: u32) -> Result<bool, Failed> {
 /// Has the console of our session run a command, prints what it says, and gives the exit code.
 pub(crate) fn ask(command: &str, args: Vec<String>) -> Result<u8, Failed> {
     let key = super::key()?;
-    let Ok(stream) = StdStream::connect(path(key)?) else { return Err(Failed("No session exists: lst new_session makes one".into())) };
-    let words = Words { command: command.to_owned(), args };
+    let Ok(stream) = StdStream::connect(path(key)?) else {
+        return Err(Failed(
+            "No session exists: lst new_session makes one".into(),
+        ));
+    };
+    let words = Words {
+        command: command.to_owned(),
+        args,
+    };
     crate::control::say_line(&stream, &serde_json::to_string(&words)?)?;
     for line in BufReader::new(stream).lines() {
         match serde_json::from_str(&line?)? {
@@ -59,7 +66,9 @@ pub(crate) fn ask(command: &str, args: Vec<String>) -> Result<u8, Failed> {
             Answer::Exit(code) => return Ok(code),
         }
     }
-    Err(Failed("the console's process went away before it answered".into()))
+    Err(Failed(
+        "the console's process went away before it answered".into(),
+    ))
 }
 
 /// Prints a line; a closed pipe is an error and no panic.
@@ -101,7 +110,10 @@ impl Out {
 
     pub(crate) async fn say(&mut self, answer: Answer) -> Result<(), Failed> {
         match &mut self.0 {
-            Sink::Socket(s) => s.write_all(format!("{}\n", serde_json::to_string(&answer)?).as_bytes()).await?,
+            Sink::Socket(s) => {
+                s.write_all(format!("{}\n", serde_json::to_string(&answer)?).as_bytes())
+                    .await?
+            }
             #[cfg(test)]
             Sink::Kept(lines) => lines.push(match answer {
                 Answer::Out(t) => t,

@@ -15,11 +15,23 @@ use tokio::time::Instant;
 const STAT: Spec = Spec {
     with_value: &[('t', "timeout"), ('d', "delay"), ('o', "count")],
     flags: &[
-        ('l', "lnet"), ('b', "bw"), ('a', "rate"), ('r', "read"), ('w', "write"), ('g', "avg"), ('n', "min"), ('x', "max"), ('m', "mbs"),
+        ('l', "lnet"),
+        ('b', "bw"),
+        ('a', "rate"),
+        ('r', "read"),
+        ('w', "write"),
+        ('g', "avg"),
+        ('n', "min"),
+        ('x', "max"),
+        ('m', "mbs"),
     ],
     words: (1, usize::MAX),
 };
-const ERRORS: Spec = Spec { with_value: &[], flags: &[('s', "session")], words: (1, usize::MAX) };
+const ERRORS: Spec = Spec {
+    with_value: &[],
+    flags: &[('s', "session")],
+    words: (1, usize::MAX),
+};
 
 /// Nodes of a group, or those a word of NIDs stands for.
 pub(crate) fn resolve(s: &Session, name: &str) -> Result<Vec<Nid>, Failed> {
@@ -48,7 +60,11 @@ impl Spread {
     fn of(values: &[f64]) -> Spread {
         let sum: f64 = values.iter().sum();
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        Spread([sum / values.len() as f64, least, values.iter().copied().fold(0.0, f64::max)])
+        Spread([
+            sum / values.len() as f64,
+            least,
+            values.iter().copied().fold(0.0, f64::max),
+        ])
     }
 }
 
@@ -64,8 +80,13 @@ fn speed(old: &StatReply, new: &StatReply) -> Speed {
     // Sent is third of the counts and first of the bytes; received follows.
     let msgs = |i: usize| { new.lnet }[i].wrapping_sub({ old.lnet }[i]) as f64 / secs;
     let whole = |v: [u32; 2]| v[0] as u64 | (v[1] as u64) << 32;
-    let bytes = |i: usize| whole({ new.lnet_bytes }[i]).wrapping_sub(whole({ old.lnet_bytes }[i])) as f64 / secs;
-    Speed { msgs: [msgs(4), msgs(3)], bytes: [bytes(1), bytes(0)] }
+    let bytes = |i: usize| {
+        whole({ new.lnet_bytes }[i]).wrapping_sub(whole({ old.lnet_bytes }[i])) as f64 / secs
+    };
+    Speed {
+        msgs: [msgs(4), msgs(3)],
+        bytes: [bytes(1), bytes(0)],
+    }
 }
 
 fn lines(name: &str, speeds: &[Speed], shown: &Shown) -> Vec<String> {
@@ -78,16 +99,30 @@ fn lines(name: &str, speeds: &[Speed], shown: &Shown) -> Vec<String> {
             let spread = Spread::of(&speeds.iter().map(|s| s.msgs[*d]).collect::<Vec<_>>());
             let mut line = format!("[{letter}] ");
             for i in (0..3).filter(|i| shown.avg_min_max[*i]) {
-                line += &format!("{}{:<8.0} RPC/s{}", titles[i], spread.0[i], if i < 2 { " " } else { "" });
+                line += &format!(
+                    "{}{:<8.0} RPC/s{}",
+                    titles[i],
+                    spread.0[i],
+                    if i < 2 { " " } else { "" }
+                );
             }
             out.push(line);
         }
     }
     if shown.bandwidth {
-        let (divisor, unit) = if shown.mbs { (1e6, "MB/s  ") } else { (1_048_576.0, "MiB/s ") };
+        let (divisor, unit) = if shown.mbs {
+            (1e6, "MB/s  ")
+        } else {
+            (1_048_576.0, "MiB/s ")
+        };
         out.push(format!("[LNet Bandwidth of {name}]"));
         for (letter, d, _) in directions.iter().filter(|d| d.2) {
-            let spread = Spread::of(&speeds.iter().map(|s| s.bytes[*d] / divisor).collect::<Vec<_>>());
+            let spread = Spread::of(
+                &speeds
+                    .iter()
+                    .map(|s| s.bytes[*d] / divisor)
+                    .collect::<Vec<_>>(),
+            );
             let mut line = format!("[{letter}] ");
             for i in (0..3).filter(|i| shown.avg_min_max[*i]) {
                 line += &format!("{}{:<8.2} {unit}", titles[i], spread.0[i]);
@@ -103,7 +138,10 @@ type Snapshot = BTreeMap<Nid, StatReply>;
 /// Counters of those that answered, and how many did not.
 fn snapshot(results: Vec<NodeResult<StatReply>>) -> (Snapshot, usize) {
     let all = results.len();
-    let got: Snapshot = results.into_iter().filter_map(|r| Some((r.nid, r.result.ok()?))).collect();
+    let got: Snapshot = results
+        .into_iter()
+        .filter_map(|r| Some((r.nid, r.result.ok()?)))
+        .collect();
     let failed = all - got.len();
     (got, failed)
 }
@@ -112,7 +150,9 @@ pub(crate) async fn stat(s: &Session, args: &[String], out: &mut Out) -> Result<
     let g = options::parse("stat", &STAT, args)?;
     let limit = Duration::from_secs(g.positive("timeout", 5)? as u64);
     let delay = Duration::from_secs(g.positive("delay", 5)? as u64);
-    let count: Option<u32> = g.number::<i64>("count")?.and_then(|n| u32::try_from(n).ok());
+    let count: Option<u32> = g
+        .number::<i64>("count")?
+        .and_then(|n| u32::try_from(n).ok());
     let either = |a: &str, b: &str| g.has(a) || !g.has(b);
     let any = ["avg", "min", "max"].iter().any(|f| g.has(f));
     let shown = Shown {
@@ -138,7 +178,10 @@ pub(crate) async fn stat(s: &Session, args: &[String], out: &mut Out) -> Result<
             if failed > 0 {
                 out.out(format!("Failed to stat on {failed} nodes")).await?;
             }
-            let speeds: Vec<Speed> = new.iter().filter_map(|(nid, n)| Some(speed(old.get(nid)?, n))).collect();
+            let speeds: Vec<Speed> = new
+                .iter()
+                .filter_map(|(nid, n)| Some(speed(old.get(nid)?, n)))
+                .collect();
             if !speeds.is_empty() {
                 for line in lines(name, &speeds, &shown) {
                     out.out(line).await?;
@@ -156,17 +199,26 @@ pub(crate) async fn stat(s: &Session, args: &[String], out: &mut Out) -> Result<
     Ok(true)
 }
 
-pub(crate) async fn show_error(s: &Session, args: &[String], out: &mut Out) -> Result<bool, Failed> {
+pub(crate) async fn show_error(
+    s: &Session,
+    args: &[String],
+    out: &mut Out,
+) -> Result<bool, Failed> {
     let g = options::parse("show_error", &ERRORS, args)?;
     let session_only = g.has("session");
     for name in &g.words {
-        let results = s.console.stat(&resolve(s, name)?, Duration::from_secs(10)).await?;
+        let results = s
+            .console
+            .stat(&resolve(s, name)?, Duration::from_secs(10))
+            .await?;
         out.out(format!("{name}:")).await?;
         let mut nodes = 0;
         for r in results {
             let id = show::id(r.nid);
             let line = match r.result {
-                Err(coral_lnet::selftest::console::NodeError::Rpc(_)) => Some(format!("RPC failure, can't show error on {id}")),
+                Err(coral_lnet::selftest::console::NodeError::Rpc(_)) => {
+                    Some(format!("RPC failure, can't show error on {id}"))
+                }
                 Err(_) => Some(format!("Framework failure, can't show error on {id}")),
                 Ok(stat) => errors(&stat, session_only).map(|e| format!("{id}: {e}")),
             };
@@ -175,7 +227,8 @@ pub(crate) async fn show_error(s: &Session, args: &[String], out: &mut Out) -> R
                 out.err(line).await?;
             }
         }
-        out.out(format!("Total {nodes} error nodes in {name}")).await?;
+        out.out(format!("Total {nodes} error nodes in {name}"))
+            .await?;
     }
     Ok(true)
 }
@@ -187,7 +240,8 @@ fn errors(s: &StatReply, session_only: bool) -> Option<String> {
     let first = format!("[Session {brw} brw errors, {ping} ping errors]");
     match session_only {
         true => own.then_some(first),
-        false => (own || rpc > 0).then(|| format!("{first} [RPC: {rpc} errors, {dropped} dropped, {expired} expired]")),
+        false => (own || rpc > 0)
+            .then(|| format!("{first} [RPC: {rpc} errors, {dropped} dropped, {expired} expired]")),
     }
 }
 
@@ -197,25 +251,57 @@ mod tests {
 
     fn stat(ms: u32, sent: u32, received: u32, out: u32, into: u32) -> StatReply {
         let lnet = [0, 0, 0, sent, received, 0, 0];
-        StatReply { fw: [ms, 0, 0, 0, 0], lnet, lnet_bytes: [[out, 0], [into, 0], [0, 0], [0, 0]], ..StatReply::default() }
+        StatReply {
+            fw: [ms, 0, 0, 0, 0],
+            lnet,
+            lnet_bytes: [[out, 0], [into, 0], [0, 0], [0, 0]],
+            ..StatReply::default()
+        }
     }
 
     #[test]
     fn lines_are_the_kernel_tools() {
-        let all = Shown { rates: true, bandwidth: true, read: true, write: true, avg_min_max: [true; 3], mbs: false };
-        let one = [speed(&stat(0, 0, 0, 0, 0), &stat(1000, 26, 47, 524_288, 13_516_145))];
+        let all = Shown {
+            rates: true,
+            bandwidth: true,
+            read: true,
+            write: true,
+            avg_min_max: [true; 3],
+            mbs: false,
+        };
+        let one = [speed(
+            &stat(0, 0, 0, 0, 0),
+            &stat(1000, 26, 47, 524_288, 13_516_145),
+        )];
         // As recorded from the kernel's lst.
-        assert_eq!(lines("clients", &one, &all), [
-            "[LNet Rates of clients]",
-            "[R] Avg: 47       RPC/s Min: 47       RPC/s Max: 47       RPC/s",
-            "[W] Avg: 26       RPC/s Min: 26       RPC/s Max: 26       RPC/s",
-            "[LNet Bandwidth of clients]",
-            "[R] Avg: 12.89    MiB/s Min: 12.89    MiB/s Max: 12.89    MiB/s ",
-            "[W] Avg: 0.50     MiB/s Min: 0.50     MiB/s Max: 0.50     MiB/s ",
-        ]);
-        let two = [one[0], speed(&stat(0, 5, u32::MAX, 0, 0), &stat(500, 6, 4, 0, 0))];
-        let part = Shown { bandwidth: false, write: false, avg_min_max: [true, false, true], ..all };
-        assert_eq!(lines("c", &two, &part), ["[LNet Rates of c]", "[R] Avg: 28       RPC/s Max: 47       RPC/s"]);
+        assert_eq!(
+            lines("clients", &one, &all),
+            [
+                "[LNet Rates of clients]",
+                "[R] Avg: 47       RPC/s Min: 47       RPC/s Max: 47       RPC/s",
+                "[W] Avg: 26       RPC/s Min: 26       RPC/s Max: 26       RPC/s",
+                "[LNet Bandwidth of clients]",
+                "[R] Avg: 12.89    MiB/s Min: 12.89    MiB/s Max: 12.89    MiB/s ",
+                "[W] Avg: 0.50     MiB/s Min: 0.50     MiB/s Max: 0.50     MiB/s ",
+            ]
+        );
+        let two = [
+            one[0],
+            speed(&stat(0, 5, u32::MAX, 0, 0), &stat(500, 6, 4, 0, 0)),
+        ];
+        let part = Shown {
+            bandwidth: false,
+            write: false,
+            avg_min_max: [true, false, true],
+            ..all
+        };
+        assert_eq!(
+            lines("c", &two, &part),
+            [
+                "[LNet Rates of c]",
+                "[R] Avg: 28       RPC/s Max: 47       RPC/s"
+            ]
+        );
     }
 
     #[test]
@@ -224,8 +310,14 @@ mod tests {
         assert_eq!(errors(&s, false), None);
         s.rpc = [2, 9, 9, 1, 0];
         assert_eq!(errors(&s, true), None);
-        assert_eq!(errors(&s, false).unwrap(), "[Session 0 brw errors, 0 ping errors] [RPC: 2 errors, 1 dropped, 0 expired]");
+        assert_eq!(
+            errors(&s, false).unwrap(),
+            "[Session 0 brw errors, 0 ping errors] [RPC: 2 errors, 1 dropped, 0 expired]"
+        );
         s.fw = [1, 0, 0, 3, 4];
-        assert_eq!(errors(&s, true).unwrap(), "[Session 3 brw errors, 4 ping errors]");
+        assert_eq!(
+            errors(&s, true).unwrap(),
+            "[Session 3 brw errors, 4 ping errors]"
+        );
     }
 }

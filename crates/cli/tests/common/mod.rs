@@ -36,18 +36,40 @@ fn in_namespaces(name: &str, more: &[&str], body: impl FnOnce()) {
     if !is_root() {
         unshare.args(["--user", "--map-root-user"]);
     }
-    let status = unshare.args(["--mount", "--propagation", "private"]).args(more).arg("--").arg(exe).args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads", "1"]).env(INSIDE, "1").status();
+    let status = unshare
+        .args(["--mount", "--propagation", "private"])
+        .args(more)
+        .arg("--")
+        .arg(exe)
+        .args([
+            "--exact",
+            name,
+            "--include-ignored",
+            "--nocapture",
+            "--test-threads",
+            "1",
+        ])
+        .env(INSIDE, "1")
+        .status();
     let status = status.expect("unshare(1) from util-linux");
-    assert!(status.success(), "{name} failed in its namespace; rerun: cargo test -p coral-cli {name}");
+    assert!(
+        status.success(),
+        "{name} failed in its namespace; rerun: cargo test -p coral-cli {name}"
+    );
 }
 
 pub fn is_root() -> bool {
-    std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0).unwrap_or(false)
+    std::fs::metadata("/proc/self")
+        .map(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0)
+        .unwrap_or(false)
 }
 
 /// The binary under test: the release build when the test run names one, else cargo's own.
 pub fn coral() -> Command {
-    Command::new(std::env::var_os("CORAL_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_coral")), PathBuf::from))
+    Command::new(
+        std::env::var_os("CORAL_BIN")
+            .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_coral")), PathBuf::from),
+    )
 }
 
 pub fn lfs() -> Command {
@@ -58,20 +80,37 @@ pub fn lfs() -> Command {
 
 /// Runs a command to its end and returns what it printed; a failure shows all of it.
 pub fn ok(command: &mut Command) -> String {
-    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(out.status.success(), "{command:?}: {}\n{}", out.status, text(&out));
+    let out = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        out.status.success(),
+        "{command:?}: {}\n{}",
+        out.status,
+        text(&out)
+    );
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
 /// Runs a command that must fail and returns what it said.
 pub fn fails(command: &mut Command) -> (i32, String) {
-    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(!out.status.success(), "{command:?} succeeded:\n{}", text(&out));
+    let out = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        !out.status.success(),
+        "{command:?} succeeded:\n{}",
+        text(&out)
+    );
     (out.status.code().unwrap_or(-1), text(&out))
 }
 
 pub fn text(out: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    )
 }
 
 /// A TCP port that is free now, on every loopback address.
@@ -80,7 +119,10 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-#[allow(clippy::disallowed_methods, reason = "a test waits for another process")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a test waits for another process"
+)]
 pub fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
@@ -110,17 +152,37 @@ impl Running {
 
     /// The same for a command that ends in running coral (`nsenter ... coral`) without another process in between.
     pub fn start_as(mut command: Command, args: &[&str], dir: &Path, mounts: &[&Path]) -> Running {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.with_extension("log")).expect("a log");
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(dir.with_extension("log"))
+            .expect("a log");
         let errors = log.try_clone().expect("a log");
-        let child = command.args(args).arg("--foreground").stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("coral");
-        let mut running = Running { child, mounts: mounts.iter().map(|m| m.to_path_buf()).collect() };
+        let child = command
+            .args(args)
+            .arg("--foreground")
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .expect("coral");
+        let mut running = Running {
+            child,
+            mounts: mounts.iter().map(|m| m.to_path_buf()).collect(),
+        };
         until("coral is up", || {
             if let Some(status) = running.child.try_wait().expect("its state") {
                 let log = std::fs::read_to_string(dir.with_extension("log")).unwrap_or_default();
                 panic!("coral {args:?} ended at its start: {status}\n{log}");
             }
             let mounted = mounts.iter().all(|m| is_mounted(m));
-            mounted && (!mounts.is_empty() || coral().arg("status").arg(dir).output().is_ok_and(|o| o.status.success()))
+            mounted
+                && (!mounts.is_empty()
+                    || coral()
+                        .arg("status")
+                        .arg(dir)
+                        .output()
+                        .is_ok_and(|o| o.status.success()))
         });
         running
     }
@@ -144,15 +206,24 @@ impl Running {
 
     /// Waits for a clean end that somebody else has asked for.
     pub fn ended(mut self) {
-        until("coral has stopped", || self.child.try_wait().expect("its state").is_some());
+        until("coral has stopped", || {
+            self.child.try_wait().expect("its state").is_some()
+        });
         let status = self.child.wait().expect("its state");
         assert!(status.success(), "coral ended with {status}");
-        assert!(self.mounts.iter().all(|m| !is_mounted(m)), "the mount outlived coral");
+        assert!(
+            self.mounts.iter().all(|m| !is_mounted(m)),
+            "the mount outlived coral"
+        );
     }
 
     fn clear_mounts(&self) {
         for m in &self.mounts {
-            let _ = Command::new("umount").arg("-l").arg(m).stderr(Stdio::null()).status();
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(m)
+                .stderr(Stdio::null())
+                .status();
         }
     }
 }
@@ -167,7 +238,10 @@ impl Drop for Running {
 
 pub fn is_mounted(path: &Path) -> bool {
     let wanted = path.to_string_lossy().into_owned();
-    std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().any(|l| l.split(' ').nth(4) == Some(&wanted))
+    std::fs::read_to_string("/proc/self/mountinfo")
+        .unwrap_or_default()
+        .lines()
+        .any(|l| l.split(' ').nth(4) == Some(&wanted))
 }
 
 /// A data directory, mount points and a port for one test.
@@ -178,7 +252,10 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Place {
-        Place { dir: tempfile::tempdir().expect("a temporary directory"), port: free_port() }
+        Place {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            port: free_port(),
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -194,7 +271,11 @@ impl Place {
     /// `coral up data --mount mnt` with more arguments.
     pub fn up(&self, more: &[&str]) -> Running {
         let (data, mnt) = (self.path("data"), self.make("mnt"));
-        let (data_s, mnt_s, port) = (data.to_string_lossy().into_owned(), mnt.to_string_lossy().into_owned(), self.port.to_string());
+        let (data_s, mnt_s, port) = (
+            data.to_string_lossy().into_owned(),
+            mnt.to_string_lossy().into_owned(),
+            self.port.to_string(),
+        );
         let mut args = vec!["up", &data_s, "--mount", &mnt_s, "--port", &port];
         args.extend(more);
         Running::start(&args, &data, &[&mnt])
@@ -206,7 +287,10 @@ pub struct Rng(u64);
 
 impl Rng {
     pub fn from_env() -> Rng {
-        let seed = std::env::var("CORAL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| std::process::id() as u64 * 2_654_435_761);
+        let seed = std::env::var("CORAL_SEED")
+            .ok()
+            .and_then(|s| s.parse().ok())
+            .unwrap_or_else(|| std::process::id() as u64 * 2_654_435_761);
         println!("seed: CORAL_SEED={seed}");
         Rng(seed | 1)
     }

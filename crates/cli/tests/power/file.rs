@@ -24,9 +24,14 @@ pub fn bytes(key: u64, unit: usize, version: u32, len: usize) -> Vec<u8> {
     if version == 0 {
         return vec![0; len];
     }
-    let mut x = (key << 40 | (unit as u64) << 20 | u64::from(version)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut x = (key << 40 | (unit as u64) << 20 | u64::from(version))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        | 1;
     x ^= x >> 29;
-    let word = x.wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes().map(|b| b | 1);
+    let word = x
+        .wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        .to_le_bytes()
+        .map(|b| b | 1);
     word.iter().copied().cycle().take(len).collect()
 }
 
@@ -35,7 +40,9 @@ const TRIED: u64 = 3000;
 
 /// Which file's unit and version 8 bytes in a place `at` of a unit are, where that can be found.
 fn whose(part: &[u8], at: usize) -> String {
-    let Some(found) = part.get(..8).filter(|f| f.iter().all(|b| *b != 0)) else { return String::new() };
+    let Some(found) = part.get(..8).filter(|f| f.iter().all(|b| *b != 0)) else {
+        return String::new();
+    };
     for key in 0..TRIED {
         // a version is drawn soon after its file's key, from the same counter
         for version in key..(key + 400).min(TRIED) {
@@ -52,7 +59,15 @@ fn whose(part: &[u8], at: usize) -> String {
 
 impl File {
     pub fn new(key: u64, ino: u64, unit: usize) -> File {
-        File { key, ino, unit, units: Vec::new(), lens: vec![0], xattrs: vec![0], told: false }
+        File {
+            key,
+            ino,
+            unit,
+            units: Vec::new(),
+            lens: vec![0],
+            xattrs: vec![0],
+            told: false,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -103,28 +118,51 @@ impl File {
         if self.told {
             return Ok(());
         }
-        let bad = |why: String| format!("{} (file {} inode {:#x}): {why}", path.display(), self.key, self.ino);
+        let bad = |why: String| {
+            format!(
+                "{} (file {} inode {:#x}): {why}",
+                path.display(),
+                self.key,
+                self.ino
+            )
+        };
         let f = std::fs::File::open(path).map_err(|e| bad(format!("open: {e}")))?;
         let size = f.metadata().map_err(|e| bad(e.to_string()))?.len() as usize;
         let newest = &self.lens[self.lens.len() - 1..];
         let lens = if only_newest { newest } else { &self.lens[..] };
-        let (least, most) = (lens.iter().min().expect("one") * self.unit, lens.iter().max().expect("one") * self.unit);
+        let (least, most) = (
+            lens.iter().min().expect("one") * self.unit,
+            lens.iter().max().expect("one") * self.unit,
+        );
         if size < least || size > most {
             return Err(bad(format!("{size} bytes, not {least} to {most}")));
         }
         let mut got = vec![0; size];
-        f.read_exact_at(&mut got, 0).map_err(|e| bad(format!("read: {e}")))?;
+        f.read_exact_at(&mut got, 0)
+            .map_err(|e| bad(format!("read: {e}")))?;
         for (u, part) in got.chunks(self.unit).enumerate() {
             let none = vec![0];
             let all = self.units.get(u).unwrap_or(&none);
-            let versions = if only_newest { &all[all.len() - 1..] } else { &all[..] };
-            let may: Vec<Vec<u8>> = versions.iter().map(|v| bytes(self.key, u, *v, part.len())).collect();
+            let versions = if only_newest {
+                &all[all.len() - 1..]
+            } else {
+                &all[..]
+            };
+            let may: Vec<Vec<u8>> = versions
+                .iter()
+                .map(|v| bytes(self.key, u, *v, part.len()))
+                .collect();
             if may.iter().any(|m| m == part) {
                 continue;
             }
             if let Some(at) = (0..part.len()).find(|i| !may.iter().any(|m| m[*i] == part[*i])) {
                 let zeros = part[at..].iter().take_while(|b| **b == 0).count();
-                return Err(bad(format!("byte {} of {size}, in unit {u} of {} bytes, is of none of versions {versions:?}; {zeros} zeros from there{}", u * self.unit + at, self.unit, whose(&part[at..], at))));
+                return Err(bad(format!(
+                    "byte {} of {size}, in unit {u} of {} bytes, is of none of versions {versions:?}; {zeros} zeros from there{}",
+                    u * self.unit + at,
+                    self.unit,
+                    whose(&part[at..], at)
+                )));
             }
         }
         self.verify_xattr(path, only_newest).map_err(bad)
@@ -133,11 +171,21 @@ impl File {
     fn verify_xattr(&self, path: &Path, only_newest: bool) -> Result<(), String> {
         let mut b = [0; 8];
         let got = match rustix::fs::getxattr(path, "user.v", &mut b) {
-            Ok(n) => String::from_utf8_lossy(&b[..n]).parse().map_err(|_| "user.v is no number".to_owned())?,
+            Ok(n) => String::from_utf8_lossy(&b[..n])
+                .parse()
+                .map_err(|_| "user.v is no number".to_owned())?,
             Err(rustix::io::Errno::NODATA) => 0,
             Err(e) => return Err(format!("user.v: {e}")),
         };
-        let may = if only_newest { &self.xattrs[self.xattrs.len() - 1..] } else { &self.xattrs[..] };
-        if may.contains(&got) { Ok(()) } else { Err(format!("user.v is {got}, not one of {may:?}")) }
+        let may = if only_newest {
+            &self.xattrs[self.xattrs.len() - 1..]
+        } else {
+            &self.xattrs[..]
+        };
+        if may.contains(&got) {
+            Ok(())
+        } else {
+            Err(format!("user.v is {got}, not one of {may:?}"))
+        }
     }
 }

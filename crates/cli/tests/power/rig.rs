@@ -31,13 +31,30 @@ impl Rig {
     /// A new file system. `lives`: two clients that outlive the cuts; else one that dies with the servers.
     pub fn new(seed: u64, lives: bool) -> Rig {
         let place = Place::new();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let at = place.make("disk");
         std::fs::write(place.path("boot"), "").expect("a file");
-        ok(Command::new("mount").args(["--bind"]).arg(place.path("boot")).arg(BOOT_ID));
+        ok(Command::new("mount")
+            .args(["--bind"])
+            .arg(place.path("boot"))
+            .arg(BOOT_ID));
         let inner = (!lives).then(|| place.make("mnt"));
         let power = PowerFs::on(Platters::empty(), &at, seed, runtime.handle()).expect("a mount");
-        let mut rig = Rig { place, runtime, seed, power: Some(power), servers: None, inner, clients: Vec::new(), mounts: Vec::new(), boots: 0 };
+        let mut rig = Rig {
+            place,
+            runtime,
+            seed,
+            power: Some(power),
+            servers: None,
+            inner,
+            clients: Vec::new(),
+            mounts: Vec::new(),
+            boots: 0,
+        };
         rig.boot();
         rig.start();
         match &rig.inner {
@@ -50,8 +67,22 @@ impl Rig {
     fn mount(&mut self, host: u64) {
         let mnt = self.place.make(&format!("mnt{host}"));
         let (port, nid) = (self.place.port.to_string(), format!("127.0.0.{host}@tcp"));
-        let args = ["mount", "127.0.0.1@tcp:/coral", &mnt.to_string_lossy(), "--nid", &nid, "--port", &port, "--cache-mb", "64"];
-        self.clients.push(Running::start(&args, &self.place.path(&format!("client{host}")), &[&mnt]));
+        let args = [
+            "mount",
+            "127.0.0.1@tcp:/coral",
+            &mnt.to_string_lossy(),
+            "--nid",
+            &nid,
+            "--port",
+            &port,
+            "--cache-mb",
+            "64",
+        ];
+        self.clients.push(Running::start(
+            &args,
+            &self.place.path(&format!("client{host}")),
+            &[&mnt],
+        ));
         self.mounts.push(mnt);
     }
 
@@ -62,20 +93,34 @@ impl Rig {
     /// The machine that has the disk is another boot from now on.
     fn boot(&mut self) {
         self.boots += 1;
-        let id = format!("{:08x}-0000-4000-8000-{:012x}\n", self.boots, self.seed & 0xffff_ffff_ffff);
+        let id = format!(
+            "{:08x}-0000-4000-8000-{:012x}\n",
+            self.boots,
+            self.seed & 0xffff_ffff_ffff
+        );
         std::fs::write(self.place.path("boot"), id).expect("a file");
     }
 
     pub fn start(&mut self) {
         let power = self.power.as_ref().expect("the power is on");
         let (data, port) = (self.data(), self.place.port.to_string());
-        let log = File::options().create(true).append(true).open(self.place.path("servers.log")).expect("a log");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.place.path("servers.log"))
+            .expect("a log");
         let mut command = coral();
-        command.arg("up").arg(&data).args(["--foreground", "--osts", "2", "--port", &port]);
+        command
+            .arg("up")
+            .arg(&data)
+            .args(["--foreground", "--osts", "2", "--port", &port]);
         if let Some(mnt) = &self.inner {
             command.arg("--mount").arg(mnt).args(["--cache-mb", "64"]);
         }
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log);
         let started = power.watch(&mut command).expect("a filter");
         let mut child = command.spawn().expect("coral");
         started().expect("the filter's listener");
@@ -85,7 +130,11 @@ impl Rig {
             }
             let ready = match &self.inner {
                 Some(mnt) => is_mounted(mnt),
-                None => coral().arg("status").arg(&data).output().is_ok_and(|o| o.status.success()),
+                None => coral()
+                    .arg("status")
+                    .arg(&data)
+                    .output()
+                    .is_ok_and(|o| o.status.success()),
             };
             if ready {
                 self.servers = Some(child);
@@ -113,25 +162,44 @@ impl Rig {
         let reap = move || {
             let _ = servers.wait();
             if let Some(mnt) = inner {
-                let _ = Command::new("umount").arg("-l").arg(mnt).stderr(Stdio::null()).status();
+                let _ = Command::new("umount")
+                    .arg("-l")
+                    .arg(mnt)
+                    .stderr(Stdio::null())
+                    .status();
             }
         };
         let (disk, report) = cut.after_kill(reap, torn);
         self.boot();
         let next = self.seed.wrapping_add(self.boots);
-        self.power = Some(PowerFs::on(disk, &self.place.path("disk"), next, self.runtime.handle()).expect("a mount"));
+        self.power = Some(
+            PowerFs::on(disk, &self.place.path("disk"), next, self.runtime.handle())
+                .expect("a mount"),
+        );
         report
     }
 
     /// Stops the servers cleanly and checks their targets: the problems.
     pub fn check(&mut self) -> Vec<String> {
         let mut servers = self.servers.take().expect("they run");
-        ok(Command::new("kill").arg("-INT").arg(servers.id().to_string()));
-        crate::common::until("the servers have stopped", || servers.try_wait().expect("their state").is_some());
-        let out = coral().arg("check").arg(self.data()).output().expect("coral check");
+        ok(Command::new("kill")
+            .arg("-INT")
+            .arg(servers.id().to_string()));
+        crate::common::until("the servers have stopped", || {
+            servers.try_wait().expect("their state").is_some()
+        });
+        let out = coral()
+            .arg("check")
+            .arg(self.data())
+            .output()
+            .expect("coral check");
         match out.status.success() {
             true => Vec::new(),
-            false => crate::common::text(&out).lines().filter(|l| l.starts_with("    ")).map(|l| l.trim().to_owned()).collect(),
+            false => crate::common::text(&out)
+                .lines()
+                .filter(|l| l.starts_with("    "))
+                .map(|l| l.trim().to_owned())
+                .collect(),
         }
     }
 
@@ -170,7 +238,11 @@ impl Drop for Rig {
                 || {
                     let _ = s.wait();
                     if let Some(mnt) = inner {
-                        let _ = Command::new("umount").arg("-l").arg(mnt).stderr(Stdio::null()).status();
+                        let _ = Command::new("umount")
+                            .arg("-l")
+                            .arg(mnt)
+                            .stderr(Stdio::null())
+                            .status();
                     }
                 },
                 false,

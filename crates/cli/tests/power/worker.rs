@@ -65,7 +65,6 @@ enum Sync {
     Fdatasync,
 }
 
-
 impl Worker {
     fn now_and_then(&mut self) -> Sync {
         match (self.rng.below(100) < self.sync_percent, self.rng.below(2)) {
@@ -80,7 +79,22 @@ impl Worker {
         let acked = Arc::default();
         let states = vec![Names::new()];
         let trace = std::env::var_os("CORAL_POWER_TRACE").is_some();
-        Worker { dir: dir.to_owned(), rng: Rng::seeded(seed), states, unsure: false, about: vec![Vec::new()], files: BTreeMap::new(), next: 1, acked, told: Vec::new(), longest: Default::default(), keeps: false, sync_percent: 50, touching: None, trace }
+        Worker {
+            dir: dir.to_owned(),
+            rng: Rng::seeded(seed),
+            states,
+            unsure: false,
+            about: vec![Vec::new()],
+            files: BTreeMap::new(),
+            next: 1,
+            acked,
+            told: Vec::new(),
+            longest: Default::default(),
+            keeps: false,
+            sync_percent: 50,
+            touching: None,
+            trace,
+        }
     }
 
     fn now(&self) -> &Names {
@@ -97,11 +111,20 @@ impl Worker {
         // pages when they are written: the server that is started would wait for itself. So this thread has descriptors of its own.
         // SAFETY: nothing is passed between threads by descriptor.
         #[allow(unsafe_code, reason = "no safe wrapper")]
-        let own = unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) };
+        let own = unsafe {
+            libc::close_range(
+                3,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_UNSHARE as libc::c_int,
+            )
+        };
         assert_eq!(own, 0, "close_range: {}", std::io::Error::last_os_error());
         while !stop.load(Ordering::Relaxed) {
             self.touching = None;
-            #[allow(clippy::disallowed_methods, reason = "a test that measures other processes")]
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "a test that measures other processes"
+            )]
             let begin = std::time::Instant::now();
             let done = self.one();
             self.longest = self.longest.max(begin.elapsed());
@@ -110,7 +133,8 @@ impl Worker {
                 Err(_) if dies => return,
                 Err(e) => {
                     let key = self.touching;
-                    self.told.push(format!("{}: file {key:?}: {e}", self.dir.display()));
+                    self.told
+                        .push(format!("{}: file {key:?}: {e}", self.dir.display()));
                     if let Some(f) = key.and_then(|k| self.files.get_mut(&k)) {
                         f.told = true;
                     }
@@ -123,7 +147,10 @@ impl Worker {
 
     fn say(&self, what: std::fmt::Arguments) {
         if self.trace {
-            eprintln!("{}: {what}", self.dir.file_name().unwrap_or_default().display());
+            eprintln!(
+                "{}: {what}",
+                self.dir.file_name().unwrap_or_default().display()
+            );
         }
     }
 
@@ -156,19 +183,28 @@ impl Worker {
     /// Before a change of names is asked for: the directory afterwards.
     fn change(&mut self, names: Names, about: &[&str]) {
         self.states.push(names);
-        self.about.push(about.iter().map(|n| n.to_string()).collect());
+        self.about
+            .push(about.iter().map(|n| n.to_string()).collect());
     }
 
     /// Everything up to the last change about `name` is safe; with none, all is.
     fn names_synced(&mut self, name: Option<&str>) {
         let last = match name {
-            Some(n) => self.about.iter().rposition(|a| a.iter().any(|x| x == n)).unwrap_or(0),
+            Some(n) => self
+                .about
+                .iter()
+                .rposition(|a| a.iter().any(|x| x == n))
+                .unwrap_or(0),
             None => self.states.len() - 1,
         };
         self.states.drain(..last);
         self.about.drain(..last);
         let states = &self.states;
-        self.files.retain(|k, _| states.iter().any(|s| s.values().any(|w| *w == What::File(*k))));
+        self.files.retain(|k, _| {
+            states
+                .iter()
+                .any(|s| s.values().any(|w| *w == What::File(*k)))
+        });
     }
 
     fn new_name(&mut self) -> String {
@@ -178,9 +214,21 @@ impl Worker {
 
     /// Some name of a file.
     fn some_file(&mut self) -> Option<(String, u64)> {
-        let all: Vec<(String, u64)> =
-            self.now().iter().filter_map(|(n, w)| if let What::File(k) = w { Some((n.clone(), *k)) } else { None }).collect();
-        let all: Vec<_> = all.into_iter().filter(|(_, k)| self.files.get(k).is_some_and(|f| !f.told)).collect();
+        let all: Vec<(String, u64)> = self
+            .now()
+            .iter()
+            .filter_map(|(n, w)| {
+                if let What::File(k) = w {
+                    Some((n.clone(), *k))
+                } else {
+                    None
+                }
+            })
+            .collect();
+        let all: Vec<_> = all
+            .into_iter()
+            .filter(|(_, k)| self.files.get(k).is_some_and(|f| !f.told))
+            .collect();
         match all.len() as u64 {
             0 => None,
             n => all.into_iter().nth(self.rng.below(n) as usize),
@@ -203,13 +251,20 @@ impl Worker {
         self.change(names, &[name]);
         self.files.insert(key, File::new(key, 0, unit));
         self.touching = Some(key);
-        let f = OpenOptions::new().create_new(true).write(true).open(self.path(name))?;
+        let f = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .open(self.path(name))?;
         self.files.get_mut(&key).expect("just made").ino = f.metadata()?.ino();
         let count = self.rng.below(8) as usize;
         for u in 0..count {
             self.put(&f, key, u)?;
         }
-        let how = if must_sync { Sync::Fsync } else { self.now_and_then() };
+        let how = if must_sync {
+            Sync::Fsync
+        } else {
+            self.now_and_then()
+        };
         self.sync(&f, name, key, how)?;
         self.say(format_args!("create {name} {key} {count} units of {unit}"));
         Ok(key)
@@ -242,14 +297,22 @@ impl Worker {
     }
 
     fn open(&mut self, flags: i32) -> io::Result<Option<(std::fs::File, String, u64)>> {
-        let Some((name, key)) = self.some_file() else { return Ok(None) };
+        let Some((name, key)) = self.some_file() else {
+            return Ok(None);
+        };
         self.touching = Some(key);
-        let f = OpenOptions::new().read(true).write(true).custom_flags(flags).open(self.path(&name))?;
+        let f = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(self.path(&name))?;
         Ok(Some((f, name, key)))
     }
 
     fn overwrite(&mut self) -> io::Result<()> {
-        let Some((f, name, key)) = self.open(0)? else { return Ok(()) };
+        let Some((f, name, key)) = self.open(0)? else {
+            return Ok(());
+        };
         for _ in 0..1 + self.rng.below(3) {
             let reach = (self.files[&key].len() + 1).min(UNITS_MAX) as u64;
             let u = self.rng.below(reach) as usize;
@@ -261,7 +324,9 @@ impl Worker {
     }
 
     fn append(&mut self) -> io::Result<()> {
-        let Some((mut f, name, key)) = self.open(libc::O_APPEND)? else { return Ok(()) };
+        let Some((mut f, name, key)) = self.open(libc::O_APPEND)? else {
+            return Ok(());
+        };
         for _ in 0..1 + self.rng.below(3) {
             let u = self.files[&key].len();
             if u >= UNITS_MAX {
@@ -281,7 +346,9 @@ impl Worker {
     /// A write through a descriptor with O_SYNC or O_DSYNC is safe when it returns.
     fn write_synchronous(&mut self) -> io::Result<()> {
         let flag = [libc::O_SYNC, libc::O_DSYNC][self.rng.below(2) as usize];
-        let Some((f, name, key)) = self.open(flag)? else { return Ok(()) };
+        let Some((f, name, key)) = self.open(flag)? else {
+            return Ok(());
+        };
         let reach = (self.files[&key].len() + 1).min(UNITS_MAX) as u64;
         let u = self.rng.below(reach) as usize;
         self.put(&f, key, u)?;
@@ -297,7 +364,9 @@ impl Worker {
     /// A store through a mapping is safe after msync.
     #[allow(unsafe_code, reason = "a mapping")]
     fn store(&mut self) -> io::Result<()> {
-        let Some((f, name, key)) = self.open(0)? else { return Ok(()) };
+        let Some((f, name, key)) = self.open(0)? else {
+            return Ok(());
+        };
         let file = self.files.get_mut(&key).expect("known");
         let (len, unit) = (file.len(), file.unit);
         if len == 0 {
@@ -311,16 +380,25 @@ impl Worker {
         // SAFETY: the mapping is of len * unit bytes of a file that is so long and that nobody else cuts, and goes before the
         // function ends.
         let done = unsafe {
-            let at = libc::mmap(std::ptr::null_mut(), len * unit, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, f.as_raw_fd(), 0);
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                len * unit,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                f.as_raw_fd(),
+                0,
+            );
             if at == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
             // nor a copy of the mapping in a program that is started
             libc::madvise(at, len * unit, libc::MADV_DONTFORK);
             // not by storing: a page that cannot be read would be SIGBUS, here it is an error
-            let done = read_into(at.cast::<u8>().add(u * unit), &new).and_then(|()| match libc::msync(at, len * unit, libc::MS_SYNC) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
+            let done = read_into(at.cast::<u8>().add(u * unit), &new).and_then(|()| {
+                match libc::msync(at, len * unit, libc::MS_SYNC) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
             });
             libc::munmap(at, len * unit);
             done
@@ -332,7 +410,9 @@ impl Worker {
     }
 
     fn truncate(&mut self) -> io::Result<()> {
-        let Some((f, name, key)) = self.open(0)? else { return Ok(()) };
+        let Some((f, name, key)) = self.open(0)? else {
+            return Ok(());
+        };
         let len = self.rng.below(UNITS_MAX as u64 / 2) as usize;
         let file = self.files.get_mut(&key).expect("known");
         file.resize(len);
@@ -343,7 +423,9 @@ impl Worker {
     }
 
     fn punch(&mut self) -> io::Result<()> {
-        let Some((f, name, key)) = self.open(0)? else { return Ok(()) };
+        let Some((f, name, key)) = self.open(0)? else {
+            return Ok(());
+        };
         let file = self.files.get_mut(&key).expect("known");
         if file.len() == 0 {
             return Ok(());
@@ -352,18 +434,30 @@ impl Worker {
         let count = 1 + self.rng.below((file.len() - from) as u64) as usize;
         (from..from + count).for_each(|u| file.put(u, 0));
         let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&f, flags, (from * file.unit) as u64, (count * file.unit) as u64)?;
+        rustix::fs::fallocate(
+            &f,
+            flags,
+            (from * file.unit) as u64,
+            (count * file.unit) as u64,
+        )?;
         self.say(format_args!("punch {name} {key} {count} units from {from}"));
         let how = self.now_and_then();
         self.sync(&f, &name, key, how)
     }
 
     fn set_xattr(&mut self) -> io::Result<()> {
-        let Some((f, name, key)) = self.open(0)? else { return Ok(()) };
+        let Some((f, name, key)) = self.open(0)? else {
+            return Ok(());
+        };
         self.next += 1;
         let value = self.next as u32;
         self.files.get_mut(&key).expect("known").xattrs.push(value);
-        rustix::fs::fsetxattr(&f, "user.v", value.to_string().as_bytes(), rustix::fs::XattrFlags::empty())?;
+        rustix::fs::fsetxattr(
+            &f,
+            "user.v",
+            value.to_string().as_bytes(),
+            rustix::fs::XattrFlags::empty(),
+        )?;
         self.say(format_args!("setxattr {name} {key} {value}"));
         let how = self.now_and_then();
         self.sync(&f, &name, key, how)
@@ -371,7 +465,9 @@ impl Worker {
 
     /// As editors and databases replace a file: a new one, synced, renamed over.
     fn replace(&mut self) -> io::Result<()> {
-        let Some((old, _)) = self.some_file() else { return self.create() };
+        let Some((old, _)) = self.some_file() else {
+            return self.create();
+        };
         let tmp = self.new_name();
         let key = self.make(&tmp, true)?;
         self.touching = Some(key);
@@ -389,7 +485,9 @@ impl Worker {
 
     /// One file renamed over another; both may have been synced long ago.
     fn replace_by_old(&mut self) -> io::Result<()> {
-        let (Some((from, key)), Some((to, over))) = (self.some_file(), self.some_file()) else { return self.create() };
+        let (Some((from, key)), Some((to, over))) = (self.some_file(), self.some_file()) else {
+            return self.create();
+        };
         if key == over {
             return self.overwrite();
         }
@@ -403,7 +501,9 @@ impl Worker {
     }
 
     fn link(&mut self) -> io::Result<()> {
-        let Some((old, key)) = self.some_file() else { return Ok(()) };
+        let Some((old, key)) = self.some_file() else {
+            return Ok(());
+        };
         let new = self.new_name();
         let mut names = self.now().clone();
         names.insert(new.clone(), What::File(key));
@@ -414,7 +514,9 @@ impl Worker {
     }
 
     fn rename(&mut self) -> io::Result<()> {
-        let Some((old, key)) = self.some_file() else { return Ok(()) };
+        let Some((old, key)) = self.some_file() else {
+            return Ok(());
+        };
         let new = self.new_name();
         let mut names = self.now().clone();
         let what = names.remove(&old).expect("there");
@@ -476,12 +578,23 @@ impl Worker {
             Ok(s) => s,
             Err(e) => return vec![format!("{}: {e}", dir.display())],
         };
-        let newest = self.states.len().saturating_sub(if self.unsure { 2 } else { 1 });
-        let states = if only_newest { newest..self.states.len() } else { 0..self.states.len() };
+        let newest = self
+            .states
+            .len()
+            .saturating_sub(if self.unsure { 2 } else { 1 });
+        let states = if only_newest {
+            newest..self.states.len()
+        } else {
+            0..self.states.len()
+        };
         let Some(at) = states.rev().find(|i| self.same(&self.states[*i], &seen)) else {
             let told = if only_newest { newest } else { 0 };
             let (want, now) = (&self.states[told], self.now());
-            return vec![format!("{}: the names are those of none of {} moments; there {seen:?}; safe {want:?}; newest {now:?}", dir.display(), self.states.len())];
+            return vec![format!(
+                "{}: the names are those of none of {} moments; there {seen:?}; safe {want:?}; newest {now:?}",
+                dir.display(),
+                self.states.len()
+            )];
         };
         let names = self.states[at].clone();
         let mut bad = Vec::new();
@@ -501,7 +614,10 @@ impl Worker {
     fn same(&self, state: &Names, seen: &BTreeMap<String, (What, u64)>) -> bool {
         let one = |(name, what): (&String, &What)| match (what, seen.get(name)) {
             // an operation under way may have made it and not told its number
-            (What::File(k), Some((What::File(_), ino))) => self.files.get(k).is_some_and(|f| f.ino == *ino || f.ino == 0),
+            (What::File(k), Some((What::File(_), ino))) => self
+                .files
+                .get(k)
+                .is_some_and(|f| f.ino == *ino || f.ino == 0),
             (What::Dir(_), Some((What::Dir(_), _))) => true,
             (What::Link(a), Some((What::Link(b), _))) => a == b,
             _ => false,
@@ -513,22 +629,36 @@ impl Worker {
         let mut out = BTreeMap::new();
         for e in std::fs::read_dir(dir)? {
             let e = e?;
-            let m = std::fs::symlink_metadata(e.path()).map_err(|w| io::Error::other(format!("{}: {w}", e.path().display())))?;
+            let m = std::fs::symlink_metadata(e.path())
+                .map_err(|w| io::Error::other(format!("{}: {w}", e.path().display())))?;
             let what = match m.file_type() {
                 t if t.is_dir() => What::Dir(0),
-                t if t.is_symlink() => What::Link(std::fs::read_link(e.path())?.to_string_lossy().into_owned()),
+                t if t.is_symlink() => {
+                    What::Link(std::fs::read_link(e.path())?.to_string_lossy().into_owned())
+                }
                 _ => What::File(0),
             };
-            out.insert(e.file_name().to_string_lossy().into_owned(), (what, m.ino()));
+            out.insert(
+                e.file_name().to_string_lossy().into_owned(),
+                (what, m.ino()),
+            );
         }
         Ok(out)
     }
 
     /// Removes what is not known exactly, so that all that stays must be there after the next cut as well.
     pub fn tidy(&mut self) -> io::Result<()> {
-        let uncertain = |w: &Worker, k: &u64| w.files.get(k).is_none_or(|f| f.told || f.ino == 0 || !w.keeps && !f.is_certain());
-        let names: Vec<String> =
-            self.now().iter().filter(|(_, what)| matches!(what, What::File(k) if uncertain(self, k))).map(|(n, _)| n.clone()).collect();
+        let uncertain = |w: &Worker, k: &u64| {
+            w.files
+                .get(k)
+                .is_none_or(|f| f.told || f.ino == 0 || !w.keeps && !f.is_certain())
+        };
+        let names: Vec<String> = self
+            .now()
+            .iter()
+            .filter(|(_, what)| matches!(what, What::File(k) if uncertain(self, k)))
+            .map(|(n, _)| n.clone())
+            .collect();
         for n in &names {
             std::fs::remove_file(self.path(n))?;
             self.states[0].remove(n);

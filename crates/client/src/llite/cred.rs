@@ -37,14 +37,24 @@ fn read_groups(pid: u32) -> Vec<u32> {
         return Vec::new();
     }
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("Groups:")).unwrap_or_default();
-    line.split_ascii_whitespace().filter_map(|g| g.parse().ok()).collect()
+    let line = text
+        .lines()
+        .find_map(|l| l.strip_prefix("Groups:"))
+        .unwrap_or_default();
+    line.split_ascii_whitespace()
+        .filter_map(|g| g.parse().ok())
+        .collect()
 }
 
 impl Llite {
     /// The ids a request for `cred` about `fids` carries.
     pub(super) async fn ids(&self, cred: &Cred, fids: &[Fid]) -> Ids {
-        let mut ids = Ids { fsuid: cred.uid, fsgid: cred.gid, umask: cred.umask, ..Ids::root() };
+        let mut ids = Ids {
+            fsuid: cred.uid,
+            fsgid: cred.gid,
+            umask: cred.umask,
+            ..Ids::root()
+        };
         if cred.uid == 0 {
             return ids;
         }
@@ -77,7 +87,14 @@ impl Llite {
         if let Some(g) = self.gids.lock().get(&fid) {
             return Some(*g);
         }
-        let attrs = self.lmv.of(fid).await.ok()?.getattr(&Ids::root(), fid).await.ok()?;
+        let attrs = self
+            .lmv
+            .of(fid)
+            .await
+            .ok()?
+            .getattr(&Ids::root(), fid)
+            .await
+            .ok()?;
         self.hint_gid(fid, attrs.body.gid);
         Some(attrs.body.gid)
     }
@@ -101,7 +118,11 @@ pub(super) fn permitted(cred: &Cred, attr: &Attr, acl: &[u8], mask: u32) -> Resu
     if cred.uid == 0 {
         let dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
         let executable = dir || attr.mode & 0o111 != 0;
-        return if mask & 1 == 0 || executable { Ok(()) } else { Err(Errno::EACCES) };
+        return if mask & 1 == 0 || executable {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        };
     }
     let granted = match Acl::decode(acl) {
         Ok(a) if !acl.is_empty() => acl_grants(cred, attr, &a, mask),
@@ -127,7 +148,11 @@ fn acl_grants(cred: &Cred, attr: &Attr, acl: &Acl, mask: u32) -> bool {
     if cred.uid == attr.uid {
         return perm(tag::USER_OBJ) & want == want;
     }
-    if let Some(e) = acl.entries.iter().find(|e| e.tag == tag::USER && e.id == cred.uid) {
+    if let Some(e) = acl
+        .entries
+        .iter()
+        .find(|e| e.tag == tag::USER && e.id == cred.uid)
+    {
         return e.perm & limit & want == want;
     }
     let mut member = false;
@@ -153,7 +178,12 @@ mod tests {
     use coral_wire::acl::AclEntry;
 
     fn attr(mode: u32, uid: u32, gid: u32) -> Attr {
-        Attr { mode, uid, gid, ..Attr::empty(Fid::ROOT) }
+        Attr {
+            mode,
+            uid,
+            gid,
+            ..Attr::empty(Fid::ROOT)
+        }
     }
 
     #[test]
@@ -161,8 +191,14 @@ mod tests {
         let a = attr(libc::S_IFREG | 0o640, 10, 20);
         assert!(permitted(&Cred::user(10, 1), &a, b"", 6).is_ok());
         assert!(permitted(&Cred::user(11, 20), &a, b"", 4).is_ok());
-        assert_eq!(permitted(&Cred::user(11, 20), &a, b"", 2), Err(Errno::EACCES));
-        assert_eq!(permitted(&Cred::user(11, 21), &a, b"", 4), Err(Errno::EACCES));
+        assert_eq!(
+            permitted(&Cred::user(11, 20), &a, b"", 2),
+            Err(Errno::EACCES)
+        );
+        assert_eq!(
+            permitted(&Cred::user(11, 21), &a, b"", 4),
+            Err(Errno::EACCES)
+        );
         assert!(permitted(&Cred::root(), &a, b"", 6).is_ok());
         assert_eq!(permitted(&Cred::root(), &a, b"", 1), Err(Errno::EACCES));
     }
@@ -183,7 +219,14 @@ mod tests {
         .encode();
         let a = attr(libc::S_IFREG | 0o640, 10, 20);
         assert!(permitted(&Cred::user(1001, 1), &a, &acl, 4).is_ok());
-        assert_eq!(permitted(&Cred::user(1001, 1), &a, &acl, 2), Err(Errno::EACCES), "the mask cuts it");
-        assert_eq!(permitted(&Cred::user(1002, 1), &a, &acl, 4), Err(Errno::EACCES));
+        assert_eq!(
+            permitted(&Cred::user(1001, 1), &a, &acl, 2),
+            Err(Errno::EACCES),
+            "the mask cuts it"
+        );
+        assert_eq!(
+            permitted(&Cred::user(1002, 1), &a, &acl, 4),
+            Err(Errno::EACCES)
+        );
     }
 }

@@ -90,7 +90,9 @@ struct Position {
 impl Stream {
     /// The cookie of the last entry handed out.
     fn cookie(&self) -> u64 {
-        self.at.checked_sub(1).map_or(self.first, |last| self.entries[last].1)
+        self.at
+            .checked_sub(1)
+            .map_or(self.first, |last| self.entries[last].1)
     }
 
     /// Goes to `cookie` if that is among the entries.
@@ -100,7 +102,11 @@ impl Stream {
         }
         let at = match cookie == self.first {
             true => Some(0),
-            false => self.entries.iter().position(|(_, c)| *c == cookie).map(|i| i + 1),
+            false => self
+                .entries
+                .iter()
+                .position(|(_, c)| *c == cookie)
+                .map(|i| i + 1),
         };
         self.at = at.unwrap_or(self.at);
         at.is_some()
@@ -116,7 +122,10 @@ impl Stream {
         match cookie {
             0..=DOTDOT => Position { hash: 0, skip: 0 },
             c if c >= COLLISION => match self.collisions.get((c - COLLISION) as usize) {
-                Some((hash, skip)) => Position { hash: *hash, skip: *skip },
+                Some((hash, skip)) => Position {
+                    hash: *hash,
+                    skip: *skip,
+                },
                 None => Position { hash: c, skip: 0 },
             },
             c => Position { hash: c, skip: 0 },
@@ -124,10 +133,14 @@ impl Stream {
     }
 
     fn collision(&mut self, hash: u64, skip: u32) -> u64 {
-        let at = self.collisions.iter().position(|c| *c == (hash, skip)).unwrap_or_else(|| {
-            self.collisions.push((hash, skip));
-            self.collisions.len() - 1
-        });
+        let at = self
+            .collisions
+            .iter()
+            .position(|c| *c == (hash, skip))
+            .unwrap_or_else(|| {
+                self.collisions.push((hash, skip));
+                self.collisions.len() - 1
+            });
         COLLISION + at as u64
     }
 
@@ -149,7 +162,10 @@ impl Stream {
             }
             let taken = entries.iter().filter(|e| e.hash == next).count() as u32;
             let before = if next == from.hash { from.skip } else { 0 };
-            self.next = Some(Position { hash: next, skip: taken + before });
+            self.next = Some(Position {
+                hash: next,
+                skip: taken + before,
+            });
         } else {
             self.next = None;
         }
@@ -163,7 +179,11 @@ impl Stream {
                 Some(n) => n.hash == hash,
                 None => self.next.is_some_and(|n| n.hash == hash),
             };
-            let cookie = if group_goes_on { self.collision(hash, index) } else { hash.saturating_add(1).max(DOTDOT + 1) };
+            let cookie = if group_goes_on {
+                self.collision(hash, index)
+            } else {
+                hash.saturating_add(1).max(DOTDOT + 1)
+            };
             if !is_dot(&entries[i].name) {
                 self.entries.push((entries[i].clone(), cookie));
             }
@@ -180,7 +200,11 @@ impl Llite {
         }
         permitted(cred, &md.attr, &md.acl, 4)?;
         let seen_lost = AtomicU64::new(self.lost_dirs.count());
-        Ok(Arc::new(DirHandle { attr: self.ghosts.opened(&md.attr), stream: Default::default(), seen_lost }))
+        Ok(Arc::new(DirHandle {
+            attr: self.ghosts.opened(&md.attr),
+            stream: Default::default(),
+            seen_lost,
+        }))
     }
 
     /// Lists from `cookie` (0: the beginning) until `fill` says true (full: that entry was NOT taken) or the end.
@@ -210,7 +234,9 @@ impl Llite {
             *dh.stream.lock() = Stream::default();
         }
         loop {
-            let batch = self.next_entries(dh, at, if plus { PLUS_BATCH } else { BATCH }, keep).await?;
+            let batch = self
+                .next_entries(dh, at, if plus { PLUS_BATCH } else { BATCH }, keep)
+                .await?;
             if batch.is_empty() {
                 return Ok(());
             }
@@ -222,11 +248,31 @@ impl Llite {
                 false => vec![None; batch.len()],
             };
             // a name may be another's by now, though its file is covered
-            let stand = plus && dh.stream.lock().read.is_some_and(|mark| self.cache.names_stand(mark, dh.fid()));
+            let stand = plus
+                && dh
+                    .stream
+                    .lock()
+                    .read
+                    .is_some_and(|mark| self.cache.names_stand(mark, dh.fid()));
             for ((e, next), entry) in batch.into_iter().zip(attrs) {
-                let entry = entry.map(|known| if stand { known } else { Entry { entry_ttl: Duration::ZERO, ..known } });
+                let entry = entry.map(|known| {
+                    if stand {
+                        known
+                    } else {
+                        Entry {
+                            entry_ttl: Duration::ZERO,
+                            ..known
+                        }
+                    }
+                });
                 let kind = e.mode_type as u32 & libc::S_IFMT;
-                if fill(DirEntry { fid: e.fid, name: e.name, kind, next, entry }) {
+                if fill(DirEntry {
+                    fid: e.fid,
+                    name: e.name,
+                    kind,
+                    next,
+                    entry,
+                }) {
                     return Ok(());
                 }
                 at = next;
@@ -236,7 +282,13 @@ impl Llite {
     }
 
     fn dot(&self, name: &'static [u8], fid: Fid, next: u64) -> DirEntry {
-        DirEntry { fid, name: Bytes::from_static(name), kind: libc::S_IFDIR, next, entry: None }
+        DirEntry {
+            fid,
+            name: Bytes::from_static(name),
+            kind: libc::S_IFDIR,
+            next,
+            entry: None,
+        }
     }
 
     pub(super) async fn parent_of(&self, dir: Fid) -> Fid {
@@ -246,7 +298,13 @@ impl Llite {
         let mut at = dir;
         // the parent of what is in a striped directory is a shard, whose parent is the directory
         for _ in 0..2 {
-            let found = async { self.lmv.of(at).await?.getattr_name(&Ids::root(), at, b"..").await };
+            let found = async {
+                self.lmv
+                    .of(at)
+                    .await?
+                    .getattr_name(&Ids::root(), at, b"..")
+                    .await
+            };
             let Ok(a) = found.await else { return dir };
             if !is_shard(&a) {
                 return a.body.fid1;
@@ -266,7 +324,13 @@ impl Llite {
     }
 
     /// Up to `max` entries behind `cookie`; empty at the end. `keep`: for the cache to know the listing.
-    async fn next_entries(&self, dh: &DirHandle, cookie: u64, max: usize, keep: bool) -> Result<Vec<(WireEntry, u64)>, Errno> {
+    async fn next_entries(
+        &self,
+        dh: &DirHandle,
+        cookie: u64,
+        max: usize,
+        keep: bool,
+    ) -> Result<Vec<(WireEntry, u64)>, Errno> {
         loop {
             let from = {
                 let mut s = dh.stream.lock();
@@ -281,8 +345,14 @@ impl Llite {
                     _ => {
                         let p = s.position(cookie);
                         let collisions = std::mem::take(&mut s.collisions);
-                        let listing = (p.hash == 0 && keep).then(|| (self.cache.begin_read(dh.fid()), Vec::new()));
-                        *s = Stream { first: cookie, collisions, listing, ..Default::default() };
+                        let listing = (p.hash == 0 && keep)
+                            .then(|| (self.cache.begin_read(dh.fid()), Vec::new()));
+                        *s = Stream {
+                            first: cookie,
+                            collisions,
+                            listing,
+                            ..Default::default()
+                        };
                         p
                     }
                 }
@@ -294,7 +364,13 @@ impl Llite {
             s.read = Some(mark);
             s.entries.clear();
             if let Some((mark, mut all)) = s.listing.take() {
-                all.extend(chunk.entries.iter().filter(|e| !is_dot(&e.name)).map(|e| (e.name.clone(), e.fid)));
+                all.extend(
+                    chunk
+                        .entries
+                        .iter()
+                        .filter(|e| !is_dot(&e.name))
+                        .map(|e| (e.name.clone(), e.fid)),
+                );
                 match chunk.next {
                     Some(_) => s.listing = Some((mark, all)),
                     None => drop(self.cache.learn_listing(mark, dh.fid(), all)),
@@ -322,9 +398,17 @@ impl Llite {
         let mut at = Some(0);
         for _ in 0..WHOLE_CHUNKS {
             let Some(from) = at else { break };
-            let Ok(chunk) = self.read_chunk(dir, from).await else { return false };
+            let Ok(chunk) = self.read_chunk(dir, from).await else {
+                return false;
+            };
             // entries of the hash where the last chunk ended come again: the map they end up in takes them once
-            all.extend(chunk.entries.into_iter().filter(|e| !is_dot(&e.name)).map(|e| (e.name, e.fid)));
+            all.extend(
+                chunk
+                    .entries
+                    .into_iter()
+                    .filter(|e| !is_dot(&e.name))
+                    .map(|e| (e.name, e.fid)),
+            );
             if chunk.next == Some(from) {
                 return false;
             }
@@ -356,7 +440,13 @@ mod tests {
     use super::*;
 
     fn entry(hash: u64, name: &str) -> WireEntry {
-        WireEntry { fid: Fid::ROOT, hash, attrs: 0, name: Bytes::copy_from_slice(name.as_bytes()), mode_type: 0 }
+        WireEntry {
+            fid: Fid::ROOT,
+            hash,
+            attrs: 0,
+            name: Bytes::copy_from_slice(name.as_bytes()),
+            mode_type: 0,
+        }
     }
 
     /// What the MDT answers from a hash on: like it, a chunk never holds less than the whole first group.
@@ -366,7 +456,10 @@ mod tests {
         while end < all.len() && all[end].hash == all[0].hash {
             end += 1;
         }
-        DirChunk { entries: all[..end].to_vec(), next: all.get(end).map(|e| e.hash) }
+        DirChunk {
+            entries: all[..end].to_vec(),
+            next: all.get(end).map(|e| e.hash),
+        }
     }
 
     /// Hands out a directory through chunks of `per` entries, in reads of `take`; `restart`: each read knows its cookie only.
@@ -374,7 +467,11 @@ mod tests {
         let (mut s, mut at, mut out) = (Stream::default(), 0, Vec::new());
         for _ in 0..1000 {
             if restart {
-                s = Stream { first: at, collisions: std::mem::take(&mut s.collisions), ..Default::default() };
+                s = Stream {
+                    first: at,
+                    collisions: std::mem::take(&mut s.collisions),
+                    ..Default::default()
+                };
             }
             let mut from = s.next.unwrap_or(s.position(at));
             while s.at == s.entries.len() {
@@ -388,7 +485,9 @@ mod tests {
                 }
             }
             for _ in 0..take {
-                let Some((e, c)) = s.ahead(1).pop() else { break };
+                let Some((e, c)) = s.ahead(1).pop() else {
+                    break;
+                };
                 out.push(String::from_utf8(e.name.to_vec()).unwrap());
                 at = c;
                 s.at += 1;
@@ -399,13 +498,27 @@ mod tests {
 
     #[test]
     fn every_entry_comes_once_whatever_the_cuts() {
-        let dir: Vec<_> = [(3, "."), (4, ".."), (10, "a"), (10, "b"), (10, "c"), (11, "d"), (500, "e"), (500, "f"), (501, "g")]
-            .map(|(h, n)| entry(h, n))
-            .to_vec();
+        let dir: Vec<_> = [
+            (3, "."),
+            (4, ".."),
+            (10, "a"),
+            (10, "b"),
+            (10, "c"),
+            (11, "d"),
+            (500, "e"),
+            (500, "f"),
+            (501, "g"),
+        ]
+        .map(|(h, n)| entry(h, n))
+        .to_vec();
         for per in 1..10 {
             for take in 1..10 {
                 for restart in [false, true] {
-                    assert_eq!(walk(&dir, per, take, restart), ["a", "b", "c", "d", "e", "f", "g"], "{per} {take} {restart}");
+                    assert_eq!(
+                        walk(&dir, per, take, restart),
+                        ["a", "b", "c", "d", "e", "f", "g"],
+                        "{per} {take} {restart}"
+                    );
                 }
             }
         }
@@ -414,7 +527,16 @@ mod tests {
     #[test]
     fn cookies_are_stable_and_grow() {
         let mut s = Stream::default();
-        s.take(Position { hash: 0, skip: 0 }, DirChunk { entries: vec![entry(10, "a"), entry(20, "b")], next: None });
-        assert_eq!(s.entries.iter().map(|(_, c)| *c).collect::<Vec<_>>(), [11, 21]);
+        s.take(
+            Position { hash: 0, skip: 0 },
+            DirChunk {
+                entries: vec![entry(10, "a"), entry(20, "b")],
+                next: None,
+            },
+        );
+        assert_eq!(
+            s.entries.iter().map(|(_, c)| *c).collect::<Vec<_>>(),
+            [11, 21]
+        );
     }
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::layout::{LMV_MAGIC_STRIPE, LMV_OFFSET_DEFAULT, LOV_OFFSET_DEFAULT, LmvUserMd, LmvUserMdsData, LovMd};
+use coral_wire::layout::{
+    LMV_MAGIC_STRIPE, LMV_OFFSET_DEFAULT, LOV_OFFSET_DEFAULT, LmvUserMd, LmvUserMdsData, LovMd,
+};
 use futures_util::future::join_all;
 
 use super::Llite;
@@ -42,19 +44,32 @@ impl MkdirRequest {
 
     /// Reads one; EINVAL when it is none.
     pub fn decode(raw: &Bytes) -> Result<Self, Errno> {
-        let word = |at: usize| raw.get(at..at + 4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])).ok_or(Errno::EINVAL);
+        let word = |at: usize| {
+            raw.get(at..at + 4)
+                .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+                .ok_or(Errno::EINVAL)
+        };
         let (mode, len) = (word(0)?, word(4)? as usize);
         if raw.len() < 8 + len {
             return Err(Errno::EINVAL);
         }
         let lum = LmvUserMd::decode(&raw.slice(8 + len..)).map_err(|_| Errno::EINVAL)?;
-        Ok(Self { mode, name: raw.slice(8..8 + len), lum })
+        Ok(Self {
+            mode,
+            name: raw.slice(8..8 + len),
+            lum,
+        })
     }
 }
 
 impl Llite {
     /// Makes a directory as asked for: ENODEV when there is no such MDT, EEXIST when the name is taken.
-    pub(super) async fn mkdir_striped(self: &Arc<Self>, cred: &Cred, parent: Fid, rq: MkdirRequest) -> Result<(), Errno> {
+    pub(super) async fn mkdir_striped(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        rq: MkdirRequest,
+    ) -> Result<(), Errno> {
         check_name(&rq.name)?;
         let mut ids = self.ids(cred, &[parent]).await;
         ids.umask = 0;
@@ -87,13 +102,30 @@ impl Llite {
         if !self.lmv.several() {
             return Ok(home);
         }
-        let Ok(raw) = self.lmv.of(dir).await?.getxattr(&Ids::root(), dir, b"trusted.dmv").await else { return Ok(home) };
-        let Some(head) = LmvUserMd::decode(&raw).ok().map(|l| l.head).filter(|h| places(h.stripe_count, h.stripe_offset)) else {
+        let Ok(raw) = self
+            .lmv
+            .of(dir)
+            .await?
+            .getxattr(&Ids::root(), dir, b"trusted.dmv")
+            .await
+        else {
+            return Ok(home);
+        };
+        let Some(head) = LmvUserMd::decode(&raw)
+            .ok()
+            .map(|l| l.head)
+            .filter(|h| places(h.stripe_count, h.stripe_offset))
+        else {
             return Ok(home);
         };
         let to = match head.stripe_offset {
             LMV_OFFSET_DEFAULT => home,
-            index => self.lmv.mdcs().into_iter().find(|m| m.index == index).ok_or(Errno::ENODEV)?,
+            index => self
+                .lmv
+                .mdcs()
+                .into_iter()
+                .find(|m| m.index == index)
+                .ok_or(Errno::ENODEV)?,
         };
         (args.eadata, args.inherited) = (raw, true);
         Ok(to)
@@ -103,16 +135,25 @@ impl Llite {
     async fn mdt_for(&self, parent: Fid, index: u32) -> Result<Arc<Mdc>, Errno> {
         let mdcs = self.lmv.mdcs();
         if index != LMV_OFFSET_DEFAULT {
-            return mdcs.into_iter().find(|m| m.index == index).ok_or(Errno::ENODEV);
+            return mdcs
+                .into_iter()
+                .find(|m| m.index == index)
+                .ok_or(Errno::ENODEV);
         }
         let home = self.lmv.of(parent).await?;
         let room = join_all(mdcs.iter().map(|m| m.statfs(false))).await;
         let best = mdcs.iter().zip(&room).filter_map(|(m, s)| {
             let s = s.as_ref().ok()?;
             // of equals the MDT of the parent
-            Some((s.bavail as u128 * s.bsize as u128 * s.ffree as u128, m.index == home.index, m))
+            Some((
+                s.bavail as u128 * s.bsize as u128 * s.ffree as u128,
+                m.index == home.index,
+                m,
+            ))
         });
-        Ok(best.max_by_key(|(free, here, _)| (*free, *here)).map_or(home.clone(), |(.., m)| m.clone()))
+        Ok(best
+            .max_by_key(|(free, here, _)| (*free, *here))
+            .map_or(home.clone(), |(.., m)| m.clone()))
     }
 
     /// How a directory lies on MDTs, in the form `lfs getdirstripe` shows: the shards with their MDTs (none: it is in one
@@ -128,8 +169,16 @@ impl Llite {
             out.head.hash_type = lmv.head.hash_type;
             out.head.stripe_offset = lmv.head.master_mdt_index;
             for fid in &lmv.stripe_fids {
-                let mds = if fid.is_zero() { LMV_OFFSET_DEFAULT } else { self.lmv.of(*fid).await?.index };
-                out.objects.push(LmvUserMdsData { fid: *fid, mds, ..Default::default() });
+                let mds = if fid.is_zero() {
+                    LMV_OFFSET_DEFAULT
+                } else {
+                    self.lmv.of(*fid).await?.index
+                };
+                out.objects.push(LmvUserMdsData {
+                    fid: *fid,
+                    mds,
+                    ..Default::default()
+                });
             }
             out.head.stripe_count = out.objects.len() as u32;
         }
@@ -137,13 +186,23 @@ impl Llite {
     }
 
     /// Sets what new directories in `dir` inherit; count 0 takes it away.
-    pub(super) async fn set_default_dirstripe(self: &Arc<Self>, cred: &Cred, dir: Fid, lum: Bytes) -> Result<(), Errno> {
+    pub(super) async fn set_default_dirstripe(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Fid,
+        lum: Bytes,
+    ) -> Result<(), Errno> {
         LmvUserMd::decode(&lum).map_err(|_| Errno::EINVAL)?;
         self.set_default(cred, dir, lum).await
     }
 
     /// Sets the layout of new files in `dir`; `None` takes it away.
-    pub(super) async fn set_default_layout(self: &Arc<Self>, cred: &Cred, dir: Fid, lum: Option<Bytes>) -> Result<(), Errno> {
+    pub(super) async fn set_default_layout(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Fid,
+        lum: Option<Bytes>,
+    ) -> Result<(), Errno> {
         let none = || LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None).encode();
         self.set_default(cred, dir, lum.unwrap_or_else(none)).await
     }
@@ -153,7 +212,9 @@ impl Llite {
         let mdc = self.lmv.of(dir).await?;
         let me = self.clone();
         finish(async move {
-            let done = mdc.setattr_with(&ids, dir, &SetattrArgs::default(), lum).await;
+            let done = mdc
+                .setattr_with(&ids, dir, &SetattrArgs::default(), lum)
+                .await;
             me.forget_attrs(dir);
             done.map(drop)
         })
@@ -174,11 +235,19 @@ mod tests {
     #[test]
     fn requests_survive_the_way_and_bad_ones_are_refused() {
         let lum = LmvUserMd::request(2, 1, hash_type::CRUSH);
-        let rq = MkdirRequest { mode: 0o750, name: Bytes::from_static(b"dir"), lum };
+        let rq = MkdirRequest {
+            mode: 0o750,
+            name: Bytes::from_static(b"dir"),
+            lum,
+        };
         let raw = rq.encode();
         assert_eq!(MkdirRequest::decode(&raw), Ok(rq));
         for cut in [0, 7, 10, raw.len() - 1] {
-            assert_eq!(MkdirRequest::decode(&raw.slice(..cut)), Err(Errno::EINVAL), "{cut} bytes");
+            assert_eq!(
+                MkdirRequest::decode(&raw.slice(..cut)),
+                Err(Errno::EINVAL),
+                "{cut} bytes"
+            );
         }
         let mut long = raw.to_vec();
         long[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());

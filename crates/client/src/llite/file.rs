@@ -113,7 +113,9 @@ impl Drop for FileHandle {
         if !self.begin_close() {
             return;
         }
-        let Ok(rt) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(rt) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
         let at_mdt = self.at_mdt.clone();
         rt.spawn(async move { at_mdt.close(None, None).await });
     }
@@ -126,7 +128,12 @@ pub(super) fn mds_flags(flags: u32) -> u64 {
         libc::O_WRONLY => open::WRITE,
         _ => open::READ | open::WRITE,
     };
-    let same = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_APPEND | libc::O_DIRECTORY | libc::O_NOFOLLOW) as u32;
+    let same = (libc::O_CREAT
+        | libc::O_EXCL
+        | libc::O_TRUNC
+        | libc::O_APPEND
+        | libc::O_DIRECTORY
+        | libc::O_NOFOLLOW) as u32;
     out |= (flags & same) as u64;
     if flags & libc::O_DSYNC as u32 != 0 {
         out |= open::SYNC;
@@ -156,15 +163,28 @@ impl Llite {
 
     /// The shared part if some handle is open.
     pub(super) fn opened(&self, fid: Fid) -> Option<Arc<OpenInode>> {
-        self.open.lock().get(&fid).and_then(std::sync::Weak::upgrade)
+        self.open
+            .lock()
+            .get(&fid)
+            .and_then(std::sync::Weak::upgrade)
     }
 
     /// All open files.
     pub(super) fn all_opened(&self) -> Vec<Arc<OpenInode>> {
-        self.open.lock().values().filter_map(std::sync::Weak::upgrade).collect()
+        self.open
+            .lock()
+            .values()
+            .filter_map(std::sync::Weak::upgrade)
+            .collect()
     }
 
-    pub(super) async fn handle(self: &Arc<Self>, mdc: Arc<Mdc>, o: &Opened, md: &MdInode, flags: u32) -> Arc<FileHandle> {
+    pub(super) async fn handle(
+        self: &Arc<Self>,
+        mdc: Arc<Mdc>,
+        o: &Opened,
+        md: &MdInode,
+        flags: u32,
+    ) -> Arc<FileHandle> {
         let inode = self.open_inode(md, o.created);
         if !mdc.coral() && self.cache.known(md.attr.fid).is_none() {
             // no lock came along that would tell of a change
@@ -214,7 +234,19 @@ impl Llite {
             let want_lock = me.cache.enabled();
             let (mark, _change) = (me.cache.begin_read(parent), me.change_entries(&[parent]));
             let now = me.now();
-            let mut o = mdc.open(&ids, parent, &name, fid, bits, mode, now, Bytes::new(), want_lock).await?;
+            let mut o = mdc
+                .open(
+                    &ids,
+                    parent,
+                    &name,
+                    fid,
+                    bits,
+                    mode,
+                    now,
+                    Bytes::new(),
+                    want_lock,
+                )
+                .await?;
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.learn(&mdc, mark, &md, o.lock.take());
             if o.created {
@@ -228,7 +260,17 @@ impl Llite {
         match self.attr_after_open(cred, &fh, &md, created).await {
             Ok(attr) => {
                 let entry = self.entry(attr, &md);
-                Ok((if whole { entry } else { Entry { entry_ttl: Duration::ZERO, ..entry } }, fh))
+                Ok((
+                    if whole {
+                        entry
+                    } else {
+                        Entry {
+                            entry_ttl: Duration::ZERO,
+                            ..entry
+                        }
+                    },
+                    fh,
+                ))
             }
             Err(e) => {
                 self.release(&fh, None).await.ok();
@@ -237,7 +279,13 @@ impl Llite {
         }
     }
 
-    async fn attr_after_open(self: &Arc<Self>, cred: &Cred, fh: &FileHandle, md: &MdInode, created: bool) -> Result<Attr, Errno> {
+    async fn attr_after_open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fh: &FileHandle,
+        md: &MdInode,
+        created: bool,
+    ) -> Result<Attr, Errno> {
         if created {
             return Ok(md.fresh());
         }
@@ -248,7 +296,12 @@ impl Llite {
     }
 
     /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
-    pub async fn open(self: &Arc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Errno> {
+    pub async fn open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        flags: u32,
+    ) -> Result<Arc<FileHandle>, Errno> {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
         let fh = match self.reopen.take(cred.pid, fid, flags) {
             Some(fh) => fh,
@@ -268,7 +321,12 @@ impl Llite {
         Ok(fh)
     }
 
-    async fn open_fid(self: &Arc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Errno> {
+    async fn open_fid(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        flags: u32,
+    ) -> Result<Arc<FileHandle>, Errno> {
         let ids = self.ids(cred, &[fid]).await;
         let mdc = self.lmv.of(fid).await?;
         let me = self.clone();
@@ -276,7 +334,19 @@ impl Llite {
             // a lock that is held already need not be given again
             let want_lock = me.cache.enabled() && me.cache.known(fid).is_none();
             let mark = me.cache.begin_read(fid);
-            let mut o = mdc.open(&ids, fid, b"", fid, mds_flags(flags), 0, me.now(), Bytes::new(), want_lock).await?;
+            let mut o = mdc
+                .open(
+                    &ids,
+                    fid,
+                    b"",
+                    fid,
+                    mds_flags(flags),
+                    0,
+                    me.now(),
+                    Bytes::new(),
+                    want_lock,
+                )
+                .await?;
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.learn(&mdc, mark, &md, o.lock.take());
             me.hint_gid(md.attr.fid, md.attr.gid);
@@ -291,22 +361,42 @@ impl Llite {
     }
 
     /// Reads up to `len_bytes`; short only at the end of the file.
-    pub async fn read(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
+    pub async fn read(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Payload, Errno> {
         fh.set_read();
         self.still_open(fh).await?;
         if let Some(cover) = fh.inode.gate.writes() {
-            return self.read_kept(&cover, fh.fid(), offset, len_bytes as usize).await;
+            return self
+                .read_kept(&cover, fh.fid(), offset, len_bytes as usize)
+                .await;
         }
         loop {
             let before = self.layout_now(&fh.inode).await?;
             let done = self.read_once(fh, offset, len_bytes).await;
-            if !self.moved(&fh.inode, &before, offset, offset.saturating_add(len_bytes as u64)).await? {
+            if !self
+                .moved(
+                    &fh.inode,
+                    &before,
+                    offset,
+                    offset.saturating_add(len_bytes as u64),
+                )
+                .await?
+            {
                 return done;
             }
         }
     }
 
-    async fn read_once(&self, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
+    async fn read_once(
+        &self,
+        fh: &FileHandle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Payload, Errno> {
         let fid = fh.fid();
         let mut layout = self.layout_now(&fh.inode).await?;
         layout.check()?;
@@ -321,14 +411,21 @@ impl Llite {
             true => len_bytes as usize,
             false => self.inside(fid, offset, len_bytes).await?,
         };
-        self.lov.read(&layout, fid, offset, len_bytes, &Locks::default()).await
+        self.lov
+            .read(&layout, fid, offset, len_bytes, &Locks::default())
+            .await
     }
 
     /// Bytes of `offset..offset + len_bytes` that are before the end of the file. A stock OST fills the last page of a read
     /// with zeros and leaves it to the client, which has the size under its locks, to know where the file ends
     /// (`osd_read_prep` in `lustre/osd-ldiskfs/osd_io.c`). The size is asked for before the read: what grows meanwhile is
     /// not there yet, and no zeros are taken for data.
-    pub(super) async fn inside(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<usize, Errno> {
+    pub(super) async fn inside(
+        &self,
+        fid: Fid,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<usize, Errno> {
         let md = self.md_inode(fid).await?;
         let size = self.full_attr(&md).await?.size;
         Ok(size.saturating_sub(offset).min(len_bytes as u64) as usize)
@@ -338,7 +435,11 @@ impl Llite {
     async fn read_nothing(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
         let size = self.md_inode(fid).await?.attr.size;
         let n = size.saturating_sub(offset).min(len_bytes as u64);
-        Ok(if n == 0 { Payload::new() } else { Payload::from(Bytes::from(vec![0; n as usize])) })
+        Ok(if n == 0 {
+            Payload::new()
+        } else {
+            Payload::from(Bytes::from(vec![0; n as usize]))
+        })
     }
 
     /// Writes all of `data` at `offset` (at the end, whatever `offset` says, when opened with O_APPEND); bytes written.
@@ -349,7 +450,14 @@ impl Llite {
         offset: u64,
         data: Payload,
     ) -> Result<usize, Errno> {
-        self.write_at(cred, fh, offset, data, fh.flags & libc::O_APPEND as u32 != 0).await
+        self.write_at(
+            cred,
+            fh,
+            offset,
+            data,
+            fh.flags & libc::O_APPEND as u32 != 0,
+        )
+        .await
     }
 
     /// [`Llite::write`] with `append` said by the caller: a FUSE mount writes mmapped pages back through any handle, and
@@ -369,7 +477,10 @@ impl Llite {
         fh.take_lost()?;
         self.still_open(fh).await?;
         self.drop_privileges(cred, fh).await?;
-        let attr = WriteAttr { owner: fh.inode.owner(), time: self.now() };
+        let attr = WriteAttr {
+            owner: fh.inode.owner(),
+            time: self.now(),
+        };
         if append {
             self.append(fh, data, &attr).await?;
         } else {
@@ -378,7 +489,8 @@ impl Llite {
             fh.inode.wrote(end);
         }
         if fh.flags & libc::O_DSYNC as u32 != 0 {
-            self.fsync(fh, fh.flags & (libc::O_SYNC & !libc::O_DSYNC) as u32 == 0).await?;
+            self.fsync(fh, fh.flags & (libc::O_SYNC & !libc::O_DSYNC) as u32 == 0)
+                .await?;
         }
         Ok(len)
     }
@@ -386,7 +498,10 @@ impl Llite {
     /// The layout, asked for again if its lock was lost.
     pub(super) async fn layout_now(&self, inode: &OpenInode) -> Result<Arc<FileLayout>, Errno> {
         if inode.stale.swap(false, Ordering::AcqRel) {
-            match self.fetch_layout(inode.fid, layout_intent::ACCESS, 0, 0).await {
+            match self
+                .fetch_layout(inode.fid, layout_intent::ACCESS, 0, 0)
+                .await
+            {
                 Ok(l) => inode.set_layout(l),
                 // the last name is gone with an MDT that answers no more about it: what was known still holds
                 Err(Errno::ENOENT | Errno::ESTALE) => {}
@@ -402,35 +517,79 @@ impl Llite {
     /// The data of `start..end` were given other objects while they were read or written by `layout`: what was done has to be
     /// done again. Whoever moves a file (`lfs migrate`) locks its objects against others meanwhile, so a write waits for him
     /// and then goes to objects that are nobody's any more. Lustre: `vvp_io_fini` looks at the layout's generation.
-    pub(super) async fn moved(&self, inode: &OpenInode, layout: &FileLayout, start: u64, end: u64) -> Result<bool, Errno> {
+    pub(super) async fn moved(
+        &self,
+        inode: &OpenInode,
+        layout: &FileLayout,
+        start: u64,
+        end: u64,
+    ) -> Result<bool, Errno> {
         if !inode.stale.load(Ordering::Acquire) {
             return Ok(false);
         }
-        Ok(!self.layout_now(inode).await?.same_objects(layout, start, end))
+        Ok(!self
+            .layout_now(inode)
+            .await?
+            .same_objects(layout, start, end))
     }
 
     /// The layout, with objects everywhere in `start..end`.
-    pub(super) async fn layout_for_write(&self, fh: &FileHandle, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
+    pub(super) async fn layout_for_write(
+        &self,
+        fh: &FileHandle,
+        start: u64,
+        end: u64,
+    ) -> Result<Arc<FileLayout>, Errno> {
         let mut layout = self.layout_now(&fh.inode).await?;
         layout.check()?;
         if !layout.needs_intent(start, end) {
             return Ok(layout);
         }
-        layout = self.instantiate(fh.fid(), layout_intent::WRITE, start, end).await?;
+        layout = self
+            .instantiate(fh.fid(), layout_intent::WRITE, start, end)
+            .await?;
         fh.inode.set_layout(layout.clone());
         Ok(layout)
     }
 
     /// Asks the MDT for objects in `start..end`. A file that never had a layout gets one by being opened for writing.
-    pub(super) async fn instantiate(&self, fid: Fid, op: u32, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
+    pub(super) async fn instantiate(
+        &self,
+        fid: Fid,
+        op: u32,
+        start: u64,
+        end: u64,
+    ) -> Result<Arc<FileLayout>, Errno> {
         let layout = self.fetch_layout(fid, layout_intent::ACCESS, 0, 0).await?;
         let layout = match layout.form {
             Form::None => {
                 let mdc = self.lmv.of(fid).await?;
-                let mut o = mdc.open(&Ids::root(), fid, b"", fid, open::WRITE, 0, self.now(), Bytes::new(), false).await?;
+                let mut o = mdc
+                    .open(
+                        &Ids::root(),
+                        fid,
+                        b"",
+                        fid,
+                        open::WRITE,
+                        0,
+                        self.now(),
+                        Bytes::new(),
+                        false,
+                    )
+                    .await?;
                 mdc.drop_lock(o.lock.take());
                 let md = MdInode::read(&mdc, &o.attrs)?;
-                mdc.close(&Open { fid, handle: &o.handle, transno: o.transno }, md.attr.mode, None, None).await?;
+                mdc.close(
+                    &Open {
+                        fid,
+                        handle: &o.handle,
+                        transno: o.transno,
+                    },
+                    md.attr.mode,
+                    None,
+                    None,
+                )
+                .await?;
                 md.layout
             }
             _ => layout,
@@ -440,11 +599,20 @@ impl Llite {
             false => layout,
         };
         layout.check()?;
-        if layout.needs_init(start, end) { Err(Errno::EIO) } else { Ok(layout) }
+        if layout.needs_init(start, end) {
+            Err(Errno::EIO)
+        } else {
+            Ok(layout)
+        }
     }
 
     /// Appends: the end is found and written to under locks on every stripe.
-    async fn append(self: &Arc<Self>, fh: &FileHandle, data: Payload, attr: &WriteAttr) -> Result<(), Errno> {
+    async fn append(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        data: Payload,
+        attr: &WriteAttr,
+    ) -> Result<(), Errno> {
         let _turn = fh.inode.append.lock().await;
         let fid = fh.fid();
         let len = data.len() as u64;
@@ -458,19 +626,32 @@ impl Llite {
             if self.moved(&fh.inode, &layout, 0, u64::MAX).await? {
                 continue;
             }
-            let held = Locks { held: locks.into_iter().map(|(_, o, l)| (o, HeldLock::new(l))).collect() };
+            let held = Locks {
+                held: locks
+                    .into_iter()
+                    .map(|(_, o, l)| (o, HeldLock::new(l)))
+                    .collect(),
+            };
             let size = match layout.form {
                 Form::None => self.md_inode(fid).await?.attr.size,
                 _ => self.lov.getattr_locked(&layout, fid).await?.size,
             };
-            let end = size.checked_add(len).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+            let end = size
+                .checked_add(len)
+                .filter(|e| *e <= i64::MAX as u64)
+                .ok_or(Errno::EFBIG)?;
             if layout.needs_intent(size, end) {
                 drop(held);
-                let layout = self.instantiate(fid, layout_intent::WRITE, size, end).await?;
+                let layout = self
+                    .instantiate(fid, layout_intent::WRITE, size, end)
+                    .await?;
                 fh.inode.set_layout(layout);
                 continue;
             }
-            let done = self.lov.write(&layout, fid, size, data.clone(), attr, &held).await;
+            let done = self
+                .lov
+                .write(&layout, fid, size, data.clone(), attr, &held)
+                .await;
             drop(held);
             if !self.moved(&fh.inode, &layout, size, end).await? {
                 fh.inode.wrote(end);
@@ -489,7 +670,11 @@ impl Llite {
     }
 
     /// The last descriptor is gone: closes at the MDT; `flock_owner`: also drop that owner's flock.
-    pub async fn release(self: &Arc<Self>, fh: &FileHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
+    pub async fn release(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        flock_owner: Option<u64>,
+    ) -> Result<(), Errno> {
         if !fh.begin_close() {
             return Ok(());
         }
@@ -510,8 +695,15 @@ impl Llite {
         let now = self.now();
         let (atime, change) = fh.times;
         let stale = self.opts.strict_atime || atime <= change || now.secs - atime.secs > RELATIME_S;
-        let read = self.opts.atime && fh.was_read.load(Ordering::Relaxed) && fh.flags & libc::O_NOATIME as u32 == 0 && stale;
-        let size = if fh.writable() { fh.inode.size_to_tell() } else { None };
+        let read = self.opts.atime
+            && fh.was_read.load(Ordering::Relaxed)
+            && fh.flags & libc::O_NOATIME as u32 == 0
+            && stale;
+        let size = if fh.writable() {
+            fh.inode.size_to_tell()
+        } else {
+            None
+        };
         let result = fh.at_mdt.close(read.then_some(now), size).await;
         if read {
             self.forget_attrs(fh.fid());
@@ -549,32 +741,54 @@ impl Llite {
         const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
         const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
         const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
-        if mode & !(KEEP | PUNCH | ZERO) != 0 || mode & PUNCH != 0 && mode & KEEP == 0 || mode & (PUNCH | ZERO) == PUNCH | ZERO {
+        if mode & !(KEEP | PUNCH | ZERO) != 0
+            || mode & PUNCH != 0 && mode & KEEP == 0
+            || mode & (PUNCH | ZERO) == PUNCH | ZERO
+        {
             return Err(Errno::EOPNOTSUPP);
         }
         if len_bytes == 0 {
             return Err(Errno::EINVAL);
         }
-        let end = offset.checked_add(len_bytes).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|e| *e <= i64::MAX as u64)
+            .ok_or(Errno::EFBIG)?;
         self.still_open(fh).await?;
         self.drop_privileges(cred, fh).await?;
         self.settle(fh.fid(), &fh.inode.gate).await;
-        let attr = WriteAttr { owner: fh.inode.owner(), time: self.now() };
+        let attr = WriteAttr {
+            owner: fh.inode.owner(),
+            time: self.now(),
+        };
         let layout = self.layout_for_write(fh, offset, end).await?;
-        self.lov.fallocate(&layout, fh.fid(), mode, offset, end, &attr).await
+        self.lov
+            .fallocate(&layout, fh.fid(), mode, offset, end, &attr)
+            .await
     }
 
     /// lseek(2) with SEEK_HOLE or SEEK_DATA; the offset found.
-    pub async fn lseek(self: &Arc<Self>, fh: &FileHandle, offset: u64, whence: SeekWhence) -> Result<u64, Errno> {
+    pub async fn lseek(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        offset: u64,
+        whence: SeekWhence,
+    ) -> Result<u64, Errno> {
         self.still_open(fh).await?;
         self.settle(fh.fid(), &fh.inode.gate).await;
         let layout = self.settled_layout(fh.fid(), fh.inode.layout()).await?;
         layout.check()?;
         if layout.form == Form::None {
             let size = self.md_inode(fh.fid()).await?.attr.size;
-            return if offset < size && whence == SeekWhence::Hole { Ok(offset) } else { Err(Errno::ENXIO) };
+            return if offset < size && whence == SeekWhence::Hole {
+                Ok(offset)
+            } else {
+                Err(Errno::ENXIO)
+            };
         }
-        self.lov.seek(&layout, fh.fid(), offset, whence == SeekWhence::Hole).await
+        self.lov
+            .seek(&layout, fh.fid(), offset, whence == SeekWhence::Hole)
+            .await
     }
 }
 
@@ -585,9 +799,22 @@ mod tests {
     #[test]
     fn open_flags() {
         assert_eq!(mds_flags(libc::O_RDONLY as u32), open::READ);
-        assert_eq!(mds_flags(libc::O_TRUNC as u32), open::READ | open::TRUNC, "who cuts is no writer afterwards");
-        assert_eq!(mds_flags((libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL) as u32), open::WRITE | open::CREAT | open::EXCL);
-        assert_eq!(mds_flags((libc::O_RDWR | libc::O_TRUNC) as u32), open::READ | open::WRITE | open::TRUNC);
-        assert_eq!(mds_flags((libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC) as u32), open::WRITE | open::APPEND | open::SYNC);
+        assert_eq!(
+            mds_flags(libc::O_TRUNC as u32),
+            open::READ | open::TRUNC,
+            "who cuts is no writer afterwards"
+        );
+        assert_eq!(
+            mds_flags((libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL) as u32),
+            open::WRITE | open::CREAT | open::EXCL
+        );
+        assert_eq!(
+            mds_flags((libc::O_RDWR | libc::O_TRUNC) as u32),
+            open::READ | open::WRITE | open::TRUNC
+        );
+        assert_eq!(
+            mds_flags((libc::O_WRONLY | libc::O_APPEND | libc::O_SYNC) as u32),
+            open::WRITE | open::APPEND | open::SYNC
+        );
     }
 }

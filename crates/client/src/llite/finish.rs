@@ -16,8 +16,13 @@ pub(super) struct Finish<T: Send + 'static> {
 }
 
 /// See [`Finish`].
-pub(super) fn finish<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Finish<T> {
-    Finish { work: Some(Box::pin(work)), begun: false }
+pub(super) fn finish<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Finish<T> {
+    Finish {
+        work: Some(Box::pin(work)),
+        begun: false,
+    }
 }
 
 impl<T: Send + 'static> Future for Finish<T> {

@@ -33,7 +33,12 @@ fn op(kind: LockKind, wait: bool) -> FlockOp {
 }
 
 fn policy(owner: u64, l: &FileLock) -> Policy {
-    Policy::Flock { start: l.start, end: l.end.min(OFFSET_MAX), owner, pid: l.pid }
+    Policy::Flock {
+        start: l.start,
+        end: l.end.min(OFFSET_MAX),
+        owner,
+        pid: l.pid,
+    }
 }
 
 impl Llite {
@@ -48,23 +53,58 @@ impl Llite {
             return Err(Errno::ENOSYS);
         }
         let res = fh.fid().flock_res_id();
-        fh.at_mdt.mdc.namespace().flock(res, m, p, op).await.map_err(|e| lock_errno(&e))
+        fh.at_mdt
+            .mdc
+            .namespace()
+            .flock(res, m, p, op)
+            .await
+            .map_err(|e| lock_errno(&e))
     }
 
     /// fcntl F_GETLK: the lock in the way, or `kind` Unlock.
-    pub async fn getlk(self: &Arc<Self>, fh: &FileHandle, owner: u64, lock: FileLock) -> Result<FileLock, Errno> {
-        let found = self.flock_rpc(fh, mode(lock.kind), policy(owner, &lock), FlockOp::Test).await?;
+    pub async fn getlk(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<FileLock, Errno> {
+        let found = self
+            .flock_rpc(fh, mode(lock.kind), policy(owner, &lock), FlockOp::Test)
+            .await?;
         Ok(match found {
-            Some((m, Policy::Flock { start, end, pid, .. })) if m != LdlmMode::NL => {
-                let kind = if m == LdlmMode::PR { LockKind::Read } else { LockKind::Write };
-                FileLock { start, end, kind, pid }
+            Some((
+                m,
+                Policy::Flock {
+                    start, end, pid, ..
+                },
+            )) if m != LdlmMode::NL => {
+                let kind = if m == LdlmMode::PR {
+                    LockKind::Read
+                } else {
+                    LockKind::Write
+                };
+                FileLock {
+                    start,
+                    end,
+                    kind,
+                    pid,
+                }
             }
-            _ => FileLock { kind: LockKind::Unlock, ..lock },
+            _ => FileLock {
+                kind: LockKind::Unlock,
+                ..lock
+            },
         })
     }
 
     /// fcntl F_SETLK, or F_SETLKW with `wait`; drop the future to interrupt. EAGAIN when taken, EDEADLK on a cycle.
-    pub async fn setlk(self: &Arc<Self>, fh: &FileHandle, owner: u64, lock: FileLock, wait: bool) -> Result<(), Errno> {
+    pub async fn setlk(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        owner: u64,
+        lock: FileLock,
+        wait: bool,
+    ) -> Result<(), Errno> {
         if lock.start > lock.end {
             return Err(Errno::EINVAL);
         }
@@ -75,22 +115,49 @@ impl Llite {
         } else if !fh.inode.posix_owners.lock().contains(&owner) {
             return Ok(());
         }
-        self.flock_rpc(fh, mode(lock.kind), policy(owner, &lock), op(lock.kind, wait)).await.map(drop)
+        self.flock_rpc(
+            fh,
+            mode(lock.kind),
+            policy(owner, &lock),
+            op(lock.kind, wait),
+        )
+        .await
+        .map(drop)
     }
 
     /// flock(2); EWOULDBLOCK when taken and not `wait`.
-    pub async fn flock(self: &Arc<Self>, fh: &FileHandle, owner: u64, kind: LockKind, wait: bool) -> Result<(), Errno> {
+    pub async fn flock(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        owner: u64,
+        kind: LockKind,
+        wait: bool,
+    ) -> Result<(), Errno> {
         if kind != LockKind::Unlock {
             fh.inode.flock_owners.lock().insert(owner);
         }
-        let whole = FileLock { start: 0, end: OFFSET_MAX, kind, pid: 0 };
-        self.flock_rpc(fh, mode(kind), policy(owner, &whole), op(kind, wait)).await.map(drop)
+        let whole = FileLock {
+            start: 0,
+            end: OFFSET_MAX,
+            kind,
+            pid: 0,
+        };
+        self.flock_rpc(fh, mode(kind), policy(owner, &whole), op(kind, wait))
+            .await
+            .map(drop)
     }
 
     /// Frees everything an owner holds on the file.
     pub(super) async fn unlock_all(&self, fh: &FileHandle, owner: u64) -> Result<(), Errno> {
-        let whole = FileLock { start: 0, end: OFFSET_MAX, kind: LockKind::Unlock, pid: 0 };
-        self.flock_rpc(fh, LdlmMode::NL, policy(owner, &whole), FlockOp::Unlock).await.map(drop)
+        let whole = FileLock {
+            start: 0,
+            end: OFFSET_MAX,
+            kind: LockKind::Unlock,
+            pid: 0,
+        };
+        self.flock_rpc(fh, LdlmMode::NL, policy(owner, &whole), FlockOp::Unlock)
+            .await
+            .map(drop)
     }
 }
 
@@ -100,8 +167,21 @@ mod tests {
 
     #[test]
     fn ranges_end_where_linux_ends() {
-        let l = FileLock { start: 5, end: u64::MAX, kind: LockKind::Read, pid: 3 };
-        assert_eq!(policy(9, &l), Policy::Flock { start: 5, end: OFFSET_MAX, owner: 9, pid: 3 });
+        let l = FileLock {
+            start: 5,
+            end: u64::MAX,
+            kind: LockKind::Read,
+            pid: 3,
+        };
+        assert_eq!(
+            policy(9, &l),
+            Policy::Flock {
+                start: 5,
+                end: OFFSET_MAX,
+                owner: 9,
+                pid: 3
+            }
+        );
         assert_eq!(op(LockKind::Unlock, true), FlockOp::Unlock);
     }
 }

@@ -10,13 +10,13 @@ use coral_wire::ldlm::{LdlmMode, Policy};
 use coral_wire::mds::layout_intent;
 use futures_util::future::join_all;
 
+use super::Llite;
+use super::cache::Mark;
 use super::cred::permitted;
 use super::file::FileHandle;
 use super::inode::MdInode;
 use super::mount::any_ok;
 use super::types::{Attr, Cred, Entry, StatFs};
-use super::Llite;
-use super::cache::Mark;
 use crate::lov::{FileLayout, Form};
 use crate::mdc::{Ids, Mdc};
 
@@ -49,12 +49,17 @@ impl Llite {
         if !self.cache.enabled() {
             return mdc.drop_lock(lock);
         }
-        let info = lock.as_ref().map(LockRef::info).filter(|i| i.res == md.attr.fid.res_id());
+        let info = lock
+            .as_ref()
+            .map(LockRef::info)
+            .filter(|i| i.res == md.attr.fid.res_id());
         let bits = info.and_then(|i| match i.policy {
             Policy::Ibits { bits, .. } => Some((i.cookie, bits.bits())),
             _ => None,
         });
-        self.cache.learn(mark, md, bits, || lock.as_ref().is_some_and(|l| !l.is_blocked()));
+        self.cache.learn(mark, md, bits, || {
+            lock.as_ref().is_some_and(|l| !l.is_blocked())
+        });
     }
 
     /// Completes the MDT's view with the OSTs'.
@@ -71,14 +76,21 @@ impl Llite {
             return Ok(md.merged(&objects));
         }
         // what covers the pages covers these too; asked otherwise our own write lock would be called back
-        if let Some(cover) = self.pages.cover(fid).filter(|c| c.is_whole() && c.layout.generation == md.layout.generation) {
+        if let Some(cover) = self
+            .pages
+            .cover(fid)
+            .filter(|c| c.is_whole() && c.layout.generation == md.layout.generation)
+        {
             // asked first: what lands meanwhile is counted twice, not missed
             let ahead = cover.writes.as_ref().and_then(|w| w.ahead(&cover.layout));
             let objects = self.lov.getattr_locked(&cover.layout, fid).await?;
             let objects = ahead.map_or(objects, |a| a.complete(objects));
             if cover.mode == LdlmMode::PR && known.is_some() {
                 let names: Vec<_> = cover.objects().collect();
-                self.cache.learn_objects(fid, cover.layout.generation, &names, objects, || !cover.is_blocked());
+                self.cache
+                    .learn_objects(fid, cover.layout.generation, &names, objects, || {
+                        !cover.is_blocked()
+                    });
             }
             return Ok(md.merged(&objects));
         }
@@ -92,7 +104,8 @@ impl Llite {
         if let Some(locks) = locks {
             let names: Vec<_> = locks.iter().map(|(o, _)| *o).collect();
             let still = || locks.iter().all(|(_, l)| !l.is_blocked());
-            self.cache.learn_objects(fid, layout.generation, &names, objects, still);
+            self.cache
+                .learn_objects(fid, layout.generation, &names, objects, still);
         }
         Ok(md.merged(&objects))
     }
@@ -103,11 +116,19 @@ impl Llite {
             return Ok(()); // nearly always
         }
         let md = self.md_inode(fid).await?;
-        if md.attr.is_file() && self.lov.lacks(&md.layout) { Err(Errno::EIO) } else { Ok(()) }
+        if md.attr.is_file() && self.lov.lacks(&md.layout) {
+            Err(Errno::EIO)
+        } else {
+            Ok(())
+        }
     }
 
     /// A layout with components still to be instantiated may have grown elsewhere since: ask again.
-    pub(super) async fn settled_layout(&self, fid: Fid, layout: Arc<FileLayout>) -> Result<Arc<FileLayout>, Errno> {
+    pub(super) async fn settled_layout(
+        &self,
+        fid: Fid,
+        layout: Arc<FileLayout>,
+    ) -> Result<Arc<FileLayout>, Errno> {
         if layout.form == Form::None || !layout.needs_init(0, u64::MAX) {
             return Ok(layout);
         }
@@ -115,7 +136,13 @@ impl Llite {
     }
 
     /// The layout now, after instantiating `start..end` for a write or truncate.
-    pub(super) async fn fetch_layout(&self, fid: Fid, op: u32, start: u64, end: u64) -> Result<Arc<FileLayout>, Errno> {
+    pub(super) async fn fetch_layout(
+        &self,
+        fid: Fid,
+        op: u32,
+        start: u64,
+        end: u64,
+    ) -> Result<Arc<FileLayout>, Errno> {
         let mdc = self.lmv.of(fid).await?;
         let (raw, lock) = mdc.layout(fid, op, start, end).await?;
         // Kept, the lock tells when the layout changes; without one it must be asked for again. (A Coral server gives a file
@@ -124,28 +151,42 @@ impl Llite {
         if mdc.coral() || !kept {
             mdc.drop_lock(lock);
         }
-        if !mdc.coral() && !kept
+        if !mdc.coral()
+            && !kept
             && let Some(open) = self.opened(fid)
         {
             open.layout_lost();
         }
-        Ok(Arc::new(FileLayout::decode(&raw).map_err(crate::error::proto)?))
+        Ok(Arc::new(
+            FileLayout::decode(&raw).map_err(crate::error::proto)?,
+        ))
     }
 
     /// An answer: the caller may remember what a lock covers, if it wants to hear of its loss.
     pub(super) fn entry(&self, attr: Attr, md: &MdInode) -> Entry {
-        let covered = self.cache.known(attr.fid).filter(|_| self.inval.read().is_some());
+        let covered = self
+            .cache
+            .known(attr.fid)
+            .filter(|_| self.inval.read().is_some());
         let ttl = |yes: bool| if yes { COVERED_TTL } else { Duration::ZERO };
         Entry {
             attr,
             // locks on the shards cover those of a striped directory; the caller knows no shards
-            attr_ttl: ttl(md.striped.is_none() && covered.as_ref().is_some_and(|k| !md.needs_osts() || k.objects.is_some())),
+            attr_ttl: ttl(md.striped.is_none()
+                && covered
+                    .as_ref()
+                    .is_some_and(|k| !md.needs_osts() || k.objects.is_some())),
             entry_ttl: ttl(covered.is_some_and(|k| k.named)),
         }
     }
 
     /// Attributes, and how long they may be remembered (`entry_ttl` has no meaning here).
-    pub async fn getattr(self: &Arc<Self>, cred: &Cred, fid: Fid, _fh: Option<&FileHandle>) -> Result<Entry, Errno> {
+    pub async fn getattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        _fh: Option<&FileHandle>,
+    ) -> Result<Entry, Errno> {
         let md = match self.md_inode(fid).await {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
                 let Some(attr) = self.ghosts.of(fid) else {
@@ -170,7 +211,11 @@ impl Llite {
         const BSIZE: u64 = 4096;
         let mdts = any_ok(join_all(self.lmv.mdcs().iter().map(|m| m.statfs(false))).await)?;
         let osts = any_ok(join_all(self.lov.oscs().iter().map(|o| o.statfs())).await)?;
-        let mut sum = StatFs { bsize: BSIZE as u32, namelen: 255, ..Default::default() };
+        let mut sum = StatFs {
+            bsize: BSIZE as u32,
+            namelen: 255,
+            ..Default::default()
+        };
         for m in &mdts {
             sum.files += m.files;
             sum.ffree += m.ffree;

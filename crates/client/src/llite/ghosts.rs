@@ -33,11 +33,13 @@ impl Ghosts {
     /// A directory is opened: what its handle holds as long as it is open.
     pub fn opened(&self, attr: &Attr) -> Arc<Attr> {
         let mut dirs = self.dirs.lock();
-        dirs.get(&attr.fid).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let kept = Arc::new(*attr);
-            dirs.insert(attr.fid, Arc::downgrade(&kept));
-            kept
-        })
+        dirs.get(&attr.fid)
+            .and_then(Weak::upgrade)
+            .unwrap_or_else(|| {
+                let kept = Arc::new(*attr);
+                dirs.insert(attr.fid, Arc::downgrade(&kept));
+                kept
+            })
     }
 
     /// A handle is being closed that holds `kept`.
@@ -67,17 +69,34 @@ impl Ghosts {
     }
 
     /// Changes what the MDT no longer has, for those who use it here; the new attributes. ENOENT: it is not remembered.
-    pub fn change(&self, cred: &Cred, fid: Fid, set: &SetAttr, now: Timespec) -> Result<Attr, Errno> {
+    pub fn change(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: &SetAttr,
+        now: Timespec,
+    ) -> Result<Attr, Errno> {
         let mut a = self.of(fid).ok_or(Errno::ENOENT)?;
-        let gives = set.uid.is_some_and(|u| u != a.uid) || set.gid.is_some_and(|g| g != a.gid && !cred.in_group(g));
-        if cred.uid != 0 && (cred.uid != a.uid || gives || set.flags.is_some() || set.projid.is_some()) {
+        let gives = set.uid.is_some_and(|u| u != a.uid)
+            || set.gid.is_some_and(|g| g != a.gid && !cred.in_group(g));
+        if cred.uid != 0
+            && (cred.uid != a.uid || gives || set.flags.is_some() || set.projid.is_some())
+        {
             return Err(Errno::EPERM);
         }
         if set.size.is_some() {
-            return Err(if a.mode & libc::S_IFMT == libc::S_IFDIR { Errno::EISDIR } else { Errno::EINVAL });
+            return Err(if a.mode & libc::S_IFMT == libc::S_IFDIR {
+                Errno::EISDIR
+            } else {
+                Errno::EINVAL
+            });
         }
         if let Some(mode) = set.mode {
-            let lost = if cred.uid == 0 || cred.in_group(a.gid) { 0 } else { libc::S_ISGID };
+            let lost = if cred.uid == 0 || cred.in_group(a.gid) {
+                0
+            } else {
+                libc::S_ISGID
+            };
             a.mode = a.mode & libc::S_IFMT | mode & 0o7777 & !lost;
         }
         let time = |old: &mut Timespec, new: Option<SetTime>| match new {
@@ -97,7 +116,13 @@ impl Ghosts {
     /// The attributes of what the MDT no longer has, as far as it is remembered.
     pub fn of(&self, fid: Fid) -> Option<Attr> {
         let removed = self.gone.lock().get(&fid).copied();
-        let attr = removed.or_else(|| self.dirs.lock().get(&fid).and_then(Weak::upgrade).map(|d| *d))?;
+        let attr = removed.or_else(|| {
+            self.dirs
+                .lock()
+                .get(&fid)
+                .and_then(Weak::upgrade)
+                .map(|d| *d)
+        })?;
         Some(Attr { nlink: 0, ..attr })
     }
 }
@@ -110,15 +135,57 @@ mod tests {
     fn what_was_removed_can_be_changed_by_its_owner() {
         let (fid, now) = (Fid::new(0x2_0000_0400, 7), Timespec { secs: 9, nanos: 0 });
         let g = Ghosts::default();
-        let set = SetAttr { mode: Some(0o2700), mtime: Some(SetTime::Now), ..Default::default() };
+        let set = SetAttr {
+            mode: Some(0o2700),
+            mtime: Some(SetTime::Now),
+            ..Default::default()
+        };
         assert_eq!(g.change(&Cred::root(), fid, &set, now), Err(Errno::ENOENT));
-        g.removed(Attr { uid: 5, gid: 6, mode: libc::S_IFDIR | 0o755, ..Attr::empty(fid) });
-        assert_eq!(g.change(&Cred::user(7, 6), fid, &set, now), Err(Errno::EPERM));
-        assert_eq!(g.change(&Cred::user(5, 6), fid, &SetAttr { uid: Some(7), ..set }, now), Err(Errno::EPERM));
-        assert_eq!(g.change(&Cred::root(), fid, &SetAttr { size: Some(0), ..set }, now), Err(Errno::EISDIR));
-        g.change(&Cred::user(5, 7), fid, &set, now).expect("its owner may");
-        let is = |mode| g.of(fid).map(|a| (a.mode, a.mtime, a.ctime, a.uid)) == Some((libc::S_IFDIR | mode, now, now, 5));
-        assert!(is(0o700), "setgid is for members of the group: {:?}", g.of(fid));
+        g.removed(Attr {
+            uid: 5,
+            gid: 6,
+            mode: libc::S_IFDIR | 0o755,
+            ..Attr::empty(fid)
+        });
+        assert_eq!(
+            g.change(&Cred::user(7, 6), fid, &set, now),
+            Err(Errno::EPERM)
+        );
+        assert_eq!(
+            g.change(
+                &Cred::user(5, 6),
+                fid,
+                &SetAttr {
+                    uid: Some(7),
+                    ..set
+                },
+                now
+            ),
+            Err(Errno::EPERM)
+        );
+        assert_eq!(
+            g.change(
+                &Cred::root(),
+                fid,
+                &SetAttr {
+                    size: Some(0),
+                    ..set
+                },
+                now
+            ),
+            Err(Errno::EISDIR)
+        );
+        g.change(&Cred::user(5, 7), fid, &set, now)
+            .expect("its owner may");
+        let is = |mode| {
+            g.of(fid).map(|a| (a.mode, a.mtime, a.ctime, a.uid))
+                == Some((libc::S_IFDIR | mode, now, now, 5))
+        };
+        assert!(
+            is(0o700),
+            "setgid is for members of the group: {:?}",
+            g.of(fid)
+        );
         g.change(&Cred::root(), fid, &set, now).expect("root may");
         assert!(is(0o2700));
     }
@@ -128,15 +195,29 @@ mod tests {
         let fid = Fid::new(0x2_0000_0400, 7);
         let g = Ghosts::default();
         assert_eq!(g.of(fid), None);
-        g.removed(Attr { nlink: 2, mode: libc::S_IFDIR | 0o755, ..Attr::empty(fid) });
-        assert_eq!(g.of(fid).map(|a| (a.nlink, a.mode)), Some((0, libc::S_IFDIR | 0o755)));
+        g.removed(Attr {
+            nlink: 2,
+            mode: libc::S_IFDIR | 0o755,
+            ..Attr::empty(fid)
+        });
+        assert_eq!(
+            g.of(fid).map(|a| (a.nlink, a.mode)),
+            Some((0, libc::S_IFDIR | 0o755))
+        );
         g.forget(fid);
         assert_eq!(g.of(fid), None);
-        let attr = Attr { mode: libc::S_IFDIR | 0o700, ..Attr::empty(fid) };
+        let attr = Attr {
+            mode: libc::S_IFDIR | 0o700,
+            ..Attr::empty(fid)
+        };
         let (a, b) = (g.opened(&attr), g.opened(&attr));
         g.closed(&b);
         drop(b);
-        assert_eq!(g.of(fid).map(|a| (a.nlink, a.mode)), Some((0, libc::S_IFDIR | 0o700)), "open once more");
+        assert_eq!(
+            g.of(fid).map(|a| (a.nlink, a.mode)),
+            Some((0, libc::S_IFDIR | 0o700)),
+            "open once more"
+        );
         g.closed(&a);
         assert!(g.of(fid).is_none() && g.dirs.lock().is_empty());
     }

@@ -62,7 +62,11 @@ impl Attr {
 
     /// Whose it is.
     pub fn owner(&self) -> Owner {
-        Owner { uid: self.uid, gid: self.gid, projid: self.projid }
+        Owner {
+            uid: self.uid,
+            gid: self.gid,
+            projid: self.projid,
+        }
     }
 
     /// A regular file.
@@ -87,14 +91,18 @@ impl MdInode {
         let attr = read_attr(mdc, &a.body);
         let layout = match attr.is_file() {
             // copied: a slice would keep the whole reply, thousands of bytes
-            true => FileLayout::decode(&Bytes::copy_from_slice(&a.md)).map_err(crate::error::proto)?,
+            true => {
+                FileLayout::decode(&Bytes::copy_from_slice(&a.md)).map_err(crate::error::proto)?
+            }
             false => FileLayout::none(),
         };
         let mut me = Self {
             attr,
             layout: Arc::new(layout),
             acl: Bytes::copy_from_slice(&a.acl),
-            striped: super::striped::striped(&a.md).filter(|_| attr.is_dir()).map(Arc::new),
+            striped: super::striped::striped(&a.md)
+                .filter(|_| attr.is_dir())
+                .map(Arc::new),
             version: if mdc.coral() { a.body.version } else { 0 },
             rough_size: (a.body.valid & md::FLLAZYSIZE != 0).then_some(a.body.size),
         };
@@ -120,7 +128,13 @@ impl MdInode {
         a.size = objects.size;
         a.blocks = objects.blocks;
         // objects that were never written or given times say 1970 itself, which is no time: the MDT's may lie before it
-        let later = |own: Timespec, theirs: Timespec| if theirs == Timespec::default() { own } else { own.max(theirs) };
+        let later = |own: Timespec, theirs: Timespec| {
+            if theirs == Timespec::default() {
+                own
+            } else {
+                own.max(theirs)
+            }
+        };
         a.mtime = later(a.mtime, objects.mtime);
         a.atime = later(a.atime, objects.atime);
         a.ctime = later(a.ctime, objects.ctime);
@@ -129,13 +143,23 @@ impl MdInode {
 
     /// A file just created: its objects are empty.
     pub fn fresh(&self) -> Attr {
-        Attr { size: 0, blocks: 0, ..self.attr }
+        Attr {
+            size: 0,
+            blocks: 0,
+            ..self.attr
+        }
     }
 }
 
 /// The attributes of an mdt_body.
 pub(super) fn read_attr(mdc: &Mdc, b: &MdtBody) -> Attr {
-    let time = |bit, t| if b.valid & bit != 0 { mdc.untime(t) } else { Default::default() };
+    let time = |bit, t| {
+        if b.valid & bit != 0 {
+            mdc.untime(t)
+        } else {
+            Default::default()
+        }
+    };
     Attr {
         fid: b.fid1,
         mode: b.mode,

@@ -47,7 +47,10 @@ impl LostDirs {
     pub fn take(&self, dir: Fid, seen: &AtomicU64) -> Result<(), Errno> {
         let l = self.0.lock();
         let before = seen.swap(l.count, Ordering::AcqRel);
-        let lost = l.any > before || l.dirs.iter().any(|(number, d)| *number > before && *d == dir);
+        let lost = l.any > before
+            || l.dirs
+                .iter()
+                .any(|(number, d)| *number > before && *d == dir);
         if lost { Err(Errno::EIO) } else { Ok(()) }
     }
 }
@@ -63,10 +66,21 @@ mod tests {
         let before = AtomicU64::new(l.count());
         l.note(a);
         assert_eq!(l.take(b, &AtomicU64::new(0)), Ok(()), "another's");
-        assert_eq!(l.take(a, &AtomicU64::new(l.count())), Ok(()), "opened afterwards");
-        assert_eq!((l.take(a, &before), l.take(a, &before)), (Err(Errno::EIO), Ok(())));
+        assert_eq!(
+            l.take(a, &AtomicU64::new(l.count())),
+            Ok(()),
+            "opened afterwards"
+        );
+        assert_eq!(
+            (l.take(a, &before), l.take(a, &before)),
+            (Err(Errno::EIO), Ok(()))
+        );
         let before = AtomicU64::new(l.count());
         (0..LOSSES_MAX + 1).for_each(|_| l.note(a));
-        assert_eq!(l.take(b, &before), Err(Errno::EIO), "more than are told apart");
+        assert_eq!(
+            l.take(b, &before),
+            Err(Errno::EIO),
+            "more than are told apart"
+        );
     }
 }

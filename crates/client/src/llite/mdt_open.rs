@@ -43,9 +43,20 @@ struct Now {
 impl MdtOpen {
     /// What was just opened; `bits` open it again.
     pub fn new(mdc: Arc<Mdc>, o: &Opened, bits: u64, mode: u32) -> Arc<Self> {
-        let now = Now { handle: o.handle.clone(), transno: o.transno, gone: false };
+        let now = Now {
+            handle: o.handle.clone(),
+            transno: o.transno,
+            gone: false,
+        };
         let generation = AtomicU64::new(o.generation);
-        Arc::new(Self { mdc, fid: o.attrs.body.fid1, bits, mode, generation, now: tokio::sync::Mutex::new(now) })
+        Arc::new(Self {
+            mdc,
+            fid: o.attrs.body.fid1,
+            bits,
+            mode,
+            generation,
+            now: tokio::sync::Mutex::new(now),
+        })
     }
 
     /// Opens again what an eviction closed. EIO when the file went with it.
@@ -67,7 +78,20 @@ impl MdtOpen {
             return Ok(());
         }
         // as root: what the open permitted stays permitted
-        let opened = self.mdc.open(&Ids::root(), self.fid, b"", self.fid, self.bits, 0, time, Bytes::new(), false).await;
+        let opened = self
+            .mdc
+            .open(
+                &Ids::root(),
+                self.fid,
+                b"",
+                self.fid,
+                self.bits,
+                0,
+                time,
+                Bytes::new(),
+                false,
+            )
+            .await;
         match opened {
             Ok(mut o) => {
                 self.mdc.drop_lock(o.lock.take());
@@ -100,7 +124,11 @@ impl MdtOpen {
         if now.gone {
             return Err(Errno::ESTALE);
         }
-        let open = Open { fid: self.fid, handle: &now.handle, transno: now.transno };
+        let open = Open {
+            fid: self.fid,
+            handle: &now.handle,
+            transno: now.transno,
+        };
         self.mdc.close(&open, self.mode, atime, size).await
     }
 }

@@ -13,9 +13,9 @@ use coral_wire::Errno;
 use coral_wire::ptlrpc::opc;
 use futures_util::future::join_all;
 
-use super::{Llite, cache};
 use super::pages::Pages;
 use super::types::{MountError, MountOptions};
+use super::{Llite, cache};
 use crate::lmv::Lmv;
 use crate::lov::Lov;
 use crate::mdc::Mdc;
@@ -40,13 +40,18 @@ impl Llite {
         dialer.plain = opts.plain;
         dialer.version = opts.version;
         let mgs = list(&opts.mgs_nids);
-        let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout).await.map_err(|e| {
-            let reason = match e {
-                MgcError::Unreachable { reason, .. } => reason,
-                e => reason(&e),
-            };
-            MountError::MgsUnreachable { nids: mgs.clone(), reason }
-        })?;
+        let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout)
+            .await
+            .map_err(|e| {
+                let reason = match e {
+                    MgcError::Unreachable { reason, .. } => reason,
+                    e => reason(&e),
+                };
+                MountError::MgsUnreachable {
+                    nids: mgs.clone(),
+                    reason,
+                }
+            })?;
         match Self::mount_with(node, opts, dialer, mgc.clone(), mgs).await {
             Ok(l) => Ok(l),
             Err(e) => {
@@ -64,14 +69,26 @@ impl Llite {
         mgs: String,
     ) -> Result<Arc<Self>, MountError> {
         let config = mgc.watch_config(&opts.fsname).await.map_err(|e| match e {
-            MgcError::NoSuchLog(_) => MountError::NoSuchFs { fsname: opts.fsname.clone(), mgs: mgs.clone() },
-            MgcError::Unreachable { reason, .. } => MountError::MgsUnreachable { nids: mgs.clone(), reason },
-            e => MountError::Config { log: format!("{}-client", opts.fsname), reason: reason(&e) },
+            MgcError::NoSuchLog(_) => MountError::NoSuchFs {
+                fsname: opts.fsname.clone(),
+                mgs: mgs.clone(),
+            },
+            MgcError::Unreachable { reason, .. } => MountError::MgsUnreachable {
+                nids: mgs.clone(),
+                reason,
+            },
+            e => MountError::Config {
+                log: format!("{}-client", opts.fsname),
+                reason: reason(&e),
+            },
         })?;
         let now = config.borrow().clone();
         if now.mdts.is_empty() {
             let reason = "it names no MDT: has the metadata server been started once?".to_owned();
-            return Err(MountError::Config { log: format!("{}-client", opts.fsname), reason });
+            return Err(MountError::Config {
+                log: format!("{}-client", opts.fsname),
+                reason,
+            });
         }
         let lmv = Arc::new(Lmv::default());
         let lov = Arc::new(Lov::new(lmv.clone()));
@@ -135,12 +152,16 @@ impl Llite {
     /// RPCs sent so far per opcode name, sorted by name, summed over all targets.
     pub fn statistics(&self) -> Vec<(String, u64)> {
         let mut sum = BTreeMap::new();
-        let imports = self.lmv.mdcs().into_iter().map(|m| m.import().clone()).chain(
-            self.lov.oscs().into_iter().map(|o| o.import().clone()),
-        );
+        let imports = self
+            .lmv
+            .mdcs()
+            .into_iter()
+            .map(|m| m.import().clone())
+            .chain(self.lov.oscs().into_iter().map(|o| o.import().clone()));
         for import in imports {
             for (opcode, n) in import.stats().by_opcode {
-                let name = opc::name(opcode).map_or_else(|| format!("opcode {opcode}"), str::to_owned);
+                let name =
+                    opc::name(opcode).map_or_else(|| format!("opcode {opcode}"), str::to_owned);
                 *sum.entry(name).or_insert(0) += n;
             }
         }
@@ -151,10 +172,19 @@ impl Llite {
 /// Cancels the locks of all targets and disconnects. One that is not connected is waited for only when others are: it may just
 /// be coming back, and would wait for us after its next restart. Else it evicts us.
 async fn disconnect(lmv: &Lmv, lov: &Lov) {
-    let targets: Vec<_> = lmv.mdcs().into_iter().map(|m| (m.import().clone(), m.namespace().clone())).chain(
-        lov.oscs().into_iter().map(|o| (o.import().clone(), o.namespace().clone())),
-    ).collect();
-    let some_answer = targets.iter().any(|(import, _)| import.state() == ImportState::Full);
+    let targets: Vec<_> = lmv
+        .mdcs()
+        .into_iter()
+        .map(|m| (m.import().clone(), m.namespace().clone()))
+        .chain(
+            lov.oscs()
+                .into_iter()
+                .map(|o| (o.import().clone(), o.namespace().clone())),
+        )
+        .collect();
+    let some_answer = targets
+        .iter()
+        .any(|(import, _)| import.state() == ImportState::Full);
     join_all(targets.into_iter().map(|(import, ns)| async move {
         if some_answer {
             let _ = tokio::time::timeout(CANCEL_LIMIT, import.recovered()).await;
@@ -192,28 +222,39 @@ async fn connect_mdts(
 ) -> Result<(), MountError> {
     for (index, conf) in mdts {
         let target = dialer.target(Kind::Mdt, &conf.uuid, &conf.nids);
-        target.connect(limit).await.map_err(|reason| MountError::Target {
-            target: conf.uuid.clone(),
-            nids: list(&conf.nids),
-            reason,
-        })?;
+        target
+            .connect(limit)
+            .await
+            .map_err(|reason| MountError::Target {
+                target: conf.uuid.clone(),
+                nids: list(&conf.nids),
+                reason,
+            })?;
         lmv.add(Mdc::new(*index, target));
     }
     Ok(())
 }
 
 /// OSTs that answer within `limit` are connected when this returns; the others go on trying by themselves.
-async fn connect_osts(dialer: &Dialer, lov: &Lov, osts: &BTreeMap<u32, TargetConf>, limit: Duration) {
-    let tries = osts.iter().filter(|(_, c)| !c.inactive).map(|(index, conf)| {
-        let target = dialer.target(Kind::Ost, &conf.uuid, &conf.nids);
-        lov.add(Osc::new(*index, target.clone()));
-        async move {
-            if let Err(reason) = target.connect(limit).await {
-                tracing::warn!(target = %target.uuid, reason, "not connected yet, trying on");
-                tokio::spawn(connect_until(Arc::downgrade(&target), limit));
+async fn connect_osts(
+    dialer: &Dialer,
+    lov: &Lov,
+    osts: &BTreeMap<u32, TargetConf>,
+    limit: Duration,
+) {
+    let tries = osts
+        .iter()
+        .filter(|(_, c)| !c.inactive)
+        .map(|(index, conf)| {
+            let target = dialer.target(Kind::Ost, &conf.uuid, &conf.nids);
+            lov.add(Osc::new(*index, target.clone()));
+            async move {
+                if let Err(reason) = target.connect(limit).await {
+                    tracing::warn!(target = %target.uuid, reason, "not connected yet, trying on");
+                    tokio::spawn(connect_until(Arc::downgrade(&target), limit));
+                }
             }
-        }
-    });
+        });
     join_all(tries).await;
 }
 
@@ -229,9 +270,16 @@ async fn connect_until(target: Weak<Target>, limit: Duration) {
 }
 
 async fn find_root(lmv: &Lmv, opts: &MountOptions) -> Result<coral_wire::fid::Fid, MountError> {
-    let subdir = opts.subdir.as_deref().map(|s| s.trim_matches('/')).filter(|s| !s.is_empty());
+    let subdir = opts
+        .subdir
+        .as_deref()
+        .map(|s| s.trim_matches('/'))
+        .filter(|s| !s.is_empty());
     let path = subdir.unwrap_or("/").to_owned();
-    let failed = |errno| MountError::Subdir { path: path.clone(), errno };
+    let failed = |errno| MountError::Subdir {
+        path: path.clone(),
+        errno,
+    };
     let mdc = lmv.first().map_err(failed)?;
     mdc.root(subdir).await.map_err(failed)
 }
@@ -242,19 +290,32 @@ impl Llite {
         let _alone = self.following.lock().await;
         let active = |i: &u32| now.osts.get(i).is_some_and(|c| self.is_active(*i, c));
         let known = self.lov.oscs();
-        let fresh = now.osts.iter().filter(|(i, _)| active(i) && !known.iter().any(|o| o.index == **i));
+        let fresh = now
+            .osts
+            .iter()
+            .filter(|(i, _)| active(i) && !known.iter().any(|o| o.index == **i));
         let connecting = fresh.map(|(index, conf)| {
             let target = self.dialer.target(Kind::Ost, &conf.uuid, &conf.nids);
             let osc = Osc::new(*index, target.clone());
             // first: no lock may be had of it whose loss nobody hears of
             self.attach_ost(&osc);
             self.lov.add(osc);
-            tokio::spawn(connect_until(Arc::downgrade(&target), self.opts.connect_timeout));
-            async move { tokio::time::timeout(CONNECT_GLANCE, target.import.recovered()).await.is_ok() }
+            tokio::spawn(connect_until(
+                Arc::downgrade(&target),
+                self.opts.connect_timeout,
+            ));
+            async move {
+                tokio::time::timeout(CONNECT_GLANCE, target.import.recovered())
+                    .await
+                    .is_ok()
+            }
         });
         join_all(connecting).await;
         // One that is not in it at all stays: a configuration loses no OST, it was read before the OST was back in it.
-        for osc in known.iter().filter(|o| now.osts.contains_key(&o.index) && !active(&o.index)) {
+        for osc in known
+            .iter()
+            .filter(|o| now.osts.contains_key(&o.index) && !active(&o.index))
+        {
             tracing::warn!(target = %osc.uuid(), "deactivated: files that have objects there fail with EIO");
             if osc.import().state() == ImportState::Full {
                 let _ = tokio::time::timeout(CANCEL_LIMIT, self.write_out_all()).await;
@@ -267,7 +328,11 @@ impl Llite {
 
     /// Whether an OST of the configuration is used: what was set here last counts ([`Llite::set_param`]).
     pub(super) fn is_active(&self, index: u32, conf: &TargetConf) -> bool {
-        self.activation.lock().get(&index).copied().unwrap_or(!conf.inactive)
+        self.activation
+            .lock()
+            .get(&index)
+            .copied()
+            .unwrap_or(!conf.inactive)
     }
 
     /// Uses an OST, or leaves it and fails what needs it (EIO), until the configuration says otherwise.
@@ -281,17 +346,25 @@ impl Llite {
 
 /// Connects to targets that are new in the configuration, and leaves OSTs that were deactivated.
 async fn follow_config(llite: Weak<Llite>) {
-    let Some(mut config) = llite.upgrade().map(|l| l.config.clone()) else { return };
+    let Some(mut config) = llite.upgrade().map(|l| l.config.clone()) else {
+        return;
+    };
     let mut before: Config = config.borrow().clone();
     while config.changed().await.is_ok() {
         let Some(l) = llite.upgrade() else { return };
         let now: Config = config.borrow_and_update().clone();
         let said = |c: &Config, i: &u32| c.osts.get(i).map(|o| o.inactive);
-        l.activation.lock().retain(|i, _| said(&before, i) == said(&now, i));
+        l.activation
+            .lock()
+            .retain(|i, _| said(&before, i) == said(&now, i));
         before = now.clone();
         l.follow_osts(&now).await;
         let known: Vec<u32> = l.lmv.mdcs().iter().map(|m| m.index).collect();
-        let fresh = now.mdts.into_iter().filter(|(i, _)| !known.contains(i)).collect();
+        let fresh = now
+            .mdts
+            .into_iter()
+            .filter(|(i, _)| !known.contains(i))
+            .collect();
         if let Err(e) = connect_mdts(&l.dialer, &l.lmv, &fresh, l.opts.connect_timeout).await {
             tracing::warn!(error = %e, "a new MDT cannot be used");
         }

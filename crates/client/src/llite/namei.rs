@@ -53,7 +53,12 @@ impl Llite {
     }
 
     /// Resolves one name; ".." works. ENOENT when there is none.
-    pub async fn lookup(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+    pub async fn lookup(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<Entry, Errno> {
         check_name(name)?;
         if name == b"." || name == b".." && parent == self.root {
             return self.getattr(cred, parent, None).await;
@@ -68,20 +73,36 @@ impl Llite {
         let entry = match self.full_attr(&md).await {
             // No reason to keep the name from whoever wants to remove it. The MDT's size is not the file's, and must not reach
             // the pages of one that is open.
-            Err(_) if self.lov.lacks(&md.layout) && self.opened(md.attr.fid).is_none() => {
-                Entry { attr_ttl: Duration::ZERO, ..self.entry(md.attr, &md) }
-            }
+            Err(_) if self.lov.lacks(&md.layout) && self.opened(md.attr.fid).is_none() => Entry {
+                attr_ttl: Duration::ZERO,
+                ..self.entry(md.attr, &md)
+            },
             attr => self.entry(attr?, &md),
         };
         // the caller is told of names lost by the directory object they are in, and knows no shards
-        Ok(if whole { entry } else { Entry { entry_ttl: Duration::ZERO, ..entry } })
+        Ok(if whole {
+            entry
+        } else {
+            Entry {
+                entry_ttl: Duration::ZERO,
+                ..entry
+            }
+        })
     }
 
     /// What a name is, as the MDT sees it; true: the directory is in one piece.
-    pub(super) async fn resolve(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(MdInode, bool), Errno> {
+    pub(super) async fn resolve(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<(MdInode, bool), Errno> {
         let mut found = Err(Errno::ENOENT);
         for p in self.places(parent, name).await? {
-            found = self.resolve_in(cred, parent, p.dir, name).await.map(|md| (md, p.dir == parent));
+            found = self
+                .resolve_in(cred, parent, p.dir, name)
+                .await
+                .map(|md| (md, p.dir == parent));
             if !matches!(found, Err(Errno::ENOENT)) {
                 break;
             }
@@ -90,7 +111,13 @@ impl Llite {
     }
 
     /// The same in `dir`, which is `parent` or a shard of it.
-    async fn resolve_in(&self, cred: &Cred, parent: Fid, dir: Fid, name: &[u8]) -> Result<MdInode, Errno> {
+    async fn resolve_in(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        dir: Fid,
+        name: &[u8],
+    ) -> Result<MdInode, Errno> {
         match self.lookup_cached(cred, parent, dir, name).await? {
             Some(md) => Ok(md),
             None => self.lookup_rpc(cred, dir, name).await,
@@ -98,7 +125,13 @@ impl Llite {
     }
 
     /// What the cache knows of a name, after making it know the directory where that pays.
-    async fn lookup_cached(&self, cred: &Cred, parent: Fid, dir: Fid, name: &[u8]) -> Result<Option<MdInode>, Errno> {
+    async fn lookup_cached(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        dir: Fid,
+        name: &[u8],
+    ) -> Result<Option<MdInode>, Errno> {
         if !self.cache.enabled() || name == b".." {
             return Ok(None);
         }
@@ -112,7 +145,13 @@ impl Llite {
     }
 
     /// The cache's answer if it has one: `Some(Err(ENOENT))` when there is no such name.
-    async fn answer(&self, cred: &Cred, parent: Fid, at: Fid, name: &[u8]) -> Result<Option<Result<MdInode, Errno>>, Errno> {
+    async fn answer(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        at: Fid,
+        name: &[u8],
+    ) -> Result<Option<Result<MdInode, Errno>>, Errno> {
         match self.cache.known(parent) {
             Some(dir) if dir.md.attr.is_dir() => permitted(cred, &dir.md.attr, &dir.md.acl, 1)?,
             Some(_) => return Err(Errno::ENOTDIR),
@@ -203,9 +242,19 @@ impl Llite {
     /// An own change at `now` gave `name` in `dir` to `fid` (`None`: took it away); `body`: how the directory looks now.
     /// A directory whose mtime is not that of the change was not changed by it (a rename to itself): then what the reply
     /// says proves nothing about the name.
-    pub(super) fn named(&self, mdc: &Mdc, dir: Fid, body: Option<&MdtBody>, now: Timespec, name: &[u8], fid: Option<Fid>) {
+    pub(super) fn named(
+        &self,
+        mdc: &Mdc,
+        dir: Fid,
+        body: Option<&MdtBody>,
+        now: Timespec,
+        name: &[u8],
+        fid: Option<Fid>,
+    ) {
         match body.filter(|b| b.fid1 == dir && mdc.untime(b.mtime) == now) {
-            Some(b) => self.cache.changed_name(&read_attr(mdc, b), b.version, name, fid),
+            Some(b) => self
+                .cache
+                .changed_name(&read_attr(mdc, b), b.version, name, fid),
             None => self.cache.doubt(dir),
         }
     }
@@ -214,7 +263,8 @@ impl Llite {
     pub(super) fn object_changed(&self, mdc: &Mdc, fid: Fid, body: &MdtBody, now: Timespec) {
         if mdc.coral() && body.fid1 == fid {
             let ours = mdc.untime(body.ctime) == now;
-            self.cache.changed(&read_attr(mdc, body), body.version, ours);
+            self.cache
+                .changed(&read_attr(mdc, body), body.version, ours);
             self.tell_own(fid);
         } else {
             self.forget_attrs(fid);
@@ -250,7 +300,14 @@ impl Llite {
             let body = &done.attrs.body;
             let mut attr = read_attr(&mdc, body);
             attr.fid = args.fid;
-            me.named(&mdc, args.parent, done.dir(args.parent), args.now, &args.name, Some(args.fid));
+            me.named(
+                &mdc,
+                args.parent,
+                done.dir(args.parent),
+                args.now,
+                &args.name,
+                Some(args.fid),
+            );
             if attr.is_dir() && mdc.coral() {
                 me.cache.made_dir(args.fid, body.version);
             }
@@ -269,14 +326,43 @@ impl Llite {
         mode: u32,
         rdev: u32,
     ) -> Result<Entry, Errno> {
-        let mode = if mode & libc::S_IFMT == 0 { mode | libc::S_IFREG } else { mode };
-        self.make(cred, CreateArgs { parent, name: Bytes::copy_from_slice(name), mode, rdev, ..CreateArgs::default() }).await
+        let mode = if mode & libc::S_IFMT == 0 {
+            mode | libc::S_IFREG
+        } else {
+            mode
+        };
+        self.make(
+            cred,
+            CreateArgs {
+                parent,
+                name: Bytes::copy_from_slice(name),
+                mode,
+                rdev,
+                ..CreateArgs::default()
+            },
+        )
+        .await
     }
 
     /// Makes a directory.
-    pub async fn mkdir(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8], mode: u32) -> Result<Entry, Errno> {
+    pub async fn mkdir(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Entry, Errno> {
         let mode = mode & 0o7777 | libc::S_IFDIR;
-        self.make(cred, CreateArgs { parent, name: Bytes::copy_from_slice(name), mode, ..CreateArgs::default() }).await
+        self.make(
+            cred,
+            CreateArgs {
+                parent,
+                name: Bytes::copy_from_slice(name),
+                mode,
+                ..CreateArgs::default()
+            },
+        )
+        .await
     }
 
     /// Makes a symbolic link to `target`.
@@ -294,12 +380,31 @@ impl Llite {
             return Err(Errno::ENOENT);
         }
         let mode = libc::S_IFLNK | 0o777;
-        let (name, symlink) = (Bytes::copy_from_slice(name), Some(Bytes::copy_from_slice(target)));
-        self.make(cred, CreateArgs { parent, name, mode, symlink, ..CreateArgs::default() }).await
+        let (name, symlink) = (
+            Bytes::copy_from_slice(name),
+            Some(Bytes::copy_from_slice(target)),
+        );
+        self.make(
+            cred,
+            CreateArgs {
+                parent,
+                name,
+                mode,
+                symlink,
+                ..CreateArgs::default()
+            },
+        )
+        .await
     }
 
     /// A further name for `fid`.
-    pub async fn link(self: &Arc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+    pub async fn link(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<Entry, Errno> {
         check_name(name)?;
         self.within_reach(fid).await?;
         let ids = self.ids(cred, &[fid, parent]).await;
@@ -319,12 +424,22 @@ impl Llite {
     }
 
     /// Removes a name that is not a directory.
-    pub async fn unlink(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+    pub async fn unlink(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<(), Errno> {
         self.remove(cred, parent, name, false).await
     }
 
     /// Removes an empty directory.
-    pub async fn rmdir(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+    pub async fn rmdir(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<(), Errno> {
         match name {
             b"." => return Err(Errno::EINVAL),
             b".." => return Err(Errno::ENOTEMPTY),
@@ -333,7 +448,13 @@ impl Llite {
         self.remove(cred, parent, name, true).await
     }
 
-    async fn remove(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8], dir: bool) -> Result<(), Errno> {
+    async fn remove(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        dir: bool,
+    ) -> Result<(), Errno> {
         check_name(name)?;
         let ids = self.ids(cred, &[parent]).await;
         let parent = self.place(parent, name).await?.dir;
@@ -363,18 +484,29 @@ impl Llite {
     ) -> Result<(), Errno> {
         check_name(name)?;
         check_name(new_name)?;
-        if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0 || flags == RENAME_NOREPLACE | RENAME_EXCHANGE {
+        if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0
+            || flags == RENAME_NOREPLACE | RENAME_EXCHANGE
+        {
             return Err(Errno::EINVAL);
         }
         let ids = self.ids(cred, &[parent, new_parent]).await;
-        let (parent, new_parent) = (self.place(parent, name).await?.dir, self.place(new_parent, new_name).await?.dir);
+        let (parent, new_parent) = (
+            self.place(parent, name).await?.dir,
+            self.place(new_parent, new_name).await?.dir,
+        );
         let mdc = self.lmv.of(parent).await?;
         if flags != 0 && !mdc.coral() {
             if flags & RENAME_EXCHANGE != 0 {
                 return Err(Errno::EINVAL);
             }
             // as the kernel client: looked up first, not atomic against other clients
-            match self.lmv.of(new_parent).await?.getattr_name(&ids, new_parent, new_name).await {
+            match self
+                .lmv
+                .of(new_parent)
+                .await?
+                .getattr_name(&ids, new_parent, new_name)
+                .await
+            {
                 Err(Errno::ENOENT) => {}
                 Err(e) => return Err(e),
                 Ok(_) => return Err(Errno::EEXIST),
@@ -382,14 +514,24 @@ impl Llite {
         }
         let (mdc, _) = self.victim(new_parent, new_name).await?;
         let me = self.clone();
-        let (name, new_name) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(new_name));
+        let (name, new_name) = (
+            Bytes::copy_from_slice(name),
+            Bytes::copy_from_slice(new_name),
+        );
         finish(async move {
-            let (moved, victim) = (me.cache.name_of(parent, &name), me.cache.name_of(new_parent, &new_name));
+            let (moved, victim) = (
+                me.cache.name_of(parent, &name),
+                me.cache.name_of(new_parent, &new_name),
+            );
             let _change = me.change_entries(&[parent, new_parent]);
             let now = me.now();
             // what is not known may be a directory
-            let mode = moved.and_then(|fid| me.cache.known(fid)).map_or(libc::S_IFDIR, |k| k.md.attr.mode);
-            let done = mdc.rename(&ids, parent, &name, new_parent, &new_name, mode, flags, now).await?;
+            let mode = moved
+                .and_then(|fid| me.cache.known(fid))
+                .map_or(libc::S_IFDIR, |k| k.md.attr.mode);
+            let done = mdc
+                .rename(&ids, parent, &name, new_parent, &new_name, mode, flags, now)
+                .await?;
             let (from, to) = (done.dir(parent), done.dir(new_parent));
             match (flags & RENAME_EXCHANGE, moved) {
                 (0, Some(fid)) => {

@@ -103,7 +103,11 @@ impl OpenInode {
     /// What the MDT should hear with a close (Lustre's lazy size); once.
     pub fn size_to_tell(&self) -> Option<u64> {
         let mut size = self.size.lock();
-        if std::mem::replace(&mut size.1, true) { None } else { size.0 }
+        if std::mem::replace(&mut size.1, true) {
+            None
+        } else {
+            size.0
+        }
     }
 
     pub fn owner(&self) -> Owner {

@@ -22,7 +22,12 @@ const PAGE_BYTES: usize = 4096;
 impl Llite {
     /// This mount's part in names, as `1234567890abcdef`.
     fn id(&self) -> String {
-        self.dialer.client_uuid.chars().filter(char::is_ascii_hexdigit).take(16).collect()
+        self.dialer
+            .client_uuid
+            .chars()
+            .filter(char::is_ascii_hexdigit)
+            .take(16)
+            .collect()
     }
 
     /// Names devices of a kind by their targets' uuids: `coral-OST0000-osc-1234567890abcdef`.
@@ -34,30 +39,64 @@ impl Llite {
     /// Lock namespaces with their names.
     fn namespaces(&self) -> Vec<(String, Arc<ClientNamespace>)> {
         let (mdc, osc) = (self.device_names("mdc"), self.device_names("osc"));
-        let mdts = self.lmv.mdcs().into_iter().map(|m| (mdc(m.uuid()), m.namespace().clone()));
-        let osts = self.lov.oscs().into_iter().map(|o| (osc(o.uuid()), o.namespace().clone()));
+        let mdts = self
+            .lmv
+            .mdcs()
+            .into_iter()
+            .map(|m| (mdc(m.uuid()), m.namespace().clone()));
+        let osts = self
+            .lov
+            .oscs()
+            .into_iter()
+            .map(|o| (osc(o.uuid()), o.namespace().clone()));
         mdts.chain(osts).collect()
     }
 
     /// OSTs with their names.
     fn osc_names(&self) -> Vec<(String, Arc<Osc>)> {
         let name = self.device_names("osc");
-        self.lov.oscs().into_iter().map(|o| (name(o.uuid()), o)).collect()
+        self.lov
+            .oscs()
+            .into_iter()
+            .map(|o| (name(o.uuid()), o))
+            .collect()
     }
 
     /// OSTs of the configuration, deactivated ones too.
     fn ost_names(&self) -> Vec<(u32, String)> {
         let name = self.device_names("osc");
-        self.config.borrow().osts.iter().map(|(i, c)| (*i, name(&c.uuid))).collect()
+        self.config
+            .borrow()
+            .osts
+            .iter()
+            .map(|(i, c)| (*i, name(&c.uuid)))
+            .collect()
     }
 
     /// What the memory budget was spent on.
     pub fn spent(&self) -> Spent {
         let locks = self.namespaces().iter().map(|(_, ns)| ns.counts().0).sum();
-        let dirty_bytes = self.lov.oscs().iter().map(|o| o.grant().dirty() as usize).sum();
+        let dirty_bytes = self
+            .lov
+            .oscs()
+            .iter()
+            .map(|o| o.grant().dirty() as usize)
+            .sum();
         let of_mdts: usize = self.lmv.mdcs().iter().map(|m| m.data().kept_bytes()).sum();
-        let kept_bytes = of_mdts + self.lov.oscs().iter().map(|o| o.kept_bytes()).sum::<usize>();
-        Spent { dirty_bytes, kept_bytes, locks, covered: self.pages.covered(), ..self.cache.spent() }
+        let kept_bytes = of_mdts
+            + self
+                .lov
+                .oscs()
+                .iter()
+                .map(|o| o.kept_bytes())
+                .sum::<usize>();
+        Spent {
+            dirty_bytes,
+            kept_bytes,
+            locks,
+            covered: self.pages.covered(),
+            ..self.cache.spent()
+        }
     }
 
     /// All parameters: name and value; a value of several lines ends with a newline.
@@ -65,30 +104,53 @@ impl Llite {
         let mut out = Vec::new();
         for (name, ns) in self.namespaces() {
             let (granted, unused) = ns.counts();
-            let mut add = |what: &str, value: String| out.push((format!("ldlm.namespaces.{name}.{what}"), value));
+            let mut add = |what: &str, value: String| {
+                out.push((format!("ldlm.namespaces.{name}.{what}"), value))
+            };
             add("lock_count", granted.to_string());
             add("lock_unused_count", unused.to_string());
             add("lru_max_age", ns.lru_max_age().as_millis().to_string());
             add("lru_size", ns.lru_size().to_string());
         }
         for (name, osc) in self.osc_names() {
-            let mut add = |what: &str, value: u64| out.push((format!("osc.{name}.{what}"), value.to_string()));
+            let mut add = |what: &str, value: u64| {
+                out.push((format!("osc.{name}.{what}"), value.to_string()))
+            };
             add("cur_dirty_bytes", osc.grant().dirty());
             add("cur_grant_bytes", osc.grant().held());
             add("max_dirty_mb", osc.grant().max_dirty() >> 20);
             add("idle_timeout", osc.import().idle_timeout().as_secs());
             let kept = osc.kept_bytes();
-            let value = format!("unstable_pages: {}\nunstable_mb: {}\n", kept.div_ceil(PAGE_BYTES), kept / MIB);
+            let value = format!(
+                "unstable_pages: {}\nunstable_mb: {}\n",
+                kept.div_ceil(PAGE_BYTES),
+                kept / MIB
+            );
             out.push((format!("osc.{name}.unstable_stats"), value));
         }
         for (index, name) in self.ost_names() {
-            out.push((format!("osc.{name}.active"), u8::from(self.lov.osc(index).is_ok()).to_string()));
+            out.push((
+                format!("osc.{name}.active"),
+                u8::from(self.lov.osc(index).is_ok()).to_string(),
+            ));
         }
         let (spent, instance) = (self.spent(), format!("{}-{}", self.opts.fsname, self.id()));
         let (max, used) = (self.opts.cache_mb as usize, spent.bytes().div_ceil(MIB));
-        let lines = [("max_cached_mb", max), ("used_mb", used), ("unused_mb", max.saturating_sub(used))];
-        let text = |lines: &[(&str, usize)]| lines.iter().map(|(n, v)| format!("{n}: {v}\n")).collect::<String>();
-        out.push((format!("llite.{instance}.cache_usage"), text(&spent.lines())));
+        let lines = [
+            ("max_cached_mb", max),
+            ("used_mb", used),
+            ("unused_mb", max.saturating_sub(used)),
+        ];
+        let text = |lines: &[(&str, usize)]| {
+            lines
+                .iter()
+                .map(|(n, v)| format!("{n}: {v}\n"))
+                .collect::<String>()
+        };
+        out.push((
+            format!("llite.{instance}.cache_usage"),
+            text(&spent.lines()),
+        ));
         out.push((format!("llite.{instance}.max_cached_mb"), text(&lines)));
         out
     }
@@ -100,25 +162,58 @@ impl Llite {
     /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
     /// of that name.
     pub async fn set_param(self: &Arc<Self>, name: &str, value: &str) -> Result<(), Errno> {
-        if let Some((_, osc)) = self.osc_names().into_iter().find(|(n, _)| name == format!("osc.{n}.max_dirty_mb")) {
-            let mb = value.parse::<u64>().ok().filter(|mb| (1..=2000).contains(mb)).ok_or(Errno::EINVAL)?;
+        if let Some((_, osc)) = self
+            .osc_names()
+            .into_iter()
+            .find(|(n, _)| name == format!("osc.{n}.max_dirty_mb"))
+        {
+            let mb = value
+                .parse::<u64>()
+                .ok()
+                .filter(|mb| (1..=2000).contains(mb))
+                .ok_or(Errno::EINVAL)?;
             osc.grant().set_max_dirty(mb << 20);
             return Ok(());
         }
-        if let Some((_, osc)) = self.osc_names().into_iter().find(|(n, _)| name == format!("osc.{n}.idle_timeout")) {
-            let s = value.parse::<u64>().ok().filter(|s| *s <= IDLE_TIMEOUT_MAX_S).ok_or(Errno::EINVAL)?;
+        if let Some((_, osc)) = self
+            .osc_names()
+            .into_iter()
+            .find(|(n, _)| name == format!("osc.{n}.idle_timeout"))
+        {
+            let s = value
+                .parse::<u64>()
+                .ok()
+                .filter(|s| *s <= IDLE_TIMEOUT_MAX_S)
+                .ok_or(Errno::EINVAL)?;
             osc.import().set_idle_timeout(Duration::from_secs(s));
             return Ok(());
         }
-        if let Some((index, _)) = self.ost_names().into_iter().find(|(_, n)| name == format!("osc.{n}.active")) {
-            let active = value.parse::<u8>().ok().filter(|v| *v <= 1).ok_or(Errno::EINVAL)? == 1;
+        if let Some((index, _)) = self
+            .ost_names()
+            .into_iter()
+            .find(|(_, n)| name == format!("osc.{n}.active"))
+        {
+            let active = value
+                .parse::<u8>()
+                .ok()
+                .filter(|v| *v <= 1)
+                .ok_or(Errno::EINVAL)?
+                == 1;
             self.set_active(index, active).await;
             return Ok(());
         }
         let all = self.namespaces();
-        let lru_size = |n: &str| name.strip_prefix("ldlm.namespaces.")?.strip_suffix(".lru_size").map(|have| have == n);
+        let lru_size = |n: &str| {
+            name.strip_prefix("ldlm.namespaces.")?
+                .strip_suffix(".lru_size")
+                .map(|have| have == n)
+        };
         let Some((found, ns)) = all.into_iter().find(|(n, _)| lru_size(n) == Some(true)) else {
-            return Err(if self.params().iter().any(|(n, _)| n == name) { Errno::EPERM } else { Errno::ENOENT });
+            return Err(if self.params().iter().any(|(n, _)| n == name) {
+                Errno::EPERM
+            } else {
+                Errno::ENOENT
+            });
         };
         match (value, value.parse::<usize>()) {
             ("clear", _) => {
@@ -126,7 +221,11 @@ impl Llite {
                 ns.cancel_unused().await;
             }
             (_, Ok(0)) => {
-                let (mdt, ost) = lock_limits(self.opts.cache_mb, self.lmv.mdcs().len(), self.lov.oscs().len());
+                let (mdt, ost) = lock_limits(
+                    self.opts.cache_mb,
+                    self.lmv.mdcs().len(),
+                    self.lov.oscs().len(),
+                );
                 ns.set_lru_size(if found.contains("-mdc-") { mdt } else { ost });
             }
             (_, Ok(n)) => ns.set_lru_size(n),
@@ -154,7 +253,8 @@ impl Llite {
         mdcs.iter().for_each(|m| m.namespace().set_lru_size(mdt));
         let dirty = dirty_limit(self.opts.cache_mb, oscs.len());
         let (kept_of_mdt, kept) = kept_limits(self.opts.cache_mb, mdcs.len(), oscs.len());
-        mdcs.iter().for_each(|m| m.data().set_kept_limit(kept_of_mdt));
+        mdcs.iter()
+            .for_each(|m| m.data().set_kept_limit(kept_of_mdt));
         for o in &oscs {
             o.namespace().set_lru_size(ost);
             o.grant().set_max_dirty(dirty);

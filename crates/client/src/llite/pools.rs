@@ -17,8 +17,17 @@ impl Llite {
 }
 
 fn json(pools: &BTreeMap<String, Vec<String>>) -> String {
-    let quoted = |uuids: &[String]| uuids.iter().map(|u| format!("\"{u}\"")).collect::<Vec<_>>().join(",");
-    let entries: Vec<String> = pools.iter().map(|(name, osts)| format!("\"{name}\":[{}]", quoted(osts))).collect();
+    let quoted = |uuids: &[String]| {
+        uuids
+            .iter()
+            .map(|u| format!("\"{u}\""))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let entries: Vec<String> = pools
+        .iter()
+        .map(|(name, osts)| format!("\"{name}\":[{}]", quoted(osts)))
+        .collect();
     format!("{{{}}}", entries.join(","))
 }
 
@@ -28,9 +37,21 @@ mod tests {
 
     #[test]
     fn pools_are_told_as_json() {
-        let osts = |names: &[&str]| names.iter().map(|n| format!("lfs-{n}_UUID")).collect::<Vec<_>>();
-        let pools = [("empty".to_owned(), vec![]), ("flash".to_owned(), osts(&["OST0000", "OST0002"]))].into();
-        assert_eq!(json(&pools), r#"{"empty":[],"flash":["lfs-OST0000_UUID","lfs-OST0002_UUID"]}"#);
+        let osts = |names: &[&str]| {
+            names
+                .iter()
+                .map(|n| format!("lfs-{n}_UUID"))
+                .collect::<Vec<_>>()
+        };
+        let pools = [
+            ("empty".to_owned(), vec![]),
+            ("flash".to_owned(), osts(&["OST0000", "OST0002"])),
+        ]
+        .into();
+        assert_eq!(
+            json(&pools),
+            r#"{"empty":[],"flash":["lfs-OST0000_UUID","lfs-OST0002_UUID"]}"#
+        );
         assert_eq!(json(&Default::default()), "{}");
     }
 }

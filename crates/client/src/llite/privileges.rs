@@ -21,12 +21,17 @@ use crate::mdc::{Ids, Mdc, SetattrArgs};
 
 /// Whether a mode has setuid, or setgid where the group may execute (elsewhere it marks mandatory locking).
 pub(super) fn has_setid(mode: u32) -> bool {
-    mode & libc::S_ISUID != 0 || mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
+    mode & libc::S_ISUID != 0
+        || mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
 }
 
 impl Llite {
     /// A write through `fh` begins: capabilities go, and by anybody's hand but root's setuid and setgid.
-    pub(super) async fn drop_privileges(self: &Arc<Self>, cred: &Cred, fh: &FileHandle) -> Result<(), Errno> {
+    pub(super) async fn drop_privileges(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fh: &FileHandle,
+    ) -> Result<(), Errno> {
         let fid = fh.fid();
         let setid = cred.uid != 0 && has_setid(self.mode_now(fid).await?);
         let capable = self.may_have_capabilities(fh).await?;
@@ -39,7 +44,8 @@ impl Llite {
         let with_bits = mdc.coral() && cred.uid != 0;
         if setid || with_bits {
             self.still_open(fh).await?;
-            self.kill_setid(&ids, &mdc, fid, fh.at_mdt.cookie().await).await?;
+            self.kill_setid(&ids, &mdc, fid, fh.at_mdt.cookie().await)
+                .await?;
         }
         if capable && !with_bits {
             self.drop_capabilities(&mdc, fid).await?;
@@ -73,7 +79,10 @@ impl Llite {
             return Ok(false);
         }
         let found = self.getxattr(&Cred::root(), fid, CAPABILITY).await;
-        let none = matches!(found, Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ENOENT | Errno::ESTALE));
+        let none = matches!(
+            found,
+            Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ENOENT | Errno::ESTALE)
+        );
         if !none {
             found?;
         }
@@ -82,10 +91,21 @@ impl Llite {
     }
 
     /// Has the MDT take setuid and setgid away; `handle` (0: none) is the caller's open for writing.
-    pub(super) async fn kill_setid(&self, ids: &Ids, mdc: &Mdc, fid: Fid, handle: u64) -> Result<(), Errno> {
+    pub(super) async fn kill_setid(
+        &self,
+        ids: &Ids,
+        mdc: &Mdc,
+        fid: Fid,
+        handle: u64,
+    ) -> Result<(), Errno> {
         let now = self.now();
         let valid = attr::KILL_SUID | attr::KILL_SGID | attr::FORCE | attr::CTIME | attr::CTIME_SET;
-        let args = SetattrArgs { valid, ctime: now, handle, ..Default::default() };
+        let args = SetattrArgs {
+            valid,
+            ctime: now,
+            handle,
+            ..Default::default()
+        };
         let attrs = mdc.setattr(ids, fid, &args).await?;
         self.object_changed(mdc, fid, &attrs.body, now);
         Ok(())
@@ -96,7 +116,10 @@ impl Llite {
         if self.cache.is_uncapped(fid) {
             return Ok(());
         }
-        match mdc.setxattr(&Ids::root(), fid, CAPABILITY, None, 0, self.now()).await {
+        match mdc
+            .setxattr(&Ids::root(), fid, CAPABILITY, None, 0, self.now())
+            .await
+        {
             Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
             done => {
                 self.cache.forget_attrs(fid);

@@ -32,21 +32,53 @@ impl Llite {
         if cred.uid != 0 && !own {
             return Err(Errno::EPERM);
         }
-        let ask = |cmd| ObdQuotactl { cmd, r#type, id, ..Default::default() };
-        let limits = quotactl(self.lmv.first()?.import(), opc::MDS_QUOTACTL, &ask(cmd::GETQUOTA)).await?.dqblk;
+        let ask = |cmd| ObdQuotactl {
+            cmd,
+            r#type,
+            id,
+            ..Default::default()
+        };
+        let limits = quotactl(
+            self.lmv.first()?.import(),
+            opc::MDS_QUOTACTL,
+            &ask(cmd::GETQUOTA),
+        )
+        .await?
+        .dqblk;
         let mut out = format!(
             "{{\"bsoft_kib\":{},\"bhard_kib\":{},\"isoft\":{},\"ihard\":{},\"btime\":{},\"itime\":{},\"targets\":[",
-            limits.bsoftlimit, limits.bhardlimit, limits.isoftlimit, limits.ihardlimit, limits.btime, limits.itime
+            limits.bsoftlimit,
+            limits.bhardlimit,
+            limits.isoftlimit,
+            limits.ihardlimit,
+            limits.btime,
+            limits.itime
         );
-        let mdts = self.lmv.mdcs().into_iter().map(|m| (m.uuid().to_owned(), m.import().clone(), opc::MDS_QUOTACTL));
-        let osts = self.lov.oscs().into_iter().map(|o| (o.uuid().to_owned(), o.import().clone(), opc::OST_QUOTACTL));
+        let mdts = self
+            .lmv
+            .mdcs()
+            .into_iter()
+            .map(|m| (m.uuid().to_owned(), m.import().clone(), opc::MDS_QUOTACTL));
+        let osts = self
+            .lov
+            .oscs()
+            .into_iter()
+            .map(|o| (o.uuid().to_owned(), o.import().clone(), opc::OST_QUOTACTL));
         for (i, (uuid, import, opcode)) in mdts.chain(osts).enumerate() {
             let comma = if i == 0 { "" } else { "," };
             let mdt = opcode == opc::MDS_QUOTACTL;
             // writing to a String cannot fail
             let _ = match quotactl(&import, opcode, &ask(cmd::GETOQUOTA)).await {
-                Ok(q) => write!(out, "{comma}{{\"uuid\":\"{uuid}\",\"mdt\":{mdt},\"bytes\":{},\"inodes\":{}}}", q.dqblk.curspace, q.dqblk.curinodes),
-                Err(e) => write!(out, "{comma}{{\"uuid\":\"{uuid}\",\"mdt\":{mdt},\"errno\":{}}}", e.0),
+                Ok(q) => write!(
+                    out,
+                    "{comma}{{\"uuid\":\"{uuid}\",\"mdt\":{mdt},\"bytes\":{},\"inodes\":{}}}",
+                    q.dqblk.curspace, q.dqblk.curinodes
+                ),
+                Err(e) => write!(
+                    out,
+                    "{comma}{{\"uuid\":\"{uuid}\",\"mdt\":{mdt},\"errno\":{}}}",
+                    e.0
+                ),
             };
         }
         out.push_str("]}");
@@ -54,8 +86,16 @@ impl Llite {
     }
 }
 
-async fn quotactl(import: &Arc<Import>, opcode: u32, q: &ObdQuotactl) -> Result<ObdQuotactl, Errno> {
-    let to = if opcode == opc::MDS_QUOTACTL { portal::MDS_REQUEST } else { portal::OST_REQUEST };
+async fn quotactl(
+    import: &Arc<Import>,
+    opcode: u32,
+    q: &ObdQuotactl,
+) -> Result<ObdQuotactl, Errno> {
+    let to = if opcode == opc::MDS_QUOTACTL {
+        portal::MDS_REQUEST
+    } else {
+        portal::OST_REQUEST
+    };
     let reply = ok(import.call(Request::new(to, opcode).push(q)).await)?;
     reply.msg.get::<ObdQuotactl>(1).map_err(proto)
 }

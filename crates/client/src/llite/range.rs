@@ -44,7 +44,9 @@ impl RangeLocks {
 
     fn try_lock(&self, range: &Range<u64>) -> bool {
         let mut held = self.held.lock();
-        let free = !held.iter().any(|h| h.start < range.end && range.start < h.end);
+        let free = !held
+            .iter()
+            .any(|h| h.start < range.end && range.start < h.end);
         if free {
             held.push(range.clone());
         }
@@ -55,7 +57,10 @@ impl RangeLocks {
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         let mut held = self.of.held.lock();
-        let at = held.iter().position(|h| *h == self.range).expect("a guard's range is held");
+        let at = held
+            .iter()
+            .position(|h| *h == self.range)
+            .expect("a guard's range is held");
         held.swap_remove(at);
         drop(held);
         self.of.released.notify_waiters();
@@ -75,7 +80,10 @@ mod tests {
         let mut over = Box::pin(l.lock(15..25));
         assert!((&mut over).now_or_never().is_none());
         drop(a);
-        assert!((&mut over).now_or_never().is_none(), "the other one still holds 20..25");
+        assert!(
+            (&mut over).now_or_never().is_none(),
+            "the other one still holds 20..25"
+        );
         drop(b);
         drop(over.now_or_never().expect("free now"));
         assert!(l.held.lock().is_empty());

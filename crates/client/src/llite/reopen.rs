@@ -47,7 +47,14 @@ impl Reopen {
         let (now, mut lost) = (Instant::now(), self.lost.lock());
         lost.retain(|_, l| l.until > now);
         if pid != 0 && lost.len() < THREADS {
-            lost.insert(pid, Lost { flags, until: now + KEPT, opened: HashMap::new() });
+            lost.insert(
+                pid,
+                Lost {
+                    flags,
+                    until: now + KEPT,
+                    opened: HashMap::new(),
+                },
+            );
         }
     }
 
@@ -61,12 +68,20 @@ impl Reopen {
 
     /// The flags a lookup of this thread opens along with.
     fn wanted(&self, pid: u32) -> Option<u32> {
-        self.lost.lock().get(&pid).filter(|l| l.until > Instant::now()).map(|l| l.flags)
+        self.lost
+            .lock()
+            .get(&pid)
+            .filter(|l| l.until > Instant::now())
+            .map(|l| l.flags)
     }
 
     /// Keeps what was opened; `None`: nobody waits for it any more.
     fn keep(&self, pid: u32, fh: &Arc<FileHandle>) -> Option<()> {
-        self.lost.lock().get_mut(&pid)?.opened.insert(fh.fid(), fh.clone());
+        self.lost
+            .lock()
+            .get_mut(&pid)?
+            .opened
+            .insert(fh.fid(), fh.clone());
         Some(())
     }
 
@@ -78,14 +93,23 @@ impl Reopen {
 
     fn drop_late(&self, pid: u32) {
         let now = Instant::now();
-        let gone: Vec<_> = self.lost.lock().extract_if(|p, l| *p == pid && l.until <= now).collect();
+        let gone: Vec<_> = self
+            .lost
+            .lock()
+            .extract_if(|p, l| *p == pid && l.until <= now)
+            .collect();
         drop(gone);
     }
 }
 
 impl Llite {
     /// A lookup by a thread that lost an open: opens along. `None`: an ordinary lookup tells.
-    pub(super) async fn lookup_and_open(self: &Arc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Option<Entry> {
+    pub(super) async fn lookup_and_open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> Option<Entry> {
         let flags = self.reopen.wanted(cred.pid)?;
         let ids = self.ids(cred, &[parent]).await;
         let dir = self.place(parent, name).await.ok()?.dir;
@@ -95,7 +119,20 @@ impl Llite {
         let md = finish(async move {
             // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
             let bits = mds_flags(flags);
-            let mut o = mdc.open(&ids, dir, &name, fid, bits, 0, me.now(), Bytes::new(), false).await.ok()?;
+            let mut o = mdc
+                .open(
+                    &ids,
+                    dir,
+                    &name,
+                    fid,
+                    bits,
+                    0,
+                    me.now(),
+                    Bytes::new(),
+                    false,
+                )
+                .await
+                .ok()?;
             mdc.drop_lock(o.lock.take());
             let md = MdInode::read(&mdc, &o.attrs).ok()?;
             let fh = me.handle(mdc, &o, &md, flags).await;
@@ -114,6 +151,10 @@ impl Llite {
         })
         .await?;
         let entry = self.entry(self.full_attr(&md).await.ok()?, &md);
-        Some(Entry { entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO, ..entry })
+        Some(Entry {
+            entry_ttl: Duration::ZERO,
+            attr_ttl: Duration::ZERO,
+            ..entry
+        })
     }
 }

@@ -10,9 +10,9 @@ use coral_wire::mds::{attr, layout_intent};
 
 use super::Llite;
 use super::file::FileHandle;
-use super::privileges::has_setid;
 use super::finish::finish;
 use super::inode::MdInode;
+use super::privileges::has_setid;
 use super::types::{Cred, Entry, SetAttr, SetTime};
 use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, SetattrArgs};
@@ -41,10 +41,14 @@ impl Llite {
             args.handle = fh.at_mdt.cookie().await;
         }
         let (me, caller) = (self.clone(), cred.clone());
-        let done = finish(async move { me.setattr_whole(&caller, fid, set, args, now).await }).await;
+        let done =
+            finish(async move { me.setattr_whole(&caller, fid, set, args, now).await }).await;
         match done {
             Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
-                let attr = self.ghosts.change(cred, fid, &set, now).map_err(|no| if no == Errno::ENOENT { e } else { no })?;
+                let attr = self
+                    .ghosts
+                    .change(cred, fid, &set, now)
+                    .map_err(|no| if no == Errno::ENOENT { e } else { no })?;
                 Ok(Entry::for_now(attr))
             }
             done => done,
@@ -52,7 +56,14 @@ impl Llite {
     }
 
     /// The whole of a setattr: MDT, then OSTs.
-    async fn setattr_whole(self: &Arc<Self>, cred: &Cred, fid: Fid, set: SetAttr, mut args: SetattrArgs, now: Timespec) -> Result<Entry, Errno> {
+    async fn setattr_whole(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        set: SetAttr,
+        mut args: SetattrArgs,
+        now: Timespec,
+    ) -> Result<Entry, Errno> {
         let gate = self.pages.gate(fid);
         let mut truncating = set.size.map(|_| gate.begin_truncate());
         if set.size.is_some() || set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
@@ -61,7 +72,11 @@ impl Llite {
         if set.size.is_some() {
             self.can_truncate(fid).await?;
         }
-        let held = truncating.as_ref().and_then(|t| t.cover.as_ref()).map(|c| c.held()).unwrap_or_default();
+        let held = truncating
+            .as_ref()
+            .and_then(|t| t.cover.as_ref())
+            .map(|c| c.held())
+            .unwrap_or_default();
         let mut ids = self.ids(cred, &[fid]).await;
         if let Some(gid) = set.gid
             && cred.uid != 0
@@ -123,16 +138,33 @@ impl Llite {
     }
 
     /// Size and times of the objects; what they are then, where the replies tell.
-    async fn set_on_osts(&self, md: &MdInode, set: &SetAttr, now: Timespec, held: &Locks) -> Result<Option<ObjectAttr>, Errno> {
+    async fn set_on_osts(
+        &self,
+        md: &MdInode,
+        set: &SetAttr,
+        now: Timespec,
+        held: &Locks,
+    ) -> Result<Option<ObjectAttr>, Errno> {
         let fid = md.attr.fid;
         let mut layout = md.layout.clone();
         if let Some(size) = set.size {
-            let attr = WriteAttr { owner: md.attr.owner(), time: now };
-            layout = self.truncate_objects(fid, layout, size, &attr, held).await?;
+            let attr = WriteAttr {
+                owner: md.attr.owner(),
+                time: now,
+            };
+            layout = self
+                .truncate_objects(fid, layout, size, &attr, held)
+                .await?;
         }
         let time = |t: Option<SetTime>| t.map(|t| if let SetTime::At(t) = t { t } else { now });
-        let times = ObjectTimes { atime: time(set.atime), mtime: time(set.mtime), ctime: Some(set.ctime.unwrap_or(now)) };
-        if (times.atime.is_some() || times.mtime.is_some() || set.ctime.is_some()) && layout.form == Form::Objects {
+        let times = ObjectTimes {
+            atime: time(set.atime),
+            mtime: time(set.mtime),
+            ctime: Some(set.ctime.unwrap_or(now)),
+        };
+        if (times.atime.is_some() || times.mtime.is_some() || set.ctime.is_some())
+            && layout.form == Form::Objects
+        {
             let told = self.lov.set_times(&layout, fid, &times, held).await?;
             if layout.has_dom() {
                 self.data_times_set(fid);
@@ -158,7 +190,9 @@ impl Llite {
             if size == 0 && layout.form == Form::None {
                 return Ok(layout);
             }
-            layout = self.instantiate(fid, layout_intent::TRUNC, from, size.max(1)).await?;
+            layout = self
+                .instantiate(fid, layout_intent::TRUNC, from, size.max(1))
+                .await?;
             if let Some(open) = self.opened(fid) {
                 open.set_layout(layout.clone());
             }
@@ -171,17 +205,33 @@ impl Llite {
     }
 
     /// O_TRUNC, after the open succeeded.
-    pub(super) async fn truncate_handle(self: &Arc<Self>, cred: &Cred, fh: &FileHandle, size: u64) -> Result<Entry, Errno> {
-        let set = SetAttr { size: Some(size), kill_suidgid: cred.uid != 0, ..Default::default() };
+    pub(super) async fn truncate_handle(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fh: &FileHandle,
+        size: u64,
+    ) -> Result<Entry, Errno> {
+        let set = SetAttr {
+            size: Some(size),
+            kill_suidgid: cred.uid != 0,
+            ..Default::default()
+        };
         self.setattr(cred, fh.fid(), set, Some(fh)).await
     }
-
 }
 
 /// The record for the MDT. Times are the client's, as with the kernel client.
 fn md_args(set: &SetAttr, now: Timespec, writable: bool) -> SetattrArgs {
-    let mut a = SetattrArgs { ctime: set.ctime.unwrap_or(now), valid: attr::CTIME | attr::CTIME_SET, ..Default::default() };
-    if (SetAttr { flags: None, ..*set }) == SetAttr::default() {
+    let mut a = SetattrArgs {
+        ctime: set.ctime.unwrap_or(now),
+        valid: attr::CTIME | attr::CTIME_SET,
+        ..Default::default()
+    };
+    if (SetAttr {
+        flags: None,
+        ..*set
+    }) == SetAttr::default()
+    {
         // of an immutable file nothing but the flags may change, the change time neither
         a.valid = 0;
     }
@@ -229,16 +279,28 @@ mod tests {
 
     #[test]
     fn flags_come_alone() {
-        let set = SetAttr { flags: Some(0x10), ..Default::default() };
-        assert_eq!(md_args(&set, Timespec { secs: 9, nanos: 1 }, false).valid, attr::ATTR_FLAG);
+        let set = SetAttr {
+            flags: Some(0x10),
+            ..Default::default()
+        };
+        assert_eq!(
+            md_args(&set, Timespec { secs: 9, nanos: 1 }, false).valid,
+            attr::ATTR_FLAG
+        );
     }
 
     #[test]
     fn a_truncate_through_a_handle_overrides() {
         let now = Timespec { secs: 9, nanos: 1 };
-        let set = SetAttr { size: Some(5), ..Default::default() };
+        let set = SetAttr {
+            size: Some(5),
+            ..Default::default()
+        };
         let a = md_args(&set, now, true);
-        assert_eq!(a.valid, attr::CTIME | attr::CTIME_SET | attr::SIZE | attr::MTIME | attr::OVERRIDE);
+        assert_eq!(
+            a.valid,
+            attr::CTIME | attr::CTIME_SET | attr::SIZE | attr::MTIME | attr::OVERRIDE
+        );
         assert_eq!((a.size, a.mtime, a.ctime), (5, now, now));
         assert_eq!(md_args(&set, now, false).valid & attr::OVERRIDE, 0);
     }
@@ -247,9 +309,16 @@ mod tests {
     fn chosen_times_are_told_from_now() {
         let now = Timespec { secs: 9, nanos: 1 };
         let old = Timespec { secs: 1, nanos: 0 };
-        let set = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::At(old)), ..Default::default() };
+        let set = SetAttr {
+            atime: Some(SetTime::Now),
+            mtime: Some(SetTime::At(old)),
+            ..Default::default()
+        };
         let a = md_args(&set, now, false);
         assert_eq!((a.atime, a.mtime), (now, old));
-        assert_eq!(a.valid & (attr::ATIME_SET | attr::MTIME_SET), attr::MTIME_SET);
+        assert_eq!(
+            a.valid & (attr::ATIME_SET | attr::MTIME_SET),
+            attr::MTIME_SET
+        );
     }
 }

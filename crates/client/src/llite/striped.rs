@@ -36,7 +36,9 @@ pub(super) struct Place {
 
 /// The layout of a striped directory, if `md` is one.
 pub(super) fn striped(md: &bytes::Bytes) -> Option<LmvMd> {
-    LmvMd::decode(md).ok().filter(|l| l.head.magic == LMV_MAGIC_V1 && !l.stripe_fids.is_empty())
+    LmvMd::decode(md)
+        .ok()
+        .filter(|l| l.head.magic == LMV_MAGIC_V1 && !l.stripe_fids.is_empty())
 }
 
 /// `md` is that of a shard, not of a directory somebody can name.
@@ -46,9 +48,23 @@ pub(super) fn is_shard(a: &Attrs) -> bool {
 
 /// Shards that may have `name`, in the order to look; the last is where it is made, if it may be made at all.
 fn shards(lmv: &LmvMd, name: &[u8]) -> Result<SmallVec<[Fid; 2]>, Errno> {
-    let fid = |i: usize| lmv.stripe_fids.get(i).copied().filter(|f| !f.is_zero()).ok_or(Errno::ENODEV);
-    let Some(new) = lmv.shard_of(name).filter(|_| lmv.head.hash_type & hash_flag::BAD_TYPE == 0) else {
-        return Ok(lmv.stripe_fids.iter().copied().filter(|f| !f.is_zero()).collect());
+    let fid = |i: usize| {
+        lmv.stripe_fids
+            .get(i)
+            .copied()
+            .filter(|f| !f.is_zero())
+            .ok_or(Errno::ENODEV)
+    };
+    let Some(new) = lmv
+        .shard_of(name)
+        .filter(|_| lmv.head.hash_type & hash_flag::BAD_TYPE == 0)
+    else {
+        return Ok(lmv
+            .stripe_fids
+            .iter()
+            .copied()
+            .filter(|f| !f.is_zero())
+            .collect());
     };
     let mut out = SmallVec::new();
     if lmv.head.hash_type & hash_flag::LAYOUT_CHANGE != 0
@@ -67,7 +83,11 @@ fn known_hash(lmv: &LmvMd) -> bool {
 
 impl Llite {
     /// The directory objects that may have `name` of `dir`, in the order to look.
-    pub(super) async fn places(&self, dir: Fid, name: &[u8]) -> Result<SmallVec<[Place; 2]>, Errno> {
+    pub(super) async fn places(
+        &self,
+        dir: Fid,
+        name: &[u8],
+    ) -> Result<SmallVec<[Place; 2]>, Errno> {
         if !self.lmv.several() {
             return Ok(smallvec![Place { dir, version: 0 }]);
         }
@@ -75,10 +95,16 @@ impl Llite {
             return Ok(smallvec![Place { dir, version: 0 }]);
         }
         match self.md_inode(dir).await?.striped {
-            None => Ok(smallvec![Place { dir, version: PLAIN_VERSION }]),
+            None => Ok(smallvec![Place {
+                dir,
+                version: PLAIN_VERSION
+            }]),
             Some(lmv) => {
                 let version = lmv.head.layout_version;
-                Ok(shards(&lmv, name)?.into_iter().map(|dir| Place { dir, version }).collect())
+                Ok(shards(&lmv, name)?
+                    .into_iter()
+                    .map(|dir| Place { dir, version })
+                    .collect())
             }
         }
     }
@@ -86,9 +112,17 @@ impl Llite {
     /// The directory object that has `name` of `dir`; where it would be made when there is no such name.
     pub(super) async fn place(&self, dir: Fid, name: &[u8]) -> Result<Place, Errno> {
         let places = self.places(dir, name).await?;
-        let Some((last, others)) = places.split_last() else { return Err(Errno::ENODEV) };
+        let Some((last, others)) = places.split_last() else {
+            return Err(Errno::ENODEV);
+        };
         for p in others {
-            match self.lmv.of(p.dir).await?.getattr_name(&Ids::root(), p.dir, name).await {
+            match self
+                .lmv
+                .of(p.dir)
+                .await?
+                .getattr_name(&Ids::root(), p.dir, name)
+                .await
+            {
                 Ok(_) => return Ok(*p),
                 Err(Errno::ENOENT) => {}
                 Err(e) => return Err(e),
@@ -100,20 +134,38 @@ impl Llite {
     /// Where a new `name` goes. EEXIST when an older layout has it already, EBADF when the hash is not known.
     pub(super) async fn place_new(&self, dir: Fid, name: &[u8]) -> Result<Place, Errno> {
         let places = self.places(dir, name).await?;
-        let Some((last, others)) = places.split_last() else { return Err(Errno::ENODEV) };
+        let Some((last, others)) = places.split_last() else {
+            return Err(Errno::ENODEV);
+        };
         if others.is_empty() {
             return Ok(*last);
         }
-        if self.md_inode(dir).await?.striped.is_some_and(|l| !known_hash(&l)) {
+        if self
+            .md_inode(dir)
+            .await?
+            .striped
+            .is_some_and(|l| !known_hash(&l))
+        {
             return Err(Errno::EBADF);
         }
-        if self.place(dir, name).await? != *last { Err(Errno::EEXIST) } else { Ok(*last) }
+        if self.place(dir, name).await? != *last {
+            Err(Errno::EEXIST)
+        } else {
+            Ok(*last)
+        }
     }
 
     /// Attributes of a striped directory, from its shards.
     pub(super) async fn merged_shards(&self, md: &MdInode, lmv: &LmvMd) -> Result<Attr, Errno> {
-        let shards = lmv.stripe_fids.iter().filter(|f| !f.is_zero()).map(|f| self.md_inode(*f));
-        Ok(merge_attrs(&md.attr, try_join_all(shards).await?.iter().map(|m| &m.attr)))
+        let shards = lmv
+            .stripe_fids
+            .iter()
+            .filter(|f| !f.is_zero())
+            .map(|f| self.md_inode(*f));
+        Ok(merge_attrs(
+            &md.attr,
+            try_join_all(shards).await?.iter().map(|m| &m.attr),
+        ))
     }
 
     /// Entries of a directory from a hash on, those of all shards together.
@@ -122,10 +174,25 @@ impl Llite {
             true => self.md_inode(dir).await?.striped,
             false => None,
         };
-        let Some(lmv) = lmv else { return self.lmv.of(dir).await?.readpage(&Ids::root(), dir, from).await };
-        let shards = lmv.stripe_fids.iter().filter(|f| !f.is_zero()).map(|f| async move {
-            self.lmv.of(*f).await?.readpage(&Ids::root(), *f, from).await
-        });
+        let Some(lmv) = lmv else {
+            return self
+                .lmv
+                .of(dir)
+                .await?
+                .readpage(&Ids::root(), dir, from)
+                .await;
+        };
+        let shards = lmv
+            .stripe_fids
+            .iter()
+            .filter(|f| !f.is_zero())
+            .map(|f| async move {
+                self.lmv
+                    .of(*f)
+                    .await?
+                    .readpage(&Ids::root(), *f, from)
+                    .await
+            });
         Ok(merge_chunks(try_join_all(shards).await?))
     }
 
@@ -137,7 +204,15 @@ impl Llite {
 
 /// Each shard counts "." and ".." for itself; the directory has them once.
 fn merge_attrs<'a>(master: &Attr, shards: impl Iterator<Item = &'a Attr>) -> Attr {
-    let mut out = Attr { size: 0, blocks: 0, nlink: 2, atime: Default::default(), mtime: Default::default(), ctime: Default::default(), ..*master };
+    let mut out = Attr {
+        size: 0,
+        blocks: 0,
+        nlink: 2,
+        atime: Default::default(),
+        mtime: Default::default(),
+        ctime: Default::default(),
+        ..*master
+    };
     let mut overflow = false;
     for s in shards {
         // 1: too many to count (ldiskfs)
@@ -175,12 +250,29 @@ mod tests {
     use coral_wire::layout::{LmvMdHead, hash_type};
 
     fn lmv(hash_type: u32, migrate_hash: u32, migrate_offset: u32, count: u32) -> LmvMd {
-        let head = LmvMdHead { magic: LMV_MAGIC_V1, stripe_count: count, hash_type, migrate_hash, migrate_offset, ..Default::default() };
-        LmvMd { head, stripe_fids: (0..count).map(|i| Fid::new(0x2_0000_0400 + i as u64, 1)).collect(), tail: Bytes::new() }
+        let head = LmvMdHead {
+            magic: LMV_MAGIC_V1,
+            stripe_count: count,
+            hash_type,
+            migrate_hash,
+            migrate_offset,
+            ..Default::default()
+        };
+        LmvMd {
+            head,
+            stripe_fids: (0..count)
+                .map(|i| Fid::new(0x2_0000_0400 + i as u64, 1))
+                .collect(),
+            tail: Bytes::new(),
+        }
     }
 
     fn at(l: &LmvMd, name: &str) -> Vec<u64> {
-        shards(l, name.as_bytes()).unwrap().iter().map(|f| f.seq - 0x2_0000_0400).collect()
+        shards(l, name.as_bytes())
+            .unwrap()
+            .iter()
+            .map(|f| f.seq - 0x2_0000_0400)
+            .collect()
     }
 
     #[test]
@@ -201,10 +293,18 @@ mod tests {
             assert_eq!(at(&l, n), [l.shard_of(n.as_bytes()).unwrap() as u64]);
         }
         // migrated from shards 2 and 3 to 0 and 1: the old place first
-        let m = lmv(hash_type::FNV_1A_64 | hash_flag::MIGRATION, hash_type::ALL_CHARS, 2, 4);
+        let m = lmv(
+            hash_type::FNV_1A_64 | hash_flag::MIGRATION,
+            hash_type::ALL_CHARS,
+            2,
+            4,
+        );
         for n in ["a", "b", "c", "d", "e"] {
             let places = at(&m, n);
-            assert!(places.len() == 2 && places[0] >= 2 && places[1] < 2, "{n}: {places:?}");
+            assert!(
+                places.len() == 2 && places[0] >= 2 && places[1] < 2,
+                "{n}: {places:?}"
+            );
         }
     }
 
@@ -228,33 +328,75 @@ mod tests {
     }
 
     fn entry(hash: u64, name: &str) -> DirEntry {
-        DirEntry { fid: Fid::ROOT, hash, attrs: 0, name: Bytes::copy_from_slice(name.as_bytes()), mode_type: 0 }
+        DirEntry {
+            fid: Fid::ROOT,
+            hash,
+            attrs: 0,
+            name: Bytes::copy_from_slice(name.as_bytes()),
+            mode_type: 0,
+        }
     }
 
     fn names(c: &DirChunk) -> Vec<&str> {
-        c.entries.iter().map(|e| std::str::from_utf8(&e.name).unwrap()).collect()
+        c.entries
+            .iter()
+            .map(|e| std::str::from_utf8(&e.name).unwrap())
+            .collect()
     }
 
     #[test]
     fn chunks_merge_up_to_the_shard_that_was_read_least_far() {
-        let a = DirChunk { entries: vec![entry(1, "a"), entry(5, "e"), entry(9, "i")], next: None };
-        let b = DirChunk { entries: vec![entry(2, "b"), entry(5, "E")], next: Some(6) };
+        let a = DirChunk {
+            entries: vec![entry(1, "a"), entry(5, "e"), entry(9, "i")],
+            next: None,
+        };
+        let b = DirChunk {
+            entries: vec![entry(2, "b"), entry(5, "E")],
+            next: Some(6),
+        };
         let m = merge_chunks(vec![a.clone(), b]);
         assert_eq!((names(&m), m.next), (vec!["a", "b", "e", "E"], Some(6)));
-        let m = merge_chunks(vec![a, DirChunk { entries: vec![entry(6, "f")], next: None }]);
+        let m = merge_chunks(vec![
+            a,
+            DirChunk {
+                entries: vec![entry(6, "f")],
+                next: None,
+            },
+        ]);
         assert_eq!((names(&m), m.next), (vec!["a", "e", "f", "i"], None));
         // nothing but one group: it is handed out
-        let one = DirChunk { entries: vec![entry(6, "f"), entry(6, "g")], next: Some(6) };
+        let one = DirChunk {
+            entries: vec![entry(6, "f"), entry(6, "g")],
+            next: Some(6),
+        };
         assert_eq!(names(&merge_chunks(vec![one])), ["f", "g"]);
     }
 
     #[test]
     fn attributes_are_those_of_the_shards() {
-        let master = Attr { mode: 0o40755, uid: 7, nlink: 2, size: 4096, ..Attr::empty(Fid::ROOT) };
+        let master = Attr {
+            mode: 0o40755,
+            uid: 7,
+            nlink: 2,
+            size: 4096,
+            ..Attr::empty(Fid::ROOT)
+        };
         let t = |secs| Timespec { secs, nanos: 0 };
-        let shard = |nlink, mtime| Attr { nlink, size: 4096, blocks: 8, mtime: t(mtime), ..Attr::empty(Fid::ROOT) };
+        let shard = |nlink, mtime| Attr {
+            nlink,
+            size: 4096,
+            blocks: 8,
+            mtime: t(mtime),
+            ..Attr::empty(Fid::ROOT)
+        };
         let m = merge_attrs(&master, [shard(3, 9), shard(4, 5)].iter());
-        assert_eq!((m.nlink, m.size, m.blocks, m.mtime, m.uid, m.mode), (5, 8192, 16, t(9), 7, 0o40755));
-        assert_eq!(merge_attrs(&master, [shard(1, 9), shard(4, 5)].iter()).nlink, 1);
+        assert_eq!(
+            (m.nlink, m.size, m.blocks, m.mtime, m.uid, m.mode),
+            (5, 8192, 16, t(9), 7, 0o40755)
+        );
+        assert_eq!(
+            merge_attrs(&master, [shard(1, 9), shard(4, 5)].iter()).nlink,
+            1
+        );
     }
 }

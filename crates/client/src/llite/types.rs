@@ -56,7 +56,11 @@ pub struct Entry {
 impl Entry {
     /// One that nobody may remember.
     pub(super) fn for_now(attr: Attr) -> Self {
-        Self { attr, attr_ttl: Duration::ZERO, entry_ttl: Duration::ZERO }
+        Self {
+            attr,
+            attr_ttl: Duration::ZERO,
+            entry_ttl: Duration::ZERO,
+        }
     }
 }
 
@@ -78,12 +82,20 @@ pub struct Cred {
 impl Cred {
     /// The superuser without umask and groups.
     pub fn root() -> Self {
-        Self { groups: Some(std::sync::Arc::from([])), ..Self::default() }
+        Self {
+            groups: Some(std::sync::Arc::from([])),
+            ..Self::default()
+        }
     }
 
     /// A user with one group and nothing else.
     pub fn user(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Some(std::sync::Arc::from([])), ..Self::default() }
+        Self {
+            uid,
+            gid,
+            groups: Some(std::sync::Arc::from([])),
+            ..Self::default()
+        }
     }
 }
 
@@ -124,7 +136,11 @@ pub struct SetAttr {
 impl SetAttr {
     /// Without flags and a project id that are so already: other flags are another privilege than another project.
     pub fn beside(self, now: &Attr) -> Self {
-        Self { flags: self.flags.filter(|f| *f != now.flags), projid: self.projid.filter(|p| *p != now.projid), ..self }
+        Self {
+            flags: self.flags.filter(|f| *f != now.flags),
+            projid: self.projid.filter(|p| *p != now.projid),
+            ..self
+        }
     }
 }
 
@@ -265,7 +281,9 @@ pub enum MountError {
         reason: String,
     },
     /// The MGS does not know the file system.
-    #[error("the MGS at {mgs} knows no file system '{fsname}'; check the name given to `coral up` or `coral format`")]
+    #[error(
+        "the MGS at {mgs} knows no file system '{fsname}'; check the name given to `coral up` or `coral format`"
+    )]
     NoSuchFs {
         /// The name asked for.
         fsname: String,

@@ -27,9 +27,9 @@ use coral_wire::mds::fl;
 use coral_wire::ost::ObdStatfs;
 use futures_util::future::{join, join_all};
 
-use super::{Llite, MkdirRequest};
 use super::finish::finish;
 use super::types::{Cred, SetAttr};
+use super::{Llite, MkdirRequest};
 use crate::lov::Form;
 use crate::mdc::Ids;
 
@@ -59,7 +59,12 @@ const HIDDEN: [&[u8]; 8] = [
 
 impl Llite {
     /// Value of one xattr; ENODATA when there is none.
-    pub async fn getxattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    pub async fn getxattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+    ) -> Result<Bytes, Errno> {
         if name.len() > NAME_MAX {
             return Err(Errno::ERANGE);
         }
@@ -76,7 +81,11 @@ impl Llite {
         if name == ACL_ACCESS
             && let Some(k) = self.cache.known(fid).filter(|k| !k.md.attr.is_symlink())
         {
-            return if k.md.acl.is_empty() { Err(Errno::ENODATA) } else { Ok(k.md.acl) };
+            return if k.md.acl.is_empty() {
+                Err(Errno::ENODATA)
+            } else {
+                Ok(k.md.acl)
+            };
         }
         if name == CAPABILITY && self.cache.is_uncapped(fid) {
             return Err(Errno::ENODATA);
@@ -90,13 +99,24 @@ impl Llite {
         found.map(|value| if name == LOV { anywhere(value) } else { value })
     }
 
-    async fn own_xattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
-        let stored = |n: &'static [u8]| async move { self.lmv.of(fid).await?.getxattr(&Ids::root(), fid, n).await };
+    async fn own_xattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+    ) -> Result<Bytes, Errno> {
+        let stored = |n: &'static [u8]| async move {
+            self.lmv.of(fid).await?.getxattr(&Ids::root(), fid, n).await
+        };
         match name {
             b"lov" => {
                 let ids = self.ids(cred, &[fid]).await;
                 let md = self.lmv.of(fid).await?.getattr(&ids, fid).await?.md;
-                if md.is_empty() { stored(b"trusted.lov").await } else { Ok(md) }
+                if md.is_empty() {
+                    stored(b"trusted.lov").await
+                } else {
+                    Ok(md)
+                }
             }
             b"lma" => stored(b"trusted.lma").await,
             // Names in directories that the caller may not search: as `trusted.link`, root's.
@@ -112,14 +132,20 @@ impl Llite {
             b"pools.json" => Ok(self.pools_json()),
             // Asked of the file itself, the kernel wants its attributes first, and one whose OST is deactivated has no size.
             n if n.starts_with(b"lov/") => {
-                let file = self.resolve(cred, fid, &n[b"lov/".len()..]).await?.0.attr.fid;
+                let file = self
+                    .resolve(cred, fid, &n[b"lov/".len()..])
+                    .await?
+                    .0
+                    .attr
+                    .fid;
                 Box::pin(self.own_xattr(cred, file, b"lov")).await
             }
             n if n.starts_with(b"quota:") => self.quota_json(cred, &n[b"quota:".len()..]).await,
             n => match n.strip_prefix(b"path:") {
                 Some(text) => {
                     let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
-                    self.fid2path(cred, text.parse().map_err(|_| Errno::EINVAL)?).await
+                    self.fid2path(cred, text.parse().map_err(|_| Errno::EINVAL)?)
+                        .await
                 }
                 None => Err(Errno::ENODATA),
             },
@@ -145,18 +171,38 @@ impl Llite {
     }
 
     /// Removes one; ENODATA when there is none.
-    pub async fn removexattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+    pub async fn removexattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+    ) -> Result<(), Errno> {
         self.change_xattr(cred, fid, name, None, 0).await
     }
 
-    async fn change_xattr(self: &Arc<Self>, cred: &Cred, fid: Fid, name: &[u8], value: Option<Bytes>, flags: u32) -> Result<(), Errno> {
-        if name.starts_with(b"user.") && !self.opts.user_xattr || name == SELINUX && !self.opts.selinux {
+    async fn change_xattr(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Option<Bytes>,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        if name.starts_with(b"user.") && !self.opts.user_xattr
+            || name == SELINUX && !self.opts.selinux
+        {
             return Err(Errno::EOPNOTSUPP);
         }
         match (name, &value) {
-            (b"lustre.mkdir", Some(v)) => return self.mkdir_striped(cred, fid, MkdirRequest::decode(v)?).await,
+            (b"lustre.mkdir", Some(v)) => {
+                return self
+                    .mkdir_striped(cred, fid, MkdirRequest::decode(v)?)
+                    .await;
+            }
             (b"lustre.project", Some(v)) => return self.set_project(cred, fid, v).await,
-            (b"lustre.dmv", Some(v)) => return self.set_default_dirstripe(cred, fid, v.clone()).await,
+            (b"lustre.dmv", Some(v)) => {
+                return self.set_default_dirstripe(cred, fid, v.clone()).await;
+            }
             (b"lustre.lov", _) | (LOV, Some(_)) => {
                 let md = self.md_inode(fid).await?;
                 if name == b"lustre.lov" && md.attr.is_dir() {
@@ -181,7 +227,10 @@ impl Llite {
         if name == b"lustre.lov"
             && let Some(open) = self.opened(fid)
         {
-            open.set_layout(self.fetch_layout(fid, coral_wire::mds::layout_intent::ACCESS, 0, 0).await?);
+            open.set_layout(
+                self.fetch_layout(fid, coral_wire::mds::layout_intent::ACCESS, 0, 0)
+                    .await?,
+            );
         }
         Ok(())
     }
@@ -189,12 +238,21 @@ impl Llite {
     /// Project id, and "P" where new files inherit it, "-" elsewhere.
     async fn project(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
         let a = self.getattr(cred, fid, None).await?.attr;
-        let mark = if a.flags & fl::PROJINHERIT != 0 { 'P' } else { '-' };
+        let mark = if a.flags & fl::PROJINHERIT != 0 {
+            'P'
+        } else {
+            '-'
+        };
         Ok(Bytes::from(format!("{} {mark}", a.projid)))
     }
 
     /// Sets both from the same text.
-    async fn set_project(self: &Arc<Self>, cred: &Cred, fid: Fid, text: &[u8]) -> Result<(), Errno> {
+    async fn set_project(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        text: &[u8],
+    ) -> Result<(), Errno> {
         let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
         let (id, mark) = text.split_once(' ').ok_or(Errno::EINVAL)?;
         let id: u32 = id.parse().map_err(|_| Errno::EINVAL)?;
@@ -204,7 +262,12 @@ impl Llite {
             "-" => a.flags & !fl::PROJINHERIT,
             _ => return Err(Errno::EINVAL),
         };
-        let set = SetAttr { projid: Some(id), flags: Some(flags), ..Default::default() }.beside(&a);
+        let set = SetAttr {
+            projid: Some(id),
+            flags: Some(flags),
+            ..Default::default()
+        }
+        .beside(&a);
         if set != SetAttr::default() {
             self.setattr(cred, fid, set, None).await?;
         }
@@ -232,8 +295,18 @@ impl Llite {
 
     /// Every target with what `lfs osts` and `lfs check` show.
     fn targets_json(&self) -> Bytes {
-        let mdts = self.lmv.mdcs().iter().map(|m| target_json(m.index, m.uuid(), m.is_connected())).collect();
-        let osts = self.lov.oscs().iter().map(|o| (o.index, target_json(o.index, o.uuid(), o.is_connected()))).collect();
+        let mdts = self
+            .lmv
+            .mdcs()
+            .iter()
+            .map(|m| target_json(m.index, m.uuid(), m.is_connected()))
+            .collect();
+        let osts = self
+            .lov
+            .oscs()
+            .iter()
+            .map(|o| (o.index, target_json(o.index, o.uuid(), o.is_connected())))
+            .collect();
         self.all_json(mdts, osts)
     }
 
@@ -241,8 +314,14 @@ impl Llite {
     /// bytes.
     async fn statfs_json(&self) -> Bytes {
         let (mdcs, oscs) = (self.lmv.mdcs(), self.lov.oscs());
-        let mdts = join_all(mdcs.iter().map(|m| async { space_json(m.index, m.uuid(), m.statfs(false).await) }));
-        let osts = join_all(oscs.iter().map(|o| async { (o.index, space_json(o.index, o.uuid(), o.statfs().await)) }));
+        let mdts = join_all(
+            mdcs.iter()
+                .map(|m| async { space_json(m.index, m.uuid(), m.statfs(false).await) }),
+        );
+        let osts = join_all(
+            oscs.iter()
+                .map(|o| async { (o.index, space_json(o.index, o.uuid(), o.statfs().await)) }),
+        );
         let (mdts, osts) = join(mdts, osts).await;
         self.all_json(mdts, osts.into_iter().collect())
     }
@@ -250,12 +329,19 @@ impl Llite {
     /// OSTs by index; deactivated ones are added: they say nothing.
     fn all_json(&self, mdts: Vec<String>, mut osts: BTreeMap<u32, String>) -> Bytes {
         let config = self.config.borrow();
-        let left = config.osts.iter().filter(|(i, _)| self.lov.osc(**i).is_err());
+        let left = config
+            .osts
+            .iter()
+            .filter(|(i, _)| self.lov.osc(**i).is_err());
         osts.extend(left.map(|(i, c)| (*i, space_json(*i, &c.uuid, Err(Errno::ENODATA)))));
         let osts: Vec<String> = osts.into_values().collect();
         let mgs = self.mgc.import().state() == coral_ptlrpc::ImportState::Full;
         let (mdts, osts) = (mdts.join(","), osts.join(","));
-        format!("{{\"fsname\":\"{}\",\"mdts\":[{mdts}],\"osts\":[{osts}],\"mgs_active\":{mgs}}}", self.opts.fsname).into()
+        format!(
+            "{{\"fsname\":\"{}\",\"mdts\":[{mdts}],\"osts\":[{osts}],\"mgs_active\":{mgs}}}",
+            self.opts.fsname
+        )
+        .into()
     }
 }
 
@@ -263,7 +349,9 @@ impl Llite {
 /// (`ll_sanitize_xattr`).
 fn anywhere(md: Bytes) -> Bytes {
     let clear = |l: &mut LovMd| l.layout_gen = u16::MAX;
-    let Ok(mut layout) = Layout::decode(&md) else { return md };
+    let Ok(mut layout) = Layout::decode(&md) else {
+        return md;
+    };
     match &mut layout {
         Layout::Plain(l) => clear(l),
         Layout::Composite(c) => c.entries.iter_mut().for_each(|e| match &mut e.md {
@@ -285,7 +373,10 @@ fn space_json(index: u32, uuid: &str, s: Result<ObdStatfs, Errno>) -> String {
             "{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":true,\"bsize\":{},\"blocks\":{},\"bfree\":{},\"bavail\":{},\"files\":{},\"ffree\":{}}}",
             s.bsize, s.blocks, s.bfree, s.bavail, s.files, s.ffree
         ),
-        Err(e) => format!("{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":false,\"errno\":{}}}", e.0),
+        Err(e) => format!(
+            "{{\"index\":{index},\"uuid\":\"{uuid}\",\"active\":false,\"errno\":{}}}",
+            e.0
+        ),
     }
 }
 
@@ -296,9 +387,13 @@ mod tests {
 
     #[test]
     fn a_layout_read_by_name_may_be_set_on_a_copy() {
-        let md = |generation| LovMd { layout_gen: generation, ..LovMd::request(65536, 1, 0, None) };
+        let md = |generation| LovMd {
+            layout_gen: generation,
+            ..LovMd::request(65536, 1, 0, None)
+        };
         let comp = |generation| {
-            let entries = [(1, 0, 1 << 20), (2, 1 << 20, u64::MAX)].map(|(id, start, end)| CompEntry::new(id, 0, start, end, md(generation)));
+            let entries = [(1, 0, 1 << 20), (2, 1 << 20, u64::MAX)]
+                .map(|(id, start, end)| CompEntry::new(id, 0, start, end, md(generation)));
             CompMd::new(9, 0, 0, entries.to_vec()).encode()
         };
         assert_eq!(anywhere(md(3).encode()), md(u16::MAX).encode());
@@ -309,9 +404,26 @@ mod tests {
 
     #[test]
     fn statfs_json_is_json() {
-        let there = space_json(0, "c-OST0000_UUID", Ok(ObdStatfs { bsize: 4096, blocks: 7, ..Default::default() }));
-        assert_eq!(there, "{\"index\":0,\"uuid\":\"c-OST0000_UUID\",\"active\":true,\"bsize\":4096,\"blocks\":7,\"bfree\":0,\"bavail\":0,\"files\":0,\"ffree\":0}");
-        assert_eq!(space_json(1, "c-OST0001_UUID", Err(Errno::EIO)), "{\"index\":1,\"uuid\":\"c-OST0001_UUID\",\"active\":false,\"errno\":5}");
-        assert_eq!(target_json(1, "c-OST0001_UUID", true), "{\"index\":1,\"uuid\":\"c-OST0001_UUID\",\"active\":true}");
+        let there = space_json(
+            0,
+            "c-OST0000_UUID",
+            Ok(ObdStatfs {
+                bsize: 4096,
+                blocks: 7,
+                ..Default::default()
+            }),
+        );
+        assert_eq!(
+            there,
+            "{\"index\":0,\"uuid\":\"c-OST0000_UUID\",\"active\":true,\"bsize\":4096,\"blocks\":7,\"bfree\":0,\"bavail\":0,\"files\":0,\"ffree\":0}"
+        );
+        assert_eq!(
+            space_json(1, "c-OST0001_UUID", Err(Errno::EIO)),
+            "{\"index\":1,\"uuid\":\"c-OST0001_UUID\",\"active\":false,\"errno\":5}"
+        );
+        assert_eq!(
+            target_json(1, "c-OST0001_UUID", true),
+            "{\"index\":1,\"uuid\":\"c-OST0001_UUID\",\"active\":true}"
+        );
     }
 }

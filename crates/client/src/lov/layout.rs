@@ -64,7 +64,13 @@ pub struct Stripe<'a> {
 impl FileLayout {
     /// No layout.
     pub fn none() -> Self {
-        Self { raw: Bytes::new(), generation: 0, form: Form::None, parts: Vec::new(), synced: false }
+        Self {
+            raw: Bytes::new(),
+            generation: 0,
+            form: Form::None,
+            parts: Vec::new(),
+            synced: false,
+        }
     }
 
     /// From a LOV EA; empty means none.
@@ -73,23 +79,40 @@ impl FileLayout {
             return Ok(Self::none());
         }
         let layout = Layout::decode(raw)?;
-        let mut out = Self { raw: raw.clone(), generation: layout.layout_gen(), form: Form::Objects, parts: Vec::with_capacity(1), synced: false };
+        let mut out = Self {
+            raw: raw.clone(),
+            generation: layout.layout_gen(),
+            form: Form::Objects,
+            parts: Vec::with_capacity(1),
+            synced: false,
+        };
         match layout {
-            Layout::Plain(md) if md.objects.is_empty() && !md.is_released() && !md.is_dom() => out.form = Form::None,
+            Layout::Plain(md) if md.objects.is_empty() && !md.is_released() && !md.is_dom() => {
+                out.form = Form::None
+            }
             Layout::Plain(md) => {
                 let md = on_mdt(&md);
                 let ok = usable(&md);
-                out.parts.push(Part { start: 0, end: u64::MAX, init: true, md });
+                out.parts.push(Part {
+                    start: 0,
+                    end: u64::MAX,
+                    init: true,
+                    md,
+                });
                 if !ok {
                     out.form = Form::Unsupported;
                 }
             }
             Layout::Composite(c) => {
-                out.synced = c.mirror_count > 0 && matches!(c.flags & LCM_STATE, lcm::RDONLY | lcm::SYNC_PENDING);
+                out.synced = c.mirror_count > 0
+                    && matches!(c.flags & LCM_STATE, lcm::RDONLY | lcm::SYNC_PENDING);
                 let mirror = whole_mirror(&c);
                 let usable_here = |id: u16| mirror.is_none_or(|m| m == id);
-                let mut entries: Vec<_> =
-                    c.entries.iter().filter(|e| e.head.flags & lcme::STALE == 0 && usable_here(e.mirror_id())).collect();
+                let mut entries: Vec<_> = c
+                    .entries
+                    .iter()
+                    .filter(|e| e.head.flags & lcme::STALE == 0 && usable_here(e.mirror_id()))
+                    .collect();
                 entries.sort_by_key(|e| e.head.start);
                 for e in entries {
                     let Some(md) = e.plain().map(on_mdt) else {
@@ -105,7 +128,12 @@ impl FileLayout {
                     if init && !usable(&md) || md.is_dom() && !init {
                         out.form = Form::Unsupported;
                     }
-                    out.parts.push(Part { start, end, init, md });
+                    out.parts.push(Part {
+                        start,
+                        end,
+                        init,
+                        md,
+                    });
                 }
                 if out.parts.is_empty() {
                     out.form = Form::None;
@@ -128,7 +156,9 @@ impl FileLayout {
 
     /// Components that overlap `start..end`.
     pub fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Part> {
-        self.parts.iter().filter(move |p| p.start < end && p.end > start)
+        self.parts
+            .iter()
+            .filter(move |p| p.start < end && p.end > start)
     }
 
     /// Every stripe of every instantiated component.
@@ -146,7 +176,11 @@ impl FileLayout {
 
     /// The components with objects that `start..end` has by `other` have the same objects here.
     pub fn same_objects(&self, other: &FileLayout, start: u64, end: u64) -> bool {
-        let has = |p: &Part| self.parts.iter().any(|q| q.init && q.start == p.start && q.md.objects == p.md.objects);
+        let has = |p: &Part| {
+            self.parts
+                .iter()
+                .any(|q| q.init && q.start == p.start && q.md.objects == p.md.objects)
+        };
         other.overlapping(start, end).filter(|p| p.init).all(has)
     }
 
@@ -157,7 +191,11 @@ impl FileLayout {
 
     /// EOPNOTSUPP unless data can be read and written here.
     pub fn check(&self) -> Result<(), Errno> {
-        if self.form == Form::Unsupported { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+        if self.form == Form::Unsupported {
+            Err(Errno::EOPNOTSUPP)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -166,8 +204,15 @@ const LCM_STATE: u16 = 3;
 
 /// The first mirror no component of which is stale. Components of different mirrors need not have the same borders.
 fn whole_mirror(c: &CompMd) -> Option<u16> {
-    let stale = |id| c.entries.iter().any(|e| e.mirror_id() == id && e.head.flags & lcme::STALE != 0);
-    c.entries.iter().map(|e| e.mirror_id()).find(|id| !stale(*id))
+    let stale = |id| {
+        c.entries
+            .iter()
+            .any(|e| e.mirror_id() == id && e.head.flags & lcme::STALE != 0)
+    };
+    c.entries
+        .iter()
+        .map(|e| e.mirror_id())
+        .find(|id| !stale(*id))
 }
 
 /// "OST" of data on the MDT.
@@ -179,21 +224,36 @@ fn on_mdt(md: &LovMd) -> LovMd {
     if md.is_dom() {
         md.stripe_size = md.stripe_size.max(LOV_MIN_STRIPE_SIZE);
         md.stripe_count = 1;
-        md.objects = vec![LovOstData { ost_idx: DOM_OST, ..Default::default() }];
+        md.objects = vec![LovOstData {
+            ost_idx: DOM_OST,
+            ..Default::default()
+        }];
     }
     md
 }
 
 /// RAID0 with a stripe size, objects where data is.
 fn usable(md: &LovMd) -> bool {
-    !md.is_released() && md.stripe_size > 0 && !md.objects.is_empty() && md.objects.len() == md.stripe_count as usize
+    !md.is_released()
+        && md.stripe_size > 0
+        && !md.objects.is_empty()
+        && md.objects.len() == md.stripe_count as usize
 }
 
 impl Stripe<'_> {
     /// The object.
     pub fn object(&self, parent: Fid) -> ObjectRef {
-        let oi = if self.part.md.is_dom() { OstId::from_fid(parent) } else { self.part.md.objects[self.index].oi };
-        ObjectRef { ost: self.ost(), oi, parent, stripe_idx: self.index as u32 }
+        let oi = if self.part.md.is_dom() {
+            OstId::from_fid(parent)
+        } else {
+            self.part.md.objects[self.index].oi
+        };
+        ObjectRef {
+            ost: self.ost(),
+            oi,
+            parent,
+            stripe_idx: self.index as u32,
+        }
     }
 
     /// Index of its OST; [`DOM_OST`]: the MDT of the file.
@@ -227,14 +287,23 @@ mod tests {
     use coral_wire::layout::{CompEntry, pattern};
 
     fn objects(n: u32) -> Vec<LovOstData> {
-        (0..n).map(|i| LovOstData { oi: OstId::group0(100 + i as u64), ost_gen: 0, ost_idx: i }).collect()
+        (0..n)
+            .map(|i| LovOstData {
+                oi: OstId::group0(100 + i as u64),
+                ost_gen: 0,
+                ost_idx: i,
+            })
+            .collect()
     }
 
     #[test]
     fn plain_and_none() {
         assert_eq!(FileLayout::decode(&Bytes::new()).unwrap().form, Form::None);
         let l = FileLayout::decode(&LovMd::new(65536, objects(2)).encode()).unwrap();
-        assert_eq!((l.form, l.parts().len(), l.stripes().count()), (Form::Objects, 1, 2));
+        assert_eq!(
+            (l.form, l.parts().len(), l.stripes().count()),
+            (Form::Objects, 1, 2)
+        );
         assert!(!l.needs_init(0, 1 << 40));
     }
 
@@ -265,11 +334,19 @@ mod tests {
                 comp(0x2_0003, 0, 0, 4 << 20, 3),
                 comp(0x2_0004, 0, 4 << 20, u64::MAX, 4),
             ];
-            FileLayout::decode(&Layout::Composite(CompMd::new(5, state, 1, entries)).encode()).unwrap()
+            FileLayout::decode(&Layout::Composite(CompMd::new(5, state, 1, entries)).encode())
+                .unwrap()
         };
-        let ids = |l: &FileLayout| l.stripes().map(|s| s.object(Fid::ROOT).oi.object_id()).collect::<Vec<_>>();
+        let ids = |l: &FileLayout| {
+            l.stripes()
+                .map(|s| s.object(Fid::ROOT).oi.object_id())
+                .collect::<Vec<_>>()
+        };
         let l = layout(lcm::RDONLY, 0);
-        assert_eq!((ids(&l), l.needs_intent(0, 1), l.needs_init(0, 1)), (vec![1, 2], true, false));
+        assert_eq!(
+            (ids(&l), l.needs_intent(0, 1), l.needs_init(0, 1)),
+            (vec![1, 2], true, false)
+        );
         let l = layout(lcm::WRITE_PENDING, lcme::STALE);
         assert_eq!((ids(&l), l.needs_intent(0, u64::MAX)), (vec![3, 4], false));
         assert!(layout(lcm::SYNC_PENDING, lcme::STALE).needs_intent(0, 1));
@@ -282,22 +359,48 @@ mod tests {
         (md.pattern, md.stripe_count) = (pattern::MDT, 0);
         let first = CompEntry::new(1, lcme::INIT, 0, 1 << 20, md);
         let second = CompEntry::new(2, 0, 1 << 20, u64::MAX, LovMd::new(65536, vec![]));
-        let l = FileLayout::decode(&Layout::Composite(CompMd::new(1, 0, 0, vec![first, second])).encode()).unwrap();
+        let l = FileLayout::decode(
+            &Layout::Composite(CompMd::new(1, 0, 0, vec![first, second])).encode(),
+        )
+        .unwrap();
         let fid = Fid::new(0x2_0000_0401, 7);
         let s: Vec<_> = l.stripes().collect();
         assert_eq!((l.form, s.len(), s[0].ost()), (Form::Objects, 1, DOM_OST));
         assert_eq!(s[0].object(fid).oi.raw_fid(), fid);
-        assert_eq!((s[0].object_size(5), s[0].file_size(700_000), s[0].file_offset(900_000)), (5, 700_000, 900_000));
-        assert_eq!((l.needs_init(0, 1 << 20), l.needs_init(0, (1 << 20) + 1)), (false, true));
+        assert_eq!(
+            (
+                s[0].object_size(5),
+                s[0].file_size(700_000),
+                s[0].file_offset(900_000)
+            ),
+            (5, 700_000, 900_000)
+        );
+        assert_eq!(
+            (l.needs_init(0, 1 << 20), l.needs_init(0, (1 << 20) + 1)),
+            (false, true)
+        );
     }
 
     #[test]
     fn a_file_that_was_moved_has_other_objects() {
-        let comp = |id, flags, start, end, n: u32| CompEntry::new(id, flags, start, end, LovMd::new(65536, objects(n)));
-        let layout = |entries| FileLayout::decode(&Layout::Composite(CompMd::new(3, 0, 0, entries)).encode()).unwrap();
-        let before = layout(vec![comp(1, lcme::INIT, 0, 1 << 20, 1), comp(2, 0, 1 << 20, u64::MAX, 2)]);
-        let grown = layout(vec![comp(1, lcme::INIT, 0, 1 << 20, 1), comp(2, lcme::INIT, 1 << 20, u64::MAX, 2)]);
-        let moved = layout(vec![comp(1, lcme::INIT, 0, 1 << 20, 2), comp(2, lcme::INIT, 1 << 20, u64::MAX, 2)]);
+        let comp = |id, flags, start, end, n: u32| {
+            CompEntry::new(id, flags, start, end, LovMd::new(65536, objects(n)))
+        };
+        let layout = |entries| {
+            FileLayout::decode(&Layout::Composite(CompMd::new(3, 0, 0, entries)).encode()).unwrap()
+        };
+        let before = layout(vec![
+            comp(1, lcme::INIT, 0, 1 << 20, 1),
+            comp(2, 0, 1 << 20, u64::MAX, 2),
+        ]);
+        let grown = layout(vec![
+            comp(1, lcme::INIT, 0, 1 << 20, 1),
+            comp(2, lcme::INIT, 1 << 20, u64::MAX, 2),
+        ]);
+        let moved = layout(vec![
+            comp(1, lcme::INIT, 0, 1 << 20, 2),
+            comp(2, lcme::INIT, 1 << 20, u64::MAX, 2),
+        ]);
         assert!(grown.same_objects(&before, 0, u64::MAX));
         assert!(!moved.same_objects(&before, 0, 1));
         assert!(moved.same_objects(&grown, 1 << 20, u64::MAX));
@@ -312,7 +415,10 @@ mod tests {
         let second = CompEntry::new(2, 0, 1 << 20, u64::MAX, md);
         let raw = Layout::Composite(CompMd::new(3, 0, 0, vec![first, second])).encode();
         let l = FileLayout::decode(&raw).unwrap();
-        assert_eq!((l.generation, l.form, l.stripes().count()), (3, Form::Objects, 1));
+        assert_eq!(
+            (l.generation, l.form, l.stripes().count()),
+            (3, Form::Objects, 1)
+        );
         assert!(!l.needs_init(0, 1 << 20));
         assert!(l.needs_init(0, (1 << 20) + 1));
     }

@@ -68,7 +68,10 @@ impl ObjectRange {
 impl Lov {
     /// No OST yet; data on MDTs is with those of `lmv`.
     pub fn new(lmv: Arc<Lmv>) -> Self {
-        Self { oscs: RwLock::default(), lmv }
+        Self {
+            oscs: RwLock::default(),
+            lmv,
+        }
     }
 
     /// Adds or replaces an OST.
@@ -98,7 +101,9 @@ impl Lov {
 
     /// An object of `layout` is on an OST that is not used.
     pub fn lacks(&self, layout: &FileLayout) -> bool {
-        layout.stripes().any(|s| !s.part.md.is_dom() && self.osc(s.ost()).is_err())
+        layout
+            .stripes()
+            .any(|s| !s.part.md.is_dom() && self.osc(s.ost()).is_err())
     }
 
     /// Who holds a stripe of `fid`: an OST, or the MDT of the file.
@@ -119,9 +124,18 @@ impl Lov {
         self.collect(layout, fid, IoLock::Ours(0)).await
     }
 
-    async fn collect(&self, layout: &FileLayout, fid: Fid, lock: IoLock) -> Result<ObjectAttr, Errno> {
+    async fn collect(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        lock: IoLock,
+    ) -> Result<ObjectAttr, Errno> {
         let attrs = try_join_all(layout.stripes().map(|s| async move {
-            let a = self.store(&s, fid).await?.getattr(&s.object(fid), lock).await?;
+            let a = self
+                .store(&s, fid)
+                .await?
+                .getattr(&s.object(fid), lock)
+                .await?;
             Ok::<_, Errno>((s.file_size(a.size), a))
         }))
         .await?;
@@ -129,11 +143,19 @@ impl Lov {
     }
 
     /// The same, with a lock on every object if nobody is changing any of them; the objects locked otherwise are given back.
-    pub async fn glimpse(&self, layout: &FileLayout, fid: Fid) -> Result<(ObjectAttr, Option<Vec<ObjectLock>>), Errno> {
+    pub async fn glimpse(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+    ) -> Result<(ObjectAttr, Option<Vec<ObjectLock>>), Errno> {
         let found = try_join_all(layout.stripes().map(|s| async move {
             let object = s.object(fid);
             let (a, lock) = self.store(&s, fid).await?.glimpse(&object).await?;
-            Ok::<_, Errno>((s.file_size(a.size), a, lock.map(|l| ((s.ost(), object.oi.res_id()), l))))
+            Ok::<_, Errno>((
+                s.file_size(a.size),
+                a,
+                lock.map(|l| ((s.ost(), object.oi.res_id()), l)),
+            ))
         }))
         .await?;
         let mut sum = ObjectAttr::default();
@@ -149,19 +171,32 @@ impl Lov {
     }
 
     /// The object ranges that `offset..offset+len` touches in instantiated components, in order of first touch.
-    async fn ranges(&self, layout: &FileLayout, fid: Fid, offset: u64, len: u64) -> Result<Vec<ObjectRange>, Errno> {
+    async fn ranges(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        offset: u64,
+        len: u64,
+    ) -> Result<Vec<ObjectRange>, Errno> {
         let mut out: Vec<ObjectRange> = Vec::new();
         let end = offset.saturating_add(len);
         for part in layout.overlapping(offset, end).filter(|p| p.init) {
             let base = out.len();
             let from = offset.max(part.start);
             for piece in part.md.map(from, end.min(part.end) - from) {
-                let stripe = Stripe { part, index: piece.stripe };
+                let stripe = Stripe {
+                    part,
+                    index: piece.stripe,
+                };
                 let object = stripe.object(fid);
                 let at = (piece.file_offset - offset, piece.len);
                 match out[base..].iter_mut().find(|r| r.object == object) {
                     Some(r) => {
-                        debug_assert_eq!(r.offset + r.len, piece.object_offset, "pieces of a stripe follow one another");
+                        debug_assert_eq!(
+                            r.offset + r.len,
+                            piece.object_offset,
+                            "pieces of a stripe follow one another"
+                        );
                         r.len += piece.len;
                         r.pieces.push(at);
                     }
@@ -184,7 +219,14 @@ impl Lov {
     }
 
     /// Reads up to `len` bytes at `offset`; short only at the end of the file, holes are zeroes.
-    pub async fn read(&self, layout: &FileLayout, fid: Fid, offset: u64, len: usize, lock: &Locks) -> Result<Payload, Errno> {
+    pub async fn read(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        offset: u64,
+        len: usize,
+        lock: &Locks,
+    ) -> Result<Payload, Errno> {
         if len == 0 || layout.form == Form::None {
             return Ok(Payload::new());
         }
@@ -205,27 +247,46 @@ impl Lov {
         }
         let mut pieces = self.read_ranges(&ranges, lock).await?;
         pieces.sort_by_key(|(at, _, _)| *at);
-        self.assemble(layout, fid, offset, len, pieces, lock.whole()).await
+        self.assemble(layout, fid, offset, len, pieces, lock.whole())
+            .await
     }
 
     /// What each piece brought: (offset in the I/O, bytes wanted, data).
-    async fn read_ranges(&self, ranges: &[ObjectRange], lock: &Locks) -> Result<Vec<(u64, u64, Payload)>, Errno> {
+    async fn read_ranges(
+        &self,
+        ranges: &[ObjectRange],
+        lock: &Locks,
+    ) -> Result<Vec<(u64, u64, Payload)>, Errno> {
         let big = ranges.len() > 1 && ranges.iter().all(|r| r.len >= SPAWN_BYTES);
         let jobs = ranges.iter().map(|r| {
-            let (osc, object, offset, len, (lock, pin)) = (r.osc.clone(), r.object, r.offset, r.len as usize, lock.of(&r.object));
+            let (osc, object, offset, len, (lock, pin)) = (
+                r.osc.clone(),
+                r.object,
+                r.offset,
+                r.len as usize,
+                lock.of(&r.object),
+            );
             async move {
                 let done = osc.read(&object, offset, len, lock).await;
                 drop(pin);
                 done
             }
         });
-        let datas = if big { spawn_all(jobs).await? } else { try_join_all(jobs).await? };
+        let datas = if big {
+            spawn_all(jobs).await?
+        } else {
+            try_join_all(jobs).await?
+        };
         let mut out = Vec::new();
         for (r, data) in ranges.iter().zip(datas) {
             let mut done = 0usize;
             for (at, len) in &r.pieces {
                 let n = (*len as usize).min(data.len().saturating_sub(done));
-                let part = if n == 0 { Payload::new() } else { data.slice(done..done + n) };
+                let part = if n == 0 {
+                    Payload::new()
+                } else {
+                    data.slice(done..done + n)
+                };
                 out.push((*at, *len, part));
                 done += *len as usize;
             }
@@ -244,7 +305,12 @@ impl Lov {
         lock: IoLock,
     ) -> Result<Payload, Errno> {
         let full = pieces.iter().map(|(_, _, d)| d.len()).sum::<usize>() == len;
-        let known = pieces.iter().filter(|(_, _, d)| !d.is_empty()).map(|(at, _, d)| *at as usize + d.len()).max().unwrap_or(0);
+        let known = pieces
+            .iter()
+            .filter(|(_, _, d)| !d.is_empty())
+            .map(|(at, _, d)| *at as usize + d.len())
+            .max()
+            .unwrap_or(0);
         let last_is_full = known == len;
         let total = if full || last_is_full {
             len
@@ -260,26 +326,48 @@ impl Lov {
             }
             out = pad(out, at);
             let n = data.len().min(total - at);
-            out.append(if n == data.len() { data } else { data.slice(0..n) });
+            out.append(if n == data.len() {
+                data
+            } else {
+                data.slice(0..n)
+            });
         }
         Ok(pad(out, total))
     }
 
     /// A write cut into what goes to each object: the object, the offset in it, the data. Every component touched must be
     /// instantiated.
-    pub async fn pieces(&self, layout: &FileLayout, fid: Fid, offset: u64, data: &Payload) -> Result<Vec<(ObjectRef, u64, Payload)>, Errno> {
+    pub async fn pieces(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        offset: u64,
+        data: &Payload,
+    ) -> Result<Vec<(ObjectRef, u64, Payload)>, Errno> {
         let ranges = self.ranges(layout, fid, offset, data.len() as u64).await?;
         if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
             return Err(Errno::EIO);
         }
         fit(&ranges)?;
-        Ok(ranges.into_iter().map(|r| (r.object, r.offset, r.cut(data))).collect())
+        Ok(ranges
+            .into_iter()
+            .map(|r| (r.object, r.offset, r.cut(data)))
+            .collect())
     }
 
     /// The parts of objects that `len` bytes at `offset` are in.
-    pub async fn places(&self, layout: &FileLayout, fid: Fid, offset: u64, len: u64) -> Result<Vec<(ObjectRef, Range<u64>)>, Errno> {
+    pub async fn places(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        offset: u64,
+        len: u64,
+    ) -> Result<Vec<(ObjectRef, Range<u64>)>, Errno> {
         let ranges = self.ranges(layout, fid, offset, len).await?;
-        Ok(ranges.into_iter().map(|r| (r.object, r.offset..r.offset + r.len)).collect())
+        Ok(ranges
+            .into_iter()
+            .map(|r| (r.object, r.offset..r.offset + r.len))
+            .collect())
     }
 
     /// Writes all of `data` at `offset`. Every component touched must be instantiated.
@@ -328,8 +416,17 @@ impl Lov {
     ) -> Result<(), Errno> {
         let from = size.saturating_sub(1);
         // behind the component that holds the end, objects are empty: they must not say a size of their own
-        let size_in = |s: &Stripe<'_>| if s.part.start >= size && size > 0 || size == 0 { 0 } else { s.object_size(size) };
-        for s in layout.stripes().filter(|s| s.part.end > from && size_in(s) > 0) {
+        let size_in = |s: &Stripe<'_>| {
+            if s.part.start >= size && size > 0 || size == 0 {
+                0
+            } else {
+                s.object_size(size)
+            }
+        };
+        for s in layout
+            .stripes()
+            .filter(|s| s.part.end > from && size_in(s) > 0)
+        {
             if size_in(&s) > self.store(&s, fid).await?.max_bytes() {
                 return Err(Errno::EFBIG);
             }
@@ -339,18 +436,31 @@ impl Lov {
             let object = s.object(fid);
             async move {
                 let (lock, _pin) = lock.of(&object);
-                self.store(&s, fid).await?.truncate(&object, object_size, attr, lock).await
+                self.store(&s, fid)
+                    .await?
+                    .truncate(&object, object_size, attr, lock)
+                    .await
             }
         });
         try_join_all(jobs).await.map(drop)
     }
 
     /// Sets times on every object; size, blocks and newest times over all of them, if all told.
-    pub async fn set_times(&self, layout: &FileLayout, fid: Fid, times: &ObjectTimes, lock: &Locks) -> Result<Option<ObjectAttr>, Errno> {
+    pub async fn set_times(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        times: &ObjectTimes,
+        lock: &Locks,
+    ) -> Result<Option<ObjectAttr>, Errno> {
         let jobs = layout.stripes().map(|s| async move {
             let object = s.object(fid);
             let (lock, _pin) = lock.of(&object);
-            let a = self.store(&s, fid).await?.setattr(&object, times, lock).await?;
+            let a = self
+                .store(&s, fid)
+                .await?
+                .setattr(&object, times, lock)
+                .await?;
             Ok::<_, Errno>(a.map(|a| (s.file_size(a.size), a)))
         });
         let all: Option<Vec<_>> = try_join_all(jobs).await?.into_iter().collect();
@@ -359,7 +469,13 @@ impl Lov {
 
     /// Every object is on disk when this returns.
     pub async fn sync(&self, layout: &FileLayout, fid: Fid) -> Result<(), Errno> {
-        try_join_all(layout.stripes().map(|s| async move { self.store(&s, fid).await?.sync(&s.object(fid)).await })).await.map(drop)
+        try_join_all(
+            layout
+                .stripes()
+                .map(|s| async move { self.store(&s, fid).await?.sync(&s.object(fid)).await }),
+        )
+        .await
+        .map(drop)
     }
 
     /// fallocate(2) of `start..end` with `mode`; components touched must be instantiated.
@@ -372,18 +488,33 @@ impl Lov {
         end: u64,
         attr: &WriteAttr,
     ) -> Result<(), Errno> {
-        let jobs = layout.stripes().filter(|s| s.part.start < end && s.part.end > start).map(|s| async move {
-            let (from, to) = (s.object_size(start.max(s.part.start)), s.object_size(end.min(s.part.end)));
-            if from >= to {
-                return Ok(());
-            }
-            self.store(&s, fid).await?.fallocate(&s.object(fid), mode, from, to, attr).await
-        });
+        let jobs = layout
+            .stripes()
+            .filter(|s| s.part.start < end && s.part.end > start)
+            .map(|s| async move {
+                let (from, to) = (
+                    s.object_size(start.max(s.part.start)),
+                    s.object_size(end.min(s.part.end)),
+                );
+                if from >= to {
+                    return Ok(());
+                }
+                self.store(&s, fid)
+                    .await?
+                    .fallocate(&s.object(fid), mode, from, to, attr)
+                    .await
+            });
         try_join_all(jobs).await.map(drop)
     }
 
     /// SEEK_DATA or SEEK_HOLE from `offset`; ENXIO at or behind the end, or when no data follows.
-    pub async fn seek(&self, layout: &FileLayout, fid: Fid, offset: u64, hole: bool) -> Result<u64, Errno> {
+    pub async fn seek(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        offset: u64,
+        hole: bool,
+    ) -> Result<u64, Errno> {
         let size = self.getattr(layout, fid).await?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
@@ -401,7 +532,11 @@ impl Lov {
                 let s = Stripe { part, index };
                 async move {
                     let at = s.object_size(from);
-                    let hit = self.store(&s, fid).await?.seek(&s.object(fid), at, hole).await?;
+                    let hit = self
+                        .store(&s, fid)
+                        .await?
+                        .seek(&s.object(fid), at, hole)
+                        .await?;
                     // no hole found: the object ends before, all of it from here on is hole
                     let hit = if hole { Some(hit.unwrap_or(at)) } else { hit };
                     Ok::<_, Errno>(hit.map(|h| s.file_offset(h)))
@@ -461,8 +596,16 @@ impl Locks {
 
     /// How I/O on this object goes, and the lock to be kept until it is done: of this object only, others may be asked back.
     fn of(&self, obj: &ObjectRef) -> (IoLock, Option<LockRef>) {
-        let pin = self.held.iter().find(|(o, _)| o == obj).and_then(|(_, l)| l.pin());
-        (pin.as_ref().map_or(IoLock::Server, |l| IoLock::Ours(l.info().remote_cookie)), pin)
+        let pin = self
+            .held
+            .iter()
+            .find(|(o, _)| o == obj)
+            .and_then(|(_, l)| l.pin());
+        (
+            pin.as_ref()
+                .map_or(IoLock::Server, |l| IoLock::Ours(l.info().remote_cookie)),
+            pin,
+        )
     }
 }
 
@@ -513,7 +656,11 @@ where
 
 /// EFBIG where an OST cannot hold an object so large: it would refuse it, and what is kept back is to be told before.
 fn fit(ranges: &[ObjectRange]) -> Result<(), Errno> {
-    match ranges.iter().all(|r| r.offset.checked_add(r.len).is_some_and(|end| end <= r.osc.max_bytes())) {
+    match ranges.iter().all(|r| {
+        r.offset
+            .checked_add(r.len)
+            .is_some_and(|end| end <= r.osc.max_bytes())
+    }) {
         true => Ok(()),
         false => Err(Errno::EFBIG),
     }

@@ -24,7 +24,13 @@ impl Ids {
 
     /// The superuser.
     pub fn root() -> Self {
-        Self { fsuid: 0, fsgid: 0, cap: u32::MAX, suppgids: [Self::NO_GROUP; 2], umask: 0 }
+        Self {
+            fsuid: 0,
+            fsgid: 0,
+            cap: u32::MAX,
+            suppgids: [Self::NO_GROUP; 2],
+            umask: 0,
+        }
     }
 
     /// An mdt_body about `fid` for this caller.

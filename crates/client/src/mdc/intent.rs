@@ -10,11 +10,14 @@ use bytes::Bytes;
 use coral_ldlm::{LockRef, PendingLock};
 use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
+use coral_wire::Wire;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, it};
+use coral_wire::ldlm::{
+    ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
+    Policy, it,
+};
 use coral_wire::mds::{LayoutIntent, MdtBody, RecCreate, ReintOp, disp, open};
 use coral_wire::ptlrpc::{opc, portal};
-use coral_wire::Wire;
 
 use super::{Attrs, EA_BYTES, Ids, KeptOpen, Mdc, Open, WANT, nul};
 use crate::error::{proto, rpc_errno};
@@ -78,13 +81,22 @@ impl Mdc {
             return Err(e);
         }
         if reply.status > 0 && reply.status != ELDLM_LOCK_ABORTED {
-            tracing::debug!(status = reply.status, "intent reply with an unusual lock status");
+            tracing::debug!(
+                status = reply.status,
+                "intent reply with an unusual lock status"
+            );
         }
-        if let Some(e) = Errno::from_status(rep.policy_res2 as i32).filter(|_| rep.policy_res1 & disp::IT_EXECD != 0) {
+        if let Some(e) = Errno::from_status(rep.policy_res2 as i32)
+            .filter(|_| rep.policy_res1 & disp::IT_EXECD != 0)
+        {
             self.drop_lock(lock);
             return Err(e);
         }
-        Ok(Outcome { disposition: rep.policy_res1, lock, reply })
+        Ok(Outcome {
+            disposition: rep.policy_res1,
+            lock,
+            reply,
+        })
     }
 
     /// Gives a lock back without waiting for it.
@@ -102,7 +114,13 @@ impl Mdc {
     }
 
     fn pend(&self, fid: Fid, mode: LdlmMode, bits: Ibits) -> PendingLock {
-        self.namespace().prepare(fid.res_id(), LdlmType::IBITS, mode, Policy::ibits(bits), LdlmFlags::HAS_INTENT)
+        self.namespace().prepare(
+            fid.res_id(),
+            LdlmType::IBITS,
+            mode,
+            Policy::ibits(bits),
+            LdlmFlags::HAS_INTENT,
+        )
     }
 
     /// Looks a name up (`name` empty: the object `parent` itself), asking for LOOKUP, UPDATE and PERM bits on what is found.
@@ -113,7 +131,10 @@ impl Mdc {
         if name.is_empty() {
             body.fid2 = parent;
         }
-        let rq = Self::intent_rq(it::GETATTR, &pending.request()).push(&body).push_bytes(Bytes::new()).push_bytes(nul(name));
+        let rq = Self::intent_rq(it::GETATTR, &pending.request())
+            .push(&body)
+            .push_bytes(Bytes::new())
+            .push_bytes(nul(name));
         let out = self.intent(rq, pending).await?;
         if out.has(disp::LOOKUP_NEG) {
             self.drop_lock(out.lock);
@@ -121,10 +142,18 @@ impl Mdc {
         }
         let attrs = Attrs::read(&out.reply, 2)?;
         if attrs.truncated() {
-            let attrs = self.getattr_sized(ids, attrs.body.fid1, super::BIG_EA_BYTES).await?;
-            return Ok(Found { attrs, lock: out.lock });
+            let attrs = self
+                .getattr_sized(ids, attrs.body.fid1, super::BIG_EA_BYTES)
+                .await?;
+            return Ok(Found {
+                attrs,
+                lock: out.lock,
+            });
         }
-        Ok(Found { attrs, lock: out.lock })
+        Ok(Found {
+            attrs,
+            lock: out.lock,
+        })
     }
 
     /// Opens. `fid2` is the FID for the new file with `CREAT`, else the file itself; `name` empty: open by FID.
@@ -167,18 +196,32 @@ impl Mdc {
             ..Default::default()
         };
         rec.set_flags(flags);
-        let (lock_mode, bits) = if creat { (LdlmMode::CW, Ibits::UPDATE) } else { (LdlmMode::CR, Ibits::LOOKUP) };
-        let intent = if creat { it::OPEN | it::CREAT } else { it::OPEN };
+        let (lock_mode, bits) = if creat {
+            (LdlmMode::CW, Ibits::UPDATE)
+        } else {
+            (LdlmMode::CR, Ibits::LOOKUP)
+        };
+        let intent = if creat {
+            it::OPEN | it::CREAT
+        } else {
+            it::OPEN
+        };
         // An MDT whose OSTs are not back yet has no objects for a new file: it says so, and is asked again without end, as the
         // kernel client does (`mdc_enqueue_base`).
-        let about = if intent & it::CREAT == 0 { [Fid::ZERO; 2] } else { [parent, rec.fid2] };
+        let about = if intent & it::CREAT == 0 {
+            [Fid::ZERO; 2]
+        } else {
+            [parent, rec.fid2]
+        };
         let (dlm, out) = loop {
             let pending = self.pend(parent, lock_mode, bits);
             let mut dlm = pending.request();
             if !want_lock {
                 dlm.flags |= LdlmFlags::INTENT_ONLY;
             }
-            let rq = open_rq(intent, &dlm, &rec, name, &eadata).replayable_open().about(about);
+            let rq = open_rq(intent, &dlm, &rec, name, &eadata)
+                .replayable_open()
+                .about(about);
             match self.intent(rq, pending).await {
                 Err(Errno::EINPROGRESS) => tokio::time::sleep(BUSY_PAUSE).await,
                 done => break (dlm, done?),
@@ -187,7 +230,11 @@ impl Mdc {
         if !out.has(disp::OPEN_OPEN) {
             let negative = out.has(disp::LOOKUP_NEG);
             self.drop_lock(out.lock);
-            return Err(if negative { Errno::ENOENT } else { Errno::EPROTO });
+            return Err(if negative {
+                Errno::ENOENT
+            } else {
+                Errno::EPROTO
+            });
         }
         let dir = self.bodies(&out.reply, 5).first().copied();
         let mut attrs = Attrs::read(&out.reply, 2)?;
@@ -205,13 +252,27 @@ impl Mdc {
         };
         self.keep_for_replay(transno, intent, dlm, rec, &body, name, &keep, &handle);
         if attrs.truncated() {
-            attrs.md = self.getattr_sized(&Ids::root(), body.fid1, super::BIG_EA_BYTES).await?.md;
+            attrs.md = self
+                .getattr_sized(&Ids::root(), body.fid1, super::BIG_EA_BYTES)
+                .await?
+                .md;
         }
-        Ok(Opened { attrs, handle, transno, generation, created: out.disposition & disp::OPEN_CREATE != 0, lock: out.lock, dir })
+        Ok(Opened {
+            attrs,
+            handle,
+            transno,
+            generation,
+            created: out.disposition & disp::OPEN_CREATE != 0,
+            lock: out.lock,
+            dir,
+        })
     }
 
     /// Puts into the kept request what a replay must say: the FID and handle of the first reply, and no lock wanted.
-    #[expect(clippy::too_many_arguments, reason = "all parts of the request that was sent")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all parts of the request that was sent"
+    )]
     fn keep_for_replay(
         &self,
         transno: u64,
@@ -231,7 +292,13 @@ impl Mdc {
         rec.open_handle_old = body.open_handle;
         let bufs = open_rq(intent, &dlm, &rec, name, eadata).bufs;
         self.import().amend_replay(transno, bufs);
-        self.opens.lock().insert(transno, KeptOpen { handle: Arc::downgrade(handle), closing: false });
+        self.opens.lock().insert(
+            transno,
+            KeptOpen {
+                handle: Arc::downgrade(handle),
+                closing: false,
+            },
+        );
     }
 
     /// The server replayed an open: its new handle replaces the old one. The next replay must name the new one as the old, or
@@ -268,7 +335,11 @@ impl Mdc {
             if let Some(buf) = bufs.get_mut(OPEN_REC)
                 && let Ok(rec) = RecCreate::decode(buf)
             {
-                *buf = RecCreate { open_handle_old, ..rec }.to_bytes();
+                *buf = RecCreate {
+                    open_handle_old,
+                    ..rec
+                }
+                .to_bytes();
             }
         });
     }
@@ -289,11 +360,28 @@ impl Mdc {
 
     /// The layout of a file, after instantiating `start..end` when `intent_op` says write or truncate
     /// (`coral_wire::mds::layout_intent`). The lock, if given, covers it.
-    pub async fn layout(&self, fid: Fid, intent_op: u32, start: u64, end: u64) -> Result<(Bytes, Option<LockRef>), Errno> {
-        let mode = if intent_op == coral_wire::mds::layout_intent::ACCESS { LdlmMode::CR } else { LdlmMode::EX };
+    pub async fn layout(
+        &self,
+        fid: Fid,
+        intent_op: u32,
+        start: u64,
+        end: u64,
+    ) -> Result<(Bytes, Option<LockRef>), Errno> {
+        let mode = if intent_op == coral_wire::mds::layout_intent::ACCESS {
+            LdlmMode::CR
+        } else {
+            LdlmMode::EX
+        };
         let pending = self.pend(fid, mode, Ibits::LAYOUT);
-        let li = LayoutIntent { opc: intent_op, flags: 0, start, end };
-        let mut rq = Self::intent_rq(it::LAYOUT, &pending.request()).push(&li).push_bytes(Bytes::new());
+        let li = LayoutIntent {
+            opc: intent_op,
+            flags: 0,
+            start,
+            end,
+        };
+        let mut rq = Self::intent_rq(it::LAYOUT, &pending.request())
+            .push(&li)
+            .push_bytes(Bytes::new());
         if intent_op != coral_wire::mds::layout_intent::ACCESS {
             rq = rq.replayable();
         }
@@ -301,7 +389,9 @@ impl Mdc {
         let layout = out.reply.msg.buf(2).clone();
         if out.reply.transno != 0 && !layout.is_empty() {
             // a replay must give the file the objects that it has by then, not new ones
-            self.import().edit_replay(out.reply.transno, |bufs| bufs[LAYOUT_EA] = Bytes::copy_from_slice(&layout));
+            self.import().edit_replay(out.reply.transno, |bufs| {
+                bufs[LAYOUT_EA] = Bytes::copy_from_slice(&layout)
+            });
         }
         Ok((layout, out.lock))
     }
@@ -314,7 +404,13 @@ const LAYOUT_EA: usize = 3;
 const OPEN_REC: usize = 2;
 
 /// The buffers of an open intent.
-fn open_rq(intent: u64, dlm: &LdlmRequest, rec: &RecCreate, name: &[u8], eadata: &Bytes) -> Request {
+fn open_rq(
+    intent: u64,
+    dlm: &LdlmRequest,
+    rec: &RecCreate,
+    name: &[u8],
+    eadata: &Bytes,
+) -> Request {
     Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE)
         .push_bytes(dlm.to_bytes())
         .push(&LdlmIntent { opc: intent })

@@ -24,10 +24,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use coral_ldlm::ClientNamespace;
 use coral_ptlrpc::{Import, Reply, Request, RpcError};
 use coral_wire::fid::Fid;
-use coral_wire::{Errno, Wire};
 use coral_wire::mds::{GetinfoFid2path, MdtBody, MdtIoepoch, RecSetattr, ReintOp, attr, md};
 use coral_wire::ost::ObdStatfs;
 use coral_wire::ptlrpc::{opc, portal};
+use coral_wire::{Errno, Wire};
 
 use smallvec::SmallVec;
 
@@ -67,7 +67,10 @@ impl Changed {
         let mut attrs = Attrs::read(reply, 1)?;
         // where other replies have layout and ACL, these have the parents
         (attrs.md, attrs.acl) = (Bytes::new(), Bytes::new());
-        Ok(Self { attrs, dirs: mdc.bodies(reply, 2) })
+        Ok(Self {
+            attrs,
+            dirs: mdc.bodies(reply, 2),
+        })
     }
 
     /// How `dir` looks now, if the reply says.
@@ -120,7 +123,15 @@ impl Mdc {
     pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
         let data = Osc::of_mdt(index, target.clone());
         let (opens, hooks, cancels) = Default::default();
-        Arc::new(Self { index, target, data, seq: seq::SeqClient::default(), opens, hooks, cancels })
+        Arc::new(Self {
+            index,
+            target,
+            data,
+            seq: seq::SeqClient::default(),
+            opens,
+            hooks,
+            cancels,
+        })
     }
 
     /// Who hears of recovery; kept alive here.
@@ -166,8 +177,15 @@ impl Mdc {
 
     /// The mdt_bodies of directories a Coral server adds to a reply, in buffers from `from` on.
     fn bodies(&self, reply: &Reply, from: usize) -> SmallVec<[MdtBody; 2]> {
-        let bufs = if self.coral() { &reply.msg.bufs[from.min(reply.msg.bufs.len())..] } else { &[] };
-        bufs.iter().filter(|b| b.len() == size_of::<MdtBody>()).filter_map(|b| Wire::decode(b).ok()).collect()
+        let bufs = if self.coral() {
+            &reply.msg.bufs[from.min(reply.msg.bufs.len())..]
+        } else {
+            &[]
+        };
+        bufs.iter()
+            .filter(|b| b.len() == size_of::<MdtBody>())
+            .filter_map(|b| Wire::decode(b).ok())
+            .collect()
     }
 
     /// A time as this MDT wants it in its fields.
@@ -191,7 +209,8 @@ impl Mdc {
 
     /// FID of the root, or of a subdirectory (no leading slash).
     pub async fn root(&self, path: Option<&str>) -> Result<Fid, Errno> {
-        let mut rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_ROOT).push(&Ids::root().body(Fid::ZERO, 0));
+        let mut rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_ROOT)
+            .push(&Ids::root().body(Fid::ZERO, 0));
         rq = match path {
             Some(p) => rq.push_bytes(nul(format!("/{p}").as_bytes())),
             None => rq.push_bytes(Bytes::new()),
@@ -207,7 +226,15 @@ impl Mdc {
         if all {
             body.valid = md::FLAGSTATFS;
         }
-        let reply = match self.import().call(Request::new(portal::MDS_REQUEST, opc::MDS_STATFS).push(&body).limit(STATFS_LIMIT)).await {
+        let reply = match self
+            .import()
+            .call(
+                Request::new(portal::MDS_REQUEST, opc::MDS_STATFS)
+                    .push(&body)
+                    .limit(STATFS_LIMIT),
+            )
+            .await
+        {
             Err(RpcError::Timeout) => return Err(Errno::EAGAIN),
             answer => ok(answer)?,
         };
@@ -222,7 +249,9 @@ impl Mdc {
     async fn getattr_sized(&self, ids: &Ids, fid: Fid, ea: u32) -> Result<Attrs, Errno> {
         let mut body = ids.body(fid, WANT);
         body.eadatasize = ea;
-        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETATTR).push(&body).push_bytes(Bytes::new());
+        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETATTR)
+            .push(&body)
+            .push_bytes(Bytes::new());
         let reply = self.call(rq).await?;
         let a = Attrs::read(&reply, 1)?;
         match a.truncated() && ea < BIG_EA_BYTES {
@@ -251,7 +280,9 @@ impl Mdc {
     pub async fn readlink(&self, ids: &Ids, fid: Fid) -> Result<Bytes, Errno> {
         let mut body = ids.body(fid, md::LINKNAME);
         body.eadatasize = 4096 + 1;
-        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETATTR).push(&body).push_bytes(Bytes::new());
+        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETATTR)
+            .push(&body)
+            .push_bytes(Bytes::new());
         let reply = self.call(rq).await?;
         let a = Attrs::read(&reply, 1)?;
         if a.body.valid & md::LINKNAME == 0 {
@@ -262,7 +293,13 @@ impl Mdc {
     }
 
     /// Closes an open, which need not be replayed any more then. `atime`: time of the last read, if any.
-    pub async fn close(&self, open: &Open<'_>, mode: u32, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
+    pub async fn close(
+        &self,
+        open: &Open<'_>,
+        mode: u32,
+        atime: Option<Timespec>,
+        size: Option<u64>,
+    ) -> Result<(), Errno> {
         let mut handle = self.closing(open);
         let mut result = self.close_handle(open.fid, handle, mode, atime, size).await;
         while result == Err(Errno::ESTALE) && handle != open.handle.load(Ordering::Acquire) {
@@ -274,8 +311,20 @@ impl Mdc {
         result
     }
 
-    async fn close_handle(&self, fid: Fid, open_handle: u64, mode: u32, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
-        let mut rec = RecSetattr { opcode: ReintOp::SETATTR, fid, mode, ..Default::default() };
+    async fn close_handle(
+        &self,
+        fid: Fid,
+        open_handle: u64,
+        mode: u32,
+        atime: Option<Timespec>,
+        size: Option<u64>,
+    ) -> Result<(), Errno> {
+        let mut rec = RecSetattr {
+            opcode: ReintOp::SETATTR,
+            fid,
+            mode,
+            ..Default::default()
+        };
         rec.cap = u32::MAX;
         if let Some(t) = atime {
             rec.atime = self.time(t);
@@ -286,7 +335,10 @@ impl Mdc {
             rec.valid |= attr::LSIZE;
         }
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
-            .push(&MdtIoepoch { open_handle, ..Default::default() })
+            .push(&MdtIoepoch {
+                open_handle,
+                ..Default::default()
+            })
             .push(&rec)
             .push_bytes(Bytes::new())
             .modifying()
@@ -312,10 +364,20 @@ impl Mdc {
         self.xattr_rpc(ids, fid, md::FLXATTRLS, b"").await
     }
 
-    async fn xattr_rpc(&self, ids: &Ids, fid: Fid, valid: u64, name: &[u8]) -> Result<Bytes, Errno> {
+    async fn xattr_rpc(
+        &self,
+        ids: &Ids,
+        fid: Fid,
+        valid: u64,
+        name: &[u8],
+    ) -> Result<Bytes, Errno> {
         let mut body = ids.body(fid, valid);
         body.eadatasize = BIG_EA_BYTES;
-        let name = if name.is_empty() { Bytes::new() } else { nul(name) };
+        let name = if name.is_empty() {
+            Bytes::new()
+        } else {
+            nul(name)
+        };
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETXATTR)
             .push(&body)
             .push_bytes(Bytes::new())
@@ -331,10 +393,20 @@ impl Mdc {
 
     /// Path number `linkno` of `fid` below `root` (or the file system's root), without leading slash, and the number of the next
     /// when there are more.
-    pub async fn fid2path(&self, fid: Fid, root: Fid, linkno: u32) -> Result<(Bytes, Option<u32>), Errno> {
+    pub async fn fid2path(
+        &self,
+        fid: Fid,
+        root: Fid,
+        linkno: u32,
+    ) -> Result<(Bytes, Option<u32>), Errno> {
         const KEY: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
         const PATH_MAX: u32 = 4096;
-        let head = GetinfoFid2path { fid, recno: u64::MAX, linkno, pathlen: PATH_MAX };
+        let head = GetinfoFid2path {
+            fid,
+            recno: u64::MAX,
+            linkno,
+            pathlen: PATH_MAX,
+        };
         let mut key = BytesMut::with_capacity(64);
         key.put_slice(KEY);
         key.put_slice(&head.to_bytes());
@@ -345,9 +417,13 @@ impl Mdc {
             .push_bytes(Bytes::copy_from_slice(&vallen.to_le_bytes()));
         let reply = self.call(rq).await?;
         let value = reply.msg.buf(1);
-        let text = value.get(size_of::<GetinfoFid2path>()..).ok_or(Errno::EPROTO)?;
+        let text = value
+            .get(size_of::<GetinfoFid2path>()..)
+            .ok_or(Errno::EPROTO)?;
         let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        let next = GetinfoFid2path::decode(value).map_err(|_| Errno::EPROTO)?.linkno;
+        let next = GetinfoFid2path::decode(value)
+            .map_err(|_| Errno::EPROTO)?
+            .linkno;
         let path = value.slice(size_of::<GetinfoFid2path>()..size_of::<GetinfoFid2path>() + end);
         Ok((path, (next > linkno).then_some(next)))
     }
@@ -369,12 +445,20 @@ impl Attrs {
         let md = reply.msg.buf(at + 1);
         let acl = reply.msg.buf(at + 2);
         let aclsize = (body.aclsize as usize).min(acl.len());
-        let acl = if body.valid & md::FLACL != 0 { acl.slice(0..aclsize) } else { Bytes::new() };
+        let acl = if body.valid & md::FLACL != 0 {
+            acl.slice(0..aclsize)
+        } else {
+            Bytes::new()
+        };
         let easize = match body.valid & (md::FLEASIZE | md::FLDIREA | md::LINKNAME) {
             0 => 0,
             _ => (body.eadatasize as usize).min(md.len()),
         };
-        Ok(Self { body, md: md.slice(0..easize), acl })
+        Ok(Self {
+            body,
+            md: md.slice(0..easize),
+            acl,
+        })
     }
 
     /// The layout did not fit into the room asked for.

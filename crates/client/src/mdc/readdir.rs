@@ -33,13 +33,19 @@ impl Mdc {
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_READPAGE)
             .push::<MdtBody>(&body)
             .push_empty()
-            .bulk(Bulk::Sink { portal: portal::MDS_BULK, lens: vec![body.nlink] });
+            .bulk(Bulk::Sink {
+                portal: portal::MDS_BULK,
+                lens: vec![body.nlink],
+            });
         let reply = self.call(rq).await?;
         let mut pages = coral_lnet::Payload::new();
         for part in reply.bulk {
             pages.append(part);
         }
         let (entries, next) = readpage_entries(&pages.copy_to_bytes()).map_err(proto)?;
-        Ok(DirChunk { entries, next: (next != MDS_DIR_END_OFF).then_some(next) })
+        Ok(DirChunk {
+            entries,
+            next: (next != MDS_DIR_END_OFF).then_some(next),
+        })
     }
 }

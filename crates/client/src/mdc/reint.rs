@@ -7,7 +7,10 @@ use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmRequest, LdlmType};
-use coral_wire::mds::{MdtIoepoch, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, attr, md, open};
+use coral_wire::mds::{
+    MdtIoepoch, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, attr,
+    md, open,
+};
 use coral_wire::ptlrpc::{opc, portal};
 
 use super::{Attrs, Changed, Ids, Mdc, nul};
@@ -75,7 +78,10 @@ const EARLY_WAITING: usize = 256;
 /// Lustre's MDT takes only times that are marked as set, the present too (`ll_setattr_raw`, `mdt_attr_valid_xlate`).
 fn told_as_set(valid: u64) -> u64 {
     let mark = |time, set| if valid & time != 0 { set } else { 0 };
-    valid | mark(attr::ATIME, attr::ATIME_SET) | mark(attr::MTIME, attr::MTIME_SET) | mark(attr::CTIME, attr::CTIME_SET)
+    valid
+        | mark(attr::ATIME, attr::ATIME_SET)
+        | mark(attr::MTIME, attr::MTIME_SET)
+        | mark(attr::CTIME, attr::CTIME_SET)
 }
 
 impl Mdc {
@@ -89,11 +95,17 @@ impl Mdc {
     /// The object is gone and nothing of it is cached any more: its locks are let go, with the next requests that can carry
     /// that. A table of locks that no name leads to would fill up otherwise.
     pub(crate) fn object_gone(&self, fid: Fid) {
-        let cookies = self.namespace().forget_unused(&fid.res_id(), LdlmType::IBITS);
+        let cookies = self
+            .namespace()
+            .forget_unused(&fid.res_id(), LdlmType::IBITS);
         let many = {
             let mut waiting = self.cancels.lock();
             waiting.extend(cookies);
-            if waiting.len() > EARLY_WAITING { std::mem::take(&mut *waiting) } else { Vec::new() }
+            if waiting.len() > EARLY_WAITING {
+                std::mem::take(&mut *waiting)
+            } else {
+                Vec::new()
+            }
         };
         if !many.is_empty() {
             let ns = self.namespace().clone();
@@ -106,7 +118,9 @@ impl Mdc {
     }
 
     fn reint_rq(rec: Bytes) -> Request {
-        Request::new(portal::MDS_REQUEST, opc::MDS_REINT).push_bytes(rec).push_empty()
+        Request::new(portal::MDS_REQUEST, opc::MDS_REINT)
+            .push_bytes(rec)
+            .push_empty()
     }
 
     /// mkdir, mknod, symlink.
@@ -151,7 +165,14 @@ impl Mdc {
     }
 
     /// A further name.
-    pub async fn link(&self, ids: &Ids, fid: Fid, parent: Fid, name: &[u8], now: Timespec) -> Result<Changed, Errno> {
+    pub async fn link(
+        &self,
+        ids: &Ids,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+        now: Timespec,
+    ) -> Result<Changed, Errno> {
         let rec = RecLink {
             opcode: ReintOp::LINK,
             cap: ids.cap,
@@ -175,7 +196,15 @@ impl Mdc {
     }
 
     /// Removes a name; `dir`: it must be an empty directory, else it must be none.
-    pub async fn unlink(&self, ids: &Ids, parent: Fid, name: &[u8], child: Fid, dir: bool, now: Timespec) -> Result<Changed, Errno> {
+    pub async fn unlink(
+        &self,
+        ids: &Ids,
+        parent: Fid,
+        name: &[u8],
+        child: Fid,
+        dir: bool,
+        now: Timespec,
+    ) -> Result<Changed, Errno> {
         let mut rec = RecUnlink {
             opcode: ReintOp::UNLINK,
             cap: ids.cap,
@@ -189,14 +218,19 @@ impl Mdc {
             mode: if dir { libc::S_IFDIR } else { 0 },
             ..Default::default()
         };
-        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec)).push_bytes(nul(name)).push_bytes(self.elc()).push_empty();
+        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
+            .push_bytes(nul(name))
+            .push_bytes(self.elc())
+            .push_empty();
         let reply = self.reint(rq.about([parent, child])).await?;
         let changed = Changed::read(self, &reply)?;
         let removed = changed.attrs.body.fid1;
         if self.coral() && removed != child {
             // a replay removes what was removed, not what we believed the name to stand for
             rec.fid2 = removed;
-            self.import().edit_replay(reply.transno, |bufs| bufs[0] = coral_wire::Wire::to_bytes(&rec));
+            self.import().edit_replay(reply.transno, |bufs| {
+                bufs[0] = coral_wire::Wire::to_bytes(&rec)
+            });
         }
         Ok(changed)
     }
@@ -249,7 +283,13 @@ impl Mdc {
     }
 
     /// The same with a default layout of a directory (`lov_user_md`, `lmv_user_md`); empty: none.
-    pub async fn setattr_with(&self, ids: &Ids, fid: Fid, a: &SetattrArgs, eadata: Bytes) -> Result<Attrs, Errno> {
+    pub async fn setattr_with(
+        &self,
+        ids: &Ids,
+        fid: Fid,
+        a: &SetattrArgs,
+        eadata: Bytes,
+    ) -> Result<Attrs, Errno> {
         let rec = RecSetattr {
             opcode: ReintOp::SETATTR,
             cap: ids.cap,
@@ -257,7 +297,11 @@ impl Mdc {
             fsgid: ids.fsgid,
             suppgid: ids.suppgids[0],
             fid,
-            valid: if self.coral() { a.valid } else { told_as_set(a.valid) },
+            valid: if self.coral() {
+                a.valid
+            } else {
+                told_as_set(a.valid)
+            },
             uid: a.uid,
             gid: a.gid,
             size: a.size,
@@ -270,9 +314,16 @@ impl Mdc {
             projid: a.projid,
             ..Default::default()
         };
-        let epoch = MdtIoepoch { open_handle: a.handle, ..Default::default() };
+        let epoch = MdtIoepoch {
+            open_handle: a.handle,
+            ..Default::default()
+        };
         // a Lustre MDT looks at no handle here
-        let epoch = if self.coral() && a.handle != 0 { coral_wire::Wire::to_bytes(&epoch) } else { Bytes::new() };
+        let epoch = if self.coral() && a.handle != 0 {
+            coral_wire::Wire::to_bytes(&epoch)
+        } else {
+            Bytes::new()
+        };
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
             .push_bytes(epoch)
             .push_bytes(eadata)
@@ -301,7 +352,12 @@ impl Mdc {
             suppgid1: ids.suppgids[0],
             suppgid2: ids.suppgids[1],
             fid,
-            valid: md::FLCTIME | if value.is_some() { md::FLXATTR } else { md::FLXATTRRM },
+            valid: md::FLCTIME
+                | if value.is_some() {
+                    md::FLXATTR
+                } else {
+                    md::FLXATTRRM
+                },
             time: self.time(now),
             size: value.as_ref().map_or(0, |v| v.len() as u32),
             flags,
@@ -324,6 +380,9 @@ mod tests {
     #[test]
     fn a_lustre_mdt_is_told_the_present_as_a_time_set() {
         let told = told_as_set(attr::ATIME | attr::CTIME | attr::MODE);
-        assert_eq!(told, attr::ATIME | attr::ATIME_SET | attr::CTIME | attr::CTIME_SET | attr::MODE);
+        assert_eq!(
+            told,
+            attr::ATIME | attr::ATIME_SET | attr::CTIME | attr::CTIME_SET | attr::MODE
+        );
     }
 }

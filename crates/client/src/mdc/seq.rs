@@ -75,8 +75,14 @@ mod tests {
         let s = SeqClient::default();
         assert_eq!(s.take(), None);
         *s.next.lock() = Fid::new(0x2_0000_0400, seq::WIDTH as u32 - 2);
-        assert_eq!(s.take(), Some(Fid::new(0x2_0000_0400, seq::WIDTH as u32 - 2)));
-        assert_eq!(s.take(), Some(Fid::new(0x2_0000_0400, seq::WIDTH as u32 - 1)));
+        assert_eq!(
+            s.take(),
+            Some(Fid::new(0x2_0000_0400, seq::WIDTH as u32 - 2))
+        );
+        assert_eq!(
+            s.take(),
+            Some(Fid::new(0x2_0000_0400, seq::WIDTH as u32 - 1))
+        );
         assert_eq!(s.take(), None);
         assert!(!s.left());
     }

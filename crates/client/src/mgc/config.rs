@@ -51,7 +51,13 @@ pub(super) struct ConfigBuilder {
 
 impl ConfigBuilder {
     pub(super) fn new(fsname: &str) -> Self {
-        Self { config: Config { fsname: fsname.to_owned(), ..Default::default() }, ..Default::default() }
+        Self {
+            config: Config {
+                fsname: fsname.to_owned(),
+                ..Default::default()
+            },
+            ..Default::default()
+        }
     }
 
     /// Takes one record; `Err` when it demands something this client does not know.
@@ -61,12 +67,18 @@ impl ConfigBuilder {
         match c.command {
             Lcfg::ADD_UUID => self.add_uuid(c)?,
             Lcfg::SETUP if !c.str(2).is_empty() => {
-                self.devices.insert(c.str(0).to_owned(), c.str(1).to_owned());
-                self.targets.insert(c.str(1).to_owned(), self.nids_of(c.str(2)));
+                self.devices
+                    .insert(c.str(0).to_owned(), c.str(1).to_owned());
+                self.targets
+                    .insert(c.str(1).to_owned(), self.nids_of(c.str(2)));
             }
             Lcfg::ADD_CONN => {
                 let more = self.nids_of(c.str(1));
-                if let Some(nids) = self.devices.get(c.str(0)).and_then(|t| self.targets.get_mut(t)) {
+                if let Some(nids) = self
+                    .devices
+                    .get(c.str(0))
+                    .and_then(|t| self.targets.get_mut(t))
+                {
                     nids.extend(more);
                 }
             }
@@ -86,7 +98,12 @@ impl ConfigBuilder {
                 }
             }
             Lcfg::POOL_NEW => drop(self.config.pools.entry(c.str(2).to_owned()).or_default()),
-            Lcfg::POOL_ADD => self.config.pools.entry(c.str(2).to_owned()).or_default().push(c.str(3).to_owned()),
+            Lcfg::POOL_ADD => self
+                .config
+                .pools
+                .entry(c.str(2).to_owned())
+                .or_default()
+                .push(c.str(3).to_owned()),
             Lcfg::POOL_REM => {
                 if let Some(p) = self.config.pools.get_mut(c.str(2)) {
                     p.retain(|o| o != c.str(3));
@@ -97,12 +114,23 @@ impl ConfigBuilder {
                 self.params(c);
                 self.activation(c);
             }
-            Lcfg::ATTACH | Lcfg::SETUP | Lcfg::MOUNTOPT | Lcfg::DEL_MOUNTOPT | Lcfg::MARKER | Lcfg::DETACH | Lcfg::CLEANUP => {}
+            Lcfg::ATTACH
+            | Lcfg::SETUP
+            | Lcfg::MOUNTOPT
+            | Lcfg::DEL_MOUNTOPT
+            | Lcfg::MARKER
+            | Lcfg::DETACH
+            | Lcfg::CLEANUP => {}
             Lcfg::DEL_UUID | Lcfg::SET_TIMEOUT => {}
             other if other.0 & LCFG_REQUIRED != 0 && other.name().is_none() => {
-                return Err(format!("record {} holds command {:#x}, which this client must know but does not", r.index, other.0));
+                return Err(format!(
+                    "record {} holds command {:#x}, which this client must know but does not",
+                    r.index, other.0
+                ));
             }
-            other => tracing::debug!(index = r.index, command = ?other, "configuration record ignored"),
+            other => {
+                tracing::debug!(index = r.index, command = ?other, "configuration record ignored")
+            }
         }
         Ok(())
     }
@@ -111,7 +139,11 @@ impl ConfigBuilder {
         let nid = if c.nid.0 != 0 {
             c.nid
         } else {
-            let text = if c.str(2).is_empty() { c.str(1) } else { c.str(2) };
+            let text = if c.str(2).is_empty() {
+                c.str(1)
+            } else {
+                c.str(2)
+            };
             text.parse().map_err(|_| format!("'{text}' is no NID"))?
         };
         let nids = self.nodes.entry(c.str(1).to_owned()).or_default();
@@ -132,10 +164,21 @@ impl ConfigBuilder {
     /// {target uuid, index, generation} of a record that puts a target into its place.
     fn target(&self, c: &LustreCfg) -> Result<(u32, TargetConf), String> {
         let uuid = c.str(1);
-        let index = c.str(2).parse().map_err(|_| format!("target {uuid} has index '{}'", c.str(2)))?;
+        let index = c
+            .str(2)
+            .parse()
+            .map_err(|_| format!("target {uuid} has index '{}'", c.str(2)))?;
         let generation = c.str(3).parse().unwrap_or(1);
         let nids = self.targets.get(uuid).cloned().unwrap_or_default();
-        Ok((index, TargetConf { uuid: uuid.to_owned(), nids, generation, inactive: false }))
+        Ok((
+            index,
+            TargetConf {
+                uuid: uuid.to_owned(),
+                nids,
+                generation,
+                inactive: false,
+            },
+        ))
     }
 
     fn params(&mut self, c: &LustreCfg) {
@@ -148,8 +191,12 @@ impl ConfigBuilder {
 
     /// `osc.active=0` or `=1` for the device of an OST.
     fn activation(&mut self, c: &LustreCfg) {
-        let Some(uuid) = self.devices.get(c.str(0)) else { return };
-        let Some(ost) = self.config.osts.values_mut().find(|o| o.uuid == *uuid) else { return };
+        let Some(uuid) = self.devices.get(c.str(0)) else {
+            return;
+        };
+        let Some(ost) = self.config.osts.values_mut().find(|o| o.uuid == *uuid) else {
+            return;
+        };
         for i in 1..c.bufs.len() {
             if let Some(value) = c.str(i).strip_prefix("osc.active=") {
                 ost.inactive = value == "0";
@@ -168,7 +215,10 @@ mod tests {
 
     fn feed(b: &mut ConfigBuilder, cmd: Lcfg, texts: &[&str]) -> Result<(), String> {
         let index = b.config.last_index + 1;
-        b.take(&ConfigRecord { index, cfg: LustreCfg::new(cmd, texts) })
+        b.take(&ConfigRecord {
+            index,
+            cfg: LustreCfg::new(cmd, texts),
+        })
     }
 
     #[test]
@@ -176,27 +226,85 @@ mod tests {
         let mut b = ConfigBuilder::new("lfs");
         let mut uuid = LustreCfg::new(Lcfg::ADD_UUID, &["", "10.77.0.2@tcp"]);
         uuid.nid = "10.77.0.2@tcp".parse().unwrap();
-        b.take(&ConfigRecord { index: 1, cfg: uuid }).unwrap();
-        feed(&mut b, Lcfg::ATTACH, &["lfs-MDT0000-mdc", "mdc", "lfs-clilmv_UUID"]).unwrap();
-        feed(&mut b, Lcfg::SETUP, &["lfs-MDT0000-mdc", "lfs-MDT0000_UUID", "10.77.0.2@tcp"]).unwrap();
+        b.take(&ConfigRecord {
+            index: 1,
+            cfg: uuid,
+        })
+        .unwrap();
+        feed(
+            &mut b,
+            Lcfg::ATTACH,
+            &["lfs-MDT0000-mdc", "mdc", "lfs-clilmv_UUID"],
+        )
+        .unwrap();
+        feed(
+            &mut b,
+            Lcfg::SETUP,
+            &["lfs-MDT0000-mdc", "lfs-MDT0000_UUID", "10.77.0.2@tcp"],
+        )
+        .unwrap();
         feed(&mut b, Lcfg::ADD_UUID, &["", "10.77.0.9@tcp"]).unwrap();
-        feed(&mut b, Lcfg::ADD_CONN, &["lfs-MDT0000-mdc", "10.77.0.9@tcp"]).unwrap();
-        feed(&mut b, Lcfg::ADD_MDC, &["lfs-clilmv", "lfs-MDT0000_UUID", "0", "1", "x"]).unwrap();
-        feed(&mut b, Lcfg::SETUP, &["lfs-OST0003-osc", "lfs-OST0003_UUID", "10.77.0.2@tcp"]).unwrap();
-        feed(&mut b, Lcfg::LOV_ADD_OBD, &["lfs-clilov", "lfs-OST0003_UUID", "3", "1"]).unwrap();
-        feed(&mut b, Lcfg::PARAM, &["lfs-client", "llite.stats_track_pid=7"]).unwrap();
+        feed(
+            &mut b,
+            Lcfg::ADD_CONN,
+            &["lfs-MDT0000-mdc", "10.77.0.9@tcp"],
+        )
+        .unwrap();
+        feed(
+            &mut b,
+            Lcfg::ADD_MDC,
+            &["lfs-clilmv", "lfs-MDT0000_UUID", "0", "1", "x"],
+        )
+        .unwrap();
+        feed(
+            &mut b,
+            Lcfg::SETUP,
+            &["lfs-OST0003-osc", "lfs-OST0003_UUID", "10.77.0.2@tcp"],
+        )
+        .unwrap();
+        feed(
+            &mut b,
+            Lcfg::LOV_ADD_OBD,
+            &["lfs-clilov", "lfs-OST0003_UUID", "3", "1"],
+        )
+        .unwrap();
+        feed(
+            &mut b,
+            Lcfg::PARAM,
+            &["lfs-client", "llite.stats_track_pid=7"],
+        )
+        .unwrap();
         let c = b.finish();
         let nid = |s: &str| s.parse::<Nid>().unwrap();
-        assert_eq!(c.mdts[&0].nids, [nid("10.77.0.2@tcp"), nid("10.77.0.9@tcp")]);
-        assert_eq!((c.osts[&3].uuid.as_str(), c.osts[&3].inactive), ("lfs-OST0003_UUID", false));
-        assert_eq!(c.params, [("llite.stats_track_pid".to_owned(), "7".to_owned())]);
+        assert_eq!(
+            c.mdts[&0].nids,
+            [nid("10.77.0.2@tcp"), nid("10.77.0.9@tcp")]
+        );
+        assert_eq!(
+            (c.osts[&3].uuid.as_str(), c.osts[&3].inactive),
+            ("lfs-OST0003_UUID", false)
+        );
+        assert_eq!(
+            c.params,
+            [("llite.stats_track_pid".to_owned(), "7".to_owned())]
+        );
     }
 
     #[test]
     fn an_ost_is_deactivated_and_activated() {
         let mut b = ConfigBuilder::new("lfs");
-        feed(&mut b, Lcfg::SETUP, &["lfs-OST0003-osc", "lfs-OST0003_UUID", "10.77.0.2@tcp"]).unwrap();
-        feed(&mut b, Lcfg::LOV_ADD_INA, &["lfs-clilov", "lfs-OST0003_UUID", "3", "1"]).unwrap();
+        feed(
+            &mut b,
+            Lcfg::SETUP,
+            &["lfs-OST0003-osc", "lfs-OST0003_UUID", "10.77.0.2@tcp"],
+        )
+        .unwrap();
+        feed(
+            &mut b,
+            Lcfg::LOV_ADD_INA,
+            &["lfs-clilov", "lfs-OST0003_UUID", "3", "1"],
+        )
+        .unwrap();
         let mut inactive = Vec::new();
         for param in ["osc.active=1", "osc.max_dirty_mb=4", "osc.active=0"] {
             inactive.push(b.config.osts[&3].inactive);
@@ -214,9 +322,17 @@ mod tests {
         for ost in ["lfs-OST0000_UUID", "lfs-OST0002_UUID"] {
             feed(&mut b, Lcfg::POOL_ADD, &["lfs-clilov", "lfs", "flash", ost]).unwrap();
         }
-        feed(&mut b, Lcfg::POOL_REM, &["lfs-clilov", "lfs", "flash", "lfs-OST0000_UUID"]).unwrap();
+        feed(
+            &mut b,
+            Lcfg::POOL_REM,
+            &["lfs-clilov", "lfs", "flash", "lfs-OST0000_UUID"],
+        )
+        .unwrap();
         feed(&mut b, Lcfg::POOL_DEL, &["lfs-clilov", "lfs", "slow"]).unwrap();
-        assert_eq!(b.finish().pools, [("flash".to_owned(), vec!["lfs-OST0002_UUID".to_owned()])].into());
+        assert_eq!(
+            b.finish().pools,
+            [("flash".to_owned(), vec!["lfs-OST0002_UUID".to_owned()])].into()
+        );
     }
 
     #[test]

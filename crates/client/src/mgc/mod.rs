@@ -80,16 +80,40 @@ impl Mgc {
         version: u32,
         limit: Duration,
     ) -> Result<Arc<Self>, MgcError> {
-        Self::dial(&Dialer { version, ..Dialer::new(node, ldlm, true, false) }, nids, limit).await
+        Self::dial(
+            &Dialer {
+                version,
+                ..Dialer::new(node, ldlm, true, false)
+            },
+            nids,
+            limit,
+        )
+        .await
     }
 
     /// The same with the client uuid of a mount.
-    pub(crate) async fn dial(dialer: &Dialer, nids: &[Nid], limit: Duration) -> Result<Arc<Self>, MgcError> {
+    pub(crate) async fn dial(
+        dialer: &Dialer,
+        nids: &[Nid],
+        limit: Duration,
+    ) -> Result<Arc<Self>, MgcError> {
         let target = dialer.target(Kind::Mgs, "MGS", nids);
-        target.connect(limit).await.map_err(|reason| MgcError::Unreachable { nids: list(nids), reason })?;
+        target
+            .connect(limit)
+            .await
+            .map_err(|reason| MgcError::Unreachable {
+                nids: list(nids),
+                reason,
+            })?;
         let changed = Arc::new(Notify::new());
-        target.namespace.set_hook(Arc::new(ConfigHook { changed: changed.clone() }));
-        Ok(Arc::new(Self { target, changed, closing: AtomicBool::new(false) }))
+        target.namespace.set_hook(Arc::new(ConfigHook {
+            changed: changed.clone(),
+        }));
+        Ok(Arc::new(Self {
+            target,
+            changed,
+            closing: AtomicBool::new(false),
+        }))
     }
 
     /// The import, for MGS_TARGET_REG and other requests.
@@ -102,27 +126,60 @@ impl Mgc {
         let log = format!("{fsname}-client");
         let mut reader = ConfigLogReader::new();
         let mut builder = config::ConfigBuilder::new(fsname);
-        let bad = |reason: String| MgcError::Bad { log: log.clone(), reason };
-        let opened = match self.llog(opc::LLOG_ORIGIN_HANDLE_CREATE, &LlogdBody::default(), Some(&log)).await {
-            Err(MgcError::Failed { errno: Errno::ENOENT, .. }) => return Err(MgcError::NoSuchLog(log)),
+        let bad = |reason: String| MgcError::Bad {
+            log: log.clone(),
+            reason,
+        };
+        let opened = match self
+            .llog(
+                opc::LLOG_ORIGIN_HANDLE_CREATE,
+                &LlogdBody::default(),
+                Some(&log),
+            )
+            .await
+        {
+            Err(MgcError::Failed {
+                errno: Errno::ENOENT,
+                ..
+            }) => return Err(MgcError::NoSuchLog(log)),
             r => r?,
         };
-        let mut at = opened.msg.get::<LlogdBody>(1).map_err(|e| bad(e.to_string()))?;
-        let header = self.llog(opc::LLOG_ORIGIN_HANDLE_READ_HEADER, &at, None).await?;
-        let header = header.msg.get::<LlogLogHdr>(1).map_err(|e| bad(e.to_string()))?;
+        let mut at = opened
+            .msg
+            .get::<LlogdBody>(1)
+            .map_err(|e| bad(e.to_string()))?;
+        let header = self
+            .llog(opc::LLOG_ORIGIN_HANDLE_READ_HEADER, &at, None)
+            .await?;
+        let header = header
+            .msg
+            .get::<LlogLogHdr>(1)
+            .map_err(|e| bad(e.to_string()))?;
         at.cur_offset = LLOG_CHUNK_SIZE as u64;
         while reader.next_index() <= header.tail.index {
             let want = reader.next_index();
             at.index = want;
             at.saved_index = want - 1;
             at.len = LLOG_CHUNK_SIZE as u32;
-            let reply = match self.llog(opc::LLOG_ORIGIN_HANDLE_NEXT_BLOCK, &at, None).await {
+            let reply = match self
+                .llog(opc::LLOG_ORIGIN_HANDLE_NEXT_BLOCK, &at, None)
+                .await
+            {
                 // the end of the log (older servers say EIO)
-                Err(MgcError::Failed { errno: Errno::EBADR | Errno::EIO, .. }) => break,
+                Err(MgcError::Failed {
+                    errno: Errno::EBADR | Errno::EIO,
+                    ..
+                }) => break,
                 r => r?,
             };
-            at = reply.msg.get::<LlogdBody>(1).map_err(|e| bad(e.to_string()))?;
-            for r in reader.feed(reply.msg.buf(2), |i| header.is_live(i)).map_err(|e| bad(e.to_string()))? {
+            at = reply
+                .msg
+                .get::<LlogdBody>(1)
+                .map_err(|e| bad(e.to_string()))?;
+            for r in reader
+                .feed(reply.msg.buf(2), |i| header.is_live(i))
+                .map_err(|e| bad(e.to_string()))?
+            {
                 builder.take(&r).map_err(bad)?;
             }
             if reader.next_index() == want {
@@ -132,23 +189,46 @@ impl Mgc {
         Ok(builder.finish())
     }
 
-    async fn llog(&self, opcode: u32, body: &LlogdBody, name: Option<&str>) -> Result<Reply, MgcError> {
+    async fn llog(
+        &self,
+        opcode: u32,
+        body: &LlogdBody,
+        name: Option<&str>,
+    ) -> Result<Reply, MgcError> {
         let mut rq = Request::new(portal::MGS_REQUEST, opcode).push(body);
         if let Some(n) = name {
-            let body = MdtBody { capability: u32::MAX, suppgid: u32::MAX, ..Default::default() };
+            let body = MdtBody {
+                capability: u32::MAX,
+                suppgid: u32::MAX,
+                ..Default::default()
+            };
             rq = rq.push_bytes(nul(n.as_bytes())).push(&body);
         }
-        let failed = |errno| MgcError::Failed { what: "reading a configuration log", errno };
-        let reply = self.import().call(rq).await.map_err(|e| failed(rpc_errno(&e)))?;
+        let failed = |errno| MgcError::Failed {
+            what: "reading a configuration log",
+            errno,
+        };
+        let reply = self
+            .import()
+            .call(rq)
+            .await
+            .map_err(|e| failed(rpc_errno(&e)))?;
         Errno::check(reply.status).map_err(failed)?;
         Ok(reply)
     }
 
     /// Reads the configuration now and keeps it up to date under the config lock: the receiver changes with the log.
     /// Ends when all receivers, or the MGC, are dropped.
-    pub async fn watch_config(self: &Arc<Self>, fsname: &str) -> Result<watch::Receiver<Config>, MgcError> {
+    pub async fn watch_config(
+        self: &Arc<Self>,
+        fsname: &str,
+    ) -> Result<watch::Receiver<Config>, MgcError> {
         let (tx, rx) = watch::channel(self.locked_read(fsname).await?);
-        let (me, changed, fsname) = (Arc::downgrade(self), self.changed.clone(), fsname.to_owned());
+        let (me, changed, fsname) = (
+            Arc::downgrade(self),
+            self.changed.clone(),
+            fsname.to_owned(),
+        );
         tokio::spawn(async move { follow(me, changed, fsname, tx).await });
         Ok(rx)
     }
@@ -157,7 +237,16 @@ impl Mgc {
     async fn locked_read(&self, fsname: &str) -> Result<Config, MgcError> {
         let res = ResId::config(fsname, MGS_CFG_T_CONFIG);
         let ns = &self.target.namespace;
-        let lock = ns.enqueue(res, LdlmType::PLAIN, LdlmMode::CR, Policy::Plain, LdlmFlags::empty(), 0).await;
+        let lock = ns
+            .enqueue(
+                res,
+                LdlmType::PLAIN,
+                LdlmMode::CR,
+                Policy::Plain,
+                LdlmFlags::empty(),
+                0,
+            )
+            .await;
         if let Err(e) = &lock {
             tracing::debug!(error = %e, "no config lock: changes of the configuration will not be noticed");
         }
@@ -187,7 +276,9 @@ async fn follow(mgc: Weak<Mgc>, changed: Arc<Notify>, fsname: String, tx: watch:
             () = changed.notified() => {}
             () = tx.closed() => return,
         }
-        let Some(mgc) = mgc.upgrade().filter(|m| !m.closing.load(Ordering::Relaxed)) else { return };
+        let Some(mgc) = mgc.upgrade().filter(|m| !m.closing.load(Ordering::Relaxed)) else {
+            return;
+        };
         match mgc.locked_read(&fsname).await {
             Ok(c) => {
                 tx.send_if_modified(|old| {
@@ -196,7 +287,9 @@ async fn follow(mgc: Weak<Mgc>, changed: Arc<Notify>, fsname: String, tx: watch:
                     differs
                 });
             }
-            Err(e) => tracing::warn!(error = %e, fsname, "the configuration changed but cannot be read"),
+            Err(e) => {
+                tracing::warn!(error = %e, fsname, "the configuration changed but cannot be read")
+            }
         }
     }
 }
@@ -207,7 +300,12 @@ struct ConfigHook {
 }
 
 impl LockHook for ConfigHook {
-    fn cancelling(&self, _lock: &LockInfo, _discard: bool, _local_only: bool) -> BoxFuture<'static, ()> {
+    fn cancelling(
+        &self,
+        _lock: &LockInfo,
+        _discard: bool,
+        _local_only: bool,
+    ) -> BoxFuture<'static, ()> {
         self.changed.notify_one();
         Box::pin(async {})
     }
@@ -219,5 +317,8 @@ impl LockHook for ConfigHook {
 
 /// NIDs, comma separated.
 pub(crate) fn list(nids: &[Nid]) -> String {
-    nids.iter().map(|n| n.to_string()).collect::<Vec<_>>().join(",")
+    nids.iter()
+        .map(|n| n.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ptlrpc::{Bulk, Request};
+use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags2;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::mgs::{MGS_CFG_T_NODEMAP, MgsConfigBody, MgsConfigRes};
 use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::raw::c_array;
-use coral_wire::Errno;
 use tokio::sync::watch;
 
 use super::{Mgc, MgcError};
@@ -32,7 +32,9 @@ const PAUSE: Duration = Duration::from_secs(2);
 impl Mgc {
     /// The nodemaps as text, and again whenever they change. `None`: the MGS is not Coral's and gives none in this form. An MGC that
     /// is used for this watches nothing else.
-    pub async fn watch_nodemaps(self: &Arc<Self>) -> Result<Option<watch::Receiver<Bytes>>, MgcError> {
+    pub async fn watch_nodemaps(
+        self: &Arc<Self>,
+    ) -> Result<Option<watch::Receiver<Bytes>>, MgcError> {
         if !self.import().granted().has2(ConnectFlags2::CORAL) {
             return Ok(None);
         }
@@ -45,15 +47,30 @@ impl Mgc {
     async fn locked_nodemaps(&self) -> Result<Bytes, MgcError> {
         let res = ResId::config(NAME, MGS_CFG_T_NODEMAP);
         let ns = &self.target.namespace;
-        let lock = ns.enqueue(res, LdlmType::PLAIN, LdlmMode::CR, Policy::Plain, LdlmFlags::empty(), 0).await;
-        let lock = lock.map_err(|_| MgcError::Failed { what: "locking the nodemaps", errno: Errno::EIO })?;
+        let lock = ns
+            .enqueue(
+                res,
+                LdlmType::PLAIN,
+                LdlmMode::CR,
+                Policy::Plain,
+                LdlmFlags::empty(),
+                0,
+            )
+            .await;
+        let lock = lock.map_err(|_| MgcError::Failed {
+            what: "locking the nodemaps",
+            errno: Errno::EIO,
+        })?;
         let text = self.read_nodemaps().await;
         drop(lock);
         text
     }
 
     async fn read_nodemaps(&self) -> Result<Bytes, MgcError> {
-        let failed = |errno| MgcError::Failed { what: "reading the nodemaps", errno };
+        let failed = |errno| MgcError::Failed {
+            what: "reading the nodemaps",
+            errno,
+        };
         'anew: loop {
             let (mut text, mut size) = (Vec::new(), None);
             while size.is_none_or(|s| (text.len() as u64) < s) {
@@ -66,11 +83,23 @@ impl Mgc {
                     ..Default::default()
                 };
                 let rq = Request::new(portal::MGS_REQUEST, opc::MGS_CONFIG_READ).push(&body);
-                let rq = rq.bulk(Bulk::Sink { portal: portal::MGS_BULK, lens: vec![ROOM] });
-                let reply = self.import().call(rq).await.map_err(|e| failed(rpc_errno(&e)))?;
+                let rq = rq.bulk(Bulk::Sink {
+                    portal: portal::MGS_BULK,
+                    lens: vec![ROOM],
+                });
+                let reply = self
+                    .import()
+                    .call(rq)
+                    .await
+                    .map_err(|e| failed(rpc_errno(&e)))?;
                 Errno::check(reply.status).map_err(failed)?;
                 let res: MgsConfigRes = reply.msg.get(1).map_err(|_| failed(Errno::EPROTO))?;
-                let part: Vec<u8> = reply.bulk.iter().flatten().flat_map(|b| b.iter().copied()).collect();
+                let part: Vec<u8> = reply
+                    .bulk
+                    .iter()
+                    .flatten()
+                    .flat_map(|b| b.iter().copied())
+                    .collect();
                 // they changed between two parts
                 if size.is_some_and(|s| s != res.size) {
                     continue 'anew;
@@ -87,7 +116,9 @@ impl Mgc {
 }
 
 async fn follow(mgc: Weak<Mgc>, tx: watch::Sender<Bytes>) {
-    let Some(changed) = mgc.upgrade().map(|m| m.changed.clone()) else { return };
+    let Some(changed) = mgc.upgrade().map(|m| m.changed.clone()) else {
+        return;
+    };
     loop {
         tokio::select! {
             biased;
@@ -95,13 +126,17 @@ async fn follow(mgc: Weak<Mgc>, tx: watch::Sender<Bytes>) {
             () = tx.closed() => return,
         }
         loop {
-            let Some(mgc) = mgc.upgrade().filter(|m| !m.closing()) else { return };
+            let Some(mgc) = mgc.upgrade().filter(|m| !m.closing()) else {
+                return;
+            };
             match mgc.locked_nodemaps().await {
                 Ok(text) => {
                     tx.send_if_modified(|old| std::mem::replace(old, text.clone()) != text);
                     break;
                 }
-                Err(e) => tracing::warn!(error = %e, "the nodemaps changed but cannot be read; those known count on, and it is tried again"),
+                Err(e) => {
+                    tracing::warn!(error = %e, "the nodemaps changed but cannot be read; those known count on, and it is tried again")
+                }
             }
             drop(mgc);
             tokio::time::sleep(PAUSE).await;

@@ -9,7 +9,9 @@ use coral_ptlrpc::{Bulk, Reply, Request};
 use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags;
 use coral_wire::ldlm::LdlmMode;
-use coral_wire::ost::{CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, brw, md};
+use coral_wire::ost::{
+    CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, brw, md,
+};
 use coral_wire::ptlrpc::{opc, portal};
 use futures_util::future::try_join_all;
 
@@ -52,7 +54,11 @@ impl Osc {
     /// The largest object the OST can hold, bytes (`ocd_maxbytes`).
     pub fn max_bytes(&self) -> u64 {
         let granted = self.target.granted();
-        if granted.has(ConnectFlags::MAXBYTES) && granted.maxbytes > 0 { granted.maxbytes } else { i64::MAX as u64 }
+        if granted.has(ConnectFlags::MAXBYTES) && granted.maxbytes > 0 {
+            granted.maxbytes
+        } else {
+            i64::MAX as u64
+        }
     }
 
     /// Largest RPC this OST takes, bytes.
@@ -65,7 +71,13 @@ impl Osc {
     }
 
     /// Reads `len` bytes at `offset`; short when the object ends before.
-    pub async fn read(&self, obj: &ObjectRef, offset: u64, len: usize, lock: IoLock) -> Result<Payload, Errno> {
+    pub async fn read(
+        &self,
+        obj: &ObjectRef,
+        offset: u64,
+        len: usize,
+        lock: IoLock,
+    ) -> Result<Payload, Errno> {
         let (lock, _held) = self.held(obj, LdlmMode::PR, lock);
         let max = self.rpc_bytes();
         if len <= max {
@@ -81,7 +93,11 @@ impl Osc {
                 at += n;
             }
             let wanted: Vec<usize> = batch.iter().map(|(_, n)| *n).collect();
-            for (part, n) in try_join_all(batch.into_iter().map(|(f, _)| f)).await?.into_iter().zip(wanted) {
+            for (part, n) in try_join_all(batch.into_iter().map(|(f, _)| f))
+                .await?
+                .into_iter()
+                .zip(wanted)
+            {
                 let short = part.len() < n;
                 out.append(part);
                 if short {
@@ -111,7 +127,14 @@ impl Osc {
             let mut batch = Vec::new();
             while at < data.len() && batch.len() < IN_FLIGHT {
                 let n = max.min(data.len() - at);
-                batch.push(self.write_rpc(obj, offset + at as u64, data.slice(at..at + n), attr, lock, None));
+                batch.push(self.write_rpc(
+                    obj,
+                    offset + at as u64,
+                    data.slice(at..at + n),
+                    attr,
+                    lock,
+                    None,
+                ));
                 at += n;
             }
             try_join_all(batch).await?;
@@ -129,18 +152,26 @@ impl Osc {
         attr: &WriteAttr,
         by: BackedBy,
     ) -> Result<(), Errno> {
-        self.write_rpc(obj, offset, data, attr, IoLock::Ours(by.cookie), Some(by)).await
+        self.write_rpc(obj, offset, data, attr, IoLock::Ours(by.cookie), Some(by))
+            .await
     }
 
     fn brw_obdo(obj: &ObjectRef, lock: IoLock) -> Obdo {
         // of a lock of the server's own it is said elsewhere
-        let ours = if lock == IoLock::Server { IoLock::Ours(0) } else { lock };
+        let ours = if lock == IoLock::Server {
+            IoLock::Ours(0)
+        } else {
+            lock
+        };
         let mut o = Self::locked(obj, ours);
         o.valid |= md::FLFLAGS;
         o
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a bulk request has that many parts")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a bulk request has that many parts"
+    )]
     fn brw_request(
         &self,
         opcode: u32,
@@ -154,18 +185,34 @@ impl Osc {
     ) -> Request {
         let write = opcode == opc::OST_WRITE;
         let dir = if write { brw::WRITE } else { brw::READ };
-        let flags = more | dir | if lock == IoLock::Server { brw::SRVLOCK } else { 0 };
+        let flags = more
+            | dir
+            | if lock == IoLock::Server {
+                brw::SRVLOCK
+            } else {
+                0
+            };
         let mut rq = Request::new(self.io_portal(), opcode)
             .push(o)
             .push(&ObdIoobj::new(obj.oi, mds as u32, 1))
-            .push(&NiobufRemote { offset, len: len as u32, flags })
+            .push(&NiobufRemote {
+                offset,
+                len: len as u32,
+                flags,
+            })
             .push_bytes(Bytes::new());
         // others may wait for our lock, and take every place while they do
         rq.urgent = lock != IoLock::Server;
         rq
     }
 
-    async fn read_rpc(&self, obj: &ObjectRef, offset: u64, len: usize, lock: IoLock) -> Result<Payload, Errno> {
+    async fn read_rpc(
+        &self,
+        obj: &ObjectRef,
+        offset: u64,
+        len: usize,
+        lock: IoLock,
+    ) -> Result<Payload, Errno> {
         let mut o = Self::brw_obdo(obj, lock);
         let cksum = self.cksum();
         if let Some(c) = cksum {
@@ -176,18 +223,28 @@ impl Osc {
         if short {
             o.flags |= ObdFlags::SHORT_IO;
         }
-        let lens = if short { Vec::new() } else { md_lens(offset, len, self.target.coral()) };
+        let lens = if short {
+            Vec::new()
+        } else {
+            md_lens(offset, len, self.target.coral())
+        };
         for attempt in 0.. {
-            let mut rq =
-                self.brw_request(opc::OST_READ, obj, &o, offset, len, lens.len(), lock, 0).push_bytes(Bytes::new());
+            let mut rq = self
+                .brw_request(opc::OST_READ, obj, &o, offset, len, lens.len(), lock, 0)
+                .push_bytes(Bytes::new());
             if !short {
-                rq = rq.bulk(Bulk::Sink { portal: portal::OST_BULK, lens: lens.clone() });
+                rq = rq.bulk(Bulk::Sink {
+                    portal: portal::OST_BULK,
+                    lens: lens.clone(),
+                });
             }
             let reply = ok(self.import().call(rq).await)?;
             let data = read_data(&reply, short, len)?;
             match verify(&reply, cksum, &data)? {
                 true => return Ok(data),
-                false if attempt < CKSUM_RETRIES => tracing::warn!(oi = ?obj.oi, offset, len, "read checksum differs, reading again"),
+                false if attempt < CKSUM_RETRIES => {
+                    tracing::warn!(oi = ?obj.oi, offset, len, "read checksum differs, reading again")
+                }
                 false => return Err(Errno::EIO),
             }
         }
@@ -218,18 +275,42 @@ impl Osc {
         if short {
             o.flags |= ObdFlags::SHORT_IO;
         }
-        let lens = if short { Vec::new() } else { md_lens(offset, data.len(), self.target.coral()) };
+        let lens = if short {
+            Vec::new()
+        } else {
+            md_lens(offset, data.len(), self.target.coral())
+        };
         // what was kept back, in granted space, was copied together already
-        let data = if by.is_some_and(|b| b.granted) { data } else { self.to_keep(data) };
+        let data = if by.is_some_and(|b| b.granted) {
+            data
+        } else {
+            self.to_keep(data)
+        };
         for attempt in 0.. {
             self.grant().announce(&mut o);
-            let from_grant = if by.is_some_and(|b| b.granted) { brw::FROM_GRANT } else { 0 };
-            let mut rq = self.brw_request(opc::OST_WRITE, obj, &o, offset, data.len(), lens.len(), lock, from_grant);
+            let from_grant = if by.is_some_and(|b| b.granted) {
+                brw::FROM_GRANT
+            } else {
+                0
+            };
+            let mut rq = self.brw_request(
+                opc::OST_WRITE,
+                obj,
+                &o,
+                offset,
+                data.len(),
+                lens.len(),
+                lock,
+                from_grant,
+            );
             rq.generation = by.map(|b| b.generation);
             let rq = if short {
                 rq.push_bytes(data.copy_to_bytes())
             } else {
-                rq.push_bytes(Bytes::new()).bulk(Bulk::Source { portal: portal::OST_BULK, data: md_slices(&data, &lens) })
+                rq.push_bytes(Bytes::new()).bulk(Bulk::Source {
+                    portal: portal::OST_BULK,
+                    data: md_slices(&data, &lens),
+                })
             };
             let reply = ok(self.import().call(self.keep(obj, rq)).await)?;
             self.sync_if_much();
@@ -252,7 +333,11 @@ impl Osc {
 /// Lengths of the bulk descriptors of a transfer. A stock server fills a descriptor with 256 fragments, one per page of the
 /// object, so the first is short when the transfer starts inside a page; two Coral ends cut at 1 MiB and nowhere else.
 fn md_lens(offset: u64, len: usize, coral: bool) -> Vec<u32> {
-    let lead = if coral { 0 } else { (offset % PAGE_BYTES) as usize };
+    let lead = if coral {
+        0
+    } else {
+        (offset % PAGE_BYTES) as usize
+    };
     let mut out = Vec::new();
     let mut left = len;
     let mut room = MD_BYTES - lead;
@@ -297,7 +382,11 @@ fn read_data(reply: &Reply, short: bool, wanted: usize) -> Result<Payload, Errno
     if all.len() < got {
         return Err(Errno::EPROTO);
     }
-    Ok(if all.len() == got { all } else { all.slice(0..got) })
+    Ok(if all.len() == got {
+        all
+    } else {
+        all.slice(0..got)
+    })
 }
 
 /// True when the checksum in the reply is right, absent or not wanted.
@@ -334,7 +423,15 @@ mod tests {
 
     #[test]
     fn descriptors_cover_the_data_once() {
-        for len in [1, 4096, MD_BYTES - 1, MD_BYTES, MD_BYTES + 1, 4 * MD_BYTES, 3 * MD_BYTES + 17] {
+        for len in [
+            1,
+            4096,
+            MD_BYTES - 1,
+            MD_BYTES,
+            MD_BYTES + 1,
+            4 * MD_BYTES,
+            3 * MD_BYTES + 17,
+        ] {
             for (offset, coral) in [(0, true), (100, true), (0, false), (100, false)] {
                 let lens = md_lens(offset, len, coral);
                 assert_eq!(lens.iter().map(|l| *l as usize).sum::<usize>(), len);

@@ -17,7 +17,11 @@ pub const MAX_DIRTY_BYTES: u64 = 32 << 20;
 
 /// Whole pages of `start..end`, bytes: what a write there costs.
 pub fn pages_bytes(start: u64, end: u64) -> u64 {
-    if start >= end { 0 } else { (end.div_ceil(PAGE_BYTES) - start / PAGE_BYTES) * PAGE_BYTES }
+    if start >= end {
+        0
+    } else {
+        (end.div_ceil(PAGE_BYTES) - start / PAGE_BYTES) * PAGE_BYTES
+    }
 }
 
 /// Why nothing can be kept back now.
@@ -51,8 +55,17 @@ pub struct Grant {
 
 impl Default for Grant {
     fn default() -> Self {
-        let ledger = Ledger { agreed: false, avail: 0, reserved: 0, max_dirty: MAX_DIRTY_BYTES, waiting: 0 };
-        Self { ledger: Mutex::new(ledger), freed: Notify::new() }
+        let ledger = Ledger {
+            agreed: false,
+            avail: 0,
+            reserved: 0,
+            max_dirty: MAX_DIRTY_BYTES,
+            waiting: 0,
+        };
+        Self {
+            ledger: Mutex::new(ledger),
+            freed: Notify::new(),
+        }
     }
 }
 
@@ -187,7 +200,11 @@ mod tests {
         g.set_max_dirty(2 * 4096);
         assert_eq!(g.reserve(4096), Ok(()));
         assert_eq!(g.reserve(2 * 4096), Err(NoRoom::Full));
-        assert_eq!(g.reserve(3 * 4096), Err(NoRoom::NoGrant), "it would never fit");
+        assert_eq!(
+            g.reserve(3 * 4096),
+            Err(NoRoom::NoGrant),
+            "it would never fit"
+        );
         assert!(g.room(2 * 4096).now_or_never().is_none());
         assert!(g.room(4096).now_or_never().is_some());
         let mut waits = Box::pin(g.room(2 * 4096));
@@ -225,11 +242,17 @@ mod tests {
         g.connected(Some(8192));
         g.reserve(4096).unwrap();
         g.announce(&mut o);
-        assert_eq!((o.blocks, o.grant, o.mode as u64), (4096, 4096, MAX_DIRTY_BYTES));
+        assert_eq!(
+            (o.blocks, o.grant, o.mode as u64),
+            (4096, 4096, MAX_DIRTY_BYTES)
+        );
         o.grant = 40960;
         g.answered(&o);
         assert_eq!(g.held(), 49152);
-        g.answered(&Obdo { grant: 7, ..Default::default() });
+        g.answered(&Obdo {
+            grant: 7,
+            ..Default::default()
+        });
         assert_eq!(g.held(), 49152);
     }
 }

@@ -54,10 +54,13 @@ impl Osc {
     /// `data` as it may be kept.
     pub(super) fn to_keep(&self, data: Payload) -> Payload {
         match self.keeps() && data.len() < COPY_BELOW {
-            true => Payload::from(Bytes::from(data.iter().fold(Vec::with_capacity(data.len()), |mut all, b| {
-                all.extend_from_slice(b);
-                all
-            }))),
+            true => Payload::from(Bytes::from(data.iter().fold(
+                Vec::with_capacity(data.len()),
+                |mut all, b| {
+                    all.extend_from_slice(b);
+                    all
+                },
+            ))),
             false => data,
         }
     }
@@ -81,7 +84,10 @@ impl Osc {
     /// Asks for a sync when much is kept.
     pub(super) fn sync_if_much(&self) {
         let limit = self.kept.limit.load(Ordering::Relaxed);
-        if !self.keeps() || self.kept_bytes() <= limit / 2 || self.kept.syncing.swap(true, Ordering::AcqRel) {
+        if !self.keeps()
+            || self.kept_bytes() <= limit / 2
+            || self.kept.syncing.swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let (import, syncing) = (self.import().clone(), self.kept.syncing.clone());

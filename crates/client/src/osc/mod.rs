@@ -26,7 +26,10 @@ use coral_ptlrpc::{Import, Request, RpcError};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, Policy};
 use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, OstLvb, md};
 use coral_wire::ptlrpc::{opc, portal};
-use coral_wire::{Errno, fid::{Fid, OstId}};
+use coral_wire::{
+    Errno,
+    fid::{Fid, OstId},
+};
 
 use crate::error::{lock_errno, ok, proto};
 use crate::target::{Target, TargetHooks};
@@ -122,7 +125,14 @@ impl Osc {
 
     fn of(index: u32, target: Arc<Target>, mdt: bool) -> Arc<Self> {
         let write_backs = tokio::sync::Semaphore::new(brw::IN_FLIGHT);
-        Arc::new(Self { index, target, mdt, write_backs, kept: Default::default(), hooks: Default::default() })
+        Arc::new(Self {
+            index,
+            target,
+            mdt,
+            write_backs,
+            kept: Default::default(),
+            hooks: Default::default(),
+        })
     }
 
     /// Who hears of losses; kept alive here.
@@ -133,12 +143,20 @@ impl Osc {
 
     /// Portal of I/O.
     fn io_portal(&self) -> u32 {
-        if self.mdt { portal::MDS_IO } else { portal::OST_IO }
+        if self.mdt {
+            portal::MDS_IO
+        } else {
+            portal::OST_IO
+        }
     }
 
     /// Portal of everything else.
     fn portal(&self) -> u32 {
-        if self.mdt { portal::MDS_REQUEST } else { portal::OST_REQUEST }
+        if self.mdt {
+            portal::MDS_REQUEST
+        } else {
+            portal::OST_REQUEST
+        }
     }
 
     /// Type and extent of a lock on the whole object.
@@ -153,11 +171,18 @@ impl Osc {
     /// too, but own appends go under it without asking anybody: what relies on a read lock must not rely on that.
     pub async fn lock_whole(&self, obj: &ObjectRef, mode: LdlmMode) -> Result<LockRef, Errno> {
         let ((ty, policy), res) = (self.whole(), obj.oi.res_id());
-        if let Some(lock) = self.namespace().match_lock(&res, ty, mode, &policy).filter(|l| l.mode() == mode) {
+        if let Some(lock) = self
+            .namespace()
+            .match_lock(&res, ty, mode, &policy)
+            .filter(|l| l.mode() == mode)
+        {
             return Ok(lock);
         }
         let (flags, lvb) = (LdlmFlags::empty(), size_of::<OstLvb>());
-        let got = self.namespace().enqueue(res, ty, mode, policy, flags, lvb).await;
+        let got = self
+            .namespace()
+            .enqueue(res, ty, mode, policy, flags, lvb)
+            .await;
         got.map(|(lock, _)| lock).map_err(|e| lock_errno(&e))
     }
 
@@ -168,7 +193,10 @@ impl Osc {
             return (lock, None);
         }
         let (ty, policy) = self.whole();
-        match self.namespace().match_lock(&obj.oi.res_id(), ty, mode, &policy) {
+        match self
+            .namespace()
+            .match_lock(&obj.oi.res_id(), ty, mode, &policy)
+        {
             Some(l) => (IoLock::Ours(l.info().remote_cookie), Some(l)),
             None => (lock, None),
         }
@@ -210,7 +238,11 @@ impl Osc {
     }
 
     fn obdo(obj: &ObjectRef) -> Obdo {
-        let mut o = Obdo { oi: obj.oi, valid: md::FLID | md::FLGROUP, ..Default::default() };
+        let mut o = Obdo {
+            oi: obj.oi,
+            valid: md::FLID | md::FLGROUP,
+            ..Default::default()
+        };
         o.set_parent(obj.parent, obj.stripe_idx);
         o
     }
@@ -224,7 +256,9 @@ impl Osc {
 
     /// Under a lock of ours, or one that the server takes.
     fn locked(obj: &ObjectRef, lock: IoLock) -> Obdo {
-        let IoLock::Ours(cookie) = lock else { return Self::srvlocked(obj) };
+        let IoLock::Ours(cookie) = lock else {
+            return Self::srvlocked(obj);
+        };
         let mut o = Self::obdo(obj);
         if cookie != 0 {
             o.handle = cookie;
@@ -236,7 +270,11 @@ impl Osc {
     /// Who waits for a lock of ours may have taken all places for requests: one under that lock does not wait for a place, or the
     /// lock would never be given back.
     fn under(lock: IoLock, rq: Request) -> Request {
-        if lock == IoLock::Server { rq } else { rq.urgent() }
+        if lock == IoLock::Server {
+            rq
+        } else {
+            rq.urgent()
+        }
     }
 
     async fn call(&self, rq: Request) -> Result<Obdo, Errno> {
@@ -249,20 +287,38 @@ impl Osc {
         if self.mdt {
             return self.glimpse(obj).await.map(|(attr, _)| attr);
         }
-        let o = if lock == IoLock::Server { Self::srvlocked(obj) } else { Self::obdo(obj) };
-        let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR).push(&o).push_bytes(Bytes::new());
-        self.call(Self::under(lock, rq)).await.map(|o| self.attr_of(&o))
+        let o = if lock == IoLock::Server {
+            Self::srvlocked(obj)
+        } else {
+            Self::obdo(obj)
+        };
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR)
+            .push(&o)
+            .push_bytes(Bytes::new());
+        self.call(Self::under(lock, rq))
+            .await
+            .map(|o| self.attr_of(&o))
     }
 
     fn attr_of(&self, o: &Obdo) -> ObjectAttr {
         let time = |t| Timespec::from_wire(t, self.target.coral());
-        ObjectAttr { size: o.size, blocks: o.blocks, mtime: time(o.mtime), atime: time(o.atime), ctime: time(o.ctime) }
+        ObjectAttr {
+            size: o.size,
+            blocks: o.blocks,
+            mtime: time(o.mtime),
+            atime: time(o.atime),
+            ctime: time(o.ctime),
+        }
     }
 
     /// Size, blocks and times, with a lock that covers them if nobody is changing the object.
     pub async fn glimpse(&self, obj: &ObjectRef) -> Result<(ObjectAttr, Option<LockRef>), Errno> {
         let (ty, policy) = self.whole();
-        let (v, lock) = self.namespace().glimpse_with(obj.oi.res_id(), ty, policy).await.map_err(|e| lock_errno(&e))?;
+        let (v, lock) = self
+            .namespace()
+            .glimpse_with(obj.oi.res_id(), ty, policy)
+            .await
+            .map_err(|e| lock_errno(&e))?;
         let time = |secs, nanos| Timespec { secs, nanos };
         let attr = ObjectAttr {
             size: v.size,
@@ -276,11 +332,20 @@ impl Osc {
 
     /// Sets times. A Coral server takes a lock for it, unless we hold one, so that nobody keeps the old ones under a lock of
     /// his, and answers what the object's attributes are now.
-    pub async fn setattr(&self, obj: &ObjectRef, t: &ObjectTimes, lock: IoLock) -> Result<Option<ObjectAttr>, Errno> {
+    pub async fn setattr(
+        &self,
+        obj: &ObjectRef,
+        t: &ObjectTimes,
+        lock: IoLock,
+    ) -> Result<Option<ObjectAttr>, Errno> {
         if self.mdt {
             return Ok(None); // the inode has them
         }
-        let mut o = if self.target.coral() { Self::locked(obj, lock) } else { Self::obdo(obj) };
+        let mut o = if self.target.coral() {
+            Self::locked(obj, lock)
+        } else {
+            Self::obdo(obj)
+        };
         for (value, bit, field) in [
             (t.atime, md::FLATIME, &mut o.atime),
             (t.mtime, md::FLMTIME, &mut o.mtime),
@@ -291,25 +356,42 @@ impl Osc {
                 o.valid |= bit;
             }
         }
-        let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&o).push_bytes(Bytes::new());
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR)
+            .push(&o)
+            .push_bytes(Bytes::new());
         let o = self.change(obj, Self::under(lock, rq)).await?;
         Ok(self.target.coral().then(|| self.attr_of(&o)))
     }
 
     /// Cuts the object at `size` (or extends it to that).
-    pub async fn truncate(&self, obj: &ObjectRef, size: u64, w: &WriteAttr, lock: IoLock) -> Result<(), Errno> {
+    pub async fn truncate(
+        &self,
+        obj: &ObjectRef,
+        size: u64,
+        w: &WriteAttr,
+        lock: IoLock,
+    ) -> Result<(), Errno> {
         let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
         let mut o = Self::locked(obj, lock);
         o.size = size;
         o.blocks = OBJECT_EOF;
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
-        let rq = Request::new(self.io_portal(), opc::OST_PUNCH).push(&o).push_bytes(Bytes::new());
+        let rq = Request::new(self.io_portal(), opc::OST_PUNCH)
+            .push(&o)
+            .push_bytes(Bytes::new());
         self.change(obj, Self::under(lock, rq)).await.map(drop)
     }
 
     /// fallocate(2) on the object's bytes `start..end`; `mode` of `FALLOC_FL_*`.
-    pub async fn fallocate(&self, obj: &ObjectRef, mode: u32, start: u64, end: u64, w: &WriteAttr) -> Result<(), Errno> {
+    pub async fn fallocate(
+        &self,
+        obj: &ObjectRef,
+        mode: u32,
+        start: u64,
+        end: u64,
+        w: &WriteAttr,
+    ) -> Result<(), Errno> {
         let (lock, _held) = self.held(obj, LdlmMode::PW, IoLock::Server);
         let mut o = Self::locked(obj, lock);
         o.size = start;
@@ -317,12 +399,19 @@ impl Osc {
         o.nlink = mode; // o_falloc_mode shares the field
         o.valid |= md::FLSIZE | md::FLBLOCKS;
         self.stamp(&mut o, w);
-        let rq = Request::new(self.io_portal(), opc::OST_FALLOCATE).push(&o).push_bytes(Bytes::new());
+        let rq = Request::new(self.io_portal(), opc::OST_FALLOCATE)
+            .push(&o)
+            .push_bytes(Bytes::new());
         self.change(obj, Self::under(lock, rq)).await.map(drop)
     }
 
     /// Next hole or data at or after `offset`; `None` when there is none (ENXIO of the OST).
-    pub async fn seek(&self, obj: &ObjectRef, offset: u64, hole: bool) -> Result<Option<u64>, Errno> {
+    pub async fn seek(
+        &self,
+        obj: &ObjectRef,
+        offset: u64,
+        hole: bool,
+    ) -> Result<Option<u64>, Errno> {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let (lock, _held) = self.held(obj, LdlmMode::PR, IoLock::Server);
@@ -344,7 +433,9 @@ impl Osc {
         o.size = 0;
         o.blocks = OBJECT_EOF;
         o.valid |= md::FLSIZE | md::FLBLOCKS;
-        let rq = Request::new(self.portal(), opc::OST_SYNC).push(&o).push_bytes(Bytes::new());
+        let rq = Request::new(self.portal(), opc::OST_SYNC)
+            .push(&o)
+            .push_bytes(Bytes::new());
         self.call(rq).await.map(drop)
     }
 

@@ -57,14 +57,28 @@ fn nid(text: &str) -> Nid {
 }
 
 async fn start_node(net: &Arc<MemNet>, at: &str, seed: u64, routes: &str) -> Arc<Node> {
-    let wall = WallClock { base: (1_700_000_000, 0), at: tokio::time::Instant::now() };
-    let routes = if routes.is_empty() { Vec::new() } else { coral_lnet::parse_routes(routes).expect("routes") };
-    let cfg = NodeConfig { nids: vec![nid(at)], seed, wall: Some(wall), routes, ..NodeConfig::default() };
+    let wall = WallClock {
+        base: (1_700_000_000, 0),
+        at: tokio::time::Instant::now(),
+    };
+    let routes = if routes.is_empty() {
+        Vec::new()
+    } else {
+        coral_lnet::parse_routes(routes).expect("routes")
+    };
+    let cfg = NodeConfig {
+        nids: vec![nid(at)],
+        seed,
+        wall: Some(wall),
+        routes,
+        ..NodeConfig::default()
+    };
     Node::start(cfg, Some(net.clone())).await.expect("node")
 }
 
 fn register(mgs: &Mgs, target: &Target, kind: u32) {
-    mgs.register(&info(target, kind, SERVER), b"").expect("registered");
+    mgs.register(&info(target, kind, SERVER), b"")
+        .expect("registered");
 }
 
 fn info(target: &Target, kind: u32, at: &str) -> MgsTargetInfo {
@@ -90,12 +104,21 @@ impl Cluster {
     }
 
     /// The same, with the nodes' generators counted from `seed`, and the servers' `routes`.
-    pub async fn start_seeded(osts: u32, stripe_count: u16, stripe_size: u32, seed: u64, routes: &str) -> Cluster {
+    pub async fn start_seeded(
+        osts: u32,
+        stripe_count: u16,
+        stripe_size: u32,
+        seed: u64,
+        routes: &str,
+    ) -> Cluster {
         let disks = Disks {
             mgs: OsdMem::new(),
             mdt: OsdMem::new(),
             osts: (0..osts).map(|_| OsdMem::new()).collect(),
-            defaults: StripeDefaults { stripe_size, stripe_count },
+            defaults: StripeDefaults {
+                stripe_size,
+                stripe_count,
+            },
         };
         Self::start_on(MemNet::alone(), disks, seed, routes).await
     }
@@ -106,7 +129,10 @@ impl Cluster {
             mgs: OsdMem::new(),
             mdt: OsdMem::new(),
             osts: vec![OsdMem::with_capacity(capacity)],
-            defaults: StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 },
+            defaults: StripeDefaults {
+                stripe_size: 1 << 20,
+                stripe_count: 1,
+            },
         };
         Self::start_on(MemNet::alone(), disks, 1, "").await
     }
@@ -114,8 +140,16 @@ impl Cluster {
     /// So many OSTs and an MDT, each with so many bytes of space; one stripe.
     pub async fn start_bounded(osts: u32, capacity: u64) -> Cluster {
         let disk = || OsdMem::with_capacity(capacity);
-        let defaults = StripeDefaults { stripe_size: 1 << 20, stripe_count: 1 };
-        let disks = Disks { mgs: OsdMem::new(), mdt: disk(), osts: (0..osts).map(|_| disk()).collect(), defaults };
+        let defaults = StripeDefaults {
+            stripe_size: 1 << 20,
+            stripe_count: 1,
+        };
+        let disks = Disks {
+            mgs: OsdMem::new(),
+            mdt: disk(),
+            osts: (0..osts).map(|_| disk()).collect(),
+            defaults,
+        };
         Self::start_on(MemNet::alone(), disks, 1, "").await
     }
 
@@ -127,7 +161,8 @@ impl Cluster {
         server.add_target(mgt);
         let mut osts = Vec::new();
         for (i, osd) in disks.osts.iter().enumerate() {
-            let target = Ost::start(node.clone(), FSNAME, i as u32, Arc::new(osd.clone())).expect("OST");
+            let target =
+                Ost::start(node.clone(), FSNAME, i as u32, Arc::new(osd.clone())).expect("OST");
             server.add_target(target.clone());
             register(&mgs, &target, ldd::SV_TYPE_OST);
             osts.push(target);
@@ -135,11 +170,26 @@ impl Cluster {
         let mut cfg = MdtConfig::new(FSNAME, 0);
         cfg.defaults = Some(disks.defaults);
         let mdt = Mdt::start(node.clone(), cfg, Arc::new(disks.mdt.clone())).expect("MDT");
-        let known = |i: u32| OstTarget { index: i, uuid: format!("{FSNAME}-OST{i:04x}_UUID"), nids: vec![nid(SERVER)], active: true };
+        let known = |i: u32| OstTarget {
+            index: i,
+            uuid: format!("{FSNAME}-OST{i:04x}_UUID"),
+            nids: vec![nid(SERVER)],
+            active: true,
+        };
         mdt.set_osts((0..osts.len() as u32).map(known).collect());
         server.add_target(mdt.target.clone());
         register(&mgs, &mdt.target, ldd::SV_TYPE_MDT);
-        Cluster { net, node, server, mgs, mdt, osts, disks, seed: AtomicU64::new(seed.wrapping_add(1)), routes: routes.to_owned() }
+        Cluster {
+            net,
+            node,
+            server,
+            mgs,
+            mdt,
+            osts,
+            disks,
+            seed: AtomicU64::new(seed.wrapping_add(1)),
+            routes: routes.to_owned(),
+        }
     }
 
     /// A further OST, made known through the MGS only.
@@ -153,7 +203,13 @@ impl Cluster {
     }
 
     /// Serves OST `index`, whose disk is `osd`, on a node of its own at `at`, and tells the MGS that `other` may do so too.
-    pub async fn serve_ost(&self, index: u32, osd: &OsdMem, at: &str, other: &str) -> (Arc<Node>, Arc<ServerNode>) {
+    pub async fn serve_ost(
+        &self,
+        index: u32,
+        osd: &OsdMem,
+        at: &str,
+        other: &str,
+    ) -> (Arc<Node>, Arc<ServerNode>) {
         let node = start_node(&self.net, at, self.seed.fetch_add(1, Ordering::Relaxed), "").await;
         let server = ServerNode::start(node.clone());
         let target = Ost::start(node.clone(), FSNAME, index, Arc::new(osd.clone())).expect("OST");
@@ -167,18 +223,37 @@ impl Cluster {
     /// Tells the MDT that OST `index` is served at `at`, the others at [`SERVER`].
     pub fn knows_ost_at(&self, index: u32, at: &str) {
         let here = |i: u32| if i == index { nid(at) } else { nid(SERVER) };
-        let known = |i: u32| OstTarget { index: i, uuid: format!("{FSNAME}-OST{i:04x}_UUID"), nids: vec![here(i)], active: true };
+        let known = |i: u32| OstTarget {
+            index: i,
+            uuid: format!("{FSNAME}-OST{i:04x}_UUID"),
+            nids: vec![here(i)],
+            active: true,
+        };
         self.mdt.set_osts((0..=index).map(known).collect());
     }
 
     /// The servers are gone at once, and come back on what they had committed.
     pub async fn kill_and_restart(self) -> Cluster {
-        let Cluster { net, node, server, mgs, mdt, osts, disks, seed, routes } = self;
+        let Cluster {
+            net,
+            node,
+            server,
+            mgs,
+            mdt,
+            osts,
+            disks,
+            seed,
+            routes,
+        } = self;
         server.stop_services().await;
         node.shutdown().await;
         drop((server, mgs, mdt, osts, node));
         // a target on a directory does so when it is opened: what a killed process left in the page cache counts as committed
-        disks.osts.iter().chain([&disks.mdt]).for_each(|d| d.sync_all().expect("sync"));
+        disks
+            .osts
+            .iter()
+            .chain([&disks.mdt])
+            .for_each(|d| d.sync_all().expect("sync"));
         Self::start_on(net, disks, seed.into_inner() + 1000, &routes).await
     }
 
@@ -201,7 +276,13 @@ impl Cluster {
 
     pub async fn remote_client_with(&self, opts: MountOptions) -> Arc<Llite> {
         let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        let node = start_node(&self.net, &format!("10.0.{}.{}@tcp", 1 + n / 250 % 250, n % 250), n, "").await;
+        let node = start_node(
+            &self.net,
+            &format!("10.0.{}.{}@tcp", 1 + n / 250 % 250, n % 250),
+            n,
+            "",
+        )
+        .await;
         Llite::mount(node, opts).await.expect("mount")
     }
 
@@ -214,7 +295,13 @@ impl Cluster {
 
     /// A node with this NID.
     pub async fn node_at(&self, at: Nid) -> Arc<Node> {
-        start_node(&self.net, &at.to_string(), self.seed.fetch_add(1, Ordering::Relaxed), "").await
+        start_node(
+            &self.net,
+            &at.to_string(),
+            self.seed.fetch_add(1, Ordering::Relaxed),
+            "",
+        )
+        .await
     }
 
     pub fn options(&self) -> MountOptions {
@@ -257,11 +344,23 @@ pub type Result<T> = std::result::Result<T, Errno>;
 
 impl User {
     pub fn root(fs: &Arc<Llite>) -> User {
-        User { fs: fs.clone(), cred: Cred { umask: 0o022, ..Cred::root() } }
+        User {
+            fs: fs.clone(),
+            cred: Cred {
+                umask: 0o022,
+                ..Cred::root()
+            },
+        }
     }
 
     pub fn new(fs: &Arc<Llite>, uid: u32, gid: u32) -> User {
-        User { fs: fs.clone(), cred: Cred { umask: 0o022, ..Cred::user(uid, gid) } }
+        User {
+            fs: fs.clone(),
+            cred: Cred {
+                umask: 0o022,
+                ..Cred::user(uid, gid)
+            },
+        }
     }
 
     pub async fn fid(&self, path: &str) -> Result<Fid> {
@@ -283,7 +382,11 @@ impl User {
 
     pub async fn create(&self, path: &str, flags: i32) -> Result<Arc<FileHandle>> {
         let (p, n) = self.split(path).await?;
-        Ok(self.fs.create(&self.cred, p, n, 0o644, flags as u32).await?.1)
+        Ok(self
+            .fs
+            .create(&self.cred, p, n, 0o644, flags as u32)
+            .await?
+            .1)
     }
 
     pub async fn open(&self, path: &str, flags: i32) -> Result<Arc<FileHandle>> {
@@ -347,7 +450,10 @@ impl User {
 
     pub async fn symlink(&self, target: &str, path: &str) -> Result<()> {
         let (p, n) = self.split(path).await?;
-        self.fs.symlink(&self.cred, p, n, target.as_bytes()).await.map(drop)
+        self.fs
+            .symlink(&self.cred, p, n, target.as_bytes())
+            .await
+            .map(drop)
     }
 
     /// The whole listing, "." and ".." included, in the order it came.
@@ -355,7 +461,12 @@ impl User {
         let fid = self.fid(path).await?;
         let dh = self.fs.opendir(&self.cred, fid).await?;
         let mut out = Vec::new();
-        self.fs.readdir(&self.cred, &dh, 0, false, &mut |e| { out.push(e); false }).await?;
+        self.fs
+            .readdir(&self.cred, &dh, 0, false, &mut |e| {
+                out.push(e);
+                false
+            })
+            .await?;
         self.fs.releasedir(&dh).await?;
         Ok(out)
     }
@@ -363,8 +474,11 @@ impl User {
     /// Names of a directory, sorted, without the dots.
     pub async fn names(&self, path: &str) -> Result<Vec<String>> {
         let all = self.list(path).await?;
-        let mut out: Vec<String> =
-            all.iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()).filter(|n| n != "." && n != "..").collect();
+        let mut out: Vec<String> = all
+            .iter()
+            .map(|e| String::from_utf8_lossy(&e.name).into_owned())
+            .filter(|n| n != "." && n != "..")
+            .collect();
         out.sort();
         Ok(out)
     }
@@ -378,9 +492,14 @@ pub async fn rpcs<T>(fs: &Arc<Llite>, f: impl Future<Output = T>) -> (T, Vec<(St
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
-    let count = |all: &[(String, u64)], name: &str| all.iter().find(|(n, _)| n == name).map_or(0, |(_, c)| *c);
+    let count = |all: &[(String, u64)], name: &str| {
+        all.iter().find(|(n, _)| n == name).map_or(0, |(_, c)| *c)
+    };
     let after = fs.statistics();
-    let mut diff: Vec<_> = after.iter().map(|(n, c)| (n.clone(), c - count(&before, n))).collect();
+    let mut diff: Vec<_> = after
+        .iter()
+        .map(|(n, c)| (n.clone(), c - count(&before, n)))
+        .collect();
     diff.retain(|(n, c)| *c > 0 && n != "OBD_PING");
     (out, diff)
 }

@@ -24,7 +24,9 @@ impl LockTable {
                 && want.start <= h.lock.end
                 && (h.lock.kind == LockKind::Write || want.kind == LockKind::Write)
         };
-        (want.kind != LockKind::Unlock).then(|| self.held.iter().find(clash).map(|h| h.lock)).flatten()
+        (want.kind != LockKind::Unlock)
+            .then(|| self.held.iter().find(clash).map(|h| h.lock))
+            .flatten()
     }
 
     /// Replaces what `owner` holds in the range of `set`; the caller has checked for conflicts.
@@ -36,10 +38,22 @@ impl LockTable {
                 continue;
             }
             if h.lock.start < set.start {
-                out.push(Held { owner, lock: FileLock { end: set.start - 1, ..h.lock } });
+                out.push(Held {
+                    owner,
+                    lock: FileLock {
+                        end: set.start - 1,
+                        ..h.lock
+                    },
+                });
             }
             if h.lock.end > set.end {
-                out.push(Held { owner, lock: FileLock { start: set.end + 1, ..h.lock } });
+                out.push(Held {
+                    owner,
+                    lock: FileLock {
+                        start: set.end + 1,
+                        ..h.lock
+                    },
+                });
             }
         }
         if set.kind != LockKind::Unlock {

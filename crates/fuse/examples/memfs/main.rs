@@ -14,10 +14,19 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
     let mut args = std::env::args().skip(1);
     let mut at = None;
-    let (mut slow, mut ttl, mut opts) = (false, Duration::ZERO, FuseOptions { source: "memfs".into(), ..Default::default() });
+    let (mut slow, mut ttl, mut opts) = (
+        false,
+        Duration::ZERO,
+        FuseOptions {
+            source: "memfs".into(),
+            ..Default::default()
+        },
+    );
     while let Some(a) = args.next() {
         match a.as_str() {
             "--slow" => slow = true,
@@ -29,7 +38,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let at = at.ok_or("usage: memfs DIR [--slow] [--ttl SECONDS] [--threads N]")?;
     let mount = coral_fuse::mount_fs(memfs::MemFs::new(slow, ttl), &at, &opts)?;
     println!("mounted on {}", mount.mount_point().display());
-    let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut int, mut term) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     tokio::select! {
         _ = int.recv() => mount.unmount(true).await?,
         _ = term.recv() => mount.unmount(true).await?,

@@ -66,12 +66,21 @@ fn err<T>(e: i32) -> R<T> {
 
 #[allow(clippy::disallowed_methods, reason = "wall time at the edge")]
 fn now() -> Timespec {
-    let d = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Timespec { secs: d.as_secs() as i64, nanos: d.subsec_nanos() }
+    let d = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    Timespec {
+        secs: d.as_secs() as i64,
+        nanos: d.subsec_nanos(),
+    }
 }
 
 fn root() -> Fid {
-    Fid { seq: 0x2_0000_0007, oid: 1, ver: 0 }
+    Fid {
+        seq: 0x2_0000_0007,
+        oid: 1,
+        ver: 0,
+    }
 }
 
 fn fresh(fid: Fid, mode: u32, uid: u32, gid: u32, parent: Fid) -> Inode {
@@ -141,11 +150,19 @@ impl State {
 
     fn dir(&mut self, fid: Fid) -> R<&mut Inode> {
         let i = self.inode(fid)?;
-        if i.is_dir() { Ok(i) } else { err(libc::ENOTDIR) }
+        if i.is_dir() {
+            Ok(i)
+        } else {
+            err(libc::ENOTDIR)
+        }
     }
 
     fn child(&mut self, parent: Fid, name: &[u8]) -> R<Fid> {
-        self.dir(parent)?.names.get(name).map(|e| e.1).ok_or(Errno(libc::ENOENT))
+        self.dir(parent)?
+            .names
+            .get(name)
+            .map(|e| e.1)
+            .ok_or(Errno(libc::ENOENT))
     }
 
     fn insert(&mut self, parent: Fid, name: &[u8], fid: Fid) -> R<()> {
@@ -166,7 +183,11 @@ impl State {
     /// What is in `dir` behind `cookie`: cookies, files, names.
     fn list(&mut self, dir: Fid, cookie: u64) -> R<Vec<(u64, Fid, Vec<u8>)>> {
         let d = self.dir(dir)?;
-        let mut list: Vec<_> = d.names.iter().map(|(n, &(c, f))| (c, f, n.clone())).collect();
+        let mut list: Vec<_> = d
+            .names
+            .iter()
+            .map(|(n, &(c, f))| (c, f, n.clone()))
+            .collect();
         list.push((1, dir, b".".to_vec()));
         list.push((2, d.parent, b"..".to_vec()));
         list.retain(|e| e.0 > cookie);
@@ -180,7 +201,11 @@ impl State {
             return err(libc::ENAMETOOLONG);
         }
         self.next += 1;
-        let fid = Fid { seq: 0x2_0000_0400, oid: self.next, ver: 0 };
+        let fid = Fid {
+            seq: 0x2_0000_0400,
+            oid: self.next,
+            ver: 0,
+        };
         let dir = self.dir(parent)?;
         if dir.attr.nlink == 0 {
             return err(libc::ENOENT);
@@ -193,7 +218,8 @@ impl State {
         if is_dir {
             self.dir(parent)?.attr.nlink += 1;
         }
-        self.inodes.insert(fid, fresh(fid, mode, cred.uid, gid, parent));
+        self.inodes
+            .insert(fid, fresh(fid, mode, cred.uid, gid, parent));
         Ok(fid)
     }
 
@@ -286,8 +312,20 @@ impl MemFs {
     pub fn new(slow: bool, ttl: Duration) -> Self {
         let mut inodes = HashMap::new();
         inodes.insert(root(), fresh(root(), libc::S_IFDIR | 0o755, 0, 0, root()));
-        let state = State { inodes, next: 0, cookie: 2 };
-        Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(Notify::new()), slow, ttl, beside: Arc::default(), asked: Arc::default(), late: Arc::default() }
+        let state = State {
+            inodes,
+            next: 0,
+            cookie: 2,
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            changed: Arc::new(Notify::new()),
+            slow,
+            ttl,
+            beside: Arc::default(),
+            asked: Arc::default(),
+            late: Arc::default(),
+        }
     }
 
     /// `f` runs once: when the next lookup, listing with attributes or change of attributes has made its answer and not given it
@@ -321,7 +359,11 @@ impl MemFs {
     }
 
     fn entry(&self, st: &mut State, fid: Fid) -> R<Entry> {
-        Ok(Entry { attr: st.inode(fid)?.attr, attr_ttl: self.ttl, entry_ttl: self.ttl })
+        Ok(Entry {
+            attr: st.inode(fid)?.attr,
+            attr_ttl: self.ttl,
+            entry_ttl: self.ttl,
+        })
     }
 }
 
@@ -335,7 +377,11 @@ impl FileSystem for MemFs {
 
     fn forget(&self, fid: Fid) {
         let st = &mut *self.state.lock();
-        if st.inodes.get(&fid).is_some_and(|i| i.attr.nlink == 0 && i.opens == 0) {
+        if st
+            .inodes
+            .get(&fid)
+            .is_some_and(|i| i.attr.nlink == 0 && i.opens == 0)
+        {
             st.inodes.remove(&fid);
         }
     }
@@ -350,7 +396,11 @@ impl FileSystem for MemFs {
         }
         let e = {
             let st = &mut *self.state.lock();
-            let fid = if name == b".." { st.dir(parent)?.parent } else { st.child(parent, name)? };
+            let fid = if name == b".." {
+                st.dir(parent)?.parent
+            } else {
+                st.child(parent, name)?
+            };
             self.entry(st, fid)
         };
         self.made();
@@ -442,10 +492,25 @@ impl FileSystem for MemFs {
 
     async fn statfs(&self) -> R<StatFs> {
         let files = self.state.lock().inodes.len() as u64;
-        Ok(StatFs { bsize: 4096, blocks: 1 << 22, bfree: 1 << 21, bavail: 1 << 21, files: files + (1 << 20), ffree: 1 << 20, namelen: 255 })
+        Ok(StatFs {
+            bsize: 4096,
+            blocks: 1 << 22,
+            bfree: 1 << 21,
+            bavail: 1 << 21,
+            files: files + (1 << 20),
+            ffree: 1 << 20,
+            namelen: 255,
+        })
     }
 
-    async fn create(&self, cred: &Cred, parent: Fid, name: &[u8], mode: u32, flags: u32) -> R<(Entry, MemFile)> {
+    async fn create(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> R<(Entry, MemFile)> {
         self.pause().await;
         let st = &mut *self.state.lock();
         let fid = match st.child(parent, name) {
@@ -482,18 +547,30 @@ impl FileSystem for MemFs {
         Ok(p)
     }
 
-    async fn write(&self, _: &Cred, f: &MemFile, offset: u64, data: Payload, append: bool) -> R<usize> {
+    async fn write(
+        &self,
+        _: &Cred,
+        f: &MemFile,
+        offset: u64,
+        data: Payload,
+        append: bool,
+    ) -> R<usize> {
         self.pause().await;
         let st = &mut *self.state.lock();
         let i = st.inode(f.0)?;
-        let mut at = if append { i.data.len() } else { offset as usize };
+        let mut at = if append {
+            i.data.len()
+        } else {
+            offset as usize
+        };
         if (at + data.len()) as u64 > MAX_SIZE {
             return err(libc::EFBIG);
         }
         if i.data.len() < at + data.len() {
             i.data.resize(at + data.len(), 0);
         }
-        i.pages.extend(at as u64 / PAGE..(at + data.len()).div_ceil(PAGE as usize) as u64);
+        i.pages
+            .extend(at as u64 / PAGE..(at + data.len()).div_ceil(PAGE as usize) as u64);
         for seg in &data {
             i.data[at..at + seg.len()].copy_from_slice(seg);
             at += seg.len();
@@ -539,15 +616,23 @@ impl FileSystem for MemFs {
             i.resize(offset + len)?;
         }
         if mode & (PUNCH | ZERO) != 0 {
-            let end = (offset + len).min(i.data.len() as u64).max(offset.min(i.data.len() as u64));
+            let end = (offset + len)
+                .min(i.data.len() as u64)
+                .max(offset.min(i.data.len() as u64));
             let start = offset.min(end);
             i.data[start as usize..end as usize].fill(0);
             // What reaches the end of the file covers its last page whole.
-            let whole = if offset + len >= i.data.len() as u64 { end.div_ceil(PAGE) } else { end / PAGE };
-            i.pages.retain(|p| !(start.div_ceil(PAGE)..whole).contains(p));
+            let whole = if offset + len >= i.data.len() as u64 {
+                end.div_ceil(PAGE)
+            } else {
+                end / PAGE
+            };
+            i.pages
+                .retain(|p| !(start.div_ceil(PAGE)..whole).contains(p));
         }
         if mode & PUNCH == 0 {
-            i.pages.extend(offset / PAGE..(offset + len).min(i.data.len() as u64).div_ceil(PAGE));
+            i.pages
+                .extend(offset / PAGE..(offset + len).min(i.data.len() as u64).div_ceil(PAGE));
         }
         i.sized();
         i.touch();
@@ -583,12 +668,23 @@ impl FileSystem for MemFs {
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
     ) -> R<()> {
         self.pause().await;
-        let entries = self.state.lock().list(dir.0, cookie)?.into_iter().map(|(next, fid, name)| {
-            let st = &mut *self.state.lock();
-            let kind = st.inode(fid).map_or(libc::S_IFDIR, |i| i.attr.mode) & libc::S_IFMT;
-            let entry = if plus { self.entry(st, fid).ok() } else { None };
-            DirEntry { fid, name: name.into(), kind, next, entry }
-        });
+        let entries =
+            self.state
+                .lock()
+                .list(dir.0, cookie)?
+                .into_iter()
+                .map(|(next, fid, name)| {
+                    let st = &mut *self.state.lock();
+                    let kind = st.inode(fid).map_or(libc::S_IFDIR, |i| i.attr.mode) & libc::S_IFMT;
+                    let entry = if plus { self.entry(st, fid).ok() } else { None };
+                    DirEntry {
+                        fid,
+                        name: name.into(),
+                        kind,
+                        next,
+                        entry,
+                    }
+                });
         let entries: Vec<DirEntry> = entries.collect();
         if plus {
             self.made();
@@ -607,7 +703,13 @@ impl FileSystem for MemFs {
 
     async fn getxattr(&self, _: &Cred, fid: Fid, name: &[u8]) -> R<Bytes> {
         self.pause().await;
-        self.state.lock().inode(fid)?.xattrs.get(name).cloned().ok_or(Errno(libc::ENODATA))
+        self.state
+            .lock()
+            .inode(fid)?
+            .xattrs
+            .get(name)
+            .cloned()
+            .ok_or(Errno(libc::ENODATA))
     }
 
     async fn setxattr(&self, _: &Cred, fid: Fid, name: &[u8], value: Bytes, flags: u32) -> R<()> {
@@ -630,7 +732,12 @@ impl FileSystem for MemFs {
     async fn listxattr(&self, _: &Cred, fid: Fid) -> R<Bytes> {
         self.pause().await;
         let st = &mut *self.state.lock();
-        let names: Vec<u8> = st.inode(fid)?.xattrs.keys().flat_map(|n| n.iter().copied().chain([0])).collect();
+        let names: Vec<u8> = st
+            .inode(fid)?
+            .xattrs
+            .keys()
+            .flat_map(|n| n.iter().copied().chain([0]))
+            .collect();
         Ok(names.into())
     }
 
@@ -645,7 +752,10 @@ impl FileSystem for MemFs {
 
     async fn getlk(&self, f: &MemFile, owner: u64, lock: FileLock) -> R<FileLock> {
         let found = self.state.lock().inode(f.0)?.posix.conflict(owner, &lock);
-        Ok(found.unwrap_or(FileLock { kind: LockKind::Unlock, ..lock }))
+        Ok(found.unwrap_or(FileLock {
+            kind: LockKind::Unlock,
+            ..lock
+        }))
     }
 
     async fn setlk(&self, f: &MemFile, owner: u64, lock: FileLock, wait: bool) -> R<()> {
@@ -653,7 +763,12 @@ impl FileSystem for MemFs {
     }
 
     async fn flock(&self, f: &MemFile, owner: u64, kind: LockKind, wait: bool) -> R<()> {
-        let whole = FileLock { start: 0, end: u64::MAX, kind, pid: 0 };
+        let whole = FileLock {
+            start: 0,
+            end: u64::MAX,
+            kind,
+            pid: 0,
+        };
         self.lock(f, owner, whole, wait, |i| &mut i.flocks).await
     }
 }

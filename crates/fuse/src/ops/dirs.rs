@@ -18,7 +18,11 @@ pub(super) fn opendir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader) -> Fut {
     Ok(boxed(async move {
         let dir = s.fs.opendir(&cred, fid).await?;
         let fh = s.dirs.insert(Arc::new(dir));
-        Ok(Body::of(&abi::OpenOut { fh, open_flags: 0, backing_id: 0 }))
+        Ok(Body::of(&abi::OpenOut {
+            fh,
+            open_flags: 0,
+            backing_id: 0,
+        }))
     }))
 }
 
@@ -35,7 +39,12 @@ struct Listing {
 impl Listing {
     /// Adds one record; true when there is no room for it.
     fn add(&mut self, e: DirEntry) -> bool {
-        let fixed = size_of::<abi::Dirent>() + if self.plus { size_of::<abi::EntryOut>() } else { 0 };
+        let fixed = size_of::<abi::Dirent>()
+            + if self.plus {
+                size_of::<abi::EntryOut>()
+            } else {
+                0
+            };
         let len = abi::record_len(fixed, e.name.len());
         if self.out.len() + len > self.room {
             return true;
@@ -51,11 +60,23 @@ impl Listing {
                     record
                 }
                 // Node id 0: nothing to remember.
-                _ => abi::EntryOut { attr: abi::Attr { ino, mode: e.kind, ..Default::default() }, ..Default::default() },
+                _ => abi::EntryOut {
+                    attr: abi::Attr {
+                        ino,
+                        mode: e.kind,
+                        ..Default::default()
+                    },
+                    ..Default::default()
+                },
             };
             self.out.extend_from_slice(record.as_bytes());
         }
-        let d = abi::Dirent { ino, off: e.next, namelen: e.name.len() as u32, typ: (e.kind & libc::S_IFMT) >> 12 };
+        let d = abi::Dirent {
+            ino,
+            off: e.next,
+            namelen: e.name.len() as u32,
+            typ: (e.kind & libc::S_IFMT) >> 12,
+        };
         self.out.extend_from_slice(d.as_bytes());
         self.out.extend_from_slice(&e.name);
         self.out.resize(at + len, 0);
@@ -69,21 +90,37 @@ impl Listing {
         }
         let told = s.notifier.told.since(began);
         for (at, record, fid) in self.pending {
-            let record = if told.has(fid) { record.doubtful() } else { record };
+            let record = if told.has(fid) {
+                record.doubtful()
+            } else {
+                record
+            };
             self.out[at..at + size_of_val(&record)].copy_from_slice(record.as_bytes());
         }
         Body::Vec(self.out)
     }
 }
 
-pub(super) fn readdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>, plus: bool) -> Fut {
+pub(super) fn readdir<F: FileSystem>(
+    s: &Arc<Shared<F>>,
+    h: &InHeader,
+    mut i: In<'_>,
+    plus: bool,
+) -> Fut {
     let r: abi::ReadIn = i.get()?;
     let (s, dir, cred) = (s.clone(), s.dirs.get(r.fh).ok_or(EBADF)?, cred(h, 0));
     let room = (r.size as usize).min(s.max_write);
-    let mut page = Listing { out: Vec::new(), room, plus, entry_ttl: s.entry_ttl(), pending: Vec::new() };
+    let mut page = Listing {
+        out: Vec::new(),
+        room,
+        plus,
+        entry_ttl: s.entry_ttl(),
+        pending: Vec::new(),
+    };
     Ok(boxed(async move {
         let began = s.notifier.told.mark();
-        s.fs.readdir(&cred, &dir, r.offset, plus, &mut |e| page.add(e)).await?;
+        s.fs.readdir(&cred, &dir, r.offset, plus, &mut |e| page.add(e))
+            .await?;
         Ok(page.finish(&s, began))
     }))
 }
@@ -91,13 +128,17 @@ pub(super) fn readdir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In
 pub(super) fn releasedir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let r: abi::ReleaseIn = i.get()?;
     let (s, dir) = (s.clone(), s.dirs.remove(r.fh).ok_or(EBADF)?);
-    Ok(boxed(async move { s.fs.releasedir(&dir).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.releasedir(&dir).await.map(|()| Body::Empty)
+    }))
 }
 
 pub(super) fn fsyncdir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let f: abi::FsyncIn = i.get()?;
     let (s, dir) = (s.clone(), s.dirs.get(f.fh).ok_or(EBADF)?);
-    Ok(boxed(async move { s.fs.fsyncdir(&dir).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.fsyncdir(&dir).await.map(|()| Body::Empty)
+    }))
 }
 
 #[cfg(test)]
@@ -108,9 +149,19 @@ mod tests {
 
     #[test]
     fn a_full_page_takes_no_part_of_an_entry() {
-        let mut page = Listing { out: Vec::new(), room: 70, plus: false, entry_ttl: false, pending: Vec::new() };
+        let mut page = Listing {
+            out: Vec::new(),
+            room: 70,
+            plus: false,
+            entry_ttl: false,
+            pending: Vec::new(),
+        };
         let e = |name: &'static [u8]| DirEntry {
-            fid: Fid { seq: 1, oid: 2, ver: 0 },
+            fid: Fid {
+                seq: 1,
+                oid: 2,
+                ver: 0,
+            },
             name: Bytes::from_static(name),
             kind: libc::S_IFDIR,
             next: 9,

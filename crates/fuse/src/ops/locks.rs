@@ -21,7 +21,12 @@ fn lock_kind(typ: u32) -> Result<LockKind, Errno> {
 }
 
 fn file_lock(l: &abi::FileLock) -> Result<FileLock, Errno> {
-    Ok(FileLock { start: l.start, end: l.end, kind: lock_kind(l.typ)?, pid: l.pid })
+    Ok(FileLock {
+        start: l.start,
+        end: l.end,
+        kind: lock_kind(l.typ)?,
+        pid: l.pid,
+    })
 }
 
 pub(super) fn getlk<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
@@ -36,13 +41,25 @@ pub(super) fn getlk<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
         };
         // The kernel refuses ranges beyond the largest file offset.
         let end = l.end.min(i64::MAX as u64);
-        Ok(Body::of(&abi::LkOut { lk: abi::FileLock { start: l.start, end, typ: typ as u32, pid: l.pid } }))
+        Ok(Body::of(&abi::LkOut {
+            lk: abi::FileLock {
+                start: l.start,
+                end,
+                typ: typ as u32,
+                pid: l.pid,
+            },
+        }))
     }))
 }
 
 pub(super) fn setlk<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let l: abi::LkIn = i.get()?;
-    let (s, file, lock, wait) = (s.clone(), s.file(l.fh)?, file_lock(&l.lk)?, h.opcode == op::SETLKW);
+    let (s, file, lock, wait) = (
+        s.clone(),
+        s.file(l.fh)?,
+        file_lock(&l.lk)?,
+        h.opcode == op::SETLKW,
+    );
     let flock = l.lk_flags & abi::LK_FLOCK != 0;
     Ok(boxed(async move {
         if flock {

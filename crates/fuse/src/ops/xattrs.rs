@@ -17,7 +17,10 @@ const ERANGE: Errno = Errno(libc::ERANGE);
 /// A value, its size when the caller only asks for that, or ERANGE.
 fn sized(value: Bytes, room: u32) -> Reply {
     match room as usize {
-        0 => Ok(Body::of(&abi::GetxattrOut { size: value.len() as u32, padding: 0 })),
+        0 => Ok(Body::of(&abi::GetxattrOut {
+            size: value.len() as u32,
+            padding: 0,
+        })),
         n if value.len() > n => Err(ERANGE),
         _ => Ok(Body::Bytes(value)),
     }
@@ -26,13 +29,17 @@ fn sized(value: Bytes, room: u32) -> Reply {
 pub(super) fn getxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let g: abi::GetxattrIn = i.get()?;
     let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
-    Ok(boxed(async move { sized(s.fs.getxattr(&cred, fid, &name).await?, g.size) }))
+    Ok(boxed(async move {
+        sized(s.fs.getxattr(&cred, fid, &name).await?, g.size)
+    }))
 }
 
 pub(super) fn listxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let g: abi::GetxattrIn = i.get()?;
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
-    Ok(boxed(async move { sized(s.fs.listxattr(&cred, fid).await?, g.size) }))
+    Ok(boxed(async move {
+        sized(s.fs.listxattr(&cred, fid).await?, g.size)
+    }))
 }
 
 pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
@@ -40,7 +47,11 @@ pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: I
         i.get::<abi::SetxattrIn>()?
     } else {
         let c: abi::SetxattrInCompat = i.get()?;
-        abi::SetxattrIn { size: c.size, flags: c.flags, ..Default::default() }
+        abi::SetxattrIn {
+            size: c.size,
+            flags: c.flags,
+            ..Default::default()
+        }
     };
     let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
     let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(EIO)?);
@@ -50,7 +61,10 @@ pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: I
         if x.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
             let mode = s.fs.getattr(&cred, fid, None).await?.attr.mode;
             if mode & libc::S_ISGID != 0 {
-                let set = SetAttr { mode: Some(mode & 0o7777 & !libc::S_ISGID), ..SetAttr::default() };
+                let set = SetAttr {
+                    mode: Some(mode & 0o7777 & !libc::S_ISGID),
+                    ..SetAttr::default()
+                };
                 s.fs.setattr(&cred, fid, set, None).await?;
             }
         }
@@ -60,7 +74,11 @@ pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: I
 
 pub(super) fn removexattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
-    Ok(boxed(async move { s.fs.removexattr(&cred, fid, &name).await.map(|()| Body::Empty) }))
+    Ok(boxed(async move {
+        s.fs.removexattr(&cred, fid, &name)
+            .await
+            .map(|()| Body::Empty)
+    }))
 }
 
 #[cfg(test)]

@@ -19,7 +19,9 @@ pub(super) struct Callbacks {
 
 impl Callbacks {
     pub fn new(client: &Arc<LdlmClient>) -> Callbacks {
-        Callbacks { client: Arc::downgrade(client) }
+        Callbacks {
+            client: Arc::downgrade(client),
+        }
     }
 }
 
@@ -46,7 +48,11 @@ impl LdlmClient {
         match rq.body.opc {
             opc::LDLM_BL_CALLBACK => {
                 let blocked = ns.on_blocking(&dlm);
-                let status = if blocked.is_ok() { 0 } else { Errno::EINVAL.status() };
+                let status = if blocked.is_ok() {
+                    0
+                } else {
+                    Errno::EINVAL.status()
+                };
                 rq.reply(status, Message::default()).await;
                 if let Ok(Some(d)) = blocked {
                     ns.give_back(vec![d]).await;
@@ -63,7 +69,10 @@ impl LdlmClient {
                 let (status, msg) = ns.on_glimpse(&dlm);
                 rq.reply(status, msg).await;
             }
-            _ => rq.reply(Errno::EOPNOTSUPP.status(), Message::default()).await,
+            _ => {
+                rq.reply(Errno::EOPNOTSUPP.status(), Message::default())
+                    .await
+            }
         }
     }
 }
@@ -76,7 +85,13 @@ impl ClientNamespace {
         let (doomed, pinned) = {
             let mut locks = self.locks.lock();
             let doomed = locks.block(cookie, discard)?;
-            (doomed, locks.get(cookie).filter(|h| h.granted && h.pins > 0).map(|h| h.info()))
+            (
+                doomed,
+                locks
+                    .get(cookie)
+                    .filter(|h| h.granted && h.pins > 0)
+                    .map(|h| h.info()),
+            )
         };
         if let (Some(info), Some(hook)) = (pinned, self.hook()) {
             hook.blocked(&info);
@@ -88,7 +103,9 @@ impl ClientNamespace {
     fn on_completion(&self, dlm: &LdlmRequest, lvb: Bytes) -> (i32, Option<Doomed>) {
         let cookie = dlm.handle(0);
         let mut locks = self.locks.lock();
-        let Some(h) = locks.get_mut(cookie).filter(|h| !h.dead) else { return (Errno::EINVAL.status(), None) };
+        let Some(h) = locks.get_mut(cookie).filter(|h| !h.dead) else {
+            return (Errno::EINVAL.status(), None);
+        };
         let waiter = h.waiter.take();
         let never = h.ty == LdlmType::FLOCK && dlm.desc.granted_mode == LdlmMode::NONE;
         if dlm.flags.contains(LdlmFlags::FLOCK_DEADLOCK) {
@@ -102,7 +119,10 @@ impl ClientNamespace {
         }
         let mut doomed = None;
         if dlm.flags.contains(LdlmFlags::AST_SENT) && !never {
-            doomed = locks.block(cookie, dlm.flags.contains(LdlmFlags::DISCARD_DATA)).ok().flatten();
+            doomed = locks
+                .block(cookie, dlm.flags.contains(LdlmFlags::DISCARD_DATA))
+                .ok()
+                .flatten();
         }
         drop(locks);
         if let Some(w) = waiter {
@@ -113,7 +133,12 @@ impl ClientNamespace {
 
     /// The server wants to know how big the object is.
     fn on_glimpse(&self, dlm: &LdlmRequest) -> (i32, Message) {
-        let info = self.locks.lock().get(dlm.handle(0)).filter(|h| !h.dead && h.granted).map(|h| h.info());
+        let info = self
+            .locks
+            .lock()
+            .get(dlm.handle(0))
+            .filter(|h| !h.dead && h.granted)
+            .map(|h| h.info());
         let lvb: Option<OstLvb> = match (info, self.hook()) {
             (Some(info), Some(hook)) => hook.glimpse(&info),
             _ => None,

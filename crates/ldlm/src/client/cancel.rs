@@ -23,7 +23,8 @@ impl ClientNamespace {
             // The LRU is served once it is worth an RPC, so that not every unpin makes one.
             let size = self.lru_size();
             let slack = (size / 8).clamp(1, CANCEL_BATCH);
-            let over = locks.counts().1 >= size + slack || locks.has_older(now.checked_sub(self.lru_max_age));
+            let over = locks.counts().1 >= size + slack
+                || locks.has_older(now.checked_sub(self.lru_max_age));
             (doomed, over)
         };
         if let Some(d) = doomed {
@@ -92,7 +93,9 @@ impl ClientNamespace {
             return None;
         }
         let rq = LdlmRequest::cancel(cookies);
-        let rpc = Request::new(portal::LDLM_CANCEL_REQUEST, opc::LDLM_CANCEL).push_bytes(rq.to_bytes()).urgent();
+        let rpc = Request::new(portal::LDLM_CANCEL_REQUEST, opc::LDLM_CANCEL)
+            .push_bytes(rq.to_bytes())
+            .urgent();
         match self.import.call(rpc).await {
             Ok(reply) => Some(reply.status),
             Err(e) => {
@@ -138,19 +141,32 @@ impl ClientNamespace {
     pub fn forget_unused(&self, res: &ResId, ty: LdlmType) -> Vec<u64> {
         let mut locks = self.locks.lock();
         let doomed = locks.doom_idle(*res, ty, None, usize::MAX);
-        doomed.iter().map(|d| locks.cancelled(d.info.cookie)).filter(|remote| *remote != 0).collect()
+        doomed
+            .iter()
+            .map(|d| locks.cancelled(d.info.cookie))
+            .filter(|remote| *remote != 0)
+            .collect()
     }
 
     /// Early lock cancel: unused locks that conflict with what the next request will do, flushed and forgotten here;
     /// their server cookies (at most `max`) go into that request (`ldlm_cancel_resource_local`).
-    pub async fn early_cancel(self: &Arc<Self>, res: &ResId, mode: LdlmMode, policy: &Policy, max: usize) -> Vec<u64> {
+    pub async fn early_cancel(
+        self: &Arc<Self>,
+        res: &ResId,
+        mode: LdlmMode,
+        policy: &Policy,
+        max: usize,
+    ) -> Vec<u64> {
         let ty = match policy {
             Policy::Plain => LdlmType::PLAIN,
             Policy::Extent { .. } => LdlmType::EXTENT,
             Policy::Ibits { .. } => LdlmType::IBITS,
             Policy::Flock { .. } => return Vec::new(),
         };
-        let doomed = self.locks.lock().doom_idle(*res, ty, Some((mode, policy)), max);
+        let doomed = self
+            .locks
+            .lock()
+            .doom_idle(*res, ty, Some((mode, policy)), max);
         if doomed.is_empty() {
             return Vec::new();
         }

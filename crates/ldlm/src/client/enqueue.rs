@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use coral_ptlrpc::{Reply, Request, RpcError};
-use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy, ResId};
+use coral_wire::ldlm::{
+    ELDLM_LOCK_ABORTED, LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy,
+    ResId,
+};
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::opc;
 use coral_wire::{Errno, Wire};
@@ -37,7 +40,9 @@ impl Enqueue {
 
 impl Drop for Enqueue {
     fn drop(&mut self) {
-        let Some(pending) = self.pending.take() else { return };
+        let Some(pending) = self.pending.take() else {
+            return;
+        };
         let ns = pending.ns.clone();
         match self.call.take() {
             Some(call) if self.started => ns.clone().spawn(Box::pin(async move {
@@ -60,26 +65,49 @@ impl ClientNamespace {
     ///
     /// # Panics
     /// With 16 Mi locks.
-    pub fn prepare(self: &Arc<Self>, res: ResId, ty: LdlmType, mode: LdlmMode, policy: Policy, flags: LdlmFlags) -> PendingLock {
-        let cookie = self.locks.lock().prepare(res, ty, mode, policy, flags).expect("the LRU bounds the locks of a client");
+    pub fn prepare(
+        self: &Arc<Self>,
+        res: ResId,
+        ty: LdlmType,
+        mode: LdlmMode,
+        policy: Policy,
+        flags: LdlmFlags,
+    ) -> PendingLock {
+        let cookie = self
+            .locks
+            .lock()
+            .prepare(res, ty, mode, policy, flags)
+            .expect("the LRU bounds the locks of a client");
         let request = LdlmRequest::enqueue(flags, LockDesc::new(res, ty, mode, &policy), cookie);
-        PendingLock { ns: self.clone(), request, live: true }
+        PendingLock {
+            ns: self.clone(),
+            request,
+            live: true,
+        }
     }
 
     /// Takes in the reply to an intent RPC sent with [`PendingLock::request`]. `None`: the reply granted no lock.
     /// The lock may come on another resource, mode or policy than asked for: see [`LockRef::info`].
-    pub fn finish(self: &Arc<Self>, mut pending: PendingLock, rep: &LdlmReply, status: i32) -> Option<LockRef> {
+    pub fn finish(
+        self: &Arc<Self>,
+        mut pending: PendingLock,
+        rep: &LdlmReply,
+        status: i32,
+    ) -> Option<LockRef> {
         let cookie = pending.cookie();
         let none = status < 0 || status == ELDLM_LOCK_ABORTED || rep.handle == 0;
         let mut locks = self.locks.lock();
-        let waits = rep.flags.intersects(LdlmFlags::BLOCKED) && locks.get(cookie).is_some_and(|h| !h.granted);
+        let waits = rep.flags.intersects(LdlmFlags::BLOCKED)
+            && locks.get(cookie).is_some_and(|h| !h.granted);
         if none || waits || locks.get(cookie).is_none_or(|h| h.dead) {
             drop(locks);
             if waits && !none {
                 // An intent's lock is granted in its reply or not at all; one that waits is of no use.
                 let me = self.clone();
                 let remote = rep.handle;
-                self.spawn(Box::pin(async move { let _ = me.send_cancel(&[remote]).await; }));
+                self.spawn(Box::pin(async move {
+                    let _ = me.send_cancel(&[remote]).await;
+                }));
             }
             return None;
         }
@@ -95,10 +123,17 @@ impl ClientNamespace {
 
     fn start(&self, pending: PendingLock) -> Enqueue {
         // It may be asked for with another lock in hand, for which those wait that have all places for requests.
-        let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE).push_bytes(pending.request.to_bytes()).urgent();
+        let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE)
+            .push_bytes(pending.request.to_bytes())
+            .urgent();
         let import = self.import.clone();
         let call: Call = Box::pin(async move { import.call(rpc).await });
-        Enqueue { pending: Some(pending), call: Some(call), started: false, waiting: false }
+        Enqueue {
+            pending: Some(pending),
+            call: Some(call),
+            started: false,
+            waiting: false,
+        }
     }
 
     /// Plain, extent, ibits or flock enqueue without intent; waits until granted. Returns the lock, pinned, and the LVB (at most
@@ -117,14 +152,26 @@ impl ClientNamespace {
         let rep = checked(&reply)?;
         let lock = self.granted(&mut enq, &rep).await?;
         let late = lock.take_lvb();
-        let mut lvb = if late.is_empty() { reply.msg.buf(2).clone() } else { late };
+        let mut lvb = if late.is_empty() {
+            reply.msg.buf(2).clone()
+        } else {
+            late
+        };
         lvb.truncate(lvb_len);
         Ok((lock, lvb))
     }
 
     /// Takes in a reply that promises a lock, and waits for the grant if need be.
-    async fn granted(self: &Arc<Self>, enq: &mut Enqueue, rep: &LdlmReply) -> Result<LockRef, LockError> {
-        let cookie = enq.pending.as_ref().map(PendingLock::cookie).expect("the lock is pending");
+    async fn granted(
+        self: &Arc<Self>,
+        enq: &mut Enqueue,
+        rep: &LdlmReply,
+    ) -> Result<LockRef, LockError> {
+        let cookie = enq
+            .pending
+            .as_ref()
+            .map(PendingLock::cookie)
+            .expect("the lock is pending");
         let rx = self.note_reply(cookie, rep)?;
         if let Some(rx) = rx {
             enq.waiting = true;
@@ -133,7 +180,11 @@ impl ClientNamespace {
         let refused = {
             let mut locks = self.locks.lock();
             let h = locks.get_mut(cookie).ok_or(LockError::Evicted)?;
-            if h.dead { Some(LockError::Evicted) } else { h.refused.map(LockError::Refused) }
+            if h.dead {
+                Some(LockError::Evicted)
+            } else {
+                h.refused.map(LockError::Refused)
+            }
         };
         // The lock, or what became of it, is known: nothing is left to withdraw.
         enq.waiting = false;
@@ -148,9 +199,16 @@ impl ClientNamespace {
     }
 
     /// Notes the reply; where to wait when the lock is not granted yet.
-    fn note_reply(&self, cookie: u64, rep: &LdlmReply) -> Result<Option<oneshot::Receiver<()>>, LockError> {
+    fn note_reply(
+        &self,
+        cookie: u64,
+        rep: &LdlmReply,
+    ) -> Result<Option<oneshot::Receiver<()>>, LockError> {
         let mut locks = self.locks.lock();
-        let h = locks.get_mut(cookie).filter(|h| !h.dead).ok_or(LockError::Evicted)?;
+        let h = locks
+            .get_mut(cookie)
+            .filter(|h| !h.dead)
+            .ok_or(LockError::Evicted)?;
         if h.remote == 0 {
             h.remote = rep.handle;
         }
@@ -196,25 +254,39 @@ impl ClientNamespace {
         drop(pending);
         let status = self.send_cancel(&[remote]).await.filter(|_| remote != 0);
         if asked.ty() == LdlmType::FLOCK {
-            self.restore_flocks(&asked, status == Some(Errno::ESTALE.status())).await;
+            self.restore_flocks(&asked, status == Some(Errno::ESTALE.status()))
+                .await;
         }
     }
 
     /// Glimpse enqueue: size and times of an OST object; with the lock when the server gave it.
-    pub async fn glimpse(self: &Arc<Self>, res: ResId) -> Result<(OstLvb, Option<LockRef>), LockError> {
-        self.glimpse_with(res, LdlmType::EXTENT, Policy::extent(0, u64::MAX)).await
+    pub async fn glimpse(
+        self: &Arc<Self>,
+        res: ResId,
+    ) -> Result<(OstLvb, Option<LockRef>), LockError> {
+        self.glimpse_with(res, LdlmType::EXTENT, Policy::extent(0, u64::MAX))
+            .await
     }
 
     /// The same with the lock `policy` describes: all of an OST object (extent), or a file's data on an MDT (DOM inode bit).
-    pub async fn glimpse_with(self: &Arc<Self>, res: ResId, ty: LdlmType, policy: Policy) -> Result<(OstLvb, Option<LockRef>), LockError> {
+    pub async fn glimpse_with(
+        self: &Arc<Self>,
+        res: ResId,
+        ty: LdlmType,
+        policy: Policy,
+    ) -> Result<(OstLvb, Option<LockRef>), LockError> {
         let pending = self.prepare(res, ty, LdlmMode::PR, policy, LdlmFlags::HAS_INTENT);
         let mut enq = self.start(pending);
         let reply = enq.reply().await?;
         if let Some(e) = Errno::from_status(reply.status) {
             return Err(LockError::Refused(e));
         }
-        let rep = reply.msg.get::<LdlmReply>(1).map_err(|e| LockError::Proto(e.to_string()))?;
-        let lvb = OstLvb::decode_any(reply.msg.buf(2)).map_err(|e| LockError::Proto(e.to_string()))?;
+        let rep = reply
+            .msg
+            .get::<LdlmReply>(1)
+            .map_err(|e| LockError::Proto(e.to_string()))?;
+        let lvb =
+            OstLvb::decode_any(reply.msg.buf(2)).map_err(|e| LockError::Proto(e.to_string()))?;
         if let Some(e) = lvb.error() {
             return Err(LockError::Refused(e));
         }
@@ -238,7 +310,10 @@ pub(super) fn checked(reply: &Reply) -> Result<LdlmReply, LockError> {
 }
 
 /// Sends an enqueue that makes no lock of its own on this side (F_GETLK) and returns the reply.
-pub(super) async fn ask(ns: &Arc<ClientNamespace>, pending: PendingLock) -> Result<LdlmReply, LockError> {
+pub(super) async fn ask(
+    ns: &Arc<ClientNamespace>,
+    pending: PendingLock,
+) -> Result<LdlmReply, LockError> {
     let mut enq = ns.start(pending);
     let reply = enq.reply().await?;
     checked(&reply)

@@ -27,12 +27,19 @@ impl ClientNamespace {
             FlockOp::Unlock => (LdlmMode::NL, LdlmFlags(0)),
             FlockOp::Test => return self.test_flock(res, mode, policy).await,
         };
-        let (lock, _) = self.enqueue(res, LdlmType::FLOCK, mode, policy, flags, 0).await?;
+        let (lock, _) = self
+            .enqueue(res, LdlmType::FLOCK, mode, policy, flags, 0)
+            .await?;
         self.locks.lock().apply_flock(lock.cookie(), mode);
         Ok(None)
     }
 
-    async fn test_flock(self: &Arc<Self>, res: ResId, mode: LdlmMode, policy: Policy) -> Result<Option<(LdlmMode, Policy)>, LockError> {
+    async fn test_flock(
+        self: &Arc<Self>,
+        res: ResId,
+        mode: LdlmMode,
+        policy: Policy,
+    ) -> Result<Option<(LdlmMode, Policy)>, LockError> {
         let pending = self.prepare(res, LdlmType::FLOCK, mode, policy, LdlmFlags::TEST_LOCK);
         let rep = super::enqueue::ask(self, pending).await?;
         let found = rep.desc.req_mode;
@@ -43,7 +50,15 @@ impl ClientNamespace {
     /// locks. `merged`: the cancel did not find it, so it became part of an older lock: what the owner did not hold before is
     /// unlocked. What it held is locked again (at an intact server that changes nothing).
     pub(super) async fn restore_flocks(self: &Arc<Self>, asked: &LockDesc, merged: bool) {
-        let Policy::Flock { start, end, owner, pid } = asked.policy() else { return };
+        let Policy::Flock {
+            start,
+            end,
+            owner,
+            pid,
+        } = asked.policy()
+        else {
+            return;
+        };
         if asked.req_mode == LdlmMode::NL {
             return;
         }
@@ -53,15 +68,31 @@ impl ClientNamespace {
         let mut todo = Vec::new();
         if merged {
             let both = reads.iter().chain(&writes).copied().collect();
-            todo.extend(gaps(start, end, both).into_iter().map(|r| (LdlmMode::NL, r)));
+            todo.extend(
+                gaps(start, end, both)
+                    .into_iter()
+                    .map(|r| (LdlmMode::NL, r)),
+            );
         }
         for (mode, pieces) in [(LdlmMode::PR, reads), (LdlmMode::PW, writes)] {
-            let inside = pieces.into_iter().filter(|p| p.0 <= end && start <= p.1).map(|p| (p.0.max(start), p.1.min(end)));
+            let inside = pieces
+                .into_iter()
+                .filter(|p| p.0 <= end && start <= p.1)
+                .map(|p| (p.0.max(start), p.1.min(end)));
             todo.extend(inside.map(|r| (mode, r)));
         }
         for (mode, (start, end)) in todo {
-            let policy = Policy::Flock { start, end, owner, pid };
-            let flags = if mode == LdlmMode::NL { LdlmFlags(0) } else { LdlmFlags::BLOCK_NOWAIT };
+            let policy = Policy::Flock {
+                start,
+                end,
+                owner,
+                pid,
+            };
+            let flags = if mode == LdlmMode::NL {
+                LdlmFlags(0)
+            } else {
+                LdlmFlags::BLOCK_NOWAIT
+            };
             let pending = self.prepare(res, LdlmType::FLOCK, mode, policy, flags);
             if let Err(e) = super::enqueue::ask(self, pending).await {
                 tracing::warn!(%res, error = %e, "an interrupted flock is not fully taken back");
@@ -76,7 +107,9 @@ fn gaps(start: u64, end: u64, mut held: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     let mut next = Some(start);
     for (s, e) in held {
-        let Some(n) = next.filter(|n| *n <= end) else { break };
+        let Some(n) = next.filter(|n| *n <= end) else {
+            break;
+        };
         if s > n {
             out.push((n, end.min(s - 1)));
         }

@@ -100,13 +100,21 @@ impl LockRef {
     }
 
     fn with<T>(&self, f: impl FnOnce(&super::table::Held) -> T) -> T {
-        f(self.ns.locks.lock().get(self.cookie).expect("a pinned lock is in the table"))
+        f(self
+            .ns
+            .locks
+            .lock()
+            .get(self.cookie)
+            .expect("a pinned lock is in the table"))
     }
 
     /// The LVB that came with the completion callback, once.
     pub(super) fn take_lvb(&self) -> bytes::Bytes {
         let mut locks = self.ns.locks.lock();
-        locks.get_mut(self.cookie).map(|h| std::mem::take(&mut h.lvb)).unwrap_or_default()
+        locks
+            .get_mut(self.cookie)
+            .map(|h| std::mem::take(&mut h.lvb))
+            .unwrap_or_default()
     }
 
     /// The namespace it belongs to.
@@ -123,7 +131,10 @@ impl LockRef {
 impl Clone for LockRef {
     fn clone(&self) -> Self {
         self.ns.locks.lock().pin_again(self.cookie);
-        LockRef { ns: self.ns.clone(), cookie: self.cookie }
+        LockRef {
+            ns: self.ns.clone(),
+            cookie: self.cookie,
+        }
     }
 }
 
@@ -139,6 +150,10 @@ impl Drop for LockRef {
 impl std::fmt::Debug for LockRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let i = self.info();
-        write!(f, "LockRef({} {:?} {:?} {:?})", i.res, i.ty, i.granted_mode, i.policy)
+        write!(
+            f,
+            "LockRef({} {:?} {:?} {:?})",
+            i.res, i.ty, i.granted_mode, i.policy
+        )
     }
 }

@@ -52,7 +52,10 @@ pub struct ClientConfig {
 
 impl Default for ClientConfig {
     fn default() -> Self {
-        Self { lru_size: 16384, lru_max_age: Duration::from_secs(3900) }
+        Self {
+            lru_size: 16384,
+            lru_max_age: Duration::from_secs(3900),
+        }
     }
 }
 
@@ -81,7 +84,12 @@ pub trait LockHook: Send + Sync + 'static {
     /// Before CANCEL is sent: flush what the lock covers, then drop it from the caches. The lock can no longer be
     /// matched, and it is unused. `discard`: the object is being destroyed, dirty data may be thrown away.
     /// `local_only`: the server no longer knows us (eviction): drop everything, flush nothing.
-    fn cancelling(&self, lock: &LockInfo, discard: bool, local_only: bool) -> BoxFuture<'static, ()>;
+    fn cancelling(
+        &self,
+        lock: &LockInfo,
+        discard: bool,
+        local_only: bool,
+    ) -> BoxFuture<'static, ()>;
     /// The lock is wanted elsewhere but still pinned: finish quickly.
     fn blocked(&self, _lock: &LockInfo) {}
     /// The LVB as this client knows it (size including cached writes); `None`: nothing known.
@@ -129,9 +137,16 @@ impl LdlmClient {
         if let Some(running) = slot.upgrade() {
             return running;
         }
-        let me = Arc::new(Self { node: node.clone(), namespaces: Mutex::new(Vec::new()), service: OnceLock::new() });
+        let me = Arc::new(Self {
+            node: node.clone(),
+            namespaces: Mutex::new(Vec::new()),
+            service: OnceLock::new(),
+        });
         let handler = Arc::new(callback::Callbacks::new(&me));
-        let cfg = ServiceConfig { max_active: MAX_CALLBACKS, ..ServiceConfig::new("ldlm_cbd", &[portal::LDLM_CB_REQUEST]) };
+        let cfg = ServiceConfig {
+            max_active: MAX_CALLBACKS,
+            ..ServiceConfig::new("ldlm_cbd", &[portal::LDLM_CB_REQUEST])
+        };
         let service = Service::start(node, cfg, handler);
         let _ = me.service.set(service);
         *slot = Arc::downgrade(&me);
@@ -144,7 +159,11 @@ impl LdlmClient {
     }
 
     /// The same with given limits.
-    pub fn namespace_with(self: &Arc<Self>, import: Arc<Import>, cfg: ClientConfig) -> Arc<ClientNamespace> {
+    pub fn namespace_with(
+        self: &Arc<Self>,
+        import: Arc<Import>,
+        cfg: ClientConfig,
+    ) -> Arc<ClientNamespace> {
         let ns = Arc::new(ClientNamespace {
             portal: enqueue_portal(import.target_uuid()),
             import,
@@ -163,9 +182,16 @@ impl LdlmClient {
 
     /// The namespace a callback is for: named by the import's handle; by the lock when that handle is not known.
     fn find(&self, handle: u64, cookie: u64) -> Option<Arc<ClientNamespace>> {
-        let all: Vec<_> = self.namespaces.lock().iter().filter_map(Weak::upgrade).collect();
+        let all: Vec<_> = self
+            .namespaces
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         let by_handle = all.iter().find(|n| n.import.handle_cookie() == handle);
-        by_handle.or_else(|| all.iter().find(|n| n.locks.lock().get(cookie).is_some())).cloned()
+        by_handle
+            .or_else(|| all.iter().find(|n| n.locks.lock().get(cookie).is_some()))
+            .cloned()
     }
 
     /// Stops answering callbacks.
@@ -213,8 +239,17 @@ impl ClientNamespace {
     }
 
     /// A granted lock which covers `policy_need` in a mode that allows what `mode_min` does, pinned.
-    pub fn match_lock(self: &Arc<Self>, res: &ResId, ty: LdlmType, mode_min: LdlmMode, policy_need: &Policy) -> Option<LockRef> {
-        let cookie = self.locks.lock().pin_match(*res, ty, mode_min, policy_need)?;
+    pub fn match_lock(
+        self: &Arc<Self>,
+        res: &ResId,
+        ty: LdlmType,
+        mode_min: LdlmMode,
+        policy_need: &Policy,
+    ) -> Option<LockRef> {
+        let cookie = self
+            .locks
+            .lock()
+            .pin_match(*res, ty, mode_min, policy_need)?;
         Some(LockRef::new(self.clone(), cookie))
     }
 
@@ -269,15 +304,28 @@ impl ClientNamespace {
         let all: Vec<(LockInfo, bool)> = {
             let locks = self.locks.lock();
             let known = |h: &&table::Held| !h.dead && (h.granted || h.remote != 0);
-            locks.iter().filter(known).map(|h| (h.info(), h.granted)).collect()
+            locks
+                .iter()
+                .filter(known)
+                .map(|h| (h.info(), h.granted))
+                .collect()
         };
-        let replays = all.into_iter().map(|(info, granted)| self.clone().replay_lock(info, granted).boxed());
-        stream::iter(replays).buffer_unordered(REPLAYS_IN_FLIGHT).try_collect().await
+        let replays = all
+            .into_iter()
+            .map(|(info, granted)| self.clone().replay_lock(info, granted).boxed());
+        stream::iter(replays)
+            .buffer_unordered(REPLAYS_IN_FLIGHT)
+            .try_collect()
+            .await
     }
 
     /// Replays one lock; a server that does not take it back ends it.
     async fn replay_lock(self: Arc<Self>, info: LockInfo, granted: bool) -> Result<(), RpcError> {
-        let stood = if granted { LdlmFlags::BLOCK_GRANTED } else { LdlmFlags::BLOCK_WAIT };
+        let stood = if granted {
+            LdlmFlags::BLOCK_GRANTED
+        } else {
+            LdlmFlags::BLOCK_WAIT
+        };
         let rq = LdlmRequest::enqueue(LdlmFlags::REPLAY | stood, info.desc(), info.cookie);
         let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE).push_bytes(rq.to_bytes());
         let reply = self.import.call_in_recovery(rpc).await?;
@@ -296,7 +344,9 @@ impl ClientNamespace {
         tracing::warn!(target = self.import.target_uuid(), res = %info.res, "the server did not take a lock back");
         let waiter = {
             let mut locks = self.locks.lock();
-            let Some(h) = locks.get_mut(info.cookie) else { return };
+            let Some(h) = locks.get_mut(info.cookie) else {
+                return;
+            };
             (h.dead, h.blocked) = (true, true);
             let idle = h.pins == 0 && !h.cancelling;
             let waiter = h.waiter.take();

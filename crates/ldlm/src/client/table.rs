@@ -59,7 +59,11 @@ impl Held {
             res: self.res,
             ty: self.ty,
             req_mode: self.mode,
-            granted_mode: if self.granted { self.mode } else { LdlmMode::NONE },
+            granted_mode: if self.granted {
+                self.mode
+            } else {
+                LdlmMode::NONE
+            },
             policy: self.policy,
             flags: self.flags,
         }
@@ -90,7 +94,14 @@ pub(super) struct Locks {
 
 impl Locks {
     pub fn new(base: u64) -> Locks {
-        Locks { slab: Slab::new(base), by_res: FoldMap::default(), head: NONE, tail: NONE, idle: 0, granted: 0 }
+        Locks {
+            slab: Slab::new(base),
+            by_res: FoldMap::default(),
+            head: NONE,
+            tail: NONE,
+            idle: 0,
+            granted: 0,
+        }
     }
 
     /// Granted locks, and idle ones among them.
@@ -111,7 +122,14 @@ impl Locks {
     }
 
     /// Registers a lock that is about to be asked for, pinned once; its cookie.
-    pub fn prepare(&mut self, res: ResId, ty: LdlmType, mode: LdlmMode, policy: Policy, flags: LdlmFlags) -> Option<u64> {
+    pub fn prepare(
+        &mut self,
+        res: ResId,
+        ty: LdlmType,
+        mode: LdlmMode,
+        policy: Policy,
+        flags: LdlmFlags,
+    ) -> Option<u64> {
         let idx = self.slab.insert_with(|cookie| Held {
             cookie,
             remote: 0,
@@ -139,7 +157,9 @@ impl Locks {
     /// The lock is granted as `desc` says, by the reply or by the completion callback, whichever comes first. False: it was
     /// granted before.
     pub fn grant(&mut self, cookie: u64, desc: &LockDesc, remote: u64) -> bool {
-        let Some(idx) = self.slab.find(cookie) else { return false };
+        let Some(idx) = self.slab.find(cookie) else {
+            return false;
+        };
         let h = self.slab.at_mut(idx);
         if h.remote == 0 {
             h.remote = remote;
@@ -151,7 +171,11 @@ impl Locks {
         if desc.ty() == h.ty {
             h.res = desc.res();
             h.policy = desc.policy();
-            h.mode = if desc.granted_mode != LdlmMode::NONE { desc.granted_mode } else { desc.req_mode };
+            h.mode = if desc.granted_mode != LdlmMode::NONE {
+                desc.granted_mode
+            } else {
+                desc.req_mode
+            };
         }
         if let Policy::Ibits { try_bits, .. } = &mut h.policy {
             try_bits.0 = 0;
@@ -163,9 +187,19 @@ impl Locks {
     }
 
     /// Pins a usable granted lock that covers `need` in a mode that allows what `mode` does.
-    pub fn pin_match(&mut self, res: ResId, ty: LdlmType, mode: LdlmMode, need: &Policy) -> Option<u64> {
+    pub fn pin_match(
+        &mut self,
+        res: ResId,
+        ty: LdlmType,
+        mode: LdlmMode,
+        need: &Policy,
+    ) -> Option<u64> {
         let list = self.by_res.get(&(res, ty))?;
-        let fits = |h: &Held| h.usable() && (h.mode == mode || h.mode.covers(mode) && mode != LdlmMode::GROUP) && covers(&h.policy, need);
+        let fits = |h: &Held| {
+            h.usable()
+                && (h.mode == mode || h.mode.covers(mode) && mode != LdlmMode::GROUP)
+                && covers(&h.policy, need)
+        };
         let idx = list.iter().copied().find(|i| fits(self.slab.at(*i)))?;
         self.pin(idx);
         Some(self.slab.at(idx).cookie)
@@ -173,7 +207,10 @@ impl Locks {
 
     /// One more pin on a lock that is pinned already.
     pub fn pin_again(&mut self, cookie: u64) {
-        let idx = self.slab.find(cookie).expect("a pinned lock is in the table");
+        let idx = self
+            .slab
+            .find(cookie)
+            .expect("a pinned lock is in the table");
         self.slab.at_mut(idx).pins += 1;
     }
 
@@ -204,7 +241,9 @@ impl Locks {
     /// Forgets a lock whose request failed or is withdrawn; its server cookie. A completion callback may have granted it
     /// meanwhile and others may use it: then only this pin goes, and the lock with the last one.
     pub fn forget(&mut self, cookie: u64) -> u64 {
-        let Some(idx) = self.slab.find(cookie) else { return 0 };
+        let Some(idx) = self.slab.find(cookie) else {
+            return 0;
+        };
         let h = self.slab.at_mut(idx);
         if h.pins > 1 {
             h.pins -= 1;
@@ -228,7 +267,9 @@ impl Locks {
 
     /// The server wants the lock back. `Err`: we have no such lock. `Some`: nobody uses it, it is to be cancelled now.
     pub fn block(&mut self, cookie: u64, discard: bool) -> Result<Option<Doomed>, ()> {
-        let Some(idx) = self.slab.find(cookie) else { return Err(()) };
+        let Some(idx) = self.slab.find(cookie) else {
+            return Err(());
+        };
         let h = self.slab.at_mut(idx);
         if h.dead {
             return Err(());
@@ -245,7 +286,10 @@ impl Locks {
         let h = self.slab.at_mut(idx);
         h.blocked = true;
         h.cancelling = true;
-        Doomed { info: h.info(), discard: h.discard }
+        Doomed {
+            info: h.info(),
+            discard: h.discard,
+        }
     }
 
     /// The lock is given back: takes it out. Its server cookie, 0 when the server knows nothing of it.
@@ -301,29 +345,54 @@ impl Locks {
 
     /// True when the oldest idle lock went idle before `limit`.
     pub fn has_older(&self, limit: Option<Instant>) -> bool {
-        self.head != NONE && matches!((limit, self.slab.at(self.head).idle_since), (Some(l), Some(s)) if s < l)
+        self.head != NONE
+            && matches!((limit, self.slab.at(self.head).idle_since), (Some(l), Some(s)) if s < l)
     }
 
     /// Those of these locks that are still idle are to go.
     pub fn doom_if_idle(&mut self, locks: &[LockInfo]) -> Vec<Doomed> {
         let idle = |i: &u32| self.slab.at(*i).idle_since.is_some();
-        let idx: Vec<u32> = locks.iter().filter_map(|l| self.slab.find(l.cookie)).filter(idle).collect();
+        let idx: Vec<u32> = locks
+            .iter()
+            .filter_map(|l| self.slab.find(l.cookie))
+            .filter(idle)
+            .collect();
         idx.into_iter().map(|i| self.doom(i)).collect()
     }
 
     /// Idle locks of a resource that conflict with `mode` on `policy`; all of them without a policy.
-    pub fn doom_idle(&mut self, res: ResId, ty: LdlmType, conflict: Option<(LdlmMode, &Policy)>, max: usize) -> Vec<Doomed> {
-        let Some(list) = self.by_res.get(&(res, ty)) else { return Vec::new() };
-        let hit = |h: &Held| {
-            !h.cancelling && h.pins == 0 && !h.dead && conflict.is_none_or(|(m, p)| !h.mode.compatible(m) && meets(&h.policy, p))
+    pub fn doom_idle(
+        &mut self,
+        res: ResId,
+        ty: LdlmType,
+        conflict: Option<(LdlmMode, &Policy)>,
+        max: usize,
+    ) -> Vec<Doomed> {
+        let Some(list) = self.by_res.get(&(res, ty)) else {
+            return Vec::new();
         };
-        let idx: Vec<u32> = list.iter().copied().filter(|i| hit(self.slab.at(*i))).take(max).collect();
+        let hit = |h: &Held| {
+            !h.cancelling
+                && h.pins == 0
+                && !h.dead
+                && conflict.is_none_or(|(m, p)| !h.mode.compatible(m) && meets(&h.policy, p))
+        };
+        let idx: Vec<u32> = list
+            .iter()
+            .copied()
+            .filter(|i| hit(self.slab.at(*i)))
+            .take(max)
+            .collect();
         idx.into_iter().map(|i| self.doom(i)).collect()
     }
 
     /// Every granted lock is to go: idle ones now, others with their last pin.
     pub fn doom_all(&mut self) -> Vec<Doomed> {
-        let all: Vec<u32> = self.slab.indexes().filter(|i| self.slab.at(*i).granted && !self.slab.at(*i).cancelling).collect();
+        let all: Vec<u32> = self
+            .slab
+            .indexes()
+            .filter(|i| self.slab.at(*i).granted && !self.slab.at(*i).cancelling)
+            .collect();
         let mut out = Vec::new();
         for i in all {
             self.slab.at_mut(i).blocked = true;
@@ -360,17 +429,41 @@ impl Locks {
 
     /// A flock is granted: cuts and merges the older locks of its owner, as the server did. It may be gone afterwards.
     pub fn apply_flock(&mut self, cookie: u64, mode: LdlmMode) {
-        let Some(idx) = self.slab.find(cookie) else { return };
+        let Some(idx) = self.slab.find(cookie) else {
+            return;
+        };
         let h = self.slab.at(idx);
-        let Policy::Flock { start, end, owner, .. } = h.policy else { return };
+        let Policy::Flock {
+            start, end, owner, ..
+        } = h.policy
+        else {
+            return;
+        };
         let key = (h.res, h.ty);
         let mut own: Vec<OwnLock<u32>> = Vec::new();
-        for i in self.by_res.get(&key).into_iter().flatten().copied().filter(|i| *i != idx) {
+        for i in self
+            .by_res
+            .get(&key)
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|i| *i != idx)
+        {
             let l = self.slab.at(i);
-            if let Policy::Flock { start, end, owner: o, .. } = l.policy
+            if let Policy::Flock {
+                start,
+                end,
+                owner: o,
+                ..
+            } = l.policy
                 && o == owner
             {
-                own.push(OwnLock { key: i, mode: l.mode, start, end });
+                own.push(OwnLock {
+                    key: i,
+                    mode: l.mode,
+                    start,
+                    end,
+                });
             }
         }
         let p = plan(&own, mode, start, end);
@@ -390,8 +483,13 @@ impl Locks {
 
     fn split_off(&mut self, of: u32, start: u64, end: u64) {
         let h = self.slab.at(of);
-        let desc = LockDesc { granted_mode: h.mode, ..LockDesc::new(h.res, h.ty, h.mode, &h.policy) };
-        let Some(cookie) = self.prepare(h.res, h.ty, h.mode, h.policy, h.flags) else { return };
+        let desc = LockDesc {
+            granted_mode: h.mode,
+            ..LockDesc::new(h.res, h.ty, h.mode, &h.policy)
+        };
+        let Some(cookie) = self.prepare(h.res, h.ty, h.mode, h.policy, h.flags) else {
+            return;
+        };
         self.grant(cookie, &desc, 0);
         if let Some(l) = self.get_mut(cookie) {
             l.pins = 0;
@@ -401,11 +499,22 @@ impl Locks {
 
     /// What the owner holds in `mode`, in pieces of `(first byte, last byte)`.
     pub fn flock_pieces(&self, res: ResId, owner: u64, mode: LdlmMode) -> Vec<(u64, u64)> {
-        let list = self.by_res.get(&(res, LdlmType::FLOCK)).into_iter().flatten();
-        let mine = list.map(|i| self.slab.at(*i)).filter_map(|h| match h.policy {
-            Policy::Flock { start, end, owner: o, .. } if o == owner && h.mode == mode => Some((start, end)),
-            _ => None,
-        });
+        let list = self
+            .by_res
+            .get(&(res, LdlmType::FLOCK))
+            .into_iter()
+            .flatten();
+        let mine = list
+            .map(|i| self.slab.at(*i))
+            .filter_map(|h| match h.policy {
+                Policy::Flock {
+                    start,
+                    end,
+                    owner: o,
+                    ..
+                } if o == owner && h.mode == mode => Some((start, end)),
+                _ => None,
+            });
         let mut v: Vec<_> = mine.collect();
         v.sort_unstable();
         v
@@ -456,7 +565,12 @@ fn set_range(h: &mut Held, from: u64, to: u64) {
 /// True when two policies have something in common.
 fn meets(a: &Policy, b: &Policy) -> bool {
     match (a, b) {
-        (Policy::Extent { start, end, .. }, Policy::Extent { start: s, end: e, .. }) => start <= e && s <= end,
+        (
+            Policy::Extent { start, end, .. },
+            Policy::Extent {
+                start: s, end: e, ..
+            },
+        ) => start <= e && s <= end,
         (Policy::Ibits { bits, .. }, Policy::Ibits { bits: b, .. }) => bits.0 & b.0 != 0,
         _ => true,
     }
@@ -492,7 +606,10 @@ mod tests {
         let mut l = Locks::new(1);
         let c = idle(&mut l, PR, ibits(3));
         assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)), Some(c));
-        assert_eq!(l.pin_match(RES, LdlmType::IBITS, LdlmMode::CR, &ibits(2)), Some(c));
+        assert_eq!(
+            l.pin_match(RES, LdlmType::IBITS, LdlmMode::CR, &ibits(2)),
+            Some(c)
+        );
         assert_eq!(l.pin_match(RES, LdlmType::IBITS, PW, &ibits(1)), None);
         assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(4)), None);
         assert_eq!(l.counts(), (1, 0));
@@ -504,11 +621,18 @@ mod tests {
         let c = add(&mut l, PR, LdlmType::IBITS, ibits(3));
         l.pin_again(c);
         assert!(l.block(c, true).unwrap().is_none());
-        assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)), None, "blocked locks are not matched");
+        assert_eq!(
+            l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)),
+            None,
+            "blocked locks are not matched"
+        );
         assert!(l.unpin(c, Instant::now()).is_none());
         let d = l.unpin(c, Instant::now()).unwrap();
         assert!(d.discard && d.info.cookie == c);
-        assert!(l.block(c, false).unwrap().is_none(), "asked again while being given back");
+        assert!(
+            l.block(c, false).unwrap().is_none(),
+            "asked again while being given back"
+        );
         assert_eq!(l.cancelled(c), c + 1);
         assert!(l.block(c, false).is_err());
         assert_eq!(l.counts(), (0, 0));
@@ -521,7 +645,11 @@ mod tests {
         assert!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)).is_some());
         assert!(l.unpin(c[0], Instant::now()).is_none());
         let old = l.aged(2, None, 10);
-        assert_eq!(old.iter().map(|d| d.cookie).collect::<Vec<_>>(), [c[1], c[2]], "the first was used again");
+        assert_eq!(
+            old.iter().map(|d| d.cookie).collect::<Vec<_>>(),
+            [c[1], c[2]],
+            "the first was used again"
+        );
         assert!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(2)).is_some());
         let gone: Vec<u64> = l.doom_if_idle(&old).iter().map(|d| d.info.cookie).collect();
         assert_eq!(gone, [c[2]], "one is in use again");
@@ -529,18 +657,31 @@ mod tests {
         tokio::time::advance(std::time::Duration::from_secs(10)).await;
         let limit = Instant::now() - std::time::Duration::from_secs(5);
         assert!(l.has_older(Some(limit)));
-        assert_eq!(l.aged(100, Some(limit), 10).len(), 2, "too old, whatever their number");
+        assert_eq!(
+            l.aged(100, Some(limit), 10).len(),
+            2,
+            "too old, whatever their number"
+        );
     }
 
     #[tokio::test]
     async fn the_grant_may_come_twice_in_any_order() {
         let mut l = Locks::new(1);
-        let c = l.prepare(RES, LdlmType::IBITS, PR, ibits(1), LdlmFlags(0)).unwrap();
+        let c = l
+            .prepare(RES, LdlmType::IBITS, PR, ibits(1), LdlmFlags(0))
+            .unwrap();
         let other = ResId([9, 9, 0, 0]);
-        assert!(l.grant(c, &LockDesc::new(other, LdlmType::IBITS, LdlmMode::CR, &ibits(3)), 70));
+        assert!(l.grant(
+            c,
+            &LockDesc::new(other, LdlmType::IBITS, LdlmMode::CR, &ibits(3)),
+            70
+        ));
         assert!(!l.grant(c, &LockDesc::new(RES, LdlmType::IBITS, PR, &ibits(1)), 70));
         let h = l.get(c).unwrap();
-        assert_eq!((h.res, h.mode, h.policy, h.remote), (other, LdlmMode::CR, ibits(3), 70));
+        assert_eq!(
+            (h.res, h.mode, h.policy, h.remote),
+            (other, LdlmMode::CR, ibits(3), 70)
+        );
     }
 
     /// The completion callback was quicker than the asker's patience, and another task than both.
@@ -550,7 +691,10 @@ mod tests {
         let c = add(&mut l, PR, LdlmType::IBITS, ibits(1));
         assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)), Some(c));
         assert!(l.abandon(c));
-        assert!(l.unpin(c, Instant::now()).is_none(), "the other task uses it");
+        assert!(
+            l.unpin(c, Instant::now()).is_none(),
+            "the other task uses it"
+        );
         assert!(l.get(c).is_some_and(|h| h.granted));
         assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)), None);
         assert_eq!(l.unpin(c, Instant::now()).unwrap().info.cookie, c);
@@ -559,9 +703,21 @@ mod tests {
         l.pin_again(c);
         assert_eq!(l.forget(c), 0);
         assert_eq!(l.unpin(c, Instant::now()).unwrap().info.cookie, c);
-        let waiting = l.prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0)).unwrap();
+        let waiting = l
+            .prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0))
+            .unwrap();
         assert!(!l.abandon(waiting));
-        let flock = add(&mut l, PR, LdlmType::FLOCK, Policy::Flock { start: 0, end: 9, owner: 1, pid: 1 });
+        let flock = add(
+            &mut l,
+            PR,
+            LdlmType::FLOCK,
+            Policy::Flock {
+                start: 0,
+                end: 9,
+                owner: 1,
+                pid: 1,
+            },
+        );
         assert!(!l.abandon(flock));
     }
 
@@ -580,7 +736,9 @@ mod tests {
         let mut l = Locks::new(1);
         let a = idle(&mut l, PR, ibits(1));
         let b = add(&mut l, PR, LdlmType::IBITS, ibits(2));
-        let w = l.prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0)).unwrap();
+        let w = l
+            .prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0))
+            .unwrap();
         let (tx, mut rx) = oneshot::channel();
         l.get_mut(w).unwrap().waiter = Some(tx);
         let (infos, waiters) = l.kill_all();
@@ -596,7 +754,12 @@ mod tests {
     #[tokio::test]
     async fn flocks_merge_as_on_the_server() {
         let mut l = Locks::new(1);
-        let lock = |start, end| Policy::Flock { start, end, owner: 5, pid: 1 };
+        let lock = |start, end| Policy::Flock {
+            start,
+            end,
+            owner: 5,
+            pid: 1,
+        };
         let take = |l: &mut Locks, mode, start, end| {
             let c = add(l, mode, LdlmType::FLOCK, lock(start, end));
             l.apply_flock(c, mode);

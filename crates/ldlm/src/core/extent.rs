@@ -83,8 +83,16 @@ fn limit_by_waiting(new: &mut (u64, u64), (start, end): (u64, u64), o: Other) {
 
 /// Caps growth under contention and aligns the result the way the request is aligned, at least to pages; only ever
 /// shrinks `new`, never below the request.
-fn fix_up(mode: LdlmMode, (start, end): (u64, u64), mut new: (u64, u64), conflicting: usize) -> (u64, u64) {
-    if conflicting > MANY && matches!(mode, LdlmMode::PW | LdlmMode::CW) && end < start.saturating_add(MAX_GROWN) {
+fn fix_up(
+    mode: LdlmMode,
+    (start, end): (u64, u64),
+    mut new: (u64, u64),
+    conflicting: usize,
+) -> (u64, u64) {
+    if conflicting > MANY
+        && matches!(mode, LdlmMode::PW | LdlmMode::CW)
+        && end < start.saturating_add(MAX_GROWN)
+    {
         new.1 = new.1.min(start.saturating_add(MAX_GROWN));
     }
     if new == (0, EOF) {
@@ -100,7 +108,11 @@ fn fix_up(mode: LdlmMode, (start, end): (u64, u64), mut new: (u64, u64), conflic
     mask -= 1;
     // Up to the next boundary, and down to the last byte before one; a request that is not aligned itself is never cut.
     let lower = (new.0.wrapping_sub(1) | mask).wrapping_add(1);
-    let upper = if new.1 == EOF { EOF } else { ((new.1 + 1) & !mask).saturating_sub(1) };
+    let upper = if new.1 == EOF {
+        EOF
+    } else {
+        ((new.1 + 1) & !mask).saturating_sub(1)
+    };
     (lower.min(start), upper.max(end))
 }
 
@@ -116,47 +128,94 @@ mod tests {
     const PR: LdlmMode = LdlmMode::PR;
 
     fn other(mode: LdlmMode, start: u64, end: u64) -> Other {
-        Other { mode, start, end, req: (start, end), export: Some(9) }
+        Other {
+            mode,
+            start,
+            end,
+            req: (start, end),
+            export: Some(9),
+        }
     }
 
-    fn grow_with(mode: LdlmMode, req: (u64, u64), granted: &[Other], waiting: &[Other]) -> (u64, u64) {
-        grow(mode, req, Some(1), granted.iter().copied(), waiting.iter().copied())
+    fn grow_with(
+        mode: LdlmMode,
+        req: (u64, u64),
+        granted: &[Other],
+        waiting: &[Other],
+    ) -> (u64, u64) {
+        grow(
+            mode,
+            req,
+            Some(1),
+            granted.iter().copied(),
+            waiting.iter().copied(),
+        )
     }
 
     #[test]
     fn alone_it_gets_the_whole_object() {
         assert_eq!(grow_with(PW, (4096, 8191), &[], &[]), (0, EOF));
-        assert_eq!(grow_with(PR, (4096, 8191), &[other(PR, 0, EOF)], &[]), (0, EOF), "compatible locks do not count");
+        assert_eq!(
+            grow_with(PR, (4096, 8191), &[other(PR, 0, EOF)], &[]),
+            (0, EOF),
+            "compatible locks do not count"
+        );
     }
 
     #[test]
     fn it_grows_up_to_the_next_foreign_lock_and_not_down() {
         let granted = [other(PW, 0, 4095), other(PW, 1 << 20, (2 << 20) - 1)];
-        assert_eq!(grow_with(PW, (8192, 12287), &granted, &[]), (8192, (1 << 20) - 1));
-        assert_eq!(grow_with(PW, (4 << 20, (4 << 20) + 4095), &granted, &[]), (4 << 20, EOF));
+        assert_eq!(
+            grow_with(PW, (8192, 12287), &granted, &[]),
+            (8192, (1 << 20) - 1)
+        );
+        assert_eq!(
+            grow_with(PW, (4 << 20, (4 << 20) + 4095), &granted, &[]),
+            (4 << 20, EOF)
+        );
     }
 
     #[test]
     fn growth_is_capped_when_many_conflict() {
-        let granted: Vec<_> = (0..=MANY as u64).map(|i| other(PW, i * 4096, i * 4096 + 4095)).collect();
+        let granted: Vec<_> = (0..=MANY as u64)
+            .map(|i| other(PW, i * 4096, i * 4096 + 4095))
+            .collect();
         let start = 1 << 30;
-        assert_eq!(grow_with(PW, (start, start + 4095), &granted, &[]), (start, start + MAX_GROWN));
+        assert_eq!(
+            grow_with(PW, (start, start + 4095), &granted, &[]),
+            (start, start + MAX_GROWN)
+        );
     }
 
     #[test]
     fn waiting_locks_limit_growth_too() {
         let w = [other(PW, 1 << 20, (2 << 20) - 1)];
         assert_eq!(grow_with(PW, (0, 4095), &[], &w), (0, (1 << 20) - 1));
-        assert_eq!(grow_with(PW, (4 << 20, (5 << 20) - 1), &[], &w), (2 << 20, EOF), "down to the end of the waiting one");
-        assert_eq!(grow_with(PW, (1 << 20, (2 << 20) - 1), &[], &w), (0, EOF), "one that overlaps the request is ignored");
+        assert_eq!(
+            grow_with(PW, (4 << 20, (5 << 20) - 1), &[], &w),
+            (2 << 20, EOF),
+            "down to the end of the waiting one"
+        );
+        assert_eq!(
+            grow_with(PW, (1 << 20, (2 << 20) - 1), &[], &w),
+            (0, EOF),
+            "one that overlaps the request is ignored"
+        );
     }
 
     #[test]
     fn alignment_follows_the_request() {
         // A 1 MiB aligned writer is not given the odd pages of its neighbour's stripe.
         let granted = [other(PW, (3 << 20) + 4096, EOF)];
-        assert_eq!(grow_with(PW, (0, (1 << 20) - 1), &granted, &[]), (0, (3 << 20) - 1));
+        assert_eq!(
+            grow_with(PW, (0, (1 << 20) - 1), &granted, &[]),
+            (0, (3 << 20) - 1)
+        );
         assert_eq!(aligned(PW, (4096, 8191)), (4096, 8191));
-        assert_eq!(aligned(PW, (10, 20)), (10, 20), "an unaligned request is kept as it is");
+        assert_eq!(
+            aligned(PW, (10, 20)),
+            (10, 20),
+            "an unaligned request is kept as it is"
+        );
     }
 }

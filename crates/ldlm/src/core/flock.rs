@@ -56,10 +56,18 @@ pub struct Plan<K> {
 
 /// Works out the changes when `mode` on `start..=end` is granted. `own`: the owner's granted locks on the resource,
 /// any order. `NL` unlocks.
-pub fn plan<K: Copy + PartialEq>(own: &[OwnLock<K>], mode: LdlmMode, mut start: u64, mut end: u64) -> Plan<K> {
+pub fn plan<K: Copy + PartialEq>(
+    own: &[OwnLock<K>],
+    mode: LdlmMode,
+    mut start: u64,
+    mut end: u64,
+) -> Plan<K> {
     let mut own: Vec<_> = own.to_vec();
     own.sort_by_key(|l| l.start);
-    let mut out = Plan { edits: Vec::new(), merged_into: None };
+    let mut out = Plan {
+        edits: Vec::new(),
+        merged_into: None,
+    };
     for l in own {
         if l.mode == mode {
             let touches = l.start <= end.saturating_add(1) && l.end.saturating_add(1) >= start;
@@ -77,12 +85,32 @@ pub fn plan<K: Copy + PartialEq>(own: &[OwnLock<K>], mode: LdlmMode, mut start: 
             continue;
         }
         if start <= l.start {
-            out.edits.push(if end < l.end { Edit::Resize { key: l.key, start: end + 1, end: l.end } } else { Edit::Remove(l.key) });
+            out.edits.push(if end < l.end {
+                Edit::Resize {
+                    key: l.key,
+                    start: end + 1,
+                    end: l.end,
+                }
+            } else {
+                Edit::Remove(l.key)
+            });
         } else if end >= l.end {
-            out.edits.push(Edit::Resize { key: l.key, start: l.start, end: start - 1 });
+            out.edits.push(Edit::Resize {
+                key: l.key,
+                start: l.start,
+                end: start - 1,
+            });
         } else {
-            out.edits.push(Edit::Lower { of: l.key, start: l.start, end: start - 1 });
-            out.edits.push(Edit::Resize { key: l.key, start: end + 1, end: l.end });
+            out.edits.push(Edit::Lower {
+                of: l.key,
+                start: l.start,
+                end: start - 1,
+            });
+            out.edits.push(Edit::Resize {
+                key: l.key,
+                start: end + 1,
+                end: l.end,
+            });
         }
     }
     if let Some(key) = out.merged_into {
@@ -100,13 +128,32 @@ mod tests {
     use proptest::prelude::*;
 
     fn own(key: u32, mode: LdlmMode, start: u64, end: u64) -> OwnLock<u32> {
-        OwnLock { key, mode, start, end }
+        OwnLock {
+            key,
+            mode,
+            start,
+            end,
+        }
     }
 
     #[test]
     fn unlocking_the_middle_splits() {
         let p = plan(&[own(1, PW, 0, 99)], NL, 40, 59);
-        assert_eq!(p.edits, [Edit::Lower { of: 1, start: 0, end: 39 }, Edit::Resize { key: 1, start: 60, end: 99 }]);
+        assert_eq!(
+            p.edits,
+            [
+                Edit::Lower {
+                    of: 1,
+                    start: 0,
+                    end: 39
+                },
+                Edit::Resize {
+                    key: 1,
+                    start: 60,
+                    end: 99
+                }
+            ]
+        );
         assert_eq!(p.merged_into, None);
     }
 
@@ -114,17 +161,38 @@ mod tests {
     fn same_mode_neighbours_merge_into_the_oldest_range() {
         let p = plan(&[own(1, PR, 0, 9), own(2, PR, 20, 29)], PR, 10, 19);
         assert_eq!(p.merged_into, Some(1));
-        assert_eq!(p.edits, [Edit::Remove(2), Edit::Resize { key: 1, start: 0, end: 29 }]);
+        assert_eq!(
+            p.edits,
+            [
+                Edit::Remove(2),
+                Edit::Resize {
+                    key: 1,
+                    start: 0,
+                    end: 29
+                }
+            ]
+        );
     }
 
     #[test]
     fn another_mode_does_not_merge_with_a_neighbour() {
-        assert_eq!(plan(&[own(1, PR, 0, 9)], PW, 10, 19), Plan { edits: vec![], merged_into: None });
+        assert_eq!(
+            plan(&[own(1, PR, 0, 9)], PW, 10, 19),
+            Plan {
+                edits: vec![],
+                merged_into: None
+            }
+        );
     }
 
     #[test]
     fn whole_file_unlock_removes_all() {
-        let p = plan(&[own(1, PR, 0, 9), own(2, PW, 20, u64::MAX)], NL, 0, u64::MAX);
+        let p = plan(
+            &[own(1, PR, 0, 9), own(2, PW, 20, u64::MAX)],
+            NL,
+            0,
+            u64::MAX,
+        );
         assert_eq!(p.edits, [Edit::Remove(1), Edit::Remove(2)]);
     }
 

@@ -24,22 +24,52 @@ pub(super) fn wants_something(lock: &Lock) -> bool {
 
 /// The policy of `want` less the optional bits that an incompatible lock has or waits for.
 pub(super) fn trimmed<'a>(want: &Lock, others: impl Iterator<Item = &'a Lock>) -> Policy {
-    let Policy::Ibits { bits, mut try_bits, gid, initiator_id } = want.policy else { return want.policy };
+    let Policy::Ibits {
+        bits,
+        mut try_bits,
+        gid,
+        initiator_id,
+    } = want.policy
+    else {
+        return want.policy;
+    };
     for o in others {
         let ignored = want.ignore.is_some() && want.ignore == o.export;
-        if let (false, false, Policy::Ibits { bits: b, try_bits: t, .. }) = (ignored, o.mode.compatible(want.mode), o.policy) {
+        if let (
+            false,
+            false,
+            Policy::Ibits {
+                bits: b,
+                try_bits: t,
+                ..
+            },
+        ) = (ignored, o.mode.compatible(want.mode), o.policy)
+        {
             try_bits.0 &= !(b.0 | t.0);
         }
     }
-    Policy::Ibits { bits, try_bits, gid, initiator_id }
+    Policy::Ibits {
+        bits,
+        try_bits,
+        gid,
+        initiator_id,
+    }
 }
 
 /// All bits, optional ones included, as granted.
 pub(super) fn with_try_bits(policy: Policy) -> Policy {
     match policy {
-        Policy::Ibits { bits, try_bits, gid, initiator_id } => {
-            Policy::Ibits { bits: Ibits(bits.0 | try_bits.0), try_bits: Ibits(0), gid, initiator_id }
-        }
+        Policy::Ibits {
+            bits,
+            try_bits,
+            gid,
+            initiator_id,
+        } => Policy::Ibits {
+            bits: Ibits(bits.0 | try_bits.0),
+            try_bits: Ibits(0),
+            gid,
+            initiator_id,
+        },
         p => p,
     }
 }
@@ -47,7 +77,17 @@ pub(super) fn with_try_bits(policy: Policy) -> Policy {
 /// The policy less all bits outside `keep`.
 pub(super) fn only(policy: Policy, keep: u64) -> Policy {
     match policy {
-        Policy::Ibits { bits, gid, initiator_id, .. } => Policy::Ibits { bits: Ibits(bits.0 & keep), try_bits: Ibits(0), gid, initiator_id },
+        Policy::Ibits {
+            bits,
+            gid,
+            initiator_id,
+            ..
+        } => Policy::Ibits {
+            bits: Ibits(bits.0 & keep),
+            try_bits: Ibits(0),
+            gid,
+            initiator_id,
+        },
         p => p,
     }
 }

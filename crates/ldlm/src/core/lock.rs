@@ -30,7 +30,10 @@ pub struct LockInfo {
 impl LockInfo {
     /// The wire description of this lock (`ldlm_lock2desc`).
     pub fn desc(&self) -> LockDesc {
-        LockDesc { granted_mode: self.granted_mode, ..LockDesc::new(self.res, self.ty, self.req_mode, &self.policy) }
+        LockDesc {
+            granted_mode: self.granted_mode,
+            ..LockDesc::new(self.res, self.ty, self.req_mode, &self.policy)
+        }
     }
 }
 
@@ -98,7 +101,11 @@ impl Lock {
             res: self.res,
             ty: self.ty,
             req_mode: self.mode,
-            granted_mode: if self.granted { self.mode } else { LdlmMode::NONE },
+            granted_mode: if self.granted {
+                self.mode
+            } else {
+                LdlmMode::NONE
+            },
             policy: self.policy,
             flags: self.flags,
         }
@@ -132,15 +139,29 @@ pub(crate) fn conflicts(held: &Lock, want: &Lock) -> bool {
                 (true, true) => a != b,
                 // A group lock excludes others from the whole object, whatever the range.
                 (true, false) | (false, true) => !held.mode.compatible(want.mode),
-                (false, false) => !held.mode.compatible(want.mode) && overlap(held.range(), want.req),
+                (false, false) => {
+                    !held.mode.compatible(want.mode) && overlap(held.range(), want.req)
+                }
             }
         }
-        (Policy::Ibits { bits: a, gid: g, .. }, Policy::Ibits { bits: b, gid: h, .. }) => {
+        (
+            Policy::Ibits {
+                bits: a, gid: g, ..
+            },
+            Policy::Ibits {
+                bits: b, gid: h, ..
+            },
+        ) => {
             let same_group = held.mode == LdlmMode::GROUP && want.mode == LdlmMode::GROUP && g == h;
-            (a.0 & b.0) != 0 && !same_group && (!held.mode.compatible(want.mode) || held.mode == LdlmMode::GROUP && want.mode == LdlmMode::GROUP)
+            (a.0 & b.0) != 0
+                && !same_group
+                && (!held.mode.compatible(want.mode)
+                    || held.mode == LdlmMode::GROUP && want.mode == LdlmMode::GROUP)
         }
         (Policy::Flock { .. }, Policy::Flock { .. }) => {
-            held.flock_owner() != want.flock_owner() && !held.mode.compatible(want.mode) && overlap(held.range(), want.range())
+            held.flock_owner() != want.flock_owner()
+                && !held.mode.compatible(want.mode)
+                && overlap(held.range(), want.range())
         }
         _ => !held.mode.compatible(want.mode),
     }

@@ -113,13 +113,22 @@ pub(crate) fn well_formed(ty: LdlmType, mode: LdlmMode, policy: &Policy) -> bool
 }
 
 fn check(want: &Want) -> Result<(), Refused> {
-    if well_formed(want.ty, want.mode, &want.policy) { Ok(()) } else { Err(Refused::Malformed) }
+    if well_formed(want.ty, want.mode, &want.policy) {
+        Ok(())
+    } else {
+        Err(Refused::Malformed)
+    }
 }
 
 impl Namespace {
     /// An empty table. `base` makes cookies differ from those of earlier lives: any random number.
     pub fn new(base: u64) -> Namespace {
-        Namespace { table: Table::new(base), resources: FoldMap::default(), flock_waiters: Default::default(), replaying: false }
+        Namespace {
+            table: Table::new(base),
+            resources: FoldMap::default(),
+            flock_waiters: Default::default(),
+            replaying: false,
+        }
     }
 
     /// Number of locks, granted and waiting.
@@ -149,26 +158,43 @@ impl Namespace {
 
     /// Copies of the granted locks of a resource.
     pub fn granted(&self, res: ResId, ty: LdlmType) -> impl Iterator<Item = LockInfo> {
-        self.resources.get(&(res, ty)).into_iter().flat_map(|r| r.granted.iter().map(|i| self.table.lock(*i).info()))
+        self.resources
+            .get(&(res, ty))
+            .into_iter()
+            .flat_map(|r| r.granted.iter().map(|i| self.table.lock(*i).info()))
     }
 
     /// The lock an export has under its own cookie. Linear in the export's locks: for resends only.
     pub fn find_remote(&self, exp: ExportId, remote: u64) -> Option<LockInfo> {
-        self.table.of_export(exp).iter().map(|i| self.table.lock(*i)).find(|l| l.remote == remote).map(Lock::info)
+        self.table
+            .of_export(exp)
+            .iter()
+            .map(|i| self.table.lock(*i))
+            .find(|l| l.remote == remote)
+            .map(Lock::info)
     }
 
     /// True when a blocking callback was sent for the lock, or will go with its grant.
     pub fn ast_sent(&self, cookie: u64) -> bool {
-        self.table.find(cookie).is_some_and(|i| self.table.lock(i).ast_sent)
+        self.table
+            .find(cookie)
+            .is_some_and(|i| self.table.lock(i).ast_sent)
     }
 
     /// Asks for a lock. With `reply_pending` a later grant makes no completion callback until [`Self::reply_done`].
-    pub fn enqueue(&mut self, want: Want, reply_pending: bool, out: &mut Actions) -> Result<Outcome, Refused> {
+    pub fn enqueue(
+        &mut self,
+        want: Want,
+        reply_pending: bool,
+        out: &mut Actions,
+    ) -> Result<Outcome, Refused> {
         check(&want)?;
         if want.ty == LdlmType::FLOCK {
             return self.enqueue_flock(want, reply_pending, out);
         }
-        let nowait = want.flags.intersects(LdlmFlags::BLOCK_NOWAIT | LdlmFlags::SPECULATIVE);
+        let nowait = want
+            .flags
+            .intersects(LdlmFlags::BLOCK_NOWAIT | LdlmFlags::SPECULATIVE);
         let (idx, alone) = self.insert(want, reply_pending)?;
         if alone && ibits::wants_something(self.table.lock(idx)) {
             self.grant(idx);
@@ -199,7 +225,9 @@ impl Namespace {
         };
         if removed {
             let res = match &outcome {
-                Ok(Outcome::Granted(c) | Outcome::Waiting(c)) => self.table.find(*c).map(|i| self.table.lock(i).key()),
+                Ok(Outcome::Granted(c) | Outcome::Waiting(c)) => {
+                    self.table.find(*c).map(|i| self.table.lock(i).key())
+                }
                 _ => None,
             };
             if let Some(res) = res {
@@ -246,7 +274,10 @@ impl Namespace {
             granted: false,
             policy: want.policy,
             req,
-            flags: want.flags & (LdlmFlags::CANCEL_ON_BLOCK | LdlmFlags::NO_EXPANSION | LdlmFlags::AST_DISCARD_DATA),
+            flags: want.flags
+                & (LdlmFlags::CANCEL_ON_BLOCK
+                    | LdlmFlags::NO_EXPANSION
+                    | LdlmFlags::AST_DISCARD_DATA),
             ast_sent: false,
             reply_pending,
             exp_pos: 0,
@@ -287,12 +318,17 @@ impl Namespace {
         lock.granted = true;
         lock.policy = policy;
         let (res, mode) = (lock.key(), lock.mode);
-        self.resources.get_mut(&res).expect("lock has a resource").add_granted(idx, mode);
+        self.resources
+            .get_mut(&res)
+            .expect("lock has a resource")
+            .add_granted(idx, mode);
     }
 
     fn grown(&self, idx: u32) -> Policy {
         let lock = self.table.lock(idx);
-        let Policy::Extent { start, end, gid } = lock.policy else { return lock.policy };
+        let Policy::Extent { start, end, gid } = lock.policy else {
+            return lock.policy;
+        };
         if lock.export.is_none() || (start, end) == (0, extent::EOF) {
             return lock.policy;
         }
@@ -303,9 +339,21 @@ impl Namespace {
             let other = |i: &u32| {
                 let l = self.table.lock(*i);
                 let (start, end) = l.range();
-                extent::Other { mode: l.mode, start, end, req: l.req, export: l.export }
+                extent::Other {
+                    mode: l.mode,
+                    start,
+                    end,
+                    req: l.req,
+                    export: l.export,
+                }
             };
-            extent::grow(lock.mode, (start, end), lock.export, r.granted.iter().map(other), r.waiting.iter().filter(|i| **i != idx).map(other))
+            extent::grow(
+                lock.mode,
+                (start, end),
+                lock.export,
+                r.granted.iter().map(other),
+                r.waiting.iter().filter(|i| **i != idx).map(other),
+            )
         };
         Policy::Extent { start, end, gid }
     }
@@ -317,7 +365,12 @@ impl Namespace {
         }
         let want = self.table.lock(idx);
         let r = &self.resources[&want.key()];
-        let others = r.granted.iter().chain(&r.waiting).filter(|i| **i != idx).map(|i| self.table.lock(*i));
+        let others = r
+            .granted
+            .iter()
+            .chain(&r.waiting)
+            .filter(|i| **i != idx)
+            .map(|i| self.table.lock(*i));
         let policy = ibits::trimmed(want, others);
         self.table.lock_mut(idx).policy = policy;
     }
@@ -325,7 +378,10 @@ impl Namespace {
     /// Takes a lock off its queue and out of the table, without serving anybody. The resource stays.
     fn unlink(&mut self, idx: u32) -> Lock {
         let lock = self.table.remove(idx);
-        let r = self.resources.get_mut(&lock.key()).expect("lock has a resource");
+        let r = self
+            .resources
+            .get_mut(&lock.key())
+            .expect("lock has a resource");
         if lock.granted {
             r.drop_granted(idx, lock.mode);
         } else {
@@ -343,7 +399,10 @@ impl Namespace {
         match self.table.find(cookie) {
             Some(idx) if exp.is_none() || self.table.lock(idx).export == exp => {
                 let key = self.unlink(idx).key();
-                let waited_for = self.resources.get(&key).is_some_and(|r| !r.waiting.is_empty());
+                let waited_for = self
+                    .resources
+                    .get(&key)
+                    .is_some_and(|r| !r.waiting.is_empty());
                 if waited_for {
                     self.reprocess(key, out);
                 } else {
@@ -371,7 +430,13 @@ impl Namespace {
 
     /// Turns a granted server-side lock into one of a client (Lustre: `mdt_intent_lock_replace`). Whoever waits for it
     /// now waits for the client. `None`: no such lock, or it would conflict with what the export holds already.
-    pub fn hand_over(&mut self, cookie: u64, exp: ExportId, remote: u64, out: &mut Actions) -> Option<LockInfo> {
+    pub fn hand_over(
+        &mut self,
+        cookie: u64,
+        exp: ExportId,
+        remote: u64,
+        out: &mut Actions,
+    ) -> Option<LockInfo> {
         let idx = self.table.find(cookie)?;
         let lock = self.table.lock_mut(idx);
         if !lock.granted || lock.export.is_some() {
@@ -394,13 +459,18 @@ impl Namespace {
 
     fn meets_granted(&self, idx: u32) -> bool {
         let want = self.table.lock(idx);
-        self.resources[&want.key()].granted.iter().any(|i| *i != idx && conflicts(self.table.lock(*i), want))
+        self.resources[&want.key()]
+            .granted
+            .iter()
+            .any(|i| *i != idx && conflicts(self.table.lock(*i), want))
     }
 
     /// Leaves a granted inode-bits lock only the bits in `keep` (LDLM_CONVERT); it goes when no bit is left. False: no such
     /// lock.
     pub fn keep_bits(&mut self, cookie: u64, exp: ExportId, keep: u64, out: &mut Actions) -> bool {
-        let Some(idx) = self.table.find(cookie) else { return false };
+        let Some(idx) = self.table.find(cookie) else {
+            return false;
+        };
         let lock = self.table.lock_mut(idx);
         if lock.export != Some(exp) || !lock.granted || lock.ty != LdlmType::IBITS {
             return false;
@@ -429,7 +499,10 @@ impl Namespace {
             let lock = self.table.lock_mut(idx);
             lock.granted = true;
             let (res, mode) = (lock.key(), lock.mode);
-            self.resources.get_mut(&res).expect("lock has a resource").add_granted(idx, mode);
+            self.resources
+                .get_mut(&res)
+                .expect("lock has a resource")
+                .add_granted(idx, mode);
         } else {
             self.queue(idx);
             if let Some(owner) = self.table.lock(idx).flock_owner() {
@@ -442,7 +515,12 @@ impl Namespace {
     /// Lock replay is over: serves all queues.
     pub fn end_replay(&mut self, out: &mut Actions) {
         self.replaying = false;
-        let mut names: Vec<Key> = self.resources.iter().filter(|(_, r)| !r.waiting.is_empty()).map(|(n, _)| *n).collect();
+        let mut names: Vec<Key> = self
+            .resources
+            .iter()
+            .filter(|(_, r)| !r.waiting.is_empty())
+            .map(|(n, _)| *n)
+            .collect();
         names.sort_unstable();
         for res in names {
             self.reprocess(res, out);
@@ -458,7 +536,10 @@ impl Namespace {
                 let a = self.table.lock(*a);
                 assert!(a.granted && a.key() == *name);
                 for b in r.granted[n + 1..].iter().map(|b| self.table.lock(*b)) {
-                    assert!(!conflicts(a, b) || !conflicts(b, a), "{a:?} and {b:?} are both granted");
+                    assert!(
+                        !conflicts(a, b) || !conflicts(b, a),
+                        "{a:?} and {b:?} are both granted"
+                    );
                 }
             }
             for w in r.waiting.iter().map(|w| self.table.lock(*w)) {

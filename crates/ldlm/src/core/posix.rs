@@ -36,7 +36,12 @@ impl Waiters {
 
 impl Namespace {
     /// Enqueue of a flock: F_GETLK with `TEST_LOCK`, F_UNLCK with mode NL, else F_SETLK or F_SETLKW.
-    pub(super) fn enqueue_flock(&mut self, want: Want, reply_pending: bool, out: &mut Actions) -> Result<Outcome, Refused> {
+    pub(super) fn enqueue_flock(
+        &mut self,
+        want: Want,
+        reply_pending: bool,
+        out: &mut Actions,
+    ) -> Result<Outcome, Refused> {
         let (flags, res, unlock) = (want.flags, (want.res, want.ty), want.mode == LdlmMode::NL);
         let (idx, _) = self.insert(want, reply_pending)?;
         let mut found = Found::new();
@@ -66,7 +71,10 @@ impl Namespace {
             Refused::Deadlock
         } else {
             let lock = self.table.lock(idx);
-            let (cookie, owner) = (lock.cookie, lock.flock_owner().expect("a flock has an owner"));
+            let (cookie, owner) = (
+                lock.cookie,
+                lock.flock_owner().expect("a flock has an owner"),
+            );
             self.queue(idx);
             self.flock_waiters.add(owner, idx);
             return Ok(Outcome::Waiting(cookie));
@@ -80,10 +88,18 @@ impl Namespace {
         let want = self.table.lock(idx);
         let same = |l: &Lock| l.flock_owner() == want.flock_owner() && l.range() == want.range();
         let r = &self.resources[&want.key()];
-        if let Some(w) = r.waiting.iter().copied().find(|i| same(self.table.lock(*i))) {
+        if let Some(w) = r
+            .waiting
+            .iter()
+            .copied()
+            .find(|i| same(self.table.lock(*i)))
+        {
             let lock = self.unlink(w);
             if lock.export.is_some() && !lock.reply_pending {
-                out.push(Action::Completion { lock: lock.info(), flags: LdlmFlags::AST_SENT });
+                out.push(Action::Completion {
+                    lock: lock.info(),
+                    flags: LdlmFlags::AST_SENT,
+                });
             }
         }
     }
@@ -92,9 +108,18 @@ impl Namespace {
         let own = |i: &u32| {
             let l = self.table.lock(*i);
             let (start, end) = l.range();
-            (l.flock_owner() == want.flock_owner()).then_some(OwnLock { key: *i, mode: l.mode, start, end })
+            (l.flock_owner() == want.flock_owner()).then_some(OwnLock {
+                key: *i,
+                mode: l.mode,
+                start,
+                end,
+            })
         };
-        self.resources[&want.key()].granted.iter().filter_map(own).collect()
+        self.resources[&want.key()]
+            .granted
+            .iter()
+            .filter_map(own)
+            .collect()
     }
 
     /// Grants the flock: cuts and merges the owner's other locks. `None`: no lock of its own remains.
@@ -127,22 +152,34 @@ impl Namespace {
         let mode = lower.mode;
         // A full table drops the part: the owner loses a lock rather than others waiting for ever.
         if let Some(idx) = self.table.insert(lower) {
-            self.resources.get_mut(&res).expect("resource is there").add_granted(idx, mode);
+            self.resources
+                .get_mut(&res)
+                .expect("resource is there")
+                .add_granted(idx, mode);
         }
     }
 
     /// Grants a flock that waited; true when the owner's other locks changed, so that earlier waiters may go too.
     pub(super) fn grant_waiting_flock(&mut self, idx: u32, out: &mut Actions) -> bool {
-        let owner = self.table.lock(idx).flock_owner().expect("a flock has an owner");
+        let owner = self
+            .table
+            .lock(idx)
+            .flock_owner()
+            .expect("a flock has an owner");
         self.flock_waiters.remove(owner, idx);
         let mut info = self.table.lock(idx).info();
         let pending = self.table.lock(idx).reply_pending;
         info.granted_mode = info.req_mode;
         self.apply_flock(idx);
         match info.export {
-            None => out.push(Action::LocalGranted { cookie: info.cookie }),
+            None => out.push(Action::LocalGranted {
+                cookie: info.cookie,
+            }),
             Some(_) if pending => {}
-            Some(_) => out.push(Action::Completion { lock: info, flags: LdlmFlags(0) }),
+            Some(_) => out.push(Action::Completion {
+                lock: info,
+                flags: LdlmFlags(0),
+            }),
         }
         true
     }
@@ -151,8 +188,12 @@ impl Namespace {
     pub(super) fn refuse_deadlock(&mut self, idx: u32, out: &mut Actions) {
         let lock = self.unlink(idx);
         if lock.export.is_some() {
-            let flags = LdlmFlags::FLOCK_DEADLOCK | LdlmFlags::AST_SENT | LdlmFlags::CANCEL_ON_BLOCK;
-            out.push(Action::Completion { lock: lock.info(), flags });
+            let flags =
+                LdlmFlags::FLOCK_DEADLOCK | LdlmFlags::AST_SENT | LdlmFlags::CANCEL_ON_BLOCK;
+            out.push(Action::Completion {
+                lock: lock.info(),
+                flags,
+            });
         }
     }
 
@@ -160,12 +201,19 @@ impl Namespace {
     fn blocking_owners(&self, idx: u32) -> SmallVec<[Owner; 4]> {
         let mut found = Found::new();
         self.blocked(idx, &mut found);
-        found.iter().filter_map(|i| self.table.lock(*i).flock_owner()).collect()
+        found
+            .iter()
+            .filter_map(|i| self.table.lock(*i).flock_owner())
+            .collect()
     }
 
     /// True when somebody `idx` waits for waits, through any number of others, for the owner of `idx`.
     pub(super) fn flock_deadlocks(&self, idx: u32) -> bool {
-        let me = self.table.lock(idx).flock_owner().expect("a flock has an owner");
+        let me = self
+            .table
+            .lock(idx)
+            .flock_owner()
+            .expect("a flock has an owner");
         let mut todo = self.blocking_owners(idx).to_vec();
         let mut seen: Vec<Owner> = Vec::new();
         while let Some(owner) = todo.pop() {

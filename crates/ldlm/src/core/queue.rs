@@ -21,7 +21,10 @@ pub(super) struct Resource {
 
 impl Resource {
     pub fn new(ty: LdlmType) -> Resource {
-        Resource { ty, ..Resource::default() }
+        Resource {
+            ty,
+            ..Resource::default()
+        }
     }
 
     pub fn add_granted(&mut self, idx: u32, mode: LdlmMode) {
@@ -31,7 +34,11 @@ impl Resource {
     }
 
     pub fn drop_granted(&mut self, idx: u32, mode: LdlmMode) {
-        let pos = self.granted.iter().position(|i| *i == idx).expect("granted lock is in its resource");
+        let pos = self
+            .granted
+            .iter()
+            .position(|i| *i == idx)
+            .expect("granted lock is in its resource");
         self.granted.swap_remove(pos);
         let n = &mut self.by_mode[mode.0.trailing_zeros() as usize];
         *n -= 1;
@@ -62,7 +69,12 @@ impl Namespace {
         let r = &self.resources[&want.key()];
         let table = &self.table;
         if r.modes & !want.mode.compat_mask() != 0 || want.mode == LdlmMode::GROUP {
-            found.extend(r.granted.iter().copied().filter(|i| conflicts(table.lock(*i), want)));
+            found.extend(
+                r.granted
+                    .iter()
+                    .copied()
+                    .filter(|i| conflicts(table.lock(*i), want)),
+            );
         }
         let group = want.mode == LdlmMode::GROUP;
         if want.ty != LdlmType::FLOCK && !(group && self.joins_group(r, want)) {
@@ -77,7 +89,10 @@ impl Namespace {
     /// True when a granted group lock of the same gid is there already.
     fn joins_group(&self, r: &Resource, want: &Lock) -> bool {
         r.modes & LdlmMode::GROUP.0 != 0
-            && r.granted.iter().map(|i| self.table.lock(*i)).any(|l| l.mode == LdlmMode::GROUP && !conflicts(l, want))
+            && r.granted
+                .iter()
+                .map(|i| self.table.lock(*i))
+                .any(|l| l.mode == LdlmMode::GROUP && !conflicts(l, want))
     }
 
     /// Puts a blocked lock into the queue.
@@ -85,7 +100,13 @@ impl Namespace {
         let lock = self.table.lock(idx);
         let (res, group) = (lock.key(), lock.mode == LdlmMode::GROUP);
         let r = self.resources.get_mut(&res).expect("lock has a resource");
-        let pos = if group { r.waiting.iter().position(|i| self.table.lock(*i).mode != LdlmMode::GROUP) } else { None };
+        let pos = if group {
+            r.waiting
+                .iter()
+                .position(|i| self.table.lock(*i).mode != LdlmMode::GROUP)
+        } else {
+            None
+        };
         match pos {
             Some(p) => r.waiting.insert(p, idx),
             None => r.waiting.push_back(idx),
@@ -95,7 +116,11 @@ impl Namespace {
     /// Asks the locks in `found` to make way for `idx`. True when one of them is gone already (`CANCEL_ON_BLOCK`).
     pub(super) fn ask(&mut self, found: &Found, idx: u32, out: &mut Actions) -> bool {
         let by = blocking_desc(self.table.lock(idx));
-        let discard = self.table.lock(idx).flags.contains(LdlmFlags::AST_DISCARD_DATA);
+        let discard = self
+            .table
+            .lock(idx)
+            .flags
+            .contains(LdlmFlags::AST_DISCARD_DATA);
         let mut removed = false;
         for i in found.iter().copied() {
             let lock = self.table.lock_mut(i);
@@ -110,7 +135,11 @@ impl Namespace {
                 continue;
             }
             let instant = lock.flags.contains(LdlmFlags::CANCEL_ON_BLOCK);
-            out.push(Action::Blocking { lock: lock.info(), by, instant });
+            out.push(Action::Blocking {
+                lock: lock.info(),
+                by,
+                instant,
+            });
             if instant {
                 self.unlink(i);
                 removed = true;
@@ -123,7 +152,9 @@ impl Namespace {
     pub(super) fn reprocess(&mut self, res: Key, out: &mut Actions) {
         let (mut i, mut blocked) = (0, 0);
         while let Some(r) = self.resources.get(&res) {
-            let Some(idx) = r.waiting.get(i).copied() else { break };
+            let Some(idx) = r.waiting.get(i).copied() else {
+                break;
+            };
             if self.replaying && self.table.lock(idx).export.is_some() {
                 i += 1;
                 continue;
@@ -154,7 +185,11 @@ impl Namespace {
     }
 
     fn dequeue(&mut self, res: Key, pos: usize) {
-        self.resources.get_mut(&res).expect("resource is there").waiting.remove(pos);
+        self.resources
+            .get_mut(&res)
+            .expect("resource is there")
+            .waiting
+            .remove(pos);
     }
 
     /// Grants a lock that waited and announces it. True when the queue must be looked at from its head again.
@@ -172,14 +207,19 @@ impl Namespace {
     fn announce(&mut self, idx: u32, out: &mut Actions) {
         let lock = self.table.lock(idx);
         match lock.export {
-            None => out.push(Action::LocalGranted { cookie: lock.cookie }),
+            None => out.push(Action::LocalGranted {
+                cookie: lock.cookie,
+            }),
             Some(_) if lock.reply_pending => {}
             Some(_) => {
                 let mut flags = lock.flags & LdlmFlags::DISCARD_DATA;
                 if lock.ast_sent {
                     flags |= LdlmFlags::AST_SENT;
                 }
-                let (info, gone) = (lock.info(), lock.ast_sent && lock.flags.contains(LdlmFlags::CANCEL_ON_BLOCK));
+                let (info, gone) = (
+                    lock.info(),
+                    lock.ast_sent && lock.flags.contains(LdlmFlags::CANCEL_ON_BLOCK),
+                );
                 out.push(Action::Completion { lock: info, flags });
                 if gone {
                     self.unlink(idx);

@@ -48,7 +48,10 @@ pub(crate) struct Table {
 
 impl Table {
     pub fn new(base: u64) -> Table {
-        Table { locks: Slab::new(base), exports: FoldMap::default() }
+        Table {
+            locks: Slab::new(base),
+            exports: FoldMap::default(),
+        }
     }
 
     pub fn len(&self) -> usize {

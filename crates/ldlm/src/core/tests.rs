@@ -14,7 +14,16 @@ const NL: LdlmMode = LdlmMode::NL;
 const NONE: LdlmFlags = LdlmFlags(0);
 
 fn want(exp: ExportId, ty: LdlmType, mode: LdlmMode, policy: Policy) -> Want {
-    Want { res: RES, ty, mode, policy, flags: NONE, export: Some(exp), remote: exp * 1000, ignore: None }
+    Want {
+        res: RES,
+        ty,
+        mode,
+        policy,
+        flags: NONE,
+        export: Some(exp),
+        remote: exp * 1000,
+        ignore: None,
+    }
 }
 
 fn plain(exp: ExportId, mode: LdlmMode) -> Want {
@@ -26,19 +35,52 @@ fn extent(exp: ExportId, mode: LdlmMode, start: u64, end: u64) -> Want {
 }
 
 fn group(exp: ExportId, gid: u64) -> Want {
-    want(exp, LdlmType::EXTENT, LdlmMode::GROUP, Policy::Extent { start: 0, end: u64::MAX, gid })
+    want(
+        exp,
+        LdlmType::EXTENT,
+        LdlmMode::GROUP,
+        Policy::Extent {
+            start: 0,
+            end: u64::MAX,
+            gid,
+        },
+    )
 }
 
 fn ibits(exp: ExportId, mode: LdlmMode, bits: u64, try_bits: u64) -> Want {
-    want(exp, LdlmType::IBITS, mode, Policy::Ibits { bits: Ibits(bits), try_bits: Ibits(try_bits), gid: 0, initiator_id: 0 })
+    want(
+        exp,
+        LdlmType::IBITS,
+        mode,
+        Policy::Ibits {
+            bits: Ibits(bits),
+            try_bits: Ibits(try_bits),
+            gid: 0,
+            initiator_id: 0,
+        },
+    )
 }
 
 fn flock(exp: ExportId, mode: LdlmMode, owner: u64, start: u64, end: u64) -> Want {
-    want(exp, LdlmType::FLOCK, mode, Policy::Flock { start, end, owner, pid: owner as u32 })
+    want(
+        exp,
+        LdlmType::FLOCK,
+        mode,
+        Policy::Flock {
+            start,
+            end,
+            owner,
+            pid: owner as u32,
+        },
+    )
 }
 
 fn local(w: Want) -> Want {
-    Want { export: None, remote: 0, ..w }
+    Want {
+        export: None,
+        remote: 0,
+        ..w
+    }
 }
 
 struct Bed {
@@ -48,7 +90,10 @@ struct Bed {
 
 impl Bed {
     fn new() -> Bed {
-        Bed { ns: Namespace::new(0x5eed), out: Actions::new() }
+        Bed {
+            ns: Namespace::new(0x5eed),
+            out: Actions::new(),
+        }
     }
     fn enqueue(&mut self, w: Want) -> Result<Outcome, Refused> {
         let r = self.ns.enqueue(w, false, &mut self.out);
@@ -111,7 +156,11 @@ fn every_pair_of_modes_follows_the_table() {
                 assert_eq!(t.taken(), (vec![], vec![]));
             } else {
                 let second = t.waits(plain(2, b));
-                let asked = if a == LdlmMode::GROUP { vec![] } else { vec![first] };
+                let asked = if a == LdlmMode::GROUP {
+                    vec![]
+                } else {
+                    vec![first]
+                };
                 assert_eq!(t.taken(), (asked, vec![]), "{a:?} x {b:?}");
                 t.cancel(first);
                 assert_eq!(t.taken(), (vec![], vec![second]));
@@ -126,10 +175,18 @@ fn first_come_first_served() {
     let r1 = t.granted(plain(1, PR));
     let w = t.waits(plain(2, EX));
     let r2 = t.waits(plain(3, PR));
-    assert_eq!(t.taken(), (vec![r1], vec![]), "a holder is asked once; a waiter is not asked");
+    assert_eq!(
+        t.taken(),
+        (vec![r1], vec![]),
+        "a holder is asked once; a waiter is not asked"
+    );
     t.cancel(r1);
     let (asked, announced) = t.taken();
-    assert_eq!((asked, announced), (vec![], vec![w]), "the reader does not overtake; w learns with its grant that it must go");
+    assert_eq!(
+        (asked, announced),
+        (vec![], vec![w]),
+        "the reader does not overtake; w learns with its grant that it must go"
+    );
     assert!(t.ns.ast_sent(w));
     t.cancel(w);
     assert_eq!(t.taken().1, vec![r2]);
@@ -145,8 +202,13 @@ fn completion_carries_ast_sent() {
     t.waits(plain(3, EX));
     t.out.clear();
     t.cancel(a);
-    let [Action::Completion { lock, flags }] = &t.out[..] else { panic!("{:?}", t.out) };
-    assert_eq!((lock.export, *flags, lock.granted_mode), (Some(2), LdlmFlags::AST_SENT, EX));
+    let [Action::Completion { lock, flags }] = &t.out[..] else {
+        panic!("{:?}", t.out)
+    };
+    assert_eq!(
+        (lock.export, *flags, lock.granted_mode),
+        (Some(2), LdlmFlags::AST_SENT, EX)
+    );
 }
 
 #[test]
@@ -154,9 +216,15 @@ fn the_reply_stands_in_for_the_completion() {
     let mut t = Bed::new();
     let a = t.granted(plain(1, EX));
     let mut out = Actions::new();
-    let Ok(Outcome::Waiting(b)) = t.ns.enqueue(plain(2, EX), true, &mut out) else { panic!() };
+    let Ok(Outcome::Waiting(b)) = t.ns.enqueue(plain(2, EX), true, &mut out) else {
+        panic!()
+    };
     t.cancel(a);
-    assert_eq!(t.taken().1, vec![], "no completion while the reply is being written");
+    assert_eq!(
+        t.taken().1,
+        vec![],
+        "no completion while the reply is being written"
+    );
     assert_eq!(t.ns.reply_done(b).unwrap().0.granted_mode, EX);
 }
 
@@ -164,7 +232,10 @@ fn the_reply_stands_in_for_the_completion() {
 fn nowait_leaves_no_trace() {
     let mut t = Bed::new();
     t.granted(plain(1, EX));
-    let w = Want { flags: LdlmFlags::BLOCK_NOWAIT, ..plain(2, PR) };
+    let w = Want {
+        flags: LdlmFlags::BLOCK_NOWAIT,
+        ..plain(2, PR)
+    };
     assert_eq!(t.enqueue(w), Err(Refused::WouldBlock));
     assert_eq!((t.ns.len(), t.taken()), (1, (vec![], vec![])));
 }
@@ -173,12 +244,35 @@ fn nowait_leaves_no_trace() {
 fn malformed_requests_are_refused() {
     let mut t = Bed::new();
     t.granted(plain(1, CR));
-    let odd = Want { policy: Policy::Plain, ..extent(1, PR, 0, 1) };
-    assert_eq!(t.enqueue(odd), Err(Refused::Malformed), "a policy of another type");
-    assert_eq!(t.enqueue(extent(1, PR, 5, 4)), Err(Refused::Malformed), "a backward range");
-    assert_eq!(t.enqueue(plain(1, LdlmMode(6))), Err(Refused::Malformed), "two modes");
-    assert_eq!(t.enqueue(plain(1, LdlmMode(0))), Err(Refused::Malformed), "no mode");
-    assert_eq!(t.enqueue(plain(1, LdlmMode(512))), Err(Refused::Malformed), "an unknown mode");
+    let odd = Want {
+        policy: Policy::Plain,
+        ..extent(1, PR, 0, 1)
+    };
+    assert_eq!(
+        t.enqueue(odd),
+        Err(Refused::Malformed),
+        "a policy of another type"
+    );
+    assert_eq!(
+        t.enqueue(extent(1, PR, 5, 4)),
+        Err(Refused::Malformed),
+        "a backward range"
+    );
+    assert_eq!(
+        t.enqueue(plain(1, LdlmMode(6))),
+        Err(Refused::Malformed),
+        "two modes"
+    );
+    assert_eq!(
+        t.enqueue(plain(1, LdlmMode(0))),
+        Err(Refused::Malformed),
+        "no mode"
+    );
+    assert_eq!(
+        t.enqueue(plain(1, LdlmMode(512))),
+        Err(Refused::Malformed),
+        "an unknown mode"
+    );
     assert_eq!(t.ns.resource_count(), 1);
 }
 
@@ -194,12 +288,23 @@ fn extents_grow_and_share_the_object() {
     let c = t.waits(extent(1, PW, 0, 4095));
     t.cancel(b);
     assert_eq!(t.extent_of(c), (0, u64::MAX));
-    let no = Want { flags: LdlmFlags::NO_EXPANSION, res: ResId([9, 0, 0, 0]), ..extent(1, PW, 8192, 12287) };
+    let no = Want {
+        flags: LdlmFlags::NO_EXPANSION,
+        res: ResId([9, 0, 0, 0]),
+        ..extent(1, PW, 8192, 12287)
+    };
     let no = t.granted(no);
     assert_eq!(t.extent_of(no), (8192, 12287));
-    let srv = Want { res: ResId([10, 0, 0, 0]), ..local(extent(0, PW, 8192, 12287)) };
+    let srv = Want {
+        res: ResId([10, 0, 0, 0]),
+        ..local(extent(0, PW, 8192, 12287))
+    };
     let srv = t.granted(srv);
-    assert_eq!(t.extent_of(srv), (8192, 12287), "server-side locks do not grow");
+    assert_eq!(
+        t.extent_of(srv),
+        (8192, 12287),
+        "server-side locks do not grow"
+    );
 }
 
 #[test]
@@ -211,7 +316,11 @@ fn group_locks_go_by_gid() {
     let d = t.waits(extent(4, PR, 0, 10));
     let e = t.granted(group(5, 5));
     let f = t.waits(group(6, 6));
-    assert_eq!(t.taken(), (vec![], vec![]), "group locks are not asked to go");
+    assert_eq!(
+        t.taken(),
+        (vec![], vec![]),
+        "group locks are not asked to go"
+    );
     for l in [a, b, e] {
         t.cancel(l);
     }
@@ -242,7 +351,11 @@ fn optional_bits_come_along_when_free() {
     let b = t.granted(ibits(2, EX, 0x8, 0x6));
     assert_eq!(t.bits_of(b), 0xc, "UPDATE is taken");
     assert_eq!(t.taken().0, vec![], "nobody is asked for optional bits");
-    assert_eq!(t.enqueue(ibits(3, EX, 0, 0x1)), Err(Refused::Aborted), "nothing free, nothing given");
+    assert_eq!(
+        t.enqueue(ibits(3, EX, 0, 0x1)),
+        Err(Refused::Aborted),
+        "nothing free, nothing given"
+    );
     assert_eq!(t.enqueue(ibits(3, EX, 0, 0)), Err(Refused::Aborted));
 }
 
@@ -253,21 +366,33 @@ fn convert_drops_bits_and_serves_waiters() {
     let w = t.waits(ibits(2, EX, 0x2, 0));
     assert_eq!(t.taken().0, vec![a]);
     let mut out = Actions::new();
-    assert!(!t.ns.keep_bits(a, 9, 0x11, &mut out), "not that export's lock");
+    assert!(
+        !t.ns.keep_bits(a, 9, 0x11, &mut out),
+        "not that export's lock"
+    );
     assert!(t.ns.keep_bits(a, 1, 0x11, &mut t.out));
     assert_eq!((t.taken().1, t.bits_of(a)), (vec![w], 0x11));
     let w2 = t.waits(ibits(3, EX, 0x1, 0));
     assert_eq!(t.taken().0, vec![a], "a converted lock is asked again");
     assert!(t.ns.keep_bits(a, 1, 0, &mut t.out));
-    assert_eq!((t.taken().1, t.ns.info(a)), (vec![w2], None), "no bit left: gone");
+    assert_eq!(
+        (t.taken().1, t.ns.info(a)),
+        (vec![w2], None),
+        "no bit left: gone"
+    );
 }
 
 #[test]
 fn cancel_on_block_needs_no_answer() {
     let mut t = Bed::new();
-    let a = t.granted(Want { flags: LdlmFlags::CANCEL_ON_BLOCK, ..plain(1, PR) });
+    let a = t.granted(Want {
+        flags: LdlmFlags::CANCEL_ON_BLOCK,
+        ..plain(1, PR)
+    });
     let b = t.granted(plain(2, EX));
-    assert!(matches!(&t.out[..], [Action::Blocking { lock, instant: true, .. }] if lock.cookie == a));
+    assert!(
+        matches!(&t.out[..], [Action::Blocking { lock, instant: true, .. }] if lock.cookie == a)
+    );
     assert!(t.ns.info(a).is_none() && t.ns.info(b).is_some());
 }
 
@@ -275,10 +400,16 @@ fn cancel_on_block_needs_no_answer() {
 fn own_locks_can_be_ignored() {
     let mut t = Bed::new();
     let a = t.granted(ibits(1, PR, 0x2, 0));
-    let mine = t.granted(Want { ignore: Some(1), ..local(ibits(0, LdlmMode::CW, 0x2, 0)) });
+    let mine = t.granted(Want {
+        ignore: Some(1),
+        ..local(ibits(0, LdlmMode::CW, 0x2, 0))
+    });
     assert_eq!(t.taken().0, vec![]);
     t.cancel(mine);
-    let others = t.waits(Want { ignore: Some(2), ..local(ibits(0, LdlmMode::CW, 0x2, 0)) });
+    let others = t.waits(Want {
+        ignore: Some(2),
+        ..local(ibits(0, LdlmMode::CW, 0x2, 0))
+    });
     assert_eq!(t.taken().0, vec![a]);
     t.cancel(a);
     assert_eq!(t.taken().1, vec![others]);
@@ -288,8 +419,13 @@ fn own_locks_can_be_ignored() {
 fn discard_travels_with_the_blocking_callback() {
     let mut t = Bed::new();
     t.granted(extent(1, PW, 0, 4095));
-    t.waits(Want { flags: LdlmFlags::AST_DISCARD_DATA, ..local(extent(0, PW, 0, u64::MAX)) });
-    assert!(matches!(&t.out[..], [Action::Blocking { lock, .. }] if lock.flags.contains(LdlmFlags::DISCARD_DATA)));
+    t.waits(Want {
+        flags: LdlmFlags::AST_DISCARD_DATA,
+        ..local(extent(0, PW, 0, u64::MAX))
+    });
+    assert!(
+        matches!(&t.out[..], [Action::Blocking { lock, .. }] if lock.flags.contains(LdlmFlags::DISCARD_DATA))
+    );
 }
 
 #[test]
@@ -297,7 +433,11 @@ fn a_handed_over_lock_owes_what_the_local_one_owed() {
     let mut t = Bed::new();
     let a = t.granted(local(ibits(0, PR, 0x3, 0)));
     let w = t.waits(ibits(2, EX, 0x2, 0));
-    assert_eq!(t.taken().0, vec![], "a server-side lock is not asked, it ends by itself");
+    assert_eq!(
+        t.taken().0,
+        vec![],
+        "a server-side lock is not asked, it ends by itself"
+    );
     let info = t.ns.hand_over(a, 1, 77, &mut t.out).unwrap();
     assert_eq!((info.export, info.remote_cookie), (Some(1), 77));
     assert_eq!(t.taken().0, vec![a], "now its new owner is asked");
@@ -311,7 +451,15 @@ fn replay_puts_locks_back_and_serves_at_the_end() {
     t.ns.begin_replay();
     let w = t.ns.replay(plain(2, EX), false).unwrap();
     let a = t.ns.replay(plain(1, PR), true).unwrap();
-    let r = t.ns.replay(Want { res: ResId([8, 0, 0, 0]), ..plain(3, EX) }, false).unwrap();
+    let r =
+        t.ns.replay(
+            Want {
+                res: ResId([8, 0, 0, 0]),
+                ..plain(3, EX)
+            },
+            false,
+        )
+        .unwrap();
     assert_eq!(t.taken(), (vec![], vec![]));
     t.ns.end_replay(&mut t.out);
     assert_eq!(t.taken(), (vec![a], vec![r]));
@@ -329,25 +477,58 @@ fn server_side_locks_are_served_during_replay() {
     t.cancel(a);
     assert_eq!(t.taken().1, vec![b]);
     t.cancel(b);
-    assert_eq!(t.taken().1, vec![], "the client's lock waits for the end of the replay");
+    assert_eq!(
+        t.taken().1,
+        vec![],
+        "the client's lock waits for the end of the replay"
+    );
 }
 
 #[test]
 fn flocks_wait_test_and_unlock() {
     let mut t = Bed::new();
     t.granted(flock(1, PW, 10, 0, 99));
-    let probe = Want { flags: LdlmFlags::TEST_LOCK, ..flock(2, PR, 20, 50, 60) };
-    let Ok(Outcome::Tested(Some(found))) = t.enqueue(probe) else { panic!() };
-    assert_eq!(found.policy, Policy::Flock { start: 0, end: 99, owner: 10, pid: 10 });
+    let probe = Want {
+        flags: LdlmFlags::TEST_LOCK,
+        ..flock(2, PR, 20, 50, 60)
+    };
+    let Ok(Outcome::Tested(Some(found))) = t.enqueue(probe) else {
+        panic!()
+    };
+    assert_eq!(
+        found.policy,
+        Policy::Flock {
+            start: 0,
+            end: 99,
+            owner: 10,
+            pid: 10
+        }
+    );
     let w = t.waits(flock(2, PR, 20, 50, 60));
-    assert_eq!(t.taken(), (vec![], vec![]), "holders of flocks are not asked");
+    assert_eq!(
+        t.taken(),
+        (vec![], vec![]),
+        "holders of flocks are not asked"
+    );
     assert_eq!(t.enqueue(flock(1, NL, 10, 40, 69)), Ok(Outcome::Absorbed));
     assert_eq!(t.taken().1, vec![w]);
-    assert_eq!(t.enqueue(Want { flags: LdlmFlags::TEST_LOCK, ..flock(2, PW, 20, 50, 55) }), Ok(Outcome::Tested(None)));
-    let nowait = Want { flags: LdlmFlags::BLOCK_NOWAIT, ..flock(3, PW, 30, 39, 40) };
+    assert_eq!(
+        t.enqueue(Want {
+            flags: LdlmFlags::TEST_LOCK,
+            ..flock(2, PW, 20, 50, 55)
+        }),
+        Ok(Outcome::Tested(None))
+    );
+    let nowait = Want {
+        flags: LdlmFlags::BLOCK_NOWAIT,
+        ..flock(3, PW, 30, 39, 40)
+    };
     assert_eq!(t.enqueue(nowait), Err(Refused::WouldBlock));
     assert_eq!(t.ns.export_gone(1, &mut t.out), 2, "the two halves");
-    assert_eq!(t.enqueue(flock(2, NL, 20, 0, u64::MAX)), Ok(Outcome::Absorbed));
+    assert_eq!(
+        t.enqueue(flock(2, NL, 20, 0, u64::MAX)),
+        Ok(Outcome::Absorbed)
+    );
     assert!(t.ns.is_empty());
 }
 
@@ -364,7 +545,9 @@ fn unlock_of_a_waiting_range_withdraws_it() {
     t.granted(flock(1, PW, 10, 0, 9));
     let w = t.waits(flock(2, PW, 20, 0, 9));
     assert_eq!(t.enqueue(flock(2, NL, 20, 0, 9)), Ok(Outcome::Absorbed));
-    let [Action::Completion { lock, .. }] = &t.out[..] else { panic!("{:?}", t.out) };
+    let [Action::Completion { lock, .. }] = &t.out[..] else {
+        panic!("{:?}", t.out)
+    };
     assert_eq!((lock.cookie, lock.granted_mode), (w, LdlmMode::NONE));
     assert_eq!(t.ns.len(), 1);
 }
@@ -377,7 +560,11 @@ fn deadlocks_are_refused() {
     t.granted(flock(3, PW, 30, 20, 29));
     t.waits(flock(1, PW, 10, 10, 19));
     t.waits(flock(2, PW, 20, 20, 29));
-    assert_eq!(t.enqueue(flock(3, PW, 30, 0, 9)), Err(Refused::Deadlock), "a ring of three");
+    assert_eq!(
+        t.enqueue(flock(3, PW, 30, 0, 9)),
+        Err(Refused::Deadlock),
+        "a ring of three"
+    );
     assert_eq!(t.ns.len(), 5);
 }
 
@@ -387,12 +574,24 @@ fn a_deadlock_that_arises_later_is_announced() {
     let other = ResId([8, 0, 0, 12]);
     let mut t = Bed::new();
     t.granted(flock(9, PW, 90, 0, 9));
-    t.granted(Want { res: other, ..flock(3, PW, 30, 0, 9) });
+    t.granted(Want {
+        res: other,
+        ..flock(3, PW, 30, 0, 9)
+    });
     let w10a = t.waits(flock(1, PW, 10, 0, 9));
     let w30 = t.waits(flock(3, PW, 30, 0, 9));
-    t.waits(Want { res: other, ..flock(1, PW, 10, 0, 9) });
+    t.waits(Want {
+        res: other,
+        ..flock(1, PW, 10, 0, 9)
+    });
     assert_eq!(t.enqueue(flock(9, NL, 90, 0, 9)), Ok(Outcome::Absorbed));
-    let [Action::Completion { lock: a, .. }, Action::Completion { lock: b, flags }] = &t.out[..] else { panic!("{:?}", t.out) };
+    let [
+        Action::Completion { lock: a, .. },
+        Action::Completion { lock: b, flags },
+    ] = &t.out[..]
+    else {
+        panic!("{:?}", t.out)
+    };
     assert_eq!((a.cookie, b.cookie), (w10a, w30));
     assert!(flags.contains(LdlmFlags::FLOCK_DEADLOCK));
     t.ns.check_invariants();
@@ -400,7 +599,14 @@ fn a_deadlock_that_arises_later_is_announced() {
 
 #[derive(Debug, Clone)]
 enum Op {
-    Enqueue { exp: u64, kind: u8, mode: usize, a: u64, b: u64, nowait: bool },
+    Enqueue {
+        exp: u64,
+        kind: u8,
+        mode: usize,
+        a: u64,
+        b: u64,
+        nowait: bool,
+    },
     /// Cancels one of the locks that were asked to go, or any.
     Cancel(prop::sample::Index),
     Gone(u64),
@@ -511,12 +717,16 @@ fn note(t: &mut Bed, known: &mut BTreeMap<u64, (bool, bool)>) {
     for a in t.out.drain(..) {
         match a {
             Action::Blocking { lock, .. } => {
-                let k = known.get_mut(&lock.cookie).expect("only locks that exist are asked");
+                let k = known
+                    .get_mut(&lock.cookie)
+                    .expect("only locks that exist are asked");
                 assert!(k.0 && !k.1, "asked twice, or before it is granted");
                 k.1 = true;
             }
             Action::Completion { lock, flags } => {
-                let k = known.get_mut(&lock.cookie).expect("only locks that exist are granted");
+                let k = known
+                    .get_mut(&lock.cookie)
+                    .expect("only locks that exist are granted");
                 assert!(!k.0, "granted twice");
                 *k = (true, flags.contains(LdlmFlags::AST_SENT));
             }

@@ -67,8 +67,14 @@ impl LdlmServer {
         let mut woken: SmallVec<[oneshot::Sender<()>; 2]> = SmallVec::new();
         for a in &out {
             match a {
-                Action::Blocking { lock, instant: false, .. } => self.owe(&mut st, lock.cookie),
-                Action::Completion { lock, flags } if flags.contains(LdlmFlags::AST_SENT) && lock.granted_mode.0 != 0 => {
+                Action::Blocking {
+                    lock,
+                    instant: false,
+                    ..
+                } => self.owe(&mut st, lock.cookie),
+                Action::Completion { lock, flags }
+                    if flags.contains(LdlmFlags::AST_SENT) && lock.granted_mode.0 != 0 =>
+                {
                     self.owe(&mut st, lock.cookie)
                 }
                 Action::LocalGranted { cookie } => woken.extend(st.waiters.remove(cookie)),
@@ -89,7 +95,8 @@ impl LdlmServer {
         if st.ns.info(cookie).is_none() {
             return;
         }
-        st.owed.add(cookie, Instant::now() + self.cfg.cancel_timeout);
+        st.owed
+            .add(cookie, Instant::now() + self.cfg.cancel_timeout);
         if !st.owed.watched {
             st.owed.watched = true;
             tokio::spawn(watch(Arc::downgrade(self)));
@@ -103,9 +110,10 @@ impl LdlmServer {
                 self.node.handovers(),
                 Box::pin(async move { me.blocking(lock, by, instant).await }),
             ),
-            Action::Completion { lock, flags } => {
-                run_inline(self.node.handovers(), Box::pin(async move { me.completion(lock, flags).await }))
-            }
+            Action::Completion { lock, flags } => run_inline(
+                self.node.handovers(),
+                Box::pin(async move { me.completion(lock, flags).await }),
+            ),
             Action::LocalGranted { .. } => {}
         }
     }
@@ -120,7 +128,11 @@ impl LdlmServer {
 
     async fn completion(self: Arc<Self>, lock: LockInfo, flags: LdlmFlags) {
         let Some(exp) = lock.export else { return };
-        let lvb = if lock.granted_mode.0 != 0 { self.lvb_of(&lock).await } else { Bytes::new() };
+        let lvb = if lock.granted_mode.0 != 0 {
+            self.lvb_of(&lock).await
+        } else {
+            Bytes::new()
+        };
         let done = self.asts.completion(exp, &lock, flags, lvb).await;
         self.answered(exp, lock.cookie, "completion", done);
     }
@@ -128,13 +140,21 @@ impl LdlmServer {
     /// The LVB that goes with a lock: of locks on data the object's, else empty.
     pub(super) async fn lvb_of(&self, lock: &LockInfo) -> Bytes {
         match self.lvb.get() {
-            Some(ops) if super::has_lvb(lock.ty, &lock.policy) => ops.lvb(lock.res).await.to_bytes(),
+            Some(ops) if super::has_lvb(lock.ty, &lock.policy) => {
+                ops.lvb(lock.res).await.to_bytes()
+            }
             _ => Bytes::new(),
         }
     }
 
     /// What a callback's answer means for the lock.
-    pub(super) fn answered(self: &Arc<Self>, exp: ExportId, cookie: u64, what: &'static str, done: Result<(), AstError>) {
+    pub(super) fn answered(
+        self: &Arc<Self>,
+        exp: ExportId,
+        cookie: u64,
+        what: &'static str,
+        done: Result<(), AstError>,
+    ) {
         match done {
             Ok(()) => {}
             Err(AstError::NoLock | AstError::NoExport) => {

@@ -17,20 +17,40 @@ pub(super) fn want_of(exp: ExportId, req: &LdlmRequest) -> Result<Want, EnqueueE
     if !crate::core::well_formed(ty, mode, &policy) {
         return Err(EnqueueError::Malformed);
     }
-    Ok(Want { res: req.desc.res(), ty, mode, policy, flags: req.flags, export: Some(exp), remote: req.handle(0), ignore: None })
+    Ok(Want {
+        res: req.desc.res(),
+        ty,
+        mode,
+        policy,
+        flags: req.flags,
+        export: Some(exp),
+        remote: req.handle(0),
+        ignore: None,
+    })
 }
 
 impl LdlmServer {
     /// A client's enqueue without intent (plain, extent, ibits, flock). Returns at once: granted, or queued with
     /// `BLOCK_*` set in the reply (blocking callbacks are on their way, the completion callback will follow).
     /// The cookies after the first in the request (early cancels) must have been passed to [`Self::cancel`] before.
-    pub async fn enqueue(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<EnqueueReply, EnqueueError> {
+    pub async fn enqueue(
+        self: &Arc<Self>,
+        exp: ExportId,
+        req: &LdlmRequest,
+    ) -> Result<EnqueueReply, EnqueueError> {
         let reply = self.enqueue_now(exp, req)?;
-        Ok(EnqueueReply { lvb: self.lvb_for(&reply).await, reply })
+        Ok(EnqueueReply {
+            lvb: self.lvb_for(&reply).await,
+            reply,
+        })
     }
 
     /// What of an enqueue happens under the mutex: apart, so that the future is `Send`.
-    fn enqueue_now(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<LdlmReply, EnqueueError> {
+    fn enqueue_now(
+        self: &Arc<Self>,
+        exp: ExportId,
+        req: &LdlmRequest,
+    ) -> Result<LdlmReply, EnqueueError> {
         let want = want_of(exp, req)?;
         let asked = want.policy;
         let mut out = Actions::new();
@@ -45,7 +65,9 @@ impl LdlmServer {
         };
         self.finish(st, out);
         let reply = match outcome? {
-            Outcome::Granted(_) => reply_of(&granted.expect("a granted lock was there under the mutex")),
+            Outcome::Granted(_) => {
+                reply_of(&granted.expect("a granted lock was there under the mutex"))
+            }
             Outcome::Waiting(cookie) => self.answer_waiting(exp, cookie, req)?,
             Outcome::Absorbed => absorbed(req),
             Outcome::Tested(found) => tested(req, found),
@@ -54,12 +76,21 @@ impl LdlmServer {
     }
 
     /// The reply for a lock that had to be queued: by now it may be granted.
-    fn answer_waiting(self: &Arc<Self>, exp: ExportId, cookie: u64, req: &LdlmRequest) -> Result<LdlmReply, EnqueueError> {
+    fn answer_waiting(
+        self: &Arc<Self>,
+        exp: ExportId,
+        cookie: u64,
+        req: &LdlmRequest,
+    ) -> Result<LdlmReply, EnqueueError> {
         let mut st = self.state.lock();
         let Some((info, asked_to_go)) = st.ns.reply_done(cookie) else {
             // A flock that was granted meanwhile and merged; anything else was dropped with its export.
             let gone = st.gone.contains(&exp) || req.desc.ty() != LdlmType::FLOCK;
-            return if gone { Err(EnqueueError::NoExport) } else { Ok(absorbed(req)) };
+            return if gone {
+                Err(EnqueueError::NoExport)
+            } else {
+                Ok(absorbed(req))
+            };
         };
         let mut reply = reply_of(&info);
         if info.granted_mode == LdlmMode::NONE {
@@ -79,7 +110,9 @@ impl LdlmServer {
 
     async fn lvb_for(&self, reply: &LdlmReply) -> Bytes {
         match self.lvb.get() {
-            Some(ops) if super::has_lvb(reply.desc.ty(), &reply.desc.policy()) => coral_wire::Wire::to_bytes(&ops.lvb(reply.desc.res()).await),
+            Some(ops) if super::has_lvb(reply.desc.ty(), &reply.desc.policy()) => {
+                coral_wire::Wire::to_bytes(&ops.lvb(reply.desc.res()).await)
+            }
             _ => Bytes::new(),
         }
     }
@@ -95,20 +128,35 @@ impl LdlmServer {
     }
 
     /// [`Self::find_resent`] with the LVB that goes with the lock: the client has not seen it yet.
-    pub async fn resent(self: &Arc<Self>, exp: ExportId, client_cookie: u64) -> Option<EnqueueReply> {
+    pub async fn resent(
+        self: &Arc<Self>,
+        exp: ExportId,
+        client_cookie: u64,
+    ) -> Option<EnqueueReply> {
         let reply = self.find_resent(exp, client_cookie)?;
-        Some(EnqueueReply { lvb: self.lvb_for(&reply).await, reply })
+        Some(EnqueueReply {
+            lvb: self.lvb_for(&reply).await,
+            reply,
+        })
     }
 
     /// LDLM_CONVERT: the lock named by handle 0 (our cookie) keeps only the inode bits in the request's policy. `None`: there
     /// is no such lock (status 303).
-    pub fn convert(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<Option<LdlmReply>, EnqueueError> {
+    pub fn convert(
+        self: &Arc<Self>,
+        exp: ExportId,
+        req: &LdlmRequest,
+    ) -> Result<Option<LdlmReply>, EnqueueError> {
         // kernel clients leave the type out (`ldlm_cli_inodebits_convert`)
-        let Policy::Ibits { bits: keep, .. } = req.desc.ibits() else { return Err(EnqueueError::Malformed) };
+        let Policy::Ibits { bits: keep, .. } = req.desc.ibits() else {
+            return Err(EnqueueError::Malformed);
+        };
         let cookie = req.handle(0);
         let mut out = Actions::new();
         let mut st = self.state.lock();
-        let Some(before) = st.ns.info(cookie).filter(|l| l.export == Some(exp)) else { return Ok(None) };
+        let Some(before) = st.ns.info(cookie).filter(|l| l.export == Some(exp)) else {
+            return Ok(None);
+        };
         if before.granted_mode != req.desc.req_mode {
             return Err(EnqueueError::Protocol);
         }
@@ -116,7 +164,12 @@ impl LdlmServer {
         st.owed.remove(cookie);
         let desc = st.ns.info(cookie).map_or(LockDesc::default(), |l| l.desc());
         self.finish(st, out);
-        Ok(Some(LdlmReply { flags: req.flags, desc, handle: before.remote_cookie, ..LdlmReply::default() }))
+        Ok(Some(LdlmReply {
+            flags: req.flags,
+            desc,
+            handle: before.remote_cookie,
+            ..LdlmReply::default()
+        }))
     }
 
     /// Recovery begins: waiting locks are only collected until [`Self::replay_finished`].
@@ -126,19 +179,29 @@ impl LdlmServer {
 
     /// Replay after a restart: the lock is put where it stood, among the granted ones (`BLOCK_GRANTED` set) or the waiting
     /// (`replay_one_lock` in `ldlm_request.c`). A lock that was replayed already is found again.
-    pub fn replay(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<LdlmReply, EnqueueError> {
+    pub fn replay(
+        self: &Arc<Self>,
+        exp: ExportId,
+        req: &LdlmRequest,
+    ) -> Result<LdlmReply, EnqueueError> {
         let want = want_of(exp, req)?;
         let mut st = self.state.lock();
         if st.gone.contains(&exp) {
             return Err(EnqueueError::NoExport);
         }
         if let Some(info) = st.ns.find_remote(exp, want.remote) {
-            return Ok(LdlmReply { flags: req.flags, ..reply_of(&info) });
+            return Ok(LdlmReply {
+                flags: req.flags,
+                ..reply_of(&info)
+            });
         }
         let granted = req.flags.contains(LdlmFlags::BLOCK_GRANTED);
         let cookie = st.ns.replay(want, granted)?;
         let info = st.ns.info(cookie).expect("the lock was just added");
-        Ok(LdlmReply { flags: req.flags, ..reply_of(&info) })
+        Ok(LdlmReply {
+            flags: req.flags,
+            ..reply_of(&info)
+        })
     }
 
     /// Lock replay is over: grants what can be granted.
@@ -152,16 +215,34 @@ impl LdlmServer {
 
 /// The reply for a flock of which no lock of its own remains: as it was asked for.
 fn absorbed(req: &LdlmRequest) -> LdlmReply {
-    LdlmReply { desc: LockDesc { granted_mode: req.desc.req_mode, ..req.desc }, ..LdlmReply::default() }
+    LdlmReply {
+        desc: LockDesc {
+            granted_mode: req.desc.req_mode,
+            ..req.desc
+        },
+        ..LdlmReply::default()
+    }
 }
 
 /// The reply to F_GETLK: the lock in the way, or mode NL.
 fn tested(req: &LdlmRequest, found: Option<LockInfo>) -> LdlmReply {
     let desc = match found {
-        Some(l) => LockDesc { req_mode: l.granted_mode, granted_mode: LdlmMode::NONE, policy_data: l.policy.to_wire(), ..req.desc },
-        None => LockDesc { req_mode: LdlmMode::NL, ..req.desc },
+        Some(l) => LockDesc {
+            req_mode: l.granted_mode,
+            granted_mode: LdlmMode::NONE,
+            policy_data: l.policy.to_wire(),
+            ..req.desc
+        },
+        None => LockDesc {
+            req_mode: LdlmMode::NL,
+            ..req.desc
+        },
     };
-    LdlmReply { flags: LdlmFlags::LOCK_CHANGED, desc, ..LdlmReply::default() }
+    LdlmReply {
+        flags: LdlmFlags::LOCK_CHANGED,
+        desc,
+        ..LdlmReply::default()
+    }
 }
 
 /// Repeats the request's flags and sets `LOCK_CHANGED` when the lock is not what was asked for.

@@ -2,7 +2,9 @@
 //!
 //! Lustre: `ofd_intent_policy` in `lustre/ofd/ofd_dlm.c`, `ofd_lvbo_update` in `ofd_lvb.c`.
 
-use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, ResId};
+use coral_wire::ldlm::{
+    ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, ResId,
+};
 use coral_wire::ost::OstLvb;
 use std::sync::Arc;
 
@@ -14,7 +16,11 @@ use crate::core::{LockInfo, Refused};
 impl LdlmServer {
     /// Glimpse: enqueue of an extent lock, or of the DOM bit, with `HAS_INTENT`. When nobody holds a conflicting lock it is granted (status 0);
     /// else the holders of write locks beyond the known size are asked for theirs and there is no lock (status 301).
-    pub async fn glimpse(self: &Arc<Self>, exp: ExportId, req: &LdlmRequest) -> Result<GlimpseReply, EnqueueError> {
+    pub async fn glimpse(
+        self: &Arc<Self>,
+        exp: ExportId,
+        req: &LdlmRequest,
+    ) -> Result<GlimpseReply, EnqueueError> {
         let want = super::enqueue::want_of(exp, req)?;
         if !super::has_lvb(want.ty, &want.policy) {
             return Err(EnqueueError::Malformed);
@@ -32,11 +38,19 @@ impl LdlmServer {
             }
         };
         if let Some(lock) = granted {
-            return Ok(GlimpseReply { status: 0, reply: intent_reply_of(&lock), lvb: self.stored_lvb(res).await });
+            return Ok(GlimpseReply {
+                status: 0,
+                reply: intent_reply_of(&lock),
+                lvb: self.stored_lvb(res).await,
+            });
         }
         // Without a lock the reply describes none.
         let reply = LdlmReply::default();
-        Ok(GlimpseReply { status: ELDLM_LOCK_ABORTED, reply, lvb: self.glimpse_local(res, ty).await })
+        Ok(GlimpseReply {
+            status: ELDLM_LOCK_ABORTED,
+            reply,
+            lvb: self.glimpse_local(res, ty).await,
+        })
     }
 
     /// Size and times of an object with what clients have not written yet: asks them; no lock is taken.
@@ -73,10 +87,17 @@ impl LdlmServer {
             Policy::Extent { end, .. } => end,
             _ => u64::MAX,
         };
-        let writes = |l: &LockInfo| [LdlmMode::PW, LdlmMode::EX, LdlmMode::CW, LdlmMode::GROUP].contains(&l.granted_mode);
+        let writes = |l: &LockInfo| {
+            [LdlmMode::PW, LdlmMode::EX, LdlmMode::CW, LdlmMode::GROUP].contains(&l.granted_mode)
+        };
         let st = self.state.lock();
-        let mut all: Vec<LockInfo> =
-            st.ns.granted(res, ty).filter(|l| l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l) && end(l) >= size).collect();
+        let mut all: Vec<LockInfo> = st
+            .ns
+            .granted(res, ty)
+            .filter(|l| {
+                l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l) && end(l) >= size
+            })
+            .collect();
         drop(st);
         all.sort_by_key(|l| (l.export, std::cmp::Reverse(end(l))));
         all.dedup_by_key(|l| l.export);

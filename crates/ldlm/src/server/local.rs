@@ -83,7 +83,8 @@ impl LdlmServer {
         policy: Policy,
         ignore_export: Option<ExportId>,
     ) -> LocalLock {
-        self.lock_local_with(res, ty, mode, policy, LdlmFlags(0), ignore_export).await
+        self.lock_local_with(res, ty, mode, policy, LdlmFlags(0), ignore_export)
+            .await
     }
 
     /// The same with flags: `AST_DISCARD_DATA` tells holders that the object is being destroyed, so that they drop what they
@@ -97,7 +98,16 @@ impl LdlmServer {
         flags: LdlmFlags,
         ignore_export: Option<ExportId>,
     ) -> LocalLock {
-        let want = Want { res, ty, mode, policy, flags, export: None, remote: 0, ignore: ignore_export };
+        let want = Want {
+            res,
+            ty,
+            mode,
+            policy,
+            flags,
+            export: None,
+            remote: 0,
+            ignore: ignore_export,
+        };
         loop {
             match self.start_local(&want) {
                 Ok((lock, None)) => return lock,
@@ -112,7 +122,10 @@ impl LdlmServer {
         }
     }
 
-    fn start_local(self: &Arc<Self>, want: &Want) -> Result<(LocalLock, Option<oneshot::Receiver<()>>), Refused> {
+    fn start_local(
+        self: &Arc<Self>,
+        want: &Want,
+    ) -> Result<(LocalLock, Option<oneshot::Receiver<()>>), Refused> {
         let mut out = Actions::new();
         let mut st = self.state.lock();
         let (cookie, rx) = match st.ns.enqueue(want.clone(), false, &mut out)? {
@@ -124,7 +137,10 @@ impl LdlmServer {
             }
             other => unreachable!("server-side flocks are not used: {other:?}"),
         };
-        let lock = LocalLock { server: self.clone(), cookie };
+        let lock = LocalLock {
+            server: self.clone(),
+            cookie,
+        };
         self.finish(st, out);
         Ok((lock, rx))
     }
@@ -138,9 +154,21 @@ impl LdlmServer {
         policy: Policy,
         ignore_export: Option<ExportId>,
     ) -> Option<LocalLock> {
-        let want = Want { res, ty, mode, policy, flags: LdlmFlags(0), export: None, remote: 0, ignore: ignore_export };
+        let want = Want {
+            res,
+            ty,
+            mode,
+            policy,
+            flags: LdlmFlags(0),
+            export: None,
+            remote: 0,
+            ignore: ignore_export,
+        };
         let cookie = self.state.lock().ns.try_enqueue(want).ok()?;
-        Some(LocalLock { server: self.clone(), cookie })
+        Some(LocalLock {
+            server: self.clone(),
+            cookie,
+        })
     }
 
     /// Gives a client a lock if it is free, never waits and sends nothing: for intents. For ibits, `try_bits` that are
@@ -154,7 +182,16 @@ impl LdlmServer {
         mode: LdlmMode,
         policy: Policy,
     ) -> Option<(u64, Policy)> {
-        let want = Want { res, ty, mode, policy, flags: LdlmFlags(0), export: Some(exp), remote: client_cookie, ignore: None };
+        let want = Want {
+            res,
+            ty,
+            mode,
+            policy,
+            flags: LdlmFlags(0),
+            export: Some(exp),
+            remote: client_cookie,
+            ignore: None,
+        };
         let mut st = self.state.lock();
         if st.gone.contains(&exp) {
             return None;
@@ -178,6 +215,7 @@ impl LdlmServer {
             return Err(EnqueueError::Malformed);
         }
         let lock = self.lock_local(res, ty, mode, policy, None).await;
-        lock.give_to(exp, client_cookie).ok_or(EnqueueError::NoExport)
+        lock.give_to(exp, client_cookie)
+            .ok_or(EnqueueError::NoExport)
     }
 }

@@ -21,7 +21,9 @@ pub use local::LocalLock;
 use bytes::Bytes;
 use coral_lnet::Node;
 use coral_wire::Errno;
-use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmMode, LdlmReply, LdlmType, Policy, ResId};
+use coral_wire::ldlm::{
+    ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmMode, LdlmReply, LdlmType, Policy, ResId,
+};
 use coral_wire::ost::OstLvb;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -46,7 +48,9 @@ pub struct LdlmConfig {
 
 impl Default for LdlmConfig {
     fn default() -> Self {
-        Self { cancel_timeout: Duration::from_secs(100) }
+        Self {
+            cancel_timeout: Duration::from_secs(100),
+        }
     }
 }
 
@@ -186,15 +190,36 @@ impl LdlmServer {
     }
 
     /// A namespace with given limits.
-    pub fn with_config(name: &str, node: Arc<Node>, asts: Arc<dyn AstSender>, cfg: LdlmConfig) -> Arc<Self> {
+    pub fn with_config(
+        name: &str,
+        node: Arc<Node>,
+        asts: Arc<dyn AstSender>,
+        cfg: LdlmConfig,
+    ) -> Arc<Self> {
         let ns = Namespace::new(node.rng_u64());
-        let state = State { ns, waiters: FoldMap::default(), owed: Owed::default(), gone: Gone::default() };
-        Arc::new(Self { name: name.to_owned(), node, asts, cfg, lvb: OnceLock::new(), state: Mutex::new(state) })
+        let state = State {
+            ns,
+            waiters: FoldMap::default(),
+            owed: Owed::default(),
+            gone: Gone::default(),
+        };
+        Arc::new(Self {
+            name: name.to_owned(),
+            node,
+            asts,
+            cfg,
+            lvb: OnceLock::new(),
+            state: Mutex::new(state),
+        })
     }
 
     /// Sets the LVB methods (OSTs), once. Without them every LVB is empty.
     pub fn set_lvb_ops(&self, ops: Arc<dyn LvbOps>) {
-        assert!(self.lvb.set(ops).is_ok(), "LVB methods of {} are set twice", self.name);
+        assert!(
+            self.lvb.set(ops).is_ok(),
+            "LVB methods of {} are set twice",
+            self.name
+        );
     }
 
     /// The namespace's name, for messages.
@@ -243,9 +268,20 @@ impl LdlmServer {
     }
 
     /// True when `exp` holds a granted lock on `res` that covers `policy` in a mode that allows what `mode` does.
-    pub fn holds(&self, exp: ExportId, res: &ResId, ty: LdlmType, mode: LdlmMode, policy: &Policy) -> bool {
+    pub fn holds(
+        &self,
+        exp: ExportId,
+        res: &ResId,
+        ty: LdlmType,
+        mode: LdlmMode,
+        policy: &Policy,
+    ) -> bool {
         let st = self.state.lock();
-        st.ns.granted(*res, ty).any(|l| l.export == Some(exp) && l.granted_mode.covers(mode) && crate::cover::covers(&l.policy, policy))
+        st.ns.granted(*res, ty).any(|l| {
+            l.export == Some(exp)
+                && l.granted_mode.covers(mode)
+                && crate::cover::covers(&l.policy, policy)
+        })
     }
 
     /// Every lock, for `lctl`-like listings.
@@ -263,7 +299,11 @@ impl LdlmServer {
     /// [`LocalLock::give_to`]. Its flags are what a real MDT sends: a kernel client takes resource, mode and policy from the
     /// reply only with `LOCK_CHANGED`. `None` when the lock is gone.
     pub fn reply_for(&self, cookie: u64) -> Option<LdlmReply> {
-        self.state.lock().ns.info(cookie).map(|l| intent_reply_of(&l))
+        self.state
+            .lock()
+            .ns
+            .info(cookie)
+            .map(|l| intent_reply_of(&l))
     }
 }
 
@@ -277,10 +317,17 @@ fn has_lvb(ty: LdlmType, policy: &Policy) -> bool {
 
 /// The reply buffer that describes a lock.
 fn reply_of(l: &LockInfo) -> LdlmReply {
-    LdlmReply { desc: l.desc(), handle: l.cookie, ..LdlmReply::default() }
+    LdlmReply {
+        desc: l.desc(),
+        handle: l.cookie,
+        ..LdlmReply::default()
+    }
 }
 
 /// The same for a lock that came with an intent (`contend.pcap`: 0x1001).
 fn intent_reply_of(l: &LockInfo) -> LdlmReply {
-    LdlmReply { flags: LdlmFlags::HAS_INTENT | LdlmFlags::LOCK_CHANGED, ..reply_of(l) }
+    LdlmReply {
+        flags: LdlmFlags::HAS_INTENT | LdlmFlags::LOCK_CHANGED,
+        ..reply_of(l)
+    }
 }

@@ -4,12 +4,18 @@
 use bytes::Bytes;
 use coral_ldlm::*;
 use coral_lnet::{MemNet, Nid, Node, NodeConfig};
-use coral_ptlrpc::{Import, ImportConfig, ImportObserver, RequestHandler, RpcError, ServerRequest, Service, ServiceConfig};
+use coral_ptlrpc::{
+    Import, ImportConfig, ImportObserver, RequestHandler, RpcError, ServerRequest, Service,
+    ServiceConfig,
+};
 use coral_wire::connect::{ConnectFlags, ObdConnectData};
 use coral_wire::errno::Errno;
 use coral_wire::ldlm::*;
 use coral_wire::ost::OstLvb;
-use coral_wire::ptlrpc::{MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE, MSG_LOCK_REPLAY_DONE, Message, PtlrpcBody, opc, portal};
+use coral_wire::ptlrpc::{
+    MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE, MSG_LOCK_REPLAY_DONE, Message, PtlrpcBody, opc,
+    portal,
+};
 use coral_wire::{DecodeError, Wire};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -31,7 +37,12 @@ pub fn bits(b: u64) -> Policy {
 }
 
 pub fn range(start: u64, end: u64, owner: u64) -> Policy {
-    Policy::Flock { start, end, owner, pid: owner as u32 }
+    Policy::Flock {
+        start,
+        end,
+        owner,
+        pid: owner as u32,
+    }
 }
 
 /// Export table of the server.
@@ -62,16 +73,40 @@ impl AstPeers for Peers {
 }
 
 impl AstSender for Noted {
-    fn blocking(&self, exp: ExportId, lock: &LockInfo, by: &LockDesc) -> BoxFuture<'static, Result<(), AstError>> {
-        self.exports.log.lock().push((exp, "BL", lock.clone(), lock.flags));
+    fn blocking(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+        by: &LockDesc,
+    ) -> BoxFuture<'static, Result<(), AstError>> {
+        self.exports
+            .log
+            .lock()
+            .push((exp, "BL", lock.clone(), lock.flags));
         self.real.blocking(exp, lock, by)
     }
-    fn completion(&self, exp: ExportId, lock: &LockInfo, flags: LdlmFlags, lvb: Bytes) -> BoxFuture<'static, Result<(), AstError>> {
-        self.exports.log.lock().push((exp, "CP", lock.clone(), flags));
+    fn completion(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+        flags: LdlmFlags,
+        lvb: Bytes,
+    ) -> BoxFuture<'static, Result<(), AstError>> {
+        self.exports
+            .log
+            .lock()
+            .push((exp, "CP", lock.clone(), flags));
         self.real.completion(exp, lock, flags, lvb)
     }
-    fn glimpse(&self, exp: ExportId, lock: &LockInfo) -> BoxFuture<'static, Result<Bytes, AstError>> {
-        self.exports.log.lock().push((exp, "GL", lock.clone(), NO_FLAGS));
+    fn glimpse(
+        &self,
+        exp: ExportId,
+        lock: &LockInfo,
+    ) -> BoxFuture<'static, Result<Bytes, AstError>> {
+        self.exports
+            .log
+            .lock()
+            .push((exp, "GL", lock.clone(), NO_FLAGS));
         self.real.glimpse(exp, lock)
     }
     fn evict(&self, exp: ExportId, why: EvictReason) {
@@ -84,7 +119,10 @@ pub struct Sizes(pub AtomicU64);
 
 impl LvbOps for Sizes {
     fn lvb(&self, _res: ResId) -> BoxFuture<'static, OstLvb> {
-        let lvb = OstLvb { size: self.0.load(Ordering::Relaxed), ..OstLvb::default() };
+        let lvb = OstLvb {
+            size: self.0.load(Ordering::Relaxed),
+            ..OstLvb::default()
+        };
         Box::pin(async move { lvb })
     }
     fn update(&self, _res: ResId, _lvb: &OstLvb) {}
@@ -104,16 +142,36 @@ pub struct Server {
 impl Server {
     /// Callbacks sent since the last call: (client's number, kind).
     pub fn callbacks(&self) -> Vec<&'static str> {
-        self.exports.log.lock().drain(..).map(|(_, kind, ..)| kind).collect()
+        self.exports
+            .log
+            .lock()
+            .drain(..)
+            .map(|(_, kind, ..)| kind)
+            .collect()
     }
 
     fn connect(&self, rq: &ServerRequest) -> Result<Message, DecodeError> {
         let handle = u64::from_le_bytes(rq.msg.buf(3)[..8].try_into().unwrap());
         let data: ObdConnectData = rq.msg.get(4)?;
         let exp = self.node.next_cookie();
-        self.exports.peers.lock().insert(exp, AstPeer { nid: rq.from, client_handle: handle, conn_cnt: rq.body.conn_cnt });
-        let recovering = if self.recovering.load(Ordering::Relaxed) { MSG_CONNECT_RECOVERING } else { 0 };
-        let body = PtlrpcBody { handle: exp, op_flags: MSG_CONNECT_REPLAYABLE | recovering, ..Default::default() };
+        self.exports.peers.lock().insert(
+            exp,
+            AstPeer {
+                nid: rq.from,
+                client_handle: handle,
+                conn_cnt: rq.body.conn_cnt,
+            },
+        );
+        let recovering = if self.recovering.load(Ordering::Relaxed) {
+            MSG_CONNECT_RECOVERING
+        } else {
+            0
+        };
+        let body = PtlrpcBody {
+            handle: exp,
+            op_flags: MSG_CONNECT_REPLAYABLE | recovering,
+            ..Default::default()
+        };
         let mut m = Message::new(&body);
         m.push(&data);
         Ok(m)
@@ -121,14 +179,22 @@ impl Server {
 
     async fn enqueue(&self, exp: ExportId, rq: &ServerRequest) -> (i32, Message) {
         let mut m = Message::new(&PtlrpcBody::default());
-        let Ok(dlm) = LdlmRequest::decode(rq.msg.buf(1)) else { return (Errno::EPROTO.status(), m) };
+        let Ok(dlm) = LdlmRequest::decode(rq.msg.buf(1)) else {
+            return (Errno::EPROTO.status(), m);
+        };
         self.ldlm.cancel(exp, dlm.early_cancels());
         let done = if dlm.flags.contains(LdlmFlags::REPLAY) {
             self.ldlm.replay(exp, &dlm).map(|r| (0, r, Bytes::new()))
         } else if dlm.flags.contains(LdlmFlags::HAS_INTENT) {
-            self.ldlm.glimpse(exp, &dlm).await.map(|g| (g.status, g.reply, g.lvb.to_bytes()))
+            self.ldlm
+                .glimpse(exp, &dlm)
+                .await
+                .map(|g| (g.status, g.reply, g.lvb.to_bytes()))
         } else {
-            self.ldlm.enqueue(exp, &dlm).await.map(|e| (0, e.reply, e.lvb))
+            self.ldlm
+                .enqueue(exp, &dlm)
+                .await
+                .map(|e| (0, e.reply, e.lvb))
         };
         match done {
             Ok((status, reply, lvb)) => {
@@ -147,12 +213,21 @@ impl RequestHandler for Server {
             let empty = Message::new(&PtlrpcBody::default());
             let (status, msg) = match rq.body.opc {
                 opc::MDS_CONNECT | opc::OST_CONNECT => (0, self.connect(&rq).unwrap()),
-                _ if !self.exports.peers.lock().contains_key(&exp) => (Errno::ENOTCONN.status(), empty),
+                _ if !self.exports.peers.lock().contains_key(&exp) => {
+                    (Errno::ENOTCONN.status(), empty)
+                }
                 opc::LDLM_ENQUEUE => self.enqueue(exp, &rq).await,
                 opc::LDLM_CANCEL => {
                     let dlm = LdlmRequest::decode(rq.msg.buf(1)).unwrap();
                     let known = self.ldlm.cancel(exp, dlm.cancels());
-                    (if known == 0 { Errno::ESTALE.status() } else { 0 }, empty)
+                    (
+                        if known == 0 {
+                            Errno::ESTALE.status()
+                        } else {
+                            0
+                        },
+                        empty,
+                    )
                 }
                 opc::OBD_PING if rq.body.flags & MSG_LOCK_REPLAY_DONE != 0 => {
                     self.pings_due.fetch_sub(1, Ordering::Relaxed);
@@ -180,8 +255,15 @@ pub struct Hook {
 }
 
 impl LockHook for Hook {
-    fn cancelling(&self, lock: &LockInfo, discard: bool, local_only: bool) -> BoxFuture<'static, ()> {
-        self.cancelled.lock().push((lock.clone(), discard, local_only));
+    fn cancelling(
+        &self,
+        lock: &LockInfo,
+        discard: bool,
+        local_only: bool,
+    ) -> BoxFuture<'static, ()> {
+        self.cancelled
+            .lock()
+            .push((lock.clone(), discard, local_only));
         let flush = *self.flush.lock();
         Box::pin(async move {
             if !flush.is_zero() && !local_only {
@@ -194,7 +276,10 @@ impl LockHook for Hook {
     }
     fn glimpse(&self, _lock: &LockInfo) -> Option<OstLvb> {
         let size = self.size.load(Ordering::Relaxed);
-        (size > 0).then(|| OstLvb { size, ..OstLvb::default() })
+        (size > 0).then(|| OstLvb {
+            size,
+            ..OstLvb::default()
+        })
     }
 }
 
@@ -236,17 +321,41 @@ pub struct Client {
 
 impl Client {
     pub async fn ibits(&self, mode: LdlmMode, b: u64) -> Result<LockRef, LockError> {
-        self.ns.enqueue(FILE, LdlmType::IBITS, mode, bits(b), NO_FLAGS, 0).await.map(|(l, _)| l)
+        self.ns
+            .enqueue(FILE, LdlmType::IBITS, mode, bits(b), NO_FLAGS, 0)
+            .await
+            .map(|(l, _)| l)
     }
-    pub async fn extent(&self, mode: LdlmMode, start: u64, end: u64) -> Result<(LockRef, OstLvb), LockError> {
-        let (l, lvb) = self.ns.enqueue(OBJECT, LdlmType::EXTENT, mode, Policy::extent(start, end), NO_FLAGS, 56).await?;
+    pub async fn extent(
+        &self,
+        mode: LdlmMode,
+        start: u64,
+        end: u64,
+    ) -> Result<(LockRef, OstLvb), LockError> {
+        let (l, lvb) = self
+            .ns
+            .enqueue(
+                OBJECT,
+                LdlmType::EXTENT,
+                mode,
+                Policy::extent(start, end),
+                NO_FLAGS,
+                56,
+            )
+            .await?;
         Ok((l, OstLvb::decode(&lvb).unwrap()))
     }
     pub async fn setlk(&self, mode: LdlmMode, policy: Policy, wait: bool) -> Result<(), LockError> {
-        self.ns.flock(FLOCK, mode, policy, FlockOp::Lock { wait }).await.map(|_| ())
+        self.ns
+            .flock(FLOCK, mode, policy, FlockOp::Lock { wait })
+            .await
+            .map(|_| ())
     }
     pub async fn unlock(&self, policy: Policy) {
-        self.ns.flock(FLOCK, LdlmMode::NL, policy, FlockOp::Unlock).await.unwrap();
+        self.ns
+            .flock(FLOCK, LdlmMode::NL, policy, FlockOp::Unlock)
+            .await
+            .unwrap();
     }
 }
 
@@ -257,7 +366,11 @@ pub struct Bed {
 }
 
 async fn node(net: &Arc<MemNet>, n: u32) -> Arc<Node> {
-    let cfg = NodeConfig { nids: vec![format!("{n}@lo").parse::<Nid>().unwrap()], seed: n as u64, ..NodeConfig::default() };
+    let cfg = NodeConfig {
+        nids: vec![format!("{n}@lo").parse::<Nid>().unwrap()],
+        seed: n as u64,
+        ..NodeConfig::default()
+    };
     Node::start(cfg, Some(net.clone())).await.unwrap()
 }
 
@@ -269,7 +382,11 @@ impl Bed {
     pub async fn with(clients: usize, cfg: ClientConfig) -> Bed {
         let net = MemNet::new();
         let server = start_server(&net).await;
-        let mut bed = Bed { net, server, clients: Vec::new() };
+        let mut bed = Bed {
+            net,
+            server,
+            clients: Vec::new(),
+        };
         for n in 0..clients {
             bed.add_client(n as u32 + 2, cfg.clone()).await;
         }
@@ -284,23 +401,44 @@ impl Bed {
             version: 0x0211_3900,
             ..ObdConnectData::default()
         };
-        let icfg = ImportConfig::mdt("coral-MDT0000_UUID", vec![self.server.node.nid()], &format!("client-{n}"), data);
+        let icfg = ImportConfig::mdt(
+            "coral-MDT0000_UUID",
+            vec![self.server.node.nid()],
+            &format!("client-{n}"),
+            data,
+        );
         let import = Import::new(node.clone(), icfg);
         let ns = ldlm.namespace_with(import.clone(), cfg);
         let hook = Arc::new(Hook::default());
         ns.set_hook(hook.clone());
         import.set_observer(Arc::new(Observer(Arc::downgrade(&ns))));
         import.connect().await.unwrap();
-        self.clients.push(Client { node, ldlm, import, ns, hook });
+        self.clients.push(Client {
+            node,
+            ldlm,
+            import,
+            ns,
+            hook,
+        });
     }
 
     /// Granted locks of the server and of all clients agree: same cookies, modes and policies.
     pub fn check_agreement(&self) {
         let server = self.server.ldlm.locks();
         for c in &self.clients {
-            for l in c.ns.locks().into_iter().filter(|l| l.granted_mode != LdlmMode::NONE && l.remote_cookie != 0) {
-                let s = server.iter().find(|s| s.cookie == l.remote_cookie).unwrap_or_else(|| panic!("server has no {l:?}"));
-                assert_eq!((s.granted_mode, s.policy, s.res), (l.granted_mode, l.policy, l.res));
+            for l in
+                c.ns.locks()
+                    .into_iter()
+                    .filter(|l| l.granted_mode != LdlmMode::NONE && l.remote_cookie != 0)
+            {
+                let s = server
+                    .iter()
+                    .find(|s| s.cookie == l.remote_cookie)
+                    .unwrap_or_else(|| panic!("server has no {l:?}"));
+                assert_eq!(
+                    (s.granted_mode, s.policy, s.res),
+                    (l.granted_mode, l.policy, l.res)
+                );
             }
         }
     }
@@ -325,7 +463,14 @@ async fn start_server(net: &Arc<MemNet>) -> Arc<Server> {
 fn serve(node: Arc<Node>, clients: u64) -> Arc<Server> {
     let exports = Arc::new(Exports::default());
     let real = PtlrpcAsts::new(node.clone(), Peers(exports.clone()));
-    let ldlm = LdlmServer::new("test", node.clone(), Arc::new(Noted { exports: exports.clone(), real }));
+    let ldlm = LdlmServer::new(
+        "test",
+        node.clone(),
+        Arc::new(Noted {
+            exports: exports.clone(),
+            real,
+        }),
+    );
     let sizes = Arc::new(Sizes(AtomicU64::new(0)));
     ldlm.set_lvb_ops(sizes.clone());
     if clients > 0 {

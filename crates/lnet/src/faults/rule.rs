@@ -166,13 +166,17 @@ impl HealthSet {
 
     /// Those it holds, in Lustre's order.
     pub fn iter(self) -> impl Iterator<Item = HealthError> {
-        HealthError::ALL.into_iter().map(|(e, _)| e).filter(move |e| self.contains(*e))
+        HealthError::ALL
+            .into_iter()
+            .map(|(e, _)| e)
+            .filter(move |e| self.contains(*e))
     }
 
     /// One of the set for the `drawn`-th of all errors: itself, else the nearest, of two the later one
     /// (`lnet_fault_match_health`). None: the set is empty.
     pub(super) fn pick(self, drawn: usize) -> Option<HealthError> {
-        self.iter().min_by_key(|e| ((*e as usize).abs_diff(drawn), usize::MAX - *e as usize))
+        self.iter()
+            .min_by_key(|e| ((*e as usize).abs_diff(drawn), usize::MAX - *e as usize))
     }
 }
 
@@ -245,38 +249,67 @@ impl FaultRule {
     /// Every message this node sends, for `action`.
     pub fn all(action: FaultAction) -> FaultRule {
         let any = NidMatch::Any;
-        FaultRule { src: any, dst: any, local: any, portals: 0, kinds: 0, side: Side::Send, strike: Strike::Share(1.0), times: None, action, health: HealthSet::EMPTY }
+        FaultRule {
+            src: any,
+            dst: any,
+            local: any,
+            portals: 0,
+            kinds: 0,
+            side: Side::Send,
+            strike: Strike::Share(1.0),
+            times: None,
+            action,
+            health: HealthSet::EMPTY,
+        }
     }
 
     /// The same, from `src` only.
     pub fn from(self, src: impl Into<NidMatch>) -> FaultRule {
-        FaultRule { src: src.into(), ..self }
+        FaultRule {
+            src: src.into(),
+            ..self
+        }
     }
 
     /// The same, to `dst` only.
     pub fn to(self, dst: impl Into<NidMatch>) -> FaultRule {
-        FaultRule { dst: dst.into(), ..self }
+        FaultRule {
+            dst: dst.into(),
+            ..self
+        }
     }
 
     /// The same, for one more portal. Panics above 63.
     pub fn portal(self, portal: u32) -> FaultRule {
         assert!(portal < 64, "portal {portal} does not exist");
-        FaultRule { portals: self.portals | 1 << portal, ..self }
+        FaultRule {
+            portals: self.portals | 1 << portal,
+            ..self
+        }
     }
 
     /// The same, for one more kind.
     pub fn kind(self, kind: MsgType) -> FaultRule {
-        FaultRule { kinds: self.kinds | kind.bit(), ..self }
+        FaultRule {
+            kinds: self.kinds | kind.bit(),
+            ..self
+        }
     }
 
     /// The same, with each message struck with probability `share`.
     pub fn share(self, share: f64) -> FaultRule {
-        FaultRule { strike: Strike::Share(share), ..self }
+        FaultRule {
+            strike: Strike::Share(share),
+            ..self
+        }
     }
 
     /// The same, at most so often.
     pub fn times(self, times: u64) -> FaultRule {
-        FaultRule { times: Some(times), ..self }
+        FaultRule {
+            times: Some(times),
+            ..self
+        }
     }
 
     /// The same, looking at another side.
@@ -298,7 +331,10 @@ impl FaultRule {
         (self.side == Side::Both || self.side == side)
             && (side == Side::Send || !fails)
             && (self.kinds == 0 || self.kinds & kind.bit() != 0)
-            && (self.portals == 0 || msg.portal().is_some_and(|p| p < 64 && self.portals >> p & 1 == 1))
+            && (self.portals == 0
+                || msg
+                    .portal()
+                    .is_some_and(|p| p < 64 && self.portals >> p & 1 == 1))
             && self.src.matches(msg.src)
             && self.dst.matches(msg.dest)
             && self.local.matches(local)
@@ -313,8 +349,18 @@ mod tests {
     fn nids_in_rules() {
         let nid = |s: &str| s.parse::<Nid>().unwrap();
         for (text, yes, no, shown) in [
-            ("*@tcp1", "10.0.0.1@tcp1", "10.0.0.1@tcp", "255.255.255.255@tcp1"),
-            ("10.0.0.1@tcp", "10.0.0.1@tcp", "10.0.0.2@tcp", "10.0.0.1@tcp"),
+            (
+                "*@tcp1",
+                "10.0.0.1@tcp1",
+                "10.0.0.1@tcp",
+                "255.255.255.255@tcp1",
+            ),
+            (
+                "10.0.0.1@tcp",
+                "10.0.0.1@tcp",
+                "10.0.0.2@tcp",
+                "10.0.0.1@tcp",
+            ),
             ("*@lo", "3@lo", "10.0.0.1@tcp", "4294967295@lo"),
         ] {
             let m: NidMatch = text.parse().unwrap();
@@ -329,11 +375,20 @@ mod tests {
     #[test]
     fn the_nearest_error_of_a_set_is_picked() {
         use HealthError::*;
-        let set: HealthSet = [LocalDropped, RemoteError, NetworkTimeout].into_iter().collect();
-        assert_eq!(set.iter().collect::<Vec<_>>(), [LocalDropped, RemoteError, NetworkTimeout]);
+        let set: HealthSet = [LocalDropped, RemoteError, NetworkTimeout]
+            .into_iter()
+            .collect();
+        assert_eq!(
+            set.iter().collect::<Vec<_>>(),
+            [LocalDropped, RemoteError, NetworkTimeout]
+        );
         let picked: Vec<_> = (0..10).map(|drawn| set.pick(drawn).unwrap()).collect();
         let (l, r, n) = (LocalDropped, RemoteError, NetworkTimeout);
-        assert_eq!(picked, [l, l, l, l, r, r, r, r, n, n], "1, 6 and 9 of 0 to 9");
+        assert_eq!(
+            picked,
+            [l, l, l, l, r, r, r, r, n, n],
+            "1, 6 and 9 of 0 to 9"
+        );
         assert_eq!(HealthSet::EMPTY.pick(3), None);
     }
 }

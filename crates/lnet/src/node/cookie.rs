@@ -27,7 +27,10 @@ impl Cookies {
     pub(super) fn new(first: u64, seed: u64) -> Cookies {
         let mut key = [0; 32];
         ChaCha8Rng::seed_from_u64(seed ^ KEY_OF).fill_bytes(&mut key);
-        Cookies { key, next: AtomicU64::new(first) }
+        Cookies {
+            key,
+            next: AtomicU64::new(first),
+        }
     }
 
     /// The next one; never 0 nor all ones.
@@ -68,13 +71,27 @@ mod tests {
         let c = Cookies::new(u64::MAX - 5000, 7);
         let all: Vec<u64> = (0..10_000).map(|_| c.next()).collect();
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
-        let near = all.windows(2).filter(|w| w[0].abs_diff(w[1]) < 1 << 40).count();
-        assert!(near < 10, "{near} of {} follow each other closely", all.len());
+        let near = all
+            .windows(2)
+            .filter(|w| w[0].abs_diff(w[1]) < 1 << 40)
+            .count();
+        assert!(
+            near < 10,
+            "{near} of {} follow each other closely",
+            all.len()
+        );
     }
 
     #[test]
     fn another_seed_or_another_life_gives_others() {
-        let some = |first, seed| (0..1000).map({ let c = Cookies::new(first, seed); move |_| c.next() }).collect::<BTreeSet<_>>();
+        let some = |first, seed| {
+            (0..1000)
+                .map({
+                    let c = Cookies::new(first, seed);
+                    move |_| c.next()
+                })
+                .collect::<BTreeSet<_>>()
+        };
         let base = some(0, 1);
         assert!(base.is_disjoint(&some(0, 2)) && base.is_disjoint(&some(5000, 1)));
         assert_eq!(base, some(0, 1), "a seed repeats a run");

@@ -18,8 +18,18 @@ impl Node {
     /// A message has arrived from the hop `from` by our NID `local`, by whatever LND: for us, or to be sent on. Runs handlers and
     /// wakers on this stack, unless a rule holds the message back. `transit`: what a message in transit holds, when it came by
     /// socket.
-    pub(crate) fn arrive(self: &Arc<Self>, from: Nid, local: Nid, msg: Msg, transit: Option<Transit>) {
-        let verdict = if msg.src == msg.dest { None } else { self.faults.judge(&msg, Side::Receive, local) };
+    pub(crate) fn arrive(
+        self: &Arc<Self>,
+        from: Nid,
+        local: Nid,
+        msg: Msg,
+        transit: Option<Transit>,
+    ) {
+        let verdict = if msg.src == msg.dest {
+            None
+        } else {
+            self.faults.judge(&msg, Side::Receive, local)
+        };
         match verdict {
             None => self.take(from, msg, transit),
             Some(Verdict::Drop | Verdict::Fail(_)) => self.stats.faults.inc(),
@@ -33,7 +43,11 @@ impl Node {
     /// By which of our NIDs a message comes in from a node of this process that has the NIDs `theirs`: memlnd has no interfaces.
     pub(crate) fn facing(&self, msg: &Msg, theirs: &[Nid]) -> Nid {
         let to_us = self.nids().iter().find(|n| **n == msg.dest);
-        let beside = || self.nids().iter().find(|n| theirs.iter().any(|t| t.net() == n.net()));
+        let beside = || {
+            self.nids()
+                .iter()
+                .find(|n| theirs.iter().any(|t| t.net() == n.net()))
+        };
         to_us.or_else(beside).copied().unwrap_or(self.nid())
     }
 
@@ -52,7 +66,9 @@ impl Node {
             let mut peers = self.peer_table();
             peers.primary(hop) == peers.primary(src)
         };
-        let from_afar = || !self.nids().iter().any(|n| n.net() == src.net()) && self.gateway_is_up(hop).is_some();
+        let from_afar = || {
+            !self.nids().iter().any(|n| n.net() == src.net()) && self.gateway_is_up(hop).is_some()
+        };
         hop == src || from_afar() || self.mem_node(hop).is_some() || itself()
     }
 
@@ -62,7 +78,11 @@ impl Node {
         match fits.then(|| PingInfo::decode(&info.copy_to_bytes())) {
             Some(Ok(info)) => {
                 self.stats.pushes.inc();
-                let word = if self.mem_node(hop).is_some() { Word::Inside } else { Word::Via(hop) };
+                let word = if self.mem_node(hop).is_some() {
+                    Word::Inside
+                } else {
+                    Word::Via(hop)
+                };
                 self.learn(word, src, info);
             }
             _ => self.stats.unmatched.inc(),
@@ -76,20 +96,55 @@ impl Node {
         self.stats.received.inc();
         self.stats.received_bytes.add(msg.payload.len() as u64);
         match msg.kind {
-            LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data, ptl_index: portal, offset } => {
+            LnetMsg::Put {
+                ack_wmd,
+                match_bits: mbits,
+                hdr_data,
+                ptl_index: portal,
+                offset,
+            } => {
                 let mlength = msg.payload.len() as u32;
                 // Upper layers know a node by its primary NID; the ACK goes to the one that asked.
-                let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack { dst_wmd: ack_wmd, match_bits: mbits, mlength });
+                let ack = (ack_wmd != WireHandle::NONE).then_some(LnetMsg::Ack {
+                    dst_wmd: ack_wmd,
+                    match_bits: mbits,
+                    mlength,
+                });
                 if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
                     self.on_push(hop, msg.src, &msg.payload);
                     return self.acknowledge(hop, msg.dest, msg.src, ack);
                 }
-                let from = if self.has_rails() { self.peer_table().primary(msg.src) } else { msg.src };
-                let ev = PutEvent { from, portal, mbits, hdr_data, offset, data: msg.payload, known_by: msg.known_by };
+                let from = if self.has_rails() {
+                    self.peer_table().primary(msg.src)
+                } else {
+                    msg.src
+                };
+                let ev = PutEvent {
+                    from,
+                    portal,
+                    mbits,
+                    hdr_data,
+                    offset,
+                    data: msg.payload,
+                    known_by: msg.known_by,
+                };
                 self.on_put(hop, msg.dest, msg.src, ev, ack);
             }
-            LnetMsg::Get { return_wmd, match_bits, ptl_index, src_offset, sink_length } => {
-                self.on_get(hop, &msg, return_wmd, (ptl_index, match_bits), src_offset, sink_length);
+            LnetMsg::Get {
+                return_wmd,
+                match_bits,
+                ptl_index,
+                src_offset,
+                sink_length,
+            } => {
+                self.on_get(
+                    hop,
+                    &msg,
+                    return_wmd,
+                    (ptl_index, match_bits),
+                    src_offset,
+                    sink_length,
+                );
             }
             LnetMsg::Ack { dst_wmd, .. } | LnetMsg::Reply { dst_wmd } => {
                 if !self.pending.complete(dst_wmd, Ok(msg.payload)) {
@@ -105,7 +160,14 @@ impl Node {
         }
     }
 
-    fn on_put(self: &Arc<Self>, hop: Nid, dest: Nid, from: Nid, ev: PutEvent, ack: Option<LnetMsg>) {
+    fn on_put(
+        self: &Arc<Self>,
+        hop: Nid,
+        dest: Nid,
+        from: Nid,
+        ev: PutEvent,
+        ack: Option<LnetMsg>,
+    ) {
         let acknowledge = || self.acknowledge(hop, dest, from, ack);
         match self.portals.match_put(ev.portal, ev.mbits) {
             PutMatch::Expected(slot) => {
@@ -130,12 +192,24 @@ impl Node {
         }
     }
 
-    fn on_get(self: &Arc<Self>, hop: Nid, msg: &Msg, reply: WireHandle, (portal, mbits): (u32, u64), offset: u32, len: u32) {
+    fn on_get(
+        self: &Arc<Self>,
+        hop: Nid,
+        msg: &Msg,
+        reply: WireHandle,
+        (portal, mbits): (u32, u64),
+        offset: u32,
+        len: u32,
+    ) {
         let kind = LnetMsg::Reply { dst_wmd: reply };
         let part = |data: Payload| {
             let from = data.len().min(offset as usize);
             let to = data.len().min(from.saturating_add(len as usize));
-            if (from, to) == (0, data.len()) { data } else { data.slice(from..to) }
+            if (from, to) == (0, data.len()) {
+                data
+            } else {
+                data.slice(from..to)
+            }
         };
         if (portal, mbits) == (ping::PORTAL, ping::MBITS) {
             self.stats.pings.inc();
@@ -155,8 +229,20 @@ impl Node {
     }
 
     /// Answers a message of `to` from the NID it came to, and by the hop it came by, which is where Lustre looks for it.
-    fn respond(self: &Arc<Self>, hop: Nid, me: Nid, to: Nid, kind: LnetMsg, payload: Payload, done: Done) {
-        let load = Load { from: Some(me), by: Some(hop), bytes: payload.len() };
+    fn respond(
+        self: &Arc<Self>,
+        hop: Nid,
+        me: Nid,
+        to: Nid,
+        kind: LnetMsg,
+        payload: Payload,
+        done: Done,
+    ) {
+        let load = Load {
+            from: Some(me),
+            by: Some(hop),
+            bytes: payload.len(),
+        };
         match self.path(load, to, &[]) {
             Ok(path) => self.launch(path, to, kind, payload, done, Credits::new()),
             Err(e) => done.finish(Err(e), to),

@@ -7,7 +7,7 @@ use coral_wire::lnet::{LnetMsg, WireHandle};
 use tokio::sync::oneshot;
 
 use super::{Node, SendError};
-use crate::faults::{Held, HealthError, Side, Verdict};
+use crate::faults::{HealthError, Held, Side, Verdict};
 use crate::msg::Msg;
 use crate::path::{Load, Path, Route, Tried};
 use crate::peers::Word;
@@ -18,7 +18,10 @@ use crate::{KnownBy, LNET_MTU, Nid, Payload, PingInfo, ping};
 /// The error a sender gets that a rule makes fail.
 fn as_if(e: HealthError, nid: Nid) -> SendError {
     use HealthError as H;
-    let unreachable = |kind| SendError::Unreachable { nid, source: io::Error::from(kind) };
+    let unreachable = |kind| SendError::Unreachable {
+        nid,
+        source: io::Error::from(kind),
+    };
     match e {
         H::LocalTimeout | H::RemoteTimeout | H::NetworkTimeout => SendError::Timeout,
         H::RemoteError | H::RemoteDropped => SendError::PeerReset,
@@ -32,10 +35,24 @@ fn as_if(e: HealthError, nid: Nid) -> SendError {
 impl Node {
     /// PUT. With `ack`: resolves when the ACK came; else when the LND has taken the message (written to the socket) or failed.
     /// Panics when `data` is above [`LNET_MTU`].
-    pub async fn put(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, offset: u32, data: Payload, ack: bool) -> Result<(), SendError> {
+    pub async fn put(
+        self: &Arc<Self>,
+        to: Nid,
+        portal: u32,
+        mbits: u64,
+        offset: u32,
+        data: Payload,
+        ack: bool,
+    ) -> Result<(), SendError> {
         let path = self.path(Load::of(data.len()), to, &[])?;
         let credits = self.credits(&path.route).await?;
-        let put = |ack_wmd| LnetMsg::Put { ack_wmd, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset };
+        let put = |ack_wmd| LnetMsg::Put {
+            ack_wmd,
+            match_bits: mbits,
+            hdr_data: 0,
+            ptl_index: portal,
+            offset,
+        };
         if ack {
             let wait = self.begin_wait(&path, 0);
             let done = Done::Answer(self.pending.clone(), wait.wmd);
@@ -47,30 +64,68 @@ impl Node {
             return Ok(());
         }
         let (done, sent) = oneshot::channel();
-        self.launch(path, to, put(WireHandle::NONE), data, Done::Sent(done), credits);
+        self.launch(
+            path,
+            to,
+            put(WireHandle::NONE),
+            data,
+            Done::Sent(done),
+            credits,
+        );
         sent.await.unwrap_or(Err(SendError::Shutdown))
     }
 
     /// PUT that is handed to the LND, and nobody is told what becomes of it.
-    pub(crate) async fn put_unwatched(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, data: Payload) -> Result<(), SendError> {
+    pub(crate) async fn put_unwatched(
+        self: &Arc<Self>,
+        to: Nid,
+        portal: u32,
+        mbits: u64,
+        data: Payload,
+    ) -> Result<(), SendError> {
         let path = self.path(Load::of(data.len()), to, &[])?;
         let credits = self.credits(&path.route).await?;
-        let put = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: mbits, hdr_data: 0, ptl_index: portal, offset: 0 };
+        let put = LnetMsg::Put {
+            ack_wmd: WireHandle::NONE,
+            match_bits: mbits,
+            hdr_data: 0,
+            ptl_index: portal,
+            offset: 0,
+        };
         self.launch(path, to, put, data, Done::Nobody, credits);
         Ok(())
     }
 
     /// GET of at most `len` bytes from offset 0 of the peer's offer.
-    pub async fn get(self: &Arc<Self>, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
+    pub async fn get(
+        self: &Arc<Self>,
+        to: Nid,
+        portal: u32,
+        mbits: u64,
+        len: u32,
+    ) -> Result<Payload, SendError> {
         let path = self.path(Load::of(len as usize), to, &[])?;
         self.get_by(path, to, portal, mbits, len).await
     }
 
-    async fn get_by(self: &Arc<Self>, path: Path, to: Nid, portal: u32, mbits: u64, len: u32) -> Result<Payload, SendError> {
+    async fn get_by(
+        self: &Arc<Self>,
+        path: Path,
+        to: Nid,
+        portal: u32,
+        mbits: u64,
+        len: u32,
+    ) -> Result<Payload, SendError> {
         let credits = self.credits(&path.route).await?;
         let sink_length = len.min(LNET_MTU as u32);
         let wait = self.begin_wait(&path, sink_length as usize);
-        let get = LnetMsg::Get { return_wmd: wait.wmd, match_bits: mbits, ptl_index: portal, src_offset: 0, sink_length };
+        let get = LnetMsg::Get {
+            return_wmd: wait.wmd,
+            match_bits: mbits,
+            ptl_index: portal,
+            src_offset: 0,
+            sink_length,
+        };
         let done = Done::Answer(self.pending.clone(), wait.wmd);
         self.launch(path, to, get, Payload::new(), done, credits);
         wait.answer().await
@@ -79,23 +134,39 @@ impl Node {
     /// Begins to wait for an answer of at most `len` bytes. Only those that come over TCP have a time limit here: in memory nothing gets lost that is
     /// not lost on purpose.
     fn begin_wait(&self, path: &Path, len: usize) -> Wait {
-        let since = if matches!(path.route, Route::Sock(_)) { self.sock.now_ms() } else { u64::MAX };
+        let since = if matches!(path.route, Route::Sock(_)) {
+            self.sock.now_ms()
+        } else {
+            u64::MAX
+        };
         self.pending.add(path.route.hop(), since, len)
     }
 
     /// LNet ping. No time limit of its own: the caller has one.
     pub async fn ping(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
         let info = self.ping_ni(nid).await?;
-        self.learn(if self.mem_node(nid).is_some() { Word::Inside } else { Word::Own }, nid, info.clone());
+        self.learn(
+            if self.mem_node(nid).is_some() {
+                Word::Inside
+            } else {
+                Word::Own
+            },
+            nid,
+            info.clone(),
+        );
         Ok(info)
     }
 
     /// Pings this very NID, and forgets the answer.
     pub(crate) async fn ping_ni(self: &Arc<Self>, nid: Nid) -> Result<PingInfo, SendError> {
         let path = self.path_to_ni(nid)?;
-        let data = self.get_by(path, nid, ping::PORTAL, ping::MBITS, ping::MAX_LEN).await?;
-        PingInfo::decode(&data.copy_to_bytes())
-            .map_err(|e| SendError::Unreachable { nid, source: io::Error::new(io::ErrorKind::InvalidData, e) })
+        let data = self
+            .get_by(path, nid, ping::PORTAL, ping::MBITS, ping::MAX_LEN)
+            .await?;
+        PingInfo::decode(&data.copy_to_bytes()).map_err(|e| SendError::Unreachable {
+            nid,
+            source: io::Error::new(io::ErrorKind::InvalidData, e),
+        })
     }
 
     /// Credits for a message that begins an exchange; responses need none.
@@ -107,9 +178,28 @@ impl Node {
     }
 
     /// Sends a message of ours to `to` by `path`.
-    pub(super) fn launch(self: &Arc<Self>, path: Path, to: Nid, kind: LnetMsg, payload: Payload, done: Done, credits: Credits) {
-        let msg = Msg { dest: path.dest, src: path.src, kind, payload, known_by: KnownBy::Process };
-        let again = path.others.then(|| Again { node: self.clone(), to, tried: Tried::new(), left: self.sock.limits.retries });
+    pub(super) fn launch(
+        self: &Arc<Self>,
+        path: Path,
+        to: Nid,
+        kind: LnetMsg,
+        payload: Payload,
+        done: Done,
+        credits: Credits,
+    ) {
+        let msg = Msg {
+            dest: path.dest,
+            src: path.src,
+            kind,
+            payload,
+            known_by: KnownBy::Process,
+        };
+        let again = path.others.then(|| Again {
+            node: self.clone(),
+            to,
+            tried: Tried::new(),
+            left: self.sock.limits.retries,
+        });
         match self.faults.judge(&msg, Side::Send, msg.src) {
             None => self.launch_now(path.route, msg, done, credits, again),
             Some(Verdict::Drop) => {
@@ -135,7 +225,11 @@ impl Node {
     }
 
     /// Goes on with a message when the rule that holds it back lets it go.
-    pub(super) fn later(self: &Arc<Self>, held: Held, go_on: impl FnOnce(&Arc<Node>) + Send + 'static) {
+    pub(super) fn later(
+        self: &Arc<Self>,
+        held: Held,
+        go_on: impl FnOnce(&Arc<Node>) + Send + 'static,
+    ) {
         let me = self.clone();
         self.runtime.spawn(async move {
             let bytes = held.bytes();
@@ -145,7 +239,14 @@ impl Node {
         });
     }
 
-    pub(crate) fn launch_now(&self, route: Route, msg: Msg, done: Done, credits: Credits, again: Option<Again>) {
+    pub(crate) fn launch_now(
+        &self,
+        route: Route,
+        msg: Msg,
+        done: Done,
+        credits: Credits,
+        again: Option<Again>,
+    ) {
         match route {
             Route::Mem(node) => {
                 if !done.is_forwarded() {

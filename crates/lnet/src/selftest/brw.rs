@@ -45,7 +45,9 @@ impl Rw {
 
 impl Check {
     pub(crate) fn from_wire(v: u32) -> Option<Check> {
-        [Check::None, Check::Simple, Check::Full, Check::Discard].into_iter().find(|c| *c as u32 == v)
+        [Check::None, Check::Simple, Check::Full, Check::Discard]
+            .into_iter()
+            .find(|c| *c as u32 == v)
     }
 }
 
@@ -68,12 +70,23 @@ impl BrwParams {
         let u32_at = |at: usize| u32::decode(&p[at..]).unwrap_or(0);
         let u16_at = |at: usize| u32::from(u16::decode(&p[at..]).unwrap_or(0));
         let (opc, flags, len, offset) = if feats & super::FEAT_BULK_LEN == 0 {
-            (u32_at(0), u32_at(8), u32_at(4).saturating_mul(PAGE as u32), 0)
+            (
+                u32_at(0),
+                u32_at(8),
+                u32_at(4).saturating_mul(PAGE as u32),
+                0,
+            )
         } else {
             (u16_at(0), u16_at(2), u32_at(4), u32_at(8) % PAGE as u32)
         };
         let ok = len > 0 && len as usize <= LNET_MTU && offset % 8 == 0;
-        Some(BrwParams { rw: Rw::from_wire(opc)?, check: Check::from_wire(flags)?, len_bytes: len, offset_bytes: offset }).filter(|_| ok)
+        Some(BrwParams {
+            rw: Rw::from_wire(opc)?,
+            check: Check::from_wire(flags)?,
+            len_bytes: len,
+            offset_bytes: offset,
+        })
+        .filter(|_| ok)
     }
 
     pub(crate) fn to_wire(self) -> [u8; 14] {
@@ -95,7 +108,10 @@ pub(crate) struct Patterns {
 impl Patterns {
     pub(crate) fn new() -> Patterns {
         let full = |word: u64| Bytes::from(word.to_le_bytes().repeat(LNET_MTU / 8));
-        Patterns { good: full(MAGIC), bad: full(MAGIC + 1) }
+        Patterns {
+            good: full(MAGIC),
+            bad: full(MAGIC + 1),
+        }
     }
 
     /// A source of `len` bytes (at most [`LNET_MTU`]); shares memory with all others.
@@ -130,7 +146,9 @@ fn simple(data: &Payload, offset: usize) -> bool {
         let head = &piece[..piece.len().min(8)];
         let tail = &piece[piece.len().saturating_sub(8)..];
         let magic = MAGIC.to_le_bytes();
-        if head != &magic[..head.len()] || piece.len() > 8 && piece.len().is_multiple_of(8) && tail != magic {
+        if head != &magic[..head.len()]
+            || piece.len() > 8 && piece.len().is_multiple_of(8) && tail != magic
+        {
             return false;
         }
         at += piece.len();
@@ -161,7 +179,10 @@ mod tests {
         let middle = with_error(65536, 2000);
         assert!(p.passes(&middle, Check::Simple, 0) && !p.passes(&middle, Check::Full, 0));
         for at in [0, 7, 4088, 4095, 4096, 65535] {
-            assert!(!p.passes(&with_error(65536, at), Check::Simple, 0), "byte {at}");
+            assert!(
+                !p.passes(&with_error(65536, at), Check::Simple, 0),
+                "byte {at}"
+            );
         }
         // The client's first page begins later: what is first and last moves with it.
         assert!(!p.passes(&with_error(8192, 96), Check::Simple, 4000));
@@ -170,13 +191,33 @@ mod tests {
 
     #[test]
     fn parameters_of_both_kinds() {
-        let p = BrwParams { rw: Rw::Write, check: Check::Full, len_bytes: 65536, offset_bytes: 8 };
+        let p = BrwParams {
+            rw: Rw::Write,
+            check: Check::Full,
+            len_bytes: 65536,
+            offset_bytes: 8,
+        };
         assert_eq!(BrwParams::from_wire(&p.to_wire(), 1), Some(p));
         let mut v0 = [0; 14];
         (v0[0], v0[4], v0[8]) = (1, 16, 2);
-        let old = BrwParams { rw: Rw::Read, check: Check::Simple, len_bytes: 65536, offset_bytes: 0 };
+        let old = BrwParams {
+            rw: Rw::Read,
+            check: Check::Simple,
+            len_bytes: 65536,
+            offset_bytes: 0,
+        };
         assert_eq!(BrwParams::from_wire(&v0, 0), Some(old));
-        for wrong in [BrwParams { len_bytes: 0, ..p }, BrwParams { len_bytes: (1 << 20) + 1, ..p }, BrwParams { offset_bytes: 4, ..p }] {
+        for wrong in [
+            BrwParams { len_bytes: 0, ..p },
+            BrwParams {
+                len_bytes: (1 << 20) + 1,
+                ..p
+            },
+            BrwParams {
+                offset_bytes: 4,
+                ..p
+            },
+        ] {
             assert_eq!(BrwParams::from_wire(&wrong.to_wire(), 1), None, "{wrong:?}");
         }
     }

@@ -68,11 +68,17 @@ struct State {
 
 impl State {
     fn group(&mut self, name: &str) -> Result<&mut Group, ConsoleError> {
-        self.groups.iter_mut().find(|g| g.name == name).ok_or_else(|| ConsoleError::NoGroup(name.into()))
+        self.groups
+            .iter_mut()
+            .find(|g| g.name == name)
+            .ok_or_else(|| ConsoleError::NoGroup(name.into()))
     }
 
     fn batch(&mut self, name: &str) -> Result<&mut Batch, ConsoleError> {
-        self.batches.iter_mut().find(|b| b.name == name).ok_or_else(|| ConsoleError::NoBatch(name.into()))
+        self.batches
+            .iter_mut()
+            .find(|b| b.name == name)
+            .ok_or_else(|| ConsoleError::NoBatch(name.into()))
     }
 
     fn state(&self, nid: Nid) -> NodeState {
@@ -84,19 +90,35 @@ impl State {
     }
 
     fn check_unused(&self, group: &str) -> Result<(), ConsoleError> {
-        let used = self.batches.iter().flat_map(|b| &b.tests).any(|t| t.spec.from == group || t.spec.to == group);
-        if used { Err(ConsoleError::GroupBusy(group.into())) } else { Ok(()) }
+        let used = self
+            .batches
+            .iter()
+            .flat_map(|b| &b.tests)
+            .any(|t| t.spec.from == group || t.spec.to == group);
+        if used {
+            Err(ConsoleError::GroupBusy(group.into()))
+        } else {
+            Ok(())
+        }
     }
 
     /// Of `nids` those in no group but `group`.
     fn only_in(&self, group: &str, nids: &[Nid]) -> Vec<Nid> {
-        let elsewhere = |n: &Nid| self.groups.iter().any(|g| g.name != group && g.nids.contains(n));
+        let elsewhere = |n: &Nid| {
+            self.groups
+                .iter()
+                .any(|g| g.name != group && g.nids.contains(n))
+        };
         nids.iter().copied().filter(|n| !elsewhere(n)).collect()
     }
 }
 
 fn check_name(name: &str) -> Result<(), ConsoleError> {
-    if name.is_empty() || name.len() >= NAME_SIZE { Err(ConsoleError::Name(name.into())) } else { Ok(()) }
+    if name.is_empty() || name.len() >= NAME_SIZE {
+        Err(ConsoleError::Name(name.into()))
+    } else {
+        Ok(())
+    }
 }
 
 /// The node a console speaks through.
@@ -119,12 +141,24 @@ pub struct Console {
 
 impl Console {
     /// A new session: nodes learn of it when they are added to a group. `stamp_ms`: milliseconds since 1970.
-    pub fn new(name: &str, force: bool, feats: u32, stamp_ms: u64) -> Result<Arc<Console>, ConsoleError> {
+    pub fn new(
+        name: &str,
+        force: bool,
+        feats: u32,
+        stamp_ms: u64,
+    ) -> Result<Arc<Console>, ConsoleError> {
         check_name(name)?;
         if feats & !super::FEATS_MASK != 0 {
             return Err(ConsoleError::Range("features", feats as i64, "0 or 1"));
         }
-        let console = Console { name: name.into(), force, feats, stamp: stamp_ms, voice: OnceLock::new(), st: Mutex::default() };
+        let console = Console {
+            name: name.into(),
+            force,
+            feats,
+            stamp: stamp_ms,
+            voice: OnceLock::new(),
+            st: Mutex::default(),
+        };
         console.add_batch(DEFAULT_BATCH)?;
         Ok(Arc::new(console))
     }
@@ -162,11 +196,19 @@ impl Console {
 
     /// Nodes of all groups with their states.
     pub fn nodes(&self) -> Vec<(Nid, NodeState)> {
-        self.st.lock().nodes.iter().map(|(n, p)| (*n, p.state)).collect()
+        self.st
+            .lock()
+            .nodes
+            .iter()
+            .map(|(n, p)| (*n, p.state))
+            .collect()
     }
 
     fn sid(&self) -> LstSid {
-        LstSid { nid: self.nid().map_or(u64::MAX, |n| n.0), stamp: self.stamp }
+        LstSid {
+            nid: self.nid().map_or(u64::MAX, |n| n.0),
+            stamp: self.stamp,
+        }
     }
 
     /// Asks every node of `to`, all at once. `make` gives what is asked of the i-th of them.
@@ -183,9 +225,17 @@ impl Console {
             let (v, make) = (v.clone(), &make);
             async move {
                 // Asked twice: whether there is bulk says nothing about match bits.
-                let bulk = make(i, 0, 0).1.map_or(Bulk::None, |b| Bulk::Source(b.into()));
-                let call = v.st.rpc.call(&v.node, nid, service, self.feats, bulk, |rpyid, bulkid| make(i, rpyid, bulkid).0);
-                let answer = tokio::time::timeout(limit, call).await.unwrap_or(Err(RpcError::Timeout));
+                let bulk = make(i, 0, 0)
+                    .1
+                    .map_or(Bulk::None, |b| Bulk::Source(b.into()));
+                let call =
+                    v.st.rpc
+                        .call(&v.node, nid, service, self.feats, bulk, |rpyid, bulkid| {
+                            make(i, rpyid, bulkid).0
+                        });
+                let answer = tokio::time::timeout(limit, call)
+                    .await
+                    .unwrap_or(Err(RpcError::Timeout));
                 (nid, answer.map(|a| a.msg))
             }
         };
@@ -214,7 +264,11 @@ impl Console {
             if answer.is_some() {
                 p.heard = Instant::now();
             }
-            if let Some(SrpcMsg { body: SrpcBody::MksnReply(r), .. }) = answer {
+            if let Some(SrpcMsg {
+                body: SrpcBody::MksnReply(r),
+                ..
+            }) = answer
+            {
                 p.timeout = Duration::from_secs(r.timeout as u64);
             }
         }
@@ -222,9 +276,22 @@ impl Console {
     }
 
     /// Counters of nodes.
-    pub async fn stat(&self, nids: &[Nid], limit: Duration) -> Result<Vec<NodeResult<StatReply>>, ConsoleError> {
+    pub async fn stat(
+        &self,
+        nids: &[Nid],
+        limit: Duration,
+    ) -> Result<Vec<NodeResult<StatReply>>, ConsoleError> {
         let sid = self.sid();
-        let make = |_: usize, rpyid, _: u64| (SrpcBody::StatReqst(StatReqst { rpyid, sid, r#type: 0 }), None);
+        let make = |_: usize, rpyid, _: u64| {
+            (
+                SrpcBody::StatReqst(StatReqst {
+                    rpyid,
+                    sid,
+                    r#type: 0,
+                }),
+                None,
+            )
+        };
         let take = |m: SrpcMsg| match m.body {
             SrpcBody::StatReply(r) if r.status == 0 => Ok(r),
             _ => Err(status_of(&m)),
@@ -233,11 +300,27 @@ impl Console {
     }
 
     /// Which session each node is in: its name and the NID of its console.
-    pub async fn ping(&self, nids: &[Nid], limit: Duration) -> Result<Vec<NodeResult<(String, Nid)>>, ConsoleError> {
+    pub async fn ping(
+        &self,
+        nids: &[Nid],
+        limit: Duration,
+    ) -> Result<Vec<NodeResult<(String, Nid)>>, ConsoleError> {
         let sid = self.sid();
-        let make = |_: usize, rpyid, _: u64| (SrpcBody::DebugReqst(DebugReqst { rpyid, sid, flags: 0 }), None);
+        let make = |_: usize, rpyid, _: u64| {
+            (
+                SrpcBody::DebugReqst(DebugReqst {
+                    rpyid,
+                    sid,
+                    flags: 0,
+                }),
+                None,
+            )
+        };
         let take = |m: SrpcMsg| match m.body {
-            SrpcBody::DebugReply(r) if r.status == 0 => Ok((String::from_utf8_lossy(c_str(&{ r.name })).into_owned(), Nid(r.sid.nid))),
+            SrpcBody::DebugReply(r) if r.status == 0 => Ok((
+                String::from_utf8_lossy(c_str(&{ r.name })).into_owned(),
+                Nid(r.sid.nid),
+            )),
             _ => Err(status_of(&m)),
         };
         self.round(nids, Service::Debug, limit, make, take).await
@@ -245,8 +328,17 @@ impl Console {
 
     /// Ends the session on all its nodes.
     pub async fn end(&self) -> Vec<NodeResult<()>> {
-        let active: Vec<Nid> = self.nodes().into_iter().filter(|n| n.1 == NodeState::Active).map(|n| n.0).collect();
-        let done = if active.is_empty() { Vec::new() } else { self.end_on(&active).await.unwrap_or_default() };
+        let active: Vec<Nid> = self
+            .nodes()
+            .into_iter()
+            .filter(|n| n.1 == NodeState::Active)
+            .map(|n| n.0)
+            .collect();
+        let done = if active.is_empty() {
+            Vec::new()
+        } else {
+            self.end_on(&active).await.unwrap_or_default()
+        };
         *self.st.lock() = State::default();
         done
     }
@@ -268,11 +360,17 @@ fn session_of(m: &SrpcMsg) -> LstSid {
 async fn keep_alive(console: Weak<Console>) {
     loop {
         tokio::time::sleep(PING_INTERVAL).await;
-        let Some(console) = console.upgrade() else { return };
+        let Some(console) = console.upgrade() else {
+            return;
+        };
         let quiet: Vec<Nid> = {
             let st = console.st.lock();
             let due = |p: &Peer| p.state == NodeState::Active && p.heard.elapsed() >= p.timeout / 2;
-            st.nodes.iter().filter(|(_, p)| due(p)).map(|(n, _)| *n).collect()
+            st.nodes
+                .iter()
+                .filter(|(_, p)| due(p))
+                .map(|(n, _)| *n)
+                .collect()
         };
         if !quiet.is_empty() {
             let _ = console.ping(&quiet, ROUND_TIMEOUT).await;
@@ -287,14 +385,32 @@ mod tests {
     #[tokio::test]
     async fn names_and_groups_are_checked() {
         let c = Console::new("s", false, 1, 1).unwrap();
-        assert!(matches!(Console::new("", false, 1, 1).err(), Some(ConsoleError::Name(_))));
-        assert!(matches!(Console::new("s", false, 4, 1).err(), Some(ConsoleError::Range(..))));
+        assert!(matches!(
+            Console::new("", false, 1, 1).err(),
+            Some(ConsoleError::Name(_))
+        ));
+        assert!(matches!(
+            Console::new("s", false, 4, 1).err(),
+            Some(ConsoleError::Range(..))
+        ));
         c.add_group("g").unwrap();
-        assert_eq!(c.add_group("g"), Err(ConsoleError::Exists("group", "g".into())));
-        assert!(matches!(c.add_group(&"x".repeat(32)), Err(ConsoleError::Name(_))));
-        assert!(matches!(c.add_nodes("h", &[]).await, Err(ConsoleError::NoNode)));
+        assert_eq!(
+            c.add_group("g"),
+            Err(ConsoleError::Exists("group", "g".into()))
+        );
+        assert!(matches!(
+            c.add_group(&"x".repeat(32)),
+            Err(ConsoleError::Name(_))
+        ));
+        assert!(matches!(
+            c.add_nodes("h", &[]).await,
+            Err(ConsoleError::NoNode)
+        ));
         assert_eq!(c.add_batch("b"), Ok(()));
-        assert_eq!(c.add_batch("b"), Err(ConsoleError::Exists("batch", "b".into())));
+        assert_eq!(
+            c.add_batch("b"),
+            Err(ConsoleError::Exists("batch", "b".into()))
+        );
         assert!(matches!(c.run("b").await, Err(ConsoleError::NoTests(_))));
         assert!(matches!(c.run("c").await, Err(ConsoleError::NoBatch(_))));
     }

@@ -15,7 +15,9 @@ use tokio::time::Instant;
 
 use super::rpc::RpcCounters;
 use super::test::{ClientTest, TestErrors, TestParams};
-use super::{BrwParams, FEATS_MASK, MAX_CONCURRENCY, MAX_DESTINATIONS, MAX_UNITS, NAME_SIZE, Service};
+use super::{
+    BrwParams, FEATS_MASK, MAX_CONCURRENCY, MAX_DESTINATIONS, MAX_UNITS, NAME_SIZE, Service,
+};
 use crate::Node;
 
 /// A session without a word from its console for so long ends (`session_timeout` 100 s).
@@ -35,7 +37,10 @@ const ENOMEM: u32 = libc::ENOMEM as u32;
 const EPROTO: u32 = libc::EPROTO as u32;
 
 /// The ID of no session (`LST_INVALID_SID`).
-pub(crate) const NO_SESSION: LstSid = LstSid { nid: u64::MAX, stamp: u64::MAX };
+pub(crate) const NO_SESSION: LstSid = LstSid {
+    nid: u64::MAX,
+    stamp: u64::MAX,
+};
 
 enum Test {
     Server,
@@ -88,7 +93,11 @@ impl Session {
     }
 
     fn units(&self) -> usize {
-        self.batches.iter().flat_map(Batch::clients).map(|c| c.units()).sum()
+        self.batches
+            .iter()
+            .flat_map(Batch::clients)
+            .map(|c| c.units())
+            .sum()
     }
 }
 
@@ -115,7 +124,11 @@ pub(crate) enum Outcome {
 
 impl Framework {
     pub(crate) fn new(node: &Node) -> Framework {
-        Framework { nid: node.nid(), session: None, zombies: Vec::new() }
+        Framework {
+            nid: node.nid(),
+            session: None,
+            zombies: Vec::new(),
+        }
     }
 
     fn sid(&self) -> LstSid {
@@ -135,7 +148,13 @@ impl Framework {
     /// Ends the session: all its tests are stopped by force.
     pub(crate) fn end_session(&mut self) {
         let Some(s) = self.session.take() else { return };
-        let running: Vec<_> = s.batches.iter().flat_map(Batch::clients).filter(|c| c.active() > 0).cloned().collect();
+        let running: Vec<_> = s
+            .batches
+            .iter()
+            .flat_map(Batch::clients)
+            .filter(|c| c.active() > 0)
+            .cloned()
+            .collect();
         for c in &running {
             c.stop(true);
         }
@@ -152,7 +171,14 @@ impl Framework {
     }
 
     /// Answers a request to a framework service.
-    pub(crate) fn handle(&mut self, service: Service, msg: &SrpcMsg, node: &Node, rpc: &RpcCounters, now: Instant) -> Outcome {
+    pub(crate) fn handle(
+        &mut self,
+        service: Service,
+        msg: &SrpcMsg,
+        node: &Node,
+        rpc: &RpcCounters,
+        now: Instant,
+    ) -> Outcome {
         if let Some(s) = &mut self.session {
             s.expires = now + SESSION_TIMEOUT;
         }
@@ -177,7 +203,14 @@ impl Framework {
 
     fn make_session(&mut self, r: &MksnReqst, feats: u32, now: Instant) -> Outcome {
         let timeout = SESSION_TIMEOUT.as_secs() as u32;
-        let reply = |status, sid, timeout, name| SrpcBody::MksnReply(MksnReply { status, sid, timeout, name });
+        let reply = |status, sid, timeout, name| {
+            SrpcBody::MksnReply(MksnReply {
+                status,
+                sid,
+                timeout,
+                name,
+            })
+        };
         if r.sid.nid == NO_SESSION.nid {
             return Outcome::Reply(reply(EINVAL, self.sid(), 0, [0; NAME_SIZE]));
         }
@@ -194,7 +227,16 @@ impl Framework {
         let name = c_array(c_str(&{ r.name }));
         let errors = Arc::default();
         let expires = now + SESSION_TIMEOUT;
-        self.session = Some(Session { id: r.sid, name, feats, started: now, expires, refs: 1, errors, batches: Vec::new() });
+        self.session = Some(Session {
+            id: r.sid,
+            name,
+            feats,
+            started: now,
+            expires,
+            refs: 1,
+            errors,
+            batches: Vec::new(),
+        });
         tracing::info!(node = %self.nid, session = %String::from_utf8_lossy(c_str(&name)), "self-test session begins");
         Outcome::Made(reply(0, r.sid, timeout, [0; NAME_SIZE]))
     }
@@ -219,31 +261,69 @@ impl Framework {
     }
 
     fn debug(&self) -> Outcome {
-        let none = DebugReply { status: ESRCH, sid: NO_SESSION, timeout: 0, nbatch: 0, name: [0; NAME_SIZE] };
+        let none = DebugReply {
+            status: ESRCH,
+            sid: NO_SESSION,
+            timeout: 0,
+            nbatch: 0,
+            name: [0; NAME_SIZE],
+        };
         let reply = self.session.as_ref().map_or(none, |s| {
             // The kernel leaves the number of batches at 0.
-            DebugReply { status: 0, sid: s.id, timeout: SESSION_TIMEOUT.as_secs() as u32, nbatch: 0, name: s.name }
+            DebugReply {
+                status: 0,
+                sid: s.id,
+                timeout: SESSION_TIMEOUT.as_secs() as u32,
+                nbatch: 0,
+                name: s.name,
+            }
         });
         Outcome::Reply(SrpcBody::DebugReply(reply))
     }
 
     fn stat(&mut self, r: &StatReqst, node: &Node, rpc: &RpcCounters, now: Instant) -> Outcome {
         let zombies = self.zombies() as u32;
-        let mut reply = StatReply { status: 0, sid: self.sid(), ..StatReply::default() };
+        let mut reply = StatReply {
+            status: 0,
+            sid: self.sid(),
+            ..StatReply::default()
+        };
         match &self.session {
             _ if r.sid.nid == NO_SESSION.nid => reply.status = EINVAL,
             Some(s) if s.id == r.sid => {
                 let running_ms = now.duration_since(s.started).as_millis() as u32;
                 let batches = s.batches.iter().filter(|b| b.active() > 0).count() as u32;
-                reply.fw = [running_ms, batches, zombies, s.errors.brw.load(Ordering::Relaxed), s.errors.ping.load(Ordering::Relaxed)];
-                reply.rpc = [&rpc.errors, &rpc.sent, &rpc.received, &rpc.dropped, &rpc.expired].map(|c| c.value() as u32);
+                reply.fw = [
+                    running_ms,
+                    batches,
+                    zombies,
+                    s.errors.brw.load(Ordering::Relaxed),
+                    s.errors.ping.load(Ordering::Relaxed),
+                ];
+                reply.rpc = [
+                    &rpc.errors,
+                    &rpc.sent,
+                    &rpc.received,
+                    &rpc.dropped,
+                    &rpc.expired,
+                ]
+                .map(|c| c.value() as u32);
                 reply.rpc_bulk = [&rpc.bulk_get, &rpc.bulk_put].map(|c| halves(c.value()));
                 let l = node.stats();
                 let sent = l.mem_sent.value() + l.sock_sent.value();
                 let dropped = l.unmatched.value() + l.late.value() + l.overrun.value();
                 // msgs_alloc, msgs_max and errors are things of the kernel's.
-                reply.lnet = [0, 0, 0, sent as u32, l.received.value() as u32, 0, dropped as u32];
-                reply.lnet_bytes = [l.sent_bytes.value(), l.received_bytes.value(), 0, 0].map(halves);
+                reply.lnet = [
+                    0,
+                    0,
+                    0,
+                    sent as u32,
+                    l.received.value() as u32,
+                    0,
+                    dropped as u32,
+                ];
+                reply.lnet_bytes =
+                    [l.sent_bytes.value(), l.received_bytes.value(), 0, 0].map(halves);
             }
             _ => reply.status = ESRCH,
         }
@@ -262,14 +342,19 @@ impl Framework {
         if !sane || service.is_none() {
             return self.test_reply(EINVAL);
         }
-        let Some(s) = self.session.as_mut().filter(|s| s.id == r.sid) else { return self.test_reply(ENOENT) };
+        let Some(s) = self.session.as_mut().filter(|s| s.id == r.sid) else {
+            return self.test_reply(ENOENT);
+        };
         if s.tests() >= MAX_TESTS {
             return self.test_reply(ENOMEM);
         }
         let batch = match s.batches.iter().position(|b| b.id == r.bid) {
             Some(i) => &mut s.batches[i],
             None => {
-                s.batches.push(Batch { id: r.bid, tests: Vec::new() });
+                s.batches.push(Batch {
+                    id: r.bid,
+                    tests: Vec::new(),
+                });
                 s.batches.last_mut().expect("pushed just now")
             }
         };
@@ -287,20 +372,36 @@ impl Framework {
     pub(crate) fn add_client_test(&mut self, r: &TestReqst, list: &[u8]) -> SrpcBody {
         let reply = |status, sid| SrpcBody::TestReply(RmsnReply { status, sid });
         let sid = self.sid();
-        let Some(s) = self.session.as_mut().filter(|s| s.id == r.sid) else { return reply(ENOENT, sid) };
+        let Some(s) = self.session.as_mut().filter(|s| s.id == r.sid) else {
+            return reply(ENOENT, sid);
+        };
         let params = match Service::from_mbits(r.service as u64) {
             Some(Service::Ping) => Some(TestParams::Ping),
             Some(Service::Brw) => BrwParams::from_wire(&{ r.params }, s.feats).map(TestParams::Brw),
             _ => None,
         };
-        let (Some(params), Some(dests)) = (params, dests(list, u32::from_le_bytes(r.ndest) as usize)) else { return reply(EINVAL, sid) };
+        let (Some(params), Some(dests)) =
+            (params, dests(list, u32::from_le_bytes(r.ndest) as usize))
+        else {
+            return reply(EINVAL, sid);
+        };
         if s.units() + dests.len() * r.concur as usize > MAX_UNITS {
             return reply(ENOMEM, sid);
         }
         // The kernel's loop count is signed, and below 0 it never ends.
         let count = u32::try_from(r.r#loop as i32).ok();
-        let test = ClientTest::new(params, s.feats, dests, r.concur, count, r.stop_onerr != 0, s.errors.clone());
-        let Some(batch) = s.batches.iter_mut().find(|b| b.id == r.bid) else { return reply(ENOENT, sid) };
+        let test = ClientTest::new(
+            params,
+            s.feats,
+            dests,
+            r.concur,
+            count,
+            r.stop_onerr != 0,
+            s.errors.clone(),
+        );
+        let Some(batch) = s.batches.iter_mut().find(|b| b.id == r.bid) else {
+            return reply(ENOENT, sid);
+        };
         if batch.active() > 0 {
             return reply(EBUSY, sid);
         }
@@ -309,19 +410,39 @@ impl Framework {
     }
 
     fn test_reply(&self, status: u32) -> Outcome {
-        Outcome::Reply(SrpcBody::TestReply(RmsnReply { status, sid: self.sid() }))
+        Outcome::Reply(SrpcBody::TestReply(RmsnReply {
+            status,
+            sid: self.sid(),
+        }))
     }
 
     fn batch(&mut self, r: &BatchReqst) -> Outcome {
         let sid = self.sid();
-        let reply = |status, active| SrpcBody::BatchReply(BatchReply { status, sid, active, time: 0 });
-        let Some(s) = self.session.as_ref().filter(|s| s.id == r.sid) else { return Outcome::Reply(reply(ESRCH, 0)) };
-        let Some(batch) = s.batches.iter().find(|b| b.id == r.bid) else { return Outcome::Reply(reply(ENOENT, 0)) };
+        let reply = |status, active| {
+            SrpcBody::BatchReply(BatchReply {
+                status,
+                sid,
+                active,
+                time: 0,
+            })
+        };
+        let Some(s) = self.session.as_ref().filter(|s| s.id == r.sid) else {
+            return Outcome::Reply(reply(ESRCH, 0));
+        };
+        let Some(batch) = s.batches.iter().find(|b| b.id == r.bid) else {
+            return Outcome::Reply(reply(ENOENT, 0));
+        };
         match r.opc {
             RUN if batch.active() > 0 => Outcome::Reply(reply(0, 0)),
-            RUN => Outcome::Run(batch.clients().filter(|c| c.claim()).cloned().collect(), reply(0, 0)),
+            RUN => Outcome::Run(
+                batch.clients().filter(|c| c.claim()).cloned().collect(),
+                reply(0, 0),
+            ),
             STOP => {
-                batch.clients().filter(|c| c.active() > 0).for_each(|c| c.stop(r.arg != 0));
+                batch
+                    .clients()
+                    .filter(|c| c.active() > 0)
+                    .for_each(|c| c.stop(r.arg != 0));
                 Outcome::Reply(reply(0, 0))
             }
             QUERY if r.testidx == 0 => Outcome::Reply(reply(0, batch.active() as u32)),
@@ -347,20 +468,40 @@ fn halves(v: u64) -> [u32; 2] {
 /// A reply that says no before it was looked at what is asked.
 fn refuse(service: Service, status: u32, sid: LstSid) -> SrpcBody {
     match service {
-        Service::MakeSession => SrpcBody::MksnReply(MksnReply { status, sid, ..MksnReply::default() }),
-        Service::Batch => SrpcBody::BatchReply(BatchReply { status, sid, ..BatchReply::default() }),
-        Service::Stat => SrpcBody::StatReply(StatReply { status, sid, ..StatReply::default() }),
-        Service::Debug => SrpcBody::DebugReply(DebugReply { status, sid, ..DebugReply::default() }),
+        Service::MakeSession => SrpcBody::MksnReply(MksnReply {
+            status,
+            sid,
+            ..MksnReply::default()
+        }),
+        Service::Batch => SrpcBody::BatchReply(BatchReply {
+            status,
+            sid,
+            ..BatchReply::default()
+        }),
+        Service::Stat => SrpcBody::StatReply(StatReply {
+            status,
+            sid,
+            ..StatReply::default()
+        }),
+        Service::Debug => SrpcBody::DebugReply(DebugReply {
+            status,
+            sid,
+            ..DebugReply::default()
+        }),
         _ => SrpcBody::RmsnReply(RmsnReply { status, sid }),
     }
 }
 
 /// The list of `n` destinations: NID and pid of 12 bytes, none across a page.
 fn dests(list: &[u8], n: usize) -> Option<Vec<Nid>> {
-    (0..n).map(|i| {
-        let at = dest_at(i);
-        list.get(at..at + DEST_LEN).and_then(|b| b[..8].try_into().ok()).map(|b| Nid(u64::from_le_bytes(b)))
-    }).collect()
+    (0..n)
+        .map(|i| {
+            let at = dest_at(i);
+            list.get(at..at + DEST_LEN)
+                .and_then(|b| b[..8].try_into().ok())
+                .map(|b| Nid(u64::from_le_bytes(b)))
+        })
+        .collect()
 }
 
 fn dest_at(i: usize) -> usize {
@@ -398,34 +539,77 @@ mod tests {
 
     impl Bench {
         async fn new() -> Bench {
-            let cfg = crate::NodeConfig { nids: vec!["1@lo".parse().unwrap()], ..Default::default() };
+            let cfg = crate::NodeConfig {
+                nids: vec!["1@lo".parse().unwrap()],
+                ..Default::default()
+            };
             let node = Node::start(cfg, None).await.unwrap();
-            Bench { fw: Framework::new(&node), node, rpc: RpcCounters::default(), now: Instant::now() }
+            Bench {
+                fw: Framework::new(&node),
+                node,
+                rpc: RpcCounters::default(),
+                now: Instant::now(),
+            }
         }
 
         fn ask(&mut self, service: Service, ty: SrpcType, feats: u32, body: SrpcBody) -> Outcome {
-            self.fw.handle(service, &SrpcMsg::new(ty, feats, body), &self.node, &self.rpc, self.now)
+            self.fw.handle(
+                service,
+                &SrpcMsg::new(ty, feats, body),
+                &self.node,
+                &self.rpc,
+                self.now,
+            )
         }
 
         fn make(&mut self, sid: LstSid, force: u32) -> (u32, LstSid) {
-            let r = MksnReqst { sid, force, name: c_array(b"s"), ..MksnReqst::default() };
-            match self.ask(Service::MakeSession, SrpcType::MKSN_REQST, 1, SrpcBody::MksnReqst(r)) {
-                Outcome::Reply(SrpcBody::MksnReply(r)) | Outcome::Made(SrpcBody::MksnReply(r)) => (r.status, r.sid),
+            let r = MksnReqst {
+                sid,
+                force,
+                name: c_array(b"s"),
+                ..MksnReqst::default()
+            };
+            match self.ask(
+                Service::MakeSession,
+                SrpcType::MKSN_REQST,
+                1,
+                SrpcBody::MksnReqst(r),
+            ) {
+                Outcome::Reply(SrpcBody::MksnReply(r)) | Outcome::Made(SrpcBody::MksnReply(r)) => {
+                    (r.status, r.sid)
+                }
                 _ => panic!("no reply"),
             }
         }
 
         fn remove(&mut self, sid: LstSid) -> u32 {
-            match self.ask(Service::RemoveSession, SrpcType::RMSN_REQST, 1, SrpcBody::RmsnReqst(RmsnReqst { rpyid: 1, sid })) {
+            match self.ask(
+                Service::RemoveSession,
+                SrpcType::RMSN_REQST,
+                1,
+                SrpcBody::RmsnReqst(RmsnReqst { rpyid: 1, sid }),
+            ) {
                 Outcome::Reply(SrpcBody::RmsnReply(r)) => r.status,
                 _ => panic!("no reply"),
             }
         }
 
         fn test(&mut self, change: impl FnOnce(&mut TestReqst)) -> Result<u32, u32> {
-            let mut r = TestReqst { sid: SID, bid: 1, service: 12, r#loop: 5, concur: 2, ..TestReqst::default() };
+            let mut r = TestReqst {
+                sid: SID,
+                bid: 1,
+                service: 12,
+                r#loop: 5,
+                concur: 2,
+                ..TestReqst::default()
+            };
             change(&mut r);
-            match self.ask(Service::Test, SrpcType::TEST_REQST, 1, SrpcBody::TestReqst(r)) {
+            match self.ask(
+                Service::Test,
+                SrpcType::TEST_REQST,
+                1,
+                SrpcBody::TestReqst(r),
+            ) {
                 Outcome::Reply(SrpcBody::TestReply(r)) => Ok(r.status),
                 Outcome::FetchDests(n) => Err(n),
                 _ => panic!("no reply"),
@@ -433,9 +617,21 @@ mod tests {
         }
 
         fn batch(&mut self, bid: u64, opc: u32, testidx: u32) -> Option<u32> {
-            let r = BatchReqst { sid: SID, bid, opc, testidx, ..BatchReqst::default() };
-            match self.ask(Service::Batch, SrpcType::BATCH_REQST, 1, SrpcBody::BatchReqst(r)) {
-                Outcome::Reply(SrpcBody::BatchReply(r)) | Outcome::Run(_, SrpcBody::BatchReply(r)) => Some(r.status),
+            let r = BatchReqst {
+                sid: SID,
+                bid,
+                opc,
+                testidx,
+                ..BatchReqst::default()
+            };
+            match self.ask(
+                Service::Batch,
+                SrpcType::BATCH_REQST,
+                1,
+                SrpcBody::BatchReqst(r),
+            ) {
+                Outcome::Reply(SrpcBody::BatchReply(r))
+                | Outcome::Run(_, SrpcBody::BatchReply(r)) => Some(r.status),
                 Outcome::Drop => None,
                 _ => panic!("no reply"),
             }
@@ -456,10 +652,32 @@ mod tests {
         assert_eq!(b.remove(SID), 0);
         assert_eq!(b.make(OTHER, 0), (0, OTHER));
         assert_eq!(b.make(SID, 1), (0, SID), "by force");
-        let unknown = b.ask(Service::MakeSession, SrpcType::MKSN_REQST, 2, SrpcBody::MksnReqst(MksnReqst { sid: OTHER, ..MksnReqst::default() }));
-        assert!(matches!(unknown, Outcome::Reply(SrpcBody::MksnReply(MksnReply { status: EPROTO, .. }))));
-        let old = b.ask(Service::RemoveSession, SrpcType::RMSN_REQST, 0, SrpcBody::RmsnReqst(RmsnReqst { rpyid: 1, sid: SID }));
-        assert!(matches!(old, Outcome::Reply(SrpcBody::RmsnReply(RmsnReply { status: EPROTO, .. }))), "other features than the session's");
+        let unknown = b.ask(
+            Service::MakeSession,
+            SrpcType::MKSN_REQST,
+            2,
+            SrpcBody::MksnReqst(MksnReqst {
+                sid: OTHER,
+                ..MksnReqst::default()
+            }),
+        );
+        assert!(matches!(
+            unknown,
+            Outcome::Reply(SrpcBody::MksnReply(MksnReply { status: EPROTO, .. }))
+        ));
+        let old = b.ask(
+            Service::RemoveSession,
+            SrpcType::RMSN_REQST,
+            0,
+            SrpcBody::RmsnReqst(RmsnReqst { rpyid: 1, sid: SID }),
+        );
+        assert!(
+            matches!(
+                old,
+                Outcome::Reply(SrpcBody::RmsnReply(RmsnReply { status: EPROTO, .. }))
+            ),
+            "other features than the session's"
+        );
     }
 
     #[tokio::test]
@@ -468,7 +686,12 @@ mod tests {
         assert_eq!(b.fw.expiry(), None);
         b.make(SID, 0);
         b.now += Duration::from_secs(90);
-        b.ask(Service::Debug, SrpcType::DEBUG_REQST, 1, SrpcBody::DebugReqst(DebugReqst::default()));
+        b.ask(
+            Service::Debug,
+            SrpcType::DEBUG_REQST,
+            1,
+            SrpcBody::DebugReqst(DebugReqst::default()),
+        );
         assert_eq!(b.fw.expiry(), Some(b.now + SESSION_TIMEOUT));
     }
 
@@ -478,7 +701,10 @@ mod tests {
         assert_eq!(b.test(|_| ()), Ok(ENOENT), "no session");
         b.make(SID, 0);
         for (why, change) in [
-            ("no loop", (|r: &mut TestReqst| r.r#loop = 0) as fn(&mut TestReqst)),
+            (
+                "no loop",
+                (|r: &mut TestReqst| r.r#loop = 0) as fn(&mut TestReqst),
+            ),
             ("no concurrency", |r| r.concur = 0),
             ("concurrency", |r| r.concur = MAX_CONCURRENCY + 1),
             ("no session", |r| r.sid = NO_SESSION),
@@ -492,17 +718,32 @@ mod tests {
         assert_eq!(b.test(|_| ()), Ok(0));
         let client = |r: &mut TestReqst| (r.is_client, r.ndest) = (1, [2, 0, 0, 0]);
         assert_eq!(b.test(client), Err(24), "two destinations of 12 bytes");
-        let mut r = TestReqst { sid: SID, bid: 1, service: 12, r#loop: 5, concur: 1024, ..TestReqst::default() };
+        let mut r = TestReqst {
+            sid: SID,
+            bid: 1,
+            service: 12,
+            r#loop: 5,
+            concur: 1024,
+            ..TestReqst::default()
+        };
         client(&mut r);
         let status = |body| match body {
             SrpcBody::TestReply(r) => r.status,
             _ => panic!("no reply"),
         };
-        assert_eq!(status(b.fw.add_client_test(&r, &[0; 23])), EINVAL, "short list");
+        assert_eq!(
+            status(b.fw.add_client_test(&r, &[0; 23])),
+            EINVAL,
+            "short list"
+        );
         for _ in 0..MAX_UNITS / 2048 {
             assert_eq!(status(b.fw.add_client_test(&r, &[0; 24])), 0);
         }
-        assert_eq!(status(b.fw.add_client_test(&r, &[0; 24])), ENOMEM, "units are bounded");
+        assert_eq!(
+            status(b.fw.add_client_test(&r, &[0; 24])),
+            ENOMEM,
+            "units are bounded"
+        );
     }
 
     #[tokio::test]

@@ -158,6 +158,10 @@ impl Selftest {
 
     /// Whether the bulk about to be sent has to be wrong.
     pub(crate) fn take_error(&self) -> bool {
-        self.inject.load(Ordering::Relaxed) > 0 && self.inject.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+        self.inject.load(Ordering::Relaxed) > 0
+            && self
+                .inject
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                .is_ok()
     }
 }

@@ -10,7 +10,9 @@ pub const MAX_NIDS: usize = 65_536;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NidListError {
     /// What stands in brackets is no list of numbers, LOW-HIGH and LOW-HIGH/STEP.
-    #[error("syntax error in '{0}': in brackets stand numbers, LOW-HIGH or LOW-HIGH/STEP, with commas between them")]
+    #[error(
+        "syntax error in '{0}': in brackets stand numbers, LOW-HIGH or LOW-HIGH/STEP, with commas between them"
+    )]
     Syntax(String),
     /// It expands to something that is no NID.
     #[error("'{0}' is no NID")]
@@ -33,7 +35,9 @@ pub fn expand(word: &str) -> Result<Vec<Nid>, NidListError> {
         }
         all = next;
     }
-    all.into_iter().map(|w| w.parse().map_err(|_| NidListError::Nid(w))).collect()
+    all.into_iter()
+        .map(|w| w.parse().map_err(|_| NidListError::Nid(w)))
+        .collect()
 }
 
 /// Expands the first brackets of `w`.
@@ -46,7 +50,12 @@ fn expand_first(w: &str, out: &mut Vec<String>) -> Option<()> {
     for item in list.split(',') {
         let (lo, hi, step) = range(item)?;
         // More than a word may stand for is refused by our caller; no need to make it first.
-        out.extend((lo..=hi).step_by(step).take(MAX_NIDS + 1).map(|n| format!("{head}{n}{tail}")));
+        out.extend(
+            (lo..=hi)
+                .step_by(step)
+                .take(MAX_NIDS + 1)
+                .map(|n| format!("{head}{n}{tail}")),
+        );
         if out.len() > MAX_NIDS {
             break;
         }
@@ -59,7 +68,11 @@ mod tests {
     use super::*;
 
     fn show(word: &str) -> Vec<String> {
-        expand(word).unwrap().iter().map(|n| n.to_string()).collect()
+        expand(word)
+            .unwrap()
+            .iter()
+            .map(|n| n.to_string())
+            .collect()
     }
 
     #[test]
@@ -72,12 +85,28 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for word in ["10.0.0.[@tcp", "10.0.0.[]@tcp", "10.0.0.[4-1]@tcp", "10.0.0.[1-4/0]@tcp", "10.0.0.[x]@tcp", "10.0.0.[1--2]@tcp"] {
+        for word in [
+            "10.0.0.[@tcp",
+            "10.0.0.[]@tcp",
+            "10.0.0.[4-1]@tcp",
+            "10.0.0.[1-4/0]@tcp",
+            "10.0.0.[x]@tcp",
+            "10.0.0.[1--2]@tcp",
+        ] {
             assert_eq!(expand(word), Err(NidListError::Syntax(word.into())));
         }
-        assert_eq!(expand("10.0.0.[254-256]@tcp"), Err(NidListError::Nid("10.0.0.256@tcp".into())));
+        assert_eq!(
+            expand("10.0.0.[254-256]@tcp"),
+            Err(NidListError::Nid("10.0.0.256@tcp".into()))
+        );
         assert!(matches!(expand("server1@tcp"), Err(NidListError::Nid(_))));
-        assert!(matches!(expand("10.[0-255].[0-255].[0-255]@tcp"), Err(NidListError::TooMany(_))));
-        assert!(matches!(expand("10.0.0.[0-4294967295]@tcp"), Err(NidListError::TooMany(_))));
+        assert!(matches!(
+            expand("10.[0-255].[0-255].[0-255]@tcp"),
+            Err(NidListError::TooMany(_))
+        ));
+        assert!(matches!(
+            expand("10.0.0.[0-4294967295]@tcp"),
+            Err(NidListError::TooMany(_))
+        ));
     }
 }

@@ -68,26 +68,60 @@ fn why(e: &NodeError) -> String {
 }
 
 fn all<T>(results: Vec<super::console::NodeResult<T>>) -> Result<Vec<T>, QuickError> {
-    results.into_iter().map(|r| r.result.map_err(|error| QuickError::Node { nid: r.nid, error })).collect()
+    results
+        .into_iter()
+        .map(|r| {
+            r.result
+                .map_err(|error| QuickError::Node { nid: r.nid, error })
+        })
+        .collect()
 }
 
 /// The three tests.
 fn plan(o: &QuickOptions) -> [(&'static str, TestParams); 3] {
-    let brw = |rw| TestParams::Brw(BrwParams { rw, check: o.check, len_bytes: o.size_bytes, offset_bytes: 0 });
+    let brw = |rw| {
+        TestParams::Brw(BrwParams {
+            rw,
+            check: o.check,
+            len_bytes: o.size_bytes,
+            offset_bytes: 0,
+        })
+    };
     let [ping, read, write] = TESTS;
-    [(ping, TestParams::Ping), (read, brw(Rw::Read)), (write, brw(Rw::Write))]
+    [
+        (ping, TestParams::Ping),
+        (read, brw(Rw::Read)),
+        (write, brw(Rw::Write)),
+    ]
 }
 
 /// Runs the tests with `client` sending to `server`. The console must be attached; its session is left as it is.
-pub async fn run(console: &Console, client: Nid, server: Nid, o: QuickOptions, mut row: impl FnMut(QuickRow)) -> Result<(), QuickError> {
+pub async fn run(
+    console: &Console,
+    client: Nid,
+    server: Nid,
+    o: QuickOptions,
+    mut row: impl FnMut(QuickRow),
+) -> Result<(), QuickError> {
     for (name, nid) in [("client", client), ("server", server)] {
         console.add_group(name)?;
         all(console.add_nodes(name, &[nid]).await?)?;
     }
-    for (name, params) in plan(&o).into_iter().filter(|p| o.only.is_none_or(|only| only == p.0)) {
+    for (name, params) in plan(&o)
+        .into_iter()
+        .filter(|p| o.only.is_none_or(|only| only == p.0))
+    {
         console.add_batch(name)?;
         let (from, to) = ("client".to_owned(), "server".to_owned());
-        let spec = TestSpec { from, to, count: None, concurrency: o.concurrency, dist: 1, span: 1, params };
+        let spec = TestSpec {
+            from,
+            to,
+            count: None,
+            concurrency: o.concurrency,
+            dist: 1,
+            span: 1,
+            params,
+        };
         all(console.add_test(name, spec).await?)?;
         let nodes = [client, server];
         let limit = super::console::ROUND_TIMEOUT;
@@ -99,31 +133,62 @@ pub async fn run(console: &Console, client: Nid, server: Nid, o: QuickOptions, m
         tokio::time::sleep(o.time).await;
         let after = all(console.stat(&nodes, limit).await?)?;
         all(console.stop(name, false).await?)?;
-        while all(console.query(name, 0, false, limit).await?)?.iter().any(|n| *n > 0) {
+        while all(console.query(name, 0, false, limit).await?)?
+            .iter()
+            .any(|n| *n > 0)
+        {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let end = all(console.stat(&nodes, limit).await?)?;
         let total = moved(params, &begin[1], &end[1]);
-        row(QuickRow { total_rpcs: total.0, total_bytes: total.1, ..measure(name, params, &before, &after) });
+        row(QuickRow {
+            total_rpcs: total.0,
+            total_bytes: total.1,
+            ..measure(name, params, &before, &after)
+        });
     }
     Ok(())
 }
 
 /// RPCs and bulk bytes a server has served between two looks at its counters.
 fn moved(params: TestParams, before: &StatReply, after: &StatReply) -> (u64, u64) {
-    let sum = |s: &StatReply| { s.rpc_bulk }.iter().map(|h| h[0] as u64 | (h[1] as u64) << 32).sum::<u64>();
+    let sum = |s: &StatReply| {
+        { s.rpc_bulk }
+            .iter()
+            .map(|h| h[0] as u64 | (h[1] as u64) << 32)
+            .sum::<u64>()
+    };
     let bytes = sum(after).wrapping_sub(sum(before));
     match params {
         // What it received, the console's few questions included.
-        TestParams::Ping => ({ after.rpc }[2].wrapping_sub({ before.rpc }[2]) as u64, bytes),
+        TestParams::Ping => (
+            { after.rpc }[2].wrapping_sub({ before.rpc }[2]) as u64,
+            bytes,
+        ),
         TestParams::Brw(p) => (bytes / p.len_bytes as u64, bytes),
     }
 }
 
-fn measure(name: &'static str, params: TestParams, before: &[StatReply], after: &[StatReply]) -> QuickRow {
+fn measure(
+    name: &'static str,
+    params: TestParams,
+    before: &[StatReply],
+    after: &[StatReply],
+) -> QuickRow {
     let secs = { after[1].fw }[0].wrapping_sub({ before[1].fw }[0]).max(1) as f64 / 1000.0;
     let (rpcs, bytes) = moved(params, &before[1], &after[1]);
     let errors = |s: &StatReply| { s.fw }[3] as u64 + { s.fw }[4] as u64 + { s.rpc }[0] as u64;
-    let errors = after.iter().map(errors).sum::<u64>().saturating_sub(before.iter().map(errors).sum());
-    QuickRow { name, rpcs_per_s: rpcs as f64 / secs, mb_per_s: bytes as f64 / 1e6 / secs, errors, total_rpcs: 0, total_bytes: 0 }
+    let errors = after
+        .iter()
+        .map(errors)
+        .sum::<u64>()
+        .saturating_sub(before.iter().map(errors).sum());
+    QuickRow {
+        name,
+        rpcs_per_s: rpcs as f64 / secs,
+        mb_per_s: bytes as f64 / 1e6 / secs,
+        errors,
+        total_rpcs: 0,
+        total_bytes: 0,
+    }
 }

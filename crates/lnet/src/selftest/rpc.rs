@@ -100,7 +100,10 @@ pub(crate) struct RpcClient {
 impl RpcClient {
     /// `secs`: seconds since 1970, which keep match bits of two lives apart.
     pub(crate) fn new(secs: u64) -> RpcClient {
-        RpcClient { next: AtomicU64::new(secs << 48), counters: RpcCounters::default() }
+        RpcClient {
+            next: AtomicU64::new(secs << 48),
+            counters: RpcCounters::default(),
+        }
     }
 
     fn next_id(&self) -> u64 {
@@ -117,7 +120,11 @@ impl RpcClient {
         bulk: Bulk,
         body: impl FnOnce(u64, u64) -> SrpcBody,
     ) -> Result<Answer, RpcError> {
-        let result = tokio::time::timeout(RPC_TIMEOUT, self.exchange(node, dest, service, feats, bulk, body)).await;
+        let result = tokio::time::timeout(
+            RPC_TIMEOUT,
+            self.exchange(node, dest, service, feats, bulk, body),
+        )
+        .await;
         match result {
             Ok(Err(RpcError::Send(e))) => {
                 self.counters.errors.inc();
@@ -140,7 +147,14 @@ impl RpcClient {
         bulk: Bulk,
         body: impl FnOnce(u64, u64) -> SrpcBody,
     ) -> Result<Answer, RpcError> {
-        let (rpyid, bulkid) = (self.next_id(), if matches!(bulk, Bulk::None) { 0 } else { self.next_id() });
+        let (rpyid, bulkid) = (
+            self.next_id(),
+            if matches!(bulk, Bulk::None) {
+                0
+            } else {
+                self.next_id()
+            },
+        );
         let mut reply = node.expect_put(RDMA_PORTAL, rpyid);
         let (mut sink, mut offer) = (None, None);
         match bulk {
@@ -149,10 +163,16 @@ impl RpcClient {
             Bulk::Source(data) => offer = Some(node.offer_get(RDMA_PORTAL, bulkid, data)),
         }
         let msg = SrpcMsg::new(service.request(), feats, body(rpyid, bulkid)).encode();
-        let portal = if service.is_framework() { FRAMEWORK_PORTAL } else { TEST_PORTAL };
-        node.put(dest, portal, service as u64, 0, msg.into(), false).await?;
+        let portal = if service.is_framework() {
+            FRAMEWORK_PORTAL
+        } else {
+            TEST_PORTAL
+        };
+        node.put(dest, portal, service as u64, 0, msg.into(), false)
+            .await?;
         self.counters.sent.inc();
-        let msg = SrpcMsg::decode(&reply.recv().await.data.copy_to_bytes()).map_err(|_| RpcError::BadMessage)?;
+        let msg = SrpcMsg::decode(&reply.recv().await.data.copy_to_bytes())
+            .map_err(|_| RpcError::BadMessage)?;
         if msg.head.r#type != SrpcType(service.request().0 + 1) {
             return Err(RpcError::BadMessage);
         }

@@ -10,7 +10,10 @@ use tokio::time::Instant;
 use super::framework::Outcome;
 use super::rpc::RPC_TIMEOUT;
 use super::test::PING_MAGIC;
-use super::{Check, FEAT_BULK_LEN, FEATS_MASK, FRAMEWORK_PORTAL, MAX_SERVED, RDMA_PORTAL, Rw, Selftest, Service};
+use super::{
+    Check, FEAT_BULK_LEN, FEATS_MASK, FRAMEWORK_PORTAL, MAX_SERVED, RDMA_PORTAL, Rw, Selftest,
+    Service,
+};
 use crate::{LNET_MTU, Node, PortalHandler, PutEvent, SendError, exec};
 
 /// Bytes of the kernel's page, in which lengths were counted before feature 1.
@@ -19,14 +22,19 @@ const PAGE: u32 = 4096;
 impl PortalHandler for Selftest {
     fn on_put(&self, node: &Arc<Node>, ev: PutEvent) {
         self.rpc.counters.received.inc();
-        let (Some(me), Some(served)) = (self.me.upgrade(), Served::begin(self)) else { return self.rpc.counters.dropped.inc() };
+        let (Some(me), Some(served)) = (self.me.upgrade(), Served::begin(self)) else {
+            return self.rpc.counters.dropped.inc();
+        };
         let node2 = node.clone();
-        exec::run_inline(node.handovers(), Box::pin(async move {
-            let _served = served;
-            if me.serve_one(&node2, ev).await.is_none() {
-                me.rpc.counters.dropped.inc();
-            }
-        }));
+        exec::run_inline(
+            node.handovers(),
+            Box::pin(async move {
+                let _served = served;
+                if me.serve_one(&node2, ev).await.is_none() {
+                    me.rpc.counters.dropped.inc();
+                }
+            }),
+        );
     }
 
     fn is_quick(&self, _portal: u32, mbits: u64) -> bool {
@@ -57,9 +65,12 @@ type Reply = (u32, SrpcBody);
 impl Selftest {
     /// None: dropped.
     async fn serve_one(self: &Arc<Self>, node: &Arc<Node>, ev: PutEvent) -> Option<()> {
-        let service = Service::from_mbits(ev.mbits).filter(|s| s.is_framework() == (ev.portal == FRAMEWORK_PORTAL))?;
+        let service = Service::from_mbits(ev.mbits)
+            .filter(|s| s.is_framework() == (ev.portal == FRAMEWORK_PORTAL))?;
         let bytes = ev.data.copy_to_bytes();
-        let msg = SrpcMsg::decode(&bytes).ok().filter(|m| bytes.len() == SRPC_MSG_LEN && m.head.r#type == service.request())?;
+        let msg = SrpcMsg::decode(&bytes)
+            .ok()
+            .filter(|m| bytes.len() == SRPC_MSG_LEN && m.head.r#type == service.request())?;
         // Every request begins with the match bits of its reply.
         let rpyid = u64::from_le_bytes(bytes[24..32].try_into().ok()?);
         let (feats, body) = match service {
@@ -70,8 +81,14 @@ impl Selftest {
         let reply = SrpcMsg::new(SrpcType(service.request().0 + 1), feats, body).encode();
         self.count(match service {
             // As `is_quick` says.
-            Service::Ping => node.put_unwatched(ev.from, RDMA_PORTAL, rpyid, reply.into()).await,
-            _ => node.put(ev.from, RDMA_PORTAL, rpyid, 0, reply.into(), false).await,
+            Service::Ping => {
+                node.put_unwatched(ev.from, RDMA_PORTAL, rpyid, reply.into())
+                    .await
+            }
+            _ => {
+                node.put(ev.from, RDMA_PORTAL, rpyid, 0, reply.into(), false)
+                    .await
+            }
         })
     }
 
@@ -79,13 +96,22 @@ impl Selftest {
         sent.inspect_err(|_| self.rpc.counters.errors.inc()).ok()
     }
 
-    async fn framework_request(self: &Arc<Self>, service: Service, node: &Arc<Node>, ev: &PutEvent, msg: &SrpcMsg) -> Option<Reply> {
+    async fn framework_request(
+        self: &Arc<Self>,
+        service: Service,
+        node: &Arc<Node>,
+        ev: &PutEvent,
+        msg: &SrpcMsg,
+    ) -> Option<Reply> {
         if msg.head.version != SRPC_MSG_VERSION {
             return None;
         }
         let (outcome, mut feats) = {
             let mut fw = self.framework.lock();
-            (fw.handle(service, msg, node, &self.rpc.counters, Instant::now()), fw.feats())
+            (
+                fw.handle(service, msg, node, &self.rpc.counters, Instant::now()),
+                fw.feats(),
+            )
         };
         let body = match outcome {
             Outcome::Drop => return None,
@@ -102,8 +128,15 @@ impl Selftest {
                 body
             }
             Outcome::FetchDests(len) => {
-                let SrpcBody::TestReqst(r) = &msg.body else { return None };
-                let list = tokio::time::timeout(RPC_TIMEOUT, node.get(ev.from, RDMA_PORTAL, r.bulkid, len)).await.ok()?;
+                let SrpcBody::TestReqst(r) = &msg.body else {
+                    return None;
+                };
+                let list = tokio::time::timeout(
+                    RPC_TIMEOUT,
+                    node.get(ev.from, RDMA_PORTAL, r.bulkid, len),
+                )
+                .await
+                .ok()?;
                 let list = self.count(list)?;
                 self.rpc.counters.bulk_get.add(list.len() as u64);
                 let mut fw = self.framework.lock();
@@ -115,10 +148,21 @@ impl Selftest {
     }
 
     async fn brw(&self, node: &Arc<Node>, ev: &PutEvent, msg: &SrpcMsg) -> Option<Reply> {
-        let SrpcBody::BrwReqst(r) = &msg.body else { return None };
+        let SrpcBody::BrwReqst(r) = &msg.body else {
+            return None;
+        };
         let feats = msg.head.ses_feats;
-        let says = |feats, status: i32| Some((feats, SrpcBody::BrwReply(BrwReply { status: status as u32 })));
-        let (Some(rw), Some(check)) = (Rw::from_wire(r.rw), Check::from_wire(r.flags)) else { return says(0, libc::EINVAL) };
+        let says = |feats, status: i32| {
+            Some((
+                feats,
+                SrpcBody::BrwReply(BrwReply {
+                    status: status as u32,
+                }),
+            ))
+        };
+        let (Some(rw), Some(check)) = (Rw::from_wire(r.rw), Check::from_wire(r.flags)) else {
+            return says(0, libc::EINVAL);
+        };
         if feats & !FEATS_MASK != 0 {
             return says(FEATS_MASK, libc::EPROTO);
         }
@@ -131,7 +175,8 @@ impl Selftest {
             match rw {
                 Rw::Read => {
                     let data = self.patterns.source(len as usize, self.take_error());
-                    node.put(ev.from, RDMA_PORTAL, r.bulkid, 0, data, false).await?;
+                    node.put(ev.from, RDMA_PORTAL, r.bulkid, 0, data, false)
+                        .await?;
                     self.rpc.counters.bulk_put.add(len as u64);
                     Ok(true)
                 }
@@ -142,7 +187,9 @@ impl Selftest {
                 }
             }
         };
-        let right = tokio::time::timeout(RPC_TIMEOUT, transfer).await.unwrap_or(Err(SendError::Timeout));
+        let right = tokio::time::timeout(RPC_TIMEOUT, transfer)
+            .await
+            .unwrap_or(Err(SendError::Timeout));
         let right = self.count(right)?;
         if !right {
             tracing::warn!(node = %node.nid(), peer = %ev.from, "self-test bulk holds wrong data");
@@ -152,13 +199,26 @@ impl Selftest {
 }
 
 fn ping(msg: &SrpcMsg) -> Option<Reply> {
-    let SrpcBody::PingReqst(r) = &msg.body else { return None };
+    let SrpcBody::PingReqst(r) = &msg.body else {
+        return None;
+    };
     if r.magic != PING_MAGIC {
         return None;
     }
     let known = msg.head.ses_feats & !FEATS_MASK == 0;
-    let (feats, status) = if known { (msg.head.ses_feats, 0) } else { (FEATS_MASK, libc::EPROTO as u32) };
-    Some((feats, SrpcBody::PingReply(PingReply { status, magic: PING_MAGIC, seq: r.seq })))
+    let (feats, status) = if known {
+        (msg.head.ses_feats, 0)
+    } else {
+        (FEATS_MASK, libc::EPROTO as u32)
+    };
+    Some((
+        feats,
+        SrpcBody::PingReply(PingReply {
+            status,
+            magic: PING_MAGIC,
+            seq: r.seq,
+        }),
+    ))
 }
 
 /// Ends the session when its console has been silent for too long; lives as long as there is one.

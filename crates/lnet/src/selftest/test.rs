@@ -58,8 +58,23 @@ impl ClientTest {
         stop_on_error: bool,
         errors: Arc<TestErrors>,
     ) -> Arc<ClientTest> {
-        let (active, stopping, abort) = (AtomicUsize::new(0), AtomicBool::new(false), watch::Sender::new(false));
-        Arc::new(ClientTest { params, feats, dests, concurrency, count, stop_on_error, errors, active, stopping, abort })
+        let (active, stopping, abort) = (
+            AtomicUsize::new(0),
+            AtomicBool::new(false),
+            watch::Sender::new(false),
+        );
+        Arc::new(ClientTest {
+            params,
+            feats,
+            dests,
+            concurrency,
+            count,
+            stop_on_error,
+            errors,
+            active,
+            stopping,
+            abort,
+        })
     }
 
     /// Loops that run.
@@ -74,7 +89,10 @@ impl ClientTest {
 
     /// Claims the test for a run that [`Self::run`] begins; false: it runs already.
     pub(crate) fn claim(&self) -> bool {
-        let claimed = self.active.compare_exchange(0, self.units(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let claimed = self
+            .active
+            .compare_exchange(0, self.units(), Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
         if claimed {
             self.stopping.store(false, Ordering::Release);
             self.abort.send_replace(false);
@@ -86,7 +104,12 @@ impl ClientTest {
     pub(crate) fn run(self: &Arc<Self>, st: &Arc<Selftest>, node: &Arc<Node>) {
         for dest in &self.dests {
             for _ in 0..self.concurrency {
-                let unit = Unit { test: self.clone(), st: st.clone(), node: node.clone(), dest: *dest };
+                let unit = Unit {
+                    test: self.clone(),
+                    st: st.clone(),
+                    node: node.clone(),
+                    dest: *dest,
+                };
                 tokio::spawn(unit.run());
             }
         }
@@ -154,8 +177,27 @@ impl Unit {
     async fn ping(&self) -> Result<(), Failed> {
         let seq = self.st.ping_seq.fetch_add(1, Ordering::Relaxed);
         let (secs, nsecs) = self.node.wall_time();
-        let body = |rpyid, _| SrpcBody::PingReqst(PingReqst { rpyid, magic: PING_MAGIC, seq, time_sec: secs as u64, time_nsec: nsecs as u64 });
-        let answer = self.st.rpc.call(&self.node, self.dest, Service::Ping, self.test.feats, Bulk::None, body).await?;
+        let body = |rpyid, _| {
+            SrpcBody::PingReqst(PingReqst {
+                rpyid,
+                magic: PING_MAGIC,
+                seq,
+                time_sec: secs as u64,
+                time_nsec: nsecs as u64,
+            })
+        };
+        let answer = self
+            .st
+            .rpc
+            .call(
+                &self.node,
+                self.dest,
+                Service::Ping,
+                self.test.feats,
+                Bulk::None,
+                body,
+            )
+            .await?;
         match answer.msg.body {
             SrpcBody::PingReply(r) if (r.magic, r.seq) == (PING_MAGIC, seq) => Ok(()),
             _ => Err(Failed::Corrupt),
@@ -169,15 +211,36 @@ impl Unit {
             Rw::Write => Bulk::Source(st.patterns.source(p.len_bytes as usize, st.take_error())),
         };
         let body = |rpyid, bulkid| {
-            SrpcBody::BrwReqst(BrwReqst { rpyid, bulkid, rw: p.rw as u32, len: p.len_bytes, flags: p.check as u32 })
+            SrpcBody::BrwReqst(BrwReqst {
+                rpyid,
+                bulkid,
+                rw: p.rw as u32,
+                len: p.len_bytes,
+                flags: p.check as u32,
+            })
         };
-        let answer = st.rpc.call(&self.node, self.dest, Service::Brw, self.test.feats, bulk, body).await?;
+        let answer = st
+            .rpc
+            .call(
+                &self.node,
+                self.dest,
+                Service::Brw,
+                self.test.feats,
+                bulk,
+                body,
+            )
+            .await?;
         match super::rpc::status_of(&answer.msg) {
             0 => {}
             status => return Err(Failed::Remote(status)),
         }
         match answer.bulk {
-            Some(data) if data.len() != p.len_bytes as usize || !st.patterns.passes(&data, p.check, p.offset_bytes as usize) => Err(Failed::Corrupt),
+            Some(data)
+                if data.len() != p.len_bytes as usize
+                    || !st.patterns.passes(&data, p.check, p.offset_bytes as usize) =>
+            {
+                Err(Failed::Corrupt)
+            }
             _ => Ok(()),
         }
     }

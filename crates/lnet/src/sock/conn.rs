@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -72,7 +72,9 @@ struct Out {
 
 impl Out {
     fn handle(&mut self, event: StageEvent) -> StageAct {
-        self.stage.handle(event).expect("whoever writes knows the stage")
+        self.stage
+            .handle(event)
+            .expect("whoever writes knows the stage")
     }
 }
 
@@ -126,7 +128,13 @@ enum Pumped {
 
 impl Conn {
     /// `place`: of one that the peer opened.
-    pub(crate) fn new(peer: Arc<Peer>, ctype: ConnType, place: Option<Place>, known_by: KnownBy, stream: TcpStream) -> Arc<Conn> {
+    pub(crate) fn new(
+        peer: Arc<Peer>,
+        ctype: ConnType,
+        place: Option<Place>,
+        known_by: KnownBy,
+        stream: TcpStream,
+    ) -> Arc<Conn> {
         let now = peer.net.now_ms();
         super::set_keepalive(&stream);
         let origin = peer.net.origin(stream.peer_addr().ok().map(|a| a.ip()));
@@ -173,7 +181,10 @@ impl Conn {
     }
 
     /// Queues a message and, when nobody writes, writes it here and now. Gives it back when the connection is closed.
-    #[allow(clippy::result_large_err, reason = "the message itself, in the rare case")]
+    #[allow(
+        clippy::result_large_err,
+        reason = "the message itself, in the rare case"
+    )]
     pub(crate) fn send(self: &Arc<Self>, tx: Tx) -> Result<(), Tx> {
         {
             let mut out = self.out.lock();
@@ -181,20 +192,24 @@ impl Conn {
                 return Err(tx);
             }
             // What answers the peer holds no credit of ours: whoever asks and does not read must not fill our memory.
-            if (tx.response || tx.is_noop()) && out.queue.len() >= self.peer.net.limits.responses_per_peer {
+            if (tx.response || tx.is_noop())
+                && out.queue.len() >= self.peer.net.limits.responses_per_peer
+            {
                 drop(out);
                 self.overrun(tx);
                 return Ok(());
             }
             if !tx.is_noop() {
-                self.last_used.store(self.peer.net.now_ms(), Ordering::Relaxed);
+                self.last_used
+                    .store(self.peer.net.now_ms(), Ordering::Relaxed);
             }
             self.queued.fetch_add(tx.len() as u64, Ordering::Relaxed);
             out.queue.push_back(tx);
             if out.handle(StageEvent::Queued) != StageAct::Write {
                 return Ok(());
             }
-            self.last_tx.store(self.peer.net.now_ms(), Ordering::Relaxed);
+            self.last_tx
+                .store(self.peer.net.now_ms(), Ordering::Relaxed);
         }
         if !cork::holds(self) {
             self.write_now();
@@ -303,7 +318,12 @@ impl Conn {
         let slices = burst.slices();
         let send = || {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            Ok(rustix::net::sendmsg(&self.stream, &slices, &mut SendAncillaryBuffer::default(), flags)?)
+            Ok(rustix::net::sendmsg(
+                &self.stream,
+                &slices,
+                &mut SendAncillaryBuffer::default(),
+                flags,
+            )?)
         };
         match by {
             By::Sender => send(),
@@ -312,7 +332,8 @@ impl Conn {
     }
 
     fn wrote(&self, burst: &mut Burst, n: usize) {
-        self.last_tx.store(self.peer.net.now_ms(), Ordering::Relaxed);
+        self.last_tx
+            .store(self.peer.net.now_ms(), Ordering::Relaxed);
         self.queued.fetch_sub(n as u64, Ordering::Relaxed);
         let stats = &self.peer.net.stats;
         burst.advance(n);
@@ -377,14 +398,24 @@ impl Conn {
             match self.read(&mut framer) {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) =>
+                {
+                    continue;
+                }
                 Err(e) => {
                     tracing::debug!(peer = %self.peer.nid, ctype = ?self.ctype, error = %e, "read failed");
                     return Ok(());
                 }
             }
-            self.last_rx.store(self.peer.net.now_ms(), Ordering::Relaxed);
-            while let Some((hdr, raw)) = cork::together(|| self.take_frames(node, &mut framer, &mut transit))? {
+            self.last_rx
+                .store(self.peer.net.now_ms(), Ordering::Relaxed);
+            while let Some((hdr, raw)) =
+                cork::together(|| self.take_frames(node, &mut framer, &mut transit))?
+            {
                 match self.admit(node, &hdr, raw).await? {
                     Some(t) => transit = Some(t),
                     None => return Ok(()),
@@ -393,14 +424,20 @@ impl Conn {
                     self.on_frame(node, whole, &mut transit)?;
                 }
             }
-            self.rx_partial.store(framer.is_partial(), Ordering::Relaxed);
+            self.rx_partial
+                .store(framer.is_partial(), Ordering::Relaxed);
             node.stats().copied_bytes.add(framer.copied() - copied);
             copied = framer.copied();
         }
     }
 
     /// Takes the complete frames there are, up to one in transit whose header has come.
-    fn take_frames(&self, node: &Arc<Node>, framer: &mut Framer, transit: &mut Option<Transit>) -> Result<Option<InTransit>, BadBytes> {
+    fn take_frames(
+        &self,
+        node: &Arc<Node>,
+        framer: &mut Framer,
+        transit: &mut Option<Transit>,
+    ) -> Result<Option<InTransit>, BadBytes> {
         while let Some(frame) = framer.next_frame()? {
             match frame {
                 Frame::Transit { hdr, raw } => return Ok(Some((hdr, raw))),
@@ -416,9 +453,19 @@ impl Conn {
         let (mut spaces, room) = framer.spaces();
         let mut got = None;
         let result = self.stream.try_io(Interest::READABLE, || {
-            let n = rustix::net::recvmsg(&self.stream, &mut spaces, &mut RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT)?.bytes;
+            let n = rustix::net::recvmsg(
+                &self.stream,
+                &mut spaces,
+                &mut RecvAncillaryBuffer::default(),
+                RecvFlags::DONTWAIT,
+            )?
+            .bytes;
             got = Some(n);
-            if n > 0 && n < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            if n > 0 && n < room {
+                Err(io::ErrorKind::WouldBlock.into())
+            } else {
+                Ok(())
+            }
         });
         match (got, result) {
             (Some(n), _) => {
@@ -432,11 +479,28 @@ impl Conn {
 
     /// Judges a message for somebody else by its header, and waits for the buffer it needs: the connection is not read meanwhile.
     /// None: the node goes down.
-    async fn admit(&self, node: &Arc<Node>, hdr: &LnetHdr, raw: Box<[u8; LNET_HDR_SIZE]>) -> Result<Option<Transit>, BadBytes> {
-        match forward::judge(self.peer.local, hdr.dest_nid, node.nids(), node.is_routing()) {
+    async fn admit(
+        &self,
+        node: &Arc<Node>,
+        hdr: &LnetHdr,
+        raw: Box<[u8; LNET_HDR_SIZE]>,
+    ) -> Result<Option<Transit>, BadBytes> {
+        match forward::judge(
+            self.peer.local,
+            hdr.dest_nid,
+            node.nids(),
+            node.is_routing(),
+        ) {
             // A router passes on what others wrote: for that its connection must not end.
-            Verdict::Refuse if hdr.src_nid == self.peer.nid => Err(BadBytes::NotForUs(hdr.dest_nid)),
-            Verdict::Drop | Verdict::Refuse => Ok(Some(Transit { raw: *raw, credits: Credits::new(), forward: false, origin: self.origin.clone() })),
+            Verdict::Refuse if hdr.src_nid == self.peer.nid => {
+                Err(BadBytes::NotForUs(hdr.dest_nid))
+            }
+            Verdict::Drop | Verdict::Refuse => Ok(Some(Transit {
+                raw: *raw,
+                credits: Credits::new(),
+                forward: false,
+                origin: self.origin.clone(),
+            })),
             Verdict::Forward => {
                 let mut admitted = std::pin::pin!(node.admit_transit(&self.peer, hdr));
                 let credits = match futures_util::poll!(&mut admitted) {
@@ -448,23 +512,43 @@ impl Conn {
                         admitted.await
                     }
                 };
-                self.last_rx.store(self.peer.net.now_ms(), Ordering::Relaxed);
-                Ok(credits.ok().map(|credits| Transit { raw: *raw, credits, forward: true, origin: self.origin.clone() }))
+                self.last_rx
+                    .store(self.peer.net.now_ms(), Ordering::Relaxed);
+                Ok(credits.ok().map(|credits| Transit {
+                    raw: *raw,
+                    credits,
+                    forward: true,
+                    origin: self.origin.clone(),
+                }))
             }
         }
     }
 
-    fn on_frame(&self, node: &Arc<Node>, frame: Frame, transit: &mut Option<Transit>) -> Result<(), BadBytes> {
+    fn on_frame(
+        &self,
+        node: &Arc<Node>,
+        frame: Frame,
+        transit: &mut Option<Transit>,
+    ) -> Result<(), BadBytes> {
         match frame {
-            Frame::Noop { cookies: [0, 0 | KEEPALIVE] } => Ok(()),
+            Frame::Noop {
+                cookies: [0, 0 | KEEPALIVE],
+            } => Ok(()),
             // We ask for no zero-copy acknowledgement, so none can be right.
             Frame::Noop { cookies } => Err(BadBytes::Cookie(cookies)),
-            Frame::Lnet { cookies: [_, ack], .. } if ack > KEEPALIVE => Err(BadBytes::Cookie([0, ack])),
-            Frame::Lnet { cookies: [wants, _], hdr, payload } => {
+            Frame::Lnet {
+                cookies: [_, ack], ..
+            } if ack > KEEPALIVE => Err(BadBytes::Cookie([0, ack])),
+            Frame::Lnet {
+                cookies: [wants, _],
+                hdr,
+                payload,
+            } => {
                 if wants != 0 {
                     self.peer.send_noop([0, wants]);
                 }
-                self.last_used.store(self.last_rx.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.last_used
+                    .store(self.last_rx.load(Ordering::Relaxed), Ordering::Relaxed);
                 self.peer.count_received(&hdr.msg);
                 let transit = transit.take();
                 if node.is_ours(hdr.src_nid) || hdr.src_nid.is_lo() {
@@ -478,7 +562,13 @@ impl Conn {
                     node.stats().not_routing.inc();
                     return Ok(());
                 }
-                let msg = Msg { dest: hdr.dest_nid, src: hdr.src_nid, kind: hdr.msg, payload: Payload::from(payload), known_by: self.known_by };
+                let msg = Msg {
+                    dest: hdr.dest_nid,
+                    src: hdr.src_nid,
+                    kind: hdr.msg,
+                    payload: Payload::from(payload),
+                    known_by: self.known_by,
+                };
                 if from_afar && transit.is_none() {
                     node.gateway_event(self.peer.nid, GwEvent::Forwarded);
                 }
@@ -497,7 +587,10 @@ impl Conn {
             if out.handle(StageEvent::Close(reason)) == StageAct::Nothing {
                 return;
             }
-            (std::mem::take(&mut out.burst), std::mem::take(&mut out.queue))
+            (
+                std::mem::take(&mut out.burst),
+                std::mem::take(&mut out.queue),
+            )
         };
         // Wakes the reader, and with the peer's end gone the writer.
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
@@ -511,8 +604,16 @@ impl Conn {
 
     /// Milliseconds without progress although there was something to send or to receive.
     pub(crate) fn stalled_ms(&self, now: u64) -> u64 {
-        let tx = if self.out.lock().stage.is_busy() { now.saturating_sub(self.last_tx.load(Ordering::Relaxed)) } else { 0 };
-        let rx = if self.rx_partial.load(Ordering::Relaxed) { now.saturating_sub(self.last_rx.load(Ordering::Relaxed)) } else { 0 };
+        let tx = if self.out.lock().stage.is_busy() {
+            now.saturating_sub(self.last_tx.load(Ordering::Relaxed))
+        } else {
+            0
+        };
+        let rx = if self.rx_partial.load(Ordering::Relaxed) {
+            now.saturating_sub(self.last_rx.load(Ordering::Relaxed))
+        } else {
+            0
+        };
         tx.max(rx)
     }
 
@@ -525,7 +626,11 @@ impl Conn {
 impl Open for Conn {
     fn unused(&self) -> Duration {
         let busy = self.rx_partial.load(Ordering::Relaxed) || self.out.lock().stage.is_busy();
-        let since = self.peer.net.now_ms().saturating_sub(self.last_used.load(Ordering::Relaxed));
+        let since = self
+            .peer
+            .net
+            .now_ms()
+            .saturating_sub(self.last_used.load(Ordering::Relaxed));
         Duration::from_millis(if busy { 0 } else { since })
     }
 

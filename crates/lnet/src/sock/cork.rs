@@ -46,7 +46,9 @@ pub(crate) fn together<T>(batch: impl FnOnce() -> T) -> T {
 
 /// Writes what is held back, and runs `slow` with writing at once.
 pub(crate) fn apart<T>(slow: impl FnOnce() -> T) -> T {
-    let Some(held) = HELD.with(|h| h.take()) else { return slow() };
+    let Some(held) = HELD.with(|h| h.take()) else {
+        return slow();
+    };
     write(Some(held));
     // Afterwards the batch goes on, with nothing held.
     struct Again;

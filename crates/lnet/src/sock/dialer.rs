@@ -16,7 +16,9 @@ pub(super) const REOPEN_TRIES: u32 = 10;
 
 /// Pause after `fails` failed connects in a row.
 fn backoff(fails: u32, limits: &Limits) -> Duration {
-    let doubled = limits.min_reconnect.saturating_mul(1 << fails.saturating_sub(1).min(16));
+    let doubled = limits
+        .min_reconnect
+        .saturating_mul(1 << fails.saturating_sub(1).min(16));
     doubled.min(limits.max_reconnect)
 }
 
@@ -93,14 +95,22 @@ impl Dialer {
     pub(super) fn handle(&mut self, event: DialEvent, now: Instant, limits: &Limits) -> DialAct {
         if self.down {
             self.connecting &= !matches!(event, DialEvent::Complete | DialEvent::Failed);
-            return if event == DialEvent::Wanted { DialAct::Refuse } else { DialAct::Nothing };
+            return if event == DialEvent::Wanted {
+                DialAct::Refuse
+            } else {
+                DialAct::Nothing
+            };
         }
         match event {
             DialEvent::Wanted if self.connecting => DialAct::Wait,
             DialEvent::Wanted if self.may_connect(now) => self.connect(Duration::ZERO),
             DialEvent::Wanted => DialAct::Refuse,
-            DialEvent::Sent { missing } if missing && self.initiator && self.may_connect(now) => self.connect(Duration::ZERO),
-            DialEvent::Lost { reopen } if reopen && self.may_connect(now) => self.connect(Duration::ZERO),
+            DialEvent::Sent { missing } if missing && self.initiator && self.may_connect(now) => {
+                self.connect(Duration::ZERO)
+            }
+            DialEvent::Lost { reopen } if reopen && self.may_connect(now) => {
+                self.connect(Duration::ZERO)
+            }
             DialEvent::Sent { .. } | DialEvent::Lost { .. } => DialAct::Nothing,
             DialEvent::Opened { active } => {
                 self.initiator |= active;
@@ -115,7 +125,11 @@ impl Dialer {
                 let pause = backoff(self.fails, limits);
                 self.retry_at = Some(now + pause);
                 self.connecting = false;
-                if self.initiator && self.fails <= REOPEN_TRIES { self.connect(pause) } else { DialAct::Refuse }
+                if self.initiator && self.fails <= REOPEN_TRIES {
+                    self.connect(pause)
+                } else {
+                    DialAct::Refuse
+                }
             }
             DialEvent::Shutdown => {
                 self.down = true;
@@ -146,7 +160,10 @@ mod tests {
         let limits = Limits::default();
         let now = Instant::now() + Duration::from_secs(100);
         let state = |letter: char| {
-            let mut d = Dialer { initiator: letter.is_ascii_uppercase(), ..Dialer::default() };
+            let mut d = Dialer {
+                initiator: letter.is_ascii_uppercase(),
+                ..Dialer::default()
+            };
             match letter.to_ascii_uppercase() {
                 'C' => d.connecting = true,
                 'P' => (d.fails, d.retry_at) = (1, Some(now + Duration::from_millis(1))),
@@ -164,25 +181,181 @@ mod tests {
                 (_, _, Some(_)) => 'O',
                 _ => 'I',
             };
-            if d.initiator { l } else { l.to_ascii_lowercase() }
+            if d.initiator {
+                l
+            } else {
+                l.to_ascii_lowercase()
+            }
         };
-        let (at_once, first, second) = (Connect(Duration::ZERO), Connect(Duration::from_millis(100)), Connect(Duration::from_millis(200)));
+        let (at_once, first, second) = (
+            Connect(Duration::ZERO),
+            Connect(Duration::from_millis(100)),
+            Connect(Duration::from_millis(200)),
+        );
         let events = [
-            Wanted, Sent { missing: true }, Sent { missing: false }, Opened { active: true }, Opened { active: false }, Complete, Failed,
-            Lost { reopen: true }, Lost { reopen: false }, Shutdown,
+            Wanted,
+            Sent { missing: true },
+            Sent { missing: false },
+            Opened { active: true },
+            Opened { active: false },
+            Complete,
+            Failed,
+            Lost { reopen: true },
+            Lost { reopen: false },
+            Shutdown,
         ];
         // Complete and Failed come from a connector, so they matter in C alone; elsewhere they are pinned as well.
         let table: [(char, [(DialAct, char); 10]); 10] = [
-            ('I', [(at_once, 'C'), (at_once, 'C'), (Nothing, 'I'), (Nothing, 'I'), (Nothing, 'I'), (Nothing, 'I'), (first, 'C'), (at_once, 'C'), (Nothing, 'I'), (Refuse, 'D')]),
-            ('i', [(at_once, 'c'), (Nothing, 'i'), (Nothing, 'i'), (Nothing, 'I'), (Nothing, 'i'), (Nothing, 'i'), (Refuse, 'p'), (at_once, 'c'), (Nothing, 'i'), (Refuse, 'd')]),
-            ('C', [(Wait, 'C'), (Nothing, 'C'), (Nothing, 'C'), (Nothing, 'C'), (Nothing, 'C'), (Nothing, 'I'), (first, 'C'), (Nothing, 'C'), (Nothing, 'C'), (Refuse, 'D')]),
-            ('c', [(Wait, 'c'), (Nothing, 'c'), (Nothing, 'c'), (Nothing, 'C'), (Nothing, 'c'), (Nothing, 'i'), (Refuse, 'p'), (Nothing, 'c'), (Nothing, 'c'), (Refuse, 'd')]),
-            ('P', [(Refuse, 'P'), (Nothing, 'P'), (Nothing, 'P'), (Nothing, 'P'), (Nothing, 'P'), (Nothing, 'I'), (second, 'C'), (Nothing, 'P'), (Nothing, 'P'), (Refuse, 'D')]),
-            ('p', [(Refuse, 'p'), (Nothing, 'p'), (Nothing, 'p'), (Nothing, 'P'), (Nothing, 'p'), (Nothing, 'i'), (Refuse, 'p'), (Nothing, 'p'), (Nothing, 'p'), (Refuse, 'd')]),
-            ('O', [(at_once, 'C'), (at_once, 'C'), (Nothing, 'O'), (Nothing, 'O'), (Nothing, 'O'), (Nothing, 'I'), (second, 'C'), (at_once, 'C'), (Nothing, 'O'), (Refuse, 'D')]),
-            ('o', [(at_once, 'c'), (Nothing, 'o'), (Nothing, 'o'), (Nothing, 'O'), (Nothing, 'o'), (Nothing, 'i'), (Refuse, 'p'), (at_once, 'c'), (Nothing, 'o'), (Refuse, 'd')]),
-            ('D', [(Refuse, 'D'), (Nothing, 'D'), (Nothing, 'D'), (Nothing, 'D'), (Nothing, 'D'), (Nothing, 'D'), (Nothing, 'D'), (Nothing, 'D'), (Nothing, 'D'), (Nothing, 'D')]),
-            ('d', [(Refuse, 'd'), (Nothing, 'd'), (Nothing, 'd'), (Nothing, 'd'), (Nothing, 'd'), (Nothing, 'd'), (Nothing, 'd'), (Nothing, 'd'), (Nothing, 'd'), (Nothing, 'd')]),
+            (
+                'I',
+                [
+                    (at_once, 'C'),
+                    (at_once, 'C'),
+                    (Nothing, 'I'),
+                    (Nothing, 'I'),
+                    (Nothing, 'I'),
+                    (Nothing, 'I'),
+                    (first, 'C'),
+                    (at_once, 'C'),
+                    (Nothing, 'I'),
+                    (Refuse, 'D'),
+                ],
+            ),
+            (
+                'i',
+                [
+                    (at_once, 'c'),
+                    (Nothing, 'i'),
+                    (Nothing, 'i'),
+                    (Nothing, 'I'),
+                    (Nothing, 'i'),
+                    (Nothing, 'i'),
+                    (Refuse, 'p'),
+                    (at_once, 'c'),
+                    (Nothing, 'i'),
+                    (Refuse, 'd'),
+                ],
+            ),
+            (
+                'C',
+                [
+                    (Wait, 'C'),
+                    (Nothing, 'C'),
+                    (Nothing, 'C'),
+                    (Nothing, 'C'),
+                    (Nothing, 'C'),
+                    (Nothing, 'I'),
+                    (first, 'C'),
+                    (Nothing, 'C'),
+                    (Nothing, 'C'),
+                    (Refuse, 'D'),
+                ],
+            ),
+            (
+                'c',
+                [
+                    (Wait, 'c'),
+                    (Nothing, 'c'),
+                    (Nothing, 'c'),
+                    (Nothing, 'C'),
+                    (Nothing, 'c'),
+                    (Nothing, 'i'),
+                    (Refuse, 'p'),
+                    (Nothing, 'c'),
+                    (Nothing, 'c'),
+                    (Refuse, 'd'),
+                ],
+            ),
+            (
+                'P',
+                [
+                    (Refuse, 'P'),
+                    (Nothing, 'P'),
+                    (Nothing, 'P'),
+                    (Nothing, 'P'),
+                    (Nothing, 'P'),
+                    (Nothing, 'I'),
+                    (second, 'C'),
+                    (Nothing, 'P'),
+                    (Nothing, 'P'),
+                    (Refuse, 'D'),
+                ],
+            ),
+            (
+                'p',
+                [
+                    (Refuse, 'p'),
+                    (Nothing, 'p'),
+                    (Nothing, 'p'),
+                    (Nothing, 'P'),
+                    (Nothing, 'p'),
+                    (Nothing, 'i'),
+                    (Refuse, 'p'),
+                    (Nothing, 'p'),
+                    (Nothing, 'p'),
+                    (Refuse, 'd'),
+                ],
+            ),
+            (
+                'O',
+                [
+                    (at_once, 'C'),
+                    (at_once, 'C'),
+                    (Nothing, 'O'),
+                    (Nothing, 'O'),
+                    (Nothing, 'O'),
+                    (Nothing, 'I'),
+                    (second, 'C'),
+                    (at_once, 'C'),
+                    (Nothing, 'O'),
+                    (Refuse, 'D'),
+                ],
+            ),
+            (
+                'o',
+                [
+                    (at_once, 'c'),
+                    (Nothing, 'o'),
+                    (Nothing, 'o'),
+                    (Nothing, 'O'),
+                    (Nothing, 'o'),
+                    (Nothing, 'i'),
+                    (Refuse, 'p'),
+                    (at_once, 'c'),
+                    (Nothing, 'o'),
+                    (Refuse, 'd'),
+                ],
+            ),
+            (
+                'D',
+                [
+                    (Refuse, 'D'),
+                    (Nothing, 'D'),
+                    (Nothing, 'D'),
+                    (Nothing, 'D'),
+                    (Nothing, 'D'),
+                    (Nothing, 'D'),
+                    (Nothing, 'D'),
+                    (Nothing, 'D'),
+                    (Nothing, 'D'),
+                    (Nothing, 'D'),
+                ],
+            ),
+            (
+                'd',
+                [
+                    (Refuse, 'd'),
+                    (Nothing, 'd'),
+                    (Nothing, 'd'),
+                    (Nothing, 'd'),
+                    (Nothing, 'd'),
+                    (Nothing, 'd'),
+                    (Nothing, 'd'),
+                    (Nothing, 'd'),
+                    (Nothing, 'd'),
+                    (Nothing, 'd'),
+                ],
+            ),
         ];
         for (from, row) in table {
             for (event, want) in events.into_iter().zip(row) {
@@ -198,10 +371,18 @@ mod tests {
         let (limits, now) = (Limits::default(), Instant::now());
         let mut d = Dialer::default();
         d.handle(Opened { active: true }, now, &limits);
-        assert_eq!(d.handle(Lost { reopen: true }, now, &limits), Connect(Duration::ZERO));
-        let again = (0..100).take_while(|_| matches!(d.handle(Failed, now, &limits), Connect(_))).count();
+        assert_eq!(
+            d.handle(Lost { reopen: true }, now, &limits),
+            Connect(Duration::ZERO)
+        );
+        let again = (0..100)
+            .take_while(|_| matches!(d.handle(Failed, now, &limits), Connect(_)))
+            .count();
         assert_eq!(again, REOPEN_TRIES as usize);
         assert_eq!(d.handle(Wanted, now, &limits), Refuse, "the pause lasts");
-        assert_eq!(d.handle(Wanted, now + limits.max_reconnect, &limits), Connect(Duration::ZERO));
+        assert_eq!(
+            d.handle(Wanted, now + limits.max_reconnect, &limits),
+            Connect(Duration::ZERO)
+        );
     }
 }

@@ -8,7 +8,9 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_wire::lnet::{KSOCK_MSG_LNET, KSOCK_MSG_NOOP, KsockMsgHdr, LNET_HDR_SIZE, LnetHdr, LnetMsg};
+use coral_wire::lnet::{
+    KSOCK_MSG_LNET, KSOCK_MSG_NOOP, KsockMsgHdr, LNET_HDR_SIZE, LnetHdr, LnetMsg,
+};
 use coral_wire::{DecodeError, Wire};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
@@ -44,10 +46,17 @@ pub(crate) enum Frame {
     /// Zero-copy acknowledgement or keepalive.
     Noop { cookies: [u64; 2] },
     /// An LNet message.
-    Lnet { cookies: [u64; 2], hdr: LnetHdr, payload: Bytes },
+    Lnet {
+        cookies: [u64; 2],
+        hdr: LnetHdr,
+        payload: Bytes,
+    },
     /// The header of a message that is for somebody else: [`Framer::begin`] lets its payload be read, and then it comes as
     /// [`Frame::Lnet`].
-    Transit { hdr: LnetHdr, raw: Box<[u8; LNET_HDR_SIZE]> },
+    Transit {
+        hdr: LnetHdr,
+        raw: Box<[u8; LNET_HDR_SIZE]>,
+    },
 }
 
 /// A whole NOOP.
@@ -74,7 +83,10 @@ pub(crate) struct BufPool {
 impl BufPool {
     /// Keeps at most `max_free` unused buffers.
     pub(crate) fn new(max_free: usize) -> Arc<BufPool> {
-        Arc::new(BufPool { free: Mutex::default(), max_free })
+        Arc::new(BufPool {
+            free: Mutex::default(),
+            max_free,
+        })
     }
 }
 
@@ -89,11 +101,21 @@ struct Body {
 impl Body {
     fn new(len: usize, pool: &Arc<BufPool>) -> Body {
         if len <= POOLED_ABOVE {
-            return Body { buf: vec![0; len].into(), len, filled: 0, pool: None };
+            return Body {
+                buf: vec![0; len].into(),
+                len,
+                filled: 0,
+                pool: None,
+            };
         }
         let old = pool.free.lock().pop();
         let buf = old.unwrap_or_else(|| vec![0; crate::LNET_MTU].into());
-        Body { buf, len, filled: 0, pool: Some(pool.clone()) }
+        Body {
+            buf,
+            len,
+            filled: 0,
+            pool: Some(pool.clone()),
+        }
     }
 
     fn rest(&mut self) -> &mut [u8] {
@@ -103,7 +125,11 @@ impl Body {
     fn freeze(mut self) -> Bytes {
         match self.pool.take() {
             None => Bytes::from(std::mem::take(&mut self.buf)),
-            Some(pool) => Bytes::from_owner(Pooled { buf: std::mem::take(&mut self.buf), len: self.len, pool }),
+            Some(pool) => Bytes::from_owner(Pooled {
+                buf: std::mem::take(&mut self.buf),
+                len: self.len,
+                pool,
+            }),
         }
     }
 }
@@ -152,7 +178,16 @@ pub(crate) struct Framer {
 
 impl Framer {
     pub(crate) fn new(pool: Arc<BufPool>, local: Option<Nid>) -> Framer {
-        Framer { head: vec![0; HEAD_BUF].into(), lo: 0, hi: 0, started: None, pool, copied: 0, local, held: None }
+        Framer {
+            head: vec![0; HEAD_BUF].into(),
+            lo: 0,
+            hi: 0,
+            started: None,
+            pool,
+            copied: 0,
+            local,
+            held: None,
+        }
     }
 
     /// Goes on with the message whose header came as [`Frame::Transit`].
@@ -205,7 +240,11 @@ impl Framer {
             if s.body.filled < s.body.len {
                 return Ok(None);
             }
-            return Ok(self.started.take().map(|s| Frame::Lnet { cookies: s.cookies, hdr: s.hdr, payload: s.body.freeze() }));
+            return Ok(self.started.take().map(|s| Frame::Lnet {
+                cookies: s.cookies,
+                hdr: s.hdr,
+                payload: s.body.freeze(),
+            }));
         }
         let frame = self.parse_head();
         self.compact();
@@ -214,7 +253,9 @@ impl Framer {
 
     fn parse_head(&mut self) -> Result<Option<Frame>, FrameError> {
         let have = &self.head[self.lo..self.hi];
-        let Ok(ksm) = KsockMsgHdr::decode(have) else { return Ok(None) };
+        let Ok(ksm) = KsockMsgHdr::decode(have) else {
+            return Ok(None);
+        };
         let cookies = ksm.zc_cookies;
         match ksm.r#type {
             KSOCK_MSG_NOOP => {
@@ -224,7 +265,9 @@ impl Framer {
             KSOCK_MSG_LNET if have.len() < HEAD_LEN => Ok(None),
             KSOCK_MSG_LNET => {
                 let hdr = LnetHdr::decode(&have[KSM_LEN..])?;
-                if hdr.payload_length > 0 && matches!(hdr.msg, LnetMsg::Ack { .. } | LnetMsg::Get { .. }) {
+                if hdr.payload_length > 0
+                    && matches!(hdr.msg, LnetMsg::Ack { .. } | LnetMsg::Get { .. })
+                {
                     return Err(FrameError::Unexpected(hdr.payload_length));
                 }
                 if self.local.is_some_and(|us| us != hdr.dest_nid) {
@@ -249,7 +292,11 @@ impl Framer {
         self.copied += here as u64;
         self.lo += here;
         if here == len {
-            return Some(Frame::Lnet { cookies, hdr, payload: Bytes::copy_from_slice(part) });
+            return Some(Frame::Lnet {
+                cookies,
+                hdr,
+                payload: Bytes::copy_from_slice(part),
+            });
         }
         let mut body = Body::new(len, &self.pool);
         body.buf[..here].copy_from_slice(part);
@@ -278,12 +325,28 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     fn hdr(msg: LnetMsg, len: usize) -> LnetHdr {
-        LnetHdr { dest_nid: Nid(1), src_nid: Nid(2), dest_pid: 3, src_pid: 4, payload_length: len as u32, msg }
+        LnetHdr {
+            dest_nid: Nid(1),
+            src_nid: Nid(2),
+            dest_pid: 3,
+            src_pid: 4,
+            payload_length: len as u32,
+            msg,
+        }
     }
 
     fn put(len: usize) -> (LnetHdr, Vec<u8>) {
-        let msg = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: len as u64, hdr_data: 0, ptl_index: 6, offset: 0 };
-        (hdr(msg, len), (0..len).map(|i| (i * 31 + len) as u8).collect())
+        let msg = LnetMsg::Put {
+            ack_wmd: WireHandle::NONE,
+            match_bits: len as u64,
+            hdr_data: 0,
+            ptl_index: 6,
+            offset: 0,
+        };
+        (
+            hdr(msg, len),
+            (0..len).map(|i| (i * 31 + len) as u8).collect(),
+        )
     }
 
     /// Hands the framer what it has room for; how many bytes that was.
@@ -298,7 +361,11 @@ mod tests {
     }
 
     /// Feeds `stream` in pieces of the given sizes (repeated) and gives what came out.
-    fn feed(framer: &mut Framer, mut stream: &[u8], pieces: &[usize]) -> Result<Vec<Frame>, FrameError> {
+    fn feed(
+        framer: &mut Framer,
+        mut stream: &[u8],
+        pieces: &[usize],
+    ) -> Result<Vec<Frame>, FrameError> {
         let mut out = Vec::new();
         let mut pieces = pieces.iter().cycle();
         while !stream.is_empty() {
@@ -394,11 +461,48 @@ mod tests {
         let wmd = WireHandle::NONE;
         let mut m = match rng.random_range(0..6) {
             0 => encode_noop([0, rng.random_range(0..3)]).to_vec(),
-            1 => encode_lnet(&hdr(LnetMsg::Ack { dst_wmd: wmd, match_bits: 1, mlength: 5 }, 0).encode()).to_vec(),
-            2 => encode_lnet(&hdr(LnetMsg::Get { return_wmd: wmd, match_bits: 1, ptl_index: 2, src_offset: 0, sink_length: 9 }, 0).encode()).to_vec(),
+            1 => encode_lnet(
+                &hdr(
+                    LnetMsg::Ack {
+                        dst_wmd: wmd,
+                        match_bits: 1,
+                        mlength: 5,
+                    },
+                    0,
+                )
+                .encode(),
+            )
+            .to_vec(),
+            2 => encode_lnet(
+                &hdr(
+                    LnetMsg::Get {
+                        return_wmd: wmd,
+                        match_bits: 1,
+                        ptl_index: 2,
+                        src_offset: 0,
+                        sink_length: 9,
+                    },
+                    0,
+                )
+                .encode(),
+            )
+            .to_vec(),
             _ => [&encode_lnet(&put.encode())[..], &payload].concat(),
         };
-        let word = |rng: &mut ChaCha8Rng| [0u32, 1, 2, 3, 0xc0, 0xc1, 0x10_0000, 0x10_0001, u32::MAX, rng.random()][rng.random_range(0..10)];
+        let word = |rng: &mut ChaCha8Rng| {
+            [
+                0u32,
+                1,
+                2,
+                3,
+                0xc0,
+                0xc1,
+                0x10_0000,
+                0x10_0001,
+                u32::MAX,
+                rng.random(),
+            ][rng.random_range(0..10)]
+        };
         match rng.random_range(0..4) {
             // A field: the words of both headers, type and payload length among them.
             0 => {
@@ -448,13 +552,21 @@ mod tests {
             let mut framer = Framer::new(BufPool::new(1), Some(Nid(77)));
             let mut frames = feed(&mut framer, &stream[..HEAD_LEN], &[50]).unwrap();
             match frames.pop() {
-                Some(Frame::Transit { hdr: got, raw }) => assert_eq!((got, *raw), (hdr, hdr.encode())),
+                Some(Frame::Transit { hdr: got, raw }) => {
+                    assert_eq!((got, *raw), (hdr, hdr.encode()))
+                }
                 f => panic!("{f:?}"),
             }
             frames.extend(framer.begin());
             frames.extend(feed(&mut framer, &stream[HEAD_LEN..], &[999]).unwrap());
             match &frames[..] {
-                [Frame::Lnet { hdr: got, payload: data, .. }] => assert!(*got == hdr && data == &payload),
+                [
+                    Frame::Lnet {
+                        hdr: got,
+                        payload: data,
+                        ..
+                    },
+                ] => assert!(*got == hdr && data == &payload),
                 f => panic!("{f:?}"),
             }
         }
@@ -462,14 +574,28 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let refused = |b: &[u8]| feed(&mut Framer::new(BufPool::new(1), None), b, &[24]).unwrap_err();
+        let refused =
+            |b: &[u8]| feed(&mut Framer::new(BufPool::new(1), None), b, &[24]).unwrap_err();
         let mut b = encode_noop([0, 1]);
         b[0] = 0xc2;
         assert_eq!(refused(&b), FrameError::Type(0xc2));
         let (put, _) = put(0);
-        let long = LnetHdr { payload_length: crate::LNET_MTU as u32 + 1, ..put };
-        assert!(matches!(refused(&encode_lnet(&long.encode())), FrameError::Header(_)));
-        let ack = LnetMsg::Ack { dst_wmd: WireHandle::NONE, match_bits: 0, mlength: 0 };
-        assert_eq!(refused(&encode_lnet(&hdr(ack, 1).encode())), FrameError::Unexpected(1));
+        let long = LnetHdr {
+            payload_length: crate::LNET_MTU as u32 + 1,
+            ..put
+        };
+        assert!(matches!(
+            refused(&encode_lnet(&long.encode())),
+            FrameError::Header(_)
+        ));
+        let ack = LnetMsg::Ack {
+            dst_wmd: WireHandle::NONE,
+            match_bits: 0,
+            mlength: 0,
+        };
+        assert_eq!(
+            refused(&encode_lnet(&hdr(ack, 1).encode())),
+            FrameError::Unexpected(1)
+        );
     }
 }

@@ -8,14 +8,15 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use coral_wire::Wire;
 use coral_wire::lnet::{
-    ConnRequest, KSOCK_PROTO_V3, KsockHello, LNET_PROTO_ACCEPTOR_MAGIC, LNET_PROTO_ACCEPTOR_VERSION, LNET_PROTO_MAGIC, ctype,
+    ConnRequest, KSOCK_PROTO_V3, KsockHello, LNET_PROTO_ACCEPTOR_MAGIC,
+    LNET_PROTO_ACCEPTOR_VERSION, LNET_PROTO_MAGIC, ctype,
 };
 use coral_wire::nid::LNET_PID;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::{Accept, Nid};
 use crate::access::{MAX_RESERVED_PORT, MIN_RESERVED_PORT};
+use crate::{Accept, Nid};
 
 /// Most interface addresses an old peer may append (`LNET_INTERFACES_NUM`).
 const MAX_NIPS: u32 = 16;
@@ -91,7 +92,9 @@ pub(crate) enum HandshakeError {
     Type(u32),
     #[error("it asks to try again later")]
     Race,
-    #[error("what listens at {0} is another user's of this machine (uid {1}), not root's nor of the user who runs this node: with --accept {2} this node does not speak with it; --accept all speaks with everybody")]
+    #[error(
+        "what listens at {0} is another user's of this machine (uid {1}), not root's nor of the user who runs this node: with --accept {2} this node does not speak with it; --accept all speaks with everybody"
+    )]
     AnotherUsers(SocketAddrV4, u32, Accept),
     #[error("it took the connection and closed it at once; {}", closed_hint(*.0))]
     Closed(u16),
@@ -102,7 +105,9 @@ impl HandshakeError {
     pub(crate) fn into_io(self) -> io::Error {
         match self {
             HandshakeError::Io(e) => e,
-            closed @ HandshakeError::Closed(_) => io::Error::new(io::ErrorKind::ConnectionReset, closed.to_string()),
+            closed @ HandshakeError::Closed(_) => {
+                io::Error::new(io::ErrorKind::ConnectionReset, closed.to_string())
+            }
             other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
         }
     }
@@ -139,12 +144,23 @@ impl Dial {
         stream.set_nodelay(true)?;
         let port = stream.local_addr()?.port();
         let closed = |e: io::Error| match e.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => HandshakeError::Closed(port),
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => HandshakeError::Closed(port),
             _ => e.into(),
         };
         let hello = hello(self.local, self.peer, self.incarnation, Some(ty));
-        stream.write_all(&[ConnRequest::new(self.peer).to_bytes(), hello.to_bytes()].concat()).await.map_err(closed)?;
-        let answer = read_hello(&mut stream).await.map_err(|e| if let HandshakeError::Io(e) = e { closed(e) } else { e })?;
+        stream
+            .write_all(&[ConnRequest::new(self.peer).to_bytes(), hello.to_bytes()].concat())
+            .await
+            .map_err(closed)?;
+        let answer = read_hello(&mut stream).await.map_err(|e| {
+            if let HandshakeError::Io(e) = e {
+                closed(e)
+            } else {
+                e
+            }
+        })?;
         if answer.version != KSOCK_PROTO_V3 {
             return Err(HandshakeError::Version(answer.version));
         }
@@ -153,7 +169,9 @@ impl Dial {
         }
         match answer.ctype {
             ctype::NONE => Err(HandshakeError::Race),
-            t if ConnType::from_wire(t) == Some(ty.inverted()) => Ok((stream, answer.src_incarnation)),
+            t if ConnType::from_wire(t) == Some(ty.inverted()) => {
+                Ok((stream, answer.src_incarnation))
+            }
             t => Err(HandshakeError::Type(t)),
         }
     }
@@ -173,12 +191,18 @@ async fn read_hello(stream: &mut TcpStream) -> Result<KsockHello, HandshakeError
         return Err(HandshakeError::Version(hello.version));
     }
     let mut ips = [0; 4 * MAX_NIPS as usize];
-    stream.read_exact(&mut ips[..4 * hello.nips as usize]).await?;
+    stream
+        .read_exact(&mut ips[..4 * hello.nips as usize])
+        .await?;
     Ok(hello)
 }
 
 /// The accepting side up to the peer's HELLO; the type is the one the connection has for us.
-pub(crate) async fn accept(stream: &mut TcpStream, us: Nid, incarnation: u64) -> Result<(KsockHello, ConnType), HandshakeError> {
+pub(crate) async fn accept(
+    stream: &mut TcpStream,
+    us: Nid,
+    incarnation: u64,
+) -> Result<(KsockHello, ConnType), HandshakeError> {
     let mut b = [0; size_of::<ConnRequest>()];
     stream.read_exact(&mut b[..8]).await?;
     let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| b[at + i]));
@@ -188,7 +212,9 @@ pub(crate) async fn accept(stream: &mut TcpStream, us: Nid, incarnation: u64) ->
     }
     if version != LNET_PROTO_ACCEPTOR_VERSION {
         // Tells the peer which version we accept; the NID of such an answer is zero.
-        stream.write_all(&ConnRequest::new(Nid(0)).to_bytes()).await?;
+        stream
+            .write_all(&ConnRequest::new(Nid(0)).to_bytes())
+            .await?;
         return Err(HandshakeError::Version(version));
     }
     stream.read_exact(&mut b[8..]).await?;
@@ -198,7 +224,9 @@ pub(crate) async fn accept(stream: &mut TcpStream, us: Nid, incarnation: u64) ->
     }
     let theirs = read_hello(stream).await?;
     if theirs.version != KSOCK_PROTO_V3 {
-        stream.write_all(&hello(us, theirs.src_nid, incarnation, None).to_bytes()).await?;
+        stream
+            .write_all(&hello(us, theirs.src_nid, incarnation, None).to_bytes())
+            .await?;
         return Err(HandshakeError::Version(theirs.version));
     }
     if theirs.src_nid == us || theirs.src_nid.net() != us.net() || theirs.src_nid.addr() == 0 {
@@ -220,7 +248,14 @@ async fn tcp_connect(from: Ipv4Addr, to: SocketAddrV4, secure: bool) -> io::Resu
             };
             match sock.connect(SocketAddr::V4(to)).await {
                 // An earlier connection with the same two ends still lingers.
-                Err(e) if matches!(e.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable) => continue,
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+                    ) =>
+                {
+                    continue;
+                }
                 other => return other,
             }
         }
@@ -241,11 +276,18 @@ mod tests {
 
     #[test]
     fn hello_as_the_kernel_lays_it_out() {
-        let (a, b): (Nid, Nid) = ("10.77.0.3@tcp".parse().unwrap(), "10.77.0.2@tcp".parse().unwrap());
+        let (a, b): (Nid, Nid) = (
+            "10.77.0.3@tcp".parse().unwrap(),
+            "10.77.0.2@tcp".parse().unwrap(),
+        );
         let bytes = hello(a, b, 0x1234_5678_9abc, Some(ConnType::BulkIn)).to_bytes();
         assert_eq!(bytes[0..8], [0x63, 0x69, 0x72, 0x45, 3, 0, 0, 0]);
         assert_eq!(bytes[8..16], [3, 0, 0x4d, 0x0a, 0, 0, 2, 0]);
-        assert_eq!(bytes[24..32], [0x39, 0x30, 0, 0, 0, 0, 0, 0], "our pid is 12345, the peer's unknown");
+        assert_eq!(
+            bytes[24..32],
+            [0x39, 0x30, 0, 0, 0, 0, 0, 0],
+            "our pid is 12345, the peer's unknown"
+        );
         assert_eq!(bytes[48..52], [2, 0, 0, 0]);
         assert_eq!(hello(a, b, 1, None).to_bytes()[48..52], [0xff; 4]);
     }

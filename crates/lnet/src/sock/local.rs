@@ -19,9 +19,16 @@ pub fn local_nid_for(peer: Nid) -> io::Result<Nid> {
 /// [`local_nid_for`] with another acceptor port.
 pub fn local_nid_on(peer: Nid, port: u16) -> io::Result<Nid> {
     let Some(ip) = peer.ipv4() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{peer} is on no IP network")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{peer} is on no IP network"),
+        ));
     };
-    let local = if ip.is_loopback() { free_loopback(ip, port)? } else { routed_from(ip, port)? };
+    let local = if ip.is_loopback() {
+        free_loopback(ip, port)?
+    } else {
+        routed_from(ip, port)?
+    };
     Ok(Nid::new(peer.net(), u32::from(local)))
 }
 
@@ -61,7 +68,10 @@ fn free_loopback(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
             Err(e) => return Err(e),
         }
     }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no free loopback address for port {port}")))
+    Err(io::Error::new(
+        io::ErrorKind::AddrInUse,
+        format!("no free loopback address for port {port}"),
+    ))
 }
 
 #[cfg(test)]
@@ -85,14 +95,21 @@ mod tests {
     #[test]
     fn addresses_of_this_machine_are_known() {
         assert!(is_here(Ipv4Addr::new(127, 9, 9, 9)));
-        assert!(!is_here(Ipv4Addr::new(192, 0, 2, 1)), "an address of documentation");
+        assert!(
+            !is_here(Ipv4Addr::new(192, 0, 2, 1)),
+            "an address of documentation"
+        );
     }
 
     #[test]
     fn without_a_descriptor_no_address_is_called_gone() {
         let failed = |n: rustix::io::Errno| Err(io::Error::from_raw_os_error(n.raw_os_error()));
         assert!(says_gone(failed(rustix::io::Errno::ADDRNOTAVAIL)));
-        assert!(!says_gone(failed(rustix::io::Errno::MFILE)) && !says_gone(failed(rustix::io::Errno::NOBUFS)) && !says_gone(Ok(())));
+        assert!(
+            !says_gone(failed(rustix::io::Errno::MFILE))
+                && !says_gone(failed(rustix::io::Errno::NOBUFS))
+                && !says_gone(Ok(()))
+        );
     }
 
     #[test]

@@ -8,8 +8,8 @@ pub(crate) mod cork;
 mod dialer;
 mod frame;
 mod hello;
-mod owner;
 pub(crate) mod local;
+mod owner;
 mod peer;
 mod stage;
 mod tx;
@@ -27,15 +27,15 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::show::{PeerNiShow, Tunables};
 use crate::access::{self, Refusal};
+use crate::show::{PeerNiShow, Tunables};
 use crate::{Accept, KnownBy, Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
 use admission::{Addresses, Place};
 use conn::{CloseReason, Conn};
 use frame::BufPool;
 use hello::HandshakeError;
-pub(crate) use peer::Peer;
 use peer::Admission;
+pub(crate) use peer::Peer;
 pub(crate) use tx::{Again, Credits, Done, Tx};
 
 /// Connections the system may hold for us before we accept them. Lustre: accept_backlog 127.
@@ -92,7 +92,9 @@ pub(crate) struct SockNet {
 impl SockNet {
     /// Binds the acceptors of all TCP NIDs.
     pub(crate) async fn bind(cfg: &NodeConfig) -> Result<Vec<(Nid, TcpListener)>, StartError> {
-        let Some(port) = cfg.listen_port.filter(|_| cfg.accept != Accept::None) else { return Ok(Vec::new()) };
+        let Some(port) = cfg.listen_port.filter(|_| cfg.accept != Accept::None) else {
+            return Ok(Vec::new());
+        };
         let mut out = Vec::new();
         for nid in &cfg.nids {
             let Some(ip) = nid.ipv4() else { continue };
@@ -103,13 +105,22 @@ impl SockNet {
                 sock.bind(addr)?;
                 sock.listen(BACKLOG)
             };
-            let listener = listen().map_err(|source| StartError::Listen { nid: *nid, addr, source })?;
+            let listener = listen().map_err(|source| StartError::Listen {
+                nid: *nid,
+                addr,
+                source,
+            })?;
             out.push((*nid, listener));
         }
         Ok(out)
     }
 
-    pub(crate) fn new(node: Weak<Node>, cfg: &NodeConfig, incarnation: u64, stats: Arc<NodeStats>) -> Arc<SockNet> {
+    pub(crate) fn new(
+        node: Weak<Node>,
+        cfg: &NodeConfig,
+        incarnation: u64,
+        stats: Arc<NodeStats>,
+    ) -> Arc<SockNet> {
         Arc::new(SockNet {
             node,
             runtime: tokio::runtime::Handle::current(),
@@ -125,7 +136,8 @@ impl SockNet {
             credits: Arc::new(Semaphore::new(cfg.limits.ni_credits)),
             min_credits: AtomicUsize::new(cfg.limits.ni_credits),
             half_open: Arc::new(Semaphore::new(cfg.limits.half_open)),
-            connectors: [cfg.limits.connectors, cfg.limits.connectors_for_others].map(|n| Arc::new(Semaphore::new(n))),
+            connectors: [cfg.limits.connectors, cfg.limits.connectors_for_others]
+                .map(|n| Arc::new(Semaphore::new(n))),
             origins: Mutex::default(),
             addresses: Arc::default(),
             tasks: Arc::new(Semaphore::new(MAX_TASKS)),
@@ -170,13 +182,25 @@ impl SockNet {
 
     /// The peer `nid` as reached from our `local`. None: there are too many, or it is only to be `answered`, was not known, and
     /// as many connects as may be are under way for such ones.
-    pub(crate) fn peer(self: &Arc<Self>, local: Nid, nid: Nid, answered: bool) -> Option<Arc<Peer>> {
+    pub(crate) fn peer(
+        self: &Arc<Self>,
+        local: Nid,
+        nid: Nid,
+        answered: bool,
+    ) -> Option<Arc<Peer>> {
         let peer = {
             let mut all = self.peers.lock();
             match all.get(&(local, nid)) {
                 Some(peer) => peer.clone(),
-                None if all.len() >= self.limits.peers || answered && !self.answers_may_connect() => return None,
-                None => all.entry((local, nid)).or_insert_with(|| Peer::new(self.clone(), local, nid)).clone(),
+                None if all.len() >= self.limits.peers
+                    || answered && !self.answers_may_connect() =>
+                {
+                    return None;
+                }
+                None => all
+                    .entry((local, nid))
+                    .or_insert_with(|| Peer::new(self.clone(), local, nid))
+                    .clone(),
             }
         };
         self.look_after();
@@ -184,12 +208,20 @@ impl SockNet {
     }
 
     fn answers_may_connect(&self) -> bool {
-        self.connectors[For::Others as usize].available_permits() > self.limits.connectors_for_others / 2
+        self.connectors[For::Others as usize].available_permits()
+            > self.limits.connectors_for_others / 2
     }
 
     /// What a connector holds that is there for an answer; None: such ones have their half.
     pub(crate) fn connector_for_answer(&self) -> Option<OwnedSemaphorePermit> {
-        if self.answers_may_connect() { self.connectors[For::Others as usize].clone().try_acquire_owned().ok() } else { None }
+        if self.answers_may_connect() {
+            self.connectors[For::Others as usize]
+                .clone()
+                .try_acquire_owned()
+                .ok()
+        } else {
+            None
+        }
     }
 
     /// The share of an address in the connects for others.
@@ -208,7 +240,11 @@ impl SockNet {
 
     /// Waits for what a connector holds.
     pub(crate) async fn connector(&self, whom: For) -> Option<OwnedSemaphorePermit> {
-        self.connectors[whom as usize].clone().acquire_owned().await.ok()
+        self.connectors[whom as usize]
+            .clone()
+            .acquire_owned()
+            .await
+            .ok()
     }
 
     /// Makes sure that somebody looks after peers and gateways once a second.
@@ -230,10 +266,21 @@ impl SockNet {
         let nids = node.as_ref().map_or(&[][..], |n| n.nids());
         let peers: Vec<Arc<Peer>> = {
             let all = self.peers.lock();
-            nids.iter().filter_map(|local| all.get(&(*local, nid)).cloned()).collect()
+            nids.iter()
+                .filter_map(|local| all.get(&(*local, nid)).cloned())
+                .collect()
         };
-        let sum = |(queued, credits), p: &Arc<Peer>| (queued + p.queued_bytes(), credits + p.credits.available_permits());
-        if peers.is_empty() { (0, self.limits.peer_credits) } else { peers.iter().fold((0, 0), sum) }
+        let sum = |(queued, credits), p: &Arc<Peer>| {
+            (
+                queued + p.queued_bytes(),
+                credits + p.credits.available_permits(),
+            )
+        };
+        if peers.is_empty() {
+            (0, self.limits.peer_credits)
+        } else {
+            peers.iter().fold((0, 0), sum)
+        }
     }
 
     /// Waits for a credit of the peer and one of the network interface.
@@ -243,12 +290,23 @@ impl SockNet {
             Err(_) => {
                 // Perhaps they are with what this stack holds back.
                 cork::flush();
-                peer.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?
+                peer.credits
+                    .clone()
+                    .acquire_owned()
+                    .await
+                    .map_err(|_| SendError::Shutdown)?
             }
         };
-        let of_ni = self.credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
-        peer.min_credits.fetch_min(peer.credits.available_permits(), Ordering::Relaxed);
-        self.min_credits.fetch_min(self.credits.available_permits(), Ordering::Relaxed);
+        let of_ni = self
+            .credits
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| SendError::Shutdown)?;
+        peer.min_credits
+            .fetch_min(peer.credits.available_permits(), Ordering::Relaxed);
+        self.min_credits
+            .fetch_min(self.credits.available_permits(), Ordering::Relaxed);
         Ok(Credits::from_iter([of_peer, of_ni]))
     }
 
@@ -263,12 +321,15 @@ impl SockNet {
         loop {
             match listener.accept().await {
                 Ok((stream, from)) => {
-                    let Some((place, gives_way)) = self.addresses.enter(from.ip(), &self.limits) else {
+                    let Some((place, gives_way)) = self.addresses.enter(from.ip(), &self.limits)
+                    else {
                         self.stats.bad_handshakes.inc();
                         continue;
                     };
                     // when there are as many as there may be, one has just been told to give way
-                    let Ok(slot) = self.half_open.clone().acquire_owned().await else { return };
+                    let Ok(slot) = self.half_open.clone().acquire_owned().await else {
+                        return;
+                    };
                     let known_by = match self.judge(&stream) {
                         Ok(known_by) => known_by,
                         Err(why) => {
@@ -280,7 +341,8 @@ impl SockNet {
                     self.spawn(async move {
                         let _slot = slot;
                         let limit = me.limits.handshake_timeout;
-                        let failed = |kind: std::io::ErrorKind| Err(std::io::Error::from(kind).into());
+                        let failed =
+                            |kind: std::io::ErrorKind| Err(std::io::Error::from(kind).into());
                         let shaken = tokio::select! {
                             biased;
                             done = me.accept(us, stream, place, known_by) => done,
@@ -302,32 +364,62 @@ impl SockNet {
         }
     }
 
-    async fn accept(self: &Arc<Self>, us: Nid, mut stream: TcpStream, place: Place, known_by: KnownBy) -> Result<(), HandshakeError> {
+    async fn accept(
+        self: &Arc<Self>,
+        us: Nid,
+        mut stream: TcpStream,
+        place: Place,
+        known_by: KnownBy,
+    ) -> Result<(), HandshakeError> {
         stream.set_nodelay(true)?;
         let (theirs, ctype) = hello::accept(&mut stream, us, self.incarnation).await?;
-        let peer = self.peer(us, theirs.src_nid, false).ok_or(HandshakeError::Race)?;
+        let peer = self
+            .peer(us, theirs.src_nid, false)
+            .ok_or(HandshakeError::Race)?;
         let welcome = peer.admit(ctype) == Admission::Welcome;
-        let answer = hello::hello(us, theirs.src_nid, self.incarnation, welcome.then_some(ctype));
+        let answer = hello::hello(
+            us,
+            theirs.src_nid,
+            self.incarnation,
+            welcome.then_some(ctype),
+        );
         stream.write_all(&answer.to_bytes()).await?;
         if welcome {
-            peer.add_conn(Conn::new(peer.clone(), ctype, Some(place.shaken()), known_by, stream), theirs.src_incarnation);
+            peer.add_conn(
+                Conn::new(peer.clone(), ctype, Some(place.shaken()), known_by, stream),
+                theirs.src_incarnation,
+            );
         }
         Ok(())
     }
 
     /// Whether we take a connection, and how we know whose it is. Nothing was read from it yet.
     fn judge(&self, stream: &TcpStream) -> Result<KnownBy, Refusal> {
-        let SocketAddr::V4(from) = stream.peer_addr().map_err(|e| Refusal::NotTold(e, self.accept))? else {
-            return Err(Refusal::NotTold(std::io::ErrorKind::Unsupported.into(), self.accept));
+        let SocketAddr::V4(from) = stream
+            .peer_addr()
+            .map_err(|e| Refusal::NotTold(e, self.accept))?
+        else {
+            return Err(Refusal::NotTold(
+                std::io::ErrorKind::Unsupported.into(),
+                self.accept,
+            ));
         };
-        access::judge(self.accept, from, access::unprivileged_port_start(), || owner::of_other_end(stream))
+        access::judge(self.accept, from, access::unprivileged_port_start(), || {
+            owner::of_other_end(stream)
+        })
     }
 
     /// How we know whom we have connected to. It has ended its handshake, so that a process has the connection. What listens where
     /// a server of ours was may be anybody's: with one that we would not let in we do not speak either.
     pub(crate) fn known_of_dialed(&self, stream: &TcpStream) -> Result<KnownBy, HandshakeError> {
-        let SocketAddr::V4(to) = stream.peer_addr()? else { return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into()) };
-        match access::known_of_dialed(to, access::unprivileged_port_start(), owner::of_other_end(stream)) {
+        let SocketAddr::V4(to) = stream.peer_addr()? else {
+            return Err(std::io::Error::from(std::io::ErrorKind::Unsupported).into());
+        };
+        match access::known_of_dialed(
+            to,
+            access::unprivileged_port_start(),
+            owner::of_other_end(stream),
+        ) {
             Ok(known_by) => Ok(known_by),
             Err(_) if self.accept == Accept::All => Ok(KnownBy::Nothing),
             Err(uid) => Err(HandshakeError::AnotherUsers(to, uid, self.accept)),
@@ -344,20 +436,43 @@ impl SockNet {
     /// Tunables of an interface, its send credits and the fewest there were.
     pub(crate) fn show_ni(&self) -> (Tunables, usize, usize) {
         let l = &self.limits;
-        let tunables = Tunables { peer_timeout: PEER_TIMEOUT_S, peer_credits: l.peer_credits, peer_buffer_credits: 0, credits: l.ni_credits };
-        (tunables, self.credits.available_permits(), self.min_credits.load(Ordering::Relaxed))
+        let tunables = Tunables {
+            peer_timeout: PEER_TIMEOUT_S,
+            peer_credits: l.peer_credits,
+            peer_buffer_credits: 0,
+            credits: l.ni_credits,
+        };
+        (
+            tunables,
+            self.credits.available_permits(),
+            self.min_credits.load(Ordering::Relaxed),
+        )
     }
 
     /// Whether there is a connection with `nid`.
     pub(crate) fn is_connected(&self, nid: Nid) -> bool {
-        self.peers.lock().iter().any(|((_, n), p)| *n == nid && p.is_connected())
+        self.peers
+            .lock()
+            .iter()
+            .any(|((_, n), p)| *n == nid && p.is_connected())
     }
 
     /// Adds to `show` what the TCP peers of `nid` know; of several the one with the fewest credits counts.
     pub(crate) fn show_peer(&self, nid: Nid, mut show: PeerNiShow) -> PeerNiShow {
-        (show.max_tx_credits, show.tx_credits, show.min_tx_credits) = (self.limits.peer_credits, self.limits.peer_credits, self.limits.peer_credits);
-        (show.rtr_credits, show.min_rtr_credits) = (self.limits.router_credits(), self.limits.router_credits());
-        let peers: Vec<Arc<Peer>> = self.peers.lock().iter().filter(|((_, n), _)| *n == nid).map(|(_, p)| p.clone()).collect();
+        (show.max_tx_credits, show.tx_credits, show.min_tx_credits) = (
+            self.limits.peer_credits,
+            self.limits.peer_credits,
+            self.limits.peer_credits,
+        );
+        (show.rtr_credits, show.min_rtr_credits) =
+            (self.limits.router_credits(), self.limits.router_credits());
+        let peers: Vec<Arc<Peer>> = self
+            .peers
+            .lock()
+            .iter()
+            .filter(|((_, n), _)| *n == nid)
+            .map(|(_, p)| p.clone())
+            .collect();
         for p in peers {
             p.show(&mut show);
         }
@@ -366,7 +481,13 @@ impl SockNet {
 
     /// Breaks the connections with `nid`.
     pub(crate) fn reset_peer(&self, nid: Nid) {
-        let peers: Vec<Arc<Peer>> = self.peers.lock().values().filter(|p| p.nid == nid).cloned().collect();
+        let peers: Vec<Arc<Peer>> = self
+            .peers
+            .lock()
+            .values()
+            .filter(|p| p.nid == nid)
+            .cloned()
+            .collect();
         for p in peers {
             p.close_all(CloseReason::Reset);
         }

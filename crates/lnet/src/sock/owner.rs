@@ -39,25 +39,43 @@ struct Told {
 
 /// Who is at the other end of `stream`.
 pub(super) fn of_other_end(stream: &TcpStream) -> io::Result<Other> {
-    let (SocketAddr::V4(ours), SocketAddr::V4(theirs)) = (stream.local_addr()?, stream.peer_addr()?) else {
+    let (SocketAddr::V4(ours), SocketAddr::V4(theirs)) =
+        (stream.local_addr()?, stream.peer_addr()?)
+    else {
         return Err(io::ErrorKind::Unsupported.into());
     };
-    let monitor = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
+    let monitor = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
     let other = ask(&monitor, theirs, ours)?;
     let this = ask(&monitor, ours, theirs)?;
     let inode = rustix::fs::fstat(stream)?.st_ino;
     if this.is_none_or(|t| u64::from(t.inode) != inode & u64::from(u32::MAX)) {
-        return Err(io::Error::new(io::ErrorKind::ConnectionReset, "the other end closed it meanwhile"));
+        return Err(io::Error::new(
+            io::ErrorKind::ConnectionReset,
+            "the other end closed it meanwhile",
+        ));
     }
     Ok(match other {
         None => Other::Elsewhere,
-        Some(told) => sort(told.uid, rustix::process::geteuid().as_raw(), knows_all_uids),
+        Some(told) => sort(
+            told.uid,
+            rustix::process::geteuid().as_raw(),
+            knows_all_uids,
+        ),
     })
 }
 
 /// `own`: whose process this is. `all_known`: uids mean what they say in our user namespace.
 fn sort(uid: u32, own: u32, all_known: impl FnOnce() -> bool) -> Other {
-    if (uid == 0 || uid == own) && (uid != OVERFLOW_UID || all_known()) { Other::Trusted } else { Other::User(uid) }
+    if (uid == 0 || uid == own) && (uid != OVERFLOW_UID || all_known()) {
+        Other::Trusted
+    } else {
+        Other::User(uid)
+    }
 }
 
 fn knows_all_uids() -> bool {
@@ -66,7 +84,11 @@ fn knows_all_uids() -> bool {
 }
 
 /// The established socket of this network namespace that is bound to `at` and connected with `with`, and has an owner.
-fn ask(monitor: &impl std::os::fd::AsFd, at: SocketAddrV4, with: SocketAddrV4) -> io::Result<Option<Told>> {
+fn ask(
+    monitor: &impl std::os::fd::AsFd,
+    at: SocketAddrV4,
+    with: SocketAddrV4,
+) -> io::Result<Option<Told>> {
     rustix::net::send(monitor, &request(at, with), SendFlags::empty())?;
     let mut answer = [0; 1024];
     // The kernel has answered when the call is back.
@@ -99,14 +121,28 @@ fn request(at: SocketAddrV4, with: SocketAddrV4) -> [u8; NLMSGHDR + REQUEST] {
 }
 
 fn decode(b: &[u8], at: SocketAddrV4, with: SocketAddrV4) -> io::Result<Option<Told>> {
-    let strange = || io::Error::new(io::ErrorKind::InvalidData, "an answer that sock_diag does not give");
-    let word = |at: usize| b.get(at..at + 4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]])).ok_or_else(strange);
-    let kind = b.get(4..6).map(|k| u16::from_ne_bytes([k[0], k[1]])).ok_or_else(strange)?;
+    let strange = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "an answer that sock_diag does not give",
+        )
+    };
+    let word = |at: usize| {
+        b.get(at..at + 4)
+            .map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]))
+            .ok_or_else(strange)
+    };
+    let kind = b
+        .get(4..6)
+        .map(|k| u16::from_ne_bytes([k[0], k[1]]))
+        .ok_or_else(strange)?;
     match kind {
-        NLMSG_ERROR => match io::Error::from_raw_os_error((word(NLMSGHDR)? as i32).wrapping_neg()) {
-            e if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            e => Err(e),
-        },
+        NLMSG_ERROR => {
+            match io::Error::from_raw_os_error((word(NLMSGHDR)? as i32).wrapping_neg()) {
+                e if e.kind() == io::ErrorKind::NotFound => Ok(None),
+                e => Err(e),
+            }
+        }
         BY_FAMILY if b.len() >= NLMSGHDR + REPLY => {
             let told = &b[NLMSGHDR..];
             // One that listens on the port is found too when there is no connection.
@@ -126,7 +162,10 @@ mod tests {
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (client, accepted) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (client, accepted) = tokio::join!(
+            TcpStream::connect(listener.local_addr().unwrap()),
+            listener.accept()
+        );
         (client.unwrap(), accepted.unwrap().0)
     }
 
@@ -157,9 +196,15 @@ mod tests {
         again.set_reuseaddr(true).unwrap();
         again.bind(from).unwrap();
         let again = again.connect(to).await.unwrap();
-        assert_eq!(server.peer_addr().map_or(from, |a| a), again.local_addr().unwrap());
+        assert_eq!(
+            server.peer_addr().map_or(from, |a| a),
+            again.local_addr().unwrap()
+        );
         assert!(of_other_end(&server).is_err());
-        assert_eq!(of_other_end(&listener.accept().await.unwrap().0).unwrap(), Other::Trusted);
+        assert_eq!(
+            of_other_end(&listener.accept().await.unwrap().0).unwrap(),
+            Other::Trusted
+        );
     }
 
     #[test]
@@ -168,13 +213,24 @@ mod tests {
         assert_eq!(sort(1000, 1000, || false), Other::Trusted);
         assert_eq!(sort(1001, 1000, || false), Other::User(1001));
         assert_eq!(sort(1001, 0, || true), Other::User(1001));
-        assert_eq!(sort(OVERFLOW_UID, OVERFLOW_UID, || true), Other::Trusted, "it is nobody who runs this");
-        assert_eq!(sort(OVERFLOW_UID, OVERFLOW_UID, || false), Other::User(OVERFLOW_UID), "anybody outside of the user namespace");
+        assert_eq!(
+            sort(OVERFLOW_UID, OVERFLOW_UID, || true),
+            Other::Trusted,
+            "it is nobody who runs this"
+        );
+        assert_eq!(
+            sort(OVERFLOW_UID, OVERFLOW_UID, || false),
+            Other::User(OVERFLOW_UID),
+            "anybody outside of the user namespace"
+        );
     }
 
     #[test]
     fn answers_are_checked() {
-        let (a, b): (SocketAddrV4, SocketAddrV4) = ("127.0.0.1:5".parse().unwrap(), "127.0.0.2:6".parse().unwrap());
+        let (a, b): (SocketAddrV4, SocketAddrV4) = (
+            "127.0.0.1:5".parse().unwrap(),
+            "127.0.0.2:6".parse().unwrap(),
+        );
         assert!(decode(&[], a, b).is_err());
         assert!(decode(&[0; 15], a, b).is_err());
         let mut answer = vec![0u8; NLMSGHDR + REPLY];
@@ -182,9 +238,16 @@ mod tests {
         answer[NLMSGHDR + 1] = TCP_ESTABLISHED;
         answer[NLMSGHDR + ID_TOLD..][..36].copy_from_slice(&ends(a, b));
         answer[NLMSGHDR + 64..][..4].copy_from_slice(&7u32.to_ne_bytes());
-        assert_eq!(decode(&answer, a, b).unwrap(), None, "without an inode it has no owner");
+        assert_eq!(
+            decode(&answer, a, b).unwrap(),
+            None,
+            "without an inode it has no owner"
+        );
         answer[NLMSGHDR + 68..][..4].copy_from_slice(&9u32.to_ne_bytes());
-        assert_eq!(decode(&answer, a, b).unwrap(), Some(Told { uid: 7, inode: 9 }));
+        assert_eq!(
+            decode(&answer, a, b).unwrap(),
+            Some(Told { uid: 7, inode: 9 })
+        );
         assert_eq!(decode(&answer, b, a).unwrap(), None, "another socket");
         assert!(decode(&answer[..NLMSGHDR + REPLY - 1], a, b).is_err());
         answer[NLMSGHDR + 1] = 10;

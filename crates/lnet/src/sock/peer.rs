@@ -18,12 +18,12 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::{For, SockNet};
 use super::conn::{CloseReason, Conn};
-use super::frame::{HEAD_LEN, KEEPALIVE};
 use super::dialer::{DialAct, DialEvent, Dialer};
+use super::frame::{HEAD_LEN, KEEPALIVE};
 use super::hello::{ConnType, Dial, HandshakeError};
 use super::tx::Tx;
+use super::{For, SockNet};
 use crate::gateway::GwEvent;
 use crate::ni::Ni;
 use crate::show::PeerNiShow;
@@ -36,20 +36,34 @@ const RACE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The connection types a message may take, best first. Never the one for incoming bulk.
 fn types_for(len: usize) -> [ConnType; 2] {
-    if len < MIN_BULK { [ConnType::Control, ConnType::BulkOut] } else { [ConnType::BulkOut, ConnType::Control] }
+    if len < MIN_BULK {
+        [ConnType::Control, ConnType::BulkOut]
+    } else {
+        [ConnType::BulkOut, ConnType::Control]
+    }
 }
 
 /// Index of the connection to send on, out of (type, bytes queued): of several the emptiest, and of those the newest.
-fn choose(conns: impl Iterator<Item = (ConnType, u64)> + Clone, wanted: &[ConnType]) -> Option<usize> {
+fn choose(
+    conns: impl Iterator<Item = (ConnType, u64)> + Clone,
+    wanted: &[ConnType],
+) -> Option<usize> {
     wanted.iter().find_map(|t| {
-        let of_type = conns.clone().enumerate().filter(|(_, (ctype, _))| ctype == t);
-        of_type.min_by_key(|(i, (_, queued))| (*queued, usize::MAX - i)).map(|(i, _)| i)
+        let of_type = conns
+            .clone()
+            .enumerate()
+            .filter(|(_, (ctype, _))| ctype == t);
+        of_type
+            .min_by_key(|(i, (_, queued))| (*queued, usize::MAX - i))
+            .map(|(i, _)| i)
     })
 }
 
 /// The next type to open.
 fn missing(conns: impl Iterator<Item = ConnType> + Clone) -> Option<ConnType> {
-    ConnType::ALL.into_iter().find(|t| !conns.clone().any(|c| c == *t))
+    ConnType::ALL
+        .into_iter()
+        .find(|t| !conns.clone().any(|c| c == *t))
 }
 
 /// What to do with a peer that wants to open a connection.
@@ -61,7 +75,11 @@ pub(crate) enum Admission {
 }
 
 fn admit(us: Nid, peer: Nid, connecting: bool, same_type: usize, limits: &Limits) -> Admission {
-    if connecting && peer < us || same_type >= limits.conns_per_type { Admission::Later } else { Admission::Welcome }
+    if connecting && peer < us || same_type >= limits.conns_per_type {
+        Admission::Later
+    } else {
+        Admission::Welcome
+    }
 }
 
 #[derive(Default)]
@@ -79,7 +97,10 @@ struct State {
 
 impl State {
     fn choose(&self, wanted: &[ConnType]) -> Option<Arc<Conn>> {
-        let i = choose(self.conns.iter().map(|c| (c.ctype, c.queued_bytes())), wanted)?;
+        let i = choose(
+            self.conns.iter().map(|c| (c.ctype, c.queued_bytes())),
+            wanted,
+        )?;
         Some(self.conns[i].clone())
     }
 
@@ -92,8 +113,14 @@ impl State {
     }
 
     fn unreachable(&self, nid: Nid) -> SendError {
-        let (kind, text) = self.error.clone().unwrap_or((io::ErrorKind::NotConnected, "no connection".into()));
-        SendError::Unreachable { nid, source: io::Error::new(kind, text) }
+        let (kind, text) = self
+            .error
+            .clone()
+            .unwrap_or((io::ErrorKind::NotConnected, "no connection".into()));
+        SendError::Unreachable {
+            nid,
+            source: io::Error::new(kind, text),
+        }
     }
 }
 
@@ -120,7 +147,14 @@ pub(crate) struct Peer {
 fn kind_of(e: &io::Error) -> io::ErrorKind {
     use rustix::io::Errno;
     let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    if ours.iter().any(|n| e.raw_os_error() == Some(n.raw_os_error())) { io::ErrorKind::Other } else { e.kind() }
+    if ours
+        .iter()
+        .any(|n| e.raw_os_error() == Some(n.raw_os_error()))
+    {
+        io::ErrorKind::Other
+    } else {
+        e.kind()
+    }
 }
 
 /// What a connector holds while it runs.
@@ -147,7 +181,11 @@ struct Ticket {
 impl Ticket {
     /// What `dial` needs for the sake of `tx`.
     fn to(dial: &DialAct, tx: &Tx, permit: Option<OwnedSemaphorePermit>) -> Ticket {
-        let origin = if matches!(dial, DialAct::Connect(_)) { tx.origin.clone() } else { None };
+        let origin = if matches!(dial, DialAct::Connect(_)) {
+            tx.origin.clone()
+        } else {
+            None
+        };
         Ticket { permit, origin }
     }
 }
@@ -156,13 +194,31 @@ impl Peer {
     pub(crate) fn new(net: Arc<SockNet>, local: Nid, nid: Nid) -> Arc<Peer> {
         let credits = Arc::new(Semaphore::new(net.limits.peer_credits));
         let router_credits = Arc::new(Semaphore::new(net.limits.router_credits()));
-        let (min_credits, min_router_credits) = (AtomicUsize::new(net.limits.peer_credits), AtomicUsize::new(net.limits.router_credits()));
+        let (min_credits, min_router_credits) = (
+            AtomicUsize::new(net.limits.peer_credits),
+            AtomicUsize::new(net.limits.router_credits()),
+        );
         let node = net.node();
-        let ours = node.as_ref().and_then(|n| n.nis().iter().find(|n| n.nid == local).cloned()).unwrap_or_else(|| Arc::new(Ni::new(local)));
+        let ours = node
+            .as_ref()
+            .and_then(|n| n.nis().iter().find(|n| n.nid == local).cloned())
+            .unwrap_or_else(|| Arc::new(Ni::new(local)));
         let theirs = node.map_or_else(|| Arc::new(Ni::new(nid)), |n| n.peer_table().ni(nid));
         let traffic = [ours, theirs];
         let (ours, became_ours, st) = (AtomicBool::new(false), Notify::new(), Mutex::default());
-        Arc::new(Peer { net, local, nid, credits, min_credits, router_credits, min_router_credits, traffic, ours, became_ours, st })
+        Arc::new(Peer {
+            net,
+            local,
+            nid,
+            credits,
+            min_credits,
+            router_credits,
+            min_router_credits,
+            traffic,
+            ours,
+            became_ours,
+            st,
+        })
     }
 
     /// A message is handed to it.
@@ -189,8 +245,14 @@ impl Peer {
 
     /// Waits for a router credit of it.
     pub(crate) async fn router_credit(&self) -> Result<OwnedSemaphorePermit, SendError> {
-        let credit = self.router_credits.clone().acquire_owned().await.map_err(|_| SendError::Shutdown)?;
-        self.min_router_credits.fetch_min(self.router_credits.available_permits(), Ordering::Relaxed);
+        let credit = self
+            .router_credits
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| SendError::Shutdown)?;
+        self.min_router_credits
+            .fetch_min(self.router_credits.available_permits(), Ordering::Relaxed);
         Ok(credit)
     }
 
@@ -202,15 +264,22 @@ impl Peer {
     /// Bytes queued for it.
     pub(crate) fn queued_bytes(&self) -> u64 {
         let st = self.st.lock();
-        st.conns.iter().map(|c| c.queued_bytes()).sum::<u64>() + st.waiting.iter().map(|tx| tx.len() as u64).sum::<u64>()
+        st.conns.iter().map(|c| c.queued_bytes()).sum::<u64>()
+            + st.waiting.iter().map(|tx| tx.len() as u64).sum::<u64>()
     }
 
     /// Adds what it knows to `show`.
     pub(crate) fn show(&self, show: &mut PeerNiShow) {
         show.tx_credits = show.tx_credits.min(self.credits.available_permits());
-        show.min_tx_credits = show.min_tx_credits.min(self.min_credits.load(Ordering::Relaxed));
-        show.rtr_credits = show.rtr_credits.min(self.router_credits.available_permits());
-        show.min_rtr_credits = show.min_rtr_credits.min(self.min_router_credits.load(Ordering::Relaxed));
+        show.min_tx_credits = show
+            .min_tx_credits
+            .min(self.min_credits.load(Ordering::Relaxed));
+        show.rtr_credits = show
+            .rtr_credits
+            .min(self.router_credits.available_permits());
+        show.min_rtr_credits = show
+            .min_rtr_credits
+            .min(self.min_router_credits.load(Ordering::Relaxed));
         show.tx_queued_bytes += self.queued_bytes();
         show.conns += self.st.lock().conns.len();
     }
@@ -248,7 +317,11 @@ impl Peer {
         let limits = &self.net.limits;
         let mut st = self.st.lock();
         if st.dialer.is_down() {
-            return (Way::Failed(SendError::Shutdown, tx), DialAct::Nothing, Ticket::default());
+            return (
+                Way::Failed(SendError::Shutdown, tx),
+                DialAct::Nothing,
+                Ticket::default(),
+            );
         }
         if let Some(conn) = st.choose(&types_for(tx.len())) {
             let missing = st.missing().is_some();
@@ -257,9 +330,17 @@ impl Peer {
             return (Way::Conn(conn, tx), dial, ticket);
         }
         if tx.is_noop() {
-            return (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, Ticket::default());
+            return (
+                Way::Failed(st.unreachable(self.nid), tx),
+                DialAct::Nothing,
+                Ticket::default(),
+            );
         }
-        let permit = if tx.response && !st.dialer.is_connecting() { self.net.connector_for_answer() } else { None };
+        let permit = if tx.response && !st.dialer.is_connecting() {
+            self.net.connector_for_answer()
+        } else {
+            None
+        };
         let may_connect = !tx.response || st.dialer.is_connecting() || permit.is_some();
         if !may_connect || tx.response && st.waiting.len() >= limits.responses_per_peer {
             self.net.stats.overrun.inc();
@@ -269,7 +350,11 @@ impl Peer {
             self.note_ours();
         }
         match st.dial(DialEvent::Wanted, limits) {
-            DialAct::Refuse | DialAct::Nothing => (Way::Failed(st.unreachable(self.nid), tx), DialAct::Nothing, Ticket::default()),
+            DialAct::Refuse | DialAct::Nothing => (
+                Way::Failed(st.unreachable(self.nid), tx),
+                DialAct::Nothing,
+                Ticket::default(),
+            ),
             dial @ (DialAct::Wait | DialAct::Connect(_)) => {
                 let ticket = Ticket::to(&dial, &tx, permit);
                 st.waiting.push_back(tx);
@@ -306,16 +391,24 @@ impl Peer {
                     () = self.became_ours.notified() => {}
                 }
             }
-            self.net.connector(For::Us).await.map(|permit| Held::from_iter([permit]))
+            self.net
+                .connector(For::Us)
+                .await
+                .map(|permit| Held::from_iter([permit]))
         };
         // Our own side's fault, as its kind says.
         let late = |_| io::Error::other("too many connects are under way");
-        tokio::time::timeout(self.net.limits.handshake_timeout, permit).await.map_err(late)
+        tokio::time::timeout(self.net.limits.handshake_timeout, permit)
+            .await
+            .map_err(late)
     }
 
     /// Sends a NOOP on the connection for acknowledgements (incoming bulk), else on any.
     pub(crate) fn send_noop(&self, cookies: [u64; 2]) {
-        let conn = self.st.lock().choose(&[ConnType::BulkIn, ConnType::Control, ConnType::BulkOut]);
+        let conn = self
+            .st
+            .lock()
+            .choose(&[ConnType::BulkIn, ConnType::Control, ConnType::BulkOut]);
         if let Some(conn) = conn {
             let _ = conn.send(Tx::noop(cookies));
         }
@@ -366,7 +459,10 @@ impl Peer {
                 Ok((stream, incarnation)) => {
                     races = 0;
                     let known_by = self.net.known_of_dialed(&stream)?;
-                    self.add_conn(Conn::new(self.clone(), ctype, None, known_by, stream), incarnation);
+                    self.add_conn(
+                        Conn::new(self.clone(), ctype, None, known_by, stream),
+                        incarnation,
+                    );
                 }
                 Err(HandshakeError::Race) if races < self.net.limits.race_retries => {
                     races += 1;
@@ -380,13 +476,23 @@ impl Peer {
 
     fn dial(&self) -> Dial {
         let net = &self.net;
-        Dial { local: self.local, peer: self.nid, port: net.connect_port, secure: net.secure_ports, incarnation: net.incarnation }
+        Dial {
+            local: self.local,
+            peer: self.nid,
+            port: net.connect_port,
+            secure: net.secure_ports,
+            incarnation: net.incarnation,
+        }
     }
 
     /// The type to open next; None ends the connector.
     fn next_missing(&self) -> Option<ConnType> {
         let mut st = self.st.lock();
-        let next = if st.dialer.is_down() { None } else { st.missing() };
+        let next = if st.dialer.is_down() {
+            None
+        } else {
+            st.missing()
+        };
         if next.is_none() {
             st.dial(DialEvent::Complete, &self.net.limits);
         }
@@ -411,7 +517,17 @@ impl Peer {
     pub(crate) fn admit(&self, ctype: ConnType) -> Admission {
         let st = self.st.lock();
         let same_type = st.conns.iter().filter(|c| c.ctype == ctype).count();
-        if st.dialer.is_down() { Admission::Later } else { admit(self.local, self.nid, st.dialing, same_type, &self.net.limits) }
+        if st.dialer.is_down() {
+            Admission::Later
+        } else {
+            admit(
+                self.local,
+                self.nid,
+                st.dialing,
+                same_type,
+                &self.net.limits,
+            )
+        }
     }
 
     /// Takes a connection that has finished its handshake, and sends on it what waited.
@@ -423,12 +539,25 @@ impl Peer {
                 return;
             }
             let rebooted = st.incarnation.is_some_and(|i| i != incarnation);
-            let old = if rebooted { std::mem::take(&mut st.conns) } else { Vec::new() };
+            let old = if rebooted {
+                std::mem::take(&mut st.conns)
+            } else {
+                Vec::new()
+            };
             st.incarnation = Some(incarnation);
-            st.dial(DialEvent::Opened { active: conn.active && self.is_ours() }, &self.net.limits);
+            st.dial(
+                DialEvent::Opened {
+                    active: conn.active && self.is_ours(),
+                },
+                &self.net.limits,
+            );
             st.conns.push(conn.clone());
             // A connection for incoming bulk is of no use to them.
-            let waiting = if conn.ctype == ConnType::BulkIn { VecDeque::new() } else { std::mem::take(&mut st.waiting) };
+            let waiting = if conn.ctype == ConnType::BulkIn {
+                VecDeque::new()
+            } else {
+                std::mem::take(&mut st.waiting)
+            };
             (old, waiting)
         };
         self.net.stats.conns.inc();
@@ -457,7 +586,12 @@ impl Peer {
         let dial = {
             let mut st = self.st.lock();
             st.conns.retain(|c| !std::ptr::eq(&**c, conn));
-            st.dial(DialEvent::Lost { reopen: conn.active && self.is_ours() && reason != CloseReason::BadBytes }, &self.net.limits)
+            st.dial(
+                DialEvent::Lost {
+                    reopen: conn.active && self.is_ours() && reason != CloseReason::BadBytes,
+                },
+                &self.net.limits,
+            )
         };
         self.answers_lost(reason);
         self.follow(dial, Ticket::default());
@@ -477,7 +611,11 @@ impl Peer {
             if reason == CloseReason::Shutdown {
                 st.dial(DialEvent::Shutdown, &self.net.limits);
             }
-            let waiting = if st.dialer.is_down() { std::mem::take(&mut st.waiting) } else { VecDeque::new() };
+            let waiting = if st.dialer.is_down() {
+                std::mem::take(&mut st.waiting)
+            } else {
+                VecDeque::new()
+            };
             (st.conns.clone(), waiting)
         };
         for conn in conns {
@@ -492,13 +630,19 @@ impl Peer {
     pub(crate) fn tick(self: &Arc<Self>, now: u64) -> bool {
         let (conns, idle) = {
             let st = self.st.lock();
-            (st.conns.clone(), st.waiting.is_empty() && st.dialer.is_idle(Instant::now()))
+            (
+                st.conns.clone(),
+                st.waiting.is_empty() && st.dialer.is_idle(Instant::now()),
+            )
         };
         if conns.is_empty() {
             return !idle || Arc::strong_count(self) > 2;
         }
         let limits = &self.net.limits;
-        for conn in conns.iter().filter(|c| c.stalled_ms(now) > limits.sock_timeout.as_millis() as u64) {
+        for conn in conns
+            .iter()
+            .filter(|c| c.stalled_ms(now) > limits.sock_timeout.as_millis() as u64)
+        {
             tracing::warn!(us = %self.local, peer = %self.nid, ctype = ?conn.ctype, "connection closed: no progress");
             conn.close(CloseReason::Timeout);
         }
@@ -519,27 +663,40 @@ mod tests {
 
     #[test]
     fn small_on_control_large_on_bulk_and_either_before_none() {
-        let pick = |conns: &[(ConnType, u64)], len| choose(conns.iter().copied(), &types_for(len)).map(|i| conns[i].0);
+        let pick = |conns: &[(ConnType, u64)], len| {
+            choose(conns.iter().copied(), &types_for(len)).map(|i| conns[i].0)
+        };
         let all = [(Control, 0), (BulkIn, 0), (BulkOut, 0)];
         assert_eq!(pick(&all, 1023), Some(Control));
         assert_eq!(pick(&all, 1024), Some(BulkOut));
         assert_eq!(pick(&all[..2], 5000), Some(Control));
         assert_eq!(pick(&all[1..], 100), Some(BulkOut));
-        assert_eq!(pick(&all[1..2], 100), None, "never on the connection for incoming bulk");
+        assert_eq!(
+            pick(&all[1..2], 100),
+            None,
+            "never on the connection for incoming bulk"
+        );
     }
 
     #[test]
     fn several_of_a_type_share_the_load() {
         let pick = |conns: &[(ConnType, u64)]| choose(conns.iter().copied(), &types_for(1 << 20));
         assert_eq!(pick(&[(BulkOut, 10), (BulkOut, 5), (BulkOut, 7)]), Some(1));
-        assert_eq!(pick(&[(BulkOut, 5), (BulkOut, 5)]), Some(1), "the newer one: the older may be dead");
+        assert_eq!(
+            pick(&[(BulkOut, 5), (BulkOut, 5)]),
+            Some(1),
+            "the newer one: the older may be dead"
+        );
     }
 
     #[test]
     fn a_lack_of_descriptors_is_our_own() {
         let of = |n: rustix::io::Errno| kind_of(&io::Error::from_raw_os_error(n.raw_os_error()));
         assert_eq!(of(rustix::io::Errno::MFILE), io::ErrorKind::Other);
-        assert_eq!(of(rustix::io::Errno::CONNREFUSED), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            of(rustix::io::Errno::CONNREFUSED),
+            io::ErrorKind::ConnectionRefused
+        );
     }
 
     #[test]
@@ -552,11 +709,17 @@ mod tests {
 
     #[test]
     fn race_goes_to_the_higher_nid() {
-        let (low, high): (Nid, Nid) = ("10.0.0.1@tcp".parse().unwrap(), "10.0.0.2@tcp".parse().unwrap());
+        let (low, high): (Nid, Nid) = (
+            "10.0.0.1@tcp".parse().unwrap(),
+            "10.0.0.2@tcp".parse().unwrap(),
+        );
         let limits = Limits::default();
         assert_eq!(admit(high, low, true, 0, &limits), Admission::Later);
         assert_eq!(admit(low, high, true, 0, &limits), Admission::Welcome);
         assert_eq!(admit(high, low, false, 0, &limits), Admission::Welcome);
-        assert_eq!(admit(low, high, false, limits.conns_per_type, &limits), Admission::Later);
+        assert_eq!(
+            admit(low, high, false, limits.conns_per_type, &limits),
+            Admission::Later
+        );
     }
 }

@@ -127,8 +127,14 @@ mod tests {
             let mut stage = from;
             let got = stage.handle(event);
             match want {
-                Some((to, act)) => assert_eq!((stage, got), (to, Ok(act)), "{from:?} with {event:?}"),
-                None => assert_eq!((stage, got), (from, Err(NoSense { stage: from, event })), "{from:?} with {event:?}"),
+                Some((to, act)) => {
+                    assert_eq!((stage, got), (to, Ok(act)), "{from:?} with {event:?}")
+                }
+                None => assert_eq!(
+                    (stage, got),
+                    (from, Err(NoSense { stage: from, event })),
+                    "{from:?} with {event:?}"
+                ),
             }
         }
     }

@@ -46,12 +46,10 @@ impl Done {
             Done::Sent(tx) => {
                 let _ = tx.send(result);
             }
-            Done::Answer(pending, wmd) => {
-                match result {
-                    Ok(()) => pending.sent(wmd, hop),
-                    Err(e) => drop(pending.complete(wmd, Err(e))),
-                }
-            }
+            Done::Answer(pending, wmd) => match result {
+                Ok(()) => pending.sent(wmd, hop),
+                Err(e) => drop(pending.complete(wmd, Err(e))),
+            },
             Done::Offer(slot) => slot.finish(result),
             Done::Forwarded(stats) => {
                 if result.is_err() {
@@ -105,12 +103,34 @@ pub(crate) struct Tx {
 impl Tx {
     pub(crate) fn new(msg: Msg, done: Done, credits: Credits) -> Tx {
         let head = Head::Lnet(encode_lnet(&msg.hdr().encode()));
-        Tx { head, response: msg.is_response(), payload: msg.payload, done, _credits: credits, origin: None, retry: None }
+        Tx {
+            head,
+            response: msg.is_response(),
+            payload: msg.payload,
+            done,
+            _credits: credits,
+            origin: None,
+            retry: None,
+        }
     }
 
     /// A message in transit: its header goes on as it came.
-    pub(crate) fn raw(header: &[u8; LNET_HDR_SIZE], payload: Payload, done: Done, credits: Credits, origin: Arc<Semaphore>) -> Tx {
-        Tx { head: Head::Lnet(encode_lnet(header)), response: false, payload, done, _credits: credits, origin: Some(origin), retry: None }
+    pub(crate) fn raw(
+        header: &[u8; LNET_HDR_SIZE],
+        payload: Payload,
+        done: Done,
+        credits: Credits,
+        origin: Arc<Semaphore>,
+    ) -> Tx {
+        Tx {
+            head: Head::Lnet(encode_lnet(header)),
+            response: false,
+            payload,
+            done,
+            _credits: credits,
+            origin: Some(origin),
+            retry: None,
+        }
     }
 
     /// It may be tried by another way when this one fails.
@@ -118,13 +138,26 @@ impl Tx {
         if let Head::Lnet(b) = &self.head
             && let Ok(hdr) = LnetHdr::decode(&b[KSM_LEN..])
         {
-            self.retry = Some(Box::new(Retry { again, src: hdr.src_nid, kind: hdr.msg, response: self.response }));
+            self.retry = Some(Box::new(Retry {
+                again,
+                src: hdr.src_nid,
+                kind: hdr.msg,
+                response: self.response,
+            }));
         }
     }
 
     pub(crate) fn noop(cookies: [u64; 2]) -> Tx {
         let head = Head::Noop(encode_noop(cookies));
-        Tx { head, payload: Payload::new(), done: Done::Nobody, _credits: Credits::new(), response: false, origin: None, retry: None }
+        Tx {
+            head,
+            payload: Payload::new(),
+            done: Done::Nobody,
+            _credits: Credits::new(),
+            response: false,
+            origin: None,
+            retry: None,
+        }
     }
 
     fn head(&self) -> &[u8] {
@@ -171,18 +204,36 @@ impl Tx {
             return self.done.finish(result, peer.nid);
         };
         peer.failed(err);
-        let Some(retry) = self.retry.filter(|r| r.again.left > 0 && !matches!(err, SendError::Shutdown)) else {
+        let Some(retry) = self
+            .retry
+            .filter(|r| r.again.left > 0 && !matches!(err, SendError::Shutdown))
+        else {
             return self.done.finish(result, peer.nid);
         };
-        let Retry { mut again, src, kind, response } = *retry;
+        let Retry {
+            mut again,
+            src,
+            kind,
+            response,
+        } = *retry;
         again.tried.push(peer.nid);
         again.left -= 1;
         let node = again.node.clone();
-        let load = Load { from: response.then_some(src), by: None, bytes: self.payload.len() };
+        let load = Load {
+            from: response.then_some(src),
+            by: None,
+            bytes: self.payload.len(),
+        };
         match node.path(load, again.to, &again.tried) {
             Ok(path) => {
                 node.stats().resent.inc();
-                let msg = Msg { dest: path.dest, src: path.src, kind, payload: self.payload, known_by: KnownBy::Process };
+                let msg = Msg {
+                    dest: path.dest,
+                    src: path.src,
+                    kind,
+                    payload: self.payload,
+                    known_by: KnownBy::Process,
+                };
                 node.launch_now(path.route, msg, self.done, Credits::new(), Some(again));
             }
             Err(_) => self.done.finish(result, peer.nid),
@@ -261,9 +312,28 @@ mod tests {
     use bytes::Bytes;
 
     fn tx(segs: &[usize]) -> Tx {
-        let payload = segs.iter().map(|n| Bytes::from(vec![*n as u8; *n])).collect();
-        let kind = LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits: 0, hdr_data: 0, ptl_index: 1, offset: 0 };
-        Tx::new(Msg { dest: Nid(1), src: Nid(2), kind, payload, known_by: KnownBy::Process }, Done::Nobody, Credits::new())
+        let payload = segs
+            .iter()
+            .map(|n| Bytes::from(vec![*n as u8; *n]))
+            .collect();
+        let kind = LnetMsg::Put {
+            ack_wmd: WireHandle::NONE,
+            match_bits: 0,
+            hdr_data: 0,
+            ptl_index: 1,
+            offset: 0,
+        };
+        Tx::new(
+            Msg {
+                dest: Nid(1),
+                src: Nid(2),
+                kind,
+                payload,
+                known_by: KnownBy::Process,
+            },
+            Done::Nobody,
+            Credits::new(),
+        )
     }
 
     fn flat(b: &Burst) -> Vec<u8> {

@@ -15,14 +15,19 @@ const MOUNT: &[u8] = include_bytes!("../data/mount.pcap.lz4");
 /// A capture by its name; the mount is always there, the others are where the recordings are.
 pub fn capture(name: &str) -> Option<Vec<u8>> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let mut dirs: Vec<PathBuf> = std::env::var_os("CORAL_CAPTURES").map(PathBuf::from).into_iter().collect();
+    let mut dirs: Vec<PathBuf> = std::env::var_os("CORAL_CAPTURES")
+        .map(PathBuf::from)
+        .into_iter()
+        .collect();
     dirs.extend(root.ancestors().skip(3).map(|d| d.join("shared/captures")));
     let found = dirs.into_iter().map(|d| d.join(name)).find(|p| p.exists());
     match found {
         Some(p) => Some(std::fs::read(p).unwrap()),
         None if name == "mount.pcap" => Some(lz4_flex::decompress_size_prepended(MOUNT).unwrap()),
         None => {
-            println!("no {name} here: only what is part of the sources is replayed. Set CORAL_CAPTURES to a directory of recordings");
+            println!(
+                "no {name} here: only what is part of the sources is replayed. Set CORAL_CAPTURES to a directory of recordings"
+            );
             None
         }
     }
@@ -38,7 +43,11 @@ pub struct Stream {
 /// The TCP connections of a pcap file by the client's port, put together by sequence number.
 pub fn streams(pcap: &[u8]) -> BTreeMap<u16, Stream> {
     let u32le = |at: usize| u32::from_le_bytes(pcap[at..at + 4].try_into().unwrap()) as usize;
-    assert_eq!(u32le(0), 0xa1b2_c3d4, "a pcap file of a little endian machine");
+    assert_eq!(
+        u32le(0),
+        0xa1b2_c3d4,
+        "a pcap file of a little endian machine"
+    );
     type Segments = Vec<(u32, Vec<u8>)>;
     let mut parts: BTreeMap<(u16, bool), Segments> = BTreeMap::new();
     let mut at = 24;
@@ -53,15 +62,26 @@ pub fn streams(pcap: &[u8]) -> BTreeMap<u16, Stream> {
         let tcp = &ip[(ip[0] as usize & 15) * 4..];
         let data = &tcp[(tcp[12] as usize >> 4) * 4..];
         let from_client = ip[12..16] == CLIENT.octets();
-        let port = if from_client { [tcp[0], tcp[1]] } else { [tcp[2], tcp[3]] };
+        let port = if from_client {
+            [tcp[0], tcp[1]]
+        } else {
+            [tcp[2], tcp[3]]
+        };
         let seq = u32::from_be_bytes(tcp[4..8].try_into().unwrap());
-        parts.entry((u16::from_be_bytes(port), from_client)).or_default().push((seq, data.to_vec()));
+        parts
+            .entry((u16::from_be_bytes(port), from_client))
+            .or_default()
+            .push((seq, data.to_vec()));
     }
     let mut out: BTreeMap<u16, Stream> = BTreeMap::new();
     for ((port, from_client), list) in parts {
         let bytes = join(list);
         let s = out.entry(port).or_default();
-        *if from_client { &mut s.client } else { &mut s.server } = bytes;
+        *if from_client {
+            &mut s.client
+        } else {
+            &mut s.server
+        } = bytes;
     }
     out
 }
@@ -103,4 +123,3 @@ pub fn messages(mut b: &[u8]) -> Vec<&[u8]> {
 pub fn lnet_type(m: &[u8]) -> Option<u8> {
     (m[0] == 0xc1).then(|| m[24 + 24])
 }
-

@@ -25,7 +25,12 @@ pub const LONG: Duration = Duration::from_secs(30);
 /// Address `n` of a test.
 pub fn ip(test: u8, n: u8) -> Ipv4Addr {
     let pid = std::process::id();
-    Ipv4Addr::new(127, 2 + (pid >> 7) as u8 % 250, ((pid & 0x7f) << 1) as u8 + (test >> 5), ((test & 31) << 3) + n)
+    Ipv4Addr::new(
+        127,
+        2 + (pid >> 7) as u8 % 250,
+        ((pid & 0x7f) << 1) as u8 + (test >> 5),
+        ((test & 31) << 3) + n,
+    )
 }
 
 /// NID `n` of a test.
@@ -40,13 +45,28 @@ pub fn nid_on(test: u8, net: u16, n: u8) -> Nid {
 
 /// A node with several NIDs, with routes.
 pub fn config_of(nids: &[Nid], routes: &str) -> NodeConfig {
-    let routes = if routes.is_empty() { Vec::new() } else { parse_routes(routes).unwrap() };
-    NodeConfig { nids: nids.to_vec(), listen_port: Some(PORT), connect_port: PORT, secure_ports: false, routes, ..NodeConfig::default() }
+    let routes = if routes.is_empty() {
+        Vec::new()
+    } else {
+        parse_routes(routes).unwrap()
+    };
+    NodeConfig {
+        nids: nids.to_vec(),
+        listen_port: Some(PORT),
+        connect_port: PORT,
+        secure_ports: false,
+        routes,
+        ..NodeConfig::default()
+    }
 }
 
 /// A router.
 pub async fn start_router(nids: &[Nid], routes: &str) -> Arc<Node> {
-    start(NodeConfig { routing: Some(PoolSizes::default()), ..config_of(nids, routes) }).await
+    start(NodeConfig {
+        routing: Some(PoolSizes::default()),
+        ..config_of(nids, routes)
+    })
+    .await
 }
 
 /// A control connection from `from` to `to`, with the handshake done.
@@ -54,21 +74,42 @@ pub async fn raw_conn(from: Nid, to: Nid) -> TcpStream {
     let sock = TcpSocket::new_v4().unwrap();
     sock.set_reuseaddr(true).unwrap();
     sock.bind((from.ipv4().unwrap(), 0).into()).unwrap();
-    let mut s = sock.connect((to.ipv4().unwrap(), PORT).into()).await.unwrap();
-    s.write_all(&[connreq(to), hello(from, to, 7, 1)].concat()).await.unwrap();
-    timeout(LONG, s.read_exact(&mut [0; 56])).await.unwrap().unwrap();
+    let mut s = sock
+        .connect((to.ipv4().unwrap(), PORT).into())
+        .await
+        .unwrap();
+    s.write_all(&[connreq(to), hello(from, to, 7, 1)].concat())
+        .await
+        .unwrap();
+    timeout(LONG, s.read_exact(&mut [0; 56]))
+        .await
+        .unwrap()
+        .unwrap();
     s
 }
 
 /// A message with its headers.
 pub fn frame(src: Nid, dest: Nid, msg: LnetMsg, payload: &[u8]) -> Vec<u8> {
-    let hdr = LnetHdr { dest_nid: dest, src_nid: src, dest_pid: 12345, src_pid: 12345, payload_length: payload.len() as u32, msg };
+    let hdr = LnetHdr {
+        dest_nid: dest,
+        src_nid: src,
+        dest_pid: 12345,
+        src_pid: 12345,
+        payload_length: payload.len() as u32,
+        msg,
+    };
     [KsockMsgHdr::lnet(0).as_bytes(), &hdr.encode(), payload].concat()
 }
 
 /// A PUT that wants no ACK.
 pub fn put_to(portal: u32, match_bits: u64) -> LnetMsg {
-    LnetMsg::Put { ack_wmd: WireHandle::NONE, match_bits, hdr_data: 0, ptl_index: portal, offset: 0 }
+    LnetMsg::Put {
+        ack_wmd: WireHandle::NONE,
+        match_bits,
+        hdr_data: 0,
+        ptl_index: portal,
+        offset: 0,
+    }
 }
 
 /// A discovery push that wants no ACK.
@@ -78,15 +119,27 @@ pub fn push() -> LnetMsg {
 
 /// A ping whose answer goes to the handle `object`.
 pub fn ping_of(object: u64) -> LnetMsg {
-    let return_wmd = WireHandle { interface_cookie: 1, object_cookie: object };
-    LnetMsg::Get { return_wmd, match_bits: LNET_PROTO_PING_MATCHBITS, ptl_index: 0, src_offset: 0, sink_length: 4096 }
+    let return_wmd = WireHandle {
+        interface_cookie: 1,
+        object_cookie: object,
+    };
+    LnetMsg::Get {
+        return_wmd,
+        match_bits: LNET_PROTO_PING_MATCHBITS,
+        ptl_index: 0,
+        src_offset: 0,
+        sink_length: 4096,
+    }
 }
 
 /// The next LNet message that comes: its header and payload.
 pub async fn next_message(s: &mut TcpStream) -> (LnetHdr, Vec<u8>) {
     loop {
         let mut ksm = [0; 24];
-        timeout(LONG, s.read_exact(&mut ksm)).await.expect("a message").unwrap();
+        timeout(LONG, s.read_exact(&mut ksm))
+            .await
+            .expect("a message")
+            .unwrap();
         if ksm[0] == 0xc0 {
             continue;
         }
@@ -101,7 +154,14 @@ pub async fn next_message(s: &mut TcpStream) -> (LnetHdr, Vec<u8>) {
 
 /// Node `n` of a test.
 pub fn config(test: u8, n: u8) -> NodeConfig {
-    NodeConfig { nids: vec![nid(test, n)], listen_port: Some(PORT), connect_port: PORT, seed: n as u64, secure_ports: false, ..NodeConfig::default() }
+    NodeConfig {
+        nids: vec![nid(test, n)],
+        listen_port: Some(PORT),
+        connect_port: PORT,
+        seed: n as u64,
+        secure_ports: false,
+        ..NodeConfig::default()
+    }
 }
 
 /// Starts a node.
@@ -135,7 +195,9 @@ pub async fn raw(test: u8, from: u8) -> TcpStream {
 /// Waits until the other side closes.
 pub async fn closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
-    let end = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the connection is closed");
+    let end = timeout(LONG, stream.read_to_end(&mut rest))
+        .await
+        .expect("the connection is closed");
     drop(end);
 }
 
@@ -166,9 +228,20 @@ pub fn hello(src: Nid, dst: Nid, incarnation: u64, ctype: i32) -> Vec<u8> {
 /// A connection with node 1, the handshake done, and the HELLO that came back.
 pub async fn shake(test: u8, from: u8, incarnation: u64, ctype: i32) -> (TcpStream, [u8; 56]) {
     let mut s = raw(test, from).await;
-    s.write_all(&[connreq(nid(test, 1)), hello(nid(test, from), nid(test, 1), incarnation, ctype)].concat()).await.unwrap();
+    s.write_all(
+        &[
+            connreq(nid(test, 1)),
+            hello(nid(test, from), nid(test, 1), incarnation, ctype),
+        ]
+        .concat(),
+    )
+    .await
+    .unwrap();
     let mut answer = [0; 56];
-    timeout(LONG, s.read_exact(&mut answer)).await.unwrap().unwrap();
+    timeout(LONG, s.read_exact(&mut answer))
+        .await
+        .unwrap()
+        .unwrap();
     (s, answer)
 }
 

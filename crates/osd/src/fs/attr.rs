@@ -75,7 +75,15 @@ impl Record {
         }
         let mut b = [0; RECORD_BYTES];
         let mut w = &mut b[..];
-        for v in [MAGIC, flags, self.uid, self.gid, self.projid, self.parent.1, self.parent.2] {
+        for v in [
+            MAGIC,
+            flags,
+            self.uid,
+            self.gid,
+            self.projid,
+            self.parent.1,
+            self.parent.2,
+        ] {
             put(&mut w, &v.to_le_bytes());
         }
         put(&mut w, &ctime.nsecs.to_le_bytes());
@@ -97,8 +105,14 @@ impl Record {
             return None;
         }
         let flags = u32_at(4);
-        let ctime = Time { secs: u64_at(40) as i64, nsecs: u32_at(28) };
-        let at = Time { secs: u64_at(48) as i64, nsecs: u32_at(56) };
+        let ctime = Time {
+            secs: u64_at(40) as i64,
+            nsecs: u32_at(28),
+        };
+        let at = Time {
+            secs: u64_at(48) as i64,
+            nsecs: u32_at(56),
+        };
         Some(Record {
             uid: u32_at(8),
             gid: u32_at(12),
@@ -136,7 +150,10 @@ mod tests {
         };
         let b = r.encode();
         assert_eq!(Record::decode(&b), Some(r));
-        assert_eq!(Record::decode(&Record::default().encode()), Some(Record::default()));
+        assert_eq!(
+            Record::decode(&Record::default().encode()),
+            Some(Record::default())
+        );
         for i in 0..b.len() * 8 {
             let mut bad = b;
             bad[i / 8] ^= 1 << (i % 8);
@@ -148,7 +165,11 @@ mod tests {
     #[test]
     fn writes_with_equal_times_leave_the_record_alone() {
         let r = Record::default();
-        let set = SetAttr { mtime: Some(t(9)), ctime: Some(t(9)), ..Default::default() };
+        let set = SetAttr {
+            mtime: Some(t(9)),
+            ctime: Some(t(9)),
+            ..Default::default()
+        };
         assert_eq!(r.after(&set, t(8), t(9)), r);
         assert_eq!(r.ctime(t(9)), t(9));
     }
@@ -156,11 +177,19 @@ mod tests {
     #[test]
     fn ctime_is_what_was_told_whatever_mtime_became() {
         for mtime in [t(1), t(1000)] {
-            let set = SetAttr { mtime: Some(mtime), ctime: Some(t(50)), ..Default::default() };
+            let set = SetAttr {
+                mtime: Some(mtime),
+                ctime: Some(t(50)),
+                ..Default::default()
+            };
             let r = Record::default().after(&set, t(40), mtime);
             assert_eq!(r.ctime(mtime), t(50));
             // A write later on carries both along.
-            let write = SetAttr { mtime: Some(t(60)), ctime: Some(t(60)), ..Default::default() };
+            let write = SetAttr {
+                mtime: Some(t(60)),
+                ctime: Some(t(60)),
+                ..Default::default()
+            };
             let w = r.after(&write, mtime, t(60));
             assert_eq!(w.ctime(t(60)), t(60));
             assert_eq!(w, r, "no record to write");
@@ -169,7 +198,13 @@ mod tests {
 
     #[test]
     fn mtime_alone_keeps_ctime() {
-        let set = SetAttr { mtime: Some(t(1)), ..Default::default() };
-        assert_eq!(Record::default().after(&set, t(40), t(1)).ctime(t(1)), t(40));
+        let set = SetAttr {
+            mtime: Some(t(1)),
+            ..Default::default()
+        };
+        assert_eq!(
+            Record::default().after(&set, t(40), t(1)).ctime(t(1)),
+            t(40)
+        );
     }
 }

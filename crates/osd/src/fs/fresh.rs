@@ -25,7 +25,10 @@ pub struct Fresh {
 impl Fresh {
     /// Of this process.
     pub fn own() -> Fresh {
-        Fresh { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+        Fresh {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
     }
 
     /// Marks `dir`. The caller syncs the directory.

@@ -81,7 +81,9 @@ impl HandleCache {
             h.used.store(true, Ordering::Relaxed);
             return Ok(Some(h.clone()));
         }
-        let Some(handle) = open()? else { return Ok(None) };
+        let Some(handle) = open()? else {
+            return Ok(None);
+        };
         let handle = Arc::new(handle);
         shard.evict(self.shard_max - 1);
         shard.order.push_back(id);
@@ -107,7 +109,10 @@ impl HandleCache {
 
     /// Every open handle.
     pub(super) fn all(&self) -> Vec<Arc<Handle>> {
-        self.shards.iter().flat_map(|s| s.lock().open.values().cloned().collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|s| s.lock().open.values().cloned().collect::<Vec<_>>())
+            .collect()
     }
 }
 
@@ -116,8 +121,12 @@ impl Shard {
         let mut tries = 2 * self.order.len();
         while self.open.len() > keep && tries > 0 {
             tries -= 1;
-            let Some(id) = self.order.pop_front() else { return };
-            let Some(h) = self.open.get(&id) else { continue };
+            let Some(id) = self.order.pop_front() else {
+                return;
+            };
+            let Some(h) = self.open.get(&id) else {
+                continue;
+            };
             if h.used.swap(false, Ordering::Relaxed) || Arc::strong_count(h) > 1 {
                 self.order.push_back(id);
             } else {
@@ -136,7 +145,10 @@ mod tests {
     use super::*;
 
     fn id(oid: u64) -> ObjectId {
-        ObjectId { seq: 0, oid: oid * SHARDS as u64 }
+        ObjectId {
+            seq: 0,
+            oid: oid * SHARDS as u64,
+        }
     }
 
     fn open(id: ObjectId) -> Result<Option<Handle>, OsdError> {
@@ -166,13 +178,18 @@ mod tests {
             let other = ObjectId { seq: 0, oid };
             cache.find(other, || open(other)).unwrap();
         }
-        cache.find(id(100), || {
-            cache.shed();
-            open(id(100))
-        })
-        .unwrap();
+        cache
+            .find(id(100), || {
+                cache.shed();
+                open(id(100))
+            })
+            .unwrap();
         // The shard of id(100) was busy opening it.
-        assert!(cache.all().len() <= 2 + 50 / SHARDS + 1, "{}", cache.all().len());
+        assert!(
+            cache.all().len() <= 2 + 50 / SHARDS + 1,
+            "{}",
+            cache.all().len()
+        );
         drop(held);
         cache.shed();
         assert_eq!(cache.all().len(), 0);

@@ -41,23 +41,57 @@ impl Inspection {
     pub fn open(dir: &Path) -> Result<Inspection, OpenError> {
         let label = Label::load(dir)?;
         let locked = lock::look(dir)?;
-        let fail = |what: &str, source| OpenError::Io { what: format!("{what} {}", dir.display()), source };
+        let fail = |what: &str, source| OpenError::Io {
+            what: format!("{what} {}", dir.display()),
+            source,
+        };
         let kv = dir.join("kv");
         let mut problems: Vec<String> = SyncedFile::damage(dir).into_iter().collect();
-        let changed = |f: PathBuf| format!("{}: its checksum is wrong: it was changed or cut", f.display());
+        let changed = |f: PathBuf| {
+            format!(
+                "{}: its checksum is wrong: it was changed or cut",
+                f.display()
+            )
+        };
         problems.extend(manifest::damaged_files(&kv).into_iter().map(changed));
-        let shadow = Shadow::of(dir).map_err(|e| fail("copy lists and journals to a temporary directory, of", e))?;
-        let space = Arc::new(SpaceGate::open(&shadow.0, Arc::default(), false).map_err(|e| fail("open a copy of", e))?);
+        let shadow = Shadow::of(dir)
+            .map_err(|e| fail("copy lists and journals to a temporary directory, of", e))?;
+        let space = Arc::new(
+            SpaceGate::open(&shadow.0, Arc::default(), false)
+                .map_err(|e| fail("open a copy of", e))?,
+        );
         let options = OsdFsOptions::default();
-        let limits = Limits { cache_bytes: options.kv_cache_bytes, open_files: options.kv_open_files, workers: 1 };
-        let bad = |why: String| OpenError::BadKv { dir: kv.clone(), why: shadow.tell(&why, dir) };
+        let limits = Limits {
+            cache_bytes: options.kv_cache_bytes,
+            open_files: options.kv_open_files,
+            workers: 1,
+        };
+        let bad = |why: String| OpenError::BadKv {
+            dir: kv.clone(),
+            why: shadow.tell(&why, dir),
+        };
         let tables = Arc::new(Tables::open(&shadow.0, limits, space.clone()).map_err(bad)?);
-        let objects = FsObjects::look(&dir.join("objects"), options.open_files, space.clone(), &tables, largest::MOST_BYTES);
+        let objects = FsObjects::look(
+            &dir.join("objects"),
+            options.open_files,
+            space.clone(),
+            &tables,
+            largest::MOST_BYTES,
+        );
         let objects = objects.map_err(|e| fail("open objects of", e))?;
         if let Err(e) = OsdFs::fresh(dir) {
             problems.push(e.to_string());
         }
-        Ok(Inspection { label, problems, tables, objects, space, dir: dir.to_owned(), _lock: locked, shadow })
+        Ok(Inspection {
+            label,
+            problems,
+            tables,
+            objects,
+            space,
+            dir: dir.to_owned(),
+            _lock: locked,
+            shadow,
+        })
     }
 
     /// The target's label.
@@ -88,14 +122,22 @@ impl Kv for Inspection {
     fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         self.tables.get(t, key)
     }
-    fn range(&self, t: Table, from: &[u8], to: Option<&[u8]>, limit: usize) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+    fn range(
+        &self,
+        t: Table,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
         self.tables.range(t, from, to, limit)
     }
     fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
         self.tables.last(t, prefix)
     }
     fn commit(&self, _: Batch) -> Result<(), OsdError> {
-        Err(OsdError::NotSupported("a target that is looked at is not changed"))
+        Err(OsdError::NotSupported(
+            "a target that is looked at is not changed",
+        ))
     }
     fn sync(&self) -> Result<(), OsdError> {
         Ok(())
@@ -130,7 +172,9 @@ impl Shadow {
                 done => return done.map(|()| path),
             }
         }
-        Err(io::Error::other("no free name for a temporary directory; remove coral-check-* there"))
+        Err(io::Error::other(
+            "no free name for a temporary directory; remove coral-check-* there",
+        ))
     }
 
     /// A message about the shadow as one about the target.
@@ -152,7 +196,9 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let final_files = from.file_name().is_some_and(|n| n == "tables");
     for entry in std::fs::read_dir(from)? {
         let path = entry?.path();
-        let Some(name) = path.file_name() else { continue };
+        let Some(name) = path.file_name() else {
+            continue;
+        };
         let to = to.join(name);
         if path.is_dir() {
             copy(&path, &to)?;

@@ -80,13 +80,18 @@ pub(super) fn check(dir: &Path, promise: Option<&Promise>) -> Result<Found, Stri
             ));
         }
         found.last_seqno = walk.last_seqno.or(found.last_seqno);
-        found.journals.push(JournalLen { id: *id, bytes: walk.bytes });
+        found.journals.push(JournalLen {
+            id: *id,
+            bytes: walk.bytes,
+        });
         newest = Some((path, walk));
     }
     if let Some(promise) = promise {
         compare(dir, &found, newest.map(|(_, w)| w.end), promise)?;
     }
-    let Some((path, walk)) = newest else { return Ok(found) };
+    let Some((path, walk)) = newest else {
+        return Ok(found);
+    };
     let power_lost = promise.is_some_and(|p| !p.is_of_this_boot());
     match walk.end {
         End::Whole => Ok(found),
@@ -101,12 +106,20 @@ pub(super) fn check(dir: &Path, promise: Option<&Promise>) -> Result<Found, Stri
 }
 
 /// Whether the journals reach as far as promised.
-fn compare(dir: &Path, found: &Found, newest: Option<End>, promise: &Promise) -> Result<(), String> {
+fn compare(
+    dir: &Path,
+    found: &Found,
+    newest: Option<End>,
+    promise: &Promise,
+) -> Result<(), String> {
     let newest_id = found.journals.last().map(|j| j.id);
     let promised_id = promise.journals.last().map(|j| j.id);
     if newest_id < promised_id {
         let id = promised_id.unwrap_or(0);
-        return Err(format!("journal {} is missing", dir.join(format!("{id}.jnl")).display()));
+        return Err(format!(
+            "journal {} is missing",
+            dir.join(format!("{id}.jnl")).display()
+        ));
     }
     if promise.seqno == 0 || found.last_seqno.is_some_and(|last| last >= promise.seqno) {
         return Ok(());
@@ -116,7 +129,10 @@ fn compare(dir: &Path, found: &Found, newest: Option<End>, promise: &Promise) ->
     if found.last_seqno.is_none() && newest == Some(End::Whole) && may_be_empty {
         return Ok(());
     }
-    let last = found.last_seqno.map_or_else(|| "before the first batch".to_owned(), |n| format!("with batch {n}"));
+    let last = found.last_seqno.map_or_else(
+        || "before the first batch".to_owned(),
+        |n| format!("with batch {n}"),
+    );
     let path = dir.join(format!("{}.jnl", newest_id.unwrap_or(0)));
     let at = found.journals.last().map_or(0, |j| j.bytes);
     Err(format!(
@@ -137,8 +153,12 @@ fn changed(path: &Path, at: u64) -> String {
 /// the newest with a lower bound of it. The second result is whether there is a batch in the newest.
 pub(super) fn sync(dir: &Path, before: &[JournalLen]) -> io::Result<(Vec<JournalLen>, bool)> {
     let paths = list(dir)?;
-    let Some(((newest_id, newest), older)) = paths.split_last() else { return Ok((Vec::new(), false)) };
-    let (grows, is_final) = before.split_last().map_or((None, &[][..]), |(last, rest)| (Some(last), rest));
+    let Some(((newest_id, newest), older)) = paths.split_last() else {
+        return Ok((Vec::new(), false));
+    };
+    let (grows, is_final) = before
+        .split_last()
+        .map_or((None, &[][..]), |(last, rest)| (Some(last), rest));
     let mut journals = Vec::with_capacity(paths.len());
     for (id, path) in older {
         // Synced when fjall began the next, and not changed since. It may be removed meanwhile.
@@ -156,14 +176,22 @@ pub(super) fn sync(dir: &Path, before: &[JournalLen]) -> io::Result<(Vec<Journal
     let mut first = [0];
     let began = file.read_at(&mut first, 0)? == 1 && first != [0];
     let bytes = grows.filter(|j| j.id == *newest_id).map_or(0, |j| j.bytes);
-    journals.push(JournalLen { id: *newest_id, bytes });
+    journals.push(JournalLen {
+        id: *newest_id,
+        bytes,
+    });
     Ok((journals, began))
 }
 
 /// Length of the newest journal in `dir`, which nobody writes any more.
 pub(super) fn newest_len(dir: &Path) -> io::Result<Option<JournalLen>> {
-    let Some((id, path)) = list(dir)?.pop() else { return Ok(None) };
-    Ok(Some(JournalLen { id, bytes: data_len(&path)? }))
+    let Some((id, path)) = list(dir)?.pop() else {
+        return Ok(None);
+    };
+    Ok(Some(JournalLen {
+        id,
+        bytes: data_len(&path)?,
+    }))
 }
 
 /// Journal files with their numbers, oldest first.
@@ -175,7 +203,10 @@ fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
-        if let Some(n) = name.strip_suffix(".jnl").and_then(|n| n.parse::<u64>().ok()) {
+        if let Some(n) = name
+            .strip_suffix(".jnl")
+            .and_then(|n| n.parse::<u64>().ok())
+        {
             found.push((n, path));
         }
     }
@@ -187,7 +218,9 @@ fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 pub(super) fn contents(path: &Path) -> Result<Vec<u8>, String> {
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        File::open(path)?.take(data_len(path)?).read_to_end(&mut bytes)?;
+        File::open(path)?
+            .take(data_len(path)?)
+            .read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     read().map_err(|e| format!("read {}: {e}", path.display()))
@@ -272,7 +305,11 @@ fn walk_with(bytes: &[u8], tables: &mut BTreeSet<u64>) -> Walk {
         }
         break;
     }
-    Walk { end, bytes: at as u64, last_seqno }
+    Walk {
+        end,
+        bytes: at as u64,
+        last_seqno,
+    }
 }
 
 /// Why a batch does not read.
@@ -407,15 +444,33 @@ mod tests {
     #[test]
     fn a_whole_journal_is_whole() {
         let j = journal().0;
-        assert_eq!(walk(&j), Walk { end: End::Whole, bytes: j.len() as u64, last_seqno: Some(20) });
-        assert_eq!(walk(&[]), Walk { end: End::Whole, bytes: 0, last_seqno: None });
+        assert_eq!(
+            walk(&j),
+            Walk {
+                end: End::Whole,
+                bytes: j.len() as u64,
+                last_seqno: Some(20)
+            }
+        );
+        assert_eq!(
+            walk(&[]),
+            Walk {
+                end: End::Whole,
+                bytes: 0,
+                last_seqno: None
+            }
+        );
     }
 
     #[test]
     fn a_cut_anywhere_in_the_last_batch_is_torn_there() {
         let (j, last) = journal();
         for len in last + 1..j.len() {
-            let torn = Walk { end: End::Torn, bytes: last as u64, last_seqno: Some(19) };
+            let torn = Walk {
+                end: End::Torn,
+                bytes: last as u64,
+                last_seqno: Some(19),
+            };
             assert_eq!(walk(&j[..len]), torn, "{len}");
         }
     }
@@ -426,12 +481,22 @@ mod tests {
         let dir = Dir::with(&[(3, b"older"), (4, &j)]);
         let path = dir.0.path().join("4.jnl");
         cut_from(dir.0.path(), 21).unwrap();
-        assert_eq!(data_len(&path).unwrap(), j.len() as u64, "all were acknowledged");
+        assert_eq!(
+            data_len(&path).unwrap(),
+            j.len() as u64,
+            "all were acknowledged"
+        );
         cut_from(dir.0.path(), 20).unwrap();
         assert_eq!(data_len(&path).unwrap(), last as u64);
         dir.put(4, &j[..last + 50]);
         cut_from(dir.0.path(), 20).unwrap();
-        assert_eq!((data_len(&path).unwrap(), walk(&contents(&path).unwrap()).end), (last as u64, End::Whole));
+        assert_eq!(
+            (
+                data_len(&path).unwrap(),
+                walk(&contents(&path).unwrap()).end
+            ),
+            (last as u64, End::Whole)
+        );
         cut_from(dir.0.path(), 1).unwrap();
         assert_eq!(data_len(&path).unwrap(), 0);
     }
@@ -501,28 +566,61 @@ mod tests {
     }
 
     fn promise(seqno: u64, newest_began: bool, journals: &[(u64, u64)]) -> Promise {
-        let journals = journals.iter().map(|(id, bytes)| JournalLen { id: *id, bytes: *bytes }).collect();
-        Promise { seqno, newest_began, journals, ..Default::default() }
+        let journals = journals
+            .iter()
+            .map(|(id, bytes)| JournalLen {
+                id: *id,
+                bytes: *bytes,
+            })
+            .collect();
+        Promise {
+            seqno,
+            newest_began,
+            journals,
+            ..Default::default()
+        }
     }
 
     #[test]
     fn a_journal_that_ends_before_what_was_synced_is_refused() {
         let (j, last) = journal();
         let synced = promise(20, true, &[(0, 0)]);
-        assert_eq!(Dir::with(&[(0, &j)]).check(&synced).unwrap().last_seqno, Some(20));
+        assert_eq!(
+            Dir::with(&[(0, &j)]).check(&synced).unwrap().last_seqno,
+            Some(20)
+        );
         for len in [0, 1, last / 2, last, last + 1, j.len() - 1] {
             let e = Dir::with(&[(0, &j[..len])]).check(&synced).unwrap_err();
-            assert!(e.contains("0.jnl") && e.contains("transactions are missing"), "{len}: {e}");
+            assert!(
+                e.contains("0.jnl") && e.contains("transactions are missing"),
+                "{len}: {e}"
+            );
         }
         // What comes after the sync may be torn, or after power loss (another boot) anything.
         let earlier = promise(10, true, &[(0, last as u64 / 3)]);
         let dir = Dir::with(&[(0, &j[..last + 1])]);
         assert_eq!(dir.check(&earlier).unwrap().last_seqno, Some(19));
-        assert_eq!(data_len(&dir.0.path().join("0.jnl")).unwrap(), last as u64, "cut");
+        assert_eq!(
+            data_len(&dir.0.path().join("0.jnl")).unwrap(),
+            last as u64,
+            "cut"
+        );
         let mut bad = j.clone();
         bad[last - 100] ^= 1;
-        assert_eq!(Dir::with(&[(0, &bad)]).check(&Promise { boot: 1, ..earlier.clone() }).unwrap().last_seqno, Some(18));
-        let here = Promise { boot: super::super::note::boot_tag(), ..earlier };
+        assert_eq!(
+            Dir::with(&[(0, &bad)])
+                .check(&Promise {
+                    boot: 1,
+                    ..earlier.clone()
+                })
+                .unwrap()
+                .last_seqno,
+            Some(18)
+        );
+        let here = Promise {
+            boot: super::super::note::boot_tag(),
+            ..earlier
+        };
         let e = Dir::with(&[(0, &bad)]).check(&here).unwrap_err();
         assert!(e.contains("was changed after byte"), "{e}");
     }
@@ -533,11 +631,22 @@ mod tests {
         let synced = promise(20, false, &[(4, j.len() as u64), (5, 0)]);
         let ok = |dir: Dir| dir.check(&synced).map(|f| f.last_seqno);
         assert_eq!(ok(Dir::with(&[(4, &j), (5, &[])])), Ok(Some(20)));
-        assert_eq!(ok(Dir::with(&[(5, &[])])), Ok(None), "the older one was not needed any more");
+        assert_eq!(
+            ok(Dir::with(&[(5, &[])])),
+            Ok(None),
+            "the older one was not needed any more"
+        );
         assert_eq!(ok(Dir::with(&[(6, &[])])), Ok(None));
-        assert!(ok(Dir::with(&[(4, &j[..last]), (5, &[])])).is_err(), "cut between two batches");
+        assert!(
+            ok(Dir::with(&[(4, &j[..last]), (5, &[])])).is_err(),
+            "cut between two batches"
+        );
         assert!(ok(Dir::with(&[(4, &[]), (5, &[])])).is_err());
-        assert!(ok(Dir::with(&[(4, &j)])).unwrap_err().contains("5.jnl is missing"));
+        assert!(
+            ok(Dir::with(&[(4, &j)]))
+                .unwrap_err()
+                .contains("5.jnl is missing")
+        );
         assert!(ok(Dir::with(&[])).is_err());
         let began = promise(20, true, &[(5, 0)]);
         assert!(Dir::with(&[(5, &[])]).check(&began).is_err());
@@ -550,17 +659,29 @@ mod tests {
         let dir = Dir::with(&[(3, &j[..last])]);
         let lens = |known: &[JournalLen]| {
             let (journals, began) = sync(dir.0.path(), known).unwrap();
-            (journals.iter().map(|j| (j.id, j.bytes)).collect::<Vec<_>>(), began)
+            (
+                journals.iter().map(|j| (j.id, j.bytes)).collect::<Vec<_>>(),
+                began,
+            )
         };
         let first = [JournalLen { id: 3, bytes: 10 }];
         assert_eq!(lens(&first), (vec![(3, 10)], true));
         dir.put(3, &j);
         dir.put(4, &[]);
         assert_eq!(lens(&first), (vec![(3, j.len() as u64), (4, 0)], false));
-        assert_eq!(newest_len(dir.0.path()).unwrap(), Some(JournalLen { id: 4, bytes: 0 }));
+        assert_eq!(
+            newest_len(dir.0.path()).unwrap(),
+            Some(JournalLen { id: 4, bytes: 0 })
+        );
         std::fs::remove_file(dir.0.path().join("3.jnl")).unwrap();
         dir.put(4, &j[..last]);
         assert_eq!(lens(&first), (vec![(4, 0)], true));
-        assert_eq!(newest_len(dir.0.path()).unwrap(), Some(JournalLen { id: 4, bytes: last as u64 }));
+        assert_eq!(
+            newest_len(dir.0.path()).unwrap(),
+            Some(JournalLen {
+                id: 4,
+                bytes: last as u64
+            })
+        );
     }
 }

@@ -35,11 +35,17 @@ mod tests {
     fn a_file_can_be_made_so_large_and_no_larger() {
         let mut f = tempfile::tempfile().unwrap();
         let most = largest(&f);
-        assert_eq!(f.stream_position().is_ok(), f.seek(SeekFrom::Start(0)).is_ok());
+        assert_eq!(
+            f.stream_position().is_ok(),
+            f.seek(SeekFrom::Start(0)).is_ok()
+        );
         f.set_len(most).unwrap();
         assert_eq!(f.metadata().unwrap().len(), most);
         if most < MOST_BYTES {
-            assert_eq!(f.set_len(most + 1).unwrap_err().raw_os_error(), Some(libc::EFBIG));
+            assert_eq!(
+                f.set_len(most + 1).unwrap_err().raw_os_error(),
+                Some(libc::EFBIG)
+            );
         }
     }
 }

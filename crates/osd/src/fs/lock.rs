@@ -17,13 +17,22 @@ impl DirLock {
     /// Locks `dir` or says who has it.
     pub(super) fn acquire(dir: &Path) -> Result<DirLock, OpenError> {
         let path = dir.join("LOCK");
-        let io = |source| OpenError::Io { what: format!("lock {}", path.display()), source };
+        let io = |source| OpenError::Io {
+            what: format!("lock {}", path.display()),
+            source,
+        };
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(private::FILE);
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(private::FILE);
         let mut file = options.open(&path).map_err(io)?;
         lock(&mut file, dir, &path)?;
         // In place, and as far as it goes: a full disk does not keep a target from its start.
-        if let Err(error) = file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0) {
+        if let Err(error) = file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0)
+        {
             tracing::warn!(path = %path.display(), %error, "the lock does not name this process");
         }
         Ok(DirLock(file))
@@ -36,7 +45,10 @@ pub(super) fn look(dir: &Path) -> Result<Option<File>, OpenError> {
     match File::open(&path) {
         Ok(mut file) => lock(&mut file, dir, &path).map(|()| Some(file)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(OpenError::Io { what: format!("lock {}", path.display()), source }),
+        Err(source) => Err(OpenError::Io {
+            what: format!("lock {}", path.display()),
+            source,
+        }),
     }
 }
 
@@ -46,9 +58,19 @@ fn lock(file: &mut File, dir: &Path, path: &Path) -> Result<(), OpenError> {
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut text = String::new();
             let _ = file.read_to_string(&mut text);
-            let pid = text.lines().next().and_then(|l| l.trim().parse().ok()).unwrap_or(0);
-            Err(OpenError::InUse { dir: dir.to_owned(), pid })
+            let pid = text
+                .lines()
+                .next()
+                .and_then(|l| l.trim().parse().ok())
+                .unwrap_or(0);
+            Err(OpenError::InUse {
+                dir: dir.to_owned(),
+                pid,
+            })
         }
-        Err(e) => Err(OpenError::Io { what: format!("lock {}", path.display()), source: e.into() }),
+        Err(e) => Err(OpenError::Io {
+            what: format!("lock {}", path.display()),
+            source: e.into(),
+        }),
     }
 }

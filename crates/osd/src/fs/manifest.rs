@@ -21,7 +21,8 @@ const META: u64 = 0;
 /// says what is wrong.
 pub(super) fn check(kv: &Path, promised: u64) -> Result<(), String> {
     let keyspaces = kv.join(KEYSPACES);
-    if let Some(id) = (0..u64::BITS as u64).find(|id| promised >> id & 1 == 1 && !is_made(kv, *id)) {
+    if let Some(id) = (0..u64::BITS as u64).find(|id| promised >> id & 1 == 1 && !is_made(kv, *id))
+    {
         return Err(missing(kv, id, "the table was there at the last sync"));
     }
     if !keyspaces.exists() {
@@ -51,17 +52,25 @@ pub(super) fn is_made(kv: &Path, id: u64) -> bool {
 
 /// Says that table `id` is not there.
 pub(super) fn missing(kv: &Path, id: u64, why: &str) -> String {
-    format!("{} is missing, but {why}", table_dir(kv, id).join("current").display())
+    format!(
+        "{} is missing, but {why}",
+        table_dir(kv, id).join("current").display()
+    )
 }
 
 /// The tables of the store in `kv`, a bit for each number below 64.
 pub(super) fn present(kv: &Path) -> u64 {
-    (0..u64::BITS as u64).filter(|id| is_made(kv, *id)).fold(0, |bits, id| bits | 1 << id)
+    (0..u64::BITS as u64)
+        .filter(|id| is_made(kv, *id))
+        .fold(0, |bits, id| bits | 1 << id)
 }
 
 /// Files of tables in the store `kv` whose bytes are not those that the table's list has the checksum of. Reads whole files.
 pub(super) fn damaged_files(kv: &Path) -> Vec<PathBuf> {
-    let tables = std::fs::read_dir(kv.join(KEYSPACES)).into_iter().flatten().flatten();
+    let tables = std::fs::read_dir(kv.join(KEYSPACES))
+        .into_iter()
+        .flatten()
+        .flatten();
     tables.flat_map(|t| all_damaged_in(&t.path())).collect()
 }
 
@@ -78,8 +87,12 @@ fn damaged_in(dir: &Path) -> Option<PathBuf> {
 }
 
 fn all_damaged_in(dir: &Path) -> Vec<PathBuf> {
-    let Some(list) = list_of(dir) else { return Vec::new() };
-    files_of(dir).filter(|f| is_listed_otherwise(f, &list)).collect()
+    let Some(list) = list_of(dir) else {
+        return Vec::new();
+    };
+    files_of(dir)
+        .filter(|f| is_listed_otherwise(f, &list))
+        .collect()
 }
 
 fn list_of(dir: &Path) -> Option<Vec<u8>> {
@@ -89,13 +102,22 @@ fn list_of(dir: &Path) -> Option<Vec<u8>> {
 }
 
 fn files_of(dir: &Path) -> impl Iterator<Item = PathBuf> {
-    std::fs::read_dir(dir.join("tables")).into_iter().flatten().flatten().map(|f| f.path())
+    std::fs::read_dir(dir.join("tables"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|f| f.path())
 }
 
 /// A list has for each file: number (u64), kind of checksum (u8, 0 is XXH3), checksum of the whole file (u128).
 fn is_listed_otherwise(file: &Path, list: &[u8]) -> bool {
-    let number = file.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse::<u64>().ok());
-    let (Some(number), Ok(bytes)) = (number, std::fs::read(file)) else { return false };
+    let number = file
+        .file_name()
+        .and_then(|n| n.to_str())
+        .and_then(|n| n.parse::<u64>().ok());
+    let (Some(number), Ok(bytes)) = (number, std::fs::read(file)) else {
+        return false;
+    };
     let head = [&number.to_le_bytes()[..], &[0]].concat();
     let mut listed = list.windows(25).filter(|w| w.starts_with(&head)).peekable();
     let sum = xxh3_128(&bytes).to_le_bytes();
@@ -109,10 +131,14 @@ fn check_table(dir: &Path) -> Result<(), String> {
         let files = std::fs::read_dir(dir.join("tables")).map_or(0, Iterator::count);
         return match files {
             0 => Ok(()),
-            n => Err(format!("{} is missing, but the table has {n} files", current.display())),
+            n => Err(format!(
+                "{} is missing, but the table has {n} files",
+                current.display()
+            )),
         };
     }
-    let read = |path: &Path| std::fs::read(path).map_err(|e| format!("read {}: {e}", path.display()));
+    let read =
+        |path: &Path| std::fs::read(path).map_err(|e| format!("read {}: {e}", path.display()));
     let bytes = read(&current)?;
     let damaged = || format!("{} was changed", current.display());
     let bytes: [u8; CURRENT_BYTES] = bytes.try_into().map_err(|_| damaged())?;
@@ -123,7 +149,11 @@ fn check_table(dir: &Path) -> Result<(), String> {
     }
     let list = dir.join(format!("v{}", u64::from_le_bytes(*id)));
     if xxh3_128(&read(&list)?) != u128::from_le_bytes(*sum) {
-        return Err(format!("{} or {} was changed", list.display(), current.display()));
+        return Err(format!(
+            "{} or {} was changed",
+            list.display(),
+            current.display()
+        ));
     }
     Ok(())
 }
@@ -139,7 +169,12 @@ mod tests {
             let table = dir.path().join(format!("keyspaces/{n}"));
             fs::create_dir_all(table.join("tables")).unwrap();
             fs::write(table.join("v513"), list).unwrap();
-            let current = [&513_u64.to_le_bytes()[..], &xxh3_128(list).to_le_bytes(), &[0]].concat();
+            let current = [
+                &513_u64.to_le_bytes()[..],
+                &xxh3_128(list).to_le_bytes(),
+                &[0],
+            ]
+            .concat();
             fs::write(table.join("current"), current).unwrap();
         }
         dir
@@ -164,7 +199,10 @@ mod tests {
             }
             for len in 0..good.len() {
                 fs::write(&path, &good[..len]).unwrap();
-                assert!(check(dir.path(), 0).unwrap_err().contains("keyspaces/7"), "{name} cut at {len}");
+                assert!(
+                    check(dir.path(), 0).unwrap_err().contains("keyspaces/7"),
+                    "{name} cut at {len}"
+                );
             }
             fs::write(&path, &good).unwrap();
         }
@@ -177,16 +215,30 @@ mod tests {
         fs::remove_file(table.join("current")).unwrap();
         assert_eq!(check(dir.path(), 0), Ok(()), "it was being made");
         fs::write(table.join("tables/0"), "rows").unwrap();
-        assert!(check(dir.path(), 0).unwrap_err().contains("current is missing"));
+        assert!(
+            check(dir.path(), 0)
+                .unwrap_err()
+                .contains("current is missing")
+        );
         fs::remove_file(table.join("tables/0")).unwrap();
         assert_eq!(present(dir.path()), 1);
-        assert!(check(dir.path(), 1 << 7).unwrap_err().contains("keyspaces/7/current is missing"), "it was promised");
+        assert!(
+            check(dir.path(), 1 << 7)
+                .unwrap_err()
+                .contains("keyspaces/7/current is missing"),
+            "it was promised"
+        );
         fs::remove_dir_all(&table).unwrap();
         assert!(check(dir.path(), 1 << 7).is_err());
         assert_eq!(check(dir.path(), 1), Ok(()));
         let dir = store(b"list");
         fs::remove_file(dir.path().join("keyspaces/0/current")).unwrap();
-        assert!(check(dir.path(), 0).unwrap_err().contains("keyspaces/0/current"), "without it all others would be removed");
+        assert!(
+            check(dir.path(), 0)
+                .unwrap_err()
+                .contains("keyspaces/0/current"),
+            "without it all others would be removed"
+        );
         assert_eq!(check(&dir.path().join("none"), 0), Ok(()));
     }
 }

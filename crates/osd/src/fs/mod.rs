@@ -47,8 +47,8 @@ pub use self::space::Disk;
 use self::space::SpaceGate;
 use self::tables::{Limits, Tables};
 use crate::{
-    Batch, FallocMode, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, Room, SeekWhence,
-    SetAttr, StatFs, Table, TargetKind,
+    Batch, FallocMode, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, Room,
+    SeekWhence, SetAttr, StatFs, Table, TargetKind,
 };
 
 /// Limits of an [`OsdFs`].
@@ -100,20 +100,27 @@ impl OsdFs {
         match Label::load(dir) {
             Ok(there) => {
                 let what = there.target_name();
-                return Err(OpenError::AlreadyFormatted { dir: dir.to_owned(), what });
+                return Err(OpenError::AlreadyFormatted {
+                    dir: dir.to_owned(),
+                    what,
+                });
             }
             Err(OpenError::NotOurs { .. }) => {}
             Err(e) => return Err(e),
         }
         if let Some(why) = foreign_content(dir).map_err(|e| fail("list", e))? {
-            return Err(OpenError::NotOurs { dir: dir.to_owned(), why });
+            return Err(OpenError::NotOurs {
+                dir: dir.to_owned(),
+                why,
+            });
         }
         let lock = DirLock::acquire(dir)?;
         private::tighten(dir);
         private::make_dir(&dir.join("objects")).map_err(|e| fail("create objects in", e))?;
         private::make_dir(&dir.join("kv")).map_err(|e| fail("create tables in", e))?;
         let options = OsdFsOptions::default();
-        let space = SpaceGate::open(dir, options.disk.clone(), true).map_err(|e| fail("open", e))?;
+        let space =
+            SpaceGate::open(dir, options.disk.clone(), true).map_err(|e| fail("open", e))?;
         let tables = open_tables(dir, &options, label.kind, Arc::new(space))?;
         tables.sync().map_err(|e| bad_kv(dir, e.to_string()))?;
         tables.objects_are_synced(); // there are none
@@ -133,13 +140,19 @@ impl OsdFs {
 
     /// Whether the target in `dir` was formatted and no MGS has accepted it yet, and who formatted it.
     pub fn fresh(dir: &Path) -> Result<Option<Fresh>, OpenError> {
-        let fail = |source| OpenError::Io { what: format!("read {}", dir.join(fresh::FILE).display()), source };
+        let fail = |source| OpenError::Io {
+            what: format!("read {}", dir.join(fresh::FILE).display()),
+            source,
+        };
         Fresh::load(dir).map_err(fail)
     }
 
     /// An MGS has accepted the target in `dir`: from now on it may come back under another NID.
     pub fn set_registered(dir: &Path) -> Result<(), OpenError> {
-        let fail = |source| OpenError::Io { what: format!("remove {}", dir.join(fresh::FILE).display()), source };
+        let fail = |source| OpenError::Io {
+            what: format!("remove {}", dir.join(fresh::FILE).display()),
+            source,
+        };
         Fresh::remove(dir).map_err(fail)
     }
 
@@ -153,22 +166,40 @@ impl OsdFs {
         let label = Label::load(dir)?;
         let lock = DirLock::acquire(dir)?;
         private::tighten(dir);
-        let fail =
-            |source| OpenError::Io { what: format!("open objects of {}", dir.display()), source };
+        let fail = |source| OpenError::Io {
+            what: format!("open objects of {}", dir.display()),
+            source,
+        };
         let space = Arc::new(SpaceGate::open(dir, options.disk.clone(), true).map_err(fail)?);
         let tables = open_tables(dir, &options, label.kind, space.clone())?;
         let tables = Arc::new(tables);
         let note = NoteFile::open(dir).map_err(fail)?;
         let largest = largest::largest(note.file());
-        let objects =
-            FsObjects::open(&dir.join("objects"), options.open_files, space.clone(), &tables, largest)
-                .map_err(fail)?;
+        let objects = FsObjects::open(
+            &dir.join("objects"),
+            options.open_files,
+            space.clone(),
+            &tables,
+            largest,
+        )
+        .map_err(fail)?;
         if note.get() != 0 && tables.inherits_unsynced() {
             // What a killed process left in the page cache is about to be called committed, and nobody
             // knows which objects it changed.
-            objects.sync_file_system().map_err(|e| fail(std::io::Error::other(e)))?;
+            objects
+                .sync_file_system()
+                .map_err(|e| fail(std::io::Error::other(e)))?;
         }
-        Ok((OsdFs { tables, objects, space, note, _lock: lock }, label))
+        Ok((
+            OsdFs {
+                tables,
+                objects,
+                space,
+                note,
+                _lock: lock,
+            },
+            label,
+        ))
     }
 
     /// Whether the target in `dir` has been opened since it was formatted: it may hold data, whatever its label says or
@@ -184,7 +215,10 @@ impl OsdFs {
 
     /// What keeps this target from serving as it should, in words; `None`: nothing.
     pub fn trouble(&self) -> Option<String> {
-        self.tables.trouble().or_else(|| self.objects.trouble()).or_else(|| self.space.trouble())
+        self.tables
+            .trouble()
+            .or_else(|| self.objects.trouble())
+            .or_else(|| self.space.trouble())
     }
 
     /// Reads every table record and visits every object, so that every stored checksum is
@@ -217,11 +251,23 @@ impl Drop for OsdFs {
 /// Why `dir` may not be formatted, if so. What an interrupted format left is ours to take.
 fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
     if OsdFs::has_served(dir)? {
-        return Ok(Some("it has served as a target and lost its label; restore its file CORAL"));
+        return Ok(Some(
+            "it has served as a target and lost its label; restore its file CORAL",
+        ));
     }
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let ours = ["lost+found", "LOCK", "SYNCED", "kv", "objects", "CORAL.new", fresh::FILE, stock::RESERVE_FILE, stock::SPARE_DIR];
+        let ours = [
+            "lost+found",
+            "LOCK",
+            "SYNCED",
+            "kv",
+            "objects",
+            "CORAL.new",
+            fresh::FILE,
+            stock::RESERVE_FILE,
+            stock::SPARE_DIR,
+        ];
         if !ours.iter().any(|o| name == *o) {
             return Ok(Some("it is not empty"));
         }
@@ -237,13 +283,19 @@ fn open_tables(
 ) -> Result<Tables, OpenError> {
     // An MDT flushes and compacts at the same time; the others hardly write.
     let workers = if kind == TargetKind::Mdt { 2 } else { 1 };
-    let limits = Limits { cache_bytes: options.kv_cache_bytes, open_files: options.kv_open_files, workers };
-    Tables::open(dir, limits, space)
-        .map_err(|why| bad_kv(dir, why))
+    let limits = Limits {
+        cache_bytes: options.kv_cache_bytes,
+        open_files: options.kv_open_files,
+        workers,
+    };
+    Tables::open(dir, limits, space).map_err(|why| bad_kv(dir, why))
 }
 
 fn bad_kv(dir: &Path, why: String) -> OpenError {
-    OpenError::BadKv { dir: dir.join("kv"), why }
+    OpenError::BadKv {
+        dir: dir.join("kv"),
+        why,
+    }
 }
 
 impl Kv for OsdFs {

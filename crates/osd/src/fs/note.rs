@@ -33,12 +33,21 @@ impl NoteFile {
     /// `boot` 0: the machine does not tell, nothing is remembered.
     fn open_in_boot(dir: &Path, boot: u64) -> io::Result<NoteFile> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(private::FILE);
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(private::FILE);
         let file = options.open(dir.join(FILE))?;
         let mut b = [0; RECORD_BYTES];
         let whole = file.read_exact_at(&mut b, 0).is_ok();
         let number = if whole { decode(&b, boot) } else { None };
-        Ok(NoteFile { file, boot, number: AtomicU64::new(number.unwrap_or(0)) })
+        Ok(NoteFile {
+            file,
+            boot,
+            number: AtomicU64::new(number.unwrap_or(0)),
+        })
     }
 
     pub(super) fn file(&self) -> &File {

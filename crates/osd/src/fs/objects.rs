@@ -27,7 +27,8 @@ use super::pool::BufPool;
 use super::space::{Class, SpaceGate};
 use super::tables::Tables;
 use crate::{
-    Batch, FallocMode, ObjAttr, ObjectId, Objects, OsdError, Room, SeekWhence, SetAttr, StatFs, Table, Time,
+    Batch, FallocMode, ObjAttr, ObjectId, Objects, OsdError, Room, SeekWhence, SetAttr, StatFs,
+    Table, Time,
 };
 
 /// Up to so many changed objects are synced one by one; for more, the whole file system is.
@@ -116,7 +117,9 @@ impl FsObjects {
 
     /// As [`FsObjects::make`]; `None`: its room is promised.
     fn make_in(&self, id: ObjectId, class: Option<Class>) -> Result<Arc<Handle>, OsdError> {
-        let handle = self.handles.find(id, || self.open_or_make(id, Some(class)))?;
+        let handle = self
+            .handles
+            .find(id, || self.open_or_make(id, Some(class)))?;
         handle.ok_or(OsdError::Invalid("an object that cannot be created"))
     }
 
@@ -186,7 +189,10 @@ impl FsObjects {
 
     fn refuse_after_failure(&self) -> Result<(), OsdError> {
         match self.sync_failed.load(Ordering::Relaxed) {
-            true => Err(OsdError::io("objects: an earlier sync failed; restart the server", Errno::IO.into())),
+            true => Err(OsdError::io(
+                "objects: an earlier sync failed; restart the server",
+                Errno::IO.into(),
+            )),
             false => Ok(()),
         }
     }
@@ -196,7 +202,11 @@ impl FsObjects {
     }
 
     /// Opens an object; `make`: makes it if it is not there, with room of that class.
-    fn open_or_make(&self, id: ObjectId, make: Option<Option<Class>>) -> Result<Option<Handle>, OsdError> {
+    fn open_or_make(
+        &self,
+        id: ObjectId,
+        make: Option<Option<Class>>,
+    ) -> Result<Option<Handle>, OsdError> {
         let name = file_name(id);
         let mut created = false;
         let file = match (self.openat(&name, OFlags::empty()), make) {
@@ -211,7 +221,11 @@ impl FsObjects {
             (other, _) => other,
         };
         let file = file.map_err(|e| failed("open object", id, e))?;
-        let record = if created { Record::default() } else { self.load_record(id, &file)? };
+        let record = if created {
+            Record::default()
+        } else {
+            self.load_record(id, &file)?
+        };
         // Closed and opened again between its making and its sync: its name is not safe yet either.
         let unsynced = created || self.changed.lock().contains(&id);
         Ok(Some(Handle::new(id, file, record, unsynced)))
@@ -250,7 +264,9 @@ impl FsObjects {
         let damaged = || OsdError::Corrupt(format!("attributes of object {id}"));
         if let Some(tables) = &self.records {
             let rec = tables.get(OBJ_ATTR, &record_key(id))?;
-            return rec.map_or(Ok(Record::default()), |b| Record::decode(&b).ok_or_else(damaged));
+            return rec.map_or(Ok(Record::default()), |b| {
+                Record::decode(&b).ok_or_else(damaged)
+            });
         }
         let mut buf = [0; RECORD_BYTES];
         match rustix::fs::fgetxattr(file, XATTR, &mut buf) {
@@ -293,10 +309,16 @@ impl FsObjects {
     ) -> Result<bool, OsdError> {
         let name = path.file_name().and_then(|n| n.to_str());
         let Some(id) = name.and_then(parse_name) else {
-            return Err(OsdError::Corrupt(format!("{}: not an object", path.display())));
+            return Err(OsdError::Corrupt(format!(
+                "{}: not an object",
+                path.display()
+            )));
         };
         if path != self.path.join(file_name(id)) {
-            return Err(OsdError::Corrupt(format!("{}: in the wrong directory", path.display())));
+            return Err(OsdError::Corrupt(format!(
+                "{}: in the wrong directory",
+                path.display()
+            )));
         }
         Ok(self.attr(id)?.is_none_or(|attr| f(id, attr)))
     }
@@ -322,19 +344,25 @@ impl Room for FsObjects {
 
 impl Objects for FsObjects {
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
-        let Some(h) = self.find(id)? else { return Ok(Bytes::new()) };
+        let Some(h) = self.find(id)? else {
+            return Ok(Bytes::new());
+        };
         self.pool.fill(len, |buf| self.pread_all(&h, off, buf))
     }
 
     fn try_read(&self, id: ObjectId, off: u64, len: usize) -> Result<Option<Bytes>, OsdError> {
-        let Some(h) = self.find(id)? else { return Ok(Some(Bytes::new())) };
+        let Some(h) = self.find(id)? else {
+            return Ok(Some(Bytes::new()));
+        };
         // Not RWF_NOWAIT: a read that may not wait asks for no read-ahead either, and sequential
         // reading falls to a third of the disk's speed.
         let end = (off + len as u64).min(self.stat(&h)?.st_size as u64);
         if off < end && !page_cache::holds(h.file.as_fd(), off, end - off) {
             return Ok(None);
         }
-        self.pool.fill(len, |buf| self.pread_all(&h, off, buf)).map(Some)
+        self.pool
+            .fill(len, |buf| self.pread_all(&h, off, buf))
+            .map(Some)
     }
 
     fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
@@ -371,7 +399,9 @@ impl Objects for FsObjects {
     }
 
     fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
-        let Some(h) = self.find(id)? else { return Ok(()) };
+        let Some(h) = self.find(id)? else {
+            return Ok(());
+        };
         let done = self.punch_handle(&h, start, end);
         self.note_change(&h);
         done
@@ -411,7 +441,9 @@ impl Objects for FsObjects {
     }
 
     fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
-        let Some(h) = self.find(id)? else { return Ok(None) };
+        let Some(h) = self.find(id)? else {
+            return Ok(None);
+        };
         if off > i64::MAX as u64 {
             return Ok(None);
         }
@@ -427,7 +459,9 @@ impl Objects for FsObjects {
     }
 
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
-        let Some(h) = self.find(id)? else { return Ok(None) };
+        let Some(h) = self.find(id)? else {
+            return Ok(None);
+        };
         let st = self.stat(&h)?;
         Ok(Some(attr_of(&st, &h.record.lock())))
     }
@@ -479,7 +513,9 @@ impl Objects for FsObjects {
 
     fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
         self.refuse_after_failure()?;
-        let Some(h) = self.find(id)? else { return Ok(()) };
+        let Some(h) = self.find(id)? else {
+            return Ok(());
+        };
         self.sync_handle(&h)?;
         match &self.records {
             Some(tables) => tables.sync(),
@@ -532,7 +568,10 @@ fn failed(what: &str, id: ObjectId, e: Errno) -> OsdError {
 }
 
 fn mtime(st: &Stat) -> Time {
-    Time { secs: st.st_mtime, nsecs: st.st_mtime_nsec as u32 }
+    Time {
+        secs: st.st_mtime,
+        nsecs: st.st_mtime_nsec as u32,
+    }
 }
 
 fn attr_of(st: &Stat, record: &Record) -> ObjAttr {
@@ -540,7 +579,10 @@ fn attr_of(st: &Stat, record: &Record) -> ObjAttr {
         size: st.st_size as u64,
         blocks: st.st_blocks as u64,
         mtime: mtime(st),
-        atime: Time { secs: st.st_atime, nsecs: st.st_atime_nsec as u32 },
+        atime: Time {
+            secs: st.st_atime,
+            nsecs: st.st_atime_nsec as u32,
+        },
         ..Default::default()
     };
     record.fill(&mut attr);
@@ -549,8 +591,14 @@ fn attr_of(st: &Stat, record: &Record) -> ObjAttr {
 
 fn timespec(t: Option<Time>) -> Timespec {
     match t {
-        Some(t) => Timespec { tv_sec: t.secs, tv_nsec: t.nsecs.min(999_999_999) as _ },
-        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        Some(t) => Timespec {
+            tv_sec: t.secs,
+            tv_nsec: t.nsecs.min(999_999_999) as _,
+        },
+        None => Timespec {
+            tv_sec: 0,
+            tv_nsec: rustix::fs::UTIME_OMIT,
+        },
     }
 }
 
@@ -565,7 +613,11 @@ mod tests {
 
     fn open(dir: &Path, open_files: usize) -> FsObjects {
         let gate = || Arc::new(SpaceGate::open(dir, Arc::default(), false).unwrap());
-        let limits = super::super::tables::Limits { cache_bytes: 1 << 20, open_files: 16, workers: 1 };
+        let limits = super::super::tables::Limits {
+            cache_bytes: 1 << 20,
+            open_files: 16,
+            workers: 1,
+        };
         let tables = Tables::open(dir, limits, gate()).unwrap();
         FsObjects::open(dir, open_files, gate(), &Arc::new(tables), i64::MAX as u64).unwrap()
     }
@@ -603,10 +655,16 @@ mod tests {
         o.sync_file_system().unwrap();
         assert!(o.changed.lock().is_empty());
         write(1);
-        assert!(o.changed.lock().contains(&oid(1)), "changed after a sync of everything");
+        assert!(
+            o.changed.lock().contains(&oid(1)),
+            "changed after a sync of everything"
+        );
         o.sync_object(oid(1)).unwrap();
         write(1);
-        assert!(o.changed.lock().contains(&oid(1)), "changed after its own sync");
+        assert!(
+            o.changed.lock().contains(&oid(1)),
+            "changed after its own sync"
+        );
     }
 
     #[test]
@@ -616,10 +674,22 @@ mod tests {
         o.write(oid(8), 0, &[Bytes::from_static(b"x")]).unwrap();
         o.attr(oid(16)).unwrap();
         o.handles.shed();
-        assert!(o.find(oid(8)).unwrap().unwrap().dir_dirty.load(Ordering::Relaxed));
+        assert!(
+            o.find(oid(8))
+                .unwrap()
+                .unwrap()
+                .dir_dirty
+                .load(Ordering::Relaxed)
+        );
         o.sync_all().unwrap();
         o.handles.shed();
-        assert!(!o.find(oid(8)).unwrap().unwrap().dir_dirty.load(Ordering::Relaxed));
+        assert!(
+            !o.find(oid(8))
+                .unwrap()
+                .unwrap()
+                .dir_dirty
+                .load(Ordering::Relaxed)
+        );
     }
 
     #[test]

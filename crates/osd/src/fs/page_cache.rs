@@ -33,7 +33,13 @@ pub(super) fn holds(file: BorrowedFd<'_>, off: u64, len: u64) -> bool {
     // SAFETY: the two structures are the kernel's layout and live across the call, which writes
     // only `stat`; the descriptor is open for as long as `file` is borrowed.
     let rc = unsafe {
-        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw mut range, &raw mut stat, 0u32)
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_raw_fd(),
+            &raw mut range,
+            &raw mut stat,
+            0u32,
+        )
     };
     let pages = (off + len).div_ceil(PAGE_BYTES) - off / PAGE_BYTES;
     rc != 0 || stat.nr_cache >= pages
@@ -56,7 +62,13 @@ mod tests {
         let mut range = Range { off: 0, len: 1 };
         // SAFETY: as above.
         let known = unsafe {
-            libc::syscall(SYS_CACHESTAT, f.as_raw_fd(), &raw mut range, &raw mut probe, 0u32)
+            libc::syscall(
+                SYS_CACHESTAT,
+                f.as_raw_fd(),
+                &raw mut range,
+                &raw mut probe,
+                0u32,
+            )
         } == 0;
         assert_eq!(holds(f.as_fd(), 10 * PAGE_BYTES, 1), !known);
     }

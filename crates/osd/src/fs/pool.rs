@@ -49,7 +49,9 @@ struct Loan {
 
 impl AsRef<[u8]> for Loan {
     fn as_ref(&self) -> &[u8] {
-        self.buf.as_ref().map_or(&[], |b| &b.mem[b.start..b.start + self.len])
+        self.buf
+            .as_ref()
+            .map_or(&[], |b| &b.mem[b.start..b.start + self.len])
     }
 }
 
@@ -80,7 +82,11 @@ impl BufPool {
         let mut buf = idle.unwrap_or_else(Buf::new);
         let filled = fill(buf.room(len))?;
         assert!(filled <= len, "a read filled more than its buffer");
-        Ok(Bytes::from_owner(Loan { buf: Some(buf), len: filled, pool: self.clone() }))
+        Ok(Bytes::from_owner(Loan {
+            buf: Some(buf),
+            len: filled,
+            pool: self.clone(),
+        }))
     }
 }
 

@@ -31,7 +31,12 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
 
 /// A new file, or an old one that is emptied.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(FILE)
+        .open(path)
 }
 
 /// A copy whose mode is not that of `from`.
@@ -91,9 +96,17 @@ mod tests {
     /// Everything below `dir` that others may use.
     fn open(dir: &Path) -> Vec<PathBuf> {
         let mode = std::fs::symlink_metadata(dir).unwrap().mode();
-        let mut out: Vec<PathBuf> = if mode & OTHERS == 0 { Vec::new() } else { vec![dir.to_owned()] };
+        let mut out: Vec<PathBuf> = if mode & OTHERS == 0 {
+            Vec::new()
+        } else {
+            vec![dir.to_owned()]
+        };
         if dir.is_dir() {
-            out.extend(std::fs::read_dir(dir).unwrap().flat_map(|e| open(&e.unwrap().path())));
+            out.extend(
+                std::fs::read_dir(dir)
+                    .unwrap()
+                    .flat_map(|e| open(&e.unwrap().path())),
+            );
         }
         out
     }
@@ -106,7 +119,13 @@ mod tests {
     fn nobody_else_can_enter_a_target_whatever_the_umask() {
         let dir = tempfile::tempdir().unwrap();
         let target = dir.path().join("t");
-        let label = Label { kind: TargetKind::Mdt, fsname: "a".into(), index: 0, uuid: "u".into(), mgs_nids: Vec::new() };
+        let label = Label {
+            kind: TargetKind::Mdt,
+            fsname: "a".into(),
+            index: 0,
+            uuid: "u".into(),
+            mgs_nids: Vec::new(),
+        };
         OsdFs::format(&target, &label).unwrap();
         for sub in ["", "kv", "objects", stock::SPARE_DIR] {
             assert_eq!(mode(&target.join(sub)), DIR, "{sub}");
@@ -114,7 +133,9 @@ mod tests {
         for file in ["CORAL", "FRESH", "LOCK", "SYNCED", stock::RESERVE_FILE] {
             assert_eq!(mode(&target.join(file)), FILE, "{file}");
         }
-        let spare = std::fs::read_dir(target.join(stock::SPARE_DIR)).unwrap().map(|e| mode(&e.unwrap().path()));
+        let spare = std::fs::read_dir(target.join(stock::SPARE_DIR))
+            .unwrap()
+            .map(|e| mode(&e.unwrap().path()));
         assert!(spare.collect::<Vec<_>>().iter().all(|m| *m == FILE));
         // As an older version left it.
         fn loosen(dir: &Path) {
@@ -130,7 +151,10 @@ mod tests {
         loosen(&target);
         let (osd, _) = OsdFs::open(&target).unwrap();
         assert_eq!(mode(&target), DIR);
-        let left: Vec<PathBuf> = open(&target).into_iter().filter(|p| !p.starts_with(target.join("kv"))).collect();
+        let left: Vec<PathBuf> = open(&target)
+            .into_iter()
+            .filter(|p| !p.starts_with(target.join("kv")))
+            .collect();
         assert!(left.is_empty(), "{left:?}");
         osd.sync().unwrap();
         drop(osd);

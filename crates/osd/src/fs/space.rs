@@ -87,7 +87,9 @@ struct Sums {
 impl Sums {
     /// What is spoken for and not seen in the disk's free space.
     fn spoken_for(&self) -> u64 {
-        self.unsorted.saturating_add(self.promised.saturating_sub(self.stocked)).saturating_add(self.claimed)
+        self.unsorted
+            .saturating_add(self.promised.saturating_sub(self.stocked))
+            .saturating_add(self.claimed)
     }
 }
 
@@ -116,7 +118,11 @@ impl SpaceGate {
         let file = File::open(dir)?;
         let lags = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type == BTRFS_MAGIC);
         let gate = SpaceGate {
-            stock: if keeps { Stock::open(dir) } else { Stock::none() },
+            stock: if keeps {
+                Stock::open(dir)
+            } else {
+                Stock::none()
+            },
             dir: file,
             disk,
             lags,
@@ -166,13 +172,21 @@ impl SpaceGate {
 
     fn left_of(&self, fs: &Raw, sums: &Sums, class: Class) -> u64 {
         let lag = if self.lags { LAG_BYTES } else { 0 };
-        fs.avail.saturating_sub(reserve(fs.total, class).saturating_add(lag).saturating_add(sums.spoken_for()))
+        fs.avail.saturating_sub(
+            reserve(fs.total, class)
+                .saturating_add(lag)
+                .saturating_add(sums.spoken_for()),
+        )
     }
 
     /// Room for `len` more bytes, or [`OsdError::NoSpace`].
     pub(super) fn admit(&self, class: Class, len: u64) -> Result<(), OsdError> {
         let signed = i64::try_from(len).map_err(|_| OsdError::NoSpace)?;
-        let allowance = if class == Class::Removal { &self.removal_allowance } else { &self.table_allowance };
+        let allowance = if class == Class::Removal {
+            &self.removal_allowance
+        } else {
+            &self.table_allowance
+        };
         if class != Class::Object && allowance.fetch_sub(signed, Ordering::Relaxed) >= signed {
             return Ok(());
         }
@@ -191,7 +205,8 @@ impl SpaceGate {
                 break room;
             }
             // Removing comes before everything else: it is how room is made.
-            let dropped = class == Class::Removal && self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES));
+            let dropped =
+                class == Class::Removal && self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES));
             let lags = class == Class::Removal && self.lags && (dropped || !committed);
             if !dropped && !lags {
                 allowance.store(0, Ordering::Relaxed);
@@ -310,7 +325,10 @@ impl SpaceGate {
         let fs = self.raw()?;
         let part = BLOCK * self.sharers.load(Ordering::Relaxed);
         // What is stocked is promised, not used.
-        let (unsorted, stocked) = { let s = self.disk.0.lock(); (s.unsorted, s.stocked) };
+        let (unsorted, stocked) = {
+            let s = self.disk.0.lock();
+            (s.unsorted, s.stocked)
+        };
         let kept = reserve(fs.total, Class::Object).saturating_add(unsorted);
         Ok(StatFs {
             block_size: BLOCK as u32,
@@ -326,22 +344,37 @@ impl SpaceGate {
     pub(super) fn trouble(&self) -> Option<String> {
         let fs = self.raw().ok()?;
         if fs.files > 0 && fs.files_free < INODES_MIN {
-            return Some(format!("the disk has {} inodes left: new files cannot be stored; remove some", fs.files_free));
+            return Some(format!(
+                "the disk has {} inodes left: new files cannot be stored; remove some",
+                fs.files_free
+            ));
         }
         let left = self.left_of(&fs, &self.disk.0.lock(), Class::Table);
-        (left == 0).then(|| format!("the disk is full ({} KiB free): files can be read and removed only", fs.avail >> 10))
+        (left == 0).then(|| {
+            format!(
+                "the disk is full ({} KiB free): files can be read and removed only",
+                fs.avail >> 10
+            )
+        })
     }
 
     fn raw(&self) -> Result<Raw, OsdError> {
         let s = fstatvfs(&self.dir).map_err(|e| OsdError::io("statfs of the target", e.into()))?;
         let unit = s.f_frsize.max(1);
         let total = s.f_blocks.saturating_mul(unit);
-        let (free, avail) = (s.f_bfree.saturating_mul(unit), s.f_bavail.saturating_mul(unit));
+        let (free, avail) = (
+            s.f_bfree.saturating_mul(unit),
+            s.f_bavail.saturating_mul(unit),
+        );
         Ok(Raw {
             total,
             free,
             avail,
-            usable: if self.privileged { avail.max(free.saturating_sub((total / 50).min(NOBODYS_MAX_BYTES))) } else { avail },
+            usable: if self.privileged {
+                avail.max(free.saturating_sub((total / 50).min(NOBODYS_MAX_BYTES)))
+            } else {
+                avail
+            },
             files: s.f_files,
             files_free: s.f_ffree,
         })
@@ -385,7 +418,8 @@ mod tests {
     #[test]
     fn removals_outlive_creates_and_creates_outlive_data() {
         for total in [1 << 20, 64 << 20, 1 << 30, 1 << 40, u64::MAX] {
-            let [o, t, r] = [Class::Object, Class::Table, Class::Removal].map(|c| reserve(total, c));
+            let [o, t, r] =
+                [Class::Object, Class::Table, Class::Removal].map(|c| reserve(total, c));
             assert!(o > t && t > r && r > 0, "{total}: {o} {t} {r}");
         }
     }
@@ -403,7 +437,10 @@ mod tests {
     fn more_than_the_disk_is_refused_and_a_little_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let gate = gate(dir.path());
-        assert!(matches!(gate.admit(Class::Object, 1 << 60), Err(OsdError::NoSpace)));
+        assert!(matches!(
+            gate.admit(Class::Object, 1 << 60),
+            Err(OsdError::NoSpace)
+        ));
         gate.admit(Class::Object, 4096).unwrap();
         gate.admit(Class::Table, 4096).unwrap();
     }
@@ -414,8 +451,14 @@ mod tests {
         let gate = gate(dir.path());
         gate.set_unsorted(1 << 60);
         assert_eq!(gate.statfs().unwrap().blocks_avail, 0);
-        assert!(matches!(gate.admit(Class::Object, 1), Err(OsdError::NoSpace)));
-        assert!(matches!(gate.admit(Class::Table, 1), Err(OsdError::NoSpace)));
+        assert!(matches!(
+            gate.admit(Class::Object, 1),
+            Err(OsdError::NoSpace)
+        ));
+        assert!(matches!(
+            gate.admit(Class::Table, 1),
+            Err(OsdError::NoSpace)
+        ));
         gate.admit(Class::Removal, 1).unwrap();
         gate.set_unsorted(0);
         gate.admit(Class::Table, 1).unwrap();
@@ -434,13 +477,20 @@ mod tests {
         let left = two.left().unwrap();
         assert!(left <= 5 << 30, "{left}");
         assert!(matches!(two.claim(6 << 30), Err(OsdError::NoSpace)));
-        assert!(matches!(two.admit(Class::Table, 6 << 30), Err(OsdError::NoSpace)));
+        assert!(matches!(
+            two.admit(Class::Table, 6 << 30),
+            Err(OsdError::NoSpace)
+        ));
         two.claim(1 << 30).unwrap();
         assert!(one.left().unwrap() <= 4 << 30);
         two.unclaim(1 << 30);
         one.unpromise(taken / 2);
         assert!(two.left().unwrap() >= taken / 3);
         drop(one);
-        assert_eq!(disk.0.lock().promised, 0, "a closed target promises nothing");
+        assert_eq!(
+            disk.0.lock().promised,
+            0,
+            "a closed target promises nothing"
+        );
     }
 }

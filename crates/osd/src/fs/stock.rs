@@ -47,19 +47,31 @@ pub(super) struct Stock {
 
 impl Stock {
     pub(super) fn none() -> Stock {
-        Stock { dir: None, state: Mutex::default() }
+        Stock {
+            dir: None,
+            state: Mutex::default(),
+        }
     }
 
     /// What an earlier process had put by for promises goes: they ended with it.
     pub(super) fn open(dir: &Path) -> Stock {
-        let stock = Stock { dir: Some(dir.to_owned()), state: Mutex::default() };
+        let stock = Stock {
+            dir: Some(dir.to_owned()),
+            state: Mutex::default(),
+        };
         {
             let mut s = stock.state.lock();
             s.inodes = std::fs::read_dir(dir.join(SPARE_DIR)).map_or(0, Iterator::count);
             s.ballast_wanted = u64::MAX;
             if let Ok(file) = OpenOptions::new().write(true).open(dir.join(RESERVE_FILE)) {
                 // A copy of the directory may have the length without the blocks.
-                let has = file.metadata().map_or(0, |m| if m.blocks() * 512 >= m.len() { m.len() } else { 0 });
+                let has = file.metadata().map_or(0, |m| {
+                    if m.blocks() * 512 >= m.len() {
+                        m.len()
+                    } else {
+                        0
+                    }
+                });
                 let keep = has.min(super::space::BALLAST_MAX_BYTES);
                 if file.set_len(keep).is_ok() {
                     (s.ballast, s.file) = (keep, Some(file));
@@ -72,7 +84,8 @@ impl Stock {
     /// Whether [`Stock::put_by`] has something to do.
     pub(super) fn wants_more(&self) -> bool {
         let s = self.state.lock();
-        self.dir.is_some() && (s.inodes < SPARE_INODES || (!s.cannot && s.ballast < s.ballast_wanted))
+        self.dir.is_some()
+            && (s.inodes < SPARE_INODES || (!s.cannot && s.ballast < s.ballast_wanted))
     }
 
     /// Puts by `ballast` bytes (0: none now), and inodes if `inodes`.
@@ -107,7 +120,11 @@ impl Stock {
     pub(super) fn drop_inodes(&self) {
         let Some(dir) = &self.dir else { return };
         let mut s = self.state.lock();
-        for entry in std::fs::read_dir(dir.join(SPARE_DIR)).into_iter().flatten().flatten() {
+        for entry in std::fs::read_dir(dir.join(SPARE_DIR))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let _ = std::fs::remove_file(entry.path());
         }
         s.inodes = 0;
@@ -143,7 +160,11 @@ impl Stock {
     /// No more than `bytes`, and a step for the next promises, is put by for them.
     pub(super) fn let_go_beyond(&self, bytes: u64) {
         let mut s = self.state.lock();
-        let keep = if bytes == 0 { 0 } else { bytes.next_multiple_of(STEP_BYTES) + STEP_BYTES };
+        let keep = if bytes == 0 {
+            0
+        } else {
+            bytes.next_multiple_of(STEP_BYTES) + STEP_BYTES
+        };
         if s.promised > keep && self.resize_promised(&mut s, keep).is_ok() {
             s.promised = keep;
         }
@@ -152,7 +173,9 @@ impl Stock {
     /// Frees `bytes` and what the file system may need beside them.
     pub(super) fn spend(&self, bytes: u64) {
         let mut s = self.state.lock();
-        let keep = s.promised.saturating_sub((bytes + (256 << 10)).next_multiple_of(1 << 20));
+        let keep = s
+            .promised
+            .saturating_sub((bytes + (256 << 10)).next_multiple_of(1 << 20));
         if s.promised > keep && self.resize_promised(&mut s, keep).is_ok() {
             s.promised = keep;
         }
@@ -165,7 +188,10 @@ impl Stock {
             Some(file) => file,
             None => create(&dir.join(RESERVE_FILE))?,
         };
-        let (old, new) = (s.ballast + s.promised, ballast + promised.unwrap_or(s.promised));
+        let (old, new) = (
+            s.ballast + s.promised,
+            ballast + promised.unwrap_or(s.promised),
+        );
         let done = match new > old {
             true => rustix::fs::fallocate(&file, FallocateFlags::empty(), old, new - old),
             false => rustix::fs::ftruncate(&file, new),
@@ -198,7 +224,12 @@ impl Stock {
 }
 
 fn create(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(private::FILE).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(private::FILE)
+        .open(path)
 }
 
 #[cfg(test)]
@@ -215,7 +246,12 @@ mod tests {
         let stock = Stock::open(dir.path());
         stock.put_by(1 << 20, true);
         assert_eq!(blocks(dir.path()), 1 << 20);
-        assert_eq!(std::fs::read_dir(dir.path().join(SPARE_DIR)).unwrap().count(), SPARE_INODES);
+        assert_eq!(
+            std::fs::read_dir(dir.path().join(SPARE_DIR))
+                .unwrap()
+                .count(),
+            SPARE_INODES
+        );
         assert!(!stock.wants_more());
         stock.hold_promised(5 << 20).unwrap();
         assert_eq!((stock.promised(), blocks(dir.path())), (8 << 20, 9 << 20));
@@ -228,7 +264,15 @@ mod tests {
         assert_eq!(blocks(dir.path()), 512 << 10);
         assert!(stock.drop_ballast(u64::MAX) && !stock.drop_ballast(1));
         stock.drop_inodes();
-        assert_eq!((blocks(dir.path()), std::fs::read_dir(dir.path().join(SPARE_DIR)).unwrap().count()), (0, 0));
+        assert_eq!(
+            (
+                blocks(dir.path()),
+                std::fs::read_dir(dir.path().join(SPARE_DIR))
+                    .unwrap()
+                    .count()
+            ),
+            (0, 0)
+        );
         stock.put_by(1 << 20, true);
         stock.hold_promised(20 << 20).unwrap();
         drop(stock);

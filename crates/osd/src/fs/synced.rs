@@ -70,7 +70,15 @@ impl Promise {
     fn encode(&self) -> [u8; RECORD_BYTES] {
         let skip = self.journals.len().saturating_sub(JOURNALS_MAX);
         let journals = &self.journals[skip..];
-        let head = [MAGIC, self.boot, self.seqno, self.newest_began as u64, journals.len() as u64, self.closed as u64, self.tables];
+        let head = [
+            MAGIC,
+            self.boot,
+            self.seqno,
+            self.newest_began as u64,
+            journals.len() as u64,
+            self.closed as u64,
+            self.tables,
+        ];
         let body = journals.iter().flat_map(|j| [j.id, j.bytes]);
         let mut b = [0; RECORD_BYTES];
         for (word, at) in head.into_iter().chain(body).zip((0..).step_by(8)) {
@@ -82,7 +90,12 @@ impl Promise {
     }
 
     fn decode(b: &[u8; RECORD_BYTES]) -> Option<Promise> {
-        let word = |n: usize| b[8 * n..8 * n + 8].iter().rev().fold(0, |v, b| v << 8 | *b as u64);
+        let word = |n: usize| {
+            b[8 * n..8 * n + 8]
+                .iter()
+                .rev()
+                .fold(0, |v, b| v << 8 | *b as u64)
+        };
         let whole = word(RECORD_BYTES / 8 - 1) == crc32c::crc32c(&b[..RECORD_BYTES - 8]) as u64;
         let count = word(4).min(RECORD_BYTES as u64) as usize;
         let head = match word(0) {
@@ -93,7 +106,10 @@ impl Promise {
         if !whole || head + 2 * count >= RECORD_BYTES / 8 {
             return None;
         }
-        let journal = |n| JournalLen { id: word(head + 2 * n), bytes: word(head + 2 * n + 1) };
+        let journal = |n| JournalLen {
+            id: word(head + 2 * n),
+            bytes: word(head + 2 * n + 1),
+        };
         Some(Promise {
             boot: word(1),
             seqno: word(2),
@@ -117,7 +133,10 @@ impl Promise {
 
     /// The bytes that must be in journal `id`.
     pub(super) fn bytes_of(&self, id: u64) -> u64 {
-        self.journals.iter().find(|j| j.id == id).map_or(0, |j| j.bytes)
+        self.journals
+            .iter()
+            .find(|j| j.id == id)
+            .map_or(0, |j| j.bytes)
     }
 }
 
@@ -151,7 +170,12 @@ impl SyncedFile {
     /// Opens it in the target directory `dir`, with what it promises.
     pub(super) fn open(dir: &Path) -> io::Result<(SyncedFile, Option<Promise>)> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(private::FILE);
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(private::FILE);
         let path = dir.join(NAME);
         let file = options.open(&path)?;
         let mut b = [0; RECORD_BYTES];
@@ -162,19 +186,33 @@ impl SyncedFile {
         if promise.is_none() && file.metadata()?.len() > 0 {
             tracing::warn!(file = %path.display(), "damaged; the journals are believed as they are");
         }
-        Ok((SyncedFile { file, boot: boot_tag() }, promise))
+        Ok((
+            SyncedFile {
+                file,
+                boot: boot_tag(),
+            },
+            promise,
+        ))
     }
 
     /// What is wrong with the file in the target directory `dir`, if anything. Changes nothing.
     pub(super) fn damage(dir: &Path) -> Option<String> {
         let path = dir.join(NAME);
         let said = match std::fs::read(&path) {
-            Ok(b) if b.first_chunk().is_some_and(|b| b.len() == RECORD_BYTES && Promise::decode(b).is_some()) => return None,
+            Ok(b)
+                if b.first_chunk()
+                    .is_some_and(|b| b.len() == RECORD_BYTES && Promise::decode(b).is_some()) =>
+            {
+                return None;
+            }
             Ok(_) => "is damaged".to_owned(),
             Err(e) if e.kind() == io::ErrorKind::NotFound => "is missing".to_owned(),
             Err(e) => format!("cannot be read: {e}"),
         };
-        Some(format!("{} {said}: whether the journals of the tables are whole cannot be told", path.display()))
+        Some(format!(
+            "{} {said}: whether the journals of the tables are whole cannot be told",
+            path.display()
+        ))
     }
 
     /// Replaces the promise. Everything in it is on disk.
@@ -194,8 +232,20 @@ mod tests {
     use super::*;
 
     fn promise(journals: u64) -> Promise {
-        let journals = (0..journals).map(|id| JournalLen { id, bytes: 1000 + id }).collect();
-        Promise { boot: 3, seqno: 77, newest_began: true, closed: true, tables: 0b1011, journals }
+        let journals = (0..journals)
+            .map(|id| JournalLen {
+                id,
+                bytes: 1000 + id,
+            })
+            .collect();
+        Promise {
+            boot: 3,
+            seqno: 77,
+            newest_began: true,
+            closed: true,
+            tables: 0b1011,
+            journals,
+        }
     }
 
     #[test]
@@ -228,10 +278,26 @@ mod tests {
         file.write(promise(2)).unwrap();
         let (_, got) = SyncedFile::open(dir.path()).unwrap();
         let got = got.unwrap();
-        assert_eq!((got.seqno, &got.journals[..]), (77, &promise(2).journals[..]));
+        assert_eq!(
+            (got.seqno, &got.journals[..]),
+            (77, &promise(2).journals[..])
+        );
         assert!(got.is_of_this_boot() && !got.may_leave_unsynced());
-        assert!(Promise { closed: false, ..got.clone() }.may_leave_unsynced());
-        assert!(!Promise { closed: false, boot: 1, ..got }.may_leave_unsynced());
+        assert!(
+            Promise {
+                closed: false,
+                ..got.clone()
+            }
+            .may_leave_unsynced()
+        );
+        assert!(
+            !Promise {
+                closed: false,
+                boot: 1,
+                ..got
+            }
+            .may_leave_unsynced()
+        );
         assert!(Promise::default().may_leave_unsynced());
         file.file.set_len(RECORD_BYTES as u64 - 1).unwrap();
         assert_eq!(SyncedFile::open(dir.path()).unwrap().1, None);

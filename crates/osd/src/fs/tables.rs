@@ -78,11 +78,18 @@ struct Store {
 impl Store {
     fn new(db: Database, dir: &Path, present: &Arc<AtomicU64>) -> Store {
         present.fetch_or(manifest::present(dir), Ordering::Relaxed);
-        Store { db: Some(db), dir: dir.to_owned(), present: present.clone(), open: RwLock::default() }
+        Store {
+            db: Some(db),
+            dir: dir.to_owned(),
+            present: present.clone(),
+            open: RwLock::default(),
+        }
     }
 
     fn db(&self) -> Result<&Database, OsdError> {
-        self.db.as_ref().ok_or_else(|| OsdError::Poisoned("it could not be opened again; see the log".into()))
+        self.db
+            .as_ref()
+            .ok_or_else(|| OsdError::Poisoned("it could not be opened again; see the log".into()))
     }
 
     fn keyspace(&self, t: Table) -> Result<Keyspace, OsdError> {
@@ -100,7 +107,8 @@ impl Store {
             return Ok(k.clone());
         }
         let k = self.db()?.keyspace(t.0, options).map_err(from_fjall)?;
-        self.present.fetch_or(manifest::present(&self.dir), Ordering::Relaxed);
+        self.present
+            .fetch_or(manifest::present(&self.dir), Ordering::Relaxed);
         open.push((t, k.clone()));
         Ok(k)
     }
@@ -125,7 +133,11 @@ fn open_store(dir: &Path, limits: Limits) -> Result<Database, String> {
 impl Tables {
     /// Opens or creates the store in the target directory `target`. The message of an error says
     /// what is damaged.
-    pub(super) fn open(target: &Path, limits: Limits, space: Arc<SpaceGate>) -> Result<Tables, String> {
+    pub(super) fn open(
+        target: &Path,
+        limits: Limits,
+        space: Arc<SpaceGate>,
+    ) -> Result<Tables, String> {
         let dir = target.join("kv");
         let fail = |e| format!("open SYNCED in {}: {e}", target.display());
         let (synced, promise) = SyncedFile::open(target).map_err(fail)?;
@@ -134,7 +146,10 @@ impl Tables {
         let inherits_unsynced = promise.as_ref().is_none_or(Promise::may_leave_unsynced);
         let last = found.last_seqno.max(promise.map(|p| p.seqno)).unwrap_or(0);
         if last > 0 && db.seqno() <= last {
-            return Err(format!("it goes up to batch {}, but there was batch {last}", db.seqno()));
+            return Err(format!(
+                "it goes up to batch {}, but there was batch {last}",
+                db.seqno()
+            ));
         }
         let syncs = Syncs {
             tables: Arc::default(),
@@ -165,7 +180,10 @@ impl Tables {
         if self.syncs.failed.load(Ordering::Relaxed) {
             return Some("a sync of the tables failed: no change is accepted until the server is restarted; look at the disk".into());
         }
-        self.syncs.stuck.load(Ordering::Relaxed).then(|| "a write to the tables failed; they are opened again when there is room on the disk".into())
+        self.syncs.stuck.load(Ordering::Relaxed).then(|| {
+            "a write to the tables failed; they are opened again when there is room on the disk"
+                .into()
+        })
     }
 
     /// Opens a store again that takes no writes any more. What is committed and acknowledged is in the journals; what was being
@@ -209,9 +227,11 @@ impl Tables {
     fn reopen(&self, first_unseen: Option<u64>) -> Result<Database, String> {
         let dir = &self.syncs.dir;
         if let Some(first) = first_unseen {
-            journal::cut_from(dir, first).map_err(|e| format!("cut the journal in {}: {e}", dir.display()))?;
+            journal::cut_from(dir, first)
+                .map_err(|e| format!("cut the journal in {}: {e}", dir.display()))?;
         }
-        let (_, promise) = SyncedFile::open(&self.target).map_err(|e| format!("open SYNCED in {}: {e}", self.target.display()))?;
+        let (_, promise) = SyncedFile::open(&self.target)
+            .map_err(|e| format!("open SYNCED in {}: {e}", self.target.display()))?;
         let found = look_at(dir, promise.as_ref())?;
         let db = open_store(dir, self.limits)?;
         *self.syncs.journals.lock() = found.journals;
@@ -229,7 +249,12 @@ impl Tables {
     }
 
     pub(super) fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        let val = self.store.read().keyspace(t)?.get(key).map_err(from_fjall)?;
+        let val = self
+            .store
+            .read()
+            .keyspace(t)?
+            .get(key)
+            .map_err(from_fjall)?;
         Ok(val.map(|v| Bytes::copy_from_slice(&v)))
     }
 
@@ -273,7 +298,13 @@ impl Tables {
             Err(e) => {
                 self.syncs.stuck.store(true, Ordering::Release);
                 tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
-                Err(if matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin() { OsdError::NoSpace } else { e })
+                Err(
+                    if matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin() {
+                        OsdError::NoSpace
+                    } else {
+                        e
+                    },
+                )
             }
             Ok(()) => Ok(()),
         }
@@ -282,10 +313,13 @@ impl Tables {
     fn commit_now(&self, b: &Batch) -> Result<(), OsdError> {
         let store = self.store.read();
         let db = store.db()?;
-        let mut batch = fjall::OwnedWriteBatch::with_capacity(db.clone(), b.len()).durability(Some(PersistMode::Buffer));
+        let mut batch = fjall::OwnedWriteBatch::with_capacity(db.clone(), b.len())
+            .durability(Some(PersistMode::Buffer));
         for op in b.ops() {
             match op {
-                Op::Put { table, key, val } => batch.insert(&store.keyspace(*table)?, &key[..], &val[..]),
+                Op::Put { table, key, val } => {
+                    batch.insert(&store.keyspace(*table)?, &key[..], &val[..])
+                }
                 Op::Del { table, key } => batch.remove(&store.keyspace(*table)?, &key[..]),
             }
         }
@@ -304,7 +338,9 @@ impl Tables {
             if let Some(db) = &store.db {
                 self.space.set_unsorted(db.write_buffer_size());
             }
-            self.syncs.sync().map_err(|e| OsdError::io("sync the key-value store", e))?;
+            self.syncs
+                .sync()
+                .map_err(|e| OsdError::io("sync the key-value store", e))?;
         }
         self.space.refill();
         Ok(())
@@ -317,10 +353,16 @@ impl Tables {
         let store = self.store.read();
         let db = store.db()?;
         for name in db.list_keyspace_names() {
-            let k = db.keyspace(&name, KeyspaceCreateOptions::default).map_err(from_fjall)?;
+            let k = db
+                .keyspace(&name, KeyspaceCreateOptions::default)
+                .map_err(from_fjall)?;
             for guard in k.iter() {
                 guard.into_inner().map_err(|e| {
-                    OsdError::Corrupt(format!("table {}: {}", &*name, damaged(&self.syncs.dir, &describe(&e))))
+                    OsdError::Corrupt(format!(
+                        "table {}: {}",
+                        &*name,
+                        damaged(&self.syncs.dir, &describe(&e))
+                    ))
                 })?;
                 count += 1;
             }
@@ -336,10 +378,16 @@ impl Drop for Tables {
         }
         // What failed, fjall would try to write once more when it is closed. Whoever committed it was told that it failed.
         let store = self.store.get_mut();
-        let first_unseen = store.db.as_ref().map(Database::visible_seqno).or(self.revival.get_mut().first_unseen);
+        let first_unseen = store
+            .db
+            .as_ref()
+            .map(Database::visible_seqno)
+            .or(self.revival.get_mut().first_unseen);
         store.open.get_mut().clear();
         store.db = None;
-        if let Some(Err(error)) = first_unseen.map(|first| journal::cut_from(&self.syncs.dir, first)) {
+        if let Some(Err(error)) =
+            first_unseen.map(|first| journal::cut_from(&self.syncs.dir, first))
+        {
             tracing::error!(dir = %self.syncs.dir.display(), %error, "cutting off what could not be written");
         }
     }
@@ -350,7 +398,11 @@ fn look_at(dir: &Path, promise: Option<&Promise>) -> Result<journal::Found, Stri
     manifest::check(dir, promise.map_or(0, |p| p.tables))?;
     let found = journal::check(dir, promise)?;
     match found.tables.iter().find(|id| !manifest::is_made(dir, **id)) {
-        Some(id) => Err(manifest::missing(dir, *id, "a journal has rows of that table")),
+        Some(id) => Err(manifest::missing(
+            dir,
+            *id,
+            "a journal has rows of that table",
+        )),
         None => Ok(found),
     }
 }
@@ -376,7 +428,9 @@ struct Syncs {
 impl Syncs {
     fn refuse_after_failure(&self) -> Result<(), OsdError> {
         match self.failed.load(Ordering::Relaxed) {
-            true => Err(OsdError::Poisoned("a sync failed; restart the server".into())),
+            true => Err(OsdError::Poisoned(
+                "a sync failed; restart the server".into(),
+            )),
             false => Ok(()),
         }
     }
@@ -390,7 +444,13 @@ impl Syncs {
             return Ok(());
         }
         journals.clone_from(&now);
-        self.promise(Promise { seqno, newest_began, tables: self.tables.load(Ordering::Relaxed), journals: now, ..Default::default() });
+        self.promise(Promise {
+            seqno,
+            newest_began,
+            tables: self.tables.load(Ordering::Relaxed),
+            journals: now,
+            ..Default::default()
+        });
         Ok(())
     }
 
@@ -416,7 +476,14 @@ impl Syncs {
         let newest_began = newest.is_some_and(|j| j.bytes > 0);
         let closed = self.objects_synced.load(Ordering::Relaxed);
         let tables = self.tables.load(Ordering::Relaxed);
-        self.promise(Promise { seqno, newest_began, closed, tables, journals: journals.clone(), ..Default::default() });
+        self.promise(Promise {
+            seqno,
+            newest_began,
+            closed,
+            tables,
+            journals: journals.clone(),
+            ..Default::default()
+        });
         self.synced.sync()
     }
 }
@@ -452,12 +519,17 @@ fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
         }
         bytes += key.len() as u64 + val as u64 + CHANGE_OVERHEAD_BYTES;
     }
-    Ok((if removes || !grows { Class::Removal } else { Class::Table }, bytes))
+    Ok((
+        if removes || !grows {
+            Class::Removal
+        } else {
+            Class::Table
+        },
+        bytes,
+    ))
 }
 
-fn pair(
-    p: fjall::Result<(fjall::UserKey, fjall::UserValue)>,
-) -> Result<(Bytes, Bytes), OsdError> {
+fn pair(p: fjall::Result<(fjall::UserKey, fjall::UserValue)>) -> Result<(Bytes, Bytes), OsdError> {
     let (k, v) = p.map_err(from_fjall)?;
     Ok((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)))
 }
@@ -483,12 +555,24 @@ fn damaged(kv: &Path, why: &str) -> String {
 fn describe(e: &fjall::Error) -> String {
     use fjall::LsmError as L;
     match e {
-        fjall::Error::Io(e) | fjall::Error::Storage(L::Io(e)) => format!("a file cannot be read, it may be cut or changed: {e}"),
-        fjall::Error::Storage(L::ChecksumMismatch { .. }) => "a block's checksum is wrong: the file was changed".into(),
-        fjall::Error::Storage(L::Decompress(_)) => "a block does not decompress: the file was changed".into(),
-        fjall::Error::Storage(L::Unrecoverable) => "a file of a table is missing or was changed".into(),
-        fjall::Error::Storage(_) => "a file of a table has another form than it should: it was cut or changed".into(),
-        fjall::Error::JournalRecovery(_) => "a batch in a journal (*.jnl) was cut or changed".into(),
+        fjall::Error::Io(e) | fjall::Error::Storage(L::Io(e)) => {
+            format!("a file cannot be read, it may be cut or changed: {e}")
+        }
+        fjall::Error::Storage(L::ChecksumMismatch { .. }) => {
+            "a block's checksum is wrong: the file was changed".into()
+        }
+        fjall::Error::Storage(L::Decompress(_)) => {
+            "a block does not decompress: the file was changed".into()
+        }
+        fjall::Error::Storage(L::Unrecoverable) => {
+            "a file of a table is missing or was changed".into()
+        }
+        fjall::Error::Storage(_) => {
+            "a file of a table has another form than it should: it was cut or changed".into()
+        }
+        fjall::Error::JournalRecovery(_) => {
+            "a batch in a journal (*.jnl) was cut or changed".into()
+        }
         fjall::Error::Locked => "another process has it open".into(),
         fjall::Error::InvalidVersion(_) => "the file `version` was changed".into(),
         fjall::Error::Poisoned => "an earlier write failed".into(),

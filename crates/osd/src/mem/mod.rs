@@ -76,8 +76,13 @@ impl OsdMem {
 
     /// An empty device with room for so many bytes of objects.
     pub fn with_capacity(bytes: u64) -> Self {
-        let state = State { capacity: bytes, ..Default::default() };
-        OsdMem { state: Arc::new(Mutex::new(state)) }
+        let state = State {
+            capacity: bytes,
+            ..Default::default()
+        };
+        OsdMem {
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     /// Holds no object larger than this from now on.
@@ -113,7 +118,9 @@ impl OsdMem {
             page_count: s.safe_objects.values().map(MemObject::page_count).sum(),
             ..Default::default()
         };
-        OsdMem { state: Arc::new(Mutex::new(state)) }
+        OsdMem {
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     /// Number of batches committed and not yet synced.
@@ -162,7 +169,11 @@ impl State {
             }
             Fault::Full(n) => {
                 *n = n.saturating_sub(1);
-                if *n > 0 { Ok(()) } else { Err(OsdError::NoSpace) }
+                if *n > 0 {
+                    Ok(())
+                } else {
+                    Err(OsdError::NoSpace)
+                }
             }
         }
     }
@@ -213,16 +224,22 @@ impl Kv for OsdMem {
     ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
         use std::ops::Bound::{Included, Unbounded};
         let s = self.state.lock();
-        let Some(rows) = s.tables.get(&t) else { return Ok(Vec::new()) };
+        let Some(rows) = s.tables.get(&t) else {
+            return Ok(Vec::new());
+        };
         let rows = rows.range::<[u8], _>((Included(from), Unbounded));
-        let rows = rows.take_while(|(k, _)| to.is_none_or(|to| &k[..] < to)).take(limit);
+        let rows = rows
+            .take_while(|(k, _)| to.is_none_or(|to| &k[..] < to))
+            .take(limit);
         Ok(rows.map(|(k, v)| (k.clone(), v.clone())).collect())
     }
 
     fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
         use std::ops::Bound::{Excluded, Included, Unbounded};
         let s = self.state.lock();
-        let Some(rows) = s.tables.get(&t) else { return Ok(None) };
+        let Some(rows) = s.tables.get(&t) else {
+            return Ok(None);
+        };
         let after = after_prefix(prefix);
         let to = after.as_deref().map_or(Unbounded, Excluded);
         let last = rows.range::<[u8], _>((Included(prefix), to)).next_back();
@@ -269,7 +286,8 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 
 impl State {
     fn left(&self) -> u64 {
-        self.capacity.saturating_sub(self.page_count * PAGE_BYTES + self.promised + self.claimed)
+        self.capacity
+            .saturating_sub(self.page_count * PAGE_BYTES + self.promised + self.claimed)
     }
 }
 
@@ -315,7 +333,9 @@ impl Objects for OsdMem {
 
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
         let s = self.state.lock();
-        Ok(s.objects.get(&id).map_or_else(Bytes::new, |o| o.read(off, len)))
+        Ok(s.objects
+            .get(&id)
+            .map_or_else(Bytes::new, |o| o.read(off, len)))
     }
 
     fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
@@ -360,7 +380,9 @@ impl Objects for OsdMem {
         }
         match mode {
             FallocMode::PunchHole => self.punch(id, start, end),
-            FallocMode::Allocate => self.change(id, (start, end), |o| o.allocate(start, end, false)),
+            FallocMode::Allocate => {
+                self.change(id, (start, end), |o| o.allocate(start, end, false))
+            }
             FallocMode::AllocateKeepSize => {
                 self.change(id, (start, end), |o| o.allocate(start, end, true))
             }
@@ -375,7 +397,12 @@ impl Objects for OsdMem {
     }
 
     fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
-        Ok(self.state.lock().objects.get(&id).and_then(|o| o.seek(off, whence)))
+        Ok(self
+            .state
+            .lock()
+            .objects
+            .get(&id)
+            .and_then(|o| o.seek(off, whence)))
     }
 
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
@@ -394,7 +421,9 @@ impl Objects for OsdMem {
     fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
         let mut s = self.state.lock();
         s.write_gate()?;
-        let Some(o) = s.objects.remove(&id) else { return Ok(false) };
+        let Some(o) = s.objects.remove(&id) else {
+            return Ok(false);
+        };
         s.page_count -= o.page_count();
         Ok(true)
     }
@@ -443,7 +472,9 @@ mod tests {
 
     fn keys(osd: &OsdMem) -> Vec<String> {
         let rows = osd.range(T, b"", None, 100).unwrap();
-        rows.iter().map(|(k, _)| String::from_utf8(k.to_vec()).unwrap()).collect()
+        rows.iter()
+            .map(|(k, _)| String::from_utf8(k.to_vec()).unwrap())
+            .collect()
     }
 
     #[test]

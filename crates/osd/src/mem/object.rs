@@ -23,7 +23,11 @@ pub(super) struct MemObject {
 
 impl MemObject {
     pub(super) fn attr(&self) -> ObjAttr {
-        ObjAttr { size: self.size, blocks: self.pages.len() as u64 * (PAGE_BYTES / 512), ..self.attr }
+        ObjAttr {
+            size: self.size,
+            blocks: self.pages.len() as u64 * (PAGE_BYTES / 512),
+            ..self.attr
+        }
     }
 
     pub(super) fn set_attr(&mut self, set: &SetAttr) {
@@ -91,7 +95,11 @@ impl MemObject {
             return;
         }
         // only pages that are there: the range may span the whole of an object without data
-        let there: Vec<u64> = self.pages.range(start / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(|(n, _)| *n).collect();
+        let there: Vec<u64> = self
+            .pages
+            .range(start / PAGE_BYTES..end.div_ceil(PAGE_BYTES))
+            .map(|(n, _)| *n)
+            .collect();
         for n in there {
             let (from, to) = part(n, start, end);
             if to - from == PAGE_BYTES as usize {
@@ -136,14 +144,21 @@ impl MemObject {
     }
 
     fn page(&mut self, n: u64) -> &mut Page {
-        let page = self.pages.entry(n).or_insert_with(|| Arc::new([0; PAGE_BYTES as usize]));
+        let page = self
+            .pages
+            .entry(n)
+            .or_insert_with(|| Arc::new([0; PAGE_BYTES as usize]));
         Arc::make_mut(page)
     }
 }
 
 /// The pages of `start..end`: number, and the part within the page.
 fn pieces(start: u64, end: u64) -> impl Iterator<Item = (u64, usize, usize)> {
-    let last = if start < end { end.div_ceil(PAGE_BYTES) } else { 0 };
+    let last = if start < end {
+        end.div_ceil(PAGE_BYTES)
+    } else {
+        0
+    };
     (start / PAGE_BYTES..last).map(move |n| {
         let (from, to) = part(n, start, end);
         (n, from, to)
@@ -153,5 +168,8 @@ fn pieces(start: u64, end: u64) -> impl Iterator<Item = (u64, usize, usize)> {
 /// Where in page `n` the bytes of `start..end` lie.
 fn part(n: u64, start: u64, end: u64) -> (usize, usize) {
     let base = n * PAGE_BYTES;
-    ((start.max(base) - base) as usize, (end.min(base.saturating_add(PAGE_BYTES)) - base) as usize)
+    (
+        (start.max(base) - base) as usize,
+        (end.min(base.saturating_add(PAGE_BYTES)) - base) as usize,
+    )
 }

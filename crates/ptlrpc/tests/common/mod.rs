@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig, Payload, WallClock};
+use coral_lnet::{
+    FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig, Payload, WallClock,
+};
 use coral_ptlrpc::{Import, ImportConfig, RequestHandler, ServerRequest, Service, ServiceConfig};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use coral_wire::errno::Errno;
@@ -33,8 +35,16 @@ pub fn nid(s: &str) -> Nid {
 }
 
 pub async fn node(mem: &Arc<MemNet>, n: &str, seed: u64) -> Arc<Node> {
-    let wall = WallClock { base: (1_700_000_000, 0), at: tokio::time::Instant::now() };
-    let cfg = NodeConfig { nids: vec![nid(n)], seed, wall: Some(wall), ..NodeConfig::default() };
+    let wall = WallClock {
+        base: (1_700_000_000, 0),
+        at: tokio::time::Instant::now(),
+    };
+    let cfg = NodeConfig {
+        nids: vec![nid(n)],
+        seed,
+        wall: Some(wall),
+        ..NodeConfig::default()
+    };
     Node::start(cfg, Some(mem.clone())).await.unwrap()
 }
 
@@ -85,7 +95,11 @@ impl Server {
         let mini = Arc::new(Mini {
             node: node.clone(),
             disk: disk.clone(),
-            state: Mutex::new(State { recovering, committed, ..Default::default() }),
+            state: Mutex::new(State {
+                recovering,
+                committed,
+                ..Default::default()
+            }),
             lag: Mutex::new(0),
             inprogress: Mutex::new(0),
             written: Mutex::default(),
@@ -93,9 +107,17 @@ impl Server {
             flags_extra: Mutex::new(ConnectFlags::empty()),
             silent: Mutex::default(),
         });
-        let services = [("mds", portal::MDS_REQUEST), ("ost", portal::OST_IO)]
-            .map(|(n, p)| Service::start(node, ServiceConfig::new(n, &[p]), mini.clone() as Arc<dyn RequestHandler>));
-        Server { mini, services: services.into() }
+        let services = [("mds", portal::MDS_REQUEST), ("ost", portal::OST_IO)].map(|(n, p)| {
+            Service::start(
+                node,
+                ServiceConfig::new(n, &[p]),
+                mini.clone() as Arc<dyn RequestHandler>,
+            )
+        });
+        Server {
+            mini,
+            services: services.into(),
+        }
     }
 
     pub async fn stop(self) {
@@ -116,12 +138,19 @@ fn arg(rq: &ServerRequest) -> u64 {
 }
 
 fn lens(rq: &ServerRequest) -> Vec<u32> {
-    rq.msg.buf(1).chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect()
+    rq.msg
+        .buf(1)
+        .chunks_exact(4)
+        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
+        .collect()
 }
 
 /// Deterministic bytes of descriptor `i`.
 pub fn pattern(i: usize, len: u32) -> Bytes {
-    (0..len).map(|n| (n as usize * 31 + i * 7 + 1) as u8).collect::<Vec<u8>>().into()
+    (0..len)
+        .map(|n| (n as usize * 31 + i * 7 + 1) as u8)
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 impl RequestHandler for Mini {
@@ -131,7 +160,12 @@ impl RequestHandler for Mini {
             if matches!(rq.body.opc, opc::MDS_CONNECT | opc::OST_CONNECT) {
                 return self.connect(rq).await;
             }
-            let known = self.state.lock().exports.values().any(|(c, n)| *c == rq.body.handle && *n == rq.body.conn_cnt);
+            let known = self
+                .state
+                .lock()
+                .exports
+                .values()
+                .any(|(c, n)| *c == rq.body.handle && *n == rq.body.conn_cnt);
             if !known {
                 return rq.reply_error(Errno::ENOTCONN.status()).await;
             }
@@ -151,8 +185,15 @@ impl Mini {
             match st.exports.get_mut(&uuid) {
                 Some(e) => {
                     e.1 = rq.body.conn_cnt;
-                    let rec = if st.recovering { MSG_CONNECT_RECOVERING } else { 0 };
-                    (st.exports[&uuid].0, MSG_CONNECT_RECONNECT | MSG_CONNECT_REPLAYABLE | rec)
+                    let rec = if st.recovering {
+                        MSG_CONNECT_RECOVERING
+                    } else {
+                        0
+                    };
+                    (
+                        st.exports[&uuid].0,
+                        MSG_CONNECT_RECONNECT | MSG_CONNECT_REPLAYABLE | rec,
+                    )
                 }
                 None => {
                     let c = self.node.next_cookie();
@@ -161,7 +202,11 @@ impl Mini {
                     if !known {
                         disk.clients.push(uuid);
                     }
-                    let rec = if known && st.recovering { MSG_CONNECT_RECOVERING | MSG_CONNECT_RECONNECT } else { 0 };
+                    let rec = if known && st.recovering {
+                        MSG_CONNECT_RECOVERING | MSG_CONNECT_RECONNECT
+                    } else {
+                        0
+                    };
                     (c, MSG_CONNECT_REPLAYABLE | rec)
                 }
             }
@@ -169,14 +214,22 @@ impl Mini {
         let mut data = asked;
         data.connect_flags |= *self.flags_extra.lock();
         data.maxmodrpcs = 5;
-        let body = PtlrpcBody { handle: cookie, op_flags, last_committed: self.state.lock().committed, ..Default::default() };
+        let body = PtlrpcBody {
+            handle: cookie,
+            op_flags,
+            last_committed: self.state.lock().committed,
+            ..Default::default()
+        };
         let mut msg = Message::new(&body);
         msg.push(&data);
         rq.reply(0, msg).await
     }
 
     async fn request(&self, rq: ServerRequest) {
-        let body = PtlrpcBody { last_committed: self.state.lock().committed, ..Default::default() };
+        let body = PtlrpcBody {
+            last_committed: self.state.lock().committed,
+            ..Default::default()
+        };
         let mut msg = Message::new(&body);
         match rq.body.opc {
             opc::OBD_PING if rq.body.flags & MSG_LOCK_REPLAY_DONE != 0 => {
@@ -184,7 +237,13 @@ impl Mini {
                 rq.reply(0, msg).await
             }
             opc::MDS_DISCONNECT | opc::OST_DISCONNECT => {
-                let uuid = self.state.lock().exports.iter().find(|(_, (c, _))| *c == rq.body.handle).map(|(u, _)| u.clone());
+                let uuid = self
+                    .state
+                    .lock()
+                    .exports
+                    .iter()
+                    .find(|(_, (c, _))| *c == rq.body.handle)
+                    .map(|(u, _)| u.clone());
                 if let Some(uuid) = uuid {
                     self.state.lock().exports.remove(&uuid);
                     self.disk.lock().clients.retain(|c| *c != uuid);
@@ -215,7 +274,11 @@ impl Mini {
                     return;
                 }
                 let committed = self.state.lock().committed;
-                msg.set_body(&PtlrpcBody { transno, last_committed: committed, ..body });
+                msg.set_body(&PtlrpcBody {
+                    transno,
+                    last_committed: committed,
+                    ..body
+                });
                 rq.reply(0, msg).await
             }
             WRITE => match rq.bulk_read_from_client(BULK, &lens(&rq)).await {
@@ -226,7 +289,11 @@ impl Mini {
                 Err(e) => panic!("bulk read: {e}"),
             },
             READ => {
-                let data = lens(&rq).iter().enumerate().map(|(i, l)| Payload::from(pattern(i, *l))).collect();
+                let data = lens(&rq)
+                    .iter()
+                    .enumerate()
+                    .map(|(i, l)| Payload::from(pattern(i, *l)))
+                    .collect();
                 match rq.bulk_write_to_client(BULK, data).await {
                     Ok(()) => rq.reply(0, msg).await,
                     // The client will send again.
@@ -241,7 +308,13 @@ impl Mini {
     fn add(&self, rq: &ServerRequest) -> u64 {
         let mut st = self.state.lock();
         let mut disk = self.disk.lock();
-        let uuid = st.exports.iter().find(|(_, (c, _))| *c == rq.body.handle).unwrap().0.clone();
+        let uuid = st
+            .exports
+            .iter()
+            .find(|(_, (c, _))| *c == rq.body.handle)
+            .unwrap()
+            .0
+            .clone();
         let key = (uuid, rq.body.tag);
         if let Some((xid, transno)) = disk.replies.get(&key)
             && *xid == rq.xid
@@ -262,18 +335,32 @@ impl Mini {
 
 pub fn flags() -> ObdConnectData {
     ObdConnectData {
-        connect_flags: ConnectFlags::AT | ConnectFlags::BULK_MBITS | ConnectFlags::MULTIMODRPCS | ConnectFlags::FLAGS2 | ConnectFlags::VERSION,
+        connect_flags: ConnectFlags::AT
+            | ConnectFlags::BULK_MBITS
+            | ConnectFlags::MULTIMODRPCS
+            | ConnectFlags::FLAGS2
+            | ConnectFlags::VERSION,
         connect_flags2: ConnectFlags2::REP_MBITS | ConnectFlags2::INC_XID,
         ..Default::default()
     }
 }
 
 pub fn import(node: &Arc<Node>, servers: &[&str]) -> Arc<Import> {
-    let cfg = ImportConfig::mdt("t-MDT0000_UUID", servers.iter().map(|s| nid(s)).collect(), &format!("client-of-{}", node.nid()), flags());
+    let cfg = ImportConfig::mdt(
+        "t-MDT0000_UUID",
+        servers.iter().map(|s| nid(s)).collect(),
+        &format!("client-of-{}", node.nid()),
+        flags(),
+    );
     Import::new(node.clone(), cfg)
 }
 
 /// The next `times` PUTs of `node` to `portal` are lost.
 pub fn lose(node: &Node, portal: u32, times: u64) {
-    node.faults().add(FaultRule::all(FaultAction::Drop).portal(portal).kind(MsgType::Put).times(times));
+    node.faults().add(
+        FaultRule::all(FaultAction::Drop)
+            .portal(portal)
+            .kind(MsgType::Put)
+            .times(times),
+    );
 }

@@ -27,7 +27,12 @@ pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 /// The attribute's value `raw` with other ids in entries of named users and groups; `map` is given whether it is a group, and leaves
 /// out the entry with `None`. What is no list of entries stays as it is (`nodemap_map_acl`).
 pub fn map_ids(raw: &Bytes, map: impl Fn(bool, u32) -> Option<u32>) -> Bytes {
-    let Some((head, rest)) = raw.split_at_checked(4).filter(|(_, rest)| rest.len() % 8 == 0) else { return raw.clone() };
+    let Some((head, rest)) = raw
+        .split_at_checked(4)
+        .filter(|(_, rest)| rest.len() % 8 == 0)
+    else {
+        return raw.clone();
+    };
     let mut out = head.to_vec();
     for e in rest.chunks_exact(8) {
         let tag = u16::from_le_bytes([e[0], e[1]]);
@@ -81,7 +86,11 @@ impl Acl {
             return Ok(None);
         }
         let acl = Acl { entries };
-        if acl.valid() { Ok(Some(acl)) } else { Err(AclError) }
+        if acl.valid() {
+            Ok(Some(acl))
+        } else {
+            Err(AclError)
+        }
     }
 
     /// Order and number of the kinds as `posix_acl_valid` of Linux wants them.
@@ -100,7 +109,10 @@ impl Acl {
         let ranks: Option<Vec<u8>> = self.entries.iter().map(rank).collect();
         ranks.is_some_and(|r| r.is_sorted())
             && self.entries.iter().all(|e| e.perm & !7 == 0)
-            && self.entries.iter().all(|e| !matches!(e.tag, USER | GROUP) || e.id != NO_ID)
+            && self
+                .entries
+                .iter()
+                .all(|e| !matches!(e.tag, USER | GROUP) || e.id != NO_ID)
             && count(USER_OBJ) == 1
             && count(GROUP_OBJ) == 1
             && count(OTHER) == 1
@@ -115,7 +127,11 @@ impl Acl {
         for e in &self.entries {
             w.extend_from_slice(&e.tag.to_le_bytes());
             w.extend_from_slice(&e.perm.to_le_bytes());
-            let id = if matches!(e.tag, USER | GROUP) { e.id } else { NO_ID };
+            let id = if matches!(e.tag, USER | GROUP) {
+                e.id
+            } else {
+                NO_ID
+            };
             w.extend_from_slice(&id.to_le_bytes());
         }
         w.into()
@@ -146,7 +162,11 @@ impl Acl {
     /// What a chmod does to it.
     pub fn chmod(&mut self, mode: u32) {
         self.set(USER_OBJ, (mode >> 6 & 7) as u16);
-        let group = if self.perm_of(MASK).is_some() { MASK } else { GROUP_OBJ };
+        let group = if self.perm_of(MASK).is_some() {
+            MASK
+        } else {
+            GROUP_OBJ
+        };
         self.set(group, (mode >> 3 & 7) as u16);
         self.set(OTHER, (mode & 7) as u16);
     }
@@ -219,7 +239,15 @@ mod tests {
         assert_eq!(Acl::parse(&raw(&[])), Ok(None));
         assert!(Acl::parse(b"\x01\0\0\0").is_err());
         // a named user needs a mask; order matters
-        assert!(Acl::parse(&raw(&[(1, 6, NO_ID), (2, 6, 5), (4, 4, NO_ID), (32, 0, NO_ID)])).is_err());
+        assert!(
+            Acl::parse(&raw(&[
+                (1, 6, NO_ID),
+                (2, 6, 5),
+                (4, 4, NO_ID),
+                (32, 0, NO_ID)
+            ]))
+            .is_err()
+        );
         assert!(Acl::parse(&raw(&[(4, 4, NO_ID), (1, 6, NO_ID), (32, 0, NO_ID)])).is_err());
     }
 
@@ -229,8 +257,15 @@ mod tests {
         let mapped = map_ids(&raw, |group, id| (!group).then_some(id + 1));
         let a = Acl::parse(&mapped).unwrap().unwrap();
         assert_eq!(mapped.len(), raw.len() - 8);
-        assert!(a.allows(1002, 7, 6, |_| false) && !a.allows(1001, 7, 4, |_| false) && !a.allows(5, 7, 2, |g| g == 50));
-        assert_eq!(map_ids(&Bytes::from_static(b"xyz"), |_, _| None), b"xyz"[..]);
+        assert!(
+            a.allows(1002, 7, 6, |_| false)
+                && !a.allows(1001, 7, 4, |_| false)
+                && !a.allows(5, 7, 2, |g| g == 50)
+        );
+        assert_eq!(
+            map_ids(&Bytes::from_static(b"xyz"), |_, _| None),
+            b"xyz"[..]
+        );
     }
 
     #[test]
@@ -240,7 +275,10 @@ mod tests {
         assert!(!a.allows(1002, 7, 4, |_| false));
         assert!(a.allows(1002, 7, 4, |g| g == 7));
         assert!(a.allows(1002, 7, 2, |g| g == 50));
-        assert!(!a.allows(1002, 7, 6, |g| g == 50 || g == 7), "no single entry gives both");
+        assert!(
+            !a.allows(1002, 7, 6, |g| g == 50 || g == 7),
+            "no single entry gives both"
+        );
     }
 
     #[test]

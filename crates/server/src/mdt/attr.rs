@@ -79,7 +79,11 @@ pub fn setattr(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, set: &SetAttr) -> MdtRe
         chmod(t, h, mode)?;
     }
     let ino = t.change(h);
-    let fields = [(&mut ino.uid, set.uid), (&mut ino.gid, set.gid), (&mut ino.projid, set.projid)];
+    let fields = [
+        (&mut ino.uid, set.uid),
+        (&mut ino.gid, set.gid),
+        (&mut ino.projid, set.projid),
+    ];
     for (field, value) in fields {
         *field = value.filter(|&v| v != u32::MAX).unwrap_or(*field);
     }
@@ -92,7 +96,11 @@ pub fn setattr(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, set: &SetAttr) -> MdtRe
     ino.mtime = set.mtime.unwrap_or(ino.mtime);
     // the clock of a client may run behind what is recorded: ctime does not go back
     if let Some(ctime) = set.ctime {
-        ino.ctime = if set.times_given || set.size.is_none() { ctime } else { ctime.max(ino.ctime) };
+        ino.ctime = if set.times_given || set.size.is_none() {
+            ctime
+        } else {
+            ctime.max(ino.ctime)
+        };
     }
     Ok(h)
 }
@@ -117,10 +125,27 @@ fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> Md
     }
     // the change time goes with the flags
     let ctime = set.ctime.filter(|_| set.flags.is_none());
-    let others = SetAttr { flags: None, ctime, opened: false, owner_override: false, times_given: false, ..set.clone() };
+    let others = SetAttr {
+        flags: None,
+        ctime,
+        opened: false,
+        owner_override: false,
+        times_given: false,
+        ..set.clone()
+    };
     // who may append may also touch, and takes setuid away by it
-    let appends = set.times_only() && !set.times_given || SetAttr { kill_suid: false, kill_sgid: false, ctime: None, ..others.clone() } == SetAttr::default();
-    let fixed = if appends { FL_IMMUTABLE } else { FL_IMMUTABLE | FL_APPEND };
+    let appends = set.times_only() && !set.times_given
+        || SetAttr {
+            kill_suid: false,
+            kill_sgid: false,
+            ctime: None,
+            ..others.clone()
+        } == SetAttr::default();
+    let fixed = if appends {
+        FL_IMMUTABLE
+    } else {
+        FL_IMMUTABLE | FL_APPEND
+    };
     if old.flags & fixed != 0 && others != SetAttr::default() {
         return Err(Errno::EPERM.into());
     }
@@ -143,20 +168,30 @@ fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> Md
     }
     let may_chown = cred.has(cap::CHOWN);
     if let Some(uid) = set.uid.filter(|&u| u != u32::MAX)
-        && (cred.uid != old.uid || uid != old.uid) && !may_chown {
-            return Err(Errno::EPERM.into());
-        }
+        && (cred.uid != old.uid || uid != old.uid)
+        && !may_chown
+    {
+        return Err(Errno::EPERM.into());
+    }
     if let Some(gid) = set.gid.filter(|&g| g != u32::MAX)
-        && (cred.uid != old.uid || (gid != old.gid && !cred.in_group(gid))) && !may_chown {
-            return Err(Errno::EPERM.into());
-        }
+        && (cred.uid != old.uid || (gid != old.gid && !cred.in_group(gid)))
+        && !may_chown
+    {
+        return Err(Errno::EPERM.into());
+    }
     if set.size.is_some() {
         check_truncate(t, cred, fid, old, set)?;
     }
     Ok(())
 }
 
-fn check_truncate(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> MdtResult<()> {
+fn check_truncate(
+    t: &Txn<'_>,
+    cred: &Ucred,
+    fid: &Fid,
+    old: &Inode,
+    set: &SetAttr,
+) -> MdtResult<()> {
     if old.is_dir() {
         return Err(Errno::EISDIR.into());
     }
@@ -167,7 +202,8 @@ fn check_truncate(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAt
         return Ok(());
     }
     let chgrp = set.gid.is_some_and(|g| g != old.gid);
-    t.store.permit(cred, fid, old, if chgrp { MAY_READ } else { MAY_WRITE })
+    t.store
+        .permit(cred, fid, old, if chgrp { MAY_READ } else { MAY_WRITE })
 }
 
 /// Permission bits after `set`: what was asked, less the setuid and setgid bits a change of owner,
@@ -185,7 +221,9 @@ fn new_mode(cred: &Ucred, old: &Inode, set: &SetAttr) -> u32 {
     if set.kill_suid || (chown && set.mode.is_none()) {
         mode &= !0o4000;
     }
-    if set.kill_sgid && (mode & 0o010 != 0 || set.mode.is_some()) || (chown && set.mode.is_none() && mode & 0o2010 == 0o2010) {
+    if set.kill_sgid && (mode & 0o010 != 0 || set.mode.is_some())
+        || (chown && set.mode.is_none() && mode & 0o2010 == 0o2010)
+    {
         mode &= !0o2000;
     }
     mode
@@ -219,31 +257,76 @@ mod tests {
     use super::*;
 
     fn old(mode: u32) -> Inode {
-        Inode { mode, uid: 10, gid: 20, ..Inode::default() }
+        Inode {
+            mode,
+            uid: 10,
+            gid: 20,
+            ..Inode::default()
+        }
     }
 
     #[test]
     fn setuid_and_setgid_are_lost_where_posix_says() {
         let owner = Ucred::new(10, 20, &[], 0);
         let file = old(0o106755);
-        let chown = SetAttr { gid: Some(20), ..SetAttr::default() };
+        let chown = SetAttr {
+            gid: Some(20),
+            ..SetAttr::default()
+        };
         assert_eq!(new_mode(&owner, &file, &chown), 0o100755);
-        assert_eq!(new_mode(&owner, &old(0o102644), &chown), 0o102644, "no group execute: mandatory locking");
-        assert_eq!(new_mode(&owner, &old(0o042755), &chown), 0o042755, "directories keep theirs");
-        let chmod = SetAttr { mode: Some(0o2755), ..SetAttr::default() };
+        assert_eq!(
+            new_mode(&owner, &old(0o102644), &chown),
+            0o102644,
+            "no group execute: mandatory locking"
+        );
+        assert_eq!(
+            new_mode(&owner, &old(0o042755), &chown),
+            0o042755,
+            "directories keep theirs"
+        );
+        let chmod = SetAttr {
+            mode: Some(0o2755),
+            ..SetAttr::default()
+        };
         assert_eq!(new_mode(&owner, &file, &chmod), 0o102755);
         let stranger = Ucred::new(10, 99, &[], 0);
-        assert_eq!(new_mode(&stranger, &file, &chmod), 0o100755, "not in the group");
-        let kill = SetAttr { kill_suid: true, kill_sgid: true, ..SetAttr::default() };
+        assert_eq!(
+            new_mode(&stranger, &file, &chmod),
+            0o100755,
+            "not in the group"
+        );
+        let kill = SetAttr {
+            kill_suid: true,
+            kill_sgid: true,
+            ..SetAttr::default()
+        };
         assert_eq!(new_mode(&owner, &file, &kill), 0o100755);
-        assert_eq!(new_mode(&owner, &old(0o106745), &kill), 0o102745, "no group execute: mandatory locking");
+        assert_eq!(
+            new_mode(&owner, &old(0o106745), &kill),
+            0o102745,
+            "no group execute: mandatory locking"
+        );
     }
 
     #[test]
     fn times_alone_are_told_from_other_changes() {
         let t = Some(Time::from_secs(1));
-        assert!(SetAttr { atime: t, ctime: t, ..SetAttr::default() }.times_only());
-        assert!(!SetAttr { mtime: t, size: Some(0), ..SetAttr::default() }.times_only());
+        assert!(
+            SetAttr {
+                atime: t,
+                ctime: t,
+                ..SetAttr::default()
+            }
+            .times_only()
+        );
+        assert!(
+            !SetAttr {
+                mtime: t,
+                size: Some(0),
+                ..SetAttr::default()
+            }
+            .times_only()
+        );
         assert!(!SetAttr::default().times_only());
     }
 }

@@ -76,8 +76,17 @@ impl Ctx {
 
     /// Everything a getattr, lookup or open returns of `fid`; `want` are the valid bits of the
     /// request (`None`: all that an open returns).
-    pub fn pack_all(&self, store: &Store, fid: &Fid, ino: &Inode, want: Option<u64>) -> MdtResult<Packed> {
-        let mut p = Packed { body: self.pack(fid, ino), ..Packed::default() };
+    pub fn pack_all(
+        &self,
+        store: &Store,
+        fid: &Fid,
+        ino: &Inode,
+        want: Option<u64>,
+    ) -> MdtResult<Packed> {
+        let mut p = Packed {
+            body: self.pack(fid, ino),
+            ..Packed::default()
+        };
         let wants = |bit| want.is_none_or(|w| w & bit != 0);
         if ino.is_symlink() {
             if want.is_some_and(|w| w & md::LINKNAME != 0) {
@@ -88,7 +97,11 @@ impl Ctx {
         } else if ino.is_reg() && wants(md::FLEASIZE | md::FLDIREA) && !ino.lov.is_empty() {
             p.md = ino.lov.clone();
             p.body.valid |= md::FLEASIZE;
-        } else if ino.is_dir() && want.is_some_and(|w| w & (md::FLDIREA | md::FLEASIZE) == md::FLDIREA | md::FLEASIZE && w & md::MEA == 0) {
+        } else if ino.is_dir()
+            && want.is_some_and(|w| {
+                w & (md::FLDIREA | md::FLEASIZE) == md::FLDIREA | md::FLEASIZE && w & md::MEA == 0
+            })
+        {
             p.md = self.directory_default(fid, ino);
             if !p.md.is_empty() {
                 p.body.valid |= md::FLDIREA | md::FLEASIZE;
@@ -107,11 +120,13 @@ impl Ctx {
         } else if wants(md::FLACL) {
             p.body.valid |= md::FLACL;
         }
-        if want.is_some_and(|w| w & md::DEFAULT_MEA != 0) && ino.is_dir()
-            && let Some(v) = store.xattr(fid, ino, super::xattr::TRUSTED_DMV)? {
-                p.body.valid |= md::DEFAULT_MEA;
-                p.default_lmv = v;
-            }
+        if want.is_some_and(|w| w & md::DEFAULT_MEA != 0)
+            && ino.is_dir()
+            && let Some(v) = store.xattr(fid, ino, super::xattr::TRUSTED_DMV)?
+        {
+            p.body.valid |= md::DEFAULT_MEA;
+            p.default_lmv = v;
+        }
         if wants(md::FLMODEASIZE) {
             p.body.valid |= md::FLMODEASIZE;
             p.body.max_mdsize = self.ops.max_md_size();

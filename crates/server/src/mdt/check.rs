@@ -109,30 +109,73 @@ impl fmt::Display for Problem {
         match self {
             Problem::BadRow { table, what } => write!(f, "table {table}: {what}"),
             Problem::NoRoot => write!(f, "there is no root directory"),
-            Problem::Dangling { parent, name, child } => {
-                write!(f, "dangling entry {:?} in {parent}: {child} does not exist", text(name))
+            Problem::Dangling {
+                parent,
+                name,
+                child,
+            } => {
+                write!(
+                    f,
+                    "dangling entry {:?} in {parent}: {child} does not exist",
+                    text(name)
+                )
             }
             Problem::NotInDirectory { parent, name } => {
-                write!(f, "entry {:?} in {parent}, which is no directory", text(name))
+                write!(
+                    f,
+                    "entry {:?} in {parent}, which is no directory",
+                    text(name)
+                )
             }
-            Problem::WrongEntry { parent, name, what } => write!(f, "entry {:?} in {parent}: wrong {what}", text(name)),
+            Problem::WrongEntry { parent, name, what } => {
+                write!(f, "entry {:?} in {parent}: wrong {what}", text(name))
+            }
             Problem::OrphanInode { fid } => write!(f, "orphan inode {fid}: no name leads to it"),
-            Problem::LinkCount { fid, recorded, counted } => {
-                write!(f, "wrong link count of {fid}: {recorded} recorded, {counted} found")
+            Problem::LinkCount {
+                fid,
+                recorded,
+                counted,
+            } => {
+                write!(
+                    f,
+                    "wrong link count of {fid}: {recorded} recorded, {counted} found"
+                )
             }
             Problem::Links { fid } => write!(f, "{fid} remembers other names than it has"),
-            Problem::SharedObject { ost, id, first, second: Some(second) } => {
-                write!(f, "object {id} of OST {ost} belongs to {first} and {second}")
+            Problem::SharedObject {
+                ost,
+                id,
+                first,
+                second: Some(second),
+            } => {
+                write!(
+                    f,
+                    "object {id} of OST {ost} belongs to {first} and {second}"
+                )
             }
-            Problem::SharedObject { ost, id, first, second: None } => {
-                write!(f, "object {id} of OST {ost} belongs to {first} and is to be destroyed")
+            Problem::SharedObject {
+                ost,
+                id,
+                first,
+                second: None,
+            } => {
+                write!(
+                    f,
+                    "object {id} of OST {ost} belongs to {first} and is to be destroyed"
+                )
             }
-            Problem::Usage { owner: o, recorded: r, counted: c } => write!(
+            Problem::Usage {
+                owner: o,
+                recorded: r,
+                counted: c,
+            } => write!(
                 f,
                 "wrong usage of user {}, group {}, project {}: {} inodes and {} bytes recorded, {} and {} found",
                 o.uid, o.gid, o.projid, r.inodes, r.bytes, c.inodes, c.bytes
             ),
-            Problem::Xattr { fid, name } => write!(f, "extended attribute {:?} of {fid} is torn", text(name)),
+            Problem::Xattr { fid, name } => {
+                write!(f, "extended attribute {:?} of {fid} is torn", text(name))
+            }
         }
     }
 }
@@ -220,12 +263,18 @@ fn read_inodes(kv: &dyn Kv, report: &mut Report) -> Result<BTreeMap<Fid, Seen>, 
     each(kv, table::INODE, |k, v| {
         let Some(fid) = table::fid_of_key(k) else {
             let what = "inode key is too short".to_string();
-            return report.problems.push(Problem::BadRow { table: table::INODE.0, what });
+            return report.problems.push(Problem::BadRow {
+                table: table::INODE.0,
+                what,
+            });
         };
         let ino = match Inode::decode(v) {
             Ok(ino) => ino,
             Err(e) => {
-                return report.problems.push(Problem::BadRow { table: table::INODE.0, what: format!("{fid}: {e}") });
+                return report.problems.push(Problem::BadRow {
+                    table: table::INODE.0,
+                    what: format!("{fid}: {e}"),
+                });
             }
         };
         if ino.is_dir() {
@@ -239,17 +288,37 @@ fn read_inodes(kv: &dyn Kv, report: &mut Report) -> Result<BTreeMap<Fid, Seen>, 
             }
             for (ost, id) in stripe::objects(&ino.lov) {
                 if let Some(first) = report.objects.insert((ost, id), fid) {
-                    report.problems.push(Problem::SharedObject { ost, id, first, second: Some(fid) });
+                    report.problems.push(Problem::SharedObject {
+                        ost,
+                        id,
+                        first,
+                        second: Some(fid),
+                    });
                 }
             }
         }
-        let links = ino.links.iter().map(|l| (l.parent, l.name.clone())).collect();
-        seen.insert(fid, Seen { ino, links, ..Seen::default() });
+        let links = ino
+            .links
+            .iter()
+            .map(|l| (l.parent, l.name.clone()))
+            .collect();
+        seen.insert(
+            fid,
+            Seen {
+                ino,
+                links,
+                ..Seen::default()
+            },
+        );
     })?;
     Ok(seen)
 }
 
-fn read_links(kv: &dyn Kv, seen: &mut BTreeMap<Fid, Seen>, report: &mut Report) -> Result<(), OsdError> {
+fn read_links(
+    kv: &dyn Kv,
+    seen: &mut BTreeMap<Fid, Seen>,
+    report: &mut Report,
+) -> Result<(), OsdError> {
     each(kv, table::LINK, |k, _| {
         let child = table::fid_of_key(k);
         let parent = table::fid_of_key(k.get(16..).unwrap_or(&[]));
@@ -258,35 +327,63 @@ fn read_links(kv: &dyn Kv, seen: &mut BTreeMap<Fid, Seen>, report: &mut Report) 
             (Some(s), Some(link)) => {
                 s.links.insert(link);
             }
-            _ => report.problems.push(Problem::BadRow { table: table::LINK.0, what: "link of nothing".into() }),
+            _ => report.problems.push(Problem::BadRow {
+                table: table::LINK.0,
+                what: "link of nothing".into(),
+            }),
         }
     })
 }
 
-fn read_entries(kv: &dyn Kv, seen: &mut BTreeMap<Fid, Seen>, report: &mut Report) -> Result<(), OsdError> {
+fn read_entries(
+    kv: &dyn Kv,
+    seen: &mut BTreeMap<Fid, Seen>,
+    report: &mut Report,
+) -> Result<(), OsdError> {
     each(kv, table::DIRENT, |k, v| {
-        let (Some((parent, hash, name)), Some((child, ty))) = (table::dirent_of_key(k), table::dirent_of_value(v)) else {
+        let (Some((parent, hash, name)), Some((child, ty))) =
+            (table::dirent_of_key(k), table::dirent_of_value(v))
+        else {
             let what = "entry does not parse".to_string();
-            return report.problems.push(Problem::BadRow { table: table::DIRENT.0, what });
+            return report.problems.push(Problem::BadRow {
+                table: table::DIRENT.0,
+                what,
+            });
         };
         if !seen.get(&parent).is_some_and(|s| s.ino.is_dir()) {
-            report.problems.push(Problem::NotInDirectory { parent, name: name.clone() });
+            report.problems.push(Problem::NotInDirectory {
+                parent,
+                name: name.clone(),
+            });
         }
         if hash != table::name_hash(&name) {
-            report.problems.push(Problem::WrongEntry { parent, name: name.clone(), what: "hash" });
+            report.problems.push(Problem::WrongEntry {
+                parent,
+                name: name.clone(),
+                what: "hash",
+            });
         }
         let Some(c) = seen.get_mut(&child) else {
-            return report.problems.push(Problem::Dangling { parent, name, child });
+            return report.problems.push(Problem::Dangling {
+                parent,
+                name,
+                child,
+            });
         };
         if c.ino.mode & super::record::S_IFMT != ty {
-            report.problems.push(Problem::WrongEntry { parent, name: name.clone(), what: "type" });
+            report.problems.push(Problem::WrongEntry {
+                parent,
+                name: name.clone(),
+                what: "type",
+            });
         }
         c.names += 1;
         c.named.insert((parent, name));
         if c.ino.is_dir()
-            && let Some(p) = seen.get_mut(&parent) {
-                p.subdirs += 1;
-            }
+            && let Some(p) = seen.get_mut(&parent)
+        {
+            p.subdirs += 1;
+        }
     })
 }
 
@@ -305,16 +402,28 @@ fn check_counts(fid: &Fid, s: &Seen, orphan: bool, report: &mut Report) {
         }
         return;
     }
-    let counted = if s.ino.is_dir() { 2 + s.subdirs } else { s.names };
+    let counted = if s.ino.is_dir() {
+        2 + s.subdirs
+    } else {
+        s.names
+    };
     if counted != s.ino.nlink || (s.ino.is_dir() && s.names > 1) {
-        report.problems.push(Problem::LinkCount { fid: *fid, recorded: s.ino.nlink, counted });
+        report.problems.push(Problem::LinkCount {
+            fid: *fid,
+            recorded: s.ino.nlink,
+            counted,
+        });
     }
     if s.links != s.named && *fid != Fid::ROOT {
         report.problems.push(Problem::Links { fid: *fid });
     }
 }
 
-fn read_xattrs(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> Result<(), OsdError> {
+fn read_xattrs(
+    kv: &dyn Kv,
+    seen: &BTreeMap<Fid, Seen>,
+    report: &mut Report,
+) -> Result<(), OsdError> {
     let mut stored = BTreeMap::new();
     each(kv, table::XATTR, |k, v| {
         if let Some(fid) = table::fid_of_key(k) {
@@ -324,16 +433,28 @@ fn read_xattrs(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> 
     for (fid, s) in seen {
         for (name, value) in &s.ino.xattrs {
             if let XattrValue::External(len) = value
-                && stored.remove(&(*fid, name.clone())) != Some(*len) {
-                    report.problems.push(Problem::Xattr { fid: *fid, name: name.clone() });
-                }
+                && stored.remove(&(*fid, name.clone())) != Some(*len)
+            {
+                report.problems.push(Problem::Xattr {
+                    fid: *fid,
+                    name: name.clone(),
+                });
+            }
         }
     }
-    report.problems.extend(stored.into_keys().map(|(fid, name)| Problem::Xattr { fid, name }));
+    report.problems.extend(
+        stored
+            .into_keys()
+            .map(|(fid, name)| Problem::Xattr { fid, name }),
+    );
     Ok(())
 }
 
-fn read_usage(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> Result<(), OsdError> {
+fn read_usage(
+    kv: &dyn Kv,
+    seen: &BTreeMap<Fid, Seen>,
+    report: &mut Report,
+) -> Result<(), OsdError> {
     // the next start will count what was never counted
     if !usage::is_kept(kv)? {
         return Ok(());
@@ -346,13 +467,24 @@ fn read_usage(kv: &dyn Kv, seen: &BTreeMap<Fid, Seen>, report: &mut Report) -> R
     let mut recorded = Sums::default();
     each(kv, table::USAGE, |k, v| match usage::row_of(k, v) {
         Some((owner, used)) => recorded.set(owner, used),
-        None => report.problems.push(Problem::BadRow { table: table::USAGE.0, what: "sum does not parse".into() }),
+        None => report.problems.push(Problem::BadRow {
+            table: table::USAGE.0,
+            what: "sum does not parse".into(),
+        }),
     })?;
-    let owners: BTreeSet<Owner> = counted.iter().chain(recorded.iter()).map(|(owner, _)| *owner).collect();
+    let owners: BTreeSet<Owner> = counted
+        .iter()
+        .chain(recorded.iter())
+        .map(|(owner, _)| *owner)
+        .collect();
     for owner in owners {
         let (recorded, counted) = (recorded.of(&owner), counted.of(&owner));
         if recorded != counted {
-            report.problems.push(Problem::Usage { owner, recorded, counted });
+            report.problems.push(Problem::Usage {
+                owner,
+                recorded,
+                counted,
+            });
         }
     }
     Ok(())
@@ -363,10 +495,21 @@ fn read_destroys(kv: &dyn Kv, report: &mut Report) -> Result<(), OsdError> {
         if let Some(fid) = table::data_of_key(k) {
             report.data.insert(super::dom::object(&fid));
         }
-        let Some((ost, id)) = table::destroy_of_key(k) else { return };
+        let Some((ost, id)) = table::destroy_of_key(k) else {
+            return;
+        };
         let many = id..id.saturating_add(u64::from(table::destroy_count_of(v)));
-        report.destroy_pending.extend(many.clone().map(|id| (ost, id)));
+        report
+            .destroy_pending
+            .extend(many.clone().map(|id| (ost, id)));
         let used = report.objects.range((ost, many.start)..(ost, many.end));
-        report.problems.extend(used.map(|(&(ost, id), first)| Problem::SharedObject { ost, id, first: *first, second: None }));
+        report
+            .problems
+            .extend(used.map(|(&(ost, id), first)| Problem::SharedObject {
+                ost,
+                id,
+                first: *first,
+                second: None,
+            }));
     })
 }

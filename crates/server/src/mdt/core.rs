@@ -23,7 +23,12 @@ const KEY_SEQ: &[u8] = b"seq";
 const KEY_STRIPE: &[u8] = b"stripe";
 
 /// Writes an empty name space into `kv`: the root directory, of `owner` (uid, gid), and the defaults.
-pub fn format(kv: &Arc<dyn Kv>, now: Time, defaults: &StripeDefaults, owner: (u32, u32)) -> MdtResult<()> {
+pub fn format(
+    kv: &Arc<dyn Kv>,
+    now: Time,
+    defaults: &StripeDefaults,
+    owner: (u32, u32),
+) -> MdtResult<()> {
     let root = Inode {
         mode: S_IFDIR | 0o755,
         uid: owner.0,
@@ -54,7 +59,10 @@ pub fn is_formatted(kv: &Arc<dyn Kv>) -> Result<bool, coral_osd::OsdError> {
 
 /// Tables of an older format become this program's: what it writes from here on only it and later ones read.
 pub fn raise_format(kv: &Arc<dyn Kv>) -> MdtResult<()> {
-    if kv.get(table::META, KEY_FORMAT)?.is_some_and(|raw| raw.as_ref() != FORMAT.to_le_bytes()) {
+    if kv
+        .get(table::META, KEY_FORMAT)?
+        .is_some_and(|raw| raw.as_ref() != FORMAT.to_le_bytes())
+    {
         let mut b = Batch::new();
         b.put(table::META, KEY_FORMAT, FORMAT.to_le_bytes().to_vec());
         kv.commit(b)?;
@@ -64,13 +72,20 @@ pub fn raise_format(kv: &Arc<dyn Kv>) -> MdtResult<()> {
 }
 
 fn encode_defaults(d: &StripeDefaults) -> Vec<u8> {
-    [d.stripe_size.to_le_bytes().as_slice(), &d.stripe_count.to_le_bytes()].concat()
+    [
+        d.stripe_size.to_le_bytes().as_slice(),
+        &d.stripe_count.to_le_bytes(),
+    ]
+    .concat()
 }
 
 fn decode_defaults(raw: &Bytes) -> Option<StripeDefaults> {
     let stripe_size = u32::from_le_bytes(raw.get(..4)?.try_into().ok()?);
     let stripe_count = u16::from_le_bytes(raw.get(4..6)?.try_into().ok()?);
-    Some(StripeDefaults { stripe_size, stripe_count })
+    Some(StripeDefaults {
+        stripe_size,
+        stripe_count,
+    })
 }
 
 /// Why an MDT cannot be opened.
@@ -120,14 +135,30 @@ pub struct MdtCore {
 impl MdtCore {
     /// Opens formatted tables.
     pub fn open(kv: Arc<dyn Kv>) -> Result<MdtCore, MdtOpenError> {
-        let raw = kv.get(table::META, KEY_FORMAT)?.ok_or(MdtOpenError::NotFormatted)?;
-        let found = raw.as_ref().try_into().map(u32::from_le_bytes).unwrap_or(u32::MAX);
+        let raw = kv
+            .get(table::META, KEY_FORMAT)?
+            .ok_or(MdtOpenError::NotFormatted)?;
+        let found = raw
+            .as_ref()
+            .try_into()
+            .map(u32::from_le_bytes)
+            .unwrap_or(u32::MAX);
         if found > FORMAT {
             return Err(MdtOpenError::Newer { found });
         }
-        let defaults = kv.get(table::META, KEY_STRIPE)?.and_then(|r| decode_defaults(&r)).unwrap_or_default();
+        let defaults = kv
+            .get(table::META, KEY_STRIPE)?
+            .and_then(|r| decode_defaults(&r))
+            .unwrap_or_default();
         let store = Store::open(kv)?;
-        Ok(MdtCore { store, opens: OpenTable::default(), ids: ObjectIds::default(), osts: Vec::new(), defaults, recovering: false })
+        Ok(MdtCore {
+            store,
+            opens: OpenTable::default(),
+            ids: ObjectIds::default(),
+            osts: Vec::new(),
+            defaults,
+            recovering: false,
+        })
     }
 
     /// Changes the file system's default layout for good.
@@ -144,26 +175,44 @@ impl MdtCore {
     /// The allocator of OST objects for one transaction, beside the tables.
     pub fn allocator(&mut self) -> (Allocator<'_>, &Store) {
         self.ids.begin();
-        (Allocator { ids: &mut self.ids, osts: &self.osts, defaults: self.defaults }, &self.store)
+        (
+            Allocator {
+                ids: &mut self.ids,
+                osts: &self.osts,
+                defaults: self.defaults,
+            },
+            &self.store,
+        )
     }
 
     /// Gives a client a sequence of [`seq::WIDTH`] object ids to name new files with. Written and
     /// synced at once: a sequence is never given twice, also after power loss.
     pub fn take_sequence(&mut self, index: u32) -> MdtResult<LuSeqRange> {
         let raw = self.store.kv().get(table::META, KEY_SEQ)?;
-        let raw = raw.as_deref().and_then(|v| v.try_into().ok()).ok_or_else(|| torn(&Fid::ZERO))?;
+        let raw = raw
+            .as_deref()
+            .and_then(|v| v.try_into().ok())
+            .ok_or_else(|| torn(&Fid::ZERO))?;
         let start = u64::from_le_bytes(raw);
         let mut b = Batch::new();
         b.put(table::META, KEY_SEQ, (start + 1).to_le_bytes().to_vec());
         self.store.kv().commit(b)?;
         self.store.kv().sync()?;
-        Ok(LuSeqRange { start, end: start + 1, index, flags: 0 })
+        Ok(LuSeqRange {
+            start,
+            end: start + 1,
+            index,
+            flags: 0,
+        })
     }
 
     /// At most `limit` FIDs of objects without a name that were open when the target stopped, behind `last`.
     pub fn orphans_after(&self, last: Option<Fid>, limit: usize) -> MdtResult<Vec<Fid>> {
         let from = last.map_or(Vec::new(), |f| [fid_key(&f).as_slice(), &[0]].concat());
         let rows = self.store.kv().range(table::ORPHAN, &from, None, limit)?;
-        Ok(rows.iter().filter_map(|(k, _)| table::fid_of_key(k)).collect())
+        Ok(rows
+            .iter()
+            .filter_map(|(k, _)| table::fid_of_key(k))
+            .collect())
     }
 }

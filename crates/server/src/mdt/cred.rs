@@ -20,7 +20,9 @@ pub const MAY_WRITE: u32 = 2;
 /// Read.
 pub const MAY_READ: u32 = 4;
 
-pub use coral_wire::mds::fl::{APPEND as FL_APPEND, IMMUTABLE as FL_IMMUTABLE, PROJINHERIT as FL_PROJINHERIT};
+pub use coral_wire::mds::fl::{
+    APPEND as FL_APPEND, IMMUTABLE as FL_IMMUTABLE, PROJINHERIT as FL_PROJINHERIT,
+};
 
 /// Capability numbers of Linux that an MDT asks for.
 pub mod cap {
@@ -66,13 +68,27 @@ pub struct Ucred {
 impl Ucred {
     /// Identity from the fields of a request; `suppgids` of -1 name no group.
     pub fn new(uid: u32, gid: u32, suppgids: &[u32], caps: u32) -> Ucred {
-        let groups = suppgids.iter().copied().filter(|&g| g != u32::MAX).collect();
-        Ucred { uid, gid, groups, known: None, caps: if uid == 0 { caps } else { 0 }, umask: 0 }
+        let groups = suppgids
+            .iter()
+            .copied()
+            .filter(|&g| g != u32::MAX)
+            .collect();
+        Ucred {
+            uid,
+            gid,
+            groups,
+            known: None,
+            caps: if uid == 0 { caps } else { 0 },
+            umask: 0,
+        }
     }
 
     /// The superuser with every capability.
     pub fn root() -> Ucred {
-        Ucred { caps: u32::MAX, ..Ucred::default() }
+        Ucred {
+            caps: u32::MAX,
+            ..Ucred::default()
+        }
     }
 
     /// Whether capability `c` is held.
@@ -82,7 +98,11 @@ impl Ucred {
 
     /// Whether the caller is in `gid`.
     pub fn in_group(&self, gid: u32) -> bool {
-        let known = || self.known.as_ref().is_some_and(|k| k.binary_search(&gid).is_ok());
+        let known = || {
+            self.known
+                .as_ref()
+                .is_some_and(|k| k.binary_search(&gid).is_ok())
+        };
         self.gid == gid || self.groups.contains(&gid) || known()
     }
 
@@ -106,7 +126,11 @@ impl Ucred {
         } else {
             ino.mode & want == want
         };
-        if granted || self.overrides(ino, want) { Ok(()) } else { Err(Errno::EACCES) }
+        if granted || self.overrides(ino, want) {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
     }
 
     fn overrides(&self, ino: &Inode, want: u32) -> bool {
@@ -122,7 +146,10 @@ impl Ucred {
     /// The sticky rule: in a sticky directory only the owner of the entry or of the directory
     /// removes it (`mdd_is_sticky`).
     pub fn sticky_forbids(&self, dir: &Inode, victim: &Inode) -> bool {
-        dir.mode & 0o1000 != 0 && self.uid != victim.uid && self.uid != dir.uid && !self.has(cap::FOWNER)
+        dir.mode & 0o1000 != 0
+            && self.uid != victim.uid
+            && self.uid != dir.uid
+            && !self.has(cap::FOWNER)
     }
 }
 
@@ -131,25 +158,52 @@ mod tests {
     use super::*;
 
     fn file(mode: u32) -> Inode {
-        Inode { mode: 0o100000 | mode, uid: 10, gid: 20, ..Inode::default() }
+        Inode {
+            mode: 0o100000 | mode,
+            uid: 10,
+            gid: 20,
+            ..Inode::default()
+        }
     }
 
     #[test]
     fn class_is_chosen_first_and_decides_alone() {
         let f = file(0o047);
-        assert_eq!(Ucred::new(10, 20, &[], 0).may(&f, None, MAY_READ), Err(Errno::EACCES));
+        assert_eq!(
+            Ucred::new(10, 20, &[], 0).may(&f, None, MAY_READ),
+            Err(Errno::EACCES)
+        );
         assert!(Ucred::new(11, 20, &[], 0).may(&f, None, MAY_READ).is_ok());
-        assert_eq!(Ucred::new(11, 20, &[], 0).may(&f, None, MAY_WRITE), Err(Errno::EACCES));
-        assert!(Ucred::new(11, 9, &[u32::MAX], 0).may(&f, None, MAY_READ | MAY_WRITE).is_ok());
-        assert!(Ucred::new(11, 9, &[20], 0).may(&f, None, MAY_WRITE).is_err());
+        assert_eq!(
+            Ucred::new(11, 20, &[], 0).may(&f, None, MAY_WRITE),
+            Err(Errno::EACCES)
+        );
+        assert!(
+            Ucred::new(11, 9, &[u32::MAX], 0)
+                .may(&f, None, MAY_READ | MAY_WRITE)
+                .is_ok()
+        );
+        assert!(
+            Ucred::new(11, 9, &[20], 0)
+                .may(&f, None, MAY_WRITE)
+                .is_err()
+        );
     }
 
     #[test]
     fn root_runs_only_what_somebody_may_run() {
-        assert!(Ucred::root().may(&file(0), None, MAY_READ | MAY_WRITE).is_ok());
+        assert!(
+            Ucred::root()
+                .may(&file(0), None, MAY_READ | MAY_WRITE)
+                .is_ok()
+        );
         assert!(Ucred::root().may(&file(0), None, MAY_EXEC).is_err());
         assert!(Ucred::root().may(&file(0o001), None, MAY_EXEC).is_ok());
-        assert!(Ucred::new(5, 5, &[], u32::MAX).may(&file(0), None, MAY_READ).is_err());
+        assert!(
+            Ucred::new(5, 5, &[], u32::MAX)
+                .may(&file(0), None, MAY_READ)
+                .is_err()
+        );
     }
 
     #[test]
@@ -157,7 +211,11 @@ mod tests {
         let mut f = file(0o777);
         f.flags = FL_IMMUTABLE;
         assert!(Ucred::root().may(&f, None, MAY_WRITE).is_err());
-        let dir = Inode { mode: 0o041777, uid: 1, ..Inode::default() };
+        let dir = Inode {
+            mode: 0o041777,
+            uid: 1,
+            ..Inode::default()
+        };
         assert!(Ucred::new(3, 3, &[], 0).sticky_forbids(&dir, &file(0)));
         assert!(!Ucred::new(10, 3, &[], 0).sticky_forbids(&dir, &file(0)));
         assert!(!Ucred::root().sticky_forbids(&dir, &file(0)));

@@ -53,7 +53,13 @@ impl Ctx {
         let connect = rq.exp.connect();
         let coral = connect.connect_flags2 & ConnectFlags2::CORAL == ConnectFlags2::CORAL;
         let view = rq.exp.view();
-        Ctx { rq, ops, coral, view, known: None }
+        Ctx {
+            rq,
+            ops,
+            coral,
+            view,
+            known: None,
+        }
     }
 
     /// The client's export.
@@ -78,7 +84,11 @@ impl Ctx {
 
     /// A time for the reply.
     pub fn wire_time(&self, t: Time) -> i64 {
-        if self.coral { pack_time(t.secs, t.nsecs) } else { t.secs }
+        if self.coral {
+            pack_time(t.secs, t.nsecs)
+        } else {
+            t.secs
+        }
     }
 
     /// Buffer `i` of the request; empty if absent.
@@ -109,7 +119,10 @@ impl Ctx {
 
     /// An answer with `status` and no buffers yet.
     pub fn answer(&self, status: i32) -> Answer {
-        Answer { status, msg: Message::new(&PtlrpcBody::reply(&self.rq.rq.body, status)) }
+        Answer {
+            status,
+            msg: Message::new(&PtlrpcBody::reply(&self.rq.rq.body, status)),
+        }
     }
 
     /// Gives up the locks a request cancels early (`DLM_REQ` in buffer `i`, if there is one).
@@ -131,7 +144,11 @@ impl Ctx {
         let store = t.store;
         let (batch, stamped) = t.finish_stamped();
         let follows = Follows::of(&batch);
-        self.rq.target.commit_stamped(&self.rq, batch, &mut a.msg, |batch, transno| stamped.put(batch, transno))?;
+        self.rq
+            .target
+            .commit_stamped(&self.rq, batch, &mut a.msg, |batch, transno| {
+                stamped.put(batch, transno)
+            })?;
         self.ops.committed(store, follows, self.rq.target.mark());
         Ok(())
     }

@@ -50,13 +50,20 @@ pub fn is_dom(lov: &Bytes) -> bool {
 
 /// The object with the data of `fid`.
 pub fn object(fid: &Fid) -> ObjectId {
-    ObjectId { seq: fid.seq, oid: u64::from(fid.oid) }
+    ObjectId {
+        seq: fid.seq,
+        oid: u64::from(fid.oid),
+    }
 }
 
 /// The service of the data in `data`, of files in `store`.
 pub fn service(store: Store, data: Arc<dyn Objects>) -> Arc<Ost> {
     let there = move |id: ObjectId| {
-        let fid = Fid { seq: id.seq, oid: id.oid as u32, ver: 0 };
+        let fid = Fid {
+            seq: id.seq,
+            oid: id.oid as u32,
+            ver: 0,
+        };
         match store.find(&fid) {
             Ok(Some(ino)) if ino.is_reg() && is_dom(&ino.lov) => Ok(usage::of_inode(&ino).0),
             Ok(_) => Err(Errno::ENOENT),
@@ -83,12 +90,21 @@ impl Drop for Remover {
 impl Remover {
     /// Not started yet.
     pub(super) fn new() -> Remover {
-        Remover { wake: Arc::default(), waiting: parking_lot::Mutex::default(), task: parking_lot::Mutex::default() }
+        Remover {
+            wake: Arc::default(),
+            waiting: parking_lot::Mutex::default(),
+            task: parking_lot::Mutex::default(),
+        }
     }
 
     /// Starts it for `ops`: what a crash left is removed first.
     pub fn start(&self, ops: &Arc<MdtOps>, target: &Arc<Target>) {
-        let task = run(Arc::downgrade(ops), Arc::downgrade(target), self.wake.clone(), target.durable());
+        let task = run(
+            Arc::downgrade(ops),
+            Arc::downgrade(target),
+            self.wake.clone(),
+            target.durable(),
+        );
         *self.task.lock() = Some(tokio::spawn(task));
     }
 
@@ -111,18 +127,29 @@ impl Remover {
 /// Files whose data `batch` makes due for removal.
 pub fn removed_by(batch: &Batch) -> Vec<Fid> {
     let row = |op: &Op| match op {
-        Op::Put { table: table::DESTROY, key, .. } => table::data_of_key(key),
+        Op::Put {
+            table: table::DESTROY,
+            key,
+            ..
+        } => table::data_of_key(key),
         _ => None,
     };
     batch.ops().iter().filter_map(row).collect()
 }
 
-async fn run(ops: Weak<MdtOps>, target: Weak<Target>, wake: Arc<Notify>, mut durable: watch::Receiver<u64>) {
+async fn run(
+    ops: Weak<MdtOps>,
+    target: Weak<Target>,
+    wake: Arc<Notify>,
+    mut durable: watch::Receiver<u64>,
+) {
     // what an earlier start left
     let mut read = Some(0);
     loop {
         {
-            let (Some(ops), Some(target)) = (ops.upgrade(), target.upgrade()) else { return };
+            let (Some(ops), Some(target)) = (ops.upgrade(), target.upgrade()) else {
+                return;
+            };
             if let Err(e) = ops.remove_due(&target, &mut read).await {
                 tracing::error!(error = %e, "removing data on the MDT");
                 read = Some(0);
@@ -152,7 +179,10 @@ impl MdtOps {
         while read.is_some_and(|mark| target.is_durable(mark)) {
             let kv = self.core.lock().store.kv().clone();
             let rows = kv.range(table::DESTROY, &table::DATA_PREFIX, None, ROUND_OBJECTS)?;
-            let fids: Vec<Fid> = rows.iter().filter_map(|(k, _)| table::data_of_key(k)).collect();
+            let fids: Vec<Fid> = rows
+                .iter()
+                .filter_map(|(k, _)| table::data_of_key(k))
+                .collect();
             // A row can be read before its transaction is on disk.
             let mark = target.mark();
             *read = (rows.len() == ROUND_OBJECTS).then_some(mark);
@@ -188,7 +218,17 @@ impl MdtOps {
     async fn remove(&self, fid: Fid) -> Result<Fid, OsdError> {
         let policy = Policy::ibits(Ibits::DOM);
         let flags = LdlmFlags::AST_DISCARD_DATA;
-        let _lock = self.ldlm.lock_local_with(fid.res_id(), LdlmType::IBITS, LdlmMode::PW, policy, flags, None).await;
+        let _lock = self
+            .ldlm
+            .lock_local_with(
+                fid.res_id(),
+                LdlmType::IBITS,
+                LdlmMode::PW,
+                policy,
+                flags,
+                None,
+            )
+            .await;
         self.data.remove(object(&fid))?;
         Ok(fid)
     }
@@ -214,12 +254,21 @@ impl Ctx {
 
     /// Whether `fid` is a file with data here.
     pub fn has_data(&self, fid: &Fid) -> MdtResult<bool> {
-        Ok(self.core().store.find(fid)?.is_some_and(|i| i.is_reg() && is_dom(&i.lov)))
+        Ok(self
+            .core()
+            .store
+            .find(fid)?
+            .is_some_and(|i| i.is_reg() && is_dom(&i.lov)))
     }
 
     /// Times of the file were set: those of its data, if it has any, are the same.
     pub fn set_data_times(&self, fid: &Fid, set: &attr::SetAttr) -> MdtResult<()> {
-        let times = SetAttr { mtime: set.mtime, atime: set.atime, ctime: set.ctime, ..SetAttr::default() };
+        let times = SetAttr {
+            mtime: set.mtime,
+            atime: set.atime,
+            ctime: set.ctime,
+            ..SetAttr::default()
+        };
         Ok(self.ops.data.set_times(&self.rq, object(fid), &times)?)
     }
 }
@@ -231,8 +280,19 @@ mod tests {
 
     #[test]
     fn which_layouts_have_data_here() {
-        let dom = LovMd { pattern: pattern::MDT, ..LovMd::new(1 << 20, Vec::new()) };
-        let lov = |md| Layout::Composite(CompMd::new(1, 0, 0, vec![CompEntry::new(1, lcme::INIT, 0, 1 << 20, md)])).encode();
+        let dom = LovMd {
+            pattern: pattern::MDT,
+            ..LovMd::new(1 << 20, Vec::new())
+        };
+        let lov = |md| {
+            Layout::Composite(CompMd::new(
+                1,
+                0,
+                0,
+                vec![CompEntry::new(1, lcme::INIT, 0, 1 << 20, md)],
+            ))
+            .encode()
+        };
         assert!(is_dom(&lov(dom)));
         assert!(!is_dom(&lov(LovMd::new(1 << 20, Vec::new()))));
         assert!(!is_dom(&LovMd::new(1 << 20, Vec::new()).encode()) && !is_dom(&Bytes::new()));

@@ -40,7 +40,12 @@ struct Queue {
 
 impl Default for Queue {
     fn default() -> Queue {
-        Queue { held: VecDeque::new(), read_from: Some(0), again: false, answered: BTreeMap::new() }
+        Queue {
+            held: VecDeque::new(),
+            read_from: Some(0),
+            again: false,
+            answered: BTreeMap::new(),
+        }
     }
 }
 
@@ -120,13 +125,23 @@ impl Due {
 
     /// The OST has done this one.
     pub(super) fn answered(&mut self, ost: u32, id: u64, when: Answered) {
-        self.queues.entry(ost).or_default().answered.insert(id, when);
+        self.queues
+            .entry(ost)
+            .or_default()
+            .answered
+            .insert(id, when);
     }
 
     /// The OST, in its start number `instance`, has committed everything up to `committed`. Takes out at most `max` whose rows
     /// may go.
     /// What an earlier start had done may be undone, and is due again.
-    pub(super) fn settle(&mut self, ost: u32, instance: u32, committed: u64, max: usize) -> Vec<u64> {
+    pub(super) fn settle(
+        &mut self,
+        ost: u32,
+        instance: u32,
+        committed: u64,
+        max: usize,
+    ) -> Vec<u64> {
         let q = self.queues.entry(ost).or_default();
         let (mut done, mut again) = (Vec::new(), Vec::new());
         q.answered.retain(|id, d| {
@@ -189,7 +204,14 @@ mod tests {
     }
 
     /// What the task in `osp` does in one round, against a table; `fails`: the OST destroys only half of it.
-    fn round(due: &mut Due, rows: &mut BTreeSet<u64>, max: usize, ost: &mut Ost, fails: bool, meanwhile: &[u64]) -> bool {
+    fn round(
+        due: &mut Due,
+        rows: &mut BTreeSet<u64>,
+        max: usize,
+        ost: &mut Ost,
+        fails: bool,
+        meanwhile: &[u64],
+    ) -> bool {
         let ids: Vec<u64> = match due.take(0, max) {
             Next::Nothing => return false,
             Next::Objects(ids) => ids,
@@ -201,7 +223,16 @@ mod tests {
             }
         };
         let gone = if fails { ids.len() / 2 } else { ids.len() };
-        ids[..gone].iter().for_each(|id| due.answered(0, *id, Answered { instance: ost.instance, transno: ost.next() }));
+        ids[..gone].iter().for_each(|id| {
+            due.answered(
+                0,
+                *id,
+                Answered {
+                    instance: ost.instance,
+                    transno: ost.next(),
+                },
+            )
+        });
         if gone < ids.len() {
             due.missed(0);
         }
@@ -241,10 +272,18 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_read_from_the_table() {
         let (mut due, mut rows) = (Due::default(), BTreeSet::new());
-        assert_eq!(due.take(0, 10), Next::Read(0), "after a start nothing is known");
+        assert_eq!(
+            due.take(0, 10),
+            Next::Read(0),
+            "after a start nothing is known"
+        );
         due.read(0, vec![], false);
         assert_eq!(due.take(0, 10), Next::Nothing);
-        commit(&mut due, &mut rows, &(0..HELD_MAX as u64 + 100).collect::<Vec<_>>());
+        commit(
+            &mut due,
+            &mut rows,
+            &(0..HELD_MAX as u64 + 100).collect::<Vec<_>>(),
+        );
         let mut ost = Ost::default();
         while round(&mut due, &mut rows, 512, &mut ost, false, &[]) {}
         ost.committed = ost.transno;
@@ -258,14 +297,25 @@ mod tests {
         assert_eq!(due.take(0, 10), Next::Read(0));
         assert_eq!(due.read(0, vec![1, 2, 3], false), [1, 2, 3]);
         for id in 1..=3 {
-            due.answered(0, id, Answered { instance: 7, transno: 10 + id });
+            due.answered(
+                0,
+                id,
+                Answered {
+                    instance: 7,
+                    transno: 10 + id,
+                },
+            );
         }
         assert_eq!(due.settle(0, 7, 10, 10), [0; 0]);
         due.missed(0);
         assert_eq!(due.take(0, 10), Next::Read(0));
         assert_eq!(due.read(0, vec![1, 2, 3, 4], false), [4], "those are done");
         assert_eq!(due.settle(0, 7, 11, 10), [1]);
-        assert_eq!(due.settle(0, 8, 1000, 10), [0; 0], "numbers of another start say nothing");
+        assert_eq!(
+            due.settle(0, 8, 1000, 10),
+            [0; 0],
+            "numbers of another start say nothing"
+        );
         assert_eq!(due.take(0, 10), Next::Objects(vec![2, 3]));
         assert_eq!(due.take(0, 10), Next::Nothing);
     }
@@ -274,7 +324,16 @@ mod tests {
     fn an_ost_that_commits_nothing_destroys_so_much_and_no_more() {
         let mut due = Due::default();
         due.add(&[(0, 0)]);
-        (0..ANSWERED_MAX as u64).for_each(|id| due.answered(0, id + 1, Answered { instance: 1, transno: id }));
+        (0..ANSWERED_MAX as u64).for_each(|id| {
+            due.answered(
+                0,
+                id + 1,
+                Answered {
+                    instance: 1,
+                    transno: id,
+                },
+            )
+        });
         assert_eq!(due.take(0, 10), Next::Nothing);
         assert_eq!(due.settle(0, 1, 0, 10), [1]);
         assert_eq!(due.take(0, 10), Next::Objects(vec![0]));

@@ -33,7 +33,13 @@ impl Ctx {
         }
         let fid = self.directory(&path)?;
         let mut a = self.answer(0);
-        a.msg.push(&MdtBody { fid1: fid, valid: md::FLID, ..MdtBody::default() }).push_empty();
+        a.msg
+            .push(&MdtBody {
+                fid1: fid,
+                valid: md::FLID,
+                ..MdtBody::default()
+            })
+            .push_empty();
         Ok(a)
     }
 
@@ -44,10 +50,15 @@ impl Ctx {
         let mut t = Txn::new(&core.store);
         for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
             let at = At { parent: fid, name };
-            fid = namespace::lookup(&mut t, &super::cred::Ucred::root(), at)?.ok_or(Errno::ENOENT)?;
+            fid =
+                namespace::lookup(&mut t, &super::cred::Ucred::root(), at)?.ok_or(Errno::ENOENT)?;
         }
         let h = t.get(&fid)?;
-        if t.ino(h).is_dir() { Ok(fid) } else { Err(Errno::ENOTDIR.into()) }
+        if t.ino(h).is_dir() {
+            Ok(fid)
+        } else {
+            Err(Errno::ENOTDIR.into())
+        }
     }
 
     /// MDS_STATFS: the MDT's own space, or with AGSTATFS the file system's.
@@ -88,7 +99,10 @@ impl Ctx {
     /// MDS_GETATTR_NAME: by name, without a lock.
     pub fn getattr_name(&self) -> MdtResult<Answer> {
         let b = self.body(1)?;
-        let at = At { parent: b.fid1, name: self.name(3) };
+        let at = At {
+            parent: b.fid1,
+            name: self.name(3),
+        };
         let p = {
             let core = self.core();
             let mut t = Txn::new(&core.store);
@@ -104,7 +118,13 @@ impl Ctx {
 
     fn attributes(&self, p: Packed) -> Answer {
         let mut a = self.answer(0);
-        a.msg.push(&p.body).push_bytes(p.md).push_bytes(p.acl).push_empty().push_empty().push_empty();
+        a.msg
+            .push(&p.body)
+            .push_bytes(p.md)
+            .push_bytes(p.acl)
+            .push_empty()
+            .push_empty()
+            .push_empty();
         a
     }
 
@@ -133,12 +153,19 @@ impl Ctx {
                         }
                         lov
                     }
-                    _ => self.view.xattr_to_client(name, xattr::value(&core.store, &cred, &b.fid1, &ino, name)?),
+                    _ => self.view.xattr_to_client(
+                        name,
+                        xattr::value(&core.store, &cred, &b.fid1, &ino, name)?,
+                    ),
                 }
             }
         };
         let mut a = self.answer(0);
-        let body = MdtBody { eadatasize: data.len() as u32, valid: b.valid & (md::FLXATTR | md::FLXATTRLS), ..MdtBody::default() };
+        let body = MdtBody {
+            eadatasize: data.len() as u32,
+            valid: b.valid & (md::FLXATTR | md::FLXATTRLS),
+            ..MdtBody::default()
+        };
         if b.eadatasize == 0 {
             a.msg.push(&body).push_empty();
         } else if (b.eadatasize as usize) < data.len() {
@@ -157,12 +184,26 @@ impl Ctx {
             return Err(Errno::EFAULT.into());
         }
         // a client with 64-bit hashes is told so in every entry
-        let wide = if self.rq.exp.connect().has(ConnectFlags::B64BITHASH) { luda::B64BITHASH } else { 0 };
+        let wide = if self.rq.exp.connect().has(ConnectFlags::B64BITHASH) {
+            luda::B64BITHASH
+        } else {
+            0
+        };
         let pages = {
             let core = self.core();
-            read_pages(&core.store, &b.fid1, b.size, bytes.min(READPAGE_MAX_BYTES), b.mode | wide)?
+            read_pages(
+                &core.store,
+                &b.fid1,
+                b.size,
+                bytes.min(READPAGE_MAX_BYTES),
+                b.mode | wide,
+            )?
         };
-        let sent = self.rq.rq.bulk_write_to_client(portal::MDS_BULK, vec![Payload::from(pages)]).await;
+        let sent = self
+            .rq
+            .rq
+            .bulk_write_to_client(portal::MDS_BULK, vec![Payload::from(pages)])
+            .await;
         if sent.is_err() {
             // The client asks again; nothing was changed.
             return Err(Errno::EINPROGRESS.into());
@@ -174,17 +215,30 @@ impl Ctx {
 }
 
 /// The pages of directory `fid` from hash `start`: `.` and `..` first, then the entries.
-pub fn read_pages(store: &Store, fid: &Fid, start: u64, bytes: usize, attrs: u32) -> MdtResult<Bytes> {
+pub fn read_pages(
+    store: &Store,
+    fid: &Fid,
+    start: u64,
+    bytes: usize,
+    attrs: u32,
+) -> MdtResult<Bytes> {
     let ino = store.inode(fid)?;
     if !ino.is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
-    let mut pages = DirPageBuilder::new(start, bytes, attrs & (luda::FID | luda::TYPE | luda::B64BITHASH));
+    let mut pages = DirPageBuilder::new(
+        start,
+        bytes,
+        attrs & (luda::FID | luda::TYPE | luda::B64BITHASH),
+    );
     if ino.nlink == 0 {
         return Ok(pages.finish());
     }
     let parent = ino.links.first().map_or(Fid::ROOT, |l| l.parent);
-    for (hash, name, fid) in [(table::HASH_DOT, b".".as_slice(), *fid), (table::HASH_DOTDOT, b"..", parent)] {
+    for (hash, name, fid) in [
+        (table::HASH_DOT, b".".as_slice(), *fid),
+        (table::HASH_DOTDOT, b"..", parent),
+    ] {
         if hash >= start && pages.push(fid, hash, name, super::record::S_IFDIR).is_err() {
             return Ok(pages.finish());
         }
@@ -200,7 +254,9 @@ pub fn read_pages(store: &Store, fid: &Fid, start: u64, bytes: usize, attrs: u32
             }
         }
         let next = match chunk.last() {
-            Some(last) if chunk.len() == READDIR_CHUNK => store.entries_after(fid, last, READDIR_CHUNK)?,
+            Some(last) if chunk.len() == READDIR_CHUNK => {
+                store.entries_after(fid, last, READDIR_CHUNK)?
+            }
             _ => return Ok(pages.finish()),
         };
         chunk = next as Vec<Entry>;

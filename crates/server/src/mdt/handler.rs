@@ -15,13 +15,13 @@ use parking_lot::{Mutex, RwLock};
 
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
-use super::{dom, due, namespace, orphans, table, usage};
 use super::identity::{Identities, NameService};
 use super::open::Handle;
-use super::osp::{OstTarget, Osp};
+use super::osp::{Osp, OstTarget};
 use super::squash::RootSquash;
 use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
+use super::{dom, due, namespace, orphans, table, usage};
 use crate::ost::Ost;
 use crate::quota::{Owner, Used};
 use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
@@ -79,7 +79,12 @@ const FLAGS2: u64 = F2::SUM_STATFS.0
     | F2::CORAL.0;
 
 /// Lock bits an MDT of Coral knows.
-const IBITS: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0 | Ibits::PERM.0 | Ibits::XATTR.0 | Ibits::DOM.0;
+const IBITS: u64 = Ibits::LOOKUP.0
+    | Ibits::UPDATE.0
+    | Ibits::LAYOUT.0
+    | Ibits::PERM.0
+    | Ibits::XATTR.0
+    | Ibits::DOM.0;
 
 /// Orphans looked at in one hold of the core's mutex.
 const ORPHANS_AT_A_TIME: usize = 256;
@@ -127,7 +132,13 @@ impl MdtConfig {
     pub fn new(fsname: &str, index: u32) -> MdtConfig {
         let name = format!("{fsname}-MDT{index:04x}");
         let target = TargetConfig::new(TargetKind::Mdt, &name, index);
-        MdtConfig { target, fsname: fsname.into(), defaults: None, root_owner: (0, 0), names: None }
+        MdtConfig {
+            target,
+            fsname: fsname.into(),
+            defaults: None,
+            root_owner: (0, 0),
+            names: None,
+        }
     }
 }
 
@@ -142,15 +153,29 @@ pub struct Mdt {
 impl Mdt {
     /// Opens (the first time: formats) the tables in `osd` and starts the target. The OSTs are told
     /// with [`Mdt::set_osts`]; without any, files get no objects (ENOSPC).
-    pub fn start<O: Kv + Objects + 'static>(node: Arc<Node>, cfg: MdtConfig, osd: Arc<O>) -> Result<Mdt, MdtOpenError> {
+    pub fn start<O: Kv + Objects + 'static>(
+        node: Arc<Node>,
+        cfg: MdtConfig,
+        osd: Arc<O>,
+    ) -> Result<Mdt, MdtOpenError> {
         Self::start_on(node, cfg, osd.clone(), osd)
     }
 
     /// The same with tables and data on MDT apart.
-    pub fn start_on(node: Arc<Node>, cfg: MdtConfig, kv: Arc<dyn Kv>, data: Arc<dyn Objects>) -> Result<Mdt, MdtOpenError> {
+    pub fn start_on(
+        node: Arc<Node>,
+        cfg: MdtConfig,
+        kv: Arc<dyn Kv>,
+        data: Arc<dyn Objects>,
+    ) -> Result<Mdt, MdtOpenError> {
         if !core::is_formatted(&kv)? {
             let (secs, nsecs) = node.wall_time();
-            core::format(&kv, Time { secs, nsecs }, &cfg.defaults.unwrap_or_default(), cfg.root_owner)?;
+            core::format(
+                &kv,
+                Time { secs, nsecs },
+                &cfg.defaults.unwrap_or_default(),
+                cfg.root_owner,
+            )?;
         }
         let mut state = MdtCore::open(kv.clone())?;
         core::raise_format(&kv)?;
@@ -195,12 +220,17 @@ impl Mdt {
     /// Its parameters `mdt.<name>.*` with their values.
     pub fn params(&self) -> Vec<(String, String)> {
         let all = self.ops.params();
-        all.into_iter().map(|(n, v)| (format!("mdt.{}.{n}", self.target.name()), v)).collect()
+        all.into_iter()
+            .map(|(n, v)| (format!("mdt.{}.{n}", self.target.name()), v))
+            .collect()
     }
 
     /// Sets the parameter of that name and keeps it for later starts. `None`: it has none of that name.
     pub fn set_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
-        let name = name.strip_prefix("mdt.")?.strip_prefix(self.target.name())?.strip_prefix('.')?;
+        let name = name
+            .strip_prefix("mdt.")?
+            .strip_prefix(self.target.name())?
+            .strip_prefix('.')?;
         let kv = self.ops.core.lock().store.kv().clone();
         self.ops.set_param(&*kv, name, value)
     }
@@ -293,7 +323,11 @@ impl TargetOps for MdtOps {
             return Err(Errno::EPROTO);
         }
         let flags = asked.connect_flags.0 & FLAGS;
-        let flags2 = if flags & F::FLAGS2.0 != 0 { asked.connect_flags2.0 & FLAGS2 } else { 0 };
+        let flags2 = if flags & F::FLAGS2.0 != 0 {
+            asked.connect_flags2.0 & FLAGS2
+        } else {
+            0
+        };
         // a kernel client asks for no number and takes what it is given
         let mods = match asked.maxmodrpcs {
             0 => MAX_MOD_RPCS,
@@ -302,11 +336,19 @@ impl TargetOps for MdtOps {
         let mut granted = ObdConnectData {
             connect_flags: F(flags),
             connect_flags2: F2(flags2),
-            brw_size: if asked.brw_size == 0 { BRW_BYTES } else { asked.brw_size.min(BRW_BYTES) },
+            brw_size: if asked.brw_size == 0 {
+                BRW_BYTES
+            } else {
+                asked.brw_size.min(BRW_BYTES)
+            },
             ibits_known: asked.ibits_known & IBITS,
             max_easize: MAX_EASIZE_BYTES,
             maxbytes: i64::MAX as u64,
-            maxmodrpcs: if flags & F::MULTIMODRPCS.0 != 0 { mods } else { 0 },
+            maxmodrpcs: if flags & F::MULTIMODRPCS.0 != 0 {
+                mods
+            } else {
+                0
+            },
             ..ObdConnectData::default()
         };
         self.data.agree_data(asked, &mut granted);
@@ -319,9 +361,12 @@ impl TargetOps for MdtOps {
 
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
         match rq.rq.body.opc {
-            opc::OST_READ | opc::OST_WRITE | opc::OST_PUNCH | opc::OST_FALLOCATE | opc::OST_SEEK | opc::OST_SYNC => {
-                self.data.clone().handle(rq)
-            }
+            opc::OST_READ
+            | opc::OST_WRITE
+            | opc::OST_PUNCH
+            | opc::OST_FALLOCATE
+            | opc::OST_SEEK
+            | opc::OST_SYNC => self.data.clone().handle(rq),
             _ => Box::pin(self.serve(rq)),
         }
     }
@@ -356,11 +401,18 @@ impl TargetOps for MdtOps {
             return self.reclose(exp, request);
         }
         let is_open = opcode == opc::LDLM_ENQUEUE;
-        let (Ok(rec), Ok(body)) = (request.get::<RecCreate>(3), reply.get::<MdtBody>(2)) else { return };
+        let (Ok(rec), Ok(body)) = (request.get::<RecCreate>(3), reply.get::<MdtBody>(2)) else {
+            return;
+        };
         if !is_open || body.open_handle == 0 {
             return;
         }
-        let handle = Handle { fid: body.fid1, flags: rec.flags(), export: exp.cookie, old: body.open_handle };
+        let handle = Handle {
+            fid: body.fid1,
+            flags: rec.flags(),
+            export: exp.cookie,
+            old: body.open_handle,
+        };
         let mut core = self.core.lock();
         if !exp.gone() {
             core.opens.insert(body.open_handle, handle);
@@ -368,10 +420,12 @@ impl TargetOps for MdtOps {
         drop(core);
         // a lock of before the restart comes back by lock replay, not by this reply
         if let Ok(mut rep) = reply.get::<LdlmReply>(1)
-            && rep.handle != 0 && self.ldlm.reply_for(rep.handle).is_none() {
-                rep.handle = 0;
-                reply.bufs[1] = coral_wire::Wire::to_bytes(&rep);
-            }
+            && rep.handle != 0
+            && self.ldlm.reply_for(rep.handle).is_none()
+        {
+            rep.handle = 0;
+            reply.bufs[1] = coral_wire::Wire::to_bytes(&rep);
+        }
     }
 
     fn recovery_finished(self: Arc<Self>) -> BoxFuture<'static, ()> {
@@ -416,8 +470,14 @@ impl MdtOps {
 
     /// A close was done before the restart. Its client had no answer, and has replayed the open.
     fn reclose(&self, exp: &Export, request: &Message) {
-        let Ok(epoch) = request.get::<MdtIoepoch>(1) else { return };
-        let cookie = self.core.lock().opens.current(epoch.open_handle, exp.cookie);
+        let Ok(epoch) = request.get::<MdtIoepoch>(1) else {
+            return;
+        };
+        let cookie = self
+            .core
+            .lock()
+            .opens
+            .current(epoch.open_handle, exp.cookie);
         if let Some(Err(e)) = cookie.map(|c| self.abandon(c, exp.cookie)) {
             tracing::error!(error = %e, client = exp.uuid, "closing a file that was closed before the restart");
         }
@@ -428,7 +488,9 @@ impl MdtOps {
     fn abandon(&self, cookie: u64, export: u64) -> MdtResult<()> {
         let mut guard = self.core.lock();
         let core = &mut *guard;
-        let Some((handle, last)) = core.opens.remove(cookie, export) else { return Ok(()) };
+        let Some((handle, last)) = core.opens.remove(cookie, export) else {
+            return Ok(());
+        };
         if last && !core.recovering {
             self.reap(core, &handle.fid)?;
         }

@@ -50,9 +50,16 @@ pub struct System;
 impl NameService for System {
     fn groups(&self, uid: u32) -> std::io::Result<Option<Vec<u32>>> {
         use nix::unistd::{Uid, User, getgrouplist};
-        let Some(user) = User::from_uid(Uid::from_raw(uid))? else { return Ok(None) };
+        let Some(user) = User::from_uid(Uid::from_raw(uid))? else {
+            return Ok(None);
+        };
         let name = std::ffi::CString::new(user.name)?;
-        Ok(Some(getgrouplist(&name, user.gid)?.into_iter().map(|g| g.as_raw()).collect()))
+        Ok(Some(
+            getgrouplist(&name, user.gid)?
+                .into_iter()
+                .map(|g| g.as_raw())
+                .collect(),
+        ))
     }
 }
 
@@ -144,7 +151,11 @@ impl Identities {
             users: BTreeMap::new(),
             pending: 0,
         };
-        Arc::new(Identities { names, state: Mutex::new(state), lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) })
+        Arc::new(Identities {
+            names,
+            state: Mutex::new(state),
+            lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
+        })
     }
 
     /// The groups of `uid`; `None` when nobody is asked, or the user is unknown.
@@ -171,15 +182,23 @@ impl Identities {
         };
         let me = self.clone();
         tokio::spawn(async move {
-            let Ok(permit) = me.lookups.clone().acquire_owned().await else { return };
+            let Ok(permit) = me.lookups.clone().acquire_owned().await else {
+                return;
+            };
             let (said, heard) = oneshot::channel();
             // not one of the runtime's threads: a question that never ends must not keep the program from ending
-            let thread = std::thread::Builder::new().name("identity".into()).spawn(move || {
-                let _permit = permit;
-                let _ = said.send(names.groups(uid));
-            });
+            let thread = std::thread::Builder::new()
+                .name("identity".into())
+                .spawn(move || {
+                    let _permit = permit;
+                    let _ = said.send(names.groups(uid));
+                });
             let answer = match thread {
-                Ok(_) => heard.await.unwrap_or_else(|_| Err(std::io::Error::other("the question ended without an answer"))),
+                Ok(_) => heard.await.unwrap_or_else(|_| {
+                    Err(std::io::Error::other(
+                        "the question ended without an answer",
+                    ))
+                }),
                 Err(e) => Err(e),
             };
             me.state.lock().answered(uid, answer, Instant::now());
@@ -190,8 +209,13 @@ impl Identities {
     /// The answer did not come in time.
     fn gave_up(&self, uid: u32, waited: watch::Receiver<()>) -> Result<Groups, NoIdentity> {
         let mut s = self.state.lock();
-        if let Some(Entry::Asked(rx)) = s.users.get(&uid) && rx.same_channel(&waited) {
-            tracing::warn!(uid, "the name service does not answer; requests of this user are refused (mdt.*.identity_upcall=NONE asks nobody)");
+        if let Some(Entry::Asked(rx)) = s.users.get(&uid)
+            && rx.same_channel(&waited)
+        {
+            tracing::warn!(
+                uid,
+                "the name service does not answer; requests of this user are refused (mdt.*.identity_upcall=NONE asks nobody)"
+            );
             let until = Instant::now() + s.acquire_expire;
             s.users.insert(uid, Entry::Failed(until));
         }
@@ -204,28 +228,45 @@ impl Identities {
     /// Forgets a user, or all of them.
     pub fn flush(&self, uid: Option<u32>) {
         let mut s = self.state.lock();
-        s.users.retain(|u, e| matches!(e, Entry::Asked(_)) || uid.is_some_and(|uid| uid != *u));
+        s.users
+            .retain(|u, e| matches!(e, Entry::Asked(_)) || uid.is_some_and(|uid| uid != *u));
     }
 
     /// The parameters `mdt.*.identity_*` with their values.
     pub fn params(&self) -> Vec<(&'static str, String)> {
         let s = self.state.lock();
         vec![
-            ("identity_acquire_expire", s.acquire_expire.as_secs().to_string()),
+            (
+                "identity_acquire_expire",
+                s.acquire_expire.as_secs().to_string(),
+            ),
             ("identity_expire", s.expire.as_secs().to_string()),
             ("identity_flush", String::new()),
             ("identity_info", s.info(Instant::now())),
-            ("identity_upcall", if s.on { "NSS" } else { "NONE" }.to_owned()),
+            (
+                "identity_upcall",
+                if s.on { "NSS" } else { "NONE" }.to_owned(),
+            ),
         ]
     }
 
     /// Sets one of them. `None`: there is no such parameter.
     pub fn set_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
-        let seconds = || value.parse::<u64>().ok().filter(|n| *n <= SECONDS_MAX).map(Duration::from_secs);
+        let seconds = || {
+            value
+                .parse::<u64>()
+                .ok()
+                .filter(|n| *n <= SECONDS_MAX)
+                .map(Duration::from_secs)
+        };
         let no_time = || format!("'{value}' is no time: give seconds, 0 to {SECONDS_MAX}");
         Some(match name {
-            "identity_expire" => seconds().map(|t| self.state.lock().expire = t).ok_or_else(no_time),
-            "identity_acquire_expire" => seconds().map(|t| self.state.lock().acquire_expire = t).ok_or_else(no_time),
+            "identity_expire" => seconds()
+                .map(|t| self.state.lock().expire = t)
+                .ok_or_else(no_time),
+            "identity_acquire_expire" => seconds()
+                .map(|t| self.state.lock().acquire_expire = t)
+                .ok_or_else(no_time),
             "identity_flush" => match value.parse::<i64>() {
                 Ok(n) if n <= u32::MAX.into() => {
                     self.flush(u32::try_from(n).ok());
@@ -244,7 +285,11 @@ impl Identities {
             "NONE" => false,
             "NSS" if self.names.is_some() => true,
             "NSS" => return Err("there is no name service to ask".into()),
-            _ => return Err(format!("'{value}' is no upcall: give NSS (the name service of the system) or NONE")),
+            _ => {
+                return Err(format!(
+                    "'{value}' is no upcall: give NSS (the name service of the system) or NONE"
+                ));
+            }
         };
         self.state.lock().on = on;
         self.flush(None);
@@ -260,10 +305,18 @@ impl State {
             let what = match e {
                 Entry::Known(Some(groups), until) if now < *until => {
                     let list: Vec<String> = groups.iter().map(u32::to_string).collect();
-                    format!("groups: [ {} ], expires_s: {}", list.join(", "), (*until - now).as_secs())
+                    format!(
+                        "groups: [ {} ], expires_s: {}",
+                        list.join(", "),
+                        (*until - now).as_secs()
+                    )
                 }
-                Entry::Known(None, until) if now < *until => format!("unknown, expires_s: {}", (*until - now).as_secs()),
-                Entry::Failed(until) if now < *until => format!("no answer, expires_s: {}", (*until - now).as_secs()),
+                Entry::Known(None, until) if now < *until => {
+                    format!("unknown, expires_s: {}", (*until - now).as_secs())
+                }
+                Entry::Failed(until) if now < *until => {
+                    format!("no answer, expires_s: {}", (*until - now).as_secs())
+                }
                 Entry::Asked(_) => "asked".into(),
                 _ => "expired".into(),
             };
@@ -305,11 +358,18 @@ mod tests {
         assert_eq!(groups(2).await, Ok(Some(vec![20, 21])));
         assert_eq!(groups(2).await, Ok(Some(vec![20, 21])));
         assert_eq!((groups(50).await, groups(50).await), (Ok(None), Ok(None)));
-        assert_eq!((groups(7).await, groups(7).await), (Err(NoIdentity), Err(NoIdentity)));
+        assert_eq!(
+            (groups(7).await, groups(7).await),
+            (Err(NoIdentity), Err(NoIdentity))
+        );
         assert_eq!(book.0.load(Relaxed), 3, "each was asked once");
         tokio::time::advance(Duration::from_secs(ACQUIRE_EXPIRE_S)).await;
         let _ = (groups(7).await, groups(2).await);
-        assert_eq!(book.0.load(Relaxed), 4, "no answer is asked for again sooner");
+        assert_eq!(
+            book.0.load(Relaxed),
+            4,
+            "no answer is asked for again sooner"
+        );
         tokio::time::advance(Duration::from_secs(EXPIRE_S)).await;
         let _ = groups(2).await;
         assert_eq!(book.0.load(Relaxed), 5);
@@ -320,9 +380,19 @@ mod tests {
         assert_eq!((groups(2).await, book.0.load(Relaxed)), (Ok(None), 6));
         assert_eq!(ids.set_param("identity_upcall", "NSS"), Some(Ok(())));
         assert_eq!(groups(3).await, Ok(Some(vec![30, 31])));
-        let info = ids.params().into_iter().find(|(n, _)| *n == "identity_info").unwrap().1;
+        let info = ids
+            .params()
+            .into_iter()
+            .find(|(n, _)| *n == "identity_info")
+            .unwrap()
+            .1;
         assert_eq!(info, "- { uid: 3, groups: [ 30, 31 ], expires_s: 1200 }\n");
-        for (name, bad) in [("identity_expire", "-1"), ("identity_upcall", "/bin/sh"), ("identity_flush", "x"), ("identity_info", "1")] {
+        for (name, bad) in [
+            ("identity_expire", "-1"),
+            ("identity_upcall", "/bin/sh"),
+            ("identity_flush", "x"),
+            ("identity_info", "1"),
+        ] {
             assert!(ids.set_param(name, bad).unwrap().is_err(), "{name}={bad}");
         }
         assert!(ids.set_param("identity_int_expire", "1").is_none());
@@ -350,13 +420,22 @@ mod tests {
         assert_eq!(Instant::now(), before, "known to be out of reach");
         // and more users than there are threads
         let users = (100..100 + 2 * PENDING_MAX as u32).map(|uid| ids.groups(uid));
-        assert!(futures_util::future::join_all(users).await.iter().all(|a| *a == Err(NoIdentity)));
+        assert!(
+            futures_util::future::join_all(users)
+                .await
+                .iter()
+                .all(|a| *a == Err(NoIdentity))
+        );
         assert!(ids.state.lock().pending <= PENDING_MAX);
         drop(let_go); // every question is answered now
         while ids.state.lock().pending > 0 {
             std::thread::yield_now();
             tokio::task::yield_now().await;
         }
-        assert_eq!(ids.groups(4).await.unwrap().as_deref(), Some(&[4][..]), "the late answer counts");
+        assert_eq!(
+            ids.groups(4).await.unwrap().as_deref(),
+            Some(&[4][..]),
+            "the late answer counts"
+        );
     }
 }

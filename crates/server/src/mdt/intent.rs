@@ -6,10 +6,13 @@
 //! covers happen under the core's mutex, so a reply never shows a state older than its lock.
 
 use bytes::Bytes;
-use coral_wire::ldlm::{ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, it};
+use coral_wire::layout::Layout;
+use coral_wire::ldlm::{
+    ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
+    Policy, it,
+};
 use coral_wire::mds::{LayoutIntent, MdtBody, disp, layout_intent, md};
 use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT};
-use coral_wire::layout::Layout;
 use coral_wire::{Errno, Fid};
 
 use super::attrs::Packed;
@@ -35,12 +38,23 @@ impl Ctx {
     /// Serves an enqueue with intent.
     pub async fn enqueue(&self) -> MdtResult<Answer> {
         let req = LdlmRequest::decode(self.buf(1))?;
-        let early: Vec<u64> = req.early_cancels().iter().copied().filter(|&c| c != 0).collect();
+        let early: Vec<u64> = req
+            .early_cancels()
+            .iter()
+            .copied()
+            .filter(|&c| c != 0)
+            .collect();
         if !early.is_empty() {
             self.ops.ldlm.cancel(self.exp(), &early);
         }
         if self.buf(2).is_empty() {
-            if matches!(req.desc.policy(), Policy::Ibits { bits: Ibits::DOM, .. }) {
+            if matches!(
+                req.desc.policy(),
+                Policy::Ibits {
+                    bits: Ibits::DOM,
+                    ..
+                }
+            ) {
                 return self.glimpse(&req).await;
             }
             return self.plain(&req).await;
@@ -48,7 +62,10 @@ impl Ctx {
         let intent: LdlmIntent = self.rq.rq.msg.get(2)?;
         // a resent request whose lock was given already: that lock is not known to the client
         let again = self.rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
-        if let Some(rep) = again.then(|| self.ops.ldlm.find_resent(self.exp(), req.handle(0))).flatten() {
+        if let Some(rep) = again
+            .then(|| self.ops.ldlm.find_resent(self.exp(), req.handle(0)))
+            .flatten()
+        {
             self.ops.ldlm.cancel(self.exp(), &[rep.handle]);
         }
         match intent.opc {
@@ -78,15 +95,33 @@ impl Ctx {
     }
 
     /// Gives the client a PR lock on `fid` if `bits` are free, with `try_bits` as far as they are.
-    pub fn give_lock(&self, req: &LdlmRequest, fid: &Fid, bits: Ibits, try_bits: Ibits) -> Option<u64> {
+    pub fn give_lock(
+        &self,
+        req: &LdlmRequest,
+        fid: &Fid,
+        bits: Ibits,
+        try_bits: Ibits,
+    ) -> Option<u64> {
         if req.flags & LdlmFlags::INTENT_ONLY == LdlmFlags::INTENT_ONLY {
             return None;
         }
         let known = self.known_bits();
         let (bits, try_bits) = (Ibits(bits.0 & known), Ibits(try_bits.0 & known));
-        let policy = Policy::Ibits { bits, try_bits, gid: 0, initiator_id: 0 };
+        let policy = Policy::Ibits {
+            bits,
+            try_bits,
+            gid: 0,
+            initiator_id: 0,
+        };
         let ldlm = &self.ops.ldlm;
-        let given = ldlm.try_grant(self.exp(), req.handle(0), fid.res_id(), LdlmType::IBITS, LdlmMode::PR, policy)?;
+        let given = ldlm.try_grant(
+            self.exp(),
+            req.handle(0),
+            fid.res_id(),
+            LdlmType::IBITS,
+            LdlmMode::PR,
+            policy,
+        )?;
         Some(given.0)
     }
 
@@ -99,8 +134,15 @@ impl Ctx {
 
     /// An answer with DLM_REP filled in; status 0 with a lock, else 301.
     pub fn intent_answer(&self, out: &Outcome) -> Answer {
-        let mut rep = out.lock.and_then(|l| self.ops.ldlm.reply_for(l)).unwrap_or_default();
-        let mut a = self.answer(if rep.handle != 0 { 0 } else { ELDLM_LOCK_ABORTED });
+        let mut rep = out
+            .lock
+            .and_then(|l| self.ops.ldlm.reply_for(l))
+            .unwrap_or_default();
+        let mut a = self.answer(if rep.handle != 0 {
+            0
+        } else {
+            ELDLM_LOCK_ABORTED
+        });
         if rep.handle != 0 {
             rep.flags = LdlmFlags::LOCK_CHANGED | LdlmFlags::HAS_INTENT;
         }
@@ -113,7 +155,14 @@ impl Ctx {
     /// The answer to a getattr or lookup intent.
     fn getattr_answer(&self, out: &Outcome, p: Packed) -> Answer {
         let mut a = self.intent_answer(out);
-        a.msg.push(&p.body).push_bytes(p.md).push_bytes(p.acl).push_empty().push_empty().push_bytes(p.default_lmv).push_empty();
+        a.msg
+            .push(&p.body)
+            .push_bytes(p.md)
+            .push_bytes(p.acl)
+            .push_empty()
+            .push_empty()
+            .push_bytes(p.default_lmv)
+            .push_empty();
         a
     }
 
@@ -122,12 +171,22 @@ impl Ctx {
         let b = self.body(3)?;
         let name = self.name(5);
         let cred = self.cred_of(&b);
-        let mut out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD, ..Outcome::default() };
+        let mut out = Outcome {
+            disp: disp::IT_EXECD | disp::LOOKUP_EXECD,
+            ..Outcome::default()
+        };
         let core = self.core();
         let found = if name.is_empty() {
             Ok(Some(if b.fid2.is_zero() { b.fid1 } else { b.fid2 }))
         } else {
-            namespace::lookup(&mut Txn::new(&core.store), &cred, At { parent: b.fid1, name })
+            namespace::lookup(
+                &mut Txn::new(&core.store),
+                &cred,
+                At {
+                    parent: b.fid1,
+                    name,
+                },
+            )
         };
         let fid = match found {
             Ok(Some(fid)) => fid,
@@ -140,16 +199,28 @@ impl Ctx {
                 return Ok(self.getattr_answer(&out, Packed::default()));
             }
         };
-        let Some(ino) = core.store.find(&fid)?.filter(|i| i.nlink > 0 || core.opens.is_open(&fid)) else {
+        let Some(ino) = core
+            .store
+            .find(&fid)?
+            .filter(|i| i.nlink > 0 || core.opens.is_open(&fid))
+        else {
             out.disp |= disp::LOOKUP_NEG;
             out.error = name.is_empty().then_some(Errno::ENOENT);
             return Ok(self.getattr_answer(&out, Packed::default()));
         };
-        let mut bits = if op == it::LOOKUP { Ibits::LOOKUP.0 | Ibits::PERM.0 } else { Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 };
+        let mut bits = if op == it::LOOKUP {
+            Ibits::LOOKUP.0 | Ibits::PERM.0
+        } else {
+            Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0
+        };
         if b.valid & md::FLCROSSREF != 0 {
             bits &= !Ibits::LOOKUP.0;
         }
-        let layout = if ino.is_reg() { Ibits::LAYOUT } else { Ibits(0) };
+        let layout = if ino.is_reg() {
+            Ibits::LAYOUT
+        } else {
+            Ibits(0)
+        };
         out.lock = self.give_lock(req, &fid, Ibits(bits), layout);
         out.disp |= disp::LOOKUP_POS;
         let p = self.pack_all(&core.store, &fid, &ino, Some(b.valid))?;
@@ -167,7 +238,11 @@ impl Ctx {
         }
         // what is on disk is there already, or its file has gone since
         let done = self.rq.replay_committed();
-        let transno = if changes && !done { self.change_layout(&fid, &li).await? } else { 0 };
+        let transno = if changes && !done {
+            self.change_layout(&fid, &li).await?
+        } else {
+            0
+        };
         // the lock is given and the layout read together; another change may have come between,
         // the client then gets the newer layout
         let core = self.core();
@@ -176,7 +251,11 @@ impl Ctx {
             None if done => Bytes::new(),
             None => return Err(Errno::ENOENT.into()),
         };
-        let out = Outcome { disp: disp::IT_EXECD, error: None, lock: self.layout_lock(req, &fid) };
+        let out = Outcome {
+            disp: disp::IT_EXECD,
+            error: None,
+            lock: self.layout_lock(req, &fid),
+        };
         drop(core);
         let mut a = self.intent_answer(&out);
         a.msg.push_bytes(lov);
@@ -203,12 +282,17 @@ impl Ctx {
         let mut guard = self.core();
         let core = &mut *guard;
         let first = core.store.find(fid)?.is_some_and(|i| i.lov.is_empty());
-        let Some(lov) = self.grow_layout(core, fid, li)? else { return Ok((0, false)) };
+        let Some(lov) = self.grow_layout(core, fid, li)? else {
+            return Ok((0, false));
+        };
         let mut t = Txn::new(&core.store);
         let h = t.get(fid)?;
         t.change(h).lov = lov.clone();
         // what a resend gets: the layout without a lock
-        let mut a = self.intent_answer(&Outcome { disp: disp::IT_EXECD, ..Outcome::default() });
+        let mut a = self.intent_answer(&Outcome {
+            disp: disp::IT_EXECD,
+            ..Outcome::default()
+        });
         a.msg.push_bytes(lov);
         self.commit(t, &mut a)?;
         Ok((a.msg.body()?.transno, first))
@@ -216,12 +300,24 @@ impl Ctx {
 
     fn layout_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
         let policy = Policy::ibits(Ibits::LAYOUT);
-        let given = self.ops.ldlm.try_grant(self.exp(), req.handle(0), fid.res_id(), LdlmType::IBITS, LdlmMode::CR, policy)?;
+        let given = self.ops.ldlm.try_grant(
+            self.exp(),
+            req.handle(0),
+            fid.res_id(),
+            LdlmType::IBITS,
+            LdlmMode::CR,
+            policy,
+        )?;
         Some(given.0)
     }
 
     /// The layout of `fid` with objects for the range the intent names; `None` if it has them.
-    fn grow_layout(&self, core: &mut MdtCore, fid: &Fid, li: &LayoutIntent) -> MdtResult<Option<Bytes>> {
+    fn grow_layout(
+        &self,
+        core: &mut MdtCore,
+        fid: &Fid,
+        li: &LayoutIntent,
+    ) -> MdtResult<Option<Bytes>> {
         if let Some(lov) = self.missing_layout(core, fid)? {
             return Ok(Some(lov));
         }
@@ -229,7 +325,9 @@ impl Ctx {
         if !ino.is_reg() {
             return Err(Errno::EINVAL.into());
         }
-        let Layout::Composite(comp) = Layout::decode(&ino.lov)? else { return Ok(None) };
+        let Layout::Composite(comp) = Layout::decode(&ino.lov)? else {
+            return Ok(None);
+        };
         // a replay brings the layout that the client was given then (`mdt_intent_layout`): the client has written to those objects
         if self.rq.is_replay()
             && let Ok(Layout::Composite(given)) = Layout::decode(self.buf(4))
@@ -270,9 +368,16 @@ impl Ctx {
             max_mdsize: count,
             ..MdtBody::default()
         };
-        let mut a = self.intent_answer(&Outcome { disp: 0, error: None, lock });
+        let mut a = self.intent_answer(&Outcome {
+            disp: 0,
+            error: None,
+            lock,
+        });
         a.msg.push(&body).push_empty().push_empty();
-        a.msg.push_bytes(names.into()).push_bytes(values.into()).push_bytes(lens.into());
+        a.msg
+            .push_bytes(names.into())
+            .push_bytes(values.into())
+            .push_bytes(lens.into());
         Ok(a)
     }
 }

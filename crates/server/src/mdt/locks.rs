@@ -59,8 +59,16 @@ struct Need {
 
 /// What an operation locks, in the order in which it does: by FID, one lock for each.
 fn in_order(dirs: &[Fid], objects: &[(Fid, Ibits)]) -> smallvec::SmallVec<[Need; 4]> {
-    let dirs = dirs.iter().map(|&fid| Need { fid, mode: LdlmMode::CW, bits: Ibits::UPDATE });
-    let objects = objects.iter().map(|&(fid, bits)| Need { fid, mode: LdlmMode::EX, bits });
+    let dirs = dirs.iter().map(|&fid| Need {
+        fid,
+        mode: LdlmMode::CW,
+        bits: Ibits::UPDATE,
+    });
+    let objects = objects.iter().map(|&(fid, bits)| Need {
+        fid,
+        mode: LdlmMode::EX,
+        bits,
+    });
     let mut needs: smallvec::SmallVec<[Need; 4]> = dirs.chain(objects).collect();
     needs.sort_by_key(|n| n.fid);
     needs.dedup_by(|next, kept| {
@@ -79,7 +87,12 @@ fn in_order(dirs: &[Fid], objects: &[(Fid, Ibits)]) -> smallvec::SmallVec<[Need;
 impl MdtOps {
     /// Locks `dirs` for a change of entries and `objects` for a change of what the bits cover. The caller holds no lock.
     /// `own`: the client whose own locks stay.
-    pub async fn lock(&self, dirs: &[Fid], objects: &[(Fid, Ibits)], own: Option<ExportId>) -> Held {
+    pub async fn lock(
+        &self,
+        dirs: &[Fid],
+        objects: &[(Fid, Ibits)],
+        own: Option<ExportId>,
+    ) -> Held {
         let mut held = Held::default();
         for need in in_order(dirs, objects) {
             held.locks.push(self.lock_one(&need, own).await);
@@ -94,9 +107,16 @@ impl MdtOps {
 
     async fn lock_one(&self, need: &Need, own: Option<ExportId>) -> LocalLock {
         let (res, policy) = (need.fid.res_id(), Policy::ibits(need.bits));
-        match self.ldlm.try_lock_local(res, LdlmType::IBITS, need.mode, policy, own) {
+        match self
+            .ldlm
+            .try_lock_local(res, LdlmType::IBITS, need.mode, policy, own)
+        {
             Some(l) => l,
-            None => self.ldlm.lock_local(res, LdlmType::IBITS, need.mode, policy, own).await,
+            None => {
+                self.ldlm
+                    .lock_local(res, LdlmType::IBITS, need.mode, policy, own)
+                    .await
+            }
         }
     }
 }

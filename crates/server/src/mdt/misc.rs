@@ -45,7 +45,13 @@ impl Ctx {
                 let id = quota::id_here(&self.view, &asked);
                 let data = self.ops.data.used(asked.r#type, id).await?;
                 let names = self.core().store.usage().of_id(asked.r#type, id);
-                quota::usage(&asked, Used { bytes: names.bytes + data.bytes, ..names })
+                quota::usage(
+                    &asked,
+                    Used {
+                        bytes: names.bytes + data.bytes,
+                        ..names
+                    },
+                )
             }
         };
         let mut a = self.answer(0);
@@ -73,12 +79,19 @@ impl Ctx {
         let asked: LuSeqRange = self.rq.rq.msg.get(2)?;
         let index = self.rq.target.index();
         let (start, end) = match asked.start {
-            s if (seq::NORMAL..seq::NORMAL + SUPER_SEQUENCE).contains(&s) => (seq::NORMAL, seq::NORMAL + SUPER_SEQUENCE),
+            s if (seq::NORMAL..seq::NORMAL + SUPER_SEQUENCE).contains(&s) => {
+                (seq::NORMAL, seq::NORMAL + SUPER_SEQUENCE)
+            }
             s if !(seq::DOT_LUSTRE..seq::NORMAL).contains(&s) => return Err(Errno::ENOENT.into()),
             s => (s, s + 1),
         };
         let mut a = self.answer(0);
-        a.msg.push(&LuSeqRange { start, end, index, flags: RANGE_MDT });
+        a.msg.push(&LuSeqRange {
+            start,
+            end,
+            index,
+            flags: RANGE_MDT,
+        });
         Ok(a)
     }
 
@@ -101,7 +114,10 @@ impl Ctx {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let mut gf = GetinfoFid2path::decode(key.get(FID2PATH.len()..).unwrap_or(&[]))?;
-        let root = Fid::decode(key.get(FID2PATH.len() + size_of::<GetinfoFid2path>()..).unwrap_or(&[]));
+        let root = Fid::decode(
+            key.get(FID2PATH.len() + size_of::<GetinfoFid2path>()..)
+                .unwrap_or(&[]),
+        );
         let root = root.ok().filter(|f| !f.is_zero()).unwrap_or(Fid::ROOT);
         let root = self.confined(&gf.fid, root)?;
         let (path, more) = self.path_of(&gf.fid, gf.linkno, &root)?;
@@ -122,7 +138,9 @@ impl Ctx {
 
     /// Where a path that a client asks for begins: not above the fileset of its nodemap. ENOENT for what is elsewhere.
     fn confined(&self, fid: &Fid, root: Fid) -> MdtResult<Fid> {
-        let Some(map) = self.view.map().filter(|m| !m.fileset.is_empty()) else { return Ok(root) };
+        let Some(map) = self.view.map().filter(|m| !m.fileset.is_empty()) else {
+            return Ok(root);
+        };
         let top = self.directory(map.fileset.as_bytes())?;
         let root = if root == Fid::ROOT { top } else { root };
         self.path_of(&root, 0, &top)?;
@@ -138,7 +156,10 @@ impl Ctx {
             return Ok((Vec::new(), false));
         }
         let links = core.store.links(fid, &ino, linkno as usize + 2)?;
-        let link = links.get(linkno as usize).or(links.last()).ok_or(Errno::ENOENT)?;
+        let link = links
+            .get(linkno as usize)
+            .or(links.last())
+            .ok_or(Errno::ENOENT)?;
         let more = links.len() > linkno as usize + 1;
         let mut parts = vec![link.name.clone()];
         let mut at = link.parent;
@@ -160,7 +181,9 @@ impl Ctx {
         let fid = self.body(1)?.fid1;
         self.core().store.inode(&fid)?;
         let mut a = self.answer(0);
-        a.msg.push(&MdtBody::default()).push(&HsmUserState::default());
+        a.msg
+            .push(&MdtBody::default())
+            .push(&HsmUserState::default());
         Ok(a)
     }
 }

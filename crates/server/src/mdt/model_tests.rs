@@ -20,12 +20,34 @@ use crate::quota::Used;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Create { dir: usize, name: u8, is_dir: bool },
-    Link { from: (usize, u8), to: (usize, u8) },
-    Unlink { dir: usize, name: u8, rmdir: bool },
-    Rename { from: (usize, u8), to: (usize, u8), mode: RenameMode },
-    OpenThenUnlink { dir: usize, name: u8 },
-    Chown { dir: usize, name: u8, ids: (u32, u32, u32) },
+    Create {
+        dir: usize,
+        name: u8,
+        is_dir: bool,
+    },
+    Link {
+        from: (usize, u8),
+        to: (usize, u8),
+    },
+    Unlink {
+        dir: usize,
+        name: u8,
+        rmdir: bool,
+    },
+    Rename {
+        from: (usize, u8),
+        to: (usize, u8),
+        mode: RenameMode,
+    },
+    OpenThenUnlink {
+        dir: usize,
+        name: u8,
+    },
+    Chown {
+        dir: usize,
+        name: u8,
+        ids: (u32, u32, u32),
+    },
     CloseAll,
     Sync,
     Kill,
@@ -34,7 +56,11 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let at = || (0usize..8, 0u8..5);
-    let mode = prop_oneof![Just(RenameMode::Replace), Just(RenameMode::NoReplace), Just(RenameMode::Exchange)];
+    let mode = prop_oneof![
+        Just(RenameMode::Replace),
+        Just(RenameMode::NoReplace),
+        Just(RenameMode::Exchange)
+    ];
     prop_oneof![
         6 => (at(), any::<bool>()).prop_map(|((dir, name), is_dir)| Op::Create { dir, name, is_dir }),
         3 => (at(), at()).prop_map(|(from, to)| Op::Link { from, to }),
@@ -69,14 +95,25 @@ impl Model {
     }
 
     fn put(&mut self, d: &Fid, n: &[u8], f: Fid) {
-        self.dirs.get_mut(d).expect("a directory of the model").insert(n.to_vec(), f);
+        self.dirs
+            .get_mut(d)
+            .expect("a directory of the model")
+            .insert(n.to_vec(), f);
     }
 
     fn del(&mut self, d: &Fid, n: &[u8]) {
-        self.dirs.get_mut(d).expect("a directory of the model").remove(n);
+        self.dirs
+            .get_mut(d)
+            .expect("a directory of the model")
+            .remove(n);
     }
 
-    fn rename(&mut self, (d1, n1): (Fid, &[u8]), (d2, n2): (Fid, &[u8]), mode: RenameMode) -> Result<(), Errno> {
+    fn rename(
+        &mut self,
+        (d1, n1): (Fid, &[u8]),
+        (d2, n2): (Fid, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
         let child = self.lookup(&d1, n1).ok_or(Errno::ENOENT)?;
         let target = self.lookup(&d2, n2);
         match (mode, target) {
@@ -138,18 +175,37 @@ impl World {
         let mut model = Model::default();
         model.dirs.insert(Fid::ROOT, BTreeMap::new());
         let synced = model.clone();
-        World { mem, store: Store::open(kv).expect("open"), model, synced, open: BTreeSet::new(), next: 1, clock: 1 }
+        World {
+            mem,
+            store: Store::open(kv).expect("open"),
+            model,
+            synced,
+            open: BTreeSet::new(),
+            next: 1,
+            clock: 1,
+        }
     }
 
     fn dir(&self, i: usize) -> Fid {
-        *self.model.dirs.keys().nth(i % self.model.dirs.len()).expect("the root at least")
+        *self
+            .model
+            .dirs
+            .keys()
+            .nth(i % self.model.dirs.len())
+            .expect("the root at least")
     }
 
-    fn change(&mut self, f: impl FnOnce(&mut Txn<'_>, Time, &dyn Fn(&Fid) -> bool) -> MdtResult<()>) -> Result<(), Errno> {
+    fn change(
+        &mut self,
+        f: impl FnOnce(&mut Txn<'_>, Time, &dyn Fn(&Fid) -> bool) -> MdtResult<()>,
+    ) -> Result<(), Errno> {
         self.clock += 1;
         let open = self.open.clone();
         let mut t = Txn::new(&self.store);
-        f(&mut t, Time::from_secs(self.clock), &|fid| open.contains(fid)).map_err(|e| e.errno())?;
+        f(&mut t, Time::from_secs(self.clock), &|fid| {
+            open.contains(fid)
+        })
+        .map_err(|e| e.errno())?;
         let batch = t.finish();
         let sums = usage::of_batch(&batch);
         self.store.kv().commit(batch).map_err(|_| Errno::EIO)?;
@@ -161,14 +217,31 @@ impl World {
         let name = |n: u8| vec![b'a' + n];
         let root = Ucred::root();
         match *op {
-            Op::Create { dir, name: n, is_dir } => {
+            Op::Create {
+                dir,
+                name: n,
+                is_dir,
+            } => {
                 let (dir, n) = (self.dir(dir), name(n));
                 let fid = Fid::new(0x2_0000_0400, self.next);
                 self.next += 1;
                 let mode = if is_dir { 0o040755 } else { 0o100644 };
-                let new = NewObject { fid, mode, ..NewObject::default() };
+                let new = NewObject {
+                    fid,
+                    mode,
+                    ..NewObject::default()
+                };
                 let got = self.change(|t, _, _| {
-                    namespace::create(t, &root, At { parent: dir, name: &n }, &new).map(|_| ())
+                    namespace::create(
+                        t,
+                        &root,
+                        At {
+                            parent: dir,
+                            name: &n,
+                        },
+                        &new,
+                    )
+                    .map(|_| ())
                 });
                 match self.model.lookup(&dir, &n) {
                     Some(_) => assert_eq!(got, Err(Errno::EEXIST)),
@@ -183,10 +256,22 @@ impl World {
             }
             Op::Link { from, to } => {
                 let (d1, d2) = (self.dir(from.0), self.dir(to.0));
-                let Some(fid) = self.model.lookup(&d1, &name(from.1)) else { return };
+                let Some(fid) = self.model.lookup(&d1, &name(from.1)) else {
+                    return;
+                };
                 let n = name(to.1);
                 let got = self.change(|t, time, _| {
-                    namespace::link(t, &root, &fid, At { parent: d2, name: &n }, time).map(|_| ())
+                    namespace::link(
+                        t,
+                        &root,
+                        &fid,
+                        At {
+                            parent: d2,
+                            name: &n,
+                        },
+                        time,
+                    )
+                    .map(|_| ())
                 });
                 if self.model.lookup(&d2, &n).is_some() {
                     assert_eq!(got, Err(Errno::EEXIST));
@@ -197,10 +282,16 @@ impl World {
                     self.model.put(&d2, &n, fid);
                 }
             }
-            Op::Unlink { dir, name: n, rmdir } => self.unlink(dir, &name(n), rmdir),
+            Op::Unlink {
+                dir,
+                name: n,
+                rmdir,
+            } => self.unlink(dir, &name(n), rmdir),
             Op::OpenThenUnlink { dir, name: n } => {
                 let d = self.dir(dir);
-                let Some(fid) = self.model.lookup(&d, &name(n)) else { return };
+                let Some(fid) = self.model.lookup(&d, &name(n)) else {
+                    return;
+                };
                 self.open.insert(fid);
                 self.unlink(dir, &name(n), self.model.dirs.contains_key(&fid));
             }
@@ -208,16 +299,37 @@ impl World {
                 let (d1, d2) = (self.dir(from.0), self.dir(to.0));
                 let (n1, n2) = (name(from.1), name(to.1));
                 let got = self.change(|t, time, is_open| {
-                    let (src, dst) = (At { parent: d1, name: &n1 }, At { parent: d2, name: &n2 });
+                    let (src, dst) = (
+                        At {
+                            parent: d1,
+                            name: &n1,
+                        },
+                        At {
+                            parent: d2,
+                            name: &n2,
+                        },
+                    );
                     namespace::rename(t, &root, src, dst, mode, is_open, time).map(|_| ())
                 });
                 assert_eq!(got, self.model.rename((d1, &n1), (d2, &n2), mode));
             }
-            Op::Chown { dir, name: n, ids: (uid, gid, projid) } => {
+            Op::Chown {
+                dir,
+                name: n,
+                ids: (uid, gid, projid),
+            } => {
                 let d = self.dir(dir);
-                let Some(fid) = self.model.lookup(&d, &name(n)) else { return };
-                let set = attr::SetAttr { uid: Some(uid), gid: Some(gid), projid: Some(projid), ..Default::default() };
-                self.change(|t, _, _| attr::setattr(t, &root, &fid, &set).map(|_| ())).expect("root may");
+                let Some(fid) = self.model.lookup(&d, &name(n)) else {
+                    return;
+                };
+                let set = attr::SetAttr {
+                    uid: Some(uid),
+                    gid: Some(gid),
+                    projid: Some(projid),
+                    ..Default::default()
+                };
+                self.change(|t, _, _| attr::setattr(t, &root, &fid, &set).map(|_| ()))
+                    .expect("root may");
             }
             Op::CloseAll => self.close_all(),
             Op::Sync => {
@@ -264,18 +376,29 @@ impl World {
 
     fn close_all(&mut self) {
         for fid in std::mem::take(&mut self.open) {
-            if self.store.find(&fid).expect("read").is_some_and(|i| i.nlink == 0) {
-                self.change(|t, _, _| namespace::reap(t, &fid)).expect("reap");
+            if self
+                .store
+                .find(&fid)
+                .expect("read")
+                .is_some_and(|i| i.nlink == 0)
+            {
+                self.change(|t, _, _| namespace::reap(t, &fid))
+                    .expect("reap");
             }
         }
     }
 
     fn reap_orphans(&mut self) {
         self.open.clear();
-        let rows = self.store.kv().range(table::ORPHAN, b"", None, 1000).expect("read");
+        let rows = self
+            .store
+            .kv()
+            .range(table::ORPHAN, b"", None, 1000)
+            .expect("read");
         for (k, _) in rows {
             let fid = table::fid_of_key(&k).expect("a FID");
-            self.change(|t, _, _| namespace::reap(t, &fid)).expect("reap");
+            self.change(|t, _, _| namespace::reap(t, &fid))
+                .expect("reap");
         }
     }
 
@@ -283,15 +406,30 @@ impl World {
     fn verify(&self) {
         for (d, entries) in &self.model.dirs {
             let listed = self.store.entries(d, 0, 1000).expect("read");
-            assert!(listed.is_sorted_by_key(|e| e.hash), "readdir is in hash order");
-            let got: BTreeMap<Vec<u8>, Fid> = listed.iter().map(|e| (e.name.to_vec(), e.fid)).collect();
+            assert!(
+                listed.is_sorted_by_key(|e| e.hash),
+                "readdir is in hash order"
+            );
+            let got: BTreeMap<Vec<u8>, Fid> =
+                listed.iter().map(|e| (e.name.to_vec(), e.fid)).collect();
             assert_eq!(&got, entries, "{d}");
         }
-        let files: BTreeSet<Fid> = self.model.dirs.values().flat_map(|e| e.values().copied()).collect();
+        let files: BTreeSet<Fid> = self
+            .model
+            .dirs
+            .values()
+            .flat_map(|e| e.values().copied())
+            .collect();
         let report = check(self.store.kv()).expect("check");
         assert_eq!(report.problems, Vec::new());
-        let all: u64 = (0..3).map(|uid| self.store.usage().of_id(0, uid).inodes).sum();
-        assert_eq!(all, report.dirs + report.files, "what is in memory is what the table says");
+        let all: u64 = (0..3)
+            .map(|uid| self.store.usage().of_id(0, uid).inodes)
+            .sum();
+        assert_eq!(
+            all,
+            report.dirs + report.files,
+            "what is in memory is what the table says"
+        );
         let known = report.dirs + report.files - report.open_orphans;
         assert_eq!(known, files.len() as u64 + 1, "no inode beyond the names");
     }
@@ -318,9 +456,21 @@ proptest! {
 #[test]
 fn a_name_space_kept_without_sums_gets_them() {
     let mut w = World::new();
-    w.step(&Op::Create { dir: 0, name: 0, is_dir: true });
-    w.step(&Op::Create { dir: 0, name: 1, is_dir: false });
-    w.step(&Op::Chown { dir: 0, name: 1, ids: (2, 1, 1) });
+    w.step(&Op::Create {
+        dir: 0,
+        name: 0,
+        is_dir: true,
+    });
+    w.step(&Op::Create {
+        dir: 0,
+        name: 1,
+        is_dir: false,
+    });
+    w.step(&Op::Chown {
+        dir: 0,
+        name: 1,
+        ids: (2, 1, 1),
+    });
     let mut forget = Batch::new();
     for t in [table::USAGE, table::META] {
         for (k, _) in w.store.kv().range(t, b"", None, 100).unwrap() {
@@ -328,26 +478,61 @@ fn a_name_space_kept_without_sums_gets_them() {
         }
     }
     w.store.kv().commit(forget).unwrap();
-    assert_eq!(check(w.store.kv()).unwrap().problems, Vec::new(), "nothing is recorded, and nothing wrong");
+    assert_eq!(
+        check(w.store.kv()).unwrap().problems,
+        Vec::new(),
+        "nothing is recorded, and nothing wrong"
+    );
     w.store = Store::open(Arc::new(w.mem.clone())).unwrap();
     w.verify();
     let of = |kind, id| w.store.usage().of_id(kind, id);
-    let file = Used { inodes: 1, bytes: 0 };
-    assert_eq!([of(0, 0), of(0, 2), of(1, 1), of(2, 1), of(2, 7)], [Used { inodes: 2, bytes: 8192 }, file, file, file, Used::default()]);
+    let file = Used {
+        inodes: 1,
+        bytes: 0,
+    };
+    assert_eq!(
+        [of(0, 0), of(0, 2), of(1, 1), of(2, 1), of(2, 7)],
+        [
+            Used {
+                inodes: 2,
+                bytes: 8192
+            },
+            file,
+            file,
+            file,
+            Used::default()
+        ]
+    );
 }
 
 #[test]
 fn a_wrong_sum_is_found() {
     let mut w = World::new();
-    w.step(&Op::Create { dir: 0, name: 1, is_dir: false });
-    let (key, _) = w.store.kv().range(table::USAGE, b"", None, 1).unwrap().remove(0);
+    w.step(&Op::Create {
+        dir: 0,
+        name: 1,
+        is_dir: false,
+    });
+    let (key, _) = w
+        .store
+        .kv()
+        .range(table::USAGE, b"", None, 1)
+        .unwrap()
+        .remove(0);
     let mut wrong = Batch::new();
-    wrong.put(table::USAGE, key, [9u64.to_le_bytes(), 4096u64.to_le_bytes()].concat());
+    wrong.put(
+        table::USAGE,
+        key,
+        [9u64.to_le_bytes(), 4096u64.to_le_bytes()].concat(),
+    );
     w.store.kv().commit(wrong).unwrap();
     let found = check(w.store.kv()).unwrap().problems;
-    assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [
-        "wrong usage of user 0, group 0, project 0: 9 inodes and 4096 bytes recorded, 2 and 4096 found"
-    ]);
+    assert_eq!(
+        found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            "wrong usage of user 0, group 0, project 0: 9 inodes and 4096 bytes recorded, 2 and 4096 found"
+        ]
+    );
 }
 
 #[test]
@@ -355,23 +540,63 @@ fn many_links_leave_the_inode_record() {
     let mut w = World::new();
     let root = Ucred::root();
     let fid = Fid::new(0x2_0000_0400, 1);
-    let new = NewObject { fid, mode: 0o100644, ..NewObject::default() };
-    w.change(|t, _, _| namespace::create(t, &root, At { parent: Fid::ROOT, name: b"a" }, &new).map(|_| ())).unwrap();
+    let new = NewObject {
+        fid,
+        mode: 0o100644,
+        ..NewObject::default()
+    };
+    w.change(|t, _, _| {
+        namespace::create(
+            t,
+            &root,
+            At {
+                parent: Fid::ROOT,
+                name: b"a",
+            },
+            &new,
+        )
+        .map(|_| ())
+    })
+    .unwrap();
     for i in 0..40 {
         let name = format!("link{i}");
         w.change(|t, time, _| {
-            namespace::link(t, &root, &fid, At { parent: Fid::ROOT, name: name.as_bytes() }, time).map(|_| ())
+            namespace::link(
+                t,
+                &root,
+                &fid,
+                At {
+                    parent: Fid::ROOT,
+                    name: name.as_bytes(),
+                },
+                time,
+            )
+            .map(|_| ())
         })
         .unwrap();
     }
     let ino = w.store.inode(&fid).unwrap();
-    assert_eq!((ino.nlink, ino.links.len()), (41, super::record::LINKS_INLINE));
+    assert_eq!(
+        (ino.nlink, ino.links.len()),
+        (41, super::record::LINKS_INLINE)
+    );
     assert_eq!(w.store.links(&fid, &ino, 100).unwrap().len(), 41);
     assert_eq!(check(w.store.kv()).unwrap().problems, Vec::new());
     for i in 0..40 {
         let name = Bytes::from(format!("link{i}"));
         w.change(|t, time, open| {
-            namespace::unlink(t, &root, At { parent: Fid::ROOT, name: &name }, false, open, time).map(|_| ())
+            namespace::unlink(
+                t,
+                &root,
+                At {
+                    parent: Fid::ROOT,
+                    name: &name,
+                },
+                false,
+                open,
+                time,
+            )
+            .map(|_| ())
         })
         .unwrap();
     }

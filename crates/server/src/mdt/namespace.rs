@@ -15,8 +15,8 @@ use coral_wire::fid::Fid;
 use super::acl;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, FL_PROJINHERIT, MAY_EXEC, MAY_WRITE, Ucred};
 use super::record::{Inode, S_IFDIR, S_IFMT};
-use super::stripe;
 use super::store::{Held, MdtResult, Txn};
+use super::stripe;
 use super::table::{self, fid_key};
 
 /// Longest name, in bytes.
@@ -110,7 +110,9 @@ pub fn lookup(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>) -> MdtResult<Option<Fid
     let dir = directory(t, cred, &at.parent, MAY_EXEC)?;
     match at.name {
         b"." => Ok(Some(at.parent)),
-        b".." => Ok(Some(t.ino(dir).links.first().map_or(Fid::ROOT, |l| l.parent))),
+        b".." => Ok(Some(
+            t.ino(dir).links.first().map_or(Fid::ROOT, |l| l.parent),
+        )),
         n if n.len() > NAME_MAX => Err(Errno::ENAMETOOLONG.into()),
         n => t.store.lookup(&at.parent, n),
     }
@@ -140,7 +142,10 @@ fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtRes
         gid = dir.gid;
         if is_dir {
             mode |= 0o2000;
-        } else if mode & 0o2010 == 0o2010 && !cred.in_group(gid) && !cred.has(super::cred::cap::FSETID) {
+        } else if mode & 0o2010 == 0o2010
+            && !cred.in_group(gid)
+            && !cred.has(super::cred::cap::FSETID)
+        {
             mode &= !0o2000;
         }
     }
@@ -175,7 +180,11 @@ fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtRes
         gid,
         nlink: if is_dir { 2 } else { 1 },
         projid: if inherits { dir.projid } else { 0 },
-        flags: if inherits && is_dir { FL_PROJINHERIT } else { 0 },
+        flags: if inherits && is_dir {
+            FL_PROJINHERIT
+        } else {
+            0
+        },
         rdev: new.rdev,
         size,
         blocks,
@@ -203,7 +212,8 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     if t.ino(parent).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
-    t.store.permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
+    t.store
+        .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
     if !new.fid.is_norm() {
         return Err(Errno::EINVAL.into());
     }
@@ -244,7 +254,8 @@ pub fn link(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, at: At<'_>, time: Time) ->
     if t.ino(parent).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
-    t.store.permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
+    t.store
+        .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
     let ino = t.ino(h);
     if ino.is_dir() || ino.flags & (FL_IMMUTABLE | FL_APPEND) != 0 {
         return Err(Errno::EPERM.into());
@@ -283,7 +294,11 @@ fn may_delete(t: &Txn<'_>, cred: &Ucred, dir: Held, victim: Held) -> MdtResult<(
 fn drop_name(t: &mut Txn<'_>, h: Held, is_open: IsOpen<'_>, time: Time) -> MdtResult<bool> {
     let fid = t.fid(h);
     let ino = t.change(h);
-    ino.nlink = if ino.is_dir() { 0 } else { ino.nlink.saturating_sub(1) };
+    ino.nlink = if ino.is_dir() {
+        0
+    } else {
+        ino.nlink.saturating_sub(1)
+    };
     ino.ctime = time;
     if ino.nlink > 0 {
         return Ok(false);
@@ -350,7 +365,11 @@ pub fn unlink(
         fewer(t, dir);
     }
     let last = drop_name(t, victim, is_open, time)?;
-    Ok(Unlinked { fid, ino: t.ino(victim).clone(), last })
+    Ok(Unlinked {
+        fid,
+        ino: t.ino(victim).clone(),
+        last,
+    })
 }
 
 /// Whether directory `above` is `fid` or above it.
@@ -364,7 +383,12 @@ fn is_above(t: &mut Txn<'_>, above: &Fid, fid: &Fid) -> MdtResult<bool> {
             return Ok(false);
         }
         let h = t.get(&at)?;
-        at = t.ino(h).links.first().map(|l| l.parent).ok_or(Errno::ENOENT)?;
+        at = t
+            .ino(h)
+            .links
+            .first()
+            .map(|l| l.parent)
+            .ok_or(Errno::ENOENT)?;
     }
     Err(Errno::ELOOP.into())
 }
@@ -377,13 +401,22 @@ struct RenamePlan {
     target: Option<Held>,
 }
 
-fn plan_rename(t: &mut Txn<'_>, cred: &Ucred, src: At<'_>, dst: At<'_>, mode: RenameMode) -> MdtResult<Option<RenamePlan>> {
+fn plan_rename(
+    t: &mut Txn<'_>,
+    cred: &Ucred,
+    src: At<'_>,
+    dst: At<'_>,
+    mode: RenameMode,
+) -> MdtResult<Option<RenamePlan>> {
     for n in [src.name, dst.name] {
         check_name(n).map_err(|e| if e == Errno::EEXIST { Errno::EBUSY } else { e })?;
     }
     let src_dir = directory(t, cred, &src.parent, MAY_EXEC)?;
     let dst_dir = directory(t, cred, &dst.parent, MAY_EXEC)?;
-    let child_fid = t.store.lookup(&src.parent, src.name)?.ok_or(Errno::ENOENT)?;
+    let child_fid = t
+        .store
+        .lookup(&src.parent, src.name)?
+        .ok_or(Errno::ENOENT)?;
     let child = t.get(&child_fid)?;
     let target_fid = t.store.lookup(&dst.parent, dst.name)?;
     if mode == RenameMode::NoReplace && target_fid.is_some() {
@@ -415,10 +448,16 @@ fn plan_rename(t: &mut Txn<'_>, cred: &Ucred, src: At<'_>, dst: At<'_>, mode: Re
         return Err(Errno::EXDEV.into());
     }
     match target {
-        None => t.store.permit(cred, &dst.parent, t.ino(dst_dir), MAY_WRITE | MAY_EXEC)?,
+        None => t
+            .store
+            .permit(cred, &dst.parent, t.ino(dst_dir), MAY_WRITE | MAY_EXEC)?,
         Some(target) => {
             if t.ino(target).is_dir() && is_above(t, &t.fid(target), &src.parent)? {
-                let e = if mode == RenameMode::Exchange { Errno::EINVAL } else { Errno::ENOTEMPTY };
+                let e = if mode == RenameMode::Exchange {
+                    Errno::EINVAL
+                } else {
+                    Errno::ENOTEMPTY
+                };
                 return Err(e.into());
             }
             may_delete(t, cred, dst_dir, target)?;
@@ -436,7 +475,12 @@ fn plan_rename(t: &mut Txn<'_>, cred: &Ucred, src: At<'_>, dst: At<'_>, mode: Re
             t.store.permit(cred, &t.fid(x), t.ino(x), MAY_WRITE)?;
         }
     }
-    Ok(Some(RenamePlan { src_dir, dst_dir, child, target }))
+    Ok(Some(RenamePlan {
+        src_dir,
+        dst_dir,
+        child,
+        target,
+    }))
 }
 
 fn check_replace(t: &Txn<'_>, child_is_dir: bool, target: Held) -> MdtResult<()> {
@@ -459,8 +503,15 @@ pub fn rename(
     is_open: IsOpen<'_>,
     time: Time,
 ) -> MdtResult<Option<Unlinked>> {
-    let Some(plan) = plan_rename(t, cred, src, dst, mode)? else { return Ok(None) };
-    let RenamePlan { src_dir, dst_dir, child, target } = plan;
+    let Some(plan) = plan_rename(t, cred, src, dst, mode)? else {
+        return Ok(None);
+    };
+    let RenamePlan {
+        src_dir,
+        dst_dir,
+        child,
+        target,
+    } = plan;
     let replaced = match target {
         Some(target) if mode == RenameMode::Exchange => {
             move_name(t, target, dst, src, dst_dir, src_dir, time);
@@ -472,7 +523,11 @@ pub fn rename(
                 fewer(t, dst_dir);
             }
             let last = drop_name(t, target, is_open, time)?;
-            Some(Unlinked { fid: t.fid(target), ino: t.ino(target).clone(), last })
+            Some(Unlinked {
+                fid: t.fid(target),
+                ino: t.ino(target).clone(),
+                last,
+            })
         }
         None => None,
     };
@@ -486,7 +541,15 @@ pub fn rename(
 }
 
 /// Writes the entry `to` for `h` and moves its link and, of a directory, its parents' nlink.
-fn move_name(t: &mut Txn<'_>, h: Held, from: At<'_>, to: At<'_>, from_dir: Held, to_dir: Held, time: Time) {
+fn move_name(
+    t: &mut Txn<'_>,
+    h: Held,
+    from: At<'_>,
+    to: At<'_>,
+    from_dir: Held,
+    to_dir: Held,
+    time: Time,
+) {
     let (fid, mode) = (t.fid(h), t.ino(h).mode);
     t.add_entry(&to.parent, to.name, &fid, mode);
     t.del_link(h, &from.parent, from.name);

@@ -53,7 +53,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { client: CLIENT_MAX, all: ALL_MAX }
+        Limits {
+            client: CLIENT_MAX,
+            all: ALL_MAX,
+        }
     }
 }
 
@@ -84,14 +87,19 @@ impl OpenTable {
     /// writer afterwards.
     pub fn conflict(&self, fid: &Fid, flags: u64) -> Result<(), Errno> {
         let c = self.counts.get(fid).copied().unwrap_or_default();
-        let busy = (flags & (flag::WRITE | flag::TRUNC) != 0 && c.executors > 0) || (flags & flag::EXEC != 0 && c.writers > 0);
+        let busy = (flags & (flag::WRITE | flag::TRUNC) != 0 && c.executors > 0)
+            || (flags & flag::EXEC != 0 && c.writers > 0);
         if busy { Err(Errno::ETXTBSY) } else { Ok(()) }
     }
 
     /// ENFILE when client `export` may have no further handle.
     pub fn room(&self, export: u64) -> Result<(), Errno> {
         let has = self.exports.get(&export).map_or(0, BTreeSet::len);
-        if has >= self.limits.client || self.handles.len() >= self.limits.all { Err(Errno::ENFILE) } else { Ok(()) }
+        if has >= self.limits.client || self.handles.len() >= self.limits.all {
+            Err(Errno::ENFILE)
+        } else {
+            Ok(())
+        }
     }
 
     /// Enters `handle` under `cookie`.
@@ -108,7 +116,10 @@ impl OpenTable {
         c.handles += 1;
         c.writers += u32::from(handle.flags & flag::WRITE != 0);
         c.executors += u32::from(handle.flags & flag::EXEC != 0);
-        self.exports.entry(handle.export).or_default().insert(cookie);
+        self.exports
+            .entry(handle.export)
+            .or_default()
+            .insert(cookie);
     }
 
     /// The handle `cookie` of client `export`.
@@ -148,7 +159,10 @@ impl OpenTable {
 
     /// Cookies of a client's handles, in order.
     pub fn of_export(&self, export: u64) -> Vec<u64> {
-        self.exports.get(&export).map(|s| s.iter().copied().collect()).unwrap_or_default()
+        self.exports
+            .get(&export)
+            .map(|s| s.iter().copied().collect())
+            .unwrap_or_default()
     }
 
     /// Number of handles.
@@ -170,10 +184,29 @@ mod tests {
     fn counts_follow_handles_and_exports_own_theirs() {
         let mut t = OpenTable::default();
         let fid = Fid::new(0x2_0000_0400, 1);
-        t.insert(1, Handle { fid, flags: flag::WRITE, export: 7, old: 5 });
-        t.insert(2, Handle { fid, flags: flag::READ, export: 8, old: 0 });
+        t.insert(
+            1,
+            Handle {
+                fid,
+                flags: flag::WRITE,
+                export: 7,
+                old: 5,
+            },
+        );
+        t.insert(
+            2,
+            Handle {
+                fid,
+                flags: flag::READ,
+                export: 8,
+                old: 0,
+            },
+        );
         assert_eq!((t.current(5, 7), t.current(1, 7)), (Some(1), Some(1)));
-        assert_eq!((t.current(5, 8), t.current(1, 8), t.current(0, 8)), (None, None, None));
+        assert_eq!(
+            (t.current(5, 8), t.current(1, 8), t.current(0, 8)),
+            (None, None, None)
+        );
         assert_eq!(t.conflict(&fid, flag::EXEC), Err(Errno::ETXTBSY));
         assert!(t.get(1, 8).is_none(), "another client's handle");
         assert_eq!(t.remove(1, 7).map(|(_, last)| last), Some(false));
@@ -189,9 +222,20 @@ mod tests {
         let mut t = OpenTable::default();
         let fid = Fid::new(0x2_0000_0400, 1);
         for cookie in [1, 2] {
-            t.insert(cookie, Handle { fid, flags: flag::WRITE, export: 7, old: 5 });
+            t.insert(
+                cookie,
+                Handle {
+                    fid,
+                    flags: flag::WRITE,
+                    export: 7,
+                    old: 5,
+                },
+            );
         }
-        assert_eq!((t.len(), t.handles_of(&fid), t.current(5, 7), t.get(1, 7)), (1, 1, Some(2), None));
+        assert_eq!(
+            (t.len(), t.handles_of(&fid), t.current(5, 7), t.get(1, 7)),
+            (1, 1, Some(2), None)
+        );
         assert_eq!(t.remove(2, 7).map(|(_, last)| last), Some(true));
         assert_eq!(t.current(5, 7), None);
     }

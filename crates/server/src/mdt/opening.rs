@@ -6,7 +6,9 @@
 
 use bytes::Bytes;
 use coral_wire::ldlm::{Ibits, LdlmRequest};
-use coral_wire::mds::{MdtBody, MdtIoepoch, MdtRecReint, RecCreate, RecSetattr, attr as sa, bias, disp, open as flag};
+use coral_wire::mds::{
+    MdtBody, MdtIoepoch, MdtRecReint, RecCreate, RecSetattr, attr as sa, bias, disp, open as flag,
+};
 use coral_wire::{ConnectFlags, Errno, Fid};
 
 use super::attr;
@@ -54,7 +56,10 @@ impl Open<'_> {
     }
 
     fn at(&self) -> At<'_> {
-        At { parent: self.rec.fid1, name: self.name }
+        At {
+            parent: self.rec.fid1,
+            name: self.name,
+        }
     }
 }
 
@@ -85,7 +90,14 @@ impl Ctx {
         let rec: RecCreate = self.rq.rq.msg.get(3)?;
         let mut cred = self.cred(&head);
         cred.umask = rec.umask;
-        let o = Open { flags: rec.flags(), rec, cred, name: self.name(6), ea: self.buf(7), replay: self.rq.is_replay() };
+        let o = Open {
+            flags: rec.flags(),
+            rec,
+            cred,
+            name: self.name(6),
+            ea: self.buf(7),
+            replay: self.rq.is_replay(),
+        };
         if o.has(flag::VOLATILE | flag::LEASE | flag::RELEASE) {
             return Err(Errno::EOPNOTSUPP.into());
         }
@@ -95,7 +107,11 @@ impl Ctx {
                 Ok(Step::Done(a)) => return Ok(*a),
                 Ok(Step::Need(need)) => need,
                 Err(e) => {
-                    let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD, error: Some(e.errno()), lock: None };
+                    let out = Outcome {
+                        disp: disp::IT_EXECD | disp::LOOKUP_EXECD,
+                        error: Some(e.errno()),
+                        lock: None,
+                    };
                     return Ok(self.open_answer(&out, Packed::default(), None));
                 }
             };
@@ -126,7 +142,10 @@ impl Ctx {
             Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),
         };
         match found {
-            None if !o.has(flag::CREAT) || self.rq.replay_committed() => Ok(self.open_failed(disp::LOOKUP_NEG, if o.by_fid() { Errno::ENOENT } else { Errno(0) })),
+            None if !o.has(flag::CREAT) || self.rq.replay_committed() => Ok(self.open_failed(
+                disp::LOOKUP_NEG,
+                if o.by_fid() { Errno::ENOENT } else { Errno(0) },
+            )),
             None if locked != Some(Need::Parent) => Ok(Step::Need(Need::Parent)),
             None => self.create_open(req, o, core),
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
@@ -154,7 +173,11 @@ impl Ctx {
     /// An open that ends without a handle; `errno` 0: the disposition says it all.
     fn open_failed(&self, d: u64, errno: Errno) -> Step {
         let error = (errno.0 != 0).then_some(errno);
-        let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD | d, error, lock: None };
+        let out = Outcome {
+            disp: disp::IT_EXECD | disp::LOOKUP_EXECD | d,
+            error,
+            lock: None,
+        };
         Step::Done(Box::new(self.open_answer(&out, Packed::default(), None)))
     }
 
@@ -162,14 +185,22 @@ impl Ctx {
         let mut a = self.intent_answer(out);
         a.msg.push(&p.body).push_bytes(p.md).push_bytes(p.acl);
         self.push_parents(&mut a, [parent, None]);
-        a.msg.push_bytes(Bytes::from_static(&[0; 16])).push_empty().push_empty().push_bytes(p.default_lmv);
+        a.msg
+            .push_bytes(Bytes::from_static(&[0; 16]))
+            .push_empty()
+            .push_empty()
+            .push_bytes(p.default_lmv);
         a
     }
 
     /// Says that a layout was set, or was to be: a client keeps only such opens, and those that create, for replay after their
     /// close (`mdt_finish_open`, `mdc_free_open`).
     fn striped(&self) -> u64 {
-        if self.rq.exp.connect().has(ConnectFlags::DISP_STRIPE) { disp::OPEN_STRIPE } else { 0 }
+        if self.rq.exp.connect().has(ConnectFlags::DISP_STRIPE) {
+            disp::OPEN_STRIPE
+        } else {
+            0
+        }
     }
 
     /// Creates the file and opens it.
@@ -192,7 +223,13 @@ impl Ctx {
             Err(e) => return Ok(self.open_failed(created, e.errno())),
         };
         let fid = o.rec.fid2;
-        let new = NewObject { fid, mode: S_IFREG | o.rec.mode & 0o7777, lov, time: self.time(o.rec.time), ..NewObject::default() };
+        let new = NewObject {
+            fid,
+            mode: S_IFREG | o.rec.mode & 0o7777,
+            lov,
+            time: self.time(o.rec.time),
+            ..NewObject::default()
+        };
         let mut t = Txn::new(&core.store);
         let h = match namespace::create(&mut t, &o.cred, o.at(), &new) {
             Ok(h) => h,
@@ -205,7 +242,11 @@ impl Ctx {
         }
         p.body.open_handle = self.rq.target.node().next_cookie();
         let striped = if p.md.is_empty() { self.striped() } else { 0 };
-        let out = Outcome { disp: disp::IT_EXECD | disp::LOOKUP_EXECD | created | disp::OPEN_OPEN | striped, error: None, lock };
+        let out = Outcome {
+            disp: disp::IT_EXECD | disp::LOOKUP_EXECD | created | disp::OPEN_OPEN | striped,
+            error: None,
+            lock,
+        };
         let parent = t.get(&o.rec.fid1)?;
         let mut a = self.open_answer(&out, p.clone(), Some((o.rec.fid1, t.ino(parent))));
         pre.tell(&mut a);
@@ -213,13 +254,19 @@ impl Ctx {
             self.take_back(lock);
             return Err(e);
         }
-        core.opens.insert(p.body.open_handle, self.new_handle(o, fid));
+        core.opens
+            .insert(p.body.open_handle, self.new_handle(o, fid));
         Ok(Step::Done(Box::new(a)))
     }
 
     fn new_handle(&self, o: &Open<'_>, fid: Fid) -> Handle {
         let old = if o.replay { o.rec.open_handle_old } else { 0 };
-        Handle { fid, flags: o.flags, export: self.exp(), old }
+        Handle {
+            fid,
+            flags: o.flags,
+            export: self.exp(),
+            old,
+        }
     }
 
     fn check_create(&self, store: &Store, o: &Open<'_>) -> MdtResult<()> {
@@ -287,9 +334,21 @@ impl Ctx {
             // pipes, sockets, devices and links are opened by the client's kernel
             let lock = self.open_lock(req, &fid);
             let p = self.pack_all(&core.store, &fid, &ino, None)?;
-            return Ok(Step::Done(Box::new(self.open_answer(&Outcome { disp: found, error: None, lock }, p, None))));
+            return Ok(Step::Done(Box::new(self.open_answer(
+                &Outcome {
+                    disp: found,
+                    error: None,
+                    lock,
+                },
+                p,
+                None,
+            ))));
         }
-        if let Err(e) = core.opens.conflict(&fid, o.flags).or_else(|e| if o.replay { Ok(()) } else { Err(e) }) {
+        if let Err(e) = core
+            .opens
+            .conflict(&fid, o.flags)
+            .or_else(|e| if o.replay { Ok(()) } else { Err(e) })
+        {
             return Ok(self.open_failed(disp::LOOKUP_POS, e));
         }
         let lov = match self.wants_layout(o, &ino) {
@@ -307,18 +366,31 @@ impl Ctx {
             t.change(h).lov = lov;
         }
         // our own server lock on the layout is still held here: that bit is left out then
-        let lock = if ino.is_dir() { None } else { self.open_lock(req, &fid) };
+        let lock = if ino.is_dir() {
+            None
+        } else {
+            self.open_lock(req, &fid)
+        };
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         p.body.open_handle = self.rq.target.node().next_cookie();
         let striped = if changed { self.striped() } else { 0 };
-        let out = Outcome { disp: found | disp::OPEN_OPEN | striped, error: None, lock };
+        let out = Outcome {
+            disp: found | disp::OPEN_OPEN | striped,
+            error: None,
+            lock,
+        };
         let mut a = self.open_answer(&out, p.clone(), None);
-        let committed = if changed { self.commit(t, &mut a) } else { self.commit_empty(&mut a) };
+        let committed = if changed {
+            self.commit(t, &mut a)
+        } else {
+            self.commit_empty(&mut a)
+        };
         if let Err(e) = committed {
             self.take_back(lock);
             return Err(e);
         }
-        core.opens.insert(p.body.open_handle, self.new_handle(o, fid));
+        core.opens
+            .insert(p.body.open_handle, self.new_handle(o, fid));
         Ok(Step::Done(Box::new(a)))
     }
 
@@ -326,7 +398,8 @@ impl Ctx {
     fn wants_layout(&self, o: &Open<'_>, ino: &Inode) -> bool {
         // a replay that finds the layout it brings is done with it
         let asked = o.asks_layout() && (!o.replay || ino.lov.is_empty());
-        ino.is_reg() && (asked || (ino.lov.is_empty() && o.has(flag::WRITE) && !o.has(flag::DELAY_CREATE)))
+        ino.is_reg()
+            && (asked || (ino.lov.is_empty() && o.has(flag::WRITE) && !o.has(flag::DELAY_CREATE)))
     }
 
     fn late_layout(&self, core: &mut MdtCore, o: &Open<'_>, fid: &Fid) -> MdtResult<Option<Bytes>> {
@@ -335,7 +408,11 @@ impl Ctx {
         }
         if !core.store.inode(fid)?.lov.is_empty() {
             // setting a layout on a file that has objects
-            return if o.replay { Ok(None) } else { Err(Errno::EEXIST.into()) };
+            return if o.replay {
+                Ok(None)
+            } else {
+                Err(Errno::EEXIST.into())
+            };
         }
         if o.replay && stripe::has_objects(o.ea) {
             return Ok(Some(o.ea.clone()));
@@ -350,7 +427,8 @@ impl Ctx {
         if o.has(flag::DIRECTORY) && !ino.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
-        if ino.is_dir() && (o.has(flag::WRITE | flag::TRUNC) || (o.has(flag::CREAT) && !o.by_fid())) {
+        if ino.is_dir() && (o.has(flag::WRITE | flag::TRUNC) || (o.has(flag::CREAT) && !o.by_fid()))
+        {
             return Err(Errno::EISDIR.into());
         }
         if o.replay || ino.is_symlink() {
@@ -368,7 +446,9 @@ impl Ctx {
             return Err(Errno::EPERM.into());
         }
         store.permit(&o.cred, fid, ino, want)?;
-        if ino.flags & FL_APPEND != 0 && (o.has(flag::TRUNC) || (o.has(flag::WRITE) && !o.has(flag::APPEND))) {
+        if ino.flags & FL_APPEND != 0
+            && (o.has(flag::TRUNC) || (o.has(flag::WRITE) && !o.has(flag::APPEND)))
+        {
             return Err(Errno::EPERM.into());
         }
         Ok(())
@@ -384,7 +464,8 @@ impl Ctx {
         let mut guard = self.core();
         let core = &mut *guard;
         let found = core.opens.current(epoch.open_handle, self.exp());
-        let Some((cookie, handle)) = found.and_then(|c| Some((c, *core.opens.get(c, self.exp())?))) else {
+        let Some((cookie, handle)) = found.and_then(|c| Some((c, *core.opens.get(c, self.exp())?)))
+        else {
             if self.rq.is_replay() {
                 return self.close_answer(true);
             }
@@ -393,7 +474,11 @@ impl Ctx {
         // What is on disk already stays: others may have changed it since.
         let done = self.rq.replay_committed();
         let idle = done || reads_only(&self.rq);
-        let mut set = if idle { attr::SetAttr::default() } else { self.setattr_of(&rec) };
+        let mut set = if idle {
+            attr::SetAttr::default()
+        } else {
+            self.setattr_of(&rec)
+        };
         if !handle.writes() {
             // who only read changed nothing but the time of the last access
             (set.mtime, set.ctime) = (None, None);
@@ -426,7 +511,12 @@ impl Ctx {
 
     fn close_answer(&self, transno: bool) -> MdtResult<Answer> {
         let mut a = self.answer(0);
-        a.msg.push(&MdtBody::default()).push_empty().push_empty().push_empty().push_empty();
+        a.msg
+            .push(&MdtBody::default())
+            .push_empty()
+            .push_empty()
+            .push_empty()
+            .push_empty();
         if transno {
             self.commit_empty(&mut a)?;
         }
@@ -437,7 +527,11 @@ impl Ctx {
 /// Permissions that an open with `flags` needs. What is opened to be executed is read too, but needs no more than execute
 /// permission for that (`mds_accmode` in `lustre/include/lustre_mds.h`); to write it needs write permission besides.
 fn wanted(flags: u64) -> u32 {
-    let write = if flags & (flag::WRITE | flag::TRUNC | flag::APPEND) != 0 { MAY_WRITE } else { 0 };
+    let write = if flags & (flag::WRITE | flag::TRUNC | flag::APPEND) != 0 {
+        MAY_WRITE
+    } else {
+        0
+    };
     let read = match flags {
         f if f & flag::EXEC != 0 => MAY_EXEC,
         f if f & flag::READ != 0 => MAY_READ,

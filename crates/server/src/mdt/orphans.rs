@@ -63,12 +63,19 @@ pub(super) struct Left {
 pub(super) fn left(kv: &dyn Kv) -> Result<Left, OsdError> {
     let transno = stored_transno(kv)?.unwrap_or(0);
     let stopped = kv.get(table::META, KEY_STOPPED)?;
-    let clean = stopped.as_deref().is_some_and(|n| n == transno.to_le_bytes());
-    let mut left = Left { ids: BTreeMap::new(), data: !clean };
+    let clean = stopped
+        .as_deref()
+        .is_some_and(|n| n == transno.to_le_bytes());
+    let mut left = Left {
+        ids: BTreeMap::new(),
+        data: !clean,
+    };
     let mut b = Batch::new();
     b.del(table::META, KEY_STOPPED);
     for (ost, reserved) in stripe::all_reserved(kv)? {
-        let seen = stripe::seen(kv, ost)?.unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS)).max(1);
+        let seen = stripe::seen(kv, ost)?
+            .unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS))
+            .max(1);
         if clean {
             stripe::put_seen(&mut b, ost, reserved);
         } else if seen < reserved {
@@ -94,7 +101,10 @@ impl Drop for Search {
 
 impl Search {
     pub(super) fn new(left: Left) -> Search {
-        Search { left: Mutex::new(left), task: Mutex::default() }
+        Search {
+            left: Mutex::new(left),
+            task: Mutex::default(),
+        }
     }
 
     /// Recovery is over.
@@ -122,7 +132,11 @@ pub(super) fn stopped(ops: &MdtOps, target: &Target) -> Result<(), OsdError> {
     }
     let kv = ops.core.lock().store.kv().clone();
     let mut b = Batch::new();
-    b.put(table::META, KEY_STOPPED, target.last_transno().to_le_bytes().to_vec());
+    b.put(
+        table::META,
+        KEY_STOPPED,
+        target.last_transno().to_le_bytes().to_vec(),
+    );
     kv.commit(b)?;
     kv.sync()
 }
@@ -150,7 +164,11 @@ async fn referred(store: &Store, ids: &mut BTreeMap<u32, BTreeSet<u64>>) -> MdtR
         for (key, value) in &rows {
             let fid = table::fid_of_key(key).ok_or_else(|| torn(&Fid::ZERO))?;
             let ino = Inode::decode(value).map_err(|source| MdtError::Corrupt { fid, source })?;
-            let objects = if ino.is_reg() { stripe::try_objects(&ino.lov).map_err(|_| torn(&fid))? } else { Vec::new() };
+            let objects = if ino.is_reg() {
+                stripe::try_objects(&ino.lov).map_err(|_| torn(&fid))?
+            } else {
+                Vec::new()
+            };
             for (ost, id) in objects {
                 ids.get_mut(&ost).map(|of_ost| of_ost.remove(&id));
             }
@@ -182,10 +200,19 @@ impl MdtOps {
         let (parts, data) = {
             let left = self.search.left.lock();
             let part = |r: &Range<u64>| r.start..r.end.min(r.start + PASS_IDS);
-            (left.ids.iter().map(|(ost, r)| (*ost, part(r))).collect::<BTreeMap<_, _>>(), left.data)
+            (
+                left.ids
+                    .iter()
+                    .map(|(ost, r)| (*ost, part(r)))
+                    .collect::<BTreeMap<_, _>>(),
+                left.data,
+            )
         };
         if !parts.is_empty() {
-            let mut ids: BTreeMap<u32, BTreeSet<u64>> = parts.iter().map(|(ost, r)| (*ost, r.clone().collect())).collect();
+            let mut ids: BTreeMap<u32, BTreeSet<u64>> = parts
+                .iter()
+                .map(|(ost, r)| (*ost, r.clone().collect()))
+                .collect();
             referred(&store, &mut ids).await?;
             for (ost, part) in parts {
                 self.give_up(ost, ids.remove(&ost).unwrap_or_default(), part.end)?;
@@ -206,16 +233,32 @@ impl MdtOps {
         let core = self.core.lock();
         // A row that is there stays as it is: its OST may have been asked already.
         let first = ids.first().copied().unwrap_or(upto);
-        let (from, to) = (table::destroy_key(ost, first), table::destroy_key(ost, upto));
-        for (key, _) in core.store.kv().range(table::DESTROY, &from, Some(&to), usize::MAX)? {
+        let (from, to) = (
+            table::destroy_key(ost, first),
+            table::destroy_key(ost, upto),
+        );
+        for (key, _) in core
+            .store
+            .kv()
+            .range(table::DESTROY, &from, Some(&to), usize::MAX)?
+        {
             table::destroy_of_key(&key).map(|(_, id)| ids.remove(&id));
         }
         let mut b = Batch::new();
         for (first, len) in runs(&ids, ROW_IDS) {
-            b.put(table::DESTROY, table::destroy_key(ost, first), table::destroy_count(len as u32));
+            b.put(
+                table::DESTROY,
+                table::destroy_key(ost, first),
+                table::destroy_count(len as u32),
+            );
         }
         stripe::put_seen(&mut b, ost, upto);
-        tracing::info!(ost, ids = ids.len(), upto, "object ids that no file refers to are destroyed");
+        tracing::info!(
+            ost,
+            ids = ids.len(),
+            upto,
+            "object ids that no file refers to are destroyed"
+        );
         self.commit_own(&core.store, b)?;
         let mut left = self.search.left.lock();
         match left.ids.get_mut(&ost) {
@@ -254,7 +297,10 @@ impl MdtOps {
                 b.put(table::DESTROY, table::data_key(fid), Bytes::new());
             }
         }
-        tracing::info!(files = lost.len(), "data on the MDT without a file is destroyed");
+        tracing::info!(
+            files = lost.len(),
+            "data on the MDT without a file is destroyed"
+        );
         self.commit_own(&core.store, b)
     }
 
@@ -269,12 +315,21 @@ impl MdtOps {
 
 /// The FID of the data `id`, if there is no such file and it is not to be destroyed already.
 fn without_file(store: &Store, id: ObjectId) -> MdtResult<Option<Fid>> {
-    let Ok(oid) = u32::try_from(id.oid) else { return Ok(None) };
-    let fid = Fid { seq: id.seq, oid, ver: 0 };
+    let Ok(oid) = u32::try_from(id.oid) else {
+        return Ok(None);
+    };
+    let fid = Fid {
+        seq: id.seq,
+        oid,
+        ver: 0,
+    };
     if id.seq < seq::NORMAL || store.kv().get(table::INODE, &fid_key(&fid))?.is_some() {
         return Ok(None);
     }
-    let due = store.kv().get(table::DESTROY, &table::data_key(&fid))?.is_some();
+    let due = store
+        .kv()
+        .get(table::DESTROY, &table::data_key(&fid))?
+        .is_some();
     Ok((!due).then_some(fid))
 }
 
@@ -286,7 +341,10 @@ mod tests {
     fn consecutive_ids_are_one_run() {
         let ids = |list: &[u64]| list.iter().copied().collect::<BTreeSet<_>>();
         assert_eq!(runs(&ids(&[]), 3), []);
-        assert_eq!(runs(&ids(&[1, 2, 3, 4, 7, 9, 10]), 3), [(1, 3), (4, 1), (7, 1), (9, 2)]);
+        assert_eq!(
+            runs(&ids(&[1, 2, 3, 4, 7, 9, 10]), 3),
+            [(1, 3), (4, 1), (7, 1), (9, 2)]
+        );
     }
 
     #[test]
@@ -298,7 +356,13 @@ mod tests {
         stripe::put_seen(&mut b, 4, 4000);
         kv.commit(b).unwrap();
         let both = BTreeMap::from([(3, 10_000 - 2 * RESERVE_IDS..10_000), (4, 4000..4097)]);
-        assert_eq!(left(&kv).unwrap(), Left { ids: both, data: true });
+        assert_eq!(
+            left(&kv).unwrap(),
+            Left {
+                ids: both,
+                data: true
+            }
+        );
         let mut b = Batch::new();
         b.put(table::META, KEY_STOPPED, 0u64.to_le_bytes().to_vec());
         kv.commit(b).unwrap();
@@ -307,6 +371,12 @@ mod tests {
         let mut b = Batch::new();
         stripe::put_reserved(&mut b, 3, 14_096);
         kv.commit(b).unwrap();
-        assert_eq!(left(&kv).unwrap(), Left { ids: BTreeMap::from([(3, 10_000..14_096)]), data: true });
+        assert_eq!(
+            left(&kv).unwrap(),
+            Left {
+                ids: BTreeMap::from([(3, 10_000..14_096)]),
+                data: true
+            }
+        );
     }
 }

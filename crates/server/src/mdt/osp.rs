@@ -16,10 +16,12 @@ use std::time::Duration;
 
 use coral_lnet::{Nid, Node};
 use coral_osd::{Batch, Kv, OsdError, Table};
-use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportObserver, ImportState, Reply, Request};
+use coral_ptlrpc::{
+    ConnectError, Import, ImportConfig, ImportObserver, ImportState, Reply, Request,
+};
 use coral_wire::connect::{CLAIMED, ConnectFlags as F};
 use coral_wire::ldlm::LdlmRequest;
-use coral_wire::ost::{Obdo, ObdStatfs, md};
+use coral_wire::ost::{ObdStatfs, Obdo, md};
 use coral_wire::{Errno, Fid, ObdConnectData, OstId, opc, portal};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -72,7 +74,11 @@ struct Todo {
 
 impl Todo {
     fn new(table: Table) -> Todo {
-        Todo { table, due: Mutex::default(), waiting: Mutex::default() }
+        Todo {
+            table,
+            due: Mutex::default(),
+            waiting: Mutex::default(),
+        }
     }
 
     /// The next objects of `ost`.
@@ -83,16 +89,27 @@ impl Todo {
             Next::Objects(ids) => return Ok(ids),
             Next::Read(begin) => begin,
         };
-        let (from, end) = (table::destroy_key(ost, begin), table::prefix_end(&ost.to_be_bytes()));
-        let rows = kv.range(self.table, &from, end.as_deref(), ROUND_OBJECTS).inspect_err(|_| self.due.lock().missed(ost))?;
-        let ids: Vec<u64> = rows.iter().filter_map(|(k, _)| table::destroy_of_key(k)).map(|(_, id)| id).collect();
+        let (from, end) = (
+            table::destroy_key(ost, begin),
+            table::prefix_end(&ost.to_be_bytes()),
+        );
+        let rows = kv
+            .range(self.table, &from, end.as_deref(), ROUND_OBJECTS)
+            .inspect_err(|_| self.due.lock().missed(ost))?;
+        let ids: Vec<u64> = rows
+            .iter()
+            .filter_map(|(k, _)| table::destroy_of_key(k))
+            .map(|(_, id)| id)
+            .collect();
         let ids = self.due.lock().read(ost, ids, rows.len() == ROUND_OBJECTS);
         // A row can be read before its transaction is on disk.
         let mark = target.mark();
         if ids.is_empty() || target.is_durable(mark) {
             return Ok(ids);
         }
-        self.waiting.lock().add(mark, &ids.iter().map(|id| (ost, *id)).collect::<Vec<_>>());
+        self.waiting
+            .lock()
+            .add(mark, &ids.iter().map(|id| (ost, *id)).collect::<Vec<_>>());
         target.sync_soon();
         Ok(Vec::new())
     }
@@ -127,7 +144,13 @@ struct Peer {
 
 impl Peer {
     fn new(target: OstTarget, import: Arc<Import>) -> Peer {
-        Peer { target, import, space: None, silent: false, lost: false }
+        Peer {
+            target,
+            import,
+            space: None,
+            silent: false,
+            lost: false,
+        }
     }
 
     /// Whether it is connected, or the first attempt is still under way.
@@ -183,7 +206,16 @@ impl Osp {
         let (wake, changed) = (Notify::new(), Arc::new(Notify::new()));
         let (destroys, owners) = (Todo::new(table::DESTROY), Todo::new(table::OWNER));
         let told = Mutex::default();
-        Arc::new(Osp { node, client_uuid, state: Mutex::default(), destroys, owners, told, wake, changed })
+        Arc::new(Osp {
+            node,
+            client_uuid,
+            state: Mutex::default(),
+            destroys,
+            owners,
+            told,
+            wake,
+            changed,
+        })
     }
 
     /// Starts the background tasks.
@@ -193,8 +225,16 @@ impl Osp {
         let mut st = self.state.lock();
         st.defaults = defaults;
         st.target = Some(target.clone());
-        let work = tokio::spawn(run(Arc::downgrade(self), Arc::downgrade(ops), target.durable()));
-        let show = tokio::spawn(show_spaces(Arc::downgrade(self), Arc::downgrade(ops), self.changed.clone()));
+        let work = tokio::spawn(run(
+            Arc::downgrade(self),
+            Arc::downgrade(ops),
+            target.durable(),
+        ));
+        let show = tokio::spawn(show_spaces(
+            Arc::downgrade(self),
+            Arc::downgrade(ops),
+            self.changed.clone(),
+        ));
         st.tasks = vec![work, show];
     }
 
@@ -231,14 +271,26 @@ impl Osp {
     /// Makes due what is on disk, and asks for a sync where much waits for one, or an OST has little space left.
     fn ripen(&self, target: &Target) {
         let durable = *target.durable().borrow();
-        [&self.owners, &self.destroys].into_iter().for_each(|todo| todo.ripen(durable));
+        [&self.owners, &self.destroys]
+            .into_iter()
+            .for_each(|todo| todo.ripen(durable));
         let waiting = self.destroys.waiting.lock();
-        let osts: BTreeSet<u32> = if waiting.many() { BTreeSet::new() } else { waiting.rows().map(|(ost, _)| *ost).collect() };
+        let osts: BTreeSet<u32> = if waiting.many() {
+            BTreeSet::new()
+        } else {
+            waiting.rows().map(|(ost, _)| *ost).collect()
+        };
         let many = waiting.many();
         drop(waiting);
         let low = |s: &ObdStatfs| low_space(s.bavail, s.blocks, s.bsize);
         let peers = &self.state.lock().peers;
-        if many || osts.iter().any(|ost| peers.get(ost).is_some_and(|p| p.space.as_ref().is_some_and(low))) {
+        if many
+            || osts.iter().any(|ost| {
+                peers
+                    .get(ost)
+                    .is_some_and(|p| p.space.as_ref().is_some_and(low))
+            })
+        {
             target.sync_soon();
         }
     }
@@ -277,7 +329,11 @@ impl Osp {
         let mut st = self.state.lock();
         let connected: Vec<bool> = st.peers.values_mut().map(Peer::connected).collect();
         let any = connected.contains(&true);
-        let heard = st.peers.values().zip(&connected).any(|(p, c)| *c && !p.silent && p.target.active);
+        let heard = st
+            .peers
+            .values()
+            .zip(&connected)
+            .any(|(p, c)| *c && !p.silent && p.target.active);
         let space = |(p, connected): (&Peer, bool)| OstSpace {
             index: p.target.index,
             avail_bytes: p.space.map(|s| s.bavail.saturating_mul(u64::from(s.bsize))),
@@ -288,7 +344,13 @@ impl Osp {
 
     /// Adds the OSTs' blocks to a statfs, in its block size.
     pub fn add_space(&self, st: &mut ObdStatfs) {
-        let spaces: Vec<ObdStatfs> = self.state.lock().peers.values().filter_map(|p| p.space).collect();
+        let spaces: Vec<ObdStatfs> = self
+            .state
+            .lock()
+            .peers
+            .values()
+            .filter_map(|p| p.space)
+            .collect();
         if spaces.is_empty() {
             return;
         }
@@ -309,17 +371,28 @@ impl Osp {
         {
             let mut st = self.state.lock();
             let keep: Vec<u32> = osts.iter().map(|o| o.index).collect();
-            let stale: Vec<u32> = st.peers.keys().copied().filter(|i| !keep.contains(i)).collect();
+            let stale: Vec<u32> = st
+                .peers
+                .keys()
+                .copied()
+                .filter(|i| !keep.contains(i))
+                .collect();
             gone.extend(stale.into_iter().filter_map(|i| st.peers.remove(&i)));
             for o in osts {
                 if o.nids.is_empty() {
-                    tracing::warn!(uuid = o.uuid, "the configuration gives no NID for this OST: it is left out");
+                    tracing::warn!(
+                        uuid = o.uuid,
+                        "the configuration gives no NID for this OST: it is left out"
+                    );
                     continue;
                 }
                 match st.peers.get_mut(&o.index) {
-                    Some(p) if p.target.uuid == o.uuid && p.target.nids == o.nids => p.target.active = o.active,
+                    Some(p) if p.target.uuid == o.uuid && p.target.nids == o.nids => {
+                        p.target.active = o.active
+                    }
                     _ => {
-                        let import = self.import(&o, st.target.as_ref().map_or(CLAIMED, |t| t.claimed()));
+                        let import =
+                            self.import(&o, st.target.as_ref().map_or(CLAIMED, |t| t.claimed()));
                         fresh.push(import.clone());
                         gone.extend(st.peers.insert(o.index, Peer::new(o, import)));
                     }
@@ -338,7 +411,15 @@ impl Osp {
     }
 
     fn import(&self, o: &OstTarget, version: u32) -> Arc<Import> {
-        let flags = F::MDS.0 | F::VERSION.0 | F::FULL20.0 | F::FID.0 | F::AT.0 | F::BRW_SIZE.0 | F::CANCELSET.0 | F::BULK_MBITS.0 | F::FLAGS2.0;
+        let flags = F::MDS.0
+            | F::VERSION.0
+            | F::FULL20.0
+            | F::FID.0
+            | F::AT.0
+            | F::BRW_SIZE.0
+            | F::CANCELSET.0
+            | F::BULK_MBITS.0
+            | F::FLAGS2.0;
         let data = ObdConnectData {
             connect_flags: F(flags),
             connect_flags2: coral_wire::ConnectFlags2::REP_MBITS,
@@ -354,7 +435,10 @@ impl Osp {
     /// The OSTs that are connected now, so that nothing waits for one that is not.
     fn connected(&self) -> Vec<(u32, Arc<Import>)> {
         let st = self.state.lock();
-        let up = st.peers.iter().filter(|(_, p)| p.import.state() == ImportState::Full);
+        let up = st
+            .peers
+            .iter()
+            .filter(|(_, p)| p.import.state() == ImportState::Full);
         up.map(|(i, p)| (*i, p.import.clone())).collect()
     }
 
@@ -364,9 +448,14 @@ impl Osp {
         let mut all = imports.len() == self.count();
         let ask = imports.into_iter().map(|(index, import)| async move {
             let rq = Request::new(portal::OST_CREATE, opc::OST_STATFS);
-            let reply = tokio::time::timeout(STATFS_INTERVAL, import.call(rq)).await.ok().and_then(Result::ok);
+            let reply = tokio::time::timeout(STATFS_INTERVAL, import.call(rq))
+                .await
+                .ok()
+                .and_then(Result::ok);
             let silent = reply.is_none();
-            let space = reply.filter(|r| r.status == 0).and_then(|r| r.msg.get::<ObdStatfs>(1).ok());
+            let space = reply
+                .filter(|r| r.status == 0)
+                .and_then(|r| r.msg.get::<ObdStatfs>(1).ok());
             (index, silent, space)
         });
         for (index, silent, space) in join_all(ask).await {
@@ -384,13 +473,19 @@ impl Osp {
     /// be more to do right away.
     async fn destroy_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
         let (mut rounds, mut failed) = (Vec::new(), None);
-        let Some(kv) = ops.upgrade().map(|ops| ops.core.lock().store.kv().clone()) else { return Ok(false) };
-        let Some(target) = self.target() else { return Ok(false) };
+        let Some(kv) = ops.upgrade().map(|ops| ops.core.lock().store.kv().clone()) else {
+            return Ok(false);
+        };
+        let Some(target) = self.target() else {
+            return Ok(false);
+        };
         for (ost, import) in self.connected() {
             match self.destroys.take(&target, &*kv, ost) {
                 Ok(ids) => {
                     let kv = kv.clone();
-                    rounds.push(async move { (ost, ids.len(), destroy_some(&*kv, import, ost, ids).await) });
+                    rounds.push(async move {
+                        (ost, ids.len(), destroy_some(&*kv, import, ost, ids).await)
+                    });
                 }
                 // what was taken for other OSTs must not be forgotten
                 Err(e) => failed = Some(e),
@@ -403,7 +498,8 @@ impl Osp {
             if gone.len() < asked {
                 due.missed(ost);
             }
-            gone.into_iter().for_each(|(id, when)| due.answered(ost, id, when));
+            gone.into_iter()
+                .for_each(|(id, when)| due.answered(ost, id, when));
         }
         for (ost, ids) in self.settled(&self.destroys) {
             more |= ids.len() == ROUND_OBJECTS;
@@ -411,7 +507,8 @@ impl Osp {
             for id in ids {
                 done.del(table::DESTROY, table::destroy_key(ost, id));
             }
-            self.commit_local(done).inspect_err(|_| self.destroys.due.lock().missed(ost))?;
+            self.commit_local(done)
+                .inspect_err(|_| self.destroys.due.lock().missed(ost))?;
         }
         failed.map_or(Ok(more), Err)
     }
@@ -421,15 +518,27 @@ impl Osp {
         let settle = move |(ost, import): (u32, Arc<Import>)| {
             // In this order: what an earlier start of the OST has committed has smaller numbers than anything of a later one.
             let committed = import.last_committed();
-            (ost, todo.due.lock().settle(ost, import.granted().instance, committed, ROUND_OBJECTS))
+            (
+                ost,
+                todo.due
+                    .lock()
+                    .settle(ost, import.granted().instance, committed, ROUND_OBJECTS),
+            )
         };
-        self.connected().into_iter().map(settle).filter(|(_, ids)| !ids.is_empty())
+        self.connected()
+            .into_iter()
+            .map(settle)
+            .filter(|(_, ids)| !ids.is_empty())
     }
 
     /// Tells owners, at most one round of every OST that answers. Returns whether there may be more to do right away.
     async fn owner_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
-        let Some(store) = ops.upgrade().map(|ops| ops.core.lock().store.clone()) else { return Ok(false) };
-        let Some(target) = self.target() else { return Ok(false) };
+        let Some(store) = ops.upgrade().map(|ops| ops.core.lock().store.clone()) else {
+            return Ok(false);
+        };
+        let Some(target) = self.target() else {
+            return Ok(false);
+        };
         let (mut rounds, mut failed) = (Vec::new(), None);
         for (ost, import) in self.connected() {
             match self.owners.take(&target, &**store.kv(), ost) {
@@ -452,7 +561,8 @@ impl Osp {
         for (ost, ids) in self.settled(&self.owners) {
             more |= ids.len() == ROUND_OBJECTS;
             let Some(ops) = ops.upgrade() else { break };
-            self.forget_told(&ops, ost, &ids).inspect_err(|_| self.owners.due.lock().missed(ost))?;
+            self.forget_told(&ops, ost, &ids)
+                .inspect_err(|_| self.owners.due.lock().missed(ost))?;
         }
         failed.map_or(Ok(more), Err)
     }
@@ -469,40 +579,67 @@ impl Osp {
         let core = ops.core.lock();
         let mut done = Batch::new();
         for &id in ids {
-            let Some(told) = self.told.lock().remove(&(ost, id)) else { continue };
-            let now = owner_of(&core.store, ost, id).map_err(|e| OsdError::Corrupt(e.to_string()))?;
+            let Some(told) = self.told.lock().remove(&(ost, id)) else {
+                continue;
+            };
+            let now =
+                owner_of(&core.store, ost, id).map_err(|e| OsdError::Corrupt(e.to_string()))?;
             match now {
-                Some(now) if now == told || now.owner.is_none() => drop(done.del(table::OWNER, table::destroy_key(ost, id))),
+                Some(now) if now == told || now.owner.is_none() => {
+                    drop(done.del(table::OWNER, table::destroy_key(ost, id)))
+                }
                 // passed over, if the table was read meanwhile
                 Some(_) => self.owners.due.lock().missed(ost),
                 None => (),
             }
         }
-        if done.is_empty() { Ok(()) } else { self.commit_local(done).map(drop) }
+        if done.is_empty() {
+            Ok(())
+        } else {
+            self.commit_local(done).map(drop)
+        }
     }
 }
 
 /// Tells one OST whose objects are, until it fails to answer. Returns the OST, whether that was all, and what it took.
-async fn tell_some(store: &Store, import: Arc<Import>, ost: u32, ids: Vec<u64>) -> (u32, bool, Vec<(u64, Told, Answered)>) {
+async fn tell_some(
+    store: &Store,
+    import: Arc<Import>,
+    ost: u32,
+    ids: Vec<u64>,
+) -> (u32, bool, Vec<(u64, Told, Answered)>) {
     let (mut all, mut done) = (true, Vec::with_capacity(ids.len()));
     for part in ids.chunks(IN_FLIGHT) {
         let instance = import.granted().instance;
-        let owners = part.iter().filter_map(|&id| match owner_of(store, ost, id) {
-            Ok(told) => Some((id, told?)),
-            Err(e) => {
-                tracing::error!(error = %e, ost, id, "whose object is it");
-                all = false;
-                None
-            }
-        });
+        let owners = part
+            .iter()
+            .filter_map(|&id| match owner_of(store, ost, id) {
+                Ok(told) => Some((id, told?)),
+                Err(e) => {
+                    tracing::error!(error = %e, ost, id, "whose object is it");
+                    all = false;
+                    None
+                }
+            });
         let tell = owners.map(|(id, told)| {
             let import = &import;
             async move {
-                let Some(owner) = told.owner else { return (id, told, Some((0, 0))) };
+                let Some(owner) = told.owner else {
+                    return (id, told, Some((0, 0)));
+                };
                 let valid = md::FLID | md::FLGROUP | md::FLUID | md::FLGID | md::FLPROJID;
                 let Owner { uid, gid, projid } = owner;
-                let body = Obdo { oi: OstId::group0(id), valid, uid, gid, projid, ..Obdo::default() };
-                let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR).push(&body).push_empty();
+                let body = Obdo {
+                    oi: OstId::group0(id),
+                    valid,
+                    uid,
+                    gid,
+                    projid,
+                    ..Obdo::default()
+                };
+                let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR)
+                    .push(&body)
+                    .push_empty();
                 let answer = call(import, rq).await.map(|r| (r.status, r.transno));
                 (id, told, answer)
             }
@@ -525,31 +662,59 @@ async fn tell_some(store: &Store, import: Arc<Import>, ost: u32, ids: Vec<u64>) 
 
 /// The owner to be told of an object; `None`: the table `owner` has none for it.
 fn owner_of(store: &Store, ost: u32, id: u64) -> MdtResult<Option<Told>> {
-    let Some(row) = store.kv().get(table::OWNER, &table::destroy_key(ost, id))? else { return Ok(None) };
+    let Some(row) = store.kv().get(table::OWNER, &table::destroy_key(ost, id))? else {
+        return Ok(None);
+    };
     let fid = table::fid_of_key(&row).unwrap_or(Fid::ZERO);
     let owner = store.find(&fid)?.map(|ino| usage::of_inode(&ino).0);
     Ok(Some(Told { fid, owner }))
 }
 
 /// Destroys objects of one OST, until it fails to answer. Returns those that are gone.
-async fn destroy_some(kv: &dyn Kv, import: Arc<Import>, ost: u32, ids: Vec<u64>) -> Vec<(u64, Answered)> {
+async fn destroy_some(
+    kv: &dyn Kv,
+    import: Arc<Import>,
+    ost: u32,
+    ids: Vec<u64>,
+) -> Vec<(u64, Answered)> {
     let mut gone = Vec::with_capacity(ids.len());
     for part in ids.chunks(IN_FLIGHT) {
         // Before it is asked: what a later start answers is at worst destroyed once more.
         let instance = import.granted().instance;
         let tell = part.iter().map(|&id| {
-            let row = kv.get(table::DESTROY, &table::destroy_key(ost, id)).ok().flatten();
+            let row = kv
+                .get(table::DESTROY, &table::destroy_key(ost, id))
+                .ok()
+                .flatten();
             let count = row.map_or(1, |v| table::destroy_count_of(&v));
             let valid = md::FLID | md::FLGROUP | if count > 1 { md::FLOBJCOUNT } else { 0 };
-            let body = Obdo { oi: OstId::group0(id), valid, misc: if count > 1 { count } else { 0 }, ..Obdo::default() };
+            let body = Obdo {
+                oi: OstId::group0(id),
+                valid,
+                misc: if count > 1 { count } else { 0 },
+                ..Obdo::default()
+            };
             let rq = Request::new(portal::OST_REQUEST, opc::OST_DESTROY).push(&body);
-            call(&import, rq.push_bytes(LdlmRequest::default().to_bytes()).push_empty())
+            call(
+                &import,
+                rq.push_bytes(LdlmRequest::default().to_bytes())
+                    .push_empty(),
+            )
         });
         let answers = join_all(tell).await;
         for (id, r) in part.iter().zip(&answers) {
             // an OST that knows no such object has nothing to commit
-            if let Some(r) = r.as_ref().filter(|r| r.status == 0 || r.status == -Errno::ENOENT.0) {
-                gone.push((*id, Answered { instance, transno: r.transno }));
+            if let Some(r) = r
+                .as_ref()
+                .filter(|r| r.status == 0 || r.status == -Errno::ENOENT.0)
+            {
+                gone.push((
+                    *id,
+                    Answered {
+                        instance,
+                        transno: r.transno,
+                    },
+                ));
             }
         }
         if answers.iter().any(Option::is_none) {
@@ -561,7 +726,10 @@ async fn destroy_some(kv: &dyn Kv, import: Arc<Import>, ost: u32, ids: Vec<u64>)
 
 /// The reply to a request; `None` if it found no answer.
 async fn call(import: &Arc<Import>, rq: Request) -> Option<Reply> {
-    tokio::time::timeout(REQUEST_LIMIT, import.call(rq)).await.ok().and_then(Result::ok)
+    tokio::time::timeout(REQUEST_LIMIT, import.call(rq))
+        .await
+        .ok()
+        .and_then(Result::ok)
 }
 
 /// Connects to an OST, however long it takes until it is there; later the import reconnects by itself.
@@ -572,7 +740,9 @@ async fn connect(import: Weak<Import>, changed: Arc<Notify>) {
         changed.notify_one();
         match done {
             Ok(_) | Err(ConnectError::Closed) => return,
-            Err(e) if !told => tracing::warn!(error = %e, "an OST is not there: it gets no new objects until it is"),
+            Err(e) if !told => {
+                tracing::warn!(error = %e, "an OST is not there: it gets no new objects until it is")
+            }
             Err(_) => (),
         }
         told = true;
@@ -585,7 +755,9 @@ async fn connect(import: Weak<Import>, changed: Arc<Notify>) {
 async fn show_spaces(osp: Weak<Osp>, ops: Weak<MdtOps>, changed: Arc<Notify>) {
     loop {
         changed.notified().await;
-        let (Some(osp), Some(ops)) = (osp.upgrade(), ops.upgrade()) else { return };
+        let (Some(osp), Some(ops)) = (osp.upgrade(), ops.upgrade()) else {
+            return;
+        };
         let spaces = osp.spaces();
         ops.core.lock().osts = spaces;
     }
@@ -597,7 +769,11 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>, mut durable: watch::Receiver<u64
     loop {
         let Some(me) = osp.upgrade() else { return };
         if tokio::time::Instant::now() >= next_statfs && me.count() > 0 {
-            let pause = if me.refresh().await { STATFS_INTERVAL } else { STATFS_RETRY };
+            let pause = if me.refresh().await {
+                STATFS_INTERVAL
+            } else {
+                STATFS_RETRY
+            };
             next_statfs = tokio::time::Instant::now() + pause;
         }
         loop {

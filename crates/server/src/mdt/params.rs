@@ -11,7 +11,13 @@ use super::table;
 /// Rows of kept parameters: this, then the name; the value is its text.
 const PREFIX: &[u8] = b"param.";
 /// Parameters that hold for longer than the moment.
-const KEPT: [&str; 5] = ["identity_acquire_expire", "identity_expire", "identity_upcall", "nosquash_nids", "root_squash"];
+const KEPT: [&str; 5] = [
+    "identity_acquire_expire",
+    "identity_expire",
+    "identity_upcall",
+    "nosquash_nids",
+    "root_squash",
+];
 
 impl MdtOps {
     /// Names below `mdt.<name>.` with their values.
@@ -22,14 +28,25 @@ impl MdtOps {
     }
 
     /// Sets one and keeps it. `None`: there is no such parameter.
-    pub(super) fn set_param(&self, kv: &dyn Kv, name: &str, value: &str) -> Option<Result<(), String>> {
+    pub(super) fn set_param(
+        &self,
+        kv: &dyn Kv,
+        name: &str,
+        value: &str,
+    ) -> Option<Result<(), String>> {
         let kept = || -> Result<(), String> {
             if !KEPT.contains(&name) {
                 return Ok(());
             }
             let mut b = Batch::new();
-            b.put(table::META, [PREFIX, name.as_bytes()].concat(), value.as_bytes().to_vec());
-            kv.commit(b).and_then(|()| kv.sync()).map_err(|e| format!("it holds until the MDT stops, and is not kept for its next start: {e}"))
+            b.put(
+                table::META,
+                [PREFIX, name.as_bytes()].concat(),
+                value.as_bytes().to_vec(),
+            );
+            kv.commit(b).and_then(|()| kv.sync()).map_err(|e| {
+                format!("it holds until the MDT stops, and is not kept for its next start: {e}")
+            })
         };
         Some(self.apply(name, value)?.and_then(|()| kept()))
     }
@@ -37,10 +54,14 @@ impl MdtOps {
     /// Sets those that were kept. One that cannot be set as it was is no reason not to serve, but for those that say who is root.
     pub(super) fn load_params(&self, kv: &dyn Kv) -> Result<(), MdtOpenError> {
         for name in KEPT {
-            let Some(row) = kv.get(table::META, &[PREFIX, name.as_bytes()].concat())? else { continue };
+            let Some(row) = kv.get(table::META, &[PREFIX, name.as_bytes()].concat())? else {
+                continue;
+            };
             let value = String::from_utf8_lossy(&row);
             match self.apply(name, &value) {
-                Some(Err(why)) if name.contains("squash") => return Err(MdtOpenError::Param { name, why }),
+                Some(Err(why)) if name.contains("squash") => {
+                    return Err(MdtOpenError::Param { name, why });
+                }
                 Some(Err(why)) => tracing::warn!(name, %value, why, "a parameter that was kept"),
                 Some(Ok(())) | None => {}
             }
@@ -49,6 +70,8 @@ impl MdtOps {
     }
 
     fn apply(&self, name: &str, value: &str) -> Option<Result<(), String>> {
-        self.identities.set_param(name, value).or_else(|| self.squash.write().set_param(name, value))
+        self.identities
+            .set_param(name, value)
+            .or_else(|| self.squash.write().set_param(name, value))
     }
 }

@@ -136,7 +136,15 @@ impl Inode {
     pub fn encode(&self) -> Bytes {
         let mut w = Vec::with_capacity(192 + self.lov.len() + self.symlink.len());
         w.push(VERSION);
-        for v in [self.mode, self.uid, self.gid, self.nlink, self.flags, self.projid, self.rdev] {
+        for v in [
+            self.mode,
+            self.uid,
+            self.gid,
+            self.nlink,
+            self.flags,
+            self.projid,
+            self.rdev,
+        ] {
             w.extend_from_slice(&v.to_le_bytes());
         }
         for v in [self.size, self.blocks, self.version, self.transno] {
@@ -200,7 +208,10 @@ impl Inode {
         };
         for _ in 0..r.u32()? {
             let parent = super::table::fid_of_key(r.take(16)?).ok_or(RecordError::Torn)?;
-            ino.links.push(Link { parent, name: r.bytes()? });
+            ino.links.push(Link {
+                parent,
+                name: r.bytes()?,
+            });
         }
         for _ in 0..r.u32()? {
             let name = r.bytes()?;
@@ -211,7 +222,11 @@ impl Inode {
             };
             ino.xattrs.push((name, value));
         }
-        if r.at != raw.len() { Err(RecordError::Torn) } else { Ok(ino) }
+        if r.at != raw.len() {
+            Err(RecordError::Torn)
+        } else {
+            Ok(ino)
+        }
     }
 }
 
@@ -236,13 +251,20 @@ impl<'a> Reader<'a> {
         Ok(self.take(1)?[0])
     }
     fn u32(&mut self) -> Result<u32, RecordError> {
-        Ok(u32::from_le_bytes(self.take(4)?.try_into().map_err(|_| RecordError::Torn)?))
+        Ok(u32::from_le_bytes(
+            self.take(4)?.try_into().map_err(|_| RecordError::Torn)?,
+        ))
     }
     fn u64(&mut self) -> Result<u64, RecordError> {
-        Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| RecordError::Torn)?))
+        Ok(u64::from_le_bytes(
+            self.take(8)?.try_into().map_err(|_| RecordError::Torn)?,
+        ))
     }
     fn time(&mut self) -> Result<Time, RecordError> {
-        Ok(Time { secs: self.u64()? as i64, nsecs: self.u32()? })
+        Ok(Time {
+            secs: self.u64()? as i64,
+            nsecs: self.u32()?,
+        })
     }
     fn bytes(&mut self) -> Result<Bytes, RecordError> {
         let n = self.u32()? as usize;
@@ -265,9 +287,15 @@ mod tests {
             transno: 1 << 33,
             mtime: Time { secs: -5, nsecs: 9 },
             lov: Bytes::from_static(b"layout"),
-            links: vec![Link { parent: Fid::ROOT, name: Bytes::from_static(b"a") }],
+            links: vec![Link {
+                parent: Fid::ROOT,
+                name: Bytes::from_static(b"a"),
+            }],
             xattrs: vec![
-                (Bytes::from_static(b"user.a"), XattrValue::Inline(Bytes::from_static(b"1"))),
+                (
+                    Bytes::from_static(b"user.a"),
+                    XattrValue::Inline(Bytes::from_static(b"1")),
+                ),
                 (Bytes::from_static(b"user.b"), XattrValue::External(70_000)),
             ],
             ..Inode::default()
@@ -285,7 +313,13 @@ mod tests {
         let raw = sample().encode();
         let at = 1 + 7 * 4 + 3 * 8;
         let old = [&[VERSION_1], &raw[1..at], &raw[at + 8..]].concat();
-        assert_eq!(Inode::decode(&old.into()), Ok(Inode { transno: 0, ..sample() }));
+        assert_eq!(
+            Inode::decode(&old.into()),
+            Ok(Inode {
+                transno: 0,
+                ..sample()
+            })
+        );
     }
 
     #[test]

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd};
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{
-    MdtBody, MdtIoepoch, MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, attr as sa, bias, md,
-    open,
+    MdtBody, MdtIoepoch, MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr,
+    RecUnlink, attr as sa, bias, md, open,
 };
 use coral_wire::{Errno, Fid, coral};
 
@@ -64,7 +64,12 @@ impl Ctx {
     /// Reply to a replay of what is on disk already.
     fn empty_reint(&self) -> Answer {
         let mut a = self.answer(0);
-        a.msg.push(&coral_wire::mds::MdtBody::default()).push_empty().push_empty().push_empty().push_empty();
+        a.msg
+            .push(&coral_wire::mds::MdtBody::default())
+            .push_empty()
+            .push_empty()
+            .push_empty()
+            .push_empty();
         a
     }
 
@@ -73,7 +78,13 @@ impl Ctx {
         let mut cred = self.cred(head);
         cred.umask = r.umask;
         let kind = r.mode & S_IFMT;
-        let mut new = NewObject { fid: r.fid2, mode: r.mode, rdev: r.rdev as u32, time: self.time(r.time), ..NewObject::default() };
+        let mut new = NewObject {
+            fid: r.fid2,
+            mode: r.mode,
+            rdev: r.rdev as u32,
+            time: self.time(r.time),
+            ..NewObject::default()
+        };
         match kind {
             S_IFLNK => {
                 new.symlink = Bytes::copy_from_slice(self.name(4));
@@ -90,15 +101,20 @@ impl Ctx {
             0o020000 | 0o060000 => return Err(Errno::EPERM.into()),
             _ => return Err(Errno::EINVAL.into()),
         }
-        let at = At { parent: r.fid1, name: self.name(3) };
+        let at = At {
+            parent: r.fid1,
+            name: self.name(3),
+        };
         let _locks = self.ops.lock(&[at.parent], &[], self.own()).await;
         let core = self.core();
         let mut t = Txn::new(&core.store);
         // a subdirectory inherits its parent's default layout, unless that is the file system's
-        if kind == S_IFDIR && at.parent != Fid::ROOT
-            && let Some(h) = t.find(&at.parent)? {
-                new.lov = t.ino(h).lov.clone();
-            }
+        if kind == S_IFDIR
+            && at.parent != Fid::ROOT
+            && let Some(h) = t.find(&at.parent)?
+        {
+            new.lov = t.ino(h).lov.clone();
+        }
         let mut pre = self.pre_versions();
         pre.object(0, &mut t, Some(&at.parent))?;
         pre.absent(1, &mut t, |t| t.store.lookup(&at.parent, at.name))?;
@@ -116,8 +132,14 @@ impl Ctx {
     async fn link(&self, head: &MdtRecReint, r: &RecLink) -> MdtResult<Answer> {
         self.cancel_early(5);
         let cred = self.cred(head);
-        let at = At { parent: r.fid2, name: self.name(4) };
-        let _locks = self.ops.lock(&[at.parent], &[(r.fid1, Ibits::UPDATE)], self.own()).await;
+        let at = At {
+            parent: r.fid2,
+            name: self.name(4),
+        };
+        let _locks = self
+            .ops
+            .lock(&[at.parent], &[(r.fid1, Ibits::UPDATE)], self.own())
+            .await;
         let core = self.core();
         let mut t = Txn::new(&core.store);
         let mut pre = self.pre_versions();
@@ -128,7 +150,11 @@ impl Ctx {
         t.stamp(h);
         let mut a = self.answer(0);
         pre.tell(&mut a);
-        a.msg.push(&if self.coral { self.pack(&r.fid1, t.ino(h)) } else { Default::default() });
+        a.msg.push(&if self.coral {
+            self.pack(&r.fid1, t.ino(h))
+        } else {
+            Default::default()
+        });
         if self.coral {
             let parent = t.get(&at.parent)?;
             self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
@@ -140,7 +166,10 @@ impl Ctx {
     async fn unlink(&self, head: &MdtRecReint, r: &RecUnlink) -> MdtResult<Answer> {
         self.cancel_early(4);
         let cred = self.cred(head);
-        let at = At { parent: r.fid1, name: self.name(3) };
+        let at = At {
+            parent: r.fid1,
+            name: self.name(3),
+        };
         let rmdir = r.mode & S_IFMT == S_IFDIR;
         for _ in 0..RETRIES {
             let dots = matches!(at.name, b"." | b"..");
@@ -161,7 +190,14 @@ impl Ctx {
             pre.object(0, &mut t, Some(&at.parent))?;
             pre.object(1, &mut t, child.as_ref())?;
             pre.same(&r.fid2, child.as_ref())?;
-            let gone = namespace::unlink(&mut t, &cred, at, rmdir, &|f| core.opens.is_open(f), self.time(r.time))?;
+            let gone = namespace::unlink(
+                &mut t,
+                &cred,
+                at,
+                rmdir,
+                &|f| core.opens.is_open(f),
+                self.time(r.time),
+            )?;
             let mut a = self.answer(0);
             pre.tell(&mut a);
             self.push_unlinked(&mut a, Some(&gone));
@@ -182,8 +218,14 @@ impl Ctx {
     async fn rename(&self, head: &MdtRecReint, r: &RecRename) -> MdtResult<Answer> {
         self.cancel_early(6);
         let cred = self.cred(head);
-        let src = At { parent: r.fid1, name: self.name(4) };
-        let dst = At { parent: r.fid2, name: self.name(5) };
+        let src = At {
+            parent: r.fid1,
+            name: self.name(4),
+        };
+        let dst = At {
+            parent: r.fid2,
+            name: self.name(5),
+        };
         let mode = match r.padding_5 {
             _ if !self.coral => RenameMode::Replace,
             0 => RenameMode::Replace,
@@ -191,27 +233,54 @@ impl Ctx {
             coral::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno::EINVAL.into()),
         };
-        let look = |store: &super::store::Store, at: At<'_>| -> MdtResult<Option<Fid>> { store.lookup(&at.parent, at.name) };
+        let look = |store: &super::store::Store, at: At<'_>| -> MdtResult<Option<Fid>> {
+            store.lookup(&at.parent, at.name)
+        };
         // two renames of directories could make a loop that neither sees alone
-        let _serial = if src.parent != dst.parent { Some(self.ops.rename_lock.lock().await) } else { None };
+        let _serial = if src.parent != dst.parent {
+            Some(self.ops.rename_lock.lock().await)
+        } else {
+            None
+        };
         for _ in 0..RETRIES {
             let (child, target) = {
                 let core = self.core();
                 (look(&core.store, src)?, look(&core.store, dst)?)
             };
-            let objects: Vec<_> = child.into_iter().chain(target.filter(|t| Some(*t) != child)).map(|f| (f, NAME_BITS)).collect();
-            let _locks = self.ops.lock(&[src.parent, dst.parent], &objects, self.own()).await;
+            let objects: Vec<_> = child
+                .into_iter()
+                .chain(target.filter(|t| Some(*t) != child))
+                .map(|f| (f, NAME_BITS))
+                .collect();
+            let _locks = self
+                .ops
+                .lock(&[src.parent, dst.parent], &objects, self.own())
+                .await;
             let core = self.core();
             if (look(&core.store, src)?, look(&core.store, dst)?) != (child, target) {
                 continue;
             }
             let mut t = Txn::new(&core.store);
             let mut pre = self.pre_versions();
-            for (i, fid) in [Some(src.parent), Some(dst.parent), child, target].iter().enumerate() {
+            for (i, fid) in [Some(src.parent), Some(dst.parent), child, target]
+                .iter()
+                .enumerate()
+            {
                 pre.object(i, &mut t, fid.as_ref())?;
             }
-            let gone = namespace::rename(&mut t, &cred, src, dst, mode, &|f| core.opens.is_open(f), self.time(r.time))?;
-            for moved in [child, target.filter(|_| mode == RenameMode::Exchange)].into_iter().flatten() {
+            let gone = namespace::rename(
+                &mut t,
+                &cred,
+                src,
+                dst,
+                mode,
+                &|f| core.opens.is_open(f),
+                self.time(r.time),
+            )?;
+            for moved in [child, target.filter(|_| mode == RenameMode::Exchange)]
+                .into_iter()
+                .flatten()
+            {
                 let h = t.get(&moved)?;
                 t.stamp(h);
             }
@@ -229,7 +298,8 @@ impl Ctx {
             }
             self.commit(t, &mut a)?;
             drop(core);
-            data.into_iter().for_each(|id| self.ops.data.owner_changed(id));
+            data.into_iter()
+                .for_each(|id| self.ops.data.owner_changed(id));
             return Ok(a);
         }
         Err(Errno::EAGAIN.into())
@@ -237,7 +307,9 @@ impl Ctx {
 
     /// If `t` moves the file `fid` into another project, its OSTs must be told. Returns whether data on the MDT moves with it.
     fn tell_project(store: &super::store::Store, t: &mut Txn<'_>, fid: &Fid) -> MdtResult<bool> {
-        let (Some(old), Some(h)) = (store.find(fid)?, t.find(fid)?) else { return Ok(false) };
+        let (Some(old), Some(h)) = (store.find(fid)?, t.find(fid)?) else {
+            return Ok(false);
+        };
         let moved = t.ino(h).is_reg() && t.ino(h).projid != old.projid;
         if moved {
             t.tell_owner(h);
@@ -250,7 +322,8 @@ impl Ctx {
         let has = |bit: u64| r.valid & bit != 0;
         SetAttr {
             // a kernel client that takes setuid away for a writer also says the mode it knows, which may be an old one
-            mode: (has(sa::MODE) && !(has(sa::FORCE) && has(sa::KILL_SUID | sa::KILL_SGID))).then_some(r.mode),
+            mode: (has(sa::MODE) && !(has(sa::FORCE) && has(sa::KILL_SUID | sa::KILL_SGID)))
+                .then_some(r.mode),
             uid: has(sa::UID).then(|| self.view.named_to_fs(IdType::Uid, r.uid)),
             gid: has(sa::GID).then(|| self.view.named_to_fs(IdType::Gid, r.gid)),
             size: has(sa::SIZE).then_some(r.size),
@@ -278,7 +351,10 @@ impl Ctx {
         let mut set = self.setattr_of(r);
         if let Ok(epoch) = self.rq.rq.msg.get::<MdtIoepoch>(3) {
             let core = self.core();
-            let open = core.opens.current(epoch.open_handle, self.exp()).and_then(|c| core.opens.get(c, self.exp()));
+            let open = core
+                .opens
+                .current(epoch.open_handle, self.exp())
+                .and_then(|c| core.opens.get(c, self.exp()));
             set.opened = open.is_some_and(|h| h.writes() && h.fid == r.fid);
         }
         if set.flags.is_some() && set.ctime.is_none() {
@@ -291,7 +367,13 @@ impl Ctx {
         if uncap {
             bits = Ibits(bits.0 | Ibits::XATTR.0);
         }
-        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.flags.is_some() || set.kill_suid || set.kill_sgid {
+        if set.mode.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || set.flags.is_some()
+            || set.kill_suid
+            || set.kill_sgid
+        {
             bits = Ibits(bits.0 | Ibits::LOOKUP.0 | Ibits::PERM.0);
         }
         let times = set.mtime.is_some() || set.atime.is_some();
@@ -299,7 +381,9 @@ impl Ctx {
         if data && set.times_given {
             bits = Ibits(bits.0 | Ibits::DOM.0);
         }
-        let _locks = self.lock_attributes(&r.fid, bits, set.size.is_some()).await?;
+        let _locks = self
+            .lock_attributes(&r.fid, bits, set.size.is_some())
+            .await?;
         let (a, laid_out) = self.put_attributes(r, &cred, &set, uncap, data)?;
         if laid_out {
             self.layout_made().await?;
@@ -309,7 +393,14 @@ impl Ctx {
 
     /// The transaction of a setattr; true: it gave the file its layout. `uncap`: file capabilities end; `data`: the times of
     /// the data on the MDT change too.
-    fn put_attributes(&self, r: &RecSetattr, cred: &super::cred::Ucred, set: &SetAttr, uncap: bool, data: bool) -> MdtResult<(Answer, bool)> {
+    fn put_attributes(
+        &self,
+        r: &RecSetattr,
+        cred: &super::cred::Ucred,
+        set: &SetAttr,
+        uncap: bool,
+        data: bool,
+    ) -> MdtResult<(Answer, bool)> {
         let mut core = self.core();
         if set.size.is_some() && !self.rq.is_replay() {
             core.opens.conflict(&r.fid, open::WRITE)?;
@@ -320,7 +411,11 @@ impl Ctx {
         };
         let mut t = Txn::new(&core.store);
         // times and sizes make no version (`mdt_attr_set`)
-        let versioned = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.projid.is_some() || set.flags.is_some();
+        let versioned = set.mode.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || set.projid.is_some()
+            || set.flags.is_some();
         let mut pre = self.pre_versions();
         if versioned {
             pre.object(0, &mut t, Some(&r.fid))?;
@@ -338,8 +433,14 @@ impl Ctx {
         }
         let mut a = self.answer(0);
         pre.tell(&mut a);
-        a.msg.push(&self.pack(&r.fid, t.ino(h))).push_empty().push_empty().push_empty().push_empty();
-        let chown = (set.uid.is_some() || set.gid.is_some() || set.projid.is_some()) && t.ino(h).is_reg();
+        a.msg
+            .push(&self.pack(&r.fid, t.ino(h)))
+            .push_empty()
+            .push_empty()
+            .push_empty()
+            .push_empty();
+        let chown =
+            (set.uid.is_some() || set.gid.is_some() || set.projid.is_some()) && t.ino(h).is_reg();
         if chown {
             t.tell_owner(h);
         }
@@ -357,19 +458,41 @@ impl Ctx {
 
     /// Whether the object has file capabilities.
     fn has_capabilities(&self, fid: &Fid) -> MdtResult<bool> {
-        Ok(self.core().store.find(fid)?.is_some_and(|i| i.xattr(xattr::CAPABILITY).is_some()))
+        Ok(self
+            .core()
+            .store
+            .find(fid)?
+            .is_some_and(|i| i.xattr(xattr::CAPABILITY).is_some()))
     }
 
     /// Locks `bits` of `fid`; with them the layout of a regular file that has none, if it is `sized` and so gets one. (What
     /// has a layout keeps it: it can be looked at before the lock.) On a layout the client's own locks do not stay either.
-    async fn lock_attributes(&self, fid: &Fid, bits: Ibits, sized: bool) -> MdtResult<super::locks::Held> {
-        let lacks = sized && self.core().store.find(fid)?.is_some_and(|i| i.is_reg() && i.lov.is_empty());
-        let (bits, own) = if lacks { (Ibits(bits.0 | Ibits::LAYOUT.0), None) } else { (bits, self.own()) };
+    async fn lock_attributes(
+        &self,
+        fid: &Fid,
+        bits: Ibits,
+        sized: bool,
+    ) -> MdtResult<super::locks::Held> {
+        let lacks = sized
+            && self
+                .core()
+                .store
+                .find(fid)?
+                .is_some_and(|i| i.is_reg() && i.lov.is_empty());
+        let (bits, own) = if lacks {
+            (Ibits(bits.0 | Ibits::LAYOUT.0), None)
+        } else {
+            (bits, self.own())
+        };
         Ok(self.ops.lock(&[], &[(*fid, bits)], own).await)
     }
 
     /// A layout for a regular file that has none, by its directory's default; `None` if it has one.
-    pub fn missing_layout(&self, core: &mut super::core::MdtCore, fid: &Fid) -> MdtResult<Option<Bytes>> {
+    pub fn missing_layout(
+        &self,
+        core: &mut super::core::MdtCore,
+        fid: &Fid,
+    ) -> MdtResult<Option<Bytes>> {
         let ino = match core.store.find(fid)? {
             Some(i) if i.is_reg() && i.lov.is_empty() => i,
             _ => return Ok(None),
@@ -380,7 +503,11 @@ impl Ctx {
     }
 
     /// The default layout of `parent`, else the root's.
-    pub fn inherited_layout(&self, core: &super::core::MdtCore, parent: Option<&Fid>) -> MdtResult<Option<Bytes>> {
+    pub fn inherited_layout(
+        &self,
+        core: &super::core::MdtCore,
+        parent: Option<&Fid>,
+    ) -> MdtResult<Option<Bytes>> {
         for dir in parent.into_iter().chain([&Fid::ROOT]) {
             if let Some(ino) = core.store.find(dir)?.filter(|i: &Inode| !i.lov.is_empty()) {
                 return Ok(Some(ino.lov));
@@ -398,12 +525,16 @@ impl Ctx {
         let value = (!removes).then(|| self.buf(4).clone());
         if xattr::is_layout(&name) {
             let coral = self.coral;
-            return self.set_layout(&cred, &r.fid, self.time(r.time), value, |a, body| {
-                a.msg.push(&if coral { body } else { Default::default() });
-            }).await;
+            return self
+                .set_layout(&cred, &r.fid, self.time(r.time), value, |a, body| {
+                    a.msg.push(&if coral { body } else { Default::default() });
+                })
+                .await;
         }
         // an entry of somebody unknown here is told of, not left out
-        let value = value.map(|v| self.view.xattr_to_fs(&name, v).ok_or(Errno::EPERM)).transpose()?;
+        let value = value
+            .map(|v| self.view.xattr_to_fs(&name, v).ok_or(Errno::EPERM))
+            .transpose()?;
         let mut bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
         if *name == *acl::ACCESS || *name == *acl::DEFAULT {
             bits = Ibits(bits.0 | Ibits::PERM.0 | Ibits::LOOKUP.0);
@@ -422,16 +553,30 @@ impl Ctx {
         t.stamp(h);
         let mut a = self.answer(0);
         pre.tell(&mut a);
-        a.msg.push(&if self.coral { self.pack(&r.fid, t.ino(h)) } else { Default::default() });
+        a.msg.push(&if self.coral {
+            self.pack(&r.fid, t.ino(h))
+        } else {
+            Default::default()
+        });
         self.commit(t, &mut a)?;
         Ok(a)
     }
 
     /// A setattr that carries a layout: what a directory hands down (`mdt_reint_setattr` with MA_LOV or MA_LMV). With one MDT
     /// new directories can inherit nothing but to be here.
-    async fn set_directory_default(&self, cred: &super::cred::Ucred, r: &RecSetattr, value: Bytes) -> MdtResult<Answer> {
+    async fn set_directory_default(
+        &self,
+        cred: &super::cred::Ucred,
+        r: &RecSetattr,
+        value: Bytes,
+    ) -> MdtResult<Answer> {
         let fill = |a: &mut Answer, body: MdtBody| {
-            a.msg.push(&body).push_empty().push_empty().push_empty().push_empty();
+            a.msg
+                .push(&body)
+                .push_empty()
+                .push_empty()
+                .push_empty()
+                .push_empty();
         };
         let ino = self.core().store.inode(&r.fid)?;
         if !ino.is_dir() {
@@ -440,15 +585,28 @@ impl Ctx {
         match LmvUserMd::decode(&value) {
             Err(_) => {
                 let (secs, nsecs) = self.rq.target.node().wall_time();
-                self.set_layout(cred, &r.fid, coral_osd::Time { secs, nsecs }, Some(value), fill).await
+                self.set_layout(
+                    cred,
+                    &r.fid,
+                    coral_osd::Time { secs, nsecs },
+                    Some(value),
+                    fill,
+                )
+                .await
             }
-            Ok(l) if l.head.stripe_count as i32 > 1 || !matches!(l.head.stripe_offset, 0 | LMV_OFFSET_DEFAULT) => {
+            Ok(l)
+                if l.head.stripe_count as i32 > 1
+                    || !matches!(l.head.stripe_offset, 0 | LMV_OFFSET_DEFAULT) =>
+            {
                 Err(Errno::EOPNOTSUPP.into())
             }
             Ok(l) => {
                 // a request that says nothing takes the default away
-                let says = l.head.stripe_count != 0 || l.head.stripe_offset != LMV_OFFSET_DEFAULT || l.head.hash_type != 0;
-                self.set_default_lmv(cred, &r.fid, says.then_some(value), fill).await
+                let says = l.head.stripe_count != 0
+                    || l.head.stripe_offset != LMV_OFFSET_DEFAULT
+                    || l.head.hash_type != 0;
+                self.set_default_lmv(cred, &r.fid, says.then_some(value), fill)
+                    .await
             }
         }
     }

@@ -23,13 +23,23 @@ impl RootSquash {
         if cred.uid != 0 || self.to.0 == 0 || self.except.has(nid) {
             return cred;
         }
-        Ucred { umask: cred.umask, ..Ucred::new(self.to.0, self.to.1, &[], 0) }
+        Ucred {
+            umask: cred.umask,
+            ..Ucred::new(self.to.0, self.to.1, &[], 0)
+        }
     }
 
     /// `mdt.*.nosquash_nids` and `mdt.*.root_squash`.
     pub fn params(&self) -> Vec<(&'static str, String)> {
-        let except = if self.except.is_empty() { "NONE".into() } else { self.except.to_string() };
-        vec![("nosquash_nids", except), ("root_squash", format!("{}:{}", self.to.0, self.to.1))]
+        let except = if self.except.is_empty() {
+            "NONE".into()
+        } else {
+            self.except.to_string()
+        };
+        vec![
+            ("nosquash_nids", except),
+            ("root_squash", format!("{}:{}", self.to.0, self.to.1)),
+        ]
     }
 
     /// Sets one of them. `None`: there is no such parameter.
@@ -40,15 +50,21 @@ impl RootSquash {
                     self.to = (uid, gid);
                     Ok(())
                 }
-                _ => Err(format!("'{value}' is not of the form UID:GID; 0:0 switches root squash off")),
+                _ => Err(format!(
+                    "'{value}' is not of the form UID:GID; 0:0 switches root squash off"
+                )),
             },
             "nosquash_nids" => match value {
                 "NONE" | "clear" | "" => {
                     self.except = NidList::default();
                     Ok(())
                 }
-                _ if value.len() > LIST_MAX_BYTES => Err(format!("the list is longer than {LIST_MAX_BYTES} bytes")),
-                _ => NidList::parse(value).map(|l| self.except = l).map_err(|e| e.to_string()),
+                _ if value.len() > LIST_MAX_BYTES => {
+                    Err(format!("the list is longer than {LIST_MAX_BYTES} bytes"))
+                }
+                _ => NidList::parse(value)
+                    .map(|l| self.except = l)
+                    .map_err(|e| e.to_string()),
             },
             _ => return None,
         })
@@ -73,13 +89,30 @@ mod tests {
         let nid = |t: &str| t.parse::<Nid>().unwrap();
         assert_eq!(s.apply(Ucred::root(), nid("1@lo")), Ucred::root(), "off");
         assert_eq!(s.set_param("root_squash", "500:501"), Some(Ok(())));
-        assert_eq!(s.set_param("nosquash_nids", "10.0.0.[2-3]@tcp"), Some(Ok(())));
-        assert_eq!(s.params(), [("nosquash_nids", "10.0.0.[2-3]@tcp".into()), ("root_squash", "500:501".into())]);
-        assert_eq!(s.apply(Ucred::root(), nid("10.0.0.4@tcp")), Ucred::new(500, 501, &[], 0));
+        assert_eq!(
+            s.set_param("nosquash_nids", "10.0.0.[2-3]@tcp"),
+            Some(Ok(()))
+        );
+        assert_eq!(
+            s.params(),
+            [
+                ("nosquash_nids", "10.0.0.[2-3]@tcp".into()),
+                ("root_squash", "500:501".into())
+            ]
+        );
+        assert_eq!(
+            s.apply(Ucred::root(), nid("10.0.0.4@tcp")),
+            Ucred::new(500, 501, &[], 0)
+        );
         assert_eq!(s.apply(Ucred::root(), nid("10.0.0.3@tcp")), Ucred::root());
         let user = Ucred::new(7, 8, &[9], 0);
         assert_eq!(s.apply(user.clone(), nid("10.0.0.4@tcp")), user);
-        for (name, bad) in [("root_squash", "5"), ("root_squash", "a:b"), ("root_squash", "1:-1"), ("nosquash_nids", "nonsense")] {
+        for (name, bad) in [
+            ("root_squash", "5"),
+            ("root_squash", "a:b"),
+            ("root_squash", "1:-1"),
+            ("nosquash_nids", "nonsense"),
+        ] {
             assert!(s.set_param(name, bad).unwrap().is_err(), "{name}={bad}");
         }
         assert_eq!(s.set_param("nosquash_nids", "clear"), Some(Ok(())));

@@ -14,7 +14,10 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::acl::{self, Acl};
-use super::record::{Inode, LINKS_INLINE, Link, RecordError, XATTR_INLINE_BYTES, XATTR_INLINE_TOTAL_BYTES, XattrValue};
+use super::record::{
+    Inode, LINKS_INLINE, Link, RecordError, XATTR_INLINE_BYTES, XATTR_INLINE_TOTAL_BYTES,
+    XattrValue,
+};
 use super::stripe;
 use super::table::{self, fid_key};
 use super::usage::{self, Usage};
@@ -101,7 +104,8 @@ impl Store {
         match self.kv.get(table::INODE, &fid_key(fid))? {
             None => Ok(None),
             Some(raw) => {
-                let ino = Inode::decode(&raw).map_err(|source| MdtError::Corrupt { fid: *fid, source })?;
+                let ino = Inode::decode(&raw)
+                    .map_err(|source| MdtError::Corrupt { fid: *fid, source })?;
                 Ok(Some(ino))
             }
         }
@@ -144,7 +148,12 @@ impl Store {
             .map(|(k, v)| {
                 let (_, hash, name) = table::dirent_of_key(k).ok_or_else(|| torn(parent))?;
                 let (fid, file_type) = table::dirent_of_value(v).ok_or_else(|| torn(parent))?;
-                Ok(Entry { hash, name, fid, file_type })
+                Ok(Entry {
+                    hash,
+                    name,
+                    fid,
+                    file_type,
+                })
             })
             .collect()
     }
@@ -159,9 +168,11 @@ impl Store {
         match ino.xattr(name) {
             None => Ok(None),
             Some(XattrValue::Inline(v)) => Ok(Some(v.clone())),
-            Some(XattrValue::External(_)) => {
-                Ok(Some(self.kv.get(table::XATTR, &table::xattr_key(fid, name))?.ok_or_else(|| torn(fid))?))
-            }
+            Some(XattrValue::External(_)) => Ok(Some(
+                self.kv
+                    .get(table::XATTR, &table::xattr_key(fid, name))?
+                    .ok_or_else(|| torn(fid))?,
+            )),
         }
     }
 
@@ -174,7 +185,13 @@ impl Store {
     }
 
     /// EACCES unless `cred` may do `want` to the object.
-    pub fn permit(&self, cred: &super::cred::Ucred, fid: &Fid, ino: &Inode, want: u32) -> MdtResult<()> {
+    pub fn permit(
+        &self,
+        cred: &super::cred::Ucred,
+        fid: &Fid,
+        ino: &Inode,
+        want: u32,
+    ) -> MdtResult<()> {
         let acl = self.acl(fid, ino, acl::ACCESS)?;
         Ok(cred.may(ino, acl.as_ref(), want)?)
     }
@@ -185,9 +202,16 @@ impl Store {
         if links.len() < limit && !ino.is_dir() && ino.nlink as usize > ino.links.len() {
             let from = fid_key(fid);
             let end = table::prefix_end(&from);
-            for (k, _) in self.kv.range(table::LINK, &from, end.as_deref(), limit - links.len())? {
-                let parent = table::fid_of_key(k.get(16..).unwrap_or(&[])).ok_or_else(|| torn(fid))?;
-                links.push(Link { parent, name: k.slice(32..) });
+            for (k, _) in self
+                .kv
+                .range(table::LINK, &from, end.as_deref(), limit - links.len())?
+            {
+                let parent =
+                    table::fid_of_key(k.get(16..).unwrap_or(&[])).ok_or_else(|| torn(fid))?;
+                links.push(Link {
+                    parent,
+                    name: k.slice(32..),
+                });
             }
         }
         Ok(links)
@@ -199,12 +223,18 @@ impl Store {
             return Ok(Fid::ROOT);
         }
         let ino = self.inode(fid)?;
-        ino.links.first().map(|l| l.parent).ok_or(Errno::ENOENT.into())
+        ino.links
+            .first()
+            .map(|l| l.parent)
+            .ok_or(Errno::ENOENT.into())
     }
 }
 
 pub(super) fn torn(fid: &Fid) -> MdtError {
-    MdtError::Corrupt { fid: *fid, source: RecordError::Torn }
+    MdtError::Corrupt {
+        fid: *fid,
+        source: RecordError::Torn,
+    }
 }
 
 /// An inode held by a transaction; valid for that transaction only.
@@ -239,7 +269,11 @@ pub struct Txn<'s> {
 impl<'s> Txn<'s> {
     /// An empty transaction.
     pub fn new(store: &'s Store) -> Txn<'s> {
-        Txn { store, slots: Vec::with_capacity(4), batch: Batch::new() }
+        Txn {
+            store,
+            slots: Vec::with_capacity(4),
+            batch: Batch::new(),
+        }
     }
 
     /// Holds the inode of `fid`, if there is one (and this transaction has not removed it).
@@ -249,7 +283,14 @@ impl<'s> Txn<'s> {
         }
         Ok(self.store.find(fid)?.map(|ino| {
             let was = Some(usage::of_inode(&ino));
-            self.hold(Slot { fid: *fid, ino, was, dirty: false, stamped: false, gone: false })
+            self.hold(Slot {
+                fid: *fid,
+                ino,
+                was,
+                dirty: false,
+                stamped: false,
+                gone: false,
+            })
         }))
     }
 
@@ -266,7 +307,14 @@ impl<'s> Txn<'s> {
     /// A new object. The caller has made sure that there is none of that FID.
     pub fn insert(&mut self, fid: Fid, mut ino: Inode) -> Held {
         ino.version = 1;
-        self.hold(Slot { fid, ino, was: None, dirty: true, stamped: true, gone: false })
+        self.hold(Slot {
+            fid,
+            ino,
+            was: None,
+            dirty: true,
+            stamped: true,
+            gone: false,
+        })
     }
 
     /// The inode.
@@ -302,7 +350,8 @@ impl<'s> Txn<'s> {
         self.batch.del(table::INODE, key.to_vec());
         for (name, value) in &slot.ino.xattrs {
             if matches!(value, XattrValue::External(_)) {
-                self.batch.del(table::XATTR, table::xattr_key(&slot.fid, name));
+                self.batch
+                    .del(table::XATTR, table::xattr_key(&slot.fid, name));
             }
         }
         Ok(())
@@ -311,12 +360,16 @@ impl<'s> Txn<'s> {
     /// Adds the entry `name` in `parent`; no check.
     pub fn add_entry(&mut self, parent: &Fid, name: &[u8], child: &Fid, mode: u32) {
         let key = table::dirent_key(parent, table::name_hash(name), name);
-        self.batch.put(table::DIRENT, key, table::dirent_value(child, mode));
+        self.batch
+            .put(table::DIRENT, key, table::dirent_value(child, mode));
     }
 
     /// Removes the entry `name` from `parent`; no check.
     pub fn del_entry(&mut self, parent: &Fid, name: &[u8]) {
-        self.batch.del(table::DIRENT, table::dirent_key(parent, table::name_hash(name), name));
+        self.batch.del(
+            table::DIRENT,
+            table::dirent_key(parent, table::name_hash(name), name),
+        );
     }
 
     /// Remembers that the object is named `name` in `parent`.
@@ -332,7 +385,11 @@ impl<'s> Txn<'s> {
 
     /// Forgets that link.
     pub fn del_link(&mut self, h: Held, parent: &Fid, name: &[u8]) {
-        let at = self.ino(h).links.iter().position(|l| l.parent == *parent && l.name == name);
+        let at = self
+            .ino(h)
+            .links
+            .iter()
+            .position(|l| l.parent == *parent && l.name == name);
         match at {
             Some(i) => {
                 self.change(h).links.remove(i);
@@ -356,12 +413,14 @@ impl<'s> Txn<'s> {
         }
         let Some(value) = value else { return };
         let inline: usize = self.ino(h).xattrs.iter().map(|(_, v)| inline_len(v)).sum();
-        let small = value.len() <= XATTR_INLINE_BYTES && inline + value.len() <= XATTR_INLINE_TOTAL_BYTES;
+        let small =
+            value.len() <= XATTR_INLINE_BYTES && inline + value.len() <= XATTR_INLINE_TOTAL_BYTES;
         let stored = if small {
             XattrValue::Inline(value)
         } else {
             let len = value.len() as u32;
-            self.batch.put(table::XATTR, table::xattr_key(&fid, name), value);
+            self.batch
+                .put(table::XATTR, table::xattr_key(&fid, name), value);
             XattrValue::External(len)
         };
         let name = Bytes::copy_from_slice(name);
@@ -372,7 +431,8 @@ impl<'s> Txn<'s> {
     pub fn tell_owner(&mut self, h: Held) {
         let fid = fid_key(&self.fid(h));
         for (ost, id) in stripe::objects(&self.ino(h).lov.clone()) {
-            self.batch.put(table::OWNER, table::destroy_key(ost, id), fid.to_vec());
+            self.batch
+                .put(table::OWNER, table::destroy_key(ost, id), fid.to_vec());
         }
     }
 
@@ -389,7 +449,10 @@ impl<'s> Txn<'s> {
     /// The finished batch, when it has no number: no version is made.
     pub fn finish(self) -> Batch {
         let (mut batch, stamped) = self.finish_stamped();
-        stamped.0.iter().for_each(|(fid, ino)| put_inode(&mut batch, fid, ino));
+        stamped
+            .0
+            .iter()
+            .for_each(|(fid, ino)| put_inode(&mut batch, fid, ino));
         batch
     }
 

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use coral_osd::{Batch, Kv, OsdError};
 use coral_wire::layout::{
     CompEntry, CompMd, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_SPECIFIC, LOV_MAGIC_V1, LOV_MAGIC_V3,
-    LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, Layout, LovMd, LovOstData, SubLayout, lcme, pattern,
+    LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, Layout, LovMd, LovOstData,
+    SubLayout, lcme, pattern,
 };
 use coral_wire::{DecodeError, Errno, Fid, OstId};
 
@@ -37,7 +38,10 @@ pub struct StripeDefaults {
 
 impl Default for StripeDefaults {
     fn default() -> Self {
-        StripeDefaults { stripe_size: 4 << 20, stripe_count: 1 }
+        StripeDefaults {
+            stripe_size: 4 << 20,
+            stripe_count: 1,
+        }
     }
 }
 
@@ -61,7 +65,10 @@ pub fn objects(lov: &Bytes) -> Vec<(u32, u64)> {
 /// The same; an error for what does not parse.
 pub fn try_objects(lov: &Bytes) -> Result<Vec<(u32, u64)>, DecodeError> {
     let plain = |l: &LovMd| -> Vec<(u32, u64)> {
-        let own = l.objects.iter().filter(|o| o.oi.is_group0() && o.oi.object_id() != 0);
+        let own = l
+            .objects
+            .iter()
+            .filter(|o| o.oi.is_group0() && o.oi.object_id() != 0);
         own.map(|o| (o.ost_idx, o.oi.object_id())).collect()
     };
     if lov.is_empty() {
@@ -69,7 +76,12 @@ pub fn try_objects(lov: &Bytes) -> Result<Vec<(u32, u64)>, DecodeError> {
     }
     Ok(match Layout::decode(lov)? {
         Layout::Plain(l) => plain(&l),
-        Layout::Composite(c) => c.entries.iter().filter_map(|e| e.plain()).flat_map(plain).collect(),
+        Layout::Composite(c) => c
+            .entries
+            .iter()
+            .filter_map(|e| e.plain())
+            .flat_map(plain)
+            .collect(),
         Layout::Foreign(_) => Vec::new(),
     })
 }
@@ -133,7 +145,13 @@ impl ObjectIds {
     /// Picks OSTs for `count` stripes, the first being `first` if given: round robin, by free space
     /// where that is out of balance. An OST that is not active is left out, also as `first`: the next one takes its
     /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINVAL if `first` is no OST.
-    fn pick(&mut self, osts: &[OstSpace], count: u16, first: Option<u32>, over: bool) -> Result<Vec<u32>, Errno> {
+    fn pick(
+        &mut self,
+        osts: &[OstSpace],
+        count: u16,
+        first: Option<u32>,
+        over: bool,
+    ) -> Result<Vec<u32>, Errno> {
         if first.is_some_and(|first| !osts.is_empty() && osts.iter().all(|o| o.index != first)) {
             return Err(Errno::EINVAL);
         }
@@ -142,16 +160,26 @@ impl ObjectIds {
             return Err(Errno::ENOSPC);
         }
         let all = count >= LOV_ALL_STRIPES_WIDE;
-        let want = if all { usable.len() } else { usize::from(count).max(1) };
+        let want = if all {
+            usable.len()
+        } else {
+            usize::from(count).max(1)
+        };
         let distinct = want.min(usable.len());
         let ring: Vec<u32> = match first {
             Some(first) => {
                 let at = usable.iter().position(|o| o.index >= first).unwrap_or(0);
-                (0..distinct).map(|i| usable[(at + i) % usable.len()].index).collect()
+                (0..distinct)
+                    .map(|i| usable[(at + i) % usable.len()].index)
+                    .collect()
             }
             None => self.weighted(&usable, distinct),
         };
-        let stripes = if over { want.min(LOV_MAX_STRIPE_COUNT) } else { distinct };
+        let stripes = if over {
+            want.min(LOV_MAX_STRIPE_COUNT)
+        } else {
+            distinct
+        };
         Ok((0..stripes).map(|i| ring[i % ring.len()]).collect())
     }
 
@@ -164,7 +192,11 @@ impl ObjectIds {
         }
         let mut order: Vec<usize> = (0..usable.len()).collect();
         order.sort_by_key(|&i| (-self.credit[&usable[i].index], i));
-        let start = if count == usable.len() { self.turn % count } else { order[0] };
+        let start = if count == usable.len() {
+            self.turn % count
+        } else {
+            order[0]
+        };
         self.turn = self.turn.wrapping_add(1);
         order.truncate(count);
         // stripes follow each other in OST order from the first one
@@ -179,7 +211,10 @@ impl ObjectIds {
 /// Equal unless free space is out of balance, then free MiB; a full OST weighs nothing. While the
 /// space of one is unknown they are equal too.
 fn weights(usable: &[&OstSpace]) -> Vec<i128> {
-    let avail: Option<Vec<u64>> = usable.iter().map(|o| o.avail_bytes.map(|b| b >> 20)).collect();
+    let avail: Option<Vec<u64>> = usable
+        .iter()
+        .map(|o| o.avail_bytes.map(|b| b >> 20))
+        .collect();
     let equal = vec![1; usable.len()];
     let Some(avail) = avail else { return equal };
     let most = avail.iter().copied().max().unwrap_or(0);
@@ -193,7 +228,9 @@ fn weights(usable: &[&OstSpace]) -> Vec<i128> {
 /// First object id of `ost` not yet reserved.
 pub fn reserved(store: &Store, ost: u32) -> MdtResult<u64> {
     let raw = store.kv().get(table::META, &ost_key(RESERVED, ost))?;
-    Ok(raw.and_then(|v| v.as_ref().try_into().ok()).map_or(1, u64::from_le_bytes))
+    Ok(raw
+        .and_then(|v| v.as_ref().try_into().ok())
+        .map_or(1, u64::from_le_bytes))
 }
 
 /// The same of every OST that has any.
@@ -201,7 +238,11 @@ pub(super) fn all_reserved(kv: &dyn Kv) -> Result<Vec<(u32, u64)>, OsdError> {
     let end = table::prefix_end(RESERVED);
     let rows = kv.range(table::META, RESERVED, end.as_deref(), usize::MAX)?;
     let row = |(k, v): &(Bytes, Bytes)| {
-        let ost = k.strip_prefix(RESERVED)?.try_into().map(u32::from_be_bytes).ok()?;
+        let ost = k
+            .strip_prefix(RESERVED)?
+            .try_into()
+            .map(u32::from_be_bytes)
+            .ok()?;
         Some((ost, u64::from_le_bytes(v.as_ref().try_into().ok()?)))
     };
     Ok(rows.iter().filter_map(row).collect())
@@ -210,11 +251,17 @@ pub(super) fn all_reserved(kv: &dyn Kv) -> Result<Vec<(u32, u64)>, OsdError> {
 /// Every id of `ost` below this was looked through, or given to a file that is on disk.
 pub(super) fn seen(kv: &dyn Kv, ost: u32) -> Result<Option<u64>, OsdError> {
     let raw = kv.get(table::META, &ost_key(SEEN, ost))?;
-    Ok(raw.and_then(|v| v.as_ref().try_into().ok()).map(u64::from_le_bytes))
+    Ok(raw
+        .and_then(|v| v.as_ref().try_into().ok())
+        .map(u64::from_le_bytes))
 }
 
 pub(super) fn put_reserved(b: &mut Batch, ost: u32, upto: u64) {
-    b.put(table::META, ost_key(RESERVED, ost), upto.to_le_bytes().to_vec());
+    b.put(
+        table::META,
+        ost_key(RESERVED, ost),
+        upto.to_le_bytes().to_vec(),
+    );
 }
 
 pub(super) fn put_seen(b: &mut Batch, ost: u32, upto: u64) {
@@ -244,7 +291,12 @@ impl Allocator<'_> {
             Layout::Composite(c) => {
                 check_composite(&c)?;
                 let c = limit_dom(c);
-                let entries = c.entries.into_iter().enumerate().map(|(i, e)| self.component(fid, i, e)).collect::<Result<_, _>>()?;
+                let entries = c
+                    .entries
+                    .into_iter()
+                    .enumerate()
+                    .map(|(i, e)| self.component(fid, i, e))
+                    .collect::<Result<_, _>>()?;
                 let fresh = CompMd::new(1, 0, 0, entries);
                 Ok(self.instantiate(store, fid, fresh, 0, 1)?.0.encode())
             }
@@ -254,10 +306,16 @@ impl Allocator<'_> {
 
     /// A component as stored before it has objects.
     fn component(&self, fid: &Fid, i: usize, e: CompEntry) -> MdtResult<CompEntry> {
-        let SubLayout::Plain(mut md) = e.md else { return Err(Errno::EOPNOTSUPP.into()) };
+        let SubLayout::Plain(mut md) = e.md else {
+            return Err(Errno::EOPNOTSUPP.into());
+        };
         let (id, start, end) = (i as u32 + 1, e.head.start, e.head.end);
         if md.is_dom() {
-            let data = LovMd { pattern: pattern::MDT, oi: file_oi(fid), ..LovMd::new(end as u32, Vec::new()) };
+            let data = LovMd {
+                pattern: pattern::MDT,
+                oi: file_oi(fid),
+                ..LovMd::new(end as u32, Vec::new())
+            };
             return Ok(CompEntry::new(id, lcme::INIT, start, end, data));
         }
         self.check_plain(&md)?;
@@ -266,11 +324,21 @@ impl Allocator<'_> {
             md.stripe_count = self.defaults.stripe_count;
         }
         md.oi = file_oi(fid);
-        Ok(CompEntry::new(id, e.head.flags & (lcme::PREF_RD | lcme::PREF_WR), start, end, md))
+        Ok(CompEntry::new(
+            id,
+            e.head.flags & (lcme::PREF_RD | lcme::PREF_WR),
+            start,
+            end,
+            md,
+        ))
     }
 
     fn stripe_size(&self, l: &LovMd) -> u32 {
-        if l.stripe_size == 0 { self.defaults.stripe_size } else { l.stripe_size }
+        if l.stripe_size == 0 {
+            self.defaults.stripe_size
+        } else {
+            l.stripe_size
+        }
     }
 
     /// EINVAL for what no layout may ask, EOPNOTSUPP for what Coral does not do.
@@ -296,14 +364,23 @@ impl Allocator<'_> {
         let osts = if wanted.magic == LOV_MAGIC_SPECIFIC && !wanted.objects.is_empty() {
             self.listed(wanted, over)?
         } else {
-            let count = if wanted.stripe_count == 0 { self.defaults.stripe_count } else { wanted.stripe_count };
-            let first = (wanted.stripe_offset() != LOV_OFFSET_DEFAULT).then(|| u32::from(wanted.stripe_offset()));
+            let count = if wanted.stripe_count == 0 {
+                self.defaults.stripe_count
+            } else {
+                wanted.stripe_count
+            };
+            let first = (wanted.stripe_offset() != LOV_OFFSET_DEFAULT)
+                .then(|| u32::from(wanted.stripe_offset()));
             self.ids.pick(self.osts, count, first, over)?
         };
         let mut objects = Vec::with_capacity(osts.len());
         for ost_idx in osts {
             let oi = OstId::group0(self.ids.take(store, ost_idx)?);
-            objects.push(LovOstData { oi, ost_gen: 0, ost_idx });
+            objects.push(LovOstData {
+                oi,
+                ost_gen: 0,
+                ost_idx,
+            });
         }
         let pool = wanted.pool_name().is_some();
         Ok(LovMd {
@@ -322,19 +399,33 @@ impl Allocator<'_> {
     /// The OSTs a user listed: EREMOTEIO if one of them is not active (`lod_alloc_ost_list`).
     fn listed(&self, wanted: &LovMd, over: bool) -> Result<Vec<u32>, Errno> {
         let list: Vec<u32> = wanted.objects.iter().map(|o| o.ost_idx).collect();
-        let known: Vec<&OstSpace> = list.iter().filter_map(|i| self.osts.iter().find(|o| o.index == *i)).collect();
+        let known: Vec<&OstSpace> = list
+            .iter()
+            .filter_map(|i| self.osts.iter().find(|o| o.index == *i))
+            .collect();
         let mut unique = list.clone();
         unique.sort_unstable();
         unique.dedup();
         if known.len() != list.len() || (!over && unique.len() != list.len()) {
             return Err(Errno::EINVAL);
         }
-        if known.iter().any(|o| !o.active) { Err(Errno::EREMOTEIO) } else { Ok(list) }
+        if known.iter().any(|o| !o.active) {
+            Err(Errno::EREMOTEIO)
+        } else {
+            Ok(list)
+        }
     }
 
     /// Gives objects to every component that has none and covers part of `start..end`. Returns the
     /// layout and whether it changed; a change raises its generation.
-    pub fn instantiate(&mut self, store: &Store, fid: &Fid, comp: CompMd, start: u64, end: u64) -> MdtResult<(CompMd, bool)> {
+    pub fn instantiate(
+        &mut self,
+        store: &Store,
+        fid: &Fid,
+        comp: CompMd,
+        start: u64,
+        end: u64,
+    ) -> MdtResult<(CompMd, bool)> {
         let mut comp = comp;
         let mut changed = false;
         for e in &mut comp.entries {
@@ -342,7 +433,9 @@ impl Allocator<'_> {
             if e.is_init() || from >= end || to <= start {
                 continue;
             }
-            let SubLayout::Plain(md) = &e.md else { continue };
+            let SubLayout::Plain(md) = &e.md else {
+                continue;
+            };
             e.md = SubLayout::Plain(self.plain(store, fid, md)?);
             e.head.flags |= lcme::INIT;
             changed = true;
@@ -366,7 +459,9 @@ pub fn adopt(mut now: CompMd, given: CompMd) -> Option<CompMd> {
     }
     let mut changed = false;
     for (e, g) in now.entries.iter_mut().zip(given.entries) {
-        let (Some(here), Some(there)) = (e.plain(), g.plain()) else { continue };
+        let (Some(here), Some(there)) = (e.plain(), g.plain()) else {
+            continue;
+        };
         let same = (e.head.start, e.head.end, here.oi) == (g.head.start, g.head.end, there.oi);
         if same && !e.is_init() && g.is_init() && !there.objects.is_empty() {
             *e = g;
@@ -385,7 +480,10 @@ pub fn adopt(mut now: CompMd, given: CompMd) -> Option<CompMd> {
 
 /// `lmm_oi` of a file: its FID's oid and sequence.
 fn file_oi(fid: &Fid) -> OstId {
-    OstId { id: u64::from(fid.oid), seq: fid.seq }
+    OstId {
+        id: u64::from(fid.oid),
+        seq: fid.seq,
+    }
 }
 
 /// A component on the MDT ends at the limit at the latest; what follows begins there (`lod_dom_stripesize_choose`).
@@ -407,7 +505,11 @@ fn limit_dom(mut c: CompMd) -> CompMd {
 
 /// Components must follow each other from 0 without gaps, in one mirror.
 fn check_composite(c: &CompMd) -> Result<(), Errno> {
-    if c.mirror_count > 0 || c.entries.iter().any(|e| e.head.flags & lcme::EXTENSION != 0) {
+    if c.mirror_count > 0
+        || c.entries
+            .iter()
+            .any(|e| e.head.flags & lcme::EXTENSION != 0)
+    {
         return Err(Errno::EOPNOTSUPP);
     }
     let mut at = 0;
@@ -417,19 +519,28 @@ fn check_composite(c: &CompMd) -> Result<(), Errno> {
             return Err(Errno::EINVAL);
         }
         // data on the MDT is the beginning of a file, and all of its component
-        if e.plain().is_some_and(|md| md.is_dom() && (start != 0 || md.pattern & !pattern::F_MASK != pattern::MDT)) {
+        if e.plain().is_some_and(|md| {
+            md.is_dom() && (start != 0 || md.pattern & !pattern::F_MASK != pattern::MDT)
+        }) {
             return Err(Errno::EINVAL);
         }
         at = end;
     }
-    if c.entries.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
+    if c.entries.is_empty() {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 /// A directory's default layout as it is stored: `Some(empty)` removes it (all fields default).
 pub fn directory_default(raw: &Bytes) -> Result<Bytes, Errno> {
     let keep = match Layout::decode(raw).map_err(|_| Errno::EINVAL)? {
         Layout::Plain(l) => {
-            let none = l.stripe_size == 0 && l.stripe_count == 0 && l.stripe_offset() == LOV_OFFSET_DEFAULT && l.pool_name().is_none();
+            let none = l.stripe_size == 0
+                && l.stripe_count == 0
+                && l.stripe_offset() == LOV_OFFSET_DEFAULT
+                && l.pool_name().is_none();
             if l.stripe_size % LOV_MIN_STRIPE_SIZE != 0 || l.pattern & pattern::MDT != 0 {
                 return Err(Errno::EINVAL);
             }
@@ -458,7 +569,12 @@ pub fn request_of(raw: &Bytes) -> Result<Bytes, Errno> {
     match Layout::decode(raw).map_err(|_| Errno::EINVAL)? {
         Layout::Plain(l) => {
             let pool = l.pool_name().map(str::to_string);
-            let mut request = LovMd::request(l.stripe_size, l.stripe_count, LOV_OFFSET_DEFAULT, pool.as_deref());
+            let mut request = LovMd::request(
+                l.stripe_size,
+                l.stripe_count,
+                LOV_OFFSET_DEFAULT,
+                pool.as_deref(),
+            );
             request.pattern |= l.pattern & pattern::OVERSTRIPING;
             Ok(request.encode())
         }
@@ -481,7 +597,9 @@ pub fn request_of(raw: &Bytes) -> Result<Bytes, Errno> {
 /// behind it name no object.
 pub fn has_objects(raw: &Bytes) -> bool {
     match Layout::decode(raw) {
-        Ok(Layout::Plain(l)) => l.magic != LOV_MAGIC_SPECIFIC && l.objects.iter().any(|o| o.oi != OstId::default()),
+        Ok(Layout::Plain(l)) => {
+            l.magic != LOV_MAGIC_SPECIFIC && l.objects.iter().any(|o| o.oi != OstId::default())
+        }
         Ok(Layout::Composite(c)) => c.entries.iter().any(|e| e.is_init()),
         _ => false,
     }
@@ -493,7 +611,11 @@ mod tests {
     use coral_wire::layout::LOV_ALL_STRIPES;
 
     fn osts(avail: &[u64]) -> Vec<OstSpace> {
-        let ost = |(i, a): (usize, &u64)| OstSpace { index: i as u32, avail_bytes: Some(a << 30), active: true };
+        let ost = |(i, a): (usize, &u64)| OstSpace {
+            index: i as u32,
+            avail_bytes: Some(a << 30),
+            active: true,
+        };
         avail.iter().enumerate().map(ost).collect()
     }
 
@@ -501,12 +623,23 @@ mod tests {
     fn round_robin_when_balanced() {
         let mut ids = ObjectIds::default();
         let o = osts(&[10, 10, 10, 10]);
-        let picks: Vec<_> = (0..4).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
+        let picks: Vec<_> = (0..4)
+            .map(|_| ids.pick(&o, 1, None, false).unwrap()[0])
+            .collect();
         assert_eq!(picks, [0, 1, 2, 3]);
         assert_eq!(ids.pick(&o, 2, None, false).unwrap(), [0, 1]);
         assert_eq!(ids.pick(&o, 2, None, false).unwrap(), [2, 3]);
-        let starts: Vec<_> = (0..4).map(|_| ids.pick(&o, LOV_ALL_STRIPES, None, false).unwrap()[0]).collect();
-        assert_eq!(starts.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "starts rotate: {starts:?}");
+        let starts: Vec<_> = (0..4)
+            .map(|_| ids.pick(&o, LOV_ALL_STRIPES, None, false).unwrap()[0])
+            .collect();
+        assert_eq!(
+            starts
+                .iter()
+                .collect::<std::collections::BTreeSet<_>>()
+                .len(),
+            4,
+            "starts rotate: {starts:?}"
+        );
         assert_eq!(ids.pick(&o, 2, Some(3), false).unwrap(), [3, 0]);
         assert_eq!(ids.pick(&o, 2, Some(9), false), Err(Errno::EINVAL));
         assert_eq!(ids.pick(&o, 9, None, true).unwrap().len(), 9);
@@ -518,17 +651,38 @@ mod tests {
         let mut ids = ObjectIds::default();
         let mut o = osts(&[10, 10, 10, 10]);
         o[1].active = false;
-        let picks: Vec<_> = (0..6).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
-        assert!(!picks.contains(&1) && picks.contains(&0) && picks.contains(&2) && picks.contains(&3), "{picks:?}");
+        let picks: Vec<_> = (0..6)
+            .map(|_| ids.pick(&o, 1, None, false).unwrap()[0])
+            .collect();
+        assert!(
+            !picks.contains(&1) && picks.contains(&0) && picks.contains(&2) && picks.contains(&3),
+            "{picks:?}"
+        );
         assert_eq!(ids.pick(&o, LOV_ALL_STRIPES, None, false).unwrap().len(), 3);
-        assert_eq!(ids.pick(&o, 2, Some(1), false).unwrap(), [2, 3], "the next takes the place of the first asked for");
+        assert_eq!(
+            ids.pick(&o, 2, Some(1), false).unwrap(),
+            [2, 3],
+            "the next takes the place of the first asked for"
+        );
         o[3].active = false;
         assert_eq!(ids.pick(&o, 2, Some(3), false).unwrap(), [0, 2]);
         assert_eq!(ids.pick(&o, 1, Some(4), false), Err(Errno::EINVAL));
         let listed = |osts: &[OstSpace], list: &[u32]| {
             let mut wanted = LovMd::request(1 << 20, list.len() as u16, LOV_OFFSET_DEFAULT, None);
-            wanted.objects = list.iter().map(|&ost_idx| LovOstData { oi: OstId::group0(0), ost_gen: 0, ost_idx }).collect();
-            Allocator { ids: &mut ObjectIds::default(), osts, defaults: StripeDefaults::default() }.listed(&wanted, false)
+            wanted.objects = list
+                .iter()
+                .map(|&ost_idx| LovOstData {
+                    oi: OstId::group0(0),
+                    ost_gen: 0,
+                    ost_idx,
+                })
+                .collect();
+            Allocator {
+                ids: &mut ObjectIds::default(),
+                osts,
+                defaults: StripeDefaults::default(),
+            }
+            .listed(&wanted, false)
         };
         assert_eq!(listed(&o, &[2, 0]), Ok(vec![2, 0]));
         assert_eq!(listed(&o, &[2, 1]), Err(Errno::EREMOTEIO));
@@ -541,65 +695,123 @@ mod tests {
     fn free_space_weighs_when_out_of_balance() {
         let mut ids = ObjectIds::default();
         let o = osts(&[30, 10, 0]);
-        let picks: Vec<_> = (0..40).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
+        let picks: Vec<_> = (0..40)
+            .map(|_| ids.pick(&o, 1, None, false).unwrap()[0])
+            .collect();
         assert_eq!(picks.iter().filter(|&&p| p == 0).count(), 30);
         assert_eq!(picks.iter().filter(|&&p| p == 2).count(), 0);
         let mut o = osts(&[10, 10]);
         o[1].avail_bytes = None;
-        let picks: Vec<_> = (0..10).map(|_| ids.pick(&o, 1, None, false).unwrap()[0]).collect();
-        assert_eq!(picks.iter().filter(|&&p| p == 0).count(), 5, "an OST not heard of yet draws no more than its share");
+        let picks: Vec<_> = (0..10)
+            .map(|_| ids.pick(&o, 1, None, false).unwrap()[0])
+            .collect();
+        assert_eq!(
+            picks.iter().filter(|&&p| p == 0).count(),
+            5,
+            "an OST not heard of yet draws no more than its share"
+        );
     }
 
     /// A kernel client leaves room for objects behind a request; it still says where, and how often on one OST.
     #[test]
     fn a_request_with_room_behind_it_keeps_its_first_ost_and_its_overstriping() {
         let store = Store::open(std::sync::Arc::new(coral_osd::OsdMem::new())).unwrap();
-        let (mut ids, osts, fid) = (ObjectIds::default(), osts(&[10, 10]), Fid::new(0x2_0000_0400, 5));
-        let mut alloc = Allocator { ids: &mut ids, osts: &osts, defaults: StripeDefaults::default() };
+        let (mut ids, osts, fid) = (
+            ObjectIds::default(),
+            osts(&[10, 10]),
+            Fid::new(0x2_0000_0400, 5),
+        );
+        let mut alloc = Allocator {
+            ids: &mut ids,
+            osts: &osts,
+            defaults: StripeDefaults::default(),
+        };
         let mut got = |wanted: &LovMd, room: usize| {
             let sent: Bytes = [wanted.encode().as_ref(), &vec![0; room]].concat().into();
             assert!(!has_objects(&sent), "zeros are no objects");
-            let made = alloc.layout(&store, &fid, Some(&request_of(&sent).unwrap())).unwrap();
+            let made = alloc
+                .layout(&store, &fid, Some(&request_of(&sent).unwrap()))
+                .unwrap();
             assert!(has_objects(&made));
-            let Layout::Plain(l) = Layout::decode(&made).unwrap() else { panic!() };
-            (l.pattern, l.objects.iter().map(|o| o.ost_idx).collect::<Vec<_>>(), made)
+            let Layout::Plain(l) = Layout::decode(&made).unwrap() else {
+                panic!()
+            };
+            (
+                l.pattern,
+                l.objects.iter().map(|o| o.ost_idx).collect::<Vec<_>>(),
+                made,
+            )
         };
         for room in [0, 24, 24 * 4, 24 * 8] {
             for first in [1, 0] {
-                assert_eq!(got(&LovMd::request(1 << 20, 1, first, None), room).1, [u32::from(first)]);
+                assert_eq!(
+                    got(&LovMd::request(1 << 20, 1, first, None), room).1,
+                    [u32::from(first)]
+                );
             }
             let mut over = LovMd::request(1 << 20, 4, LOV_OFFSET_DEFAULT, None);
             over.pattern |= pattern::OVERSTRIPING;
             let (kind, on, made) = got(&over, room);
-            assert_eq!((kind, on.len()), (pattern::RAID0 | pattern::OVERSTRIPING, 4));
+            assert_eq!(
+                (kind, on.len()),
+                (pattern::RAID0 | pattern::OVERSTRIPING, 4)
+            );
             let copy = Layout::decode(&request_of(&made).unwrap()).unwrap();
-            assert!(matches!(copy, Layout::Plain(l) if l.pattern & pattern::OVERSTRIPING != 0 && l.objects.is_empty()), "a copy is overstriped too");
+            assert!(
+                matches!(copy, Layout::Plain(l) if l.pattern & pattern::OVERSTRIPING != 0 && l.objects.is_empty()),
+                "a copy is overstriped too"
+            );
         }
     }
 
     /// Data on the MDT is the first component, of at most 1 MiB, and needs no OST.
     #[test]
     fn data_on_mdt() {
-        let dom = LovMd { pattern: pattern::MDT, ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None) };
+        let dom = LovMd {
+            pattern: pattern::MDT,
+            ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
+        };
         let rest = LovMd::request(1 << 20, 1, LOV_OFFSET_DEFAULT, None);
         let comp = |start, end, md: &LovMd| CompEntry::new(0, 0, start, end, md.clone());
         let ask = |entries| Layout::Composite(CompMd::new(0, 0, 0, entries)).encode();
         let store = Store::open(std::sync::Arc::new(coral_osd::OsdMem::new())).unwrap();
         let mut ids = ObjectIds::default();
-        let mut alloc = Allocator { ids: &mut ids, osts: &[], defaults: StripeDefaults::default() };
+        let mut alloc = Allocator {
+            ids: &mut ids,
+            osts: &[],
+            defaults: StripeDefaults::default(),
+        };
         let fid = Fid::new(0x2_0000_0400, 5);
         for (end, first) in [(65536, 65536), (4 << 20, 1 << 20)] {
             let wanted = ask(vec![comp(0, end, &dom), comp(end, u64::MAX, &rest)]);
             let got = alloc.layout(&store, &fid, Some(&wanted)).unwrap();
             assert!(super::super::dom::is_dom(&got));
-            let Layout::Composite(c) = Layout::decode(&got).unwrap() else { panic!() };
-            let shape: Vec<_> = c.entries.iter().map(|e| (e.head.start, e.head.end, e.is_init())).collect();
+            let Layout::Composite(c) = Layout::decode(&got).unwrap() else {
+                panic!()
+            };
+            let shape: Vec<_> = c
+                .entries
+                .iter()
+                .map(|e| (e.head.start, e.head.end, e.is_init()))
+                .collect();
             assert_eq!(shape, [(0, first, true), (first, u64::MAX, false)]);
             let md = c.entries[0].plain().unwrap();
-            assert_eq!((md.stripe_size as u64, md.stripe_count, md.pattern), (first, 0, pattern::MDT));
+            assert_eq!(
+                (md.stripe_size as u64, md.stripe_count, md.pattern),
+                (first, 0, pattern::MDT)
+            );
         }
-        for bad in [vec![comp(0, 1 << 20, &rest), comp(1 << 20, u64::MAX, &dom)], vec![comp(0, 65536, &dom), comp(65536, 1 << 20, &dom)]] {
-            assert_eq!(alloc.layout(&store, &fid, Some(&ask(bad.clone()))).unwrap_err().errno(), Errno::EINVAL);
+        for bad in [
+            vec![comp(0, 1 << 20, &rest), comp(1 << 20, u64::MAX, &dom)],
+            vec![comp(0, 65536, &dom), comp(65536, 1 << 20, &dom)],
+        ] {
+            assert_eq!(
+                alloc
+                    .layout(&store, &fid, Some(&ask(bad.clone())))
+                    .unwrap_err()
+                    .errno(),
+                Errno::EINVAL
+            );
             assert_eq!(directory_default(&ask(bad)), Err(Errno::EINVAL));
         }
     }

@@ -40,7 +40,9 @@ pub const USAGE: Table = Table("mdt_usage");
 pub const META: Table = Table("mdt_meta");
 
 /// Every table of an MDT, for who must create them beforehand.
-pub const ALL: [Table; 9] = [INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META];
+pub const ALL: [Table; 9] = [
+    INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META,
+];
 
 /// First hash an entry may have: 0 to 2 stand for the start, `.` and `..`.
 pub const HASH_FIRST: u64 = 3;
@@ -147,7 +149,11 @@ pub fn destroy_of_key(key: &[u8]) -> Option<(u32, u64)> {
 
 /// Value of a destroy row for `count` objects with consecutive ids.
 pub fn destroy_count(count: u32) -> Bytes {
-    if count == 1 { Bytes::new() } else { count.to_le_bytes().to_vec().into() }
+    if count == 1 {
+        Bytes::new()
+    } else {
+        count.to_le_bytes().to_vec().into()
+    }
 }
 
 /// The count of such a value.
@@ -186,10 +192,20 @@ mod tests {
 
     #[test]
     fn keys_go_back_to_what_they_were_made_of() {
-        let f = Fid { seq: 0x2_0000_0400, oid: 7, ver: 1 };
+        let f = Fid {
+            seq: 0x2_0000_0400,
+            oid: 7,
+            ver: 1,
+        };
         let k = dirent_key(&f, 42, b"name");
-        assert_eq!(dirent_of_key(&k), Some((f, 42, Bytes::from_static(b"name"))));
-        assert_eq!(dirent_of_value(&dirent_value(&f, 0o100644)), Some((f, 0o100000)));
+        assert_eq!(
+            dirent_of_key(&k),
+            Some((f, 42, Bytes::from_static(b"name")))
+        );
+        assert_eq!(
+            dirent_of_value(&dirent_value(&f, 0o100644)),
+            Some((f, 0o100000))
+        );
         assert_eq!(destroy_of_key(&destroy_key(3, 9)), Some((3, 9)));
         assert_eq!(fid_of_key(&k[..15]), None);
     }

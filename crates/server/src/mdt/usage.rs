@@ -23,8 +23,16 @@ const KEY_KEPT: &[u8] = b"usage";
 
 /// Whose an inode is, and what it counts for.
 pub fn of_inode(ino: &Inode) -> (Owner, Used) {
-    let owner = Owner { uid: ino.uid, gid: ino.gid, projid: ino.projid };
-    let bytes = if ino.is_dir() { ino.blocks * BLOCK_BYTES } else { 0 };
+    let owner = Owner {
+        uid: ino.uid,
+        gid: ino.gid,
+        projid: ino.projid,
+    };
+    let bytes = if ino.is_dir() {
+        ino.blocks * BLOCK_BYTES
+    } else {
+        0
+    };
     (owner, Used { inodes: 1, bytes })
 }
 
@@ -49,9 +57,16 @@ impl Usage {
     }
 
     /// Adds to `batch` what an inode that was `was` and is `now` makes of the sums. Called for all inodes of a transaction.
-    pub fn change(&self, batch: &mut Batch, inodes: impl Iterator<Item = (Option<(Owner, Used)>, Option<(Owner, Used)>)>) {
+    pub fn change(
+        &self,
+        batch: &mut Batch,
+        inodes: impl Iterator<Item = (Option<(Owner, Used)>, Option<(Owner, Used)>)>,
+    ) {
         let mut sums: Vec<(Owner, Used)> = Vec::new();
-        let mut sum = |(owner, used): (Owner, Used), f: fn(Used, Used) -> Used| match sums.iter_mut().find(|(o, _)| *o == owner) {
+        let mut sum = |(owner, used): (Owner, Used), f: fn(Used, Used) -> Used| match sums
+            .iter_mut()
+            .find(|(o, _)| *o == owner)
+        {
             Some((_, sum)) => *sum = f(*sum, used),
             None => sums.push((owner, f(self.0.lock().of(&owner), used))),
         };
@@ -67,7 +82,8 @@ impl Usage {
     /// These sums were committed.
     pub fn committed(&self, sums: Vec<(Owner, Used)>) {
         let mut mine = self.0.lock();
-        sums.into_iter().for_each(|(owner, used)| mine.set(owner, used));
+        sums.into_iter()
+            .for_each(|(owner, used)| mine.set(owner, used));
     }
 
     /// What an id has in use.
@@ -79,8 +95,15 @@ impl Usage {
 /// The sums that `batch` sets.
 pub fn of_batch(batch: &Batch) -> Vec<(Owner, Used)> {
     let row = |op: &Op| match op {
-        Op::Put { table: table::USAGE, key, val } => row_of(key, val),
-        Op::Del { table: table::USAGE, key } => Some((owner_of(key)?, Used::default())),
+        Op::Put {
+            table: table::USAGE,
+            key,
+            val,
+        } => row_of(key, val),
+        Op::Del {
+            table: table::USAGE,
+            key,
+        } => Some((owner_of(key)?, Used::default())),
         _ => None,
     };
     batch.ops().iter().filter_map(row).collect()
@@ -108,7 +131,8 @@ fn count(kv: &dyn Kv) -> MdtResult<Sums> {
         let rows = kv.range(table::INODE, &from, None, CHUNK)?;
         for (k, v) in &rows {
             let fid = table::fid_of_key(k).ok_or_else(|| torn(&Fid::ZERO))?;
-            let (owner, used) = of_inode(&Inode::decode(v).map_err(|source| MdtError::Corrupt { fid, source })?);
+            let (owner, used) =
+                of_inode(&Inode::decode(v).map_err(|source| MdtError::Corrupt { fid, source })?);
             sums.add(owner, used);
         }
         match rows.last() {
@@ -119,20 +143,45 @@ fn count(kv: &dyn Kv) -> MdtResult<Sums> {
 }
 
 fn put(batch: &mut Batch, owner: &Owner, used: Used) {
-    let key: Vec<u8> = [owner.uid, owner.gid, owner.projid].iter().flat_map(|id| id.to_be_bytes()).collect();
+    let key: Vec<u8> = [owner.uid, owner.gid, owner.projid]
+        .iter()
+        .flat_map(|id| id.to_be_bytes())
+        .collect();
     match used == Used::default() {
         true => batch.del(table::USAGE, key),
-        false => batch.put(table::USAGE, key, [used.inodes.to_le_bytes(), used.bytes.to_le_bytes()].concat()),
+        false => batch.put(
+            table::USAGE,
+            key,
+            [used.inodes.to_le_bytes(), used.bytes.to_le_bytes()].concat(),
+        ),
     };
 }
 
 fn owner_of(key: &[u8]) -> Option<Owner> {
-    let id = |i: usize| Some(u32::from_be_bytes(key.get(4 * i..4 * i + 4)?.try_into().ok()?));
-    Some(Owner { uid: id(0)?, gid: id(1)?, projid: id(2)? })
+    let id = |i: usize| {
+        Some(u32::from_be_bytes(
+            key.get(4 * i..4 * i + 4)?.try_into().ok()?,
+        ))
+    };
+    Some(Owner {
+        uid: id(0)?,
+        gid: id(1)?,
+        projid: id(2)?,
+    })
 }
 
 /// The owner and the sum in a row.
 pub fn row_of(key: &[u8], val: &[u8]) -> Option<(Owner, Used)> {
-    let word = |i: usize| Some(u64::from_le_bytes(val.get(8 * i..8 * i + 8)?.try_into().ok()?));
-    Some((owner_of(key)?, Used { inodes: word(0)?, bytes: word(1)? }))
+    let word = |i: usize| {
+        Some(u64::from_le_bytes(
+            val.get(8 * i..8 * i + 8)?.try_into().ok()?,
+        ))
+    };
+    Some((
+        owner_of(key)?,
+        Used {
+            inodes: word(0)?,
+            bytes: word(1)?,
+        },
+    ))
 }

@@ -21,7 +21,11 @@ const FIRST_VERSION: u64 = 0;
 
 /// The version of an object that is there.
 fn of(ino: &Inode) -> u64 {
-    if ino.transno == ENOENT_VERSION { FIRST_VERSION } else { ino.transno }
+    if ino.transno == ENOENT_VERSION {
+        FIRST_VERSION
+    } else {
+        ino.transno
+    }
 }
 
 /// How the versions that a request finds are used.
@@ -60,8 +64,16 @@ pub struct PreVersions<'a> {
 impl Ctx {
     /// Before a change: its versions.
     pub fn pre_versions(&self) -> PreVersions<'_> {
-        let used = Use::of(self.rq.exp.connect().has(F::VBR), self.rq.is_replay(), self.rq.rq.body.pre_versions);
-        PreVersions { cx: self, used, found: [0; 4] }
+        let used = Use::of(
+            self.rq.exp.connect().has(F::VBR),
+            self.rq.is_replay(),
+            self.rq.rq.body.pre_versions,
+        );
+        PreVersions {
+            cx: self,
+            used,
+            found: [0; 4],
+        }
     }
 }
 
@@ -73,7 +85,12 @@ impl PreVersions<'_> {
     }
 
     /// The same where a request that is no replay fails anyway unless there is none.
-    pub fn absent(&mut self, i: usize, t: &mut Txn<'_>, look: impl FnOnce(&Txn<'_>) -> MdtResult<Option<Fid>>) -> MdtResult<()> {
+    pub fn absent(
+        &mut self,
+        i: usize,
+        t: &mut Txn<'_>,
+        look: impl FnOnce(&Txn<'_>) -> MdtResult<Option<Fid>>,
+    ) -> MdtResult<()> {
         if !self.cx.rq.is_replay() {
             return self.found(i, ENOENT_VERSION);
         }
@@ -117,7 +134,10 @@ impl PreVersions<'_> {
     /// Puts them into the reply.
     pub fn tell(&self, a: &mut Answer) {
         if let (Use::Told, Ok(body)) = (&self.used, a.msg.body()) {
-            a.msg.set_body(&coral_wire::PtlrpcBody { pre_versions: self.found, ..body });
+            a.msg.set_body(&coral_wire::PtlrpcBody {
+                pre_versions: self.found,
+                ..body
+            });
         }
     }
 }
@@ -129,7 +149,10 @@ mod tests {
     #[test]
     fn a_replay_that_was_told_no_versions_is_compared_with_none() {
         assert_eq!(Use::of(true, false, [0; 4]), Use::Told);
-        assert_eq!(Use::of(true, true, [0, 7, 0, 0]), Use::Compared([0, 7, 0, 0]));
+        assert_eq!(
+            Use::of(true, true, [0, 7, 0, 0]),
+            Use::Compared([0, 7, 0, 0])
+        );
         assert_eq!(Use::of(true, true, [0; 4]), Use::Untold);
         assert_eq!(Use::of(false, true, [0, 7, 0, 0]), Use::Unknown);
     }

@@ -29,7 +29,11 @@ pub(super) struct Waiting<T> {
 
 impl<T> Default for Waiting<T> {
     fn default() -> Waiting<T> {
-        Waiting { parts: VecDeque::new(), count: 0, spilled: None }
+        Waiting {
+            parts: VecDeque::new(),
+            count: 0,
+            spilled: None,
+        }
     }
 }
 
@@ -61,7 +65,12 @@ impl<T: Clone> Waiting<T> {
     pub(super) fn ripe(&mut self, durable: u64) -> Ripe<T> {
         let mut rows = Vec::new();
         while self.parts.front().is_some_and(|(mark, _)| *mark <= durable) {
-            rows.extend(self.parts.pop_front().into_iter().flat_map(|(_, part)| part));
+            rows.extend(
+                self.parts
+                    .pop_front()
+                    .into_iter()
+                    .flat_map(|(_, part)| part),
+            );
         }
         self.count -= rows.len();
         let spilled = self.spilled.is_some_and(|mark| mark <= durable);
@@ -92,10 +101,28 @@ mod tests {
         w.add(3, &["a", "b"]);
         w.add(7, &["c"]);
         w.add(5, &["late"]);
-        assert_eq!(w.ripe(2), Ripe { rows: vec![], spilled: false });
-        assert_eq!(w.ripe(6), Ripe { rows: vec!["a", "b"], spilled: false });
+        assert_eq!(
+            w.ripe(2),
+            Ripe {
+                rows: vec![],
+                spilled: false
+            }
+        );
+        assert_eq!(
+            w.ripe(6),
+            Ripe {
+                rows: vec!["a", "b"],
+                spilled: false
+            }
+        );
         assert_eq!(w.rows().collect::<Vec<_>>(), [&"c", &"late"]);
-        assert_eq!(w.ripe(7), Ripe { rows: vec!["c", "late"], spilled: false });
+        assert_eq!(
+            w.ripe(7),
+            Ripe {
+                rows: vec!["c", "late"],
+                spilled: false
+            }
+        );
         assert_eq!(w.count, 0);
     }
 

@@ -30,19 +30,45 @@ impl Asking {
     /// Of a reint record.
     pub fn of_rec(r: &MdtRecReint) -> Asking {
         // the word of the second group means something else in a setattr
-        let second = if r.opcode == ReintOp::SETATTR { NO_GROUP } else { r.suppgid2 };
-        Asking { uid: r.fsuid, gid: r.fsgid, groups: [r.suppgid1, second], caps: r.cap }
+        let second = if r.opcode == ReintOp::SETATTR {
+            NO_GROUP
+        } else {
+            r.suppgid2
+        };
+        Asking {
+            uid: r.fsuid,
+            gid: r.fsgid,
+            groups: [r.suppgid1, second],
+            caps: r.cap,
+        }
     }
 
     /// Of an `mdt_body`.
     pub fn of_body(b: &MdtBody) -> Asking {
-        Asking { uid: b.fsuid, gid: b.fsgid, groups: [b.suppgid, NO_GROUP], caps: b.capability }
+        Asking {
+            uid: b.fsuid,
+            gid: b.fsgid,
+            groups: [b.suppgid, NO_GROUP],
+            caps: b.capability,
+        }
     }
 
     /// Of a request, if it names anybody whose rights matter.
     fn of(rq: &TargetRequest) -> Option<Asking> {
-        let rec = |i| rq.rq.msg.get::<MdtRecReint>(i).ok().map(|r| Asking::of_rec(&r));
-        let body = |i| rq.rq.msg.get::<MdtBody>(i).ok().map(|b| Asking::of_body(&b));
+        let rec = |i| {
+            rq.rq
+                .msg
+                .get::<MdtRecReint>(i)
+                .ok()
+                .map(|r| Asking::of_rec(&r))
+        };
+        let body = |i| {
+            rq.rq
+                .msg
+                .get::<MdtBody>(i)
+                .ok()
+                .map(|b| Asking::of_body(&b))
+        };
         match rq.rq.body.opc {
             opc::MDS_REINT => rec(1),
             opc::MDS_GETATTR | opc::MDS_GETATTR_NAME | opc::MDS_GETXATTR => body(1),
@@ -59,7 +85,9 @@ impl Asking {
 impl Ctx {
     /// Finds out who asks. EACCES: an unknown user of a nodemap that refuses those, or nobody says which groups he is in.
     pub async fn identify(&mut self) -> MdtResult<()> {
-        let Some(asking) = Asking::of(&self.rq) else { return Ok(()) };
+        let Some(asking) = Asking::of(&self.rq) else {
+            return Ok(());
+        };
         // what was acknowledged is done again, whatever has become of its user since
         let replay = self.rq.is_replay();
         if self.view.denies(asking.uid) && !replay {
@@ -77,13 +105,25 @@ impl Ctx {
 
     /// The identity that counts here.
     pub fn ucred(&self, asking: &Asking) -> Ucred {
-        let (uid, gid) = (self.view.to_fs(IdType::Uid, asking.uid), self.view.to_fs(IdType::Gid, asking.gid));
-        let squashed = self.view.squashes(IdType::Uid, asking.uid) || self.view.squashes(IdType::Gid, asking.gid);
+        let (uid, gid) = (
+            self.view.to_fs(IdType::Uid, asking.uid),
+            self.view.to_fs(IdType::Gid, asking.gid),
+        );
+        let squashed = self.view.squashes(IdType::Uid, asking.uid)
+            || self.view.squashes(IdType::Gid, asking.gid);
         let cred = match squashed {
             true => Ucred::new(uid, gid, &[], 0),
-            false => Ucred::new(uid, gid, &asking.groups.map(|g| self.view.named_to_fs(IdType::Gid, g)), asking.caps),
+            false => Ucred::new(
+                uid,
+                gid,
+                &asking.groups.map(|g| self.view.named_to_fs(IdType::Gid, g)),
+                asking.caps,
+            ),
         };
         let cred = self.ops.squash.read().apply(cred, self.rq.exp.nid());
-        Ucred { known: self.known.clone(), ..cred }
+        Ucred {
+            known: self.known.clone(),
+            ..cred
+        }
     }
 }

@@ -58,7 +58,11 @@ pub fn value(store: &Store, cred: &Ucred, fid: &Fid, ino: &Inode, name: &[u8]) -
     if name.starts_with(b"user.") {
         store.permit(cred, fid, ino, MAY_READ)?;
     }
-    if name.starts_with(b"trusted.") && !cred.has(cap::SYS_ADMIN) && !is_layout(name) && name != TRUSTED_DMV {
+    if name.starts_with(b"trusted.")
+        && !cred.has(cap::SYS_ADMIN)
+        && !is_layout(name)
+        && name != TRUSTED_DMV
+    {
         return Err(Errno::ENODATA.into());
     }
     Ok(any_value(store, fid, ino, name)?.ok_or(Errno::ENODATA)?)
@@ -180,7 +184,9 @@ fn check(t: &Txn<'_>, cred: &Ucred, h: Held, name: &[u8], new: Option<&Bytes>) -
             false => Err(Errno::EPERM.into()),
         },
         // file capabilities make superusers of who runs the file: an owner may end them, and no more
-        b"security." if name == CAPABILITY && new.is_some() && !gives_capabilities(cred) => Err(Errno::EPERM.into()),
+        b"security." if name == CAPABILITY && new.is_some() && !gives_capabilities(cred) => {
+            Err(Errno::EPERM.into())
+        }
         b"security." if !key.is_empty() => match cred.owns(ino) || cred.has(cap::SYS_ADMIN) {
             true => Ok(()),
             false => Err(Errno::EPERM.into()),
@@ -222,7 +228,11 @@ fn set_access_acl(t: &mut Txn<'_>, cred: &Ucred, h: Held, new: Option<Bytes>) ->
 
 fn set_default_acl(t: &mut Txn<'_>, h: Held, new: Option<Bytes>) -> MdtResult<()> {
     if !t.ino(h).is_dir() {
-        return if new.is_some() { Err(Errno::EACCES.into()) } else { Ok(()) };
+        return if new.is_some() {
+            Err(Errno::EACCES.into())
+        } else {
+            Ok(())
+        };
     }
     let acl = match new {
         Some(raw) => Acl::parse(&raw).map_err(|_| Errno::EINVAL)?,

@@ -6,7 +6,9 @@
 //! changes the number of its NIDs.
 
 use coral_wire::Wire;
-use coral_wire::cfg::{CfgMarker, ConfigLogWriter, LOV_DESC_MAGIC, Lcfg, LmvDesc, LovDesc, LustreCfg, cm};
+use coral_wire::cfg::{
+    CfgMarker, ConfigLogWriter, LOV_DESC_MAGIC, Lcfg, LmvDesc, LovDesc, LustreCfg, cm,
+};
 use coral_wire::connect::release;
 use coral_wire::layout::pattern;
 use coral_wire::llog::{Llog, LlogFull};
@@ -26,10 +28,19 @@ const QOS_MAXAGE: u32 = 5;
 /// Makes the log of these targets, given in order of registration.
 pub fn client_log(fsname: &str, targets: &[&Stored]) -> Llog {
     let time = targets.first().map_or(0, |t| t.registered);
-    let mut w = Writer { log: ConfigLogWriter::new(time), fsname, step: 0, time };
+    let mut w = Writer {
+        log: ConfigLogWriter::new(time),
+        fsname,
+        step: 0,
+        time,
+    };
     // a log holds some ten thousand records, hundreds of targets more than Lustre's own limits allow
     if w.write(targets).is_err() {
-        tracing::error!(fsname, targets = targets.len(), "the client log is full: the last targets are not in it");
+        tracing::error!(
+            fsname,
+            targets = targets.len(),
+            "the client log is full: the last targets are not in it"
+        );
     }
     w.log.finish()
 }
@@ -57,9 +68,18 @@ impl Writer<'_> {
     }
 
     /// Records of one action between its markers.
-    fn action(&mut self, target: &str, comment: &str, records: &[LustreCfg]) -> Result<(), LlogFull> {
+    fn action(
+        &mut self,
+        target: &str,
+        comment: &str,
+        records: &[LustreCfg],
+    ) -> Result<(), LlogFull> {
         self.step += 1;
-        let marker = |flags| LustreCfg::marker(&CfgMarker::new(self.step, flags, RELEASE, self.time, target, comment));
+        let marker = |flags| {
+            LustreCfg::marker(&CfgMarker::new(
+                self.step, flags, RELEASE, self.time, target, comment,
+            ))
+        };
         let (start, end) = (marker(cm::START), marker(cm::END));
         self.log.push(&start)?;
         for r in records {
@@ -80,29 +100,50 @@ impl Writer<'_> {
     fn lov(&mut self, targets: &[&Stored]) -> Result<(), LlogFull> {
         let (name, uuid) = (self.lov_name(), format!("{}_UUID", self.lov_name()));
         // the last target formatted with such a parameter decides
-        let param = |key: &str| targets.iter().rev().find_map(|t| t.param(key)?.parse::<i64>().ok());
+        let param = |key: &str| {
+            targets
+                .iter()
+                .rev()
+                .find_map(|t| t.param(key)?.parse::<i64>().ok())
+        };
         let desc = LovDesc {
             active_tgt_count: LOV_DESC_MAGIC,
             default_stripe_count: param("lov.stripecount").unwrap_or(1) as u32,
             pattern: pattern::RAID0,
-            default_stripe_size: param("lov.stripesize").filter(|s| *s > 0).unwrap_or(STRIPE_SIZE as i64) as u64,
+            default_stripe_size: param("lov.stripesize")
+                .filter(|s| *s > 0)
+                .unwrap_or(STRIPE_SIZE as i64) as u64,
             default_stripe_offset: param("lov.stripeoffset").unwrap_or(-1) as u64,
             qos_maxage: QOS_MAXAGE,
             uuid: c_array(uuid.as_bytes()),
             ..Default::default()
         };
-        self.action(&name, "lov setup", &device(&name, "lov", &uuid, desc.to_bytes()))
+        self.action(
+            &name,
+            "lov setup",
+            &device(&name, "lov", &uuid, desc.to_bytes()),
+        )
     }
 
     fn lmv(&mut self) -> Result<(), LlogFull> {
         let (name, uuid) = (self.lmv_name(), format!("{}_UUID", self.lmv_name()));
-        let desc = LmvDesc { uuid: c_array(uuid.as_bytes()), ..Default::default() };
-        self.action(&name, "lmv setup", &device(&name, "lmv", &uuid, desc.to_bytes()))
+        let desc = LmvDesc {
+            uuid: c_array(uuid.as_bytes()),
+            ..Default::default()
+        };
+        self.action(
+            &name,
+            "lmv setup",
+            &device(&name, "lmv", &uuid, desc.to_bytes()),
+        )
     }
 
     fn mount_options(&mut self) -> Result<(), LlogFull> {
         let profile = format!("{}-client", self.fsname);
-        let r = LustreCfg::new(Lcfg::MOUNTOPT, &["", &profile, &self.lov_name(), &self.lmv_name()]);
+        let r = LustreCfg::new(
+            Lcfg::MOUNTOPT,
+            &["", &profile, &self.lov_name(), &self.lmv_name()],
+        );
         self.action(&profile, "mount opts", &[r])
     }
 
@@ -110,8 +151,17 @@ impl Writer<'_> {
         let (name, lmv) = (target_name(self.fsname, t.kind, t.index), self.lmv_name());
         let dev = format!("{name}-mdc");
         let mut records = client_device(&dev, "mdc", &format!("{lmv}_UUID"), &name, t);
-        let texts = [lmv, format!("{name}_UUID"), t.index.to_string(), "1".into(), format!("{dev}_UUID")];
-        records.push(LustreCfg::new(Lcfg::ADD_MDC, &texts.each_ref().map(String::as_str)));
+        let texts = [
+            lmv,
+            format!("{name}_UUID"),
+            t.index.to_string(),
+            "1".into(),
+            format!("{dev}_UUID"),
+        ];
+        records.push(LustreCfg::new(
+            Lcfg::ADD_MDC,
+            &texts.each_ref().map(String::as_str),
+        ));
         self.action(&name, "add mdc", &records)
     }
 
@@ -120,7 +170,10 @@ impl Writer<'_> {
         let dev = format!("{name}-osc");
         let mut records = client_device(&dev, "osc", &format!("{lov}_UUID"), &name, t);
         let texts = [lov, format!("{name}_UUID"), t.index.to_string(), "1".into()];
-        records.push(LustreCfg::new(Lcfg::LOV_ADD_OBD, &texts.each_ref().map(String::as_str)));
+        records.push(LustreCfg::new(
+            Lcfg::LOV_ADD_OBD,
+            &texts.each_ref().map(String::as_str),
+        ));
         self.action(&name, "add osc", &records)
     }
 }
@@ -137,13 +190,22 @@ fn device(name: &str, ty: &str, uuid: &str, desc: bytes::Bytes) -> Vec<LustreCfg
 fn client_device(dev: &str, ty: &str, above: &str, target: &str, t: &Stored) -> Vec<LustreCfg> {
     let nids = t.nids();
     let node = nids.first().map(Nid::to_string).unwrap_or_default();
-    let add = |n: &Nid| LustreCfg { nid: *n, ..LustreCfg::new(Lcfg::ADD_UUID, &["", &node]) };
+    let add = |n: &Nid| LustreCfg {
+        nid: *n,
+        ..LustreCfg::new(Lcfg::ADD_UUID, &["", &node])
+    };
     let mut out: Vec<LustreCfg> = nids.iter().map(add).collect();
     out.push(LustreCfg::new(Lcfg::ATTACH, &[dev, ty, above]));
-    out.push(LustreCfg::new(Lcfg::SETUP, &[dev, &format!("{target}_UUID"), &node]));
+    out.push(LustreCfg::new(
+        Lcfg::SETUP,
+        &[dev, &format!("{target}_UUID"), &node],
+    ));
     for other in t.failover().into_iter().filter(|n| !nids.contains(n)) {
         let name = other.to_string();
-        out.push(LustreCfg { nid: other, ..LustreCfg::new(Lcfg::ADD_UUID, &["", &name]) });
+        out.push(LustreCfg {
+            nid: other,
+            ..LustreCfg::new(Lcfg::ADD_UUID, &["", &name])
+        });
         out.push(LustreCfg::new(Lcfg::ADD_CONN, &[dev, &name]));
     }
     out
@@ -199,7 +261,17 @@ mod tests {
     #[test]
     fn a_new_target_only_appends() {
         let nid: Nid = "10.0.0.1@tcp".parse().unwrap();
-        let all: Vec<Stored> = (0..200).map(|i| Stored::new(if i == 0 { Kind::Mdt } else { Kind::Ost }, i, &[nid], i as i64, vec![])).collect();
+        let all: Vec<Stored> = (0..200)
+            .map(|i| {
+                Stored::new(
+                    if i == 0 { Kind::Mdt } else { Kind::Ost },
+                    i,
+                    &[nid],
+                    i as i64,
+                    vec![],
+                )
+            })
+            .collect();
         let refs: Vec<&Stored> = all.iter().collect();
         let long = client_log("coral", &refs).records();
         for n in [1, 2, 50, 199] {
@@ -211,11 +283,17 @@ mod tests {
     #[test]
     fn default_stripe_of_the_format_command() {
         let nid: Nid = "10.0.0.1@tcp".parse().unwrap();
-        let params = vec!["lov.stripesize=1048576".to_string(), "lov.stripecount=-1".to_string()];
+        let params = vec![
+            "lov.stripesize=1048576".to_string(),
+            "lov.stripecount=-1".to_string(),
+        ];
         let t = Stored::new(Kind::Mdt, 0, &[nid], 0, params);
         let log = client_log("coral", &[&t]);
         let setup = LustreCfg::decode(&log.records()[2].0.payload).unwrap();
         let d = LovDesc::decode(&setup.bufs[1]).unwrap();
-        assert_eq!((d.default_stripe_size, d.default_stripe_count), (1 << 20, u32::MAX));
+        assert_eq!(
+            (d.default_stripe_size, d.default_stripe_count),
+            (1 << 20, u32::MAX)
+        );
     }
 }

@@ -32,7 +32,10 @@ use coral_lnet::{Nid, Node, Payload};
 use coral_osd::{Kv, OsdError};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2};
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
-use coral_wire::mgs::{MGS_CFG_T_CONFIG, MGS_CFG_T_NODEMAP, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes, MgsTargetInfo, ldd};
+use coral_wire::mgs::{
+    MGS_CFG_T_CONFIG, MGS_CFG_T_NODEMAP, MGS_CFG_T_RECOVER, MgsConfigBody, MgsConfigRes,
+    MgsTargetInfo, ldd,
+};
 use coral_wire::ptlrpc::{Message, opc, portal};
 use coral_wire::raw::c_str;
 use coral_wire::{Errno, ObdConnectData, PtlrpcBody, Wire};
@@ -60,7 +63,8 @@ const FLAGS: ConnectFlags = ConnectFlags(
 );
 
 /// The same of the second word.
-const FLAGS2: ConnectFlags2 = ConnectFlags2(ConnectFlags2::REP_MBITS.0 | ConnectFlags2::LARGE_NID.0 | ConnectFlags2::CORAL.0);
+const FLAGS2: ConnectFlags2 =
+    ConnectFlags2(ConnectFlags2::REP_MBITS.0 | ConnectFlags2::LARGE_NID.0 | ConnectFlags2::CORAL.0);
 
 /// The management target.
 pub struct Mgs {
@@ -90,7 +94,14 @@ impl Mgs {
     pub fn open(node: Arc<Node>, kv: Arc<dyn Kv>) -> Result<Arc<Mgs>, OsdError> {
         let registry = Mutex::new(Registry::load(&*kv)?);
         let nodemaps = Mutex::new(store::load(&*kv)?);
-        Ok(Arc::new(Mgs { node, kv, registry, nodemaps, changes: watch::Sender::default(), ldlm: std::sync::OnceLock::new() }))
+        Ok(Arc::new(Mgs {
+            node,
+            kv,
+            registry,
+            nodemaps,
+            changes: watch::Sender::default(),
+            ldlm: std::sync::OnceLock::new(),
+        }))
     }
 
     /// Opens the MGS and makes it a target with default limits; add it to a [`crate::ServerNode`] afterwards.
@@ -123,7 +134,12 @@ impl Mgs {
     }
 
     /// The same for a target that tells the identity of its formatting.
-    pub fn register_as(&self, info: &MgsTargetInfo, nid_texts: &[u8], identity: &str) -> Result<MgsTargetInfo, Errno> {
+    pub fn register_as(
+        &self,
+        info: &MgsTargetInfo,
+        nid_texts: &[u8],
+        identity: &str,
+    ) -> Result<MgsTargetInfo, Errno> {
         let (secs, _) = self.node.wall_time();
         let done = {
             let mut registry = self.registry.lock();
@@ -140,7 +156,10 @@ impl Mgs {
         if moved {
             self.membership_changed();
         }
-        for (changed, kind) in [(done.log_changed, MGS_CFG_T_CONFIG), (done.nids_changed, MGS_CFG_T_RECOVER)] {
+        for (changed, kind) in [
+            (done.log_changed, MGS_CFG_T_CONFIG),
+            (done.nids_changed, MGS_CFG_T_RECOVER),
+        ] {
             if changed {
                 self.call_back(ResId::config(&done.fsname, kind));
             }
@@ -150,7 +169,10 @@ impl Mgs {
 
     /// The nodemaps, and whom they do not concern: for this node's own targets.
     pub fn membership(&self) -> Membership {
-        Membership { maps: self.nodemaps.lock().clone(), mdts: self.registry.lock().mdt_nids() }
+        Membership {
+            maps: self.nodemaps.lock().clone(),
+            mdts: self.registry.lock().mdt_nids(),
+        }
     }
 
     /// Does what `lctl nodemap_*` asks for, stores that, and calls back the servers that have read the nodemaps.
@@ -158,7 +180,9 @@ impl Mgs {
         {
             let mut maps = self.nodemaps.lock();
             let next = maps.with(command)?;
-            let stored = store::put(&next).and_then(|batch| self.kv.commit(batch)).and_then(|_| self.kv.sync());
+            let stored = store::put(&next)
+                .and_then(|batch| self.kv.commit(batch))
+                .and_then(|_| self.kv.sync());
             stored.map_err(|e| Errno(e.errno()))?;
             *maps = next;
         }
@@ -180,16 +204,30 @@ impl Mgs {
     fn nodemap_table(&self, offset: u64, room: usize) -> Result<(Vec<u8>, MgsConfigRes), Errno> {
         let now = self.membership();
         let text = store::encode_membership(&now).map_err(|e| Errno(e.errno()))?;
-        let from = usize::try_from(offset).ok().filter(|o| *o <= text.len()).ok_or(Errno::EINVAL)?;
+        let from = usize::try_from(offset)
+            .ok()
+            .filter(|o| *o <= text.len())
+            .ok_or(Errno::EINVAL)?;
         let to = text.len().min(from + room);
-        Ok((text[from..to].to_vec(), MgsConfigRes { offset: to as u64, size: text.len() as u64 }))
+        Ok((
+            text[from..to].to_vec(),
+            MgsConfigRes {
+                offset: to as u64,
+                size: text.len() as u64,
+            },
+        ))
     }
 
     /// Takes the lock of a log in EX and gives it back: every holder is told, reads again and asks for the lock anew.
     fn call_back(&self, res: ResId) {
-        let Some(ldlm) = self.ldlm.get().cloned() else { return };
+        let Some(ldlm) = self.ldlm.get().cloned() else {
+            return;
+        };
         tokio::spawn(async move {
-            drop(ldlm.lock_local(res, LdlmType::PLAIN, LdlmMode::EX, Policy::Plain, None).await);
+            drop(
+                ldlm.lock_local(res, LdlmType::PLAIN, LdlmMode::EX, Policy::Plain, None)
+                    .await,
+            );
         });
     }
 
@@ -214,10 +252,19 @@ impl Mgs {
         self.check_registrar(rq.exp.nid())?;
         let info = MgsTargetInfo::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;
         let identity = if is_coral(rq) { c_str(rq.buf(3)) } else { b"" };
-        let identity = std::str::from_utf8(identity).ok().filter(|i| i.len() <= IDENTITY_MAX).ok_or(Errno::EPROTO)?;
+        let identity = std::str::from_utf8(identity)
+            .ok()
+            .filter(|i| i.len() <= IDENTITY_MAX)
+            .ok_or(Errno::EPROTO)?;
         let reply = self.register_as(&info, rq.buf(2), identity)?;
         let kv = self.kv.clone();
-        let synced = if kv.waits() { tokio::task::spawn_blocking(move || kv.sync()).await.map_err(|_| Errno::EIO)? } else { kv.sync() };
+        let synced = if kv.waits() {
+            tokio::task::spawn_blocking(move || kv.sync())
+                .await
+                .map_err(|_| Errno::EIO)?
+        } else {
+            kv.sync()
+        };
         synced.map_err(|e| Errno(e.errno()))?;
         let mut m = reply_message();
         m.push(&reply);
@@ -234,7 +281,10 @@ impl Mgs {
         info.flags |= ldd::ERROR;
         info.nids = Default::default();
         info.nid_count = nids.len().min(info.nids.len()) as u32;
-        info.nids.iter_mut().zip(&nids).for_each(|(to, nid)| *to = *nid);
+        info.nids
+            .iter_mut()
+            .zip(&nids)
+            .for_each(|(to, nid)| *to = *nid);
         let mut m = reply_message();
         m.push(&info);
         Some(m)
@@ -248,7 +298,10 @@ impl Mgs {
             _ => self.nid_table(&body)?,
         };
         let bulk = vec![Payload::from(data)];
-        rq.rq.bulk_write_to_client(portal::MGS_BULK, bulk).await.map_err(|_| Errno::EINPROGRESS)?;
+        rq.rq
+            .bulk_write_to_client(portal::MGS_BULK, bulk)
+            .await
+            .map_err(|_| Errno::EINPROGRESS)?;
         let mut m = reply_message();
         m.push(&res);
         Ok(m)
@@ -260,9 +313,17 @@ impl Mgs {
         }
         let (unit, room) = (unit(body), room(body));
         let name = std::str::from_utf8(c_str(&body.name)).map_err(|_| Errno::EINVAL)?;
-        let fsname = name.strip_suffix("-cliir").or(name.strip_suffix("-mdtir")).ok_or(Errno::EINVAL)?;
+        let fsname = name
+            .strip_suffix("-cliir")
+            .or(name.strip_suffix("-mdtir"))
+            .ok_or(Errno::EINVAL)?;
         let registry = self.registry.lock();
-        registry.nid_table(fsname).ok_or(Errno::ENOENT)?.read(body.offset, body.rec_nid_size, unit, room)
+        registry.nid_table(fsname).ok_or(Errno::ENOENT)?.read(
+            body.offset,
+            body.rec_nid_size,
+            unit,
+            room,
+        )
     }
 
     async fn answer(&self, rq: &TargetRequest) -> Result<Message, Errno> {
@@ -270,7 +331,9 @@ impl Mgs {
             op @ (opc::LLOG_ORIGIN_HANDLE_CREATE
             | opc::LLOG_ORIGIN_HANDLE_READ_HEADER
             | opc::LLOG_ORIGIN_HANDLE_NEXT_BLOCK
-            | opc::LLOG_ORIGIN_HANDLE_PREV_BLOCK) => llog::answer(&self.registry.lock(), op, &rq.rq.msg),
+            | opc::LLOG_ORIGIN_HANDLE_PREV_BLOCK) => {
+                llog::answer(&self.registry.lock(), op, &rq.rq.msg)
+            }
             opc::MGS_TARGET_REG => self.target_reg(rq).await,
             opc::MGS_CONFIG_READ => self.config_read(rq).await,
             opc::MGS_TARGET_DEL | opc::MGS_SET_INFO => Err(Errno::EOPNOTSUPP),
@@ -282,12 +345,17 @@ impl Mgs {
 
 /// Bytes of one unit of what a client reads.
 fn unit(body: &MgsConfigBody) -> usize {
-    1usize.checked_shl(body.bits.min(20) as u32).unwrap_or(0).min(4096)
+    1usize
+        .checked_shl(body.bits.min(20) as u32)
+        .unwrap_or(0)
+        .min(4096)
 }
 
 /// Bytes a client has room for.
 fn room(body: &MgsConfigBody) -> usize {
-    (body.units as usize).saturating_mul(unit(body)).min(CONFIG_READ_MAX)
+    (body.units as usize)
+        .saturating_mul(unit(body))
+        .min(CONFIG_READ_MAX)
 }
 
 impl TargetOps for Mgs {

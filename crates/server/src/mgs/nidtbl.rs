@@ -32,38 +32,63 @@ pub struct NidTable {
 
 impl Default for NidTable {
     fn default() -> NidTable {
-        NidTable { version: FIRST_VERSION, entries: Vec::new() }
+        NidTable {
+            version: FIRST_VERSION,
+            entries: Vec::new(),
+        }
     }
 }
 
 impl NidTable {
     /// A target runs at `nids`, for the `instance`-th time. Says whether that is new.
     pub fn set(&mut self, kind: Kind, index: u32, instance: u32, nids: &[Nid]) -> bool {
-        let old = self.entries.iter().position(|e| e.kind == kind && e.index == index);
-        if old.is_some_and(|i| self.entries[i].instance == instance && self.entries[i].nids == nids) {
+        let old = self
+            .entries
+            .iter()
+            .position(|e| e.kind == kind && e.index == index);
+        if old.is_some_and(|i| self.entries[i].instance == instance && self.entries[i].nids == nids)
+        {
             return false;
         }
         if let Some(i) = old {
             self.entries.remove(i);
         }
         self.version += 1;
-        self.entries.push(Entry { version: self.version, kind, index, instance, nids: nids.to_vec() });
+        self.entries.push(Entry {
+            version: self.version,
+            kind,
+            index,
+            instance,
+            nids: nids.to_vec(),
+        });
         true
     }
 
     /// Number of the target's start; 0 when it has not registered.
     pub fn instance(&self, kind: Kind, index: u32) -> u32 {
-        self.entries.iter().find(|e| e.kind == kind && e.index == index).map_or(0, |e| e.instance)
+        self.entries
+            .iter()
+            .find(|e| e.kind == kind && e.index == index)
+            .map_or(0, |e| e.instance)
     }
 
     /// Entries of version `from` and newer, in units of `unit` bytes, `room` bytes at most. `nid_size` is 20 for large
     /// NIDs, else short ones are given.
-    pub fn read(&self, from: u64, nid_size: u8, unit: usize, room: usize) -> Result<(Vec<u8>, MgsConfigRes), Errno> {
+    pub fn read(
+        &self,
+        from: u64,
+        nid_size: u8,
+        unit: usize,
+        room: usize,
+    ) -> Result<(Vec<u8>, MgsConfigRes), Errno> {
         if unit < 64 || room < unit {
             return Err(Errno::EINVAL);
         }
         let mut out: Vec<u8> = Vec::new();
-        let mut res = MgsConfigRes { offset: self.version, size: self.version };
+        let mut res = MgsConfigRes {
+            offset: self.version,
+            size: self.version,
+        };
         // where the last entry's length stands, to stretch it over what remains of its unit
         let mut last: Option<usize> = None;
         for e in self.entries.iter().filter(|e| e.version >= from) {
@@ -87,7 +112,8 @@ impl NidTable {
 fn stretch(out: &mut Vec<u8>, last: Option<usize>, gap: usize) {
     let Some(at) = last else { return };
     let field = at + core::mem::offset_of!(MgsNidtblHead, length);
-    let length = u32::from_le_bytes(out[field..field + 4].try_into().unwrap_or_default()) + gap as u32;
+    let length =
+        u32::from_le_bytes(out[field..field + 4].try_into().unwrap_or_default()) + gap as u32;
     out[field..field + 4].copy_from_slice(&length.to_le_bytes());
     out.resize(out.len() + gap, 0);
 }
@@ -149,15 +175,34 @@ mod tests {
     #[test]
     fn as_a_real_mgs_answers() {
         let mut t = NidTable::default();
-        for (kind, index) in [(Kind::Mdt, 0), (Kind::Mdt, 1), (Kind::Ost, 0), (Kind::Ost, 1)] {
+        for (kind, index) in [
+            (Kind::Mdt, 0),
+            (Kind::Mdt, 1),
+            (Kind::Ost, 0),
+            (Kind::Ost, 1),
+        ] {
             assert!(t.set(kind, index, 1, &[nid(2)]));
         }
         let (raw, res) = t.read(1, 20, 4096, 1 << 20).unwrap();
         assert_eq!((raw.len(), res), (176, MgsConfigRes { offset: 6, size: 6 }));
         let (first, _) = MgsNidtblEntry::decode(&raw.clone().into()).unwrap();
-        assert_eq!((first.head.version, first.head.length, first.head.r#type, first.head.nid_type), (3, 44, 1, 1));
-        assert_eq!(&first.nids[..], b"\0\x02\0\0\nM\0\x02\0\0\0\0\0\0\0\0\0\0\0\0");
-        assert_eq!(t.read(7, 20, 4096, 1 << 20).unwrap(), (vec![], MgsConfigRes { offset: 6, size: 6 }));
+        assert_eq!(
+            (
+                first.head.version,
+                first.head.length,
+                first.head.r#type,
+                first.head.nid_type
+            ),
+            (3, 44, 1, 1)
+        );
+        assert_eq!(
+            &first.nids[..],
+            b"\0\x02\0\0\nM\0\x02\0\0\0\0\0\0\0\0\0\0\0\0"
+        );
+        assert_eq!(
+            t.read(7, 20, 4096, 1 << 20).unwrap(),
+            (vec![], MgsConfigRes { offset: 6, size: 6 })
+        );
     }
 
     #[test]
@@ -197,7 +242,10 @@ mod tests {
         assert!(t.set(Kind::Mdt, 0, 2, &[nid(9)]));
         let (raw, _) = t.read(5, 8, 4096, 4096).unwrap();
         let (e, rest) = MgsNidtblEntry::decode(&raw.into()).unwrap();
-        assert_eq!((e.head.instance, e.short_nids(), rest.len()), (2, vec![nid(9)], 0));
+        assert_eq!(
+            (e.head.instance, e.short_nids(), rest.len()),
+            (2, vec![nid(9)], 0)
+        );
         assert_eq!(t.instance(Kind::Mdt, 0), 2);
     }
 }

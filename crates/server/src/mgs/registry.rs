@@ -84,7 +84,10 @@ fn check_fsname(name: &str) -> Result<(), Errno> {
 }
 
 fn kind_of(info: &MgsTargetInfo) -> Result<Kind, Errno> {
-    match (info.flags & ldd::SV_TYPE_MDT != 0, info.flags & ldd::SV_TYPE_OST != 0) {
+    match (
+        info.flags & ldd::SV_TYPE_MDT != 0,
+        info.flags & ldd::SV_TYPE_OST != 0,
+    ) {
         (true, false) => Ok(Kind::Mdt),
         (false, true) => Ok(Kind::Ost),
         _ => Err(Errno::EINVAL),
@@ -95,7 +98,11 @@ fn kind_of(info: &MgsTargetInfo) -> Result<Kind, Errno> {
 fn nids_of(info: &MgsTargetInfo, texts: &[u8]) -> Vec<Nid> {
     // `mgs_target_nidlist`: flags, count, then texts of 64 bytes
     const TEXT: usize = 64;
-    let listed = texts.get(8..).unwrap_or(&[]).chunks(TEXT).filter_map(|t| text(t).ok()?.parse().ok());
+    let listed = texts
+        .get(8..)
+        .unwrap_or(&[])
+        .chunks(TEXT)
+        .filter_map(|t| text(t).ok()?.parse().ok());
     let mut nids: Vec<Nid> = listed.take(NIDS_MAX).collect();
     if nids.is_empty() {
         nids = info.nids[..(info.nid_count as usize).min(info.nids.len())].to_vec();
@@ -109,7 +116,11 @@ impl Registry {
     pub fn load(kv: &dyn Kv) -> Result<Registry, OsdError> {
         let mut r = Registry::default();
         for (name, order, s) in table::load(kv)? {
-            r.filesystems.entry(name).or_default().targets.push((order, s));
+            r.filesystems
+                .entry(name)
+                .or_default()
+                .targets
+                .push((order, s));
         }
         for (name, fs) in &mut r.filesystems {
             fs.log = Some(config::client_log(name, &fs.stored()));
@@ -124,7 +135,9 @@ impl Registry {
 
     /// Targets of a file system in order of registration.
     pub fn targets(&self, fsname: &str) -> Vec<TargetInfo> {
-        let Some(fs) = self.filesystems.get(fsname) else { return Vec::new() };
+        let Some(fs) = self.filesystems.get(fsname) else {
+            return Vec::new();
+        };
         let info = |s: &Stored| TargetInfo {
             name: target_name(fsname, s.kind, s.index),
             nids: s.nids(),
@@ -136,8 +149,14 @@ impl Registry {
 
     /// Where MDTs run.
     pub(super) fn mdt_nids(&self) -> Vec<Nid> {
-        let mdts = self.filesystems.values().flat_map(|fs| fs.stored()).filter(|s| s.kind == Kind::Mdt);
-        let mut nids: Vec<Nid> = mdts.flat_map(|s| s.nids().into_iter().chain(s.failover())).collect();
+        let mdts = self
+            .filesystems
+            .values()
+            .flat_map(|fs| fs.stored())
+            .filter(|s| s.kind == Kind::Mdt);
+        let mut nids: Vec<Nid> = mdts
+            .flat_map(|s| s.nids().into_iter().chain(s.failover()))
+            .collect();
         nids.sort();
         nids.dedup();
         nids
@@ -168,7 +187,13 @@ impl Registry {
 
     /// Takes a registration at `now` (seconds). The batch is what must be stored; it is empty when nothing stored changes.
     /// `identity` tells formattings of one target apart; empty when unknown.
-    pub fn register(&mut self, info: &MgsTargetInfo, texts: &[u8], identity: &str, now: i64) -> Result<(Registered, Batch), Errno> {
+    pub fn register(
+        &mut self,
+        info: &MgsTargetInfo,
+        texts: &[u8],
+        identity: &str,
+        now: i64,
+    ) -> Result<(Registered, Batch), Errno> {
         let fsname = text(&info.fsname)?.to_owned();
         check_fsname(&fsname)?;
         let kind = kind_of(info)?;
@@ -179,17 +204,30 @@ impl Registry {
         if !self.filesystems.contains_key(&fsname) && self.filesystems.len() >= FILESYSTEMS_MAX {
             return Err(Errno::ENOSPC);
         }
-        let params: Vec<String> = text(&info.params)?.split_whitespace().map(str::to_owned).collect();
+        let params: Vec<String> = text(&info.params)?
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect();
         let fs = self.filesystems.entry(fsname.clone()).or_default();
         let index = fs.choose_index(kind, info, identity)?;
         let mut batch = Batch::new();
-        let log_changed = fs.store(&fsname, kind, index, &nids, params, identity, now, &mut batch)?;
+        let log_changed = fs.store(
+            &fsname, kind, index, &nids, params, identity, now, &mut batch,
+        )?;
         let nids_changed = fs.nids.set(kind, index, info.instance, &nids);
         if log_changed {
             fs.log = Some(config::client_log(&fsname, &fs.stored()));
         }
         let reply = answer(info, &fsname, kind, index);
-        Ok((Registered { fsname, reply, log_changed, nids_changed }, batch))
+        Ok((
+            Registered {
+                fsname,
+                reply,
+                log_changed,
+                nids_changed,
+            },
+            batch,
+        ))
     }
 }
 
@@ -199,7 +237,9 @@ impl Fs {
     }
 
     fn position(&self, kind: Kind, index: u32) -> Option<usize> {
-        self.targets.iter().position(|(_, s)| s.kind == kind && s.index == index)
+        self.targets
+            .iter()
+            .position(|(_, s)| s.kind == kind && s.index == index)
     }
 
     /// The index asked for, or the lowest free one when the target has none yet. A newly formatted target must not take
@@ -207,13 +247,17 @@ impl Fs {
     /// target that is registered: its registration was accepted, and the answer lost.
     fn choose_index(&self, kind: Kind, info: &MgsTargetInfo, identity: &str) -> Result<u32, Errno> {
         if info.flags & ldd::NEED_INDEX != 0 {
-            return (0..=INDEX_MAX).find(|i| self.position(kind, *i).is_none()).ok_or(Errno::ENOSPC);
+            return (0..=INDEX_MAX)
+                .find(|i| self.position(kind, *i).is_none())
+                .ok_or(Errno::ENOSPC);
         }
         let virgin = info.flags & (ldd::VIRGIN | ldd::WRITECONF) == ldd::VIRGIN;
         if info.stripe_index > INDEX_MAX {
             return Err(Errno::ERANGE);
         }
-        let there = self.position(kind, info.stripe_index).map(|i| &self.targets[i].1);
+        let there = self
+            .position(kind, info.stripe_index)
+            .map(|i| &self.targets[i].1);
         if virgin && there.is_some_and(|s| identity.is_empty() || s.identity != identity) {
             return Err(Errno::EADDRINUSE);
         }
@@ -279,7 +323,13 @@ mod tests {
     use coral_osd::OsdMem;
 
     pub(crate) fn info(flags: u32, index: u32, nid: &str) -> MgsTargetInfo {
-        let mut i = MgsTargetInfo { flags, stripe_index: index, nid_count: 1, instance: 1, ..Default::default() };
+        let mut i = MgsTargetInfo {
+            flags,
+            stripe_index: index,
+            nid_count: 1,
+            instance: 1,
+            ..Default::default()
+        };
         i.fsname = c_array(b"coral");
         i.nids[0] = nid.parse().unwrap();
         i
@@ -289,27 +339,58 @@ mod tests {
     fn register_store_and_load() {
         let kv = OsdMem::new();
         let mut r = Registry::default();
-        for (flags, index) in [(ldd::SV_TYPE_MDT | ldd::VIRGIN, 0), (ldd::SV_TYPE_OST | ldd::VIRGIN, 0), (ldd::SV_TYPE_OST | ldd::VIRGIN, 1)] {
-            let (done, batch) = r.register(&info(flags, index, "10.0.0.1@tcp"), &[], "", 7).unwrap();
+        for (flags, index) in [
+            (ldd::SV_TYPE_MDT | ldd::VIRGIN, 0),
+            (ldd::SV_TYPE_OST | ldd::VIRGIN, 0),
+            (ldd::SV_TYPE_OST | ldd::VIRGIN, 1),
+        ] {
+            let (done, batch) = r
+                .register(&info(flags, index, "10.0.0.1@tcp"), &[], "", 7)
+                .unwrap();
             assert!(done.log_changed && done.nids_changed && !batch.is_empty());
             kv.commit(batch).unwrap();
         }
         let again = Registry::load(&kv).unwrap();
-        assert_eq!(again.client_log("coral").unwrap().1, r.client_log("coral").unwrap().1);
+        assert_eq!(
+            again.client_log("coral").unwrap().1,
+            r.client_log("coral").unwrap().1
+        );
         let names: Vec<String> = again.targets("coral").into_iter().map(|t| t.name).collect();
         assert_eq!(names, ["coral-MDT0000", "coral-OST0000", "coral-OST0001"]);
-        assert_eq!(c_str(&r.register(&info(ldd::SV_TYPE_OST, 1, "10.0.0.1@tcp"), &[], "", 8).unwrap().0.reply.svname), b"coral-OST0001");
+        assert_eq!(
+            c_str(
+                &r.register(&info(ldd::SV_TYPE_OST, 1, "10.0.0.1@tcp"), &[], "", 8)
+                    .unwrap()
+                    .0
+                    .reply
+                    .svname
+            ),
+            b"coral-OST0001"
+        );
     }
 
     #[test]
     fn what_is_known_changes_nothing_and_new_nids_do() {
         let mut r = Registry::default();
-        r.register(&info(ldd::SV_TYPE_OST | ldd::VIRGIN, 3, "10.0.0.1@tcp"), &[], "", 7).unwrap();
-        let (done, batch) = r.register(&info(ldd::SV_TYPE_OST, 3, "10.0.0.1@tcp"), &[], "", 9).unwrap();
+        r.register(
+            &info(ldd::SV_TYPE_OST | ldd::VIRGIN, 3, "10.0.0.1@tcp"),
+            &[],
+            "",
+            7,
+        )
+        .unwrap();
+        let (done, batch) = r
+            .register(&info(ldd::SV_TYPE_OST, 3, "10.0.0.1@tcp"), &[], "", 9)
+            .unwrap();
         assert!(!done.log_changed && !done.nids_changed && batch.is_empty());
-        let (done, batch) = r.register(&info(ldd::SV_TYPE_OST, 3, "10.0.0.2@tcp"), &[], "", 9).unwrap();
+        let (done, batch) = r
+            .register(&info(ldd::SV_TYPE_OST, 3, "10.0.0.2@tcp"), &[], "", 9)
+            .unwrap();
         assert!(done.log_changed && done.nids_changed && !batch.is_empty());
-        assert_eq!(r.targets("coral")[0].nids, ["10.0.0.2@tcp".parse().unwrap()]);
+        assert_eq!(
+            r.targets("coral")[0].nids,
+            ["10.0.0.2@tcp".parse().unwrap()]
+        );
         // the same NIDs, but started again: only the nid table says so
         let mut restarted = info(ldd::SV_TYPE_OST, 3, "10.0.0.2@tcp");
         restarted.instance = 2;
@@ -321,35 +402,81 @@ mod tests {
     fn indices() {
         let mut r = Registry::default();
         let virgin = ldd::SV_TYPE_OST | ldd::VIRGIN;
-        r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "", 7).unwrap();
-        assert_eq!(r.register(&info(virgin, 0, "10.0.0.9@tcp"), &[], "", 7).unwrap_err(), Errno::EADDRINUSE);
-        r.register(&info(virgin | ldd::WRITECONF, 0, "10.0.0.9@tcp"), &[], "", 7).unwrap();
-        let (done, _) = r.register(&info(virgin | ldd::NEED_INDEX, 77, "10.0.0.1@tcp"), &[], "", 7).unwrap();
+        r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "", 7)
+            .unwrap();
+        assert_eq!(
+            r.register(&info(virgin, 0, "10.0.0.9@tcp"), &[], "", 7)
+                .unwrap_err(),
+            Errno::EADDRINUSE
+        );
+        r.register(
+            &info(virgin | ldd::WRITECONF, 0, "10.0.0.9@tcp"),
+            &[],
+            "",
+            7,
+        )
+        .unwrap();
+        let (done, _) = r
+            .register(
+                &info(virgin | ldd::NEED_INDEX, 77, "10.0.0.1@tcp"),
+                &[],
+                "",
+                7,
+            )
+            .unwrap();
         assert_eq!(done.reply.stripe_index, 1);
-        assert_eq!(r.register(&info(virgin, 0x10000, "10.0.0.1@tcp"), &[], "", 7).unwrap_err(), Errno::ERANGE);
+        assert_eq!(
+            r.register(&info(virgin, 0x10000, "10.0.0.1@tcp"), &[], "", 7)
+                .unwrap_err(),
+            Errno::ERANGE
+        );
     }
 
     #[test]
     fn an_index_in_use_is_given_again_only_to_its_target() {
         let mut r = Registry::default();
         let virgin = ldd::SV_TYPE_OST | ldd::VIRGIN;
-        r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "a", 7).unwrap();
+        r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "a", 7)
+            .unwrap();
         // the answer was lost, or the target died before it took note
-        let (done, batch) = r.register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "a", 7).unwrap();
+        let (done, batch) = r
+            .register(&info(virgin, 0, "10.0.0.1@tcp"), &[], "a", 7)
+            .unwrap();
         assert!(!done.log_changed && batch.is_empty());
         let other = info(virgin, 0, "10.0.0.9@tcp");
-        assert_eq!(r.register(&other, &[], "b", 7).unwrap_err(), Errno::EADDRINUSE);
-        assert_eq!(r.register(&other, &[], "", 7).unwrap_err(), Errno::EADDRINUSE);
-        assert_eq!(r.holder(&other), Some(vec!["10.0.0.1@tcp".parse().unwrap()]));
-        assert_eq!(r.targets("coral")[0].nids, ["10.0.0.1@tcp".parse().unwrap()]);
+        assert_eq!(
+            r.register(&other, &[], "b", 7).unwrap_err(),
+            Errno::EADDRINUSE
+        );
+        assert_eq!(
+            r.register(&other, &[], "", 7).unwrap_err(),
+            Errno::EADDRINUSE
+        );
+        assert_eq!(
+            r.holder(&other),
+            Some(vec!["10.0.0.1@tcp".parse().unwrap()])
+        );
+        assert_eq!(
+            r.targets("coral")[0].nids,
+            ["10.0.0.1@tcp".parse().unwrap()]
+        );
         // registered before, it may move
-        let (done, _) = r.register(&info(ldd::SV_TYPE_OST, 0, "10.0.0.3@tcp"), &[], "a", 7).unwrap();
+        let (done, _) = r
+            .register(&info(ldd::SV_TYPE_OST, 0, "10.0.0.3@tcp"), &[], "a", 7)
+            .unwrap();
         assert!(done.log_changed);
         // one stored before there were identities tells its own, which changes no log
-        r.register(&info(virgin, 1, "10.0.0.1@tcp"), &[], "", 7).unwrap();
-        let (done, batch) = r.register(&info(ldd::SV_TYPE_OST, 1, "10.0.0.1@tcp"), &[], "c", 7).unwrap();
+        r.register(&info(virgin, 1, "10.0.0.1@tcp"), &[], "", 7)
+            .unwrap();
+        let (done, batch) = r
+            .register(&info(ldd::SV_TYPE_OST, 1, "10.0.0.1@tcp"), &[], "c", 7)
+            .unwrap();
         assert!(!done.log_changed && !batch.is_empty());
-        assert_eq!(r.register(&info(virgin, 1, "10.0.0.1@tcp"), &[], "d", 7).unwrap_err(), Errno::EADDRINUSE);
+        assert_eq!(
+            r.register(&info(virgin, 1, "10.0.0.1@tcp"), &[], "d", 7)
+                .unwrap_err(),
+            Errno::EADDRINUSE
+        );
     }
 
     #[test]
@@ -365,7 +492,10 @@ mod tests {
         for b in &bad {
             assert_eq!(r.register(b, &[], "", 7).unwrap_err(), Errno::EINVAL);
         }
-        assert!(r.filesystems().is_empty(), "a refused registration leaves nothing behind");
+        assert!(
+            r.filesystems().is_empty(),
+            "a refused registration leaves nothing behind"
+        );
         let mut many = good;
         many.nid_count = u32::MAX;
         r.register(&many, &[1; 100], "", 7).unwrap();

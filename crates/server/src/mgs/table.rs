@@ -57,8 +57,22 @@ pub struct Stored {
 
 impl Stored {
     /// A new target.
-    pub fn new(kind: Kind, index: u32, nids: &[Nid], registered: i64, params: Vec<String>) -> Stored {
-        let mut s = Stored { format: FORMAT, kind, index, nids: Vec::new(), registered, params, identity: String::new() };
+    pub fn new(
+        kind: Kind,
+        index: u32,
+        nids: &[Nid],
+        registered: i64,
+        params: Vec<String>,
+    ) -> Stored {
+        let mut s = Stored {
+            format: FORMAT,
+            kind,
+            index,
+            nids: Vec::new(),
+            registered,
+            params,
+            identity: String::new(),
+        };
         s.set_nids(nids);
         s
     }
@@ -75,13 +89,22 @@ impl Stored {
 
     /// One NID of each of its failover nodes, as its parameters name them.
     pub fn failover(&self) -> Vec<Nid> {
-        let named = self.params.iter().filter_map(|p| p.strip_prefix("failover.node="));
-        named.flat_map(|v| v.split([':', ','])).filter_map(|n| n.parse().ok()).collect()
+        let named = self
+            .params
+            .iter()
+            .filter_map(|p| p.strip_prefix("failover.node="));
+        named
+            .flat_map(|v| v.split([':', ',']))
+            .filter_map(|n| n.parse().ok())
+            .collect()
     }
 
     /// Value of the last parameter `key`.
     pub fn param(&self, key: &str) -> Option<&str> {
-        self.params.iter().rev().find_map(|p| p.strip_prefix(key)?.strip_prefix('='))
+        self.params
+            .iter()
+            .rev()
+            .find_map(|p| p.strip_prefix(key)?.strip_prefix('='))
     }
 }
 
@@ -94,7 +117,8 @@ fn key(fsname: &str, order: u32) -> Vec<u8> {
 
 /// Adds the storing of a target to a batch.
 pub fn put(batch: &mut Batch, fsname: &str, order: u32, s: &Stored) -> Result<(), OsdError> {
-    let value = serde_json::to_vec(s).map_err(|e| OsdError::Corrupt(format!("a target does not go into JSON: {e}")))?;
+    let value = serde_json::to_vec(s)
+        .map_err(|e| OsdError::Corrupt(format!("a target does not go into JSON: {e}")))?;
     batch.put(MGS_TARGETS, key(fsname, order), value);
     Ok(())
 }
@@ -103,13 +127,25 @@ pub fn put(batch: &mut Batch, fsname: &str, order: u32, s: &Stored) -> Result<()
 pub fn load(kv: &dyn Kv) -> Result<Vec<(String, u32, Stored)>, OsdError> {
     let mut out = Vec::new();
     for (k, v) in kv.range(MGS_TARGETS, &[], None, TARGETS_MAX)? {
-        let bad = |what: &str| OsdError::Corrupt(format!("MGS target record {:?}: {what}", k.escape_ascii().to_string()));
-        let (name, order) = k.len().checked_sub(5).map(|n| k.split_at(n)).ok_or_else(|| bad("key too short"))?;
+        let bad = |what: &str| {
+            OsdError::Corrupt(format!(
+                "MGS target record {:?}: {what}",
+                k.escape_ascii().to_string()
+            ))
+        };
+        let (name, order) = k
+            .len()
+            .checked_sub(5)
+            .map(|n| k.split_at(n))
+            .ok_or_else(|| bad("key too short"))?;
         let name = std::str::from_utf8(name).map_err(|_| bad("name is not text"))?;
         let order = u32::from_be_bytes(order[1..5].try_into().map_err(|_| bad("no order"))?);
         let s: Stored = serde_json::from_slice(&v).map_err(|e| bad(&e.to_string()))?;
         if s.format > FORMAT {
-            return Err(bad(&format!("written by a newer Coral (format {}, this one knows {FORMAT})", s.format)));
+            return Err(bad(&format!(
+                "written by a newer Coral (format {}, this one knows {FORMAT})",
+                s.format
+            )));
         }
         out.push((name.to_owned(), order, s));
     }

@@ -84,7 +84,9 @@ mod nid_text {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Nid, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(d)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -172,7 +174,11 @@ impl Nodemap {
     /// `__nodemap_map_id`.
     fn map(&self, kind: IdType, way: Way, id: u32) -> (u32, bool) {
         let root = kind != IdType::Projid && id == 0;
-        let believed = if root { self.admin } else { self.trusted || !self.map_mode[kind as usize] };
+        let believed = if root {
+            self.admin
+        } else {
+            self.trusted || !self.map_mode[kind as usize]
+        };
         if believed {
             return (id, false);
         }
@@ -191,7 +197,9 @@ impl Nodemap {
         if goes_up(set) || goes_up(asked) {
             return Err(Errno::EINVAL);
         }
-        let below = asked.strip_prefix(set).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let below = asked
+            .strip_prefix(set)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         Ok(match asked {
             _ if set.is_empty() || (below && !asked.is_empty()) => asked.into(),
             "" => set.into(),
@@ -221,11 +229,23 @@ pub enum Command {
     /// `nodemap_del_range`.
     DelRange { name: String, range: String },
     /// `nodemap_add_idmap`.
-    AddIdmap { name: String, kind: IdType, map: String },
+    AddIdmap {
+        name: String,
+        kind: IdType,
+        map: String,
+    },
     /// `nodemap_del_idmap`.
-    DelIdmap { name: String, kind: IdType, map: String },
+    DelIdmap {
+        name: String,
+        kind: IdType,
+        map: String,
+    },
     /// `nodemap_modify`.
-    Modify { name: String, property: String, value: String },
+    Modify {
+        name: String,
+        property: String,
+        value: String,
+    },
     /// `nodemap_set_fileset`; empty: none.
     SetFileset { name: String, fileset: String },
 }
@@ -250,19 +270,32 @@ mod by_name {
 
     use super::Nodemap;
 
-    pub fn serialize<S: Serializer>(maps: &BTreeMap<String, Arc<Nodemap>>, s: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(
+        maps: &BTreeMap<String, Arc<Nodemap>>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
         s.collect_seq(maps.values().map(|m| &**m))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, Arc<Nodemap>>, D::Error> {
-        Ok(Vec::<Nodemap>::deserialize(d)?.into_iter().map(|m| (m.name.clone(), Arc::new(m))).collect())
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<BTreeMap<String, Arc<Nodemap>>, D::Error> {
+        Ok(Vec::<Nodemap>::deserialize(d)?
+            .into_iter()
+            .map(|m| (m.name.clone(), Arc::new(m)))
+            .collect())
     }
 }
 
 impl Default for Nodemaps {
     fn default() -> Nodemaps {
         let default = Arc::new(Nodemap::new(DEFAULT, 0));
-        Nodemaps { active: false, highest_id: 0, highest_range: 0, maps: BTreeMap::from([(DEFAULT.into(), default)]) }
+        Nodemaps {
+            active: false,
+            highest_id: 0,
+            highest_range: 0,
+            maps: BTreeMap::from([(DEFAULT.into(), default)]),
+        }
     }
 }
 
@@ -294,7 +327,8 @@ fn map_mode(text: &str) -> Result<[bool; 3], Errno> {
             "all" => mode = [true; 3],
             "both" => (mode[0], mode[1]) = (true, true),
             _ => {
-                let kind = IdType::of(word.strip_suffix("_only").unwrap_or(word)).ok_or(Errno::EINVAL)?;
+                let kind =
+                    IdType::of(word.strip_suffix("_only").unwrap_or(word)).ok_or(Errno::EINVAL)?;
                 mode[kind as usize] = true;
             }
         }
@@ -305,16 +339,23 @@ fn map_mode(text: &str) -> Result<[bool; 3], Errno> {
 /// `NID:NID`, or a pattern with nothing missing between its ends.
 fn range(text: &str) -> Result<(Nid, Nid), Errno> {
     let ends = match text.split_once(':') {
-        Some((start, end)) => Some((start.parse().map_err(|_| Errno::EINVAL)?, end.parse().map_err(|_| Errno::EINVAL)?)),
+        Some((start, end)) => Some((
+            start.parse().map_err(|_| Errno::EINVAL)?,
+            end.parse().map_err(|_| Errno::EINVAL)?,
+        )),
         None => NidList::parse(text).map_err(|_| Errno::EINVAL)?.bounds(),
     };
-    ends.filter(|(s, e): &(Nid, Nid)| s.net() == e.net() && s <= e).ok_or(Errno::EINVAL)
+    ends.filter(|(s, e): &(Nid, Nid)| s.net() == e.net() && s <= e)
+        .ok_or(Errno::EINVAL)
 }
 
 impl Nodemaps {
     /// The nodemap of a node.
     pub fn of(&self, nid: Nid) -> &Arc<Nodemap> {
-        let named = self.maps.values().find(|m| m.ranges.iter().any(|r| r.has(nid)));
+        let named = self
+            .maps
+            .values()
+            .find(|m| m.ranges.iter().any(|r| r.has(nid)));
         named.unwrap_or_else(|| &self.maps[DEFAULT])
     }
 
@@ -345,20 +386,31 @@ impl Nodemaps {
             }
             Command::AddRange { name, range: text } => {
                 let ends = range(text)?;
-                let taken = self.maps.values().any(|m| m.ranges.iter().any(|r| r.overlaps(ends)));
+                let taken = self
+                    .maps
+                    .values()
+                    .any(|m| m.ranges.iter().any(|r| r.overlaps(ends)));
                 let id = self.highest_range + 1;
                 let map = self.not_default(name)?;
                 match taken {
                     true => return Err(Errno::EEXIST),
                     false if map.ranges.len() >= RANGES_MAX => return Err(Errno::ENOSPC),
-                    false => map.ranges.push(Range { id, start: ends.0, end: ends.1 }),
+                    false => map.ranges.push(Range {
+                        id,
+                        start: ends.0,
+                        end: ends.1,
+                    }),
                 }
                 self.highest_range = id;
             }
             Command::DelRange { name, range: text } => {
                 let ends = range(text)?;
                 let map = self.not_default(name)?;
-                let at = map.ranges.iter().position(|r| r.ends() == ends).ok_or(Errno::EINVAL)?;
+                let at = map
+                    .ranges
+                    .iter()
+                    .position(|r| r.ends() == ends)
+                    .ok_or(Errno::EINVAL)?;
                 map.ranges.remove(at);
             }
             Command::AddIdmap { name, kind, map } => {
@@ -371,9 +423,16 @@ impl Nodemaps {
                 let pairs = &mut self.not_default(name)?.idmap[*kind as usize];
                 (0..count).try_for_each(|i| pairs.del(client + i))?;
             }
-            Command::Modify { name, property, value } => self.map(name)?.modify(property, value)?,
+            Command::Modify {
+                name,
+                property,
+                value,
+            } => self.map(name)?.modify(property, value)?,
             Command::SetFileset { name, fileset } => {
-                let good = fileset.is_empty() || (fileset.starts_with('/') && fileset.len() <= FILESET_MAX && !goes_up(fileset));
+                let good = fileset.is_empty()
+                    || (fileset.starts_with('/')
+                        && fileset.len() <= FILESET_MAX
+                        && !goes_up(fileset));
                 let map = self.map(name)?;
                 map.fileset = fileset.strip_suffix('/').unwrap_or(fileset).to_owned();
                 return if good { Ok(()) } else { Err(Errno::EINVAL) };
@@ -393,7 +452,12 @@ impl Nodemaps {
         }
         let id = self.highest_id.checked_add(1).ok_or(Errno::ENOSPC)?;
         let like = (*self.maps[DEFAULT]).clone();
-        let map = Nodemap { name: name.into(), id, fileset: String::new(), ..like };
+        let map = Nodemap {
+            name: name.into(),
+            id,
+            fileset: String::new(),
+            ..like
+        };
         self.maps.insert(name.into(), Arc::new(map));
         self.highest_id = id;
         Ok(())
@@ -401,12 +465,19 @@ impl Nodemaps {
 
     fn map(&mut self, name: &str) -> Result<&mut Nodemap, Errno> {
         check_name(name)?;
-        self.maps.get_mut(name).map(Arc::make_mut).ok_or(Errno::ENOENT)
+        self.maps
+            .get_mut(name)
+            .map(Arc::make_mut)
+            .ok_or(Errno::ENOENT)
     }
 
     fn not_default(&mut self, name: &str) -> Result<&mut Nodemap, Errno> {
         let map = self.map(name)?;
-        if map.is_default() { Err(Errno::EINVAL) } else { Ok(map) }
+        if map.is_default() {
+            Err(Errno::EINVAL)
+        } else {
+            Ok(map)
+        }
     }
 }
 
@@ -420,7 +491,10 @@ impl Nodemap {
             "readonly_mount" => self.readonly_mount = boolean(value)?,
             "map_mode" => self.map_mode = map_mode(value)?,
             _ => {
-                let kind = property.strip_prefix("squash_").and_then(IdType::of).ok_or(Errno::EOPNOTSUPP)?;
+                let kind = property
+                    .strip_prefix("squash_")
+                    .and_then(IdType::of)
+                    .ok_or(Errno::EOPNOTSUPP)?;
                 let id = value.parse().map_err(|_| Errno::EINVAL)?;
                 if id == 0 && kind != IdType::Projid {
                     return Err(Errno::EINVAL);
@@ -443,20 +517,35 @@ mod tests {
     }
 
     fn modify(name: &str, property: &str, value: &str) -> Command {
-        Command::Modify { name: name.into(), property: property.into(), value: value.into() }
+        Command::Modify {
+            name: name.into(),
+            property: property.into(),
+            value: value.into(),
+        }
     }
 
     fn add_range(name: &str, range: &str) -> Command {
-        Command::AddRange { name: name.into(), range: range.into() }
+        Command::AddRange {
+            name: name.into(),
+            range: range.into(),
+        }
     }
 
     fn idmap(kind: IdType, map: &str) -> Command {
-        Command::AddIdmap { name: "far".into(), kind, map: map.into() }
+        Command::AddIdmap {
+            name: "far".into(),
+            kind,
+            map: map.into(),
+        }
     }
 
     /// `default`, and `far` with 10.0.0.[2-9]@tcp.
     fn two() -> Nodemaps {
-        Nodemaps::default().with(&Command::Add { name: "far".into() }).unwrap().with(&add_range("far", "10.0.0.[2-9]@tcp")).unwrap()
+        Nodemaps::default()
+            .with(&Command::Add { name: "far".into() })
+            .unwrap()
+            .with(&add_range("far", "10.0.0.[2-9]@tcp"))
+            .unwrap()
     }
 
     #[test]
@@ -467,67 +556,164 @@ mod tests {
             assert_eq!(n.of(nid(other)).name, "default", "{other}");
         }
         for (bad, errno) in [
-            (add_range("far", "10.0.0.9@tcp:10.0.0.20@tcp"), Errno::EEXIST),
+            (
+                add_range("far", "10.0.0.9@tcp:10.0.0.20@tcp"),
+                Errno::EEXIST,
+            ),
             (add_range("far", "10.0.[0-9].2@tcp"), Errno::EINVAL),
             (add_range("far", "10.0.1.9@tcp:10.0.1.2@tcp"), Errno::EINVAL),
             (add_range("default", "10.0.1.2@tcp"), Errno::EINVAL),
             (add_range("none", "10.0.1.2@tcp"), Errno::ENOENT),
-            (Command::DelRange { name: "far".into(), range: "10.0.0.2@tcp".into() }, Errno::EINVAL),
+            (
+                Command::DelRange {
+                    name: "far".into(),
+                    range: "10.0.0.2@tcp".into(),
+                },
+                Errno::EINVAL,
+            ),
             (Command::Add { name: "far".into() }, Errno::EEXIST),
             (Command::Add { name: "a-b".into() }, Errno::EINVAL),
-            (Command::Add { name: "x".repeat(17) }, Errno::ENAMETOOLONG),
-            (Command::Del { name: "default".into() }, Errno::EINVAL),
+            (
+                Command::Add {
+                    name: "x".repeat(17),
+                },
+                Errno::ENAMETOOLONG,
+            ),
+            (
+                Command::Del {
+                    name: "default".into(),
+                },
+                Errno::EINVAL,
+            ),
             (modify("far", "squash_uid", "0"), Errno::EINVAL),
             (modify("far", "admin", "maybe"), Errno::EINVAL),
             (modify("far", "map_mode", "uid,what"), Errno::EINVAL),
             (modify("far", "rbac", "all"), Errno::EOPNOTSUPP),
-            (Command::SetFileset { name: "far".into(), fileset: "sub".into() }, Errno::EINVAL),
-            (Command::SetFileset { name: "far".into(), fileset: "/sub/../..".into() }, Errno::EINVAL),
-            (Command::SetFileset { name: "far".into(), fileset: "/./sub".into() }, Errno::EINVAL),
+            (
+                Command::SetFileset {
+                    name: "far".into(),
+                    fileset: "sub".into(),
+                },
+                Errno::EINVAL,
+            ),
+            (
+                Command::SetFileset {
+                    name: "far".into(),
+                    fileset: "/sub/../..".into(),
+                },
+                Errno::EINVAL,
+            ),
+            (
+                Command::SetFileset {
+                    name: "far".into(),
+                    fileset: "/./sub".into(),
+                },
+                Errno::EINVAL,
+            ),
             (idmap(IdType::Uid, "5-4:1"), Errno::ERANGE),
             (idmap(IdType::Uid, "1-3:5-6"), Errno::EINVAL),
             (idmap(IdType::Uid, "1-4294967295:0"), Errno::ENOSPC),
         ] {
             assert_eq!(n.with(&bad), Err(errno), "{bad:?}");
         }
-        let n = n.with(&Command::DelRange { name: "far".into(), range: "10.0.0.[2-9]@tcp".into() }).unwrap();
+        let n = n
+            .with(&Command::DelRange {
+                name: "far".into(),
+                range: "10.0.0.[2-9]@tcp".into(),
+            })
+            .unwrap();
         assert_eq!(n.of(nid("10.0.0.2@tcp")).name, "default");
     }
 
     #[test]
     fn root_is_squashed_unless_admin_and_others_unless_trusted_or_mapped() {
-        let n = two().with(&idmap(IdType::Uid, "500-502:1500")).unwrap().with(&idmap(IdType::Gid, "0:60")).unwrap();
+        let n = two()
+            .with(&idmap(IdType::Uid, "500-502:1500"))
+            .unwrap()
+            .with(&idmap(IdType::Gid, "0:60"))
+            .unwrap();
         let m = n.named("far").unwrap();
-        assert_eq!((m.to_fs(IdType::Uid, 501), m.to_client(IdType::Uid, 1501)), ((1501, false), (501, false)));
-        assert_eq!((m.to_fs(IdType::Uid, 503), m.to_fs(IdType::Uid, 0)), ((65534, true), (65534, true)));
-        assert_eq!((m.to_fs(IdType::Gid, 0), m.to_client(IdType::Gid, 60)), ((60, false), (0, false)));
-        assert_eq!(m.to_fs(IdType::Projid, 0), (65534, true), "project 0 is a project as others");
-        let n = n.with(&modify("far", "admin", "1")).unwrap().with(&modify("far", "map_mode", "gid")).unwrap();
+        assert_eq!(
+            (m.to_fs(IdType::Uid, 501), m.to_client(IdType::Uid, 1501)),
+            ((1501, false), (501, false))
+        );
+        assert_eq!(
+            (m.to_fs(IdType::Uid, 503), m.to_fs(IdType::Uid, 0)),
+            ((65534, true), (65534, true))
+        );
+        assert_eq!(
+            (m.to_fs(IdType::Gid, 0), m.to_client(IdType::Gid, 60)),
+            ((60, false), (0, false))
+        );
+        assert_eq!(
+            m.to_fs(IdType::Projid, 0),
+            (65534, true),
+            "project 0 is a project as others"
+        );
+        let n = n
+            .with(&modify("far", "admin", "1"))
+            .unwrap()
+            .with(&modify("far", "map_mode", "gid"))
+            .unwrap();
         let m = n.named("far").unwrap();
-        assert_eq!((m.to_fs(IdType::Uid, 0), m.to_fs(IdType::Uid, 9), m.to_fs(IdType::Gid, 9)), ((0, false), (9, false), (65534, true)));
+        assert_eq!(
+            (
+                m.to_fs(IdType::Uid, 0),
+                m.to_fs(IdType::Uid, 9),
+                m.to_fs(IdType::Gid, 9)
+            ),
+            ((0, false), (9, false), (65534, true))
+        );
         let n = n.with(&modify("far", "trusted", "on")).unwrap();
         assert_eq!(n.named("far").unwrap().to_fs(IdType::Gid, 9), (9, false));
-        assert_eq!(n.named("far").unwrap().to_fs(IdType::Uid, u32::MAX), (65534, true), "no id, whoever says it");
+        assert_eq!(
+            n.named("far").unwrap().to_fs(IdType::Uid, u32::MAX),
+            (65534, true),
+            "no id, whoever says it"
+        );
         let back: Nodemaps = serde_json::from_str(&serde_json::to_string(&n).unwrap()).unwrap();
         assert_eq!(back, n);
     }
 
     #[test]
     fn a_fileset_is_the_root_and_nothing_above_it() {
-        let set = |fileset: &str| two().with(&Command::SetFileset { name: "far".into(), fileset: fileset.into() }).unwrap();
+        let set = |fileset: &str| {
+            two()
+                .with(&Command::SetFileset {
+                    name: "far".into(),
+                    fileset: fileset.into(),
+                })
+                .unwrap()
+        };
         let asks = |fileset: &str, asked: &str| set(fileset).named("far").unwrap().root_of(asked);
         let root = |fileset: &str, asked: &str| asks(fileset, asked).unwrap();
         assert_eq!((root("", "/a"), root("", "")), ("/a".into(), String::new()));
-        assert_eq!((root("/t/", ""), root("/t", "/t"), root("/t", "/t/x")), ("/t".into(), "/t".into(), "/t/x".into()));
-        assert_eq!((root("/t", "/other"), root("/t", "/tt"), root("/t", "/")), ("/t/other".into(), "/t/tt".into(), "/t".into()));
+        assert_eq!(
+            (root("/t/", ""), root("/t", "/t"), root("/t", "/t/x")),
+            ("/t".into(), "/t".into(), "/t/x".into())
+        );
+        assert_eq!(
+            (root("/t", "/other"), root("/t", "/tt"), root("/t", "/")),
+            ("/t/other".into(), "/t/tt".into(), "/t".into())
+        );
         for up in ["/..", "..", "/t/..", "/t/../..", "/a/../b/", "/./a", "."] {
-            assert_eq!((asks("/t", up), asks("", up)), (Err(Errno::EINVAL), Err(Errno::EINVAL)), "{up}");
+            assert_eq!(
+                (asks("/t", up), asks("", up)),
+                (Err(Errno::EINVAL), Err(Errno::EINVAL)),
+                "{up}"
+            );
         }
         assert_eq!(root("/t", "/..a/b.."), "/t/..a/b..");
     }
 
     /// What a nodemap says, by looking through a list.
-    fn naive(pairs: &[(u32, u32)], admin: bool, trusted: bool, mapped: bool, id: u32) -> Option<u32> {
+    fn naive(
+        pairs: &[(u32, u32)],
+        admin: bool,
+        trusted: bool,
+        mapped: bool,
+        id: u32,
+    ) -> Option<u32> {
         match id {
             0 if admin => Some(0),
             1.. if trusted || !mapped => Some(id),

@@ -46,7 +46,10 @@ impl IdMap {
 
     /// Adds a pair. A pair that shares one of its ids goes; when both are taken already it is refused (`idmap_insert`).
     pub fn add(&mut self, client: u32, fs: u32) -> Result<(), Errno> {
-        match (self.to_fs.get(&client).copied(), self.to_client.get(&fs).copied()) {
+        match (
+            self.to_fs.get(&client).copied(),
+            self.to_client.get(&fs).copied(),
+        ) {
             (Some(_), Some(_)) => return Err(Errno::EEXIST),
             (None, None) if self.to_fs.len() >= PAIRS_MAX => return Err(Errno::ENOSPC),
             (Some(old), None) => drop(self.to_client.remove(&old)),
@@ -86,6 +89,9 @@ pub fn parse(text: &str) -> Result<(u32, u32, u32), Errno> {
     if fs_last.is_some_and(|l| l.checked_sub(fs) != Some(more)) || fs.checked_add(more).is_none() {
         return Err(Errno::EINVAL);
     }
-    let count = more.checked_add(1).filter(|n| *n as usize <= PAIRS_MAX).ok_or(Errno::ENOSPC)?;
+    let count = more
+        .checked_add(1)
+        .filter(|n| *n as usize <= PAIRS_MAX)
+        .ok_or(Errno::ENOSPC)?;
     Ok((client, fs, count))
 }

@@ -21,8 +21,12 @@ struct Stored {
 
 /// As text.
 pub fn encode(maps: &Nodemaps) -> Result<Vec<u8>, OsdError> {
-    let stored = Stored { format: FORMAT, nodemaps: maps.clone() };
-    serde_json::to_vec(&stored).map_err(|e| OsdError::Corrupt(format!("nodemaps do not go into JSON: {e}")))
+    let stored = Stored {
+        format: FORMAT,
+        nodemaps: maps.clone(),
+    };
+    serde_json::to_vec(&stored)
+        .map_err(|e| OsdError::Corrupt(format!("nodemaps do not go into JSON: {e}")))
 }
 
 /// From text.
@@ -34,7 +38,10 @@ pub fn decode(text: &[u8]) -> Result<Nodemaps, OsdError> {
     let bad = |why: String| OsdError::Corrupt(format!("MGS nodemaps: {why}"));
     let head: Head = serde_json::from_slice(text).map_err(|e| bad(e.to_string()))?;
     if head.format > FORMAT {
-        return Err(bad(format!("written by a newer Coral (format {}, this one knows {FORMAT})", head.format)));
+        return Err(bad(format!(
+            "written by a newer Coral (format {}, this one knows {FORMAT})",
+            head.format
+        )));
     }
     let stored: Stored = serde_json::from_slice(text).map_err(|e| bad(e.to_string()))?;
     match stored.nodemaps.named(super::core::DEFAULT) {
@@ -45,15 +52,24 @@ pub fn decode(text: &[u8]) -> Result<Nodemaps, OsdError> {
 
 /// What a server of Coral reads of the MGS, as text.
 pub fn encode_membership(now: &Membership) -> Result<Vec<u8>, OsdError> {
-    let told = Told { format: FORMAT, nodemaps: now.maps.clone(), mdts: now.mdts.iter().map(Nid::to_string).collect() };
-    serde_json::to_vec(&told).map_err(|e| OsdError::Corrupt(format!("nodemaps do not go into JSON: {e}")))
+    let told = Told {
+        format: FORMAT,
+        nodemaps: now.maps.clone(),
+        mdts: now.mdts.iter().map(Nid::to_string).collect(),
+    };
+    serde_json::to_vec(&told)
+        .map_err(|e| OsdError::Corrupt(format!("nodemaps do not go into JSON: {e}")))
 }
 
 /// From such text.
 pub fn decode_membership(text: &[u8]) -> Result<Membership, OsdError> {
     let maps = decode(text)?;
-    let told: Told = serde_json::from_slice(text).map_err(|e| OsdError::Corrupt(format!("nodemaps of the MGS: {e}")))?;
-    Ok(Membership { maps, mdts: told.mdts.iter().filter_map(|n| n.parse().ok()).collect() })
+    let told: Told = serde_json::from_slice(text)
+        .map_err(|e| OsdError::Corrupt(format!("nodemaps of the MGS: {e}")))?;
+    Ok(Membership {
+        maps,
+        mdts: told.mdts.iter().filter_map(|n| n.parse().ok()).collect(),
+    })
 }
 
 #[derive(Serialize, Deserialize)]
@@ -66,7 +82,8 @@ struct Told {
 
 /// What is stored; without a row nodemaps as they are at first.
 pub fn load(kv: &dyn Kv) -> Result<Nodemaps, OsdError> {
-    kv.get(MGS_NODEMAPS, KEY)?.map_or_else(|| Ok(Nodemaps::default()), |row| decode(&row))
+    kv.get(MGS_NODEMAPS, KEY)?
+        .map_or_else(|| Ok(Nodemaps::default()), |row| decode(&row))
 }
 
 /// The storing of `maps`.

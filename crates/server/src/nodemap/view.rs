@@ -34,7 +34,11 @@ impl View {
 
     /// The same where -1 names nobody: in a setattr an owner that stays, else a group that is not there.
     pub fn named_to_fs(&self, kind: IdType, id: u32) -> u32 {
-        if id == NO_ID { id } else { self.to_fs(kind, id) }
+        if id == NO_ID {
+            id
+        } else {
+            self.to_fs(kind, id)
+        }
     }
 
     /// An id of ours, as the client knows it.
@@ -76,7 +80,9 @@ impl View {
 
     /// The value of attribute `name` that the client gives. `None`: it names somebody who is unknown here (EPERM).
     pub fn xattr_to_fs(&self, name: &[u8], value: Bytes) -> Option<Bytes> {
-        let Some(m) = self.0.as_ref().filter(|_| is_acl(name)) else { return Some(value) };
+        let Some(m) = self.0.as_ref().filter(|_| is_acl(name)) else {
+            return Some(value);
+        };
         let mapped = acl::map_ids(&value, |group, id| {
             let kind = if group { IdType::Gid } else { IdType::Uid };
             let (id, _) = m.to_fs(kind, id);
@@ -97,12 +103,28 @@ mod tests {
 
     #[test]
     fn no_id_is_left_only_where_it_says_so() {
-        let maps = Nodemaps::default().with(&Command::Add { name: "far".into() }).unwrap();
+        let maps = Nodemaps::default()
+            .with(&Command::Add { name: "far".into() })
+            .unwrap();
         let view = View::new(maps.named("far").cloned());
-        let said = SetAttr { uid: Some(NO_ID), gid: Some(NO_ID), projid: None, ..SetAttr::default() };
+        let said = SetAttr {
+            uid: Some(NO_ID),
+            gid: Some(NO_ID),
+            projid: None,
+            ..SetAttr::default()
+        };
         let owners = view.owners_to_fs(said);
-        assert_eq!((owners.uid, owners.gid, owners.projid), (Some(65534), Some(65534), None));
+        assert_eq!(
+            (owners.uid, owners.gid, owners.projid),
+            (Some(65534), Some(65534), None)
+        );
         assert!(view.squashes(IdType::Uid, NO_ID));
-        assert_eq!((view.named_to_fs(IdType::Uid, NO_ID), view.named_to_fs(IdType::Uid, 7)), (NO_ID, 65534));
+        assert_eq!(
+            (
+                view.named_to_fs(IdType::Uid, NO_ID),
+                view.named_to_fs(IdType::Uid, 7)
+            ),
+            (NO_ID, 65534)
+        );
     }
 }

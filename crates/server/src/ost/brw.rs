@@ -67,7 +67,10 @@ impl Brw {
         let niobufs: Vec<NiobufRemote> = decode_all(msg.buf(3));
         // a mask of match bits (`tgt_io_data_unpack`)
         let bad_mask = !ioobj.max_mds().is_power_of_two();
-        if msg.buf(2).len() != size_of::<ObdIoobj>() || niobufs.len() != ioobj.bufcnt as usize || bad_mask {
+        if msg.buf(2).len() != size_of::<ObdIoobj>()
+            || niobufs.len() != ioobj.bufcnt as usize
+            || bad_mask
+        {
             return Err(Errno::EPROTO);
         }
         let (id, res) = object_of(&ioobj.oid)?;
@@ -117,7 +120,11 @@ impl Brw {
         if self.oa.valid & md::FLCKSUM == 0 {
             return Ok(None);
         }
-        let flags = if self.oa.valid & md::FLFLAGS != 0 { self.oa.flags } else { ObdFlags::empty() };
+        let flags = if self.oa.valid & md::FLFLAGS != 0 {
+            self.oa.flags
+        } else {
+            ObdFlags::empty()
+        };
         CksumType::from_flags(flags).map(Some).ok_or(Errno::EPROTO)
     }
 
@@ -141,14 +148,22 @@ impl Brw {
             }
             (e.off, parts)
         };
-        self.extents.iter().map(take).filter(|(_, parts)| !parts.is_empty()).collect()
+        self.extents
+            .iter()
+            .map(take)
+            .filter(|(_, parts)| !parts.is_empty())
+            .collect()
     }
 
     /// The ranges cut at descriptor boundaries: descriptor and range. Short I/O is one descriptor.
     pub(super) fn pieces(&self) -> Vec<(usize, Extent)> {
         let mut out = Vec::new();
         let whole = [self.total() as u32];
-        let lens = if self.short_io { &whole[..] } else { &self.md_lens[..] };
+        let lens = if self.short_io {
+            &whole[..]
+        } else {
+            &self.md_lens[..]
+        };
         let mut extents = self.extents.iter().copied();
         let mut at = extents.next();
         for (md, md_len) in lens.iter().enumerate() {
@@ -157,8 +172,15 @@ impl Brw {
                 let n = e.len.min(room);
                 out.push((md, Extent { off: e.off, len: n }));
                 room -= n;
-                let rest = Extent { off: e.off + n as u64, len: e.len - n };
-                at = if rest.len > 0 { Some(rest) } else { extents.next() };
+                let rest = Extent {
+                    off: e.off + n as u64,
+                    len: e.len - n,
+                };
+                at = if rest.len > 0 {
+                    Some(rest)
+                } else {
+                    extents.next()
+                };
             }
         }
         out
@@ -167,8 +189,15 @@ impl Brw {
 
 /// The object and lock resource an id names; id 0 names none.
 pub(super) fn object_of(oi: &OstId) -> Result<(ObjectId, ResId), Errno> {
-    let id = ObjectId { seq: oi.object_seq(), oid: oi.object_id() };
-    if id.oid == 0 { Err(Errno::EPROTO) } else { Ok((id, oi.res_id())) }
+    let id = ObjectId {
+        seq: oi.object_seq(),
+        oid: oi.object_id(),
+    };
+    if id.oid == 0 {
+        Err(Errno::EPROTO)
+    } else {
+        Ok((id, oi.res_id()))
+    }
 }
 
 fn total_bytes(niobufs: &[NiobufRemote]) -> Result<usize, Errno> {
@@ -181,7 +210,11 @@ fn total_bytes(niobufs: &[NiobufRemote]) -> Result<usize, Errno> {
         if n.len == 0 || n.offset < end {
             return Err(Errno::EPROTO);
         }
-        end = n.offset.checked_add(n.len as u64).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+        end = n
+            .offset
+            .checked_add(n.len as u64)
+            .filter(|e| *e <= i64::MAX as u64)
+            .ok_or(Errno::EFBIG)?;
         total += n.len as usize;
         if total > BRW_BYTES {
             return Err(Errno::EPROTO);
@@ -195,14 +228,20 @@ fn merge(niobufs: &[NiobufRemote]) -> Vec<Extent> {
     for n in niobufs {
         match out.last_mut() {
             Some(e) if e.off + e.len as u64 == n.offset => e.len += n.len as usize,
-            _ => out.push(Extent { off: n.offset, len: n.len as usize }),
+            _ => out.push(Extent {
+                off: n.offset,
+                len: n.len as usize,
+            }),
         }
     }
     out
 }
 
 fn plain_md_lens(total: usize) -> Vec<u32> {
-    (0..total).step_by(MD_BYTES).map(|at| MD_BYTES.min(total - at) as u32).collect()
+    (0..total)
+        .step_by(MD_BYTES)
+        .map(|at| MD_BYTES.min(total - at) as u32)
+        .collect()
 }
 
 fn page_md_lens(niobufs: &[NiobufRemote]) -> Vec<u32> {
@@ -241,13 +280,22 @@ mod tests {
     use super::*;
 
     fn niobuf(offset: u64, len: u32) -> NiobufRemote {
-        NiobufRemote { offset, len, flags: 0 }
+        NiobufRemote {
+            offset,
+            len,
+            flags: 0,
+        }
     }
 
     fn request(niobufs: &[NiobufRemote], flags: ObdFlags) -> Message {
         let oi = OstId::group0(7);
         let mut msg = Message::new(&PtlrpcBody::default());
-        msg.push(&Obdo { oi, flags, valid: md::FLFLAGS, ..Default::default() });
+        msg.push(&Obdo {
+            oi,
+            flags,
+            valid: md::FLFLAGS,
+            ..Default::default()
+        });
         msg.push(&ObdIoobj::new(oi, 1, niobufs.len() as u32));
         msg.push_bytes(coral_wire::raw::encode_all(niobufs));
         msg
@@ -260,7 +308,10 @@ mod tests {
     #[test]
     fn touching_ranges_become_one() {
         let b = parse(&[niobuf(0, 4096), niobuf(4096, 100), niobuf(8192, 1)]).unwrap();
-        assert_eq!(b.extents, [Extent { off: 0, len: 4196 }, Extent { off: 8192, len: 1 }]);
+        assert_eq!(
+            b.extents,
+            [Extent { off: 0, len: 4196 }, Extent { off: 8192, len: 1 }]
+        );
         assert_eq!((b.total(), b.niobuf_count, b.span()), (4197, 3, (0, 8192)));
         assert_eq!(b.md_lens, [4197]);
     }
@@ -273,11 +324,22 @@ mod tests {
         let of = |max_brw: u32| {
             let oi = OstId::group0(7);
             let mut msg = Message::new(&PtlrpcBody::default());
-            msg.push(&Obdo { oi, ..Default::default() }).push(&ObdIoobj { oid: oi, max_brw, bufcnt: 1 });
+            msg.push(&Obdo {
+                oi,
+                ..Default::default()
+            })
+            .push(&ObdIoobj {
+                oid: oi,
+                max_brw,
+                bufcnt: 1,
+            });
             msg.push(&niobuf(0, 3 << 20));
             Brw::parse(&msg, false).map(|b| b.md_lens.len())
         };
-        assert_eq!((of(3 << 16), of(2 << 16).err()), (Ok(3), Some(Errno::EPROTO)));
+        assert_eq!(
+            (of(3 << 16), of(2 << 16).err()),
+            (Ok(3), Some(Errno::EPROTO))
+        );
     }
 
     #[test]
@@ -291,7 +353,13 @@ mod tests {
             &[niobuf(10, 10), niobuf(19, 1)],
             &[niobuf(u64::MAX, 10)],
             &[niobuf(i64::MAX as u64, 1)],
-            &[NiobufRemote { flags: brw::SRVLOCK, ..niobuf(0, 1) }, niobuf(1, 1)],
+            &[
+                NiobufRemote {
+                    flags: brw::SRVLOCK,
+                    ..niobuf(0, 1)
+                },
+                niobuf(1, 1),
+            ],
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
@@ -305,7 +373,10 @@ mod tests {
     #[test]
     fn descriptors_hold_256_pages_and_coral_cuts_at_1_mib() {
         let mib = MD_BYTES as u32;
-        assert_eq!(parse(&[niobuf(0, 2 * mib + 5)]).unwrap().md_lens, [mib, mib, 5]);
+        assert_eq!(
+            parse(&[niobuf(0, 2 * mib + 5)]).unwrap().md_lens,
+            [mib, mib, 5]
+        );
         // An unaligned start: the first page is short, and so is the first descriptor.
         let n = [niobuf(100, 2 * mib)];
         assert_eq!(parse(&n).unwrap().md_lens, [mib - 100, mib, 100]);
@@ -328,7 +399,10 @@ mod tests {
                 let len: usize = pieces.iter().filter(|p| p.0 == md).map(|p| p.1.len).sum();
                 assert_eq!(len, *want as usize);
             }
-            let again = pieces.iter().map(|(_, e)| niobuf(e.off, e.len as u32)).collect::<Vec<_>>();
+            let again = pieces
+                .iter()
+                .map(|(_, e)| niobuf(e.off, e.len as u32))
+                .collect::<Vec<_>>();
             assert_eq!(merge(&again), b.extents);
 
             let data: Vec<u8> = (0..b.total()).map(|i| i as u8).collect();
@@ -336,7 +410,10 @@ mod tests {
             let cut = b.cut(segs);
             assert_eq!(cut.len(), b.extents.len());
             for ((off, parts), e) in cut.iter().zip(&b.extents) {
-                assert_eq!((*off, parts.iter().map(Bytes::len).sum::<usize>()), (e.off, e.len));
+                assert_eq!(
+                    (*off, parts.iter().map(Bytes::len).sum::<usize>()),
+                    (e.off, e.len)
+                );
             }
             let flat: Vec<u8> = cut.iter().flat_map(|(_, p)| p.concat()).collect();
             assert!(flat == data);

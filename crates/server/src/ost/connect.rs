@@ -1,9 +1,9 @@
 //! What an OST agrees to at connect (`ofd_parse_connect_data`, `lustre/ofd/ofd_obd.c`;
 //! `OST_CONNECT_SUPPORTED`, `lustre/include/lustre_export.h`).
 
+use coral_wire::Errno;
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData};
 use coral_wire::ost::cksum_type;
-use coral_wire::Errno;
 
 use super::brw::BRW_BYTES;
 use super::grant::EXTENT_TAX_BYTES;
@@ -116,17 +116,40 @@ mod tests {
         assert!(kernel().connect_flags2.contains(d.connect_flags2));
         assert!(d.has(F::FID | F::FULL20 | F::VERSION | F::SHORTIO | F::SRVLOCK | F::GRANT_PARAM));
         assert_eq!((d.brw_size, d.cksum_types), (4 << 20, 7));
-        assert_eq!((d.grant_blkbits, d.grant_inobits, d.grant_tax_kb, d.grant_max_blks), (12, 5, 24, 16384));
+        assert_eq!(
+            (
+                d.grant_blkbits,
+                d.grant_inobits,
+                d.grant_tax_kb,
+                d.grant_max_blks
+            ),
+            (12, 5, 24, 16384)
+        );
         assert!(!d.has2(F2::CORAL));
-        assert_eq!((d.has(F::MAXBYTES), d.maxbytes), (true, 1 << 44), "the disk's limit, not an offset's");
-        assert_eq!(agree(&ObdConnectData::default(), 1 << 44).unwrap().connect_flags, F::empty());
+        assert_eq!(
+            (d.has(F::MAXBYTES), d.maxbytes),
+            (true, 1 << 44),
+            "the disk's limit, not an offset's"
+        );
+        assert_eq!(
+            agree(&ObdConnectData::default(), 1 << 44)
+                .unwrap()
+                .connect_flags,
+            F::empty()
+        );
     }
 
     #[test]
     fn a_kernel_server_refuses_these_too() {
-        let none = ObdConnectData { brw_size: 0, ..kernel() };
+        let none = ObdConnectData {
+            brw_size: 0,
+            ..kernel()
+        };
         assert_eq!(agree(&none, 1 << 44), Err(Errno::EPROTO));
-        let t10 = ObdConnectData { cksum_types: 0xf0, ..kernel() };
+        let t10 = ObdConnectData {
+            cksum_types: 0xf0,
+            ..kernel()
+        };
         assert_eq!(agree(&t10, 1 << 44), Err(Errno::EPROTO));
     }
 }

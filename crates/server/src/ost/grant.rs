@@ -83,16 +83,23 @@ impl Grants {
     /// Books a write.
     pub(super) fn write(&mut self, cookie: u64, claim: Claim, room: &dyn Room) -> Booked {
         // one that is gone has nothing, and is given nothing
-        let Some(before) = self.held.get(&cookie).copied() else { return Booked::default() };
+        let Some(before) = self.held.get(&cookie).copied() else {
+            return Booked::default();
+        };
         let held = before.saturating_sub(claim.used.saturating_add(claim.dropped));
         let spent = before - held;
         self.set(cookie, held);
         if claim.held >= claim.want || claim.held >= held + CHUNK_BYTES {
             return Booked { more: 0, spent };
         }
-        let more = (claim.want - claim.held).min(left(room) / SHARE).min(CHUNK_BYTES);
+        let more = (claim.want - claim.held)
+            .min(left(room) / SHARE)
+            .min(CHUNK_BYTES);
         // The client may not end up with more than it wants and a chunk.
-        let more = promise(room, more.min((claim.want + CHUNK_BYTES).saturating_sub(held)));
+        let more = promise(
+            room,
+            more.min((claim.want + CHUNK_BYTES).saturating_sub(held)),
+        );
         self.set(cookie, held + more);
         Booked { more, spent }
     }
@@ -169,12 +176,29 @@ mod tests {
     fn a_writer_keeps_its_credit_and_disconnect_returns_it() {
         let (mut g, gib) = (Grants::default(), room(GIB));
         let mut held = g.connect(1, None, &gib);
-        assert_eq!((held, g.total()), (CHUNK_BYTES, CHUNK_BYTES), "booked when it is told");
+        assert_eq!(
+            (held, g.total()),
+            (CHUNK_BYTES, CHUNK_BYTES),
+            "booked when it is told"
+        );
         for _ in 0..100 {
             let used = 1 << 20;
             held -= used;
-            let booked = g.write(1, Claim { held, want: 64 << 20, dropped: 0, used }, &gib);
-            assert_eq!(gib.left().unwrap(), GIB - held - booked.more - used, "what is on its way is promised still");
+            let booked = g.write(
+                1,
+                Claim {
+                    held,
+                    want: 64 << 20,
+                    dropped: 0,
+                    used,
+                },
+                &gib,
+            );
+            assert_eq!(
+                gib.left().unwrap(),
+                GIB - held - booked.more - used,
+                "what is on its way is promised still"
+            );
             gib.unpromise(booked.spent);
             held += booked.more;
             assert!(held <= (64 << 20) + CHUNK_BYTES);
@@ -189,7 +213,18 @@ mod tests {
         g.forget(2, &gib);
         g.forget(3, &gib);
         assert_eq!(g.total(), 0);
-        assert_eq!(g.write(2, Claim { want: GIB, ..Default::default() }, &gib), Booked::default(), "it is gone");
+        assert_eq!(
+            g.write(
+                2,
+                Claim {
+                    want: GIB,
+                    ..Default::default()
+                },
+                &gib
+            ),
+            Booked::default(),
+            "it is gone"
+        );
         assert_eq!((g.total(), gib.left().unwrap()), (0, GIB));
     }
 
@@ -197,14 +232,41 @@ mod tests {
     fn a_reconnected_client_keeps_what_it_has_and_gets_no_second_grant() {
         let (mut g, gib) = (Grants::default(), room(GIB));
         g.connect(1, None, &gib);
-        assert_eq!(g.connect(1, None, &gib), CHUNK_BYTES, "the reply to the first was lost");
-        let more = g.write(1, Claim { held: CHUNK_BYTES - 4096, want: 32 << 20, used: 4096, ..Default::default() }, &gib).more;
+        assert_eq!(
+            g.connect(1, None, &gib),
+            CHUNK_BYTES,
+            "the reply to the first was lost"
+        );
+        let more = g
+            .write(
+                1,
+                Claim {
+                    held: CHUNK_BYTES - 4096,
+                    want: 32 << 20,
+                    used: 4096,
+                    ..Default::default()
+                },
+                &gib,
+            )
+            .more;
         let held = CHUNK_BYTES - 4096 + more;
         assert!(held > CHUNK_BYTES);
         assert_eq!((g.connect(1, Some(held), &gib), g.total()), (held, held));
-        assert_eq!(g.connect(1, Some(0), &gib), held, "what it does not know of is on its way");
+        assert_eq!(
+            g.connect(1, Some(0), &gib),
+            held,
+            "what it does not know of is on its way"
+        );
         // a write of 1 MiB is here, and its reply was lost
-        g.write(1, Claim { held: u64::MAX, used: 1 << 20, ..Default::default() }, &gib);
+        g.write(
+            1,
+            Claim {
+                held: u64::MAX,
+                used: 1 << 20,
+                ..Default::default()
+            },
+            &gib,
+        );
         assert_eq!((g.connect(1, Some(held), &gib), g.total()), (held, held));
     }
 
@@ -216,7 +278,11 @@ mod tests {
         assert_eq!(g.connect(1, Some(48 << 20), &disk), 48 << 20);
         assert_eq!(g.connect(2, Some(8 << 20), &disk), 8 << 20);
         assert_eq!(g.connect(3, Some(0), &disk), 1 << 20);
-        assert_eq!(g.connect(4, Some(GIB), &disk), 7 << 20, "no more than there is");
+        assert_eq!(
+            g.connect(4, Some(GIB), &disk),
+            7 << 20,
+            "no more than there is"
+        );
         assert_eq!(g.total(), avail);
     }
 
@@ -229,7 +295,15 @@ mod tests {
         for cookie in 0..1000 {
             let g = &mut osts[cookie as usize % 2];
             let held = g.connect(cookie, None, &disk);
-            g.write(cookie, Claim { held, want: GIB, ..Default::default() }, &disk);
+            g.write(
+                cookie,
+                Claim {
+                    held,
+                    want: GIB,
+                    ..Default::default()
+                },
+                &disk,
+            );
             let total: u64 = osts.iter().map(Grants::total).sum();
             assert!(total <= avail, "{total} after {cookie}");
             assert_eq!(disk.left().unwrap(), avail - total);
@@ -239,11 +313,25 @@ mod tests {
     #[test]
     fn a_lying_client_gets_no_more_than_nothing() {
         let (mut g, gib) = (Grants::default(), room(GIB));
-        let lie = Claim { held: u64::MAX, want: u64::MAX, dropped: u64::MAX, used: u64::MAX };
+        let lie = Claim {
+            held: u64::MAX,
+            want: u64::MAX,
+            dropped: u64::MAX,
+            used: u64::MAX,
+        };
         g.connect(1, None, &gib);
-        assert_eq!(g.write(1, lie, &gib), Booked { more: 0, spent: CHUNK_BYTES });
+        assert_eq!(
+            g.write(1, lie, &gib),
+            Booked {
+                more: 0,
+                spent: CHUNK_BYTES
+            }
+        );
         assert_eq!(g.total(), 0);
-        let greedy = Claim { want: u64::MAX / 2, ..Default::default() };
+        let greedy = Claim {
+            want: u64::MAX / 2,
+            ..Default::default()
+        };
         assert!(g.write(1, greedy, &gib).more <= CHUNK_BYTES);
     }
 }

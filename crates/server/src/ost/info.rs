@@ -43,7 +43,9 @@ impl Ost {
         match quota::question(&asked)? {
             Question::Limits => Err(Errno::EOPNOTSUPP),
             Question::Usage => {
-                let used = self.used(asked.r#type, quota::id_here(&rq.exp.view(), &asked)).await?;
+                let used = self
+                    .used(asked.r#type, quota::id_here(&rq.exp.view(), &asked))
+                    .await?;
                 let mut msg = reply();
                 msg.push(&quota::usage(&asked, used)).push_empty();
                 Ok(msg)

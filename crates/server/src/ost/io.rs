@@ -126,7 +126,9 @@ impl Ost {
         (oa.valid, oa.mtime, oa.atime, oa.ctime) = (sent.valid, sent.mtime, sent.atime, sent.ctime);
         let mut msg = write_reply(oa, b.niobuf_count);
         // Numbers in the order of the changes: clients replay by them.
-        rq.target.commit_idempotent(rq, Batch::new(), &mut msg).map_err(|e| storage_error(&e))?;
+        rq.target
+            .commit_idempotent(rq, Batch::new(), &mut msg)
+            .map_err(|e| storage_error(&e))?;
         self.note_change(rq, b.id);
         drop(lock);
         if b.sync {
@@ -140,12 +142,24 @@ impl Ost {
         if b.short_io {
             let data = rq.buf(5);
             let whole = data.len() >= b.total();
-            return if whole { Ok(Some(data.slice(..b.total()).into())) } else { Err(Errno::EPROTO) };
+            return if whole {
+                Ok(Some(data.slice(..b.total()).into()))
+            } else {
+                Err(Errno::EPROTO)
+            };
         }
-        match rq.rq.bulk_read_from_client(portal::OST_BULK, &b.md_lens).await {
+        match rq
+            .rq
+            .bulk_read_from_client(portal::OST_BULK, &b.md_lens)
+            .await
+        {
             Ok(parts) => {
                 let all: Payload = parts.iter().flatten().cloned().collect();
-                if all.len() == b.total() { Ok(Some(all)) } else { Err(Errno::EPROTO) }
+                if all.len() == b.total() {
+                    Ok(Some(all))
+                } else {
+                    Err(Errno::EPROTO)
+                }
             }
             Err(e) => {
                 tracing::info!(client = %rq.exp.uuid, object = %b.id, "write: {e}; the client will retry");
@@ -173,15 +187,23 @@ impl Ost {
             set.atime = None;
         }
         for (off, bufs) in b.cut(data.iter().cloned()) {
-            self.objects.write_promised(b.id, off, &bufs).map_err(|e| storage_error(&e))?;
+            self.objects
+                .write_promised(b.id, off, &bufs)
+                .map_err(|e| storage_error(&e))?;
         }
-        self.objects.set_attr(b.id, &set).map_err(|e| storage_error(&e))
+        self.objects
+            .set_attr(b.id, &set)
+            .map_err(|e| storage_error(&e))
     }
 
     /// Books the space of a write: the grant the client gets in addition, and the space, held until the write is stored. A write
     /// whose space the client had not been promised fails when others have been promised what is left, unless it overwrites.
     fn book_write(&self, rq: &TargetRequest, b: &Brw) -> Result<(u64, Space<'_>), Errno> {
-        let mut space = Space { room: &*self.objects, promised: 0, claimed: 0 };
+        let mut space = Space {
+            room: &*self.objects,
+            promised: 0,
+            claimed: 0,
+        };
         let again = rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
         let mut grants = self.grants.lock();
         // What it says to have and was not given is not there.
@@ -231,7 +253,9 @@ impl Ost {
 
     pub(super) fn shrink_if_asked(&self, rq: &TargetRequest, oa: &Obdo) {
         if shrinks(oa) {
-            self.grants.lock().shrink(rq.exp.cookie, oa.grant, &*self.objects);
+            self.grants
+                .lock()
+                .shrink(rq.exp.cookie, oa.grant, &*self.objects);
         }
     }
 }

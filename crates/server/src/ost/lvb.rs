@@ -50,7 +50,9 @@ pub(super) async fn glimpse(rq: TargetRequest) {
             let ldlm = rq.target.ldlm();
             ldlm.cancel(exp, req.early_cancels());
             // The lock of an earlier try whose reply was lost: the client would never give it back.
-            if rq.rq.body.flags & MSG_RESENT != 0 && let Some(rep) = ldlm.find_resent(exp, req.handle(0)) {
+            if rq.rq.body.flags & MSG_RESENT != 0
+                && let Some(rep) = ldlm.find_resent(exp, req.handle(0))
+            {
                 ldlm.cancel(exp, &[rep.handle]);
             }
             ldlm.glimpse(exp, &req).await.map_err(|e| e.status())
@@ -79,7 +81,8 @@ mod tests {
         let osd = OsdMem::new();
         let res = OstId::group0(5).res_id();
         assert_eq!(stored(&osd, res), OstLvb::default());
-        osd.write(ObjectId { seq: 0, oid: 5 }, 10, &[Bytes::from_static(b"x")]).unwrap();
+        osd.write(ObjectId { seq: 0, oid: 5 }, 10, &[Bytes::from_static(b"x")])
+            .unwrap();
         assert_eq!((stored(&osd, res).size, stored(&osd, res).blocks), (11, 8));
         assert_eq!(stored(&osd, ResId([0; 4])).error(), Some(Errno::EPROTO));
     }

@@ -160,11 +160,18 @@ impl Ost {
     /// Space that an id has in use; EINPROGRESS until it is known.
     pub(crate) async fn used(&self, kind: u32, id: u32) -> Result<Used, Errno> {
         let usage = self.usage.clone();
-        self.blocking(move |_| usage.of_id(kind, id)).await?.ok_or(Errno::EINPROGRESS)
+        self.blocking(move |_| usage.of_id(kind, id))
+            .await?
+            .ok_or(Errno::EINPROGRESS)
     }
 
     /// Times of an object were set by another request than one of ours; an object that is not there stays so.
-    pub(crate) fn set_times(&self, rq: &TargetRequest, id: ObjectId, set: &coral_osd::SetAttr) -> Result<(), OsdError> {
+    pub(crate) fn set_times(
+        &self,
+        rq: &TargetRequest,
+        id: ObjectId,
+        set: &coral_osd::SetAttr,
+    ) -> Result<(), OsdError> {
         self.times_set.lock().note(rq.exp.cookie, id, rq.rq.xid);
         match self.objects.attr(id)? {
             Some(_) => self.objects.set_attr(id, set).map(drop),
@@ -182,12 +189,19 @@ impl Ost {
 
     /// ENOENT when what is to be changed is no file any more. Asked under the lock.
     fn may_change(&self, id: ObjectId) -> Result<(), Errno> {
-        self.files.as_ref().map_or(Ok(()), |there| there(id).map(drop))
+        self.files
+            .as_ref()
+            .map_or(Ok(()), |there| there(id).map(drop))
     }
 
     /// Makes the OST `fsname-OSTindex` on `osd` and starts it. Clients reach it once it is added to
     /// a [`crate::ServerNode`].
-    pub fn start<O>(node: Arc<Node>, fsname: &str, index: u32, osd: Arc<O>) -> Result<Arc<Target>, OsdError>
+    pub fn start<O>(
+        node: Arc<Node>,
+        fsname: &str,
+        index: u32,
+        osd: Arc<O>,
+    ) -> Result<Arc<Target>, OsdError>
     where
         O: Kv + Objects + 'static,
     {
@@ -196,12 +210,18 @@ impl Ost {
     }
 
     /// As [`Ost::start`] with limits of one's own.
-    pub fn start_with<O>(node: Arc<Node>, cfg: TargetConfig, osd: Arc<O>) -> Result<Arc<Target>, OsdError>
+    pub fn start_with<O>(
+        node: Arc<Node>,
+        cfg: TargetConfig,
+        osd: Arc<O>,
+    ) -> Result<Arc<Target>, OsdError>
     where
         O: Kv + Objects + 'static,
     {
         let target = Target::new(node, cfg, osd.clone())?;
-        target.ldlm().set_lvb_ops(Arc::new(lvb::ObjectLvb(osd.clone())));
+        target
+            .ldlm()
+            .set_lvb_ops(Arc::new(lvb::ObjectLvb(osd.clone())));
         let ost = Ost::new(osd);
         ost.start_counting();
         target.start(ost);
@@ -239,7 +259,9 @@ impl Ost {
 
     /// Times, owner and parent that a request brings, the owner as it counts here.
     fn asked_attr(rq: &TargetRequest, oa: &Obdo) -> SetAttr {
-        rq.exp.view().owners_to_fs(obdo::set_attr(oa, Ost::times(rq)))
+        rq.exp
+            .view()
+            .owners_to_fs(obdo::set_attr(oa, Ost::times(rq)))
     }
 
     fn coral(exp: &Export) -> bool {
@@ -279,7 +301,10 @@ impl TargetOps for Ost {
         Box::pin(async move {
             // Others may have written there since.
             if rq.replay_committed() {
-                let body = PtlrpcBody { transno: rq.rq.body.transno, ..PtlrpcBody::reply(&rq.rq.body, 0) };
+                let body = PtlrpcBody {
+                    transno: rq.rq.body.transno,
+                    ..PtlrpcBody::reply(&rq.rq.body, 0)
+                };
                 return rq.reply(0, Message::new(&body)).await;
             }
             match self.answer(&rq).await {
@@ -324,7 +349,10 @@ fn reply() -> Message {
 /// The errno for a client, and a line in the log for what is our fault.
 fn storage_error(e: &OsdError) -> Errno {
     match e {
-        OsdError::NoSpace | OsdError::TooLarge(_) | OsdError::Invalid(_) | OsdError::NotSupported(_) => {}
+        OsdError::NoSpace
+        | OsdError::TooLarge(_)
+        | OsdError::Invalid(_)
+        | OsdError::NotSupported(_) => {}
         _ => tracing::error!("storage: {e}"),
     }
     e.into()
@@ -367,7 +395,9 @@ mod tests {
         let id = |oid| ObjectId { seq: 0, oid };
         t.note(1, id(1), 100);
         assert!(t.overtaken(1, id(1), 99));
-        assert!(!t.overtaken(1, id(1), 101) && !t.overtaken(2, id(1), 99) && !t.overtaken(1, id(2), 99));
+        assert!(
+            !t.overtaken(1, id(1), 101) && !t.overtaken(2, id(1), 99) && !t.overtaken(1, id(2), 99)
+        );
         for oid in 2..2 * TIMES_MAX as u64 {
             t.note(1, id(oid), 5);
             t.note(1, id(oid), 6);

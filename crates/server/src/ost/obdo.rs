@@ -71,7 +71,10 @@ pub(super) fn fill(oa: &mut Obdo, a: &ObjAttr, times: Times) {
 /// Fills owner and project as well, as the client knows them.
 pub(super) fn fill_owner(oa: &mut Obdo, a: &ObjAttr, view: &View) {
     oa.valid |= md::FLUID | md::FLGID | md::FLPROJID;
-    (oa.uid, oa.gid) = (view.to_client(IdType::Uid, a.uid), view.to_client(IdType::Gid, a.gid));
+    (oa.uid, oa.gid) = (
+        view.to_client(IdType::Uid, a.uid),
+        view.to_client(IdType::Gid, a.gid),
+    );
     oa.projid = view.to_client(IdType::Projid, a.projid);
 }
 
@@ -100,18 +103,27 @@ mod tests {
             blocks: 8,
             mtime: Time { secs: 10, nsecs: 7 },
             atime: Time { secs: -1, nsecs: 0 },
-            ctime: Time { secs: 1 << 32, nsecs: 999_999_999 },
+            ctime: Time {
+                secs: 1 << 32,
+                nsecs: 999_999_999,
+            },
             ..Default::default()
         }
     }
 
     #[test]
     fn the_valid_bits_are_a_real_servers() {
-        let mut oa = Obdo { valid: md::FLID | md::FLGROUP, ..Default::default() };
+        let mut oa = Obdo {
+            valid: md::FLID | md::FLGROUP,
+            ..Default::default()
+        };
         fill(&mut oa, &attr(), Times::Seconds);
         assert_eq!(oa.valid, 0x0100_01bf, "OST_SYNC reply of session.pcap");
         fill_owner(&mut oa, &attr(), &View::default());
-        assert_eq!(oa.valid, 0x0100_0000_0100_07bf, "OST_SETATTR reply of session.pcap");
+        assert_eq!(
+            oa.valid, 0x0100_0000_0100_07bf,
+            "OST_SETATTR reply of session.pcap"
+        );
     }
 
     #[test]
@@ -119,8 +131,14 @@ mod tests {
         let mut oa = Obdo::default();
         fill(&mut oa, &attr(), Times::Packed);
         let set = set_attr(&oa, Times::Packed);
-        assert_eq!((set.mtime, set.atime), (Some(attr().mtime), Some(attr().atime)));
-        assert_eq!((set.ctime, set.uid, set.parent), (Some(attr().ctime), None, None));
+        assert_eq!(
+            (set.mtime, set.atime),
+            (Some(attr().mtime), Some(attr().atime))
+        );
+        assert_eq!(
+            (set.ctime, set.uid, set.parent),
+            (Some(attr().ctime), None, None)
+        );
         fill(&mut oa, &attr(), Times::Seconds);
         assert_eq!((oa.mtime, oa.atime, oa.ctime), (10, -1, 1 << 32));
     }

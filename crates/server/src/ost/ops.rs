@@ -48,16 +48,32 @@ impl Named {
 
     /// A reply obdo with the object's id.
     fn out(&self, valid: u64) -> Obdo {
-        Obdo { oi: self.oa.oi, valid: md::FLID | valid, ..Default::default() }
+        Obdo {
+            oi: self.oa.oi,
+            valid: md::FLID | valid,
+            ..Default::default()
+        }
     }
 
     /// The lock on `start..=end` if the request wants the server to take it.
-    async fn lock(&self, ost: &Ost, rq: &TargetRequest, mode: LdlmMode, start: u64, end: u64) -> Option<LocalLock> {
+    async fn lock(
+        &self,
+        ost: &Ost,
+        rq: &TargetRequest,
+        mode: LdlmMode,
+        start: u64,
+        end: u64,
+    ) -> Option<LocalLock> {
         if !self.flagged(ObdFlags::SRVLOCK) {
             return None;
         }
         let (ty, policy) = ost.lock_on(start, end);
-        Some(rq.target.ldlm().lock_local(self.res, ty, mode, policy, None).await)
+        Some(
+            rq.target
+                .ldlm()
+                .lock_local(self.res, ty, mode, policy, None)
+                .await,
+        )
     }
 }
 
@@ -79,9 +95,17 @@ impl Ost {
 
     pub(super) async fn getattr(&self, rq: &TargetRequest) -> Result<Message, Errno> {
         let n = Named::of(rq)?;
-        let mode = if n.flagged(ObdFlags::FLUSH) { LdlmMode::PW } else { LdlmMode::PR };
+        let mode = if n.flagged(ObdFlags::FLUSH) {
+            LdlmMode::PW
+        } else {
+            LdlmMode::PR
+        };
         let lock = n.lock(self, rq, mode, 0, OBJECT_EOF).await;
-        let attr = self.objects.attr(n.id).map_err(|e| storage_error(&e))?.unwrap_or_default();
+        let attr = self
+            .objects
+            .attr(n.id)
+            .map_err(|e| storage_error(&e))?
+            .unwrap_or_default();
         drop(lock);
         let mut oa = n.out(md::FLGROUP | md::FLFLAGS);
         oa.flags = ObdFlags::FLUSH;
@@ -98,7 +122,10 @@ impl Ost {
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
         let set = Ost::asked_attr(rq, &n.oa);
-        let attr = self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))?;
+        let attr = self
+            .objects
+            .set_attr(n.id, &set)
+            .map_err(|e| storage_error(&e))?;
         self.usage.changed(n.id);
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
             self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
@@ -123,7 +150,15 @@ impl Ost {
         if end < start {
             return Err(Errno::EINVAL);
         }
-        let lock = n.lock(self, rq, LdlmMode::PW, start, end.saturating_sub(1).max(start)).await;
+        let lock = n
+            .lock(
+                self,
+                rq,
+                LdlmMode::PW,
+                start,
+                end.saturating_sub(1).max(start),
+            )
+            .await;
         self.may_change(n.id)?;
         let done = match end {
             OBJECT_EOF => self.objects.truncate(n.id, start),
@@ -151,7 +186,8 @@ impl Ost {
         let lock = n.lock(self, rq, LdlmMode::PW, start, end - 1).await;
         self.may_change(n.id)?;
         let id = n.id;
-        let change = move |objects: &dyn coral_osd::Objects| objects.fallocate(id, mode, start, end);
+        let change =
+            move |objects: &dyn coral_osd::Objects| objects.fallocate(id, mode, start, end);
         // Allocating much takes the file system a while.
         let done = self.blocking(change).await;
         let attr = self.after_change(rq, &n, done)?;
@@ -163,11 +199,21 @@ impl Ost {
     }
 
     /// Sets the times of an object whose change is `done`, or failed.
-    fn after_change(&self, rq: &TargetRequest, n: &Named, done: Result<(), Errno>) -> Result<coral_osd::ObjAttr, Errno> {
-        let set = SetAttr { if_unowned: true, ..Ost::asked_attr(rq, &n.oa) };
+    fn after_change(
+        &self,
+        rq: &TargetRequest,
+        n: &Named,
+        done: Result<(), Errno>,
+    ) -> Result<coral_osd::ObjAttr, Errno> {
+        let set = SetAttr {
+            if_unowned: true,
+            ..Ost::asked_attr(rq, &n.oa)
+        };
         let attr = done.and_then(|()| {
             self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
-            self.objects.set_attr(n.id, &set).map_err(|e| storage_error(&e))
+            self.objects
+                .set_attr(n.id, &set)
+                .map_err(|e| storage_error(&e))
         });
         self.usage.changed(n.id);
         attr
@@ -186,7 +232,10 @@ impl Ost {
             return Err(Errno::EPROTO);
         }
         let lock = n.lock(self, rq, LdlmMode::PR, off, OBJECT_EOF).await;
-        let found = self.objects.seek(n.id, off, whence).map_err(|e| storage_error(&e))?;
+        let found = self
+            .objects
+            .seek(n.id, off, whence)
+            .map_err(|e| storage_error(&e))?;
         drop(lock);
         let mut oa = n.oa;
         oa.size = found.unwrap_or(Errno::ENXIO.status() as i64 as u64);
@@ -201,7 +250,11 @@ impl Ost {
         }
         let n = Named::of(rq)?;
         self.sync_one(rq, n.id).await?;
-        let attr = self.objects.attr(n.id).map_err(|e| storage_error(&e))?.unwrap_or_default();
+        let attr = self
+            .objects
+            .attr(n.id)
+            .map_err(|e| storage_error(&e))?
+            .unwrap_or_default();
         let mut oa = n.out(md::FLGROUP);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
         Ok(only(&oa))
@@ -211,7 +264,11 @@ impl Ost {
     pub(super) fn create(&self, rq: &TargetRequest) -> Result<Message, Errno> {
         let oa: Obdo = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
         let valid = md::FLID | md::FLGROUP;
-        Ok(only(&Obdo { oi: oa.oi, valid, ..Default::default() }))
+        Ok(only(&Obdo {
+            oi: oa.oi,
+            valid,
+            ..Default::default()
+        }))
     }
 
     pub(super) async fn destroy(&self, rq: &TargetRequest) -> Result<Message, Errno> {
@@ -232,11 +289,17 @@ impl Ost {
     async fn destroy_one(&self, rq: &TargetRequest, id: ObjectId, res: ResId) -> Result<(), Errno> {
         // Nobody may write to it any more under a lock.
         let policy = Policy::extent(0, OBJECT_EOF);
-        let _lock = rq.target.ldlm().lock_local(res, LdlmType::EXTENT, LdlmMode::PW, policy, None).await;
+        let _lock = rq
+            .target
+            .ldlm()
+            .lock_local(res, LdlmType::EXTENT, LdlmMode::PW, policy, None)
+            .await;
         let attr = self.objects.attr(id).map_err(|e| storage_error(&e))?;
         match attr {
             None => return Ok(()),
-            Some(a) if a.blocks > QUICK_DESTROY_BLOCKS => self.blocking(move |objects| objects.destroy(id)).await?,
+            Some(a) if a.blocks > QUICK_DESTROY_BLOCKS => {
+                self.blocking(move |objects| objects.destroy(id)).await?
+            }
             Some(_) => self.objects.destroy(id).map_err(|e| storage_error(&e))?,
         };
         self.usage.gone(id);
@@ -285,7 +348,11 @@ mod tests {
     fn fallocate_modes() {
         assert_eq!(falloc_mode(0), Ok(FallocMode::Allocate));
         assert_eq!(falloc_mode(3), Ok(FallocMode::PunchHole));
-        assert_eq!(falloc_mode(2), Ok(FallocMode::PunchHole), "KEEP_SIZE goes without saying");
+        assert_eq!(
+            falloc_mode(2),
+            Ok(FallocMode::PunchHole),
+            "KEEP_SIZE goes without saying"
+        );
         assert_eq!(falloc_mode(17), Ok(FallocMode::ZeroRangeKeepSize));
         for bits in [8, 18, 32, 64, 1 << 31] {
             assert_eq!(falloc_mode(bits), Err(Errno::EOPNOTSUPP), "{bits}");

@@ -61,7 +61,9 @@ impl Changes {
     pub fn shared(&self, id: ObjectId) -> bool {
         let mut by = self.ages.iter().filter_map(|a| a.by.get(&id));
         let first = by.next();
-        self.ages.iter().any(|a| a.more) || first == Some(&By::Several) || by.any(|b| Some(b) != first)
+        self.ages.iter().any(|a| a.more)
+            || first == Some(&By::Several)
+            || by.any(|b| Some(b) != first)
     }
 }
 
@@ -81,7 +83,10 @@ mod tests {
         assert!(c.shared(id(2)));
         c.commit_begins();
         c.note(2, id(1));
-        assert!(c.shared(id(1)) && c.shared(id(2)), "what came during the commit may not be in it");
+        assert!(
+            c.shared(id(1)) && c.shared(id(2)),
+            "what came during the commit may not be in it"
+        );
         c.commit_begins();
         assert!(c.shared(id(1)) && c.shared(id(2)));
         c.commit_begins();

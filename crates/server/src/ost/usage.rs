@@ -13,8 +13,8 @@
 //! An object costs some 50 to 90 bytes of memory.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use coral_osd::{ObjectId, Objects, OsdError};
 use parking_lot::Mutex;
@@ -84,7 +84,9 @@ impl Usage {
     pub(super) fn start(self: &Arc<Self>) {
         let me = self.clone();
         match self.objects.object_calls_wait() {
-            true => *self.counting.lock() = Some(tokio::task::spawn_blocking(move || me.count_all())),
+            true => {
+                *self.counting.lock() = Some(tokio::task::spawn_blocking(move || me.count_all()))
+            }
             false => me.count_all(),
         }
     }
@@ -144,7 +146,11 @@ impl Usage {
         let now = attr.and_then(|a| {
             let owner = match &self.files {
                 Some(files) => files(id).ok()?,
-                None => Owner { uid: a.uid, gid: a.gid, projid: a.projid },
+                None => Owner {
+                    uid: a.uid,
+                    gid: a.gid,
+                    projid: a.projid,
+                },
             };
             Some((owner, a.blocks * BLOCK_BYTES))
         });
@@ -154,7 +160,13 @@ impl Usage {
 
     /// Objects that changed before `syncs` had begun.
     fn noted(&self, syncs: u64) -> Vec<ObjectId> {
-        self.counts.lock().changed.iter().filter(|(_, at)| **at < syncs).map(|(id, _)| *id).collect()
+        self.counts
+            .lock()
+            .changed
+            .iter()
+            .filter(|(_, at)| **at < syncs)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// A sync begins; what [`Usage::synced`] is to be told.
@@ -182,7 +194,11 @@ impl Usage {
     pub(super) fn of_id(&self, kind: u32, id: u32) -> Result<Option<Used>, OsdError> {
         match self.complete.get() {
             None => return Ok(None),
-            Some(false) => return Err(OsdError::Corrupt("what owners use could not be counted at the start".into())),
+            Some(false) => {
+                return Err(OsdError::Corrupt(
+                    "what owners use could not be counted at the start".into(),
+                ));
+            }
             Some(true) => {}
         }
         for changed in self.noted(u64::MAX) {
@@ -205,7 +221,10 @@ mod tests {
     #[test]
     fn what_changes_during_a_sync_stays_noted() {
         let osd = Arc::new(OsdMem::new());
-        let write = |oid, off| osd.write(id(oid), off, &[Bytes::from_static(b"x")]).unwrap();
+        let write = |oid, off| {
+            osd.write(id(oid), off, &[Bytes::from_static(b"x")])
+                .unwrap()
+        };
         let usage = Arc::new(Usage::new(osd.clone(), None));
         let root = || usage.of_id(0, 0).unwrap().map(|u| (u.inodes, u.bytes));
         write(1, 0);
@@ -233,12 +252,28 @@ mod tests {
         let osd = Arc::new(OsdMem::new());
         osd.write(id(1), 0, &[Bytes::from_static(b"x")]).unwrap();
         osd.write(id(2), 0, &[Bytes::from_static(b"x")]).unwrap();
-        let owner = Owner { uid: 7, gid: 8, projid: 9 };
-        let files = move |of: ObjectId| if of == id(1) { Ok(owner) } else { Err(coral_wire::Errno::ENOENT) };
+        let owner = Owner {
+            uid: 7,
+            gid: 8,
+            projid: 9,
+        };
+        let files = move |of: ObjectId| {
+            if of == id(1) {
+                Ok(owner)
+            } else {
+                Err(coral_wire::Errno::ENOENT)
+            }
+        };
         let usage = Arc::new(Usage::new(osd, Some(Arc::new(files))));
         usage.start();
         let used = |kind, id| usage.of_id(kind, id).unwrap();
-        let one = Some(Used { inodes: 1, bytes: 4096 });
-        assert_eq!([used(0, 7), used(1, 8), used(2, 9), used(0, 0)], [one, one, one, Some(Used::default())]);
+        let one = Some(Used {
+            inodes: 1,
+            bytes: 4096,
+        });
+        assert_eq!(
+            [used(0, 7), used(1, 8), used(2, 9), used(0, 0)],
+            [one, one, one, Some(Used::default())]
+        );
     }
 }

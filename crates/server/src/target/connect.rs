@@ -8,7 +8,8 @@ use coral_osd::Batch;
 use coral_ptlrpc::ServerRequest;
 use coral_ptlrpc::alive::{self, Life};
 use coral_wire::ptlrpc::{
-    MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE, Message, PtlrpcBody,
+    MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE,
+    Message, PtlrpcBody,
 };
 use coral_wire::{ConnectFlags, ConnectFlags2, Errno, ObdConnectData};
 
@@ -35,18 +36,34 @@ impl Asked {
         }
         let client_handle = rq.msg.get::<u64>(3).map_err(|_| Errno::EPROTO)?;
         let connect = ObdConnectData::decode_any(rq.msg.buf(4)).map_err(|_| Errno::EPROTO)?;
-        let connection = Connection { nid: rq.from, known_by: rq.known_by, client_handle, conn_cnt: rq.body.conn_cnt, connect };
-        Ok(Asked { uuid, connection, initial: rq.body.op_flags & MSG_CONNECT_INITIAL != 0 })
+        let connection = Connection {
+            nid: rq.from,
+            known_by: rq.known_by,
+            client_handle,
+            conn_cnt: rq.body.conn_cnt,
+            connect,
+        };
+        Ok(Asked {
+            uuid,
+            connection,
+            initial: rq.body.op_flags & MSG_CONNECT_INITIAL != 0,
+        })
     }
 }
 
 impl Target {
     /// Answers a connect; the export it led to, when there is one, is to be reachable by its cookie at once.
     /// A client that must be recovered is known on disk, safe from power loss, before it is told so.
-    pub(crate) async fn connect(self: &Arc<Self>, rq: &ServerRequest) -> Result<(Arc<Export>, Message), Errno> {
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        rq: &ServerRequest,
+    ) -> Result<(Arc<Export>, Message), Errno> {
         let before = self.counts.connects.load(Relaxed);
         let (exp, msg) = self.connect_now(rq)?;
-        if self.counts.connects.load(Relaxed) != before && !exp.local && self.cfg.kind != TargetKind::Mgs {
+        if self.counts.connects.load(Relaxed) != before
+            && !exp.local
+            && self.cfg.kind != TargetKind::Mgs
+        {
             self.sync_with(false).await.map_err(|e| Errno(e.errno()))?;
         }
         Ok((exp, msg))
@@ -64,7 +81,9 @@ impl Target {
         let known = self.exports.lock().of_uuid(&asked.uuid);
         let ((exp, mut flags), back) = match known {
             // The reply to a first connect was lost: it is the same client still.
-            Some(exp) if !asked.initial || exp.client_handle() == asked.connection.client_handle => {
+            Some(exp)
+                if !asked.initial || exp.client_handle() == asked.connection.client_handle =>
+            {
                 (self.reconnected(exp, &asked)?, !asked.initial)
             }
             Some(old) => {
@@ -106,10 +125,22 @@ impl Target {
 
     /// EROFS for a client that would write, when its nodemap lets it read only: it tries again without (`tgt_connect` in
     /// `lustre/target/tgt_handler.c`). One of ours is let in, and refused what it may not do.
-    fn check_read_only(&self, nid: Nid, asked: &ObdConnectData, granted: &ObdConnectData) -> Result<(), Errno> {
-        let read_only = self.view_of(nid, asked).map().is_some_and(|m| m.readonly_mount);
+    fn check_read_only(
+        &self,
+        nid: Nid,
+        asked: &ObdConnectData,
+        granted: &ObdConnectData,
+    ) -> Result<(), Errno> {
+        let read_only = self
+            .view_of(nid, asked)
+            .map()
+            .is_some_and(|m| m.readonly_mount);
         let told = granted.has(ConnectFlags::RDONLY) || granted.has2(ConnectFlags2::CORAL);
-        if read_only && !told && self.cfg.kind == TargetKind::Mdt { Err(Errno::EROFS) } else { Ok(()) }
+        if read_only && !told && self.cfg.kind == TargetKind::Mdt {
+            Err(Errno::EROFS)
+        } else {
+            Ok(())
+        }
     }
 
     fn grant(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
@@ -129,11 +160,19 @@ impl Target {
     }
 
     /// A known client is back.
-    fn reconnected(self: &Arc<Self>, exp: Arc<Export>, asked: &Asked) -> Result<(Arc<Export>, u32), Errno> {
+    fn reconnected(
+        self: &Arc<Self>,
+        exp: Arc<Export>,
+        asked: &Asked,
+    ) -> Result<(Arc<Export>, u32), Errno> {
         let recovering = self.in_recovery();
         // Nothing is known of the connection before a restart: a client that is told it came back to this one goes on with
         // the replay of an earlier recovery, and leaves out opens (`ptlrpc_connect_interpret`).
-        let back = if exp.client_handle() == 0 { 0 } else { MSG_CONNECT_RECONNECT };
+        let back = if exp.client_handle() == 0 {
+            0
+        } else {
+            MSG_CONNECT_RECONNECT
+        };
         if !exp.reconnect(asked.connection) {
             return Err(Errno::EALREADY);
         }
@@ -143,7 +182,14 @@ impl Target {
         if recovering {
             self.client_came(exp.cookie);
         }
-        Ok((exp, back | if recovering { MSG_CONNECT_RECOVERING } else { 0 }))
+        Ok((
+            exp,
+            back | if recovering {
+                MSG_CONNECT_RECOVERING
+            } else {
+                0
+            },
+        ))
     }
 
     /// A client not seen before; refused while others are being recovered.
@@ -157,11 +203,21 @@ impl Target {
         }
         let nid = asked.connection.nid;
         let local = nid.is_lo() || self.node.nids().contains(&nid);
-        let exp = Arc::new(Export::new(asked.uuid.clone(), self.node.next_cookie(), local, asked.connection));
+        let exp = Arc::new(Export::new(
+            asked.uuid.clone(),
+            self.node.next_cookie(),
+            local,
+            asked.connection,
+        ));
         if !local && self.cfg.kind != TargetKind::Mgs {
             let mut batch = Batch::new();
             last_rcvd::put_client(&mut batch, &exp.uuid, &asked.connection.connect);
-            last_rcvd::put_place(&mut batch, &exp.uuid, nid, alive::look(&exp.uuid, nid) == Life::Runs);
+            last_rcvd::put_place(
+                &mut batch,
+                &exp.uuid,
+                nid,
+                alive::look(&exp.uuid, nid) == Life::Runs,
+            );
             self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
         }
         self.exports.lock().insert(exp.clone());
@@ -183,4 +239,3 @@ impl Target {
 pub(crate) fn wanted_uuid(rq: &ServerRequest) -> String {
     String::from_utf8_lossy(rq.msg.str(1)).into_owned()
 }
-

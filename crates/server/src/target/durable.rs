@@ -54,8 +54,14 @@ impl Target {
 
 /// Makes everything safe against power loss from time to time, data first and then tables, and moves last_committed to what
 /// was acknowledged when it began: a client drops what it keeps for replay only when it is on disk.
-pub(super) async fn sync_loop(target: Weak<Target>, soon: Arc<Notify>, mut stopped: watch::Receiver<bool>) {
-    let Some(every) = target.upgrade().map(|t| t.cfg.sync_interval) else { return };
+pub(super) async fn sync_loop(
+    target: Weak<Target>,
+    soon: Arc<Notify>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let Some(every) = target.upgrade().map(|t| t.cfg.sync_interval) else {
+        return;
+    };
     loop {
         let asked = async {
             tokio::time::sleep(SOON_PAUSE).await;
@@ -67,8 +73,12 @@ pub(super) async fn sync_loop(target: Weak<Target>, soon: Arc<Notify>, mut stopp
             () = tokio::time::sleep(every) => {}
             () = asked => {}
         }
-        let Some(target) = target.upgrade() else { return };
-        if target.has_unsynced() && let Err(error) = target.sync().await {
+        let Some(target) = target.upgrade() else {
+            return;
+        };
+        if target.has_unsynced()
+            && let Err(error) = target.sync().await
+        {
             tracing::error!(target = %target.cfg.name, %error, "periodic sync");
             // What waits for its space to be freed needs the tables only.
             let _ = target.sync_with(false).await;

@@ -107,12 +107,30 @@ impl Export {
     }
 
     /// A client known from before a restart.
-    pub(super) fn recovered(uuid: String, cookie: u64, nid: Nid, connect: ObdConnectData, replies: BTreeMap<u16, KeptReply>) -> Export {
-        let c = Connection { nid, known_by: KnownBy::Nothing, client_handle: 0, conn_cnt: 0, connect };
+    pub(super) fn recovered(
+        uuid: String,
+        cookie: u64,
+        nid: Nid,
+        connect: ObdConnectData,
+        replies: BTreeMap<u16, KeptReply>,
+    ) -> Export {
+        let c = Connection {
+            nid,
+            known_by: KnownBy::Nothing,
+            client_handle: 0,
+            conn_cnt: 0,
+            connect,
+        };
         Export::with(uuid, cookie, false, c, replies)
     }
 
-    fn with(uuid: String, cookie: u64, local: bool, c: Connection, replies: BTreeMap<u16, KeptReply>) -> Export {
+    fn with(
+        uuid: String,
+        cookie: u64,
+        local: bool,
+        c: Connection,
+        replies: BTreeMap<u16, KeptReply>,
+    ) -> Export {
         let state = State {
             nid: c.nid,
             known_by: c.known_by,
@@ -127,7 +145,15 @@ impl Export {
             gone: false,
         };
         let rep_mbits = AtomicBool::new(c.connect.has2(ConnectFlags2::REP_MBITS));
-        Export { uuid, cookie, local, ext: OnceLock::new(), rep_mbits, view: RwLock::default(), state: Mutex::new(state) }
+        Export {
+            uuid,
+            cookie,
+            local,
+            ext: OnceLock::new(),
+            rep_mbits,
+            view: RwLock::default(),
+            state: Mutex::new(state),
+        }
     }
 
     /// NID it connected from last.
@@ -161,7 +187,11 @@ impl Export {
     /// The client may not change anything from now on, or may again.
     pub fn set_read_only(&self, on: bool) {
         let flags = &mut self.state.lock().connect.connect_flags;
-        *flags = if on { *flags | ConnectFlags::RDONLY } else { ConnectFlags(flags.0 & !ConnectFlags::RDONLY.0) };
+        *flags = if on {
+            *flags | ConnectFlags::RDONLY
+        } else {
+            ConnectFlags(flags.0 & !ConnectFlags::RDONLY.0)
+        };
     }
 
     /// The client's own handle, `pb_handle` of ASTs.
@@ -190,7 +220,14 @@ impl Export {
 
     /// Bulk transfers of requests in progress end: they were for a connection that is no more.
     pub(super) fn abort_bulk(&self) {
-        let controls: Vec<Control> = self.state.lock().in_progress.values().flatten().cloned().collect();
+        let controls: Vec<Control> = self
+            .state
+            .lock()
+            .in_progress
+            .values()
+            .flatten()
+            .cloned()
+            .collect();
         for c in controls {
             c.abort_bulk();
         }
@@ -206,7 +243,8 @@ impl Export {
         if c.conn_cnt < s.conn_cnt || s.gone {
             return false;
         }
-        self.rep_mbits.store(c.connect.has2(ConnectFlags2::REP_MBITS), Relaxed);
+        self.rep_mbits
+            .store(c.connect.has2(ConnectFlags2::REP_MBITS), Relaxed);
         (s.nid, s.known_by) = (c.nid, c.known_by);
         (s.client_handle, s.conn_cnt, s.connect) = (c.client_handle, c.conn_cnt, c.connect);
         s.last_seen = Instant::now();
@@ -233,7 +271,11 @@ impl Export {
             return Admission::Drop(Dropped::Duplicate);
         }
         // What was executed before a restart and is replayed goes to the target: what it left in memory is to be made again.
-        if let Some(kept) = s.replies.values().find(|r| r.xid == xid && !(replay && r.from_disk)) {
+        if let Some(kept) = s
+            .replies
+            .values()
+            .find(|r| r.xid == xid && !(replay && r.from_disk))
+        {
             return Admission::Again(kept.clone());
         }
         s.in_progress.insert(xid, None);
@@ -254,7 +296,13 @@ impl Export {
 
     /// What a kept reply left in memory has been made again.
     pub(super) fn reconstructed(&self, xid: u64, msg: &Message) {
-        if let Some(r) = self.state.lock().replies.values_mut().find(|r| r.xid == xid) {
+        if let Some(r) = self
+            .state
+            .lock()
+            .replies
+            .values_mut()
+            .find(|r| r.xid == xid)
+        {
             r.from_disk = false;
             r.msg = msg.clone();
         }
@@ -269,14 +317,23 @@ impl Export {
     /// ago, the later one perhaps never.
     pub(super) fn keep(&self, tag: u16, transno: u64, xid: u64, reply: &Message) {
         if self.keeps(tag, xid) {
-            let kept = KeptReply { transno, xid, msg: reply.clone(), from_disk: false };
+            let kept = KeptReply {
+                transno,
+                xid,
+                msg: reply.clone(),
+                from_disk: false,
+            };
             self.state.lock().replies.insert(tag, kept);
         }
     }
 
     /// Whether the slot takes the reply to this request.
     pub(super) fn keeps(&self, tag: u16, xid: u64) -> bool {
-        self.state.lock().replies.get(&tag).is_none_or(|r| r.xid <= xid)
+        self.state
+            .lock()
+            .replies
+            .get(&tag)
+            .is_none_or(|r| r.xid <= xid)
     }
 
     /// The replay of `transno` was executed.
@@ -339,49 +396,107 @@ mod tests {
     use super::*;
 
     fn export() -> Export {
-        let c = Connection { nid: Nid(1), known_by: KnownBy::Process, client_handle: 2, conn_cnt: 3, connect: ObdConnectData::default() };
+        let c = Connection {
+            nid: Nid(1),
+            known_by: KnownBy::Process,
+            client_handle: 2,
+            conn_cnt: 3,
+            connect: ObdConnectData::default(),
+        };
         Export::new("u".into(), 9, false, c)
     }
 
     fn body(conn_cnt: u32, last_xid: u64) -> PtlrpcBody {
-        PtlrpcBody { conn_cnt, last_xid, ..PtlrpcBody::request(36) }
+        PtlrpcBody {
+            conn_cnt,
+            last_xid,
+            ..PtlrpcBody::request(36)
+        }
     }
 
     #[test]
     fn a_request_sent_twice_is_executed_once() {
         let (e, now) = (export(), Instant::now());
         assert_eq!(e.admit(&body(3, 0), 128, now), Admission::New);
-        assert_eq!(e.admit(&body(3, 0), 128, now), Admission::Drop(Dropped::Duplicate));
+        assert_eq!(
+            e.admit(&body(3, 0), 128, now),
+            Admission::Drop(Dropped::Duplicate)
+        );
         e.keep(1, 77, 128, &Message::new(&body(3, 0)));
         e.finished(128);
-        assert!(matches!(e.admit(&body(3, 0), 128, now), Admission::Again(k) if k.transno == 77 && !k.from_disk));
-        assert_eq!(e.admit(&PtlrpcBody { tag: TAG_MAX + 1, ..body(3, 0) }, 384, now), Admission::Drop(Dropped::BadTag));
+        assert!(
+            matches!(e.admit(&body(3, 0), 128, now), Admission::Again(k) if k.transno == 77 && !k.from_disk)
+        );
+        assert_eq!(
+            e.admit(
+                &PtlrpcBody {
+                    tag: TAG_MAX + 1,
+                    ..body(3, 0)
+                },
+                384,
+                now
+            ),
+            Admission::Drop(Dropped::BadTag)
+        );
         // the client has seen it: forgotten, and what comes late of it is dropped
         assert_eq!(e.admit(&body(3, 128), 256, now), Admission::New);
         assert_eq!(e.state.lock().replies.len(), 0);
-        assert_eq!(e.admit(&body(3, 0), 128, now), Admission::Drop(Dropped::Stale));
+        assert_eq!(
+            e.admit(&body(3, 0), 128, now),
+            Admission::Drop(Dropped::Stale)
+        );
     }
 
     #[test]
     fn replays_are_old_and_are_executed_once_too() {
         let (e, now) = (export(), Instant::now());
-        let replay = PtlrpcBody { flags: MSG_REPLAY, ..body(3, 0) };
+        let replay = PtlrpcBody {
+            flags: MSG_REPLAY,
+            ..body(3, 0)
+        };
         assert_eq!(e.admit(&body(3, 640), 768, now), Admission::New);
-        let kept = KeptReply { transno: 5, xid: 128, msg: Message::new(&body(3, 0)), from_disk: true };
+        let kept = KeptReply {
+            transno: 5,
+            xid: 128,
+            msg: Message::new(&body(3, 0)),
+            from_disk: true,
+        };
         e.state.lock().replies.insert(1, kept);
-        assert_eq!(e.admit(&replay, 128, now), Admission::New, "an open that was committed is opened again");
+        assert_eq!(
+            e.admit(&replay, 128, now),
+            Admission::New,
+            "an open that was committed is opened again"
+        );
         e.finished(128);
         e.reconstructed(128, &Message::new(&body(3, 0)));
-        assert!(matches!(e.admit(&replay, 128, now), Admission::Again(_)), "its reply was lost");
+        assert!(
+            matches!(e.admit(&replay, 128, now), Admission::Again(_)),
+            "its reply was lost"
+        );
     }
 
     #[test]
     fn requests_of_an_older_connection_are_dropped() {
         let (e, now) = (export(), Instant::now());
-        assert_eq!(e.admit(&body(2, 0), 128, now), Admission::Drop(Dropped::Stale));
-        let again = Connection { nid: Nid(5), known_by: KnownBy::ReservedPort, client_handle: 2, conn_cnt: 4, connect: ObdConnectData::default() };
+        assert_eq!(
+            e.admit(&body(2, 0), 128, now),
+            Admission::Drop(Dropped::Stale)
+        );
+        let again = Connection {
+            nid: Nid(5),
+            known_by: KnownBy::ReservedPort,
+            client_handle: 2,
+            conn_cnt: 4,
+            connect: ObdConnectData::default(),
+        };
         assert!(e.reconnect(again));
-        assert!(!e.reconnect(Connection { conn_cnt: 3, ..again }), "an attempt overtaken by a later one");
+        assert!(
+            !e.reconnect(Connection {
+                conn_cnt: 3,
+                ..again
+            }),
+            "an attempt overtaken by a later one"
+        );
         assert_eq!((e.nid(), e.known_by()), (Nid(5), KnownBy::ReservedPort));
     }
 }

@@ -56,9 +56,13 @@ pub(super) struct LastRcvd {
 }
 
 pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
-    let instance = kv.get(LAST_RCVD, INSTANCE)?.map_or(0, |v| number(&v) as u32);
+    let instance = kv
+        .get(LAST_RCVD, INSTANCE)?
+        .map_or(0, |v| number(&v) as u32);
     let tables = kv.get(LAST_RCVD, TRANSNO)?.map_or(0, |v| number(&v));
-    let data = kv.get(LAST_RCVD, DATA_TRANSNO)?.map_or(tables, |v| number(&v));
+    let data = kv
+        .get(LAST_RCVD, DATA_TRANSNO)?
+        .map_or(tables, |v| number(&v));
     let gap = kv.get(LAST_RCVD, GAP)?.is_some();
     let mut clients = Vec::new();
     each(kv, b"c", |key, value| {
@@ -71,10 +75,21 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
         })?;
         let place = kv.get(LAST_RCVD, &place_key(&uuid))?.unwrap_or_default();
         let nid = Nid(place.get(..8).map_or(0, number));
-        clients.push(KnownClient { uuid, nid, seen: place.get(8) == Some(&1), connect, replies });
+        clients.push(KnownClient {
+            uuid,
+            nid,
+            seen: place.get(8) == Some(&1),
+            connect,
+            replies,
+        });
         Ok(())
     })?;
-    Ok(LastRcvd { instance, stored: Stored { tables, data }, gap, clients })
+    Ok(LastRcvd {
+        instance,
+        stored: Stored { tables, data },
+        gap,
+        clients,
+    })
 }
 
 /// Number of the last transaction that is in the tables; `None` when there never was one.
@@ -88,7 +103,11 @@ fn number(v: &[u8]) -> u64 {
 }
 
 /// Hands over every record whose key begins with `prefix`; [`CHUNK`] of them are in memory at a time.
-fn each(kv: &dyn Kv, prefix: &[u8], mut f: impl FnMut(&Bytes, &Bytes) -> Result<(), OsdError>) -> Result<(), OsdError> {
+fn each(
+    kv: &dyn Kv,
+    prefix: &[u8],
+    mut f: impl FnMut(&Bytes, &Bytes) -> Result<(), OsdError>,
+) -> Result<(), OsdError> {
     let mut end = prefix.to_vec();
     *end.last_mut().unwrap_or(&mut 0) += 1; // prefixes end in 'c' or NUL: no carry
     let mut from = prefix.to_vec();
@@ -127,7 +146,15 @@ fn reply_from(key: &[u8], value: &Bytes) -> Option<(u16, KeptReply)> {
         return None;
     }
     let msg = Message::decode(value.slice(16..)).ok()?;
-    Some((tag, KeptReply { transno: number(&value[..8]), xid: number(&value[8..16]), msg, from_disk: true }))
+    Some((
+        tag,
+        KeptReply {
+            transno: number(&value[..8]),
+            xid: number(&value[8..16]),
+            msg,
+            from_disk: true,
+        },
+    ))
 }
 
 pub(super) fn put_instance(batch: &mut Batch, instance: u32) {
@@ -152,15 +179,30 @@ pub(super) fn put_data_transno(batch: &mut Batch, transno: u64) {
 }
 
 pub(super) fn put_client(batch: &mut Batch, uuid: &str, connect: &ObdConnectData) {
-    batch.put(LAST_RCVD, [b"c", uuid.as_bytes()].concat(), connect.to_bytes());
+    batch.put(
+        LAST_RCVD,
+        [b"c", uuid.as_bytes()].concat(),
+        connect.to_bytes(),
+    );
 }
 
 /// Where a client is, and whether its socket is seen.
 pub(super) fn put_place(batch: &mut Batch, uuid: &str, nid: Nid, seen: bool) {
-    batch.put(LAST_RCVD, place_key(uuid), [&nid.0.to_le_bytes()[..], &[u8::from(seen)]].concat());
+    batch.put(
+        LAST_RCVD,
+        place_key(uuid),
+        [&nid.0.to_le_bytes()[..], &[u8::from(seen)]].concat(),
+    );
 }
 
-pub(super) fn put_reply(batch: &mut Batch, uuid: &str, tag: u16, transno: u64, xid: u64, reply: &[u8]) {
+pub(super) fn put_reply(
+    batch: &mut Batch,
+    uuid: &str,
+    tag: u16,
+    transno: u64,
+    xid: u64,
+    reply: &[u8],
+) {
     let value = [&transno.to_le_bytes()[..], &xid.to_le_bytes(), reply].concat();
     batch.put(LAST_RCVD, reply_key(uuid, tag), value);
 }
@@ -186,9 +228,17 @@ mod tests {
         let here: Nid = "127.0.0.9@tcp".parse().unwrap();
         let far: Nid = "10.0.0.9@tcp".parse().unwrap();
         let uuid = format!("last-rcvd-{}", std::process::id());
-        let of = |nid, seen| KnownClient { uuid: uuid.clone(), nid, seen, connect: ObdConnectData::default(), replies: BTreeMap::new() };
+        let of = |nid, seen| KnownClient {
+            uuid: uuid.clone(),
+            nid,
+            seen,
+            connect: ObdConnectData::default(),
+            replies: BTreeMap::new(),
+        };
         assert!(of(here, true).is_gone());
-        assert!(!of(here, false).is_gone() && !of(far, true).is_gone() && !of(Nid(0), true).is_gone());
+        assert!(
+            !of(here, false).is_gone() && !of(far, true).is_gone() && !of(Nid(0), true).is_gone()
+        );
         let _alive = alive::Alive::announce(&uuid).unwrap();
         assert!(!of(here, true).is_gone(), "it runs");
     }
@@ -199,11 +249,17 @@ mod tests {
         let mut b = Batch::new();
         put_instance(&mut b, 3);
         put_transno(&mut b, 1 << 40);
-        let connect = ObdConnectData { version: 7, ..ObdConnectData::default() };
+        let connect = ObdConnectData {
+            version: 7,
+            ..ObdConnectData::default()
+        };
         put_client(&mut b, "one", &connect);
         put_place(&mut b, "one", Nid(77), false);
         put_client(&mut b, "one-more", &connect);
-        let reply = Message::new(&coral_wire::PtlrpcBody { transno: 99, ..Default::default() });
+        let reply = Message::new(&coral_wire::PtlrpcBody {
+            transno: 99,
+            ..Default::default()
+        });
         put_reply(&mut b, "one", 5, 99, 128, &reply.encode());
         put_reply(&mut b, "one-more", 1, 98, 64, &reply.encode());
         put_reply(&mut b, "one-more", 2, 97, 32, b"torn");
@@ -214,16 +270,46 @@ mod tests {
         put_gap(&mut b, true);
         kv.commit(b).unwrap();
         assert!(load(&kv).unwrap().gap);
-        assert_eq!((got.instance, got.stored, got.clients.len()), (3, Stored { tables: 1 << 40, data: 1 << 40 }, 2));
+        assert_eq!(
+            (got.instance, got.stored, got.clients.len()),
+            (
+                3,
+                Stored {
+                    tables: 1 << 40,
+                    data: 1 << 40
+                },
+                2
+            )
+        );
         let one = &got.clients[0];
-        assert_eq!((one.nid, one.seen, got.clients[1].nid), (Nid(77), false, Nid(0)));
-        assert_eq!((one.uuid.as_str(), one.connect.version, one.replies.len()), ("one", 7, 1));
-        assert_eq!((one.replies[&5].transno, one.replies[&5].xid, &one.replies[&5].msg), (99, 128, &reply));
+        assert_eq!(
+            (one.nid, one.seen, got.clients[1].nid),
+            (Nid(77), false, Nid(0))
+        );
+        assert_eq!(
+            (one.uuid.as_str(), one.connect.version, one.replies.len()),
+            ("one", 7, 1)
+        );
+        assert_eq!(
+            (
+                one.replies[&5].transno,
+                one.replies[&5].xid,
+                &one.replies[&5].msg
+            ),
+            (99, 128, &reply)
+        );
         let mut b = Batch::new();
         delete_client(&kv, &mut b, "one").unwrap();
         kv.commit(b).unwrap();
         let left = load(&kv).unwrap().clients;
-        assert_eq!(kv.get(LAST_RCVD, b"none").unwrap(), None, "its place went too");
-        assert_eq!((left.len(), left[0].uuid.as_str(), left[0].replies.len()), (1, "one-more", 1));
+        assert_eq!(
+            kv.get(LAST_RCVD, b"none").unwrap(),
+            None,
+            "its place went too"
+        );
+        assert_eq!(
+            (left.len(), left[0].uuid.as_str(), left[0].replies.len()),
+            (1, "one-more", 1)
+        );
     }
 }

@@ -27,7 +27,12 @@ impl Target {
     /// were mapped otherwise.
     pub(crate) fn set_membership(self: &Arc<Self>, now: Arc<Membership>) {
         *self.membership.write() = now;
-        let changed: BTreeSet<u64> = self.exports().iter().filter(|e| self.classify(e)).map(|e| e.cookie).collect();
+        let changed: BTreeSet<u64> = self
+            .exports()
+            .iter()
+            .filter(|e| self.classify(e))
+            .map(|e| e.cookie)
+            .collect();
         let mut held = BTreeSet::new();
         for lock in self.ldlm.locks() {
             if lock.ty == LdlmType::IBITS && lock.export.is_some_and(|e| changed.contains(&e)) {
@@ -40,7 +45,16 @@ impl Target {
         let ldlm = self.ldlm.clone();
         tokio::spawn(async move {
             for res in held {
-                drop(ldlm.lock_local(ResId(res), LdlmType::IBITS, LdlmMode::EX, Policy::ibits(Ibits(META_BITS)), None).await);
+                drop(
+                    ldlm.lock_local(
+                        ResId(res),
+                        LdlmType::IBITS,
+                        LdlmMode::EX,
+                        Policy::ibits(Ibits(META_BITS)),
+                        None,
+                    )
+                    .await,
+                );
             }
         });
     }
@@ -60,7 +74,16 @@ impl Target {
             return View::default();
         }
         // a client within this process is at this node (`nodemap_classify_nid`)
-        let at = if nid.is_lo() { self.node.nids().iter().copied().find(|n| !n.is_lo()).unwrap_or(nid) } else { nid };
+        let at = if nid.is_lo() {
+            self.node
+                .nids()
+                .iter()
+                .copied()
+                .find(|n| !n.is_lo())
+                .unwrap_or(nid)
+        } else {
+            nid
+        };
         View::new(Some(now.maps.of(at).clone()))
     }
 }
@@ -70,29 +93,55 @@ const META_BITS: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits
 
 /// Whether the client may only read.
 pub(crate) fn reads_only(rq: &TargetRequest) -> bool {
-    let read_only = rq.exp.connect().has(ConnectFlags::RDONLY) || rq.exp.view().map().is_some_and(|m| m.readonly_mount);
+    let read_only = rq.exp.connect().has(ConnectFlags::RDONLY)
+        || rq.exp.view().map().is_some_and(|m| m.readonly_mount);
     // what was acknowledged before it came to be so is replayed
     read_only && rq.rq.body.flags & MSG_REPLAY == 0
 }
 
 /// EROFS when the client may only read and the request would change something.
 pub(crate) fn check_writable(rq: &TargetRequest) -> Result<(), Errno> {
-    if reads_only(rq) && changes(rq) { Err(Errno::EROFS) } else { Ok(()) }
+    if reads_only(rq) && changes(rq) {
+        Err(Errno::EROFS)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether a request asks for a change: the handlers with IS_MUTABLE in `lustre/mdt/mdt_handler.c` and `lustre/ofd/ofd_dev.c`.
 fn changes(rq: &TargetRequest) -> bool {
     match rq.rq.body.opc {
-        opc::MDS_REINT | opc::OST_WRITE | opc::OST_PUNCH | opc::OST_FALLOCATE | opc::OST_SETATTR | opc::OST_CREATE | opc::OST_DESTROY => true,
+        opc::MDS_REINT
+        | opc::OST_WRITE
+        | opc::OST_PUNCH
+        | opc::OST_FALLOCATE
+        | opc::OST_SETATTR
+        | opc::OST_CREATE
+        | opc::OST_DESTROY => true,
         opc::LDLM_ENQUEUE => {
-            let asks = coral_wire::ldlm::LdlmRequest::decode(rq.buf(1)).is_ok_and(|r| r.flags.contains(LdlmFlags::HAS_INTENT));
-            let intent = rq.rq.msg.get::<LdlmIntent>(2).ok().filter(|_| asks).map(|i| i.opc);
+            let asks = coral_wire::ldlm::LdlmRequest::decode(rq.buf(1))
+                .is_ok_and(|r| r.flags.contains(LdlmFlags::HAS_INTENT));
+            let intent = rq
+                .rq
+                .msg
+                .get::<LdlmIntent>(2)
+                .ok()
+                .filter(|_| asks)
+                .map(|i| i.opc);
             match intent {
                 Some(op) if op & (it::OPEN | it::CREAT) != 0 => {
-                    let writing = open::WRITE | open::CREAT | open::TRUNC | open::APPEND | open::HAS_EA;
-                    rq.rq.msg.get::<RecCreate>(3).is_ok_and(|r| r.flags() & writing != 0)
+                    let writing =
+                        open::WRITE | open::CREAT | open::TRUNC | open::APPEND | open::HAS_EA;
+                    rq.rq
+                        .msg
+                        .get::<RecCreate>(3)
+                        .is_ok_and(|r| r.flags() & writing != 0)
                 }
-                Some(it::LAYOUT) => rq.rq.msg.get::<LayoutIntent>(3).is_ok_and(|l| l.opc != layout_intent::ACCESS),
+                Some(it::LAYOUT) => rq
+                    .rq
+                    .msg
+                    .get::<LayoutIntent>(3)
+                    .is_ok_and(|l| l.opc != layout_intent::ACCESS),
                 _ => false,
             }
         }

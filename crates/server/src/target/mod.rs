@@ -25,16 +25,16 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+pub(crate) use connect::wanted_uuid;
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
 pub(crate) use last_rcvd::stored_transno;
 pub use members::Membership;
 pub(crate) use members::{check_writable, reads_only};
-pub use request::TargetRequest;
-pub use waiting::{RecoveryStatus, WaitedFor, Windows};
-pub(crate) use connect::wanted_uuid;
 pub(crate) use recovery::Gate;
 pub(crate) use request::Admitted;
+pub use request::TargetRequest;
+pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 
 use export::Exports;
 use recovery::Recovery;
@@ -75,7 +75,11 @@ pub struct TargetConfig {
 impl TargetConfig {
     /// The defaults. `name` without `_UUID`.
     pub fn new(kind: TargetKind, name: &str, index: u32) -> TargetConfig {
-        let uuid = if kind == TargetKind::Mgs { name.to_owned() } else { format!("{name}_UUID") };
+        let uuid = if kind == TargetKind::Mgs {
+            name.to_owned()
+        } else {
+            format!("{name}_UUID")
+        };
         TargetConfig {
             name: name.to_owned(),
             uuid,
@@ -244,7 +248,11 @@ struct Peers(Weak<Target>);
 impl AstPeers for Peers {
     fn peer(&self, exp: u64) -> Option<AstPeer> {
         let e = self.0.upgrade()?.export(exp)?;
-        Some(AstPeer { nid: e.nid(), client_handle: e.client_handle(), conn_cnt: e.conn_cnt() })
+        Some(AstPeer {
+            nid: e.nid(),
+            client_handle: e.client_handle(),
+            conn_cnt: e.conn_cnt(),
+        })
     }
 
     fn evict(&self, exp: u64, why: EvictReason) {
@@ -256,14 +264,24 @@ impl AstPeers for Peers {
 
 impl Target {
     /// Opens a target on its tables: loads last_rcvd; enters recovery if it knows clients that must come back.
-    pub fn new(node: Arc<Node>, cfg: TargetConfig, kv: Arc<dyn Kv>) -> Result<Arc<Target>, OsdError> {
+    pub fn new(
+        node: Arc<Node>,
+        cfg: TargetConfig,
+        kv: Arc<dyn Kv>,
+    ) -> Result<Arc<Target>, OsdError> {
         let known = last_rcvd::load(&*kv)?;
         // Nothing that was done is lost when only the process died.
         let noted = kv.noted();
-        let recovered = Stored { tables: known.stored.tables.max(noted), data: known.stored.data.max(noted) };
+        let recovered = Stored {
+            tables: known.stored.tables.max(noted),
+            data: known.stored.data.max(noted),
+        };
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
-        let (gone, clients): (Vec<_>, Vec<_>) = known.clients.into_iter().partition(last_rcvd::KnownClient::is_gone);
+        let (gone, clients): (Vec<_>, Vec<_>) = known
+            .clients
+            .into_iter()
+            .partition(last_rcvd::KnownClient::is_gone);
         let missing = known.gap || !gone.is_empty();
         for client in gone {
             tracing::info!(target = %cfg.name, client = %client.uuid, nid = %client.nid, "this client has ended: it is not waited for");
@@ -277,10 +295,19 @@ impl Target {
         kv.commit(batch)?;
         // What a killed process left in the page cache is about to be called committed: it must survive power loss too.
         kv.sync()?;
-        let windows = Windows { soft: cfg.recovery_soft, hard: cfg.recovery_hard };
+        let windows = Windows {
+            soft: cfg.recovery_soft,
+            hard: cfg.recovery_hard,
+        };
         let mut exports = Exports::default();
         for c in clients {
-            exports.insert(Arc::new(Export::recovered(c.uuid, node.next_cookie(), c.nid, c.connect, c.replies)));
+            exports.insert(Arc::new(Export::recovered(
+                c.uuid,
+                node.next_cookie(),
+                c.nid,
+                c.connect,
+                c.replies,
+            )));
         }
         let recovering = exports.len() > 0;
         if recovering {
@@ -288,13 +315,24 @@ impl Target {
         }
         let (stopped, _) = watch::channel(false);
         let target = Arc::new_cyclic(|weak: &Weak<Target>| Target {
-            ldlm: LdlmServer::new(&cfg.name, node.clone(), PtlrpcAsts::new(node.clone(), Peers(weak.clone()))),
+            ldlm: LdlmServer::new(
+                &cfg.name,
+                node.clone(),
+                PtlrpcAsts::new(node.clone(), Peers(weak.clone())),
+            ),
             cfg,
             node,
             kv,
             ops: OnceLock::new(),
             instance,
-            numbers: Mutex::new(Numbers { last: recovered.tables, done: if recovering { recovered.data } else { recovered.tables } }),
+            numbers: Mutex::new(Numbers {
+                last: recovered.tables,
+                done: if recovering {
+                    recovered.data
+                } else {
+                    recovered.tables
+                },
+            }),
             stored: Mutex::new(recovered),
             recovered,
             syncs: SyncGroup::default(),
@@ -332,10 +370,21 @@ impl Target {
     /// Sets the operations and starts the timers (sync, ping eviction, recovery window).
     pub fn start(self: &Arc<Self>, ops: Arc<dyn TargetOps>) {
         assert!(self.ops.set(ops).is_ok(), "a target is started once");
-        tokio::spawn(durable::sync_loop(Arc::downgrade(self), self.soon.clone(), self.stopped.subscribe()));
-        tokio::spawn(evict_loop(Arc::downgrade(self), self.cfg.ping_evict, self.stopped.subscribe()));
+        tokio::spawn(durable::sync_loop(
+            Arc::downgrade(self),
+            self.soon.clone(),
+            self.stopped.subscribe(),
+        ));
+        tokio::spawn(evict_loop(
+            Arc::downgrade(self),
+            self.cfg.ping_evict,
+            self.stopped.subscribe(),
+        ));
         if self.in_recovery() {
-            tokio::spawn(recovery::window(Arc::downgrade(self), self.stopped.subscribe()));
+            tokio::spawn(recovery::window(
+                Arc::downgrade(self),
+                self.stopped.subscribe(),
+            ));
         }
     }
 
@@ -478,7 +527,12 @@ impl Target {
     /// One transaction for a client's request: gives the transno (a replay keeps its own), puts it, the reply's bytes and
     /// `batch` into one atomic batch and commits it. `reply`'s body must have its status set; transno is filled in.
     /// The caller holds its own mutex around read-modify-commit, so transnos follow the order of changes.
-    pub fn commit(&self, rq: &TargetRequest, batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
+    pub fn commit(
+        &self,
+        rq: &TargetRequest,
+        batch: Batch,
+        reply: &mut Message,
+    ) -> Result<u64, OsdError> {
         self.commit_stamped(rq, batch, reply, |_, _| ())
     }
 
@@ -497,7 +551,14 @@ impl Target {
             self.put_transno(&mut batch, transno);
             // Whoever forgets the export holds the same lock: no row of it stays behind.
             if !rq.exp.local && !rq.exp.gone() && rq.exp.keeps(body.tag, rq.rq.xid) {
-                last_rcvd::put_reply(&mut batch, &rq.exp.uuid, body.tag, transno, rq.rq.xid, &reply.encode());
+                last_rcvd::put_reply(
+                    &mut batch,
+                    &rq.exp.uuid,
+                    body.tag,
+                    transno,
+                    rq.rq.xid,
+                    &reply.encode(),
+                );
             }
             self.store(batch, transno)?;
             rq.exp.keep(body.tag, transno, rq.rq.xid, reply);
@@ -516,7 +577,12 @@ impl Target {
     }
 
     /// A transaction whose request may safely be executed twice (OST writes): no reply data is stored.
-    pub fn commit_idempotent(&self, rq: &TargetRequest, mut batch: Batch, reply: &mut Message) -> Result<u64, OsdError> {
+    pub fn commit_idempotent(
+        &self,
+        rq: &TargetRequest,
+        mut batch: Batch,
+        reply: &mut Message,
+    ) -> Result<u64, OsdError> {
         self.numbered(rq, |transno| {
             set_transno(reply, &rq.rq.body, transno);
             if batch.is_empty() {
@@ -554,7 +620,11 @@ impl Target {
     }
 
     /// Gives the next number (a replay's own) to `commit`; a number whose commit failed is given again.
-    fn numbered(&self, rq: &TargetRequest, commit: impl FnOnce(u64) -> Result<(), OsdError>) -> Result<u64, OsdError> {
+    fn numbered(
+        &self,
+        rq: &TargetRequest,
+        commit: impl FnOnce(u64) -> Result<(), OsdError>,
+    ) -> Result<u64, OsdError> {
         let mut numbers = self.numbers.lock();
         let replayed = Some(rq.rq.body.transno).filter(|t| rq.is_replay() && *t != 0);
         let transno = replayed.unwrap_or(numbers.last + 1);
@@ -581,7 +651,9 @@ impl Target {
 
     /// Evicts a client: its locks and handles are dropped, its next request gets -ENOTCONN.
     pub fn evict(self: &Arc<Self>, cookie: u64, why: &str) {
-        let Some(exp) = self.export(cookie).filter(|e| self.unlink(e)) else { return };
+        let Some(exp) = self.export(cookie).filter(|e| self.unlink(e)) else {
+            return;
+        };
         tracing::warn!(target = %self.cfg.name, client = %exp.uuid, nid = %exp.nid(), why, "client evicted");
         self.counts.evictions.fetch_add(1, Relaxed);
         tokio::spawn(self.clone().give_back(exp, true));
@@ -601,7 +673,8 @@ impl Target {
             if self.in_recovery() {
                 last_rcvd::put_gap(&mut batch, true);
             }
-            let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid).and_then(|()| self.kv.commit(batch));
+            let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid)
+                .and_then(|()| self.kv.commit(batch));
             if let Err(error) = done {
                 tracing::error!(target = %self.cfg.name, %error, "forgetting a client");
             }
@@ -651,7 +724,9 @@ impl Target {
 
 /// Puts the transno into the reply's body, which is made when there is none yet.
 fn set_transno(reply: &mut Message, request: &PtlrpcBody, transno: u64) {
-    let mut body = reply.body().unwrap_or_else(|_| PtlrpcBody::reply(request, 0));
+    let mut body = reply
+        .body()
+        .unwrap_or_else(|_| PtlrpcBody::reply(request, 0));
     body.transno = transno;
     reply.set_body(&body);
 }
@@ -663,7 +738,9 @@ async fn evict_loop(target: Weak<Target>, silence: Duration, mut stopped: watch:
             _ = stopped.wait_for(|s| *s) => return,
             () = tokio::time::sleep(silence / 10) => {}
         }
-        let Some(target) = target.upgrade() else { return };
+        let Some(target) = target.upgrade() else {
+            return;
+        };
         if target.in_recovery() {
             continue; // the recovery window has its own limits
         }

@@ -116,9 +116,23 @@ impl Recovery {
     /// These clients are expected back.
     /// `gap`: others were known too, and do not come back.
     pub(super) fn of(cookies: impl Iterator<Item = u64>, gap: bool) -> Recovery {
-        let client = |cookie| (cookie, Client { progress: Progress::Missing, replays: BTreeSet::new() });
+        let client = |cookie| {
+            (
+                cookie,
+                Client {
+                    progress: Progress::Missing,
+                    replays: BTreeSet::new(),
+                },
+            )
+        };
         let clients: BTreeMap<u64, Client> = cookies.map(client).collect();
-        Recovery { may_replay: clients.len(), unfinished: clients.len(), clients, gap, ..Recovery::default() }
+        Recovery {
+            may_replay: clients.len(),
+            unfinished: clients.len(),
+            clients,
+            gap,
+            ..Recovery::default()
+        }
     }
 
     /// Changes what is known of a client, and counts it anew.
@@ -127,7 +141,9 @@ impl Recovery {
         {
             self.looked += 1;
         }
-        let Some(c) = self.clients.get_mut(&cookie) else { return };
+        let Some(c) = self.clients.get_mut(&cookie) else {
+            return;
+        };
         self.may_replay -= usize::from(c.may_replay());
         self.unfinished -= usize::from(c.progress < Progress::Done);
         change(c);
@@ -147,13 +163,25 @@ impl Recovery {
 
     /// Clients that are not so far.
     fn before(&self, progress: Progress) -> Vec<u64> {
-        self.clients.iter().filter(|(_, c)| c.progress < progress).map(|(cookie, _)| *cookie).collect()
+        self.clients
+            .iter()
+            .filter(|(_, c)| c.progress < progress)
+            .map(|(cookie, _)| *cookie)
+            .collect()
     }
 
     /// How many clients there are, and those that are not done: whether each is back.
     pub(super) fn unfinished(&self) -> (usize, Vec<(u64, bool)>) {
-        let behind = self.clients.iter().filter(|(_, c)| c.progress < Progress::Done);
-        (self.clients.len(), behind.map(|(cookie, c)| (*cookie, c.progress > Progress::Missing)).collect())
+        let behind = self
+            .clients
+            .iter()
+            .filter(|(_, c)| c.progress < Progress::Done);
+        (
+            self.clients.len(),
+            behind
+                .map(|(cookie, c)| (*cookie, c.progress > Progress::Missing))
+                .collect(),
+        )
     }
 
     /// The client is gone: so is what it had to say.
@@ -161,7 +189,12 @@ impl Recovery {
         self.gap = true;
         self.failed.remove(&cookie);
         self.change(cookie, |c| c.progress = Progress::Done);
-        for transno in self.clients.remove(&cookie).into_iter().flat_map(|c| c.replays) {
+        for transno in self
+            .clients
+            .remove(&cookie)
+            .into_iter()
+            .flat_map(|c| c.replays)
+        {
             self.replays.remove(&transno);
         }
         self.locks.remove(&cookie);
@@ -174,7 +207,9 @@ impl Recovery {
         }
         let mut too_old = None;
         self.change(w.cookie, |c| {
-            too_old = (c.replays.len() >= WAITING_MAX).then(|| c.replays.pop_first()).flatten();
+            too_old = (c.replays.len() >= WAITING_MAX)
+                .then(|| c.replays.pop_first())
+                .flatten();
             c.replays.insert(transno);
         });
         if let Some(first) = too_old {
@@ -182,7 +217,11 @@ impl Recovery {
         }
         let cookie = w.cookie;
         // A number that two clients claim is the last one's.
-        if let Some(other) = self.replays.insert(transno, w).filter(|other| other.cookie != cookie) {
+        if let Some(other) = self
+            .replays
+            .insert(transno, w)
+            .filter(|other| other.cookie != cookie)
+        {
             self.change(other.cookie, |c| _ = c.replays.remove(&transno));
         }
     }
@@ -209,9 +248,18 @@ impl Recovery {
             return Step::Evict(cookie);
         }
         if !self.locks.is_empty() {
-            return Step::Locks(std::mem::take(&mut self.locks).into_values().flatten().collect());
+            return Step::Locks(
+                std::mem::take(&mut self.locks)
+                    .into_values()
+                    .flatten()
+                    .collect(),
+            );
         }
-        if self.unfinished == 0 { Step::Finish } else { Step::Wait }
+        if self.unfinished == 0 {
+            Step::Finish
+        } else {
+            Step::Wait
+        }
     }
 }
 
@@ -244,7 +292,11 @@ impl Target {
     /// was checked when it was first executed.
     pub(crate) fn gate(self: &Arc<Self>, rq: TargetRequest) -> Gate {
         let (flags, opcode) = (rq.rq.body.flags, rq.rq.body.opc);
-        let highest = self.recovered.tables.saturating_add(TRANSNO_AHEAD).min(TRANSNO_MAX);
+        let highest = self
+            .recovered
+            .tables
+            .saturating_add(TRANSNO_AHEAD)
+            .min(TRANSNO_MAX);
         if rq.is_replay() && (!self.in_recovery() || rq.rq.body.transno > highest) {
             return Gate::Refuse(rq, Errno::EPROTO);
         }
@@ -270,7 +322,9 @@ impl Target {
             return self.wait(rq, |r, w| r.add_replay(transno, w));
         }
         match opcode {
-            opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT | opc::LDLM_CANCEL => Gate::Pass(rq),
+            opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT | opc::LDLM_CANCEL => {
+                Gate::Pass(rq)
+            }
             _ => Gate::Refuse(rq, Errno::EAGAIN),
         }
     }
@@ -290,9 +344,19 @@ impl Target {
     }
 
     /// Puts a request in its place, and lets go on what may.
-    fn wait(self: &Arc<Self>, rq: TargetRequest, place: impl FnOnce(&mut Recovery, Waiting)) -> Gate {
+    fn wait(
+        self: &Arc<Self>,
+        rq: TargetRequest,
+        place: impl FnOnce(&mut Recovery, Waiting),
+    ) -> Gate {
         let (go, turn) = oneshot::channel();
-        place(&mut self.recovery.lock(), Waiting { cookie: rq.exp.cookie, go });
+        place(
+            &mut self.recovery.lock(),
+            Waiting {
+                cookie: rq.exp.cookie,
+                go,
+            },
+        );
         self.advance_recovery();
         Gate::Wait(rq, turn)
     }
@@ -322,8 +386,13 @@ impl Target {
             match step {
                 Step::Wait => return,
                 // A handler that is no more gives its turn back at once, by dropping it.
-                Step::Replay(w) => drop(w.go.send(Turn { replay: Some(self.clone()) })),
-                Step::Evict(cookie) => self.evict(cookie, "not all that it did could be done again: a client before it is missing"),
+                Step::Replay(w) => drop(w.go.send(Turn {
+                    replay: Some(self.clone()),
+                })),
+                Step::Evict(cookie) => self.evict(
+                    cookie,
+                    "not all that it did could be done again: a client before it is missing",
+                ),
                 Step::Locks(all) => {
                     for w in all {
                         let _ = w.go.send(Turn { replay: None });
@@ -367,12 +436,21 @@ fn is_lock_replay(rq: &TargetRequest) -> bool {
 /// Ends recovery by the clock: first those that never came, then those that never finished, are evicted; and then, as long as it
 /// goes on all the same, those that have come back meanwhile and are not done.
 pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bool>) {
-    let Some((start, mut windows)) = target.upgrade().map(|t| (t.started_at, t.windows.subscribe())) else { return };
+    let Some((start, mut windows)) = target
+        .upgrade()
+        .map(|t| (t.started_at, t.windows.subscribe()))
+    else {
+        return;
+    };
     let mut again = start;
     for least in std::iter::once(Progress::Requests).chain(std::iter::repeat(Progress::Done)) {
         loop {
             let w = *windows.borrow_and_update();
-            let wait = if least == Progress::Requests { w.soft } else { w.hard.max(w.soft) };
+            let wait = if least == Progress::Requests {
+                w.soft
+            } else {
+                w.hard.max(w.soft)
+            };
             tokio::select! {
                 biased;
                 _ = stopped.wait_for(|s| *s) => return,
@@ -380,7 +458,9 @@ pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bo
                 changed = windows.changed() => if changed.is_err() { return },
             }
         }
-        let Some(target) = target.upgrade() else { return };
+        let Some(target) = target.upgrade() else {
+            return;
+        };
         if !target.in_recovery() {
             return;
         }
@@ -428,17 +508,30 @@ mod tests {
             replays.push(turn);
         }
         for kept in [&mut locks, &mut replays] {
-            let dropped = |t: &mut oneshot::Receiver<Turn>| t.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Closed);
+            let dropped = |t: &mut oneshot::Receiver<Turn>| {
+                t.try_recv()
+                    .is_err_and(|e| e == oneshot::error::TryRecvError::Closed)
+            };
             let gone: Vec<usize> = (0..kept.len()).filter(|i| dropped(&mut kept[*i])).collect();
             assert_eq!(gone, [0, 1, 2]);
         }
-        assert_eq!(others.try_recv().err(), Some(oneshot::error::TryRecvError::Empty));
-        assert_eq!(other_replay.try_recv().err(), Some(oneshot::error::TryRecvError::Empty));
+        assert_eq!(
+            others.try_recv().err(),
+            Some(oneshot::error::TryRecvError::Empty)
+        );
+        assert_eq!(
+            other_replay.try_recv().err(),
+            Some(oneshot::error::TryRecvError::Empty)
+        );
         r.forget(1);
         assert_eq!((r.locks.len(), r.replays.len()), (1, 1));
         let (w, mut late) = waiting(1);
         r.add_replay(99, w);
-        assert!(late.try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Closed), "of a client that is gone");
+        assert!(
+            late.try_recv()
+                .is_err_and(|e| e == oneshot::error::TryRecvError::Closed),
+            "of a client that is gone"
+        );
     }
 
     /// Clients come back one after another, and each replays `each` requests; the numbers go round. Returns the numbers in the
@@ -501,7 +594,15 @@ mod tests {
     /// A target on a device that knows two clients, started with another address each time.
     async fn with_two_known(kv: &Arc<OsdMem>, start: u8) -> Arc<Target> {
         let nid = format!("10.0.0.{start}@tcp").parse().expect("a NID");
-        let node = Node::start(NodeConfig { nids: vec![nid], ..NodeConfig::default() }, Some(MemNet::new())).await.expect("node");
+        let node = Node::start(
+            NodeConfig {
+                nids: vec![nid],
+                ..NodeConfig::default()
+            },
+            Some(MemNet::new()),
+        )
+        .await
+        .expect("node");
         if start == 1 {
             let mut batch = Batch::new();
             for uuid in ["a", "b"] {
@@ -509,7 +610,12 @@ mod tests {
             }
             kv.commit(batch).expect("commit");
         }
-        let target = Target::new(node, TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0), kv.clone()).expect("target");
+        let target = Target::new(
+            node,
+            TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0),
+            kv.clone(),
+        )
+        .expect("target");
         target.start(Arc::new(Idle));
         target
     }
@@ -547,7 +653,9 @@ mod tests {
         tokio::time::sleep(target.windows().hard + LATE / 2).await;
         assert!(target.export(a).is_none() && target.export(b).is_some() && target.in_recovery());
         target.client_came(b);
-        drop(Turn { replay: Some(target.clone()) });
+        drop(Turn {
+            replay: Some(target.clone()),
+        });
         assert!(target.in_recovery(), "it has some time");
         tokio::time::sleep(LATE).await;
         assert!(target.export(b).is_none() && !target.in_recovery());

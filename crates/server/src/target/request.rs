@@ -37,8 +37,16 @@ impl TargetRequest {
     /// After [`Export::admit`] said it is new.
     pub(super) fn new(rq: ServerRequest, exp: Arc<Export>, target: Arc<Target>) -> TargetRequest {
         exp.hold(rq.xid, rq.control());
-        let in_progress = InProgress { exp: exp.clone(), xid: rq.xid };
-        TargetRequest { rq, exp, target, _in_progress: in_progress }
+        let in_progress = InProgress {
+            exp: exp.clone(),
+            xid: rq.xid,
+        };
+        TargetRequest {
+            rq,
+            exp,
+            target,
+            _in_progress: in_progress,
+        }
     }
 
     /// The request is a replay after a restart; it keeps its transno, and preconditions that held then are taken as held.
@@ -50,13 +58,20 @@ impl TargetRequest {
     /// (an open handle) is to be re-created.
     pub fn replay_committed(&self) -> bool {
         let transno = self.rq.body.transno;
-        let on_disk = if self.changes_data() { self.target.recovered.data } else { self.target.recovered.tables };
+        let on_disk = if self.changes_data() {
+            self.target.recovered.data
+        } else {
+            self.target.recovered.tables
+        };
         self.is_replay() && (transno <= on_disk || self.exp.has_replayed(transno))
     }
 
     /// It changes bytes of an object.
     fn changes_data(&self) -> bool {
-        matches!(self.rq.body.opc, opc::OST_WRITE | opc::OST_PUNCH | opc::OST_FALLOCATE)
+        matches!(
+            self.rq.body.opc,
+            opc::OST_WRITE | opc::OST_PUNCH | opc::OST_FALLOCATE
+        )
     }
 
     /// Buffer `i` of the request.
@@ -66,7 +81,9 @@ impl TargetRequest {
 
     /// Sends the final reply; transno (if the message's body has one) and last_committed are filled in.
     pub async fn reply(self, status: i32, mut msg: Message) {
-        let mut body = msg.body().unwrap_or_else(|_| PtlrpcBody::reply(&self.rq.body, status));
+        let mut body = msg
+            .body()
+            .unwrap_or_else(|_| PtlrpcBody::reply(&self.rq.body, status));
         body.last_committed = self.target.last_committed();
         msg.set_body(&body);
         self.rq.reply(status, msg).await;

@@ -29,7 +29,11 @@ impl SyncGroup {
     /// Draws a ticket and waits for its turn. `data`: objects too, not only tables.
     pub(super) async fn enter(&self, data: bool) -> Turn<'_> {
         let ticket = self.drawn.fetch_add(1, Ordering::SeqCst) + 1;
-        Turn { done: self.done.lock().await, ticket, data }
+        Turn {
+            done: self.done.lock().await,
+            ticket,
+            data,
+        }
     }
 
     /// A sync begins in this turn: every ticket drawn up to here will be covered.
@@ -41,7 +45,12 @@ impl SyncGroup {
 impl Turn<'_> {
     /// Whether another caller's sync has done our work.
     pub(super) fn covered(&self) -> bool {
-        self.ticket <= if self.data { self.done.all } else { self.done.tables }
+        self.ticket
+            <= if self.data {
+                self.done.all
+            } else {
+                self.done.tables
+            }
     }
 
     /// The sync that covers tickets up to `covers` has succeeded.
@@ -65,8 +74,16 @@ mod tests {
         assert!(!first.covered());
         let covers = g.begin(&first);
         // These come while the first sync runs: it may have missed their writes.
-        let (mut a, mut b, mut c) = (Box::pin(g.enter(true)), Box::pin(g.enter(false)), Box::pin(g.enter(true)));
-        assert!(a.as_mut().now_or_never().is_none() && b.as_mut().now_or_never().is_none() && c.as_mut().now_or_never().is_none());
+        let (mut a, mut b, mut c) = (
+            Box::pin(g.enter(true)),
+            Box::pin(g.enter(false)),
+            Box::pin(g.enter(true)),
+        );
+        assert!(
+            a.as_mut().now_or_never().is_none()
+                && b.as_mut().now_or_never().is_none()
+                && c.as_mut().now_or_never().is_none()
+        );
         first.finished(covers);
         drop(first);
         let mut a = a.await;

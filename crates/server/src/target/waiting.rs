@@ -56,13 +56,23 @@ impl Target {
             return None;
         }
         let (clients, unfinished) = self.recovery.lock().unfinished();
-        let one = |(cookie, back): (u64, bool)| self.export(cookie).map(|e| WaitedFor { uuid: e.uuid.clone(), nid: e.nid(), back });
+        let one = |(cookie, back): (u64, bool)| {
+            self.export(cookie).map(|e| WaitedFor {
+                uuid: e.uuid.clone(),
+                nid: e.nid(),
+                back,
+            })
+        };
         let mut waited_for: Vec<WaitedFor> = unfinished.into_iter().filter_map(one).collect();
         waited_for.sort_by(|a, b| (a.back, &a.uuid).cmp(&(b.back, &b.uuid)));
         let w = self.windows();
         let missing = waited_for.first().is_some_and(|w| !w.back);
         let until = self.started_at + if missing { w.soft } else { w.hard.max(w.soft) };
-        Some(RecoveryStatus { clients, waited_for, left: until.saturating_duration_since(Instant::now()) })
+        Some(RecoveryStatus {
+            clients,
+            waited_for,
+            left: until.saturating_duration_since(Instant::now()),
+        })
     }
 
     /// Ends a recovery at once: clients that are not done are evicted, and lose what they have not replayed

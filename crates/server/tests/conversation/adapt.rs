@@ -20,7 +20,9 @@ pub fn to_the_one_mdt(ours: &mut Message) {
 
 /// A read with a checksum that our servers grant: the recorded type is T10's.
 pub fn other_checksum(ours: &mut Message) {
-    let Ok(mut oa) = ours.get::<Obdo>(1) else { return };
+    let Ok(mut oa) = ours.get::<Obdo>(1) else {
+        return;
+    };
     if oa.valid & md::FLFLAGS != 0 && oa.flags.0 & OBD_FL_CKSUM_MASK != 0 {
         oa.flags = ObdFlags((oa.flags.0 & !OBD_FL_CKSUM_MASK) | CksumType::Crc32c.flags().0);
         ours.bufs[1] = oa.to_bytes();
@@ -30,11 +32,17 @@ pub fn other_checksum(ours: &mut Message) {
 /// What a client writes: its own bytes when they are in the message, else as many of ours, one piece a descriptor; with a
 /// checksum we know.
 pub fn written(ours: &mut Message) -> Vec<Bytes> {
-    let Ok(mut oa) = ours.get::<Obdo>(1) else { return vec![] };
+    let Ok(mut oa) = ours.get::<Obdo>(1) else {
+        return vec![];
+    };
     let ranges: Vec<NiobufRemote> = raw::decode_all(ours.buf(3));
     let inline = oa.flags.contains(ObdFlags::SHORT_IO);
     let total: usize = ranges.iter().map(|n| n.len as usize).sum();
-    let data = if inline { ours.buf(5).clone() } else { Bytes::from(vec![0x5a; total]) };
+    let data = if inline {
+        ours.buf(5).clone()
+    } else {
+        Bytes::from(vec![0x5a; total])
+    };
     if oa.valid & md::FLCKSUM != 0 {
         let ty = CksumType::Crc32c;
         oa.flags = ObdFlags((oa.flags.0 & !OBD_FL_CKSUM_MASK) | ty.flags().0);
@@ -42,12 +50,23 @@ pub fn written(ours: &mut Message) -> Vec<Bytes> {
         ours.bufs[1] = oa.to_bytes();
     }
     let mut rest = data;
-    if inline { vec![] } else { descriptors(&ranges).into_iter().map(|len| rest.split_to(len)).collect() }
+    if inline {
+        vec![]
+    } else {
+        descriptors(&ranges)
+            .into_iter()
+            .map(|len| rest.split_to(len))
+            .collect()
+    }
 }
 
 /// The layout in a replayed open names the OSTs that our objects are on.
 pub fn homes(theirs: &Message, ours: &mut Message, at: usize, values: &Values) {
-    let (Ok(Layout::Plain(t)), Ok(Layout::Plain(mut o))) = (Layout::decode(theirs.buf(at)), Layout::decode(ours.buf(at))) else { return };
+    let (Ok(Layout::Plain(t)), Ok(Layout::Plain(mut o))) =
+        (Layout::decode(theirs.buf(at)), Layout::decode(ours.buf(at)))
+    else {
+        return;
+    };
     for (t, o) in t.objects.iter().zip(&mut o.objects) {
         o.ost_idx = values.home([t.oi.id, t.oi.seq]).unwrap_or(o.ost_idx);
     }
@@ -56,7 +75,9 @@ pub fn homes(theirs: &Message, ours: &mut Message, at: usize, values: &Values) {
 
 /// The recorded reply to a request.
 pub fn reply_to<'a>(e: &Event, body: &PtlrpcBody, later: &'a [Event]) -> Option<&'a Event> {
-    later.iter().find(|l| l.kind == Kind::Reply && (l.bits == e.bits || body.mbits != 0 && l.bits == body.mbits))
+    later.iter().find(|l| {
+        l.kind == Kind::Reply && (l.bits == e.bits || body.mbits != 0 && l.bits == body.mbits)
+    })
 }
 
 /// Match bits of a request's bulk descriptors.

@@ -24,8 +24,15 @@ pub struct Callback {
 impl Callback {
     pub fn decode(bytes: Bytes) -> Option<Callback> {
         let message = Message::decode(bytes).ok()?;
-        let (body, request) = (message.body().ok()?, LdlmRequest::decode(message.buf(1)).ok()?);
-        Some(Callback { message, body, request })
+        let (body, request) = (
+            message.body().ok()?,
+            LdlmRequest::decode(message.buf(1)).ok()?,
+        );
+        Some(Callback {
+            message,
+            body,
+            request,
+        })
     }
 
     pub fn key(&self) -> Key {
@@ -33,7 +40,12 @@ impl Callback {
     }
 
     pub fn name(&self) -> String {
-        format!("{} {:?} {:?}", opc::name(self.body.opc).unwrap_or("?"), self.request.desc.ty(), self.request.desc.req_mode)
+        format!(
+            "{} {:?} {:?}",
+            opc::name(self.body.opc).unwrap_or("?"),
+            self.request.desc.ty(),
+            self.request.desc.req_mode
+        )
     }
 }
 
@@ -48,28 +60,57 @@ impl Callbacks {
     /// Takes the recorded client's answers.
     pub fn learn(&self, events: &[Event]) {
         let mut answers = self.answers.lock();
-        for (i, e) in events.iter().enumerate().filter(|(_, e)| e.kind == Kind::Callback) {
-            let answer = events[i..].iter().find(|r| r.kind == Kind::CallbackReply && r.bits == e.bits);
+        for (i, e) in events
+            .iter()
+            .enumerate()
+            .filter(|(_, e)| e.kind == Kind::Callback)
+        {
+            let answer = events[i..]
+                .iter()
+                .find(|r| r.kind == Kind::CallbackReply && r.bits == e.bits);
             if let (Some(c), Some(r)) = (Callback::decode(e.bytes.clone()), answer) {
-                answers.entry(c.key()).or_default().push_back(r.bytes.clone());
+                answers
+                    .entry(c.key())
+                    .or_default()
+                    .push_back(r.bytes.clone());
             }
         }
     }
 
     /// A callback that the recorded client never had: it is taken note of, and a size is not known.
     fn answer(&self, c: &Callback) -> Bytes {
-        let recorded = self.answers.lock().get_mut(&c.key()).and_then(VecDeque::pop_front);
-        let status = if c.body.opc == opc::LDLM_GL_CALLBACK { -Errno::EINVAL.0 } else { 0 };
+        let recorded = self
+            .answers
+            .lock()
+            .get_mut(&c.key())
+            .and_then(VecDeque::pop_front);
+        let status = if c.body.opc == opc::LDLM_GL_CALLBACK {
+            -Errno::EINVAL.0
+        } else {
+            0
+        };
         recorded.unwrap_or_else(|| Message::new(&PtlrpcBody::reply(&c.body, status)).encode())
     }
 }
 
 impl PortalHandler for Callbacks {
     fn on_put(&self, node: &Arc<Node>, ev: PutEvent) {
-        let Some(c) = Callback::decode(ev.data.copy_to_bytes()) else { return };
+        let Some(c) = Callback::decode(ev.data.copy_to_bytes()) else {
+            return;
+        };
         let reply = self.answer(&c);
         self.arrived.lock().push(c);
         let node = node.clone();
-        tokio::spawn(async move { node.put(ev.from, portal::LDLM_CB_REPLY, ev.mbits, 0, reply.into(), false).await });
+        tokio::spawn(async move {
+            node.put(
+                ev.from,
+                portal::LDLM_CB_REPLY,
+                ev.mbits,
+                0,
+                reply.into(),
+                false,
+            )
+            .await
+        });
     }
 }

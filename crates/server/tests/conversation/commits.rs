@@ -29,7 +29,12 @@ impl Commits {
     pub fn look_ahead(&mut self, events: &[Event]) {
         let mut asked = HashMap::new();
         for e in events {
-            let Some(body) = Message::decode(e.bytes.clone()).ok().and_then(|m| m.body().ok()) else { continue };
+            let Some(body) = Message::decode(e.bytes.clone())
+                .ok()
+                .and_then(|m| m.body().ok())
+            else {
+                continue;
+            };
             match e.kind {
                 Kind::Request => drop(asked.insert(e.bits, body.handle)),
                 Kind::Reply => {
@@ -45,13 +50,22 @@ impl Commits {
 
     /// Takes the numbers of two replies to a request on the recorded `handle`; whether the target is to be synced now.
     pub fn learn(&mut self, handle: u64, theirs: &PtlrpcBody, ours: &PtlrpcBody) -> bool {
-        let Some(uuid) = self.targets.get(&handle).filter(|_| theirs.transno != 0 && ours.transno != 0) else { return false };
-        self.ours.insert((uuid.clone(), theirs.transno), ours.transno);
+        let Some(uuid) = self
+            .targets
+            .get(&handle)
+            .filter(|_| theirs.transno != 0 && ours.transno != 0)
+        else {
+            return false;
+        };
+        self.ours
+            .insert((uuid.clone(), theirs.transno), ours.transno);
         self.kept.get(uuid) == Some(&theirs.transno)
     }
 
     /// Ours for a recorded number on the recorded `handle`.
     pub fn ours(&self, handle: u64, theirs: u64) -> Option<u64> {
-        self.ours.get(&(self.targets.get(&handle)?.clone(), theirs)).copied()
+        self.ours
+            .get(&(self.targets.get(&handle)?.clone(), theirs))
+            .copied()
     }
 }

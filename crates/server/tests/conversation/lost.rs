@@ -40,7 +40,12 @@ fn revealed(format: &Format, reply: &Message) -> (Vec<[u64; 2]>, Vec<u64>) {
                 if let Ok(l) = LmvMd::decode(b) {
                     fids.extend(l.stripe_fids.iter().map(two));
                 } else if let Ok(l) = Layout::decode(b) {
-                    fids.extend(plain(&l).iter().flat_map(|l| &l.objects).map(|o| [o.oi.id, o.oi.seq]));
+                    fids.extend(
+                        plain(&l)
+                            .iter()
+                            .flat_map(|l| &l.objects)
+                            .map(|o| [o.oi.id, o.oi.seq]),
+                    );
                 }
             }
             _ => {}
@@ -54,7 +59,8 @@ fn revealed(format: &Format, reply: &Message) -> (Vec<[u64; 2]>, Vec<u64>) {
 /// FIDs of the shards of the directory in a reply.
 fn shards(format: &Format, reply: &Message) -> Vec<[u64; 2]> {
     let at = format.reply.iter().position(|f| *f == Field::MdtMd);
-    at.and_then(|i| LmvMd::decode(reply.buf(i)).ok()).map_or(vec![], |l| l.stripe_fids.iter().map(two).collect())
+    at.and_then(|i| LmvMd::decode(reply.buf(i)).ok())
+        .map_or(vec![], |l| l.stripe_fids.iter().map(two).collect())
 }
 
 impl Lost {
@@ -62,8 +68,12 @@ impl Lost {
     pub fn given(&mut self, format: &Format, theirs: &Message, ours: &Message) {
         let (fids, handles) = revealed(format, theirs);
         let plain = shards(format, ours).is_empty();
-        let lost: Vec<[u64; 2]> = shards(format, theirs).into_iter().filter(|s| plain && !self.there.contains(s)).collect();
-        self.there.extend(fids.iter().filter(|f| !lost.contains(*f)));
+        let lost: Vec<[u64; 2]> = shards(format, theirs)
+            .into_iter()
+            .filter(|s| plain && !self.there.contains(s))
+            .collect();
+        self.there
+            .extend(fids.iter().filter(|f| !lost.contains(*f)));
         self.fids.retain(|f| !fids.contains(f));
         self.fids.extend(lost);
         self.handles.retain(|h| !handles.contains(h));
@@ -72,7 +82,8 @@ impl Lost {
     /// There was no such reply of ours.
     pub fn refused(&mut self, format: &Format, theirs: &Message) {
         let (fids, handles) = revealed(format, theirs);
-        self.fids.extend(fids.iter().filter(|f| !self.there.contains(*f)));
+        self.fids
+            .extend(fids.iter().filter(|f| !self.there.contains(*f)));
         self.handles.extend(handles);
     }
 
@@ -80,13 +91,18 @@ impl Lost {
     /// along with something else is no reason to leave that out.
     pub fn concerns(&self, opcode: u32, m: &Message) -> bool {
         if opcode == opc::LDLM_CANCEL {
-            return LdlmRequest::decode(m.buf(1)).is_ok_and(|r| r.cancels().iter().all(|h| self.handles.contains(h)));
+            return LdlmRequest::decode(m.buf(1))
+                .is_ok_and(|r| r.cancels().iter().all(|h| self.handles.contains(h)));
         }
         m.bufs.iter().skip(1).any(|b| {
-            let word = |i: usize| b.get(i..i + 8).map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes")));
+            let word = |i: usize| {
+                b.get(i..i + 8)
+                    .map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes")))
+            };
             (0..b.len()).step_by(4).any(|i| {
                 let Some(w) = word(i) else { return false };
-                opcode == opc::MDS_CLOSE && self.handles.contains(&w) || word(i + 8).is_some_and(|next| self.fids.contains(&[w, next]))
+                opcode == opc::MDS_CLOSE && self.handles.contains(&w)
+                    || word(i + 8).is_some_and(|next| self.fids.contains(&[w, next]))
             })
         })
     }

@@ -19,7 +19,10 @@ use bytes::Bytes;
 use coral_lnet::{GetOffer, Payload, PutExpectation};
 use coral_wire::formats::{self, Field, Format};
 use coral_wire::ldlm::{LdlmReply, LdlmRequest};
-use coral_wire::ptlrpc::{BODY_ONLY_SIZE, MSG_CONNECT_INITIAL, MSG_REPLAY, MSGHDR_AT_SUPPORT, Message, PtlrpcBody, opc, portal};
+use coral_wire::ptlrpc::{
+    BODY_ONLY_SIZE, MSG_CONNECT_INITIAL, MSG_REPLAY, MSGHDR_AT_SUPPORT, Message, PtlrpcBody, opc,
+    portal,
+};
 use coral_wire::{Wire, raw};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -113,11 +116,16 @@ impl<'a> Player<'a> {
     pub async fn play(&mut self, events: &[Event]) {
         self.rig.callbacks.learn(events);
         self.connect_before(events).await;
-        let restart = events.iter().position(|e| e.kind == Kind::Operation && &e.bytes[..] == b"restart");
+        let restart = events
+            .iter()
+            .position(|e| e.kind == Kind::Operation && &e.bytes[..] == b"restart");
         self.commits.look_ahead(&events[..restart.unwrap_or(0)]);
         for (i, e) in events.iter().enumerate() {
             match e.kind {
-                Kind::Operation => self.begin(String::from_utf8_lossy(&e.bytes).into_owned()).await,
+                Kind::Operation => {
+                    self.begin(String::from_utf8_lossy(&e.bytes).into_owned())
+                        .await
+                }
                 Kind::Request => self.request(e, &events[i + 1..]).await,
                 Kind::Reply => self.reply(e).await,
                 Kind::Callback => self.callback(e, events).await,
@@ -129,7 +137,14 @@ impl<'a> Player<'a> {
     }
 
     fn differs(&mut self, what: String, theirs: impl ToString, ours: impl ToString) {
-        self.table.take(&self.operation, &Difference { what, theirs: theirs.to_string(), ours: ours.to_string() });
+        self.table.take(
+            &self.operation,
+            &Difference {
+                what,
+                theirs: theirs.to_string(),
+                ours: ours.to_string(),
+            },
+        );
     }
 
     /// Ends the operation before: its callbacks are compared as a whole.
@@ -153,23 +168,52 @@ impl<'a> Player<'a> {
     async fn connect_before(&mut self, events: &[Event]) {
         let mut granted = Vec::new();
         for e in events {
-            let Ok(mut m) = Message::decode(e.bytes.clone()) else { continue };
+            let Ok(mut m) = Message::decode(e.bytes.clone()) else {
+                continue;
+            };
             let Ok(body) = m.body() else { continue };
             if e.kind == Kind::Reply && is_connect(body.opc) {
                 granted.push(body.handle);
             }
-            if e.kind != Kind::Request || !is_connect(body.opc) || body.handle == 0 || granted.contains(&body.handle) {
+            if e.kind != Kind::Request
+                || !is_connect(body.opc)
+                || body.handle == 0
+                || granted.contains(&body.handle)
+            {
                 continue;
             }
-            let used = |e: &&Event| e.kind == Kind::Request && Message::decode(e.bytes.clone()).and_then(|m| m.body()).is_ok_and(|b| b.handle == body.handle);
-            let first = events.iter().find(used).and_then(|e| Message::decode(e.bytes.clone()).ok()?.body().ok()).unwrap_or(body);
-            m.set_body(&PtlrpcBody { handle: 0, op_flags: MSG_CONNECT_INITIAL, conn_cnt: first.conn_cnt, ..body });
+            let used = |e: &&Event| {
+                e.kind == Kind::Request
+                    && Message::decode(e.bytes.clone())
+                        .and_then(|m| m.body())
+                        .is_ok_and(|b| b.handle == body.handle)
+            };
+            let first = events
+                .iter()
+                .find(used)
+                .and_then(|e| Message::decode(e.bytes.clone()).ok()?.body().ok())
+                .unwrap_or(body);
+            m.set_body(&PtlrpcBody {
+                handle: 0,
+                op_flags: MSG_CONNECT_INITIAL,
+                conn_cnt: first.conn_cnt,
+                ..body
+            });
             self.next_xid += 64;
-            let (now, xid) = (Event { bytes: m.encode(), ..e.clone() }, self.next_xid);
+            let (now, xid) = (
+                Event {
+                    bytes: m.encode(),
+                    ..e.clone()
+                },
+                self.next_xid,
+            );
             self.request(&Event { bits: xid, ..now }, &[]).await;
             let mut p = self.pending.remove(&xid).expect("sent");
             let ours = first_of(&mut p).await.expect("connected");
-            let theirs = PtlrpcBody { handle: body.handle, ..ours.body().expect("a body") };
+            let theirs = PtlrpcBody {
+                handle: body.handle,
+                ..ours.body().expect("a body")
+            };
             self.take_reply(&p, &Message::new(&theirs), &ours).await;
         }
         self.counts = Counts::default();
@@ -180,32 +224,54 @@ impl<'a> Player<'a> {
             second.provoke(e.bits, &self.values, events);
         }
         sleep(SETTLED).await;
-        self.recorded_callbacks.extend(Callback::decode(e.bytes.clone()));
+        self.recorded_callbacks
+            .extend(Callback::decode(e.bytes.clone()));
     }
 
     fn compare_callbacks(&mut self) {
         let mut ours = std::mem::take(&mut *self.rig.callbacks.arrived.lock());
         for theirs in std::mem::take(&mut self.recorded_callbacks) {
             let Some(at) = ours.iter().position(|o| o.key() == theirs.key()) else {
-                let why = if self.lost.called_back(theirs.request.handle(1)) { ": of what was refused" } else { "" };
-                self.differs(format!("{} missing{why}", theirs.name()), format!("{:?}", theirs.request), "");
+                let why = if self.lost.called_back(theirs.request.handle(1)) {
+                    ": of what was refused"
+                } else {
+                    ""
+                };
+                self.differs(
+                    format!("{} missing{why}", theirs.name()),
+                    format!("{:?}", theirs.request),
+                    "",
+                );
                 continue;
             };
             let ours = ours.remove(at);
             self.counts.callbacks += 1;
             let format = formats::of_request(ours.body.opc, &ours.message).expect("a callback");
-            let found = compare::requests(format, &self.values.translate_message(&theirs.message), &ours.message, &mut self.counts.fields);
-            found.iter().for_each(|d| self.table.take(&self.operation, d));
+            let found = compare::requests(
+                format,
+                &self.values.translate_message(&theirs.message),
+                &ours.message,
+                &mut self.counts.fields,
+            );
+            found
+                .iter()
+                .for_each(|d| self.table.take(&self.operation, d));
         }
         for extra in ours {
-            self.differs(format!("{} extra", extra.name()), "", format!("{:?}", extra.request));
+            self.differs(
+                format!("{} extra", extra.name()),
+                "",
+                format!("{:?}", extra.request),
+            );
         }
     }
 
     async fn request(&mut self, e: &Event, later: &[Event]) {
         let theirs = Message::decode(e.bytes.clone()).expect("a recorded request");
         let body = theirs.body().expect("a body");
-        let Some(format) = formats::of_request(body.opc, &theirs) else { panic!("no format for opcode {}", body.opc) };
+        let Some(format) = formats::of_request(body.opc, &theirs) else {
+            panic!("no format for opcode {}", body.opc)
+        };
         let recorded = adapt::reply_to(e, &body, later);
         let reply = recorded.and_then(|r| Message::decode(r.bytes.clone()).ok());
         if self.lost.concerns(body.opc, &theirs) {
@@ -213,11 +279,19 @@ impl<'a> Player<'a> {
             if let Some(reply) = reply {
                 self.lost.refused(format, &reply);
             }
-            return self.differs(format!("{} not sent: of what was refused", format.name), "", "");
+            return self.differs(
+                format!("{} not sent: of what was refused", format.name),
+                "",
+                "",
+            );
         }
         if body.handle != 0 && !self.values.knows(body.handle) {
             self.counts.not_sent += 1;
-            return self.differs(format!("{} not sent: no such connection", format.name), "", "");
+            return self.differs(
+                format!("{} not sent: no such connection", format.name),
+                "",
+                "",
+            );
         }
         let mut ours = self.values.translate_message(&theirs);
         self.steer(&theirs, &mut ours, body.opc);
@@ -230,7 +304,13 @@ impl<'a> Player<'a> {
             opc::MDS_CONNECT => adapt::to_the_one_mdt(&mut ours),
             opc::OST_WRITE => {
                 let pieces = adapt::bulk_bits(e, &body).zip(adapt::written(&mut ours));
-                offers = pieces.map(|(bits, data)| self.rig.client.offer_get(portal::OST_BULK, bits, Payload::from(data))).collect();
+                offers = pieces
+                    .map(|(bits, data)| {
+                        self.rig
+                            .client
+                            .offer_get(portal::OST_BULK, bits, Payload::from(data))
+                    })
+                    .collect();
             }
             opc::OST_READ => adapt::other_checksum(&mut ours),
             _ => {}
@@ -245,21 +325,53 @@ impl<'a> Player<'a> {
         wanted.retain(|b| *b != 0);
         wanted.sort();
         wanted.dedup();
-        let replies = wanted.iter().map(|b| node.expect_put(portal_back, *b)).collect();
+        let replies = wanted
+            .iter()
+            .map(|b| node.expect_put(portal_back, *b))
+            .collect();
         let sink = match body.opc {
             opc::OST_READ => Some(portal::OST_BULK),
             opc::MDS_READPAGE => Some(portal::MDS_BULK),
             opc::MGS_CONFIG_READ => Some(portal::MGS_BULK),
             _ => None,
         };
-        let bulk = sink.map_or(vec![], |p| adapt::bulk_bits(e, &body).map(|b| (b, node.expect_put(p, b))).collect());
+        let bulk = sink.map_or(vec![], |p| {
+            adapt::bulk_bits(e, &body)
+                .map(|b| (b, node.expect_put(p, b)))
+                .collect()
+        });
         let handle = ours.body().map_or(0, |b| b.handle);
-        let lock = format.request.get(1).filter(|_| body.opc == opc::LDLM_ENQUEUE).and_then(|_| LdlmRequest::decode(ours.buf(1)).ok()).map(|r| (r.handle(0), handle));
+        let lock = format
+            .request
+            .get(1)
+            .filter(|_| body.opc == opc::LDLM_ENQUEUE)
+            .and_then(|_| LdlmRequest::decode(ours.buf(1)).ok())
+            .map(|r| (r.handle(0), handle));
         let early = theirs.flags & MSGHDR_AT_SUPPORT != 0;
-        let uuid = is_connect(body.opc).then(|| String::from_utf8_lossy(raw::c_str(theirs.buf(1))).into_owned());
-        self.pending.insert(bits, Pending { format, opcode: body.opc, handle: body.handle, replay, replies, early, bulk, _offers: offers, lock, uuid });
+        let uuid = is_connect(body.opc)
+            .then(|| String::from_utf8_lossy(raw::c_str(theirs.buf(1))).into_owned());
+        self.pending.insert(
+            bits,
+            Pending {
+                format,
+                opcode: body.opc,
+                handle: body.handle,
+                replay,
+                replies,
+                early,
+                bulk,
+                _offers: offers,
+                lock,
+                uuid,
+            },
+        );
         self.counts.sent += 1;
-        let (node, to, portal, data) = (node.clone(), SERVER.parse().expect("a NID"), e.portal, ours.encode());
+        let (node, to, portal, data) = (
+            node.clone(),
+            SERVER.parse().expect("a NID"),
+            e.portal,
+            ours.encode(),
+        );
         let xid = e.bits;
         tokio::spawn(async move { node.put(to, portal, xid, 0, data.into(), false).await });
         tokio::task::yield_now().await;
@@ -270,7 +382,11 @@ impl<'a> Player<'a> {
         let (t, o) = (theirs.body().expect("a body"), ours.body().expect("a body"));
         match self.commits.ours(t.handle, t.transno) {
             Some(transno) => ours.set_body(&PtlrpcBody { transno, ..o }),
-            None => self.differs(format!("{} replayed, and executed by nobody", format.name), t.transno, ""),
+            None => self.differs(
+                format!("{} replayed, and executed by nobody", format.name),
+                t.transno,
+                "",
+            ),
         }
         if let Some(at) = format.request.iter().position(|f| *f == Field::Eadata) {
             adapt::homes(theirs, ours, at, &self.values);
@@ -279,12 +395,27 @@ impl<'a> Player<'a> {
 
     /// Our MDT may have put an object on the other OST: requests for it go there.
     fn steer(&self, theirs: &Message, ours: &mut Message, opcode: u32) {
-        let pair = |b: &Bytes, at: usize| Some([u64::decode(b.get(at..)?).ok()?, u64::decode(b.get(at + 8..)?).ok()?]);
+        let pair = |b: &Bytes, at: usize| {
+            Some([
+                u64::decode(b.get(at..)?).ok()?,
+                u64::decode(b.get(at + 8..)?).ok()?,
+            ])
+        };
         let b = theirs.buf(1);
         let handle = match opcode {
-            opc::LDLM_CANCEL => LdlmRequest::decode(b).ok().and_then(|r| self.locks.values().find(|l| l.0 == self.values.ours(r.handle(0))).map(|l| l.1)),
-            opc::LDLM_ENQUEUE => pair(b, 16).and_then(|p| self.values.home(p)).and_then(|h| self.osts.get(&h).copied()),
-            1..=32 => pair(b, 8).or(None).and_then(|p| self.values.home(p)).and_then(|h| self.osts.get(&h).copied()),
+            opc::LDLM_CANCEL => LdlmRequest::decode(b).ok().and_then(|r| {
+                self.locks
+                    .values()
+                    .find(|l| l.0 == self.values.ours(r.handle(0)))
+                    .map(|l| l.1)
+            }),
+            opc::LDLM_ENQUEUE => pair(b, 16)
+                .and_then(|p| self.values.home(p))
+                .and_then(|h| self.osts.get(&h).copied()),
+            1..=32 => pair(b, 8)
+                .or(None)
+                .and_then(|p| self.values.home(p))
+                .and_then(|h| self.osts.get(&h).copied()),
             _ => None,
         };
         let Ok(mut body) = ours.body() else { return };
@@ -297,7 +428,9 @@ impl<'a> Player<'a> {
     }
 
     async fn reply(&mut self, e: &Event) {
-        let Some(mut p) = self.pending.remove(&e.bits) else { return };
+        let Some(mut p) = self.pending.remove(&e.bits) else {
+            return;
+        };
         let mut ours = first_of(&mut p).await;
         if ours.is_none() {
             self.give_back().await;
@@ -313,7 +446,12 @@ impl<'a> Player<'a> {
     /// Replies that come after their place.
     async fn owed_replies(&mut self) {
         for (mut p, e) in std::mem::take(&mut self.owed) {
-            match p.replies.iter_mut().find_map(PutExpectation::try_recv).and_then(|ev| Message::decode(ev.data.copy_to_bytes()).ok()) {
+            match p
+                .replies
+                .iter_mut()
+                .find_map(PutExpectation::try_recv)
+                .and_then(|ev| Message::decode(ev.data.copy_to_bytes()).ok())
+            {
                 Some(ours) => {
                     self.differs(format!("{} later than recorded", p.format.name), "", "");
                     self.compare(p, &e, &ours).await;
@@ -330,11 +468,22 @@ impl<'a> Player<'a> {
         let theirs = self.values.translate_message(&theirs);
         let mut found = compare::replies(p.format, &theirs, ours, &mut self.counts.fields);
         for (bits, mut sink) in p.bulk {
-            let got = sink.try_recv().map(|ev| ev.data.copy_to_bytes()).unwrap_or_default();
-            let was = self.bulk.remove(&bits).map(|b| self.values.translate(&b)).unwrap_or_default();
+            let got = sink
+                .try_recv()
+                .map(|ev| ev.data.copy_to_bytes())
+                .unwrap_or_default();
+            let was = self
+                .bulk
+                .remove(&bits)
+                .map(|b| self.values.translate(&b))
+                .unwrap_or_default();
             match p.opcode {
-                opc::MDS_READPAGE => found.extend(compare::directories(&was, &got, &mut self.counts.fields)),
-                opc::MGS_CONFIG_READ => found.extend(compare::nid_tables(&was, &got, &mut self.counts.fields)),
+                opc::MDS_READPAGE => {
+                    found.extend(compare::directories(&was, &got, &mut self.counts.fields))
+                }
+                opc::MGS_CONFIG_READ => {
+                    found.extend(compare::nid_tables(&was, &got, &mut self.counts.fields))
+                }
                 _ => {}
             }
         }
@@ -347,8 +496,13 @@ impl<'a> Player<'a> {
     async fn take_reply(&mut self, p: &Pending, theirs: &Message, ours: &Message) {
         self.values.learn(p.format, p.opcode, theirs, ours);
         self.note_lock(p, ours);
-        let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else { return };
-        match (compare::failure(p.format, theirs) < 0, compare::failure(p.format, ours) < 0) {
+        let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else {
+            return;
+        };
+        match (
+            compare::failure(p.format, theirs) < 0,
+            compare::failure(p.format, ours) < 0,
+        ) {
             (false, false) => self.lost.given(p.format, theirs, ours),
             (false, true) => self.lost.refused(p.format, theirs),
             _ => {}
@@ -357,24 +511,50 @@ impl<'a> Player<'a> {
             self.commits.connected(t.handle, uuid);
             self.expect_committed(p, &t, &o);
         }
-        if p.replay && t.transno != 0 && self.commits.ours(p.handle, t.transno).is_some_and(|was| was != o.transno) {
-            self.differs(format!("{} replayed with another transno", p.format.name), t.transno, o.transno);
+        if p.replay
+            && t.transno != 0
+            && self
+                .commits
+                .ours(p.handle, t.transno)
+                .is_some_and(|was| was != o.transno)
+        {
+            self.differs(
+                format!("{} replayed with another transno", p.format.name),
+                t.transno,
+                o.transno,
+            );
         }
         if self.commits.learn(p.handle, &t, &o) {
-            let target = self.commits.target(p.handle).and_then(|uuid| self.rig.target(uuid)).expect("a target").clone();
+            let target = self
+                .commits
+                .target(p.handle)
+                .and_then(|uuid| self.rig.target(uuid))
+                .expect("a target")
+                .clone();
             target.sync().await.expect("synced");
         }
     }
 
     /// A reconnect tells what was on disk.
     fn expect_committed(&mut self, p: &Pending, theirs: &PtlrpcBody, ours: &PtlrpcBody) {
-        if let Some(kept) = self.commits.ours(theirs.handle, theirs.last_committed).filter(|kept| *kept != ours.last_committed) {
-            self.differs(format!("{} PTLRPC_BODY.last_committed", p.format.name), kept, ours.last_committed);
+        if let Some(kept) = self
+            .commits
+            .ours(theirs.handle, theirs.last_committed)
+            .filter(|kept| *kept != ours.last_committed)
+        {
+            self.differs(
+                format!("{} PTLRPC_BODY.last_committed", p.format.name),
+                kept,
+                ours.last_committed,
+            );
         }
     }
 
     fn note_lock(&mut self, p: &Pending, ours: &Message) {
-        let index = p.uuid.as_ref().and_then(|u| u32::from_str_radix(u.strip_prefix("lfs-OST")?.get(..4)?, 16).ok());
+        let index = p
+            .uuid
+            .as_ref()
+            .and_then(|u| u32::from_str_radix(u.strip_prefix("lfs-OST")?.get(..4)?, 16).ok());
         if let Some(index) = index {
             self.osts.insert(index, ours.body().map_or(0, |b| b.handle));
         }
@@ -388,19 +568,46 @@ impl<'a> Player<'a> {
 
     /// Gives back what our servers ask back and the recorded client did not.
     async fn give_back(&mut self) {
-        let asked: Vec<u64> = self.rig.callbacks.arrived.lock().iter().map(|c| c.request.handle(0)).collect();
+        let asked: Vec<u64> = self
+            .rig
+            .callbacks
+            .arrived
+            .lock()
+            .iter()
+            .map(|c| c.request.handle(0))
+            .collect();
         for cookie in asked {
-            let Some((lock, handle)) = self.locks.remove(&cookie) else { continue };
-            let mut m = Message::new(&PtlrpcBody { handle, conn_cnt: 1, ..PtlrpcBody::request(opc::LDLM_CANCEL) });
+            let Some((lock, handle)) = self.locks.remove(&cookie) else {
+                continue;
+            };
+            let mut m = Message::new(&PtlrpcBody {
+                handle,
+                conn_cnt: 1,
+                ..PtlrpcBody::request(opc::LDLM_CANCEL)
+            });
             m.push_bytes(LdlmRequest::cancel(&[lock]).to_bytes());
             self.next_xid += 64;
-            let _ = self.rig.client.put(SERVER.parse().expect("a NID"), portal::LDLM_CANCEL_REQUEST, self.next_xid, 0, m.encode().into(), false).await;
+            let _ = self
+                .rig
+                .client
+                .put(
+                    SERVER.parse().expect("a NID"),
+                    portal::LDLM_CANCEL_REQUEST,
+                    self.next_xid,
+                    0,
+                    m.encode().into(),
+                    false,
+                )
+                .await;
         }
     }
 }
 
 fn is_connect(opcode: u32) -> bool {
-    matches!(opcode, opc::MGS_CONNECT | opc::MDS_CONNECT | opc::OST_CONNECT)
+    matches!(
+        opcode,
+        opc::MGS_CONNECT | opc::MDS_CONNECT | opc::OST_CONNECT
+    )
 }
 
 /// The first message, early replies aside, at any of the places a reply may come to.
@@ -409,7 +616,9 @@ async fn first_of(p: &mut Pending) -> Option<Message> {
     let until = tokio::time::Instant::now() + STUCK;
     loop {
         let futures = p.replies.iter_mut().map(|p| Box::pin(p.recv()));
-        let (ev, _, _) = tokio::time::timeout_at(until, futures_util::future::select_all(futures)).await.ok()?;
+        let (ev, _, _) = tokio::time::timeout_at(until, futures_util::future::select_all(futures))
+            .await
+            .ok()?;
         if !(early && ev.offset == 0 && ev.data.len() <= BODY_ONLY_SIZE) {
             return Message::decode(ev.data.copy_to_bytes()).ok();
         }

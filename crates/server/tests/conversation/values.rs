@@ -4,14 +4,14 @@
 //! other value has, or 128 where one half alone would say too little.
 
 use bytes::Bytes;
-use coral_wire::formats::{Field, Format};
+use coral_wire::Wire;
 use coral_wire::fld::LuSeqRange;
+use coral_wire::formats::{Field, Format};
 use coral_wire::layout::{Layout, LovMd};
 use coral_wire::ldlm::LdlmReply;
 use coral_wire::llog::LlogdBody;
 use coral_wire::mds::MdtBody;
 use coral_wire::ptlrpc::{Message, PtlrpcBody, opc};
-use coral_wire::Wire;
 use std::collections::HashMap;
 use zerocopy::IntoBytes;
 
@@ -54,10 +54,17 @@ impl Values {
 
     /// The OSTs of the objects that a recorded reply is the first to name.
     pub fn new_homes(&self, format: &Format, theirs: &Message) -> Vec<u32> {
-        let fields = [Field::MdtMd, Field::DlmLvb].into_iter().filter_map(|f| place(format.reply, f));
-        let layouts: Vec<Layout> = fields.filter_map(|i| Layout::decode(theirs.buf(i)).ok()).collect();
+        let fields = [Field::MdtMd, Field::DlmLvb]
+            .into_iter()
+            .filter_map(|f| place(format.reply, f));
+        let layouts: Vec<Layout> = fields
+            .filter_map(|i| Layout::decode(theirs.buf(i)).ok())
+            .collect();
         let objects = layouts.iter().flat_map(plain).flat_map(|l| &l.objects);
-        objects.filter(|o| self.home([o.oi.id, o.oi.seq]).is_none()).map(|o| o.ost_idx).collect()
+        objects
+            .filter(|o| self.home([o.oi.id, o.oi.seq]).is_none())
+            .map(|o| o.ost_idx)
+            .collect()
     }
 
     /// The object of ours for a recorded one.
@@ -71,7 +78,9 @@ impl Values {
         let at = |v: &[u8], i: usize| u64::from_le_bytes(v[i..i + 8].try_into().unwrap());
         let mut i = 0;
         while i + 8 <= out.len() {
-            let pair = (i + 16 <= out.len()).then(|| self.pairs.get(&[at(&out, i), at(&out, i + 8)])).flatten();
+            let pair = (i + 16 <= out.len())
+                .then(|| self.pairs.get(&[at(&out, i), at(&out, i + 8)]))
+                .flatten();
             if let Some([a, b]) = pair {
                 out[i..i + 8].copy_from_slice(&a.to_le_bytes());
                 out[i + 8..i + 16].copy_from_slice(&b.to_le_bytes());
@@ -93,22 +102,35 @@ impl Values {
             out.bufs[i] = self.translate(b);
         }
         if let Ok(body) = m.body() {
-            let pre_versions = body.pre_versions.map(|v| self.versions.get(&v).copied().unwrap_or(v));
-            out.set_body(&PtlrpcBody { handle: self.ours(body.handle), pre_versions, ..body });
+            let pre_versions = body
+                .pre_versions
+                .map(|v| self.versions.get(&v).copied().unwrap_or(v));
+            out.set_body(&PtlrpcBody {
+                handle: self.ours(body.handle),
+                pre_versions,
+                ..body
+            });
         }
         out
     }
 
     /// Takes what a pair of replies says.
     pub fn learn(&mut self, format: &Format, opcode: u32, theirs: &Message, ours: &Message) {
-        let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else { return };
+        let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else {
+            return;
+        };
         if t.status < 0 || o.status < 0 {
             return;
         }
         self.word(t.handle, o.handle);
         // 1 says that there is no object; 0 is the version of objects of before, unless all are: then none is told
         if o.pre_versions != [0; 4] {
-            for (t, o) in t.pre_versions.iter().zip(o.pre_versions).filter(|(t, o)| **t > 1 && *o != 1) {
+            for (t, o) in t
+                .pre_versions
+                .iter()
+                .zip(o.pre_versions)
+                .filter(|(t, o)| **t > 1 && *o != 1)
+            {
                 self.versions.entry(*t).or_insert(o);
             }
         }
@@ -150,7 +172,9 @@ impl Values {
     }
 
     fn layout(&mut self, theirs: &Bytes, ours: &Bytes) {
-        let (Ok(t), Ok(o)) = (Layout::decode(theirs), Layout::decode(ours)) else { return };
+        let (Ok(t), Ok(o)) = (Layout::decode(theirs), Layout::decode(ours)) else {
+            return;
+        };
         for (t, o) in plain(&t).iter().zip(plain(&o)) {
             for (t, o) in t.objects.iter().zip(&o.objects) {
                 self.pairs.insert([t.oi.id, t.oi.seq], [o.oi.id, o.oi.seq]);

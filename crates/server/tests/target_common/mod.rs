@@ -7,7 +7,9 @@ use std::time::Duration;
 use coral_lnet::{FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig, WallClock};
 use coral_osd::{Batch, Kv, OsdMem, Table};
 use coral_ptlrpc::{Import, ImportConfig, Request};
-use coral_server::{Export, ServerNode, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
+use coral_server::{
+    Export, ServerNode, Target, TargetConfig, TargetKind, TargetOps, TargetRequest,
+};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use coral_wire::errno::Errno;
 use coral_wire::ptlrpc::*;
@@ -48,11 +50,16 @@ pub struct Log {
 impl Log {
     fn add(&self, rq: &TargetRequest) -> Message {
         if rq.replay_committed() && rq.rq.body.opc != OPEN_ADD {
-            return Message::new(&PtlrpcBody { transno: rq.rq.body.transno, ..PtlrpcBody::default() });
+            return Message::new(&PtlrpcBody {
+                transno: rq.rq.body.transno,
+                ..PtlrpcBody::default()
+            });
         }
         let _serial = self.core.lock();
         let kv = rq.target.kv();
-        let next = kv.last(LOG, b"").unwrap().map_or(0, |(k, _)| u64::from_be_bytes(k[..].try_into().unwrap()) + 1);
+        let next = kv.last(LOG, b"").unwrap().map_or(0, |(k, _)| {
+            u64::from_be_bytes(k[..].try_into().unwrap()) + 1
+        });
         let mut batch = Batch::new();
         batch.put(LOG, next.to_be_bytes().to_vec(), rq.buf(1).clone());
         let mut msg = Message::new(&PtlrpcBody::default());
@@ -63,7 +70,10 @@ impl Log {
 
 impl TargetOps for Log {
     fn connect_data(&self, asked: &ObdConnectData) -> Result<ObdConnectData, Errno> {
-        Ok(ObdConnectData { maxmodrpcs: 8, ..*asked })
+        Ok(ObdConnectData {
+            maxmodrpcs: 8,
+            ..*asked
+        })
     }
 
     fn handle(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
@@ -107,7 +117,9 @@ impl TargetOps for Log {
     }
 
     fn reconstruct(&self, _: &Arc<Export>, _: &Message, reply: &mut Message) {
-        self.reconstructed.lock().push(reply.body().unwrap().transno);
+        self.reconstructed
+            .lock()
+            .push(reply.body().unwrap().transno);
     }
 }
 
@@ -120,7 +132,12 @@ pub struct Server {
 }
 
 pub async fn node(mem: &Arc<MemNet>, n: &str, seed: u64, wall: WallClock) -> Arc<Node> {
-    let cfg = NodeConfig { nids: vec![nid(n)], seed, wall: Some(wall), ..NodeConfig::default() };
+    let cfg = NodeConfig {
+        nids: vec![nid(n)],
+        seed,
+        wall: Some(wall),
+        ..NodeConfig::default()
+    };
     Node::start(cfg, Some(mem.clone())).await.unwrap()
 }
 
@@ -134,8 +151,16 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64) -> World {
-        let wall = WallClock { base: (1_700_000_000, 0), at: tokio::time::Instant::now() };
-        World { mem: MemNet::new(), wall, ping: Duration::from_secs(25), seed: Mutex::new(seed * 1000) }
+        let wall = WallClock {
+            base: (1_700_000_000, 0),
+            at: tokio::time::Instant::now(),
+        };
+        World {
+            mem: MemNet::new(),
+            wall,
+            ping: Duration::from_secs(25),
+            seed: Mutex::new(seed * 1000),
+        }
     }
 
     fn seed(&self) -> u64 {
@@ -153,7 +178,12 @@ impl World {
         let _ = log.target.set(Arc::downgrade(&target));
         target.start(log.clone());
         sn.add_target(target.clone());
-        Server { node, sn, target, log }
+        Server {
+            node,
+            sn,
+            target,
+            log,
+        }
     }
 
     pub async fn client(&self, n: &str) -> Arc<Import> {
@@ -164,12 +194,21 @@ impl World {
     /// One of many on a node.
     pub fn client_on(&self, node: Arc<Node>, uuid: &str) -> Arc<Import> {
         let data = ObdConnectData {
-            connect_flags: ConnectFlags::AT | ConnectFlags::BULK_MBITS | ConnectFlags::MULTIMODRPCS | ConnectFlags::FLAGS2,
+            connect_flags: ConnectFlags::AT
+                | ConnectFlags::BULK_MBITS
+                | ConnectFlags::MULTIMODRPCS
+                | ConnectFlags::FLAGS2,
             connect_flags2: ConnectFlags2::REP_MBITS,
             ..Default::default()
         };
         let cfg = ImportConfig::mdt("t-MDT0000_UUID", vec![nid(SERVER)], uuid, data);
-        Import::new(node, ImportConfig { ping_interval: self.ping, ..cfg })
+        Import::new(
+            node,
+            ImportConfig {
+                ping_interval: self.ping,
+                ..cfg
+            },
+        )
     }
 }
 
@@ -192,7 +231,9 @@ pub fn add(v: u64) -> Request {
 }
 
 pub fn open_add(v: u64) -> Request {
-    Request::new(portal::MDS_REQUEST, OPEN_ADD).push(&v).replayable_open()
+    Request::new(portal::MDS_REQUEST, OPEN_ADD)
+        .push(&v)
+        .replayable_open()
 }
 
 pub fn late_add(v: u64) -> Request {
@@ -210,17 +251,29 @@ pub fn open() -> Request {
 /// What the log on `disk` holds, in order.
 pub fn log_of(disk: &OsdMem) -> Vec<u64> {
     let all = disk.range(LOG, b"", None, usize::MAX).unwrap();
-    all.iter().map(|(_, v)| u64::from_le_bytes(v[..8].try_into().unwrap())).collect()
+    all.iter()
+        .map(|(_, v)| u64::from_le_bytes(v[..8].try_into().unwrap()))
+        .collect()
 }
 
 /// How many clients and stored replies the target on `disk` remembers.
 pub fn remembered(disk: &OsdMem) -> usize {
-    let rows = |from: &[u8], to: &[u8]| disk.range(LAST_RCVD, from, Some(to), usize::MAX).unwrap().len();
+    let rows = |from: &[u8], to: &[u8]| {
+        disk.range(LAST_RCVD, from, Some(to), usize::MAX)
+            .unwrap()
+            .len()
+    };
     rows(b"c", b"d") + rows(b"r", b"s")
 }
 
 /// A share of the PUTs of `node` to `portal` is lost, at most `times`.
 pub fn lose(node: &Node, portal: u32, rate: f64, times: Option<u64>) {
-    let rule = FaultRule { times, ..FaultRule::all(FaultAction::Drop).portal(portal).kind(MsgType::Put).share(rate) };
+    let rule = FaultRule {
+        times,
+        ..FaultRule::all(FaultAction::Drop)
+            .portal(portal)
+            .kind(MsgType::Put)
+            .share(rate)
+    };
     node.faults().add(rule);
 }

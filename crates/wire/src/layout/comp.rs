@@ -108,7 +108,16 @@ pub struct CompEntry {
 impl CompEntry {
     /// An uninstantiated or instantiated component over `start..end`.
     pub fn new(id: u32, flags: u32, start: u64, end: u64, md: LovMd) -> CompEntry {
-        CompEntry { head: LovCompMdEntry { id, flags, start, end, ..Default::default() }, md: SubLayout::Plain(md) }
+        CompEntry {
+            head: LovCompMdEntry {
+                id,
+                flags,
+                start,
+                end,
+                ..Default::default()
+            },
+            md: SubLayout::Plain(md),
+        }
     }
 
     /// The plain layout, if it is one.
@@ -166,27 +175,52 @@ impl CompMd {
     pub const MAX_ENTRIES: usize = 1024;
 
     /// Lays components out one behind the other.
-    pub fn new(layout_gen: u32, flags: u16, mirror_count: u16, mut entries: Vec<CompEntry>) -> CompMd {
-        let mut at = (size_of::<LovCompMdHead>() + entries.len() * size_of::<LovCompMdEntry>()) as u32;
+    pub fn new(
+        layout_gen: u32,
+        flags: u16,
+        mirror_count: u16,
+        mut entries: Vec<CompEntry>,
+    ) -> CompMd {
+        let mut at =
+            (size_of::<LovCompMdHead>() + entries.len() * size_of::<LovCompMdEntry>()) as u32;
         for e in &mut entries {
             e.head.offset = at;
             e.head.size = e.encode_md().len() as u32;
             at += e.head.size;
         }
-        CompMd { magic: LOV_MAGIC_COMP_V1, layout_gen, flags, mirror_count, ec_count: 0, entries, raw: None }
+        CompMd {
+            magic: LOV_MAGIC_COMP_V1,
+            layout_gen,
+            flags,
+            mirror_count,
+            ec_count: 0,
+            entries,
+            raw: None,
+        }
     }
 
     /// After changing entries: offsets and sizes anew.
     pub fn relayout(self) -> CompMd {
-        let CompMd { magic, ec_count, .. } = self;
-        CompMd { magic, ec_count, ..CompMd::new(self.layout_gen, self.flags, self.mirror_count, self.entries) }
+        let CompMd {
+            magic, ec_count, ..
+        } = self;
+        CompMd {
+            magic,
+            ec_count,
+            ..CompMd::new(self.layout_gen, self.flags, self.mirror_count, self.entries)
+        }
     }
 
     /// Reads a composite layout.
     pub fn decode(buf: &Bytes) -> Result<CompMd, DecodeError> {
         let h = LovCompMdHead::decode(buf)?;
-        let bad = |field, got: u64| DecodeError::Length { what: "CompMd", field, got };
-        let table = size_of::<LovCompMdHead>() + h.entry_count as usize * size_of::<LovCompMdEntry>();
+        let bad = |field, got: u64| DecodeError::Length {
+            what: "CompMd",
+            field,
+            got,
+        };
+        let table =
+            size_of::<LovCompMdHead>() + h.entry_count as usize * size_of::<LovCompMdEntry>();
         if h.entry_count as usize > Self::MAX_ENTRIES || table > buf.len() {
             return Err(bad("entry_count", h.entry_count as u64));
         }
@@ -195,9 +229,14 @@ impl CompMd {
         }
         let mut entries = Vec::with_capacity(h.entry_count as usize);
         let mut total = 0;
-        for head in crate::raw::decode_all::<LovCompMdEntry>(&buf[size_of::<LovCompMdHead>()..table]) {
+        for head in
+            crate::raw::decode_all::<LovCompMdEntry>(&buf[size_of::<LovCompMdHead>()..table])
+        {
             let (from, len) = (head.offset as usize, head.size as usize);
-            let end = from.checked_add(len).filter(|end| *end <= buf.len() && from >= table).ok_or(bad("offset", from as u64))?;
+            let end = from
+                .checked_add(len)
+                .filter(|end| *end <= buf.len() && from >= table)
+                .ok_or(bad("offset", from as u64))?;
             // overlapping components must not make memory of nothing
             total += len;
             if total > buf.len() {
@@ -228,8 +267,18 @@ impl CompMd {
     /// Its bytes: entries at their offsets; bytes no entry covers are as they were received, else 0.
     pub fn encode(&self) -> Bytes {
         let table = size_of::<LovCompMdHead>() + self.entries.len() * size_of::<LovCompMdEntry>();
-        let end = self.entries.iter().map(|e| e.head.offset as usize + e.head.size as usize).max().unwrap_or(0).max(table);
-        let mut out = self.raw.as_ref().filter(|r| r.len() >= end).map_or_else(|| vec![0; end], |r| r.to_vec());
+        let end = self
+            .entries
+            .iter()
+            .map(|e| e.head.offset as usize + e.head.size as usize)
+            .max()
+            .unwrap_or(0)
+            .max(table);
+        let mut out = self
+            .raw
+            .as_ref()
+            .filter(|r| r.len() >= end)
+            .map_or_else(|| vec![0; end], |r| r.to_vec());
         let mut h = LovCompMdHead::decode(&out).unwrap_or_default();
         h = LovCompMdHead {
             magic: self.magic,
@@ -238,7 +287,11 @@ impl CompMd {
             entry_count: self.entries.len() as u16,
             mirror_count: self.mirror_count,
             ec_count: self.ec_count,
-            size: if self.raw.is_some() { h.size } else { end as u32 },
+            size: if self.raw.is_some() {
+                h.size
+            } else {
+                end as u32
+            },
             ..h
         };
         out[..size_of::<LovCompMdHead>()].copy_from_slice(h.as_bytes());
@@ -255,7 +308,9 @@ impl CompMd {
 
     /// The component of the first mirror that is not stale and covers `offset`.
     pub fn component_at(&self, offset: u64) -> Option<&CompEntry> {
-        self.entries.iter().find(|e| e.covers(offset) && e.head.flags & (lcme::STALE | lcme::PARITY | lcme::OFFLINE) == 0)
+        self.entries.iter().find(|e| {
+            e.covers(offset) && e.head.flags & (lcme::STALE | lcme::PARITY | lcme::OFFLINE) == 0
+        })
     }
 }
 
@@ -272,7 +327,10 @@ mod tests {
             3,
             0,
             0,
-            vec![CompEntry::new(1, lcme::INIT, 0, 1 << 20, first), CompEntry::new(2, 0, 1 << 20, u64::MAX, rest)],
+            vec![
+                CompEntry::new(1, lcme::INIT, 0, 1 << 20, first),
+                CompEntry::new(2, 0, 1 << 20, u64::MAX, rest),
+            ],
         );
         let raw = c.encode();
         assert_eq!(raw.len(), 32 + 2 * 48 + 56 + 32);

@@ -135,10 +135,18 @@ impl LmvMd {
     pub fn decode(buf: &Bytes) -> Result<LmvMd, DecodeError> {
         let head = LmvMdHead::decode(buf)?;
         if head.magic != LMV_MAGIC_V1 && head.magic != LMV_MAGIC_STRIPE {
-            return Err(DecodeError::Magic { what: "LmvMd", got: head.magic as u64 });
+            return Err(DecodeError::Magic {
+                what: "LmvMd",
+                got: head.magic as u64,
+            });
         }
-        let (stripe_fids, tail) = take_array(buf, size_of::<LmvMdHead>(), head.stripe_count as usize);
-        Ok(LmvMd { head, stripe_fids, tail })
+        let (stripe_fids, tail) =
+            take_array(buf, size_of::<LmvMdHead>(), head.stripe_count as usize);
+        Ok(LmvMd {
+            head,
+            stripe_fids,
+            tail,
+        })
     }
 
     /// Its bytes.
@@ -166,10 +174,16 @@ impl LmvMd {
         const SPLITTING: u32 = hash_flag::SPLIT | hash_flag::MIGRATION;
         const MERGING: u32 = hash_flag::MERGE | hash_flag::MIGRATION;
         match (h.hash_type & hash_flag::LAYOUT_CHANGE, new) {
-            (SPLITTING, false) | (MERGING, true) => (ty, count) = (h.migrate_hash, h.migrate_offset),
+            (SPLITTING, false) | (MERGING, true) => {
+                (ty, count) = (h.migrate_hash, h.migrate_offset)
+            }
             (hash_flag::MIGRATION, true) => count = h.migrate_offset,
             (hash_flag::MIGRATION, false) => {
-                (ty, count, base) = (h.migrate_hash, count.saturating_sub(h.migrate_offset), h.migrate_offset);
+                (ty, count, base) = (
+                    h.migrate_hash,
+                    count.saturating_sub(h.migrate_offset),
+                    h.migrate_offset,
+                );
             }
             _ => {}
         }
@@ -181,7 +195,13 @@ impl LmvUserMd {
     /// A request: `count` shards, MDT index or [`LMV_OFFSET_DEFAULT`], hash type.
     pub fn request(count: u32, offset: u32, hash_type: u32) -> LmvUserMd {
         LmvUserMd {
-            head: LmvUserMdHead { magic: LMV_USER_MAGIC, stripe_count: count, stripe_offset: offset, hash_type, ..Default::default() },
+            head: LmvUserMdHead {
+                magic: LMV_USER_MAGIC,
+                stripe_count: count,
+                stripe_offset: offset,
+                hash_type,
+                ..Default::default()
+            },
             ..Default::default()
         }
     }
@@ -192,10 +212,19 @@ impl LmvUserMd {
         let listed = match head.magic {
             LMV_USER_MAGIC => 0,
             LMV_MAGIC_STRIPE => head.stripe_count as usize,
-            m => return Err(DecodeError::Magic { what: "LmvUserMd", got: m as u64 }),
+            m => {
+                return Err(DecodeError::Magic {
+                    what: "LmvUserMd",
+                    got: m as u64,
+                });
+            }
         };
         let (objects, tail) = take_array(buf, size_of::<LmvUserMdHead>(), listed);
-        Ok(LmvUserMd { head, objects, tail })
+        Ok(LmvUserMd {
+            head,
+            objects,
+            tail,
+        })
     }
 
     /// Its bytes.
@@ -209,7 +238,9 @@ impl LmvUserMd {
 
 /// FNV-1a over 64 bits (`lustre_hash_fnv_1a_64`).
 pub fn fnv_1a_64(data: &[u8]) -> u64 {
-    data.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ *b as u64).wrapping_mul(0x100_0000_01b3))
+    data.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+        (h ^ *b as u64).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 /// Shard of `name` among `count`; `None` for an unknown type.
@@ -218,7 +249,9 @@ pub fn name_to_shard(ty: u32, count: u32, name: &[u8]) -> Option<usize> {
         return Some(0);
     }
     Some(match ty & hash_type::MASK {
-        hash_type::ALL_CHARS => name.iter().fold(0u32, |s, b| s.wrapping_add(*b as u32)) as usize % count as usize,
+        hash_type::ALL_CHARS => {
+            name.iter().fold(0u32, |s, b| s.wrapping_add(*b as u32)) as usize % count as usize
+        }
         hash_type::FNV_1A_64 => (fnv_1a_64(name) % count as u64) as usize,
         hash_type::CRUSH => crush(count, name, false),
         hash_type::CRUSH2 => crush(count, name, true),
@@ -263,7 +296,11 @@ fn is_temp(name: &[u8], dot: bool, suffix: usize, crush2: bool) -> bool {
         return false;
     }
     let count = |f: fn(&u8) -> bool| s.iter().filter(|b| f(b)).count();
-    let (lower, upper, digit) = (count(u8::is_ascii_lowercase), count(u8::is_ascii_uppercase), count(u8::is_ascii_digit));
+    let (lower, upper, digit) = (
+        count(u8::is_ascii_lowercase),
+        count(u8::is_ascii_uppercase),
+        count(u8::is_ascii_digit),
+    );
     if upper == suffix || lower == suffix {
         return false;
     }
@@ -328,29 +365,64 @@ mod tests {
         let recorded: [(u32, &[&str], &[&str]); 4] = [
             (
                 hash_type::ALL_CHARS,
-                &["Da1", "Ddata.bak", "Dlong_name_with_many_chars_all_char", "Dout~", "data.bak", "long_name_with_many_chars_all_char", "out~"],
+                &[
+                    "Da1",
+                    "Ddata.bak",
+                    "Dlong_name_with_many_chars_all_char",
+                    "Dout~",
+                    "data.bak",
+                    "long_name_with_many_chars_all_char",
+                    "out~",
+                ],
                 &[".tmpf.Ab3xY9", "D.tmpf.Ab3xY9"],
             ),
             (
                 hash_type::FNV_1A_64,
                 &[".tmpf.Ab3xY9", "D.tmpf.Ab3xY9"],
-                &["Da1", "Ddata.bak", "Dlong_name_with_many_chars_fnv_1a_64", "Dout~", "data.bak", "long_name_with_many_chars_fnv_1a_64", "out~"],
+                &[
+                    "Da1",
+                    "Ddata.bak",
+                    "Dlong_name_with_many_chars_fnv_1a_64",
+                    "Dout~",
+                    "data.bak",
+                    "long_name_with_many_chars_fnv_1a_64",
+                    "out~",
+                ],
             ),
             (
                 hash_type::CRUSH,
-                &[".tmpf.Ab3xY9", "D.tmpf.Ab3xY9", "Ddata.bak", "Dlong_name_with_many_chars_crush", "data.bak", "long_name_with_many_chars_crush", "out~"],
+                &[
+                    ".tmpf.Ab3xY9",
+                    "D.tmpf.Ab3xY9",
+                    "Ddata.bak",
+                    "Dlong_name_with_many_chars_crush",
+                    "data.bak",
+                    "long_name_with_many_chars_crush",
+                    "out~",
+                ],
                 &["Da1", "Dout~"],
             ),
             (
                 hash_type::CRUSH2,
-                &[".tmpf.Ab3xY9", "D.tmpf.Ab3xY9", "Ddata.bak", "data.bak", "long_name_with_many_chars_crush2", "out~"],
+                &[
+                    ".tmpf.Ab3xY9",
+                    "D.tmpf.Ab3xY9",
+                    "Ddata.bak",
+                    "data.bak",
+                    "long_name_with_many_chars_crush2",
+                    "out~",
+                ],
                 &["Da1", "Dlong_name_with_many_chars_crush2", "Dout~"],
             ),
         ];
         for (ty, first, second) in recorded {
             for (shard, names) in [first, second].into_iter().enumerate() {
                 for name in names {
-                    assert_eq!(name_to_shard(ty, 2, name.as_bytes()), Some(shard), "{name}, hash type {ty}");
+                    assert_eq!(
+                        name_to_shard(ty, 2, name.as_bytes()),
+                        Some(shard),
+                        "{name}, hash type {ty}"
+                    );
                 }
             }
         }
@@ -359,9 +431,22 @@ mod tests {
     #[test]
     fn temporary_names_hash_as_what_they_become() {
         for ty in [hash_type::CRUSH, hash_type::CRUSH2] {
-            for (temp, base) in [(".data.Ab3xY9", "data"), ("data.Ab3xY9Zq", "data"), ("data.bak", "data"), ("data~", "data"), ("data.ORIG", "data")] {
-                assert_eq!(base_name(temp.as_bytes(), ty == hash_type::CRUSH2), base.as_bytes(), "{temp}");
-                assert_eq!(name_to_shard(ty, 7, temp.as_bytes()), name_to_shard(ty, 7, base.as_bytes()));
+            for (temp, base) in [
+                (".data.Ab3xY9", "data"),
+                ("data.Ab3xY9Zq", "data"),
+                ("data.bak", "data"),
+                ("data~", "data"),
+                ("data.ORIG", "data"),
+            ] {
+                assert_eq!(
+                    base_name(temp.as_bytes(), ty == hash_type::CRUSH2),
+                    base.as_bytes(),
+                    "{temp}"
+                );
+                assert_eq!(
+                    name_to_shard(ty, 7, temp.as_bytes()),
+                    name_to_shard(ty, 7, base.as_bytes())
+                );
             }
         }
         // the difference between the two: numbers and dots in the suffix

@@ -128,9 +128,18 @@ impl LovMd {
     }
 
     /// A request or a directory's default: size in bytes, count ([`LOV_ALL_STRIPES`] for all), first OST ([`LOV_OFFSET_DEFAULT`] for any).
-    pub fn request(stripe_size: u32, stripe_count: u16, stripe_offset: u16, pool: Option<&str>) -> LovMd {
+    pub fn request(
+        stripe_size: u32,
+        stripe_count: u16,
+        stripe_offset: u16,
+        pool: Option<&str>,
+    ) -> LovMd {
         LovMd {
-            magic: if pool.is_some() { LOV_MAGIC_V3 } else { LOV_MAGIC_V1 },
+            magic: if pool.is_some() {
+                LOV_MAGIC_V3
+            } else {
+                LOV_MAGIC_V1
+            },
             pattern: pattern::RAID0,
             stripe_size,
             stripe_count,
@@ -151,10 +160,19 @@ impl LovMd {
                 pool = Wire::decode(&buf[at..])?;
                 at += pool.len();
             }
-            m => return Err(DecodeError::Magic { what: "LovMd", got: m as u64 }),
+            m => {
+                return Err(DecodeError::Magic {
+                    what: "LovMd",
+                    got: m as u64,
+                });
+            }
         }
         let room = (buf.len() - at) / size_of::<LovOstData>();
-        let want = if h.stripe_count >= LOV_ALL_STRIPES_WIDE { 0 } else { h.stripe_count as usize };
+        let want = if h.stripe_count >= LOV_ALL_STRIPES_WIDE {
+            0
+        } else {
+            h.stripe_count as usize
+        };
         let end = at + room.min(want) * size_of::<LovOstData>();
         Ok(LovMd {
             magic: h.magic,
@@ -195,7 +213,9 @@ impl LovMd {
 
     /// Pool name; `None` when there is none.
     pub fn pool_name(&self) -> Option<&str> {
-        core::str::from_utf8(c_str(&self.pool)).ok().filter(|s| self.magic != LOV_MAGIC_V1 && !s.is_empty())
+        core::str::from_utf8(c_str(&self.pool))
+            .ok()
+            .filter(|s| self.magic != LOV_MAGIC_V1 && !s.is_empty())
     }
 
     /// Whether data is in the archive only.
@@ -220,7 +240,10 @@ impl LovMd {
             return None;
         }
         let in_round = offset % width;
-        Some(((in_round / ssize) as usize, offset / width * ssize + in_round % ssize))
+        Some((
+            (in_round / ssize) as usize,
+            offset / width * ssize + in_round % ssize,
+        ))
     }
 
     /// The pieces of `len` bytes from `offset`, in file order. Adjacent rounds of a single stripe come as one piece.
@@ -233,8 +256,17 @@ impl LovMd {
             }
             let (stripe, object_offset) = self.locate(at)?;
             let ssize = self.stripe_size as u64;
-            let room = if self.objects.len() == 1 { end - at } else { ssize - at % ssize };
-            let piece = StripePiece { stripe, object_offset, file_offset: at, len: room.min(end - at) };
+            let room = if self.objects.len() == 1 {
+                end - at
+            } else {
+                ssize - at % ssize
+            };
+            let piece = StripePiece {
+                stripe,
+                object_offset,
+                file_offset: at,
+                len: room.min(end - at),
+            };
             at += piece.len;
             Some(piece)
         })
@@ -258,7 +290,9 @@ impl LovMd {
             return 0;
         }
         let last = object_size - 1;
-        (last / ssize).saturating_mul(width).saturating_add(stripe as u64 * ssize + last % ssize + 1)
+        (last / ssize)
+            .saturating_mul(width)
+            .saturating_add(stripe as u64 * ssize + last % ssize + 1)
     }
 }
 
@@ -283,14 +317,26 @@ impl ForeignMd {
         let [magic, length, r#type, flags] = <[u32; 4]>::decode(buf)?;
         let end = 16usize.saturating_add(length as usize);
         if end > buf.len() {
-            return Err(DecodeError::Length { what: "ForeignMd", field: "length", got: length as u64 });
+            return Err(DecodeError::Length {
+                what: "ForeignMd",
+                field: "length",
+                got: length as u64,
+            });
         }
-        Ok(ForeignMd { magic, r#type, flags, value: buf.slice(16..end), tail: buf.slice(end..) })
+        Ok(ForeignMd {
+            magic,
+            r#type,
+            flags,
+            value: buf.slice(16..end),
+            tail: buf.slice(end..),
+        })
     }
 
     /// Its bytes.
     pub fn encode(&self) -> Bytes {
-        let mut v = [self.magic, self.value.len() as u32, self.r#type, self.flags].as_bytes().to_vec();
+        let mut v = [self.magic, self.value.len() as u32, self.r#type, self.flags]
+            .as_bytes()
+            .to_vec();
         v.extend_from_slice(&self.value);
         v.extend_from_slice(&self.tail);
         v.into()
@@ -303,7 +349,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn lov(ssize: u32, n: u64) -> LovMd {
-        let o = |i| LovOstData { oi: OstId::group0(100 + i), ost_gen: 0, ost_idx: i as u32 };
+        let o = |i| LovOstData {
+            oi: OstId::group0(100 + i),
+            ost_gen: 0,
+            ost_idx: i as u32,
+        };
         LovMd::new(ssize, (0..n).map(o).collect())
     }
 

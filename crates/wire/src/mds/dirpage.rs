@@ -104,11 +104,25 @@ impl DirPageBuilder {
     /// At most `max_bytes` (whole pages, one at least) starting at hash `start`; `attrs` are the asked [`luda`] bits.
     pub fn new(start: u64, max_bytes: usize, attrs: u32) -> DirPageBuilder {
         let max_pages = (max_bytes / LU_PAGE_SIZE).clamp(1, 1024);
-        DirPageBuilder { pages: Vec::new(), max_pages, attrs, used: 0, last_entry: None, last_hash: 0, next_start: start }
+        DirPageBuilder {
+            pages: Vec::new(),
+            max_pages,
+            attrs,
+            used: 0,
+            last_entry: None,
+            last_hash: 0,
+            next_start: start,
+        }
     }
 
     /// Appends an entry. `Full` means: nothing was added, the next request continues with this entry.
-    pub fn push(&mut self, fid: Fid, hash: u64, name: &[u8], mode_type: u32) -> Result<(), DirPageError> {
+    pub fn push(
+        &mut self,
+        fid: Fid,
+        hash: u64,
+        name: &[u8],
+        mode_type: u32,
+    ) -> Result<(), DirPageError> {
         if name.is_empty() || name.len() > 255 {
             return Err(DirPageError::Name(name.len()));
         }
@@ -129,16 +143,28 @@ impl DirPageBuilder {
     }
 
     fn open_page(&mut self) {
-        let head = LuDirpage { hash_start: self.next_start, hash_end: MDS_DIR_END_OFF, flags: 0, pad0: 0 };
+        let head = LuDirpage {
+            hash_start: self.next_start,
+            hash_end: MDS_DIR_END_OFF,
+            flags: 0,
+            pad0: 0,
+        };
         self.pages.extend_from_slice(head.as_bytes());
-        self.pages.resize(self.pages.len() - size_of::<LuDirpage>() + LU_PAGE_SIZE, 0);
+        self.pages
+            .resize(self.pages.len() - size_of::<LuDirpage>() + LU_PAGE_SIZE, 0);
         self.used = size_of::<LuDirpage>();
         self.last_entry = None;
     }
 
     fn write_entry(&mut self, fid: Fid, hash: u64, name: &[u8], mode_type: u32, size: usize) {
         let at = self.pages.len() - LU_PAGE_SIZE + self.used;
-        let ent = LuDirent { fid, hash, reclen: size as u16, namelen: name.len() as u16, attrs: self.attrs };
+        let ent = LuDirent {
+            fid,
+            hash,
+            reclen: size as u16,
+            namelen: name.len() as u16,
+            attrs: self.attrs,
+        };
         let head = size_of::<LuDirent>();
         self.pages[at..at + head].copy_from_slice(ent.as_bytes());
         self.pages[at + head..at + head + name.len()].copy_from_slice(name);
@@ -200,7 +226,11 @@ pub struct DirPages {
 
 impl DirPages {
     fn with_residue(head: LuDirpage, entries: Vec<DirEntry>, page: &Bytes) -> DirPages {
-        let mut p = DirPages { head, entries, residue: None };
+        let mut p = DirPages {
+            head,
+            entries,
+            residue: None,
+        };
         if p.encode() != *page {
             p.residue = Some(page.clone());
         }
@@ -235,14 +265,24 @@ impl DirPages {
 
     /// Puts back what stood where nothing means anything.
     fn restore_residue(&self, raw: &mut [u8]) {
-        let Some(was) = self.residue.as_ref().filter(|r| r.len() == raw.len()) else { return };
+        let Some(was) = self.residue.as_ref().filter(|r| r.len() == raw.len()) else {
+            return;
+        };
         let mut at = size_of::<LuDirpage>();
         for e in &self.entries {
             let name_end = at + size_of::<LuDirent>() + e.name.len();
             let type_at = at + size_of::<LuDirent>() + ((e.name.len() + 1) & !1);
             at += dirent_size(e.name.len(), e.attrs);
-            let gap = if e.attrs & luda::TYPE != 0 { name_end..type_at } else { name_end..name_end };
-            let used = if e.attrs & luda::TYPE != 0 { type_at + 2 } else { name_end };
+            let gap = if e.attrs & luda::TYPE != 0 {
+                name_end..type_at
+            } else {
+                name_end..name_end
+            };
+            let used = if e.attrs & luda::TYPE != 0 {
+                type_at + 2
+            } else {
+                name_end
+            };
             for r in [gap, used..at.min(raw.len())] {
                 raw[r.clone()].copy_from_slice(&was[r]);
             }
@@ -263,7 +303,11 @@ pub fn parse_page(page: &Bytes) -> Result<DirPages, DecodeError> {
         let ent = LuDirent::decode(page.get(at..).unwrap_or(&[]))?;
         let name_at = at + size_of::<LuDirent>();
         let name_len = ent.namelen as usize;
-        let bad = |field, got| DecodeError::Length { what: "LuDirent", field, got };
+        let bad = |field, got| DecodeError::Length {
+            what: "LuDirent",
+            field,
+            got,
+        };
         if name_len == 0 || name_at + name_len > page.len() {
             return Err(bad("namelen", name_len as u64));
         }
@@ -284,7 +328,8 @@ pub fn parse_page(page: &Bytes) -> Result<DirPages, DecodeError> {
         if ent.reclen == 0 {
             return Ok(DirPages::with_residue(head, entries, page));
         }
-        if (ent.reclen as usize) < size_of::<LuDirent>() + name_len || !ent.reclen.is_multiple_of(8) {
+        if (ent.reclen as usize) < size_of::<LuDirent>() + name_len || !ent.reclen.is_multiple_of(8)
+        {
             return Err(bad("reclen", ent.reclen as u64));
         }
         at += ent.reclen as usize;
@@ -298,7 +343,11 @@ pub fn readpage_entries(bulk: &Bytes) -> Result<(Vec<DirEntry>, u64), DecodeErro
     let mut next = MDS_DIR_END_OFF;
     for start in (0..bulk.len()).step_by(LU_PAGE_SIZE) {
         if bulk.len() - start < LU_PAGE_SIZE {
-            return Err(DecodeError::Length { what: "LuDirpage", field: "bulk size", got: bulk.len() as u64 });
+            return Err(DecodeError::Length {
+                what: "LuDirpage",
+                field: "bulk size",
+                got: bulk.len() as u64,
+            });
         }
         let page = parse_page(&bulk.slice(start..start + LU_PAGE_SIZE))?;
         next = page.head.hash_end;

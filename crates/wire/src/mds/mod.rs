@@ -3,7 +3,10 @@
 mod dirpage;
 mod rec;
 
-pub use dirpage::{DirEntry, DirPageBuilder, DirPageError, DirPages, LU_PAGE_SIZE, MDS_DIR_END_OFF, luda, parse_page, readpage_entries};
+pub use dirpage::{
+    DirEntry, DirPageBuilder, DirPageError, DirPages, LU_PAGE_SIZE, MDS_DIR_END_OFF, luda,
+    parse_page, readpage_entries,
+};
 pub use rec::*;
 
 pub use crate::ost::md;
@@ -346,8 +349,11 @@ pub mod bias {
     /// A hash instead of a name.
     pub const NAMEHASH: u32 = 1 << 27;
     /// Any bias that makes a close carry `CloseData`.
-    pub const CLOSE_INTENT: u32 =
-        HSM_RELEASE | CLOSE_LAYOUT_SWAP | CLOSE_LAYOUT_MERGE | CLOSE_LAYOUT_SPLIT | CLOSE_RESYNC_DONE;
+    pub const CLOSE_INTENT: u32 = HSM_RELEASE
+        | CLOSE_LAYOUT_SWAP
+        | CLOSE_LAYOUT_MERGE
+        | CLOSE_LAYOUT_SPLIT
+        | CLOSE_RESYNC_DONE;
 }
 
 /// Inode flags of `MdtBody::flags` and `RecSetattr::attr_flags` (`LUSTRE_*_FL`, mostly ext4's).
@@ -371,7 +377,8 @@ pub mod inode_flags {
     /// Project id inherited.
     pub const PROJINHERIT: u32 = 0x2000_0000;
     /// What a user may change.
-    pub const USER_MODIFIABLE: u32 = SYNC | IMMUTABLE | APPEND | NODUMP | NOATIME | 0x400 | DIRSYNC | TOPDIR | PROJINHERIT;
+    pub const USER_MODIFIABLE: u32 =
+        SYNC | IMMUTABLE | APPEND | NODUMP | NOATIME | 0x400 | DIRSYNC | TOPDIR | PROJINHERIT;
 }
 
 wire_struct! {

@@ -172,7 +172,11 @@ wire_struct! {
 
 /// A reint record by its opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, missing_docs, reason = "lives on the stack of one call; the variants are named after their records")]
+#[allow(
+    clippy::large_enum_variant,
+    missing_docs,
+    reason = "lives on the stack of one call; the variants are named after their records"
+)]
 pub enum Rec {
     Setattr(RecSetattr),
     Create(RecCreate),
@@ -201,7 +205,13 @@ impl Rec {
             ReintOp::RMENTRY => Rec::Rmentry(Wire::decode(buf)?),
             ReintOp::MIGRATE => Rec::Migrate(Wire::decode(buf)?),
             ReintOp::RESYNC => Rec::Resync(Wire::decode(buf)?),
-            op => return Err(DecodeError::Value { what: "MdtRecReint", field: "opcode", got: op.0 as u64 }),
+            op => {
+                return Err(DecodeError::Value {
+                    what: "MdtRecReint",
+                    field: "opcode",
+                    got: op.0 as u64,
+                });
+            }
         })
     }
 

@@ -51,8 +51,14 @@ const fn pad8(n: usize) -> usize {
 impl PartialEq for Message {
     /// Equal head and buffers; padding does not count.
     fn eq(&self, o: &Message) -> bool {
-        (self.flags, self.secflvr, self.repsize, self.cksum, self.opc, self.padding3)
-            == (o.flags, o.secflvr, o.repsize, o.cksum, o.opc, o.padding3)
+        (
+            self.flags,
+            self.secflvr,
+            self.repsize,
+            self.cksum,
+            self.opc,
+            self.padding3,
+        ) == (o.flags, o.secflvr, o.repsize, o.cksum, o.opc, o.padding3)
             && self.bufs == o.bufs
     }
 }
@@ -62,15 +68,26 @@ impl Message {
     /// not yet: clear `flags` there); replies have no flags.
     pub fn new(body: &PtlrpcBody) -> Message {
         let request = super::MSGHDR_AT_SUPPORT | super::MSGHDR_CKSUM_INCOMPAT18;
-        let flags = if body.r#type == super::PTL_RPC_MSG_REQUEST { request } else { 0 };
-        let mut m = Message { flags, ..Default::default() };
+        let flags = if body.r#type == super::PTL_RPC_MSG_REQUEST {
+            request
+        } else {
+            0
+        };
+        let mut m = Message {
+            flags,
+            ..Default::default()
+        };
         m.push(body);
         m
     }
 
     /// Slices a received message. Bytes behind the last buffer are allowed and kept.
     pub fn decode(whole: Bytes) -> Result<Message, DecodeError> {
-        let short = |need| DecodeError::Short { what: "lustre_msg_v2", need, have: whole.len() };
+        let short = |need| DecodeError::Short {
+            what: "lustre_msg_v2",
+            need,
+            have: whole.len(),
+        };
         let word = |at: usize| -> Result<u32, DecodeError> {
             let b = whole.get(at..at + 4).ok_or(short(at + 4))?;
             Ok(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
@@ -78,10 +95,17 @@ impl Message {
         let count = word(0)? as usize;
         let magic = word(8)?;
         if magic != LUSTRE_MSG_MAGIC_V2 {
-            return Err(DecodeError::Magic { what: "lustre_msg_v2", got: magic as u64 });
+            return Err(DecodeError::Magic {
+                what: "lustre_msg_v2",
+                got: magic as u64,
+            });
         }
         if count == 0 || count > MAX_BUFFERS {
-            return Err(DecodeError::Length { what: "lustre_msg_v2", field: "bufcount", got: count as u64 });
+            return Err(DecodeError::Length {
+                what: "lustre_msg_v2",
+                field: "bufcount",
+                got: count as u64,
+            });
         }
         let mut m = Message {
             secflvr: word(4)?,
@@ -92,18 +116,28 @@ impl Message {
             padding3: word(28)?,
             ..Default::default()
         };
-        let zero = |from: usize, to: usize| whole.get(from..to).is_some_and(|pad| pad.iter().all(|b| *b == 0));
+        let zero = |from: usize, to: usize| {
+            whole
+                .get(from..to)
+                .is_some_and(|pad| pad.iter().all(|b| *b == 0))
+        };
         let mut at = pad8(HEAD + 4 * count);
         let mut clean = zero(HEAD + 4 * count, at);
         for i in 0..count {
             let len = word(HEAD + 4 * i)? as usize;
-            let end = at.checked_add(len).filter(|end| *end <= whole.len()).ok_or(short(at.saturating_add(len)))?;
+            let end = at
+                .checked_add(len)
+                .filter(|end| *end <= whole.len())
+                .ok_or(short(at.saturating_add(len)))?;
             m.bufs.push(whole.slice(at..end));
             at = pad8(end);
             clean &= zero(end, at);
         }
         if !clean || at != whole.len() {
-            m.residue = Some(Box::new(Residue { lens: m.lens(), whole }));
+            m.residue = Some(Box::new(Residue {
+                lens: m.lens(),
+                whole,
+            }));
         }
         Ok(m)
     }
@@ -146,7 +180,9 @@ impl Message {
 
     /// Puts the padding back as it was received, when the buffers still have the lengths they had then.
     fn restore_residue(&self, out: &mut Vec<u8>) {
-        let Some(r) = self.residue.as_ref().filter(|r| r.lens == self.lens()) else { return };
+        let Some(r) = self.residue.as_ref().filter(|r| r.lens == self.lens()) else {
+            return;
+        };
         let mut paint = |from: usize, to: usize| {
             let to = to.min(r.whole.len());
             if from < to {
@@ -174,7 +210,11 @@ impl Message {
         }
         let v2 = core::mem::offset_of!(PtlrpcBody, jobid);
         if b.len() < v2 {
-            return Err(DecodeError::Short { what: "PtlrpcBody", need: v2, have: b.len() });
+            return Err(DecodeError::Short {
+                what: "PtlrpcBody",
+                need: v2,
+                have: b.len(),
+            });
         }
         let mut whole = [0u8; size_of::<PtlrpcBody>()];
         whole[..b.len()].copy_from_slice(b);
@@ -267,7 +307,10 @@ mod tests {
         raw[0..4].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(Message::decode(raw.clone().into()).is_err());
         raw[8] ^= 1;
-        assert!(matches!(Message::decode(raw.into()), Err(DecodeError::Magic { .. })));
+        assert!(matches!(
+            Message::decode(raw.into()),
+            Err(DecodeError::Magic { .. })
+        ));
     }
 
     proptest! {

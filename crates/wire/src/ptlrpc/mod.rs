@@ -127,23 +127,40 @@ wire_struct! {
 impl PtlrpcBody {
     /// A request body for opcode `opc` with the version it demands; the rest zero.
     pub fn request(opc: u32) -> PtlrpcBody {
-        PtlrpcBody { r#type: PTL_RPC_MSG_REQUEST, version: version_of(opc), opc, ..Default::default() }
+        PtlrpcBody {
+            r#type: PTL_RPC_MSG_REQUEST,
+            version: version_of(opc),
+            opc,
+            ..Default::default()
+        }
     }
 
     /// A reply to `rq` with `status` (0, a negative errno or a count). As real servers fill it: opcode and type, no handle
     /// (a connect reply has one), no connection count, no target in the version.
     pub fn reply(rq: &PtlrpcBody, status: i32) -> PtlrpcBody {
-        PtlrpcBody { r#type: PTL_RPC_MSG_REPLY, version: PTLRPC_MSG_VERSION, opc: rq.opc, status, ..Default::default() }
+        PtlrpcBody {
+            r#type: PTL_RPC_MSG_REPLY,
+            version: PTLRPC_MSG_VERSION,
+            opc: rq.opc,
+            status,
+            ..Default::default()
+        }
     }
 }
 
 /// `pb_version` that a request of this opcode must carry (`lustre_msg_check_version` and its callers).
 pub fn version_of(opc: u32) -> u32 {
     let target = match opc {
-        opc::OST_CONNECT | opc::OST_DISCONNECT | opc::MDS_CONNECT | opc::MDS_DISCONNECT => LUSTRE_OBD_VERSION,
-        opc::MGS_CONNECT | opc::MGS_DISCONNECT | opc::OBD_PING | opc::OBD_IDX_READ => LUSTRE_OBD_VERSION,
+        opc::OST_CONNECT | opc::OST_DISCONNECT | opc::MDS_CONNECT | opc::MDS_DISCONNECT => {
+            LUSTRE_OBD_VERSION
+        }
+        opc::MGS_CONNECT | opc::MGS_DISCONNECT | opc::OBD_PING | opc::OBD_IDX_READ => {
+            LUSTRE_OBD_VERSION
+        }
         1..=32 => LUSTRE_OST_VERSION,
-        33..=99 | opc::SEQ_QUERY | opc::FLD_QUERY | opc::FLD_READ | opc::OUT_UPDATE => LUSTRE_MDS_VERSION,
+        33..=99 | opc::SEQ_QUERY | opc::FLD_QUERY | opc::FLD_READ | opc::OUT_UPDATE => {
+            LUSTRE_MDS_VERSION
+        }
         101..=199 => LUSTRE_DLM_VERSION,
         250..=299 => LUSTRE_MGS_VERSION,
         501..=599 => LUSTRE_LOG_VERSION,

@@ -76,7 +76,9 @@ portals! {
 pub fn reply_of(request: u32) -> Option<u32> {
     Some(match request {
         OST_IO | OST_CREATE | OST_REQUEST | SEQ_DATA => OSC_REPLY,
-        MDS_REQUEST | MDS_IO | MDS_READPAGE | OUT | FLD_REQUEST | SEQ_METADATA | SEQ_CONTROLLER => MDC_REPLY,
+        MDS_REQUEST | MDS_IO | MDS_READPAGE | OUT | FLD_REQUEST | SEQ_METADATA | SEQ_CONTROLLER => {
+            MDC_REPLY
+        }
         LDLM_CB_REQUEST => LDLM_CB_REPLY,
         LDLM_CANCEL_REQUEST => LDLM_CANCEL_REPLY,
         MGS_REQUEST => MGC_REPLY,

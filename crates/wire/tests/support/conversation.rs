@@ -25,7 +25,14 @@ pub enum Kind {
     Bulk,
 }
 
-const KINDS: [Kind; 6] = [Kind::Operation, Kind::Request, Kind::Reply, Kind::Callback, Kind::CallbackReply, Kind::Bulk];
+const KINDS: [Kind; 6] = [
+    Kind::Operation,
+    Kind::Request,
+    Kind::Reply,
+    Kind::Callback,
+    Kind::CallbackReply,
+    Kind::Bulk,
+];
 
 #[derive(Clone)]
 pub struct Event {
@@ -49,12 +56,22 @@ pub fn encode(events: &[Event]) -> Vec<u8> {
 
 pub fn decode(file: &[u8]) -> Vec<Event> {
     assert_eq!(&file[..12], MAGIC, "not a conversation of this version");
-    let mut rest = Bytes::from(lz4_flex::decompress_size_prepended(&file[12..]).expect("LZ4 block"));
+    let mut rest =
+        Bytes::from(lz4_flex::decompress_size_prepended(&file[12..]).expect("LZ4 block"));
     let mut out = Vec::new();
     while rest.has_remaining() {
         let kind = KINDS[rest.get_u8() as usize];
-        let (portal, bits, len) = (rest.get_u32_le(), rest.get_u64_le(), rest.get_u32_le() as usize);
-        out.push(Event { kind, portal, bits, bytes: rest.split_to(len) });
+        let (portal, bits, len) = (
+            rest.get_u32_le(),
+            rest.get_u64_le(),
+            rest.get_u32_le() as usize,
+        );
+        out.push(Event {
+            kind,
+            portal,
+            bits,
+            bytes: rest.split_to(len),
+        });
     }
     out
 }

@@ -17,14 +17,25 @@ pub fn captures() -> Option<PathBuf> {
         return Some(dir.into());
     }
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().skip(1).take(6).map(|d| d.join("shared/captures")).find(|d| d.is_dir())
+    here.ancestors()
+        .skip(1)
+        .take(6)
+        .map(|d| d.join("shared/captures"))
+        .find(|d| d.is_dir())
 }
 
 /// The pcap files there, in name order.
 pub fn capture_files() -> Vec<PathBuf> {
-    let Some(dir) = captures() else { return Vec::new() };
+    let Some(dir) = captures() else {
+        return Vec::new();
+    };
     let mut files: Vec<PathBuf> = std::fs::read_dir(&dir)
-        .map(|d| d.flatten().map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "pcap")).collect())
+        .map(|d| {
+            d.flatten()
+                .map(|e| e.path())
+                .filter(|p| p.extension().is_some_and(|e| e == "pcap"))
+                .collect()
+        })
         .unwrap_or_default();
     files.sort();
     files

@@ -23,7 +23,12 @@ impl Half {
     pub fn complete_at(&self, run: usize, end: usize) -> u64 {
         let segments = self.arrivals.get(run).map_or(&[][..], Vec::as_slice);
         let needed = segments.partition_point(|(e, _)| *e < end) + 1;
-        segments.iter().take(needed).map(|(_, at)| *at).max().unwrap_or(0)
+        segments
+            .iter()
+            .take(needed)
+            .map(|(_, at)| *at)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -49,19 +54,27 @@ fn be32(b: &[u8], at: usize) -> Option<u32> {
 
 /// All halves in a capture. A port pair used again (a new SYN) starts a new half.
 pub fn halves(file: &[u8]) -> Vec<Half> {
-    assert_eq!(&file[..4], &0xa1b2_c3d4u32.to_le_bytes(), "little endian pcap with microseconds");
+    assert_eq!(
+        &file[..4],
+        &0xa1b2_c3d4u32.to_le_bytes(),
+        "little endian pcap with microseconds"
+    );
     assert_eq!(file[20], 1, "Ethernet");
     let mut flows: Vec<Found> = Vec::new();
     let mut at = 24;
     while at + 16 <= file.len() {
         let len = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
-        let word = |o: usize| u32::from_le_bytes(file[at + o..at + o + 4].try_into().unwrap()) as u64;
+        let word =
+            |o: usize| u32::from_le_bytes(file[at + o..at + o + 4].try_into().unwrap()) as u64;
         let time_us = word(0) * 1_000_000 + word(4);
         let frame = &file[at + 16..(at + 16 + len).min(file.len())];
         at += 16 + len;
         let _ = take_frame(frame, time_us, &mut flows);
     }
-    flows.into_iter().filter_map(|(from, to, f)| join(from, to, f)).collect()
+    flows
+        .into_iter()
+        .filter_map(|(from, to, f)| join(from, to, f))
+        .collect()
 }
 
 fn take_frame(frame: &[u8], time_us: u64, flows: &mut Vec<Found>) -> Option<()> {
@@ -80,9 +93,19 @@ fn take_frame(frame: &[u8], time_us: u64, flows: &mut Vec<Found>) -> Option<()> 
     let flags = *tcp.get(13)?;
     let data = tcp.get((tcp[12] >> 4) as usize * 4..)?;
     let fresh = flags & SYN != 0;
-    let known = flows.iter().rposition(|f| f.0 == from && f.1 == to && !(fresh && f.2.isn != Some(seq)));
+    let known = flows
+        .iter()
+        .rposition(|f| f.0 == from && f.1 == to && !(fresh && f.2.isn != Some(seq)));
     let i = known.unwrap_or_else(|| {
-        flows.push((from, to, Flow { isn: None, segments: BTreeMap::new(), base: None }));
+        flows.push((
+            from,
+            to,
+            Flow {
+                isn: None,
+                segments: BTreeMap::new(),
+                base: None,
+            },
+        ));
         flows.len() - 1
     });
     let flow = &mut flows[i].2;
@@ -106,7 +129,14 @@ fn take_frame(frame: &[u8], time_us: u64, flows: &mut Vec<Found>) -> Option<()> 
 }
 
 fn join(from: (u32, u16), to: (u32, u16), flow: Flow) -> Option<Half> {
-    let mut half = Half { from, to, from_start: flow.isn.is_some(), runs: Vec::new(), segment_starts: Vec::new(), arrivals: Vec::new() };
+    let mut half = Half {
+        from,
+        to,
+        from_start: flow.isn.is_some(),
+        runs: Vec::new(),
+        segment_starts: Vec::new(),
+        arrivals: Vec::new(),
+    };
     let mut end = None;
     for (rel, (at, data)) in flow.segments {
         match end {

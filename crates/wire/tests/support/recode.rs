@@ -73,18 +73,40 @@ fn padded_text(b: &Bytes) -> Recoded {
 type Part = (String, Recoded, Bytes);
 
 /// Every buffer of a message: (what it is, what became of it, what it was).
-pub fn message(fields: &[Field], m: &Message, asked: Option<&Asked>, is_request: bool) -> Vec<Part> {
-    let cx = Cx { m, fields, asked, is_request };
+pub fn message(
+    fields: &[Field],
+    m: &Message,
+    asked: Option<&Asked>,
+    is_request: bool,
+) -> Vec<Part> {
+    let cx = Cx {
+        m,
+        fields,
+        asked,
+        is_request,
+    };
     let mut out = Vec::new();
     for (i, b) in m.bufs.iter().enumerate() {
         let Some(f) = fields.get(i) else {
-            out.push(("buffer behind the format".into(), if b.is_empty() { Recoded::Typed("empty".into(), Bytes::new()) } else { Recoded::Opaque("no name") }, b.clone()));
+            out.push((
+                "buffer behind the format".into(),
+                if b.is_empty() {
+                    Recoded::Typed("empty".into(), Bytes::new())
+                } else {
+                    Recoded::Opaque("no name")
+                },
+                b.clone(),
+            ));
             continue;
         };
         let rc = match b {
-            b if b.is_empty() && is_request && never_empty(*f) => Recoded::Bad("is empty in a request".into()),
+            b if b.is_empty() && is_request && never_empty(*f) => {
+                Recoded::Bad("is empty in a request".into())
+            }
             b if b.is_empty() => Recoded::Typed("empty".into(), Bytes::new()),
-            b if may_be_spare(*f, b.len()) && b.iter().all(|x| *x == 0) => Recoded::Opaque("spare room, all zeros"),
+            b if may_be_spare(*f, b.len()) && b.iter().all(|x| *x == 0) => {
+                Recoded::Opaque("spare room, all zeros")
+            }
             b => cx.field(*f, i, b),
         };
         out.push((f.name().to_string(), rc, b.clone()));
@@ -97,14 +119,36 @@ fn never_empty(f: Field) -> bool {
     use Field::*;
     matches!(
         f,
-        PtlrpcBody | MdtBody | RecReint | LdlmIntent | OstBody | ObdIoobj | NiobufRemote | LlogdBody | Tgtuuid | Cluuid | Conn
-            | ConnectData | MgsConfigBody | SeqOpc | SeqRange | FldOpc | FldMdfld | ObdQuotactl | CloseData | LayoutIntent
+        PtlrpcBody
+            | MdtBody
+            | RecReint
+            | LdlmIntent
+            | OstBody
+            | ObdIoobj
+            | NiobufRemote
+            | LlogdBody
+            | Tgtuuid
+            | Cluuid
+            | Conn
+            | ConnectData
+            | MgsConfigBody
+            | SeqOpc
+            | SeqRange
+            | FldOpc
+            | FldMdfld
+            | ObdQuotactl
+            | CloseData
+            | LayoutIntent
     )
 }
 
 /// Buffers that senders reserve and leave zero when there is nothing to say.
 fn may_be_spare(f: Field, len: usize) -> bool {
-    (f != Field::DlmLvb || len != 56) && matches!(f, Field::MdtMd | Field::DefaultMdtMd | Field::Acl | Field::Eadata | Field::DlmLvb)
+    (f != Field::DlmLvb || len != 56)
+        && matches!(
+            f,
+            Field::MdtMd | Field::DefaultMdtMd | Field::Acl | Field::Eadata | Field::DlmLvb
+        )
 }
 
 struct Cx<'a> {
@@ -117,13 +161,23 @@ struct Cx<'a> {
 impl Cx<'_> {
     /// Buffer of this kind in this message.
     fn buf(&self, f: Field) -> Bytes {
-        self.fields.iter().position(|x| *x == f).map(|i| self.m.buf(i).clone()).unwrap_or_default()
+        self.fields
+            .iter()
+            .position(|x| *x == f)
+            .map(|i| self.m.buf(i).clone())
+            .unwrap_or_default()
     }
 
     /// Buffer of this kind in the request.
     fn req_buf(&self, f: Field) -> Bytes {
         match self.asked {
-            Some(a) => a.format.request.iter().position(|x| *x == f).map(|i| a.request.buf(i).clone()).unwrap_or_default(),
+            Some(a) => a
+                .format
+                .request
+                .iter()
+                .position(|x| *x == f)
+                .map(|i| a.request.buf(i).clone())
+                .unwrap_or_default(),
             None => self.buf(f),
         }
     }
@@ -142,9 +196,12 @@ impl Cx<'_> {
             },
             Field::MdtMd | Field::DefaultMdtMd => self.md(b),
             Field::Acl => Recoded::from(("Acl", Acl::decode(b).map(|a| a.encode()))),
-            Field::Name | Field::Symtgt | Field::Tgtuuid | Field::Cluuid | Field::SetinfoKey | Field::FileSecctxName => {
-                padded_text(b)
-            }
+            Field::Name
+            | Field::Symtgt
+            | Field::Tgtuuid
+            | Field::Cluuid
+            | Field::SetinfoKey
+            | Field::FileSecctxName => padded_text(b),
             Field::GetinfoKey => getinfo_key(b),
             Field::Conn => fixed::<u64>("handle u64", b),
             Field::ConnectData => fixed::<ObdConnectData>("ObdConnectData", b),
@@ -154,7 +211,9 @@ impl Cx<'_> {
             Field::MgsConfigRes => fixed::<MgsConfigRes>("MgsConfigRes", b),
             Field::LlogdBody => fixed::<LlogdBody>("LlogdBody", b),
             Field::LlogLogHdr => fixed::<LlogLogHdr>("LlogLogHdr", b),
-            Field::SeqOpc | Field::FldOpc | Field::U32 | Field::GetinfoVallen => fixed::<u32>("u32", b),
+            Field::SeqOpc | Field::FldOpc | Field::U32 | Field::GetinfoVallen => {
+                fixed::<u32>("u32", b)
+            }
             Field::SeqRange => fixed::<LuSeqRange>("LuSeqRange", b),
             Field::FldMdfld => fixed::<LuSeqRange>("LuSeqRange", b),
             Field::OstBody => fixed::<Obdo>("Obdo", b),
@@ -182,12 +241,16 @@ impl Cx<'_> {
             Field::Eavals => Recoded::Opaque("values of extended attributes, unformatted"),
             Field::GetinfoVal => self.getinfo_val(b),
             Field::SetinfoVal => Recoded::Opaque("value of a key"),
-            Field::SelinuxPol | Field::FileSecctx | Field::FileEncctx => Recoded::Opaque("security text, opaque to Lustre"),
+            Field::SelinuxPol | Field::FileSecctx | Field::FileEncctx => {
+                Recoded::Opaque("security text, opaque to Lustre")
+            }
             Field::ButHeader => self.but_header(b),
             Field::ButReply => self.but_reply(b),
             Field::ButBuf => array::<ButUpdateBuffer>("ButUpdateBuffer", b),
             Field::GenericData => Recoded::Opaque("value of a key"),
-            Field::Capa1 | Field::Capa2 => Recoded::Bad("capabilities are always empty today".into()),
+            Field::Capa1 | Field::Capa2 => {
+                Recoded::Bad("capabilities are always empty today".into())
+            }
             _ => Recoded::Bad("no codec for a structure of servers or the archive".into()),
         }
     }
@@ -226,7 +289,10 @@ impl Cx<'_> {
         if body.valid & md::LINKNAME != 0 {
             return padded_text(b);
         }
-        ea(b).unwrap_or(Recoded::Bad(format!("no layout: {}", super::stream::hex(&b[..b.len().min(16)]))))
+        ea(b).unwrap_or(Recoded::Bad(format!(
+            "no layout: {}",
+            super::stream::hex(&b[..b.len().min(16)])
+        )))
     }
 
     fn eadata(&self, b: &Bytes) -> Recoded {
@@ -238,7 +304,9 @@ impl Cx<'_> {
         }
         let name = self.req_buf(Field::Name);
         match raw::c_str(&name) {
-            b"system.posix_acl_access" | b"system.posix_acl_default" => Recoded::from(("Acl", Acl::decode(b).map(|a| a.encode()))),
+            b"system.posix_acl_access" | b"system.posix_acl_default" => {
+                Recoded::from(("Acl", Acl::decode(b).map(|a| a.encode())))
+            }
             _ if self.is_request => Recoded::Opaque("value of an extended attribute"),
             _ if name.is_empty() => names(b),
             _ => Recoded::Opaque("value of an extended attribute"),
@@ -275,12 +343,18 @@ impl Cx<'_> {
     }
 
     fn but_header(&self, b: &Bytes) -> Recoded {
-        let Ok(h) = ButUpdateHeader::decode(b) else { return Recoded::Bad("short batch header".into()) };
+        let Ok(h) = ButUpdateHeader::decode(b) else {
+            return Recoded::Bad("short batch header".into());
+        };
         let mut v = h.to_bytes().to_vec();
         if b.len() == v.len() {
             return Recoded::Typed("ButUpdateHeader, sub-requests in bulk".into(), v.into());
         }
-        match batch(&b.slice(24..), &coral_wire::formats::BUT_GETATTR.request, None) {
+        match batch(
+            &b.slice(24..),
+            &coral_wire::formats::BUT_GETATTR.request,
+            None,
+        ) {
             Ok(inner) => v.extend_from_slice(&inner),
             Err(e) => return Recoded::Bad(e),
         }
@@ -302,7 +376,10 @@ fn getinfo_key(b: &Bytes) -> Recoded {
     if key != b"fid2path" || b.len() != at + 48 {
         return padded_text(b);
     }
-    let (Ok(g), Ok(root)) = (GetinfoFid2path::decode(&b[at..]), Fid::decode(&b[at + 32..])) else {
+    let (Ok(g), Ok(root)) = (
+        GetinfoFid2path::decode(&b[at..]),
+        Fid::decode(&b[at + 32..]),
+    ) else {
         return Recoded::Bad("short fid2path".into());
     };
     let mut v = key.to_vec();
@@ -329,7 +406,11 @@ pub fn batch_bulk(b: &Bytes) -> Recoded {
     // buffers of a page each (`but_update_buffer`), each with a head of its own
     let mut v = Vec::new();
     for at in (0..b.len()).step_by(4096) {
-        match batch(&b.slice(at..b.len().min(at + 4096)), &coral_wire::formats::BUT_GETATTR.request, None) {
+        match batch(
+            &b.slice(at..b.len().min(at + 4096)),
+            &coral_wire::formats::BUT_GETATTR.request,
+            None,
+        ) {
             Ok(part) => v.extend_from_slice(&part),
             Err(e) => return Recoded::Bad(e),
         }
@@ -349,10 +430,15 @@ fn batch(b: &Bytes, fields: &&'static [Field], asked: Option<&Asked>) -> Result<
         let len = m.encoded_len().min(rest.len());
         let m = Message::decode(rest.slice(..len)).map_err(|e| e.to_string())?;
         let mut again = m.clone();
-        for (i, (what, rc, was)) in message(fields, &m, asked, asked.is_none()).into_iter().enumerate() {
+        for (i, (what, rc, was)) in message(fields, &m, asked, asked.is_none())
+            .into_iter()
+            .enumerate()
+        {
             match rc {
                 Recoded::Typed(_, is) if is == was => again.bufs[i] = is,
-                Recoded::Typed(..) => return Err(format!("sub-message: {what} does not encode back")),
+                Recoded::Typed(..) => {
+                    return Err(format!("sub-message: {what} does not encode back"));
+                }
                 Recoded::Opaque(_) => {}
                 Recoded::Bad(e) => return Err(format!("sub-message: {what}: {e}")),
             }
@@ -370,7 +456,11 @@ fn batch(b: &Bytes, fields: &&'static [Field], asked: Option<&Asked>) -> Result<
 /// The policy through its typed form.
 fn policy_both_ways(mut d: LockDesc) -> LockDesc {
     // a convert leaves the type out and means inode bits
-    d.policy_data = if d.ty().0 == 0 { d.ibits().to_wire() } else { d.policy().to_wire() };
+    d.policy_data = if d.ty().0 == 0 {
+        d.ibits().to_wire()
+    } else {
+        d.policy().to_wire()
+    };
     d
 }
 
@@ -378,11 +468,17 @@ fn policy_both_ways(mut d: LockDesc) -> LockDesc {
 fn ea(b: &Bytes) -> Option<Recoded> {
     let magic = u32::decode(b).ok()?;
     Some(match magic {
-        0x0BD1_0BD0 | 0x0BD3_0BD0 | 0x0BD5_0BD0 => Recoded::from(("Layout::Plain", Layout::decode(b).map(|l| l.encode()))),
-        0x0BD6_0BD0 | 0x0BD8_0BD0 => Recoded::from(("Layout::Composite", Layout::decode(b).map(|l| l.encode()))),
+        0x0BD1_0BD0 | 0x0BD3_0BD0 | 0x0BD5_0BD0 => {
+            Recoded::from(("Layout::Plain", Layout::decode(b).map(|l| l.encode())))
+        }
+        0x0BD6_0BD0 | 0x0BD8_0BD0 => {
+            Recoded::from(("Layout::Composite", Layout::decode(b).map(|l| l.encode())))
+        }
         0x0BD7_0BD0 => Recoded::from(("Layout::Foreign", Layout::decode(b).map(|l| l.encode()))),
         0x0CD2_0CD0 => Recoded::from(("LmvMd", LmvMd::decode(b).map(|l| l.encode()))),
-        0x0CD3_0CD0 | 0x0CD4_0CD0 => Recoded::from(("LmvUserMd", LmvUserMd::decode(b).map(|l| l.encode()))),
+        0x0CD3_0CD0 | 0x0CD4_0CD0 => {
+            Recoded::from(("LmvUserMd", LmvUserMd::decode(b).map(|l| l.encode())))
+        }
         _ => return None,
     })
 }
@@ -391,7 +487,10 @@ fn ea(b: &Bytes) -> Option<Recoded> {
 fn names(b: &Bytes) -> Recoded {
     match b.last() {
         Some(0) => {
-            let v: Vec<u8> = b[..b.len() - 1].split(|x| *x == 0).flat_map(|n| n.iter().copied().chain([0])).collect();
+            let v: Vec<u8> = b[..b.len() - 1]
+                .split(|x| *x == 0)
+                .flat_map(|n| n.iter().copied().chain([0]))
+                .collect();
             Recoded::Typed("names".into(), v.into())
         }
         _ => Recoded::Opaque("text without NUL"),
@@ -476,5 +575,9 @@ pub fn srpc(b: &Bytes) -> Recoded {
 }
 
 pub fn srpc_kind(b: &Bytes) -> String {
-    SrpcMsg::decode(b).ok().and_then(|m| m.head.r#type.name()).unwrap_or("unreadable").to_string()
+    SrpcMsg::decode(b)
+        .ok()
+        .and_then(|m| m.head.r#type.name())
+        .unwrap_or("unreadable")
+        .to_string()
 }

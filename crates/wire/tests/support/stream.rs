@@ -12,7 +12,11 @@ pub enum Item {
     Hello,
     Noop,
     /// `at_us`: when it was complete, microseconds since 1970.
-    Lnet { hdr: LnetHdr, payload: Bytes, at_us: u64 },
+    Lnet {
+        hdr: LnetHdr,
+        payload: Bytes,
+        at_us: u64,
+    },
 }
 
 /// What came of a direction.
@@ -29,13 +33,21 @@ pub fn split(half: &Half) -> Split {
     let mut out = Split::default();
     for (i, run) in half.runs.iter().enumerate() {
         let run = Bytes::from(run.clone());
-        let start = if i == 0 && half.from_start { Some(0) } else { resync(half, i, &run) };
+        let start = if i == 0 && half.from_start {
+            Some(0)
+        } else {
+            resync(half, i, &run)
+        };
         let Some(start) = start else {
             out.lost += run.len();
             continue;
         };
         out.lost += start;
-        messages(&run.slice(start..), |end| half.complete_at(i, start + end), &mut out);
+        messages(
+            &run.slice(start..),
+            |end| half.complete_at(i, start + end),
+            &mut out,
+        );
     }
     out
 }
@@ -43,14 +55,22 @@ pub fn split(half: &Half) -> Split {
 /// The first segment that begins with a believable message.
 fn resync(half: &Half, run_no: usize, run: &Bytes) -> Option<usize> {
     let believable = |at: &usize| {
-        let Ok(k) = KsockMsgHdr::decode(&run[*at..]) else { return false };
+        let Ok(k) = KsockMsgHdr::decode(&run[*at..]) else {
+            return false;
+        };
         match k.r#type {
             KSOCK_MSG_NOOP => k.csum == 0,
-            KSOCK_MSG_LNET => k.csum == 0 && LnetHdr::decode(run.get(*at + 24..).unwrap_or(&[])).is_ok(),
+            KSOCK_MSG_LNET => {
+                k.csum == 0 && LnetHdr::decode(run.get(*at + 24..).unwrap_or(&[])).is_ok()
+            }
             _ => false,
         }
     };
-    if run_no == 0 { half.segment_starts.iter().copied().find(believable) } else { (0..run.len()).find(believable) }
+    if run_no == 0 {
+        half.segment_starts.iter().copied().find(believable)
+    } else {
+        (0..run.len()).find(believable)
+    }
 }
 
 fn messages(run: &Bytes, complete_at: impl Fn(usize) -> u64, out: &mut Split) {
@@ -78,7 +98,11 @@ fn next(rest: &Bytes, out: &mut Split) -> Option<usize> {
         LNET_PROTO_ACCEPTOR_MAGIC => {
             let c = ConnRequest::decode(rest).ok()?;
             check(out, "ConnRequest", &rest[..16], &c.to_bytes());
-            assert_eq!(c, ConnRequest::new(c.nid), "an acceptor request is nothing but its NID");
+            assert_eq!(
+                c,
+                ConnRequest::new(c.nid),
+                "an acceptor request is nothing but its NID"
+            );
             out.items.push(Item::ConnRequest);
             Some(16)
         }
@@ -91,13 +115,19 @@ fn next(rest: &Bytes, out: &mut Split) -> Option<usize> {
         }
         KSOCK_MSG_NOOP => {
             let k = KsockMsgHdr::decode(rest).ok()?;
-            check(out, "NOOP", &rest[..24], &KsockMsgHdr::noop(k.zc_cookies[0], k.zc_cookies[1]).to_bytes());
+            check(
+                out,
+                "NOOP",
+                &rest[..24],
+                &KsockMsgHdr::noop(k.zc_cookies[0], k.zc_cookies[1]).to_bytes(),
+            );
             out.items.push(Item::Noop);
             Some(24)
         }
         KSOCK_MSG_LNET => lnet(rest, out),
         other => {
-            out.errors.push(format!("no message begins with {other:#x}"));
+            out.errors
+                .push(format!("no message begins with {other:#x}"));
             None
         }
     }
@@ -117,15 +147,25 @@ fn lnet(rest: &Bytes, out: &mut Split) -> Option<usize> {
     if end > rest.len() {
         return None;
     }
-    check(out, "KsockMsgHdr", &rest[..24], &KsockMsgHdr { csum: 0, ..k }.to_bytes());
+    check(
+        out,
+        "KsockMsgHdr",
+        &rest[..24],
+        &KsockMsgHdr { csum: 0, ..k }.to_bytes(),
+    );
     check(out, "LnetHdr", head, &hdr.encode());
-    out.items.push(Item::Lnet { hdr, payload: rest.slice(24 + LNET_HDR_SIZE..end), at_us: 0 });
+    out.items.push(Item::Lnet {
+        hdr,
+        payload: rest.slice(24 + LNET_HDR_SIZE..end),
+        at_us: 0,
+    });
     Some(end)
 }
 
 fn check(out: &mut Split, what: &str, was: &[u8], is: &[u8]) {
     if was != is {
-        out.errors.push(format!("{what}: {} became {}", hex(was), hex(is)));
+        out.errors
+            .push(format!("{what}: {} became {}", hex(was), hex(is)));
     }
 }
 

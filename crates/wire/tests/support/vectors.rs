@@ -29,19 +29,39 @@ pub struct Vector {
 
 impl Vector {
     pub fn message(opcode: u32, _reply: bool, request: Option<Bytes>, bytes: Bytes) -> Vector {
-        Vector { kind: Kind::Message, opcode, request, bytes }
+        Vector {
+            kind: Kind::Message,
+            opcode,
+            request,
+            bytes,
+        }
     }
 
     pub fn bulk(opcode: u32, bytes: Bytes) -> Vector {
-        Vector { kind: Kind::Bulk, opcode, request: None, bytes }
+        Vector {
+            kind: Kind::Bulk,
+            opcode,
+            request: None,
+            bytes,
+        }
     }
 
     pub fn ping(bytes: Bytes) -> Vector {
-        Vector { kind: Kind::Ping, opcode: 0, request: None, bytes }
+        Vector {
+            kind: Kind::Ping,
+            opcode: 0,
+            request: None,
+            bytes,
+        }
     }
 
     pub fn srpc(bytes: Bytes) -> Vector {
-        Vector { kind: Kind::Srpc, opcode: 0, request: None, bytes }
+        Vector {
+            kind: Kind::Srpc,
+            opcode: 0,
+            request: None,
+            bytes,
+        }
     }
 }
 

@@ -4,12 +4,12 @@ use super::pcap;
 use super::recode::{self, Recoded};
 use super::stream::{self, Item};
 use bytes::Bytes;
+use coral_wire::Message;
 use coral_wire::formats::{self, Field, Format};
 use coral_wire::lnet::{LnetHdr, LnetMsg, PingInfo};
 use coral_wire::nid::Nid;
 use coral_wire::ost::{CksumType, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, md};
 use coral_wire::ptlrpc::{PTL_RPC_MSG_REQUEST, opc, portal};
-use coral_wire::Message;
 use std::collections::{BTreeMap, HashMap};
 
 /// What a walk found.
@@ -53,7 +53,9 @@ pub fn capture(name: &str, file: &[u8], report: &mut Report) {
         report.streams += 1;
         let split = stream::split(&half);
         report.lost += split.lost;
-        report.errors.extend(split.errors.iter().map(|e| format!("{name}: {e}")));
+        report
+            .errors
+            .extend(split.errors.iter().map(|e| format!("{name}: {e}")));
         for item in split.items {
             match item {
                 Item::ConnRequest => report.count("ksock connection request"),
@@ -63,9 +65,19 @@ pub fn capture(name: &str, file: &[u8], report: &mut Report) {
             }
         }
     }
-    let mut walk = Walk { report, asked: HashMap::new(), gets: HashMap::new(), bulk: HashMap::new(), data: HashMap::new(), name };
+    let mut walk = Walk {
+        report,
+        asked: HashMap::new(),
+        gets: HashMap::new(),
+        bulk: HashMap::new(),
+        data: HashMap::new(),
+        name,
+    };
     // GETs first: their replies may come on another connection that stands earlier in the capture
-    for w in all.iter().filter(|w| matches!(w.hdr.msg, LnetMsg::Get { .. })) {
+    for w in all
+        .iter()
+        .filter(|w| matches!(w.hdr.msg, LnetMsg::Get { .. }))
+    {
         walk.note_request(w);
     }
     for w in &all {
@@ -95,7 +107,14 @@ impl Report {
 }
 
 fn is_reply_portal(p: u32) -> bool {
-    matches!(p, portal::OSC_REPLY | portal::MDC_REPLY | portal::MGC_REPLY | portal::LDLM_CB_REPLY | portal::LDLM_CANCEL_REPLY)
+    matches!(
+        p,
+        portal::OSC_REPLY
+            | portal::MDC_REPLY
+            | portal::MGC_REPLY
+            | portal::LDLM_CB_REPLY
+            | portal::LDLM_CANCEL_REPLY
+    )
 }
 
 fn is_bulk_portal(p: u32) -> bool {
@@ -106,31 +125,68 @@ impl Walk<'_> {
     /// First pass: what was asked.
     fn note_request(&mut self, w: &Wired) {
         match w.hdr.msg {
-            LnetMsg::Get { return_wmd, match_bits, ptl_index, .. } => {
-                let key = (w.hdr.src_nid, return_wmd.interface_cookie, return_wmd.object_cookie);
+            LnetMsg::Get {
+                return_wmd,
+                match_bits,
+                ptl_index,
+                ..
+            } => {
+                let key = (
+                    w.hdr.src_nid,
+                    return_wmd.interface_cookie,
+                    return_wmd.object_cookie,
+                );
                 self.gets.insert(key, (ptl_index, match_bits));
             }
             LnetMsg::Reply { dst_wmd } => {
-                let key = (w.hdr.dest_nid, dst_wmd.interface_cookie, dst_wmd.object_cookie);
-                if let Some((_, bits)) = self.gets.get(&key).copied().filter(|(p, _)| is_bulk_portal(*p)) {
+                let key = (
+                    w.hdr.dest_nid,
+                    dst_wmd.interface_cookie,
+                    dst_wmd.object_cookie,
+                );
+                if let Some((_, bits)) = self
+                    .gets
+                    .get(&key)
+                    .copied()
+                    .filter(|(p, _)| is_bulk_portal(*p))
+                {
                     self.data.insert((w.hdr.src_nid, bits), w.payload.clone());
                 }
             }
-            LnetMsg::Put { match_bits, ptl_index, .. } if is_bulk_portal(ptl_index) => {
-                self.data.insert((w.hdr.dest_nid, match_bits), w.payload.clone());
+            LnetMsg::Put {
+                match_bits,
+                ptl_index,
+                ..
+            } if is_bulk_portal(ptl_index) => {
+                self.data
+                    .insert((w.hdr.dest_nid, match_bits), w.payload.clone());
             }
-            LnetMsg::Put { match_bits, ptl_index, .. } if portal::reply_of(ptl_index).is_some() => {
-                let Ok(m) = Message::decode(w.payload.clone()) else { return };
+            LnetMsg::Put {
+                match_bits,
+                ptl_index,
+                ..
+            } if portal::reply_of(ptl_index).is_some() => {
+                let Ok(m) = Message::decode(w.payload.clone()) else {
+                    return;
+                };
                 let Ok(b) = m.body() else { return };
                 if b.r#type != PTL_RPC_MSG_REQUEST {
                     return;
                 }
-                let Some(format) = formats::of_request(b.opc, &m) else { return };
-                let asked = Asked { format, opcode: b.opc, request: m };
+                let Some(format) = formats::of_request(b.opc, &m) else {
+                    return;
+                };
+                let asked = Asked {
+                    format,
+                    opcode: b.opc,
+                    request: m,
+                };
                 for bits in [match_bits, b.mbits] {
                     // bulk MDs are counted back from the last one
                     for md in 0..64 {
-                        self.bulk.entry((w.hdr.src_nid, bits.wrapping_sub(md))).or_insert(b.opc);
+                        self.bulk
+                            .entry((w.hdr.src_nid, bits.wrapping_sub(md)))
+                            .or_insert(b.opc);
                     }
                     self.bulk.insert((w.hdr.src_nid, bits), b.opc);
                     self.asked.insert((w.hdr.src_nid, bits), asked.clone());
@@ -152,22 +208,53 @@ impl Walk<'_> {
                 self.expect(w.payload.is_empty(), "a GET has no payload");
             }
             LnetMsg::Reply { dst_wmd } => {
-                let key = (w.hdr.dest_nid, dst_wmd.interface_cookie, dst_wmd.object_cookie);
+                let key = (
+                    w.hdr.dest_nid,
+                    dst_wmd.interface_cookie,
+                    dst_wmd.object_cookie,
+                );
                 let of = self.gets.get(&key).copied();
-                self.report.count(&format!("lnet REPLY portal {}", of.map_or("?".into(), |o| o.0.to_string())));
+                self.report.count(&format!(
+                    "lnet REPLY portal {}",
+                    of.map_or("?".into(), |o| o.0.to_string())
+                ));
                 match of {
                     Some((0, _)) => self.ping("ping reply", &w.payload),
-                    Some((_, bits)) if self.bulk.get(&(w.hdr.src_nid, bits)) == Some(&opc::MDS_BATCH) => {
-                            self.outcome("batch bulk", "sub-requests", recode::batch_bulk(&w.payload), &w.payload);
+                    Some((_, bits))
+                        if self.bulk.get(&(w.hdr.src_nid, bits)) == Some(&opc::MDS_BATCH) =>
+                    {
+                        self.outcome(
+                            "batch bulk",
+                            "sub-requests",
+                            recode::batch_bulk(&w.payload),
+                            &w.payload,
+                        );
                         let v = super::vectors::Vector::bulk(opc::MDS_BATCH, w.payload.clone());
-                        self.report.samples.entry("batch bulk".into()).or_default().push(v);
+                        self.report
+                            .samples
+                            .entry("batch bulk".into())
+                            .or_default()
+                            .push(v);
                     }
-                    Some((p, _)) if is_bulk_portal(p) => self.opaque("REPLY payload", "bulk data of a write", &w.payload),
-                    Some((portal::SRPC_RDMA, _)) => self.opaque("REPLY payload", "selftest bulk data", &w.payload),
-                    _ => self.opaque("REPLY payload", "answer to a GET before the capture", &w.payload),
+                    Some((p, _)) if is_bulk_portal(p) => {
+                        self.opaque("REPLY payload", "bulk data of a write", &w.payload)
+                    }
+                    Some((portal::SRPC_RDMA, _)) => {
+                        self.opaque("REPLY payload", "selftest bulk data", &w.payload)
+                    }
+                    _ => self.opaque(
+                        "REPLY payload",
+                        "answer to a GET before the capture",
+                        &w.payload,
+                    ),
                 }
             }
-            LnetMsg::Put { match_bits, ptl_index, offset, .. } => self.put(w, ptl_index, match_bits, offset),
+            LnetMsg::Put {
+                match_bits,
+                ptl_index,
+                offset,
+                ..
+            } => self.put(w, ptl_index, match_bits, offset),
         }
     }
 
@@ -183,7 +270,10 @@ impl Walk<'_> {
             p if is_bulk_portal(p) => self.bulk_put(w, p, bits),
             p if is_reply_portal(p) => self.reply(w, bits, offset),
             p if portal::reply_of(p).is_some() => self.request(w),
-            p => self.report.errors.push(format!("{}: PUT to unknown portal {p}", self.name)),
+            p => self
+                .report
+                .errors
+                .push(format!("{}: PUT to unknown portal {p}", self.name)),
         }
     }
 
@@ -192,13 +282,18 @@ impl Walk<'_> {
             Some(m) => m,
             None => return,
         };
-        let Ok(body) = m.body() else { return self.report.errors.push("request without body".into()) };
+        let Ok(body) = m.body() else {
+            return self.report.errors.push("request without body".into());
+        };
         let name = opc::name(body.opc).map_or(format!("opcode {}", body.opc), str::to_string);
         let Some(format) = formats::of_request(body.opc, &m) else {
             return self.report.errors.push(format!("{name}: no format"));
         };
         let version = coral_wire::ptlrpc::version_of(body.opc);
-        self.expect(body.version == version, &format!("{name} has version {:#x}, not {version:#x}", body.version));
+        self.expect(
+            body.version == version,
+            &format!("{name} has version {:#x}, not {version:#x}", body.version),
+        );
         self.write_checksum(w.hdr.src_nid, body.opc, body.mbits, &m);
         let kind = format!("{name} {}request", variant(&name, format));
         self.report.count(&kind);
@@ -211,17 +306,29 @@ impl Walk<'_> {
             Some(m) => m,
             None => return,
         };
-        let Ok(body) = m.body() else { return self.report.errors.push("reply without body".into()) };
+        let Ok(body) = m.body() else {
+            return self.report.errors.push("reply without body".into());
+        };
         let asked = self.asked.get(&(w.hdr.dest_nid, bits)).cloned();
         let name = opc::name(body.opc).map_or(format!("opcode {}", body.opc), str::to_string);
         let Some(asked) = asked else {
-            self.report.count(&format!("{name} reply to a request before the capture"));
+            self.report
+                .count(&format!("{name} reply to a request before the capture"));
             return self.opaque("reply", "request is before the capture", &w.payload);
         };
         self.read_checksum(w.hdr.dest_nid, &asked, &m);
-        let early = offset == 0 && m.len() == 1 && body.r#type == coral_wire::ptlrpc::PTL_RPC_MSG_REPLY && m.cksum != 0;
+        let early = offset == 0
+            && m.len() == 1
+            && body.r#type == coral_wire::ptlrpc::PTL_RPC_MSG_REPLY
+            && m.cksum != 0;
         let failed = m.len() == 1 && body.status < 0;
-        let how = if early { "early reply" } else if failed { "reply with error" } else { "reply" };
+        let how = if early {
+            "early reply"
+        } else if failed {
+            "reply with error"
+        } else {
+            "reply"
+        };
         let kind = format!("{name} {}{how}", variant(&name, asked.format));
         self.report.count(&kind);
         if early {
@@ -242,7 +349,9 @@ impl Walk<'_> {
 
     /// Checks the checksum a client put on what it wrote.
     fn write_checksum(&mut self, client: Nid, op: u32, mbits: u64, m: &Message) {
-        let (Ok(oa), Ok(ioo)) = (m.get::<Obdo>(1), m.get::<ObdIoobj>(2)) else { return };
+        let (Ok(oa), Ok(ioo)) = (m.get::<Obdo>(1), m.get::<ObdIoobj>(2)) else {
+            return;
+        };
         if op != opc::OST_WRITE || oa.valid & md::FLCKSUM == 0 {
             return;
         }
@@ -255,14 +364,20 @@ impl Walk<'_> {
 
     /// Checks the checksum a server put on what was read.
     fn read_checksum(&mut self, client: Nid, asked: &Asked, m: &Message) {
-        let (Ok(oa), Ok(ioo)) = (m.get::<Obdo>(1), asked.request.get::<ObdIoobj>(2)) else { return };
+        let (Ok(oa), Ok(ioo)) = (m.get::<Obdo>(1), asked.request.get::<ObdIoobj>(2)) else {
+            return;
+        };
         if asked.opcode != opc::OST_READ || oa.valid & md::FLCKSUM == 0 {
             return;
         }
         let status = m.body().map_or(0, |b| b.status.max(0)) as usize;
         let mut data = match m.buf(2) {
             b if !b.is_empty() => Some(b.to_vec()),
-            _ => self.bulk_of(client, asked.request.body().map_or(0, |b| b.mbits), ioo.max_mds()),
+            _ => self.bulk_of(
+                client,
+                asked.request.body().map_or(0, |b| b.mbits),
+                ioo.max_mds(),
+            ),
         };
         if let Some(d) = &mut data {
             d.truncate(status);
@@ -273,11 +388,15 @@ impl Walk<'_> {
     fn checksum(&mut self, what: &str, oa: &Obdo, data: Option<Vec<u8>>) {
         if let (0x6000, Some(data)) = (oa.flags.0 & OBD_FL_CKSUM_MASK, &data) {
             let ok = CksumType::Adler.compute([&t10_ip_guards(data, 4096)[..]]) == oa.nlink;
-            self.report.count(&format!("checksum of a {what}, Adler over T10IP4K guards"));
+            self.report
+                .count(&format!("checksum of a {what}, Adler over T10IP4K guards"));
             return self.expect(ok, "checksum of bulk data");
         }
         let (Some(ty), Some(data)) = (CksumType::from_flags(oa.flags), data) else {
-            return self.report.count(&format!("checksum of a {what} with type bits {:#x}, not checked", oa.flags.0 & OBD_FL_CKSUM_MASK));
+            return self.report.count(&format!(
+                "checksum of a {what} with type bits {:#x}, not checked",
+                oa.flags.0 & OBD_FL_CKSUM_MASK
+            ));
         };
         let ok = ty.compute([&data[..]]) == oa.nlink;
         self.report.count(&format!("checksum of a {what}, {ty:?}"));
@@ -287,7 +406,8 @@ impl Walk<'_> {
     fn bulk_put(&mut self, w: &Wired, p: u32, bits: u64) {
         let op = self.bulk.get(&(w.hdr.dest_nid, bits)).copied();
         let name = op.and_then(opc::name).unwrap_or("unknown request");
-        self.report.count(&format!("bulk PUT portal {p} for {name}"));
+        self.report
+            .count(&format!("bulk PUT portal {p} for {name}"));
         let payload = w.payload.clone();
         let done = match op {
             _ if payload.is_empty() => return,
@@ -295,11 +415,19 @@ impl Walk<'_> {
             Some(opc::MGS_CONFIG_READ) => recode::nid_table(&payload),
             _ => return self.opaque("PUT payload", "bulk data of a read", &payload),
         };
-        let kind = if op == Some(opc::MDS_READPAGE) { "directory pages" } else { "nid table" };
+        let kind = if op == Some(opc::MDS_READPAGE) {
+            "directory pages"
+        } else {
+            "nid table"
+        };
         self.outcome(kind, "bulk", done, &payload);
         if let Some(op) = op {
             let v = super::vectors::Vector::bulk(op, payload);
-            self.report.samples.entry(format!("{kind} bulk")).or_default().push(v);
+            self.report
+                .samples
+                .entry(format!("{kind} bulk"))
+                .or_default()
+                .push(v);
         }
     }
 
@@ -311,7 +439,11 @@ impl Walk<'_> {
         }
         *self.report.typed.entry("PingInfo".into()).or_default() += 1;
         let v = super::vectors::Vector::ping(payload.clone());
-        self.report.samples.entry(format!("lnet {kind}")).or_default().push(v);
+        self.report
+            .samples
+            .entry(format!("lnet {kind}"))
+            .or_default()
+            .push(v);
     }
 
     fn srpc(&mut self, payload: &Bytes) {
@@ -319,7 +451,11 @@ impl Walk<'_> {
         self.report.count(&format!("selftest {kind}"));
         self.outcome("selftest message", &kind, recode::srpc(payload), payload);
         let v = super::vectors::Vector::srpc(payload.clone());
-        self.report.samples.entry(format!("selftest {kind}")).or_default().push(v);
+        self.report
+            .samples
+            .entry(format!("selftest {kind}"))
+            .or_default()
+            .push(v);
     }
 
     /// The container itself: decoded and encoded back.
@@ -336,7 +472,14 @@ impl Walk<'_> {
         }
     }
 
-    fn buffers(&mut self, kind: &str, fields: &[Field], m: &Message, asked: Option<&Asked>, is_request: bool) {
+    fn buffers(
+        &mut self,
+        kind: &str,
+        fields: &[Field],
+        m: &Message,
+        asked: Option<&Asked>,
+        is_request: bool,
+    ) {
         for (what, rc, was) in recode::message(fields, m, asked, is_request) {
             self.outcome(kind, &what, rc, &was);
         }
@@ -347,33 +490,59 @@ impl Walk<'_> {
             Recoded::Typed(ty, is) => {
                 *self.report.typed.entry(ty).or_default() += 1;
                 if is != *was {
-                    let at = was.iter().zip(&is).position(|(a, b)| a != b).unwrap_or(was.len().min(is.len()));
-                    let text = format!("{}: {kind}: {what}: {} bytes became {}, first difference at {at}", self.name, was.len(), is.len());
+                    let at = was
+                        .iter()
+                        .zip(&is)
+                        .position(|(a, b)| a != b)
+                        .unwrap_or(was.len().min(is.len()));
+                    let text = format!(
+                        "{}: {kind}: {what}: {} bytes became {}, first difference at {at}",
+                        self.name,
+                        was.len(),
+                        is.len()
+                    );
                     if std::env::var_os("DUMP").is_some() {
-                        println!("DIFF {kind} {what}\n was {}\n is  {}", stream::hex(&was[at.saturating_sub(64)..was.len().min(at + 200)]), stream::hex(&is[at.saturating_sub(64)..is.len().min(at + 200)]));
+                        println!(
+                            "DIFF {kind} {what}\n was {}\n is  {}",
+                            stream::hex(&was[at.saturating_sub(64)..was.len().min(at + 200)]),
+                            stream::hex(&is[at.saturating_sub(64)..is.len().min(at + 200)])
+                        );
                     }
                     self.report.errors.push(text);
                 }
             }
             Recoded::Opaque(why) => {
                 if std::env::var_os("DUMP").is_some_and(|d| d.to_string_lossy().contains(what)) {
-                    println!("DUMP {kind} {what} {} {}", was.len(), stream::hex(&was[..was.len().min(200)]));
+                    println!(
+                        "DUMP {kind} {what} {} {}",
+                        was.len(),
+                        stream::hex(&was[..was.len().min(200)])
+                    );
                 }
                 self.opaque(what, why, was)
             }
-            Recoded::Bad(e) => self.report.errors.push(format!("{}: {kind}: {what}: {e}", self.name)),
+            Recoded::Bad(e) => self
+                .report
+                .errors
+                .push(format!("{}: {kind}: {what}: {e}", self.name)),
         }
     }
 
     fn opaque(&mut self, what: &str, why: &str, bytes: &Bytes) {
-        let e = self.report.opaque.entry(format!("{what}: {why}")).or_default();
+        let e = self
+            .report
+            .opaque
+            .entry(format!("{what}: {why}"))
+            .or_default();
         e.0 += 1;
         e.1 += bytes.len();
     }
 
     fn same(&mut self, what: &str, was: &[u8], is: &[u8]) {
         if was != is {
-            self.report.errors.push(format!("{}: {what}: does not encode back", self.name));
+            self.report
+                .errors
+                .push(format!("{}: {what}: does not encode back", self.name));
         }
     }
 
@@ -383,11 +552,32 @@ impl Walk<'_> {
         }
     }
 
-    fn sample(&mut self, kind: &str, op: u32, reply: bool, m: &Message, asked: Option<&Asked>, raw_bytes: &Bytes) {
+    fn sample(
+        &mut self,
+        kind: &str,
+        op: u32,
+        reply: bool,
+        m: &Message,
+        asked: Option<&Asked>,
+        raw_bytes: &Bytes,
+    ) {
         // kinds of samples are finer than counts: which buffers are filled, and the status
-        let filled: String = m.bufs.iter().map(|b| if b.is_empty() { '-' } else { '+' }).collect();
-        let v = super::vectors::Vector::message(op, reply, asked.map(|a| a.request.encode()), raw_bytes.clone());
-        let list = self.report.samples.entry(format!("{kind} {filled}")).or_default();
+        let filled: String = m
+            .bufs
+            .iter()
+            .map(|b| if b.is_empty() { '-' } else { '+' })
+            .collect();
+        let v = super::vectors::Vector::message(
+            op,
+            reply,
+            asked.map(|a| a.request.encode()),
+            raw_bytes.clone(),
+        );
+        let list = self
+            .report
+            .samples
+            .entry(format!("{kind} {filled}"))
+            .or_default();
         if list.len() < 2 {
             list.push(v);
         }
@@ -396,7 +586,11 @@ impl Walk<'_> {
 
 /// Formats that an opcode has several of are named in counts.
 fn variant(opcode: &str, f: &Format) -> String {
-    if f.name == opcode || f.name.len() <= opcode.len() && opcode.ends_with(f.name) { String::new() } else { format!("[{}] ", f.name) }
+    if f.name == opcode || f.name.len() <= opcode.len() && opcode.ends_with(f.name) {
+        String::new()
+    } else {
+        format!("[{}] ", f.name)
+    }
 }
 
 /// Guard tags as T10 with IP checksums makes them (`lustre/obdclass/integrity.c`): one's complement sum of each sector.

@@ -25,9 +25,13 @@ pub(in crate::llite) struct MdtHooks {
 
 impl MdtHooks {
     fn lost(&self, lock: &LockInfo) {
-        let Some(llite) = self.llite.upgrade().filter(|_| lock.ty == LdlmType::IBITS) else { return };
+        let Some(llite) = self.llite.upgrade().filter(|_| lock.ty == LdlmType::IBITS) else {
+            return;
+        };
         let fid = Fid::from_res_id(&lock.res);
-        let Policy::Ibits { bits, .. } = lock.policy else { return };
+        let Policy::Ibits { bits, .. } = lock.policy else {
+            return;
+        };
         if bits.intersects(Ibits::DOM) {
             llite.tell(llite.cache.extent_lost(DOM_OST, lock.res));
         }
@@ -42,7 +46,12 @@ impl MdtHooks {
 }
 
 impl LockHook for MdtHooks {
-    fn cancelling(&self, lock: &LockInfo, _discard: bool, _local_only: bool) -> BoxFuture<'static, ()> {
+    fn cancelling(
+        &self,
+        lock: &LockInfo,
+        _discard: bool,
+        _local_only: bool,
+    ) -> BoxFuture<'static, ()> {
         self.lost(lock);
         Box::pin(async {})
     }
@@ -95,7 +104,12 @@ impl TargetHooks for OstHooks {
 }
 
 impl LockHook for OstHooks {
-    fn cancelling(&self, lock: &LockInfo, _discard: bool, _local_only: bool) -> BoxFuture<'static, ()> {
+    fn cancelling(
+        &self,
+        lock: &LockInfo,
+        _discard: bool,
+        _local_only: bool,
+    ) -> BoxFuture<'static, ()> {
         self.blocked(lock);
         Box::pin(async {})
     }
@@ -129,14 +143,20 @@ impl Drop for ChangingEntries {
 impl Llite {
     /// Lets the cache follow the locks of an OST.
     pub(in crate::llite) fn attach_ost(self: &Arc<Self>, osc: &Osc) {
-        let hooks = Arc::new(OstHooks { llite: Arc::downgrade(self), ost: osc.index });
+        let hooks = Arc::new(OstHooks {
+            llite: Arc::downgrade(self),
+            ost: osc.index,
+        });
         osc.namespace().set_hook(hooks.clone());
         osc.set_hooks(hooks);
     }
 
     /// Lets the cache and the open files follow the locks of an MDT.
     pub(in crate::llite) fn attach(self: &Arc<Self>, mdc: &Arc<Mdc>) {
-        let hooks = Arc::new(MdtHooks { llite: Arc::downgrade(self), mdc: Arc::downgrade(mdc) });
+        let hooks = Arc::new(MdtHooks {
+            llite: Arc::downgrade(self),
+            mdc: Arc::downgrade(mdc),
+        });
         mdc.namespace().set_hook(hooks.clone());
         mdc.set_hooks(hooks);
     }
@@ -149,7 +169,11 @@ impl Llite {
     /// An own change of the entries of `dirs` begins; when what is returned is dropped it has ended, whatever came of it, and
     /// the caller is told that attributes of theirs it asked for before are old.
     pub(in crate::llite) fn change_entries(self: &Arc<Self>, dirs: &[Fid]) -> ChangingEntries {
-        ChangingEntries { change: Some(self.cache.begin_change(dirs)), llite: self.clone(), dirs: dirs.into() }
+        ChangingEntries {
+            change: Some(self.cache.begin_change(dirs)),
+            llite: self.clone(),
+            dirs: dirs.into(),
+        }
     }
 
     /// Tells the caller that attributes of `fid` it asked for before are old: this client changed them.
@@ -167,7 +191,9 @@ impl Llite {
 
     /// Tells the caller what to forget.
     fn tell(&self, what: Forget) {
-        let Some(inval) = self.inval.read().clone() else { return };
+        let Some(inval) = self.inval.read().clone() else {
+            return;
+        };
         for (parent, name) in &what.entries {
             inval.inval_entry(*parent, name);
         }

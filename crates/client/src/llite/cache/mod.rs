@@ -58,7 +58,10 @@ fn lock_limit(cache_mb: u32) -> usize {
 /// Idle locks that each MDT and each OST may leave with us: half of the locks are for metadata, half for data.
 pub(super) fn lock_limits(cache_mb: u32, mdts: usize, osts: usize) -> (usize, usize) {
     let half = lock_limit(cache_mb) / 2;
-    ((half / mdts.max(1)).max(LOCKS_MIN), (half / osts.max(1)).max(LOCKS_MIN))
+    (
+        (half / mdts.max(1)).max(LOCKS_MIN),
+        (half / osts.max(1)).max(LOCKS_MIN),
+    )
 }
 
 /// Files whose pages the kernel may cache at once, for a cache of so many MiB: each pins its locks.
@@ -75,7 +78,10 @@ pub(super) fn dirty_limit(cache_mb: u32, osts: usize) -> u64 {
 /// files on MDTs only the beginning is there: theirs is the eighth part.
 pub(super) fn kept_limits(cache_mb: u32, mdts: usize, osts: usize) -> (usize, usize) {
     let part = sixth(cache_mb) / 8;
-    ((part / mdts.max(1)).max(1 << 20), (7 * part / osts.max(1)).max(1 << 20))
+    (
+        (part / mdts.max(1)).max(1 << 20),
+        (7 * part / osts.max(1)).max(1 << 20),
+    )
 }
 
 /// What the budget was spent on.
@@ -104,7 +110,15 @@ impl Spent {
     /// The same in words.
     pub(super) fn lines(&self) -> [(&'static str, usize); 7] {
         let locks = self.locks * LOCK_BYTES;
-        [("inodes", self.inodes), ("inode_and_name_bytes", self.inode_bytes), ("locks", self.locks), ("lock_bytes", locks), ("files_with_cached_pages", self.covered), ("dirty_bytes", self.dirty_bytes), ("written_bytes_kept", self.kept_bytes)]
+        [
+            ("inodes", self.inodes),
+            ("inode_and_name_bytes", self.inode_bytes),
+            ("locks", self.locks),
+            ("lock_bytes", locks),
+            ("files_with_cached_pages", self.covered),
+            ("dirty_bytes", self.dirty_bytes),
+            ("written_bytes_kept", self.kept_bytes),
+        ]
     }
 }
 
@@ -188,13 +202,21 @@ pub(super) struct Cache {
 
 impl Cache {
     pub fn new(enabled: bool, limit_mb: u32) -> Self {
-        Self { enabled, limit_bytes: 3 * sixth(limit_mb), inner: Default::default() }
+        Self {
+            enabled,
+            limit_bytes: 3 * sixth(limit_mb),
+            inner: Default::default(),
+        }
     }
 
     /// What is remembered, without locks.
     pub fn spent(&self) -> Spent {
         let c = self.inner.lock();
-        Spent { inodes: c.nodes.len(), inode_bytes: c.bytes, ..Default::default() }
+        Spent {
+            inodes: c.nodes.len(),
+            inode_bytes: c.bytes,
+            ..Default::default()
+        }
     }
 
     pub fn enabled(&self) -> bool {
@@ -215,17 +237,27 @@ impl Cache {
 
     /// The object is opened for reading; true: it was before, as far as is remembered.
     pub fn opened_again(&self, fid: Fid) -> bool {
-        self.inner.lock().nodes.get_mut(&fid).is_some_and(|n| std::mem::replace(&mut n.opened, true))
+        self.inner
+            .lock()
+            .nodes
+            .get_mut(&fid)
+            .is_some_and(|n| std::mem::replace(&mut n.opened, true))
     }
 
     /// What `name` in `parent` is.
     pub fn lookup(&self, parent: Fid, name: &[u8]) -> Lookup {
         let mut c = self.inner.lock();
-        let Some(dir) = c.nodes.get_mut(&parent) else { return Lookup::Unknown };
+        let Some(dir) = c.nodes.get_mut(&parent) else {
+            return Lookup::Unknown;
+        };
         dir.used = true;
         let complete = dir.complete();
         match dir.names.get(name).and_then(|n| n.fid) {
-            Some(fid) if complete || c.nodes.get(&fid).is_some_and(|n| n.is_named(parent, name)) => c.hit(fid),
+            Some(fid)
+                if complete || c.nodes.get(&fid).is_some_and(|n| n.is_named(parent, name)) =>
+            {
+                c.hit(fid)
+            }
             None if complete => Lookup::Absent,
             _ => Lookup::Unknown,
         }
@@ -234,7 +266,9 @@ impl Cache {
     /// How a directory stands.
     pub fn dir_state(&self, dir: Fid) -> DirState {
         let c = self.inner.lock();
-        let Some(n) = c.nodes.get(&dir) else { return DirState::Unlocked(0) };
+        let Some(n) = c.nodes.get(&dir) else {
+            return DirState::Unlocked(0);
+        };
         match (n.complete(), n.holds(Ibits::UPDATE), n.tracked) {
             (true, ..) => DirState::Complete,
             (_, true, _) => DirState::Locked(n.misses),
@@ -250,14 +284,32 @@ impl Cache {
         let mut c = self.inner.lock();
         let at = c.epoch;
         match c.nodes.get_mut(&fid) {
-            Some(n) => Mark { at, quiet: n.changing == 0, locked: if n.holds(Ibits::UPDATE) { n.update_lock } else { 0 } },
-            None => Mark { at, quiet: true, locked: 0 },
+            Some(n) => Mark {
+                at,
+                quiet: n.changing == 0,
+                locked: if n.holds(Ibits::UPDATE) {
+                    n.update_lock
+                } else {
+                    0
+                },
+            },
+            None => Mark {
+                at,
+                quiet: true,
+                locked: 0,
+            },
         }
     }
 
     /// Attributes from the reply to a read that began at `mark`. `lock`: cookie and bits of the lock that came with them,
     /// which the caller pins; `still`: it is not called back yet, asked under the cache's mutex.
-    pub fn learn(&self, mark: Mark, md: &MdInode, lock: Option<(u64, u64)>, still: impl FnOnce() -> bool) {
+    pub fn learn(
+        &self,
+        mark: Mark,
+        md: &MdInode,
+        lock: Option<(u64, u64)>,
+        still: impl FnOnce() -> bool,
+    ) {
         if !self.enabled {
             return;
         }
@@ -279,11 +331,19 @@ impl Cache {
             return;
         }
         let mut c = self.inner.lock();
-        if !c.undisturbed(parent, mark) || !c.nodes.get(&child).is_some_and(|n| n.holds(Ibits::LOOKUP)) {
+        if !c.undisturbed(parent, mark)
+            || !c.nodes.get(&child).is_some_and(|n| n.holds(Ibits::LOOKUP))
+        {
             return;
         }
         let dir = c.node(parent);
-        let old = dir.names.insert(Bytes::copy_from_slice(name), Name { fid: Some(child), version: 0 });
+        let old = dir.names.insert(
+            Bytes::copy_from_slice(name),
+            Name {
+                fid: Some(child),
+                version: 0,
+            },
+        );
         c.bytes += if old.is_none() { NAME_BYTES } else { 0 };
         c.node(child).add_link(parent, name);
         c.shrink(self.limit_bytes);
@@ -306,16 +366,35 @@ impl Cache {
     /// A whole listing was read between `mark` and now. True: it is covered, and the directory complete.
     pub fn learn_listing(&self, mark: Mark, dir: Fid, entries: Vec<(Bytes, Fid)>) -> bool {
         let mut c = self.inner.lock();
-        if !self.enabled || !c.undisturbed(dir, mark) || entries.len() * NAME_BYTES > self.limit_bytes / 2 {
+        if !self.enabled
+            || !c.undisturbed(dir, mark)
+            || entries.len() * NAME_BYTES > self.limit_bytes / 2
+        {
             return false;
         }
         if !c.covers_since(dir, mark) {
             return false;
         }
         let n = c.node(dir);
-        let Some(version) = n.version() else { return false };
+        let Some(version) = n.version() else {
+            return false;
+        };
         let before = n.names.len();
-        n.listed(entries.into_iter().map(|(name, fid)| (name, Name { fid: Some(fid), version })).collect(), version);
+        n.listed(
+            entries
+                .into_iter()
+                .map(|(name, fid)| {
+                    (
+                        name,
+                        Name {
+                            fid: Some(fid),
+                            version,
+                        },
+                    )
+                })
+                .collect(),
+            version,
+        );
         let after = n.names.len();
         c.bytes = (c.bytes + after * NAME_BYTES).saturating_sub(before * NAME_BYTES);
         c.shrink(self.limit_bytes);
@@ -324,13 +403,22 @@ impl Cache {
 
     /// Sizes and times of a file's objects, which extent locks on `objects` ({OST index, resource}) cover; `still`: none of
     /// them is called back yet, asked under the cache's mutex. `layout`: generation of the layout they belong to.
-    pub fn learn_objects(&self, fid: Fid, layout: u32, objects: &[(u32, ResId)], attr: ObjectAttr, still: impl FnOnce() -> bool) {
+    pub fn learn_objects(
+        &self,
+        fid: Fid,
+        layout: u32,
+        objects: &[(u32, ResId)],
+        attr: ObjectAttr,
+        still: impl FnOnce() -> bool,
+    ) {
         if !self.enabled {
             return;
         }
         let mut c = self.inner.lock();
         let c = &mut *c;
-        let Some(n) = c.nodes.get_mut(&fid) else { return };
+        let Some(n) = c.nodes.get_mut(&fid) else {
+            return;
+        };
         if still() && n.covered().is_some_and(|md| md.layout.generation == layout) {
             n.objects = Some(attr);
             c.objects.extend(objects.iter().map(|o| (*o, fid)));
@@ -353,7 +441,11 @@ impl Cache {
 
     /// The file is known to have no capabilities.
     pub fn is_uncapped(&self, fid: Fid) -> bool {
-        self.inner.lock().nodes.get(&fid).is_some_and(|n| n.uncapped)
+        self.inner
+            .lock()
+            .nodes
+            .get(&fid)
+            .is_some_and(|n| n.uncapped)
     }
 
     // ---- own changes ---------------------------------------------------------------------------------------------
@@ -366,7 +458,10 @@ impl Cache {
                 c.node(*d).changing += 1;
             }
         }
-        Change { cache: self.clone(), dirs: dirs.into() }
+        Change {
+            cache: self.clone(),
+            dirs: dirs.into(),
+        }
     }
 
     /// The reply to an own change says how `dir` looks now (attributes and version), and that `name` in it is `fid` now
@@ -454,7 +549,10 @@ impl Cache {
             // what it covered went from here for want of room, or already; above us it may still be remembered
             return match bits & ATTR_BITS {
                 0 => Forget::default(),
-                _ => Forget { inodes: vec![fid], entries: vec![(fid, Bytes::new())] },
+                _ => Forget {
+                    inodes: vec![fid],
+                    entries: vec![(fid, Bytes::new())],
+                },
             };
         };
         let (lost, links) = n.drop_lock(cookie);
@@ -470,8 +568,15 @@ impl Cache {
     pub fn extent_lost(&self, ost: u32, res: ResId) -> Forget {
         let mut c = self.inner.lock();
         let fid = c.objects.remove(&(ost, res));
-        let known = fid.filter(|f| c.nodes.get_mut(f).is_none_or(|n| n.objects.take().is_some()));
-        Forget { inodes: known.into_iter().collect(), entries: Vec::new() }
+        let known = fid.filter(|f| {
+            c.nodes
+                .get_mut(f)
+                .is_none_or(|n| n.objects.take().is_some())
+        });
+        Forget {
+            inodes: known.into_iter().collect(),
+            entries: Vec::new(),
+        }
     }
 
     /// Everything is void (eviction).
@@ -520,7 +625,11 @@ impl Inner {
         let n = self.nodes.get_mut(&fid)?;
         n.used = true;
         let md = n.covered()?.clone();
-        Some(Known { md, objects: n.objects, named: n.holds(Ibits::LOOKUP) })
+        Some(Known {
+            md,
+            objects: n.objects,
+            named: n.holds(Ibits::LOOKUP),
+        })
     }
 
     fn hit(&mut self, fid: Fid) -> Lookup {
@@ -547,10 +656,20 @@ impl Inner {
         let mut rounds = 2 * self.nodes.len() + 1;
         while self.bytes > limit && rounds > 0 {
             rounds -= 1;
-            let next = self.nodes.range(self.sweep..).next().or_else(|| self.nodes.iter().next()).map(|(f, _)| *f);
+            let next = self
+                .nodes
+                .range(self.sweep..)
+                .next()
+                .or_else(|| self.nodes.iter().next())
+                .map(|(f, _)| *f);
             let Some(fid) = next else { return };
-            self.sweep = Fid { ver: fid.ver.wrapping_add(1), ..fid };
-            let Some(n) = self.nodes.get_mut(&fid) else { return };
+            self.sweep = Fid {
+                ver: fid.ver.wrapping_add(1),
+                ..fid
+            };
+            let Some(n) = self.nodes.get_mut(&fid) else {
+                return;
+            };
             if n.changing > 0 || std::mem::take(&mut n.used) {
                 continue;
             }
@@ -560,7 +679,9 @@ impl Inner {
 
     fn remove(&mut self, fid: Fid) {
         if let Some(n) = self.nodes.remove(&fid) {
-            self.bytes = self.bytes.saturating_sub(NODE_BYTES + n.names.len() * NAME_BYTES);
+            self.bytes = self
+                .bytes
+                .saturating_sub(NODE_BYTES + n.names.len() * NAME_BYTES);
         }
     }
 }

@@ -63,7 +63,12 @@ pub(in crate::llite) struct Node {
 impl Node {
     /// Nothing known, and reads that began before `now` come too late.
     pub fn new(now: u64, changing: u32) -> Self {
-        Self { changed_at: now, forgot_at: now, changing, ..Default::default() }
+        Self {
+            changed_at: now,
+            forgot_at: now,
+            changing,
+            ..Default::default()
+        }
     }
 
     /// An own change says what a name is as of `version`. True: taken in; a later change was told of before otherwise.
@@ -147,7 +152,11 @@ impl Node {
     }
 
     fn covers(&self, md: &MdInode) -> bool {
-        let need = if md.attr.is_file() { ATTR_BITS | Ibits::LAYOUT.bits() } else { ATTR_BITS };
+        let need = if md.attr.is_file() {
+            ATTR_BITS | Ibits::LAYOUT.bits()
+        } else {
+            ATTR_BITS
+        };
         self.bits() & need == need
     }
 
@@ -205,7 +214,10 @@ impl Node {
                 self.md = None;
                 return;
             }
-            md.attr = Attr { blksize: md.attr.blksize, ..*attr };
+            md.attr = Attr {
+                blksize: md.attr.blksize,
+                ..*attr
+            };
             md.version = version;
         }
     }

@@ -6,8 +6,18 @@ const CHILD: Fid = Fid::new(0x400, 2);
 const FULL: u64 = ATTR_BITS | Ibits::LAYOUT.bits();
 
 fn md(fid: Fid, mode: u32, version: u64) -> MdInode {
-    let attr = Attr { mode, ..Attr::empty(fid) };
-    MdInode { attr, layout: Arc::new(FileLayout::none()), acl: Bytes::new(), striped: None, version, rough_size: None }
+    let attr = Attr {
+        mode,
+        ..Attr::empty(fid)
+    };
+    MdInode {
+        attr,
+        layout: Arc::new(FileLayout::none()),
+        acl: Bytes::new(),
+        striped: None,
+        version,
+        rough_size: None,
+    }
 }
 
 fn dir(version: u64) -> MdInode {
@@ -47,7 +57,9 @@ fn a_lock_called_back_before_the_reply_was_taken_in_covers_nothing() {
 #[test]
 fn a_file_needs_its_layout_covered() {
     let c = cache();
-    c.learn(c.begin_read(CHILD), &file(3), Some((10, ATTR_BITS)), || true);
+    c.learn(c.begin_read(CHILD), &file(3), Some((10, ATTR_BITS)), || {
+        true
+    });
     assert!(c.known(CHILD).is_none());
     c.learn(c.begin_read(DIR), &dir(3), Some((11, ATTR_BITS)), || true);
     assert!(c.known(DIR).is_some());
@@ -72,7 +84,10 @@ fn a_name_relies_on_its_object_s_lookup_lock() {
     c.learn_name(mark, DIR, b"a", CHILD);
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Hit(_)));
     assert!(matches!(c.lookup(DIR, b"b"), Lookup::Unknown));
-    assert_eq!(c.lock_lost(CHILD, 10, FULL).entries, [(DIR, Bytes::from_static(b"a"))]);
+    assert_eq!(
+        c.lock_lost(CHILD, 10, FULL).entries,
+        [(DIR, Bytes::from_static(b"a"))]
+    );
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
 }
 
@@ -96,7 +111,11 @@ fn a_lookup_beside_an_own_change_adds_no_name() {
 fn a_listing_read_under_the_lock_is_complete() {
     let c = cache();
     learn(&c, &dir(5), 1);
-    assert!(c.learn_listing(c.begin_read(DIR), DIR, vec![(Bytes::from_static(b"a"), CHILD)]));
+    assert!(c.learn_listing(
+        c.begin_read(DIR),
+        DIR,
+        vec![(Bytes::from_static(b"a"), CHILD)]
+    ));
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Name(f) if f == CHILD));
     assert!(matches!(c.lookup(DIR, b"b"), Lookup::Absent));
     // an own create and an own unlink follow it
@@ -114,7 +133,10 @@ fn a_listing_without_the_lock_or_across_its_loss_is_not() {
     let c = cache();
     let mark = c.begin_read(DIR);
     learn(&c, &dir(5), 1);
-    assert!(!c.learn_listing(mark, DIR, vec![]), "the lock came after the read began");
+    assert!(
+        !c.learn_listing(mark, DIR, vec![]),
+        "the lock came after the read began"
+    );
     let mark = c.begin_read(DIR);
     c.lock_lost(DIR, 1, FULL);
     learn(&c, &dir(6), 2);
@@ -139,7 +161,10 @@ fn a_change_of_somebody_else_ends_tracking() {
     c.made_dir(DIR, 1);
     c.changed_name(&dir(3).attr, 3, b"a", Some(CHILD));
     learn(&c, &dir(3), 1);
-    assert!(matches!(c.dir_state(DIR), DirState::Locked(_)), "version 2 was not ours");
+    assert!(
+        matches!(c.dir_state(DIR), DirState::Locked(_)),
+        "version 2 was not ours"
+    );
 
     let c = cache();
     c.made_dir(DIR, 1);
@@ -160,7 +185,11 @@ fn a_version_that_is_not_our_doing_ends_tracking() {
 fn a_listing_comes_back_with_the_lock_if_the_version_is_the_same() {
     let c = cache();
     learn(&c, &dir(5), 1);
-    assert!(c.learn_listing(c.begin_read(DIR), DIR, vec![(Bytes::from_static(b"a"), CHILD)]));
+    assert!(c.learn_listing(
+        c.begin_read(DIR),
+        DIR,
+        vec![(Bytes::from_static(b"a"), CHILD)]
+    ));
     c.lock_lost(DIR, 1, FULL);
     learn(&c, &dir(5), 2);
     assert_eq!(c.dir_state(DIR), DirState::Complete);
@@ -190,7 +219,10 @@ fn a_read_that_began_before_an_own_change_is_not_taken_in() {
     assert!(c.known(CHILD).is_none());
     c.changed(&file(9).attr, 9, true);
     c.learn(c.begin_read(CHILD), &file(8), None, || true);
-    assert!(c.known(CHILD).is_none(), "older than what an own change told");
+    assert!(
+        c.known(CHILD).is_none(),
+        "older than what an own change told"
+    );
     c.learn(c.begin_read(CHILD), &file(9), None, || true);
     assert_eq!(c.known(CHILD).unwrap().md.version, 9);
 }
@@ -199,14 +231,20 @@ fn a_read_that_began_before_an_own_change_is_not_taken_in() {
 fn sizes_go_with_their_extent_lock_or_layout() {
     let c = cache();
     let obj = (2, ResId([5, 0, 0, 0]));
-    let size = ObjectAttr { size: 7, ..Default::default() };
+    let size = ObjectAttr {
+        size: 7,
+        ..Default::default()
+    };
     c.learn_objects(CHILD, 0, &[obj], size, || true);
     assert!(c.known(CHILD).is_none(), "no attributes, no size");
     learn(&c, &file(3), 10);
     c.learn_objects(CHILD, 9, &[obj], size, || true);
     assert!(c.known(CHILD).unwrap().objects.is_none(), "another layout");
     c.learn_objects(CHILD, 0, &[obj], size, || false);
-    assert!(c.known(CHILD).unwrap().objects.is_none(), "called back already");
+    assert!(
+        c.known(CHILD).unwrap().objects.is_none(),
+        "called back already"
+    );
     c.learn_objects(CHILD, 0, &[obj], size, || true);
     assert_eq!(c.known(CHILD).unwrap().objects.unwrap().size, 7);
     assert_eq!(c.extent_lost(obj.0, obj.1).inodes, [CHILD]);
@@ -215,7 +253,10 @@ fn sizes_go_with_their_extent_lock_or_layout() {
     c.learn_objects(CHILD, 0, &[obj], size, || true);
     c.lock_lost(CHILD, 10, FULL);
     learn(&c, &file(4), 11);
-    assert!(c.known(CHILD).unwrap().objects.is_none(), "the layout lock was lost in between");
+    assert!(
+        c.known(CHILD).unwrap().objects.is_none(),
+        "the layout lock was lost in between"
+    );
 }
 
 #[test]
@@ -256,7 +297,10 @@ fn what_went_for_want_of_room_is_still_told_when_its_lock_goes() {
     // also when something else about it was learned meanwhile
     c.changed_name(&Attr::empty(DIR), 2, b"g", None);
     assert_eq!(c.lock_lost(DIR, 11, FULL).inodes, [DIR]);
-    assert_eq!(c.lock_lost(DIR, 12, Ibits::LAYOUT.bits()), Forget::default());
+    assert_eq!(
+        c.lock_lost(DIR, 12, Ibits::LAYOUT.bits()),
+        Forget::default()
+    );
 }
 
 #[test]

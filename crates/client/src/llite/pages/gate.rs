@@ -46,23 +46,46 @@ pub(in crate::llite) struct Cover {
 }
 
 impl Cover {
-    pub fn new(layout: Arc<FileLayout>, mode: LdlmMode, locks: Vec<(u32, ObjectRef, LockRef)>) -> Arc<Self> {
+    pub fn new(
+        layout: Arc<FileLayout>,
+        mode: LdlmMode,
+        locks: Vec<(u32, ObjectRef, LockRef)>,
+    ) -> Arc<Self> {
         Self::with(layout, mode, locks, None)
     }
 
-    fn with(layout: Arc<FileLayout>, mode: LdlmMode, locks: Vec<(u32, ObjectRef, LockRef)>, writes: Option<WriteBack>) -> Arc<Self> {
-        let locks = locks.into_iter().map(|(ost, o, l)| (ost, o, HeldLock::new(l))).collect();
-        Arc::new(Self { layout, mode, locks, writes })
+    fn with(
+        layout: Arc<FileLayout>,
+        mode: LdlmMode,
+        locks: Vec<(u32, ObjectRef, LockRef)>,
+        writes: Option<WriteBack>,
+    ) -> Arc<Self> {
+        let locks = locks
+            .into_iter()
+            .map(|(ost, o, l)| (ost, o, HeldLock::new(l)))
+            .collect();
+        Arc::new(Self {
+            layout,
+            mode,
+            locks,
+            writes,
+        })
     }
 
     /// One for data of write(2).
-    pub fn for_writes(layout: Arc<FileLayout>, locks: Vec<(u32, ObjectRef, LockRef)>, writes: WriteBack) -> Arc<Self> {
+    pub fn for_writes(
+        layout: Arc<FileLayout>,
+        locks: Vec<(u32, ObjectRef, LockRef)>,
+        writes: WriteBack,
+    ) -> Arc<Self> {
         Self::with(layout, LdlmMode::PW, locks, Some(writes))
     }
 
     /// The locks as I/O names them.
     pub fn held(&self) -> Locks {
-        Locks { held: self.locks.iter().map(|(_, o, l)| (*o, l.clone())).collect() }
+        Locks {
+            held: self.locks.iter().map(|(_, o, l)| (*o, l.clone())).collect(),
+        }
     }
 
     /// The lock on object `i`, pinned; `None`: it was given back.
@@ -86,17 +109,23 @@ impl Cover {
     }
 
     fn has(&self, cookie: u64) -> bool {
-        self.locks.iter().any(|(_, _, l)| l.ask(|l| l.cookie() == cookie) == Some(true))
+        self.locks
+            .iter()
+            .any(|(_, _, l)| l.ask(|l| l.cookie() == cookie) == Some(true))
     }
 
     /// Some lock is asked back, or was given back.
     pub fn is_blocked(&self) -> bool {
-        self.locks.iter().any(|(_, _, l)| l.ask(LockRef::is_blocked) != Some(false))
+        self.locks
+            .iter()
+            .any(|(_, _, l)| l.ask(LockRef::is_blocked) != Some(false))
     }
 
     /// No lock was given back, and none is void.
     pub fn is_whole(&self) -> bool {
-        self.locks.iter().all(|(_, _, l)| l.ask(LockRef::is_dead) == Some(false))
+        self.locks
+            .iter()
+            .all(|(_, _, l)| l.ask(LockRef::is_dead) == Some(false))
     }
 
     /// The lock on object `i` is void (eviction).
@@ -210,7 +239,14 @@ impl Gate {
         let (id, (tell, told)) = (g.last_id, oneshot::channel());
         g.waiting.push(Waiter { id, range, tell });
         let acquire = !std::mem::replace(&mut g.acquiring, true);
-        Enter::Wait { waiting: Waiting { gate: self.clone(), id, told }, acquire }
+        Enter::Wait {
+            waiting: Waiting {
+                gate: self.clone(),
+                id,
+                told,
+            },
+            acquire,
+        }
     }
 
     /// The cover, whatever becomes of it.
@@ -220,8 +256,15 @@ impl Gate {
 
     /// Resolves once a cover may be asked for; the mode to ask for.
     pub async fn may_acquire(&self) -> LdlmMode {
-        self.until(|g| g.cover.is_none() && !g.draining && g.truncating == 0 && !g.acquiring_writes).await;
-        if self.inner.lock().writers > 0 { LdlmMode::PW } else { LdlmMode::PR }
+        self.until(|g| {
+            g.cover.is_none() && !g.draining && g.truncating == 0 && !g.acquiring_writes
+        })
+        .await;
+        if self.inner.lock().writers > 0 {
+            LdlmMode::PW
+        } else {
+            LdlmMode::PR
+        }
     }
 
     /// Resolves once no cover is being drained.
@@ -274,14 +317,20 @@ impl Gate {
     /// The cover must go; of the lock `cookie`, if given. True: the caller drains it ([`Gate::round`]).
     pub fn begin_drain(&self, cookie: Option<u64>) -> bool {
         let mut g = self.inner.lock();
-        let ours = g.cover.as_ref().is_some_and(|c| cookie.is_none_or(|k| c.has(k)));
+        let ours = g
+            .cover
+            .as_ref()
+            .is_some_and(|c| cookie.is_none_or(|k| c.has(k)));
         ours && !std::mem::replace(&mut g.draining, true)
     }
 
     /// What to drop of `ranges` now: nothing that a waiting read has locked.
     pub fn round(&self, ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
         let mut g = self.inner.lock();
-        let out = g.waiting.iter().fold(ranges, |left, w| without(left, &w.range));
+        let out = g
+            .waiting
+            .iter()
+            .fold(ranges, |left, w| without(left, &w.range));
         g.dropping = out.clone();
         g.served.clear();
         out
@@ -297,7 +346,10 @@ impl Gate {
     /// All is dropped: takes the cover out, a new one may come.
     pub fn end_drain(&self) -> Option<Arc<Cover>> {
         let mut g = self.inner.lock();
-        assert!(g.draining && g.dropping.is_empty() && g.served.is_empty(), "rounds end before the drain does");
+        assert!(
+            g.draining && g.dropping.is_empty() && g.served.is_empty(),
+            "rounds end before the drain does"
+        );
         g.draining = false;
         let gone = g.cover.take();
         drop(g);
@@ -324,7 +376,10 @@ impl Gate {
         let mut g = self.inner.lock();
         g.truncating += 1;
         let usable = |c: &Arc<Cover>| c.mode == LdlmMode::PW && c.writes.is_none();
-        Truncating { cover: g.cover.clone().filter(usable), gate: self.clone() }
+        Truncating {
+            cover: g.cover.clone().filter(usable),
+            gate: self.clone(),
+        }
     }
 
     /// An append begins: as a truncate, but it takes locks of its own, so it must not hold the cover's: they may be asked back.
@@ -404,7 +459,10 @@ mod tests {
         // beside the round: let in where pages are being dropped, not elsewhere
         assert!(under(&g, 60..70));
         let (late, _) = wait(&g, 200..210);
-        assert!(g.may_acquire().now_or_never().is_none(), "the old cover is still there");
+        assert!(
+            g.may_acquire().now_or_never().is_none(),
+            "the old cover is still there"
+        );
         assert_eq!(g.round_done(), [60..70]);
         assert_eq!(g.round(vec![60..70]), [60..70]);
         assert!(g.round_done().is_empty());
@@ -414,7 +472,9 @@ mod tests {
         assert!(g.cover().is_none());
         assert_eq!(g.may_acquire().now_or_never(), Some(LdlmMode::PR));
         assert!(g.install(&cover(LdlmMode::PR)));
-        assert!(early.admitted().await.unwrap().is_some() && late.admitted().await.unwrap().is_some());
+        assert!(
+            early.admitted().await.unwrap().is_some() && late.admitted().await.unwrap().is_some()
+        );
     }
 
     #[tokio::test]
@@ -429,7 +489,10 @@ mod tests {
         let g = Arc::<Gate>::default();
         let (w, _) = wait(&g, 0..1);
         assert!(!g.writer_opened());
-        assert!(!g.install(&cover(LdlmMode::PR)), "somebody may dirty pages now");
+        assert!(
+            !g.install(&cover(LdlmMode::PR)),
+            "somebody may dirty pages now"
+        );
         assert_eq!(g.may_acquire().now_or_never(), Some(LdlmMode::PW));
         assert!(g.install(&cover(LdlmMode::PW)));
         assert!(w.admitted().await.unwrap().is_some());
@@ -456,7 +519,10 @@ mod tests {
         assert!(g.install(&cover(LdlmMode::PW)));
         drop(w);
         assert!(g.begin_drain(None));
-        assert!(g.begin_truncate().cover.is_some(), "also while it is being drained");
+        assert!(
+            g.begin_truncate().cover.is_some(),
+            "also while it is being drained"
+        );
     }
 
     #[tokio::test]

@@ -24,8 +24,8 @@ use parking_lot::Mutex;
 
 use super::Llite;
 use super::file::FileHandle;
-use super::open_inode::OpenInode;
 use super::finish::finish;
+use super::open_inode::OpenInode;
 use crate::lov::{FileLayout, Form};
 use crate::osc::{IoLock, ObjectRef, WriteAttr};
 use gate::Enter;
@@ -62,7 +62,10 @@ struct Inner {
 impl Pages {
     /// At most `limit` files are covered at once.
     pub fn new(limit: usize) -> Self {
-        Self { limit: limit.max(1), inner: Default::default() }
+        Self {
+            limit: limit.max(1),
+            inner: Default::default(),
+        }
     }
 
     /// The gate of a file.
@@ -97,11 +100,22 @@ impl Pages {
     }
 
     pub(super) fn all(&self) -> Vec<(Fid, Arc<Gate>)> {
-        self.inner.lock().covered.iter().map(|(f, g)| (*f, g.clone())).collect()
+        self.inner
+            .lock()
+            .covered
+            .iter()
+            .map(|(f, g)| (*f, g.clone()))
+            .collect()
     }
 
     /// Enters a cover that `install` gives to the gate, unless it does not.
-    pub(super) fn enlist_if(&self, fid: Fid, gate: &Arc<Gate>, cover: &Cover, install: impl FnOnce() -> bool) -> bool {
+    pub(super) fn enlist_if(
+        &self,
+        fid: Fid,
+        gate: &Arc<Gate>,
+        cover: &Cover,
+        install: impl FnOnce() -> bool,
+    ) -> bool {
         let mut p = self.inner.lock();
         let installed = install();
         if installed {
@@ -137,7 +151,9 @@ impl Pages {
         }
         loop {
             let fid = p.order.pop_front()?;
-            let Some(gate) = p.covered.get(&fid).cloned() else { continue };
+            let Some(gate) = p.covered.get(&fid).cloned() else {
+                continue;
+            };
             if chances > 0 && gate.was_used() {
                 chances -= 1;
                 p.order.push_back(fid);
@@ -169,7 +185,8 @@ impl Llite {
         if fh.writable() || fh.flags() & libc::O_DIRECT as u32 != 0 || !self.cache.enabled() {
             return false;
         }
-        let small = fh.inode.rough_size().is_some_and(|s| s <= SMALL_BYTES) && fh.inode.gate.cover().is_none();
+        let small = fh.inode.rough_size().is_some_and(|s| s <= SMALL_BYTES)
+            && fh.inode.gate.cover().is_none();
         let again = self.cache.opened_again(fh.fid());
         (again || !small) && coverable(&fh.inode.layout()) && self.inval.read().is_some()
     }
@@ -181,11 +198,17 @@ impl Llite {
     }
 
     /// Fills pages of the kernel's cache, which holds them locked: [`Llite::read`] under the file's cover.
-    pub async fn read_pages(self: &Arc<Self>, fh: &FileHandle, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
+    pub async fn read_pages(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Payload, Errno> {
         fh.set_read();
         self.still_open(fh).await?;
         let end = offset.saturating_add(len_bytes as u64);
-        let range = offset / PAGE_BYTES * PAGE_BYTES..end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+        let range = offset / PAGE_BYTES * PAGE_BYTES
+            ..end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let cover = match fh.inode.gate.enter(range) {
             Enter::Under(cover) => Some(cover),
             Enter::Wait { waiting, acquire } => {
@@ -197,35 +220,82 @@ impl Llite {
             }
         };
         match cover {
-            Some(c) => self.lov.read(&c.layout, fh.fid(), offset, len_bytes as usize, &c.held()).await,
+            Some(c) => {
+                self.lov
+                    .read(&c.layout, fh.fid(), offset, len_bytes as usize, &c.held())
+                    .await
+            }
             None => self.read(fh, offset, len_bytes).await,
         }
     }
 
     /// Writes dirty pages of the kernel's cache back, under the cover they were dirtied under. EIO when its locks are void.
-    pub async fn write_pages(self: &Arc<Self>, fh: &FileHandle, offset: u64, data: Payload) -> Result<usize, Errno> {
+    pub async fn write_pages(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        offset: u64,
+        data: Payload,
+    ) -> Result<usize, Errno> {
         let len = data.len();
         self.still_open(fh).await?;
-        let attr = WriteAttr { owner: fh.inode.owner(), time: self.now() };
-        let Some(cover) = fh.inode.gate.cover().filter(|c| c.mode == LdlmMode::PW && c.writes.is_none()) else {
-            let layout = self.layout_for_write(fh, offset, offset + len as u64).await?;
-            self.lov.write(&layout, fh.fid(), offset, data, &attr, &Default::default()).await?;
+        let attr = WriteAttr {
+            owner: fh.inode.owner(),
+            time: self.now(),
+        };
+        let Some(cover) = fh
+            .inode
+            .gate
+            .cover()
+            .filter(|c| c.mode == LdlmMode::PW && c.writes.is_none())
+        else {
+            let layout = self
+                .layout_for_write(fh, offset, offset + len as u64)
+                .await?;
+            self.lov
+                .write(&layout, fh.fid(), offset, data, &attr, &Default::default())
+                .await?;
             return Ok(len);
         };
         if !cover.is_whole() {
-            return self.write_live_pages(fh.fid(), &cover, offset, data, &attr).await.map(|()| len);
+            return self
+                .write_live_pages(fh.fid(), &cover, offset, data, &attr)
+                .await
+                .map(|()| len);
         }
-        self.lov.write(&cover.layout, fh.fid(), offset, data, &attr, &cover.held()).await?;
+        self.lov
+            .write(&cover.layout, fh.fid(), offset, data, &attr, &cover.held())
+            .await?;
         Ok(len)
     }
 
     /// The same after an eviction: only what lay under the locks that are void is lost.
-    async fn write_live_pages(&self, fid: Fid, cover: &Cover, offset: u64, data: Payload, attr: &WriteAttr) -> Result<(), Errno> {
+    async fn write_live_pages(
+        &self,
+        fid: Fid,
+        cover: &Cover,
+        offset: u64,
+        data: Payload,
+        attr: &WriteAttr,
+    ) -> Result<(), Errno> {
         let mut result = Ok(());
         for (object, at, part) in self.lov.pieces(&cover.layout, fid, offset, &data).await? {
-            let lock = cover.place(&object).and_then(|i| cover.lock(i)).filter(|l| !l.is_dead());
+            let lock = cover
+                .place(&object)
+                .and_then(|i| cover.lock(i))
+                .filter(|l| !l.is_dead());
             let done = match lock {
-                Some(l) => self.lov.osc(object.ost)?.write(&object, at, part, attr, IoLock::Ours(l.info().remote_cookie)).await,
+                Some(l) => {
+                    self.lov
+                        .osc(object.ost)?
+                        .write(
+                            &object,
+                            at,
+                            part,
+                            attr,
+                            IoLock::Ours(l.info().remote_cookie),
+                        )
+                        .await
+                }
                 None => Err(Errno::EIO),
             };
             result = result.and(done);
@@ -253,7 +323,11 @@ impl Llite {
                 Err(e) => return gate.refuse(Err(e)),
             };
             // who moved the data had these objects locked, and then gave the file others
-            if self.moved(&inode, &layout, 0, u64::MAX).await.unwrap_or(true) {
+            if self
+                .moved(&inode, &layout, 0, u64::MAX)
+                .await
+                .unwrap_or(true)
+            {
                 continue;
             }
             let cover = Cover::new(layout, mode, locks);
@@ -280,7 +354,12 @@ impl Llite {
         let mut out = Vec::new();
         for s in layout.stripes() {
             let object = s.object(fid);
-            let lock = self.lov.store(&s, fid).await?.lock_whole(&object, mode).await?;
+            let lock = self
+                .lov
+                .store(&s, fid)
+                .await?
+                .lock_whole(&object, mode)
+                .await?;
             out.push((s.ost(), object, lock));
         }
         Ok(out)
@@ -357,7 +436,10 @@ impl Llite {
         while !left.is_empty() {
             let now = gate.round(left);
             if let Some(inval) = inval.clone() {
-                let drop_all = move || now.into_iter().for_each(|r: Range<u64>| inval.drop_pages(fid, r));
+                let drop_all = move || {
+                    now.into_iter()
+                        .for_each(|r: Range<u64>| inval.drop_pages(fid, r))
+                };
                 // on a thread of its own: it waits for pages that are being filled or written back
                 let _ = tokio::task::spawn_blocking(drop_all).await;
             }

@@ -108,7 +108,10 @@ impl DirtyMap {
 
     /// Flights that touch `range`.
     pub fn flights<'a>(&'a self, range: &'a Range<u64>) -> impl Iterator<Item = u64> + 'a {
-        self.flying.iter().filter(|(_, r)| overlap(r, range)).map(|(id, _)| *id)
+        self.flying
+            .iter()
+            .filter(|(_, r)| overlap(r, range))
+            .map(|(id, _)| *id)
     }
 
     /// This one is still under way.
@@ -118,12 +121,19 @@ impl DirtyMap {
 
     /// Bytes that are not known to be at the OST.
     pub fn bytes(&self) -> u64 {
-        self.extents.values().map(Extent::len).chain(self.flying.iter().map(|(_, r)| r.end - r.start)).sum()
+        self.extents
+            .values()
+            .map(Extent::len)
+            .chain(self.flying.iter().map(|(_, r)| r.end - r.start))
+            .sum()
     }
 
     /// End of the last byte that is not known to be at the OST; 0 when there is none.
     pub fn end(&self) -> u64 {
-        let dirty = self.extents.last_key_value().map_or(0, |(s, e)| s + e.len());
+        let dirty = self
+            .extents
+            .last_key_value()
+            .map_or(0, |(s, e)| s + e.len());
         self.flying.iter().map(|(_, r)| r.end).fold(dirty, u64::max)
     }
 
@@ -132,8 +142,14 @@ impl DirtyMap {
         if range.is_empty() {
             return None;
         }
-        let before = self.extents.range(..=range.start).next_back().filter(|(s, e)| *s + e.len() > range.start);
-        before.or_else(|| self.extents.range(range.clone()).next()).map(|(s, _)| *s)
+        let before = self
+            .extents
+            .range(..=range.start)
+            .next_back()
+            .filter(|(s, e)| *s + e.len() > range.start);
+        before
+            .or_else(|| self.extents.range(range.clone()).next())
+            .map(|(s, _)| *s)
     }
 
     fn put(&mut self, start: u64, e: Extent) {
@@ -156,11 +172,23 @@ impl DirtyMap {
             let end = start + e.len();
             if start < range.start {
                 let left = e.slice(0..range.start - start);
-                self.put(start, Extent { head: left, ..Default::default() });
+                self.put(
+                    start,
+                    Extent {
+                        head: left,
+                        ..Default::default()
+                    },
+                );
             }
             if end > range.end {
                 let right = e.slice(range.end - start..end - start);
-                self.put(range.end, Extent { head: right, ..Default::default() });
+                self.put(
+                    range.end,
+                    Extent {
+                        head: right,
+                        ..Default::default()
+                    },
+                );
             }
         }
     }
@@ -172,7 +200,11 @@ impl DirtyMap {
             return;
         }
         self.cut(range.clone());
-        let before = self.extents.range(..start).next_back().map(|(s, e)| (*s, s + e.len()));
+        let before = self
+            .extents
+            .range(..start)
+            .next_back()
+            .map(|(s, e)| (*s, s + e.len()));
         let (at, mut e) = match before {
             Some((s, end)) if end == start => (s, self.pull(s)),
             _ => (start, Extent::default()),
@@ -191,7 +223,8 @@ impl DirtyMap {
     pub fn read(&mut self, range: &Range<u64>) -> Option<Payload> {
         let start = self.first_in(range)?;
         let e = self.extents.get_mut(&start)?;
-        (start <= range.start && start + e.len() >= range.end).then(|| e.slice(range.start - start..range.end - start))
+        (start <= range.start && start + e.len() >= range.end)
+            .then(|| e.slice(range.start - start..range.end - start))
     }
 
     /// The next piece to write out of those that touch `range`, at most up to a multiple of `max` bytes. `whole`: only one that
@@ -224,15 +257,31 @@ impl DirtyMap {
         let data = e.slice(piece.start - start..piece.end - start);
         if start < piece.start {
             let left = e.slice(0..piece.start - start);
-            self.put(start, Extent { head: left, ..Default::default() });
+            self.put(
+                start,
+                Extent {
+                    head: left,
+                    ..Default::default()
+                },
+            );
         }
         if piece.end < end {
             let right = e.slice(piece.end - start..end - start);
-            self.put(piece.end, Extent { head: right, ..Default::default() });
+            self.put(
+                piece.end,
+                Extent {
+                    head: right,
+                    ..Default::default()
+                },
+            );
         }
         self.last_id += 1;
         self.flying.push((self.last_id, piece.clone()));
-        Flight { id: self.last_id, start: piece.start, data }
+        Flight {
+            id: self.last_id,
+            start: piece.start,
+            data,
+        }
     }
 
     /// A flight ended.
@@ -275,8 +324,13 @@ mod tests {
         m.insert(14, payload(b"cccccc"));
         assert_eq!(ranges(&m), [10..24]);
         m.insert(12, payload(b"dd"));
-        assert_eq!(m.read(&(10..24)).unwrap().copy_to_bytes(), "aaddccccccbbbb".as_bytes());
-        assert!(m.read(&(9..12)).is_none() && m.read(&(23..25)).is_none() && m.read(&(0..5)).is_none());
+        assert_eq!(
+            m.read(&(10..24)).unwrap().copy_to_bytes(),
+            "aaddccccccbbbb".as_bytes()
+        );
+        assert!(
+            m.read(&(9..12)).is_none() && m.read(&(23..25)).is_none() && m.read(&(0..5)).is_none()
+        );
         assert_eq!((m.cost(), m.end()), (4096, 24));
     }
 
@@ -285,7 +339,11 @@ mod tests {
         let mut m = DirtyMap::default();
         let max = 1 << 20;
         m.insert(max - 100, payload(&[1; 100]));
-        assert_eq!(m.take(&ALL, max, true).unwrap().range(), max - 100..max, "it ends where an RPC ends");
+        assert_eq!(
+            m.take(&ALL, max, true).unwrap().range(),
+            max - 100..max,
+            "it ends where an RPC ends"
+        );
         for i in 0..40 {
             m.insert(max + i * 65536, payload(&[2; 65536]));
         }
@@ -293,7 +351,10 @@ mod tests {
         assert_eq!(m.take(&ALL, max, true).unwrap().range(), 2 * max..3 * max);
         assert!(m.take(&ALL, max, true).is_none());
         let last = m.take(&ALL, max, false).unwrap();
-        assert_eq!((last.range(), last.cost()), (3 * max..max + 40 * 65536, 8 * 65536));
+        assert_eq!(
+            (last.range(), last.cost()),
+            (3 * max..max + 40 * 65536, 8 * 65536)
+        );
         assert!(m.take(&ALL, max, false).is_none() && !m.is_clean());
         assert_eq!(m.cost(), 0);
         (1..=4).for_each(|id| m.landed(id));
@@ -321,7 +382,11 @@ mod tests {
         let large = Bytes::from(vec![9; COPY_BELOW]);
         m.insert(1000 * 4096, Payload::from(large.clone()));
         let f = m.take(&ALL, 8 << 20, false).unwrap();
-        assert!(f.data.iter().count() <= 1000 * 4096 / CHUNK_BYTES + 2, "{}", f.data.iter().count());
+        assert!(
+            f.data.iter().count() <= 1000 * 4096 / CHUNK_BYTES + 2,
+            "{}",
+            f.data.iter().count()
+        );
         assert_eq!(f.data.iter().last().unwrap().as_ptr(), large.as_ptr());
     }
 

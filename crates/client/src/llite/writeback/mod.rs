@@ -37,8 +37,8 @@ use tokio::sync::Notify;
 
 use super::Llite;
 use super::file::FileHandle;
-use super::open_inode::OpenInode;
 use super::finish::finish;
+use super::open_inode::OpenInode;
 use super::pages::{Acquiring, Cover, Gate, ObjectKey, Writing, coverable};
 use crate::lov::{FileLayout, pad};
 use crate::osc::grant::{NoRoom, PAGE_BYTES, pages_bytes};
@@ -146,23 +146,41 @@ impl WriteBack {
     /// Nothing yet.
     pub fn new(objects: Vec<Object>) -> Self {
         let maps = objects.iter().map(|_| DirtyMap::default()).collect();
-        Self { objects, inner: Mutex::new(Inner { maps, ..Default::default() }), landed: Notify::new() }
+        Self {
+            objects,
+            inner: Mutex::new(Inner {
+                maps,
+                ..Default::default()
+            }),
+            landed: Notify::new(),
+        }
     }
 
     fn place(&self, object: &ObjectRef) -> Result<usize, Errno> {
-        self.objects.iter().position(|o| o.object == *object).ok_or(Errno::EIO)
+        self.objects
+            .iter()
+            .position(|o| o.object == *object)
+            .ok_or(Errno::EIO)
     }
 
     /// Keeps a write back, all of it or nothing.
     fn put(&self, pieces: &[Piece], attr: &WriteAttr) -> Put {
         let cost = |(_, at, data): &Piece| pages_bytes(*at, at + data.len() as u64);
-        let give_back = |these: &[Piece]| these.iter().for_each(|p| self.objects[p.0].osc.grant().unreserve(cost(p)));
+        let give_back = |these: &[Piece]| {
+            these
+                .iter()
+                .for_each(|p| self.objects[p.0].osc.grant().unreserve(cost(p)))
+        };
         for (n, p) in pieces.iter().enumerate() {
             match self.objects[p.0].osc.grant().reserve(cost(p)) {
                 Ok(()) => {}
                 Err(why) => {
                     give_back(&pieces[..n]);
-                    return if why == NoRoom::Full { Put::Full(p.0, cost(p)) } else { Put::NoGrant };
+                    return if why == NoRoom::Full {
+                        Put::Full(p.0, cost(p))
+                    } else {
+                        Put::NoGrant
+                    };
                 }
             }
         }
@@ -172,7 +190,10 @@ impl WriteBack {
             give_back(pieces);
             return Put::Closed;
         }
-        inner.attr = WriteAttr { time: attr.time.max(inner.attr.time), ..*attr };
+        inner.attr = WriteAttr {
+            time: attr.time.max(inner.attr.time),
+            ..*attr
+        };
         let mut out = Vec::new();
         for p in pieces {
             let (object, map) = (&self.objects[p.0], &mut inner.maps[p.0]);
@@ -189,7 +210,11 @@ impl WriteBack {
     /// What is to be done to write out the ranges that `within` names for each object.
     fn take(&self, within: &[Range<u64>]) -> Taken {
         let mut inner = self.inner.lock();
-        let Taken { mut out, mut under_way, mut left } = Taken::default();
+        let Taken {
+            mut out,
+            mut under_way,
+            mut left,
+        } = Taken::default();
         for (i, (map, range)) in inner.maps.iter_mut().zip(within).enumerate() {
             while let Some(f) = map.take(range, self.objects[i].rpc_bytes(), false) {
                 out.push((i, f));
@@ -197,7 +222,11 @@ impl WriteBack {
             under_way.extend(map.flights(range).map(|id| (i, id)));
             left |= map.has_dirty(range);
         }
-        Taken { out, under_way, left }
+        Taken {
+            out,
+            under_way,
+            left,
+        }
     }
 
     /// Resolves once all these have landed.
@@ -234,15 +263,26 @@ impl WriteBack {
     /// What the OSTs do not know of yet, if anything.
     pub fn ahead(&self, layout: &FileLayout) -> Option<Ahead> {
         let inner = self.inner.lock();
-        let ends = layout.stripes().zip(&inner.maps).filter(|(_, m)| !m.is_clean()).map(|(s, m)| s.file_size(m.end()));
+        let ends = layout
+            .stripes()
+            .zip(&inner.maps)
+            .filter(|(_, m)| !m.is_clean())
+            .map(|(s, m)| s.file_size(m.end()));
         let size = ends.max()?;
         let bytes = inner.maps.iter().map(DirtyMap::bytes).sum();
-        Some(Ahead { size, mtime: inner.attr.time, bytes })
+        Some(Ahead {
+            size,
+            mtime: inner.attr.time,
+            bytes,
+        })
     }
 
     /// The same of one object, as a glimpse asks for it.
     fn lvb(&self, key: ObjectKey) -> Option<OstLvb> {
-        let i = self.objects.iter().position(|o| (o.osc.index, o.object.oi.res_id()) == key)?;
+        let i = self
+            .objects
+            .iter()
+            .position(|o| (o.osc.index, o.object.oi.res_id()) == key)?;
         let inner = self.inner.lock();
         let map = inner.maps.get(i).filter(|m| !m.is_clean())?;
         let t = inner.attr.time;
@@ -295,7 +335,10 @@ impl Llite {
         attr: &WriteAttr,
     ) -> Result<(), Errno> {
         let (inode, fid) = (&fh.inode, fh.fid());
-        let end = offset.checked_add(data.len() as u64).filter(|e| *e <= i64::MAX as u64).ok_or(Errno::EFBIG)?;
+        let end = offset
+            .checked_add(data.len() as u64)
+            .filter(|e| *e <= i64::MAX as u64)
+            .ok_or(Errno::EFBIG)?;
         let _whole = inode.writes.lock(offset..end).await;
         let often = fh.count_write() >= WRITES_THROUGH;
         loop {
@@ -315,7 +358,17 @@ impl Llite {
                 Writing::Wait => inode.gate.may_write().await,
                 Writing::Drain => self.spawn_drain(fid, inode.gate.clone()),
                 Writing::Through(_through) => {
-                    let done = self.lov.write(&layout, fid, offset, data.clone(), attr, &Default::default()).await;
+                    let done = self
+                        .lov
+                        .write(
+                            &layout,
+                            fid,
+                            offset,
+                            data.clone(),
+                            attr,
+                            &Default::default(),
+                        )
+                        .await;
                     if !self.moved(inode, &layout, offset, end).await? {
                         return done;
                     }
@@ -326,11 +379,22 @@ impl Llite {
 
     /// Keeps a write back under its cover, or writes it under the cover's locks when nothing is granted. False: to be decided
     /// anew.
-    async fn keep(self: &Arc<Self>, cover: Arc<Cover>, fid: Fid, offset: u64, data: &Payload, attr: &WriteAttr) -> Result<bool, Errno> {
-        let Some(w) = &cover.writes else { return Ok(false) };
+    async fn keep(
+        self: &Arc<Self>,
+        cover: Arc<Cover>,
+        fid: Fid,
+        offset: u64,
+        data: &Payload,
+        attr: &WriteAttr,
+    ) -> Result<bool, Errno> {
+        let Some(w) = &cover.writes else {
+            return Ok(false);
+        };
         let pieces = self.lov.pieces(&cover.layout, fid, offset, data).await?;
-        let pieces: Vec<Piece> =
-            pieces.into_iter().map(|(o, at, data)| w.place(&o).map(|i| (i, at, data))).collect::<Result<_, _>>()?;
+        let pieces: Vec<Piece> = pieces
+            .into_iter()
+            .map(|(o, at, data)| w.place(&o).map(|i| (i, at, data)))
+            .collect::<Result<_, _>>()?;
         match w.put(&pieces, attr) {
             Put::Kept(out) => {
                 self.fly(fid, &cover, out);
@@ -352,13 +416,25 @@ impl Llite {
 
     /// Writes under the cover's locks, without grant: the reply says whether there is room, and may grant some. False: they are
     /// being given back.
-    async fn write_now(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, pieces: &[Piece], attr: &WriteAttr) -> Result<bool, Errno> {
-        let Some(w) = &cover.writes else { return Ok(false) };
+    async fn write_now(
+        self: &Arc<Self>,
+        fid: Fid,
+        cover: &Arc<Cover>,
+        pieces: &[Piece],
+        attr: &WriteAttr,
+    ) -> Result<bool, Errno> {
+        let Some(w) = &cover.writes else {
+            return Ok(false);
+        };
         let mut within = vec![0..0; w.objects.len()];
-        pieces.iter().for_each(|(i, at, data)| within[*i] = *at..*at + data.len() as u64);
+        pieces
+            .iter()
+            .for_each(|(i, at, data)| within[*i] = *at..*at + data.len() as u64);
         self.write_out(fid, cover, &within).await;
         for (i, at, data) in pieces {
-            let Some(lock) = cover.lock(*i) else { return Ok(false) };
+            let Some(lock) = cover.lock(*i) else {
+                return Ok(false);
+            };
             let o = &w.objects[*i];
             let (mut done, max) = (0, o.rpc_bytes() as usize);
             while done < data.len() {
@@ -366,8 +442,20 @@ impl Llite {
                 if lock.is_dead() {
                     return Err(Errno::EIO);
                 }
-                let by = BackedBy { cookie: lock.info().remote_cookie, generation: o.generation, granted: false };
-                o.osc.write_back(&o.object, at + done as u64, data.slice(done..done + n), attr, by).await?;
+                let by = BackedBy {
+                    cookie: lock.info().remote_cookie,
+                    generation: o.generation,
+                    granted: false,
+                };
+                o.osc
+                    .write_back(
+                        &o.object,
+                        at + done as u64,
+                        data.slice(done..done + n),
+                        attr,
+                        by,
+                    )
+                    .await?;
                 done += n;
             }
         }
@@ -382,7 +470,10 @@ impl Llite {
             Ok(Some(c)) if !c.is_blocked() => c,
             _ => return gate.contended(),
         };
-        if !self.pages.enlist_if(fid, gate, &cover, || turn.install(&cover)) {
+        if !self
+            .pages
+            .enlist_if(fid, gate, &cover, || turn.install(&cover))
+        {
             return;
         }
         // asked back before anybody could be told
@@ -408,11 +499,14 @@ impl Llite {
         if self.moved(inode, &layout, 0, u64::MAX).await? {
             return Ok(None);
         }
-        let object = |((generation, osc), (_, object, _)): ((u64, Arc<Osc>), &(u32, ObjectRef, LockRef))| Object {
-            osc,
-            object: *object,
-            generation,
-        };
+        let object =
+            |((generation, osc), (_, object, _)): ((u64, Arc<Osc>), &(u32, ObjectRef, LockRef))| {
+                Object {
+                    osc,
+                    object: *object,
+                    generation,
+                }
+            };
         let writes = WriteBack::new(before.into_iter().zip(&locks).map(object).collect());
         Ok(Some(Cover::for_writes(layout, locks, writes)))
     }
@@ -421,7 +515,8 @@ impl Llite {
     fn fly(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, flights: Vec<(usize, Flight)>) {
         for (i, f) in flights {
             let (me, cover) = (self.clone(), cover.clone());
-            self.runtime.spawn(async move { me.land(fid, &cover, i, f).await });
+            self.runtime
+                .spawn(async move { me.land(fid, &cover, i, f).await });
         }
     }
 
@@ -436,8 +531,14 @@ impl Llite {
             match cover.lock(i).filter(|l| !l.is_dead()) {
                 None => Err(Errno::EIO),
                 Some(l) => {
-                    let by = BackedBy { cookie: l.info().remote_cookie, generation: o.generation, granted: true };
-                    o.osc.write_back(&o.object, f.start, f.data, &attr, by).await
+                    let by = BackedBy {
+                        cookie: l.info().remote_cookie,
+                        generation: o.generation,
+                        granted: true,
+                    };
+                    o.osc
+                        .write_back(&o.object, f.start, f.data, &attr, by)
+                        .await
                 }
             }
         };
@@ -466,7 +567,9 @@ impl Llite {
             tracing::error!(%fid, "a server was restarted and has lost acknowledged changes that could not be made again");
         }
         if lost.more {
-            tracing::error!("a server was restarted and has lost acknowledged writes of more files than are kept account of");
+            tracing::error!(
+                "a server was restarted and has lost acknowledged writes of more files than are kept account of"
+            );
         }
         lost.files.iter().for_each(|fid| self.lost_dirs.note(*fid));
         for inode in self.all_opened() {
@@ -481,7 +584,11 @@ impl Llite {
     async fn write_out(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, within: &[Range<u64>]) {
         let Some(w) = &cover.writes else { return };
         loop {
-            let Taken { out, under_way, left } = w.take(within);
+            let Taken {
+                out,
+                under_way,
+                left,
+            } = w.take(within);
             self.fly(fid, cover, out);
             w.have_landed(&under_way).await;
             if !left {
@@ -511,7 +618,8 @@ impl Llite {
         let gone = {
             let mut inner = w.inner.lock();
             let map = &mut inner.maps[i];
-            map.has_dirty(&EVERYTHING).then(|| (0..map.end(), map.discard()))
+            map.has_dirty(&EVERYTHING)
+                .then(|| (0..map.end(), map.discard()))
         };
         if let Some((range, cost)) = gone {
             w.objects[i].osc.grant().used(cost);
@@ -543,13 +651,25 @@ impl Llite {
 
     /// Files of which written data is kept back.
     pub fn unwritten(&self) -> Vec<Fid> {
-        let dirty = |gate: &Gate| gate.cover().is_some_and(|c| c.writes.as_ref().is_some_and(|w| !w.is_clean()));
-        self.pages.all().into_iter().filter(|(_, gate)| dirty(gate)).map(|(fid, _)| fid).collect()
+        let dirty = |gate: &Gate| {
+            gate.cover()
+                .is_some_and(|c| c.writes.as_ref().is_some_and(|w| !w.is_clean()))
+        };
+        self.pages
+            .all()
+            .into_iter()
+            .filter(|(_, gate)| dirty(gate))
+            .map(|(fid, _)| fid)
+            .collect()
     }
 
     /// Writes out what is kept back of all files, however long the OSTs take.
     pub async fn write_out_all(self: &Arc<Self>) {
-        let covers = self.pages.all().into_iter().filter_map(|(fid, gate)| Some((fid, gate.cover()?)));
+        let covers = self
+            .pages
+            .all()
+            .into_iter()
+            .filter_map(|(fid, gate)| Some((fid, gate.cover()?)));
         join_all(covers.map(|(fid, cover)| async move {
             if let Some(w) = &cover.writes {
                 self.write_out(fid, &cover, &w.whole()).await;
@@ -560,13 +680,30 @@ impl Llite {
 
     /// Settles every file.
     pub(super) async fn settle_all(self: &Arc<Self>) {
-        join_all(self.pages.all().into_iter().map(|(fid, gate)| async move { self.settle(fid, &gate).await })).await;
+        join_all(
+            self.pages
+                .all()
+                .into_iter()
+                .map(|(fid, gate)| async move { self.settle(fid, &gate).await }),
+        )
+        .await;
     }
 
     /// Reads under the cover for writes.
-    pub(super) async fn read_kept(self: &Arc<Self>, cover: &Arc<Cover>, fid: Fid, offset: u64, len: usize) -> Result<Payload, Errno> {
-        let Some(w) = &cover.writes else { return Err(Errno::EIO) };
-        let places = self.lov.places(&cover.layout, fid, offset, len as u64).await?;
+    pub(super) async fn read_kept(
+        self: &Arc<Self>,
+        cover: &Arc<Cover>,
+        fid: Fid,
+        offset: u64,
+        len: usize,
+    ) -> Result<Payload, Errno> {
+        let Some(w) = &cover.writes else {
+            return Err(Errno::EIO);
+        };
+        let places = self
+            .lov
+            .places(&cover.layout, fid, offset, len as u64)
+            .await?;
         if let [(object, range)] = &places[..]
             && let Some(found) = w.inner.lock().maps[w.place(object)?].read(range)
         {
@@ -588,7 +725,10 @@ impl Llite {
                 len.min(size.saturating_sub(offset).max(there) as usize)
             }
         };
-        let got = self.lov.read(&cover.layout, fid, offset, len, &cover.held()).await?;
+        let got = self
+            .lov
+            .read(&cover.layout, fid, offset, len, &cover.held())
+            .await?;
         // the end may be further than the OSTs know; up to there is a hole
         Ok(pad(got, len.min(there as usize)))
     }
@@ -601,7 +741,11 @@ impl Llite {
 
     /// Files with a cover for writes.
     fn writing(&self) -> Vec<(Fid, Arc<Cover>)> {
-        self.pages.all().into_iter().filter_map(|(fid, gate)| Some((fid, gate.writes()?))).collect()
+        self.pages
+            .all()
+            .into_iter()
+            .filter_map(|(fid, gate)| Some((fid, gate.writes()?)))
+            .collect()
     }
 
     /// Makes room at an OST: all that is kept back goes out. While much is on its way already this is put off until some of

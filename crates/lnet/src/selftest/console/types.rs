@@ -108,7 +108,9 @@ pub enum ConsoleError {
     #[error("batch '{0}' has no test")]
     NoTests(String),
     /// More destinations than there are, or than fit.
-    #[error("each client cannot have {span} destinations: group '{group}' has {have} nodes, and {MAX_DESTINATIONS} is the limit")]
+    #[error(
+        "each client cannot have {span} destinations: group '{group}' has {have} nodes, and {MAX_DESTINATIONS} is the limit"
+    )]
     Span {
         /// Asked for.
         span: u32,

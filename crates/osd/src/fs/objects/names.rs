@@ -16,7 +16,10 @@ pub(super) fn file_name(id: ObjectId) -> String {
 pub(super) fn parse_name(name: &str) -> Option<ObjectId> {
     let (seq, oid) = name.split_once('-')?;
     let hex = |s: &str| u64::from_str_radix(s, 16).ok();
-    Some(ObjectId { seq: hex(seq)?, oid: hex(oid)? })
+    Some(ObjectId {
+        seq: hex(seq)?,
+        oid: hex(oid)?,
+    })
 }
 
 pub(super) fn record_key(id: ObjectId) -> [u8; 16] {

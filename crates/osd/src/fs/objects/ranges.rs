@@ -18,7 +18,9 @@ impl FsObjects {
     /// Room for `len` bytes at `off`. On a full disk, bytes that have their blocks already may
     /// still be overwritten.
     pub(super) fn admit_write(&self, h: &Handle, off: u64, len: u64) -> Result<(), OsdError> {
-        let Err(full) = self.space.admit(Class::Object, len) else { return Ok(()) };
+        let Err(full) = self.space.admit(Class::Object, len) else {
+            return Ok(());
+        };
         match rustix::fs::seek(&h.file, SeekFrom::Hole(off)) {
             Ok(hole) if hole >= off.saturating_add(len) => Ok(()),
             _ => Err(full),
@@ -33,7 +35,11 @@ impl FsObjects {
     }
 
     /// Does what needs up to `bytes` of promised space; what was put by for it is freed when the disk says that it is full.
-    pub(super) fn with_promised<T>(&self, bytes: u64, call: impl Fn() -> Result<T, OsdError>) -> Result<T, OsdError> {
+    pub(super) fn with_promised<T>(
+        &self,
+        bytes: u64,
+        call: impl Fn() -> Result<T, OsdError>,
+    ) -> Result<T, OsdError> {
         let mut committed = false;
         loop {
             match call() {
@@ -62,7 +68,10 @@ impl FsObjects {
             let iov = if rest.is_empty() {
                 &head[..]
             } else {
-                iov = head.into_iter().chain(rest.iter().map(|b| IoSlice::new(b))).collect();
+                iov = head
+                    .into_iter()
+                    .chain(rest.iter().map(|b| IoSlice::new(b)))
+                    .collect();
                 &iov[..]
             };
             let n = match rustix::io::pwritev(&h.file, iov, at) {
@@ -85,7 +94,12 @@ impl FsObjects {
         Ok(())
     }
 
-    pub(super) fn pread_all(&self, h: &Handle, off: u64, buf: &mut [u8]) -> Result<usize, OsdError> {
+    pub(super) fn pread_all(
+        &self,
+        h: &Handle,
+        off: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, OsdError> {
         let mut done = 0;
         while done < buf.len() {
             match rustix::io::pread(&h.file, &mut buf[done..], off + done as u64) {
@@ -143,7 +157,13 @@ impl FsObjects {
         Ok(())
     }
 
-    pub(super) fn zero_range(&self, h: &Handle, start: u64, end: u64, keep: bool) -> Result<(), OsdError> {
+    pub(super) fn zero_range(
+        &self,
+        h: &Handle,
+        start: u64,
+        end: u64,
+        keep: bool,
+    ) -> Result<(), OsdError> {
         let mut flags = FallocateFlags::ZERO_RANGE;
         if keep {
             flags |= FallocateFlags::KEEP_SIZE;

@@ -123,19 +123,25 @@ impl Gate {
     /// The cover for writes must go. True: the caller drains it.
     pub fn begin_drain_writes(&self) -> bool {
         let mut g = self.inner.lock();
-        g.cover.as_ref().is_some_and(|c| c.writes.is_some()) && !std::mem::replace(&mut g.draining, true)
+        g.cover.as_ref().is_some_and(|c| c.writes.is_some())
+            && !std::mem::replace(&mut g.draining, true)
     }
 
     /// Resolves once there is no cover for writes.
     pub async fn no_writes(&self) {
-        self.until(|g| g.cover.as_ref().is_none_or(|c| c.writes.is_none())).await;
+        self.until(|g| g.cover.as_ref().is_none_or(|c| c.writes.is_none()))
+            .await;
     }
 
     /// Others want the file, or it cannot be covered: writes go through for a while, longer each time unless the cover was
     /// worth it.
     pub fn contended(&self) {
         let mut g = self.inner.lock();
-        g.skipped = if g.kept > 8 * g.skipped { SKIP_MIN } else { (2 * g.skipped).clamp(SKIP_MIN, SKIP_MAX) };
+        g.skipped = if g.kept > 8 * g.skipped {
+            SKIP_MIN
+        } else {
+            (2 * g.skipped).clamp(SKIP_MIN, SKIP_MAX)
+        };
         (g.skip, g.kept) = (g.skipped, 0);
     }
 }
@@ -151,7 +157,11 @@ mod tests {
     use crate::lov::FileLayout;
 
     fn for_writes() -> Arc<Cover> {
-        Cover::for_writes(Arc::new(FileLayout::none()), Vec::new(), WriteBack::new(Vec::new()))
+        Cover::for_writes(
+            Arc::new(FileLayout::none()),
+            Vec::new(),
+            WriteBack::new(Vec::new()),
+        )
     }
 
     fn acquire(g: &Arc<Gate>) -> Acquiring {
@@ -164,18 +174,25 @@ mod tests {
     #[tokio::test]
     async fn one_asks_for_a_cover_for_writes_while_none_goes_through() {
         let g = Arc::<Gate>::default();
-        let Writing::Through(first) = g.begin_write(false) else { panic!("nothing may be kept back of it") };
+        let Writing::Through(first) = g.begin_write(false) else {
+            panic!("nothing may be kept back of it")
+        };
         let turn = acquire(&g);
         assert!(g.none_through().now_or_never().is_none());
         drop(first);
         assert!(g.none_through().now_or_never().is_some());
-        assert!(matches!(g.begin_write(true), Writing::Wait) && g.may_write().now_or_never().is_none());
+        assert!(
+            matches!(g.begin_write(true), Writing::Wait) && g.may_write().now_or_never().is_none()
+        );
         assert!(turn.install(&for_writes()));
         drop(turn);
         assert!(g.may_write().now_or_never().is_some());
         assert!(matches!(g.begin_write(true), Writing::Under(_)));
         // who may not keep back lets the cover go
-        assert!(matches!(g.begin_write(false), Writing::Drain) && matches!(g.begin_write(true), Writing::Wait));
+        assert!(
+            matches!(g.begin_write(false), Writing::Drain)
+                && matches!(g.begin_write(true), Writing::Wait)
+        );
         assert!(!g.begin_drain_writes() && g.no_writes().now_or_never().is_none());
         assert!(g.end_drain().is_some());
         assert!(g.no_writes().now_or_never().is_some());
@@ -189,14 +206,24 @@ mod tests {
         let g = Arc::<Gate>::default();
         let turn = acquire(&g);
         let (reader, first) = wait(&g, 0..10);
-        assert!(first && !turn.install(&for_writes()), "a read of pages waits");
-        assert!(g.may_acquire().now_or_never().is_none(), "locks are being asked for");
+        assert!(
+            first && !turn.install(&for_writes()),
+            "a read of pages waits"
+        );
+        assert!(
+            g.may_acquire().now_or_never().is_none(),
+            "locks are being asked for"
+        );
         drop(turn);
         assert!(matches!(g.begin_write(true), Writing::Through(_)));
         assert_eq!(g.may_acquire().now_or_never(), Some(LdlmMode::PR));
         assert!(g.install(&cover(LdlmMode::PR)));
         assert!(reader.admitted().await.unwrap().is_some());
-        assert!(matches!(g.begin_write(true), Writing::Through(_)) && g.writes().is_none() && !g.begin_drain_writes());
+        assert!(
+            matches!(g.begin_write(true), Writing::Through(_))
+                && g.writes().is_none()
+                && !g.begin_drain_writes()
+        );
         assert!(g.begin_drain(None) && g.end_drain().is_some());
 
         let turn = acquire(&g);
