@@ -17,6 +17,8 @@ pub(crate) use work::worker;
 const STREAM_MIB: u64 = 256;
 /// Random 4 KiB reads per job.
 const RANDOM_READS: u64 = 20_000;
+/// Records appended to one file.
+const APPENDS: u64 = 50_000;
 /// Files per job in the metadata rows.
 const FILES: u64 = 5_000;
 /// Files of the directory that is listed.
@@ -101,6 +103,16 @@ const ROWS: &[Row] = &[
         jobs: 1,
         amount: STREAM_MIB * 256,
         unit: Unit::Pages,
+        cold: true,
+        floor: None,
+    },
+    Row {
+        name: "append 100 bytes, fsync, 1 job",
+        work: "append",
+        prepare: "",
+        jobs: 1,
+        amount: APPENDS,
+        unit: Unit::Ops,
         cold: true,
         floor: None,
     },

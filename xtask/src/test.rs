@@ -9,6 +9,7 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
         setup::everything()?;
         step::build_release()?;
     }
+    step::run("cargo", &["fmt", "--all", "--check"])?;
     step::run(
         "cargo",
         &[

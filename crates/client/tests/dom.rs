@@ -2,29 +2,11 @@
 
 mod common;
 
-use bytes::Bytes;
 use common::*;
 use coral_client::Timespec;
 use coral_client::{SetAttr, SetTime};
 use coral_osd::{ObjectId, Objects};
 use coral_wire::Errno;
-use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
-
-const DOM: u64 = 65536;
-
-/// `lfs setstripe -E 64K -L mdt -E -1 -c 2`.
-fn layout() -> Bytes {
-    let dom = LovMd {
-        pattern: pattern::MDT,
-        ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
-    };
-    let rest = LovMd::request(65536, 2, LOV_OFFSET_DEFAULT, None);
-    let comps = vec![
-        CompEntry::new(0, 0, 0, DOM, dom),
-        CompEntry::new(0, 0, DOM, u64::MAX, rest),
-    ];
-    Layout::Composite(CompMd::new(0, 0, 0, comps)).encode()
-}
 
 /// Bytes of the data the MDT holds of `fid`; `None`: no object.
 fn on_mdt(c: &Cluster, fid: coral_wire::Fid) -> Option<u64> {
@@ -50,19 +32,11 @@ fn on_osts(c: &Cluster) -> u64 {
     n
 }
 
-async fn directory(u: &User) -> coral_wire::Fid {
-    let d = u.mkdir("d").await.unwrap();
-    u.fs.setxattr(&u.cred, d, b"lustre.lov", layout(), 0)
-        .await
-        .unwrap();
-    d
-}
-
 #[tokio::test]
 async fn small_files_touch_no_ost_and_large_ones_go_on_there() {
     let c = Cluster::start(3, 1, 65536).await;
     let u = User::root(&c.client().await);
-    directory(&u).await;
+    u.dom_dir("d", 2).await;
     let data: Vec<u8> = (0..200_000u32).map(|i| (i * 7 % 251) as u8).collect();
     let small = u.put("d/small", &data[..5000]).await.unwrap();
     assert_eq!(
@@ -134,7 +108,7 @@ async fn small_files_touch_no_ost_and_large_ones_go_on_there() {
 async fn a_file_that_is_gone_leaves_nothing_on_the_mdt() {
     let c = Cluster::start(1, 1, 65536).await;
     let u = User::root(&c.client().await);
-    directory(&u).await;
+    u.dom_dir("d", 2).await;
     let a = u.put("d/a", b"one").await.unwrap();
     let b = u.put("d/b", b"two").await.unwrap();
     let held = u.open("d/b", libc::O_RDWR).await.unwrap();
@@ -166,7 +140,7 @@ async fn two_clients_see_each_other_at_once() {
         User::root(&c.remote_client().await),
         User::root(&c.remote_client_with(plain).await),
     );
-    directory(&x).await;
+    x.dom_dir("d", 2).await;
     let f = x.put("d/f", b"0").await.unwrap();
     for i in 1..40u8 {
         let (a, b) = if i % 2 == 0 { (&x, &y) } else { (&y, &x) };
@@ -222,7 +196,7 @@ async fn two_clients_see_each_other_at_once() {
 async fn appends_of_three_clients() {
     let c = Cluster::start(2, 1, 65536).await;
     let first = User::root(&c.remote_client().await);
-    directory(&first).await;
+    first.dom_dir("d", 2).await;
     first.put("d/log", b"").await.unwrap();
     let mut tasks = Vec::new();
     for i in 0..3u8 {
@@ -260,7 +234,7 @@ async fn appends_of_three_clients() {
 async fn data_survives_a_kill_of_the_servers() {
     let c = Cluster::start(1, 1, 65536).await;
     let u = User::root(&c.remote_client().await);
-    directory(&u).await;
+    u.dom_dir("d", 2).await;
     let fid = u.put("d/f", &[7; 3000]).await.unwrap();
     let gone = u.put("d/g", &[8; 3000]).await.unwrap();
     let fh = u.open("d/f", libc::O_RDWR).await.unwrap();

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use common::*;
 use coral_osd::{Objects, OsdMem};
-use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
 
 /// Longer than it takes targets to sync, and clients to notice a restart, come back and replay.
 async fn settle() {
@@ -73,20 +72,7 @@ async fn a_replaced_file_with_data_on_the_mdt_is_whole_after_power_loss() {
     let c = Cluster::start(1, 1, 65536).await;
     let fs = c.client().await;
     let u = User::root(&fs);
-    let dir = u.mkdir("d").await.unwrap();
-    let md = LovMd {
-        pattern: pattern::MDT,
-        ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
-    };
-    let rest = LovMd::request(65536, 1, LOV_OFFSET_DEFAULT, None);
-    let entries = vec![
-        CompEntry::new(0, 0, 0, 65536, md),
-        CompEntry::new(0, 0, 65536, u64::MAX, rest),
-    ];
-    let layout = Layout::Composite(CompMd::new(0, 0, 0, entries)).encode();
-    fs.setxattr(&u.cred, dir, b"lustre.lov", layout, 0)
-        .await
-        .unwrap();
+    u.dom_dir("d", 1).await;
     put_synced(&u, "d/f", b"old").await;
     put_synced(&u, "d/tmp", b"new").await;
     settle().await;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use common::*;
 use coral_osd::{Kv, Objects, OsdMem};
-use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
 
 /// Longer than it takes targets to sync, clients to come back and replay, and objects to go. The next periodic sync, every 5 s
 /// from the start on, is not near.
@@ -75,24 +74,6 @@ fn check(c: &Cluster, what: &str) {
     );
 }
 
-/// Files in `dir` have their first 64 KiB on the MDT.
-async fn dom_dir(u: &User, dir: &str) {
-    let fid = u.mkdir(dir).await.unwrap();
-    let md = LovMd {
-        pattern: pattern::MDT,
-        ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
-    };
-    let rest = LovMd::request(65536, 1, LOV_OFFSET_DEFAULT, None);
-    let entries = vec![
-        CompEntry::new(0, 0, 0, 65536, md),
-        CompEntry::new(0, 0, 65536, u64::MAX, rest),
-    ];
-    let layout = Layout::Composite(CompMd::new(0, 0, 0, entries)).encode();
-    u.fs.setxattr(&u.cred, fid, b"lustre.lov", layout, 0)
-        .await
-        .unwrap();
-}
-
 #[tokio::test(start_paused = true)]
 async fn objects_of_files_that_were_lost_go_and_no_others() {
     let c = Cluster::start(2, 2, 65536).await;
@@ -100,7 +81,7 @@ async fn objects_of_files_that_were_lost_go_and_no_others() {
     let (far, near) = (c.remote_client().await, c.client().await);
     let (v, u) = (User::root(&far), User::root(&near));
     // the first file of a client syncs the MDT
-    dom_dir(&v, "dom").await;
+    v.dom_dir("dom", 1).await;
     let data = vec![3u8; 200_000];
     for name in ["safe", "dom/safe"] {
         u.put(name, &data).await.unwrap();
@@ -148,7 +129,7 @@ async fn only_orphans_go(seed: u64) {
     let mut c = Cluster::start_seeded(2, 2, 65536, seed, "").await;
     let far = c.remote_client().await;
     let v = User::root(&far);
-    dom_dir(&v, "dom").await;
+    v.dom_dir("dom", 1).await;
     settle().await;
     let mut u = User::root(&c.client().await);
     let mut model: Vec<Option<Vec<u8>>> = vec![None; NAMES.len()];

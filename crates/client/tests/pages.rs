@@ -510,15 +510,29 @@ async fn an_append_is_seen_at_once() {
         });
     }
     let appends = async {
+        let mut logs = Vec::new();
+        for fs in &fss {
+            logs.push(
+                User::root(fs)
+                    .open("log", libc::O_WRONLY | libc::O_APPEND)
+                    .await
+                    .unwrap(),
+            );
+        }
         for n in 1..=3 * WORDS / 2 {
-            // runs of appends of one client, so that it has the lock already
-            let u = User::root(&fss[(n / 5 % 2) as usize]);
-            let fh = u
-                .open("log", libc::O_WRONLY | libc::O_APPEND)
-                .await
-                .unwrap();
-            u.write(&fh, 0, &n.to_le_bytes()).await.unwrap();
-            u.close(&fh).await.unwrap();
+            // runs of appends of one client, so that it has the lock already, or keeps them back
+            let by = (n / 5 % 2) as usize;
+            let u = User::root(&fss[by]);
+            if n % 20 < 10 {
+                u.write(&logs[by], 0, &n.to_le_bytes()).await.unwrap();
+            } else {
+                let fh = u
+                    .open("log", libc::O_WRONLY | libc::O_APPEND)
+                    .await
+                    .unwrap();
+                u.write(&fh, 0, &n.to_le_bytes()).await.unwrap();
+                u.close(&fh).await.unwrap();
+            }
             done.store(n, Ordering::SeqCst);
             if n % 3 == 0 {
                 for (i, (k, fh)) in kernels.iter().enumerate() {

@@ -13,7 +13,7 @@ use coral_lnet::Payload;
 use coral_osd::Kv;
 use coral_server::mdt::table;
 use coral_wire::Errno;
-use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
+use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd};
 
 /// Longer than it takes a target to sync by itself, and clients to notice a restart, come back and replay.
 async fn settle() {
@@ -78,20 +78,7 @@ async fn data_on_an_mdt_are_written_again_though_later_names_are_on_disk() {
     let c = Cluster::start(1, 1, 65536).await;
     let fs = c.remote_client().await;
     let u = User::root(&fs);
-    let d = u.mkdir("d").await.unwrap();
-    let dom = LovMd {
-        pattern: pattern::MDT,
-        ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
-    };
-    let rest = LovMd::request(65536, 1, LOV_OFFSET_DEFAULT, None);
-    let comps = vec![
-        CompEntry::new(0, 0, 0, 65536, dom),
-        CompEntry::new(0, 0, 65536, u64::MAX, rest),
-    ];
-    let layout = Layout::Composite(CompMd::new(0, 0, 0, comps)).encode();
-    fs.setxattr(&u.cred, d, b"lustre.lov", layout, 0)
-        .await
-        .unwrap();
+    u.dom_dir("d", 1).await;
     let other = c.remote_client().await;
     let o = User::root(&other);
     let fh = u.create("d/f", libc::O_RDWR).await.unwrap();

@@ -304,3 +304,43 @@ async fn what_rests_on_a_lost_client_is_told_as_lost() {
     b.umount().await;
     c.stop().await;
 }
+
+/// Whether it says goodbye, or ends with files open and data kept back.
+#[tokio::test(start_paused = true)]
+async fn nothing_stays_of_a_client_that_ended() {
+    let c = Cluster::start(2, 2, 65536).await;
+    let tasks = || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+    };
+    let visit = async |goodbye: bool| {
+        let fs = c.remote_client().await;
+        let u = User::root(&fs);
+        let fh = u.create("f", libc::O_RDWR).await.unwrap();
+        for i in 0..10 {
+            u.write(&fh, i * 1000, &[1; 1000]).await.unwrap();
+        }
+        u.stat("f").await.unwrap();
+        if goodbye {
+            u.close(&fh).await.unwrap();
+            fs.umount().await;
+        }
+        let (weak, node) = (std::sync::Arc::downgrade(&fs), fs.node().clone());
+        drop((u, fs, fh));
+        node.shutdown().await;
+        drop(node);
+        // the servers notice as well
+        tokio::time::sleep(Duration::from_secs(1000)).await;
+        assert_eq!(weak.strong_count(), 0, "goodbye: {goodbye}");
+    };
+    visit(true).await;
+    visit(false).await;
+    let before = tasks();
+    for _ in 0..3 {
+        visit(true).await;
+        visit(false).await;
+    }
+    assert_eq!(tasks(), before);
+    c.stop().await;
+}

@@ -108,6 +108,80 @@ async fn many_small_writes_are_few_requests() {
     c.stop().await;
 }
 
+/// A log that a program appends to, small record by small record.
+#[tokio::test(start_paused = true)]
+async fn many_small_appends_are_few_requests() {
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, o) = (User::root(&fs), User::root(&other));
+    u.put("log", b"before").await.unwrap();
+    let mut want = b"before".to_vec();
+    let log = u
+        .open("log", libc::O_WRONLY | libc::O_APPEND)
+        .await
+        .unwrap();
+    let record = |n: u32| vec![n as u8; 1 + n as usize % 300];
+    let (_, n) = rpcs(&fs, async {
+        for n in 0..1000 {
+            u.write(&log, 0, &record(n)).await.unwrap();
+            want.extend(record(n));
+        }
+    })
+    .await;
+    let few = [
+        ("LDLM_CANCEL", 4),
+        ("LDLM_ENQUEUE", 6),
+        ("OST_GETATTR", 6),
+        ("OST_WRITE", 6),
+    ];
+    assert!(
+        n.iter()
+            .all(|(what, n)| few.iter().any(|f| f.0 == what && *n <= f.1)),
+        "two go through, then locks are taken: {n:?}"
+    );
+    assert!(dirty(&fs) > 0);
+    assert_eq!(u.stat("log").await.unwrap().size, want.len() as u64);
+    // another handle, a plain write behind the end, and another client
+    let second = u.open("log", libc::O_RDWR).await.unwrap();
+    for n in 0..20 {
+        u.write(&second, want.len() as u64 + 10, &[7; 20])
+            .await
+            .unwrap();
+        want.extend([0; 10]);
+        want.extend([7; 20]);
+        u.write(&log, 0, &record(n)).await.unwrap();
+        want.extend(record(n));
+    }
+    assert!(dirty(&fs) > 0);
+    assert!(o.get("log").await.unwrap() == want);
+    let theirs = o
+        .open("log", libc::O_WRONLY | libc::O_APPEND)
+        .await
+        .unwrap();
+    for n in 0..60 {
+        let (who, log) = if n % 20 < 10 {
+            (&o, &theirs)
+        } else {
+            (&u, &log)
+        };
+        who.write(log, 0, &record(n)).await.unwrap();
+        want.extend(record(n));
+    }
+    // cut while something is kept back
+    let set = SetAttr {
+        size: Some(100),
+        ..Default::default()
+    };
+    fs.setattr(&u.cred, log.fid(), set, Some(&log))
+        .await
+        .unwrap();
+    want.truncate(100);
+    u.write(&log, 0, b"end").await.unwrap();
+    want.extend(b"end");
+    assert!(o.get("log").await.unwrap() == want && u.get("log").await.unwrap() == want);
+    c.stop().await;
+}
+
 /// A stream goes out in whole RPCs while it is written, and never more than the limit is kept back.
 #[tokio::test]
 async fn a_stream_is_written_out_behind_the_writer() {
@@ -193,8 +267,8 @@ async fn others_see_what_is_kept_back() {
 }
 
 /// Two clients do one thing after another to one file, each through two handles: at every step each sees what a plain vector
-/// would have.
-async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
+/// would have. How many appends were kept back.
+async fn as_a_vector(seed: u64, stripes: u16, plain: bool) -> u32 {
     const SIZE: u64 = 400_000;
     let c = Cluster::start(2, stripes, STRIPE).await;
     let mut users = Vec::new();
@@ -216,14 +290,16 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
             .unwrap();
     }
     users[0].put("f", b"").await.unwrap();
-    let mut open = Vec::new();
+    let (mut open, mut logs) = (Vec::new(), Vec::new());
     for u in &users {
         open.push([
             u.open("f", libc::O_RDWR).await.unwrap(),
             u.open("f", libc::O_RDWR).await.unwrap(),
         ]);
+        logs.push(u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap());
     }
-    let (mut rng, mut model, mut last, mut kept) = (Rng(seed), Vec::<u8>::new(), 0, 0);
+    let (mut rng, mut model, mut last, mut kept, mut kept_appends) =
+        (Rng(seed), Vec::<u8>::new(), 0, 0, 0);
     for step in 0..600 {
         // runs of one client, so that it comes to keep things back
         if rng.below(12) == 0 {
@@ -275,10 +351,14 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
                 model.resize(at as usize, 0);
             }
             16 => {
-                let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
-                u.write(&log, 0, &[9; 1000]).await.unwrap();
-                u.close(&log).await.unwrap();
-                model.extend([9; 1000]);
+                for i in 0..rng.below(5) as u8 {
+                    let len = 1 + rng.below(2000) as usize;
+                    u.write(&logs[last], 0, &vec![step as u8 ^ i; len])
+                        .await
+                        .unwrap();
+                    model.extend(vec![step as u8 ^ i; len]);
+                    kept_appends += (dirty(&u.fs) > 0) as u32;
+                }
             }
             17 => u.fs.fsync(fh, true).await.unwrap(),
             18 => {
@@ -308,27 +388,32 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) {
         );
     }
     c.stop().await;
+    kept_appends
 }
 
 #[tokio::test]
 async fn two_clients_and_a_vector_agree() {
+    let mut kept = 0;
     for seed in 1..=12 {
-        tokio::time::timeout(
+        kept += tokio::time::timeout(
             HANGS,
             as_a_vector(seed, 1 + (seed % 2) as u16, seed % 3 == 0),
         )
         .await
         .expect("it hangs");
     }
+    assert!(kept > 20, "{kept} appends were kept back");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_clients_and_a_vector_agree_on_threads() {
+    let mut kept = 0;
     for seed in 101..=106 {
-        tokio::time::timeout(HANGS, as_a_vector(seed, 2, false))
+        kept += tokio::time::timeout(HANGS, as_a_vector(seed, 2, false))
             .await
             .expect("it hangs");
     }
+    assert!(kept > 20, "{kept} appends were kept back");
 }
 
 /// Writers and readers of two clients at once on a few files: each word only grows, nobody waits in a circle, and what a
@@ -523,6 +608,198 @@ async fn a_full_disk_is_told_by_the_write() {
     })
     .await
     .expect("grants and space come back");
+    c.stop().await;
+}
+
+/// A write far behind the end finds no room: the next append goes where the file ends, and not behind what was never stored.
+#[tokio::test(start_paused = true)]
+async fn an_append_after_a_write_without_room_leaves_no_hole() {
+    let c = Cluster::start_small(24 << 20).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, o) = (User::root(&fs), User::root(&other));
+    let plain = writer(&u, "log").await;
+    let log = u
+        .open("log", libc::O_WRONLY | libc::O_APPEND)
+        .await
+        .unwrap();
+    let mut want = b"xx".to_vec();
+    let record = |n: u32| vec![n as u8 + 1; 20];
+    for n in 0..10 {
+        u.write(&log, 0, &record(n)).await.unwrap();
+        want.extend(record(n));
+    }
+    assert!(dirty(&fs) > 0);
+    let full = o.create("full", libc::O_RDWR).await.unwrap();
+    let mut at = 0;
+    while o.write(&full, at, &[5; 65536]).await.is_ok() {
+        at += 65536;
+    }
+    assert_eq!(
+        u.write(&plain, 1 << 30, &vec![1; 16 << 20]).await,
+        Err(Errno::ENOSPC)
+    );
+    for n in 0..10 {
+        u.write(&log, 0, &record(n)).await.unwrap();
+        want.extend(record(n));
+    }
+    fs.fsync(&log, false).await.unwrap();
+    assert_eq!(u.stat("log").await.unwrap().size, want.len() as u64);
+    assert!(o.get("log").await.unwrap() == want);
+    // and until there is no room for appends either: each is there or was refused
+    let long = |n: u32| vec![1 + (n % 250) as u8; 3000];
+    for n in 0..3000 {
+        match u.write(&log, 0, &long(n)).await {
+            Ok(_) => want.extend(long(n)),
+            Err(e) => assert_eq!(e, Errno::ENOSPC),
+        }
+    }
+    fs.fsync(&log, false).await.unwrap();
+    assert!(want.len() < 24 << 20 && o.get("log").await.unwrap() == want);
+    c.stop().await;
+}
+
+/// A write over two objects of one OST that needs more than may be kept back there goes out at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_to_two_objects_of_one_ost_needs_room_for_both() {
+    const MIB: u64 = 1 << 20;
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let fs = c.remote_client().await;
+    let u = Arc::new(User::root(&fs));
+    let d = u.mkdir("d").await.unwrap();
+    let comp = |from, to| {
+        CompEntry::new(
+            0,
+            0,
+            from,
+            to,
+            LovMd::request(STRIPE, 1, LOV_OFFSET_DEFAULT, None),
+        )
+    };
+    let layout = Layout::Composite(CompMd::new(
+        0,
+        0,
+        0,
+        vec![comp(0, MIB), comp(MIB, u64::MAX)],
+    ));
+    fs.setxattr(&u.cred, d, b"lustre.lov", layout.encode(), 0)
+        .await
+        .unwrap();
+    let limit = fs
+        .params()
+        .into_iter()
+        .find(|p| p.0.ends_with(".max_dirty_mb"))
+        .unwrap()
+        .0;
+    fs.set_param(&limit, "1").await.unwrap();
+    let fh = writer(&u, "d/f").await;
+    u.write(&fh, 2 * MIB, &[1; 10]).await.unwrap();
+    u.write(&fh, 2 * MIB, &[1; 10]).await.unwrap();
+    assert!(dirty(&fs) > 0);
+    for (at, len) in [(MIB / 2 + 100, MIB), (MIB / 4, MIB)] {
+        let (v, fh) = (u.clone(), fh.clone());
+        let write =
+            tokio::spawn(async move { v.write(&fh, at, &vec![at as u8; len as usize]).await });
+        let done = tokio::time::timeout(HANGS, write)
+            .await
+            .expect("it has an end");
+        assert_eq!(done.unwrap(), Ok(len as usize));
+    }
+    let all = u.get("d/f").await.unwrap();
+    assert!(
+        all[MIB as usize / 4..][..MIB as usize]
+            .iter()
+            .all(|b| *b == (MIB / 4) as u8)
+    );
+    c.stop().await;
+}
+
+/// Files of several objects that others append to: what is read is never zeros where records are, and a truncate cuts all of
+/// the file or nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_log_on_several_objects_has_no_holes() {
+    const RECORD: usize = 1111;
+    let c = Cluster::start(4, 4, STRIPE).await;
+    let (a, b, d) = (
+        c.remote_client().await,
+        c.remote_client().await,
+        c.remote_client().await,
+    );
+    let u = User::root(&a);
+    let pfl = u.mkdir("pfl").await.unwrap();
+    u.fs.setxattr(
+        &u.cred,
+        pfl,
+        b"lustre.lov",
+        components(2 * STRIPE as u64),
+        0,
+    )
+    .await
+    .unwrap();
+    u.dom_dir("dom", 2).await;
+    for path in ["striped", "pfl/f", "dom/f"] {
+        u.put(path, b"").await.unwrap();
+        let append = |fs: &Arc<Llite>, n: u32| {
+            let fs = fs.clone();
+            tokio::spawn(async move {
+                let u = User::root(&fs);
+                let log = u.open(path, libc::O_WRONLY | libc::O_APPEND).await.unwrap();
+                for i in 0..n {
+                    u.write(&log, 0, &[1 + (i % 250) as u8; RECORD])
+                        .await
+                        .unwrap();
+                }
+                u.close(&log).await.unwrap();
+            })
+        };
+        // readers, of whom one has the file open for writing and gets nothing from the kernel's pages
+        let writers = [append(&a, 300), append(&b, 300)];
+        let reader = User::root(&d);
+        let fh = reader.open(path, libc::O_RDWR).await.unwrap();
+        let mut least = 0;
+        while writers.iter().any(|w| !w.is_finished()) {
+            let got = reader.read(&fh, 0, 1 << 20).await.unwrap();
+            let zeros = got.iter().filter(|b| **b == 0).count();
+            assert_eq!(zeros, 0, "{path}: of {} bytes", got.len());
+            assert!(got.len() >= least, "{path}: {} after {least}", got.len());
+            least = got.len();
+        }
+        for w in writers {
+            w.await.unwrap();
+        }
+        assert_eq!(reader.get(path).await.unwrap().len(), 600 * RECORD);
+        if path.starts_with("dom") {
+            continue;
+        }
+        for _ in 0..8 {
+            let writers = [append(&a, 200), append(&b, 200)];
+            for _ in 0..3 {
+                while reader.stat(path).await.unwrap().size < 100_000
+                    && writers.iter().any(|w| !w.is_finished())
+                {}
+                let set = SetAttr {
+                    size: Some(0),
+                    ..Default::default()
+                };
+                reader
+                    .fs
+                    .setattr(&reader.cred, fh.fid(), set, None)
+                    .await
+                    .unwrap();
+            }
+            for w in writers {
+                w.await.unwrap();
+            }
+            let left = reader.get(path).await.unwrap();
+            let zeros = left.iter().filter(|b| **b == 0).count();
+            assert_eq!(
+                (zeros, left.len() % RECORD),
+                (0, 0),
+                "{path}: of {} bytes",
+                left.len()
+            );
+        }
+        reader.close(&fh).await.unwrap();
+    }
     c.stop().await;
 }
 

@@ -160,6 +160,8 @@ pub struct Node {
     stats: Arc<NodeStats>,
     runtime: tokio::runtime::Handle,
     down: AtomicBool,
+    /// The same, to wait for.
+    ended: tokio::sync::watch::Sender<bool>,
     ext: crate::ext::Extensions,
     /// Peers a connection to which broke.
     lost: tokio::sync::broadcast::Sender<Nid>,
@@ -249,6 +251,7 @@ impl Node {
             stats,
             runtime: tokio::runtime::Handle::current(),
             down: AtomicBool::new(false),
+            ended: tokio::sync::watch::Sender::new(false),
             ext: Default::default(),
             lost: tokio::sync::broadcast::Sender::new(LOST_KEPT),
         });
@@ -284,6 +287,11 @@ impl Node {
     /// Tells of every peer a TCP connection to which has broken. It may be reachable still, or again: ask it.
     pub fn peers_lost(&self) -> tokio::sync::broadcast::Receiver<Nid> {
         self.lost.subscribe()
+    }
+
+    /// True from [`Node::shutdown`] on.
+    pub fn ended(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.ended.subscribe()
     }
 
     /// The value of type `T` that an upper layer keeps once per node, made by `Default` when it is asked for first.
@@ -481,6 +489,7 @@ impl Node {
         if self.down.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.ended.send_replace(true);
         if let Some(mem) = &self.mem {
             mem.unregister(&self.nids, self);
         }

@@ -372,12 +372,12 @@ impl Import {
     }
 
     /// Starts the task that keeps an idle import alive, and asks at once when a connection to the server breaks: a server that
-    /// died has lost what it owes us, and others may be waiting for us to recover.
+    /// died has lost what it owes us, and others may be waiting for us to recover. With the node the import ends.
     fn spawn_pinger(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         let interval = self.cfg.ping_interval;
         let phase = self.phase.clone();
-        let mut lost = self.node.peers_lost();
+        let (mut lost, mut ended) = (self.node.peers_lost(), self.node.ended());
         tokio::spawn(async move {
             loop {
                 let broken = tokio::select! {
@@ -389,6 +389,12 @@ impl Import {
                         Err(RecvError::Closed) => return,
                     },
                     _ = phase.wait_for(|p| p.state == ImportState::Closed) => return,
+                    _ = ended.wait_for(|e| *e) => {
+                        if let Some(import) = weak.upgrade() {
+                            let _ = import.step(Event::Close);
+                        }
+                        return;
+                    }
                 };
                 let Some(import) = weak.upgrade() else { return };
                 let wanted = match broken {

@@ -485,6 +485,70 @@ async fn a_nodemap_denies_restricts_and_confines() -> TestResult {
     Ok(())
 }
 
+/// A FID may be made up: it leads to a file as well as a path does, but for the directories on the way.
+#[tokio::test(start_paused = true)]
+async fn who_makes_up_a_fid_gives_no_name_to_the_file_of_another() -> TestResult {
+    let rig = Rig::new(1).await;
+    let (far, admin) = (
+        rig.client_as("10.0.0.5@tcp", 0).await,
+        rig.client("10.0.0.6@tcp").await,
+    );
+    let theirs = admin.mkdir(Fid::ROOT, b"theirs").await?;
+    chmod(&admin, theirs, 0o1777).await?;
+    let hidden = admin.mkdir(Fid::ROOT, b"hidden").await?;
+    chmod(&admin, hidden, 0o700).await?;
+    let user = far.user(500, 500);
+    let files = [
+        (b"secret".as_slice(), 0o644),
+        (b"setuid", 0o4666),
+        (b"setgid", 0o2676),
+        (b"shared", 0o666),
+    ];
+    let mut fids = Vec::new();
+    for (name, mode) in files {
+        let fid = make(&admin, hidden, name, mode).await?;
+        chmod(&admin, fid, mode).await?;
+        fids.push(fid);
+    }
+    activate(&rig, &[]);
+    let own = make(&user, theirs, b"own", 0o600).await?;
+    user.link(own, theirs, b"own too").await?;
+    for (i, (fid, expected)) in fids
+        .iter()
+        .zip([
+            Err(Errno::EPERM),
+            Err(Errno::EPERM),
+            Err(Errno::EPERM),
+            Ok(()),
+        ])
+        .enumerate()
+    {
+        assert_eq!(
+            user.link(*fid, theirs, format!("by-user-{i}").as_bytes())
+                .await,
+            expected
+        );
+        assert_eq!(
+            far.link(*fid, theirs, format!("by-root-{i}").as_bytes())
+                .await,
+            expected,
+            "a squashed root"
+        );
+        assert_eq!(
+            admin.getattr(*fid).await?.nlink,
+            1 + 2 * expected.is_ok() as u32
+        );
+        admin
+            .link(*fid, hidden, format!("more-{i}").as_bytes())
+            .await?;
+    }
+    assert_eq!(far.link(own, theirs, b"x").await, Err(Errno::EPERM));
+    activate(&rig, &[modify("far", "trusted", "1")]);
+    user.link(fids[0], theirs, b"as on a stock MDT").await?;
+    rig.stop().await;
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_clients_cached_of_ids_goes_when_the_mapping_changes() -> TestResult {
     let rig = Rig::new(1).await;

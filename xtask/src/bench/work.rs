@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const MIB: usize = 1 << 20;
+/// What a program appends to its log at once, bytes.
+const RECORD: usize = 100;
 const PAGE: usize = 4096;
 
 /// Files of one directory in the tree that is unpacked.
@@ -29,8 +31,14 @@ pub(crate) fn worker(
     let place = dir.join(format!("job{job}"));
     let stream = dir.join("streams").join(format!("stream{job}"));
     let done = match work {
-        "write" => write(&stream, amount, MIB),
-        "write4k" => write(&stream, amount, PAGE),
+        "write" => write(&stream, |p| File::create(p), amount, MIB),
+        "write4k" => write(&stream, |p| File::create(p), amount, PAGE),
+        "append" => write(
+            &stream,
+            |p| OpenOptions::new().append(true).create(true).open(p),
+            amount,
+            RECORD,
+        ),
         "read" => read(&stream, amount, MIB),
         "read4k" => read(&stream, amount, PAGE),
         "random" => random(&stream, amount, job),
@@ -57,11 +65,16 @@ pub(crate) fn worker(
     done.map_err(|e| format!("{work} in {}: {e}", dir.display()))
 }
 
-/// Writes `blocks` blocks of `size` bytes, and syncs once.
-fn write(path: &Path, blocks: u64, size: usize) -> std::io::Result<()> {
+/// Writes `blocks` blocks of `size` bytes to what `open` opens, and syncs once.
+fn write(
+    path: &Path,
+    open: impl FnOnce(&Path) -> std::io::Result<File>,
+    blocks: u64,
+    size: usize,
+) -> std::io::Result<()> {
     let block: Vec<u8> = (0..size).map(|i| ((i * 31) >> 3) as u8).collect();
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    let mut file = File::create(path)?;
+    let mut file = open(path)?;
     for _ in 0..blocks {
         file.write_all(&block)?;
     }
@@ -71,7 +84,7 @@ fn write(path: &Path, blocks: u64, size: usize) -> std::io::Result<()> {
 /// A file that is there and was read.
 fn warm(path: &Path, mib: u64) -> std::io::Result<()> {
     if !path.exists() {
-        write(path, mib, MIB)?;
+        write(path, |p| File::create(p), mib, MIB)?;
     }
     read(path, mib, MIB)
 }

@@ -1,8 +1,7 @@
 //! Open files: opening, reading, writing, syncing, closing.
 //!
-//! Data goes straight to the OSTs under locks the servers take, or is kept back for a while ([`super::writeback`]). An append
-//! takes extent locks of this client on every stripe instead: the end must not move between finding it and writing there
-//! (`ll_file_io_generic` does the same).
+//! Data goes straight to the OSTs under locks the servers take, or is kept back for a while ([`super::writeback`]). Appends:
+//! [`super::append`].
 //!
 //! Lustre: `lustre/llite/file.c`, `lustre/llite/rw26.c`.
 
@@ -15,7 +14,6 @@ use bytes::Bytes;
 use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::LdlmMode;
 use coral_wire::mds::{layout_intent, open};
 use futures_util::future::try_join;
 use parking_lot::Mutex;
@@ -27,10 +25,13 @@ use super::mdt_open::MdtOpen;
 use super::namei::check_name;
 use super::open_inode::OpenInode;
 use super::types::{Attr, Cred, Entry, SeekWhence};
-use crate::lov::{FileLayout, Form, HeldLock, Locks};
+use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, Mdc, Open, Opened};
 use crate::osc::WriteAttr;
 use crate::time::Timespec;
+
+/// The first writes of a handle go through: a file that is written by one or two of them must not pay for a cover.
+const WRITES_THROUGH: u32 = 2;
 
 /// `__FMODE_EXEC` as it stands among the open flags of an exec.
 const O_EXEC: u32 = 0o40;
@@ -81,9 +82,9 @@ impl FileHandle {
         self.was_read.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a write; how many there were before.
-    pub(super) fn count_write(&self) -> u32 {
-        self.writes.fetch_add(1, Ordering::Relaxed)
+    /// Counts a write. True: there were so many before that it pays to keep this one back.
+    pub(super) fn count_write(&self) -> bool {
+        self.writes.fetch_add(1, Ordering::Relaxed) >= WRITES_THROUGH
     }
 
     /// Nothing written through it may be kept back.
@@ -119,6 +120,14 @@ impl Drop for FileHandle {
         let at_mdt = self.at_mdt.clone();
         rt.spawn(async move { at_mdt.close(None, None).await });
     }
+}
+
+/// Where `len_bytes` from `offset` on end. EFBIG: further than a file can.
+pub(super) fn end_of(offset: u64, len_bytes: u64) -> Result<u64, Errno> {
+    offset
+        .checked_add(len_bytes)
+        .filter(|e| *e <= i64::MAX as u64)
+        .ok_or(Errno::EFBIG)
 }
 
 /// `O_*` to MDS_OPEN bits. Most have the same value.
@@ -606,60 +615,6 @@ impl Llite {
         }
     }
 
-    /// Appends: the end is found and written to under locks on every stripe.
-    async fn append(
-        self: &Arc<Self>,
-        fh: &FileHandle,
-        data: Payload,
-        attr: &WriteAttr,
-    ) -> Result<(), Errno> {
-        let _turn = fh.inode.append.lock().await;
-        let fid = fh.fid();
-        let len = data.len() as u64;
-        // the kernel does not know where this goes, so it cannot drop the pages there; none may come back before it is done
-        let _alone = fh.inode.gate.begin_append();
-        self.drop_cover(&fh.inode).await;
-        loop {
-            let layout = self.layout_now(&fh.inode).await?;
-            layout.check()?;
-            let locks = self.lock_objects(&layout, fid, LdlmMode::PW).await?;
-            if self.moved(&fh.inode, &layout, 0, u64::MAX).await? {
-                continue;
-            }
-            let held = Locks {
-                held: locks
-                    .into_iter()
-                    .map(|(_, o, l)| (o, HeldLock::new(l)))
-                    .collect(),
-            };
-            let size = match layout.form {
-                Form::None => self.md_inode(fid).await?.attr.size,
-                _ => self.lov.getattr_locked(&layout, fid).await?.size,
-            };
-            let end = size
-                .checked_add(len)
-                .filter(|e| *e <= i64::MAX as u64)
-                .ok_or(Errno::EFBIG)?;
-            if layout.needs_intent(size, end) {
-                drop(held);
-                let layout = self
-                    .instantiate(fid, layout_intent::WRITE, size, end)
-                    .await?;
-                fh.inode.set_layout(layout);
-                continue;
-            }
-            let done = self
-                .lov
-                .write(&layout, fid, size, data.clone(), attr, &held)
-                .await;
-            drop(held);
-            if !self.moved(&fh.inode, &layout, size, end).await? {
-                fh.inode.wrote(end);
-                return done;
-            }
-        }
-    }
-
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
     pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Errno> {
         fh.lock_owners.lock().remove(&lock_owner);
@@ -694,7 +649,9 @@ impl Llite {
         }
         let now = self.now();
         let (atime, change) = fh.times;
-        let stale = self.opts.strict_atime || atime <= change || now.secs - atime.secs > RELATIME_S;
+        let stale = self.opts.strict_atime
+            || atime <= change
+            || now.secs.saturating_sub(atime.secs) > RELATIME_S;
         let read = self.opts.atime
             && fh.was_read.load(Ordering::Relaxed)
             && fh.flags & libc::O_NOATIME as u32 == 0
@@ -750,10 +707,7 @@ impl Llite {
         if len_bytes == 0 {
             return Err(Errno::EINVAL);
         }
-        let end = offset
-            .checked_add(len_bytes)
-            .filter(|e| *e <= i64::MAX as u64)
-            .ok_or(Errno::EFBIG)?;
+        let end = end_of(offset, len_bytes)?;
         self.still_open(fh).await?;
         self.drop_privileges(cred, fh).await?;
         self.settle(fh.fid(), &fh.inode.gate).await;

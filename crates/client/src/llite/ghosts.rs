@@ -15,6 +15,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 
+use super::cred::permitted;
 use super::types::{Attr, Cred, SetAttr, SetTime};
 use crate::time::Timespec;
 
@@ -53,7 +54,7 @@ impl Ghosts {
     /// This client took the last name of an object.
     pub fn removed(&self, attr: Attr) {
         let mut gone = self.gone.lock();
-        if gone.len() < GONE_MAX || gone.contains_key(&attr.fid) {
+        if has_room(&gone, attr.fid) {
             gone.insert(attr.fid, attr);
         }
     }
@@ -76,10 +77,26 @@ impl Ghosts {
         set: &SetAttr,
         now: Timespec,
     ) -> Result<Attr, Errno> {
-        let mut a = self.of(fid).ok_or(Errno::ENOENT)?;
+        let mut gone = self.gone.lock();
+        let mut a = self
+            .remembered(&gone, fid)
+            .filter(|_| has_room(&gone, fid))
+            .ok_or(Errno::ENOENT)?;
         let gives = set.uid.is_some_and(|u| u != a.uid)
             || set.gid.is_some_and(|g| g != a.gid && !cred.in_group(g));
-        if cred.uid != 0
+        let is_now = |t: Option<SetTime>| matches!(t, Some(SetTime::Now));
+        let is_touch = is_now(set.atime) && is_now(set.mtime);
+        let others = set.uid.is_some()
+            || set.gid.is_some()
+            || set.mode.is_some()
+            || set.flags.is_some()
+            || set.projid.is_some();
+        if is_touch && !others {
+            // as of any file: its owner may, and who may write it
+            if cred.uid != a.uid {
+                permitted(cred, &a, &[], libc::W_OK as u32)?;
+            }
+        } else if cred.uid != 0
             && (cred.uid != a.uid || gives || set.flags.is_some() || set.projid.is_some())
         {
             return Err(Errno::EPERM);
@@ -109,13 +126,17 @@ impl Ghosts {
         a.ctime = set.ctime.unwrap_or(now);
         (a.uid, a.gid) = (set.uid.unwrap_or(a.uid), set.gid.unwrap_or(a.gid));
         (a.flags, a.projid) = (set.flags.unwrap_or(a.flags), set.projid.unwrap_or(a.projid));
-        self.removed(a);
+        gone.insert(fid, a);
         Ok(a)
     }
 
     /// The attributes of what the MDT no longer has, as far as it is remembered.
     pub fn of(&self, fid: Fid) -> Option<Attr> {
-        let removed = self.gone.lock().get(&fid).copied();
+        self.remembered(&self.gone.lock(), fid)
+    }
+
+    fn remembered(&self, gone: &HashMap<Fid, Attr>, fid: Fid) -> Option<Attr> {
+        let removed = gone.get(&fid).copied();
         let attr = removed.or_else(|| {
             self.dirs
                 .lock()
@@ -125,6 +146,10 @@ impl Ghosts {
         })?;
         Some(Attr { nlink: 0, ..attr })
     }
+}
+
+fn has_room(gone: &HashMap<Fid, Attr>, fid: Fid) -> bool {
+    gone.len() < GONE_MAX || gone.contains_key(&fid)
 }
 
 #[cfg(test)]
@@ -149,6 +174,35 @@ mod tests {
         });
         assert_eq!(
             g.change(&Cred::user(7, 6), fid, &set, now),
+            Err(Errno::EPERM)
+        );
+        let touch = SetAttr {
+            atime: Some(SetTime::Now),
+            mtime: Some(SetTime::Now),
+            ..Default::default()
+        };
+        assert_eq!(
+            g.change(&Cred::user(7, 6), fid, &touch, now),
+            Err(Errno::EACCES)
+        );
+        g.change(
+            &Cred::root(),
+            fid,
+            &SetAttr {
+                mode: Some(0o775),
+                ..Default::default()
+            },
+            now,
+        )
+        .expect("root may");
+        g.change(&Cred::user(7, 6), fid, &touch, now)
+            .expect("who may write it may touch it");
+        let chosen = SetAttr {
+            mtime: Some(SetTime::At(now)),
+            ..Default::default()
+        };
+        assert_eq!(
+            g.change(&Cred::user(7, 6), fid, &chosen, now),
             Err(Errno::EPERM)
         );
         assert_eq!(

@@ -9,6 +9,7 @@
 //! Lustre: `lustre/llite/{super25,namei,file,dir,xattr,statahead}.c`. Absent: mmap consistency with other clients
 //! where the kernel does not ask (a page that is there), statahead, encryption, PCC, HSM.
 
+mod append;
 mod cache;
 mod cred;
 mod dir;

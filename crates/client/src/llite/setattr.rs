@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::ldlm::LdlmMode;
 use coral_wire::mds::{attr, layout_intent};
 
 use super::Llite;
@@ -197,7 +198,16 @@ impl Llite {
                 open.set_layout(layout.clone());
             }
         }
+        // all objects are locked before the first is cut: an append of another client must not take an end from one that is not
+        // cut yet. (`vvp_io_setattr_lock` in `lustre/llite/vvp_io.c`. The lock of data on an MDT is the MDT's to take.)
+        let several = layout.stripes().filter(|s| s.part.end > from).count() > 1;
+        let own = match several && held.held.is_empty() && !layout.has_dom() {
+            true => Locks::of_objects(self.lock_objects(&layout, fid, LdlmMode::PW).await?),
+            false => Locks::default(),
+        };
+        let held = if own.held.is_empty() { held } else { &own };
         self.lov.truncate(&layout, fid, size, attr, held).await?;
+        drop(own);
         if let Some(open) = self.opened(fid) {
             open.set_size(size);
         }

@@ -242,16 +242,44 @@ impl Lov {
             if got.len() == len || layout.stripes().count() == 1 && layout.parts().len() == 1 {
                 return Ok(got);
             }
-            let size = self.collect(layout, fid, lock.whole()).await?.size;
-            return Ok(pad(got, len.min(size.saturating_sub(offset) as usize)));
+            let total = self.end_within(layout, fid, offset, len, lock).await?;
+            if total <= got.len() || lock.whole() != IoLock::Server {
+                return Ok(pad(got, total));
+            }
+            let (lock, _pin) = lock.of(&r.object);
+            let got = r.osc.read(&r.object, r.offset, total, lock).await?;
+            return Ok(pad(got, total));
         }
-        let mut pieces = self.read_ranges(&ranges, lock).await?;
-        pieces.sort_by_key(|(at, _, _)| *at);
-        self.assemble(layout, fid, offset, len, pieces, lock.whole())
-            .await
+        let pieces = self.read_ranges(&ranges, lock).await?;
+        let there = before_gap(&pieces);
+        if there == len {
+            return Ok(assemble(pieces, len));
+        }
+        let total = self.end_within(layout, fid, offset, len, lock).await?;
+        if total <= there || lock.whole() != IoLock::Server {
+            return Ok(assemble(pieces, total));
+        }
+        let ranges = self.ranges(layout, fid, offset, total as u64).await?;
+        let pieces = self.read_ranges(&ranges, lock).await?;
+        Ok(assemble(pieces, total))
     }
 
-    /// What each piece brought: (offset in the I/O, bytes wanted, data).
+    /// How many of `len` bytes from `offset` on are before the end of the file. Asked after a read that came short: who reads up
+    /// to there once more finds all that was written when the file had that end, and what is missing then is a hole. (Of what
+    /// came short before the end was asked, that cannot be said: it may have been written meanwhile.)
+    async fn end_within(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        offset: u64,
+        len: usize,
+        lock: &Locks,
+    ) -> Result<usize, Errno> {
+        let size = self.collect(layout, fid, lock.whole()).await?.size;
+        Ok((len as u64).min(size.saturating_sub(offset)) as usize)
+    }
+
+    /// What each piece brought: (offset in the I/O, bytes wanted, data), sorted.
     async fn read_ranges(
         &self,
         ranges: &[ObjectRange],
@@ -291,48 +319,8 @@ impl Lov {
                 done += *len as usize;
             }
         }
+        out.sort_by_key(|(at, _, _)| *at);
         Ok(out)
-    }
-
-    /// Puts sorted pieces together; a piece that came short is a hole when the file goes on behind it.
-    async fn assemble(
-        &self,
-        layout: &FileLayout,
-        fid: Fid,
-        offset: u64,
-        len: usize,
-        pieces: Vec<(u64, u64, Payload)>,
-        lock: IoLock,
-    ) -> Result<Payload, Errno> {
-        let full = pieces.iter().map(|(_, _, d)| d.len()).sum::<usize>() == len;
-        let known = pieces
-            .iter()
-            .filter(|(_, _, d)| !d.is_empty())
-            .map(|(at, _, d)| *at as usize + d.len())
-            .max()
-            .unwrap_or(0);
-        let last_is_full = known == len;
-        let total = if full || last_is_full {
-            len
-        } else {
-            let size = self.collect(layout, fid, lock).await?.size;
-            len.min(size.saturating_sub(offset) as usize)
-        };
-        let mut out = Payload::new();
-        for (at, _, data) in pieces {
-            let at = at as usize;
-            if at >= total {
-                break;
-            }
-            out = pad(out, at);
-            let n = data.len().min(total - at);
-            out.append(if n == data.len() {
-                data
-            } else {
-                data.slice(0..n)
-            });
-        }
-        Ok(pad(out, total))
     }
 
     /// A write cut into what goes to each object: the object, the offset in it, the data. Every component touched must be
@@ -588,6 +576,14 @@ pub struct Locks {
 }
 
 impl Locks {
+    /// Locks on whole objects, each with the index of its OST.
+    pub fn of_objects(locks: Vec<(u32, ObjectRef, LockRef)>) -> Locks {
+        let held = |(_, object, lock)| (object, HeldLock::new(lock));
+        Locks {
+            held: locks.into_iter().map(held).collect(),
+        }
+    }
+
     /// For a question about all objects: whether locks of ours cover all of them.
     fn whole(&self) -> IoLock {
         let all = !self.held.is_empty() && self.held.iter().all(|(_, l)| l.ask(|_| true).is_some());
@@ -607,6 +603,37 @@ impl Locks {
             pin,
         )
     }
+}
+
+/// Bytes up to the first piece that came short.
+fn before_gap(pieces: &[(u64, u64, Payload)]) -> usize {
+    let mut there = 0;
+    for (at, want, data) in pieces {
+        there = *at as usize + data.len();
+        if (data.len() as u64) < *want {
+            break;
+        }
+    }
+    there
+}
+
+/// Puts sorted pieces of `total` bytes together, with zeros where one came short.
+fn assemble(pieces: Vec<(u64, u64, Payload)>, total: usize) -> Payload {
+    let mut out = Payload::new();
+    for (at, _, data) in pieces {
+        let at = at as usize;
+        if at >= total {
+            break;
+        }
+        out = pad(out, at);
+        let n = data.len().min(total - at);
+        out.append(if n == data.len() {
+            data
+        } else {
+            data.slice(0..n)
+        });
+    }
+    pad(out, total)
 }
 
 /// Of objects with the size each gives the file.

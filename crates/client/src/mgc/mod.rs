@@ -263,8 +263,16 @@ impl Mgc {
     /// Drops the locks and disconnects.
     pub async fn disconnect(&self) {
         self.closing.store(true, Ordering::Relaxed);
+        self.changed.notify_one();
         self.target.namespace.cancel_all().await;
         self.import().disconnect().await;
+    }
+}
+
+impl Drop for Mgc {
+    /// Whoever follows the configuration ends.
+    fn drop(&mut self) {
+        self.changed.notify_one();
     }
 }
 

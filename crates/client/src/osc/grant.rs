@@ -14,6 +14,8 @@ use tokio::sync::Notify;
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes that may be kept back for an OST (Lustre: `max_dirty_mb`, 32 MiB for long, more today).
 pub const MAX_DIRTY_BYTES: u64 = 32 << 20;
+/// No server has so much; what one says beyond is not counted.
+const MOST_BYTES: u64 = 1 << 62;
 
 /// Whole pages of `start..end`, bytes: what a write there costs.
 pub fn pages_bytes(start: u64, end: u64) -> u64 {
@@ -74,7 +76,10 @@ impl Grant {
     pub fn connected(&self, granted: Option<u64>) {
         let mut l = self.ledger.lock();
         l.agreed = granted.is_some();
-        l.avail = granted.unwrap_or(0).saturating_sub(l.reserved);
+        l.avail = granted
+            .unwrap_or(0)
+            .saturating_sub(l.reserved)
+            .min(MOST_BYTES);
     }
 
     /// Takes `bytes` (whole pages) for data to be kept back.
@@ -152,7 +157,7 @@ impl Grant {
     pub fn answered(&self, o: &Obdo) {
         let mut l = self.ledger.lock();
         if l.agreed && o.valid & md::FLGRANT != 0 {
-            l.avail += o.grant;
+            l.avail = l.avail.saturating_add(o.grant).min(MOST_BYTES);
         }
     }
 
@@ -218,6 +223,14 @@ mod tests {
         assert_eq!(g.reserve(4096), Err(NoRoom::NoGrant));
         g.unreserve(4096);
         assert_eq!(g.reserve(4096), Ok(()));
+        for grant in [u64::MAX, u64::MAX - 5] {
+            g.answered(&Obdo {
+                valid: md::FLGRANT,
+                grant,
+                ..Default::default()
+            });
+        }
+        assert_eq!(g.held() - g.dirty(), MOST_BYTES);
     }
 
     #[test]

@@ -12,12 +12,15 @@ use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::mgs::Mgs;
 use coral_server::ost::Ost;
 use coral_server::{ServerNode, Target};
+use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
 use coral_wire::mgs::{MgsTargetInfo, ldd};
 use coral_wire::raw::c_array;
 use coral_wire::{Errno, Fid};
 
 pub const SERVER: &str = "10.0.0.1@tcp";
 pub const FSNAME: &str = "test";
+/// Bytes of a file that lie on the MDT, in directories of [`User::dom_dir`].
+pub const DOM: u64 = 65536;
 
 /// A xorshift generator.
 pub struct Rng(pub u64);
@@ -373,6 +376,26 @@ impl User {
             Some((dir, name)) => Ok((self.fid(dir).await?, name.as_bytes())),
             None => Ok((self.fs.root(), path.as_bytes())),
         }
+    }
+
+    /// Makes a directory whose files have their first [`DOM`] bytes on the MDT, and the rest on so many OSTs.
+    pub async fn dom_dir(&self, dir: &str, stripes: u16) -> Fid {
+        let fid = self.mkdir(dir).await.unwrap();
+        let dom = LovMd {
+            pattern: pattern::MDT,
+            ..LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None)
+        };
+        let rest = LovMd::request(65536, stripes, LOV_OFFSET_DEFAULT, None);
+        let comps = vec![
+            CompEntry::new(0, 0, 0, DOM, dom),
+            CompEntry::new(0, 0, DOM, u64::MAX, rest),
+        ];
+        let layout = Layout::Composite(CompMd::new(0, 0, 0, comps)).encode();
+        self.fs
+            .setxattr(&self.cred, fid, b"lustre.lov", layout, 0)
+            .await
+            .unwrap();
+        fid
     }
 
     pub async fn mkdir(&self, path: &str) -> Result<Fid> {

@@ -238,7 +238,10 @@ pub fn close_update(t: &mut Txn<'_>, h: Held, set: &SetAttr, atime_diff_s: i64) 
         ino.ctime = ctime;
         ino.mtime = set.mtime.map_or(old.mtime, |m| m.max(old.mtime));
     }
-    if let Some(atime) = set.atime.filter(|a| a.secs > old.atime.secs + atime_diff_s) {
+    if let Some(atime) = set
+        .atime
+        .filter(|a| a.secs > old.atime.secs.saturating_add(atime_diff_s))
+    {
         ino.atime = atime;
     }
     if old.is_reg() {

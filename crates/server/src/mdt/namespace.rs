@@ -13,8 +13,8 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::acl;
-use super::cred::{FL_APPEND, FL_IMMUTABLE, FL_PROJINHERIT, MAY_EXEC, MAY_WRITE, Ucred};
-use super::record::{Inode, S_IFDIR, S_IFMT};
+use super::cred::{FL_APPEND, FL_IMMUTABLE, FL_PROJINHERIT, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
+use super::record::{Inode, S_IFDIR, S_IFMT, S_IFREG};
 use super::store::{Held, MdtResult, Txn};
 use super::stripe;
 use super::table::{self, fid_key};
@@ -238,6 +238,19 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
 /// The project that `dir` hands down, if `ino` is of another one.
 fn other_project(dir: &Inode, ino: &Inode) -> Option<u32> {
     (dir.flags & FL_PROJINHERIT != 0 && dir.projid != ino.projid).then_some(dir.projid)
+}
+
+/// EPERM unless the caller owns the file or could write it anyway: who made up its FID came by no directory that he may search.
+/// The rule is that of Linux for names that lead there (`fs.protected_hardlinks`, `may_linkat`).
+pub fn may_link(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid) -> MdtResult<()> {
+    let h = t.get(fid)?;
+    let ino = t.ino(h);
+    let runs_as_others = ino.mode & 0o4000 != 0 || ino.mode & 0o2010 == 0o2010;
+    let plain = ino.mode & S_IFMT == S_IFREG && !runs_as_others;
+    if cred.owns(ino) || plain && t.store.permit(cred, fid, ino, MAY_READ | MAY_WRITE).is_ok() {
+        return Ok(());
+    }
+    Err(Errno::EPERM.into())
 }
 
 /// Gives the object `fid` another name. EXDEV into a directory that hands down another project, whose quota it would evade.

@@ -586,7 +586,7 @@ impl Osp {
                 owner_of(&core.store, ost, id).map_err(|e| OsdError::Corrupt(e.to_string()))?;
             match now {
                 Some(now) if now == told || now.owner.is_none() => {
-                    drop(done.del(table::OWNER, table::destroy_key(ost, id)))
+                    done.del(table::OWNER, table::destroy_key(ost, id));
                 }
                 // passed over, if the table was read meanwhile
                 Some(_) => self.owners.due.lock().missed(ost),

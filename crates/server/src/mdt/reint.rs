@@ -146,6 +146,9 @@ impl Ctx {
         pre.object(0, &mut t, Some(&at.parent))?;
         pre.object(1, &mut t, Some(&r.fid1))?;
         pre.absent(2, &mut t, |t| t.store.lookup(&at.parent, at.name))?;
+        if self.view.guards_links() {
+            namespace::may_link(&mut t, &cred, &r.fid1)?;
+        }
         let h = namespace::link(&mut t, &cred, &r.fid1, at, self.time(r.time))?;
         t.stamp(h);
         let mut a = self.answer(0);

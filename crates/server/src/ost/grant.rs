@@ -6,6 +6,8 @@
 //! Invariants:
 //! * What a client was told to have is booked, from its connect on until it is gone, and promised by the device.
 //! * What a write uses up stays promised until it is stored ([`Booked::spent`]): it is not seen in the free space before.
+//! * A write that was stored, and is sent again because its reply was lost, spends nothing once more. What the client counts as
+//!   used by it stays promised until the client connects again or is gone.
 
 use std::collections::BTreeMap;
 
@@ -86,9 +88,8 @@ impl Grants {
         let Some(before) = self.held.get(&cookie).copied() else {
             return Booked::default();
         };
-        let held = before.saturating_sub(claim.used.saturating_add(claim.dropped));
-        let spent = before - held;
-        self.set(cookie, held);
+        let spent = self.spend(cookie, claim.used.saturating_add(claim.dropped));
+        let held = before - spent;
         if claim.held >= claim.want || claim.held >= held + CHUNK_BYTES {
             return Booked { more: 0, spent };
         }
@@ -102,6 +103,16 @@ impl Grants {
         );
         self.set(cookie, held + more);
         Booked { more, spent }
+    }
+
+    /// A write takes `bytes` of the client's grant; how much it had of them.
+    pub(super) fn spend(&mut self, cookie: u64, bytes: u64) -> u64 {
+        let before = self.held(cookie);
+        let held = before.saturating_sub(bytes);
+        if held < before {
+            self.set(cookie, held);
+        }
+        before - held
     }
 
     /// The client gives `bytes` back.

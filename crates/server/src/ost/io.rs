@@ -103,6 +103,9 @@ impl Ost {
             if oa.nlink != b.oa.nlink {
                 // Bytes were changed on the way. The client sees it by our sum and sends again.
                 tracing::warn!(client = %rq.exp.uuid, object = %b.id, "write: checksum differs, refused");
+                // Nothing is given, and what the client told of its own grant is no gift.
+                oa.grant = 0;
+                oa.valid &= !md::FLGRANT;
                 return Ok(done(write_reply(oa, b.niobuf_count)));
             }
         }
@@ -211,32 +214,39 @@ impl Ost {
         let unpromised = (b.total() as u64).saturating_sub(from_grant);
         // A replay had its room when it was first executed. One sent again that was executed finds its bytes stored.
         let replay = rq.rq.body.flags & MSG_REPLAY != 0 && rq.target.in_recovery();
+        let overwrites = || self.overwrites(b).map_err(|e| storage_error(&e));
         if unpromised > 0 && !replay {
             match self.objects.claim(unpromised) {
                 Ok(()) => space.claimed = unpromised,
-                Err(OsdError::NoSpace) if self.overwrites(b).map_err(|e| storage_error(&e))? => {}
+                Err(OsdError::NoSpace) if overwrites()? => {}
                 Err(e) => return Err(storage_error(&e)),
             }
         }
         if b.oa.valid & md::FLGRANT == 0 || again {
+            // It tells nothing of the grant, or told it before. What it takes from the grant is gone from it all the same.
+            if from_grant > 0 && !replay && !overwrites()? {
+                space.promised = grants.spend(rq.exp.cookie, from_grant);
+            }
             return Ok((0, space));
-        }
-        if shrinks(&b.oa) {
-            grants.shrink(rq.exp.cookie, b.oa.grant, space.room);
         }
         let used = match b.oa.data_version {
             // `o_grant_used` shares the field.
-            told if told > 0 => told,
+            told if told > 0 => told.max(b.from_grant),
             _ => b.from_grant,
         };
+        // Who gives grant back tells how much instead of what it has, and is given none.
+        let shrinks = shrinks(&b.oa);
         let claim = Claim {
             held: b.oa.grant,
-            want: b.oa.mode as u64,
+            want: if shrinks { 0 } else { b.oa.mode as u64 },
             dropped: b.oa.misc as u64,
             used,
         };
         let booked = grants.write(rq.exp.cookie, claim, space.room);
         space.promised = booked.spent;
+        if shrinks {
+            grants.shrink(rq.exp.cookie, b.oa.grant, space.room);
+        }
         Ok((booked.more, space))
     }
 

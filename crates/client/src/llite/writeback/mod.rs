@@ -3,7 +3,7 @@
 //!
 //! What is kept back belongs to a [`Cover`] of the file that serves nothing else: PW locks on the whole of every object. It is
 //! written out when a whole RPC is together, at the latest after [`AGE`], and before: a lock of the cover is given back,
-//! fsync, a read of the range, a change of size or times, an append, another use of the cover, unmount.
+//! fsync, a read of the range, a change of size or times, another use of the cover, unmount.
 //!
 //! Invariants:
 //! - data is kept back only while the cover's locks are held, and each lock goes when the last of its object's data has landed:
@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Llite;
-use super::file::FileHandle;
+use super::file::{FileHandle, end_of};
 use super::finish::finish;
 use super::open_inode::OpenInode;
 use super::pages::{Acquiring, Cover, Gate, ObjectKey, Writing, coverable};
@@ -48,8 +48,6 @@ use map::{DirtyMap, Flight};
 
 /// What was kept back is written out after this.
 const AGE: Duration = Duration::from_secs(1);
-/// The first writes of a handle go through: a file that is written by one or two of them must not pay for a cover.
-const WRITES_THROUGH: u32 = 2;
 
 const EVERYTHING: Range<u64> = 0..u64::MAX;
 
@@ -74,6 +72,8 @@ struct Inner {
     maps: Vec<DirtyMap>,
     /// Owner and newest time.
     attr: WriteAttr,
+    /// Where the file ends, once it was asked for (by an append).
+    file_end: Option<u64>,
     /// Nothing is taken any more: it is being drained.
     closed: bool,
 }
@@ -94,7 +94,7 @@ impl std::fmt::Debug for WriteBack {
 }
 
 /// A part of a write: the object by its place in the cover, offset in it, data.
-type Piece = (usize, u64, Payload);
+pub(super) type Piece = (usize, u64, Payload);
 
 /// Ranges of objects on their way out.
 #[derive(Default)]
@@ -108,6 +108,16 @@ struct Taken {
 }
 
 /// What became of a write that was to be kept back.
+pub(super) enum Kept {
+    /// It is.
+    All,
+    /// It is to be decided anew how it goes.
+    Again,
+    /// Not enough is granted: nothing of it is.
+    NoGrant(Arc<Cover>, Vec<Piece>),
+}
+
+/// The same by what stands in the way.
 enum Put {
     /// It is; these may go out.
     Kept(Vec<(usize, Flight)>),
@@ -172,16 +182,16 @@ impl WriteBack {
                 .for_each(|p| self.objects[p.0].osc.grant().unreserve(cost(p)))
         };
         for (n, p) in pieces.iter().enumerate() {
-            match self.objects[p.0].osc.grant().reserve(cost(p)) {
-                Ok(()) => {}
-                Err(why) => {
-                    give_back(&pieces[..n]);
-                    return if why == NoRoom::Full {
-                        Put::Full(p.0, cost(p))
-                    } else {
-                        Put::NoGrant
-                    };
-                }
+            let osc = &self.objects[p.0].osc;
+            if let Err(why) = osc.grant().reserve(cost(p)) {
+                give_back(&pieces[..n]);
+                // other objects of the write may be on the same OST
+                let there = |q: &&Piece| Arc::ptr_eq(&self.objects[q.0].osc, osc);
+                let wanted = pieces.iter().filter(there).map(cost).sum();
+                return match why {
+                    NoRoom::Full if wanted <= osc.grant().max_dirty() => Put::Full(p.0, wanted),
+                    _ => Put::NoGrant,
+                };
             }
         }
         let mut inner = self.inner.lock();
@@ -242,6 +252,13 @@ impl WriteBack {
                 }
             }
             landed.await;
+        }
+    }
+
+    /// A write ends there.
+    fn grew(&self, end: u64) {
+        if let Some(known) = &mut self.inner.lock().file_end {
+            *known = end.max(*known);
         }
     }
 
@@ -335,26 +352,26 @@ impl Llite {
         attr: &WriteAttr,
     ) -> Result<(), Errno> {
         let (inode, fid) = (&fh.inode, fh.fid());
-        let end = offset
-            .checked_add(data.len() as u64)
-            .filter(|e| *e <= i64::MAX as u64)
-            .ok_or(Errno::EFBIG)?;
+        let end = end_of(offset, data.len() as u64)?;
         let _whole = inode.writes.lock(offset..end).await;
-        let often = fh.count_write() >= WRITES_THROUGH;
+        let worth = fh.count_write() && !fh.is_sync();
         loop {
             let layout = self.layout_for_write(fh, offset, end).await?;
-            let may_keep = often && !fh.is_sync() && self.cache.enabled() && coverable(&layout);
-            match inode.gate.begin_write(may_keep) {
+            match inode.gate.begin_write(worth && self.may_keep(&layout)) {
                 Writing::Under(cover) => {
-                    if self.keep(cover, fid, offset, &data, attr).await? {
+                    let done = match self.keep(cover, fid, offset, &data, attr).await? {
+                        Kept::All => true,
+                        Kept::Again => false,
+                        Kept::NoGrant(cover, pieces) => {
+                            self.write_now(fid, &cover, &pieces, attr).await?
+                        }
+                    };
+                    if done {
                         return Ok(());
                     }
                     inode.gate.may_write().await;
                 }
-                Writing::Acquire(turn) => {
-                    let (me, inode) = (self.clone(), inode.clone());
-                    finish(async move { me.acquire_writes(&inode, turn).await }).await;
-                }
+                Writing::Acquire(turn) => self.acquire_turn(inode, turn).await,
                 Writing::Wait => inode.gate.may_write().await,
                 Writing::Drain => self.spawn_drain(fid, inode.gate.clone()),
                 Writing::Through(_through) => {
@@ -377,18 +394,36 @@ impl Llite {
         }
     }
 
-    /// Keeps a write back under its cover, or writes it under the cover's locks when nothing is granted. False: to be decided
-    /// anew.
-    async fn keep(
+    /// Whether writes to a file of this layout may be kept back.
+    pub(super) fn may_keep(&self, layout: &FileLayout) -> bool {
+        self.cache.enabled() && coverable(layout)
+    }
+
+    /// Where a file ends that `cover` is for; the caller lets no write of this client come between.
+    pub(super) async fn end_under(&self, cover: &Cover, fid: Fid) -> Result<u64, Errno> {
+        let w = cover.writes.as_ref().ok_or(Errno::EIO)?;
+        if let Some(end) = w.inner.lock().file_end {
+            return Ok(end);
+        }
+        // what is kept back may land while the OSTs are asked: one of both tells of it
+        let kept = w.ahead(&cover.layout).map_or(0, |a| a.size);
+        let stored = self.lov.getattr_locked(&cover.layout, fid).await?.size;
+        let end = stored.max(kept);
+        w.inner.lock().file_end = Some(end);
+        Ok(end)
+    }
+
+    /// Keeps a write back under its cover, if there is room.
+    pub(super) async fn keep(
         self: &Arc<Self>,
         cover: Arc<Cover>,
         fid: Fid,
         offset: u64,
         data: &Payload,
         attr: &WriteAttr,
-    ) -> Result<bool, Errno> {
+    ) -> Result<Kept, Errno> {
         let Some(w) = &cover.writes else {
-            return Ok(false);
+            return Ok(Kept::Again);
         };
         let pieces = self.lov.pieces(&cover.layout, fid, offset, data).await?;
         let pieces: Vec<Piece> = pieces
@@ -397,20 +432,21 @@ impl Llite {
             .collect::<Result<_, _>>()?;
         match w.put(&pieces, attr) {
             Put::Kept(out) => {
+                w.grew(offset + data.len() as u64);
                 self.fly(fid, &cover, out);
                 self.look_after();
-                Ok(true)
+                Ok(Kept::All)
             }
-            Put::Closed => Ok(false),
+            Put::Closed => Ok(Kept::Again),
             Put::Full(i, bytes) => {
                 let osc = w.objects[i].osc.clone();
                 self.relieve(&osc);
                 // no lock is held while waiting
                 drop(cover);
                 osc.grant().room(bytes).await;
-                Ok(false)
+                Ok(Kept::Again)
             }
-            Put::NoGrant => self.write_now(fid, &cover, &pieces, attr).await,
+            Put::NoGrant => Ok(Kept::NoGrant(cover, pieces)),
         }
     }
 
@@ -426,6 +462,8 @@ impl Llite {
         let Some(w) = &cover.writes else {
             return Ok(false);
         };
+        // how far it comes is seen when an append asks
+        w.inner.lock().file_end = None;
         let mut within = vec![0..0; w.objects.len()];
         pieces
             .iter()
@@ -462,7 +500,12 @@ impl Llite {
         Ok(true)
     }
 
-    /// Gets a cover for writes, if it is to be had.
+    /// Gets a cover for writes, if it is to be had; done even when the caller gives up.
+    pub(super) async fn acquire_turn(self: &Arc<Self>, inode: &Arc<OpenInode>, turn: Acquiring) {
+        let (me, inode) = (self.clone(), inode.clone());
+        finish(async move { me.acquire_writes(&inode, turn).await }).await;
+    }
+
     async fn acquire_writes(self: &Arc<Self>, inode: &OpenInode, turn: Acquiring) {
         let (fid, gate) = (inode.fid, &inode.gate);
         gate.none_through().await;
@@ -544,6 +587,7 @@ impl Llite {
         };
         o.osc.grant().used(cost);
         if let Err(e) = done {
+            w.inner.lock().file_end = None;
             self.lost(fid, &o.object, &range, e);
         }
         w.inner.lock().maps[i].landed(f.id);

@@ -1,0 +1,127 @@
+//! Writes with O_APPEND: to where the file ends when they are done, whoever else appends.
+//!
+//! Invariant: the end is found and written to under locks on every object: those of a cover for writes, or locks of its own
+//! (`ll_file_io_generic` in `lustre/llite/file.c` does the latter).
+
+use std::sync::Arc;
+
+use coral_lnet::Payload;
+use coral_wire::Errno;
+use coral_wire::ldlm::LdlmMode;
+use coral_wire::mds::layout_intent;
+
+use super::Llite;
+use super::file::{FileHandle, end_of};
+use super::finish::finish;
+use super::open_inode::OpenInode;
+use super::pages::Writing;
+use super::writeback::Kept;
+use crate::lov::{Form, Locks};
+use crate::osc::WriteAttr;
+
+impl Llite {
+    pub(super) async fn append(
+        self: &Arc<Self>,
+        fh: &FileHandle,
+        data: Payload,
+        attr: &WriteAttr,
+    ) -> Result<(), Errno> {
+        let inode = &fh.inode;
+        let worth = fh.count_write() && !fh.is_sync();
+        if worth && self.append_kept(inode, &data, attr).await? {
+            return Ok(());
+        }
+        // who gives up half way must not let others come before what he has sent
+        let (me, inode, attr) = (self.clone(), inode.clone(), *attr);
+        finish(async move { me.append_through(&inode, data, &attr).await }).await
+    }
+
+    /// Keeps an append back under the cover for writes. False: there is none, nor can there be one now.
+    async fn append_kept(
+        self: &Arc<Self>,
+        inode: &Arc<OpenInode>,
+        data: &Payload,
+        attr: &WriteAttr,
+    ) -> Result<bool, Errno> {
+        let layout = self.layout_now(inode).await?;
+        if !self.may_keep(&layout) {
+            return Ok(false);
+        }
+        let _turn = inode.append.lock().await;
+        // no write of this client moves the end meanwhile
+        let _whole = inode.writes.lock(0..u64::MAX).await;
+        loop {
+            let layout = self.layout_now(inode).await?;
+            layout.check()?;
+            if !self.may_keep(&layout) {
+                return Ok(false);
+            }
+            match inode.gate.begin_write(true) {
+                Writing::Under(cover) => {
+                    let end = self.end_under(&cover, inode.fid).await?;
+                    let after = end_of(end, data.len() as u64)?;
+                    match self.keep(cover, inode.fid, end, data, attr).await? {
+                        Kept::All => {
+                            inode.wrote(after);
+                            return Ok(true);
+                        }
+                        Kept::Again => inode.gate.may_write().await,
+                        Kept::NoGrant(..) => {
+                            // without grant it would be written under what the cover still has of its locks
+                            inode.gate.contended();
+                            return Ok(false);
+                        }
+                    }
+                }
+                Writing::Acquire(turn) => self.acquire_turn(inode, turn).await,
+                Writing::Wait => inode.gate.may_write().await,
+                Writing::Drain | Writing::Through(_) => return Ok(false),
+            }
+        }
+    }
+
+    /// Appends under locks of its own.
+    async fn append_through(
+        self: &Arc<Self>,
+        inode: &Arc<OpenInode>,
+        data: Payload,
+        attr: &WriteAttr,
+    ) -> Result<(), Errno> {
+        let _turn = inode.append.lock().await;
+        let fid = inode.fid;
+        // the kernel does not know where this goes, so it cannot drop the pages there; none may come back before it is done
+        let _alone = inode.gate.begin_append();
+        self.drop_cover(inode).await;
+        loop {
+            let layout = self.layout_now(inode).await?;
+            layout.check()?;
+            let locks = self.lock_objects(&layout, fid, LdlmMode::PW).await?;
+            if self.moved(inode, &layout, 0, u64::MAX).await? {
+                continue;
+            }
+            let held = Locks::of_objects(locks);
+            let size = match layout.form {
+                Form::None => self.md_inode(fid).await?.attr.size,
+                _ => self.lov.getattr_locked(&layout, fid).await?.size,
+            };
+            let end = end_of(size, data.len() as u64)?;
+            if layout.needs_intent(size, end) {
+                drop(held);
+                let layout = self
+                    .instantiate(fid, layout_intent::WRITE, size, end)
+                    .await?;
+                inode.set_layout(layout);
+                continue;
+            }
+            let done = self
+                .lov
+                .write(&layout, fid, size, data.clone(), attr, &held)
+                .await;
+            drop(held);
+            if !self.moved(inode, &layout, size, end).await? {
+                inode.wrote(end);
+                return done;
+            }
+        }
+    }
+}
