@@ -12,6 +12,7 @@ mod common;
 use common::{Place, Rng, Running, coral, in_network_namespace, ok, pattern, pause, until};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
+use std::io::SeekFrom;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -688,6 +689,103 @@ fn simultaneous_writers_lose_nothing() {
         }
         two.stop();
     });
+}
+
+/// Programs on both mounts lock a file, seek to its end and write a record there, while others follow it as `tail -f` does: each
+/// finds the end where it is, reads all up to it, and writes over nobody's record.
+#[test]
+fn records_at_the_end_are_not_written_over() {
+    in_network_namespace("records_at_the_end_are_not_written_over", || {
+        let two = Two::start();
+        for (kind, records) in [(Kind::Fcntl, 2000), (Kind::Flock, 500)] {
+            follow_and_append(&two.mounts, kind, records);
+        }
+        two.stop();
+    });
+}
+
+fn follow_and_append(mounts: &[PathBuf; 2], kind: Kind, records: u64) {
+    const RECORD: usize = 100;
+    const FOLLOWERS: usize = 3;
+    let name = format!("{kind:?}");
+    File::create(mounts[0].join(&name)).unwrap();
+    let done = AtomicBool::new(false);
+    // opened here and closed at the end: a close drops all of a process's fcntl locks on the file
+    let open = |m: &PathBuf| {
+        let follow = (0..FOLLOWERS).map(|_| File::open(m.join(&name)).unwrap());
+        (open_rw(&m.join(&name)), follow.collect::<Vec<_>>())
+    };
+    let files: Vec<_> = mounts.iter().map(open).collect();
+    std::thread::scope(|s| {
+        let writers: Vec<_> = files
+            .iter()
+            .enumerate()
+            .map(|(m, (file, follow))| {
+                for f in follow {
+                    let done = &done;
+                    s.spawn(move || follow_until(f, done));
+                }
+                let (mount, name) = (&mounts[m], &name);
+                s.spawn(move || {
+                    let reader = File::open(mount.join(name)).unwrap();
+                    let mut seen = 0;
+                    for n in 0..records {
+                        lock(file, kind, true, true, 0, 0).unwrap();
+                        let end = std::io::Seek::seek(&mut &*file, SeekFrom::End(0)).unwrap();
+                        assert_eq!(
+                            end % RECORD as u64,
+                            0,
+                            "{kind:?}: the end is inside a record"
+                        );
+                        let mut new = vec![0; (end - seen) as usize];
+                        reader
+                            .read_exact_at(&mut new, seen)
+                            .expect("what lies before the end can be read");
+                        assert!(
+                            new.chunks(RECORD).all(|r| r[RECORD - 1] == b'\n'),
+                            "{kind:?}: no record where one was written"
+                        );
+                        file.write_all_at(&line(2 * n + m as u64, RECORD), end)
+                            .unwrap();
+                        seen = end;
+                        lock(file, kind, false, true, 0, 0).unwrap();
+                    }
+                    reader
+                })
+            })
+            .collect();
+        let ended: Vec<_> = writers.into_iter().map(|w| w.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok), "a writer failed");
+    });
+    let expected: BTreeSet<Vec<u8>> = (0..2 * records).map(|n| line(n, RECORD)).collect();
+    for m in mounts {
+        let got = std::fs::read(m.join(&name)).unwrap();
+        let found: BTreeSet<Vec<u8>> = got.chunks(RECORD).map(<[u8]>::to_vec).collect();
+        assert_eq!(
+            (got.len(), found.len()),
+            (2 * records as usize * RECORD, expected.len()),
+            "{kind:?}, {}: bytes and different records",
+            m.display()
+        );
+        assert!(found == expected, "{kind:?}: a record is torn");
+    }
+}
+
+/// Looks at the file's size and reads what is new, again and again.
+fn follow_until(file: &File, done: &AtomicBool) {
+    let (mut at, mut buf) = (0, vec![0; 64 << 10]);
+    while !done.load(Ordering::Relaxed) {
+        if file.metadata().unwrap().len() > at {
+            at += file.read_at(&mut buf, at).unwrap() as u64;
+        }
+        pause(1);
+    }
+}
+
+/// Record `n`, a line of `len` bytes.
+fn line(n: u64, len: usize) -> Vec<u8> {
+    format!("{n:0>width$}\n", width = len - 1).into_bytes()
 }
 
 /// The two kinds of whole-file or byte-range locks.

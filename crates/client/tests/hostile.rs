@@ -17,7 +17,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::*;
 use coral_client::{
-    Cred, FileHandle, FileLock, Llite, LockKind, MountOptions, SeekWhence, SetAttr, SetTime,
+    Cred, DirEntry, FileHandle, FileLock, Llite, LockKind, MountOptions, SeekWhence, SetAttr,
+    SetTime,
 };
 use coral_lnet::{LNET_MTU, Nid, Passing, Payload};
 use coral_osd::{Kv, Objects, OsdMem};
@@ -620,19 +621,39 @@ fn nodemaps() -> Membership {
     }
 }
 
-/// All of a directory goes, whatever it became.
+/// All of a directory goes, whatever it became. Requests of a client that left without a word may still be under way: what they
+/// move or remove meanwhile is looked for again, and a name that leads nowhere stays and is told.
 async fn clear(u: &User, dir: Fid) -> Result<()> {
+    const ROUNDS: usize = 100;
+    for _ in 0..ROUNDS {
+        match clear_once(u, dir).await {
+            Ok(()) => return Ok(()),
+            Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::ESTALE) => {}
+            Err(e) => return Err(e),
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    panic!("names that cannot be removed: {:?}", all_of(u, dir).await?);
+}
+
+/// What a directory holds.
+async fn all_of(u: &User, dir: Fid) -> Result<Vec<DirEntry>> {
+    let dh = u.fs.opendir(&u.cred, dir).await?;
+    let mut all = Vec::new();
+    u.fs.readdir(&u.cred, &dh, 0, false, &mut |e| {
+        all.push(e);
+        false
+    })
+    .await?;
+    u.fs.releasedir(&dh).await?;
+    all.retain(|e| &e.name[..] != b"." && &e.name[..] != b"..");
+    Ok(all)
+}
+
+async fn clear_once(u: &User, dir: Fid) -> Result<()> {
     let mut left = vec![(dir, None::<(Fid, Bytes)>)];
     while let Some((at, own)) = left.pop() {
-        let dh = u.fs.opendir(&u.cred, at).await?;
-        let mut all = Vec::new();
-        u.fs.readdir(&u.cred, &dh, 0, false, &mut |e| {
-            all.push(e);
-            false
-        })
-        .await?;
-        u.fs.releasedir(&dh).await?;
-        all.retain(|e| &e.name[..] != b"." && &e.name[..] != b"..");
+        let all = all_of(u, at).await?;
         let below: Vec<_> = all
             .iter()
             .filter(|e| e.kind == libc::S_IFDIR)

@@ -207,6 +207,7 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const STORE: i32 = 4;
     pub const INC_EPOCH: i32 = 8;
 }
 
@@ -282,6 +283,7 @@ abi! {
     struct IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
     struct Dirent = 24 { ino: u64, off: u64, namelen: u32, typ: u32 }
     struct InvalInodeOut = 24 { ino: u64, off: i64, len: i64 }
+    struct NotifyStoreOut = 24 { nodeid: u64, offset: u64, size: u32, padding: u32 }
     struct InvalEntryOut = 16 { parent: u64, namelen: u32, flags: u32 }
     struct StatxIn = 24 { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32 }
     struct SxTime = 16 { tv_sec: i64, tv_nsec: u32, reserved: i32 }

@@ -35,6 +35,7 @@ mod notify;
 mod ops;
 mod reply;
 mod session;
+mod sizes;
 mod stats;
 mod sys;
 mod told;

@@ -25,6 +25,7 @@ use crate::interrupt::Waiting;
 use crate::nodes::Nodes;
 use crate::notify::{Invalidator, Notifier};
 use crate::session::{self, Shared};
+use crate::sizes::Sizes;
 use crate::stats::{Counters, FuseStats};
 use crate::sys::{self, MountSpec};
 
@@ -171,6 +172,13 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         name_cache: opts.name_cache,
         locks,
         notifier: notifier.clone(),
+        sizes: Sizes::new({
+            let dev = dev.clone();
+            move |node, size| match sys::raise_size(&dev, node, size) {
+                Err(e) if !is_gone(&e) => tracing::error!(node, "telling the kernel a size: {e}"),
+                _ => {}
+            }
+        }),
         closing: AtomicBool::new(false),
         mount_point: at.clone(),
     });
@@ -194,6 +202,11 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         notifier,
         gone: AtomicBool::new(false),
     })
+}
+
+/// The kernel has forgotten the file, or the mount has ended.
+fn is_gone(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
 }
 
 /// Whether what is mounted at `path` lost its process. The kernel may remember attributes of it, but must ask for its space.

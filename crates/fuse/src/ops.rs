@@ -11,7 +11,7 @@ mod xattrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use coral_client::llite::types::{Cred, SeekWhence, SetAttr, SetTime, Timespec};
+use coral_client::llite::types::{Cred, Entry, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 use futures_util::future::BoxFuture;
@@ -185,9 +185,19 @@ impl<F: FileSystem> Shared<F> {
         self.files.get(fh).ok_or(EBADF)
     }
 
+    /// Counts a lookup of the file of `attr`, which the kernel is about to be told of; its id.
+    fn remember(&self, fid: Fid, mode: u32, size: u64) -> u64 {
+        let new = self.nodes.id(fid).is_none();
+        let id = self.nodes.remember(fid);
+        if mode & libc::S_IFMT == libc::S_IFREG {
+            self.sizes.tell(id, size, new);
+        }
+        id
+    }
+
     /// The answer to a request that began at `began`, which makes the kernel remember `e`.
-    fn entry_out(&self, began: Mark, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
-        let id = self.nodes.remember(e.attr.fid);
+    fn entry_out(&self, began: Mark, e: &Entry) -> abi::EntryOut {
+        let id = self.remember(e.attr.fid, e.attr.mode, e.attr.size);
         let out = reply::entry(e, id, self.entry_ttl());
         if self.notifier.told.since(began).has(e.attr.fid) {
             out.doubtful()
@@ -198,14 +208,16 @@ impl<F: FileSystem> Shared<F> {
 
     /// The answer to a request that makes a name. The kernel takes its attributes in even where it was told meanwhile to
     /// forget them (version 0 in `create_new_entry`, `fs/fuse/dir.c`), so they get no validity.
-    fn named_out(&self, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
-        let id = self.nodes.remember(e.attr.fid);
+    fn named_out(&self, e: &Entry) -> abi::EntryOut {
+        let id = self.remember(e.attr.fid, e.attr.mode, e.attr.size);
         reply::entry(e, id, self.entry_ttl()).doubtful()
     }
 
     /// The answer to CREATE, which the kernel takes in the same way ([`crate::notify`]).
-    fn created_out(&self, began: Mark, e: &coral_client::llite::types::Entry) -> abi::EntryOut {
+    fn created_out(&self, began: Mark, e: &Entry) -> abi::EntryOut {
+        let new = self.nodes.id(e.attr.fid).is_none();
         let id = self.nodes.remember_created(e.attr.fid);
+        self.sizes.tell(id, e.attr.size, new);
         let out = reply::entry(e, id, self.entry_ttl());
         if self.notifier.told.since(began).has(e.attr.fid) {
             out.doubtful()
@@ -372,6 +384,28 @@ fn link<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
 
 // ---- attributes --------------------------------------------------------------------------------------------------------
 
+/// The attributes that GETATTR and STATX are answered with.
+async fn looked_at<F: FileSystem>(
+    s: &Shared<F>,
+    cred: &Cred,
+    node: u64,
+    fid: Fid,
+    file: Option<Arc<OpenFile<F>>>,
+) -> Result<Entry, Errno> {
+    // asked for the check of an open, of a file that was replaced since its name was looked up
+    let e =
+        s.fs.getattr(cred, fid, file.as_ref().map(|f| &f.file))
+            .await
+            .map_err(looked_up)?;
+    if e.attr.mode & libc::S_IFMT == libc::S_IFREG {
+        match file {
+            Some(_) => s.sizes.tell_open(node, e.attr.size).await,
+            None => s.sizes.tell(node, e.attr.size, false),
+        }
+    }
+    Ok(e)
+}
+
 fn getattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let g: abi::GetattrIn = i.get()?;
     let file = if g.getattr_flags & abi::GETATTR_FH != 0 {
@@ -379,13 +413,9 @@ fn getattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
     } else {
         None
     };
-    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    let (s, node, fid, cred) = (s.clone(), h.nodeid, s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        // asked for the check of an open, of a file that was replaced since its name was looked up
-        let e =
-            s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file))
-                .await
-                .map_err(looked_up)?;
+        let e = looked_at(&s, &cred, node, fid, file).await?;
         Ok(Body::of(&reply::attr_out(&e)))
     }))
 }
@@ -397,12 +427,9 @@ fn statx<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
     } else {
         None
     };
-    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    let (s, node, fid, cred) = (s.clone(), h.nodeid, s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        let e =
-            s.fs.getattr(&cred, fid, file.as_ref().map(|f| &f.file))
-                .await
-                .map_err(looked_up)?;
+        let e = looked_at(&s, &cred, node, fid, file).await?;
         Ok(Body::of(&reply::statx_out(&e)))
     }))
 }
@@ -442,7 +469,7 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
     } else {
         None
     };
-    let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
+    let (s, node, fid, cred) = (s.clone(), h.nodeid, s.fid(h.nodeid)?, cred(h, 0));
     let set = set_attr(&a);
     if set.mode.is_some() {
         s.mode_changed();
@@ -451,6 +478,9 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
         let e =
             s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file))
                 .await?;
+        if e.attr.mode & libc::S_IFMT == libc::S_IFREG {
+            s.sizes.tell(node, e.attr.size, false);
+        }
         // the kernel takes these in even where it was told meanwhile to forget them (`fuse_do_setattr` in `fs/fuse/dir.c`)
         Ok(Body::of(&reply::attr_out(&e).doubtful()))
     }))
@@ -555,9 +585,9 @@ fn open<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     }))
 }
 
-fn read<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut {
+fn read<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let r: abi::ReadIn = i.get()?;
-    let (s, file) = (s.clone(), s.file(r.fh)?);
+    let (s, node, file) = (s.clone(), h.nodeid, s.file(r.fh)?);
     Ok(boxed(async move {
         // A read around the page cache names the owner of locks, one that fills pages does not.
         let data = match r.read_flags & abi::READ_LOCKOWNER {
@@ -567,6 +597,10 @@ fn read<F: FileSystem>(s: &Arc<Shared<F>>, _h: &InHeader, mut i: In<'_>) -> Fut 
         // The kernel fails the connection on more than it asked for.
         if data.len() > r.size as usize {
             return Err(EIO);
+        }
+        if data.len() < r.size as usize {
+            // the kernel takes the file to end there
+            s.sizes.tell(node, r.offset + data.len() as u64, false);
         }
         Ok(Body::Payload(data))
     }))
@@ -583,7 +617,7 @@ fn write<F: FileSystem>(
     if size > len - abi::WRITE_HEAD {
         return Err(EIO);
     }
-    let (s, file, cred) = (s.clone(), s.file(w.fh)?, cred(h, 0));
+    let (s, node, file, cred) = (s.clone(), h.nodeid, s.file(w.fh)?, cred(h, 0));
     let data = Payload::from(buf.detach(abi::WRITE_HEAD..abi::WRITE_HEAD + size));
     // Write-back of mmapped pages goes where the pages are, through whichever handle the kernel found.
     let (append, pages) = (
@@ -604,6 +638,7 @@ fn write<F: FileSystem>(
         let n =
             s.fs.write(&cred, &file.file, w.offset, data, append)
                 .await?;
+        s.sizes.wrote(node, w.offset + n as u64);
         Ok(Body::of(&abi::WriteOut {
             size: n as u32,
             padding: 0,

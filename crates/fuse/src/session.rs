@@ -28,6 +28,7 @@ use crate::nodes::Nodes;
 use crate::notify::Notifier;
 use crate::ops::{self, OpenFile, Started};
 use crate::reply::{self, Body};
+use crate::sizes::Sizes;
 use crate::stats::Counters;
 use crate::sys;
 
@@ -54,6 +55,7 @@ pub(crate) struct Shared<F: FileSystem> {
     /// Locks of files come here.
     pub locks: bool,
     pub notifier: Arc<Notifier>,
+    pub sizes: Arc<Sizes>,
     pub closing: AtomicBool,
     /// Where it is mounted, absolute.
     pub mount_point: PathBuf,

@@ -15,7 +15,9 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 
-use crate::abi::DEV_IOC_CLONE;
+use zerocopy::IntoBytes;
+
+use crate::abi::{DEV_IOC_CLONE, NotifyStoreOut, OutHeader, notify};
 
 /// The type that `mount` and `df -T` show, after "fuse.".
 pub(crate) const SUBTYPE: &str = "coral";
@@ -265,6 +267,42 @@ pub(crate) fn set_read_ahead(at: &Path, kib: u32) {
         )
     {
         tracing::debug!("read-ahead of {} stays as it is: {e}", at.display());
+    }
+}
+
+/// Makes the kernel take the file `nodeid` for no smaller than `size` bytes, which are more than none, and take in no answer to what
+/// it asked of the file before. Waits for the file's last page if that is on its way.
+///
+/// NOTIFY_STORE puts data into the page cache; the kernel raises the size before it copies them (`fuse_notify_store` in
+/// `fs/fuse/inode.c` and `fs/fuse/dev.c`). The one byte that is sent here lies at an address where nothing can be, so no page is
+/// changed: EFAULT is how it ends well.
+#[allow(unsafe_code, reason = "writev of an address that is none")]
+pub(crate) fn raise_size(dev: &OwnedFd, nodeid: u64, size: u64) -> io::Result<()> {
+    let body = NotifyStoreOut {
+        nodeid,
+        offset: size.saturating_sub(1),
+        size: 1,
+        padding: 0,
+    };
+    let header = OutHeader {
+        len: (size_of::<OutHeader>() + size_of::<NotifyStoreOut>() + 1) as u32,
+        error: notify::STORE,
+        unique: 0,
+    };
+    let part = |bytes: &[u8]| libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let nowhere = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 1,
+    };
+    let parts = [part(header.as_bytes()), part(body.as_bytes()), nowhere];
+    // SAFETY: the kernel only reads what the parts name: two live structures, and address 0, which it refuses to read.
+    let r = unsafe { libc::writev(dev.as_raw_fd(), parts.as_ptr(), parts.len() as i32) };
+    match io::Error::last_os_error() {
+        e if r < 0 && e.raw_os_error() != Some(libc::EFAULT) => Err(e),
+        _ => Ok(()),
     }
 }
 

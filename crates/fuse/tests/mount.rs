@@ -335,6 +335,54 @@ fn what_changes_while_it_is_being_answered_is_not_remembered() {
     });
 }
 
+/// A file grows elsewhere, and the kernel is told to forget its attributes while it asks for them: what it is answered counts.
+#[test]
+fn the_end_of_a_file_that_grew_elsewhere_is_where_the_answer_says() {
+    mounted(false, Duration::ZERO, |f| {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(f.at.join("file"))
+            .unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let root = Cred::root();
+        let fid =
+            f.fs.lookup(&root, f.fs.root(), b"file")
+                .now_or_never()
+                .unwrap()
+                .unwrap()
+                .attr
+                .fid;
+        let grow = |size: u64| {
+            let set = SetAttr {
+                size: Some(size),
+                ..Default::default()
+            };
+            f.fs.setattr(&root, fid, set, None)
+                .now_or_never()
+                .unwrap()
+                .unwrap();
+            let inval = f.mount.invalidate();
+            f.fs.beside_getattr(fid, move || inval.inval_inode(fid, true));
+        };
+        // inside the first page, at the first byte of the second, and where no page is known
+        for size in [20, 4097, 1_000_001] {
+            grow(size);
+            assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), size, "lseek");
+        }
+        grow(2_000_000);
+        let mut all = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut all).unwrap();
+        assert_eq!(all.len(), 2_000_000, "read");
+        assert!(all.starts_with(b"0123456789") && all[10..].iter().all(|b| *b == 0));
+        grow(3_000_000);
+        let last = file.read_at(&mut [0; 10], 2_999_995).unwrap();
+        assert_eq!(last, 5, "a read behind what the kernel knows");
+    });
+}
+
 /// The check after a create asks nobody; whoever looks at the file then does, as nothing is valid.
 #[test]
 fn a_create_does_not_ask_for_what_it_was_told() {

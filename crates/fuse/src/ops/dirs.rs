@@ -86,7 +86,7 @@ impl Listing {
     /// The finished page of a request that began at `began`; counts the lookups.
     fn finish<F: FileSystem>(mut self, s: &Shared<F>, began: Mark) -> Body {
         for (_, record, fid) in &mut self.pending {
-            record.nodeid = s.nodes.remember(*fid);
+            record.nodeid = s.remember(*fid, record.attr.mode, record.attr.size);
         }
         let told = s.notifier.told.since(began);
         for (at, record, fid) in self.pending {
