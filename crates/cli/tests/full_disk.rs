@@ -224,7 +224,7 @@ fn every_accepted_byte_lands(kind: &str) {
                 }),
             };
             let total: usize = written.iter().map(|w| w.accepted).sum();
-            assert!(total > 120 * MIB, "{what}: only {} MiB fit", total / MIB);
+            assert!(total > 60 * MIB, "{what}: only {} MiB fit", total / MIB);
             for w in &written {
                 w.verify(&what);
                 assert!(
@@ -237,12 +237,23 @@ fn every_accepted_byte_lands(kind: &str) {
             }
             written.iter().for_each(|w| remove(&w.path));
             until("the space is free again", || {
-                statvfs_avail(&rig.mnt) > (total / 2) as u64
+                statvfs_avail(&rig.mnt) > (total / 10 * 9) as u64
             });
         }
         running.stop();
         ok(coral().arg("check").arg(rig.disk.join("data")));
         ok(Command::new("umount").arg(&rig.disk));
+    }
+}
+
+/// How a btrfs has divided its space.
+fn say_space(kind: &str, disk: &Path) {
+    if kind == "btrfs" {
+        println!(
+            "{}{} bytes available",
+            ok(Command::new("btrfs").args(["filesystem", "df"]).arg(disk)),
+            statvfs_avail(disk)
+        );
     }
 }
 
@@ -291,6 +302,7 @@ fn another_fills_the_disk(kind: &str) {
                 assert_eq!(e.raw_os_error(), Some(libc::ENOENT), "{what}: rmdir: {e}");
             }
         }
+        say_space(kind, &rig.disk);
         remove(&rig.mnt.join(format!("dir/small{}", 10 + round)));
         remove(&written.path);
         // room again: all as before
@@ -299,6 +311,7 @@ fn another_fills_the_disk(kind: &str) {
             std::fs::create_dir(rig.mnt.join("again")).is_ok()
         });
         std::fs::remove_dir(rig.mnt.join("again")).unwrap();
+        say_space(kind, &rig.disk);
         until("space is free again", || {
             statvfs_avail(&rig.mnt) > 150 << 20
         });

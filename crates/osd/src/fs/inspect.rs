@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::objects::FsObjects;
 use super::space::SpaceGate;
 use super::synced::SyncedFile;
-use super::tables::{Limits, Tables};
+use super::tables::{Limits, TABLES_DIR, Tables};
 use super::{OsdFs, OsdFsOptions, journal, largest, lock, manifest, private};
 use crate::{Batch, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, StatFs, Table};
 
@@ -45,7 +45,7 @@ impl Inspection {
             what: format!("{what} {}", dir.display()),
             source,
         };
-        let kv = dir.join("kv");
+        let kv = dir.join(TABLES_DIR);
         let mut problems: Vec<String> = SyncedFile::damage(dir).into_iter().collect();
         let changed = |f: PathBuf| {
             format!(
@@ -157,7 +157,10 @@ struct Shadow(PathBuf);
 impl Shadow {
     fn of(dir: &Path) -> io::Result<Shadow> {
         let shadow = Shadow(Self::make()?);
-        copy(&dir.canonicalize()?.join("kv"), &shadow.0.join("kv"))?;
+        copy(
+            &dir.canonicalize()?.join(TABLES_DIR),
+            &shadow.0.join(TABLES_DIR),
+        )?;
         match private::copy(&dir.join("SYNCED"), &shadow.0.join("SYNCED")) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(shadow),

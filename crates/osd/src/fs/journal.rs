@@ -19,7 +19,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::synced::{JournalLen, Promise};
@@ -192,6 +192,21 @@ pub(super) fn newest_len(dir: &Path) -> io::Result<Option<JournalLen>> {
         id,
         bytes: data_len(&path)?,
     }))
+}
+
+/// Gives the next `bytes` of the newest journal in `dir` their blocks, so that they can be written and synced on a full disk.
+pub(super) fn reserve(dir: &Path, bytes: u64) -> io::Result<()> {
+    let Some((_, path)) = list(dir)?.pop() else {
+        return Ok(());
+    };
+    let file = OpenOptions::new().write(true).open(&path)?;
+    let from = data_len(&path)?;
+    Ok(rustix::fs::fallocate(
+        &file,
+        FallocateFlags::KEEP_SIZE,
+        from,
+        bytes,
+    )?)
 }
 
 /// Journal files with their numbers, oldest first.

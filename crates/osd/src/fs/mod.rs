@@ -117,7 +117,8 @@ impl OsdFs {
         let lock = DirLock::acquire(dir)?;
         private::tighten(dir);
         private::make_dir(&dir.join("objects")).map_err(|e| fail("create objects in", e))?;
-        private::make_dir(&dir.join("kv")).map_err(|e| fail("create tables in", e))?;
+        private::make_dir(&dir.join(tables::TABLES_DIR))
+            .map_err(|e| fail("create tables in", e))?;
         let options = OsdFsOptions::default();
         let space =
             SpaceGate::open(dir, options.disk.clone(), true).map_err(|e| fail("open", e))?;
@@ -261,7 +262,7 @@ fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
             "lost+found",
             "LOCK",
             "SYNCED",
-            "kv",
+            tables::TABLES_DIR,
             "objects",
             "CORAL.new",
             fresh::FILE,
@@ -293,7 +294,7 @@ fn open_tables(
 
 fn bad_kv(dir: &Path, why: String) -> OpenError {
     OpenError::BadKv {
-        dir: dir.join("kv"),
+        dir: dir.join(tables::TABLES_DIR),
         why,
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use super::stock;
+use super::{stock, tables};
 
 /// Mode of a directory.
 const DIR: u32 = 0o700;
@@ -17,7 +17,7 @@ pub(crate) const FILE: u32 = 0o600;
 /// What nobody but the owner has.
 const OTHERS: u32 = 0o077;
 /// Directories of a target whose content [`tighten`] looks at. Not `objects`, which is large, nor `lost+found`, which is not ours.
-const WITHIN: [&str; 2] = ["kv", stock::SPARE_DIR];
+const WITHIN: [&str; 2] = [tables::TABLES_DIR, stock::SPARE_DIR];
 
 /// Makes one directory, which must not be there.
 pub(super) fn make_new_dir(dir: &Path) -> io::Result<()> {

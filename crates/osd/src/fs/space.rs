@@ -9,19 +9,22 @@
 //! is compressed, so the space that is gone says little about it.)
 //!
 //! Invariant: what is written stays in the account until it has its room on the disk. So who reads the disk's free space while the
-//! account is locked sees every byte in one of the two.
+//! account is locked sees every byte in one of the two. On btrfs, which counts what is written once it has put it somewhere, it stays
+//! until the next `syncfs`; one is made when the room would not do otherwise.
 //!
 //! Lock order: the account of the disk, then the stock.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::fstatvfs;
 
+use super::journal;
 use super::stock::Stock;
+use super::tables::TABLES_DIR;
 use crate::{OsdError, StatFs};
 
 /// Reserve kept from objects: this part of the disk ...
@@ -32,6 +35,10 @@ const RESERVE_MIN_BYTES: u64 = 8 << 20;
 const RESERVE_MAX_BYTES: u64 = 512 << 20;
 /// Reserve kept from changes of the tables that remove something, bytes.
 const REMOVAL_RESERVE_BYTES: u64 = 256 << 10;
+/// Where free space lags, the tables' journal has its next blocks before they are written: so many bytes of them ...
+const JOURNAL_AHEAD_BYTES: u64 = 4 << 20;
+/// ... of which so many are left to changes that remove something; with fewer blocks ahead these go on.
+const JOURNAL_REMOVAL_BYTES: u64 = 512 << 10;
 /// Bytes the tables may write on one answer of the kernel.
 const ALLOWANCE_MAX_BYTES: u64 = 2 << 20;
 /// With less than this left, promised space is taken from the disk.
@@ -82,6 +89,8 @@ struct Sums {
     stocked: u64,
     /// Of writes under way that nobody had been promised.
     claimed: u64,
+    /// Written where free space lags, and perhaps not seen in it yet.
+    lagging: u64,
 }
 
 impl Sums {
@@ -90,12 +99,15 @@ impl Sums {
         self.unsorted
             .saturating_add(self.promised.saturating_sub(self.stocked))
             .saturating_add(self.claimed)
+            .saturating_add(self.lagging)
     }
 }
 
 /// Admits writes while there is room.
 pub(super) struct SpaceGate {
     dir: File,
+    /// The directory of the tables.
+    tables: PathBuf,
     disk: Arc<Disk>,
     stock: Stock,
     /// Free space lags behind what is written.
@@ -124,6 +136,7 @@ impl SpaceGate {
                 Stock::none()
             },
             dir: file,
+            tables: dir.join(TABLES_DIR),
             disk,
             lags,
             privileged: !lags && rustix::process::geteuid().is_root(),
@@ -144,6 +157,7 @@ impl SpaceGate {
         let Ok(fs) = self.raw() else { return };
         if fs.usable < START_BYTES {
             self.stock.drop_ballast(u64::MAX);
+            self.settle();
         }
         if fs.files > 0 && fs.files_free < START_INODES {
             self.stock.drop_inodes();
@@ -179,6 +193,30 @@ impl SpaceGate {
         )
     }
 
+    /// Room for `class` now; where free space lags and less than `wanted` is seen, after what was written is counted.
+    fn left_now(&self, class: Class, wanted: u64) -> Result<u64, OsdError> {
+        let left = {
+            let sums = self.disk.0.lock();
+            let left = self.left_of(&self.raw()?, &sums, class);
+            if left >= wanted || sums.lagging == 0 {
+                return Ok(left);
+            }
+            left
+        };
+        if self.settle().is_none() {
+            return Ok(left);
+        }
+        let sums = self.disk.0.lock();
+        Ok(self.left_of(&self.raw()?, &sums, class))
+    }
+
+    /// So many bytes were written, or are about to be.
+    fn count_lagging(&self, sums: &mut Sums, bytes: u64) {
+        if self.lags {
+            sums.lagging = sums.lagging.saturating_add(bytes);
+        }
+    }
+
     /// Room for `len` more bytes, or [`OsdError::NoSpace`].
     pub(super) fn admit(&self, class: Class, len: u64) -> Result<(), OsdError> {
         let signed = i64::try_from(len).map_err(|_| OsdError::NoSpace)?;
@@ -190,43 +228,67 @@ impl SpaceGate {
         if class != Class::Object && allowance.fetch_sub(signed, Ordering::Relaxed) >= signed {
             return Ok(());
         }
-        let mut fs = self.raw()?;
-        let mut committed = false;
-        let room = loop {
-            let room = match class {
-                Class::Removal => fs.usable.saturating_sub(REMOVAL_RESERVE_BYTES),
-                _ => {
-                    let sums = self.disk.0.lock();
-                    fs = self.raw()?;
-                    self.left_of(&fs, &sums, class)
+        let room = match class {
+            Class::Removal => self.room_for_removal(len)?,
+            _ => {
+                let room = self.left_now(class, len)?;
+                let there = room >= len
+                    && (class == Class::Object || self.journal_goes_on(JOURNAL_AHEAD_BYTES + len));
+                if !there {
+                    allowance.store(0, Ordering::Relaxed);
+                    return Err(OsdError::NoSpace);
                 }
-            };
-            if room >= len {
-                break room;
+                self.refill();
+                room
             }
-            // Removing comes before everything else: it is how room is made.
-            let dropped =
-                class == Class::Removal && self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES));
-            let lags = class == Class::Removal && self.lags && (dropped || !committed);
-            if !dropped && !lags {
-                allowance.store(0, Ordering::Relaxed);
-                return Err(OsdError::NoSpace);
-            }
-            if lags {
-                // What was freed is free once the transaction that freed it is on the disk.
-                let _ = rustix::fs::syncfs(&self.dir);
-                committed = !dropped;
-            }
-            fs = self.raw()?;
         };
-        if class != Class::Removal {
-            self.refill();
-        }
         if class != Class::Object {
-            let fresh = (room / 16).min(ALLOWANCE_MAX_BYTES) as i64;
-            allowance.store(fresh - signed, Ordering::Relaxed);
+            let fresh = (room / 16).min(ALLOWANCE_MAX_BYTES);
+            allowance.store(fresh as i64 - signed, Ordering::Relaxed);
+            self.count_lagging(&mut self.disk.0.lock(), fresh.max(len));
         }
         Ok(())
+    }
+
+    /// Room for a change of the tables that removes something. It comes before everything else, as it is how room is made: what was
+    /// put by is let go for it.
+    fn room_for_removal(&self, len: u64) -> Result<u64, OsdError> {
+        let mut settled = !self.lags;
+        loop {
+            if self.lags {
+                if self.journal_goes_on(JOURNAL_REMOVAL_BYTES + len) {
+                    return Ok(16 * JOURNAL_REMOVAL_BYTES);
+                }
+            } else {
+                let room = self.raw()?.usable.saturating_sub(REMOVAL_RESERVE_BYTES);
+                if room >= len {
+                    return Ok(room);
+                }
+            }
+            let dropped = self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES));
+            if !dropped && std::mem::replace(&mut settled, true) {
+                self.removal_allowance.store(0, Ordering::Relaxed);
+                return Err(OsdError::NoSpace);
+            }
+            self.settle();
+        }
+    }
+
+    /// Where free space lags: whether the tables' journal has the blocks of its next `bytes`. Changes that remove something may then
+    /// use their part of them, whatever happens to the disk.
+    fn journal_goes_on(&self, bytes: u64) -> bool {
+        if !self.lags {
+            return true;
+        }
+        if let Err(error) = journal::reserve(&self.tables, bytes) {
+            tracing::debug!(%error, "no blocks for the journal");
+            return false;
+        }
+        if bytes > JOURNAL_AHEAD_BYTES {
+            self.removal_allowance
+                .store(JOURNAL_REMOVAL_BYTES as i64, Ordering::Relaxed);
+        }
+        true
     }
 
     /// Bytes that may still be promised.
@@ -245,6 +307,7 @@ impl SpaceGate {
         if most == 0 {
             return Ok(0);
         }
+        self.left_now(Class::Object, most)?;
         let mut sums = self.disk.0.lock();
         let fs = self.raw()?;
         let left = self.left_of(&fs, &sums, Class::Object);
@@ -270,7 +333,9 @@ impl SpaceGate {
     pub(super) fn unpromise(&self, bytes: u64) {
         let mut sums = self.disk.0.lock();
         let promised = self.promised.load(Ordering::Relaxed).saturating_sub(bytes);
-        sums.promised -= self.promised.swap(promised, Ordering::Relaxed) - promised;
+        let less = self.promised.swap(promised, Ordering::Relaxed) - promised;
+        sums.promised -= less;
+        self.count_lagging(&mut sums, less);
         let before = self.stock.promised();
         self.stock.let_go_beyond(promised);
         sums.stocked = sums.stocked + self.stock.promised() - before;
@@ -288,6 +353,7 @@ impl SpaceGate {
 
     /// Room for a write that nobody was promised, until [`SpaceGate::unclaim`].
     pub(super) fn claim(&self, bytes: u64) -> Result<(), OsdError> {
+        self.left_now(Class::Object, bytes)?;
         let mut sums = self.disk.0.lock();
         let fs = self.raw()?;
         if self.left_of(&fs, &sums, Class::Object) < bytes {
@@ -300,17 +366,40 @@ impl SpaceGate {
     pub(super) fn unclaim(&self, bytes: u64) {
         let mut sums = self.disk.0.lock();
         sums.claimed = sums.claimed.saturating_sub(bytes);
+        self.count_lagging(&mut sums, bytes);
     }
 
-    /// Whether the free space lags behind what is written and removed (btrfs).
-    pub(super) fn lags(&self) -> bool {
-        self.lags
+    /// Where free space lags: what was written is counted and what was freed is free, once all of it is on the disk. `None` where it
+    /// does not lag or cannot be had.
+    pub(super) fn settle(&self) -> Option<()> {
+        if !self.lags {
+            return None;
+        }
+        let before = self.disk.0.lock().lagging;
+        rustix::fs::syncfs(&self.dir).ok()?;
+        let mut sums = self.disk.0.lock();
+        sums.lagging = sums.lagging.saturating_sub(before);
+        Some(())
     }
 
-    /// Whether a store that failed for want of room may be opened again.
-    pub(super) fn may_begin(&self) -> bool {
-        self.begin();
-        self.raw().is_ok_and(|fs| fs.usable >= START_BYTES / 2)
+    /// Whether a store that failed for want of room may be opened again for a change of `class`. Only a removal uses what was put
+    /// by, and no more than it needs: whoever fills the disk would have it otherwise, and nothing could be removed.
+    pub(super) fn may_begin(&self, class: Class) -> bool {
+        let mut settled = !self.lags;
+        while let Ok(fs) = self.raw() {
+            if class == Class::Removal && fs.files > 0 && fs.files_free < START_INODES {
+                self.stock.drop_inodes();
+            }
+            if fs.usable >= START_BYTES / 2 {
+                return true;
+            }
+            let dropped = class == Class::Removal && self.stock.drop_ballast(BALLAST_STEP_BYTES);
+            if !dropped && std::mem::replace(&mut settled, true) {
+                return false;
+            }
+            self.settle();
+        }
+        false
     }
 
     /// This target is one of `count` that share the disk.

@@ -25,6 +25,8 @@ pub(super) const SPARE_DIR: &str = "SPARE";
 const SPARE_INODES: usize = 16;
 /// Blocks for promises come and go in steps of this, bytes.
 const STEP_BYTES: u64 = 4 << 20;
+/// Blocks are allocated, and so can be freed, in pieces of this, bytes.
+const PIECE_BYTES: u64 = 512 << 10;
 
 #[derive(Debug, Default)]
 struct State {
@@ -193,7 +195,7 @@ impl Stock {
             ballast + promised.unwrap_or(s.promised),
         );
         let done = match new > old {
-            true => rustix::fs::fallocate(&file, FallocateFlags::empty(), old, new - old),
+            true => allocate(&file, old, new),
             false => rustix::fs::ftruncate(&file, new),
         };
         if let Err(e) = done {
@@ -230,6 +232,18 @@ fn create(path: &Path) -> std::io::Result<File> {
         .truncate(false)
         .mode(private::FILE)
         .open(path)
+}
+
+/// Gives `start..end` of the file blocks, in pieces: btrfs frees what was allocated in one piece all at once or not at all, when
+/// none of it is in use any more.
+fn allocate(file: &File, start: u64, end: u64) -> Result<(), Errno> {
+    let mut at = start;
+    while at < end {
+        let next = (at + 1).next_multiple_of(PIECE_BYTES).min(end);
+        rustix::fs::fallocate(file, FallocateFlags::empty(), at, next - at)?;
+        at = next;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ const JOURNALS_MAX_BYTES: u64 = 256 << 20;
 /// Journal bytes a change takes beside its key and value.
 const CHANGE_OVERHEAD_BYTES: u64 = 64;
 
+/// Name of the tables' directory in a target directory.
+pub(super) const TABLES_DIR: &str = "kv";
 /// Least time between two tries to open the store again, milliseconds.
 const REVIVE_PAUSE_MS: u64 = 250;
 
@@ -138,7 +140,7 @@ impl Tables {
         limits: Limits,
         space: Arc<SpaceGate>,
     ) -> Result<Tables, String> {
-        let dir = target.join("kv");
+        let dir = target.join(TABLES_DIR);
         let fail = |e| format!("open SYNCED in {}: {e}", target.display());
         let (synced, promise) = SyncedFile::open(target).map_err(fail)?;
         let found = look_at(&dir, promise.as_ref())?;
@@ -188,14 +190,15 @@ impl Tables {
 
     /// Opens a store again that takes no writes any more. What is committed and acknowledged is in the journals; what was being
     /// committed when it failed is cut off.
-    fn revive(&self) -> Result<(), OsdError> {
+    fn revive(&self, class: Class) -> Result<(), OsdError> {
         self.syncs.refuse_after_failure()?;
         let mut revival = self.revival.lock();
         if !self.syncs.stuck.load(Ordering::Acquire) {
             return Ok(());
         }
         let pause = std::time::Duration::from_millis(REVIVE_PAUSE_MS);
-        if !self.space.may_begin() || revival.tried.is_some_and(|t| t.elapsed() < pause) {
+        let early = class != Class::Removal && revival.tried.is_some_and(|t| t.elapsed() < pause);
+        if early || !self.space.may_begin(class) {
             return Err(OsdError::NoSpace);
         }
         revival.tried = Some(tokio::time::Instant::now());
@@ -289,24 +292,23 @@ impl Tables {
         }
         self.syncs.refuse_after_failure()?;
         let (class, bytes) = weigh(&b)?;
-        if self.syncs.stuck.load(Ordering::Acquire) {
-            self.revive()?;
-        }
-        // Once for the journal and once for the sorted table.
-        self.space.admit(class, 2 * bytes)?;
-        match self.commit_now(&b) {
-            Err(e) => {
-                self.syncs.stuck.store(true, Ordering::Release);
-                tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
-                Err(
-                    if matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin() {
-                        OsdError::NoSpace
-                    } else {
-                        e
-                    },
-                )
+        // What removes something is tried once more where the kernel had counted room that is none.
+        let mut again = class == Class::Removal;
+        loop {
+            if self.syncs.stuck.load(Ordering::Acquire) {
+                self.revive(class)?;
             }
-            Ok(()) => Ok(()),
+            // Once for the journal and once for the sorted table.
+            self.space.admit(class, 2 * bytes)?;
+            let Err(e) = self.commit_now(&b) else {
+                return Ok(());
+            };
+            self.syncs.stuck.store(true, Ordering::Release);
+            tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
+            if !std::mem::take(&mut again) {
+                let full = matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin(class);
+                return Err(if full { OsdError::NoSpace } else { e });
+            }
         }
     }
 

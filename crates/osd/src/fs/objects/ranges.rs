@@ -40,14 +40,14 @@ impl FsObjects {
         bytes: u64,
         call: impl Fn() -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
-        let mut committed = false;
+        let mut settled = false;
         loop {
             match call() {
-                Err(OsdError::NoSpace) if self.space.yield_promised(bytes) => {}
-                // What was freed there is to be had after a commit only.
-                Err(OsdError::NoSpace) if self.space.lags() && !committed => {
-                    committed = true;
-                    let _ = rustix::fs::syncfs(&self.root);
+                Err(OsdError::NoSpace) if self.space.yield_promised(bytes) => {
+                    self.space.settle();
+                }
+                Err(OsdError::NoSpace) if !settled && self.space.settle().is_some() => {
+                    settled = true;
                 }
                 done => return done,
             }
