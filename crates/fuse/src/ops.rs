@@ -591,7 +591,10 @@ fn read<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     Ok(boxed(async move {
         // A read around the page cache names the owner of locks, one that fills pages does not.
         let data = match r.read_flags & abi::READ_LOCKOWNER {
-            0 => s.fs.read_pages(&file.file, r.offset, r.size).await?,
+            0 => {
+                let _pages = s.sizes.pages(node, r.offset, u64::from(r.size));
+                s.fs.read_pages(&file.file, r.offset, r.size).await?
+            }
             _ => s.fs.read(&file.file, r.offset, r.size).await?,
         };
         // The kernel fails the connection on more than it asked for.
@@ -635,9 +638,11 @@ fn write<F: FileSystem>(
         if !F::DROPS_SETID && w.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             s.kill_suidgid(&file).await?;
         }
+        let pages = s.sizes.pages(node, w.offset, data.len() as u64);
         let n =
             s.fs.write(&cred, &file.file, w.offset, data, append)
                 .await?;
+        drop(pages);
         s.sizes.wrote(node, w.offset + n as u64);
         Ok(Body::of(&abi::WriteOut {
             size: n as u32,

@@ -13,14 +13,21 @@
 //! Limits: a size can be raised so, not lowered; and only the last [`KEPT`] files that answers spoke of are remembered.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::nodes::IdMap;
 
 /// Files remembered: an answer is taken in moments after it is written, not after as many others.
 const KEPT: usize = 4096;
+/// The kernel's pages, bytes.
+const PAGE_BYTES: u64 = 4096;
+/// Raises at the same time.
+const RAISES: usize = 4;
 
 /// One file.
 #[derive(Debug)]
@@ -31,6 +38,8 @@ struct Told {
     lowered: u64,
     /// Which note in the order of files is its last.
     turn: u64,
+    /// The kernel is being told.
+    raising: bool,
 }
 
 #[derive(Default)]
@@ -39,33 +48,51 @@ struct Inner {
     /// Node ids, the one spoken of longest ago first, each with its turn.
     order: VecDeque<(u64, u64)>,
     turn: u64,
+    /// Reads and writes of the kernel's pages that are under way, with their pages: the kernel holds these until it is answered.
+    pages: IdMap<u64, Vec<(u64, RangeInclusive<u64>)>>,
 }
 
 impl Inner {
     /// An answer says that a file has `size` bytes. A file that nothing is remembered of may have been told of long ago: the kernel
     /// goes by `unknown` bytes at least.
     fn note(&mut self, node: u64, size: u64, unknown: u64) -> &mut Told {
-        self.turn += 1;
-        let turn = self.turn;
-        self.order.push_back((node, turn));
-        while self.order.len() > KEPT {
-            if let Some((old, turn)) = self.order.pop_front()
-                && self.files.get(&old).is_some_and(|t| t.turn == turn)
-            {
-                self.files.remove(&old);
+        let now = self.turn;
+        // a file that is spoken of all the time does not push the others out
+        let recent = |t: &Told| now.saturating_sub(t.turn) < KEPT as u64 / 2;
+        if !self.files.get(&node).is_some_and(recent) {
+            self.turn += 1;
+            self.order.push_back((node, self.turn));
+            while self.order.len() > KEPT {
+                if let Some((old, turn)) = self.order.pop_front()
+                    && self.files.get(&old).is_some_and(|t| t.turn == turn)
+                {
+                    self.files.remove(&old);
+                }
             }
         }
+        let turn = self.turn;
         let told = self.files.entry(node).or_insert(Told {
             least: unknown,
             lowered: 0,
             turn,
+            raising: false,
         });
-        told.turn = turn;
+        if !recent(told) {
+            told.turn = turn;
+        }
         if size < told.least {
             told.least = size;
             told.lowered += 1;
         }
         told
+    }
+
+    /// Whether the last page of `size` bytes of the file is under way.
+    fn is_under_way(&self, node: u64, size: u64) -> bool {
+        let last = size.saturating_sub(1) / PAGE_BYTES;
+        self.pages
+            .get(&node)
+            .is_some_and(|all| all.iter().any(|(_, pages)| pages.contains(&last)))
     }
 }
 
@@ -76,6 +103,32 @@ type Raise = Box<dyn Fn(u64, u64) + Send + Sync>;
 pub(crate) struct Sizes {
     inner: Mutex<Inner>,
     raise: Raise,
+    /// Something that a raise may wait for is over.
+    over: Notify,
+    /// Raises at the same time: each takes a thread.
+    room: Semaphore,
+    next: AtomicU64,
+}
+
+/// Pages of a file that are under way, until this is dropped.
+pub(crate) struct UnderWay {
+    sizes: Arc<Sizes>,
+    node: u64,
+    number: u64,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut inner = self.sizes.inner.lock();
+        if let Some(all) = inner.pages.get_mut(&self.node) {
+            all.retain(|(number, _)| *number != self.number);
+            if all.is_empty() {
+                inner.pages.remove(&self.node);
+            }
+        }
+        drop(inner);
+        self.sizes.over.notify_waiters();
+    }
 }
 
 impl Sizes {
@@ -83,7 +136,24 @@ impl Sizes {
         Arc::new(Self {
             inner: Mutex::default(),
             raise: Box::new(raise),
+            over: Notify::new(),
+            room: Semaphore::new(RAISES),
+            next: AtomicU64::new(0),
         })
+    }
+
+    /// The kernel reads or writes `len` bytes of its pages at `offset`.
+    pub fn pages(self: &Arc<Self>, node: u64, offset: u64, len: u64) -> UnderWay {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let end = offset.saturating_add(len.max(1)) - 1;
+        let pages = offset / PAGE_BYTES..=end / PAGE_BYTES;
+        let mut inner = self.inner.lock();
+        inner.pages.entry(node).or_default().push((number, pages));
+        UnderWay {
+            sizes: self.clone(),
+            node,
+            number,
+        }
     }
 
     /// An answer is about to say that the file has `size` bytes; `new` if the kernel has not known the file until now.
@@ -101,19 +171,51 @@ impl Sizes {
 
     /// A question about an open file is about to be answered with `size`: sees to it that the kernel goes by no less.
     pub async fn tell_open(self: &Arc<Self>, node: u64, size: u64) {
-        let lowered = {
-            let mut inner = self.inner.lock();
-            let told = inner.note(node, size, 0);
-            if told.least >= size {
-                return;
+        let lowered = loop {
+            let over = self.over.notified();
+            tokio::pin!(over);
+            over.as_mut().enable();
+            {
+                let mut inner = self.inner.lock();
+                // it would wait for a page that a read is to bring, which may take as long as a server is away
+                let busy = inner.is_under_way(node, size);
+                let told = inner.note(node, size, 0);
+                if told.least >= size {
+                    return;
+                }
+                if !busy && !told.raising {
+                    told.raising = true;
+                    break told.lowered;
+                }
             }
-            told.lowered
+            over.await;
         };
-        // it may wait for a page that a read is to bring: not on a thread that serves reads
+        // goes on when the question is given up: what was begun is over some time
         let me = self.clone();
-        let raised = tokio::task::spawn_blocking(move || (me.raise)(node, size)).await;
-        if let (Ok(()), Some(told)) = (raised, self.inner.lock().files.get_mut(&node))
-            && told.lowered == lowered
+        let raised = tokio::spawn(async move {
+            let _room = me.room.acquire().await;
+            let blocking = me.clone();
+            let done =
+                tokio::task::spawn_blocking(move || blocking.raise_unless(node, size, lowered));
+            let _ = done.await;
+            if let Some(told) = me.inner.lock().files.get_mut(&node) {
+                told.raising = false;
+            }
+            me.over.notify_waiters();
+        });
+        let _ = raised.await;
+    }
+
+    /// Unless the file was told to be smaller meanwhile.
+    fn raise_unless(&self, node: u64, size: u64, lowered: u64) {
+        let same = |inner: &Inner| inner.files.get(&node).is_some_and(|t| t.lowered == lowered);
+        if !same(&self.inner.lock()) {
+            return;
+        }
+        (self.raise)(node, size);
+        let mut inner = self.inner.lock();
+        if same(&inner)
+            && let Some(told) = inner.files.get_mut(&node)
         {
             told.least = told.least.max(size);
         }
@@ -122,6 +224,8 @@ impl Sizes {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn sizes() -> (Arc<Sizes>, Arc<Mutex<Vec<(u64, u64)>>>) {
@@ -156,6 +260,33 @@ mod tests {
         assert_eq!(raised.lock().last(), Some(&(2, 7)), "told of long ago");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn it_waits_for_no_page_that_is_under_way() {
+        let (s, raised) = sizes();
+        s.tell(1, 10, true);
+        let (elsewhere, last) = (s.pages(1, 0, 4096), s.pages(1, 4096, 100));
+        let asked = tokio::spawn({
+            let s = s.clone();
+            async move { s.tell_open(1, 5000).await }
+        });
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(raised.lock().is_empty() && !asked.is_finished());
+        drop(last);
+        asked.await.unwrap();
+        assert_eq!(*raised.lock(), [(1, 5000)]);
+        drop(elsewhere);
+        assert!(s.inner.lock().pages.is_empty());
+    }
+
+    #[tokio::test]
+    async fn many_questions_are_one_raise() {
+        let (s, raised) = sizes();
+        s.tell(1, 10, true);
+        let all = (0..100).map(|_| s.tell_open(1, 20));
+        futures_util::future::join_all(all).await;
+        assert_eq!(*raised.lock(), [(1, 20)]);
+    }
+
     #[tokio::test]
     async fn what_is_told_meanwhile_counts() {
         let slot: Arc<Mutex<Option<Arc<Sizes>>>> = Arc::default();
@@ -172,6 +303,8 @@ mod tests {
         s.tell_open(1, 20).await;
         s.tell_open(1, 20).await;
         assert_eq!(*calls.lock(), 2, "cut while it was raised");
+        s.tell_open(1, 20).await;
+        assert_eq!(*calls.lock(), 2);
     }
 
     #[test]

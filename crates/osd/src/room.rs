@@ -23,4 +23,9 @@ pub trait Room: Send + Sync {
 
     /// That write is stored, or has failed.
     fn unclaim(&self, bytes: u64);
+
+    /// Where free space lags behind what is written: waits until it does not. False where there is nothing to wait for.
+    fn settle(&self) -> bool {
+        false
+    }
 }

@@ -119,6 +119,7 @@ impl OsdFs {
         private::make_dir(&dir.join("objects")).map_err(|e| fail("create objects in", e))?;
         private::make_dir(&dir.join(tables::TABLES_DIR))
             .map_err(|e| fail("create tables in", e))?;
+        tables::write_in_place(&dir.join(tables::TABLES_DIR));
         let options = OsdFsOptions::default();
         let space =
             SpaceGate::open(dir, options.disk.clone(), true).map_err(|e| fail("open", e))?;
@@ -347,6 +348,9 @@ impl Room for OsdFs {
     }
     fn unclaim(&self, bytes: u64) {
         self.objects.unclaim(bytes);
+    }
+    fn settle(&self) -> bool {
+        self.objects.settle()
     }
 }
 

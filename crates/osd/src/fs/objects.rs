@@ -340,6 +340,9 @@ impl Room for FsObjects {
     fn unclaim(&self, bytes: u64) {
         self.space.unclaim(bytes);
     }
+    fn settle(&self) -> bool {
+        self.space.settle().is_some()
+    }
 }
 
 impl Objects for FsObjects {

@@ -9,8 +9,9 @@
 //! is compressed, so the space that is gone says little about it.)
 //!
 //! Invariant: what is written stays in the account until it has its room on the disk. So who reads the disk's free space while the
-//! account is locked sees every byte in one of the two. On btrfs, which counts what is written once it has put it somewhere, it stays
-//! until the next `syncfs`; one is made when the room would not do otherwise.
+//! account is locked sees every byte in one of the two. On btrfs, which counts what is written once it has put it somewhere, a write
+//! that nobody was promised room counts what was written since the last `syncfs` besides ([`SpaceGate::settle`]). Promises and the
+//! tables' journal need no such account there: they have their blocks before they are used.
 //!
 //! Lock order: the account of the disk, then the stock.
 
@@ -23,7 +24,7 @@ use parking_lot::Mutex;
 use rustix::fs::fstatvfs;
 
 use super::journal;
-use super::stock::Stock;
+use super::stock::{PIECE_BYTES, Stock};
 use super::tables::TABLES_DIR;
 use crate::{OsdError, StatFs};
 
@@ -74,9 +75,9 @@ pub(super) enum Class {
     Removal,
 }
 
-/// The account of one disk, shared by the targets on it ([`crate::OsdFsOptions::disk`]).
+/// The account of one disk, shared by the targets on it ([`crate::OsdFsOptions::disk`]); and whose turn it is to settle it.
 #[derive(Debug, Default)]
-pub struct Disk(Mutex<Sums>);
+pub struct Disk(Mutex<Sums>, Mutex<()>);
 
 /// All in bytes.
 #[derive(Debug, Default)]
@@ -99,7 +100,6 @@ impl Sums {
         self.unsorted
             .saturating_add(self.promised.saturating_sub(self.stocked))
             .saturating_add(self.claimed)
-            .saturating_add(self.lagging)
     }
 }
 
@@ -131,7 +131,7 @@ impl SpaceGate {
         let lags = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type == BTRFS_MAGIC);
         let gate = SpaceGate {
             stock: if keeps {
-                Stock::open(dir)
+                Stock::open(dir, lags)
             } else {
                 Stock::none()
             },
@@ -171,7 +171,9 @@ impl SpaceGate {
             return;
         }
         let Ok(fs) = self.raw() else { return };
-        let ballast = (fs.total / BALLAST_DIVISOR).clamp(BALLAST_MIN_BYTES, BALLAST_MAX_BYTES);
+        let ballast = (fs.total / BALLAST_DIVISOR)
+            .clamp(BALLAST_MIN_BYTES, BALLAST_MAX_BYTES)
+            .next_multiple_of(PIECE_BYTES);
         let room = self.left_of(&fs, &self.disk.0.lock(), Class::Object) > 2 * ballast;
         let inodes = fs.files == 0 || fs.files_free > INODES_MIN;
         self.stock.put_by(if room { ballast } else { 0 }, inodes);
@@ -191,23 +193,6 @@ impl SpaceGate {
                 .saturating_add(lag)
                 .saturating_add(sums.spoken_for()),
         )
-    }
-
-    /// Room for `class` now; where free space lags and less than `wanted` is seen, after what was written is counted.
-    fn left_now(&self, class: Class, wanted: u64) -> Result<u64, OsdError> {
-        let left = {
-            let sums = self.disk.0.lock();
-            let left = self.left_of(&self.raw()?, &sums, class);
-            if left >= wanted || sums.lagging == 0 {
-                return Ok(left);
-            }
-            left
-        };
-        if self.settle().is_none() {
-            return Ok(left);
-        }
-        let sums = self.disk.0.lock();
-        Ok(self.left_of(&self.raw()?, &sums, class))
     }
 
     /// So many bytes were written, or are about to be.
@@ -231,7 +216,10 @@ impl SpaceGate {
         let room = match class {
             Class::Removal => self.room_for_removal(len)?,
             _ => {
-                let room = self.left_now(class, len)?;
+                let room = {
+                    let sums = self.disk.0.lock();
+                    self.left_of(&self.raw()?, &sums, class)
+                };
                 let there = room >= len
                     && (class == Class::Object || self.journal_goes_on(JOURNAL_AHEAD_BYTES + len));
                 if !there {
@@ -245,7 +233,6 @@ impl SpaceGate {
         if class != Class::Object {
             let fresh = (room / 16).min(ALLOWANCE_MAX_BYTES);
             allowance.store(fresh as i64 - signed, Ordering::Relaxed);
-            self.count_lagging(&mut self.disk.0.lock(), fresh.max(len));
         }
         Ok(())
     }
@@ -265,7 +252,9 @@ impl SpaceGate {
                     return Ok(room);
                 }
             }
-            let dropped = self.stock.drop_ballast(len.max(BALLAST_STEP_BYTES));
+            let dropped = self
+                .stock
+                .drop_ballast(len.max(BALLAST_STEP_BYTES).next_multiple_of(PIECE_BYTES));
             if !dropped && std::mem::replace(&mut settled, true) {
                 self.removal_allowance.store(0, Ordering::Relaxed);
                 return Err(OsdError::NoSpace);
@@ -307,7 +296,6 @@ impl SpaceGate {
         if most == 0 {
             return Ok(0);
         }
-        self.left_now(Class::Object, most)?;
         let mut sums = self.disk.0.lock();
         let fs = self.raw()?;
         let left = self.left_of(&fs, &sums, Class::Object);
@@ -353,10 +341,10 @@ impl SpaceGate {
 
     /// Room for a write that nobody was promised, until [`SpaceGate::unclaim`].
     pub(super) fn claim(&self, bytes: u64) -> Result<(), OsdError> {
-        self.left_now(Class::Object, bytes)?;
         let mut sums = self.disk.0.lock();
         let fs = self.raw()?;
-        if self.left_of(&fs, &sums, Class::Object) < bytes {
+        let left = self.left_of(&fs, &sums, Class::Object);
+        if left.saturating_sub(sums.lagging) < bytes {
             return Err(OsdError::NoSpace);
         }
         sums.claimed += bytes;
@@ -369,17 +357,24 @@ impl SpaceGate {
         self.count_lagging(&mut sums, bytes);
     }
 
-    /// Where free space lags: what was written is counted and what was freed is free, once all of it is on the disk. `None` where it
-    /// does not lag or cannot be had.
+    /// Where free space lags: what was written is counted and what was freed is free, once all of it is on the disk, for which it
+    /// waits. `None` where it does not lag or cannot be had.
     pub(super) fn settle(&self) -> Option<()> {
         if !self.lags {
             return None;
         }
+        let _turn = self.disk.1.lock();
         let before = self.disk.0.lock().lagging;
         rustix::fs::syncfs(&self.dir).ok()?;
         let mut sums = self.disk.0.lock();
         sums.lagging = sums.lagging.saturating_sub(before);
         Some(())
+    }
+
+    /// A write to the tables failed: nothing is taken for granted any more.
+    pub(super) fn forget_allowances(&self) {
+        self.table_allowance.store(0, Ordering::Relaxed);
+        self.removal_allowance.store(0, Ordering::Relaxed);
     }
 
     /// Whether a store that failed for want of room may be opened again for a change of `class`. Only a removal uses what was put
@@ -390,12 +385,12 @@ impl SpaceGate {
             if class == Class::Removal && fs.files > 0 && fs.files_free < START_INODES {
                 self.stock.drop_inodes();
             }
-            if fs.usable >= START_BYTES / 2 {
+            if fs.usable >= START_BYTES {
                 return true;
             }
             let dropped = class == Class::Removal && self.stock.drop_ballast(BALLAST_STEP_BYTES);
             if !dropped && std::mem::replace(&mut settled, true) {
-                return false;
+                return fs.usable >= START_BYTES / 2;
             }
             self.settle();
         }

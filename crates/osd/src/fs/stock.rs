@@ -25,8 +25,8 @@ pub(super) const SPARE_DIR: &str = "SPARE";
 const SPARE_INODES: usize = 16;
 /// Blocks for promises come and go in steps of this, bytes.
 const STEP_BYTES: u64 = 4 << 20;
-/// Blocks are allocated, and so can be freed, in pieces of this, bytes.
-const PIECE_BYTES: u64 = 512 << 10;
+/// Size of the pieces in which btrfs gives and takes blocks here, bytes.
+pub(super) const PIECE_BYTES: u64 = 512 << 10;
 
 #[derive(Debug, Default)]
 struct State {
@@ -44,6 +44,8 @@ struct State {
 /// What is put by in one target directory; `None` in one that is only read.
 pub(super) struct Stock {
     dir: Option<PathBuf>,
+    /// Blocks are allocated in pieces of so many bytes.
+    piece: u64,
     state: Mutex<State>,
 }
 
@@ -51,14 +53,17 @@ impl Stock {
     pub(super) fn none() -> Stock {
         Stock {
             dir: None,
+            piece: u64::MAX,
             state: Mutex::default(),
         }
     }
 
-    /// What an earlier process had put by for promises goes: they ended with it.
-    pub(super) fn open(dir: &Path) -> Stock {
+    /// What an earlier process had put by for promises goes: they ended with it. In `pieces`: on btrfs, which frees what was allocated
+    /// in one piece all at once or not at all, when none of it is in use any more.
+    pub(super) fn open(dir: &Path, pieces: bool) -> Stock {
         let stock = Stock {
             dir: Some(dir.to_owned()),
+            piece: if pieces { PIECE_BYTES } else { u64::MAX },
             state: Mutex::default(),
         };
         {
@@ -195,7 +200,7 @@ impl Stock {
             ballast + promised.unwrap_or(s.promised),
         );
         let done = match new > old {
-            true => allocate(&file, old, new),
+            true => allocate(&file, old, new, self.piece),
             false => rustix::fs::ftruncate(&file, new),
         };
         if let Err(e) = done {
@@ -234,12 +239,11 @@ fn create(path: &Path) -> std::io::Result<File> {
         .open(path)
 }
 
-/// Gives `start..end` of the file blocks, in pieces: btrfs frees what was allocated in one piece all at once or not at all, when
-/// none of it is in use any more.
-fn allocate(file: &File, start: u64, end: u64) -> Result<(), Errno> {
+/// Gives `start..end` of the file blocks, in pieces that end at multiples of `piece` bytes.
+fn allocate(file: &File, start: u64, end: u64, piece: u64) -> Result<(), Errno> {
     let mut at = start;
     while at < end {
-        let next = (at + 1).next_multiple_of(PIECE_BYTES).min(end);
+        let next = (at / piece + 1).saturating_mul(piece).min(end);
         rustix::fs::fallocate(file, FallocateFlags::empty(), at, next - at)?;
         at = next;
     }
@@ -257,7 +261,7 @@ mod tests {
     #[test]
     fn blocks_are_taken_and_let_go() {
         let dir = tempfile::tempdir().unwrap();
-        let stock = Stock::open(dir.path());
+        let stock = Stock::open(dir.path(), false);
         stock.put_by(1 << 20, true);
         assert_eq!(blocks(dir.path()), 1 << 20);
         assert_eq!(
@@ -290,9 +294,20 @@ mod tests {
         stock.put_by(1 << 20, true);
         stock.hold_promised(20 << 20).unwrap();
         drop(stock);
-        let again = Stock::open(dir.path());
+        let again = Stock::open(dir.path(), false);
         assert_eq!(again.promised(), 0, "promises end with the process");
         assert!(blocks(dir.path()) <= super::super::space::BALLAST_MAX_BYTES);
+    }
+
+    #[test]
+    fn pieces_end_where_space_is_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let stock = Stock::open(dir.path(), true);
+        stock.put_by(3 * PIECE_BYTES, false);
+        stock.hold_promised(5 << 20).unwrap();
+        let whole = blocks(dir.path());
+        assert!(stock.drop_ballast(PIECE_BYTES));
+        assert_eq!(blocks(dir.path()), whole - PIECE_BYTES);
     }
 
     #[test]

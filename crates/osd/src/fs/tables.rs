@@ -21,6 +21,8 @@ use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::{Mutex, RwLock};
 
+use rustix::fs::IFlags;
+
 use super::space::{Class, SpaceGate};
 use super::synced::{Acked, JournalLen, Promise, SyncedFile};
 use super::{journal, manifest};
@@ -113,6 +115,19 @@ impl Store {
             .fetch_or(manifest::present(&self.dir), Ordering::Relaxed);
         open.push((t, k.clone()));
         Ok(k)
+    }
+}
+
+/// New files in `dir` are written where they lie, on a file system that would write elsewhere (btrfs): what has its blocks needs no
+/// more of them. The store has checksums of its own.
+pub(super) fn write_in_place(dir: &Path) {
+    let set = || -> rustix::io::Result<()> {
+        let dir = std::fs::File::open(dir).map_err(|_| rustix::io::Errno::NOENT)?;
+        let flags = rustix::fs::ioctl_getflags(&dir)?;
+        rustix::fs::ioctl_setflags(&dir, flags | IFlags::NOCOW)
+    };
+    if let Err(error) = set() {
+        tracing::debug!(dir = %dir.display(), %error, "written elsewhere at each change, or in place anyway");
     }
 }
 
@@ -303,7 +318,6 @@ impl Tables {
             let Err(e) = self.commit_now(&b) else {
                 return Ok(());
             };
-            self.syncs.stuck.store(true, Ordering::Release);
             tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
             if !std::mem::take(&mut again) {
                 let full = matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin(class);
@@ -326,7 +340,12 @@ impl Tables {
             }
         }
         let next = db.seqno();
-        batch.commit().map_err(from_fjall)?;
+        if let Err(e) = batch.commit() {
+            // while this store is the one in use: one that was opened since is well
+            self.syncs.stuck.store(true, Ordering::Release);
+            self.space.forget_allowances();
+            return Err(from_fjall(e));
+        }
         self.syncs.acked.committed(next);
         self.space.set_unsorted(db.write_buffer_size());
         Ok(())

@@ -13,6 +13,8 @@ use crate::OsdError;
 
 /// Buffers in one `pwritev`.
 const IOV_MAX: usize = 1024;
+/// How often a write on btrfs waits for a commit before it is refused for want of room.
+const YIELD_ROUNDS: usize = 4;
 
 impl FsObjects {
     /// Room for `len` bytes at `off`. On a full disk, bytes that have their blocks already may
@@ -40,14 +42,17 @@ impl FsObjects {
         bytes: u64,
         call: impl Fn() -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
-        let mut settled = false;
+        let (mut rounds, mut wanted) = (0, bytes);
         loop {
             match call() {
-                Err(OsdError::NoSpace) if self.space.yield_promised(bytes) => {
-                    self.space.settle();
-                }
-                Err(OsdError::NoSpace) if !settled && self.space.settle().is_some() => {
-                    settled = true;
+                Err(OsdError::NoSpace) if rounds < YIELD_ROUNDS => {
+                    let yielded = self.space.yield_promised(wanted);
+                    // what is freed there on btrfs is to be had after a commit only
+                    if self.space.settle().is_some() {
+                        (rounds, wanted) = (rounds + 1, wanted.saturating_mul(4));
+                    } else if !yielded {
+                        rounds = YIELD_ROUNDS;
+                    }
                 }
                 done => return done,
             }
