@@ -228,7 +228,10 @@ mod tests {
 
     use super::*;
 
-    fn sizes() -> (Arc<Sizes>, Arc<Mutex<Vec<(u64, u64)>>>) {
+    /// Node id and size, as the kernel was told.
+    type Raised = Arc<Mutex<Vec<(u64, u64)>>>;
+
+    fn sizes() -> (Arc<Sizes>, Raised) {
         let raised = Arc::new(Mutex::new(Vec::new()));
         let log = raised.clone();
         (
