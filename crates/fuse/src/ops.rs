@@ -22,6 +22,7 @@ use crate::abi::{self, InHeader, fattr, fopen, op};
 use crate::buf::RequestBuf;
 use crate::fs::{FileSystem, PageCache};
 use crate::ioctl::{self, Asked};
+use crate::nodes::Nodes;
 use crate::reply::{self, Body, Reply};
 use crate::session::Shared;
 use crate::told::Mark;
@@ -185,19 +186,28 @@ impl<F: FileSystem> Shared<F> {
         self.files.get(fh).ok_or(EBADF)
     }
 
-    /// Counts a lookup of the file of `attr`, which the kernel is about to be told of; its id.
-    fn remember(&self, fid: Fid, mode: u32, size: u64) -> u64 {
+    /// Counts a lookup of a file by `count`, which the kernel is about to be told of with this mode and size; its id.
+    fn remember(&self, count: fn(&Nodes, Fid) -> u64, fid: Fid, (mode, size): (u32, u64)) -> u64 {
         let new = self.nodes.id(fid).is_none();
-        let id = self.nodes.remember(fid);
-        if mode & libc::S_IFMT == libc::S_IFREG {
-            self.sizes.tell(id, size, new);
-        }
+        let id = count(&self.nodes, fid);
+        self.tell_size(id, (mode, size), new);
         id
+    }
+
+    /// An answer says this mode and size of a file; `new` if the kernel has not known it until now.
+    fn tell_size(&self, node: u64, (mode, size): (u32, u64), new: bool) {
+        if mode & libc::S_IFMT == libc::S_IFREG {
+            self.sizes.tell(node, size, new);
+        }
     }
 
     /// The answer to a request that began at `began`, which makes the kernel remember `e`.
     fn entry_out(&self, began: Mark, e: &Entry) -> abi::EntryOut {
-        let id = self.remember(e.attr.fid, e.attr.mode, e.attr.size);
+        self.counted_out(Nodes::remember, began, e)
+    }
+
+    fn counted_out(&self, count: fn(&Nodes, Fid) -> u64, began: Mark, e: &Entry) -> abi::EntryOut {
+        let id = self.remember(count, e.attr.fid, (e.attr.mode, e.attr.size));
         let out = reply::entry(e, id, self.entry_ttl());
         if self.notifier.told.since(began).has(e.attr.fid) {
             out.doubtful()
@@ -209,21 +219,13 @@ impl<F: FileSystem> Shared<F> {
     /// The answer to a request that makes a name. The kernel takes its attributes in even where it was told meanwhile to
     /// forget them (version 0 in `create_new_entry`, `fs/fuse/dir.c`), so they get no validity.
     fn named_out(&self, e: &Entry) -> abi::EntryOut {
-        let id = self.remember(e.attr.fid, e.attr.mode, e.attr.size);
+        let id = self.remember(Nodes::remember, e.attr.fid, (e.attr.mode, e.attr.size));
         reply::entry(e, id, self.entry_ttl()).doubtful()
     }
 
     /// The answer to CREATE, which the kernel takes in the same way ([`crate::notify`]).
     fn created_out(&self, began: Mark, e: &Entry) -> abi::EntryOut {
-        let new = self.nodes.id(e.attr.fid).is_none();
-        let id = self.nodes.remember_created(e.attr.fid);
-        self.sizes.tell(id, e.attr.size, new);
-        let out = reply::entry(e, id, self.entry_ttl());
-        if self.notifier.told.since(began).has(e.attr.fid) {
-            out.doubtful()
-        } else {
-            out
-        }
+        self.counted_out(Nodes::remember_created, began, e)
     }
 
     fn open_out(&self, file: Arc<OpenFile<F>>) -> abi::OpenOut {
@@ -397,11 +399,9 @@ async fn looked_at<F: FileSystem>(
         s.fs.getattr(cred, fid, file.as_ref().map(|f| &f.file))
             .await
             .map_err(looked_up)?;
-    if e.attr.mode & libc::S_IFMT == libc::S_IFREG {
-        match file {
-            Some(_) => s.sizes.tell_open(node, e.attr.size).await,
-            None => s.sizes.tell(node, e.attr.size, false),
-        }
+    match file {
+        Some(_) if e.attr.is_file() => s.sizes.tell_open(node, e.attr.size).await,
+        _ => s.tell_size(node, (e.attr.mode, e.attr.size), false),
     }
     Ok(e)
 }
@@ -478,9 +478,7 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
         let e =
             s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file))
                 .await?;
-        if e.attr.mode & libc::S_IFMT == libc::S_IFREG {
-            s.sizes.tell(node, e.attr.size, false);
-        }
+        s.tell_size(node, (e.attr.mode, e.attr.size), false);
         // the kernel takes these in even where it was told meanwhile to forget them (`fuse_do_setattr` in `fs/fuse/dir.c`)
         Ok(Body::of(&reply::attr_out(&e).doubtful()))
     }))

@@ -14,7 +14,6 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
-
 use zerocopy::IntoBytes;
 
 use crate::abi::{DEV_IOC_CLONE, NotifyStoreOut, OutHeader, notify};

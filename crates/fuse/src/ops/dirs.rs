@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use super::{EBADF, Fut, In, boxed, cred};
 use crate::abi::{self, InHeader};
 use crate::fs::FileSystem;
+use crate::nodes::Nodes;
 use crate::reply::{self, Body};
 use crate::session::Shared;
 use crate::told::Mark;
@@ -86,7 +87,7 @@ impl Listing {
     /// The finished page of a request that began at `began`; counts the lookups.
     fn finish<F: FileSystem>(mut self, s: &Shared<F>, began: Mark) -> Body {
         for (_, record, fid) in &mut self.pending {
-            record.nodeid = s.remember(*fid, record.attr.mode, record.attr.size);
+            record.nodeid = s.remember(Nodes::remember, *fid, (record.attr.mode, record.attr.size));
         }
         let told = s.notifier.told.since(began);
         for (at, record, fid) in self.pending {

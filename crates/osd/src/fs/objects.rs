@@ -341,7 +341,7 @@ impl Room for FsObjects {
         self.space.unclaim(bytes);
     }
     fn settle(&self) -> bool {
-        self.space.settle().is_some()
+        self.space.settle()
     }
 }
 

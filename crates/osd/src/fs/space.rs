@@ -75,9 +75,13 @@ pub(super) enum Class {
     Removal,
 }
 
-/// The account of one disk, shared by the targets on it ([`crate::OsdFsOptions::disk`]); and whose turn it is to settle it.
+/// The account of one disk, shared by the targets on it ([`crate::OsdFsOptions::disk`]).
 #[derive(Debug, Default)]
-pub struct Disk(Mutex<Sums>, Mutex<()>);
+pub struct Disk {
+    sums: Mutex<Sums>,
+    /// Held while the disk is settled.
+    settling: Mutex<()>,
+}
 
 /// All in bytes.
 #[derive(Debug, Default)]
@@ -174,14 +178,14 @@ impl SpaceGate {
         let ballast = (fs.total / BALLAST_DIVISOR)
             .clamp(BALLAST_MIN_BYTES, BALLAST_MAX_BYTES)
             .next_multiple_of(PIECE_BYTES);
-        let room = self.left_of(&fs, &self.disk.0.lock(), Class::Object) > 2 * ballast;
+        let room = self.left_of(&fs, &self.disk.sums.lock(), Class::Object) > 2 * ballast;
         let inodes = fs.files == 0 || fs.files_free > INODES_MIN;
         self.stock.put_by(if room { ballast } else { 0 }, inodes);
     }
 
     /// Tells how many bytes of tables are held in memory.
     pub(super) fn set_unsorted(&self, bytes: u64) {
-        let mut sums = self.disk.0.lock();
+        let mut sums = self.disk.sums.lock();
         let before = self.unsorted.swap(bytes, Ordering::Relaxed);
         sums.unsorted = sums.unsorted + bytes - before;
     }
@@ -195,7 +199,7 @@ impl SpaceGate {
         )
     }
 
-    /// So many bytes were written, or are about to be.
+    /// So many bytes that were promised or claimed were written, or are wanted no more.
     fn count_lagging(&self, sums: &mut Sums, bytes: u64) {
         if self.lags {
             sums.lagging = sums.lagging.saturating_add(bytes);
@@ -213,11 +217,11 @@ impl SpaceGate {
         if class != Class::Object && allowance.fetch_sub(signed, Ordering::Relaxed) >= signed {
             return Ok(());
         }
-        let room = match class {
+        let fresh = match class {
             Class::Removal => self.room_for_removal(len)?,
             _ => {
                 let room = {
-                    let sums = self.disk.0.lock();
+                    let sums = self.disk.sums.lock();
                     self.left_of(&self.raw()?, &sums, class)
                 };
                 let there = room >= len
@@ -227,29 +231,28 @@ impl SpaceGate {
                     return Err(OsdError::NoSpace);
                 }
                 self.refill();
-                room
+                allowance_of(room)
             }
         };
         if class != Class::Object {
-            let fresh = (room / 16).min(ALLOWANCE_MAX_BYTES);
             allowance.store(fresh as i64 - signed, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Room for a change of the tables that removes something. It comes before everything else, as it is how room is made: what was
-    /// put by is let go for it.
+    /// Room for a change of the tables that removes something: what such changes may write from now on. They come before everything
+    /// else, as they are how room is made: what was put by is let go for them.
     fn room_for_removal(&self, len: u64) -> Result<u64, OsdError> {
         let mut settled = !self.lags;
         loop {
             if self.lags {
                 if self.journal_goes_on(JOURNAL_REMOVAL_BYTES + len) {
-                    return Ok(16 * JOURNAL_REMOVAL_BYTES);
+                    return Ok(JOURNAL_REMOVAL_BYTES);
                 }
             } else {
                 let room = self.raw()?.usable.saturating_sub(REMOVAL_RESERVE_BYTES);
                 if room >= len {
-                    return Ok(room);
+                    return Ok(allowance_of(room));
                 }
             }
             let dropped = self
@@ -283,7 +286,7 @@ impl SpaceGate {
     /// Bytes that may still be promised.
     pub(super) fn left(&self) -> Result<u64, OsdError> {
         self.refill();
-        let sums = self.disk.0.lock();
+        let sums = self.disk.sums.lock();
         let fs = self.raw()?;
         if fs.files > 0 && fs.files_free < INODES_MIN {
             return Ok(0);
@@ -296,7 +299,7 @@ impl SpaceGate {
         if most == 0 {
             return Ok(0);
         }
-        let mut sums = self.disk.0.lock();
+        let mut sums = self.disk.sums.lock();
         let fs = self.raw()?;
         let left = self.left_of(&fs, &sums, Class::Object);
         let take = most.min(left);
@@ -319,7 +322,7 @@ impl SpaceGate {
 
     /// Promised space was written to, or is wanted no more.
     pub(super) fn unpromise(&self, bytes: u64) {
-        let mut sums = self.disk.0.lock();
+        let mut sums = self.disk.sums.lock();
         let promised = self.promised.load(Ordering::Relaxed).saturating_sub(bytes);
         let less = self.promised.swap(promised, Ordering::Relaxed) - promised;
         sums.promised -= less;
@@ -331,7 +334,7 @@ impl SpaceGate {
 
     /// A promised write finds no room: frees some of what was put by for it. False when there is none.
     pub(super) fn yield_promised(&self, bytes: u64) -> bool {
-        let mut sums = self.disk.0.lock();
+        let mut sums = self.disk.sums.lock();
         let before = self.stock.promised();
         self.stock.spend(bytes);
         let after = self.stock.promised();
@@ -341,7 +344,7 @@ impl SpaceGate {
 
     /// Room for a write that nobody was promised, until [`SpaceGate::unclaim`].
     pub(super) fn claim(&self, bytes: u64) -> Result<(), OsdError> {
-        let mut sums = self.disk.0.lock();
+        let mut sums = self.disk.sums.lock();
         let fs = self.raw()?;
         let left = self.left_of(&fs, &sums, Class::Object);
         if left.saturating_sub(sums.lagging) < bytes {
@@ -352,23 +355,25 @@ impl SpaceGate {
     }
 
     pub(super) fn unclaim(&self, bytes: u64) {
-        let mut sums = self.disk.0.lock();
+        let mut sums = self.disk.sums.lock();
         sums.claimed = sums.claimed.saturating_sub(bytes);
         self.count_lagging(&mut sums, bytes);
     }
 
     /// Where free space lags: what was written is counted and what was freed is free, once all of it is on the disk, for which it
-    /// waits. `None` where it does not lag or cannot be had.
-    pub(super) fn settle(&self) -> Option<()> {
+    /// waits. False where it does not lag or cannot be had.
+    pub(super) fn settle(&self) -> bool {
         if !self.lags {
-            return None;
+            return false;
         }
-        let _turn = self.disk.1.lock();
-        let before = self.disk.0.lock().lagging;
-        rustix::fs::syncfs(&self.dir).ok()?;
-        let mut sums = self.disk.0.lock();
+        let _turn = self.disk.settling.lock();
+        let before = self.disk.sums.lock().lagging;
+        if rustix::fs::syncfs(&self.dir).is_err() {
+            return false;
+        }
+        let mut sums = self.disk.sums.lock();
         sums.lagging = sums.lagging.saturating_sub(before);
-        Some(())
+        true
     }
 
     /// A write to the tables failed: nothing is taken for granted any more.
@@ -410,7 +415,7 @@ impl SpaceGate {
         let part = BLOCK * self.sharers.load(Ordering::Relaxed);
         // What is stocked is promised, not used.
         let (unsorted, stocked) = {
-            let s = self.disk.0.lock();
+            let s = self.disk.sums.lock();
             (s.unsorted, s.stocked)
         };
         let kept = reserve(fs.total, Class::Object).saturating_add(unsorted);
@@ -433,7 +438,7 @@ impl SpaceGate {
                 fs.files_free
             ));
         }
-        let left = self.left_of(&fs, &self.disk.0.lock(), Class::Table);
+        let left = self.left_of(&fs, &self.disk.sums.lock(), Class::Table);
         (left == 0).then(|| {
             format!(
                 "the disk is full ({} KiB free): files can be read and removed only",
@@ -470,6 +475,11 @@ impl Drop for SpaceGate {
         self.set_unsorted(0);
         self.unpromise(u64::MAX);
     }
+}
+
+/// What the tables may write before they ask again, of so much room.
+fn allowance_of(room: u64) -> u64 {
+    (room / 16).min(ALLOWANCE_MAX_BYTES)
 }
 
 struct Raw {
@@ -572,7 +582,7 @@ mod tests {
         assert!(two.left().unwrap() >= taken / 3);
         drop(one);
         assert_eq!(
-            disk.0.lock().promised,
+            disk.sums.lock().promised,
             0,
             "a closed target promises nothing"
         );

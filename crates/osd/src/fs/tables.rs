@@ -20,7 +20,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::{Mutex, RwLock};
-
 use rustix::fs::IFlags;
 
 use super::space::{Class, SpaceGate};

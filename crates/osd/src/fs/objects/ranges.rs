@@ -14,7 +14,7 @@ use crate::OsdError;
 /// Buffers in one `pwritev`.
 const IOV_MAX: usize = 1024;
 /// How often a write on btrfs waits for a commit before it is refused for want of room.
-const YIELD_ROUNDS: usize = 4;
+const SETTLES: usize = 4;
 
 impl FsObjects {
     /// Room for `len` bytes at `off`. On a full disk, bytes that have their blocks already may
@@ -42,19 +42,18 @@ impl FsObjects {
         bytes: u64,
         call: impl Fn() -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
-        let (mut rounds, mut wanted) = (0, bytes);
+        let (mut settles, mut wanted) = (0, bytes);
         loop {
             match call() {
-                Err(OsdError::NoSpace) if rounds < YIELD_ROUNDS => {
-                    let yielded = self.space.yield_promised(wanted);
-                    // what is freed there on btrfs is to be had after a commit only
-                    if self.space.settle().is_some() {
-                        (rounds, wanted) = (rounds + 1, wanted.saturating_mul(4));
-                    } else if !yielded {
-                        rounds = YIELD_ROUNDS;
-                    }
-                }
+                Err(OsdError::NoSpace) => {}
                 done => return done,
+            }
+            let yielded = self.space.yield_promised(wanted);
+            // what is freed there on btrfs is to be had after a commit only, so more is freed each time
+            if settles < SETTLES && self.space.settle() {
+                (settles, wanted) = (settles + 1, wanted.saturating_mul(4));
+            } else if !yielded {
+                return Err(OsdError::NoSpace);
             }
         }
     }
