@@ -305,14 +305,11 @@ impl Worker {
     /// A counter under flock.
     async fn count(&mut self) -> Result<u64> {
         let fh = self.u.open("shared/counter", libc::O_RDWR).await?;
-        self.u.fs.flock(&fh, self.id, LockKind::Write, true).await?;
+        self.u.fs.flock(&fh, LockKind::Write, true).await?;
         let old = self.u.read(&fh, 0, 8).await?;
         let n = u64::from_le_bytes(old.try_into().expect("8 bytes")) + 1;
         self.u.write(&fh, 0, &n.to_le_bytes()).await?;
-        self.u
-            .fs
-            .flock(&fh, self.id, LockKind::Unlock, true)
-            .await?;
+        self.u.fs.flock(&fh, LockKind::Unlock, true).await?;
         self.u.close(&fh).await?;
         self.counted += 1;
         Ok(n)

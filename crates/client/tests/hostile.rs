@@ -435,7 +435,7 @@ impl Hostile {
                 self.open.push(fh);
                 if self.open.len() > 12 {
                     let old = self.rng.random_range(0..self.open.len());
-                    fs.release(&self.open.swap_remove(old), Some(1)).await?;
+                    fs.release(&self.open.swap_remove(old)).await?;
                 }
             }
             (19 | 20, Some(fh)) => drop(
@@ -477,10 +477,10 @@ impl Hostile {
                 fs.setlk(&fh, self.rng.random_range(0..3), lock, false)
                     .await?;
             }
-            (26, Some(fh)) => fs.flock(&fh, 1, LockKind::Write, false).await?,
+            (26, Some(fh)) => fs.flock(&fh, LockKind::Write, false).await?,
             (27, Some(fh)) => {
                 self.open.retain(|o| !Arc::ptr_eq(o, &fh));
-                fs.release(&fh, Some(1)).await?;
+                fs.release(&fh).await?;
             }
             (28, Some(fh)) => drop(
                 fs.setattr(

@@ -578,7 +578,6 @@ async fn fight(fs: Arc<Llite>, id: usize) -> Vec<String> {
     use coral_client::LockKind;
     let u = User::root(&fs);
     let fh = u.open("d/shared", libc::O_RDWR).await.unwrap();
-    let owner = 100 + id as u64;
     let mut won = Vec::new();
     let mut last = 0u8;
     for round in 0..60u32 {
@@ -600,7 +599,7 @@ async fn fight(fs: Arc<Llite>, id: usize) -> Vec<String> {
         } else {
             LockKind::Read
         };
-        fs.flock(&fh, owner, kind, true).await.unwrap();
+        fs.flock(&fh, kind, true).await.unwrap();
         let all = u.read(&fh, 0, 500_000).await.unwrap();
         assert_eq!(all.len(), 400_000);
         assert!(
@@ -617,7 +616,7 @@ async fn fight(fs: Arc<Llite>, id: usize) -> Vec<String> {
             last += 1;
             u.write(&fh, 0, &vec![last; 400_000]).await.unwrap();
         }
-        fs.flock(&fh, owner, LockKind::Unlock, true).await.unwrap();
+        fs.flock(&fh, LockKind::Unlock, true).await.unwrap();
         // a name of one's own moves about and is always at one place
         let (a, b) = (format!("d/mine{id}"), format!("mine{id}"));
         if round == 0 {

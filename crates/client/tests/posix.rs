@@ -301,7 +301,7 @@ async fn permissions_are_those_of_the_caller() {
         Some(Errno::EACCES)
     );
     let fh = fs.open(&member, f, libc::O_RDWR as u32).await.unwrap();
-    fs.release(&fh, None).await.unwrap();
+    fs.release(&fh).await.unwrap();
     // a write by somebody else than root takes setuid away
     root.fs
         .setattr(
@@ -726,14 +726,14 @@ async fn locks_exclude_across_clients() {
         .unwrap();
     b.flush(&fb, 9).await.unwrap();
 
-    a.flock(&fa, 5, LockKind::Write, false).await.unwrap();
+    a.flock(&fa, LockKind::Write, false).await.unwrap();
     assert_eq!(
-        b.flock(&fb, 5, LockKind::Read, false).await,
+        b.flock(&fb, LockKind::Read, false).await,
         Err(Errno::EAGAIN)
     );
-    a.release(&fa, Some(5)).await.unwrap();
-    b.flock(&fb, 5, LockKind::Read, false).await.unwrap();
-    b.release(&fb, Some(5)).await.unwrap();
+    a.release(&fa).await.unwrap();
+    b.flock(&fb, LockKind::Read, false).await.unwrap();
+    b.release(&fb).await.unwrap();
     a.umount().await;
     b.umount().await;
     c.stop().await;

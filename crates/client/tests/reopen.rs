@@ -54,7 +54,7 @@ async fn the_second_walk_of_a_path_opens_what_it_finds() {
         mine.read(&fh, 0, 100).await.unwrap().copy_to_bytes(),
         "three"
     );
-    mine.release(&fh, None).await.unwrap();
+    mine.release(&fh).await.unwrap();
 
     // and then it is as any other: nothing is opened along, nothing stays open
     let now = find(&mine, &me).await;
@@ -63,7 +63,7 @@ async fn the_second_walk_of_a_path_opens_what_it_finds() {
         mine.read(&fh, 0, 100).await.unwrap().copy_to_bytes(),
         "four"
     );
-    mine.release(&fh, None).await.unwrap();
+    mine.release(&fh).await.unwrap();
     cluster.stop().await;
 }
 
@@ -108,9 +108,9 @@ async fn what_is_executed_is_not_cut_by_a_second_walk() {
         Some(Errno::ETXTBSY)
     );
     assert_eq!(them.get("f").await.unwrap(), b"two");
-    mine.release(&running, None).await.unwrap();
+    mine.release(&running).await.unwrap();
     let fh = mine.open(&me, found, flags as u32).await.unwrap();
     assert_eq!(them.get("f").await.unwrap(), b"");
-    mine.release(&fh, None).await.unwrap();
+    mine.release(&fh).await.unwrap();
     cluster.stop().await;
 }

@@ -27,7 +27,7 @@ async fn a_create_is_one_mds_rpc_and_its_close() {
                 u.fs.create(&u.cred, d, name.as_bytes(), 0o644, libc::O_RDWR as u32)
                     .await
                     .unwrap();
-            u.fs.release(&fh, None).await.unwrap();
+            u.fs.release(&fh).await.unwrap();
         }
     })
     .await;

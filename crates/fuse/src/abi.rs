@@ -188,8 +188,6 @@ pub mod fattr {
 pub const GETATTR_FH: u32 = 1 << 0;
 /// SETLK, SETLKW: this is flock(2), not fcntl(2).
 pub const LK_FLOCK: u32 = 1 << 0;
-/// RELEASE: drop the flock of `lock_owner`.
-pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// READ: `lock_owner` is set, as it is for every read that goes around the page cache and for no other.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// WRITE: written back from mmapped pages; the file handle is any one open for writing.

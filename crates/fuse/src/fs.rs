@@ -196,12 +196,8 @@ pub trait FileSystem: Send + Sync + 'static {
         file: &Self::File,
         lock_owner: u64,
     ) -> impl Future<Output = Result<(), Errno>> + Send;
-    /// The last descriptor was closed.
-    fn release(
-        &self,
-        file: &Self::File,
-        flock_owner: Option<u64>,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    /// The last descriptor was closed: drops the open file's own locks.
+    fn release(&self, file: &Self::File) -> impl Future<Output = Result<(), Errno>> + Send;
     /// Content and attributes to disk.
     fn fsync(
         &self,
@@ -287,11 +283,10 @@ pub trait FileSystem: Send + Sync + 'static {
         lock: FileLock,
         wait: bool,
     ) -> impl Future<Output = Result<(), Errno>> + Send;
-    /// flock(2).
+    /// flock(2). The lock is the open file's: its release drops it.
     fn flock(
         &self,
         file: &Self::File,
-        owner: u64,
         kind: LockKind,
         wait: bool,
     ) -> impl Future<Output = Result<(), Errno>> + Send;

@@ -214,8 +214,8 @@ impl FileSystem for LliteFs {
     async fn flush(&self, file: &Self::File, lock_owner: u64) -> Result<(), Errno> {
         self.llite.flush(file, lock_owner).await
     }
-    async fn release(&self, file: &Self::File, flock_owner: Option<u64>) -> Result<(), Errno> {
-        self.llite.release(file, flock_owner).await
+    async fn release(&self, file: &Self::File) -> Result<(), Errno> {
+        self.llite.release(file).await
     }
     async fn fsync(&self, file: &Self::File, datasync: bool) -> Result<(), Errno> {
         self.llite.fsync(file, datasync).await
@@ -293,13 +293,7 @@ impl FileSystem for LliteFs {
     ) -> Result<(), Errno> {
         self.llite.setlk(file, owner, lock, wait).await
     }
-    async fn flock(
-        &self,
-        file: &Self::File,
-        owner: u64,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<(), Errno> {
-        self.llite.flock(file, owner, kind, wait).await
+    async fn flock(&self, file: &Self::File, kind: LockKind, wait: bool) -> Result<(), Errno> {
+        self.llite.flock(file, kind, wait).await
     }
 }

@@ -27,6 +27,7 @@ use crate::reply::{self, Body, Reply};
 use crate::session::Shared;
 use crate::told::Mark;
 use dirs::{fsyncdir, opendir, readdir, releasedir};
+pub(crate) use locks::waits_for_lock;
 use locks::{getlk, setlk};
 use xattrs::{getxattr, listxattr, removexattr, setxattr};
 
@@ -663,10 +664,9 @@ fn flush<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
 fn release<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let r: abi::ReleaseIn = i.get()?;
     s.nodes.confirm(h.nodeid);
-    let owner = (r.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(r.lock_owner);
     let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(EBADF)?);
     Ok(boxed(async move {
-        s.fs.release(&file.file, owner).await.map(|()| Body::Empty)
+        s.fs.release(&file.file).await.map(|()| Body::Empty)
     }))
 }
 

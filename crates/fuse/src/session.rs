@@ -87,7 +87,7 @@ impl<F: FileSystem> Shared<F> {
     /// Closes what the kernel left open: at an unmount it does not wait for its asynchronous RELEASEs.
     pub async fn finish(&self) {
         for f in self.files.drain() {
-            if let Err(e) = self.fs.release(&f.file, None).await {
+            if let Err(e) = self.fs.release(&f.file).await {
                 tracing::debug!(fid = %f.fid, errno = e.0, "release at the end of the mount");
             }
         }
@@ -138,6 +138,7 @@ fn request<F: FileSystem>(
         return;
     }
     let watch = shared.counters.begin(h.opcode);
+    let any_signal = ops::waits_for_lock(&h, body);
     if h.opcode == op::INIT {
         let r = init::answer(body, shared.max_write, shared.locks).map(|(out, agreed)| {
             shared.minor.store(out.minor, Ordering::Relaxed);
@@ -157,7 +158,7 @@ fn request<F: FileSystem>(
                 send(dev, &h, &r);
                 shared.counters.end_inline(h.opcode, watch);
             }
-            Poll::Pending => spawn(shared, dev, &h, fut),
+            Poll::Pending => spawn(shared, dev, &h, fut, any_signal),
         },
     }
 }
@@ -171,18 +172,18 @@ fn poll_once(
         .unwrap_or_else(|_| Poll::Ready(Err(coral_wire::Errno(libc::EIO))))
 }
 
-/// Lets a request that has to wait go on in the runtime.
+/// Lets a request that has to wait go on in the runtime. `any_signal`: any signal ends it.
 fn spawn<F: FileSystem>(
     shared: &Arc<Shared<F>>,
     dev: &Arc<OwnedFd>,
     h: &InHeader,
     fut: futures_util::future::BoxFuture<'static, reply::Reply>,
+    any_signal: bool,
 ) {
     shared.counters.spawned.fetch_add(1, Ordering::Relaxed);
     let (shared, dev, h) = (shared.clone(), dev.clone(), *h);
     let interrupted = shared.waiting.register(h.unique);
     tokio::spawn(async move {
-        let any_signal = h.opcode == op::SETLKW;
         let driven = interrupt::drive(fut, interrupted, any_signal, h.pid);
         let r = std::panic::AssertUnwindSafe(driven).catch_unwind().await;
         shared.waiting.done(h.unique);

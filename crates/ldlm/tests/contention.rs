@@ -4,6 +4,7 @@ mod common;
 use common::*;
 
 use coral_ldlm::*;
+use coral_lnet::LinkModel;
 use coral_wire::errno::Errno;
 use coral_wire::ldlm::*;
 use std::sync::atomic::Ordering;
@@ -295,6 +296,58 @@ async fn an_interrupted_flock_leaves_nothing_behind() {
         .collect();
     assert_eq!(left, [(PR, range(200, 299, 1))]);
     bed.check_agreement();
+}
+
+/// A bed with 20 ms on the way from each client to the server, and back.
+async fn far(clients: usize) -> Bed {
+    let bed = Bed::new(clients).await;
+    let model = LinkModel {
+        delay: Duration::from_millis(20),
+        ..LinkModel::default()
+    };
+    for c in &bed.clients {
+        bed.net
+            .set_link(c.node.nid(), bed.server.node.nid(), model, 1);
+    }
+    bed
+}
+
+/// Moments at which a request over such a way is interrupted, milliseconds after it began.
+fn moments() -> impl Iterator<Item = Duration> {
+    (0..100).step_by(5).map(Duration::from_millis)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flock_asked_for_again_after_an_interrupt_is_held() {
+    for moment in moments() {
+        let bed = far(2).await;
+        let [a, b] = &bed.clients[..] else {
+            unreachable!()
+        };
+        let _ = timeout(moment, a.setlk(PW, range(0, 99, 1), true)).await;
+        a.setlk(PW, range(0, 99, 1), true).await.unwrap();
+        for _ in 0..3 {
+            let other = b.setlk(PW, range(50, 50, 1), false).await;
+            assert!(other.is_err(), "interrupted after {moment:?}");
+        }
+        bed.check_agreement();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_unlock_unlocks() {
+    for moment in moments() {
+        let bed = far(1).await;
+        let a = &bed.clients[0];
+        a.setlk(PW, range(0, 99, 1), true).await.unwrap();
+        let _ = timeout(moment, a.unlock(range(0, 99, 1))).await;
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(
+            (a.ns.counts().0, bed.server.ldlm.counts()),
+            (0, (0, 0)),
+            "interrupted after {moment:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -544,7 +544,7 @@ impl FileSystem for Fs {
         Ok(())
     }
 
-    async fn release(&self, f: &File, _: Option<u64>) -> R<()> {
+    async fn release(&self, f: &File) -> R<()> {
         // nothing waits for it, and it must not keep the end of a mount waiting
         let _ = self.try_on(|s| {
             let left = s.opens.get_mut(&f.ino).map_or(0, |n| {
@@ -749,7 +749,7 @@ impl FileSystem for Fs {
         err(libc::ENOSYS)
     }
 
-    async fn flock(&self, _: &File, _: u64, _: LockKind, _: bool) -> R<()> {
+    async fn flock(&self, _: &File, _: LockKind, _: bool) -> R<()> {
         err(libc::ENOSYS)
     }
 }

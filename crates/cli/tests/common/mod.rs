@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test file uses its share")]
 
+pub mod two;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;

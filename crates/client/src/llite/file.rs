@@ -48,8 +48,12 @@ pub struct FileHandle {
     times: (Timespec, Timespec),
     was_read: AtomicBool,
     closed: AtomicBool,
-    /// Owners of record locks taken through this handle and not given back by a flush: when the handle goes, what is left
-    /// belongs to the open file itself (`F_OFD_SETLK`), which Linux tells nobody the end of.
+    /// Of this mount's handles, this one; the owner of its flock.
+    pub(super) number: u64,
+    /// flock(2) was called.
+    pub(super) flocked: AtomicBool,
+    /// Owners that took record locks through this handle: when it goes, what a flush did not give back belongs to the open file
+    /// itself (`F_OFD_SETLK`), which Linux tells nobody the end of.
     pub(super) lock_owners: Mutex<HashSet<u64>>,
     /// Writes through it so far.
     writes: AtomicU32,
@@ -213,6 +217,8 @@ impl Llite {
             times: (md.attr.atime, md.attr.mtime.max(md.attr.ctime)),
             was_read: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            number: self.lock_owners.fresh(),
+            flocked: AtomicBool::new(false),
             lock_owners: Mutex::default(),
             writes: AtomicU32::new(0),
             uncapped: AtomicBool::new(o.created),
@@ -282,7 +288,7 @@ impl Llite {
                 ))
             }
             Err(e) => {
-                self.release(&fh, None).await.ok();
+                self.release(&fh).await.ok();
                 Err(e)
             }
         }
@@ -324,7 +330,7 @@ impl Llite {
             && fh.at_mdt.mode & libc::S_IFMT == libc::S_IFREG
             && let Err(e) = self.truncate_handle(cred, &fh, 0).await
         {
-            self.release(&fh, None).await.ok();
+            self.release(&fh).await.ok();
             return Err(e);
         }
         Ok(fh)
@@ -617,36 +623,19 @@ impl Llite {
 
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
     pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Errno> {
-        fh.lock_owners.lock().remove(&lock_owner);
-        if fh.inode.posix_owners.lock().remove(&lock_owner) {
-            self.unlock_all(fh, lock_owner).await?;
-        }
+        self.unlock_closed(fh, lock_owner).await?;
         fh.take_lost()
     }
 
-    /// The last descriptor is gone: closes at the MDT; `flock_owner`: also drop that owner's flock.
-    pub async fn release(
-        self: &Arc<Self>,
-        fh: &FileHandle,
-        flock_owner: Option<u64>,
-    ) -> Result<(), Errno> {
+    /// The last descriptor is gone: drops the locks of the open file, and closes it at the MDT.
+    pub async fn release(self: &Arc<Self>, fh: &FileHandle) -> Result<(), Errno> {
         if !fh.begin_close() {
             return Ok(());
         }
         if fh.writable() && !fh.inode.is_written() {
             self.settle_later(fh.fid(), &fh.inode.gate);
         }
-        if let Some(owner) = flock_owner
-            && fh.inode.flock_owners.lock().remove(&owner)
-        {
-            self.unlock_all(fh, owner).await.ok();
-        }
-        let left = std::mem::take(&mut *fh.lock_owners.lock());
-        for owner in left {
-            if fh.inode.posix_owners.lock().remove(&owner) {
-                self.unlock_all(fh, owner).await.ok();
-            }
-        }
+        self.unlock_released(fh).await;
         let now = self.now();
         let (atime, change) = fh.times;
         let stale = self.opts.strict_atime

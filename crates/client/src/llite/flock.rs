@@ -4,6 +4,7 @@
 //! Lustre: `ll_file_flock` in `lustre/llite/file.c`, `lustre/ldlm/ldlm_flock.c`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use coral_ldlm::FlockOp;
 use coral_wire::Errno;
@@ -25,10 +26,13 @@ fn mode(kind: LockKind) -> LdlmMode {
     }
 }
 
-fn op(kind: LockKind, wait: bool) -> FlockOp {
-    match kind {
-        LockKind::Unlock => FlockOp::Unlock,
-        _ => FlockOp::Lock { wait },
+/// A lock of the whole file, as flock(2) takes it.
+fn whole(kind: LockKind) -> FileLock {
+    FileLock {
+        start: 0,
+        end: OFFSET_MAX,
+        kind,
+        pid: 0,
     }
 }
 
@@ -68,8 +72,10 @@ impl Llite {
         owner: u64,
         lock: FileLock,
     ) -> Result<FileLock, Errno> {
+        let number = self.lock_owners.number(owner);
+        let number = number.unwrap_or_else(|| self.lock_owners.fresh());
         let found = self
-            .flock_rpc(fh, mode(lock.kind), policy(owner, &lock), FlockOp::Test)
+            .flock_rpc(fh, mode(lock.kind), policy(number, &lock), FlockOp::Test)
             .await?;
         Ok(match found {
             Some((
@@ -108,56 +114,77 @@ impl Llite {
         if lock.start > lock.end {
             return Err(Errno::EINVAL);
         }
-        if lock.kind != LockKind::Unlock {
-            // before it is granted: a close racing with the grant must release it
-            fh.inode.posix_owners.lock().insert(owner);
-            fh.lock_owners.lock().insert(owner);
-        } else if !fh.inode.posix_owners.lock().contains(&owner) {
-            return Ok(());
+        if lock.kind == LockKind::Unlock {
+            let Some(number) = self.lock_owners.holder(owner, fh.fid()) else {
+                return Ok(());
+            };
+            return self.unlock(fh, number, &lock).await;
         }
-        self.flock_rpc(
-            fh,
-            mode(lock.kind),
-            policy(owner, &lock),
-            op(lock.kind, wait),
-        )
-        .await
-        .map(drop)
+        if !wait {
+            fh.inode.unlocked().await;
+        }
+        // before it is granted: a close racing with the grant must release it
+        let asking = self.lock_owners.ask(owner, (fh.fid(), fh.number));
+        fh.lock_owners.lock().insert(owner);
+        let policy = policy(asking.number, &lock);
+        self.flock_rpc(fh, mode(lock.kind), policy, FlockOp::Lock { wait })
+            .await?;
+        asking.granted();
+        Ok(())
     }
 
     /// flock(2); EWOULDBLOCK when taken and not `wait`.
     pub async fn flock(
         self: &Arc<Self>,
         fh: &FileHandle,
-        owner: u64,
         kind: LockKind,
         wait: bool,
     ) -> Result<(), Errno> {
-        if kind != LockKind::Unlock {
-            fh.inode.flock_owners.lock().insert(owner);
+        let whole = whole(kind);
+        if kind == LockKind::Unlock {
+            return self.unlock(fh, fh.number, &whole).await;
         }
-        let whole = FileLock {
-            start: 0,
-            end: OFFSET_MAX,
-            kind,
-            pid: 0,
-        };
-        self.flock_rpc(fh, mode(kind), policy(owner, &whole), op(kind, wait))
+        if !wait {
+            fh.inode.unlocked().await;
+        }
+        fh.flocked.store(true, Ordering::Relaxed);
+        let policy = policy(fh.number, &whole);
+        self.flock_rpc(fh, mode(kind), policy, FlockOp::Lock { wait })
             .await
             .map(drop)
     }
 
-    /// Frees everything an owner holds on the file.
-    pub(super) async fn unlock_all(&self, fh: &FileHandle, owner: u64) -> Result<(), Errno> {
-        let whole = FileLock {
-            start: 0,
-            end: OFFSET_MAX,
-            kind: LockKind::Unlock,
-            pid: 0,
-        };
-        self.flock_rpc(fh, LdlmMode::NL, policy(owner, &whole), FlockOp::Unlock)
+    async fn unlock(&self, fh: &FileHandle, number: u64, lock: &FileLock) -> Result<(), Errno> {
+        self.flock_rpc(fh, LdlmMode::NL, policy(number, lock), FlockOp::Unlock)
             .await
             .map(drop)
+    }
+
+    /// Frees what `owner` holds on the file: it closed a descriptor of it.
+    pub(super) async fn unlock_closed(&self, fh: &FileHandle, owner: u64) -> Result<(), Errno> {
+        match self.lock_owners.flushed(owner, fh.fid()) {
+            Some(number) => self.unlock(fh, number, &whole(LockKind::Unlock)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Frees what the handle holds, which is gone: its flock, and the record locks of the open file itself.
+    pub(super) async fn unlock_released(&self, fh: &FileHandle) {
+        let owners = std::mem::take(&mut *fh.lock_owners.lock());
+        let through = (fh.fid(), fh.number);
+        let records = owners
+            .into_iter()
+            .filter_map(|owner| self.lock_owners.released(owner, through));
+        let flock = fh.flocked.load(Ordering::Relaxed).then_some(fh.number);
+        let numbers: Vec<u64> = records.chain(flock).collect();
+        if numbers.is_empty() {
+            return;
+        }
+        let _unlocking = fh.inode.unlocking.read().await;
+        for number in numbers {
+            // A server that does not answer now has evicted this client, and its locks with it, when it does.
+            self.unlock(fh, number, &whole(LockKind::Unlock)).await.ok();
+        }
     }
 }
 
@@ -182,6 +209,5 @@ mod tests {
                 pid: 3
             }
         );
-        assert_eq!(op(LockKind::Unlock, true), FlockOp::Unlock);
     }
 }

@@ -20,6 +20,7 @@ mod flock;
 mod getattr;
 mod ghosts;
 mod inode;
+mod lock_owners;
 mod lost_dirs;
 mod mdt_open;
 mod mount;
@@ -58,6 +59,7 @@ use crate::target::Dialer;
 use cache::Cache;
 pub use cache::Spent;
 use ghosts::Ghosts;
+use lock_owners::LockOwners;
 use open_inode::OpenInode;
 use pages::Pages;
 use reopen::Reopen;
@@ -78,6 +80,8 @@ pub struct Llite {
     lost_dirs: lost_dirs::LostDirs,
     /// Groups of objects seen, to choose supplementary groups by.
     gids: Mutex<HashMap<Fid, u32>>,
+    /// Who holds file locks.
+    lock_owners: LockOwners,
     inval: RwLock<Option<Arc<dyn Invalidate>>>,
     cache: Arc<Cache>,
     pages: Pages,

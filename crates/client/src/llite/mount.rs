@@ -119,6 +119,7 @@ impl Llite {
             open: Default::default(),
             lost_dirs: Default::default(),
             gids: Default::default(),
+            lock_owners: Default::default(),
             inval: Default::default(),
             pages: Pages::new(covered_limit),
             reopen: Default::default(),

@@ -1,6 +1,5 @@
 //! What this client knows of a file while it is open.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -34,10 +33,8 @@ pub(super) struct OpenInode {
     pub lost: Lost,
     /// Appends of this client go one after another.
     pub append: tokio::sync::Mutex<()>,
-    /// Owners that took fcntl locks.
-    pub posix_owners: Mutex<HashSet<u64>>,
-    /// Owners that took flock locks.
-    pub flock_owners: Mutex<HashSet<u64>>,
+    /// Read by handles that are gone while they give their locks back.
+    pub unlocking: tokio::sync::RwLock<()>,
 }
 
 impl OpenInode {
@@ -53,9 +50,14 @@ impl OpenInode {
             writes: RangeLocks::default(),
             lost: Lost::default(),
             append: Default::default(),
-            posix_owners: Default::default(),
-            flock_owners: Default::default(),
+            unlocking: Default::default(),
         }
+    }
+
+    /// Waits until the handles that are gone by now have given their locks back: who does not wait for a lock is not refused for
+    /// one of a file that its own program has closed.
+    pub async fn unlocked(&self) {
+        drop(self.unlocking.write().await);
     }
 
     pub fn layout(&self) -> Arc<FileLayout> {

@@ -426,7 +426,7 @@ impl User {
     }
 
     pub async fn close(&self, fh: &FileHandle) -> Result<()> {
-        self.fs.release(fh, None).await
+        self.fs.release(fh).await
     }
 
     /// Creates with that content.

@@ -37,6 +37,8 @@ struct State {
     inodes: HashMap<Fid, Inode>,
     next: u32,
     cookie: u64,
+    /// Files opened so far.
+    opened: u64,
 }
 
 /// The file system; clones are the same one.
@@ -55,8 +57,8 @@ pub struct MemFs {
 /// Runs in the middle of an operation.
 type Beside = Box<dyn FnOnce() + Send>;
 
-/// An open file.
-pub struct MemFile(Fid);
+/// An open file: which, and its number among those opened.
+pub struct MemFile(Fid, u64);
 
 type R<T> = Result<T, Errno>;
 
@@ -178,6 +180,13 @@ impl State {
         dir.names.insert(name.to_vec(), (cookie, fid));
         dir.touch();
         Ok(())
+    }
+
+    fn open(&mut self, fid: Fid) -> R<MemFile> {
+        self.opened += 1;
+        let number = self.opened;
+        self.inode(fid)?.opens += 1;
+        Ok(MemFile(fid, number))
     }
 
     /// What is in `dir` behind `cookie`: cookies, files, names.
@@ -316,6 +325,7 @@ impl MemFs {
             inodes,
             next: 0,
             cookie: 2,
+            opened: 0,
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -518,8 +528,8 @@ impl FileSystem for MemFs {
             Ok(fid) => fid,
             Err(_) => st.make(cred, parent, name, mode & 0o7777 | libc::S_IFREG)?,
         };
-        st.inode(fid)?.opens += 1;
-        Ok((self.entry(st, fid)?, MemFile(fid)))
+        let file = st.open(fid)?;
+        Ok((self.entry(st, fid)?, file))
     }
 
     async fn open(&self, _: &Cred, fid: Fid, flags: u32) -> R<MemFile> {
@@ -529,8 +539,7 @@ impl FileSystem for MemFs {
         if flags & libc::O_TRUNC as u32 != 0 {
             i.resize(0)?;
         }
-        i.opens += 1;
-        Ok(MemFile(fid))
+        st.open(fid)
     }
 
     async fn read(&self, f: &MemFile, offset: u64, len: u32) -> R<Payload> {
@@ -586,14 +595,12 @@ impl FileSystem for MemFs {
         Ok(())
     }
 
-    async fn release(&self, f: &MemFile, owner: Option<u64>) -> R<()> {
+    async fn release(&self, f: &MemFile) -> R<()> {
         let st = &mut *self.state.lock();
         let i = st.inode(f.0)?;
         i.opens -= 1;
-        if let Some(o) = owner {
-            i.flocks.drop_owner(o);
-            self.changed.notify_waiters();
-        }
+        i.flocks.drop_owner(f.1);
+        self.changed.notify_waiters();
         Ok(())
     }
 
@@ -656,7 +663,7 @@ impl FileSystem for MemFs {
 
     async fn opendir(&self, _: &Cred, fid: Fid) -> R<MemFile> {
         self.pause().await;
-        Ok(MemFile(fid))
+        Ok(MemFile(fid, 0))
     }
 
     async fn readdir(
@@ -762,14 +769,14 @@ impl FileSystem for MemFs {
         self.lock(f, owner, lock, wait, |i| &mut i.posix).await
     }
 
-    async fn flock(&self, f: &MemFile, owner: u64, kind: LockKind, wait: bool) -> R<()> {
+    async fn flock(&self, f: &MemFile, kind: LockKind, wait: bool) -> R<()> {
         let whole = FileLock {
             start: 0,
             end: u64::MAX,
             kind,
             pid: 0,
         };
-        self.lock(f, owner, whole, wait, |i| &mut i.flocks).await
+        self.lock(f, f.1, whole, wait, |i| &mut i.flocks).await
     }
 }
 

@@ -29,6 +29,14 @@ fn file_lock(l: &abi::FileLock) -> Result<FileLock, Errno> {
     })
 }
 
+/// F_SETLKW or flock(2) that takes a lock. An unlock comes as the same request, but waits for nobody and is not interrupted.
+pub(crate) fn waits_for_lock(h: &InHeader, body: &[u8]) -> bool {
+    h.opcode == op::SETLKW
+        && In(body)
+            .get::<abi::LkIn>()
+            .is_ok_and(|l| l.lk.typ as i32 != libc::F_UNLCK)
+}
+
 pub(super) fn getlk<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let l: abi::LkIn = i.get()?;
     let (s, file, lock) = (s.clone(), s.file(l.fh)?, file_lock(&l.lk)?);
@@ -63,7 +71,7 @@ pub(super) fn setlk<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'
     let flock = l.lk_flags & abi::LK_FLOCK != 0;
     Ok(boxed(async move {
         if flock {
-            s.fs.flock(&file.file, l.owner, lock.kind, wait).await?;
+            s.fs.flock(&file.file, lock.kind, wait).await?;
         } else {
             s.fs.setlk(&file.file, l.owner, lock, wait).await?;
         }

@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
+use super::flock::Withdrawal;
 use super::{ClientNamespace, LockError, LockRef, PendingLock};
 
 type Call = BoxFuture<'static, Result<Reply, RpcError>>;
@@ -44,15 +45,20 @@ impl Drop for Enqueue {
             return;
         };
         let ns = pending.ns.clone();
+        let withdrawal = Withdrawal::begin(&ns.withdrawals, &pending.request.desc);
         match self.call.take() {
             Some(call) if self.started => ns.clone().spawn(Box::pin(async move {
                 if let Ok(reply) = call.await {
                     ns.abandon(pending, &reply).await;
                 }
+                drop(withdrawal);
             })),
             _ if self.waiting => {
                 let me = ns.clone();
-                ns.spawn(Box::pin(async move { me.withdraw(pending).await }));
+                ns.spawn(Box::pin(async move {
+                    me.withdraw(pending).await;
+                    drop(withdrawal);
+                }));
             }
             _ => {}
         }

@@ -4,7 +4,10 @@
 //! server). An interrupted wait leaves nothing behind: see [`ClientNamespace::flock`].
 
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
+use tokio::sync::Notify;
 
 use super::{ClientNamespace, FlockOp, LockError};
 
@@ -13,7 +16,7 @@ impl ClientNamespace {
     /// conflicting lock's mode and policy, if any.
     ///
     /// Dropping the future while it waits withdraws the lock; if it was granted in that very moment, what the owner held
-    /// before is restored.
+    /// before is restored, and the owner's next request waits for that. An unlock goes on although its future is dropped.
     pub async fn flock(
         self: &Arc<Self>,
         res: ResId,
@@ -21,12 +24,30 @@ impl ClientNamespace {
         policy: Policy,
         op: FlockOp,
     ) -> Result<Option<(LdlmMode, Policy)>, LockError> {
-        let (mode, flags) = match op {
-            FlockOp::Lock { wait: true } => (mode, LdlmFlags(0)),
-            FlockOp::Lock { wait: false } => (mode, LdlmFlags::BLOCK_NOWAIT),
-            FlockOp::Unlock => (LdlmMode::NL, LdlmFlags(0)),
+        let flags = match op {
+            FlockOp::Lock { wait: true } => LdlmFlags(0),
+            FlockOp::Lock { wait: false } => LdlmFlags::BLOCK_NOWAIT,
+            FlockOp::Unlock => {
+                let me = self.clone();
+                let unlock = tokio::spawn(async move {
+                    me.set_flock(res, LdlmMode::NL, policy, LdlmFlags(0)).await
+                });
+                // It neither panics nor is aborted, unless the runtime ends.
+                return unlock.await.unwrap_or(Err(LockError::Evicted));
+            }
             FlockOp::Test => return self.test_flock(res, mode, policy).await,
         };
+        self.set_flock(res, mode, policy, flags).await
+    }
+
+    async fn set_flock(
+        self: &Arc<Self>,
+        res: ResId,
+        mode: LdlmMode,
+        policy: Policy,
+        flags: LdlmFlags,
+    ) -> Result<Option<(LdlmMode, Policy)>, LockError> {
+        self.withdrawals.ended(res, &policy).await;
         let (lock, _) = self
             .enqueue(res, LdlmType::FLOCK, mode, policy, flags, 0)
             .await?;
@@ -98,6 +119,62 @@ impl ClientNamespace {
                 tracing::warn!(%res, error = %e, "an interrupted flock is not fully taken back");
             }
         }
+    }
+}
+
+/// Flocks that are withdrawn just now, by resource and owner.
+#[derive(Default)]
+pub(super) struct Withdrawals {
+    of: Mutex<HashMap<(ResId, u64), usize>>,
+    one_ended: Notify,
+}
+
+impl Withdrawals {
+    /// Waits until no flock on `res` of the owner in `policy` is being withdrawn: what that restores must not come after what
+    /// the owner asks for next.
+    async fn ended(&self, res: ResId, policy: &Policy) {
+        let Policy::Flock { owner, .. } = *policy else {
+            return;
+        };
+        loop {
+            let one_ended = self.one_ended.notified();
+            if !self.of.lock().contains_key(&(res, owner)) {
+                return;
+            }
+            one_ended.await;
+        }
+    }
+}
+
+/// The withdrawal of one flock, from the drop of its request on.
+pub(super) struct Withdrawal {
+    all: Arc<Withdrawals>,
+    of: (ResId, u64),
+}
+
+impl Withdrawal {
+    /// `None`: `asked` is no flock.
+    pub fn begin(all: &Arc<Withdrawals>, asked: &LockDesc) -> Option<Withdrawal> {
+        let Policy::Flock { owner, .. } = asked.policy() else {
+            return None;
+        };
+        let of = (asked.res(), owner);
+        *all.of.lock().entry(of).or_default() += 1;
+        let all = all.clone();
+        Some(Withdrawal { all, of })
+    }
+}
+
+impl Drop for Withdrawal {
+    fn drop(&mut self) {
+        let mut of = self.all.of.lock();
+        if let Some(n) = of.get_mut(&self.of) {
+            *n -= 1;
+            if *n == 0 {
+                of.remove(&self.of);
+            }
+        }
+        self.all.one_ended.notify_waiters();
     }
 }
 

@@ -1,0 +1,469 @@
+//! File locks of programs on two mounts of one file system.
+
+#![allow(
+    unsafe_code,
+    reason = "fcntl(2) locks and setitimer(2) have no safe wrapper here"
+)]
+
+mod common;
+
+use common::two::Two;
+use common::{in_network_namespace, pause, until};
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::SeekFrom;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How long a lock must stay refused before it counts as blocked, milliseconds.
+const BLOCKED_MS: u64 = 300;
+/// Programs on both mounts lock a file, seek to its end and write a record there, while others follow it as `tail -f` does: each
+/// finds the end where it is, reads all up to it, and writes over nobody's record.
+#[test]
+fn records_at_the_end_are_not_written_over() {
+    in_network_namespace("records_at_the_end_are_not_written_over", || {
+        let two = Two::start();
+        for (kind, records) in [(Kind::Fcntl, 2000), (Kind::Flock, 500)] {
+            follow_and_append(&two.mounts, kind, records);
+        }
+        two.stop();
+    });
+}
+
+fn follow_and_append(mounts: &[PathBuf; 2], kind: Kind, records: u64) {
+    const RECORD: usize = 100;
+    const FOLLOWERS: usize = 3;
+    let name = format!("{kind:?}");
+    File::create(mounts[0].join(&name)).unwrap();
+    let done = AtomicBool::new(false);
+    // opened here and closed at the end: a close drops all of a process's fcntl locks on the file
+    let open = |m: &PathBuf| {
+        let follow = (0..FOLLOWERS).map(|_| File::open(m.join(&name)).unwrap());
+        (open_rw(&m.join(&name)), follow.collect::<Vec<_>>())
+    };
+    let files: Vec<_> = mounts.iter().map(open).collect();
+    std::thread::scope(|s| {
+        let writers: Vec<_> = files
+            .iter()
+            .enumerate()
+            .map(|(m, (file, follow))| {
+                for f in follow {
+                    let done = &done;
+                    s.spawn(move || follow_until(f, done));
+                }
+                let (mount, name) = (&mounts[m], &name);
+                s.spawn(move || {
+                    let reader = File::open(mount.join(name)).unwrap();
+                    let mut seen = 0;
+                    for n in 0..records {
+                        lock(file, kind, true, true, 0, 0).unwrap();
+                        let end = std::io::Seek::seek(&mut &*file, SeekFrom::End(0)).unwrap();
+                        assert_eq!(
+                            end % RECORD as u64,
+                            0,
+                            "{kind:?}: the end is inside a record"
+                        );
+                        let mut new = vec![0; (end - seen) as usize];
+                        reader
+                            .read_exact_at(&mut new, seen)
+                            .expect("what lies before the end can be read");
+                        assert!(
+                            new.chunks(RECORD).all(|r| r[RECORD - 1] == b'\n'),
+                            "{kind:?}: no record where one was written"
+                        );
+                        file.write_all_at(&line(2 * n + m as u64, RECORD), end)
+                            .unwrap();
+                        seen = end;
+                        lock(file, kind, false, true, 0, 0).unwrap();
+                    }
+                    reader
+                })
+            })
+            .collect();
+        let ended: Vec<_> = writers.into_iter().map(|w| w.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok), "a writer failed");
+    });
+    let expected: BTreeSet<Vec<u8>> = (0..2 * records).map(|n| line(n, RECORD)).collect();
+    for m in mounts {
+        let got = std::fs::read(m.join(&name)).unwrap();
+        let found: BTreeSet<Vec<u8>> = got.chunks(RECORD).map(<[u8]>::to_vec).collect();
+        assert_eq!(
+            (got.len(), found.len()),
+            (2 * records as usize * RECORD, expected.len()),
+            "{kind:?}, {}: bytes and different records",
+            m.display()
+        );
+        assert!(found == expected, "{kind:?}: a record is torn");
+    }
+}
+
+/// Looks at the file's size and reads what is new, again and again.
+fn follow_until(file: &File, done: &AtomicBool) {
+    let (mut at, mut buf) = (0, vec![0; 64 << 10]);
+    while !done.load(Ordering::Relaxed) {
+        if file.metadata().unwrap().len() > at {
+            at += file.read_at(&mut buf, at).unwrap() as u64;
+        }
+        pause(1);
+    }
+}
+
+/// Record `n`, a line of `len` bytes.
+fn line(n: u64, len: usize) -> Vec<u8> {
+    format!("{n:0>width$}\n", width = len - 1).into_bytes()
+}
+
+/// The kinds of locks: of a whole file, and of byte ranges by process or by open file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Flock,
+    Fcntl,
+    Ofd,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Flock, Kind::Fcntl, Kind::Ofd];
+
+    fn named(name: &str) -> Kind {
+        let kind = Kind::ALL.into_iter().find(|k| format!("{k:?}") == name);
+        kind.expect("a kind of lock")
+    }
+}
+
+/// Takes (exclusive) or drops a lock; `start..start+len` counts for byte ranges only.
+fn lock(
+    file: &File,
+    kind: Kind,
+    take: bool,
+    wait: bool,
+    start: i64,
+    len: i64,
+) -> std::io::Result<()> {
+    let done = match kind {
+        Kind::Flock => {
+            let op = if take { libc::LOCK_EX } else { libc::LOCK_UN }
+                | if wait { 0 } else { libc::LOCK_NB };
+            // SAFETY: the descriptor is open as long as `file` is borrowed.
+            unsafe { libc::flock(file.as_raw_fd(), op) }
+        }
+        Kind::Fcntl | Kind::Ofd => {
+            let l_type = if take { libc::F_WRLCK } else { libc::F_UNLCK } as i16;
+            let l = libc::flock {
+                l_type,
+                l_whence: libc::SEEK_SET as i16,
+                l_start: start,
+                l_len: len,
+                l_pid: 0,
+            };
+            let cmd = match (kind, wait) {
+                (Kind::Ofd, true) => libc::F_OFD_SETLKW,
+                (Kind::Ofd, false) => libc::F_OFD_SETLK,
+                (_, true) => libc::F_SETLKW,
+                (_, false) => libc::F_SETLK,
+            };
+            // SAFETY: the descriptor is open as long as `file` is borrowed, and `l` outlives the call.
+            unsafe { libc::fcntl(file.as_raw_fd(), cmd, &l) }
+        }
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
+}
+
+fn open_rw(path: &Path) -> File {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .unwrap()
+}
+
+/// Holds a lock until killed, when the environment asks for it (the locks test starts itself so).
+#[test]
+fn lock_holder() {
+    let Ok(path) = std::env::var("CORAL_HOLD") else {
+        return;
+    };
+    let kind = Kind::named(&std::env::var("CORAL_HOLD_KIND").unwrap());
+    let f = open_rw(Path::new(&path));
+    lock(&f, kind, true, true, 0, 0).unwrap();
+    std::fs::write(format!("{path}.held"), "").unwrap();
+    pause(600_000);
+}
+
+fn refused(file: &File, kind: Kind, start: i64, len: i64) {
+    let e = lock(file, kind, true, false, start, len).expect_err("two holders of one lock");
+    assert!(
+        matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)),
+        "{kind:?}: {e}"
+    );
+}
+
+fn exclude(near: &Path, far: &Path, kind: Kind) {
+    let (a, b) = (open_rw(near), open_rw(far));
+    lock(&a, kind, true, false, 0, 100).unwrap();
+    refused(&b, kind, 50, 100);
+    if kind != Kind::Flock {
+        lock(&b, kind, true, false, 100, 50).expect("ranges that do not overlap");
+        refused(&a, kind, 120, 1);
+        lock(&b, kind, false, false, 0, 0).unwrap();
+    }
+    // a blocking one waits, and gets it when the holder closes
+    let got = Arc::new(AtomicBool::new(false));
+    let waiter = {
+        let (b, got) = (b.try_clone().unwrap(), got.clone());
+        std::thread::spawn(move || {
+            lock(&b, kind, true, true, 0, 100).unwrap();
+            got.store(true, Ordering::Relaxed);
+            b // closing any descriptor would drop the process's fcntl locks
+        })
+    };
+    pause(BLOCKED_MS);
+    assert!(
+        !got.load(Ordering::Relaxed),
+        "{kind:?}: a blocking lock was granted beside another"
+    );
+    drop(a);
+    until("the waiter has its lock after the holder's close", || {
+        got.load(Ordering::Relaxed)
+    });
+    let _open = waiter.join().unwrap();
+    let a = open_rw(near);
+    refused(&a, kind, 0, 100);
+    lock(&b, kind, false, false, 0, 0).unwrap();
+    lock(&a, kind, true, false, 0, 100).unwrap();
+    lock(&a, kind, false, false, 0, 0).unwrap();
+    drop((a, b));
+    release_on_exit(near, far, kind);
+}
+
+fn release_on_exit(near: &Path, far: &Path, kind: Kind) {
+    let held = PathBuf::from(format!("{}.held", far.display()));
+    let _ = std::fs::remove_file(&held);
+    let mut holder = Command::new(std::env::current_exe().unwrap());
+    holder
+        .args(["--exact", "lock_holder", "--nocapture"])
+        .env("CORAL_HOLD", near)
+        .env("CORAL_HOLD_KIND", format!("{kind:?}"))
+        .stdout(Stdio::null());
+    let mut holder = holder.spawn().unwrap();
+    until("the other process holds the lock", || held.exists());
+    let b = open_rw(far);
+    refused(&b, kind, 0, 10);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    until("the dead process's lock is free", || {
+        lock(&b, kind, true, false, 0, 10).is_ok()
+    });
+}
+
+#[test]
+fn locks_exclude_across_mounts() {
+    in_network_namespace("locks_exclude_across_mounts", || {
+        let two = Two::start();
+        let [a, b] = [two.mounts[0].join("lock"), two.mounts[1].join("lock")];
+        for kind in Kind::ALL {
+            println!("{kind:?}: held by the local mount");
+            exclude(&a, &b, kind);
+            println!("{kind:?}: held by the remote mount");
+            exclude(&b, &a, kind);
+        }
+        two.stop();
+    });
+}
+
+/// What a process of [`processes_take_turns`] does, read from its environment.
+struct Turns {
+    /// The file that is locked.
+    file: PathBuf,
+    kind: Kind,
+    /// A file outside of the mounts: holds the number of the process whose turn it is, or 0.
+    seat: PathBuf,
+    id: u64,
+    turns: u64,
+    /// A timer's signal comes again and again.
+    signals: bool,
+}
+
+impl Turns {
+    fn read() -> Option<Turns> {
+        let all = std::env::var("CORAL_TURNS").ok()?;
+        let mut words = all.split(' ');
+        let mut next = || words.next().expect("six words");
+        Some(Turns {
+            file: next().into(),
+            kind: Kind::named(next()),
+            seat: next().into(),
+            id: next().parse().unwrap(),
+            turns: next().parse().unwrap(),
+            signals: next() == "true",
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut c = Command::new(std::env::current_exe().unwrap());
+        c.args(["--exact", "turn_taker", "--nocapture"]).env(
+            "CORAL_TURNS",
+            format!(
+                "{} {:?} {} {} {} {}",
+                self.file.display(),
+                self.kind,
+                self.seat.display(),
+                self.id,
+                self.turns,
+                self.signals
+            ),
+        );
+        c
+    }
+
+    /// Opens, locks, counts, and gives back by turns with an unlock and with the close alone.
+    fn take(&self) {
+        let seat = open_rw(&self.seat);
+        let sit = |from: u64, to: u64| {
+            let mut was = [0; 8];
+            seat.read_exact_at(&mut was, 0).unwrap();
+            assert_eq!(u64::from_ne_bytes(was), from, "two hold the lock");
+            seat.write_all_at(&to.to_ne_bytes(), 0).unwrap();
+        };
+        let mut refused = 0;
+        let mut turn = 0;
+        while turn < self.turns {
+            let file = open_rw(&self.file);
+            let wait = !turn.is_multiple_of(3);
+            let locked = loop {
+                match lock(&file, self.kind, true, wait, 0, 0) {
+                    Err(e) if self.signals && e.kind() == std::io::ErrorKind::Interrupted => {}
+                    done => break done,
+                }
+            };
+            match locked {
+                Ok(()) => {}
+                Err(e) if !wait && e.kind() == std::io::ErrorKind::WouldBlock => {
+                    refused += 1;
+                    turn += u64::from(refused % 4 == 0);
+                    continue;
+                }
+                Err(e) => panic!("turn {turn}: {e}"),
+            }
+            sit(0, self.id);
+            std::thread::yield_now();
+            sit(self.id, 0);
+            if turn.is_multiple_of(2) {
+                lock(&file, self.kind, false, true, 0, 0).unwrap();
+            }
+            turn += 1;
+        }
+    }
+}
+
+/// Takes its turns, when the environment asks for it (the test below starts itself so).
+#[test]
+fn turn_taker() {
+    let Some(turns) = Turns::read() else {
+        return;
+    };
+    if turns.signals {
+        every_millisecond();
+    }
+    turns.take();
+}
+
+/// From here on a signal that does nothing comes every millisecond, and what it interrupts is not restarted.
+fn every_millisecond() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler touches nothing, and both structures outlive their calls.
+    unsafe {
+        let mut act: libc::sigaction = std::mem::zeroed();
+        act.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        assert_eq!(
+            libc::sigaction(libc::SIGALRM, &act, std::ptr::null_mut()),
+            0
+        );
+        let each = libc::timeval {
+            tv_sec: 0,
+            tv_usec: 1000,
+        };
+        let timer = libc::itimerval {
+            it_interval: each,
+            it_value: each,
+        };
+        assert_eq!(
+            libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()),
+            0
+        );
+    }
+}
+
+fn take_turns(two: &Two, kind: Kind, signals: bool, turns: u64) {
+    let seat = two.place.path("seat");
+    std::fs::write(&seat, 0u64.to_ne_bytes()).unwrap();
+    let takers: Vec<_> = (1..=6)
+        .map(|id| {
+            let t = Turns {
+                file: two.mounts[id as usize % 2].join(format!("turns-{kind:?}")),
+                kind,
+                seat: seat.clone(),
+                id,
+                turns,
+                signals,
+            };
+            t.command().stdout(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    let failed = takers
+        .into_iter()
+        .filter_map(|mut t| (!t.wait().unwrap().success()).then_some(()))
+        .count();
+    assert_eq!(failed, 0, "{kind:?}, signals: {signals}: processes failed");
+}
+
+/// Programs that open a file, lock it, do something and close it, again and again, never hold the lock at once, and see no
+/// error. The kernel gives the next open file the owner's number of the last one before it tells of that one's close.
+#[test]
+fn processes_take_turns() {
+    in_network_namespace("processes_take_turns", || {
+        let two = Two::start();
+        for kind in Kind::ALL {
+            take_turns(&two, kind, false, 3000);
+        }
+        two.stop();
+    });
+}
+
+/// The same while signals end their waits, which are begun anew.
+#[test]
+fn signals_between_take_no_turn() {
+    in_network_namespace("signals_between_take_no_turn", || {
+        let two = Two::start();
+        for kind in Kind::ALL {
+            take_turns(&two, kind, true, 1000);
+        }
+        two.stop();
+    });
+}
+
+/// Who closes a file has given its lock back when the next one asks without waiting.
+#[test]
+fn what_was_closed_can_be_locked_at_once() {
+    in_network_namespace("what_was_closed_can_be_locked_at_once", || {
+        let two = Two::start();
+        for (kind, mount) in Kind::ALL.into_iter().flat_map(|k| [(k, 0), (k, 1)]) {
+            for n in 0..500 {
+                let file = open_rw(&two.mounts[mount].join("closed"));
+                lock(&file, kind, true, false, 0, 0)
+                    .unwrap_or_else(|e| panic!("{kind:?}, mount {mount}, turn {n}: {e}"));
+            }
+        }
+        two.stop();
+    });
+}
