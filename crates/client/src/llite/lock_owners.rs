@@ -134,8 +134,8 @@ impl Drop for Asking<'_> {
 mod tests {
     use super::*;
 
-    const F: Fid = Fid::new(1, 1, 0);
-    const G: Fid = Fid::new(1, 2, 0);
+    const F: Fid = Fid::new(1, 1);
+    const G: Fid = Fid::new(1, 2);
 
     #[test]
     fn a_number_is_of_one_owner_over_all_its_files() {
