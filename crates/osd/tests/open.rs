@@ -4,7 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, Label, ObjectId, Objects, OpenError, OsdFs, Table, TargetKind};
+use coral_osd::{
+    Batch, Kv, Label, ObjectId, Objects, OpenError, Osd, OsdFs, OsdMem, SetAttr, Table, TargetKind,
+    Time,
+};
 
 const T: Table = Table("rows");
 
@@ -113,6 +116,35 @@ fn two_openers_are_kept_apart_and_the_first_is_named() {
     assert_eq!(pid, std::process::id());
     drop(first);
     OsdFs::open(dir.path()).unwrap();
+}
+
+#[test]
+fn what_nobody_wrote_has_no_mtime() {
+    let dir = formatted();
+    let (fs, _) = OsdFs::open(dir.path()).unwrap();
+    let mem = OsdMem::new();
+    let all: [(&str, &dyn Osd); 2] = [("OsdFs", &fs), ("OsdMem", &mem)];
+    let (atime, ctime) = (Some(Time::from_secs(7)), Some(Time::from_secs(9)));
+    for (name, osd) in all {
+        let owner = SetAttr {
+            uid: Some(5),
+            ..SetAttr::default()
+        };
+        let times = SetAttr {
+            atime,
+            ctime,
+            ..SetAttr::default()
+        };
+        for (oid, set) in [(1, owner), (2, times)] {
+            let id = ObjectId { seq: 0, oid };
+            let told = osd.set_attr(id, &set).unwrap();
+            let now = osd.attr(id).unwrap().unwrap();
+            assert_eq!(told, now, "{name}");
+            assert_eq!(now.mtime, Time::default(), "{name}");
+            assert_eq!(now.atime, set.atime.unwrap_or_default(), "{name}");
+            assert_eq!(now.ctime, set.ctime.unwrap_or_default(), "{name}");
+        }
+    }
 }
 
 fn filled() -> tempfile::TempDir {

@@ -37,6 +37,17 @@ const SYNC_EACH_MAX: usize = 32;
 const RECORD_ROOM_BYTES: u64 = 64 << 10;
 /// Attribute records where the file system has no extended attributes.
 const OBJ_ATTR: Table = Table("osd_object_attr");
+/// Times of an object that was never written or given any: 1970 itself, which is no time.
+const NO_TIMES: Timestamps = Timestamps {
+    last_access: Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    },
+    last_modification: Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    },
+};
 
 /// The objects of one target.
 pub(super) struct FsObjects {
@@ -222,6 +233,9 @@ impl FsObjects {
         };
         let file = file.map_err(|e| failed("open object", id, e))?;
         let record = if created {
+            // Nobody has written to it yet: it has no times of its own, those of the file's inode count (`ofd_precreate_objects`).
+            rustix::fs::futimens(&file, &NO_TIMES)
+                .map_err(|e| failed("clear the times of new", id, e))?;
             Record::default()
         } else {
             self.load_record(id, &file)?
