@@ -11,7 +11,7 @@ use coral_wire::mds::layout_intent;
 use futures_util::future::join_all;
 
 use super::Llite;
-use super::cache::Mark;
+use super::cache::{Known, Mark};
 use super::cred::permitted;
 use super::file::FileHandle;
 use super::inode::MdInode;
@@ -162,20 +162,22 @@ impl Llite {
         ))
     }
 
-    /// An answer: the caller may remember what a lock covers, if it wants to hear of its loss.
+    /// An answer: the caller may remember what a lock covers, if it wants to hear of its loss. What is covered by now counts more
+    /// than `attr`, which may have been asked for before the lock came, and before what made it grow.
     pub(super) fn entry(&self, attr: Attr, md: &MdInode) -> Entry {
         let covered = self
             .cache
             .known(attr.fid)
             .filter(|_| self.inval.read().is_some());
         let ttl = |yes: bool| if yes { COVERED_TTL } else { Duration::ZERO };
+        // locks on the shards cover those of a striped directory; the caller knows no shards
+        let now = covered
+            .as_ref()
+            .filter(|_| md.striped.is_none())
+            .and_then(Known::attr);
         Entry {
-            attr,
-            // locks on the shards cover those of a striped directory; the caller knows no shards
-            attr_ttl: ttl(md.striped.is_none()
-                && covered
-                    .as_ref()
-                    .is_some_and(|k| !md.needs_osts() || k.objects.is_some())),
+            attr: now.unwrap_or(attr),
+            attr_ttl: ttl(now.is_some()),
             entry_ttl: ttl(covered.is_some_and(|k| k.named)),
         }
     }

@@ -152,6 +152,16 @@ pub(super) struct Known {
     pub named: bool,
 }
 
+impl Known {
+    /// All attributes, as they are now; `None`: those of its objects are not covered.
+    pub fn attr(&self) -> Option<Attr> {
+        match &self.objects {
+            Some(objects) => Some(self.md.merged(objects)),
+            None => (!self.md.needs_osts()).then_some(self.md.attr),
+        }
+    }
+}
+
 /// Where things stood when a read began; see [`Cache::begin_read`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
