@@ -14,7 +14,8 @@
 //! - While the answer is being made, the answer itself leaves the attributes without a validity (`told`).
 //! - Once it is on its way, telling the kernel fails (ENOENT). Such a file is told again until the kernel has it, or has given
 //!   back the lookups it was told of ([`Nodes`]): one of the two comes, however long the program that asked is kept from
-//!   running. An answer that began before the telling then finds the file told (`attr_version` in `fs/fuse/inode.c`).
+//!   running. An answer that began before the telling then finds the file told (`attr_version` in `fs/fuse/inode.c`). The lock is
+//!   given back after that ([`Notifier::forgotten`]), or when it has taken [`TAKEN_IN_MAX`].
 //! - The kernel takes some answers in without that comparison. Those of SETATTR, MKDIR, MKNOD, SYMLINK and LINK get no
 //!   validity at all (`ops.rs`). Those of CREATE do, because programs look at what they made; until the kernel shows that it has
 //!   taken one in, by a request that names the file ([`Nodes::confirm`]; each FLUSH and RELEASE does), the file is told again.
@@ -23,7 +24,7 @@
 //!
 //! Linux: `fs/fuse/dev.c` fuse_notify, `fs/fuse/inode.c` fuse_reverse_inval_inode, `fs/fuse/dir.c` fuse_reverse_inval_entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -32,8 +33,10 @@ use std::time::Duration;
 
 use coral_client::llite::types::Invalidate;
 use coral_wire::fid::Fid;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::io::Errno as SysErrno;
+use tokio::sync::Notify;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, OutHeader, notify};
@@ -42,8 +45,11 @@ use crate::reply;
 use crate::told::Told;
 
 /// Pause before files that the kernel has not taken in yet are told again: from this, doubled up to that.
-const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(128);
+/// How long the loss of a lock waits for an answer to be taken in. A program needs moments for it, unless it is kept from running
+/// (a frozen control group).
+const TAKEN_IN_MAX: Duration = Duration::from_secs(5);
 
 type FidKey = (u64, u32, u32);
 
@@ -54,6 +60,8 @@ struct Queue {
     files: BTreeMap<FidKey, bool>,
     /// Told in vain, or too early to be sure: to be told again after a pause.
     again: BTreeMap<FidKey, bool>,
+    /// Of these, those of whose loss nobody may be told yet: the kernel may have old attributes of them.
+    old: BTreeSet<FidKey>,
     running: bool,
 }
 
@@ -68,6 +76,7 @@ pub struct Notifier {
     /// Files whose attributes were to be forgotten: answers on their way know them too.
     pub(crate) told: Told,
     queue: Mutex<Queue>,
+    fewer_old: Notify,
     runtime: tokio::runtime::Handle,
 }
 
@@ -94,6 +103,7 @@ impl Notifier {
             minor,
             told: Told::default(),
             queue: Mutex::default(),
+            fewer_old: Notify::new(),
             runtime,
         })
     }
@@ -131,6 +141,40 @@ impl Notifier {
         }
     }
 
+    /// A lost lock's file whose attributes the kernel may only be about to take in: it is told again.
+    fn not_yet(self: &Arc<Self>, fid: Fid) {
+        self.queue.lock().old.insert((fid.seq, fid.oid, fid.ver));
+        self.later(fid, false, true);
+    }
+
+    /// The kernel was told again, and has the file, or will never have it from what was answered before.
+    fn is_told(&self, file: FidKey) {
+        if self.queue.lock().old.remove(&file) {
+            self.fewer_old.notify_waiters();
+        }
+    }
+
+    /// Waits until the kernel has no old attributes of what it was told of by now.
+    async fn forgotten(self: Arc<Self>) {
+        let forgotten = async {
+            loop {
+                let fewer = self.fewer_old.notified();
+                if self.queue.lock().old.is_empty() {
+                    return;
+                }
+                fewer.await;
+            }
+        };
+        if tokio::time::timeout(TAKEN_IN_MAX, forgotten).await.is_err() {
+            // the next lock does not wait for the same program
+            self.queue.lock().old.clear();
+            self.fewer_old.notify_waiters();
+            tracing::warn!(
+                "a program that asked for attributes does not take them in: it may see old ones when it goes on"
+            );
+        }
+    }
+
     /// Works the queue off.
     async fn work(self: Arc<Self>) {
         let mut pause = PAUSE_MIN;
@@ -158,10 +202,14 @@ impl Notifier {
             };
             let fid = Fid { seq, oid, ver };
             let Some(ino) = self.nodes.id(fid) else {
+                self.is_told((seq, oid, ver));
                 continue;
             };
             let me = self.clone();
             let told = tokio::task::spawn_blocking(move || me.inval_node(ino, pages)).await;
+            if !matches!(told, Ok(Err(SysErrno::NOENT))) {
+                self.is_told((seq, oid, ver));
+            }
             if told.is_ok_and(|told| self.is_early(ino, told)) {
                 self.later(fid, pages, true);
             }
@@ -201,8 +249,16 @@ impl Invalidate for Invalidator {
         if !attr_only {
             n.later(fid, true, false);
         } else if n.is_early(ino, told) {
-            n.later(fid, false, true);
+            n.not_yet(fid);
         }
+    }
+
+    fn forgotten(&self) -> BoxFuture<'static, ()> {
+        let n = &self.0;
+        if n.queue.lock().old.is_empty() {
+            return Box::pin(async {});
+        }
+        Box::pin(n.clone().forgotten())
     }
 
     // INVAL_INODE makes the kernel drop the attributes of every answer to a request that began before (`attr_version`). Of its own
@@ -287,6 +343,32 @@ mod tests {
         i.inval_inode(fid(2), true);
         idle(&i).await;
         assert_eq!(told.load(Ordering::Relaxed), 5001);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_lock_waits_until_the_kernel_has_forgotten() {
+        let nodes = Arc::new(Nodes::new(fid(1)));
+        nodes.remember(fid(2));
+        let (i, told) = kernel(&nodes, 5);
+        i.forgotten().await;
+        i.inval_inode(fid(2), true);
+        i.forgotten().await;
+        assert_eq!(told.load(Ordering::Relaxed), 6);
+        assert!(i.0.queue.lock().old.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_lock_waits_for_no_frozen_program() {
+        let nodes = Arc::new(Nodes::new(fid(1)));
+        let ino = nodes.remember(fid(2));
+        let (i, _) = kernel(&nodes, usize::MAX);
+        i.inval_inode(fid(2), true);
+        let began = tokio::time::Instant::now();
+        i.forgotten().await;
+        i.forgotten().await;
+        assert!(began.elapsed() >= TAKEN_IN_MAX && began.elapsed() < 2 * TAKEN_IN_MAX);
+        nodes.forget(ino, 1);
+        idle(&i).await;
     }
 
     #[tokio::test(start_paused = true)]

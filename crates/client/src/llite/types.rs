@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_wire::{Errno, fid::Fid, nid::Nid};
+use futures_util::future::BoxFuture;
 
 pub use crate::time::Timespec;
 
@@ -323,6 +324,11 @@ pub enum MountError {
 pub trait Invalidate: Send + Sync {
     /// Attributes of `fid` are no longer known; with `attr_only` false cached pages are not either.
     fn inval_inode(&self, fid: Fid, attr_only: bool);
+    /// Resolves when the caller has forgotten what it was told of by now, which may take moments when it is just being given an
+    /// answer. A lock is given back after that.
+    fn forgotten(&self) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
     /// Attributes of `fid` were changed by the caller's own request, which no lost lock tells of: an answer of before, still on
     /// its way, must not be remembered over the change.
     fn own_change(&self, fid: Fid) {

@@ -53,7 +53,7 @@ impl LockHook for MdtHooks {
         _local_only: bool,
     ) -> BoxFuture<'static, ()> {
         self.lost(lock);
-        Box::pin(async {})
+        forgotten(&self.llite)
     }
 
     fn blocked(&self, lock: &LockInfo) {
@@ -111,7 +111,7 @@ impl LockHook for OstHooks {
         _local_only: bool,
     ) -> BoxFuture<'static, ()> {
         self.blocked(lock);
-        Box::pin(async {})
+        forgotten(&self.llite)
     }
 
     fn blocked(&self, lock: &LockInfo) {
@@ -124,6 +124,12 @@ impl LockHook for OstHooks {
     fn glimpse(&self, lock: &LockInfo) -> Option<OstLvb> {
         self.llite.upgrade()?.glimpsed((self.ost, lock.res))
     }
+}
+
+/// Resolves when the caller has forgotten what it was told of; then the lock may go.
+fn forgotten(llite: &Weak<Llite>) -> BoxFuture<'static, ()> {
+    let inval = llite.upgrade().and_then(|l| l.inval.read().clone());
+    inval.map_or_else(|| Box::pin(async {}) as BoxFuture<_>, |i| i.forgotten())
 }
 
 /// An own change of the entries of directories, under way.
