@@ -106,7 +106,7 @@ pub(crate) struct Sizes {
     /// Something that a raise may wait for is over.
     over: Notify,
     /// Raises at the same time: each takes a thread.
-    room: Semaphore,
+    room: Arc<Semaphore>,
     next: AtomicU64,
 }
 
@@ -137,7 +137,7 @@ impl Sizes {
             inner: Mutex::default(),
             raise: Box::new(raise),
             over: Notify::new(),
-            room: Semaphore::new(RAISES),
+            room: Arc::new(Semaphore::new(RAISES)),
             next: AtomicU64::new(0),
         })
     }
@@ -171,10 +171,15 @@ impl Sizes {
 
     /// A question about an open file is about to be answered with `size`: sees to it that the kernel goes by no less.
     pub async fn tell_open(self: &Arc<Self>, node: u64, size: u64) {
-        let lowered = loop {
+        if self.inner.lock().note(node, size, 0).least >= size {
+            return;
+        }
+        let (lowered, room) = loop {
             let over = self.over.notified();
             tokio::pin!(over);
             over.as_mut().enable();
+            // before the look at the pages: what waits for room sees those that came meanwhile
+            let room = self.room.clone().acquire_owned().await.ok();
             {
                 let mut inner = self.inner.lock();
                 // it would wait for a page that a read is to bring, which may take as long as a server is away
@@ -185,15 +190,16 @@ impl Sizes {
                 }
                 if !busy && !told.raising {
                     told.raising = true;
-                    break told.lowered;
+                    break (told.lowered, room);
                 }
             }
+            drop(room);
             over.await;
         };
         // goes on when the question is given up: what was begun is over some time
         let me = self.clone();
         let raised = tokio::spawn(async move {
-            let _room = me.room.acquire().await;
+            let _room = room;
             let blocking = me.clone();
             let done =
                 tokio::task::spawn_blocking(move || blocking.raise_unless(node, size, lowered));

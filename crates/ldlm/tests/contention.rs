@@ -335,6 +335,63 @@ async fn a_flock_asked_for_again_after_an_interrupt_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_interrupted_flock_beside_an_older_one_leaves_nothing_behind() {
+    for moment in moments() {
+        let bed = far(2).await;
+        let [a, b] = &bed.clients[..] else {
+            unreachable!()
+        };
+        a.setlk(PW, range(0, 9, 1), true).await.unwrap();
+        let interrupted = timeout(moment, a.setlk(PW, range(10, 19, 1), true)).await;
+        sleep(Duration::from_secs(1)).await;
+        bed.check_agreement();
+        if interrupted.is_err() {
+            let other = b.setlk(PW, range(10, 19, 1), false).await;
+            assert!(other.is_ok(), "interrupted after {moment:?}");
+        }
+        let other = b.setlk(PW, range(5, 5, 1), false).await;
+        assert!(other.is_err(), "interrupted after {moment:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flock_taken_after_an_interrupted_unlock_is_held() {
+    for moment in moments() {
+        let bed = far(2).await;
+        let [a, b] = &bed.clients[..] else {
+            unreachable!()
+        };
+        a.setlk(PW, range(0, 99, 1), true).await.unwrap();
+        let _ = timeout(moment, a.unlock(range(0, 99, 1))).await;
+        a.setlk(PW, range(0, 99, 1), true).await.unwrap();
+        for _ in 0..3 {
+            let other = b.setlk(PW, range(50, 50, 1), false).await;
+            assert!(other.is_err(), "interrupted after {moment:?}");
+        }
+        bed.check_agreement();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unlock_ends_no_wait_of_another_thread() {
+    let bed = far(2).await;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    b.setlk(PW, range(0, 99, 1), true).await.unwrap();
+    let mut wait = Box::pin(a.setlk(PW, range(0, u64::MAX, 1), true));
+    assert!(timeout(SOON, &mut wait).await.is_err());
+    a.unlock(range(0, u64::MAX, 1)).await;
+    assert!(timeout(SOON, &mut wait).await.is_err(), "it waits on");
+    b.unlock(range(0, u64::MAX, 1)).await;
+    timeout(Duration::from_secs(1), wait)
+        .await
+        .unwrap()
+        .unwrap();
+    bed.check_agreement();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_interrupted_unlock_unlocks() {
     for moment in moments() {
         let bed = far(1).await;

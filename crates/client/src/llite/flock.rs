@@ -114,6 +114,9 @@ impl Llite {
         if lock.start > lock.end {
             return Err(Errno::EINVAL);
         }
+        if !self.opts.flock {
+            return Err(Errno::ENOSYS);
+        }
         if lock.kind == LockKind::Unlock {
             let Some(number) = self.lock_owners.holder(owner, fh.fid()) else {
                 return Ok(());
@@ -162,6 +165,10 @@ impl Llite {
 
     /// Frees what `owner` holds on the file: it closed a descriptor of it.
     pub(super) async fn unlock_closed(&self, fh: &FileHandle, owner: u64) -> Result<(), Errno> {
+        if self.lock_owners.holder(owner, fh.fid()).is_none() {
+            return Ok(());
+        }
+        let _unlocking = fh.inode.unlocking.read().await;
         match self.lock_owners.flushed(owner, fh.fid()) {
             Some(number) => self.unlock(fh, number, &whole(LockKind::Unlock)).await,
             None => Ok(()),
@@ -171,17 +178,16 @@ impl Llite {
     /// Frees what the handle holds, which is gone: its flock, and the record locks of the open file itself.
     pub(super) async fn unlock_released(&self, fh: &FileHandle) {
         let owners = std::mem::take(&mut *fh.lock_owners.lock());
+        if owners.is_empty() && !fh.flocked.load(Ordering::Relaxed) {
+            return;
+        }
+        let _unlocking = fh.inode.unlocking.read().await;
         let through = (fh.fid(), fh.number);
         let records = owners
             .into_iter()
             .filter_map(|owner| self.lock_owners.released(owner, through));
         let flock = fh.flocked.load(Ordering::Relaxed).then_some(fh.number);
-        let numbers: Vec<u64> = records.chain(flock).collect();
-        if numbers.is_empty() {
-            return;
-        }
-        let _unlocking = fh.inode.unlocking.read().await;
-        for number in numbers {
+        for number in records.chain(flock) {
             // A server that does not answer now has evicted this client, and its locks with it, when it does.
             self.unlock(fh, number, &whole(LockKind::Unlock)).await.ok();
         }

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-use super::flock::Withdrawal;
+use super::flock::Aftermath;
 use super::{ClientNamespace, LockError, LockRef, PendingLock};
 
 type Call = BoxFuture<'static, Result<Reply, RpcError>>;
@@ -45,19 +45,19 @@ impl Drop for Enqueue {
             return;
         };
         let ns = pending.ns.clone();
-        let withdrawal = Withdrawal::begin(&ns.withdrawals, &pending.request.desc);
+        let aftermath = Aftermath::of_drop(&ns.aftermaths, &pending.request.desc);
         match self.call.take() {
             Some(call) if self.started => ns.clone().spawn(Box::pin(async move {
                 if let Ok(reply) = call.await {
                     ns.abandon(pending, &reply).await;
                 }
-                drop(withdrawal);
+                drop(aftermath);
             })),
             _ if self.waiting => {
                 let me = ns.clone();
                 ns.spawn(Box::pin(async move {
                     me.withdraw(pending).await;
-                    drop(withdrawal);
+                    drop(aftermath);
                 }));
             }
             _ => {}
@@ -185,7 +185,12 @@ impl ClientNamespace {
         }
         let refused = {
             let mut locks = self.locks.lock();
-            let h = locks.get_mut(cookie).ok_or(LockError::Evicted)?;
+            let gone = || match enq.pending.as_ref().map(|p| p.request.desc.ty()) {
+                // granted, and unlocked by its own owner before this task ran
+                Some(LdlmType::FLOCK) => LockError::Refused(Errno::EINTR),
+                _ => LockError::Evicted,
+            };
+            let h = locks.get_mut(cookie).ok_or_else(gone)?;
             if h.dead {
                 Some(LockError::Evicted)
             } else {
@@ -235,12 +240,19 @@ impl ClientNamespace {
 
     /// The reply of an enqueue nobody waits for any more.
     async fn abandon(self: Arc<Self>, pending: PendingLock, reply: &Reply) {
-        if let Ok(rep) = checked(reply) {
-            if let Some(h) = self.locks.lock().get_mut(pending.cookie()) {
-                h.remote = rep.handle;
-            }
-            self.withdraw(pending).await;
+        let Ok(rep) = checked(reply) else {
+            return;
+        };
+        let asked = pending.request.desc;
+        if rep.handle == 0 && asked.ty() == LdlmType::FLOCK {
+            // granted, and part of an older lock of its owner already
+            drop(pending);
+            return self.restore_flocks(&asked, true).await;
         }
+        if let Some(h) = self.locks.lock().get_mut(pending.cookie()) {
+            h.remote = rep.handle;
+        }
+        self.withdraw(pending).await;
     }
 
     /// Gives a lock back that its asker does not want any more, granted meanwhile or not.

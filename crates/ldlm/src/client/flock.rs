@@ -3,6 +3,7 @@
 //! The server decides; this side repeats its arithmetic so that both know the same locks (they are replayed to a restarted
 //! server). An interrupted wait leaves nothing behind: see [`ClientNamespace::flock`].
 
+use coral_wire::Errno;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -29,7 +30,11 @@ impl ClientNamespace {
             FlockOp::Lock { wait: false } => LdlmFlags::BLOCK_NOWAIT,
             FlockOp::Unlock => {
                 let me = self.clone();
+                let aftermath =
+                    Aftermath::begin(&self.aftermaths, res, &policy, |c| &mut c.unlocks);
                 let unlock = tokio::spawn(async move {
+                    let _aftermath = aftermath;
+                    me.aftermaths.ended(res, &policy, |c| c.withdrawals).await;
                     me.set_flock(res, LdlmMode::NL, policy, LdlmFlags(0)).await
                 });
                 // It neither panics nor is aborted, unless the runtime ends.
@@ -37,7 +42,16 @@ impl ClientNamespace {
             }
             FlockOp::Test => return self.test_flock(res, mode, policy).await,
         };
-        self.set_flock(res, mode, policy, flags).await
+        loop {
+            let all = |c: &Counts| c.withdrawals + c.unlocks;
+            self.aftermaths.ended(res, &policy, all).await;
+            match self.set_flock(res, mode, policy, flags).await {
+                // An unlock of the same range by its own owner ends a wait at the server (`ldlm_process_flock_lock`). Linux
+                // unlocks what is held and lets another thread's wait go on.
+                Err(LockError::Refused(Errno::EINTR)) if flags.0 == 0 => {}
+                done => return done,
+            }
+        }
     }
 
     async fn set_flock(
@@ -47,7 +61,6 @@ impl ClientNamespace {
         policy: Policy,
         flags: LdlmFlags,
     ) -> Result<Option<(LdlmMode, Policy)>, LockError> {
-        self.withdrawals.ended(res, &policy).await;
         let (lock, _) = self
             .enqueue(res, LdlmType::FLOCK, mode, policy, flags, 0)
             .await?;
@@ -122,23 +135,30 @@ impl ClientNamespace {
     }
 }
 
-/// Flocks that are withdrawn just now, by resource and owner.
+/// What goes on of requests for flocks that were dropped, and unlocks, by resource and owner. What the owner asks for next must
+/// not come before it.
 #[derive(Default)]
-pub(super) struct Withdrawals {
-    of: Mutex<HashMap<(ResId, u64), usize>>,
+pub(super) struct Aftermaths {
+    of: Mutex<HashMap<(ResId, u64), Counts>>,
     one_ended: Notify,
 }
 
-impl Withdrawals {
-    /// Waits until no flock on `res` of the owner in `policy` is being withdrawn: what that restores must not come after what
-    /// the owner asks for next.
-    async fn ended(&self, res: ResId, policy: &Policy) {
+#[derive(Default)]
+struct Counts {
+    /// Locks that are being withdrawn.
+    withdrawals: usize,
+    unlocks: usize,
+}
+
+impl Aftermaths {
+    /// Waits until none of the owner in `policy` is left on `res`: of those that `what` picks.
+    async fn ended(&self, res: ResId, policy: &Policy, what: fn(&Counts) -> usize) {
         let Policy::Flock { owner, .. } = *policy else {
             return;
         };
         loop {
             let one_ended = self.one_ended.notified();
-            if !self.of.lock().contains_key(&(res, owner)) {
+            if self.of.lock().get(&(res, owner)).map_or(0, what) == 0 {
                 return;
             }
             one_ended.await;
@@ -146,31 +166,41 @@ impl Withdrawals {
     }
 }
 
-/// The withdrawal of one flock, from the drop of its request on.
-pub(super) struct Withdrawal {
-    all: Arc<Withdrawals>,
+/// One of them, from when it begins.
+pub(super) struct Aftermath {
+    all: Arc<Aftermaths>,
     of: (ResId, u64),
+    count: fn(&mut Counts) -> &mut usize,
 }
 
-impl Withdrawal {
-    /// `None`: `asked` is no flock.
-    pub fn begin(all: &Arc<Withdrawals>, asked: &LockDesc) -> Option<Withdrawal> {
-        let Policy::Flock { owner, .. } = asked.policy() else {
+impl Aftermath {
+    /// The request for `asked` was dropped. `None`: that is no flock.
+    pub fn of_drop(all: &Arc<Aftermaths>, asked: &LockDesc) -> Option<Aftermath> {
+        Aftermath::begin(all, asked.res(), &asked.policy(), |c| &mut c.withdrawals)
+    }
+
+    fn begin(
+        all: &Arc<Aftermaths>,
+        res: ResId,
+        policy: &Policy,
+        count: fn(&mut Counts) -> &mut usize,
+    ) -> Option<Aftermath> {
+        let Policy::Flock { owner, .. } = *policy else {
             return None;
         };
-        let of = (asked.res(), owner);
-        *all.of.lock().entry(of).or_default() += 1;
+        let of = (res, owner);
+        *count(all.of.lock().entry(of).or_default()) += 1;
         let all = all.clone();
-        Some(Withdrawal { all, of })
+        Some(Aftermath { all, of, count })
     }
 }
 
-impl Drop for Withdrawal {
+impl Drop for Aftermath {
     fn drop(&mut self) {
         let mut of = self.all.of.lock();
         if let Some(n) = of.get_mut(&self.of) {
-            *n -= 1;
-            if *n == 0 {
+            *(self.count)(n) -= 1;
+            if n.withdrawals + n.unlocks == 0 {
                 of.remove(&self.of);
             }
         }

@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::core::LockInfo;
-use flock::Withdrawals;
+use flock::Aftermaths;
 use table::Locks;
 
 pub use handle::{LockRef, PendingLock};
@@ -173,7 +173,7 @@ impl LdlmClient {
             hook: RwLock::new(None),
             locks: Mutex::new(Locks::new(self.node.rng_u64())),
             shrinking: AtomicBool::new(false),
-            withdrawals: Default::default(),
+            aftermaths: Default::default(),
             runtime: Handle::try_current().ok(),
         });
         let mut all = self.namespaces.lock();
@@ -226,8 +226,8 @@ pub struct ClientNamespace {
     locks: Mutex<Locks>,
     /// A task serves the LRU.
     shrinking: AtomicBool,
-    /// Of which owners flocks are being withdrawn.
-    withdrawals: Arc<Withdrawals>,
+    /// Which owners of flocks have requests under way that nobody waits for.
+    aftermaths: Arc<Aftermaths>,
     /// For work started by a drop outside of any task.
     runtime: Option<Handle>,
 }

@@ -119,6 +119,10 @@ impl Ost {
             booked => booked,
         };
         let (more, space) = booked?;
+        if rq.exp.gone() {
+            // evicted while it waited: others have what its lock covered
+            return Err(Errno::ENOTCONN);
+        }
         oa.grant = more;
         let stored = self.store(rq, &b, data);
         // It is on the disk now, and no promise is needed for it any more.
