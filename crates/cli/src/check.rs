@@ -231,7 +231,7 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
         .problems
         .extend(crate::format::read_defaults(&t.dir).err());
     if let Err(e) = osd.verify_tables() {
-        found.problems.push(format!("tables: {e}; restore the target directory from a copy, or see \"Damaged tables\" in docs/operations.md"));
+        found.problems.push(format!("tables: {e}; restore the target directory from a copy, or see \"Damaged tables\" in docs/guide.md"));
     }
     match (label.kind, mdt) {
         (TargetKind::Mdt, Some(r)) if r.never_served => {

@@ -112,7 +112,7 @@ pub enum OpenError {
     },
     /// The tables do not open.
     #[error(
-        "{dir}: the tables are damaged: {why}; restore the target directory from a copy, or see \"Damaged tables\" in docs/operations.md"
+        "{dir}: the tables are damaged: {why}; restore the target directory from a copy, or see \"Damaged tables\" in docs/guide.md"
     )]
     BadKv {
         /// The store's directory.

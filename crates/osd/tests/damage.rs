@@ -289,7 +289,7 @@ fn after_a_clean_close() {
     );
 }
 
-/// The way out that docs/operations.md tells whoever has no copy.
+/// The way out that docs/guide.md tells whoever has no copy.
 #[test]
 fn without_the_promise_a_cut_journal_is_read_as_far_as_it_goes() {
     let _alone = ALONE.lock();
@@ -306,7 +306,7 @@ fn without_the_promise_a_cut_journal_is_read_as_far_as_it_goes() {
         "0.jnl",
         "transactions are missing",
         "from a copy",
-        "docs/operations.md",
+        "docs/guide.md",
     ] {
         assert!(said.contains(part), "no '{part}' in: {said}");
     }
