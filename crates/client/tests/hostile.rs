@@ -21,6 +21,7 @@ use coral_client::{
     SetTime,
 };
 use coral_lnet::{LNET_MTU, Nid, Passing, Payload};
+use coral_node::Disks;
 use coral_osd::{Kv, Objects, OsdMem};
 use coral_server::Membership;
 use coral_server::nodemap::{Command, Nodemaps};
@@ -768,7 +769,7 @@ async fn a_hostile_client_harms_nobody() {
     watch(alive.clone(), seed);
 
     let c = Cluster::start_bounded(2, DISK_BYTES).await;
-    c.server.set_nodemaps(nodemaps());
+    c.server().set_nodemaps(nodemaps());
     let u = good(&c, 0).await;
     let place = async |name: &str, mode: u32, ost: u16| {
         let fid = u.mkdir(name).await.unwrap();
@@ -819,9 +820,9 @@ async fn a_hostile_client_harms_nobody() {
             ChaCha8Rng::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(mounts.into()));
         let opts = MountOptions {
             plain: rng.random_bool(0.5),
-            ..c.options()
+            ..c.mount_options()
         };
-        let fs = Llite::mount(c.node_at(at).await, opts)
+        let fs = Llite::mount(c.node_at(at, &[]).await.expect("a node"), opts)
             .await
             .expect("the hostile client mounts");
         let other = fs
@@ -906,7 +907,7 @@ async fn a_hostile_client_harms_nobody() {
         kept.verify(&good(&c, mounts + 1).await),
     )
     .await;
-    for t in [&c.mdt.target].into_iter().chain(&c.osts) {
+    for t in [&c.mdt().target].into_iter().chain(&c.osts()) {
         let exports = t.exports();
         let hostile = exports
             .iter()
