@@ -311,8 +311,12 @@ impl Servers {
         let mgc = self.connect_mgs(&self.mgs_nids(label)?).await?;
         let mut config = mgc.watch_config(&label.fsname).await?;
         mdt.set_osts(osts(&config.borrow_and_update()));
+        let mdt = Arc::downgrade(&mdt);
         self.followers.push(tokio::spawn(async move {
             while config.changed().await.is_ok() {
+                let Some(mdt) = mdt.upgrade() else {
+                    return;
+                };
                 mdt.set_osts(osts(&config.borrow_and_update()));
             }
         }));
@@ -395,6 +399,9 @@ impl Servers {
     pub async fn kill(mut self) {
         self.node.shutdown().await;
         self.server.stop_services().await;
+        for mdt in &self.mdts {
+            mdt.abandon().await;
+        }
         for follower in std::mem::take(&mut self.followers) {
             follower.abort();
             // its end, with what it held of an MDT
