@@ -23,8 +23,7 @@ use coral_client::{
 use coral_lnet::{LNET_MTU, Nid, Passing, Payload};
 use coral_node::Disks;
 use coral_osd::{Kv, Objects, OsdMem};
-use coral_server::Membership;
-use coral_server::nodemap::{Command, Nodemaps};
+use coral_server::nodemap::Command;
 use coral_wire::layout::LovMd;
 use coral_wire::ptlrpc::{Message, opc, portal};
 use coral_wire::{Errno, Fid};
@@ -589,7 +588,8 @@ impl Good {
 
 // ---- the run -------------------------------------------------------------------------------------------------------
 
-fn nodemaps() -> Membership {
+/// Has the MGS trust [`GOOD`] nodes and no others.
+fn trust_the_good(c: &Cluster) {
     let name = |n: &str| n.to_owned();
     let yes = |n: &str, what: &str| Command::Modify {
         name: name(n),
@@ -613,12 +613,9 @@ fn nodemaps() -> Membership {
         yes("good", "trusted"),
         Command::Activate(true),
     ];
-    let maps = commands
-        .iter()
-        .fold(Nodemaps::default(), |n, c| n.with(c).expect("a command"));
-    Membership {
-        maps,
-        mdts: vec![SERVER.parse().expect("a NID")],
+    let servers = c.servers_at(c.mgs_nid()).expect("it runs");
+    for command in &commands {
+        servers.change_nodemaps(command).expect("a command");
     }
 }
 
@@ -769,7 +766,7 @@ async fn a_hostile_client_harms_nobody() {
     watch(alive.clone(), seed);
 
     let c = Cluster::start_bounded(2, DISK_BYTES).await;
-    c.server().set_nodemaps(nodemaps());
+    trust_the_good(&c);
     let u = good(&c, 0).await;
     let place = async |name: &str, mode: u32, ost: u16| {
         let fid = u.mkdir(name).await.unwrap();
