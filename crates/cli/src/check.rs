@@ -7,6 +7,7 @@
 
 use crate::args::Check;
 use crate::up;
+use coral_node::target_dir;
 use coral_osd::{Inspection, Kv, Label, OsdFs, TargetKind};
 use coral_server::mdt;
 use serde::Serialize;
@@ -224,12 +225,13 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
         }
     };
     found.problems.extend(osd.problems().iter().cloned());
+    let beside = [
+        target_dir::read_failover(&t.dir).err(),
+        target_dir::read_defaults(&t.dir).err(),
+    ];
     found
         .problems
-        .extend(crate::format::read_failover(&t.dir).err());
-    found
-        .problems
-        .extend(crate::format::read_defaults(&t.dir).err());
+        .extend(beside.iter().flatten().map(ToString::to_string));
     if let Err(e) = osd.verify_tables() {
         found.problems.push(format!("tables: {e}; restore the target directory from a copy, or see \"Damaged tables\" in docs/guide.md"));
     }

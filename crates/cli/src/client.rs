@@ -5,16 +5,16 @@ use crate::args::{Mount, Net, Up};
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::find::Found;
 use crate::mount_options::Options;
-use crate::net::{self, DEFAULT_PORT, NetConfig};
-use crate::servers::Servers;
+use crate::{net, servers};
 use coral_client::{Llite, MountOptions};
 use coral_fuse::FuseOptions;
-use coral_lnet::{Node, NodeConfig};
+use coral_lnet::{MemNet, Node};
+use coral_node::net::{DEFAULT_PORT, Gateways};
+use coral_node::{Client, NetConfig, Servers};
 use coral_wire::nid::Nid;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// A mount waits so long for servers that answer but are still recovering (their window ends after 180 s). A server that does
@@ -34,10 +34,9 @@ fn waiting_elsewhere() -> String {
     )
 }
 
-/// A mounted client and the node it speaks through.
+/// A client that is mounted for the kernel too.
 pub(crate) struct MountedClient {
-    node: Arc<Node>,
-    llite: Arc<Llite>,
+    client: Client,
     mount: coral_fuse::Mount,
     mountpoint: PathBuf,
     /// Taken note of before the mount is to be seen, so that whoever sees it can end it.
@@ -47,29 +46,24 @@ pub(crate) struct MountedClient {
 impl MountedClient {
     /// The mount of `coral up`: a node of its own, joined to the servers in memory.
     pub(crate) async fn local(
-        servers: &Servers,
+        (servers, mem): (&Servers, &Arc<MemNet>),
         fsname: &str,
         mountpoint: &Path,
         up: &Up,
         reporter: &mut Reporter,
     ) -> Result<MountedClient, String> {
-        let nid = Nid::new(coral_wire::nid::NET_LO, 1);
-        let config = NodeConfig {
-            nids: vec![nid],
-            seed: seed(),
-            ..NodeConfig::default()
-        };
-        let node = Node::start(config, Some(servers.mem().clone()))
+        let node = coral_node::net::start_beside(mem, Nid::new(coral_wire::nid::NET_LO, 1))
             .await
             .map_err(|e| e.to_string())?;
+        let nid = servers.node().nid();
         let mut options = MountOptions {
             selinux: selinux(),
-            ..MountOptions::new(fsname, vec![servers.nid()])
+            ..MountOptions::new(fsname, vec![nid])
         };
         options.cache_mb = up.cache_mb.unwrap_or(options.cache_mb);
         options.version = up.claim.claim_version.unwrap_or(options.version);
-        let source = format!("{}:/{fsname}", servers.nid());
-        let waiting = || match servers.waiting() {
+        let source = format!("{nid}:/{fsname}");
+        let waiting = || match servers::waiting(servers) {
             none if none.is_empty() => "waiting for servers".to_owned(),
             some => format!(
                 "{}\n  (Ctrl-C ends the wait; coral up --abort-recovery gives them up)",
@@ -103,7 +97,7 @@ impl MountedClient {
             .canonicalize()
             .map_err(|e| format!("mount point '{}': {e}", mountpoint.display()))?;
         options.connect_timeout = RECOVERY_PATIENCE;
-        let mut connecting = std::pin::pin!(Llite::mount(node.clone(), options));
+        let mut connecting = std::pin::pin!(Client::mount(node, options));
         let connected = tokio::select! {
             biased;
             done = &mut connecting => done,
@@ -112,25 +106,17 @@ impl MountedClient {
                 connecting.await
             }
         };
-        let llite = match connected {
-            Ok(llite) => llite,
-            Err(e) => {
-                node.shutdown().await;
-                return Err(e.to_string());
-            }
-        };
+        let client = connected.map_err(|e| e.to_string())?;
         let signals = tokio::sync::Mutex::default();
-        match coral_fuse::mount(llite.clone(), mountpoint, &fuse) {
+        match coral_fuse::mount(client.llite().clone(), mountpoint, &fuse) {
             Ok(mount) => Ok(MountedClient {
-                node,
-                llite,
+                client,
                 mount,
                 mountpoint: mountpoint.to_owned(),
                 signals,
             }),
             Err(e) => {
-                llite.umount().await;
-                node.shutdown().await;
+                client.umount().await;
                 Err(format!("cannot mount on '{}': {e}", mountpoint.display()))
             }
         }
@@ -138,12 +124,12 @@ impl MountedClient {
 
     /// The node it speaks through.
     pub(crate) fn node(&self) -> &Arc<Node> {
-        &self.node
+        self.client.node()
     }
 
     /// The mounted file system.
     pub(crate) fn llite(&self) -> &Arc<Llite> {
-        &self.llite
+        self.client.llite()
     }
 
     pub(crate) fn mountpoint(&self) -> &Path {
@@ -178,7 +164,7 @@ impl MountedClient {
             if let Err(error) = self.mount.unmount(true).await {
                 tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "unmount");
             }
-            self.llite.write_out_all().await;
+            self.client.write_out_all().await;
         };
         tokio::select! {
             biased;
@@ -186,13 +172,9 @@ impl MountedClient {
             () = self.tell_what_waits() => {}
             () = self.signalled() => return self.give_up(),
         }
-        let goodbye = async {
-            self.llite.umount().await;
-            self.node.shutdown().await;
-        };
         tokio::select! {
             biased;
-            () = goodbye => {}
+            () = self.client.umount() => {}
             () = tokio::time::sleep(GOODBYE) => tracing::warn!("servers do not answer: they are left without goodbye"),
             () = self.signalled() => {}
         }
@@ -203,13 +185,13 @@ impl MountedClient {
     async fn tell_what_waits(&self) {
         loop {
             tokio::time::sleep(GOODBYE).await;
-            let (files, mountpoint) = (self.llite.unwritten().len(), self.mountpoint.display());
+            let (files, mountpoint) = (self.client.unwritten().len(), self.mountpoint.display());
             tracing::warn!(files, %mountpoint, "waiting for OSTs to take what was written; a signal (kill -INT) gives it up");
         }
     }
 
     fn give_up(&self) -> Result<(), String> {
-        let lost = self.llite.unwritten();
+        let lost = self.client.unwritten();
         for fid in &lost {
             tracing::error!(%fid, "unmounted before an OST took what was written: it is lost");
         }
@@ -223,11 +205,11 @@ impl MountedClient {
     }
 
     pub(crate) fn add_counters(&self, sum: &mut Counters) {
-        for (name, count) in self.llite.statistics() {
+        for (name, count) in self.client.statistics() {
             sum.rpcs += count;
             *sum.by_opcode.entry(name).or_default() += count;
         }
-        sum.handovers += self.node.handovers().spawned() + self.mount.stats().spawned;
+        sum.handovers += self.node().handovers().spawned() + self.mount.stats().spawned;
     }
 }
 
@@ -251,20 +233,6 @@ pub(crate) fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
         )),
         Err(e) => Err(format!("mount point '{}': {e}", mountpoint.display())),
     }
-}
-
-/// Seed of a node's generator: differs between runs (cookies must), so it comes from the kernel.
-pub(crate) fn seed() -> u64 {
-    static RUN: AtomicU32 = AtomicU32::new(0);
-    let uuid = crate::format::fresh_uuid();
-    let hex: String = uuid
-        .bytes()
-        .filter(u8::is_ascii_hexdigit)
-        .map(char::from)
-        .take(15)
-        .collect();
-    u64::from_str_radix(&hex, 16).unwrap_or(std::process::id() as u64)
-        ^ (RUN.fetch_add(1, Ordering::Relaxed) as u64) << 60
 }
 
 /// `NID[:NID...]:/fsname[/subdir]`, with commas between NIDs of one node as Lustre writes them.
@@ -424,8 +392,8 @@ async fn serve(
             port,
             routes,
             accept: o.accept,
+            routing: None,
         },
-        None,
         None,
     )
     .await?;
@@ -455,16 +423,16 @@ async fn serve(
         ..FuseOptions::default()
     };
     let client = {
-        let gateways = net::Gateways::towards(&node, &source.nids);
+        let gateways = Gateways::towards(&node, &source.nids);
         tokio::select! {
             biased;
             started = MountedClient::start(node, options, &m.mountpoint, fuse, reporter, waiting_elsewhere) => {
                 match started {
                     Ok(client) => client,
-                    Err(why) => return Err(format!("{why}{}", gateways.hint().await)),
+                    Err(why) => return Err(format!("{why}{}", net::hint_of(&gateways).await)),
                 }
             }
-            why = gateways.none_routes() => return Err(why),
+            gateway = gateways.none_routes() => return Err(net::does_not_route(gateway)),
         }
     };
     let ready = reporter.ready(&format!(
@@ -478,8 +446,8 @@ async fn serve(
 }
 
 async fn wait(client: &MountedClient, ready: &Result<(), String>) {
-    let (_found, mut asked) = Found::new(&client.node);
-    let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node.nid().to_string(), "accept": client.node.accept().name(), "mount": client.mountpoint() });
+    let (_found, mut asked) = Found::new(client.node());
+    let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node().nid().to_string(), "accept": client.node().accept().name(), "mount": client.mountpoint() });
     tokio::select! {
         _ = crate::run_until_stopped(ready, &mut asked, Some(client), None, status) => {}
         () = client.ended() => {}

@@ -29,7 +29,7 @@ use args::{Cli, Command};
 use clap::Parser;
 use client::MountedClient;
 use control::{Ask, Asked};
-use servers::Servers;
+use coral_node::Servers;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -188,11 +188,11 @@ pub(crate) async fn answer(
         Ask::ListParam(pattern, below) => params::list(of, &pattern, below),
         Ask::SetParam(pattern, value) => params::set(of, &pattern, &value).await,
         Ask::AbortRecovery(pattern) => {
-            serde_json::json!({ "aborted": of.servers.map_or_else(Vec::new, |s| s.abort_recovery(&pattern)) })
+            serde_json::json!({ "aborted": of.servers.map_or_else(Vec::new, |s| servers::abort_recovery(s, &pattern)) })
         }
         Ask::Nodemap(ask) => of
             .servers
-            .map_or_else(servers::no_nodemaps, |s| s.nodemap(&ask)),
+            .map_or_else(servers::no_nodemaps, |s| servers::nodemap(s, &ask)),
     }
 }
 
@@ -237,7 +237,7 @@ pub(crate) struct Counters {
 pub(crate) fn counters(servers: Option<&Servers>, client: Option<&MountedClient>) -> Counters {
     let mut sum = Counters::default();
     if let Some(s) = servers {
-        sum.handovers += s.handovers();
+        sum.handovers += s.node().handovers().spawned();
     }
     if let Some(c) = client {
         c.add_counters(&mut sum);

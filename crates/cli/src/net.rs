@@ -2,24 +2,14 @@
 
 use crate::args::Net;
 use crate::holder::Holder;
-use coral_lnet::{
-    Accept, MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name, parse_routes,
-};
-use coral_wire::lnet::feat;
-use coral_wire::nid::NET_TCP;
+use coral_lnet::{MemNet, Nid, Node, RouteSpec, StartError, net_name, parse_routes};
+use coral_node::NetConfig;
+use coral_node::net::{self, GatewayAnswer, Gateways, NetError, NidError};
 use serde::Deserialize;
-use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
-
-/// Lustre's own acceptor port.
-pub(crate) const DEFAULT_PORT: u16 = 988;
-
-/// How long a gateway may take to say whether it routes.
-const GATEWAY_ANSWER: Duration = Duration::from_secs(5);
 
 /// A node that ends keeps its address until it has said goodbye to its servers; it is waited for, so many looks long.
 const END_LOOKS: u32 = 100;
@@ -27,19 +17,6 @@ const END_LOOKS: u32 = 100;
 const GONE_LOOKS: u32 = 10;
 /// Pause between two looks: 10 s and 1 s in all.
 const END_PAUSE: Duration = Duration::from_millis(100);
-
-/// What a node is started with.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct NetConfig {
-    /// Our NIDs, primary first.
-    pub nids: Vec<Nid>,
-    /// TCP port of every node.
-    pub port: u16,
-    /// Routes to other networks.
-    pub routes: Vec<RouteSpec>,
-    /// Whose connections are taken; None: by privilege.
-    pub accept: Option<Accept>,
-}
 
 /// The file of `--routes`.
 #[derive(Debug, Deserialize)]
@@ -77,55 +54,37 @@ fn read_routes(file: &Path) -> Result<Vec<String>, String> {
 
 /// Refuses NIDs that cannot be ours.
 pub(crate) fn check_nids(nids: &[Nid]) -> Result<(), String> {
-    if let Some(n) = nids.iter().find(|n| n.net() & 0xffff_0000 != NET_TCP) {
-        return Err(format!("--nid {n}: only tcp networks are supported so far"));
-    }
-    let twice = nids.iter().enumerate().find_map(|(i, n)| {
-        Some((
-            nids[..i].iter().find(|m| m.addr() == n.addr() && *m != n)?,
-            n,
-        ))
-    });
-    match twice {
-        Some((a, b)) => Err(format!(
+    net::check_nids(nids).map_err(|e| refused(&e))
+}
+
+fn refused(e: &NidError) -> String {
+    match e {
+        NidError::NotTcp(n) => format!("--nid {n}: only tcp networks are supported so far"),
+        NidError::OneAddress(a, b) => format!(
             "--nid {a} and --nid {b}: one address on two networks is not supported so far (Lustre's kernel allows it); give {b} an address of its own"
-        )),
-        None => Ok(()),
+        ),
     }
 }
 
 /// The NID to reach `peer` from when none is given: on the peer's network, or on that of the gateway on the way to it.
 pub(crate) fn local_nid(peer: Nid, port: u16, routes: &[RouteSpec]) -> Result<Nid, String> {
-    let towards = routes
-        .iter()
-        .find(|r| r.net == peer.net())
-        .map_or(peer, |r| r.gateway);
-    coral_lnet::local_nid_on(towards, port)
-        .map_err(|e| format!("no way to {towards}: {e}; give this node's NID with --nid"))
+    net::local_nid(peer, port, routes).map_err(|e| {
+        let towards = net::next_hop(peer, routes);
+        format!("no way to {towards}: {e}; give this node's NID with --nid")
+    })
 }
 
 /// Starts the node, and says what to do when it does not start.
 pub(crate) async fn start(
-    net: &NetConfig,
+    config: &NetConfig,
     mem: Option<Arc<MemNet>>,
-    routing: Option<PoolSizes>,
 ) -> Result<Arc<Node>, String> {
-    check_nids(&net.nids)?;
-    let config = NodeConfig {
-        nids: net.nids.clone(),
-        listen_port: Some(net.port),
-        connect_port: net.port,
-        accept: net.accept.unwrap_or_else(Accept::of_this_process),
-        seed: crate::client::seed(),
-        routes: net.routes.clone(),
-        routing,
-        ..NodeConfig::default()
-    };
     let mut looks = 0;
     loop {
-        let e = match Node::start(config.clone(), mem.clone()).await {
+        let e = match net::start(config, mem.clone()).await {
             Ok(node) => return Ok(node),
-            Err(e) => e,
+            Err(NetError::Nids(e)) => return Err(refused(&e)),
+            Err(NetError::Start(e)) => e,
         };
         let StartError::Listen { nid, addr, source } = &e else {
             return Err(format!("{e}{}", hint(&e)));
@@ -168,101 +127,32 @@ pub(crate) fn no_way(own: Nid, to: Nid) -> String {
     )
 }
 
-/// What the gateways on the way to servers say of themselves, asked as soon as it is made.
-pub(crate) struct Gateways {
-    /// Networks of ours.
-    ours: String,
-    asked: Vec<(Nid, watch::Receiver<Option<GatewayAnswer>>)>,
+/// The only gateway on the way, or the first of several that all are none.
+pub(crate) fn does_not_route(gateway: Nid) -> String {
+    format!(
+        "the gateway {gateway} answers, but does not route: run `coral router` there, or name another with --route"
+    )
 }
 
-/// What one said.
-#[derive(Clone, Debug, PartialEq)]
-enum GatewayAnswer {
-    Routes,
-    DoesNotRoute,
-    Silent,
-}
-
-impl Gateways {
-    /// Asks those through which all of `servers` must be reached; none when one of them is on a network of ours.
-    pub(crate) fn towards(node: &Arc<Node>, servers: &[Nid]) -> Gateways {
-        let near = |n: &Nid| node.nids().iter().any(|own| own.net() == n.net());
-        let nets: BTreeSet<String> = servers.iter().map(|n| net_name(n.net())).collect();
-        let routes = if servers.iter().any(near) {
-            Vec::new()
-        } else {
-            node.routes()
-        };
-        let gateways: BTreeSet<Nid> = routes
-            .iter()
-            .filter(|r| nets.contains(&r.net))
-            .filter_map(|r| r.gateway.parse().ok())
-            .collect();
-        let ours: BTreeSet<String> = node.nids().iter().map(|n| net_name(n.net())).collect();
-        let asked = gateways
-            .into_iter()
-            .map(|gw| (gw, ask_gateway(node.clone(), gw)))
-            .collect();
-        Gateways {
-            ours: Vec::from_iter(ours).join(", "),
-            asked,
+/// What to add to a failure that is silence: what is wrong on the way.
+pub(crate) async fn hint_of(gateways: &Gateways) -> String {
+    let answers = gateways.answers().await;
+    let mut out = String::new();
+    for (gw, answer) in &answers {
+        match answer {
+            GatewayAnswer::Routes => {}
+            GatewayAnswer::DoesNotRoute => out += &format!("; the gateway {gw} does not route"),
+            GatewayAnswer::Silent => out += &format!("; the gateway {gw} does not answer"),
         }
     }
-
-    /// Resolves to a sentence when none of them is a router. Never, when there is none.
-    pub(crate) async fn none_routes(&self) -> String {
-        for (_, answer) in &self.asked {
-            if self.answer(answer).await != GatewayAnswer::DoesNotRoute {
-                return std::future::pending().await;
-            }
-        }
-        match self.asked.first() {
-            None => std::future::pending().await,
-            Some((gw, _)) => format!(
-                "the gateway {gw} answers, but does not route: run `coral router` there, or name another with --route"
-            ),
-        }
+    if out.is_empty() && !answers.is_empty() {
+        let ours: Vec<&str> = gateways.own_nets().iter().map(String::as_str).collect();
+        out = format!(
+            "; or the way back is missing: the servers need a route to {} (--route), and their log says so",
+            ours.join(", ")
+        );
     }
-
-    /// What to add to a failure that is silence: what is wrong on the way.
-    pub(crate) async fn hint(&self) -> String {
-        let mut out = String::new();
-        for (gw, answer) in &self.asked {
-            match self.answer(answer).await {
-                GatewayAnswer::Routes => {}
-                GatewayAnswer::DoesNotRoute => out += &format!("; the gateway {gw} does not route"),
-                GatewayAnswer::Silent => out += &format!("; the gateway {gw} does not answer"),
-            }
-        }
-        if out.is_empty() && !self.asked.is_empty() {
-            out = format!(
-                "; or the way back is missing: the servers need a route to {} (--route), and their log says so",
-                self.ours
-            );
-        }
-        out
-    }
-
-    async fn answer(&self, answer: &watch::Receiver<Option<GatewayAnswer>>) -> GatewayAnswer {
-        let mut answer = answer.clone();
-        let got = answer.wait_for(Option::is_some).await;
-        got.ok()
-            .and_then(|a| a.clone())
-            .unwrap_or(GatewayAnswer::Silent)
-    }
-}
-
-fn ask_gateway(node: Arc<Node>, gw: Nid) -> watch::Receiver<Option<GatewayAnswer>> {
-    let (tx, rx) = watch::channel(None);
-    tokio::spawn(async move {
-        let said = match tokio::time::timeout(GATEWAY_ANSWER, node.ping(gw)).await {
-            Ok(Ok(info)) if info.features & feat::RTE_DISABLED != 0 => GatewayAnswer::DoesNotRoute,
-            Ok(Ok(_)) => GatewayAnswer::Routes,
-            _ => GatewayAnswer::Silent,
-        };
-        let _ = tx.send(Some(said));
-    });
-    rx
+    out
 }
 
 fn hint(e: &StartError) -> &'static str {

@@ -1,7 +1,7 @@
 //! `lctl get_param` and `set_param` of a mount and of servers, on the side of the process that has them.
 
-use crate::servers::Servers;
 use coral_client::llite::Llite;
+use coral_node::Servers;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Of<'_> {
             .servers
             .filter(|s| s.params().iter().any(|(n, _)| n == name))
         {
-            Some(servers) => servers.set_param(name, value),
+            Some(servers) => servers.set_param(name, value).map_err(|e| e.to_string()),
             None => match self.llite {
                 Some(llite) => llite
                     .set_param(name, value)

@@ -7,8 +7,10 @@ use crate::args::Router;
 use crate::control;
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
-use crate::net::{self, NetConfig};
+use crate::net;
 use coral_lnet::{Node, PoolSizes};
+use coral_node::NetConfig;
+use coral_node::net::DEFAULT_PORT;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 /// Entry of `coral router`.
 pub(crate) fn run(r: Router) -> Result<(), String> {
-    let (config, pools) = (check(&r)?, pools(&r)?);
+    let config = check(&r)?;
     let dir = r.dir.clone().unwrap_or_else(default_dir);
     std::fs::create_dir_all(&dir)
         .map_err(|e| format!("cannot make the state directory '{}': {e}", dir.display()))?;
@@ -31,7 +33,7 @@ pub(crate) fn run(r: Router) -> Result<(), String> {
         return Ok(());
     }
     let mut reporter = Reporter::from_env();
-    if let Err(why) = crate::runtime()?.block_on(serve(&config, pools, &dir, &mut reporter)) {
+    if let Err(why) = crate::runtime()?.block_on(serve(&config, &dir, &mut reporter)) {
         reporter.failed(&why);
         std::process::exit(1);
     }
@@ -56,9 +58,10 @@ fn check(r: &Router) -> Result<NetConfig, String> {
     }
     Ok(NetConfig {
         nids: r.net.nid.clone(),
-        port: r.net.port.unwrap_or(net::DEFAULT_PORT),
+        port: r.net.port.unwrap_or(DEFAULT_PORT),
         routes: net::routes(&r.net)?,
         accept: r.net.accept,
+        routing: Some(pools(r)?),
     })
 }
 
@@ -76,13 +79,8 @@ fn pools(r: &Router) -> Result<PoolSizes, String> {
     Ok(sizes)
 }
 
-async fn serve(
-    config: &NetConfig,
-    pools: PoolSizes,
-    dir: &Path,
-    reporter: &mut Reporter,
-) -> Result<(), String> {
-    let node = net::start(config, None, Some(pools)).await?;
+async fn serve(config: &NetConfig, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
+    let node = net::start(config, None).await?;
     let mut asked = control::serve(dir, Agent::new(&node))
         .map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let nids: Vec<String> = config.nids.iter().map(ToString::to_string).collect();

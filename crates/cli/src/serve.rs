@@ -3,9 +3,11 @@
 use crate::args::Serve;
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
-use crate::net::{self, DEFAULT_PORT, NetConfig};
-use crate::servers::{Servers, ServersConfig};
-use crate::{control, format};
+use crate::net;
+use crate::{control, servers};
+use coral_lnet::MemNet;
+use coral_node::net::DEFAULT_PORT;
+use coral_node::{NetConfig, Servers, target_dir};
 use coral_osd::{OsdFs, TargetKind};
 use coral_wire::nid::Nid;
 use std::path::{Path, PathBuf};
@@ -87,33 +89,30 @@ async fn serve(
         port,
         routes: net::routes(&s.net)?,
         accept: s.net.accept,
+        routing: None,
     };
     let mut defaults = None;
     for dir in &dirs {
-        defaults =
-            defaults.or(format::read_defaults(dir)?.map(|d| (d.stripe_count, d.stripe_size)));
+        defaults = defaults.or(target_dir::read_defaults(dir).map_err(|e| e.to_string())?);
     }
-    let servers = Servers::start(ServersConfig {
-        net,
-        dirs,
-        default_stripes: defaults,
-        claim: s.claim.claim_version,
-        recovery: s.recovery.clone(),
-    })
-    .await?;
+    let config = servers::config(&dirs, defaults, s.claim.claim_version, &s.recovery);
+    let node = net::start(&net, Some(MemNet::new())).await?;
+    let servers = Servers::start(node, config)
+        .await
+        .map_err(|e| e.to_string())?;
     let mut asked = control::serve(home, Agent::new(servers.node()))
         .map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
-    let count = servers.status().as_array().map_or(0, Vec::len);
+    let count = servers.targets().count();
     let s = if count == 1 { "" } else { "s" };
     let ready = reporter.ready(&format!(
         "coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}{}",
         home.display(),
-        crate::up::waiting_note(&servers.waiting())
+        crate::up::waiting_note(&servers::waiting(&servers))
     ));
     let status = || {
         serde_json::json!({
-            "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers.nids(), "port": port, "accept": servers.node().accept().name(), "mount": null,
-            "targets": servers.status(), "rpcs": 0, "handovers": servers.handovers(),
+            "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers::nids(&servers), "port": port, "accept": servers.node().accept().name(), "mount": null,
+            "targets": servers::status(&servers), "rpcs": 0, "handovers": servers.node().handovers().spawned(),
         })
     };
     let reply = crate::run_until_stopped(&ready, &mut asked, None, Some(&servers), status).await;

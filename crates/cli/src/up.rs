@@ -8,9 +8,10 @@ use crate::client::MountedClient;
 use crate::control::{self, Ask, Asked};
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
-use crate::net::{self, NetConfig};
-use crate::servers::{Servers, ServersConfig};
-use coral_lnet::Accept;
+use crate::{net, servers};
+use coral_lnet::{Accept, MemNet};
+use coral_node::target_dir::{self, Defaults};
+use coral_node::{NetConfig, Servers};
 use coral_osd::{Label, OpenError, OsdFs, TargetKind};
 use coral_wire::nid::Nid;
 use serde::{Deserialize, Serialize};
@@ -361,7 +362,7 @@ fn label_of(config: &UpConfig, target: &Path) -> Label {
         ("ost", hex) => (TargetKind::Ost, u32::from_str_radix(hex, 16).unwrap_or(0)),
         _ => (TargetKind::Mgs, 0),
     };
-    crate::format::label(kind, &config.fsname, index, &[])
+    target_dir::label(kind, &config.fsname, index, &[])
 }
 
 async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
@@ -379,22 +380,31 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         port: config.port,
         routes: net::routes(&given)?,
         accept: config.accept()?,
+        routing: None,
     };
-    let servers = Servers::start(ServersConfig {
-        net,
-        dirs: config.target_dirs(dir),
-        default_stripes: Some((config.stripe_count, config.stripe_size)),
-        claim: up.claim.claim_version,
-        recovery: up.recovery.clone(),
-    })
-    .await?;
+    let defaults = Defaults {
+        stripe_count: config.stripe_count,
+        stripe_size: config.stripe_size,
+    };
+    let targets = servers::config(
+        &config.target_dirs(dir),
+        Some(defaults),
+        up.claim.claim_version,
+        &up.recovery,
+    );
+    let mem = MemNet::new();
+    let node = net::start(&net, Some(mem.clone())).await?;
+    let servers = Servers::start(node, targets)
+        .await
+        .map_err(|e| e.to_string())?;
     let agent = Agent::new(servers.node());
     let mut asked = control::serve(dir, agent.clone())
         .map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let client = match &up.mount {
         None => None,
         Some(mountpoint) => {
-            let mounting = MountedClient::local(&servers, &config.fsname, mountpoint, up, reporter);
+            let mounting =
+                MountedClient::local((&servers, &mem), &config.fsname, mountpoint, up, reporter);
             match answering_meanwhile(mounting, &mut asked, &servers, || {
                 status(&config, dir, &servers, None)
             })
@@ -415,7 +425,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         dir,
         servers.node().accept(),
         client.as_ref().map(MountedClient::mountpoint),
-    ) + &waiting_note(&servers.waiting());
+    ) + &waiting_note(&servers::waiting(&servers));
     keep_flags(dir, &config, reporter);
     let ready = reporter.ready(&text);
     let reply =
@@ -526,11 +536,11 @@ fn status(
         "dir": dir,
         "fsname": config.fsname,
         "nid": config.nid,
-        "nids": servers.nids(),
+        "nids": servers::nids(servers),
         "port": config.port,
         "accept": servers.node().accept().name(),
         "mount": client.map(|c| c.mountpoint()),
-        "targets": servers.status(),
+        "targets": servers::status(servers),
         "rpcs": stats.rpcs,
         "rpcs_by_opcode": stats.by_opcode,
         "handovers": stats.handovers,
@@ -643,7 +653,7 @@ mod tests {
         );
         OsdFs::format(
             &target,
-            &crate::format::label(TargetKind::Ost, "coral", 1, &[]),
+            &target_dir::label(TargetKind::Ost, "coral", 1, &[]),
         )
         .unwrap();
         assert!(

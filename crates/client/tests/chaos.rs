@@ -431,7 +431,7 @@ async fn scenario(plan: Plan) -> Outcome {
     let routing = plan
         .routers
         .then(|| tokio::spawn(routers(c.net.clone(), plan.seed, until, plan.loss)));
-    routes_up(&c.node).await;
+    routes_up(c.node()).await;
     let client = async |i: u64| match plan.routers {
         true => {
             c.client_at(&format!("10.1.1.{i}@tcp1"), clients_routes)
@@ -479,7 +479,7 @@ async fn scenario(plan: Plan) -> Outcome {
     let nodes: Vec<Arc<Node>> = clients
         .iter()
         .map(|fs| fs.node().clone())
-        .chain([c.node.clone()])
+        .chain([c.node().clone()])
         .collect();
     nodes.iter().for_each(|n| bad_network(n, plan.loss));
 
@@ -516,11 +516,11 @@ async fn scenario(plan: Plan) -> Outcome {
     let faults = nodes.iter().map(|n| n.faults().hits()).sum();
     nodes.iter().for_each(|n| n.faults().clear());
 
-    routes_up(&c.node).await;
+    routes_up(c.node()).await;
     let last = client(CLIENTS + 1).await;
     verify(&User::root(&last), &workers).await;
-    let evictions: u64 = std::iter::once(&c.mdt.target)
-        .chain(&c.osts)
+    let evictions: u64 = std::iter::once(&c.mdt().target)
+        .chain(&c.osts())
         .map(|t| t.stats().evictions)
         .sum();
     assert_eq!(

@@ -134,7 +134,7 @@ async fn two_clients_see_each_other_at_once() {
     let c = Cluster::start(2, 1, 65536).await;
     let plain = coral_client::MountOptions {
         plain: true,
-        ..c.options()
+        ..c.mount_options()
     };
     let (x, y) = (
         User::root(&c.remote_client().await),

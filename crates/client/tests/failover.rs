@@ -2,14 +2,11 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use coral_lnet::Node;
+use coral_node::Servers;
 use coral_osd::OsdMem;
-use coral_server::ServerNode;
-use coral_server::mdt::OstTarget;
 use coral_wire::Errno;
 use coral_wire::layout::LovMd;
 
@@ -17,24 +14,19 @@ const FIRST: &str = "10.0.9.1@tcp";
 const SECOND: &str = "10.0.9.2@tcp";
 
 /// OST 0 with the other servers, OST 1 at `FIRST`, or `SECOND` should it move.
-async fn two_places(osd: &OsdMem) -> (Cluster, Arc<Node>, Arc<ServerNode>) {
+async fn two_places(osd: &OsdMem) -> (Cluster, Servers) {
     let c = Cluster::start(1, 1, 65536).await;
-    let (node, server) = c.serve_ost(1, osd, FIRST, SECOND).await;
-    let at = |index: u32, nids: &[&str]| OstTarget {
-        index,
-        uuid: format!("{FSNAME}-OST{index:04x}_UUID"),
-        nids: nids.iter().map(|n| n.parse().unwrap()).collect(),
-        active: true,
-    };
-    c.mdt
+    let far = c.serve_ost(1, osd, FIRST, SECOND).await;
+    let at = |index: u32, nids: &[&str]| c.ost_target(index, nids.iter().map(|n| nid(n)).collect());
+    c.mdt()
         .set_osts(vec![at(0, &[SERVER]), at(1, &[FIRST, SECOND])]);
-    (c, node, server)
+    (c, far)
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
     let osd = OsdMem::new();
-    let (c, node, server) = two_places(&osd).await;
+    let (c, far) = two_places(&osd).await;
     let u = User::root(&c.remote_client().await);
     for (dir, ost) in [("there", 0), ("gone", 1)] {
         let d = u.mkdir(dir).await.unwrap();
@@ -51,9 +43,7 @@ async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
     }
     u.put("gone/shut", &[7; 1000]).await.unwrap();
     let fh = u.open("gone/f", libc::O_RDONLY).await.unwrap();
-    server.stop_services().await;
-    node.shutdown().await;
-    drop((server, node));
+    far.kill().await;
     let active =
         u.fs.params()
             .into_iter()
@@ -103,20 +93,19 @@ async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
     );
     assert_eq!(u.fs.set_param(&active, "2").await, Err(Errno::EINVAL));
 
-    let (node, server) = c.serve_ost(1, &osd, FIRST, SECOND).await;
+    let far = c.serve_ost(1, &osd, FIRST, SECOND).await;
     u.fs.set_param(&active, "1").await.unwrap();
     assert_eq!(u.read(&fh, 0, 10).await.unwrap(), [7; 10]);
     u.close(&fh).await.unwrap();
     u.fs.umount().await;
-    server.stop().await;
-    node.shutdown().await;
+    far.stop().await;
     c.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn io_goes_on_at_the_second_node_of_an_ost() {
     let osd = OsdMem::new();
-    let (c, node, server) = two_places(&osd).await;
+    let (c, far) = two_places(&osd).await;
     // mounted while the first serves: what it knows of the second is the configuration's word
     let u = User::root(&c.remote_client().await);
     let d = u.mkdir("d").await.unwrap();
@@ -133,10 +122,8 @@ async fn io_goes_on_at_the_second_node_of_an_ost() {
     u.write(&fh, 0, &[1; 100_000]).await.unwrap();
     assert!(u.fs.layout(fh.fid()).await.unwrap().len() > 32);
 
-    server.stop_services().await;
-    node.shutdown().await;
-    drop((server, node));
-    let (node, server) = c.serve_ost(1, &osd, SECOND, FIRST).await;
+    far.kill().await;
+    let far = c.serve_ost(1, &osd, SECOND, FIRST).await;
     let done = async {
         assert_eq!(u.read(&fh, 99_999, 10).await.unwrap(), [1]);
         u.write(&fh, 100_000, &[2; 10]).await.unwrap();
@@ -153,8 +140,7 @@ async fn io_goes_on_at_the_second_node_of_an_ost() {
     assert_eq!(v.get("d/g").await.unwrap(), [3; 10]);
     v.fs.umount().await;
     u.fs.umount().await;
-    server.stop().await;
-    node.shutdown().await;
+    far.stop().await;
     c.stop().await;
 }
 
@@ -178,9 +164,8 @@ async fn targets_that_are_down_are_told_together() {
         .unwrap()
     };
     tokio::time::sleep(Duration::from_secs(120)).await;
-    for (node, server) in far {
-        server.stop_services().await;
-        node.shutdown().await;
+    for servers in far {
+        servers.kill().await;
     }
     let ((), sent) = rpcs(&u.fs, async {
         assert_eq!(

@@ -50,7 +50,7 @@ async fn a_replaced_file_is_whole_after_power_loss() {
     u.rename("tmp", "f", 0).await.unwrap();
     u.unlink("gone").await.unwrap();
     a_moment().await;
-    for t in &c.osts {
+    for t in c.osts() {
         t.sync().await.unwrap();
     }
     let c = c.mdt_loses_power().await;
@@ -114,8 +114,8 @@ async fn names_have_their_contents(seed: u64) {
                 u.rename("tmp", name, 0).await.unwrap();
             }
             7 | 8 => drop(u.unlink(name).await),
-            9 => c.mdt.target.sync().await.unwrap(),
-            10 => c.osts[rng.below(2) as usize].sync().await.unwrap(),
+            9 => c.mdt().target.sync().await.unwrap(),
+            10 => c.ost(rng.below(2) as u32).sync().await.unwrap(),
             11..=13 => tokio::time::sleep(Duration::from_millis(rng.below(3000))).await,
             _ => {
                 c = if rng.below(2) == 0 {

@@ -21,9 +21,9 @@ use coral_client::{
     SetTime,
 };
 use coral_lnet::{LNET_MTU, Nid, Passing, Payload};
+use coral_node::Disks;
 use coral_osd::{Kv, Objects, OsdMem};
-use coral_server::Membership;
-use coral_server::nodemap::{Command, Nodemaps};
+use coral_server::nodemap::Command;
 use coral_wire::layout::LovMd;
 use coral_wire::ptlrpc::{Message, opc, portal};
 use coral_wire::{Errno, Fid};
@@ -588,7 +588,8 @@ impl Good {
 
 // ---- the run -------------------------------------------------------------------------------------------------------
 
-fn nodemaps() -> Membership {
+/// Has the MGS trust [`GOOD`] nodes and no others.
+fn trust_the_good(c: &Cluster) {
     let name = |n: &str| n.to_owned();
     let yes = |n: &str, what: &str| Command::Modify {
         name: name(n),
@@ -612,12 +613,9 @@ fn nodemaps() -> Membership {
         yes("good", "trusted"),
         Command::Activate(true),
     ];
-    let maps = commands
-        .iter()
-        .fold(Nodemaps::default(), |n, c| n.with(c).expect("a command"));
-    Membership {
-        maps,
-        mdts: vec![SERVER.parse().expect("a NID")],
+    let servers = c.servers_at(c.mgs_nid()).expect("it runs");
+    for command in &commands {
+        servers.change_nodemaps(command).expect("a command");
     }
 }
 
@@ -768,7 +766,7 @@ async fn a_hostile_client_harms_nobody() {
     watch(alive.clone(), seed);
 
     let c = Cluster::start_bounded(2, DISK_BYTES).await;
-    c.server.set_nodemaps(nodemaps());
+    trust_the_good(&c);
     let u = good(&c, 0).await;
     let place = async |name: &str, mode: u32, ost: u16| {
         let fid = u.mkdir(name).await.unwrap();
@@ -819,9 +817,9 @@ async fn a_hostile_client_harms_nobody() {
             ChaCha8Rng::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(mounts.into()));
         let opts = MountOptions {
             plain: rng.random_bool(0.5),
-            ..c.options()
+            ..c.mount_options()
         };
-        let fs = Llite::mount(c.node_at(at).await, opts)
+        let fs = Llite::mount(c.node_at(at, &[]).await.expect("a node"), opts)
             .await
             .expect("the hostile client mounts");
         let other = fs
@@ -906,7 +904,7 @@ async fn a_hostile_client_harms_nobody() {
         kept.verify(&good(&c, mounts + 1).await),
     )
     .await;
-    for t in [&c.mdt.target].into_iter().chain(&c.osts) {
+    for t in [&c.mdt().target].into_iter().chain(&c.osts()) {
         let exports = t.exports();
         let hostile = exports
             .iter()

@@ -75,7 +75,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 
 async fn run_io(count: u16, size: u32, plain: bool, ops: Vec<Io>) {
     let c = Cluster::start(4, count, size).await;
-    let mut opts = c.options();
+    let mut opts = c.mount_options();
     opts.plain = plain;
     // the plain one is also far away: its data travels with checksums
     let fs = if plain {
@@ -511,7 +511,7 @@ async fn run_names(hows: [How; 2], ops: Vec<(bool, Op)>) {
     let c = Cluster::start(2, 1, 1 << 20).await;
     let mut users = Vec::new();
     for how in hows {
-        let mut opts = c.options();
+        let mut opts = c.mount_options();
         opts.cache = how.cache;
         opts.plain = how.plain;
         users.push(User::root(&c.client_with(opts).await));

@@ -42,7 +42,7 @@ async fn sync_data(u: &User) {
 
 /// New clients are let in.
 async fn recovered(c: &Cluster) {
-    while c.mdt.target.in_recovery() || c.osts.iter().any(|t| t.in_recovery()) {
+    while c.mdt().target.in_recovery() || c.osts().iter().any(|t| t.in_recovery()) {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
@@ -154,8 +154,8 @@ async fn only_orphans_go(seed: u64) {
             }
             6..=9 => drop(u.put(&other, &data).await),
             10 | 11 => drop(u.unlink(&other).await),
-            12 => c.mdt.target.sync().await.unwrap(),
-            13 => c.osts[rng.below(2) as usize].sync().await.unwrap(),
+            12 => c.mdt().target.sync().await.unwrap(),
+            13 => c.ost(rng.below(2) as u32).sync().await.unwrap(),
             14..=16 => tokio::time::sleep(Duration::from_millis(rng.below(4000))).await,
             17 => {
                 sync_data(&u).await;

@@ -456,7 +456,7 @@ async fn who_is_cut_off_is_evicted_and_comes_back() {
         "the writer waited {:?}",
         began.elapsed()
     );
-    assert_eq!(c.osts[0].stats().evictions, 1);
+    assert_eq!(c.ost(0).stats().evictions, 1);
     assert_eq!(k.lost.load(Ordering::Relaxed), 0, "it cannot know yet");
     c.net.cut(there, server, false);
     let noticed = async {
@@ -601,7 +601,7 @@ async fn what_goes_under_a_lock_waits_for_none_that_waits_for_the_lock() {
     let under = async {
         holds.asked.acquire().await.unwrap().forget();
         // the lock asked back, and as many that wait for it as there are places
-        while c.osts[0].ldlm().counts().0 < 1 + IN_FLIGHT {
+        while c.ost(0).ldlm().counts().0 < 1 + IN_FLIGHT {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(u.stat("f").await.unwrap().size, 3 * PAGE);

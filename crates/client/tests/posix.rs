@@ -44,18 +44,18 @@ async fn write_read_and_names() {
 #[tokio::test]
 async fn a_wrong_fsname_is_refused_by_name() {
     let c = Cluster::start(1, 1, 1 << 20).await;
-    let mut opts = c.options();
+    let mut opts = c.mount_options();
     opts.fsname = "nosuch".into();
-    let e = coral_client::Llite::mount(c.new_node().await, opts)
+    let e = coral_client::Llite::mount(c.local_node().await.unwrap(), opts)
         .await
         .err()
         .expect("an error")
         .to_string();
     assert!(e.contains("knows no file system 'nosuch'"), "{e}");
-    let mut opts = c.options();
+    let mut opts = c.mount_options();
     opts.mgs_nids = vec!["10.9.9.9@tcp".parse().unwrap()];
     opts.connect_timeout = std::time::Duration::from_millis(300);
-    let e = coral_client::Llite::mount(c.new_node().await, opts)
+    let e = coral_client::Llite::mount(c.local_node().await.unwrap(), opts)
         .await
         .err()
         .expect("an error")
@@ -1011,7 +1011,7 @@ async fn a_new_ost_is_heard_of_through_the_config_lock() {
     };
     assert_eq!(osts().await, 2);
     for want in [3, 4] {
-        c.add_ost();
+        c.add_ost().await;
         for _ in 0..100 {
             if osts().await == want {
                 break;

@@ -456,7 +456,7 @@ async fn what_is_too_much_to_keep_is_told() {
     let fs = c
         .remote_client_with(coral_client::MountOptions {
             cache_mb: 1,
-            ..c.options()
+            ..c.mount_options()
         })
         .await;
     let u = User::root(&fs);

@@ -104,8 +104,8 @@ async fn an_evicted_client_forgets_and_goes_on() {
     u.put("d/f", b"x").await.unwrap();
     u.names("d").await.unwrap();
     let fh = u.open("d/f", libc::O_RDWR).await.unwrap();
-    for e in c.mdt.target.exports() {
-        c.mdt.target.evict(e.cookie, "test");
+    for e in c.mdt().target.exports() {
+        c.mdt().target.evict(e.cookie, "test");
     }
     // somebody else changes what the evicted one had cached
     let other = c.client().await;
@@ -144,8 +144,8 @@ async fn what_an_eviction_closed_is_opened_again_or_gone() {
     let (gone, kept) = (&open[0], &open[1]);
     v.unlink("gone").await.unwrap();
     assert_eq!(u.read(gone, 0, 100).await.unwrap(), [1; 100]);
-    for e in c.mdt.target.exports() {
-        c.mdt.target.evict(e.cookie, "test");
+    for e in c.mdt().target.exports() {
+        c.mdt().target.evict(e.cookie, "test");
     }
     settle().await;
     let _ = (u.names("").await, v.names("").await);
@@ -190,7 +190,7 @@ async fn an_unused_ost_is_left_and_comes_back() {
     }
     u.fs.fsync(&fh, true).await.unwrap();
     let clients = || {
-        c.osts
+        c.osts()
             .iter()
             .map(|o| {
                 o.exports()

@@ -186,7 +186,7 @@ async fn data_goes_in_whole_rpcs() {
 #[tokio::test]
 async fn the_cache_can_be_switched_off() {
     let c = Cluster::start(4, 1, 1 << 20).await;
-    let mut opts = c.options();
+    let mut opts = c.mount_options();
     opts.cache = false;
     let fs = c.client_with(opts).await;
     let u = User::root(&fs);

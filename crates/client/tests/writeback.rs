@@ -435,7 +435,7 @@ async fn contention(plain: bool) {
     let c = Cluster::start(2, 2, STRIPE).await;
     let options = || MountOptions {
         plain,
-        ..c.options()
+        ..c.mount_options()
     };
     let fss = [
         c.remote_client_with(options()).await,
@@ -559,7 +559,7 @@ async fn each_handle_is_told_once_what_was_lost() {
 #[tokio::test]
 async fn a_full_disk_is_told_by_the_write() {
     const CAPACITY: u64 = 24 << 20;
-    let c = Cluster::start_small(CAPACITY).await;
+    let c = Cluster::start_bounded(1, CAPACITY).await;
     let (a, b) = (c.client().await, c.remote_client().await);
     let (ua, ub) = (User::root(&a), User::root(&b));
     let (fa, fb) = (writer(&ua, "a").await, writer(&ub, "b").await);
@@ -614,7 +614,7 @@ async fn a_full_disk_is_told_by_the_write() {
 /// A write far behind the end finds no room: the next append goes where the file ends, and not behind what was never stored.
 #[tokio::test(start_paused = true)]
 async fn an_append_after_a_write_without_room_leaves_no_hole() {
-    let c = Cluster::start_small(24 << 20).await;
+    let c = Cluster::start_bounded(1, 24 << 20).await;
     let (fs, other) = (c.remote_client().await, c.remote_client().await);
     let (u, o) = (User::root(&fs), User::root(&other));
     let plain = writer(&u, "log").await;
@@ -825,7 +825,7 @@ async fn a_dead_ost_keeps_no_lock_of_another() {
     const LEN: usize = 2 * STRIPE as usize;
     let c = Cluster::start(1, 1, STRIPE).await;
     let osd = coral_osd::OsdMem::new();
-    let (node, server) = c.serve_ost(1, &osd, FAR, FAR).await;
+    let far = c.serve_ost(1, &osd, FAR, FAR).await;
     c.knows_ost_at(1, FAR);
     let (a, b) = (c.remote_client().await, c.remote_client().await);
     let (ua, ub) = (User::root(&a), User::root(&b));
@@ -833,9 +833,7 @@ async fn a_dead_ost_keeps_no_lock_of_another() {
     let fb = ub.open("two/f", libc::O_RDWR).await.unwrap();
     ua.write(&fa, 0, &[1; LEN]).await.unwrap();
     assert_eq!(dirty(&a), LEN as u64);
-    server.stop_services().await;
-    node.shutdown().await;
-    drop((server, node));
+    far.kill().await;
     let write = ub.write(&fb, 0, &[2; 10]);
     assert_eq!(
         tokio::time::timeout(Duration::from_secs(600), write)
@@ -844,12 +842,12 @@ async fn a_dead_ost_keeps_no_lock_of_another() {
         Ok(10)
     );
     assert_eq!(
-        (c.osts[0].stats().evictions, dirty(&a)),
+        (c.ost(0).stats().evictions, dirty(&a)),
         (0, STRIPE as u64),
         "what is for the dead one waits for it"
     );
 
-    let (node, server) = c.serve_ost(1, &osd, FAR, FAR).await;
+    let far = c.serve_ost(1, &osd, FAR, FAR).await;
     tokio::time::timeout(Duration::from_secs(600), a.fsync(&fa, false))
         .await
         .expect("it is back")
@@ -858,8 +856,7 @@ async fn a_dead_ost_keeps_no_lock_of_another() {
     assert!(all.len() == LEN && all[..10] == [2; 10] && all[10..].iter().all(|b| *b == 1));
     a.umount().await;
     b.umount().await;
-    server.stop().await;
-    node.shutdown().await;
+    far.stop().await;
     c.stop().await;
 }
 
@@ -888,12 +885,13 @@ async fn an_eviction_by_one_ost_loses_what_lay_there() {
 
     u.write(&f, 0, &vec![2; 2 * STRIPE_BYTES]).await.unwrap();
     assert_eq!(dirty(&fs), 2 * STRIPE as u64);
-    let of_client = c.osts[0]
+    let of_client = c
+        .ost(0)
         .exports()
         .into_iter()
         .find(|e| e.nid() == fs.node().nid())
         .expect("connected");
-    c.osts[0].evict(of_client.cookie, "a test");
+    c.ost(0).evict(of_client.cookie, "a test");
     // noticed before anything is written out
     assert_eq!(u.read(&g, 0, 10).await, Err(Errno::EIO));
     assert_eq!(u.fs.fsync(&f, false).await, Err(Errno::EIO));
@@ -928,14 +926,14 @@ async fn grants_outlive_connections_and_restarts() {
     write(16).await;
     let held = param(&fs, ".cur_grant_bytes");
     assert!(held > first, "a writer is given more: {first}, {held}");
-    let evictions = |c: &Cluster| c.osts[0].stats().evictions;
+    let evictions = |c: &Cluster| c.ost(0).stats().evictions;
 
     let (there, server) = (CUT_OFF.parse().unwrap(), SERVER.parse().unwrap());
     c.net.cut(there, server, true);
     tokio::time::sleep(Duration::from_secs(60)).await;
     c.net.cut(there, server, false);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(c.osts[0].stats().reconnects > 0 && evictions(&c) == 0);
+    assert!(c.ost(0).stats().reconnects > 0 && evictions(&c) == 0);
     assert_eq!(
         param(&fs, ".cur_grant_bytes"),
         held,
@@ -1034,7 +1032,7 @@ async fn a_writer_without_room_waits_for_no_timer() {
         .unwrap();
     fs.set_param(&name, "1").await.unwrap();
     let fh = writer(&u, "f").await;
-    c.node.faults().add(
+    c.node().faults().add(
         FaultRule::all(FaultAction::Delay(Duration::from_millis(20)))
             .portal(coral_wire::portal::OSC_REPLY),
     );
@@ -1046,7 +1044,7 @@ async fn a_writer_without_room_waits_for_no_timer() {
     let reads =
         futures_util::future::join_all((0..4u64).map(|i| u.read(&fh, i * 8192 + 100, 5000)));
     let more = async {
-        while c.node.faults().hits() < 4 {
+        while c.node().faults().hits() < 4 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         u.write(&fh, 512 * 8192, &[2; 512 << 10]).await

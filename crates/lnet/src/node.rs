@@ -71,6 +71,19 @@ impl Default for NodeConfig {
     }
 }
 
+impl NodeConfig {
+    /// A node with one NID that lives in a [`MemNet`] only, with a `seed`, and whose wall clock begins now and always with the same
+    /// time ([`WallClock::SIMULATED_SECS`]): what it does depends on no machine and no day.
+    pub fn in_memory(nid: Nid, seed: u64) -> NodeConfig {
+        NodeConfig {
+            nids: vec![nid],
+            seed,
+            wall: Some(WallClock::starting_at(WallClock::SIMULATED_SECS)),
+            ..NodeConfig::default()
+        }
+    }
+}
+
 /// Wall time that follows tokio's clock: `base` was the time (seconds, nanoseconds since 1970) at instant `at`.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
@@ -78,6 +91,19 @@ pub struct WallClock {
     pub base: (i64, u32),
     /// The instant that belongs to `base`.
     pub at: tokio::time::Instant,
+}
+
+impl WallClock {
+    /// When simulated time begins unless it is said otherwise: 14 November 2023, 22:13:20 UTC, in seconds since 1970.
+    pub const SIMULATED_SECS: i64 = 1_700_000_000;
+
+    /// A clock that shows `secs` seconds since 1970 now.
+    pub fn starting_at(secs: i64) -> WallClock {
+        WallClock {
+            base: (secs, 0),
+            at: tokio::time::Instant::now(),
+        }
+    }
 }
 
 /// Why a node could not start.

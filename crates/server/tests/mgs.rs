@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use coral_ldlm::{ClientNamespace, LdlmClient, LockHook, LockInfo};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig};
-use coral_osd::OsdMem;
+use coral_node::device::simulated_label;
+use coral_node::{Servers, ServersConfig, TargetSpec};
+use coral_osd::{OsdMem, TargetKind};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Reply, Request};
-use coral_server::ServerNode;
 use coral_server::mgs::Mgs;
 use coral_server::nodemap::Command;
 use coral_wire::cfg::{ConfigLogReader, ConfigRecord, Lcfg};
@@ -26,17 +27,18 @@ use coral_wire::{Errno, ObdConnectData};
 use futures_util::future::BoxFuture;
 
 async fn node(mem: &Arc<MemNet>, nid: &str, seed: u64) -> Arc<Node> {
-    let nids = vec![nid.parse::<Nid>().unwrap()];
-    Node::start(
-        NodeConfig {
-            nids,
-            seed,
-            ..Default::default()
-        },
-        Some(mem.clone()),
-    )
-    .await
-    .unwrap()
+    let cfg = NodeConfig::in_memory(nid.parse().unwrap(), seed);
+    Node::start(cfg, Some(mem.clone())).await.unwrap()
+}
+
+/// An MGS on `node`.
+fn serve(node: Arc<Node>, kv: &OsdMem) -> Servers {
+    let mut servers = Servers::new(node, ServersConfig::default());
+    let label = simulated_label(TargetKind::Mgs, "", 0, &[]);
+    servers
+        .add_unregistered(TargetSpec::memory(label, kv))
+        .unwrap();
+    servers
 }
 
 /// What a kernel MGC asks for (captures, mount).
@@ -230,10 +232,9 @@ fn at(uuid: &str, index: &str, nid: &str) -> (String, String, Nid) {
 async fn targets_register_and_clients_are_called_back() {
     let mem = MemNet::new();
     let n = node(&mem, "1@lo", 1).await;
-    let kv = Arc::new(OsdMem::new());
-    let server = ServerNode::start(n.clone());
-    let (mgs, target) = Mgs::start(n.clone(), kv.clone()).unwrap();
-    server.add_target(target);
+    let kv = OsdMem::new();
+    let server = serve(n.clone(), &kv);
+    let mgs = server.mgs().unwrap();
 
     let (client, osts) = (mgc(&mem, 2).await, mgc(&mem, 3).await);
     let granted = client.import.granted();
@@ -331,10 +332,8 @@ async fn targets_register_and_clients_are_called_back() {
 #[tokio::test(start_paused = true)]
 async fn a_target_claims_the_release_it_is_told() {
     let mem = MemNet::new();
-    let server_node = node(&mem, "1@lo", 1).await;
-    let server = ServerNode::start(server_node.clone());
-    let (_mgs, target) = Mgs::start(server_node, Arc::new(OsdMem::new())).unwrap();
-    server.add_target(target.clone());
+    let server = serve(node(&mem, "1@lo", 1).await, &OsdMem::new());
+    let target = server.targets().next().unwrap();
     assert_eq!(
         mgc(&mem, 2).await.import.granted().version,
         release(2, 17, 57, 0)
@@ -350,10 +349,8 @@ async fn a_target_claims_the_release_it_is_told() {
 #[tokio::test(start_paused = true)]
 async fn while_nodemaps_are_active_only_trusted_nodes_register_targets() {
     let mem = MemNet::new();
-    let server_node = node(&mem, "10.0.0.1@tcp", 1).await;
-    let server = ServerNode::start(server_node.clone());
-    let (mgs, target) = Mgs::start(server_node, Arc::new(OsdMem::new())).unwrap();
-    server.add_target(target);
+    let server = serve(node(&mem, "10.0.0.1@tcp", 1).await, &OsdMem::new());
+    let mgs = server.mgs().unwrap();
     let far = mgc_at(&mem, "10.0.0.5@tcp", "10.0.0.1@tcp", 5).await;
     let inside = mgc_at(&mem, "6@lo", "10.0.0.1@tcp", 6).await;
     let register = async |c: &Mgc, index| {

@@ -613,7 +613,7 @@ async fn an_mdt_tells_its_osts_owners_as_they_are_here() -> TestResult {
             .as_ref()
             .and_then(|f| f[0].as_ref())
             .expect("an OST");
-        far.1.set_nodemaps(Membership {
+        far.server().set_nodemaps(Membership {
             maps: nodemaps(&[]),
             mdts,
         });

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coral_lnet::{MemNet, Nid, Node, NodeConfig, Passing, Payload};
-use coral_osd::{ObjectId, Objects, OsdMem};
+use coral_lnet::{MemNet, Node, NodeConfig, Passing, Payload};
+use coral_node::device::simulated_label;
+use coral_node::{Device, Servers, ServersConfig, TargetSpec};
+use coral_osd::{ObjectId, Objects, OsdMem, TargetKind};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Reply, Request};
-use coral_server::ServerNode;
-use coral_server::ost::Ost;
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
 use coral_wire::ldlm::{
     LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy,
@@ -27,22 +27,13 @@ const SERVER: &str = "10.0.0.1@tcp";
 
 struct Cluster {
     mem: Arc<MemNet>,
-    server: Arc<ServerNode>,
+    server: Servers,
     osd: Arc<OsdMem>,
 }
 
 async fn node(mem: &Arc<MemNet>, nid: &str, seed: u64) -> Arc<Node> {
-    let nids = vec![nid.parse::<Nid>().unwrap()];
-    Node::start(
-        NodeConfig {
-            nids,
-            seed,
-            ..Default::default()
-        },
-        Some(mem.clone()),
-    )
-    .await
-    .unwrap()
+    let cfg = NodeConfig::in_memory(nid.parse().unwrap(), seed);
+    Node::start(cfg, Some(mem.clone())).await.unwrap()
 }
 
 async fn cluster(osd: OsdMem) -> Cluster {
@@ -51,11 +42,23 @@ async fn cluster(osd: OsdMem) -> Cluster {
 
 async fn cluster_at(nid: &str, osd: OsdMem) -> Cluster {
     let mem = MemNet::new();
-    let n = node(&mem, nid, 1).await;
-    let server = ServerNode::start(n.clone());
-    let osd = Arc::new(osd);
-    server.add_target(Ost::start(n, "coral", 0, osd.clone()).unwrap());
-    Cluster { mem, server, osd }
+    let server = serve(node(&mem, nid, 1).await, in_memory(&osd));
+    Cluster {
+        mem,
+        server,
+        osd: Arc::new(osd),
+    }
+}
+
+/// An OST of which no MGS knows.
+fn serve(node: Arc<Node>, ost: TargetSpec) -> Servers {
+    let mut servers = Servers::new(node, ServersConfig::default());
+    servers.add_unregistered(ost).unwrap();
+    servers
+}
+
+fn in_memory(osd: &OsdMem) -> TargetSpec {
+    TargetSpec::memory(simulated_label(TargetKind::Ost, "coral", 0, &[]), osd)
 }
 
 /// What a client asks for; without CORAL it is taken for a kernel client.
@@ -99,11 +102,8 @@ impl Cluster {
     /// The server dies at once and another starts on `osd`, under the same NID.
     async fn restart_on(&mut self, nid: &str, osd: OsdMem) {
         self.server.node().shutdown().await;
-        let n = node(&self.mem, nid, 99).await;
-        self.server = ServerNode::start(n.clone());
+        self.server = serve(node(&self.mem, nid, 99).await, in_memory(&osd));
         self.osd = Arc::new(osd);
-        self.server
-            .add_target(Ost::start(n, "coral", 0, self.osd.clone()).unwrap());
     }
 
     /// As [`Cluster::client`] of a server at `10.0.0.1@tcp`, from a NID that is remembered.
@@ -894,19 +894,17 @@ async fn grants_come_back_when_a_client_leaves() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cold_objects_on_disk_are_read_whole() {
     let dir = tempfile::tempdir().unwrap();
-    let label = coral_osd::Label {
-        kind: coral_osd::TargetKind::Ost,
-        fsname: "coral".into(),
-        index: 0,
-        uuid: "test".into(),
-        mgs_nids: vec![],
-    };
+    let label = simulated_label(TargetKind::Ost, "coral", 0, &[]);
     coral_osd::OsdFs::format(dir.path(), &label).unwrap();
     let osd = Arc::new(coral_osd::OsdFs::open(dir.path()).unwrap().0);
     let mem = MemNet::new();
-    let n = node(&mem, "1@lo", 1).await;
-    let server = ServerNode::start(n.clone());
-    server.add_target(Ost::start(n, "coral", 0, osd.clone()).unwrap());
+    let given = TargetSpec::new(Device::Given {
+        label,
+        fresh: None,
+        tables: osd.clone(),
+        objects: osd.clone(),
+    });
+    let server = serve(node(&mem, "1@lo", 1).await, given);
     let cl = Cluster {
         mem,
         server,
@@ -1115,14 +1113,14 @@ async fn space_is_counted_by_owner() {
         c.used().await,
         [(one, 1), (2 * one, 2), (3 * one, 3), (one, 1), (2 * one, 2)]
     );
-    cl.server.targets()[0].sync().await.unwrap();
+    cl.server.targets().next().unwrap().sync().await.unwrap();
     c.punch(3, 0, EOF).await.unwrap();
     c.op(portal::OST_IO, opc::OST_DESTROY, &obdo(2, 0))
         .await
         .unwrap();
     let want = [(0, 0), (one, 2), (one, 2), (0, 0), (one, 2)];
     assert_eq!(c.used().await, want);
-    cl.server.targets()[0].sync().await.unwrap();
+    cl.server.targets().next().unwrap().sync().await.unwrap();
     assert_eq!(c.used().await, want, "measured again after the sync");
     let osd = cl.osd.power_loss();
     cl.restart_on(SERVER, osd).await;

@@ -139,11 +139,8 @@ async fn an_ost_that_does_not_answer_gets_no_files() -> TestResult {
     use coral_lnet::{FaultAction, FaultRule};
     let rig = Rig::with_far_osts(2).await;
     seen_up(&rig, &[0, 1]).await;
-    let node = rig.far.as_ref().expect("far OSTs")[0]
-        .as_ref()
-        .expect("running")
-        .0
-        .clone();
+    let ost = rig.far.as_ref().expect("far OSTs")[0].as_ref();
+    let node = ost.expect("running").node();
     node.faults().add(FaultRule::all(FaultAction::Drop));
     seen_up(&rig, &[1]).await;
     rig.stop().await;

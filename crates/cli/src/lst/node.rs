@@ -71,7 +71,7 @@ impl Ways {
             listen_port,
             connect_port: self.port,
             accept: self.accept,
-            seed: crate::client::seed(),
+            seed: coral_node::net::fresh_seed(),
             routes: self.routes.clone(),
             ..NodeConfig::default()
         };

@@ -117,7 +117,7 @@ pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
             a,
             b,
             console,
-            Ways::of(&g, crate::net::DEFAULT_PORT)?,
+            Ways::of(&g, coral_node::net::DEFAULT_PORT)?,
             o,
             &mut table,
         ))?,

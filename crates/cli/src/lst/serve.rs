@@ -30,7 +30,7 @@ pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
     let nid: Nid = text
         .parse()
         .map_err(|_| Failed(format!("--nid '{text}' is no NID")))?;
-    let ways = Ways::of(&g, crate::net::DEFAULT_PORT)?;
+    let ways = Ways::of(&g, coral_node::net::DEFAULT_PORT)?;
     crate::start_log();
     crate::runtime().map_err(Failed)?.block_on(serve(nid, ways))
 }

@@ -59,7 +59,7 @@ impl Wanted {
             force: g.has("force"),
             feats: feats()?,
             nid,
-            ways: Ways::of(&g, crate::net::DEFAULT_PORT)?,
+            ways: Ways::of(&g, coral_node::net::DEFAULT_PORT)?,
         })
     }
 

@@ -1,20 +1,15 @@
-//! A whole file system in one process on memory: MGS, one MDT and OSTs on one node, clients on nodes of their own.
+//! Short names for what tests of the client do all the time: a whole file system on memory, clients, operations of a user.
 #![allow(dead_code, reason = "each test uses its part")]
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use coral_client::{Cred, DirEntry, FileHandle, Llite, MountOptions};
-use coral_lnet::{MemNet, Nid, Node, NodeConfig, Payload, WallClock};
-use coral_osd::{Objects, OsdMem};
-use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
-use coral_server::mgs::Mgs;
-use coral_server::ost::Ost;
-use coral_server::{ServerNode, Target};
+use coral_lnet::{Nid, Node, Payload, RouteSpec};
+use coral_node::{Builder, Client, Servers};
+use coral_osd::OsdMem;
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
-use coral_wire::mgs::{MgsTargetInfo, ldd};
-use coral_wire::raw::c_array;
 use coral_wire::{Errno, Fid};
 
 pub const SERVER: &str = "10.0.0.1@tcp";
@@ -34,303 +29,130 @@ impl Rng {
     }
 }
 
-/// What survives a kill of the servers.
-#[derive(Clone)]
-pub struct Disks {
-    pub mgs: OsdMem,
-    pub mdt: OsdMem,
-    pub osts: Vec<OsdMem>,
-    defaults: StripeDefaults,
-}
+/// A cluster, and what tests do all the time with it. Whatever fails in it fails the test.
+pub struct Cluster(coral_node::Cluster);
 
-pub struct Cluster {
-    pub net: Arc<MemNet>,
-    pub node: Arc<Node>,
-    pub server: Arc<ServerNode>,
-    pub mgs: Arc<Mgs>,
-    pub mdt: Mdt,
-    pub osts: Vec<Arc<Target>>,
-    pub disks: Disks,
-    seed: AtomicU64,
-    routes: String,
-}
+impl Deref for Cluster {
+    type Target = coral_node::Cluster;
 
-fn nid(text: &str) -> Nid {
-    text.parse().expect("a NID")
-}
-
-async fn start_node(net: &Arc<MemNet>, at: &str, seed: u64, routes: &str) -> Arc<Node> {
-    let wall = WallClock {
-        base: (1_700_000_000, 0),
-        at: tokio::time::Instant::now(),
-    };
-    let routes = if routes.is_empty() {
-        Vec::new()
-    } else {
-        coral_lnet::parse_routes(routes).expect("routes")
-    };
-    let cfg = NodeConfig {
-        nids: vec![nid(at)],
-        seed,
-        wall: Some(wall),
-        routes,
-        ..NodeConfig::default()
-    };
-    Node::start(cfg, Some(net.clone())).await.expect("node")
-}
-
-fn register(mgs: &Mgs, target: &Target, kind: u32) {
-    mgs.register(&info(target, kind, SERVER), b"")
-        .expect("registered");
-}
-
-fn info(target: &Target, kind: u32, at: &str) -> MgsTargetInfo {
-    let mut nids = [Nid(0); 32];
-    nids[0] = nid(at);
-    MgsTargetInfo {
-        stripe_index: target.index(),
-        flags: kind | ldd::UPDATE,
-        nid_count: 1,
-        instance: target.instance(),
-        fsname: c_array(FSNAME.as_bytes()),
-        svname: c_array(target.name().as_bytes()),
-        uuid: c_array(target.uuid().as_bytes()),
-        nids,
-        ..Default::default()
+    fn deref(&self) -> &coral_node::Cluster {
+        &self.0
     }
 }
 
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut coral_node::Cluster {
+        &mut self.0
+    }
+}
+
+pub fn nid(text: &str) -> Nid {
+    text.parse().expect("a NID")
+}
+
+pub fn routes(text: &str) -> Vec<RouteSpec> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    coral_lnet::parse_routes(text).expect("routes")
+}
+
 impl Cluster {
+    async fn build(builder: Builder) -> Cluster {
+        Cluster(builder.fsname(FSNAME).start().await.expect("a cluster"))
+    }
+
     /// One MDT and `osts` OSTs; files get `stripe_count` stripes of `stripe_size` bytes unless they ask for others.
     pub async fn start(osts: u32, stripe_count: u16, stripe_size: u32) -> Cluster {
         Self::start_seeded(osts, stripe_count, stripe_size, 1, "").await
     }
 
-    /// The same, with the nodes' generators counted from `seed`, and the servers' `routes`.
+    /// The same, with the nodes' generators counted from `seed`, and the servers' routes.
     pub async fn start_seeded(
         osts: u32,
         stripe_count: u16,
         stripe_size: u32,
         seed: u64,
-        routes: &str,
+        to: &str,
     ) -> Cluster {
-        let disks = Disks {
-            mgs: OsdMem::new(),
-            mdt: OsdMem::new(),
-            osts: (0..osts).map(|_| OsdMem::new()).collect(),
-            defaults: StripeDefaults {
-                stripe_size,
-                stripe_count,
-            },
-        };
-        Self::start_on(MemNet::alone(), disks, seed, routes).await
-    }
-
-    /// One OST with so many bytes of space, one stripe.
-    pub async fn start_small(capacity: u64) -> Cluster {
-        let disks = Disks {
-            mgs: OsdMem::new(),
-            mdt: OsdMem::new(),
-            osts: vec![OsdMem::with_capacity(capacity)],
-            defaults: StripeDefaults {
-                stripe_size: 1 << 20,
-                stripe_count: 1,
-            },
-        };
-        Self::start_on(MemNet::alone(), disks, 1, "").await
+        let builder = coral_node::Cluster::builder().osts(osts).seed(seed);
+        Self::build(
+            builder
+                .stripes(stripe_count, stripe_size)
+                .routes(routes(to)),
+        )
+        .await
     }
 
     /// So many OSTs and an MDT, each with so many bytes of space; one stripe.
     pub async fn start_bounded(osts: u32, capacity: u64) -> Cluster {
-        let disk = || OsdMem::with_capacity(capacity);
-        let defaults = StripeDefaults {
-            stripe_size: 1 << 20,
-            stripe_count: 1,
-        };
-        let disks = Disks {
-            mgs: OsdMem::new(),
-            mdt: disk(),
-            osts: (0..osts).map(|_| disk()).collect(),
-            defaults,
-        };
-        Self::start_on(MemNet::alone(), disks, 1, "").await
-    }
-
-    /// Servers on what their disks hold.
-    async fn start_on(net: Arc<MemNet>, disks: Disks, seed: u64, routes: &str) -> Cluster {
-        let node = start_node(&net, SERVER, seed, routes).await;
-        let server = ServerNode::start(node.clone());
-        let (mgs, mgt) = Mgs::start(node.clone(), Arc::new(disks.mgs.clone())).expect("MGS");
-        server.add_target(mgt);
-        let mut osts = Vec::new();
-        for (i, osd) in disks.osts.iter().enumerate() {
-            let target =
-                Ost::start(node.clone(), FSNAME, i as u32, Arc::new(osd.clone())).expect("OST");
-            server.add_target(target.clone());
-            register(&mgs, &target, ldd::SV_TYPE_OST);
-            osts.push(target);
-        }
-        let mut cfg = MdtConfig::new(FSNAME, 0);
-        cfg.defaults = Some(disks.defaults);
-        let mdt = Mdt::start(node.clone(), cfg, Arc::new(disks.mdt.clone())).expect("MDT");
-        let known = |i: u32| OstTarget {
-            index: i,
-            uuid: format!("{FSNAME}-OST{i:04x}_UUID"),
-            nids: vec![nid(SERVER)],
-            active: true,
-        };
-        mdt.set_osts((0..osts.len() as u32).map(known).collect());
-        server.add_target(mdt.target.clone());
-        register(&mgs, &mdt.target, ldd::SV_TYPE_MDT);
-        Cluster {
-            net,
-            node,
-            server,
-            mgs,
-            mdt,
-            osts,
-            disks,
-            seed: AtomicU64::new(seed.wrapping_add(1)),
-            routes: routes.to_owned(),
-        }
+        let builder = coral_node::Cluster::builder().osts(osts);
+        Self::build(builder.disk_capacity(capacity)).await
     }
 
     /// A further OST, made known through the MGS only.
-    pub fn add_ost(&mut self) {
-        let (i, osd) = (self.osts.len() as u32, OsdMem::new());
-        let target = Ost::start(self.node.clone(), FSNAME, i, Arc::new(osd.clone())).expect("OST");
-        self.server.add_target(target.clone());
-        register(&self.mgs, &target, ldd::SV_TYPE_OST);
-        self.osts.push(target);
-        self.disks.osts.push(osd);
+    pub async fn add_ost(&mut self) {
+        self.0.add_ost().await.expect("an OST");
     }
 
     /// Serves OST `index`, whose disk is `osd`, on a node of its own at `at`, and tells the MGS that `other` may do so too.
-    pub async fn serve_ost(
-        &self,
-        index: u32,
-        osd: &OsdMem,
-        at: &str,
-        other: &str,
-    ) -> (Arc<Node>, Arc<ServerNode>) {
-        let node = start_node(&self.net, at, self.seed.fetch_add(1, Ordering::Relaxed), "").await;
-        let server = ServerNode::start(node.clone());
-        let target = Ost::start(node.clone(), FSNAME, index, Arc::new(osd.clone())).expect("OST");
-        server.add_target(target.clone());
-        let mut info = info(&target, ldd::SV_TYPE_OST, at);
-        info.params = c_array(coral_server::register::failover_param(&[nid(other)]).as_bytes());
-        self.mgs.register(&info, b"").expect("registered");
-        (node, server)
+    pub async fn serve_ost(&self, index: u32, osd: &OsdMem, at: &str, other: &str) -> Servers {
+        let served = self.0.serve_ost(index, osd, nid(at), &[nid(other)]).await;
+        served.expect("an OST")
     }
 
     /// Tells the MDT that OST `index` is served at `at`, the others at [`SERVER`].
     pub fn knows_ost_at(&self, index: u32, at: &str) {
         let here = |i: u32| if i == index { nid(at) } else { nid(SERVER) };
-        let known = |i: u32| OstTarget {
-            index: i,
-            uuid: format!("{FSNAME}-OST{i:04x}_UUID"),
-            nids: vec![here(i)],
-            active: true,
-        };
-        self.mdt.set_osts((0..=index).map(known).collect());
+        let known = |i: u32| self.ost_target(i, vec![here(i)]);
+        self.mdt().set_osts((0..=index).map(known).collect());
     }
 
     /// The servers are gone at once, and come back on what they had committed.
-    pub async fn kill_and_restart(self) -> Cluster {
-        let Cluster {
-            net,
-            node,
-            server,
-            mgs,
-            mdt,
-            osts,
-            disks,
-            seed,
-            routes,
-        } = self;
-        server.stop_services().await;
-        node.shutdown().await;
-        drop((server, mgs, mdt, osts, node));
-        // a target on a directory does so when it is opened: what a killed process left in the page cache counts as committed
-        disks
-            .osts
-            .iter()
-            .chain([&disks.mdt])
-            .for_each(|d| d.sync_all().expect("sync"));
-        Self::start_on(net, disks, seed.into_inner() + 1000, &routes).await
+    pub async fn kill_and_restart(mut self) -> Cluster {
+        self.0.kill_and_restart().await.expect("a restart");
+        self
     }
 
     /// The machine of the OSTs loses power: what they had not synced is gone. All servers start again.
     pub async fn osts_lose_power(mut self) -> Cluster {
-        self.disks.osts = self.disks.osts.iter().map(OsdMem::power_loss).collect();
-        self.kill_and_restart().await
+        self.0.osts_lose_power().await.expect("a restart");
+        self
     }
 
     /// The machine of the MDT loses power. All servers start again.
     pub async fn mdt_loses_power(mut self) -> Cluster {
-        self.disks.mdt = self.disks.mdt.power_loss();
-        self.kill_and_restart().await
+        self.0.mdt_loses_power().await.expect("a restart");
+        self
     }
 
     /// A client with a NID of its own on the network, which servers remember across restarts.
     pub async fn remote_client(&self) -> Arc<Llite> {
-        self.remote_client_with(self.options()).await
+        self.remote_client_with(self.mount_options()).await
     }
 
     pub async fn remote_client_with(&self, opts: MountOptions) -> Arc<Llite> {
-        let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        let node = start_node(
-            &self.net,
-            &format!("10.0.{}.{}@tcp", 1 + n / 250 % 250, n % 250),
-            n,
-            "",
-        )
-        .await;
-        Llite::mount(node, opts).await.expect("mount")
+        mount(self.remote_node().await.expect("a node"), opts).await
     }
 
     /// A client with this NID and these routes.
-    pub async fn client_at(&self, at: &str, routes: &str) -> Arc<Llite> {
-        let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        let node = start_node(&self.net, at, n, routes).await;
-        Llite::mount(node, self.options()).await.expect("mount")
-    }
-
-    /// A node with this NID.
-    pub async fn node_at(&self, at: Nid) -> Arc<Node> {
-        start_node(
-            &self.net,
-            &at.to_string(),
-            self.seed.fetch_add(1, Ordering::Relaxed),
-            "",
-        )
-        .await
-    }
-
-    pub fn options(&self) -> MountOptions {
-        MountOptions::new(FSNAME, vec![nid(SERVER)])
+    pub async fn client_at(&self, at: &str, to: &str) -> Arc<Llite> {
+        let node = self.0.node_at(nid(at), &routes(to)).await;
+        mount(node.expect("a node"), self.mount_options()).await
     }
 
     pub async fn client(&self) -> Arc<Llite> {
-        self.client_with(self.options()).await
+        self.client_with(self.mount_options()).await
     }
 
     pub async fn client_with(&self, opts: MountOptions) -> Arc<Llite> {
-        let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        let node = start_node(&self.net, &format!("{n}@lo"), n, "").await;
-        Llite::mount(node, opts).await.expect("mount")
+        mount(self.local_node().await.expect("a node"), opts).await
     }
+}
 
-    pub async fn new_node(&self) -> Arc<Node> {
-        let n = self.seed.fetch_add(1, Ordering::Relaxed);
-        start_node(&self.net, &format!("{n}@lo"), n, "").await
-    }
-
-    pub async fn stop(&self) {
-        self.mdt.stop().await;
-        self.server.stop().await;
-        self.node.shutdown().await;
-    }
+async fn mount(node: Arc<Node>, opts: MountOptions) -> Arc<Llite> {
+    let client = Client::mount(node, opts).await.expect("mount");
+    client.llite().clone()
 }
 
 pub fn payload(data: &[u8]) -> Payload {

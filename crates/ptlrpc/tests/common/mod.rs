@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{
-    FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig, Payload, WallClock,
-};
+use coral_lnet::{FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig, Payload};
 use coral_ptlrpc::{Import, ImportConfig, RequestHandler, ServerRequest, Service, ServiceConfig};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use coral_wire::errno::Errno;
@@ -35,16 +33,7 @@ pub fn nid(s: &str) -> Nid {
 }
 
 pub async fn node(mem: &Arc<MemNet>, n: &str, seed: u64) -> Arc<Node> {
-    let wall = WallClock {
-        base: (1_700_000_000, 0),
-        at: tokio::time::Instant::now(),
-    };
-    let cfg = NodeConfig {
-        nids: vec![nid(n)],
-        seed,
-        wall: Some(wall),
-        ..NodeConfig::default()
-    };
+    let cfg = NodeConfig::in_memory(nid(n), seed);
     Node::start(cfg, Some(mem.clone())).await.unwrap()
 }
 

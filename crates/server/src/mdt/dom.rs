@@ -83,7 +83,7 @@ pub struct Remover {
 
 impl Drop for Remover {
     fn drop(&mut self) {
-        self.stop();
+        drop(self.abort());
     }
 }
 
@@ -109,10 +109,15 @@ impl Remover {
     }
 
     /// Ends it.
-    pub fn stop(&self) {
-        if let Some(task) = self.task.lock().take() {
-            task.abort();
+    pub async fn stop(&self) {
+        if let Some(task) = self.abort() {
+            let _ = task.await;
         }
+    }
+
+    fn abort(&self) -> Option<JoinHandle<()>> {
+        let task = self.task.lock().take();
+        task.inspect(JoinHandle::abort)
     }
 
     /// Rows of these files were committed before `mark` was taken.

@@ -237,13 +237,21 @@ impl Mdt {
 
     /// Disconnects from the OSTs and stops the target.
     pub async fn stop(&self) {
-        self.ops.search.stop();
-        self.ops.remover.stop();
+        self.ops.search.stop().await;
+        self.ops.remover.stop().await;
         self.ops.osp.stop().await;
         self.target.stop().await;
         if let Err(error) = orphans::stopped(&self.ops, &self.target) {
             tracing::error!(%error, "noting that the MDT has stopped");
         }
+    }
+
+    /// Ends what it does in the background and nothing else: what a killed process leaves behind. Nothing is synced, nobody is
+    /// told, and its device is let go with it.
+    pub async fn abandon(&self) {
+        self.ops.search.stop().await;
+        self.ops.remover.stop().await;
+        self.ops.osp.abandon().await;
     }
 }
 

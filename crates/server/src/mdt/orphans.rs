@@ -95,7 +95,7 @@ pub struct Search {
 
 impl Drop for Search {
     fn drop(&mut self) {
-        self.stop();
+        drop(self.abort());
     }
 }
 
@@ -113,10 +113,15 @@ impl Search {
     }
 
     /// Ends it.
-    pub(super) fn stop(&self) {
-        if let Some(task) = self.task.lock().take() {
-            task.abort();
+    pub(super) async fn stop(&self) {
+        if let Some(task) = self.abort() {
+            let _ = task.await;
         }
+    }
+
+    fn abort(&self) -> Option<JoinHandle<()>> {
+        let task = self.task.lock().take();
+        task.inspect(JoinHandle::abort)
     }
 
     /// Whether nothing is left.

@@ -240,15 +240,27 @@ impl Osp {
 
     /// Ends the background tasks and disconnects.
     pub async fn stop(&self) {
+        for p in self.end().await.into_values() {
+            p.import.disconnect().await;
+        }
+    }
+
+    /// Ends the background tasks and lets go of the OSTs, who are told nothing.
+    pub async fn abandon(&self) {
+        drop(self.end().await);
+    }
+
+    async fn end(&self) -> BTreeMap<u32, Peer> {
         let (tasks, peers) = {
             let mut st = self.state.lock();
             st.target = None;
             (std::mem::take(&mut st.tasks), std::mem::take(&mut st.peers))
         };
-        tasks.iter().for_each(tokio::task::JoinHandle::abort);
-        for p in peers.into_values() {
-            p.import.disconnect().await;
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
         }
+        peers
     }
 
     /// These rows of the table `destroy` were committed before `mark` was taken.

@@ -206,23 +206,21 @@ impl Ost {
         O: Kv + Objects + 'static,
     {
         let cfg = TargetConfig::new(TargetKind::Ost, &format!("{fsname}-OST{index:04x}"), index);
-        Self::start_with(node, cfg, osd)
+        Self::start_on(node, cfg, osd.clone(), osd)
     }
 
-    /// As [`Ost::start`] with limits of one's own.
-    pub fn start_with<O>(
+    /// As [`Ost::start`], with limits of one's own, and tables and objects apart.
+    pub fn start_on(
         node: Arc<Node>,
         cfg: TargetConfig,
-        osd: Arc<O>,
-    ) -> Result<Arc<Target>, OsdError>
-    where
-        O: Kv + Objects + 'static,
-    {
-        let target = Target::new(node, cfg, osd.clone())?;
+        kv: Arc<dyn Kv>,
+        objects: Arc<dyn Objects>,
+    ) -> Result<Arc<Target>, OsdError> {
+        let target = Target::new(node, cfg, kv)?;
         target
             .ldlm()
-            .set_lvb_ops(Arc::new(lvb::ObjectLvb(osd.clone())));
-        let ost = Ost::new(osd);
+            .set_lvb_ops(Arc::new(lvb::ObjectLvb(objects.clone())));
+        let ost = Ost::new(objects);
         ost.start_counting();
         target.start(ost);
         Ok(target)

@@ -28,6 +28,17 @@ pub struct WaitedFor {
     pub back: bool,
 }
 
+impl WaitedFor {
+    /// Where it was last, in words.
+    pub fn place(&self) -> String {
+        if self.nid.0 == 0 {
+            "(where is not known)".into()
+        } else {
+            format!("at {}", self.nid)
+        }
+    }
+}
+
 /// How a recovery stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryStatus {

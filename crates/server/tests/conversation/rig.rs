@@ -2,11 +2,11 @@
 
 use super::callbacks::Callbacks;
 use coral_lnet::{MemNet, Node, NodeConfig, WallClock};
-use coral_osd::OsdMem;
-use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
-use coral_server::mgs::Mgs;
-use coral_server::ost::Ost;
-use coral_server::{ServerNode, Target, register};
+use coral_node::device::simulated_label;
+use coral_node::{Servers, ServersConfig, TargetSpec};
+use coral_osd::{OsdMem, TargetKind};
+use coral_server::Target;
+use coral_server::mdt::{Mdt, StripeDefaults};
 use coral_wire::ptlrpc::portal;
 use std::sync::Arc;
 
@@ -15,30 +15,20 @@ pub const CLIENT: &str = "10.77.0.3@tcp";
 pub const FSNAME: &str = "lfs";
 const OSTS: u32 = 2;
 
-/// What runs on the servers' machine.
-struct Up {
-    node: Arc<Node>,
-    server: Arc<ServerNode>,
-    mdt: Mdt,
-    targets: Vec<Arc<Target>>,
-}
-
 pub struct Rig {
     mem: Arc<MemNet>,
     wall: WallClock,
     /// Of the MGS, the MDT and each OST.
-    devices: Vec<Arc<OsdMem>>,
-    up: Option<Up>,
+    devices: Vec<OsdMem>,
+    up: Option<Servers>,
     pub client: Arc<Node>,
     pub callbacks: Arc<Callbacks>,
 }
 
 async fn node(mem: &Arc<MemNet>, nid: &str, seed: u64, wall: WallClock) -> Arc<Node> {
     let cfg = NodeConfig {
-        nids: vec![nid.parse().expect("a NID")],
-        seed,
         wall: Some(wall),
-        ..NodeConfig::default()
+        ..NodeConfig::in_memory(nid.parse().expect("a NID"), seed)
     };
     Node::start(cfg, Some(mem.clone())).await.expect("node")
 }
@@ -47,11 +37,8 @@ impl Rig {
     /// MGS, one MDT and two OSTs, as the recorded server had them but for its second MDT; the clock stands at `secs`.
     pub async fn new(secs: i64) -> Rig {
         let mem = MemNet::new();
-        let wall = WallClock {
-            base: (secs, 0),
-            at: tokio::time::Instant::now(),
-        };
-        let devices = (0..2 + OSTS).map(|_| Arc::new(OsdMem::new())).collect();
+        let wall = WallClock::starting_at(secs);
+        let devices = (0..2 + OSTS).map(|_| OsdMem::new()).collect();
         let client = node(&mem, CLIENT, 2, wall).await;
         let callbacks = Arc::new(Callbacks::default());
         client.serve_portal(portal::LDLM_CB_REQUEST, callbacks.clone());
@@ -69,91 +56,67 @@ impl Rig {
 
     async fn start(&mut self, seed: u64) {
         let n = node(&self.mem, SERVER, seed, self.wall).await;
-        let server = ServerNode::start(n.clone());
-        let nid = n.nid();
-        server.add_target(
-            Mgs::start(n.clone(), self.devices[0].clone())
-                .expect("MGS")
-                .1,
-        );
-        let mut cfg = MdtConfig::new(FSNAME, 0);
-        // the recorded file system's default
-        cfg.defaults = Some(StripeDefaults {
-            stripe_size: 4 << 20,
-            stripe_count: 1,
-        });
-        let mdt = Mdt::start(n.clone(), cfg, self.devices[1].clone()).expect("MDT");
-        let mut targets = vec![mdt.target.clone()];
-        for i in 0..OSTS {
-            targets.push(
-                Ost::start(n.clone(), FSNAME, i, self.devices[2 + i as usize].clone())
-                    .expect("OST"),
-            );
-        }
-        for t in &targets {
-            server.add_target(t.clone());
-            let formatting = register::Formatting {
-                fresh: seed == 1,
-                identity: t.name(),
-                failover: &[],
-            };
-            register::register(&n, &[nid], FSNAME, t, &[nid], formatting)
-                .await
-                .expect("registered");
-        }
-        let ost = |index| OstTarget {
-            index,
-            uuid: format!("{FSNAME}-OST{index:04x}_UUID"),
-            nids: vec![nid],
-            active: true,
+        let osts = (0..OSTS).map(|i| (TargetKind::Ost, i));
+        let all = [(TargetKind::Mgs, 0), (TargetKind::Mdt, 0)];
+        let spec = |((kind, index), device): (_, &OsdMem)| {
+            TargetSpec::memory(simulated_label(kind, FSNAME, index, &[]), device)
         };
-        mdt.set_osts((0..OSTS).map(ost).collect());
-        self.up = Some(Up {
-            node: n,
-            server,
-            mdt,
-            targets,
-        });
+        let config = ServersConfig {
+            targets: (all.into_iter().chain(osts))
+                .zip(&self.devices)
+                .map(spec)
+                .collect(),
+            // the recorded file system's default
+            default_stripes: Some(StripeDefaults {
+                stripe_size: 4 << 20,
+                stripe_count: 1,
+            }),
+            ..ServersConfig::default()
+        };
+        self.up = Some(Servers::start(n, config).await.expect("servers"));
     }
 
     /// The servers' machine loses power and is started again on its devices: what was not synced is gone.
     pub async fn restart(&mut self) {
-        let up = self.up.take().expect("running");
-        up.node.shutdown().await;
-        drop(up);
+        self.up.take().expect("running").kill().await;
         for d in &mut self.devices {
-            *d = Arc::new(d.power_loss());
+            *d = d.power_loss();
         }
         self.start(3).await;
     }
 
     /// The servers' node.
     pub fn server(&self) -> &Arc<Node> {
-        &self.up.as_ref().expect("running").node
+        self.up().node()
+    }
+
+    fn up(&self) -> &Servers {
+        self.up.as_ref().expect("running")
+    }
+
+    fn mdt(&self) -> &Mdt {
+        &self.up().mdts()[0]
     }
 
     /// New files get their objects on these OSTs; on any when there are none.
     pub fn place(&self, osts: &[u32]) {
-        let up = self.up.as_ref().expect("running");
-        for o in &mut up.mdt.ops.core.lock().osts {
+        for o in &mut self.mdt().ops.core.lock().osts {
             o.active = osts.is_empty() || osts.contains(&o.index);
         }
     }
 
     /// The target a client of the recorded servers calls `uuid`, or the one that stands for it.
     pub fn target(&self, uuid: &str) -> Option<&Arc<Target>> {
-        let targets = &self.up.as_ref().expect("running").targets;
-        targets
-            .iter()
+        let of_files = |t: &&Arc<Target>| t.config().kind != coral_server::TargetKind::Mgs;
+        self.up()
+            .targets()
+            .filter(of_files)
             .find(|t| t.uuid() == uuid)
-            .or_else(|| targets.first().filter(|_| uuid.contains("-MDT")))
+            .or_else(|| uuid.contains("-MDT").then_some(&self.mdt().target))
     }
 
-    pub async fn stop(mut self) {
-        let up = self.up.take().expect("running");
-        up.mdt.stop().await;
-        up.server.stop().await;
+    pub async fn stop(self) {
+        self.up().stop().await;
         self.client.shutdown().await;
-        up.node.shutdown().await;
     }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ldlm::{ClientNamespace, LdlmClient};
-use coral_lnet::{MemNet, Nid, Node, NodeConfig, WallClock};
-use coral_osd::{Batch, Kv, Op, OsdMem};
+use coral_lnet::{MemNet, Nid, Node, NodeConfig};
+use coral_node::device::simulated_label;
+use coral_node::{Device, Servers, ServersConfig, TargetSpec};
+use coral_osd::{Batch, Fresh, Kv, Op, OsdMem};
 use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
 use coral_server::mdt::identity::NameService;
-use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults, table};
-use coral_server::ost::Ost;
+use coral_server::mdt::{Mdt, OstTarget, StripeDefaults, table};
 use coral_server::{ServerNode, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmType, Policy, it};
@@ -38,9 +39,6 @@ pub fn undo(kv: &dyn Kv, op: &Op) -> Batch {
     b
 }
 
-/// What runs of an OST with a node of its own.
-pub type FarOst = (Arc<Node>, Arc<ServerNode>);
-
 pub struct Rig {
     pub mem: OsdMem,
     /// The device in use: `mem` unless a test brings another.
@@ -50,14 +48,14 @@ pub struct Rig {
     /// Real OSTs; without them OSTs can be connected to and nothing else.
     pub real: Vec<Arc<OsdMem>>,
     /// The real OSTs have nodes of their own, `10.0.1.<index>@tcp`; what runs there.
-    pub far: Option<Vec<Option<FarOst>>>,
+    pub far: Option<Vec<Option<Servers>>>,
     /// uid and gid of the root directory, should the next start make it.
     pub root_owner: (u32, u32),
     /// How often the next start syncs by itself.
     pub sync_interval: Duration,
     /// Who knows users from the next start on.
     pub names: Option<Arc<dyn NameService>>,
-    up: Option<(Arc<Node>, Arc<ServerNode>, Mdt)>,
+    up: Option<Servers>,
     seed: AtomicU64,
 }
 
@@ -69,11 +67,38 @@ impl Rig {
 
     /// An MDT on another device than memory.
     pub async fn on(osts: u32, mem: OsdMem, kv: Arc<dyn Kv>) -> Rig {
-        let net = MemNet::new();
-        let mut rig = Rig {
+        let mut rig = Rig::down(osts, mem, kv);
+        rig.restart().await;
+        rig
+    }
+
+    /// An MDT with OSTs that serve, all on one node.
+    pub async fn with_osts(n: u32) -> Rig {
+        let mem = OsdMem::new();
+        let mut rig = Rig::down(n, mem.clone(), Arc::new(mem));
+        rig.real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
+        rig.restart().await;
+        rig
+    }
+
+    /// The same, each OST on a node of its own.
+    pub async fn with_far_osts(n: u32) -> Rig {
+        let mem = OsdMem::new();
+        let mut rig = Rig::down(n, mem.clone(), Arc::new(mem));
+        rig.real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
+        rig.far = Some((0..n).map(|_| None).collect());
+        for i in 0..n {
+            rig.start_ost(i).await;
+        }
+        rig.restart().await;
+        rig
+    }
+
+    fn down(osts: u32, mem: OsdMem, kv: Arc<dyn Kv>) -> Rig {
+        Rig {
             mem,
             kv,
-            net,
+            net: MemNet::new(),
             osts,
             real: vec![],
             far: None,
@@ -82,80 +107,26 @@ impl Rig {
             sync_interval: SYNC_INTERVAL,
             up: None,
             seed: AtomicU64::new(1),
-        };
-        rig.restart().await;
-        rig
-    }
-
-    /// An MDT with OSTs that serve, all on one node.
-    pub async fn with_osts(n: u32) -> Rig {
-        let mem = OsdMem::new();
-        let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
-        let mut rig = Rig {
-            mem: mem.clone(),
-            kv: Arc::new(mem),
-            net: MemNet::new(),
-            osts: n,
-            real,
-            far: None,
-            root_owner: (0, 0),
-            names: None,
-            sync_interval: SYNC_INTERVAL,
-            up: None,
-            seed: AtomicU64::new(1),
-        };
-        rig.restart().await;
-        rig
-    }
-
-    /// The same, each OST on a node of its own.
-    pub async fn with_far_osts(n: u32) -> Rig {
-        let mem = OsdMem::new();
-        let real = (0..n).map(|_| Arc::new(OsdMem::new())).collect();
-        let far = Some((0..n).map(|_| None).collect());
-        let mut rig = Rig {
-            mem: mem.clone(),
-            kv: Arc::new(mem),
-            net: MemNet::new(),
-            osts: n,
-            real,
-            far,
-            root_owner: (0, 0),
-            names: None,
-            sync_interval: SYNC_INTERVAL,
-            up: None,
-            seed: AtomicU64::new(1),
-        };
-        for i in 0..n {
-            rig.start_ost(i).await;
         }
-        rig.restart().await;
-        rig
     }
 
     /// Starts the OST with a node of its own.
     pub async fn start_ost(&mut self, index: u32) {
         let node = self.node(&format!("10.0.1.{index}@tcp")).await;
-        let server = ServerNode::start(node.clone());
-        server.add_target(
-            Ost::start(
-                node.clone(),
-                "test",
-                index,
-                self.real[index as usize].clone(),
-            )
-            .expect("OST"),
-        );
-        self.far.as_mut().expect("far OSTs")[index as usize] = Some((node, server));
+        let mut servers = Servers::new(node, ServersConfig::default());
+        servers.add_unregistered(self.ost(index)).expect("OST");
+        self.far.as_mut().expect("far OSTs")[index as usize] = Some(servers);
+    }
+
+    fn ost(&self, index: u32) -> TargetSpec {
+        let label = simulated_label(coral_osd::TargetKind::Ost, "test", index, &[]);
+        TargetSpec::memory(label, &self.real[index as usize])
     }
 
     /// Its process is gone at once.
     pub async fn kill_ost(&mut self, index: u32) {
-        let (node, server) = self.far.as_mut().expect("far OSTs")[index as usize]
-            .take()
-            .expect("running");
-        node.shutdown().await;
-        drop(server);
+        let ost = &mut self.far.as_mut().expect("far OSTs")[index as usize];
+        ost.take().expect("running").kill().await;
     }
 
     /// Its machine loses power: what was not synced is gone. Call after [`Rig::kill_ost`].
@@ -166,16 +137,7 @@ impl Rig {
 
     async fn node(&self, nid: &str) -> Arc<Node> {
         let seed = self.seed.fetch_add(1, Ordering::Relaxed);
-        let wall = WallClock {
-            base: (1_700_000_000, 0),
-            at: tokio::time::Instant::now(),
-        };
-        let cfg = NodeConfig {
-            nids: vec![nid.parse().expect("a NID")],
-            seed,
-            wall: Some(wall),
-            ..NodeConfig::default()
-        };
+        let cfg = NodeConfig::in_memory(nid.parse().expect("a NID"), seed);
         Node::start(cfg, Some(self.net.clone()))
             .await
             .expect("node")
@@ -184,29 +146,22 @@ impl Rig {
     /// Starts the server on what its device holds.
     pub async fn restart(&mut self) {
         let node = self.node(SERVER).await;
-        let server = ServerNode::start(node.clone());
-        let mut cfg = MdtConfig::new("test", 0);
-        cfg.defaults = Some(StripeDefaults {
-            stripe_size: 1 << 20,
-            stripe_count: 1,
-        });
-        cfg.root_owner = self.root_owner;
-        cfg.names = self.names.clone();
-        cfg.target.recovery_soft = Duration::from_secs(20);
-        cfg.target.sync_interval = self.sync_interval;
-        let mdt = Mdt::start_on(
-            node.clone(),
-            cfg,
-            self.kv.clone(),
-            Arc::new(coral_osd::OsdMem::new()),
-        )
-        .expect("MDT");
+        let config = ServersConfig {
+            default_stripes: Some(StripeDefaults {
+                stripe_size: 1 << 20,
+                stripe_count: 1,
+            }),
+            names: self.names.clone(),
+            recovery_soft: Some(Duration::from_secs(20)),
+            sync_interval: Some(self.sync_interval),
+            ..ServersConfig::default()
+        };
+        let mut servers = Servers::new(node.clone(), config);
         for i in (0..self.osts).filter(|_| self.far.is_none()) {
-            let target = match self.real.get(i as usize) {
-                Some(osd) => Ost::start(node.clone(), "test", i, osd.clone()).expect("OST"),
-                None => deaf_ost(&node, i),
-            };
-            server.add_target(target);
+            match self.real.get(i as usize) {
+                Some(_) => drop(servers.add_unregistered(self.ost(i)).expect("OST")),
+                None => servers.server().add_target(deaf_ost(&node, i)),
+            }
         }
         let at = |index: u32| {
             if self.far.is_some() {
@@ -215,23 +170,29 @@ impl Rig {
                 SERVER.into()
             }
         };
-        let nid = |index| at(index).parse().expect("a NID");
         let ost = |index| OstTarget {
             index,
             uuid: format!("test-OST{index:04x}_UUID"),
-            nids: vec![nid(index)],
+            nids: vec![at(index).parse().expect("a NID")],
             active: true,
         };
-        mdt.set_osts((0..self.osts).map(ost).collect());
-        server.add_target(mdt.target.clone());
-        self.up = Some((node, server, mdt));
+        let (uid, gid) = self.root_owner;
+        let mdt = TargetSpec {
+            osts: (0..self.osts).map(ost).collect(),
+            ..TargetSpec::new(Device::Given {
+                label: simulated_label(coral_osd::TargetKind::Mdt, "test", 0, &[]),
+                fresh: Some(Fresh { uid, gid }),
+                tables: self.kv.clone(),
+                objects: Arc::new(OsdMem::new()),
+            })
+        };
+        servers.add_unregistered(mdt).expect("MDT");
+        self.up = Some(servers);
     }
 
     /// The server is gone at once; its device keeps what was committed.
     pub async fn kill(&mut self) {
-        let (node, server, mdt) = self.up.take().expect("running");
-        node.shutdown().await;
-        drop((server, mdt));
+        self.up.take().expect("running").kill().await;
     }
 
     /// Another device, on which nothing is.
@@ -247,10 +208,8 @@ impl Rig {
     }
 
     pub async fn stop(&self) {
-        if let Some((node, server, mdt)) = &self.up {
-            mdt.stop().await;
-            server.stop().await;
-            node.shutdown().await;
+        if let Some(servers) = &self.up {
+            servers.stop().await;
         }
     }
 
@@ -272,7 +231,7 @@ impl Rig {
             .portal(portal::MDC_REPLY)
             .kind(MsgType::Put)
             .times(1);
-        self.up.as_ref().expect("running").0.faults().add(rule);
+        self.up().node().faults().add(rule);
     }
 
     /// OST objects waiting to be destroyed, other than ranges of ids that no file refers to.
@@ -294,12 +253,16 @@ impl Rig {
             .len()
     }
 
+    fn up(&self) -> &Servers {
+        self.up.as_ref().expect("running")
+    }
+
     pub fn mdt(&self) -> &Mdt {
-        &self.up.as_ref().expect("running").2
+        &self.up().mdts()[0]
     }
 
     pub fn server(&self) -> &Arc<ServerNode> {
-        &self.up.as_ref().expect("running").1
+        self.up().server()
     }
 
     pub async fn client(&self, nid: &str) -> Client {

@@ -133,10 +133,8 @@ pub struct Server {
 
 pub async fn node(mem: &Arc<MemNet>, n: &str, seed: u64, wall: WallClock) -> Arc<Node> {
     let cfg = NodeConfig {
-        nids: vec![nid(n)],
-        seed,
         wall: Some(wall),
-        ..NodeConfig::default()
+        ..NodeConfig::in_memory(nid(n), seed)
     };
     Node::start(cfg, Some(mem.clone())).await.unwrap()
 }
@@ -151,13 +149,9 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64) -> World {
-        let wall = WallClock {
-            base: (1_700_000_000, 0),
-            at: tokio::time::Instant::now(),
-        };
         World {
             mem: MemNet::new(),
-            wall,
+            wall: WallClock::starting_at(WallClock::SIMULATED_SECS),
             ping: Duration::from_secs(25),
             seed: Mutex::new(seed * 1000),
         }

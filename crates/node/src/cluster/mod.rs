@@ -1,0 +1,425 @@
+//! A whole file system in this process: its servers on one node of a [`MemNet`] or on several, on devices in memory.
+//!
+//! - [`Builder`]: what it is made of.
+//! - [`Disks`]: what survives a kill.
+//!
+//! # Invariants
+//! - All nodes share one wall clock, which follows tokio's; seeds and NIDs are counted from the cluster's seed. With a paused
+//!   clock and one thread a cluster does the same each time.
+//! - An MDT knows the OSTs of the cluster before a client reaches it.
+//!
+//! Absent: more than one MDT, directories (for those, [`Servers`] on a node).
+
+mod builder;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use coral_client::{MountError, MountOptions};
+use coral_lnet::{MemNet, Nid, Node, NodeConfig, RouteSpec, StartError};
+use coral_osd::{Objects, OsdError, OsdMem, TargetKind};
+use coral_server::mdt::{Mdt, OstTarget};
+use coral_server::mgs::Mgs;
+use coral_server::{ServerNode, Target};
+use coral_wire::nid::NET_LO;
+
+use crate::client::Client;
+use crate::device::{TargetSpec, simulated_label};
+use crate::servers::{Servers, ServersConfig, ServersError};
+
+pub use builder::Builder;
+use builder::Plan;
+
+/// How far a restart sets the count of seeds forward, so that no node of before has those of a new one.
+const SEEDS_PER_LIFE: u64 = 1000;
+
+/// Why a cluster, or a part of it, could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// Only one MDT is supported.
+    #[error("{0} MDTs: only 1 MDT is supported so far")]
+    Mdts(u32),
+    /// A node does not start.
+    #[error(transparent)]
+    Node(#[from] StartError),
+    /// Its servers do not start.
+    #[error(transparent)]
+    Servers(#[from] ServersError),
+    /// A client cannot mount.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// A device fails.
+    #[error(transparent)]
+    Device(#[from] OsdError),
+}
+
+/// The devices of a cluster: what survives a kill of its servers. One that is put in the place of another counts from the next
+/// start on.
+#[derive(Clone)]
+pub struct Disks {
+    /// Of the MGS.
+    pub mgs: OsdMem,
+    /// Of the MDT.
+    pub mdt: OsdMem,
+    /// Of the OSTs, by index.
+    pub osts: Vec<OsdMem>,
+}
+
+/// A file system with all its servers.
+pub struct Cluster {
+    /// The network of its nodes; other clusters may be on it too.
+    pub net: Arc<MemNet>,
+    /// Its devices.
+    pub disks: Disks,
+    plan: Plan,
+    /// What runs, by primary NID.
+    servers: BTreeMap<Nid, Servers>,
+    routers: Vec<Arc<Node>>,
+    /// Seed of the next node.
+    next_seed: AtomicU64,
+}
+
+impl Cluster {
+    /// A file system of one MDT and one OST on one node, to be changed before it is started.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    async fn launch(plan: Plan, net: Arc<MemNet>, disks: Disks) -> Result<Cluster, ClusterError> {
+        let mut cluster = Cluster {
+            net,
+            disks,
+            next_seed: AtomicU64::new(plan.seed),
+            plan,
+            servers: BTreeMap::new(),
+            routers: Vec::new(),
+        };
+        for (a, b, model) in &cluster.plan.links {
+            cluster.net.set_link(*a, *b, *model, cluster.plan.seed);
+        }
+        if let Err(why) = cluster.start_all().await {
+            cluster.stop().await;
+            return Err(why);
+        }
+        Ok(cluster)
+    }
+
+    async fn start_all(&mut self) -> Result<(), ClusterError> {
+        for router in self.plan.routers.clone() {
+            let config = NodeConfig {
+                nids: router.nids,
+                routing: Some(router.buffers),
+                ..self.config(Nid(0))
+            };
+            let router = Node::start(config, Some(self.net.clone())).await?;
+            self.routers.push(router);
+        }
+        self.start_targets(|_| true).await
+    }
+
+    /// Starts the targets whose nodes match, each on its device: the MGS first, the MDT last, when its OSTs are there.
+    async fn start_targets(&mut self, at: impl Fn(Nid) -> bool) -> Result<(), ClusterError> {
+        let osts = (0..self.disks.osts.len() as u32).map(|i| (TargetKind::Ost, i));
+        let order = std::iter::once((TargetKind::Mgs, 0))
+            .chain(osts)
+            .chain([(TargetKind::Mdt, 0)]);
+        for (kind, index) in order.collect::<Vec<_>>() {
+            let nid = self.plan.place(kind, index);
+            if at(nid) {
+                self.start_target(kind, index, nid).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_target(
+        &mut self,
+        kind: TargetKind,
+        index: u32,
+        nid: Nid,
+    ) -> Result<(), ClusterError> {
+        if !self.servers.contains_key(&nid) {
+            let servers = self.new_servers(nid).await?;
+            self.servers.insert(nid, servers);
+        }
+        let device = match kind {
+            TargetKind::Mgs => &self.disks.mgs,
+            TargetKind::Mdt => &self.disks.mdt,
+            TargetKind::Ost => &self.disks.osts[index as usize],
+        };
+        let mut spec = self.spec(kind, index, device);
+        if kind == TargetKind::Mdt {
+            spec.osts = self.osts_as_planned();
+        }
+        if let Some(servers) = self.servers.get_mut(&nid) {
+            servers.add(spec).await?;
+        }
+        Ok(())
+    }
+
+    /// Services at `nid`, without targets.
+    async fn new_servers(&self, nid: Nid) -> Result<Servers, ClusterError> {
+        let config = NodeConfig {
+            routes: self.plan.routes.clone(),
+            ..self.config(nid)
+        };
+        let node = Node::start(config, Some(self.net.clone())).await?;
+        let config = ServersConfig {
+            default_stripes: Some(self.plan.stripes),
+            ..ServersConfig::default()
+        };
+        Ok(Servers::new(node, config))
+    }
+
+    fn spec(&self, kind: TargetKind, index: u32, device: &OsdMem) -> TargetSpec {
+        let mgs = [self.mgs_nid()];
+        let mgs = if kind == TargetKind::Mgs {
+            &[][..]
+        } else {
+            &mgs
+        };
+        TargetSpec::memory(simulated_label(kind, &self.plan.fsname, index, mgs), device)
+    }
+
+    /// All OSTs, where the plan has them.
+    fn osts_as_planned(&self) -> Vec<OstTarget> {
+        let indices = 0..self.disks.osts.len() as u32;
+        let at = |i| vec![self.plan.place(TargetKind::Ost, i)];
+        indices.map(|i| self.ost_target(i, at(i))).collect()
+    }
+
+    /// OST `index` as an MDT is told of it, when it is to be found at `nids`.
+    pub fn ost_target(&self, index: u32, nids: Vec<Nid>) -> OstTarget {
+        OstTarget {
+            index,
+            uuid: format!("{}-OST{index:04x}_UUID", self.plan.fsname),
+            nids,
+            active: true,
+        }
+    }
+
+    /// A further OST on the node of the others, of which the MGS alone is told.
+    pub async fn add_ost(&mut self) -> Result<(), ClusterError> {
+        let index = self.disks.osts.len() as u32;
+        self.disks.osts.push(self.plan.new_device());
+        let nid = self.plan.place(TargetKind::Ost, index);
+        self.start_target(TargetKind::Ost, index, nid).await
+    }
+
+    /// Serves OST `index`, which lies on `device`, at `nid`, and tells the MGS that it may be at `failover` too. It is no part of
+    /// the cluster: nobody but the caller ends it.
+    pub async fn serve_ost(
+        &self,
+        index: u32,
+        device: &OsdMem,
+        nid: Nid,
+        failover: &[Nid],
+    ) -> Result<Servers, ClusterError> {
+        let mut servers = self.new_servers(nid).await?;
+        let mut spec = self.spec(TargetKind::Ost, index, device);
+        spec.failover = failover.to_vec();
+        servers.add(spec).await?;
+        Ok(servers)
+    }
+
+    /// The servers are gone at once and come back on what they had committed.
+    pub async fn kill_and_restart(&mut self) -> Result<(), ClusterError> {
+        for nid in self.server_nids() {
+            self.kill(nid).await?;
+        }
+        self.next_seed.fetch_add(SEEDS_PER_LIFE, Ordering::Relaxed);
+        self.start_targets(|_| true).await
+    }
+
+    /// The servers at `nid` are gone at once.
+    pub async fn kill(&mut self, nid: Nid) -> Result<(), ClusterError> {
+        let Some(servers) = self.servers.remove(&nid) else {
+            return Ok(());
+        };
+        servers.kill().await;
+        // a target on a directory does so when it is opened: what a killed process left in the page cache counts as committed
+        for (i, disk) in self.disks.osts.iter().enumerate() {
+            if self.plan.place(TargetKind::Ost, i as u32) == nid {
+                disk.sync_all()?;
+            }
+        }
+        if self.plan.place(TargetKind::Mdt, 0) == nid {
+            self.disks.mdt.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Servers that were killed come back on what they had committed.
+    pub async fn restart(&mut self, nid: Nid) -> Result<(), ClusterError> {
+        self.start_targets(|at| at == nid).await
+    }
+
+    /// The machine of the OSTs loses power: what they had not synced is gone. All servers start again.
+    pub async fn osts_lose_power(&mut self) -> Result<(), ClusterError> {
+        self.disks.osts = self.disks.osts.iter().map(OsdMem::power_loss).collect();
+        self.kill_and_restart().await
+    }
+
+    /// The machine of the MDT loses power: what it had not synced is gone. All servers start again.
+    pub async fn mdt_loses_power(&mut self) -> Result<(), ClusterError> {
+        self.disks.mdt = self.disks.mdt.power_loss();
+        self.kill_and_restart().await
+    }
+
+    /// A client in the servers' process, as far as they know: it is not waited for after a restart.
+    pub async fn client(&self) -> Result<Client, ClusterError> {
+        self.mount(self.local_node().await?).await
+    }
+
+    /// A client elsewhere: servers wait for it after a restart.
+    pub async fn remote_client(&self) -> Result<Client, ClusterError> {
+        self.mount(self.remote_node().await?).await
+    }
+
+    /// A client with this NID and these routes.
+    pub async fn client_at(&self, nid: Nid, routes: &[RouteSpec]) -> Result<Client, ClusterError> {
+        self.mount(self.node_at(nid, routes).await?).await
+    }
+
+    async fn mount(&self, node: Arc<Node>) -> Result<Client, ClusterError> {
+        Ok(Client::mount(node, self.mount_options()).await?)
+    }
+
+    /// How this file system is mounted, to be changed.
+    pub fn mount_options(&self) -> MountOptions {
+        MountOptions::new(&self.plan.fsname, vec![self.mgs_nid()])
+    }
+
+    /// A node that is in the servers' process as far as they know, `N@lo`.
+    pub async fn local_node(&self) -> Result<Arc<Node>, StartError> {
+        self.numbered_node(|n| Nid::new(NET_LO, n as u32)).await
+    }
+
+    /// A node on another machine, as far as servers know, `10.0.N.N@tcp`.
+    pub async fn remote_node(&self) -> Result<Arc<Node>, StartError> {
+        let host = |n: u64| [10, 0, (1 + n / 250 % 250) as u8, (n % 250) as u8];
+        self.numbered_node(|n| Nid::tcp(0, host(n).into())).await
+    }
+
+    /// A node with this NID and these routes.
+    pub async fn node_at(&self, nid: Nid, routes: &[RouteSpec]) -> Result<Arc<Node>, StartError> {
+        let config = NodeConfig {
+            routes: routes.to_vec(),
+            ..self.config(nid)
+        };
+        Node::start(config, Some(self.net.clone())).await
+    }
+
+    /// A node with the next seed that gives a free NID.
+    async fn numbered_node(&self, nid: impl Fn(u64) -> Nid) -> Result<Arc<Node>, StartError> {
+        let config = loop {
+            let seed = self.next_seed();
+            if self.net.node(nid(seed)).is_none() {
+                break self.config_with(nid(seed), seed);
+            }
+        };
+        Node::start(config, Some(self.net.clone())).await
+    }
+
+    fn next_seed(&self) -> u64 {
+        self.next_seed.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A node with the next seed.
+    fn config(&self, nid: Nid) -> NodeConfig {
+        self.config_with(nid, self.next_seed())
+    }
+
+    fn config_with(&self, nid: Nid, seed: u64) -> NodeConfig {
+        NodeConfig {
+            wall: Some(self.plan.wall),
+            ..NodeConfig::in_memory(nid, seed)
+        }
+    }
+
+    /// Where the MGS is.
+    pub fn mgs_nid(&self) -> Nid {
+        self.plan.place(TargetKind::Mgs, 0)
+    }
+
+    /// The NIDs of the nodes whose servers run.
+    pub fn server_nids(&self) -> Vec<Nid> {
+        self.servers.keys().copied().collect()
+    }
+
+    /// What runs at `nid`.
+    pub fn servers_at(&self, nid: Nid) -> Option<&Servers> {
+        self.servers.get(&nid)
+    }
+
+    /// The routers.
+    pub fn routers(&self) -> &[Arc<Node>] {
+        &self.routers
+    }
+
+    /// What runs where the MDT is.
+    ///
+    /// # Panics
+    /// It was killed and not started again.
+    fn at_mdt(&self) -> &Servers {
+        let nid = self.plan.place(TargetKind::Mdt, 0);
+        self.servers.get(&nid).expect("the MDT runs")
+    }
+
+    /// The node of the MDT: with one server node, that of all servers.
+    ///
+    /// # Panics
+    /// It was killed and not started again; the same goes for what follows.
+    pub fn node(&self) -> &Arc<Node> {
+        self.at_mdt().node()
+    }
+
+    /// The services of the node of the MDT.
+    pub fn server(&self) -> &Arc<ServerNode> {
+        self.at_mdt().server()
+    }
+
+    /// The MDT.
+    pub fn mdt(&self) -> &Arc<Mdt> {
+        self.at_mdt().mdts().first().expect("the MDT runs")
+    }
+
+    /// The MGS.
+    pub fn mgs(&self) -> &Arc<Mgs> {
+        let servers = self.servers.get(&self.mgs_nid()).expect("the MGS runs");
+        servers.mgs().expect("the MGS runs")
+    }
+
+    /// An OST by its index.
+    pub fn ost(&self, index: u32) -> &Arc<Target> {
+        let nid = self.plan.place(TargetKind::Ost, index);
+        let servers = self.servers.get(&nid).expect("the OST runs");
+        let mut targets = servers.targets();
+        let found = targets
+            .find(|t| t.config().kind == coral_server::TargetKind::Ost && t.index() == index);
+        found.expect("the OST runs")
+    }
+
+    /// All OSTs, by index.
+    pub fn osts(&self) -> Vec<Arc<Target>> {
+        let indices = 0..self.disks.osts.len() as u32;
+        indices.map(|i| self.ost(i).clone()).collect()
+    }
+
+    /// Stops all servers and routers; clients should have unmounted.
+    pub async fn stop(&self) {
+        // the MDT first: it is a client of the others
+        let mdt = self.plan.place(TargetKind::Mdt, 0);
+        let mgs = self.mgs_nid();
+        let late = |nid: &Nid| (*nid != mdt, *nid == mgs);
+        let mut order = self.server_nids();
+        order.sort_by_key(late);
+        for nid in order {
+            self.servers[&nid].stop().await;
+        }
+        for router in &self.routers {
+            router.shutdown().await;
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The running servers of one node: what `coral up` and `coral serve` run, and what a [`crate::Cluster`] is made of.
+//!
+//! A target is opened, started, made reachable, and registered with its MGS, which may run here. An MDT follows the
+//! configuration for its OSTs, the node follows the nodemaps of the MGS. Lustre does the same in
+//! `lustre/obdclass/obd_mount_server.c` (`server_start_targets`) and `lustre/mgc/mgc_request.c`.
+//!
+//! - `nodemaps`: following and changing them; `params`: what `lctl get_param` shows of servers; `status`: how targets stand.
+//!
+//! # Invariants
+//! - A target that is not the MGS is reachable only when the nodemaps are known: ids are believed as far as they say.
+//! - [`Servers::kill`] leaves what a killed process leaves: nothing is synced, nobody is told.
+
+mod nodemaps;
+mod params;
+mod status;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use coral_client::mgc::{Config, Mgc, MgcError, TargetConf};
+use coral_ldlm::LdlmClient;
+use coral_lnet::Node;
+use coral_osd::{Label, OpenError, OsdError, OsdFs, TargetKind};
+use coral_server::mdt::core::MdtOpenError;
+use coral_server::mdt::identity::NameService;
+use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
+use coral_server::mgs::Mgs;
+use coral_server::ost::Ost;
+use coral_server::register::{self, Formatting, RegisterError};
+use coral_server::{ServerNode, Target, TargetConfig, Windows};
+use coral_wire::connect::CLAIMED;
+use coral_wire::nid::Nid;
+use tokio::task::JoinHandle;
+
+use crate::device::{Disks, Opened, TargetSpec};
+use crate::target_dir;
+
+pub use nodemaps::NodemapError;
+pub use params::ParamError;
+pub use status::TargetStatus;
+
+/// How long an MDT waits for its MGS at its start.
+const MGS_LIMIT: Duration = Duration::from_secs(10);
+
+/// What servers are told at their start.
+#[derive(Clone, Default)]
+pub struct ServersConfig {
+    /// Targets; an MGS among them comes first.
+    pub targets: Vec<TargetSpec>,
+    /// Layout of new files nobody said anything about; None: as it was kept, or Lustre's default.
+    pub default_stripes: Option<StripeDefaults>,
+    /// The Lustre release to claim ([`coral_wire::connect::release`]).
+    pub claim: Option<u32>,
+    /// Clients of before that have not come back are given up after so long; Lustre: 60 s.
+    pub recovery_soft: Option<Duration>,
+    /// Clients of before that are not done are given up after so long; Lustre: 180 s.
+    pub recovery_hard: Option<Duration>,
+    /// Wait for none of the clients of before.
+    pub abort_recovery: bool,
+    /// Who knows the groups of users; None: nobody is asked.
+    pub names: Option<Arc<dyn NameService>>,
+    /// How often MDTs and OSTs make what is committed safe against power loss; None: every 5 s.
+    pub sync_interval: Option<Duration>,
+}
+
+/// Why servers could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServersError {
+    /// A device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A file beside a label cannot be read.
+    #[error(transparent)]
+    File(#[from] target_dir::FileError),
+    /// What is on a device cannot be served.
+    #[error("'{place}': {source}")]
+    Device {
+        /// Directory, or name of the target.
+        place: String,
+        /// What is wrong.
+        source: OsdError,
+    },
+    /// What is on the device of an MDT cannot be served.
+    #[error("'{place}': {source}")]
+    Mdt {
+        /// Directory, or name of the target.
+        place: String,
+        /// What is wrong.
+        source: MdtOpenError,
+    },
+    /// A label says that the MGS is at something that is no NID.
+    #[error("{target}: '{text}' in its label is no NID")]
+    BadMgsNid {
+        /// Name of the target.
+        target: String,
+        /// What the label says.
+        text: String,
+    },
+    /// The MGS cannot be asked, or has not told what is needed.
+    #[error(transparent)]
+    Mgs(#[from] MgcError),
+    /// The MGS does not take a target.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The MGS has nodemaps that cannot be read.
+    #[error(transparent)]
+    Nodemaps(OsdError),
+}
+
+/// A target that is served.
+struct Served {
+    label: Label,
+    target: Arc<Target>,
+    /// Its directory and what is on it, to tell of trouble there; the latter is gone once the target has stopped.
+    dir: Option<(PathBuf, Weak<OsdFs>)>,
+}
+
+/// The running servers of one node.
+pub struct Servers {
+    node: Arc<Node>,
+    config: ServersConfig,
+    /// Callback service of what this node is a client of.
+    ldlm: Arc<LdlmClient>,
+    server: Arc<ServerNode>,
+    disks: Disks,
+    targets: Vec<Served>,
+    mdts: Vec<Arc<Mdt>>,
+    /// The MGS, if it is here.
+    mgs: Option<Arc<Mgs>>,
+    /// Changes of its nodemaps are handed on.
+    follows_own_mgs: bool,
+    /// The connections that tell MDTs their OSTs.
+    configs: Vec<Arc<Mgc>>,
+    /// The connection that tells of the nodemaps of an MGS elsewhere.
+    nodemaps: Option<Arc<Mgc>>,
+    /// What hands on changes of both.
+    followers: Vec<JoinHandle<()>>,
+}
+
+impl Servers {
+    /// Starts every target on `node`, which ends with the servers, and at once when one does not start.
+    pub async fn start(
+        node: Arc<Node>,
+        mut config: ServersConfig,
+    ) -> Result<Servers, ServersError> {
+        let targets = std::mem::take(&mut config.targets);
+        let abort_recovery = config.abort_recovery;
+        let mut servers = Servers::new(node, config);
+        if let Err(why) = servers.add_all(targets).await {
+            servers.stop().await;
+            return Err(why);
+        }
+        if abort_recovery {
+            servers.abort_recovery(|_| true);
+        }
+        Ok(servers)
+    }
+
+    /// Services without targets on `node`, which ends with them.
+    pub fn new(node: Arc<Node>, config: ServersConfig) -> Servers {
+        Servers {
+            ldlm: LdlmClient::new(&node),
+            server: ServerNode::start(node.clone()),
+            node,
+            config,
+            disks: Disks::default(),
+            targets: Vec::new(),
+            mdts: Vec::new(),
+            mgs: None,
+            follows_own_mgs: false,
+            configs: Vec::new(),
+            nodemaps: None,
+            followers: Vec::new(),
+        }
+    }
+
+    async fn add_all(&mut self, targets: Vec<TargetSpec>) -> Result<(), ServersError> {
+        targets.iter().for_each(|t| self.disks.expect(t));
+        let mut mdts = Vec::new();
+        for target in targets {
+            mdts.extend(self.start_registered(target).await?);
+        }
+        // when the OSTs of this node are there: an MDT gives no objects to an OST that refused it
+        for (mdt, label) in mdts {
+            self.follow_config(mdt, &label).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts one more target and registers it with its MGS.
+    pub async fn add(&mut self, target: TargetSpec) -> Result<(), ServersError> {
+        self.add_all(vec![target]).await
+    }
+
+    /// Starts one more target of which no MGS is told: an MDT knows the OSTs it is told of ([`TargetSpec::osts`],
+    /// [`Mdt::set_osts`]), and nodemaps are those of [`ServerNode::set_nodemaps`].
+    pub fn add_unregistered(&mut self, target: TargetSpec) -> Result<Arc<Target>, ServersError> {
+        self.disks.expect(&target);
+        let opened = self.disks.open(&target.device)?;
+        Ok(self.start_target(opened, target.osts)?.0)
+    }
+
+    /// Starts a target and registers it; returns it if it is an MDT.
+    async fn start_registered(
+        &mut self,
+        spec: TargetSpec,
+    ) -> Result<Option<(Arc<Mdt>, Label)>, ServersError> {
+        let opened = self.disks.open(&spec.device)?;
+        let (label, fresh, dir) = (opened.label.clone(), opened.fresh, opened.dir.clone());
+        if label.kind == TargetKind::Mgs {
+            self.start_target(opened, spec.osts)?;
+            return Ok(None);
+        }
+        let mgs = self.mgs_nids(&label)?;
+        // before a client comes: its ids are believed as far as the nodemaps say, and no further
+        self.follow_nodemaps(&mgs).await?;
+        let (target, mdt) = self.start_target(opened, spec.osts)?;
+        let mut failover = match &dir {
+            Some((dir, _)) => target_dir::read_failover(dir)?,
+            None => Vec::new(),
+        };
+        failover.extend(spec.failover);
+        let formatting = Formatting {
+            fresh: fresh.is_some(),
+            identity: &label.uuid,
+            failover: &failover,
+        };
+        register::register(
+            &self.node,
+            &mgs,
+            &label.fsname,
+            &target,
+            self.node.nids(),
+            formatting,
+        )
+        .await?;
+        if let (Some(_), Some((dir, _))) = (fresh, &dir) {
+            OsdFs::set_registered(dir)?;
+        }
+        Ok(mdt.map(|mdt| (mdt, label)))
+    }
+
+    /// Starts what is on an open device and makes it reachable; returns it, and what makes it an MDT if it is one.
+    fn start_target(
+        &mut self,
+        opened: Opened,
+        osts: Vec<OstTarget>,
+    ) -> Result<(Arc<Target>, Option<Arc<Mdt>>), ServersError> {
+        let (label, node) = (opened.label, self.node.clone());
+        let place = || match &opened.dir {
+            Some((dir, _)) => dir.display().to_string(),
+            None => label.target_name(),
+        };
+        let failed = |source| ServersError::Device {
+            place: place(),
+            source,
+        };
+        let mut mdt = None;
+        let target = match label.kind {
+            TargetKind::Mgs => {
+                let (mgs, target) = Mgs::start(node, opened.tables).map_err(failed)?;
+                self.mgs = Some(mgs);
+                target
+            }
+            TargetKind::Ost => {
+                let kind = coral_server::TargetKind::Ost;
+                let mut config = TargetConfig::new(kind, &label.target_name(), label.index);
+                config.sync_interval = self.config.sync_interval.unwrap_or(config.sync_interval);
+                Ost::start_on(node, config, opened.tables, opened.objects).map_err(failed)?
+            }
+            TargetKind::Mdt => {
+                let mut config = MdtConfig::new(&label.fsname, label.index);
+                config.defaults = self.config.default_stripes;
+                config.root_owner = opened.root_owner;
+                config.names = self.config.names.clone();
+                let interval = &mut config.target.sync_interval;
+                *interval = self.config.sync_interval.unwrap_or(*interval);
+                let started = Mdt::start_on(node, config, opened.tables, opened.objects);
+                let started = started.map_err(|source| ServersError::Mdt {
+                    place: place(),
+                    source,
+                })?;
+                if !osts.is_empty() {
+                    started.set_osts(osts);
+                }
+                let started = mdt.insert(Arc::new(started));
+                self.mdts.push(started.clone());
+                started.target.clone()
+            }
+        };
+        if let Some(release) = self.config.claim {
+            target.claim(release);
+        }
+        let w = target.windows();
+        target.set_windows(Windows {
+            soft: self.config.recovery_soft.unwrap_or(w.soft),
+            hard: self.config.recovery_hard.unwrap_or(w.hard),
+        });
+        self.server.add_target(target.clone());
+        self.targets.push(Served {
+            label,
+            target: target.clone(),
+            dir: opened.dir,
+        });
+        Ok((target, mdt))
+    }
+
+    /// Keeps an MDT's list of OSTs as the MGS has it.
+    async fn follow_config(&mut self, mdt: Arc<Mdt>, label: &Label) -> Result<(), ServersError> {
+        let mgc = self.connect_mgs(&self.mgs_nids(label)?).await?;
+        let mut config = mgc.watch_config(&label.fsname).await?;
+        mdt.set_osts(osts(&config.borrow_and_update()));
+        let mdt = Arc::downgrade(&mdt);
+        self.followers.push(tokio::spawn(async move {
+            while config.changed().await.is_ok() {
+                let Some(mdt) = mdt.upgrade() else {
+                    return;
+                };
+                mdt.set_osts(osts(&config.borrow_and_update()));
+            }
+        }));
+        self.configs.push(mgc);
+        Ok(())
+    }
+
+    /// A connection to the MGS with locks of its own: what it watches is told apart from what others watch.
+    async fn connect_mgs(&self, nids: &[Nid]) -> Result<Arc<Mgc>, MgcError> {
+        let release = self.config.claim.unwrap_or(CLAIMED);
+        Mgc::connect(
+            self.node.clone(),
+            self.ldlm.clone(),
+            nids,
+            release,
+            MGS_LIMIT,
+        )
+        .await
+    }
+
+    /// The MGS of a target: what its label says, else this node.
+    fn mgs_nids(&self, label: &Label) -> Result<Vec<Nid>, ServersError> {
+        if label.mgs_nids.is_empty() {
+            return Ok(vec![self.node.nid()]);
+        }
+        let nid = |text: &String| {
+            text.parse().map_err(|_| ServersError::BadMgsNid {
+                target: label.target_name(),
+                text: text.clone(),
+            })
+        };
+        label.mgs_nids.iter().map(nid).collect()
+    }
+
+    /// The node all of them are on.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Their services.
+    pub fn server(&self) -> &Arc<ServerNode> {
+        &self.server
+    }
+
+    /// The targets in the order in which they were started.
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+        self.targets.iter().map(|t| &t.target)
+    }
+
+    /// The MDTs.
+    pub fn mdts(&self) -> &[Arc<Mdt>] {
+        &self.mdts
+    }
+
+    /// The MGS, if it is here.
+    pub fn mgs(&self) -> Option<&Arc<Mgs>> {
+        self.mgs.as_ref()
+    }
+
+    /// Name of the file system of the first target that has one.
+    pub fn fsname(&self) -> &str {
+        let mut names = self.targets.iter().map(|t| t.label.fsname.as_str());
+        names.find(|n| !n.is_empty()).unwrap_or("")
+    }
+
+    /// Stops every target and the node: what is committed is synced, the servers these are clients of are told. Devices are
+    /// closed when this value is dropped.
+    pub async fn stop(&self) {
+        for mdt in &self.mdts {
+            mdt.stop().await;
+        }
+        for mgc in self.configs.iter().chain(&self.nodemaps) {
+            mgc.disconnect().await;
+        }
+        self.server.stop().await;
+        self.node.shutdown().await;
+    }
+
+    /// All is gone at once, as with a killed process: devices keep what was committed, clients are told nothing.
+    pub async fn kill(mut self) {
+        self.node.shutdown().await;
+        self.server.stop_services().await;
+        for mdt in &self.mdts {
+            mdt.abandon().await;
+        }
+        for follower in std::mem::take(&mut self.followers) {
+            follower.abort();
+            // its end, with what it held of an MDT
+            let _ = follower.await;
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.followers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+fn osts(config: &Config) -> Vec<OstTarget> {
+    let one = |(index, t): (&u32, &TargetConf)| OstTarget {
+        index: *index,
+        uuid: t.uuid.clone(),
+        nids: t.nids.clone(),
+        active: !t.inactive,
+    };
+    config.osts.iter().map(one).collect()
+}
