@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_client::{Cred, Llite, MountOptions};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig};
+use coral_node::device::simulated_label;
 use coral_node::servers::{NodemapError, ParamError};
 use coral_node::target_dir::label;
 use coral_node::{Client, Servers, ServersConfig, TargetSpec};
-use coral_osd::{OsdFs, TargetKind};
+use coral_osd::{OsdFs, OsdMem, TargetKind};
 use coral_server::nodemap::Command;
 use coral_wire::Errno;
 
@@ -218,5 +219,25 @@ async fn parameters_and_nodemaps_are_set_where_they_can_be() -> TestResult {
     assert!(far.nodemaps().maps.active, "told within 10 s");
     far.stop().await;
     servers.stop().await;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_end_while_their_mgs_is_away() -> TestResult {
+    let net = MemNet::alone();
+    let (mgs_nid, ost_nid): (Nid, Nid) = ("10.0.0.1@tcp".parse()?, "10.0.0.2@tcp".parse()?);
+    let start = async |nid, seed, kind| {
+        let node = Node::start(NodeConfig::in_memory(nid, seed), Some(net.clone())).await?;
+        let label = simulated_label(kind, "a", 0, &[mgs_nid]);
+        let config = ServersConfig {
+            targets: vec![TargetSpec::memory(label, &OsdMem::new())],
+            ..ServersConfig::default()
+        };
+        Ok::<_, Box<dyn std::error::Error>>(Servers::start(node, config).await?)
+    };
+    let mgs = start(mgs_nid, 1, TargetKind::Mgs).await?;
+    let ost = start(ost_nid, 2, TargetKind::Ost).await?;
+    mgs.kill().await;
+    tokio::time::timeout(Duration::from_secs(60), ost.stop()).await?;
     Ok(())
 }

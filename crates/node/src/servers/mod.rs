@@ -42,6 +42,8 @@ pub use status::TargetStatus;
 
 /// How long an MDT waits for its MGS at its start.
 const MGS_LIMIT: Duration = Duration::from_secs(10);
+/// How long an MGS elsewhere is told goodbye.
+const GOODBYE: Duration = Duration::from_secs(10);
 
 /// What servers are told at their start.
 #[derive(Clone, Default)]
@@ -388,8 +390,13 @@ impl Servers {
         for mdt in &self.mdts {
             mdt.stop().await;
         }
-        for mgc in self.configs.iter().chain(&self.nodemaps) {
-            mgc.disconnect().await;
+        let goodbye = async {
+            for mgc in self.configs.iter().chain(&self.nodemaps) {
+                mgc.disconnect().await;
+            }
+        };
+        if tokio::time::timeout(GOODBYE, goodbye).await.is_err() {
+            tracing::warn!("the MGS does not answer: it is left without goodbye");
         }
         self.server.stop().await;
         self.node.shutdown().await;
