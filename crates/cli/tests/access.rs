@@ -82,8 +82,10 @@ fn attack(place: &Place, bin: &Path, uid: u32, then: &str) -> (bool, String) {
     );
     // His own side's caution (the servers are another user's) does not stop him.
     let careless = if uid == MALLORY { "--accept all" } else { "" };
+    // The mount of another user may still say goodbye, and whose the address is cannot be seen.
+    let host = if uid == MALLORY { 8 } else { 7 };
     let script = format!(
-        "mnt={mnt}; {bin} mount 127.0.0.1@tcp:/coral $mnt --port {port} --nid 127.7.7.7@tcp {careless} --log $mnt/../loot{uid}.d/log && {{ {then}; umount $mnt; }}"
+        "mnt={mnt}; {bin} mount 127.0.0.1@tcp:/coral $mnt --port {port} --nid 127.7.7.{host}@tcp {careless} --log $mnt/../loot{uid}.d/log && {{ {then}; umount $mnt; }}"
     );
     owned(place, &format!("loot{uid}.d"), uid);
     let out = of_user(uid, &["unshare", "-Urm", "sh", "-c", &script])

@@ -356,7 +356,7 @@ impl Turns {
                 Err(e) => panic!("turn {turn}: {e}"),
             }
             sit(0, self.id);
-            std::thread::yield_now();
+            add_record(&seat, &file);
             sit(self.id, 0);
             if turn.is_multiple_of(2) {
                 lock(&file, self.kind, false, true, 0, 0).unwrap();
@@ -364,6 +364,18 @@ impl Turns {
             turn += 1;
         }
     }
+}
+
+/// Writes a record behind those in the file, whose number stands behind the id in `seat`: the file's size must say the same.
+fn add_record(seat: &File, file: &File) {
+    const RECORD: u64 = 32;
+    let mut count = [0; 8];
+    seat.read_exact_at(&mut count, 8).unwrap();
+    let count = u64::from_ne_bytes(count);
+    let size = file.metadata().unwrap().len();
+    assert_eq!(size, count * RECORD, "fstat under the lock");
+    file.write_all_at(&[b'r'; RECORD as usize], size).unwrap();
+    seat.write_all_at(&(count + 1).to_ne_bytes(), 8).unwrap();
 }
 
 /// Takes its turns, when the environment asks for it (the test below starts itself so).
@@ -405,12 +417,13 @@ fn every_millisecond() {
 }
 
 fn take_turns(two: &Two, kind: Kind, signals: bool, turns: u64) {
-    let seat = two.place.path("seat");
-    std::fs::write(&seat, 0u64.to_ne_bytes()).unwrap();
+    let seat = two.place.path(&format!("seat-{kind:?}"));
+    std::fs::write(&seat, [0; 16]).unwrap();
+    let path = |m: usize| two.mounts[m].join(format!("turns-{kind:?}-{signals}"));
     let takers: Vec<_> = (1..=6)
         .map(|id| {
             let t = Turns {
-                file: two.mounts[id as usize % 2].join(format!("turns-{kind:?}")),
+                file: path(id as usize % 2),
                 kind,
                 seat: seat.clone(),
                 id,
@@ -436,6 +449,36 @@ fn processes_take_turns() {
         for kind in Kind::ALL {
             take_turns(&two, kind, false, 3000);
         }
+        two.stop();
+    });
+}
+
+/// The same while names come and go beside the file on both mounts, so that each open asks for its name and attributes anew: the
+/// file's size under the lock is that of now.
+#[test]
+fn sizes_under_a_lock_are_right() {
+    in_network_namespace("sizes_under_a_lock_are_right", || {
+        let two = Two::start();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            for (n, m) in two.mounts.iter().enumerate() {
+                let (done, name) = (&done, m.join(format!("comes-and-goes{n}")));
+                s.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        drop(open_rw(&name));
+                        std::fs::remove_file(&name).unwrap();
+                        pause(3);
+                    }
+                });
+            }
+            let both = [Kind::Flock, Kind::Fcntl].map(|kind| {
+                let two = &two;
+                s.spawn(move || take_turns(two, kind, false, 2000))
+            });
+            let ended = both.map(|t| t.join().is_ok());
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(ended, [true, true]);
+        });
         two.stop();
     });
 }
