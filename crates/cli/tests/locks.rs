@@ -283,8 +283,8 @@ fn locks_exclude_across_mounts() {
 
 /// What a process of [`processes_take_turns`] does, read from its environment.
 struct Turns {
-    /// The file that is locked.
-    file: PathBuf,
+    /// The file that is locked, on both mounts: they take turns.
+    files: [PathBuf; 2],
     kind: Kind,
     /// A file outside of the mounts: holds the number of the process whose turn it is, or 0.
     seat: PathBuf,
@@ -298,9 +298,9 @@ impl Turns {
     fn read() -> Option<Turns> {
         let all = std::env::var("CORAL_TURNS").ok()?;
         let mut words = all.split(' ');
-        let mut next = || words.next().expect("six words");
+        let mut next = || words.next().expect("seven words");
         Some(Turns {
-            file: next().into(),
+            files: [next().into(), next().into()],
             kind: Kind::named(next()),
             seat: next().into(),
             id: next().parse().unwrap(),
@@ -314,8 +314,9 @@ impl Turns {
         c.args(["--exact", "turn_taker", "--nocapture"]).env(
             "CORAL_TURNS",
             format!(
-                "{} {:?} {} {} {} {}",
-                self.file.display(),
+                "{} {} {:?} {} {} {} {}",
+                self.files[0].display(),
+                self.files[1].display(),
                 self.kind,
                 self.seat.display(),
                 self.id,
@@ -338,7 +339,7 @@ impl Turns {
         let mut refused = 0;
         let mut turn = 0;
         while turn < self.turns {
-            let file = open_rw(&self.file);
+            let file = open_rw(&self.files[(self.id + turn) as usize % 2]);
             let wait = !turn.is_multiple_of(3);
             let locked = loop {
                 match lock(&file, self.kind, true, wait, 0, 0) {
@@ -416,14 +417,14 @@ fn every_millisecond() {
     }
 }
 
-fn take_turns(two: &Two, kind: Kind, signals: bool, turns: u64) {
+fn take_turns(two: &Two, kind: Kind, takers: u64, signals: bool, turns: u64) {
     let seat = two.place.path(&format!("seat-{kind:?}"));
     std::fs::write(&seat, [0; 16]).unwrap();
     let path = |m: usize| two.mounts[m].join(format!("turns-{kind:?}-{signals}"));
-    let takers: Vec<_> = (1..=6)
+    let started: Vec<_> = (1..=takers)
         .map(|id| {
             let t = Turns {
-                file: path(id as usize % 2),
+                files: [path(0), path(1)],
                 kind,
                 seat: seat.clone(),
                 id,
@@ -433,7 +434,7 @@ fn take_turns(two: &Two, kind: Kind, signals: bool, turns: u64) {
             t.command().stdout(Stdio::null()).spawn().unwrap()
         })
         .collect();
-    let failed = takers
+    let failed = started
         .into_iter()
         .filter_map(|mut t| (!t.wait().unwrap().success()).then_some(()))
         .count();
@@ -447,7 +448,7 @@ fn processes_take_turns() {
     in_network_namespace("processes_take_turns", || {
         let two = Two::start();
         for kind in Kind::ALL {
-            take_turns(&two, kind, false, 3000);
+            take_turns(&two, kind, 6, false, 3000);
         }
         two.stop();
     });
@@ -471,13 +472,13 @@ fn sizes_under_a_lock_are_right() {
                     }
                 });
             }
-            let both = [Kind::Flock, Kind::Fcntl].map(|kind| {
+            let all = Kind::ALL.map(|kind| {
                 let two = &two;
-                s.spawn(move || take_turns(two, kind, false, 2000))
+                s.spawn(move || take_turns(two, kind, 3, false, 6000))
             });
-            let ended = both.map(|t| t.join().is_ok());
+            let ended = all.map(|t| t.join().is_ok());
             done.store(true, Ordering::Relaxed);
-            assert_eq!(ended, [true, true]);
+            assert_eq!(ended, [true; 3]);
         });
         two.stop();
     });
@@ -489,7 +490,7 @@ fn signals_between_take_no_turn() {
     in_network_namespace("signals_between_take_no_turn", || {
         let two = Two::start();
         for kind in Kind::ALL {
-            take_turns(&two, kind, true, 1000);
+            take_turns(&two, kind, 6, true, 1000);
         }
         two.stop();
     });
