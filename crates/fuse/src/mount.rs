@@ -322,6 +322,7 @@ fn start_threads<F: FileSystem>(
                 session::reader(shared.clone(), own);
                 if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     let runtime = shared.runtime.clone();
+                    shared.notifier.ended();
                     runtime.spawn(async move {
                         shared.finish().await;
                         tracing::debug!("served: {}", shared.counters.snapshot());

@@ -63,6 +63,7 @@ struct Queue {
     /// Of these, those of whose loss nobody may be told yet: the kernel may have old attributes of them.
     old: BTreeSet<FidKey>,
     running: bool,
+    ended: bool,
 }
 
 /// Writes one message to the kernel.
@@ -133,6 +134,9 @@ impl Notifier {
     /// Leaves a file to the worker: at once, or `again` after a pause.
     fn later(self: &Arc<Self>, fid: Fid, pages: bool, again: bool) {
         let q = &mut *self.queue.lock();
+        if q.ended {
+            return;
+        }
         let files = if again { &mut q.again } else { &mut q.files };
         *files.entry((fid.seq, fid.oid, fid.ver)).or_insert(false) |= pages;
         if !std::mem::replace(&mut q.running, true) {
@@ -141,9 +145,25 @@ impl Notifier {
         }
     }
 
+    /// The mount has ended: the kernel remembers nothing any more, and gives back no lookups.
+    pub(crate) fn ended(&self) {
+        let mut q = self.queue.lock();
+        q.ended = true;
+        q.old.clear();
+        q.again.clear();
+        drop(q);
+        self.fewer_old.notify_waiters();
+    }
+
     /// A lost lock's file whose attributes the kernel may only be about to take in: it is told again.
     fn not_yet(self: &Arc<Self>, fid: Fid) {
-        self.queue.lock().old.insert((fid.seq, fid.oid, fid.ver));
+        {
+            let mut q = self.queue.lock();
+            if q.ended {
+                return;
+            }
+            q.old.insert((fid.seq, fid.oid, fid.ver));
+        }
         self.later(fid, false, true);
     }
 
@@ -360,14 +380,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lost_lock_waits_for_no_frozen_program() {
         let nodes = Arc::new(Nodes::new(fid(1)));
-        let ino = nodes.remember(fid(2));
+        nodes.remember(fid(2));
         let (i, _) = kernel(&nodes, usize::MAX);
         i.inval_inode(fid(2), true);
         let began = tokio::time::Instant::now();
         i.forgotten().await;
         i.forgotten().await;
         assert!(began.elapsed() >= TAKEN_IN_MAX && began.elapsed() < 2 * TAKEN_IN_MAX);
-        nodes.forget(ino, 1);
+        let began = tokio::time::Instant::now();
+        i.inval_inode(fid(2), true);
+        i.0.ended();
+        i.forgotten().await;
+        i.inval_inode(fid(2), true);
+        i.forgotten().await;
+        assert!(
+            began.elapsed() < TAKEN_IN_MAX,
+            "nor for a mount that has ended"
+        );
         idle(&i).await;
     }
 
