@@ -3,12 +3,11 @@
 
 mod common;
 
-use common::{
-    Place, Running, coral, fails, in_namespace, in_network_namespace, is_root, ok, text, until,
-};
+use common::net::Namespace;
+use common::{Place, Running, coral, fails, in_namespace, in_network_namespace, is_root, ok, text};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// Uids that no account has.
 const ALICE: u32 = 4242;
@@ -242,53 +241,6 @@ fn what_a_user_serves_is_his_and_roots() {
     });
 }
 
-/// A network namespace: another machine at 10.99.0.2, this one is 10.99.0.1.
-struct Elsewhere(Child);
-
-impl Elsewhere {
-    fn new() -> Elsewhere {
-        let there = Elsewhere(
-            Command::new("unshare")
-                .args(["--net", "sleep", "infinity"])
-                .stdin(Stdio::null())
-                .spawn()
-                .expect("unshare(1)"),
-        );
-        let pid = there.0.id().to_string();
-        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-        until("the namespace is there", || {
-            std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|l| l != own)
-        });
-        ok(Command::new("ip").args([
-            "link", "add", "here", "type", "veth", "peer", "name", "there", "netns", &pid,
-        ]));
-        ok(Command::new("ip").args(["addr", "add", "10.99.0.1/24", "dev", "here"]));
-        ok(Command::new("ip").args(["link", "set", "here", "up"]));
-        for args in [
-            &["link", "set", "lo", "up"][..],
-            &["addr", "add", "10.99.0.2/24", "dev", "there"],
-            &["link", "set", "there", "up"],
-        ] {
-            ok(there.enter(&["ip"]).args(args));
-        }
-        there
-    }
-
-    fn enter(&self, program: &[&str]) -> Command {
-        let mut c = Command::new("nsenter");
-        c.args(["--net", "-t", &self.0.id().to_string(), "--"])
-            .args(program);
-        c
-    }
-}
-
-impl Drop for Elsewhere {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn from_another_machine_root_is_taken_by_secure_and_nobody_by_user() {
     in_network_namespace(
@@ -297,7 +249,7 @@ fn from_another_machine_root_is_taken_by_secure_and_nobody_by_user() {
             if !needs_root() {
                 return;
             }
-            let ((place, bin), there) = (open_place(), Elsewhere::new());
+            let ((place, bin), there) = (open_place(), Namespace::joined(99, &[2]));
             fuse_for_all(&place);
             let (data, mnt, port) = (
                 place.path("data"),
@@ -331,7 +283,7 @@ fn from_another_machine_root_is_taken_by_secure_and_nobody_by_user() {
 
             let running = serve("user");
             let out = there
-                .enter(&[&bin_s])
+                .inside(&bin_s)
                 .args(mount)
                 .arg("--foreground")
                 .output()
@@ -350,7 +302,7 @@ fn from_another_machine_root_is_taken_by_secure_and_nobody_by_user() {
 
             let running = serve("secure");
             Running::start_as(
-                there.enter(&[&bin_s]),
+                there.inside(&bin_s),
                 &mount,
                 &place.path("far-root"),
                 &[&mnt],
@@ -377,7 +329,7 @@ fn from_another_machine_root_is_taken_by_secure_and_nobody_by_user() {
                 "-c",
                 &script,
             ];
-            let out = there.enter(&user).output().unwrap();
+            let out = there.inside(user[0]).args(&user[1..]).output().unwrap();
             assert!(
                 !out.status.success() && text(&out).contains("accept=secure"),
                 "{}",
@@ -397,7 +349,7 @@ fn from_another_machine_root_is_taken_by_secure_and_nobody_by_user() {
             );
             std::fs::write(own.join("f"), "x").unwrap();
             let out = there
-                .enter(&[&bin_s])
+                .inside(&bin_s)
                 .args(mount)
                 .arg("--foreground")
                 .output()

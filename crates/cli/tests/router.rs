@@ -5,11 +5,9 @@
 //! The networks are network namespaces joined to the router's by pairs of devices; the kernel forwards nothing between them.
 
 mod common;
-#[path = "common/net.rs"]
-mod net;
 
+use common::net::Namespace;
 use common::{Place, Running, coral, fails, in_network_namespace, ok, pattern, pause, until};
-use net::Namespace;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,13 +9,11 @@
 mod common;
 #[path = "power/file.rs"]
 mod file;
-#[path = "common/net.rs"]
-mod net;
 #[path = "power/worker.rs"]
 mod worker;
 
+use common::net::Namespace;
 use common::{Place, Rng, Running, coral, in_network_namespace, is_root, lfs, ok, pause, until};
-use net::Namespace;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;

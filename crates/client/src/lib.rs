@@ -2,7 +2,8 @@
 //!
 //! Layers, top down, as in Lustre: [`llite`] is a POSIX file system without a mount; it asks [`lmv`] which metadata
 //! server a name lives on, [`mdc`] speaks to one MDT, [`lov`] maps file offsets to objects, [`osc`] speaks to one OST,
-//! [`mgc`] reads the configuration. Nothing in this crate blocks a thread, and nothing is global: a mount is a value.
+//! [`mgc`] reads the configuration. No call blocks a thread of the runtime (the
+//! kernel's pages are dropped on a thread for that), and nothing is global: a mount is a value.
 
 mod error;
 pub mod llite;

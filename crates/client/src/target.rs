@@ -307,7 +307,7 @@ fn mgs_flags() -> ObdConnectData {
     }
 }
 
-/// The table of `docs/architecture.md` (connect flags): only what this client does.
+/// What this client does, and no more.
 fn mdt_flags(user_xattr: bool, cksum: bool) -> ObdConnectData {
     let mut f = base()
         | F::FID

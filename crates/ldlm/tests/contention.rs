@@ -317,6 +317,15 @@ fn moments() -> impl Iterator<Item = Duration> {
     (0..100).step_by(5).map(Duration::from_millis)
 }
 
+/// What is left of a request that was interrupted at `moment` takes 50 from nobody: `other` does not get it.
+async fn stays_held(bed: &Bed, other: &Client, moment: Duration) {
+    for _ in 0..3 {
+        let got = other.setlk(PW, range(50, 50, 1), false).await;
+        assert!(got.is_err(), "interrupted after {moment:?}");
+    }
+    bed.check_agreement();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flock_asked_for_again_after_an_interrupt_is_held() {
     for moment in moments() {
@@ -326,11 +335,7 @@ async fn a_flock_asked_for_again_after_an_interrupt_is_held() {
         };
         let _ = timeout(moment, a.setlk(PW, range(0, 99, 1), true)).await;
         a.setlk(PW, range(0, 99, 1), true).await.unwrap();
-        for _ in 0..3 {
-            let other = b.setlk(PW, range(50, 50, 1), false).await;
-            assert!(other.is_err(), "interrupted after {moment:?}");
-        }
-        bed.check_agreement();
+        stays_held(&bed, b, moment).await;
     }
 }
 
@@ -364,11 +369,7 @@ async fn a_flock_taken_after_an_interrupted_unlock_is_held() {
         a.setlk(PW, range(0, 99, 1), true).await.unwrap();
         let _ = timeout(moment, a.unlock(range(0, 99, 1))).await;
         a.setlk(PW, range(0, 99, 1), true).await.unwrap();
-        for _ in 0..3 {
-            let other = b.setlk(PW, range(50, 50, 1), false).await;
-            assert!(other.is_err(), "interrupted after {moment:?}");
-        }
-        bed.check_agreement();
+        stays_held(&bed, b, moment).await;
     }
 }
 

@@ -818,6 +818,48 @@ async fn server_locks_keep_the_writes_of_two_clients_whole() {
     cl.stop(vec![a, b]).await;
 }
 
+/// Changes wait for a lock; their client is evicted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn an_evicted_client_changes_nothing_more() {
+    let cl = cluster(OsdMem::new()).await;
+    let (a, b) = (Arc::new(cl.client(2, true).await), cl.client(3, true).await);
+    a.write(1, 0, b"before").await.unwrap();
+    let target = cl.server.targets().next().unwrap().clone();
+    let ldlm = target.ldlm();
+    let (ty, all) = (LdlmType::EXTENT, Policy::extent(0, EOF));
+    let held = ldlm.lock_local(oi(1).res_id(), ty, LdlmMode::PW, all, None);
+    let held = held.await;
+    let punch = Obdo {
+        size: 0,
+        blocks: EOF,
+        ..locked(1, md::FLSIZE | md::FLBLOCKS)
+    };
+    // what they are answered does not matter: their client is told that it was evicted
+    let (writer, puncher) = (a.clone(), a.clone());
+    let write = async move {
+        let at = [(0, 5)];
+        let _ = writer
+            .write_with(obdo(1, 0), &at, b"after", brw::SRVLOCK)
+            .await;
+    };
+    let punch = async move {
+        let _ = puncher
+            .op(portal::OST_REQUEST, opc::OST_PUNCH, &punch)
+            .await;
+    };
+    let changes = [tokio::spawn(write), tokio::spawn(punch)];
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(changes.iter().all(|c| !c.is_finished()), "they wait");
+    let exports = target.exports();
+    let evicted = exports.iter().find(|e| e.uuid.ends_with("0002")).unwrap();
+    target.evict(evicted.cookie, "a test");
+    drop(held);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(b.read(1, 0, 100).await, b"before");
+    changes.iter().for_each(|c| c.abort());
+    cl.stop(vec![b]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_glimpse_tells_size_and_times() {
     let cl = cluster(OsdMem::new()).await;

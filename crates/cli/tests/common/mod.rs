@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test file uses its share")]
 
+pub mod net;
 pub mod two;
 
 use std::path::{Path, PathBuf};

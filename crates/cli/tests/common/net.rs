@@ -1,6 +1,6 @@
 //! Network namespaces joined to the test's own by pairs of devices; the kernel forwards nothing between them. Needs root.
 
-use crate::common::{Running, coral, ok, until};
+use super::{Running, coral, ok, until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 

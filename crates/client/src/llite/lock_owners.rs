@@ -25,9 +25,13 @@ struct Owner {
     asking: usize,
 }
 
-impl Owner {
-    fn ended(&self) -> bool {
-        self.held.is_empty() && self.asking == 0
+/// Forgets an owner that can hold nothing: whoever has its name next gets another number.
+fn forget_ended(owners: &mut HashMap<u64, Owner>, owner: u64) {
+    if let Some(o) = owners.get(&owner)
+        && o.held.is_empty()
+        && o.asking == 0
+    {
+        owners.remove(&owner);
     }
 }
 
@@ -76,9 +80,7 @@ impl LockOwners {
         let o = owners.get_mut(&owner)?;
         o.held.remove(&file)?;
         let number = o.number;
-        if o.ended() {
-            owners.remove(&owner);
-        }
+        forget_ended(&mut owners, owner);
         Some(number)
     }
 
@@ -93,9 +95,7 @@ impl LockOwners {
         }
         o.held.remove(&file);
         let number = o.number;
-        if o.ended() {
-            owners.remove(&owner);
-        }
+        forget_ended(&mut owners, owner);
         Some(number)
     }
 }
@@ -123,10 +123,8 @@ impl Drop for Asking<'_> {
         let mut owners = self.all.owners.lock();
         if let Some(o) = owners.get_mut(&self.owner) {
             o.asking -= 1;
-            if o.ended() {
-                owners.remove(&self.owner);
-            }
         }
+        forget_ended(&mut owners, self.owner);
     }
 }
 

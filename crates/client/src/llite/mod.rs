@@ -3,8 +3,8 @@
 //! Every operation is an `async fn` whose future may be dropped at any time (an interrupt): what was asked of a server
 //! may then still happen, as with a signal during a system call. Errors are positive errno values.
 //!
-//! Invariants: what [`Entry`] says may be cached is covered by an LDLM lock at that moment; no lock of this crate is
-//! held across an await.
+//! Invariants: what [`Entry`] says may be cached is covered by an LDLM lock at that moment; no `parking_lot` lock of this
+//! crate is held across an await (locks of tokio order appends, unlocks and the like, and are).
 //!
 //! Lustre: `lustre/llite/{super25,namei,file,dir,xattr,statahead}.c`. Absent: mmap consistency with other clients
 //! where the kernel does not ask (a page that is there), statahead, encryption, PCC, HSM.

@@ -33,7 +33,7 @@ pub(super) struct OpenInode {
     pub lost: Lost,
     /// Appends of this client go one after another.
     pub append: tokio::sync::Mutex<()>,
-    /// Read by handles that are gone while they give their locks back.
+    /// Held for reading by those that give file locks back because of a close.
     pub unlocking: tokio::sync::RwLock<()>,
 }
 
@@ -54,7 +54,7 @@ impl OpenInode {
         }
     }
 
-    /// Waits until the handles that are gone by now have given their locks back: who does not wait for a lock is not refused for
+    /// Waits until the locks of what was closed by now are given back: who does not wait for a lock is not refused for
     /// one of a file that its own program has closed.
     pub async fn unlocked(&self) {
         drop(self.unlocking.write().await);

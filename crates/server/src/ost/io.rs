@@ -110,19 +110,16 @@ impl Ost {
             }
         }
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
-        self.may_change(b.id)?;
+        self.may_change(rq, b.id)?;
         let booked = match self.book_write(rq, &b) {
             // it waits for the disk: not with the grants locked, nor on a thread of the runtime
             Err(Errno::ENOSPC) if self.blocking(|objects| Ok(objects.settle())).await? => {
+                self.may_change(rq, b.id)?;
                 self.book_write(rq, &b)
             }
             booked => booked,
         };
         let (more, space) = booked?;
-        if rq.exp.gone() {
-            // evicted while it waited: others have what its lock covered
-            return Err(Errno::ENOTCONN);
-        }
         oa.grant = more;
         let stored = self.store(rq, &b, data);
         // It is on the disk now, and no promise is needed for it any more.

@@ -187,8 +187,12 @@ impl Ost {
         }
     }
 
-    /// ENOENT when what is to be changed is no file any more. Asked under the lock.
-    fn may_change(&self, id: ObjectId) -> Result<(), Errno> {
+    /// Asked under the lock, after each wait. ENOTCONN when the client was evicted meanwhile: others may have what its own locks
+    /// covered. ENOENT when what is to be changed is no file any more.
+    fn may_change(&self, rq: &TargetRequest, id: ObjectId) -> Result<(), Errno> {
+        if rq.exp.gone() {
+            return Err(Errno::ENOTCONN);
+        }
         self.files
             .as_ref()
             .map_or(Ok(()), |there| there(id).map(drop))

@@ -159,7 +159,7 @@ impl Ost {
                 end.saturating_sub(1).max(start),
             )
             .await;
-        self.may_change(n.id)?;
+        self.may_change(rq, n.id)?;
         let done = match end {
             OBJECT_EOF => self.objects.truncate(n.id, start),
             _ => self.objects.punch(n.id, start, end),
@@ -184,7 +184,7 @@ impl Ost {
         // `o_falloc_mode` shares the field.
         let mode = falloc_mode(n.oa.nlink)?;
         let lock = n.lock(self, rq, LdlmMode::PW, start, end - 1).await;
-        self.may_change(n.id)?;
+        self.may_change(rq, n.id)?;
         let id = n.id;
         let change =
             move |objects: &dyn coral_osd::Objects| objects.fallocate(id, mode, start, end);
