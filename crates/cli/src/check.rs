@@ -8,7 +8,7 @@
 use crate::args::Check;
 use crate::up;
 use coral_node::target_dir;
-use coral_osd::{Inspection, Kv, Label, OsdFs, TargetKind};
+use coral_osd::{Inspection, Label, OsdFs, TargetKind};
 use coral_server::mdt;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -168,8 +168,7 @@ fn check(targets: &[Target]) -> Vec<Found> {
             continue;
         };
         if label.kind == TargetKind::Mdt {
-            let kv: Arc<dyn Kv> = osd.clone();
-            match mdt::check(&kv) {
+            match mdt::check(&**osd) {
                 Ok(r) => report = Some(r),
                 Err(e) => {
                     drop(broken.insert(&t.dir, format!("the name space cannot be read: {e}")))

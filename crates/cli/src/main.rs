@@ -190,9 +190,10 @@ pub(crate) async fn answer(
         Ask::AbortRecovery(pattern) => {
             serde_json::json!({ "aborted": of.servers.map_or_else(Vec::new, |s| servers::abort_recovery(s, &pattern)) })
         }
-        Ask::Nodemap(ask) => of
-            .servers
-            .map_or_else(servers::no_nodemaps, |s| servers::nodemap(s, &ask)),
+        Ask::Nodemap(ask) => match of.servers {
+            Some(servers) => servers::nodemap(servers, &ask).await,
+            None => servers::no_nodemaps(),
+        },
     }
 }
 

@@ -31,7 +31,10 @@ impl Of<'_> {
             .servers
             .filter(|s| s.params().iter().any(|(n, _)| n == name))
         {
-            Some(servers) => servers.set_param(name, value).map_err(|e| e.to_string()),
+            Some(servers) => servers
+                .set_param(name, value)
+                .await
+                .map_err(|e| e.to_string()),
             None => match self.llite {
                 Some(llite) => llite
                     .set_param(name, value)

@@ -117,11 +117,11 @@ pub(crate) fn no_nodemaps() -> Value {
 }
 
 /// Answers `lctl nodemap_*`.
-pub(crate) fn nodemap(servers: &Servers, ask: &NodemapAsk) -> Value {
+pub(crate) async fn nodemap(servers: &Servers, ask: &NodemapAsk) -> Value {
     let refused = |e: Errno| json!({ "error": e.to_string(), "errno": e.0 });
     let maps = || servers.nodemaps().maps.clone();
     match ask {
-        NodemapAsk::Change(command) => match servers.change_nodemaps(command) {
+        NodemapAsk::Change(command) => match servers.change_nodemaps(command).await {
             Ok(()) => json!({}),
             Err(NodemapError::Elsewhere) => {
                 json!({ "error": "the MGS does not run in this process; nodemaps are changed where it runs", "errno": libc::ENODEV })

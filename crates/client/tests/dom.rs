@@ -21,15 +21,8 @@ fn on_mdt(c: &Cluster, fid: coral_wire::Fid) -> Option<u64> {
 }
 
 fn on_osts(c: &Cluster) -> u64 {
-    let mut n = 0;
-    for osd in &c.disks.osts {
-        osd.iterate(&mut |_, a| {
-            n += a.size;
-            true
-        })
-        .unwrap();
-    }
-    n
+    let all = c.disks.osts.iter().flat_map(|osd| osd.objects());
+    all.map(|(_, a)| a.size).sum()
 }
 
 #[tokio::test]

@@ -18,13 +18,7 @@ async fn a_moment() {
 }
 
 fn objects(disk: &OsdMem) -> usize {
-    let mut count = 0;
-    disk.iterate(&mut |_, _| {
-        count += 1;
-        true
-    })
-    .unwrap();
-    count
+    disk.objects().len()
 }
 
 /// A file with that content, which is on disk.
@@ -80,7 +74,7 @@ async fn a_replaced_file_with_data_on_the_mdt_is_whole_after_power_loss() {
     u.rename("d/tmp", "d/f", 0).await.unwrap();
     a_moment().await;
     // somebody else's sync on the same disk
-    c.disks.mdt.sync_all().unwrap();
+    c.disks.mdt.sync_all().wait().unwrap();
     let c = c.mdt_loses_power().await;
     let u = User::root(&c.client().await);
     assert_eq!(

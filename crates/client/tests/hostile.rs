@@ -22,7 +22,7 @@ use coral_client::{
 };
 use coral_lnet::{LNET_MTU, Nid, Passing, Payload};
 use coral_node::Disks;
-use coral_osd::{Kv, Objects, OsdMem};
+use coral_osd::{Objects, OsdMem};
 use coral_server::nodemap::Command;
 use coral_wire::layout::LovMd;
 use coral_wire::ptlrpc::{Message, opc, portal};
@@ -589,7 +589,7 @@ impl Good {
 // ---- the run -------------------------------------------------------------------------------------------------------
 
 /// Has the MGS trust [`GOOD`] nodes and no others.
-fn trust_the_good(c: &Cluster) {
+async fn trust_the_good(c: &Cluster) {
     let name = |n: &str| n.to_owned();
     let yes = |n: &str, what: &str| Command::Modify {
         name: name(n),
@@ -615,7 +615,7 @@ fn trust_the_good(c: &Cluster) {
     ];
     let servers = c.servers_at(c.mgs_nid()).expect("it runs");
     for command in &commands {
-        servers.change_nodemaps(command).expect("a command");
+        servers.change_nodemaps(command).await.expect("a command");
     }
 }
 
@@ -766,7 +766,7 @@ async fn a_hostile_client_harms_nobody() {
     watch(alive.clone(), seed);
 
     let c = Cluster::start_bounded(2, DISK_BYTES).await;
-    trust_the_good(&c);
+    trust_the_good(&c).await;
     let u = good(&c, 0).await;
     let place = async |name: &str, mode: u32, ost: u16| {
         let fid = u.mkdir(name).await.unwrap();
@@ -932,7 +932,6 @@ async fn a_hostile_client_harms_nobody() {
     );
     u.fs.umount().await;
     c.stop().await;
-    let kv: Arc<dyn Kv> = Arc::new(c.disks.mdt.clone());
-    let report = coral_server::mdt::check(&kv).unwrap();
+    let report = coral_server::mdt::check(&c.disks.mdt).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }

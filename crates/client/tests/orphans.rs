@@ -3,7 +3,6 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
@@ -16,10 +15,8 @@ async fn settle() {
 }
 
 fn ids(disk: &OsdMem) -> BTreeSet<(u64, u64)> {
-    let mut ids = BTreeSet::new();
-    disk.iterate(&mut |id, _| ids.insert((id.seq, id.oid)))
-        .unwrap();
-    ids
+    let all = disk.objects().into_iter();
+    all.map(|(id, _)| (id.seq, id.oid)).collect()
 }
 
 /// The data of all files, of which this client may hold some back, are on the OSTs' and the MDT's disks; no name is.
@@ -49,8 +46,7 @@ async fn recovered(c: &Cluster) {
 
 /// The tables are right, and every object belongs to a file.
 fn check(c: &Cluster, what: &str) {
-    let kv: Arc<dyn Kv> = Arc::new(c.disks.mdt.clone());
-    let report = coral_server::mdt::check(&kv).unwrap();
+    let report = coral_server::mdt::check(&c.disks.mdt).unwrap();
     assert!(report.problems.is_empty(), "{what}: {:?}", report.problems);
     assert!(
         report.destroy_pending.is_empty(),
@@ -99,7 +95,7 @@ async fn objects_of_files_that_were_lost_go_and_no_others() {
     sync_data(&u).await;
     v.unlink("open").await.unwrap();
     let before: usize = c.disks.osts.iter().map(|d| ids(d).len()).sum();
-    c.disks.mdt.sync_all().unwrap();
+    c.disks.mdt.sync_all().wait().unwrap();
     let c = c.mdt_loses_power().await;
     settle().await;
     v.names("").await.unwrap();
@@ -160,7 +156,7 @@ async fn only_orphans_go(seed: u64) {
             17 => {
                 sync_data(&u).await;
                 sync_data(&v).await;
-                c.disks.mdt.sync_all().unwrap();
+                c.disks.mdt.sync_all().wait().unwrap();
             }
             _ => {
                 first_kill.get_or_insert_with(tokio::time::Instant::now);
@@ -225,8 +221,8 @@ async fn nothing_goes_when_a_record_does_not_parse() {
     let set = |disk: &OsdMem, value: bytes::Bytes| {
         let mut b = coral_osd::Batch::new();
         b.put(coral_server::mdt::table::INODE, key.to_vec(), value);
-        disk.commit(b).unwrap();
-        disk.sync().unwrap();
+        disk.commit(b).wait().unwrap();
+        disk.sync().wait().unwrap();
     };
     set(&c.disks.mdt, record.slice(..record.len() / 2));
     let c = c.kill_and_restart().await;

@@ -159,7 +159,6 @@ async fn truncate_times_modes_and_owners() {
 
 #[tokio::test]
 async fn objects_are_the_files_owners_whoever_writes_first() {
-    use coral_osd::Objects;
     const FL_PROJINHERIT: u32 = 0x2000_0000;
     let c = Cluster::start(2, 2, 64 << 10).await;
     let fs = c.client().await;
@@ -203,14 +202,8 @@ async fn objects_are_the_files_owners_whoever_writes_first() {
         fs.fsync(&fh, false).await.unwrap();
         root.close(&fh).await.unwrap();
     }
-    let mut owners = Vec::new();
-    for osd in &c.disks.osts {
-        osd.iterate(&mut |_, a| {
-            owners.push((a.uid, a.gid, a.projid));
-            true
-        })
-        .unwrap();
-    }
+    let all = c.disks.osts.iter().flat_map(|osd| osd.objects());
+    let owners: Vec<_> = all.map(|(_, a)| (a.uid, a.gid, a.projid)).collect();
     assert_eq!(owners, [(7, 8, 9); 8]);
     fs.umount().await;
     c.stop().await;
@@ -1128,7 +1121,7 @@ async fn a_released_file_keeps_its_size_when_a_truncate_is_refused() {
     (ino.lov, ino.size) = (Layout::Plain(md).encode(), 5000);
     let mut batch = Batch::new();
     batch.put(table::INODE, key.to_vec(), ino.encode());
-    c.disks.mdt.commit(batch).unwrap();
+    c.disks.mdt.commit(batch).wait().unwrap();
 
     for cached in [false, true] {
         let u = User::root(&c.client().await);

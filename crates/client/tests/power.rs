@@ -121,7 +121,7 @@ async fn data_on_an_mdt_are_written_again_though_later_names_are_on_disk() {
         .await
         .unwrap();
         u.mkdir(&format!("d/later{round}")).await.unwrap();
-        c.disks.mdt.sync().unwrap();
+        c.disks.mdt.sync().wait().unwrap();
         c = match after {
             0 => c.mdt_loses_power().await,
             _ => c.kill_and_restart().await.mdt_loses_power().await,

@@ -51,15 +51,15 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod backend;
 pub mod client;
 pub mod cluster;
-pub mod device;
 pub mod net;
 pub mod servers;
 pub mod target_dir;
 
+pub use backend::{Backend, TargetSpec};
 pub use client::Client;
 pub use cluster::{Builder, Cluster, ClusterError, Disks};
-pub use device::{Device, TargetSpec};
 pub use net::NetConfig;
 pub use servers::{Servers, ServersConfig, ServersError, TargetStatus};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_client::{Cred, Llite, MountOptions};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig};
-use coral_node::device::simulated_label;
+use coral_node::backend::simulated_label;
 use coral_node::servers::{NodemapError, ParamError};
 use coral_node::target_dir::label;
 use coral_node::{Client, Servers, ServersConfig, TargetSpec};
@@ -165,10 +165,10 @@ async fn parameters_and_nodemaps_are_set_where_they_can_be() -> TestResult {
     };
     let soft = "obdfilter.a-OST0001.recovery_time_soft";
     assert_eq!(value(soft).as_deref(), Some("7"), "as it was started");
-    assert_eq!(servers.set_param(soft, "9"), Ok(()));
+    assert_eq!(servers.set_param(soft, "9").await, Ok(()));
     assert_eq!(value(soft).as_deref(), Some("9"));
     let name = "mdt.a-MDT0000.root_squash";
-    assert_eq!(servers.set_param(name, "99:99"), Ok(()));
+    assert_eq!(servers.set_param(name, "99:99").await, Ok(()));
     assert_eq!(value(name).as_deref(), Some("99:99"));
     assert_eq!(
         value("mdt.a-MDT0000.recovery_status").as_deref(),
@@ -182,19 +182,22 @@ async fn parameters_and_nodemaps_are_set_where_they_can_be() -> TestResult {
         ("mdt.b-MDT0000.x", "1", ParamError::NoSuchTarget),
         ("nodemap.active", "1", ParamError::Nodemap),
     ] {
-        assert_eq!(servers.set_param(name, value), Err(why), "{name}");
+        assert_eq!(servers.set_param(name, value).await, Err(why), "{name}");
     }
-    let refused = servers.set_param(name, "nonsense");
+    let refused = servers.set_param(name, "nonsense").await;
     assert!(
         matches!(refused, Err(ParamError::Refused(_))),
         "{refused:?}"
     );
 
     assert!(!servers.nodemaps().maps.active);
-    assert_eq!(servers.change_nodemaps(&Command::Activate(true)), Ok(()));
+    assert_eq!(
+        servers.change_nodemaps(&Command::Activate(true)).await,
+        Ok(())
+    );
     assert!(servers.nodemaps().maps.active);
     let gone = Command::Del { name: "no".into() };
-    let refused = servers.change_nodemaps(&gone);
+    let refused = servers.change_nodemaps(&gone).await;
     assert!(
         matches!(refused, Err(NodemapError::Refused(_))),
         "{refused:?}"
@@ -205,11 +208,14 @@ async fn parameters_and_nodemaps_are_set_where_they_can_be() -> TestResult {
     let mgs: Nid = "10.0.0.1@tcp".parse()?;
     OsdFs::format(&dir, &label(TargetKind::Ost, "a", 2, &[mgs]))?;
     let mut far = Servers::new(place.node("10.0.0.2@tcp").await, ServersConfig::default());
-    servers.change_nodemaps(&Command::Activate(false))?;
+    servers.change_nodemaps(&Command::Activate(false)).await?;
     far.add(TargetSpec::dir(&dir)).await?;
     let change = Command::Activate(true);
-    assert_eq!(far.change_nodemaps(&change), Err(NodemapError::Elsewhere));
-    servers.change_nodemaps(&change)?;
+    assert_eq!(
+        far.change_nodemaps(&change).await,
+        Err(NodemapError::Elsewhere)
+    );
+    servers.change_nodemaps(&change).await?;
     for _ in 0..100 {
         if far.nodemaps().maps.active {
             break;

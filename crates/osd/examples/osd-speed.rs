@@ -50,7 +50,7 @@ fn run(root: &Path, mib: usize) -> Result<(), Any> {
         threads.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(std::time::Duration::from_millis(1000));
-                let _ = Kv::sync(&osd);
+                let _ = Kv::sync(&osd).wait();
             }
         });
         let done = commits(&osd);
@@ -73,7 +73,7 @@ fn commits(osd: &OsdFs) -> Result<(), Any> {
             b.put(tables[k as usize % 3], key, vec![k as u8; 160]);
         }
         let t = Instant::now();
-        osd.commit(b)?;
+        osd.commit(b).wait()?;
         us.push(t.elapsed().as_secs_f64() * 1e6);
     }
     let stalls = us.iter().filter(|us| **us > 1000.0).count();
@@ -100,8 +100,8 @@ fn commits(osd: &OsdFs) -> Result<(), Any> {
     for _ in 0..20 {
         let mut b = Batch::new();
         b.put(tables[0], "k", "v");
-        osd.commit(b)?;
-        Kv::sync(osd)?;
+        osd.commit(b).wait()?;
+        Kv::sync(osd).wait()?;
     }
     println!(
         "commit and sync            {:8.2} ms",
@@ -135,10 +135,11 @@ fn streams(osd: &OsdFs, plain: &Path, mib: usize) -> Result<(), Any> {
         let plain_write = rate(t);
         file.sync_all()?;
         let plain_synced = rate(t);
-        osd.destroy(id)?;
+        osd.destroy(id).wait()?;
         let t = Instant::now();
         for n in 0..mib {
-            osd.write(id, (n * MIB) as u64, std::slice::from_ref(&data))?;
+            osd.write(id, (n * MIB) as u64, std::slice::from_ref(&data))
+                .wait()?;
             let now = Time {
                 secs: 1_700_000_000,
                 nsecs: n as u32,
@@ -149,10 +150,10 @@ fn streams(osd: &OsdFs, plain: &Path, mib: usize) -> Result<(), Any> {
                 uid: Some(1),
                 ..Default::default()
             };
-            osd.set_attr(id, &set)?;
+            osd.set_attr(id, &set).wait()?;
         }
         let osd_write = rate(t);
-        osd.sync_object(id)?;
+        osd.sync_object(id).wait()?;
         let osd_synced = rate(t);
         if round == 0 {
             continue;
@@ -167,8 +168,7 @@ fn streams(osd: &OsdFs, plain: &Path, mib: usize) -> Result<(), Any> {
         let plain_read = rate(t);
         let t = Instant::now();
         for n in 0..mib {
-            let got = osd.try_read(id, (n * MIB) as u64, MIB)?;
-            let got = got.map_or_else(|| osd.read(id, (n * MIB) as u64, MIB), Ok)?;
+            let got = osd.read(id, (n * MIB) as u64, MIB).wait()?;
             assert_eq!(got.len(), MIB);
         }
         report("read 1 MiB, cached", plain_read, rate(t));
@@ -183,9 +183,13 @@ fn streams(osd: &OsdFs, plain: &Path, mib: usize) -> Result<(), Any> {
         let t = Instant::now();
         let mut waits = 0;
         for n in 0..mib {
-            let got = osd.try_read(id, (n * MIB) as u64, MIB)?;
-            waits += got.is_none() as u32;
-            let got = got.map_or_else(|| osd.read(id, (n * MIB) as u64, MIB), Ok)?;
+            let got = match osd.read(id, (n * MIB) as u64, MIB).now() {
+                Ok(got) => got?,
+                Err(later) => {
+                    waits += 1;
+                    later.wait()?
+                }
+            };
             assert_eq!(got.len(), MIB);
         }
         report("read 1 MiB, cold", plain_read, rate(t));
@@ -209,7 +213,7 @@ fn small_objects(osd: &OsdFs) -> Result<(), Any> {
             seq: 0,
             oid: 1000 + n,
         };
-        osd.write(id, 0, std::slice::from_ref(&data))?;
+        osd.write(id, 0, std::slice::from_ref(&data)).wait()?;
         let now = Some(Time::from_secs(1_700_000_000));
         let set = SetAttr {
             mtime: now,
@@ -218,7 +222,7 @@ fn small_objects(osd: &OsdFs) -> Result<(), Any> {
             gid: Some(1),
             ..Default::default()
         };
-        osd.set_attr(id, &set)?;
+        osd.set_attr(id, &set).wait()?;
     }
     println!(
         "create object of 4 KiB     {:8.1} us",
@@ -241,7 +245,8 @@ fn small_objects(osd: &OsdFs) -> Result<(), Any> {
         osd.destroy(ObjectId {
             seq: 0,
             oid: 1000 + n,
-        })?;
+        })
+        .wait()?;
     }
     println!(
         "destroy                    {:8.1} us",

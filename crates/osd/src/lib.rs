@@ -9,28 +9,32 @@
 //! maps, with faults on demand, for tests).
 //!
 //! Invariants:
-//! * [`Kv::commit`] returns only when the batch survives `kill -9`; [`Kv::sync`] and
-//!   [`Objects::sync_object`] return only when what was acknowledged before survives power loss.
-//! * Calls are synchronous and short (page cache); only the syncs may take long, and the caller
-//!   moves those off the runtime's threads.
+//! * [`Kv::commit`] is answered only when the batch survives `kill -9`; [`Kv::sync`] and
+//!   [`Objects::sync_object`] only when what was acknowledged before survives power loss.
+//! * What may wait for a disk is submitted by the call and answered by its [`Io`], at once where nothing has to be waited for.
+//!   A server commits through a [`Device`], which awaits late answers in order.
 //! * An object that was never written is empty, not an error.
 //!
 //! Deliberately absent: transactions that span [`Kv`] and [`Objects`], quotas.
 
 mod batch;
+mod device;
 mod error;
 mod fs;
+mod io;
 mod label;
 mod mem;
 mod objects;
 mod room;
 
 pub use batch::{Batch, Op, Table};
+pub use device::{Device, SyncAhead};
 pub use error::{OpenError, OsdError};
 pub use fs::{Disk, Fresh, Inspection, OsdFs, OsdFsOptions};
+pub use io::Io;
 pub use label::{FORMAT_VERSION, Label, TargetKind};
 pub use mem::{Fault, OsdMem};
-pub use objects::{FallocMode, ObjAttr, ObjectId, Objects, SeekWhence, SetAttr, Time};
+pub use objects::{FallocMode, ObjAttr, ObjectId, Objects, SeekWhence, SetAttr, Time, Visit};
 pub use room::Room;
 
 use bytes::Bytes;
@@ -52,14 +56,15 @@ pub trait Kv: Send + Sync {
     /// The record with the greatest key that begins with `prefix`.
     fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError>;
 
-    /// Applies `b` whole or not at all, after every batch committed before it. On return the
-    /// batch survives `kill -9` of the process (not yet power loss: see [`Kv::sync`]).
-    fn commit(&self, b: Batch) -> Result<(), OsdError>;
+    /// Applies `b` whole or not at all, after every batch committed before it. On return it is visible, unless it failed at once;
+    /// when the answer is there it survives `kill -9` of the process (not yet power loss: see [`Kv::sync`]), and so does every
+    /// batch committed before it.
+    fn commit(&self, b: Batch) -> Io<()>;
 
-    /// Makes every committed batch survive power loss. May take milliseconds.
-    fn sync(&self) -> Result<(), OsdError>;
+    /// Makes every batch committed before this call survive power loss. May take milliseconds.
+    fn sync(&self) -> Io<()>;
 
-    /// Notes a number that only grows. Costs next to nothing, survives `kill -9`, and is forgotten
+    /// Notes a number that only grows, behind the batches committed before. Costs next to nothing, survives `kill -9`, and is forgotten
     /// when the machine stops: for the transno of what is in the page cache alone.
     fn note(&self, number: u64);
 
@@ -68,11 +73,6 @@ pub trait Kv: Send + Sync {
 
     /// Space under the tables.
     fn statfs(&self) -> Result<StatFs, OsdError>;
-
-    /// Whether a sync may wait for a device, and so is run on a thread of its own.
-    fn waits(&self) -> bool {
-        true
-    }
 }
 
 /// A whole device: tables and objects.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::{OsdError, Room, StatFs};
+use crate::{Io, OsdError, Room, StatFs};
 
 /// Address of an object: sequence and id within it (`struct ost_id` after decoding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,27 +127,23 @@ pub enum SeekWhence {
     Hole,
 }
 
+/// What [`Objects::iterate`] calls for each object; false ends it.
+pub type Visit = Box<dyn FnMut(ObjectId, ObjAttr) -> bool + Send>;
+
 /// Data objects. A missing object reads as empty and is created by whatever stores in it.
+///
+/// What may wait for a disk answers with an [`Io`]; what lies in memory is answered at once. Attributes are in memory, or a short
+/// read away: those calls answer directly.
 pub trait Objects: Room {
-    /// Whether a call may wait for a device long enough to be worth a thread of its own (syncs, long copies).
-    fn object_calls_wait(&self) -> bool {
-        true
-    }
-
     /// Up to `len` bytes from `off`; short at the end of the object.
-    fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError>;
-
-    /// As [`Objects::read`] when that needs no waiting for a disk; `None` when it would.
-    fn try_read(&self, id: ObjectId, off: u64, len: usize) -> Result<Option<Bytes>, OsdError> {
-        self.read(id, off, len).map(Some)
-    }
+    fn read(&self, id: ObjectId, off: u64, len: usize) -> Io<Bytes>;
 
     /// Stores `bufs` one after the other from `off`, all or an error (then a prefix may be stored).
     /// Does not set times: see [`Objects::set_attr`].
-    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError>;
+    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Io<()>;
 
     /// The same for a write whose room was promised ([`Room::promise`]) or claimed before: whether it fits is for the disk alone.
-    fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+    fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Io<()> {
         self.write(id, off, bufs)
     }
 
@@ -157,19 +153,13 @@ pub trait Objects: Room {
     }
 
     /// Sets the size in bytes, creating the object.
-    fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError>;
+    fn truncate(&self, id: ObjectId, size: u64) -> Io<()>;
 
     /// Makes a hole of `start..end`; the size stays. A missing object is left missing.
-    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError>;
+    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Io<()>;
 
     /// `fallocate(2)` on `start..end`.
-    fn fallocate(
-        &self,
-        id: ObjectId,
-        mode: FallocMode,
-        start: u64,
-        end: u64,
-    ) -> Result<(), OsdError>;
+    fn fallocate(&self, id: ObjectId, mode: FallocMode, start: u64, end: u64) -> Io<()>;
 
     /// The next offset at or after `off` that is data or hole; `None` at or past the end
     /// (ENXIO to a client).
@@ -179,19 +169,19 @@ pub trait Objects: Room {
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError>;
 
     /// Changes attributes, creating the object; all attributes as they are then.
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError>;
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Io<ObjAttr>;
 
     /// Removes an object and gives its space back; false when there was none.
-    fn destroy(&self, id: ObjectId) -> Result<bool, OsdError>;
+    fn destroy(&self, id: ObjectId) -> Io<bool>;
 
     /// Makes one object survive power loss.
-    fn sync_object(&self, id: ObjectId) -> Result<(), OsdError>;
+    fn sync_object(&self, id: ObjectId) -> Io<()>;
 
     /// Makes all objects survive power loss.
-    fn sync_all(&self) -> Result<(), OsdError>;
+    fn sync_all(&self) -> Io<()>;
 
-    /// Visits every object, in no particular order, until `f` returns false.
-    fn iterate(&self, f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError>;
+    /// Visits every object, in no particular order, until `visit` returns false.
+    fn iterate(&self, visit: Visit) -> Io<()>;
 
     /// Space under the objects.
     fn space(&self) -> Result<StatFs, OsdError>;

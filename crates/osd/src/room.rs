@@ -4,7 +4,7 @@
 //! target on the same disk, the tables, and as far as it can be had, another program. Lustre counts grants against free space too
 //! (`lustre/target/tgt_grant.c`), but owns its disk.
 
-use crate::OsdError;
+use crate::{Io, OsdError};
 
 /// Promises of space on a device, all in bytes.
 pub trait Room: Send + Sync {
@@ -25,7 +25,7 @@ pub trait Room: Send + Sync {
     fn unclaim(&self, bytes: u64);
 
     /// Where free space lags behind what is written: waits until it does not. False where there is nothing to wait for.
-    fn settle(&self) -> bool {
-        false
+    fn settle(&self) -> Io<bool> {
+        Io::ready(Ok(false))
     }
 }

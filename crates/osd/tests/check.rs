@@ -58,12 +58,12 @@ fn target(dir: &Path) {
         let value: Vec<u8> = (0..1000).flat_map(|_| rng.next().to_le_bytes()).collect();
         b.put(TABLES[0], n.to_be_bytes().to_vec(), value);
         b.put(TABLES[1], n.to_be_bytes().to_vec(), vec![n as u8; 50]);
-        osd.commit(b).unwrap();
+        osd.commit(b).wait().unwrap();
     }
     for n in 0..700_u64 {
         let mut b = Batch::new();
         b.put(TABLES[2], n.to_be_bytes().to_vec(), vec![n as u8; 100]);
-        osd.commit(b).unwrap();
+        osd.commit(b).wait().unwrap();
     }
     for oid in 1..20 {
         osd.write(
@@ -71,6 +71,7 @@ fn target(dir: &Path) {
             0,
             &[Bytes::from(vec![oid as u8; 5000])],
         )
+        .wait()
         .unwrap();
     }
 }

@@ -35,7 +35,9 @@ fn child() {
     if n > 0 {
         // Killed between the batch and the write that goes with it.
         let (off, data) = chunk(n - 1);
-        osd.write(object(n - 1), off, &[Bytes::from(data)]).unwrap();
+        osd.write(object(n - 1), off, &[Bytes::from(data)])
+            .wait()
+            .unwrap();
     }
     loop {
         let mut b = Batch::new();
@@ -49,15 +51,17 @@ fn child() {
             b.del(ROWS, (n - 1).to_be_bytes().to_vec());
             b.put(ROWS, (n - 1).to_be_bytes().to_vec(), "old");
         }
-        osd.commit(b).unwrap();
+        osd.commit(b).wait().unwrap();
         let (off, data) = chunk(n);
-        osd.write(object(n), off, &[Bytes::from(data)]).unwrap();
+        osd.write(object(n), off, &[Bytes::from(data)])
+            .wait()
+            .unwrap();
         let set = SetAttr {
             uid: Some(n as u32),
             mtime: Some(Time::from_secs(n as i64)),
             ..Default::default()
         };
-        osd.set_attr(object(n), &set).unwrap();
+        osd.set_attr(object(n), &set).wait().unwrap();
         writeln!(out, "{n}").unwrap();
         n += 1;
     }
@@ -125,7 +129,7 @@ fn killed_at_any_time_it_comes_back_with_everything_acknowledged() {
         }
         for n in 0..=done {
             let (off, data) = chunk(n);
-            let got = osd.read(object(n), off, CHUNK).unwrap();
+            let got = osd.read(object(n), off, CHUNK).wait().unwrap();
             assert!(got == data, "round {round}: object write {n} was lost");
         }
         assert!(osd.attr(object(done)).unwrap().unwrap().owned);

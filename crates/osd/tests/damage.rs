@@ -87,7 +87,7 @@ fn fill(osd: &OsdFs, table: Table, from: u64, to: u64) {
             small_row(n)
         };
         b.put(table, n.to_be_bytes().to_vec(), value);
-        osd.commit(b).unwrap();
+        osd.commit(b).wait().unwrap();
     }
 }
 
@@ -328,7 +328,7 @@ fn child() {
     for n in 0.. {
         fill(&osd, ROWS, n, n + 1);
         if n % SYNC_EVERY == 0 {
-            osd.sync().unwrap();
+            osd.sync().wait().unwrap();
         }
         writeln!(out, "{n}").unwrap();
     }

@@ -24,13 +24,13 @@ fn label() -> Label {
 fn put(osd: &OsdFs, n: u32, len: usize) -> Result<(), OsdError> {
     let mut b = Batch::new();
     b.put(T, n.to_be_bytes().to_vec(), vec![n as u8; len]);
-    osd.commit(b)
+    osd.commit(b).wait()
 }
 
 fn del(osd: &OsdFs, n: u32) -> Result<(), OsdError> {
     let mut b = Batch::new();
     b.del(T, n.to_be_bytes().to_vec()).put(T, "note", "removed");
-    osd.commit(b)
+    osd.commit(b).wait()
 }
 
 fn object(oid: u64) -> ObjectId {
@@ -41,7 +41,7 @@ fn object(oid: u64) -> ObjectId {
 fn fill_objects(osd: &OsdFs) -> u64 {
     let data = Bytes::from(vec![7; MIB as usize]);
     for n in 0..1000 {
-        match osd.write(object(n), 0, std::slice::from_ref(&data)) {
+        match osd.write(object(n), 0, std::slice::from_ref(&data)).wait() {
             Ok(()) => {}
             Err(OsdError::NoSpace) => return n,
             Err(e) => panic!("object {n}: {e}"),
@@ -67,14 +67,16 @@ fn child() {
     for n in 0..100 {
         put(&osd, n, 1000).unwrap();
     }
-    Kv::sync(&osd).unwrap();
+    Kv::sync(&osd).wait().unwrap();
     osd.write(object(0), 5, &[Bytes::from_static(b"over")])
+        .wait()
         .unwrap();
     let more = osd.write(object(0), MIB, &[Bytes::from(vec![1; 2 * MIB as usize])]);
-    assert!(matches!(more, Err(OsdError::NoSpace)));
+    assert!(matches!(more.wait(), Err(OsdError::NoSpace)));
     for n in 1..count {
         assert!(
             osd.read(object(n), 0, MIB as usize)
+                .wait()
                 .unwrap()
                 .iter()
                 .all(|b| *b == 7),
@@ -98,11 +100,11 @@ fn child() {
 
     // Space comes back when objects go.
     for n in 0..count / 2 {
-        assert!(osd.destroy(object(n)).unwrap());
+        assert!(osd.destroy(object(n)).wait().unwrap());
     }
     put(&osd, rows, 8000).unwrap();
     assert!(fill_objects(&osd) > 0);
-    Kv::sync(&osd).unwrap();
+    Kv::sync(&osd).wait().unwrap();
     drop(osd);
 
     let (osd, _) = OsdFs::open(&dir).unwrap();
@@ -163,14 +165,14 @@ fn child_with_a_limit() {
         setrlimit(Resource::Fsize, free).unwrap();
         assert!(last.is_err(), "it was to fail");
         assert!(osd.trouble().is_some());
-        let _ = Kv::sync(&osd);
+        let _ = Kv::sync(&osd).wait();
         if round % 2 == 1 {
             // it goes on by itself as well
             #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
             std::thread::sleep(std::time::Duration::from_millis(300));
             put(&osd, rows, 1000).unwrap();
             rows += 1;
-            Kv::sync(&osd).unwrap();
+            Kv::sync(&osd).wait().unwrap();
         }
     }
 }

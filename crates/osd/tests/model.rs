@@ -134,13 +134,13 @@ fn run_op(osd: &dyn Osd, id: ObjectId, op: &ObjOp) {
     match op {
         ObjOp::Write { off, lens, fill } => {
             let bufs: Vec<_> = lens.iter().map(|l| Bytes::from(vec![*fill; *l])).collect();
-            osd.write(id, *off, &bufs).unwrap();
+            osd.write(id, *off, &bufs).wait().unwrap();
         }
-        ObjOp::Truncate(size) => osd.truncate(id, *size).unwrap(),
-        ObjOp::Punch(a, b) => osd.punch(id, *a, *b).unwrap(),
-        ObjOp::Falloc(mode, a, b) => osd.fallocate(id, *mode, *a, *b).unwrap(),
+        ObjOp::Truncate(size) => osd.truncate(id, *size).wait().unwrap(),
+        ObjOp::Punch(a, b) => osd.punch(id, *a, *b).wait().unwrap(),
+        ObjOp::Falloc(mode, a, b) => osd.fallocate(id, *mode, *a, *b).wait().unwrap(),
         ObjOp::Destroy => {
-            osd.destroy(id).unwrap();
+            osd.destroy(id).wait().unwrap();
         }
         ObjOp::Times(m, c) => {
             let set = SetAttr {
@@ -148,14 +148,14 @@ fn run_op(osd: &dyn Osd, id: ObjectId, op: &ObjOp) {
                 ctime: Some(Time::from_secs(*c)),
                 ..Default::default()
             };
-            osd.set_attr(id, &set).unwrap();
+            osd.set_attr(id, &set).wait().unwrap();
         }
         ObjOp::Owner(uid) => {
             let set = SetAttr {
                 uid: Some(*uid),
                 ..Default::default()
             };
-            osd.set_attr(id, &set).unwrap();
+            osd.set_attr(id, &set).wait().unwrap();
         }
     }
 }
@@ -169,15 +169,11 @@ fn compare(osd: &dyn Osd, id: ObjectId, m: &Model) {
     if let Some((mtime, ctime)) = m.times {
         assert_eq!((a.mtime.secs, a.ctime.secs), (mtime, ctime));
     }
-    assert_eq!(&osd.read(id, 0, 1 << 20).unwrap()[..], &m.data[..]);
-    assert_eq!(
-        &osd.try_read(id, 0, 1 << 20).unwrap().expect("in memory")[..],
-        &m.data[..]
-    );
+    assert_eq!(&osd.read(id, 0, 1 << 20).wait().unwrap()[..], &m.data[..]);
     let middle = m.data.len() / 3;
     let end = (middle + 5000).min(m.data.len());
     assert_eq!(
-        &osd.read(id, middle as u64, 5000).unwrap()[..],
+        &osd.read(id, middle as u64, 5000).wait().unwrap()[..],
         &m.data[middle..end]
     );
     check_seek(osd, id, &m.data);
@@ -226,8 +222,13 @@ proptest! {
             }
         }
         for osd in [&fs as &dyn Osd, &mem] {
-            let mut seen = BTreeMap::new();
-            osd.iterate(&mut |id, attr| seen.insert(id.oid, attr.size).is_none()).unwrap();
+            let (found, all) = std::sync::mpsc::channel();
+            osd.iterate(Box::new(move |id, attr| found.send((id.oid, attr.size)).is_ok()))
+                .wait()
+                .unwrap();
+            let all: Vec<_> = all.into_iter().collect();
+            let seen: BTreeMap<_, _> = all.iter().copied().collect();
+            prop_assert_eq!(seen.len(), all.len(), "each is visited once");
             let want: BTreeMap<_, _> = models.iter().filter(|(_, m)| m.exists)
                 .map(|(oid, m)| (*oid, m.data.len() as u64)).collect();
             prop_assert_eq!(seen, want);
@@ -258,8 +259,8 @@ proptest! {
                     }
                 }
             }
-            fs.commit(b.clone()).unwrap();
-            mem.commit(b).unwrap();
+            fs.commit(b.clone()).wait().unwrap();
+            mem.commit(b).wait().unwrap();
         }
         let check = |osd: &dyn Kv| {
             for (t, rows) in T.iter().zip(&model) {
@@ -290,21 +291,23 @@ fn a_missing_object_reads_as_empty() {
     let (_dir, fs) = fs_osd();
     for osd in [&fs as &dyn Osd, &OsdMem::new()] {
         let id = ObjectId { seq: 5, oid: 99 };
-        assert!(osd.read(id, 10, 100).unwrap().is_empty());
+        assert!(osd.read(id, 10, 100).wait().unwrap().is_empty());
         assert_eq!(osd.attr(id).unwrap(), None);
         assert_eq!(osd.seek(id, 0, SeekWhence::Data).unwrap(), None);
-        osd.punch(id, 0, u64::MAX).unwrap();
-        osd.sync_object(id).unwrap();
-        assert!(!osd.destroy(id).unwrap());
+        osd.punch(id, 0, u64::MAX).wait().unwrap();
+        osd.sync_object(id).wait().unwrap();
+        assert!(!osd.destroy(id).wait().unwrap());
         assert_eq!(osd.attr(id).unwrap(), None, "nothing of this creates it");
         assert_eq!(
             osd.write(id, u64::MAX, &[Bytes::from_static(b"x")])
+                .wait()
                 .unwrap_err()
                 .errno(),
             27
         );
         assert_eq!(
             osd.fallocate(id, FallocMode::Allocate, 5, 5)
+                .wait()
                 .unwrap_err()
                 .errno(),
             22
@@ -336,16 +339,17 @@ fn objects_survive_a_reopen_with_all_attributes() {
         if_unowned: true,
     };
     fs.write(id, 5 * PAGE, &[Bytes::from_static(b"tail")])
+        .wait()
         .unwrap();
-    fs.set_attr(id, &set).unwrap();
+    fs.set_attr(id, &set).wait().unwrap();
     let second = SetAttr {
         uid: Some(9),
         parent: Some((9, 9, 9)),
         ..set
     };
-    let before = fs.set_attr(id, &second).unwrap();
+    let before = fs.set_attr(id, &second).wait().unwrap();
     assert_eq!(fs.attr(id).unwrap(), Some(before), "the first owner stays");
-    fs.sync_object(id).unwrap();
+    fs.sync_object(id).wait().unwrap();
     drop(fs);
     let (fs, _) = OsdFs::open(dir.path()).unwrap();
     let attr = fs.attr(id).unwrap().unwrap();

@@ -137,7 +137,7 @@ fn what_nobody_wrote_has_no_mtime() {
         };
         for (oid, set) in [(1, owner), (2, times)] {
             let id = ObjectId { seq: 0, oid };
-            let told = osd.set_attr(id, &set).unwrap();
+            let told = osd.set_attr(id, &set).wait().unwrap();
             let now = osd.attr(id).unwrap().unwrap();
             assert_eq!(told, now, "{name}");
             assert_eq!(now.mtime, Time::default(), "{name}");
@@ -154,10 +154,11 @@ fn filled() -> tempfile::TempDir {
         let mut b = Batch::new();
         b.put(T, n.to_be_bytes().to_vec(), vec![n as u8; 100]);
         b.put(Table("count"), "n", n.to_be_bytes().to_vec());
-        osd.commit(b).unwrap();
+        osd.commit(b).wait().unwrap();
     }
-    osd.sync().unwrap();
+    osd.sync().wait().unwrap();
     osd.write(ObjectId { seq: 0, oid: 1 }, 0, &[Bytes::from_static(b"x")])
+        .wait()
         .unwrap();
     dir
 }
@@ -295,9 +296,9 @@ fn a_flipped_bit_in_any_file_of_the_store_is_reported_or_harmless() {
     for n in 0..BULK_ROWS {
         let mut b = Batch::new();
         b.put(BULK, n.to_be_bytes().to_vec(), bulk_row(n));
-        osd.commit(b).unwrap();
+        osd.commit(b).wait().unwrap();
     }
-    osd.sync().unwrap();
+    osd.sync().wait().unwrap();
     drop(osd);
     bulk_whole(dir.path()).unwrap();
     let mut all = Vec::new();

@@ -247,7 +247,10 @@ impl Dispatcher {
                     }
                 }
             },
-            Admitted::Again(rq, status, msg) => rq.reply(status, msg).await,
+            Admitted::Again(rq, status, msg) => match target.stored().await {
+                Ok(()) => rq.reply(status, msg).await,
+                Err(e) => rq.reply(Errno::from(e).status(), Message::default()).await,
+            },
             Admitted::Dropped => {}
         }
     }
@@ -259,7 +262,7 @@ async fn execute(rq: TargetRequest) {
         return rq.fail(e).await;
     }
     match rq.rq.body.opc {
-        opc::OBD_PING => rq.reply(0, Message::default()).await,
+        opc::OBD_PING => rq.reply_at_once(0, Message::default()).await,
         opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT => {
             let (target, exp) = (rq.target.clone(), rq.exp.clone());
             target.disconnect(exp).await;
@@ -285,7 +288,7 @@ async fn cancel(rq: TargetRequest) {
     } else {
         0
     };
-    rq.reply(status, Message::default()).await;
+    rq.reply_at_once(status, Message::default()).await;
 }
 
 async fn convert(rq: TargetRequest) {
@@ -296,10 +299,10 @@ async fn convert(rq: TargetRequest) {
         Ok(Some(rep)) => {
             let mut msg = Message::new(&PtlrpcBody::reply(&rq.rq.body, 0));
             msg.push(&rep);
-            rq.reply(0, msg).await;
+            rq.reply_at_once(0, msg).await;
         }
-        Ok(None) => rq.reply(NO_LOCK_DATA, Message::default()).await,
-        Err(e) => rq.reply(e.status(), Message::default()).await,
+        Ok(None) => rq.reply_at_once(NO_LOCK_DATA, Message::default()).await,
+        Err(e) => rq.reply_at_once(e.status(), Message::default()).await,
     }
 }
 

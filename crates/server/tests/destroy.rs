@@ -43,8 +43,10 @@ async fn file(rig: &Rig, c: &Client, name: &[u8]) -> Result<ObjectId, Box<dyn st
         seq: 0,
         oid: l.objects[0].oi.object_id(),
     };
-    rig.real[0].write(id, 0, &[Bytes::from_static(b"data")])?;
-    rig.real[0].sync_object(id)?;
+    rig.real[0]
+        .write(id, 0, &[Bytes::from_static(b"data")])
+        .wait()?;
+    rig.real[0].sync_object(id).wait()?;
     Ok(id)
 }
 
@@ -234,7 +236,9 @@ async fn a_full_ost_gets_its_space_back_before_the_next_periodic_sync() -> TestR
     c.unlink(Fid::ROOT, b"roomy", false).await?;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(there(&rig, roomy), "there is no hurry");
-    rig.real[0].write(full, 0, &[vec![1; CAPACITY - (1 << 19)].into()])?;
+    rig.real[0]
+        .write(full, 0, &[vec![1; CAPACITY - (1 << 19)].into()])
+        .wait()?;
     // the MDT asks for the space from time to time
     tokio::time::sleep(Duration::from_secs(10)).await;
     c.unlink(Fid::ROOT, b"full", false).await?;

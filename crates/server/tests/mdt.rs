@@ -18,8 +18,7 @@ use mdt_rig::{Client, Rig};
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 fn clean(mem: &OsdMem) {
-    let kv: std::sync::Arc<dyn coral_osd::Kv> = std::sync::Arc::new(mem.clone());
-    let report = mdt::check(&kv).expect("check");
+    let report = mdt::check(mem).expect("check");
     assert_eq!(report.problems, Vec::<Problem>::new());
 }
 
@@ -910,13 +909,13 @@ async fn the_verifier_finds_what_was_broken() -> TestResult {
     };
     let broken = |b: coral_osd::Batch| {
         let undo: Vec<_> = b.ops().iter().map(|op| mdt_rig::undo(&*kv, op)).collect();
-        kv.commit(b).expect("commit");
-        let problems = mdt::check(&kv).expect("check").problems;
+        kv.commit(b).wait().expect("commit");
+        let problems = mdt::check(&*kv).expect("check").problems;
         let mut back = coral_osd::Batch::new();
         for u in undo {
             back.extend(u);
         }
-        kv.commit(back).expect("commit");
+        kv.commit(back).wait().expect("commit");
         problems
     };
     let has = |problems: &[Problem], want: fn(&Problem) -> bool| {
@@ -977,13 +976,13 @@ async fn the_verifier_finds_what_was_broken() -> TestResult {
         matches!(p, Problem::NoRoot)
     });
     clean(&rig.mem);
-    let unused: std::sync::Arc<dyn coral_osd::Kv> = std::sync::Arc::new(coral_osd::OsdMem::new());
+    let unused = coral_osd::OsdMem::new();
     let report = mdt::check(&unused)?;
     assert!(
         report.never_served && report.problems.is_empty(),
         "{report:?}"
     );
-    assert!(!mdt::check(&kv)?.never_served);
+    assert!(!mdt::check(&*kv)?.never_served);
     Ok(())
 }
 
@@ -1224,7 +1223,9 @@ async fn osts_learn_of_removed_files_and_new_owners() -> TestResult {
         })
         .collect();
     for (ost, id) in &objects {
-        rig.real[*ost].write(*id, 0, &[Bytes::from_static(b"data")])?;
+        rig.real[*ost]
+            .write(*id, 0, &[Bytes::from_static(b"data")])
+            .wait()?;
     }
     c.setattr(o.body.fid1, |r| {
         (r.valid, r.uid, r.gid) = (sa::UID | sa::GID, 7, 8)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coral_ldlm::{ClientNamespace, LdlmClient, LockHook, LockInfo};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig};
-use coral_node::device::simulated_label;
+use coral_node::backend::simulated_label;
 use coral_node::{Servers, ServersConfig, TargetSpec};
 use coral_osd::{OsdMem, TargetKind};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Reply, Request};
@@ -358,15 +358,16 @@ async fn while_nodemaps_are_active_only_trusted_nodes_register_targets() {
             .await
     };
     assert_eq!(register(&far, 0).await.unwrap(), "coral-OST0000");
-    let change = |c: Command| mgs.nodemap_command(&c).unwrap();
-    let modify = |property: &str, value: &str| {
+    let change = async |c: Command| mgs.nodemap_command(&c).await.unwrap();
+    let modify = async |property: &str, value: &str| {
         change(Command::Modify {
             name: "osts".into(),
             property: property.into(),
             value: value.into(),
         })
+        .await
     };
-    change(Command::Activate(true));
+    change(Command::Activate(true)).await;
     assert_eq!(
         register(&far, 1).await,
         Err(Errno::EPERM),
@@ -375,18 +376,20 @@ async fn while_nodemaps_are_active_only_trusted_nodes_register_targets() {
     assert_eq!(register(&inside, 1).await.unwrap(), "coral-OST0001");
     change(Command::Add {
         name: "osts".into(),
-    });
+    })
+    .await;
     change(Command::AddRange {
         name: "osts".into(),
         range: "10.0.0.5@tcp".into(),
-    });
-    modify("trusted", "1");
+    })
+    .await;
+    modify("trusted", "1").await;
     assert_eq!(register(&far, 2).await, Err(Errno::EPERM));
-    modify("admin", "1");
+    modify("admin", "1").await;
     assert_eq!(register(&far, 2).await.unwrap(), "coral-OST0002");
-    modify("trusted", "0");
+    modify("trusted", "0").await;
     assert_eq!(register(&far, 3).await, Err(Errno::EPERM));
-    change(Command::Activate(false));
+    change(Command::Activate(false)).await;
     assert_eq!(register(&far, 3).await.unwrap(), "coral-OST0003");
     server.stop().await;
 }

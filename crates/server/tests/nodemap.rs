@@ -105,7 +105,7 @@ async fn a_user_is_in_more_groups_than_a_request_carries() -> TestResult {
 
     // nobody is asked any more: what the request carries is all there is
     let name = "mdt.test-MDT0000.identity_upcall";
-    assert_eq!(rig.mdt().set_param(name, "NONE"), Some(Ok(())));
+    assert_eq!(rig.mdt().set_param(name, "NONE").await, Some(Ok(())));
     assert_eq!(chgrp(&user, fid, 200).await, Err(Errno::EPERM));
     assert_eq!(
         user.open(dir, b"hers", flag::READ, 0).await.err(),
@@ -123,17 +123,18 @@ async fn a_squashed_root_is_a_user_like_others() -> TestResult {
         rig.client_as("10.0.0.5@tcp", 0).await,
         rig.client("10.0.0.6@tcp").await,
     );
-    let set = |name: &str, value: &str| {
+    let set = async |name: &str, value: &str| {
         rig.mdt()
             .set_param(&format!("mdt.test-MDT0000.{name}"), value)
+            .await
     };
     let secret = make(&admin, Fid::ROOT, b"secret", 0o600).await?;
     let open = admin.mkdir(Fid::ROOT, b"open").await?;
     chmod(&admin, open, 0o1777).await?;
     assert!(far.open(Fid::ROOT, b"secret", flag::READ, 0).await.is_ok());
 
-    assert_eq!(set("root_squash", "500:501"), Some(Ok(())));
-    assert_eq!(set("nosquash_nids", "10.0.0.6@tcp"), Some(Ok(())));
+    assert_eq!(set("root_squash", "500:501").await, Some(Ok(())));
+    assert_eq!(set("nosquash_nids", "10.0.0.6@tcp").await, Some(Ok(())));
     assert_eq!(
         far.open(Fid::ROOT, b"secret", flag::READ, 0).await.err(),
         Some(Errno::EACCES)
@@ -171,9 +172,9 @@ async fn a_squashed_root_is_a_user_like_others() -> TestResult {
     far.setxattr(made, caps, None, 0).await?;
     assert_eq!(admin.getxattr(made, caps).await.err(), Some(Errno::ENODATA));
     admin.mkdir(Fid::ROOT, b"as_root").await?;
-    assert_eq!(set("root_squash", "0:0"), Some(Ok(())));
+    assert_eq!(set("root_squash", "0:0").await, Some(Ok(())));
     assert!(far.open(Fid::ROOT, b"secret", flag::READ, 0).await.is_ok());
-    assert_eq!(set("no_such", "1"), None);
+    assert_eq!(set("no_such", "1").await, None);
     rig.stop().await;
     Ok(())
 }
@@ -182,9 +183,10 @@ async fn a_squashed_root_is_a_user_like_others() -> TestResult {
 #[tokio::test(start_paused = true)]
 async fn what_is_set_at_an_mdt_outlives_it() -> TestResult {
     let mut rig = Rig::new(1).await;
-    let set = |rig: &Rig, name: &str, value: &str| {
+    let set = async |rig: &Rig, name: &str, value: &str| {
         rig.mdt()
             .set_param(&format!("mdt.test-MDT0000.{name}"), value)
+            .await
     };
     for (name, value) in [
         ("root_squash", "500:501"),
@@ -192,9 +194,9 @@ async fn what_is_set_at_an_mdt_outlives_it() -> TestResult {
         ("identity_upcall", "NONE"),
         ("identity_expire", "7"),
     ] {
-        assert_eq!(set(&rig, name, value), Some(Ok(())));
+        assert_eq!(set(&rig, name, value).await, Some(Ok(())));
     }
-    assert!(set(&rig, "root_squash", "nonsense").unwrap().is_err());
+    assert!(set(&rig, "root_squash", "nonsense").await.unwrap().is_err());
     rig.kill().await;
     rig.lose_power();
     rig.restart().await;
@@ -603,7 +605,7 @@ async fn an_mdt_tells_its_osts_owners_as_they_are_here() -> TestResult {
         oid: l.objects[0].oi.object_id(),
     };
     let osd = rig.real[0].clone();
-    osd.write(object, 0, &[Bytes::from_static(b"x")])?;
+    osd.write(object, 0, &[Bytes::from_static(b"x")]).wait()?;
     for (mdts, owner, expected) in [
         (vec![], 1001, 65534),
         (vec!["10.0.0.1@tcp".parse()?], 1002, 1002),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coral_lnet::{MemNet, Node, NodeConfig, Passing, Payload};
-use coral_node::device::simulated_label;
-use coral_node::{Device, Servers, ServersConfig, TargetSpec};
+use coral_node::backend::simulated_label;
+use coral_node::{Backend, Servers, ServersConfig, TargetSpec};
 use coral_osd::{ObjectId, Objects, OsdMem, TargetKind};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Reply, Request};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
@@ -532,6 +532,7 @@ async fn replies_look_like_a_real_servers() {
         &cl.osd
             .power_loss()
             .read(ObjectId { seq: 0, oid: 9 }, 0, 9)
+            .wait()
             .unwrap()[..],
         b"hello\n"
     );
@@ -593,13 +594,7 @@ async fn a_missing_object_is_empty_until_something_is_stored() {
     c.op(portal::OST_IO, opc::OST_DESTROY, &several)
         .await
         .unwrap();
-    let mut left = Vec::new();
-    cl.osd
-        .iterate(&mut |id, _| {
-            left.push(id.oid);
-            true
-        })
-        .unwrap();
+    let left: Vec<_> = cl.osd.objects().iter().map(|(id, _)| id.oid).collect();
     assert_eq!(left, [13]);
     cl.stop(vec![c]).await;
 }
@@ -940,7 +935,7 @@ async fn cold_objects_on_disk_are_read_whole() {
     coral_osd::OsdFs::format(dir.path(), &label).unwrap();
     let osd = Arc::new(coral_osd::OsdFs::open(dir.path()).unwrap().0);
     let mem = MemNet::new();
-    let given = TargetSpec::new(Device::Given {
+    let given = TargetSpec::new(Backend::Given {
         label,
         fresh: None,
         tables: osd.clone(),
@@ -955,7 +950,7 @@ async fn cold_objects_on_disk_are_read_whole() {
     let c = cl.client(2, false).await;
     let data: Vec<u8> = (0..3 * MIB + 123).map(|i| (i / 777) as u8).collect();
     c.write(1, 4096, &data).await.unwrap();
-    osd.sync_all().unwrap();
+    osd.sync_all().wait().unwrap();
     // What lies on disk alone comes from another thread; the answer is the same.
     let drop_cache = std::process::Command::new("dd")
         .arg(format!(
@@ -995,6 +990,7 @@ async fn after_power_loss_clients_bring_their_writes_again() {
     let lost = after.unwrap();
     assert!(
         lost.read(ObjectId { seq: 0, oid: 1 }, 0, 1 << 20)
+            .wait()
             .unwrap()
             .len()
             < 20_000

@@ -6,7 +6,6 @@ mod mdt_rig;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use coral_osd::Kv;
 use coral_server::mdt::{self, check::Problem, store::Store};
 use coral_wire::connect::ConnectFlags2 as F2;
 use coral_wire::mds::attr as sa;
@@ -341,9 +340,8 @@ async fn round(seed: u64) {
             .expect("it goes on");
     }
     rig.stop().await;
-    let kv: std::sync::Arc<dyn Kv> = std::sync::Arc::new(rig.mem.clone());
     assert_eq!(
-        mdt::check(&kv).expect("check").problems,
+        mdt::check(&rig.mem).expect("check").problems,
         Vec::<Problem>::new(),
         "seed {seed}"
     );

@@ -24,8 +24,8 @@ use coral_server::mgs::Mgs;
 use coral_server::{ServerNode, Target};
 use coral_wire::nid::NET_LO;
 
+use crate::backend::{TargetSpec, simulated_label};
 use crate::client::Client;
-use crate::device::{TargetSpec, simulated_label};
 use crate::servers::{Servers, ServersConfig, ServersError};
 
 pub use builder::Builder;
@@ -241,11 +241,11 @@ impl Cluster {
         // a target on a directory does so when it is opened: what a killed process left in the page cache counts as committed
         for (i, disk) in self.disks.osts.iter().enumerate() {
             if self.plan.place(TargetKind::Ost, i as u32) == nid {
-                disk.sync_all()?;
+                disk.sync_all().await?;
             }
         }
         if self.plan.place(TargetKind::Mdt, 0) == nid {
-            self.disks.mdt.sync_all()?;
+            self.disks.mdt.sync_all().await?;
         }
         Ok(())
     }

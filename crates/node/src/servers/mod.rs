@@ -33,7 +33,7 @@ use coral_wire::connect::CLAIMED;
 use coral_wire::nid::Nid;
 use tokio::task::JoinHandle;
 
-use crate::device::{Disks, Opened, TargetSpec};
+use crate::backend::{Disks, Opened, TargetSpec};
 use crate::target_dir;
 
 pub use nodemaps::NodemapError;
@@ -199,7 +199,7 @@ impl Servers {
     /// [`Mdt::set_osts`]), and nodemaps are those of [`ServerNode::set_nodemaps`].
     pub fn add_unregistered(&mut self, target: TargetSpec) -> Result<Arc<Target>, ServersError> {
         self.disks.expect(&target);
-        let opened = self.disks.open(&target.device)?;
+        let opened = self.disks.open(&target.backend)?;
         Ok(self.start_target(opened, target.osts)?.0)
     }
 
@@ -208,7 +208,7 @@ impl Servers {
         &mut self,
         spec: TargetSpec,
     ) -> Result<Option<(Arc<Mdt>, Label)>, ServersError> {
-        let opened = self.disks.open(&spec.device)?;
+        let opened = self.disks.open(&spec.backend)?;
         let (label, fresh, dir) = (opened.label.clone(), opened.fresh, opened.dir.clone());
         if label.kind == TargetKind::Mgs {
             self.start_target(opened, spec.osts)?;

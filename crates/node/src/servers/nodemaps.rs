@@ -28,9 +28,9 @@ impl Servers {
     }
 
     /// Changes the nodemaps of the MGS, if it is here.
-    pub fn change_nodemaps(&self, command: &Command) -> Result<(), NodemapError> {
+    pub async fn change_nodemaps(&self, command: &Command) -> Result<(), NodemapError> {
         let mgs = self.mgs.as_ref().ok_or(NodemapError::Elsewhere)?;
-        mgs.nodemap_command(command)?;
+        mgs.nodemap_command(command).await?;
         self.server.set_nodemaps(mgs.membership());
         Ok(())
     }

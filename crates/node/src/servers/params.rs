@@ -42,15 +42,16 @@ impl Servers {
     }
 
     /// Sets one of them.
-    pub fn set_param(&self, name: &str, value: &str) -> Result<(), ParamError> {
+    pub async fn set_param(&self, name: &str, value: &str) -> Result<(), ParamError> {
         if name.starts_with("nodemap.") {
             return Err(ParamError::Nodemap);
         }
-        let of_mdt = self.mdts.iter().find_map(|mdt| mdt.set_param(name, value));
-        match of_mdt {
-            Some(done) => done.map_err(ParamError::Refused),
-            None => self.set_window(name, value),
+        for mdt in &self.mdts {
+            if let Some(done) = mdt.set_param(name, value).await {
+                return done.map_err(ParamError::Refused);
+            }
         }
+        self.set_window(name, value)
     }
 
     /// How long the targets wait for clients after a restart, and whom for.

@@ -17,7 +17,7 @@ use super::space::SpaceGate;
 use super::synced::SyncedFile;
 use super::tables::{Limits, TABLES_DIR, Tables};
 use super::{OsdFs, OsdFsOptions, journal, largest, lock, manifest, private};
-use crate::{Batch, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, StatFs, Table};
+use crate::{Batch, Io, Kv, Label, ObjAttr, ObjectId, OpenError, OsdError, StatFs, Table};
 
 /// Tries to find a name for the shadow that is not taken.
 const NAMES_MAX: u32 = 1000;
@@ -134,13 +134,13 @@ impl Kv for Inspection {
     fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
         self.tables.last(t, prefix)
     }
-    fn commit(&self, _: Batch) -> Result<(), OsdError> {
-        Err(OsdError::NotSupported(
+    fn commit(&self, _: Batch) -> Io<()> {
+        Io::ready(Err(OsdError::NotSupported(
             "a target that is looked at is not changed",
-        ))
+        )))
     }
-    fn sync(&self) -> Result<(), OsdError> {
-        Ok(())
+    fn sync(&self) -> Io<()> {
+        Io::ready(Ok(()))
     }
     fn note(&self, _: u64) {}
     fn noted(&self) -> u64 {

@@ -42,14 +42,17 @@ pub use self::fresh::Fresh;
 pub use self::inspect::Inspection;
 use self::lock::DirLock;
 use self::note::NoteFile;
-use self::objects::FsObjects;
+use self::objects::{FsObjects, Settling};
 pub use self::space::Disk;
 use self::space::SpaceGate;
 use self::tables::{Limits, Tables};
 use crate::{
-    Batch, FallocMode, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, Room,
-    SeekWhence, SetAttr, StatFs, Table, TargetKind,
+    Batch, FallocMode, Io, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, Room,
+    SeekWhence, SetAttr, StatFs, Table, TargetKind, Visit,
 };
+
+/// Blocks of 512 bytes of an object that is removed at once: freeing takes the file system below a while when there are more.
+const QUICK_DESTROY_BLOCKS: u64 = 16 << 11;
 
 /// Limits of an [`OsdFs`].
 #[derive(Clone, Debug)]
@@ -82,11 +85,11 @@ impl Default for OsdFsOptions {
 /// A device in a local directory.
 pub struct OsdFs {
     tables: Arc<Tables>,
-    objects: FsObjects,
+    objects: Arc<FsObjects>,
     space: Arc<SpaceGate>,
     note: NoteFile,
-    // Last: the lock goes after everything that writes.
-    _lock: DirLock,
+    // Last: the lock goes after everything that writes, also after calls that go on when this is dropped.
+    lock: Arc<DirLock>,
 }
 
 impl OsdFs {
@@ -195,10 +198,10 @@ impl OsdFs {
         Ok((
             OsdFs {
                 tables,
-                objects,
+                objects: Arc::new(objects),
                 space,
                 note,
-                _lock: lock,
+                lock: Arc::new(lock),
             },
             label,
         ))
@@ -316,11 +319,18 @@ impl Kv for OsdFs {
     fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
         self.tables.last(t, prefix)
     }
-    fn commit(&self, b: Batch) -> Result<(), OsdError> {
-        self.tables.commit(b)
+    /// A commit is a `write(2)` into the page cache: it is done here.
+    fn commit(&self, b: Batch) -> Io<()> {
+        Io::ready(self.tables.commit(b))
     }
-    fn sync(&self) -> Result<(), OsdError> {
-        self.tables.sync()
+    fn sync(&self) -> Io<()> {
+        let (tables, lock) = (self.tables.clone(), self.lock.clone());
+        Io::blocking(move || {
+            let done = tables.sync();
+            drop(tables);
+            drop(lock);
+            done
+        })
     }
     fn note(&self, number: u64) {
         self.note.set(number);
@@ -335,55 +345,76 @@ impl Kv for OsdFs {
 
 impl Room for OsdFs {
     fn left(&self) -> Result<u64, OsdError> {
-        self.objects.left()
+        self.space.left()
     }
     fn promise(&self, most: u64) -> Result<u64, OsdError> {
-        self.objects.promise(most)
+        self.space.promise(most)
     }
     fn unpromise(&self, bytes: u64) {
-        self.objects.unpromise(bytes);
+        self.space.unpromise(bytes);
     }
     fn claim(&self, bytes: u64) -> Result<(), OsdError> {
-        self.objects.claim(bytes)
+        self.space.claim(bytes)
     }
     fn unclaim(&self, bytes: u64) {
-        self.objects.unclaim(bytes);
+        self.space.unclaim(bytes);
     }
-    fn settle(&self) -> bool {
-        self.objects.settle()
+    fn settle(&self) -> Io<bool> {
+        let space = self.space.clone();
+        Io::blocking(move || Ok(space.settle()))
     }
 }
 
-impl Objects for OsdFs {
-    fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
-        self.objects.write_promised(id, off, bufs)
+impl OsdFs {
+    /// Makes a call on the objects on a thread that may wait for the disk.
+    fn elsewhere<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&FsObjects) -> Result<T, OsdError> + Send + 'static,
+    ) -> Io<T> {
+        let (objects, lock) = (self.objects.clone(), self.lock.clone());
+        Io::blocking(move || {
+            let done = call(&objects);
+            drop(objects);
+            drop(lock);
+            done
+        })
     }
+}
+
+/// What ends in the page cache is done here; what may wait for the disk, on a thread for that.
+impl Objects for OsdFs {
     fn max_bytes(&self) -> u64 {
         self.objects.max_bytes()
     }
-    fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
-        self.objects.read(id, off, len)
+    fn read(&self, id: ObjectId, off: u64, len: usize) -> Io<Bytes> {
+        match self.objects.try_read(id, off, len) {
+            Ok(Some(data)) => Io::ready(Ok(data)),
+            Ok(None) => self.elsewhere(move |o| o.read(id, off, len)),
+            Err(e) => Io::ready(Err(e)),
+        }
     }
-    fn try_read(&self, id: ObjectId, off: u64, len: usize) -> Result<Option<Bytes>, OsdError> {
-        self.objects.try_read(id, off, len)
+    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Io<()> {
+        Io::ready(self.objects.write(id, off, bufs))
     }
-    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
-        self.objects.write(id, off, bufs)
+    fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Io<()> {
+        match self.objects.write_promised(id, off, bufs, Settling::No) {
+            // There is room to be made, which takes the disk a while.
+            Err(OsdError::NoSpace) => {
+                let bufs = bufs.to_vec();
+                self.elsewhere(move |o| o.write_promised(id, off, &bufs, Settling::AsNeeded))
+            }
+            done => Io::ready(done),
+        }
     }
-    fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
-        self.objects.truncate(id, size)
+    fn truncate(&self, id: ObjectId, size: u64) -> Io<()> {
+        Io::ready(self.objects.truncate(id, size))
     }
-    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
-        self.objects.punch(id, start, end)
+    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Io<()> {
+        Io::ready(self.objects.punch(id, start, end))
     }
-    fn fallocate(
-        &self,
-        id: ObjectId,
-        mode: FallocMode,
-        start: u64,
-        end: u64,
-    ) -> Result<(), OsdError> {
-        self.objects.fallocate(id, mode, start, end)
+    /// Allocating much takes the file system below a while.
+    fn fallocate(&self, id: ObjectId, mode: FallocMode, start: u64, end: u64) -> Io<()> {
+        self.elsewhere(move |o| o.fallocate(id, mode, start, end))
     }
     fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
         self.objects.seek(id, off, whence)
@@ -391,20 +422,33 @@ impl Objects for OsdFs {
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
         self.objects.attr(id)
     }
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
-        self.objects.set_attr(id, set)
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Io<ObjAttr> {
+        match self.objects.set_attr(id, set, Settling::No) {
+            Err(OsdError::NoSpace) => {
+                let set = *set;
+                self.elsewhere(move |o| o.set_attr(id, &set, Settling::AsNeeded))
+            }
+            done => Io::ready(done),
+        }
     }
-    fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
-        self.objects.destroy(id)
+    fn destroy(&self, id: ObjectId) -> Io<bool> {
+        match self.objects.attr(id) {
+            Ok(None) => Io::ready(Ok(false)),
+            Ok(Some(a)) if a.blocks > QUICK_DESTROY_BLOCKS => {
+                self.elsewhere(move |o| o.destroy(id))
+            }
+            Ok(Some(_)) => Io::ready(self.objects.destroy(id)),
+            Err(e) => Io::ready(Err(e)),
+        }
     }
-    fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
-        self.objects.sync_object(id)
+    fn sync_object(&self, id: ObjectId) -> Io<()> {
+        self.elsewhere(move |o| o.sync_object(id))
     }
-    fn sync_all(&self) -> Result<(), OsdError> {
-        self.objects.sync_all()
+    fn sync_all(&self) -> Io<()> {
+        self.elsewhere(FsObjects::sync_all)
     }
-    fn iterate(&self, f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError> {
-        self.objects.iterate(f)
+    fn iterate(&self, mut visit: Visit) -> Io<()> {
+        self.elsewhere(move |o| o.iterate(&mut visit))
     }
     fn space(&self) -> Result<StatFs, OsdError> {
         self.objects.space()

@@ -27,8 +27,7 @@ use super::pool::BufPool;
 use super::space::{Class, SpaceGate};
 use super::tables::Tables;
 use crate::{
-    Batch, FallocMode, ObjAttr, ObjectId, Objects, OsdError, Room, SeekWhence, SetAttr, StatFs,
-    Table, Time,
+    Batch, FallocMode, ObjAttr, ObjectId, OsdError, SeekWhence, SetAttr, StatFs, Table, Time,
 };
 
 /// Up to so many changed objects are synced one by one; for more, the whole file system is.
@@ -48,6 +47,15 @@ const NO_TIMES: Timestamps = Timestamps {
         tv_nsec: 0,
     },
 };
+
+/// Whether a call that finds no room may wait for the disk to give some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settling {
+    /// It fails with [`OsdError::NoSpace`] at once; it may be made again.
+    No,
+    /// It waits, as long as that promises anything.
+    AsNeeded,
+}
 
 /// The objects of one target.
 pub(super) struct FsObjects {
@@ -338,36 +346,20 @@ impl FsObjects {
     }
 }
 
-impl Room for FsObjects {
-    fn left(&self) -> Result<u64, OsdError> {
-        self.space.left()
-    }
-    fn promise(&self, most: u64) -> Result<u64, OsdError> {
-        self.space.promise(most)
-    }
-    fn unpromise(&self, bytes: u64) {
-        self.space.unpromise(bytes);
-    }
-    fn claim(&self, bytes: u64) -> Result<(), OsdError> {
-        self.space.claim(bytes)
-    }
-    fn unclaim(&self, bytes: u64) {
-        self.space.unclaim(bytes);
-    }
-    fn settle(&self) -> bool {
-        self.space.settle()
-    }
-}
-
-impl Objects for FsObjects {
-    fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
+impl FsObjects {
+    pub(super) fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
         let Some(h) = self.find(id)? else {
             return Ok(Bytes::new());
         };
         self.pool.fill(len, |buf| self.pread_all(&h, off, buf))
     }
 
-    fn try_read(&self, id: ObjectId, off: u64, len: usize) -> Result<Option<Bytes>, OsdError> {
+    pub(super) fn try_read(
+        &self,
+        id: ObjectId,
+        off: u64,
+        len: usize,
+    ) -> Result<Option<Bytes>, OsdError> {
         let Some(h) = self.find(id)? else {
             return Ok(Some(Bytes::new()));
         };
@@ -382,7 +374,7 @@ impl Objects for FsObjects {
             .map(Some)
     }
 
-    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+    pub(super) fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
         let len = self.fits(off, bufs)?;
         let h = self.make(id)?;
         self.admit_write(&h, off, len)?;
@@ -391,9 +383,16 @@ impl Objects for FsObjects {
         done
     }
 
-    fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+    /// Stores what was promised room. Where that has to be made first, it waits for the disk if it may.
+    pub(super) fn write_promised(
+        &self,
+        id: ObjectId,
+        off: u64,
+        bufs: &[Bytes],
+        settling: Settling,
+    ) -> Result<(), OsdError> {
         let len = self.fits(off, bufs)?;
-        self.with_promised(len, || {
+        self.with_promised(len, settling, || {
             let h = self.make_in(id, None)?;
             let done = self.pwrite_all(&h, off, bufs);
             self.note_change(&h);
@@ -401,11 +400,11 @@ impl Objects for FsObjects {
         })
     }
 
-    fn max_bytes(&self) -> u64 {
+    pub(super) fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
 
-    fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
+    pub(super) fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
         if size > self.max_bytes {
             return Err(OsdError::TooLarge(size));
         }
@@ -415,7 +414,7 @@ impl Objects for FsObjects {
         Ok(())
     }
 
-    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
+    pub(super) fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
         let Some(h) = self.find(id)? else {
             return Ok(());
         };
@@ -424,7 +423,7 @@ impl Objects for FsObjects {
         done
     }
 
-    fn fallocate(
+    pub(super) fn fallocate(
         &self,
         id: ObjectId,
         mode: FallocMode,
@@ -457,7 +456,12 @@ impl Objects for FsObjects {
         done
     }
 
-    fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
+    pub(super) fn seek(
+        &self,
+        id: ObjectId,
+        off: u64,
+        whence: SeekWhence,
+    ) -> Result<Option<u64>, OsdError> {
         let Some(h) = self.find(id)? else {
             return Ok(None);
         };
@@ -475,7 +479,7 @@ impl Objects for FsObjects {
         }
     }
 
-    fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
+    pub(super) fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
         let Some(h) = self.find(id)? else {
             return Ok(None);
         };
@@ -483,7 +487,12 @@ impl Objects for FsObjects {
         Ok(Some(attr_of(&st, &h.record.lock())))
     }
 
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
+    pub(super) fn set_attr(
+        &self,
+        id: ObjectId,
+        set: &SetAttr,
+        settling: Settling,
+    ) -> Result<ObjAttr, OsdError> {
         let h = self.make(id)?;
         let mut record = h.record.lock();
         let set = set.for_object(record.owned);
@@ -503,14 +512,16 @@ impl Objects for FsObjects {
         let new = record.after(&set, old_mtime, mtime(&st));
         if new != *record {
             // Behind a write it belongs to: the block it may need is part of what that was promised.
-            self.with_promised(RECORD_ROOM_BYTES, || self.store_record(id, &h.file, &new))?;
+            self.with_promised(RECORD_ROOM_BYTES, settling, || {
+                self.store_record(id, &h.file, &new)
+            })?;
             *record = new;
         }
         self.note_change(&h);
         Ok(attr_of(&st, &record))
     }
 
-    fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
+    pub(super) fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
         let name = file_name(id);
         let unlink = || rustix::fs::unlinkat(&self.root, name.as_str(), AtFlags::empty());
         match self.handles.remove(id, unlink) {
@@ -528,7 +539,7 @@ impl Objects for FsObjects {
         Ok(true)
     }
 
-    fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
+    pub(super) fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
         self.refuse_after_failure()?;
         let Some(h) = self.find(id)? else {
             return Ok(());
@@ -540,7 +551,7 @@ impl Objects for FsObjects {
         }
     }
 
-    fn sync_all(&self) -> Result<(), OsdError> {
+    pub(super) fn sync_all(&self) -> Result<(), OsdError> {
         let _turn = self.syncing_all.lock();
         self.refuse_after_failure()?;
         let changed: Vec<_> = self.changed.lock().iter().copied().collect();
@@ -566,7 +577,10 @@ impl Objects for FsObjects {
         }
     }
 
-    fn iterate(&self, f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError> {
+    pub(super) fn iterate(
+        &self,
+        f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool,
+    ) -> Result<(), OsdError> {
         self.each_dir(&self.path, &mut |outer| {
             self.each_dir(outer, &mut |inner| {
                 self.each_dir(inner, &mut |file| self.visit_file(file, f))
@@ -575,7 +589,7 @@ impl Objects for FsObjects {
         Ok(())
     }
 
-    fn space(&self) -> Result<StatFs, OsdError> {
+    pub(super) fn space(&self) -> Result<StatFs, OsdError> {
         self.space.statfs()
     }
 }

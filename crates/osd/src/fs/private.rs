@@ -156,7 +156,7 @@ mod tests {
             .filter(|p| !p.starts_with(target.join("kv")))
             .collect();
         assert!(left.is_empty(), "{left:?}");
-        osd.sync().unwrap();
+        osd.sync().wait().unwrap();
         drop(osd);
         // What the tables have made since has the modes of the umask; the next start takes them away.
         tighten(&target);

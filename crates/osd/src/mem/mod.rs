@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use self::object::{MemObject, PAGE_BYTES};
 use crate::{
-    Batch, FallocMode, Kv, ObjAttr, ObjectId, Objects, Op, OsdError, Room, SeekWhence, SetAttr,
-    StatFs, Table,
+    Batch, FallocMode, Io, Kv, ObjAttr, ObjectId, Objects, Op, OsdError, Room, SeekWhence, SetAttr,
+    StatFs, Table, Visit,
 };
 
 /// Size of a device unless said otherwise, in bytes.
@@ -123,6 +123,12 @@ impl OsdMem {
         }
     }
 
+    /// All objects in order.
+    pub fn objects(&self) -> Vec<(ObjectId, ObjAttr)> {
+        let s = self.state.lock();
+        s.objects.iter().map(|(id, o)| (*id, o.attr())).collect()
+    }
+
     /// Number of batches committed and not yet synced.
     pub fn unsynced_batches(&self) -> usize {
         self.state.lock().unsafe_batches.len()
@@ -206,10 +212,6 @@ fn apply(tables: &mut Rows, b: Batch) {
 }
 
 impl Kv for OsdMem {
-    fn waits(&self) -> bool {
-        false
-    }
-
     fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
         let s = self.state.lock();
         Ok(s.tables.get(&t).and_then(|rows| rows.get(key)).cloned())
@@ -246,20 +248,16 @@ impl Kv for OsdMem {
         Ok(last.map(|(k, v)| (k.clone(), v.clone())))
     }
 
-    fn commit(&self, b: Batch) -> Result<(), OsdError> {
-        let mut s = self.state.lock();
-        s.write_gate()?;
-        s.unsafe_batches.push(b.clone());
-        apply(&mut s.tables, b);
-        Ok(())
+    fn commit(&self, b: Batch) -> Io<()> {
+        Io::ready(self.commit_now(b))
     }
 
-    fn sync(&self) -> Result<(), OsdError> {
+    fn sync(&self) -> Io<()> {
         let mut s = self.state.lock();
         for b in std::mem::take(&mut s.unsafe_batches) {
             apply(&mut s.safe_tables, b);
         }
-        Ok(())
+        Io::ready(Ok(()))
     }
 
     fn note(&self, number: u64) {
@@ -319,26 +317,16 @@ impl Room for OsdMem {
     }
 }
 
-impl Objects for OsdMem {
-    fn max_bytes(&self) -> u64 {
-        match self.state.lock().max_bytes {
-            0 => i64::MAX as u64,
-            n => n,
-        }
+impl OsdMem {
+    fn commit_now(&self, b: Batch) -> Result<(), OsdError> {
+        let mut s = self.state.lock();
+        s.write_gate()?;
+        s.unsafe_batches.push(b.clone());
+        apply(&mut s.tables, b);
+        Ok(())
     }
 
-    fn object_calls_wait(&self) -> bool {
-        false
-    }
-
-    fn read(&self, id: ObjectId, off: u64, len: usize) -> Result<Bytes, OsdError> {
-        let s = self.state.lock();
-        Ok(s.objects
-            .get(&id)
-            .map_or_else(Bytes::new, |o| o.read(off, len)))
-    }
-
-    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+    fn write_now(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
         let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
         let end = off.checked_add(len).filter(|e| *e <= self.max_bytes());
         let end = end.ok_or(OsdError::TooLarge(off))?;
@@ -351,21 +339,21 @@ impl Objects for OsdMem {
         })
     }
 
-    fn truncate(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
+    fn truncate_now(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
         if size > self.max_bytes() {
             return Err(OsdError::TooLarge(size));
         }
         self.change(id, (0, 0), |o| o.truncate(size))
     }
 
-    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
+    fn punch_now(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
         if !self.state.lock().objects.contains_key(&id) {
             return Ok(());
         }
         self.change(id, (0, 0), |o| o.punch(start, end))
     }
 
-    fn fallocate(
+    fn fallocate_now(
         &self,
         id: ObjectId,
         mode: FallocMode,
@@ -379,7 +367,7 @@ impl Objects for OsdMem {
             return Err(OsdError::TooLarge(end));
         }
         match mode {
-            FallocMode::PunchHole => self.punch(id, start, end),
+            FallocMode::PunchHole => self.punch_now(id, start, end),
             FallocMode::Allocate => {
                 self.change(id, (start, end), |o| o.allocate(start, end, false))
             }
@@ -396,6 +384,50 @@ impl Objects for OsdMem {
         }
     }
 
+    fn destroy_now(&self, id: ObjectId) -> Result<bool, OsdError> {
+        let mut s = self.state.lock();
+        s.write_gate()?;
+        let Some(o) = s.objects.remove(&id) else {
+            return Ok(false);
+        };
+        s.page_count -= o.page_count();
+        Ok(true)
+    }
+}
+
+impl Objects for OsdMem {
+    fn max_bytes(&self) -> u64 {
+        match self.state.lock().max_bytes {
+            0 => i64::MAX as u64,
+            n => n,
+        }
+    }
+
+    fn read(&self, id: ObjectId, off: u64, len: usize) -> Io<Bytes> {
+        let s = self.state.lock();
+        let data = s
+            .objects
+            .get(&id)
+            .map_or_else(Bytes::new, |o| o.read(off, len));
+        Io::ready(Ok(data))
+    }
+
+    fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Io<()> {
+        Io::ready(self.write_now(id, off, bufs))
+    }
+
+    fn truncate(&self, id: ObjectId, size: u64) -> Io<()> {
+        Io::ready(self.truncate_now(id, size))
+    }
+
+    fn punch(&self, id: ObjectId, start: u64, end: u64) -> Io<()> {
+        Io::ready(self.punch_now(id, start, end))
+    }
+
+    fn fallocate(&self, id: ObjectId, mode: FallocMode, start: u64, end: u64) -> Io<()> {
+        Io::ready(self.fallocate_now(id, mode, start, end))
+    }
+
     fn seek(&self, id: ObjectId, off: u64, whence: SeekWhence) -> Result<Option<u64>, OsdError> {
         Ok(self
             .state
@@ -409,47 +441,37 @@ impl Objects for OsdMem {
         Ok(self.state.lock().objects.get(&id).map(MemObject::attr))
     }
 
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Io<ObjAttr> {
         let mut after = ObjAttr::default();
-        self.change(id, (0, 0), |o| {
+        let done = self.change(id, (0, 0), |o| {
             o.set_attr(set);
             after = o.attr();
-        })?;
-        Ok(after)
+        });
+        Io::ready(done.map(|()| after))
     }
 
-    fn destroy(&self, id: ObjectId) -> Result<bool, OsdError> {
-        let mut s = self.state.lock();
-        s.write_gate()?;
-        let Some(o) = s.objects.remove(&id) else {
-            return Ok(false);
-        };
-        s.page_count -= o.page_count();
-        Ok(true)
+    fn destroy(&self, id: ObjectId) -> Io<bool> {
+        Io::ready(self.destroy_now(id))
     }
 
-    fn sync_object(&self, id: ObjectId) -> Result<(), OsdError> {
+    fn sync_object(&self, id: ObjectId) -> Io<()> {
         let mut s = self.state.lock();
         match s.objects.get(&id).cloned() {
             Some(o) => s.safe_objects.insert(id, o),
             None => s.safe_objects.remove(&id),
         };
-        Ok(())
+        Io::ready(Ok(()))
     }
 
-    fn sync_all(&self) -> Result<(), OsdError> {
+    fn sync_all(&self) -> Io<()> {
         let mut s = self.state.lock();
         s.safe_objects = s.objects.clone();
-        Ok(())
+        Io::ready(Ok(()))
     }
 
-    fn iterate(&self, f: &mut dyn FnMut(ObjectId, ObjAttr) -> bool) -> Result<(), OsdError> {
-        let all: Vec<_> = {
-            let s = self.state.lock();
-            s.objects.iter().map(|(id, o)| (*id, o.attr())).collect()
-        };
-        let _ = all.into_iter().all(|(id, attr)| f(id, attr));
-        Ok(())
+    fn iterate(&self, mut visit: Visit) -> Io<()> {
+        let _ = self.objects().into_iter().all(|(id, attr)| visit(id, attr));
+        Io::ready(Ok(()))
     }
 
     fn space(&self) -> Result<StatFs, OsdError> {
@@ -467,7 +489,7 @@ mod tests {
     fn put(osd: &OsdMem, key: &'static str) -> Result<(), OsdError> {
         let mut b = Batch::new();
         b.put(T, key, "v");
-        osd.commit(b)
+        osd.commit(b).wait()
     }
 
     fn keys(osd: &OsdMem) -> Vec<String> {
@@ -481,7 +503,7 @@ mod tests {
     fn power_loss_keeps_what_was_synced_and_a_prefix_of_the_rest() {
         let osd = OsdMem::new();
         put(&osd, "a").unwrap();
-        osd.sync().unwrap();
+        osd.sync().wait().unwrap();
         put(&osd, "b").unwrap();
         put(&osd, "c").unwrap();
         assert_eq!(osd.unsynced_batches(), 2);
@@ -494,15 +516,21 @@ mod tests {
     #[test]
     fn power_loss_takes_objects_back_to_their_sync() {
         let osd = OsdMem::new();
-        osd.write(ID, 0, &[Bytes::from_static(b"one")]).unwrap();
-        osd.sync_object(ID).unwrap();
-        osd.write(ID, 3, &[Bytes::from_static(b"two")]).unwrap();
+        osd.write(ID, 0, &[Bytes::from_static(b"one")])
+            .wait()
+            .unwrap();
+        osd.sync_object(ID).wait().unwrap();
+        osd.write(ID, 3, &[Bytes::from_static(b"two")])
+            .wait()
+            .unwrap();
         let other = ObjectId { seq: 0, oid: 2 };
-        osd.write(other, 0, &[Bytes::from_static(b"x")]).unwrap();
+        osd.write(other, 0, &[Bytes::from_static(b"x")])
+            .wait()
+            .unwrap();
         let after = osd.power_loss();
-        assert_eq!(&after.read(ID, 0, 99).unwrap()[..], b"one");
+        assert_eq!(&after.read(ID, 0, 99).wait().unwrap()[..], b"one");
         assert_eq!(after.attr(other).unwrap(), None);
-        assert_eq!(&osd.read(ID, 0, 99).unwrap()[..], b"onetwo");
+        assert_eq!(&osd.read(ID, 0, 99).wait().unwrap()[..], b"onetwo");
     }
 
     #[test]
@@ -519,15 +547,21 @@ mod tests {
     fn a_full_device_gives_its_space_back_on_destroy() {
         let osd = OsdMem::with_capacity(3 * PAGE_BYTES);
         let data = Bytes::from(vec![1; 2 * PAGE_BYTES as usize]);
-        osd.write(ID, 0, std::slice::from_ref(&data)).unwrap();
-        let full = osd.write(ID, 2 * PAGE_BYTES, std::slice::from_ref(&data));
+        osd.write(ID, 0, std::slice::from_ref(&data))
+            .wait()
+            .unwrap();
+        let full = osd
+            .write(ID, 2 * PAGE_BYTES, std::slice::from_ref(&data))
+            .wait();
         assert!(matches!(full, Err(OsdError::NoSpace)));
-        osd.write(ID, 0, std::slice::from_ref(&data)).unwrap();
+        osd.write(ID, 0, std::slice::from_ref(&data))
+            .wait()
+            .unwrap();
         assert_eq!(osd.space().unwrap().blocks_avail, 1);
-        assert!(osd.destroy(ID).unwrap() && !osd.destroy(ID).unwrap());
-        osd.write(ID, PAGE_BYTES, &[data]).unwrap();
+        assert!(osd.destroy(ID).wait().unwrap() && !osd.destroy(ID).wait().unwrap());
+        osd.write(ID, PAGE_BYTES, &[data]).wait().unwrap();
         osd.inject(Fault::Full(1));
-        assert!(matches!(osd.truncate(ID, 1), Err(OsdError::NoSpace)));
+        assert!(matches!(osd.truncate(ID, 1).wait(), Err(OsdError::NoSpace)));
     }
 
     #[test]
@@ -537,7 +571,7 @@ mod tests {
         for key in [&[1, 0][..], &[1, 0xff, 0xff], &[2], &[0xff, 0xff]] {
             b.put(T, key.to_vec(), "v");
         }
-        osd.commit(b).unwrap();
+        osd.commit(b).wait().unwrap();
         let last = |p: &[u8]| osd.last(T, p).unwrap().map(|(k, _)| k.to_vec());
         assert_eq!(last(&[1]), Some(vec![1, 0xff, 0xff]));
         assert_eq!(last(&[1, 0xff]), Some(vec![1, 0xff, 0xff]));

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_osd::{Kv, ObjectId, OsdError, Table};
@@ -229,22 +228,22 @@ fn each(kv: &dyn Kv, t: Table, mut f: impl FnMut(&Bytes, &Bytes)) -> Result<(), 
 }
 
 /// Verifies the MDT kept in `kv`.
-pub fn check(kv: &Arc<dyn Kv>) -> Result<Report, OsdError> {
+pub fn check(kv: &dyn Kv) -> Result<Report, OsdError> {
     let mut report = Report::default();
-    let mut seen = read_inodes(&**kv, &mut report)?;
-    read_links(&**kv, &mut seen, &mut report)?;
-    read_entries(&**kv, &mut seen, &mut report)?;
-    let orphans = read_fids(&**kv, table::ORPHAN)?;
+    let mut seen = read_inodes(kv, &mut report)?;
+    read_links(kv, &mut seen, &mut report)?;
+    read_entries(kv, &mut seen, &mut report)?;
+    let orphans = read_fids(kv, table::ORPHAN)?;
     for (fid, s) in &seen {
         check_counts(fid, s, orphans.contains(fid), &mut report);
     }
-    report.never_served = is_never_served(&**kv)?;
+    report.never_served = is_never_served(kv)?;
     if !seen.contains_key(&Fid::ROOT) && !report.never_served {
         report.problems.push(Problem::NoRoot);
     }
-    read_xattrs(&**kv, &seen, &mut report)?;
-    read_usage(&**kv, &seen, &mut report)?;
-    read_destroys(&**kv, &mut report)?;
+    read_xattrs(kv, &seen, &mut report)?;
+    read_usage(kv, &seen, &mut report)?;
+    read_destroys(kv, &mut report)?;
     Ok(report)
 }
 

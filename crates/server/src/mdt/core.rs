@@ -3,10 +3,8 @@
 //! Everything that changes the name space goes: lock the core, build a [`Txn`], commit its batch
 //! through the target (which gives the transno), unlock. So transnos follow the order of changes.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, Time};
+use coral_osd::{Batch, Device, Kv, Time};
 use coral_wire::fid::{Fid, seq};
 use coral_wire::fld::LuSeqRange;
 
@@ -24,7 +22,7 @@ const KEY_STRIPE: &[u8] = b"stripe";
 
 /// Writes an empty name space into `kv`: the root directory, of `owner` (uid, gid), and the defaults.
 pub fn format(
-    kv: &Arc<dyn Kv>,
+    kv: &Device,
     now: Time,
     defaults: &StripeDefaults,
     owner: (u32, u32),
@@ -53,12 +51,12 @@ pub fn format(
 }
 
 /// Whether there is a name space in `kv`.
-pub fn is_formatted(kv: &Arc<dyn Kv>) -> Result<bool, coral_osd::OsdError> {
+pub fn is_formatted(kv: &dyn Kv) -> Result<bool, coral_osd::OsdError> {
     Ok(kv.get(table::META, KEY_FORMAT)?.is_some())
 }
 
 /// Tables of an older format become this program's: what it writes from here on only it and later ones read.
-pub fn raise_format(kv: &Arc<dyn Kv>) -> MdtResult<()> {
+pub fn raise_format(kv: &Device) -> MdtResult<()> {
     if kv
         .get(table::META, KEY_FORMAT)?
         .is_some_and(|raw| raw.as_ref() != FORMAT.to_le_bytes())
@@ -66,7 +64,7 @@ pub fn raise_format(kv: &Arc<dyn Kv>) -> MdtResult<()> {
         let mut b = Batch::new();
         b.put(table::META, KEY_FORMAT, FORMAT.to_le_bytes().to_vec());
         kv.commit(b)?;
-        kv.sync()?;
+        kv.sync_soon()?;
     }
     Ok(())
 }
@@ -134,7 +132,7 @@ pub struct MdtCore {
 
 impl MdtCore {
     /// Opens formatted tables.
-    pub fn open(kv: Arc<dyn Kv>) -> Result<MdtCore, MdtOpenError> {
+    pub fn open(kv: Device) -> Result<MdtCore, MdtOpenError> {
         let raw = kv
             .get(table::META, KEY_FORMAT)?
             .ok_or(MdtOpenError::NotFormatted)?;
@@ -185,8 +183,8 @@ impl MdtCore {
         )
     }
 
-    /// Gives a client a sequence of [`seq::WIDTH`] object ids to name new files with. Written and
-    /// synced at once: a sequence is never given twice, also after power loss.
+    /// Gives a client a sequence of [`seq::WIDTH`] object ids to name new files with. On disk before
+    /// the client is told: a sequence is never given twice, also after power loss.
     pub fn take_sequence(&mut self, index: u32) -> MdtResult<LuSeqRange> {
         let raw = self.store.kv().get(table::META, KEY_SEQ)?;
         let raw = raw
@@ -197,7 +195,7 @@ impl MdtCore {
         let mut b = Batch::new();
         b.put(table::META, KEY_SEQ, (start + 1).to_le_bytes().to_vec());
         self.store.kv().commit(b)?;
-        self.store.kv().sync()?;
+        self.store.kv().sync_soon()?;
         Ok(LuSeqRange {
             start,
             end: start + 1,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use coral_ldlm::LdlmServer;
 use coral_lnet::Node;
-use coral_osd::{Batch, Kv, Objects, OsdError, Time};
+use coral_osd::{Batch, Device, Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmReply};
 use coral_wire::mds::{MdtBody, MdtIoepoch, RecCreate};
@@ -158,17 +158,18 @@ impl Mdt {
         cfg: MdtConfig,
         osd: Arc<O>,
     ) -> Result<Mdt, MdtOpenError> {
-        Self::start_on(node, cfg, osd.clone(), osd)
+        Self::start_on(node, cfg, Device::from(osd.clone()), osd)
     }
 
     /// The same with tables and data on MDT apart.
     pub fn start_on(
         node: Arc<Node>,
         cfg: MdtConfig,
-        kv: Arc<dyn Kv>,
+        kv: impl Into<Device>,
         data: Arc<dyn Objects>,
     ) -> Result<Mdt, MdtOpenError> {
-        if !core::is_formatted(&kv)? {
+        let kv = kv.into();
+        if !core::is_formatted(&*kv)? {
             let (secs, nsecs) = node.wall_time();
             core::format(
                 &kv,
@@ -184,7 +185,7 @@ impl Mdt {
         }
         let store = state.store.clone();
         let osp = Osp::new(node.clone(), &cfg.target.name);
-        let left = orphans::left(&*kv)?;
+        let left = orphans::left(&kv)?;
         let target = Target::new(node, cfg.target, kv)?;
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         state.recovering = target.in_recovery();
@@ -226,13 +227,13 @@ impl Mdt {
     }
 
     /// Sets the parameter of that name and keeps it for later starts. `None`: it has none of that name.
-    pub fn set_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
+    pub async fn set_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
         let name = name
             .strip_prefix("mdt.")?
             .strip_prefix(self.target.name())?
             .strip_prefix('.')?;
         let kv = self.ops.core.lock().store.kv().clone();
-        self.ops.set_param(&*kv, name, value)
+        self.ops.set_param(&kv, name, value).await
     }
 
     /// Disconnects from the OSTs and stops the target.
@@ -241,7 +242,7 @@ impl Mdt {
         self.ops.remover.stop().await;
         self.ops.osp.stop().await;
         self.target.stop().await;
-        if let Err(error) = orphans::stopped(&self.ops, &self.target) {
+        if let Err(error) = orphans::stopped(&self.ops, &self.target).await {
             tracing::error!(%error, "noting that the MDT has stopped");
         }
     }
@@ -381,7 +382,7 @@ impl TargetOps for MdtOps {
         }
     }
 
-    fn sync_data(&self) -> Result<(), OsdError> {
+    fn sync_data(&self) -> BoxFuture<'_, Result<(), OsdError>> {
         self.data.sync_data()
     }
 

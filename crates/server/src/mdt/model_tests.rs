@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, OsdMem, Time};
+use coral_osd::{Batch, Device, OsdMem, Time};
 use coral_wire::{Errno, Fid};
 use proptest::prelude::*;
 
@@ -169,9 +169,9 @@ struct World {
 impl World {
     fn new() -> World {
         let mem = OsdMem::new();
-        let kv: Arc<dyn Kv> = Arc::new(mem.clone());
+        let kv = Device::from(Arc::new(mem.clone()));
         format(&kv, Time::default(), &StripeDefaults::default(), (0, 0)).expect("format");
-        kv.sync().expect("sync");
+        kv.sync().wait().expect("sync");
         let mut model = Model::default();
         model.dirs.insert(Fid::ROOT, BTreeMap::new());
         let synced = model.clone();
@@ -333,7 +333,7 @@ impl World {
             }
             Op::CloseAll => self.close_all(),
             Op::Sync => {
-                self.store.kv().sync().expect("sync");
+                self.store.kv().sync().wait().expect("sync");
                 self.synced = self.model.clone();
             }
             // memory is lost, what was committed is not; opens are gone
@@ -347,7 +347,7 @@ impl World {
                 self.model = self.synced.clone();
                 self.reap_orphans();
                 self.synced = self.model.clone();
-                self.store.kv().sync().expect("sync");
+                self.store.kv().sync().wait().expect("sync");
             }
         }
     }
@@ -420,7 +420,7 @@ impl World {
             .values()
             .flat_map(|e| e.values().copied())
             .collect();
-        let report = check(self.store.kv()).expect("check");
+        let report = check(&**self.store.kv()).expect("check");
         assert_eq!(report.problems, Vec::new());
         let all: u64 = (0..3)
             .map(|uid| self.store.usage().of_id(0, uid).inodes)
@@ -448,7 +448,7 @@ proptest! {
         w.close_all();
         w.reap_orphans();
         w.verify();
-        let report = check(w.store.kv()).expect("check");
+        let report = check(&**w.store.kv()).expect("check");
         prop_assert_eq!(report.open_orphans, 0);
     }
 }
@@ -479,7 +479,7 @@ fn a_name_space_kept_without_sums_gets_them() {
     }
     w.store.kv().commit(forget).unwrap();
     assert_eq!(
-        check(w.store.kv()).unwrap().problems,
+        check(&**w.store.kv()).unwrap().problems,
         Vec::new(),
         "nothing is recorded, and nothing wrong"
     );
@@ -526,7 +526,7 @@ fn a_wrong_sum_is_found() {
         [9u64.to_le_bytes(), 4096u64.to_le_bytes()].concat(),
     );
     w.store.kv().commit(wrong).unwrap();
-    let found = check(w.store.kv()).unwrap().problems;
+    let found = check(&**w.store.kv()).unwrap().problems;
     assert_eq!(
         found.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
@@ -581,7 +581,7 @@ fn many_links_leave_the_inode_record() {
         (41, super::record::LINKS_INLINE)
     );
     assert_eq!(w.store.links(&fid, &ino, 100).unwrap().len(), 41);
-    assert_eq!(check(w.store.kv()).unwrap().problems, Vec::new());
+    assert_eq!(check(&**w.store.kv()).unwrap().problems, Vec::new());
     for i in 0..40 {
         let name = Bytes::from(format!("link{i}"));
         w.change(|t, time, open| {
@@ -601,5 +601,5 @@ fn many_links_leave_the_inode_record() {
         .unwrap();
     }
     assert_eq!(w.store.inode(&fid).unwrap().nlink, 1);
-    assert_eq!(check(w.store.kv()).unwrap().problems, Vec::new());
+    assert_eq!(check(&**w.store.kv()).unwrap().problems, Vec::new());
 }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, ObjectId, OsdError};
+use coral_osd::{Batch, Device, ObjectId, OsdError};
 use coral_wire::Fid;
 use coral_wire::fid::seq;
 use parking_lot::Mutex;
@@ -60,8 +60,8 @@ pub(super) struct Left {
 }
 
 /// Finds out what is to be looked through, before the target starts. `kv` is synced by that start.
-pub(super) fn left(kv: &dyn Kv) -> Result<Left, OsdError> {
-    let transno = stored_transno(kv)?.unwrap_or(0);
+pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
+    let transno = stored_transno(&**kv)?.unwrap_or(0);
     let stopped = kv.get(table::META, KEY_STOPPED)?;
     let clean = stopped
         .as_deref()
@@ -72,8 +72,8 @@ pub(super) fn left(kv: &dyn Kv) -> Result<Left, OsdError> {
     };
     let mut b = Batch::new();
     b.del(table::META, KEY_STOPPED);
-    for (ost, reserved) in stripe::all_reserved(kv)? {
-        let seen = stripe::seen(kv, ost)?
+    for (ost, reserved) in stripe::all_reserved(&**kv)? {
+        let seen = stripe::seen(&**kv, ost)?
             .unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS))
             .max(1);
         if clean {
@@ -131,7 +131,7 @@ impl Search {
 }
 
 /// The target has stopped, and synced: the next start has nothing to look through, if this one is through.
-pub(super) fn stopped(ops: &MdtOps, target: &Target) -> Result<(), OsdError> {
+pub(super) async fn stopped(ops: &MdtOps, target: &Target) -> Result<(), OsdError> {
     if target.in_recovery() || !ops.search.is_done() {
         return Ok(());
     }
@@ -143,7 +143,8 @@ pub(super) fn stopped(ops: &MdtOps, target: &Target) -> Result<(), OsdError> {
         target.last_transno().to_le_bytes().to_vec(),
     );
     kv.commit(b)?;
-    kv.sync()
+    kv.sync().await?;
+    kv.stored().await
 }
 
 async fn run(ops: Weak<MdtOps>) {
@@ -276,18 +277,19 @@ impl MdtOps {
     /// Data of the MDT whose file is not there.
     async fn lost_data(&self, store: &Store) -> MdtResult<Vec<Fid>> {
         let store = store.clone();
-        let find = move |objects: &dyn coral_osd::Objects| {
-            let (mut lost, mut failed) = (Vec::new(), None);
-            objects.iterate(&mut |id, _| {
-                match without_file(&store, id) {
-                    Ok(fid) => lost.extend(fid),
-                    Err(e) => failed = Some(e),
-                }
-                failed.is_none() && lost.len() < PASS_OBJECTS
-            })?;
-            Ok(failed.map_or(Ok(lost), Err))
+        let found = Arc::new(Mutex::new(Ok(Vec::new())));
+        let finds = found.clone();
+        let visit = move |id, _| {
+            let mut found = finds.lock();
+            match (without_file(&store, id), &mut *found) {
+                (Ok(fid), Ok(lost)) => lost.extend(fid),
+                (Err(e), found) => *found = Err(e),
+                (_, Err(_)) => {}
+            }
+            found.as_ref().is_ok_and(|lost| lost.len() < PASS_OBJECTS)
         };
-        self.data.on_objects(find).await?
+        self.data.each_object(Box::new(visit)).await?;
+        std::mem::replace(&mut *found.lock(), Ok(Vec::new()))
     }
 
     /// Has the data of these files destroyed.
@@ -354,7 +356,7 @@ mod tests {
 
     #[test]
     fn after_a_clean_stop_nothing_is_left() {
-        let kv = coral_osd::OsdMem::new();
+        let kv = Device::from(Arc::new(coral_osd::OsdMem::new()));
         let mut b = Batch::new();
         stripe::put_reserved(&mut b, 3, 10_000);
         stripe::put_reserved(&mut b, 4, 4097);

@@ -2,7 +2,7 @@
 //! gone after a restart, so what is set is kept in the tables, as `lctl set_param -P` and `conf_param` do with Lustre's
 //! configuration logs.
 
-use coral_osd::{Batch, Kv};
+use coral_osd::{Batch, Device, Kv, OsdError};
 
 use super::core::MdtOpenError;
 use super::handler::MdtOps;
@@ -28,27 +28,20 @@ impl MdtOps {
     }
 
     /// Sets one and keeps it. `None`: there is no such parameter.
-    pub(super) fn set_param(
+    pub(super) async fn set_param(
         &self,
-        kv: &dyn Kv,
+        kv: &Device,
         name: &str,
         value: &str,
     ) -> Option<Result<(), String>> {
-        let kept = || -> Result<(), String> {
-            if !KEPT.contains(&name) {
-                return Ok(());
-            }
-            let mut b = Batch::new();
-            b.put(
-                table::META,
-                [PREFIX, name.as_bytes()].concat(),
-                value.as_bytes().to_vec(),
-            );
-            kv.commit(b).and_then(|()| kv.sync()).map_err(|e| {
-                format!("it holds until the MDT stops, and is not kept for its next start: {e}")
-            })
-        };
-        Some(self.apply(name, value)?.and_then(|()| kept()))
+        let applied = self.apply(name, value)?;
+        if applied.is_err() || !KEPT.contains(&name) {
+            return Some(applied);
+        }
+        let kept = keep(kv, name, value).await;
+        Some(kept.map_err(|e| {
+            format!("it holds until the MDT stops, and is not kept for its next start: {e}")
+        }))
     }
 
     /// Sets those that were kept. One that cannot be set as it was is no reason not to serve, but for those that say who is root.
@@ -74,4 +67,14 @@ impl MdtOps {
             .set_param(name, value)
             .or_else(|| self.squash.write().set_param(name, value))
     }
+}
+
+/// Puts a parameter on disk.
+async fn keep(kv: &Device, name: &str, value: &str) -> Result<(), OsdError> {
+    let mut b = Batch::new();
+    let key = [PREFIX, name.as_bytes()].concat();
+    b.put(table::META, key, value.as_bytes().to_vec());
+    kv.commit(b)?;
+    kv.sync().await?;
+    kv.stored().await
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, OsdError, Table};
+use coral_osd::{Batch, Device, OsdError, Table};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
@@ -78,14 +78,15 @@ pub struct Entry {
 /// The tables of one MDT.
 #[derive(Clone)]
 pub struct Store {
-    kv: Arc<dyn Kv>,
+    kv: Device,
     usage: Arc<Usage>,
 }
 
 impl Store {
     /// The tables in `kv`.
-    pub fn open(kv: Arc<dyn Kv>) -> MdtResult<Store> {
-        let usage = Arc::new(Usage::open(&*kv)?);
+    pub fn open(kv: impl Into<Device>) -> MdtResult<Store> {
+        let kv = kv.into();
+        let usage = Arc::new(Usage::open(&kv)?);
         Ok(Store { kv, usage })
     }
 
@@ -95,7 +96,7 @@ impl Store {
     }
 
     /// The device.
-    pub fn kv(&self) -> &Arc<dyn Kv> {
+    pub fn kv(&self) -> &Device {
         &self.kv
     }
 

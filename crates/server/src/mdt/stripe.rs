@@ -8,9 +8,10 @@
 //! self-extending components, pools beyond keeping their name.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, OsdError};
+use coral_osd::{Batch, Kv, OsdError, SyncAhead};
 use coral_wire::layout::{
     CompEntry, CompMd, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_SPECIFIC, LOV_MAGIC_V1, LOV_MAGIC_V3,
     LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, Layout, LovMd, LovOstData,
@@ -89,13 +90,38 @@ pub fn try_objects(lov: &Bytes) -> Result<Vec<(u32, u64)>, DecodeError> {
 /// Object ids of each OST, and whose turn it is.
 #[derive(Debug, Default)]
 pub struct ObjectIds {
-    next: BTreeMap<u32, (u64, u64)>,
+    next: BTreeMap<u32, Window>,
     credit: BTreeMap<u32, i128>,
     turn: usize,
     /// First id of each OST that the transaction under way was given.
     begun: BTreeMap<u32, u64>,
     /// What earlier starts left was looked through for objects that no file refers to ([`super::orphans`]).
     pub(super) settled: bool,
+}
+
+/// Ids of one OST.
+#[derive(Debug)]
+struct Window {
+    /// The next to be given.
+    next: u64,
+    /// Those below are reserved on disk, or will be when what [`Device::sync_soon`] began has ended.
+    safe: u64,
+    /// Those below are reserved in a batch that was committed.
+    reserved: u64,
+    /// The sync of the last reservation, and what is safe with it.
+    ahead: Option<(u64, SyncAhead)>,
+}
+
+impl Window {
+    /// At the start: ids below `reserved` may have been given.
+    fn after(reserved: u64) -> Window {
+        Window {
+            next: reserved,
+            safe: reserved,
+            reserved,
+            ahead: None,
+        }
+    }
 }
 
 /// First part of the keys of [`reserved`].
@@ -108,31 +134,36 @@ fn ost_key(what: &[u8], ost: u32) -> Vec<u8> {
 }
 
 impl ObjectIds {
-    /// The next object id of `ost`. Reservations are written and synced at once, by themselves: an
+    /// The next object id of `ost`. Reservations are written by themselves, and on disk before a client is told an id of them: an
     /// id is never given twice, whatever becomes of the transaction it is for, also after power
-    /// loss (a client replays a create with the objects it was told).
+    /// loss (a client replays a create with the objects it was told). The next one is made when half of the last is used, so
+    /// that it is on disk before it is needed.
     fn take(&mut self, store: &Store, ost: u32) -> MdtResult<u64> {
-        let (next, limit) = match self.next.get(&ost) {
-            Some(&v) => v,
-            None => {
-                let stored = reserved(store, ost)?;
-                (stored, stored)
-            }
+        let window = match self.next.entry(ost) {
+            Entry::Occupied(window) => window.into_mut(),
+            Entry::Vacant(none) => none.insert(Window::after(reserved(store, ost)?)),
         };
-        let limit = if next < limit {
-            limit
-        } else {
+        let next = window.next;
+        if next + RESERVE_IDS / 2 >= window.reserved {
             let mut b = Batch::new();
-            put_reserved(&mut b, ost, next + RESERVE_IDS);
+            put_reserved(&mut b, ost, window.reserved + RESERVE_IDS);
             if self.settled {
                 // All transactions but the one under way are on disk with this, or failed.
                 put_seen(&mut b, ost, self.begun.get(&ost).copied().unwrap_or(next));
             }
             store.kv().commit(b)?;
-            store.kv().sync()?;
-            next + RESERVE_IDS
-        };
-        self.next.insert(ost, (next + 1, limit));
+            window.reserved += RESERVE_IDS;
+            window.ahead = Some((window.reserved, store.kv().sync_ahead()?));
+        }
+        if next >= window.safe {
+            let (upto, synced) = window.ahead.take().expect("reserved, and not safe yet");
+            if !synced.has_ended() {
+                // Faster than the disk: the client is told when it is safe.
+                store.kv().sync_soon()?;
+            }
+            window.safe = upto;
+        }
+        window.next = next + 1;
         self.begun.entry(ost).or_insert(next);
         Ok(next)
     }

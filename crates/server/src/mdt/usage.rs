@@ -5,7 +5,7 @@
 //! Invariant: what is in memory is what the table says, which is what the inodes say ([`count`]); `coral check` verifies it.
 
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, Op, OsdError};
+use coral_osd::{Batch, Device, Kv, Op, OsdError};
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 
@@ -42,11 +42,11 @@ pub struct Usage(Mutex<Sums>);
 
 impl Usage {
     /// Reads the table, or makes it, of a name space that was kept without.
-    pub fn open(kv: &dyn Kv) -> MdtResult<Usage> {
-        if is_kept(kv)? {
-            return Ok(Usage(Mutex::new(read(kv)?)));
+    pub fn open(kv: &Device) -> MdtResult<Usage> {
+        if is_kept(&**kv)? {
+            return Ok(Usage(Mutex::new(read(&**kv)?)));
         }
-        let sums = count(kv)?;
+        let sums = count(&**kv)?;
         let mut b = Batch::new();
         for (owner, used) in sums.iter() {
             put(&mut b, owner, *used);

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use coral_ldlm::LdlmServer;
 use coral_lnet::{Nid, Node, Payload};
-use coral_osd::{Kv, OsdError};
+use coral_osd::{Device, OsdError};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2};
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::mgs::{
@@ -69,7 +69,7 @@ const FLAGS2: ConnectFlags2 =
 /// The management target.
 pub struct Mgs {
     node: Arc<Node>,
-    kv: Arc<dyn Kv>,
+    kv: Device,
     registry: Mutex<Registry>,
     nodemaps: Mutex<Nodemaps>,
     /// Counts changes of what [`Mgs::membership`] says.
@@ -91,7 +91,8 @@ fn reply_message() -> Message {
 
 impl Mgs {
     /// Reads what is registered in `kv`.
-    pub fn open(node: Arc<Node>, kv: Arc<dyn Kv>) -> Result<Arc<Mgs>, OsdError> {
+    pub fn open(node: Arc<Node>, kv: impl Into<Device>) -> Result<Arc<Mgs>, OsdError> {
+        let kv = kv.into();
         let registry = Mutex::new(Registry::load(&*kv)?);
         let nodemaps = Mutex::new(store::load(&*kv)?);
         Ok(Arc::new(Mgs {
@@ -105,7 +106,11 @@ impl Mgs {
     }
 
     /// Opens the MGS and makes it a target with default limits; add it to a [`crate::ServerNode`] afterwards.
-    pub fn start(node: Arc<Node>, kv: Arc<dyn Kv>) -> Result<(Arc<Mgs>, Arc<Target>), OsdError> {
+    pub fn start(
+        node: Arc<Node>,
+        kv: impl Into<Device>,
+    ) -> Result<(Arc<Mgs>, Arc<Target>), OsdError> {
+        let kv = kv.into();
         let mgs = Mgs::open(node.clone(), kv.clone())?;
         let target = Target::new(node, TargetConfig::new(TargetKind::Mgs, MGS_NAME, 0), kv)?;
         mgs.attach(&target);
@@ -176,16 +181,17 @@ impl Mgs {
     }
 
     /// Does what `lctl nodemap_*` asks for, stores that, and calls back the servers that have read the nodemaps.
-    pub fn nodemap_command(&self, command: &Command) -> Result<(), Errno> {
+    pub async fn nodemap_command(&self, command: &Command) -> Result<(), Errno> {
         {
             let mut maps = self.nodemaps.lock();
             let next = maps.with(command)?;
             let stored = store::put(&next)
                 .and_then(|batch| self.kv.commit(batch))
-                .and_then(|_| self.kv.sync());
-            stored.map_err(|e| Errno(e.errno()))?;
+                .and_then(|()| self.kv.sync_soon());
+            stored.map_err(Errno::from)?;
             *maps = next;
         }
+        self.kv.stored().await?;
         self.membership_changed();
         Ok(())
     }
@@ -257,15 +263,7 @@ impl Mgs {
             .filter(|i| i.len() <= IDENTITY_MAX)
             .ok_or(Errno::EPROTO)?;
         let reply = self.register_as(&info, rq.buf(2), identity)?;
-        let kv = self.kv.clone();
-        let synced = if kv.waits() {
-            tokio::task::spawn_blocking(move || kv.sync())
-                .await
-                .map_err(|_| Errno::EIO)?
-        } else {
-            kv.sync()
-        };
-        synced.map_err(|e| Errno(e.errno()))?;
+        self.kv.sync().await?;
         let mut m = reply_message();
         m.push(&reply);
         Ok(m)

@@ -348,7 +348,7 @@ mod tests {
                 .register(&info(flags, index, "10.0.0.1@tcp"), &[], "", 7)
                 .unwrap();
             assert!(done.log_changed && done.nids_changed && !batch.is_empty());
-            kv.commit(batch).unwrap();
+            kv.commit(batch).wait().unwrap();
         }
         let again = Registry::load(&kv).unwrap();
         assert_eq!(

@@ -9,9 +9,9 @@ use coral_wire::ldlm::LdlmMode;
 use coral_wire::ost::{OBD_FL_CKSUM_MASK, ObdFlags, Obdo, md};
 use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT, Message, portal};
 
-use super::brw::{Brw, Extent};
+use super::brw::Brw;
 use super::grant::Claim;
-use super::{Answer, Ost, done, obdo, reply, storage_error};
+use super::{Answer, Ost, done, obdo, reply, storage_error, stored};
 use crate::target::TargetRequest;
 
 impl Ost {
@@ -59,30 +59,16 @@ impl Ost {
         Ok(Some((nob as i32, msg)))
     }
 
-    /// The data of a read, one payload per descriptor, up to the end of the object. What lies in
-    /// memory is read here; the rest, if any, on a thread that may wait for the disk.
+    /// The data of a read, one payload per descriptor, up to the end of the object. One piece after the other: the file system
+    /// below reads ahead for who reads in order.
     async fn read_pieces(&self, b: &Brw) -> Result<Vec<Payload>, Errno> {
-        let pieces = b.pieces();
         let mut out = vec![Payload::new(); b.md_lens.len().max(1)];
-        for (i, (md, e)) in pieces.iter().enumerate() {
-            let got = self.objects.try_read(b.id, e.off, e.len);
-            match got.map_err(|e| storage_error(&e))? {
-                Some(data) => {
-                    let short = data.len() < e.len;
-                    out[*md].push(data);
-                    if short {
-                        return Ok(out);
-                    }
-                }
-                None => {
-                    let rest = pieces[i..].to_vec();
-                    let id = b.id;
-                    let read = move |objects: &dyn Objects| read_all(objects, id, &rest);
-                    for (md, data) in self.blocking(read).await? {
-                        out[md].push(data);
-                    }
-                    return Ok(out);
-                }
+        for (md, e) in b.pieces() {
+            let data = stored(self.objects.read(b.id, e.off, e.len).await)?;
+            let short = data.len() < e.len;
+            out[md].push(data);
+            if short {
+                break;
             }
         }
         Ok(out)
@@ -112,8 +98,8 @@ impl Ost {
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
         self.may_change(rq, b.id)?;
         let booked = match self.book_write(rq, &b) {
-            // it waits for the disk: not with the grants locked, nor on a thread of the runtime
-            Err(Errno::ENOSPC) if self.blocking(|objects| Ok(objects.settle())).await? => {
+            // it waits for the disk: not with the grants locked
+            Err(Errno::ENOSPC) if stored(self.objects.settle().await)? => {
                 self.may_change(rq, b.id)?;
                 self.book_write(rq, &b)
             }
@@ -121,12 +107,12 @@ impl Ost {
         };
         let (more, space) = booked?;
         oa.grant = more;
-        let stored = self.store(rq, &b, data);
+        let attr = self.store(rq, &b, data).await;
         // It is on the disk now, and no promise is needed for it any more.
         drop(space);
         // also when only a part of it could be stored
         self.usage.changed(b.id);
-        let attr = stored?;
+        let attr = attr?;
         // Times stay out, as in a real server's reply: a client that holds the whole object's lock
         // knows them, another has to ask anyway.
         oa.valid &= !(md::FLMTIME | md::FLATIME);
@@ -179,7 +165,7 @@ impl Ost {
         }
     }
 
-    fn store(&self, rq: &TargetRequest, b: &Brw, data: Payload) -> Result<ObjAttr, Errno> {
+    async fn store(&self, rq: &TargetRequest, b: &Brw, data: Payload) -> Result<ObjAttr, Errno> {
         let mut set = Ost::asked_attr(rq, &b.oa);
         set.if_unowned = true;
         let overtaken = {
@@ -198,13 +184,9 @@ impl Ost {
             set.atime = None;
         }
         for (off, bufs) in b.cut(data.iter().cloned()) {
-            self.objects
-                .write_promised(b.id, off, &bufs)
-                .map_err(|e| storage_error(&e))?;
+            stored(self.objects.write_promised(b.id, off, &bufs).await)?;
         }
-        self.objects
-            .set_attr(b.id, &set)
-            .map_err(|e| storage_error(&e))
+        stored(self.objects.set_attr(b.id, &set).await)
     }
 
     /// Books the space of a write: the grant the client gets in addition, and the space, held until the write is stored. A write
@@ -303,21 +285,4 @@ fn write_reply(oa: Obdo, niobufs: usize) -> Message {
     msg.push(&oa);
     msg.push_bytes(Bytes::from(vec![0; 4 * niobufs]));
     msg
-}
-
-fn read_all(
-    objects: &dyn Objects,
-    id: coral_osd::ObjectId,
-    pieces: &[(usize, Extent)],
-) -> Result<Vec<(usize, Bytes)>, OsdError> {
-    let mut out = Vec::with_capacity(pieces.len());
-    for (md, e) in pieces {
-        let data = objects.read(id, e.off, e.len)?;
-        let short = data.len() < e.len;
-        out.push((*md, data));
-        if short {
-            break;
-        }
-    }
-    Ok(out)
 }

@@ -82,6 +82,7 @@ mod tests {
         let res = OstId::group0(5).res_id();
         assert_eq!(stored(&osd, res), OstLvb::default());
         osd.write(ObjectId { seq: 0, oid: 5 }, 10, &[Bytes::from_static(b"x")])
+            .wait()
             .unwrap();
         assert_eq!((stored(&osd, res).size, stored(&osd, res).blocks), (11, 8));
         assert_eq!(stored(&osd, ResId([0; 4])).error(), Some(Errno::EPROTO));

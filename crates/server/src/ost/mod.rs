@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use coral_lnet::Node;
-use coral_osd::{Kv, ObjectId, Objects, OsdError, SetAttr};
+use coral_osd::{Device, Kv, ObjectId, Objects, OsdError, SetAttr, Visit};
 use coral_wire::connect::{ConnectFlags2, ObdConnectData};
 use coral_wire::ldlm::{Ibits, LdlmType, Policy};
 use coral_wire::ost::Obdo;
@@ -122,7 +122,7 @@ impl Ost {
         let shared = self.changes.lock().shared(id);
         match shared {
             true => rq.target.sync().await.map_err(|e| storage_error(&e)),
-            false => self.blocking(move |objects| objects.sync_object(id)).await,
+            false => stored(self.objects.sync_object(id).await),
         }
     }
 
@@ -132,8 +132,8 @@ impl Ost {
     }
 
     /// Removes an object.
-    pub(crate) fn remove(&self, id: ObjectId) -> Result<(), OsdError> {
-        self.objects.destroy(id)?;
+    pub(crate) async fn remove(&self, id: ObjectId) -> Result<(), OsdError> {
+        self.objects.destroy(id).await?;
         self.usage.gone(id);
         Ok(())
     }
@@ -144,12 +144,9 @@ impl Ost {
         Ok(low_space(s.blocks_avail, s.blocks, s.block_size))
     }
 
-    /// Runs `call` on the objects, where it may take its time.
-    pub(crate) async fn on_objects<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&dyn Objects) -> Result<T, OsdError> + Send + 'static,
-    ) -> Result<T, Errno> {
-        self.blocking(call).await
+    /// Visits every object, until `visit` returns false.
+    pub(crate) async fn each_object(&self, visit: Visit) -> Result<(), OsdError> {
+        self.objects.iterate(visit).await
     }
 
     /// The file of an object has another owner.
@@ -159,14 +156,11 @@ impl Ost {
 
     /// Space that an id has in use; EINPROGRESS until it is known.
     pub(crate) async fn used(&self, kind: u32, id: u32) -> Result<Used, Errno> {
-        let usage = self.usage.clone();
-        self.blocking(move |_| usage.of_id(kind, id))
-            .await?
-            .ok_or(Errno::EINPROGRESS)
+        stored(self.usage.of_id(kind, id).await)?.ok_or(Errno::EINPROGRESS)
     }
 
     /// Times of an object were set by another request than one of ours; an object that is not there stays so.
-    pub(crate) fn set_times(
+    pub(crate) async fn set_times(
         &self,
         rq: &TargetRequest,
         id: ObjectId,
@@ -174,7 +168,7 @@ impl Ost {
     ) -> Result<(), OsdError> {
         self.times_set.lock().note(rq.exp.cookie, id, rq.rq.xid);
         match self.objects.attr(id)? {
-            Some(_) => self.objects.set_attr(id, set).map(drop),
+            Some(_) => self.objects.set_attr(id, set).await.map(drop),
             None => Ok(()),
         }
     }
@@ -210,14 +204,14 @@ impl Ost {
         O: Kv + Objects + 'static,
     {
         let cfg = TargetConfig::new(TargetKind::Ost, &format!("{fsname}-OST{index:04x}"), index);
-        Self::start_on(node, cfg, osd.clone(), osd)
+        Self::start_on(node, cfg, Device::from(osd.clone()), osd)
     }
 
     /// As [`Ost::start`], with limits of one's own, and tables and objects apart.
     pub fn start_on(
         node: Arc<Node>,
         cfg: TargetConfig,
-        kv: Arc<dyn Kv>,
+        kv: impl Into<Device>,
         objects: Arc<dyn Objects>,
     ) -> Result<Arc<Target>, OsdError> {
         let target = Target::new(node, cfg, kv)?;
@@ -269,21 +263,6 @@ impl Ost {
     fn coral(exp: &Export) -> bool {
         exp.connect().has2(ConnectFlags2::CORAL)
     }
-
-    /// Runs a call that may wait for the disk off the runtime's threads.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        call: impl FnOnce(&dyn Objects) -> Result<T, OsdError> + Send + 'static,
-    ) -> Result<T, Errno> {
-        let objects = self.objects.clone();
-        if !objects.object_calls_wait() {
-            return call(&*objects).map_err(|e| storage_error(&e));
-        }
-        match tokio::task::spawn_blocking(move || call(&*objects)).await {
-            Ok(result) => result.map_err(|e| storage_error(&e)),
-            Err(_) => Err(Errno::EIO),
-        }
-    }
 }
 
 impl TargetOps for Ost {
@@ -326,12 +305,14 @@ impl TargetOps for Ost {
         Box::pin(async {})
     }
 
-    fn sync_data(&self) -> Result<(), OsdError> {
-        self.changes.lock().commit_begins();
-        let began = self.usage.sync_begins();
-        self.objects.sync_all()?;
-        self.usage.synced(began);
-        Ok(())
+    fn sync_data(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        Box::pin(async {
+            self.changes.lock().commit_begins();
+            let began = self.usage.sync_begins();
+            self.objects.sync_all().await?;
+            self.usage.synced(began).await;
+            Ok(())
+        })
     }
 
     fn stopping(self: Arc<Self>) -> BoxFuture<'static, ()> {
@@ -346,6 +327,11 @@ fn done(msg: Message) -> Answer {
 /// A reply without buffers yet.
 fn reply() -> Message {
     Message::new(&PtlrpcBody::default())
+}
+
+/// What a storage call brought, for a client.
+fn stored<T>(done: Result<T, OsdError>) -> Result<T, Errno> {
+    done.map_err(|e| storage_error(&e))
 }
 
 /// The errno for a client, and a line in the log for what is our fault.

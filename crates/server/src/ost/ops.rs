@@ -1,20 +1,18 @@
 //! Requests on one object other than bulk I/O (`lustre/ofd/ofd_dev.c`: `ofd_*_hdl`).
 
 use coral_ldlm::LocalLock;
-use coral_osd::{Batch, FallocMode, ObjectId, SeekWhence, SetAttr};
+use coral_osd::{Batch, FallocMode, ObjectId, OsdError, SeekWhence, SetAttr};
 use coral_wire::Errno;
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::ost::{ObdFlags, Obdo, md};
 use coral_wire::ptlrpc::Message;
 
 use super::brw::object_of;
-use super::{Ost, obdo, reply, storage_error};
+use super::{Ost, obdo, reply, storage_error, stored};
 use crate::target::TargetRequest;
 
 /// "To the end of the object" (`OBD_OBJECT_EOF`).
 const OBJECT_EOF: u64 = u64::MAX;
-/// An object larger than this is removed on a thread that may wait, in 512-byte blocks.
-const QUICK_DESTROY_BLOCKS: u64 = 16 << 11;
 /// Most objects in one destroy.
 const DESTROY_MAX: u32 = 4096;
 
@@ -122,10 +120,7 @@ impl Ost {
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
         let set = Ost::asked_attr(rq, &n.oa);
-        let attr = self
-            .objects
-            .set_attr(n.id, &set)
-            .map_err(|e| storage_error(&e))?;
+        let attr = stored(self.objects.set_attr(n.id, &set).await)?;
         self.usage.changed(n.id);
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
             self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
@@ -164,7 +159,7 @@ impl Ost {
             OBJECT_EOF => self.objects.truncate(n.id, start),
             _ => self.objects.punch(n.id, start, end),
         };
-        let attr = self.after_change(rq, &n, done.map_err(|e| storage_error(&e)))?;
+        let attr = self.after_change(rq, &n, done.await).await?;
         let mut oa = n.out(md::FLBLOCKS);
         oa.blocks = attr.blocks;
         let done = self.committed(rq, &oa);
@@ -185,12 +180,8 @@ impl Ost {
         let mode = falloc_mode(n.oa.nlink)?;
         let lock = n.lock(self, rq, LdlmMode::PW, start, end - 1).await;
         self.may_change(rq, n.id)?;
-        let id = n.id;
-        let change =
-            move |objects: &dyn coral_osd::Objects| objects.fallocate(id, mode, start, end);
-        // Allocating much takes the file system a while.
-        let done = self.blocking(change).await;
-        let attr = self.after_change(rq, &n, done)?;
+        let done = self.objects.fallocate(n.id, mode, start, end).await;
+        let attr = self.after_change(rq, &n, done).await?;
         let mut oa = n.out(0);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
         let done = self.committed(rq, &oa);
@@ -199,24 +190,25 @@ impl Ost {
     }
 
     /// Sets the times of an object whose change is `done`, or failed.
-    fn after_change(
+    async fn after_change(
         &self,
         rq: &TargetRequest,
         n: &Named,
-        done: Result<(), Errno>,
+        done: Result<(), OsdError>,
     ) -> Result<coral_osd::ObjAttr, Errno> {
         let set = SetAttr {
             if_unowned: true,
             ..Ost::asked_attr(rq, &n.oa)
         };
-        let attr = done.and_then(|()| {
-            self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
-            self.objects
-                .set_attr(n.id, &set)
-                .map_err(|e| storage_error(&e))
-        });
+        let attr = match done {
+            Ok(()) => {
+                self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
+                self.objects.set_attr(n.id, &set).await
+            }
+            Err(e) => Err(e),
+        };
         self.usage.changed(n.id);
-        attr
+        stored(attr)
     }
 
     pub(super) async fn seek(&self, rq: &TargetRequest) -> Result<Message, Errno> {
@@ -294,15 +286,9 @@ impl Ost {
             .ldlm()
             .lock_local(res, LdlmType::EXTENT, LdlmMode::PW, policy, None)
             .await;
-        let attr = self.objects.attr(id).map_err(|e| storage_error(&e))?;
-        match attr {
-            None => return Ok(()),
-            Some(a) if a.blocks > QUICK_DESTROY_BLOCKS => {
-                self.blocking(move |objects| objects.destroy(id)).await?
-            }
-            Some(_) => self.objects.destroy(id).map_err(|e| storage_error(&e))?,
-        };
-        self.usage.gone(id);
+        if stored(self.objects.destroy(id).await)? {
+            self.usage.gone(id);
+        }
         Ok(())
     }
 

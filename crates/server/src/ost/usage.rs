@@ -26,6 +26,9 @@ use crate::quota::{Owner, Sums, Used};
 /// Bytes of a block that attributes are in.
 const BLOCK_BYTES: u64 = 512;
 
+/// Objects that are measured without letting others run.
+const MEASURED_AT_ONCE: usize = 64;
+
 /// See the module's head.
 pub(super) struct Usage {
     objects: Arc<dyn Objects>,
@@ -82,12 +85,30 @@ impl Usage {
 
     /// Counts every object there is, in the background.
     pub(super) fn start(self: &Arc<Self>) {
-        let me = self.clone();
-        match self.objects.object_calls_wait() {
-            true => {
-                *self.counting.lock() = Some(tokio::task::spawn_blocking(move || me.count_all()))
+        let (me, failed) = (Arc::downgrade(self), Arc::new(Mutex::new(None)));
+        let fails = failed.clone();
+        // the object was just read for this: measuring it again keeps nobody waiting for the disk
+        let counted = self.objects.iterate(Box::new(move |id, _| {
+            let Some(me) = me.upgrade().filter(|me| !me.stopping.load(Relaxed)) else {
+                return false;
+            };
+            let measured = me.measure(id);
+            let goes_on = measured.is_ok();
+            *fails.lock() = measured.err();
+            goes_on
+        }));
+        let me = Arc::downgrade(self);
+        let end = move |done: Result<(), OsdError>| {
+            let failed = failed.lock().take();
+            if let Some(me) = me.upgrade() {
+                me.counted(done.and(failed.map_or(Ok(()), Err)));
             }
-            false => me.count_all(),
+        };
+        match counted.now() {
+            Ok(done) => end(done),
+            Err(later) => {
+                *self.counting.lock() = Some(tokio::spawn(async move { end(later.await) }))
+            }
         }
     }
 
@@ -101,26 +122,14 @@ impl Usage {
         }
     }
 
-    fn count_all(self: &Arc<Self>) {
-        let mut failed = None;
-        // the object was just read for this: measuring it again keeps nobody waiting for the disk
-        let done = self.objects.iterate(&mut |id, _| {
-            failed = self.measure(id).err();
-            failed.is_none() && !self.stopped()
-        });
-        if self.stopped() {
+    fn counted(&self, done: Result<(), OsdError>) {
+        if self.stopping.load(Relaxed) {
             return;
         }
-        let done = done.and(failed.map_or(Ok(()), Err));
         if let Err(e) = &done {
             tracing::error!(error = %e, "what owners use could not be counted: quotas are not answered");
         }
         let _ = self.complete.set(done.is_ok());
-    }
-
-    /// Nobody wants to know any more.
-    fn stopped(self: &Arc<Self>) -> bool {
-        self.stopping.load(Relaxed) || Arc::strong_count(self) == 1
     }
 
     /// An object changed: its data, its size or its owner.
@@ -177,8 +186,9 @@ impl Usage {
     }
 
     /// What had changed when the sync began is on disk, and stays as it is.
-    pub(super) fn synced(&self, began: u64) {
-        for id in self.noted(began) {
+    pub(super) async fn synced(&self, began: u64) {
+        for (i, id) in self.noted(began).into_iter().enumerate() {
+            pause_after(i).await;
             let mut counts = self.counts.lock();
             if counts.changed.get(&id).is_some_and(|at| *at < began) {
                 match self.measure_in(&mut counts, id) {
@@ -191,7 +201,7 @@ impl Usage {
     }
 
     /// What an id has in use now; `None` while it is not known yet. May take a while.
-    pub(super) fn of_id(&self, kind: u32, id: u32) -> Result<Option<Used>, OsdError> {
+    pub(super) async fn of_id(&self, kind: u32, id: u32) -> Result<Option<Used>, OsdError> {
         match self.complete.get() {
             None => return Ok(None),
             Some(false) => {
@@ -201,10 +211,18 @@ impl Usage {
             }
             Some(true) => {}
         }
-        for changed in self.noted(u64::MAX) {
+        for (i, changed) in self.noted(u64::MAX).into_iter().enumerate() {
+            pause_after(i).await;
             self.measure(changed)?;
         }
         Ok(Some(self.counts.lock().sums.of_id(kind, id)))
+    }
+}
+
+/// Lets others run now and then.
+async fn pause_after(measured: usize) {
+    if measured % MEASURED_AT_ONCE == MEASURED_AT_ONCE - 1 {
+        tokio::task::yield_now().await;
     }
 }
 
@@ -218,19 +236,26 @@ mod tests {
         ObjectId { seq: 0, oid }
     }
 
-    #[test]
-    fn what_changes_during_a_sync_stays_noted() {
+    #[tokio::test]
+    async fn what_changes_during_a_sync_stays_noted() {
         let osd = Arc::new(OsdMem::new());
         let write = |oid, off| {
             osd.write(id(oid), off, &[Bytes::from_static(b"x")])
+                .wait()
                 .unwrap()
         };
         let usage = Arc::new(Usage::new(osd.clone(), None));
-        let root = || usage.of_id(0, 0).unwrap().map(|u| (u.inodes, u.bytes));
+        let root = async || {
+            usage
+                .of_id(0, 0)
+                .await
+                .unwrap()
+                .map(|u| (u.inodes, u.bytes))
+        };
         write(1, 0);
-        assert_eq!(root(), None, "nothing has been counted yet");
+        assert_eq!(root().await, None, "nothing has been counted yet");
         usage.start();
-        assert_eq!(root(), Some((1, 4096)));
+        assert_eq!(root().await, Some((1, 4096)));
         write(1, 4096);
         write(2, 0);
         usage.changed(id(1));
@@ -238,20 +263,27 @@ mod tests {
         let began = usage.sync_begins();
         write(1, 8192);
         usage.changed(id(1));
-        usage.synced(began);
+        usage.synced(began).await;
         assert_eq!(usage.noted(u64::MAX), [id(1)]);
-        assert_eq!(root(), Some((2, 16384)));
-        osd.destroy(id(1)).unwrap();
+        assert_eq!(root().await, Some((2, 16384)));
+        osd.destroy(id(1)).wait().unwrap();
         usage.gone(id(1));
-        usage.synced(usage.sync_begins());
-        assert_eq!((root(), usage.noted(u64::MAX)), (Some((1, 4096)), vec![]));
+        usage.synced(usage.sync_begins()).await;
+        assert_eq!(
+            (root().await, usage.noted(u64::MAX)),
+            (Some((1, 4096)), vec![])
+        );
     }
 
-    #[test]
-    fn an_object_of_a_file_is_the_files_owners_and_nobodys_without_one() {
+    #[tokio::test]
+    async fn an_object_of_a_file_is_the_files_owners_and_nobodys_without_one() {
         let osd = Arc::new(OsdMem::new());
-        osd.write(id(1), 0, &[Bytes::from_static(b"x")]).unwrap();
-        osd.write(id(2), 0, &[Bytes::from_static(b"x")]).unwrap();
+        osd.write(id(1), 0, &[Bytes::from_static(b"x")])
+            .wait()
+            .unwrap();
+        osd.write(id(2), 0, &[Bytes::from_static(b"x")])
+            .wait()
+            .unwrap();
         let owner = Owner {
             uid: 7,
             gid: 8,
@@ -266,13 +298,18 @@ mod tests {
         };
         let usage = Arc::new(Usage::new(osd, Some(Arc::new(files))));
         usage.start();
-        let used = |kind, id| usage.of_id(kind, id).unwrap();
+        let used = async |kind, id| usage.of_id(kind, id).await.unwrap();
         let one = Some(Used {
             inodes: 1,
             bytes: 4096,
         });
         assert_eq!(
-            [used(0, 7), used(1, 8), used(2, 9), used(0, 0)],
+            [
+                used(0, 7).await,
+                used(1, 8).await,
+                used(2, 9).await,
+                used(0, 0).await
+            ],
             [one, one, one, Some(Used::default())]
         );
     }

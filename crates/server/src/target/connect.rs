@@ -66,6 +66,8 @@ impl Target {
         {
             self.sync_with(false).await.map_err(|e| Errno(e.errno()))?;
         }
+        // What it is told to be committed is.
+        self.stored().await?;
         Ok((exp, msg))
     }
 

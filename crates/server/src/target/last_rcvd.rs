@@ -263,12 +263,12 @@ mod tests {
         put_reply(&mut b, "one", 5, 99, 128, &reply.encode());
         put_reply(&mut b, "one-more", 1, 98, 64, &reply.encode());
         put_reply(&mut b, "one-more", 2, 97, 32, b"torn");
-        kv.commit(b).unwrap();
+        kv.commit(b).wait().unwrap();
         let got = load(&kv).unwrap();
         assert!(!got.gap);
         let mut b = Batch::new();
         put_gap(&mut b, true);
-        kv.commit(b).unwrap();
+        kv.commit(b).wait().unwrap();
         assert!(load(&kv).unwrap().gap);
         assert_eq!(
             (got.instance, got.stored, got.clients.len()),
@@ -300,7 +300,7 @@ mod tests {
         );
         let mut b = Batch::new();
         delete_client(&kv, &mut b, "one").unwrap();
-        kv.commit(b).unwrap();
+        kv.commit(b).wait().unwrap();
         let left = load(&kv).unwrap().clients;
         assert_eq!(
             kv.get(LAST_RCVD, b"none").unwrap(),

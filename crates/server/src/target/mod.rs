@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use coral_ldlm::{AstPeer, AstPeers, EvictReason, LdlmServer, PtlrpcAsts};
 use coral_lnet::Node;
-use coral_osd::{Batch, Kv, OsdError};
+use coral_osd::{Batch, Device, OsdError};
 use coral_wire::ObdConnectData;
 use coral_wire::connect::CLAIMED;
 use coral_wire::ptlrpc::{Message, PtlrpcBody};
@@ -130,10 +130,10 @@ pub trait TargetOps: Send + Sync + 'static {
         Box::pin(async {})
     }
 
-    /// Called by [`Target::sync`] before the tables are synced (OST: sync objects), on a blocking thread:
-    /// `last_committed` never runs ahead of the data it stands for.
-    fn sync_data(&self) -> Result<(), OsdError> {
-        Ok(())
+    /// Called by [`Target::sync`] before the tables are synced (OST: sync objects): `last_committed` never runs ahead of the data
+    /// it stands for.
+    fn sync_data(&self) -> BoxFuture<'_, Result<(), OsdError>> {
+        Box::pin(async { Ok(()) })
     }
 
     /// The target stops: nothing it began on other threads goes on when this is done.
@@ -188,7 +188,7 @@ struct Counts {
 pub struct Target {
     cfg: TargetConfig,
     node: Arc<Node>,
-    kv: Arc<dyn Kv>,
+    kv: Device,
     ldlm: Arc<LdlmServer>,
     ops: OnceLock<Arc<dyn TargetOps>>,
     instance: u32,
@@ -267,8 +267,9 @@ impl Target {
     pub fn new(
         node: Arc<Node>,
         cfg: TargetConfig,
-        kv: Arc<dyn Kv>,
+        kv: impl Into<Device>,
     ) -> Result<Arc<Target>, OsdError> {
+        let kv = kv.into();
         let known = last_rcvd::load(&*kv)?;
         // Nothing that was done is lost when only the process died.
         let noted = kv.noted();
@@ -293,8 +294,9 @@ impl Target {
             last_rcvd::put_data_transno(&mut batch, recovered.data);
         }
         kv.commit(batch)?;
-        // What a killed process left in the page cache is about to be called committed: it must survive power loss too.
-        kv.sync()?;
+        // What a killed process left in the page cache is about to be called committed: it must survive power loss too. No client
+        // hears of it before.
+        kv.sync_soon()?;
         let windows = Windows {
             soft: cfg.recovery_soft,
             hard: cfg.recovery_hard,
@@ -392,6 +394,11 @@ impl Target {
         self.ops.get().expect("add_target comes after start")
     }
 
+    /// Waits until what was done before this is on its way to survive the end of the process: clients are told of nothing else.
+    pub(crate) async fn stored(&self) -> Result<(), OsdError> {
+        self.kv.stored().await
+    }
+
     /// Last sync, timers stopped. Exports stay known: the clients come back after a restart.
     pub async fn stop(self: &Arc<Self>) {
         self.stopped.send_replace(true);
@@ -424,7 +431,7 @@ impl Target {
     }
 
     /// The tables.
-    pub fn kv(&self) -> &Arc<dyn Kv> {
+    pub fn kv(&self) -> &Device {
         &self.kv
     }
 
@@ -474,31 +481,23 @@ impl Target {
             return Ok(());
         }
         let covers = self.syncs.begin(&group);
-        if self.kv.waits() {
-            let target = self.clone();
-            match tokio::task::spawn_blocking(move || target.sync_now(data)).await {
-                Ok(done) => done?,
-                Err(panicked) => return Err(OsdError::io("sync", std::io::Error::other(panicked))),
-            }
-        } else {
-            self.sync_now(data)?;
-        }
+        self.sync_now(data).await?;
         group.finished(covers);
         Ok(())
     }
 
-    /// Blocking part of a sync. Without the data nothing is committed: clients keep what they have written.
-    fn sync_now(&self, data: bool) -> Result<(), OsdError> {
+    /// One sync. Without the data nothing is committed: clients keep what they have written.
+    async fn sync_now(&self, data: bool) -> Result<(), OsdError> {
         let upto = self.done_transno();
         if data {
             if let Some(ops) = self.ops.get() {
-                ops.sync_data()?;
+                ops.sync_data().await?;
             }
             // After the data: the number may reach the disk at any time.
             self.store_done(upto)?;
         }
         let mark = self.mark();
-        self.kv.sync()?;
+        self.kv.sync().await?;
         self.reached(mark);
         if data {
             self.last_committed.fetch_max(upto, Relaxed);

@@ -608,7 +608,7 @@ mod tests {
             for uuid in ["a", "b"] {
                 last_rcvd::put_client(&mut batch, uuid, &ObdConnectData::default());
             }
-            kv.commit(batch).expect("commit");
+            kv.commit(batch).wait().expect("commit");
         }
         let target = Target::new(
             node,

@@ -79,8 +79,19 @@ impl TargetRequest {
         self.rq.msg.buf(i)
     }
 
-    /// Sends the final reply; transno (if the message's body has one) and last_committed are filled in.
-    pub async fn reply(self, status: i32, mut msg: Message) {
+    /// Sends the final reply when everything it may rest on is stored; transno (if the message's body has one) and last_committed
+    /// are filled in.
+    pub async fn reply(self, mut status: i32, mut msg: Message) {
+        if let Err(error) = self.target.stored().await {
+            tracing::error!(target = %self.target.cfg.name, client = %self.exp.uuid, xid = self.rq.xid, %error, "nothing is acknowledged");
+            let failed = coral_wire::Errno::from(error);
+            (status, msg) = (failed.status(), Message::default());
+        }
+        self.reply_at_once(status, msg).await
+    }
+
+    /// The same for what rests on nothing stored: that the target lives, and locks.
+    pub async fn reply_at_once(self, status: i32, mut msg: Message) {
         let mut body = msg
             .body()
             .unwrap_or_else(|_| PtlrpcBody::reply(&self.rq.body, status));

@@ -2,7 +2,7 @@
 
 use super::callbacks::Callbacks;
 use coral_lnet::{MemNet, Node, NodeConfig, WallClock};
-use coral_node::device::simulated_label;
+use coral_node::backend::simulated_label;
 use coral_node::{Servers, ServersConfig, TargetSpec};
 use coral_osd::{OsdMem, TargetKind};
 use coral_server::Target;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_ldlm::{ClientNamespace, LdlmClient};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig};
-use coral_node::device::simulated_label;
-use coral_node::{Device, Servers, ServersConfig, TargetSpec};
+use coral_node::backend::simulated_label;
+use coral_node::{Backend, Servers, ServersConfig, TargetSpec};
 use coral_osd::{Batch, Fresh, Kv, Op, OsdMem};
 use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
@@ -179,7 +179,7 @@ impl Rig {
         let (uid, gid) = self.root_owner;
         let mdt = TargetSpec {
             osts: (0..self.osts).map(ost).collect(),
-            ..TargetSpec::new(Device::Given {
+            ..TargetSpec::new(Backend::Given {
                 label: simulated_label(coral_osd::TargetKind::Mdt, "test", 0, &[]),
                 fresh: Some(Fresh { uid, gid }),
                 tables: self.kv.clone(),

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::super::handle::Handle;
 use super::super::space::Class;
-use super::{FsObjects, failed};
+use super::{FsObjects, Settling, failed};
 use crate::OsdError;
 
 /// Buffers in one `pwritev`.
@@ -40,12 +40,13 @@ impl FsObjects {
     pub(super) fn with_promised<T>(
         &self,
         bytes: u64,
+        settling: Settling,
         call: impl Fn() -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
         let (mut settles, mut wanted) = (0, bytes);
         loop {
             match call() {
-                Err(OsdError::NoSpace) => {}
+                Err(OsdError::NoSpace) if settling == Settling::AsNeeded => {}
                 done => return done,
             }
             let yielded = self.space.yield_promised(wanted);

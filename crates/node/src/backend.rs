@@ -15,7 +15,7 @@ use coral_wire::nid::Nid;
 
 /// What a target lies on.
 #[derive(Clone)]
-pub enum Device {
+pub enum Backend {
     /// A directory that [`OsdFs::format`] made. It says itself who the target is and whether it is fresh.
     Dir(PathBuf),
     /// Any other device.
@@ -35,7 +35,7 @@ pub enum Device {
 #[derive(Clone)]
 pub struct TargetSpec {
     /// What it lies on.
-    pub device: Device,
+    pub backend: Backend,
     /// Nodes that serve it when this one does not, one NID each; a directory names some besides ([`crate::target_dir`]).
     pub failover: Vec<Nid>,
     /// Of an MDT: OSTs it knows before it has read the configuration.
@@ -44,9 +44,9 @@ pub struct TargetSpec {
 
 impl TargetSpec {
     /// What `device` holds.
-    pub fn new(device: Device) -> TargetSpec {
+    pub fn new(backend: Backend) -> TargetSpec {
         TargetSpec {
-            device,
+            backend,
             failover: Vec::new(),
             osts: Vec::new(),
         }
@@ -54,13 +54,13 @@ impl TargetSpec {
 
     /// What the directory holds.
     pub fn dir(dir: impl Into<PathBuf>) -> TargetSpec {
-        TargetSpec::new(Device::Dir(dir.into()))
+        TargetSpec::new(Backend::Dir(dir.into()))
     }
 
     /// A target in memory that counts as registered.
     pub fn memory(label: Label, device: &OsdMem) -> TargetSpec {
         let device = Arc::new(device.clone());
-        TargetSpec::new(Device::Given {
+        TargetSpec::new(Backend::Given {
             label,
             fresh: None,
             tables: device.clone(),
@@ -113,7 +113,7 @@ struct OneDisk {
 impl Disks {
     /// Tells of a target that will be opened: the OSTs on its disk report a smaller part of its space each.
     pub(crate) fn expect(&mut self, target: &TargetSpec) {
-        let Device::Dir(dir) = &target.device else {
+        let Backend::Dir(dir) = &target.backend else {
             return;
         };
         if OsdFs::label(dir).is_ok_and(|l| l.kind == TargetKind::Ost)
@@ -134,10 +134,10 @@ impl Disks {
     }
 
     /// Opens a device. An OST that shares its disk has been told of with [`Disks::expect`].
-    pub(crate) fn open(&mut self, device: &Device) -> Result<Opened, OpenError> {
-        match device {
-            Device::Dir(dir) => self.open_dir(dir),
-            Device::Given {
+    pub(crate) fn open(&mut self, backend: &Backend) -> Result<Opened, OpenError> {
+        match backend {
+            Backend::Dir(dir) => self.open_dir(dir),
+            Backend::Given {
                 label,
                 fresh,
                 tables,
@@ -205,21 +205,21 @@ mod tests {
         specs.iter().for_each(|s| disks.expect(s));
         let open: Vec<Opened> = specs
             .iter()
-            .map(|s| disks.open(&s.device).unwrap())
+            .map(|s| disks.open(&s.backend).unwrap())
             .collect();
         let (whole, half) = (blocks(&open[0]), blocks(&open[1]));
         assert_eq!(half, blocks(&open[2]));
         assert!(half <= whole / 2 + 1, "{half} of {whole} blocks");
         let later = format(TargetKind::Ost, 2);
         disks.expect(&later);
-        let later = disks.open(&later.device).unwrap();
+        let later = disks.open(&later.backend).unwrap();
         assert_eq!(blocks(&later), blocks(&open[1]), "a third each");
         assert!(blocks(&later) < half);
     }
 
     #[test]
     fn the_owner_of_a_fresh_target_owns_the_root_directory() {
-        let given = |fresh| Device::Given {
+        let given = |fresh| Backend::Given {
             label: simulated_label(TargetKind::Mdt, "a", 0, &[]),
             fresh,
             tables: Arc::new(OsdMem::new()),
