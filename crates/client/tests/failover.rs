@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::*;
 use coral_node::Servers;
-use coral_osd::OsdMem;
+use coral_osd::OsdSim;
 use coral_wire::Errno;
 use coral_wire::layout::LovMd;
 
@@ -14,7 +14,7 @@ const FIRST: &str = "10.0.9.1@tcp";
 const SECOND: &str = "10.0.9.2@tcp";
 
 /// OST 0 with the other servers, OST 1 at `FIRST`, or `SECOND` should it move.
-async fn two_places(osd: &OsdMem) -> (Cluster, Servers) {
+async fn two_places(osd: &OsdSim) -> (Cluster, Servers) {
     let c = Cluster::start(1, 1, 65536).await;
     let far = c.serve_ost(1, osd, FIRST, SECOND).await;
     let at = |index: u32, nids: &[&str]| c.ost_target(index, nids.iter().map(|n| nid(n)).collect());
@@ -25,7 +25,7 @@ async fn two_places(osd: &OsdMem) -> (Cluster, Servers) {
 
 #[tokio::test(start_paused = true)]
 async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
-    let osd = OsdMem::new();
+    let osd = OsdSim::default();
     let (c, far) = two_places(&osd).await;
     let u = User::root(&c.remote_client().await);
     for (dir, ost) in [("there", 0), ("gone", 1)] {
@@ -104,7 +104,7 @@ async fn what_needs_a_deactivated_ost_fails_and_the_rest_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn io_goes_on_at_the_second_node_of_an_ost() {
-    let osd = OsdMem::new();
+    let osd = OsdSim::default();
     let (c, far) = two_places(&osd).await;
     // mounted while the first serves: what it knows of the second is the configuration's word
     let u = User::root(&c.remote_client().await);
@@ -151,7 +151,7 @@ async fn targets_that_are_down_are_told_together() {
     let mut far = Vec::new();
     for i in 1..4u32 {
         let at = format!("10.0.9.{i}@tcp");
-        far.push(c.serve_ost(i, &OsdMem::new(), &at, &at).await);
+        far.push(c.serve_ost(i, &OsdSim::default(), &at, &at).await);
     }
     let u = User::root(&c.remote_client().await);
     let own = async |what: &str| {

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use coral_osd::{Objects, OsdMem};
+use coral_osd::{Objects, OsdSim};
 
 /// Longer than it takes targets to sync, and clients to notice a restart, come back and replay.
 async fn settle() {
@@ -17,7 +17,7 @@ async fn a_moment() {
     tokio::time::sleep(Duration::from_secs(2)).await;
 }
 
-fn objects(disk: &OsdMem) -> usize {
+fn objects(disk: &OsdSim) -> usize {
     disk.objects().len()
 }
 

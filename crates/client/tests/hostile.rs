@@ -22,7 +22,7 @@ use coral_client::{
 };
 use coral_lnet::{LNET_MTU, Nid, Passing, Payload};
 use coral_node::Disks;
-use coral_osd::{Objects, OsdMem};
+use coral_osd::{Objects, OsdSim};
 use coral_server::nodemap::Command;
 use coral_wire::layout::LovMd;
 use coral_wire::ptlrpc::{Message, opc, portal};
@@ -707,7 +707,7 @@ fn held(disks: &Disks) -> u64 {
     unsafe { libc::malloc_trim(0) };
     let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
     let pages = statm.split(' ').nth(1).and_then(|p| p.parse::<u64>().ok());
-    let stored = |osd: &OsdMem| {
+    let stored = |osd: &OsdSim| {
         let s = osd.space().expect("in memory");
         (s.blocks - s.blocks_free) * u64::from(s.block_size)
     };

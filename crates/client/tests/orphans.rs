@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use common::*;
-use coral_osd::{Kv, Objects, OsdMem};
+use coral_osd::{Kv, Objects, OsdSim};
 
 /// Longer than it takes targets to sync, clients to come back and replay, and objects to go. The next periodic sync, every 5 s
 /// from the start on, is not near.
@@ -14,7 +14,7 @@ async fn settle() {
     tokio::time::sleep(Duration::from_secs(32)).await;
 }
 
-fn ids(disk: &OsdMem) -> BTreeSet<(u64, u64)> {
+fn ids(disk: &OsdSim) -> BTreeSet<(u64, u64)> {
     let all = disk.objects().into_iter();
     all.map(|(id, _)| (id.seq, id.oid)).collect()
 }
@@ -218,7 +218,7 @@ async fn nothing_goes_when_a_record_does_not_parse() {
         .get(coral_server::mdt::table::INODE, &key)
         .unwrap()
         .unwrap();
-    let set = |disk: &OsdMem, value: bytes::Bytes| {
+    let set = |disk: &OsdSim, value: bytes::Bytes| {
         let mut b = coral_osd::Batch::new();
         b.put(coral_server::mdt::table::INODE, key.to_vec(), value);
         disk.commit(b).wait().unwrap();

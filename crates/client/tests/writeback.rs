@@ -824,7 +824,7 @@ async fn a_dead_ost_keeps_no_lock_of_another() {
     const FAR: &str = "10.0.9.1@tcp";
     const LEN: usize = 2 * STRIPE as usize;
     let c = Cluster::start(1, 1, STRIPE).await;
-    let osd = coral_osd::OsdMem::new();
+    let osd = coral_osd::OsdSim::default();
     let far = c.serve_ost(1, &osd, FAR, FAR).await;
     c.knows_ost_at(1, FAR);
     let (a, b) = (c.remote_client().await, c.remote_client().await);

@@ -1,15 +1,13 @@
 //! What a target lies on, and how it is opened: the one place where the storage below a target is chosen.
 //!
-//! Backends of `coral-osd`: a directory ([`OsdFs`]), or any device that is given, such as memory ([`OsdMem`]).
+//! Backends of `coral-osd`: a directory ([`OsdFs`]), or any device that is given, such as a simulated disk ([`coral_osd::OsdSim`]).
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use coral_osd::{
-    Disk, Fresh, Kv, Label, Objects, OpenError, OsdFs, OsdFsOptions, OsdMem, TargetKind,
-};
+use coral_osd::{Disk, Fresh, Kv, Label, Objects, OpenError, OsdFs, OsdFsOptions, TargetKind};
 use coral_server::mdt::OstTarget;
 use coral_wire::nid::Nid;
 
@@ -58,7 +56,7 @@ impl TargetSpec {
     }
 
     /// A target in memory that counts as registered.
-    pub fn memory(label: Label, device: &OsdMem) -> TargetSpec {
+    pub fn memory<O: Kv + Objects + Clone + 'static>(label: Label, device: &O) -> TargetSpec {
         let device = Arc::new(device.clone());
         TargetSpec::new(Backend::Given {
             label,
@@ -222,8 +220,8 @@ mod tests {
         let given = |fresh| Backend::Given {
             label: simulated_label(TargetKind::Mdt, "a", 0, &[]),
             fresh,
-            tables: Arc::new(OsdMem::new()),
-            objects: Arc::new(OsdMem::new()),
+            tables: Arc::new(coral_osd::OsdSim::default()),
+            objects: Arc::new(coral_osd::OsdSim::default()),
         };
         let owner = |fresh| Disks::default().open(&given(fresh)).unwrap().root_owner;
         assert_eq!(owner(None), (0, 0));

@@ -90,6 +90,15 @@ impl Batch {
         self.ops.len()
     }
 
+    /// Bytes of its keys and values.
+    pub fn bytes(&self) -> u64 {
+        let bytes = |op: &Op| match op {
+            Op::Put { key, val, .. } => key.len() + val.len(),
+            Op::Del { key, .. } => key.len(),
+        };
+        self.ops().iter().map(bytes).sum::<usize>() as u64
+    }
+
     /// True when there is nothing to change.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()

@@ -5,8 +5,8 @@
 //!   [`Batch`], so a crash leaves a prefix of the transactions and never half of one.
 //! * [`Objects`]: the data objects of an OST, addressed by [`ObjectId`], created at first use.
 //!
-//! Two backends: [`OsdFs`] (fjall and sparse files in a local directory) and [`OsdMem`] (ordered
-//! maps, with faults on demand, for tests).
+//! Three backends: [`OsdFs`] (fjall and sparse files in a local directory), [`OsdMem`] (ordered
+//! maps, with faults on demand, for tests), and [`OsdSim`] (the same behind a disk that takes time and loses power).
 //!
 //! Invariants:
 //! * [`Kv::commit`] is answered only when the batch survives `kill -9`; [`Kv::sync`] and
@@ -26,6 +26,7 @@ mod label;
 mod mem;
 mod objects;
 mod room;
+mod sim;
 
 pub use batch::{Batch, Op, Table};
 pub use device::{Device, SyncAhead};
@@ -36,6 +37,7 @@ pub use label::{FORMAT_VERSION, Label, TargetKind};
 pub use mem::{Fault, OsdMem};
 pub use objects::{FallocMode, ObjAttr, ObjectId, Objects, SeekWhence, SetAttr, Time, Visit};
 pub use room::Room;
+pub use sim::{DiskModel, OsdSim};
 
 use bytes::Bytes;
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use coral_client::{Cred, DirEntry, FileHandle, Llite, MountOptions};
 use coral_lnet::{Nid, Node, Payload, RouteSpec};
 use coral_node::{Builder, Client, Servers};
-use coral_osd::OsdMem;
+use coral_osd::OsdSim;
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
 use coral_wire::{Errno, Fid};
 
@@ -96,7 +96,7 @@ impl Cluster {
     }
 
     /// Serves OST `index`, whose disk is `osd`, on a node of its own at `at`, and tells the MGS that `other` may do so too.
-    pub async fn serve_ost(&self, index: u32, osd: &OsdMem, at: &str, other: &str) -> Servers {
+    pub async fn serve_ost(&self, index: u32, osd: &OsdSim, at: &str, other: &str) -> Servers {
         let served = self.0.serve_ost(index, osd, nid(at), &[nid(other)]).await;
         served.expect("an OST")
     }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use coral_lnet::{LinkModel, MemNet, Nid, PoolSizes, RouteSpec, WallClock};
-use coral_osd::{OsdMem, TargetKind};
+use coral_osd::{DiskModel, OsdMem, OsdSim, TargetKind};
 use coral_server::mdt::StripeDefaults;
 
 use super::{Cluster, ClusterError, Disks};
@@ -23,6 +23,7 @@ pub(super) struct Plan {
     pub fsname: String,
     pub stripes: StripeDefaults,
     capacity: Option<u64>,
+    disk: DiskModel,
     pub seed: u64,
     pub wall: WallClock,
     pub routes: Vec<RouteSpec>,
@@ -46,10 +47,12 @@ impl Plan {
         own.unwrap_or(self.server)
     }
 
-    /// An empty device for an MDT or an OST.
-    pub(super) fn new_device(&self) -> OsdMem {
-        self.capacity
-            .map_or_else(OsdMem::new, OsdMem::with_capacity)
+    /// An empty device for target `number`.
+    pub(super) fn new_device(&self, number: u64) -> OsdSim {
+        let mem = self
+            .capacity
+            .map_or_else(OsdMem::new, OsdMem::with_capacity);
+        OsdSim::new(mem, self.disk, self.seed.wrapping_add(number << 32))
     }
 }
 
@@ -73,6 +76,7 @@ impl Default for Builder {
                     stripe_count: 1,
                 },
                 capacity: None,
+                disk: DiskModel::INSTANT,
                 seed: 1,
                 wall: WallClock::starting_at(WallClock::SIMULATED_SECS),
                 routes: Vec::new(),
@@ -122,6 +126,12 @@ impl Builder {
     /// Room of each OST and of the MDT, in bytes of objects; that of [`OsdMem::new`] unless it is said.
     pub fn disk_capacity(mut self, bytes: u64) -> Builder {
         self.plan.capacity = Some(bytes);
+        self
+    }
+
+    /// How fast the disks below the targets are; they take no time unless it is said.
+    pub fn disk_model(mut self, model: DiskModel) -> Builder {
+        self.plan.disk = model;
         self
     }
 
@@ -201,9 +211,11 @@ impl Builder {
             return Err(ClusterError::Mdts(self.mdts));
         }
         let new_disks = || Disks {
-            mgs: OsdMem::new(),
-            mdt: self.plan.new_device(),
-            osts: (0..self.osts).map(|_| self.plan.new_device()).collect(),
+            mgs: self.plan.new_device(0),
+            mdt: self.plan.new_device(1),
+            osts: (0..u64::from(self.osts))
+                .map(|i| self.plan.new_device(2 + i))
+                .collect(),
         };
         let disks = self.disks.clone().unwrap_or_else(new_disks);
         let net = self.net.clone().unwrap_or_else(MemNet::alone);

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use coral_client::{MountError, MountOptions};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig, RouteSpec, StartError};
-use coral_osd::{Objects, OsdError, OsdMem, TargetKind};
+use coral_osd::{Objects, OsdError, OsdSim, TargetKind};
 use coral_server::mdt::{Mdt, OstTarget};
 use coral_server::mgs::Mgs;
 use coral_server::{ServerNode, Target};
@@ -59,11 +59,11 @@ pub enum ClusterError {
 #[derive(Clone)]
 pub struct Disks {
     /// Of the MGS.
-    pub mgs: OsdMem,
+    pub mgs: OsdSim,
     /// Of the MDT.
-    pub mdt: OsdMem,
+    pub mdt: OsdSim,
     /// Of the OSTs, by index.
-    pub osts: Vec<OsdMem>,
+    pub osts: Vec<OsdSim>,
 }
 
 /// A file system with all its servers.
@@ -172,7 +172,7 @@ impl Cluster {
         Ok(Servers::new(node, config))
     }
 
-    fn spec(&self, kind: TargetKind, index: u32, device: &OsdMem) -> TargetSpec {
+    fn spec(&self, kind: TargetKind, index: u32, device: &OsdSim) -> TargetSpec {
         let mgs = [self.mgs_nid()];
         let mgs = if kind == TargetKind::Mgs {
             &[][..]
@@ -202,7 +202,8 @@ impl Cluster {
     /// A further OST on the node of the others, of which the MGS alone is told.
     pub async fn add_ost(&mut self) -> Result<(), ClusterError> {
         let index = self.disks.osts.len() as u32;
-        self.disks.osts.push(self.plan.new_device());
+        let device = self.plan.new_device(2 + u64::from(index));
+        self.disks.osts.push(device);
         let nid = self.plan.place(TargetKind::Ost, index);
         self.start_target(TargetKind::Ost, index, nid).await
     }
@@ -212,7 +213,7 @@ impl Cluster {
     pub async fn serve_ost(
         &self,
         index: u32,
-        device: &OsdMem,
+        device: &OsdSim,
         nid: Nid,
         failover: &[Nid],
     ) -> Result<Servers, ClusterError> {
@@ -234,10 +235,9 @@ impl Cluster {
 
     /// The servers at `nid` are gone at once.
     pub async fn kill(&mut self, nid: Nid) -> Result<(), ClusterError> {
-        let Some(servers) = self.servers.remove(&nid) else {
+        if !self.end(nid).await {
             return Ok(());
-        };
-        servers.kill().await;
+        }
         // a target on a directory does so when it is opened: what a killed process left in the page cache counts as committed
         for (i, disk) in self.disks.osts.iter().enumerate() {
             if self.plan.place(TargetKind::Ost, i as u32) == nid {
@@ -250,6 +250,16 @@ impl Cluster {
         Ok(())
     }
 
+    /// Ends the servers at `nid` at once, if they run.
+    async fn end(&mut self, nid: Nid) -> bool {
+        let servers = self.servers.remove(&nid);
+        match servers {
+            Some(servers) => servers.kill().await,
+            None => return false,
+        }
+        true
+    }
+
     /// Servers that were killed come back on what they had committed.
     pub async fn restart(&mut self, nid: Nid) -> Result<(), ClusterError> {
         self.start_targets(|at| at == nid).await
@@ -257,12 +267,18 @@ impl Cluster {
 
     /// The machine of the OSTs loses power: what they had not synced is gone. All servers start again.
     pub async fn osts_lose_power(&mut self) -> Result<(), ClusterError> {
-        self.disks.osts = self.disks.osts.iter().map(OsdMem::power_loss).collect();
+        for i in 0..self.disks.osts.len() {
+            self.end(self.plan.place(TargetKind::Ost, i as u32)).await;
+        }
+        for disk in &mut self.disks.osts {
+            *disk = disk.power_loss();
+        }
         self.kill_and_restart().await
     }
 
     /// The machine of the MDT loses power: what it had not synced is gone. All servers start again.
     pub async fn mdt_loses_power(&mut self) -> Result<(), ClusterError> {
+        self.end(self.plan.place(TargetKind::Mdt, 0)).await;
         self.disks.mdt = self.disks.mdt.power_loss();
         self.kill_and_restart().await
     }

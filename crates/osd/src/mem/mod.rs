@@ -5,11 +5,12 @@
 
 mod object;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rand::Rng;
 
 use self::object::{MemObject, PAGE_BYTES};
 use crate::{
@@ -32,6 +33,9 @@ pub enum Fault {
     None,
 }
 
+/// Objects as they were when a sync of them began; `None`: it was gone.
+pub(crate) struct ObjectChanges(Vec<(ObjectId, Option<MemObject>)>);
+
 /// A device in memory. Clones share the same contents.
 #[derive(Clone)]
 pub struct OsdMem {
@@ -48,10 +52,14 @@ struct State {
     /// Tables as they would be after power loss.
     safe_tables: Rows,
     /// Committed since, in order.
-    unsafe_batches: Vec<Batch>,
+    unsafe_batches: VecDeque<Batch>,
+    /// Number of batches that are safe.
+    safe_count: u64,
     objects: BTreeMap<ObjectId, MemObject>,
     /// Objects as they would be after power loss.
     safe_objects: BTreeMap<ObjectId, MemObject>,
+    /// Those that may differ from that.
+    changed: BTreeSet<ObjectId>,
     page_count: u64,
     /// Bytes promised to writers, and those of writes under way.
     promised: u64,
@@ -105,21 +113,65 @@ impl OsdMem {
     /// to reach the disk.
     pub fn power_loss_keeping(&self, batches: usize) -> OsdMem {
         let s = self.state.lock();
-        let mut tables = s.safe_tables.clone();
-        for b in s.unsafe_batches.iter().take(batches) {
-            apply(&mut tables, b.clone());
+        s.found_with(batches, s.safe_objects.clone())
+    }
+
+    /// As [`OsdMem::power_loss`], but of what was not synced a part reached the disk, as `rng` has it: some of the batches in
+    /// their order, and of the changed objects any sector.
+    pub(crate) fn power_loss_by_chance(&self, rng: &mut impl Rng) -> OsdMem {
+        let s = self.state.lock();
+        let batches = rng.random_range(0..=s.unsafe_batches.len());
+        let mut objects = s.safe_objects.clone();
+        for id in &s.changed {
+            match MemObject::torn(s.safe_objects.get(id), s.objects.get(id), rng) {
+                Some(torn) => objects.insert(*id, torn),
+                None => objects.remove(id),
+            };
         }
-        let state = State {
-            capacity: s.capacity,
-            safe_tables: tables.clone(),
-            tables,
-            objects: s.safe_objects.clone(),
-            safe_objects: s.safe_objects.clone(),
-            page_count: s.safe_objects.values().map(MemObject::page_count).sum(),
-            ..Default::default()
-        };
-        OsdMem {
-            state: Arc::new(Mutex::new(state)),
+        s.found_with(batches, objects)
+    }
+
+    /// Number of batches committed since it was made.
+    pub(crate) fn batch_count(&self) -> u64 {
+        let s = self.state.lock();
+        s.safe_count + s.unsafe_batches.len() as u64
+    }
+
+    /// The first `upto` batches survive power loss.
+    pub(crate) fn keep_batches(&self, upto: u64) {
+        let mut s = self.state.lock();
+        let s = &mut *s;
+        while s.safe_count < upto
+            && let Some(b) = s.unsafe_batches.pop_front()
+        {
+            apply(&mut s.safe_tables, b);
+            s.safe_count += 1;
+        }
+    }
+
+    /// The objects that changed since they were synced, as they are now.
+    pub(crate) fn changes(&self) -> ObjectChanges {
+        let mut s = self.state.lock();
+        let changed = std::mem::take(&mut s.changed);
+        let now = |id: &ObjectId| (*id, s.objects.get(id).cloned());
+        ObjectChanges(changed.iter().map(now).collect())
+    }
+
+    /// One object, as it is now.
+    pub(crate) fn changes_of(&self, id: ObjectId) -> ObjectChanges {
+        let mut s = self.state.lock();
+        s.changed.remove(&id);
+        ObjectChanges(vec![(id, s.objects.get(&id).cloned())])
+    }
+
+    /// Objects as they were survive power loss.
+    pub(crate) fn keep_changes(&self, changes: ObjectChanges) {
+        let mut s = self.state.lock();
+        for (id, then) in changes.0 {
+            match then {
+                Some(object) => s.safe_objects.insert(id, object),
+                None => s.safe_objects.remove(&id),
+            };
         }
     }
 
@@ -152,6 +204,7 @@ impl OsdMem {
         if more > 0 && (s.page_count + more) * PAGE_BYTES > s.capacity {
             return Err(OsdError::NoSpace);
         }
+        s.changed.insert(id);
         let object = s.objects.entry(id).or_default();
         change(object);
         let after = object.page_count();
@@ -161,6 +214,27 @@ impl OsdMem {
 }
 
 impl State {
+    /// A device with what is safe, `batches` more, and these objects.
+    fn found_with(&self, batches: usize, objects: BTreeMap<ObjectId, MemObject>) -> OsdMem {
+        let mut tables = self.safe_tables.clone();
+        for b in self.unsafe_batches.iter().take(batches) {
+            apply(&mut tables, b.clone());
+        }
+        let state = State {
+            capacity: self.capacity,
+            max_bytes: self.max_bytes,
+            safe_tables: tables.clone(),
+            tables,
+            page_count: objects.values().map(MemObject::page_count).sum(),
+            objects: objects.clone(),
+            safe_objects: objects,
+            ..Default::default()
+        };
+        OsdMem {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
     /// Counts a write and fails it when its time has come.
     fn write_gate(&mut self) -> Result<(), OsdError> {
         match &mut self.fault {
@@ -253,10 +327,7 @@ impl Kv for OsdMem {
     }
 
     fn sync(&self) -> Io<()> {
-        let mut s = self.state.lock();
-        for b in std::mem::take(&mut s.unsafe_batches) {
-            apply(&mut s.safe_tables, b);
-        }
+        self.keep_batches(u64::MAX);
         Io::ready(Ok(()))
     }
 
@@ -318,15 +389,21 @@ impl Room for OsdMem {
 }
 
 impl OsdMem {
-    fn commit_now(&self, b: Batch) -> Result<(), OsdError> {
+    pub(crate) fn read_now(&self, id: ObjectId, off: u64, len: usize) -> Bytes {
+        let s = self.state.lock();
+        let object = s.objects.get(&id);
+        object.map_or_else(Bytes::new, |o| o.read(off, len))
+    }
+
+    pub(crate) fn commit_now(&self, b: Batch) -> Result<(), OsdError> {
         let mut s = self.state.lock();
         s.write_gate()?;
-        s.unsafe_batches.push(b.clone());
+        s.unsafe_batches.push_back(b.clone());
         apply(&mut s.tables, b);
         Ok(())
     }
 
-    fn write_now(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
+    pub(crate) fn write_now(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {
         let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
         let end = off.checked_add(len).filter(|e| *e <= self.max_bytes());
         let end = end.ok_or(OsdError::TooLarge(off))?;
@@ -339,21 +416,21 @@ impl OsdMem {
         })
     }
 
-    fn truncate_now(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
+    pub(crate) fn truncate_now(&self, id: ObjectId, size: u64) -> Result<(), OsdError> {
         if size > self.max_bytes() {
             return Err(OsdError::TooLarge(size));
         }
         self.change(id, (0, 0), |o| o.truncate(size))
     }
 
-    fn punch_now(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
+    pub(crate) fn punch_now(&self, id: ObjectId, start: u64, end: u64) -> Result<(), OsdError> {
         if !self.state.lock().objects.contains_key(&id) {
             return Ok(());
         }
         self.change(id, (0, 0), |o| o.punch(start, end))
     }
 
-    fn fallocate_now(
+    pub(crate) fn fallocate_now(
         &self,
         id: ObjectId,
         mode: FallocMode,
@@ -384,13 +461,14 @@ impl OsdMem {
         }
     }
 
-    fn destroy_now(&self, id: ObjectId) -> Result<bool, OsdError> {
+    pub(crate) fn destroy_now(&self, id: ObjectId) -> Result<bool, OsdError> {
         let mut s = self.state.lock();
         s.write_gate()?;
         let Some(o) = s.objects.remove(&id) else {
             return Ok(false);
         };
         s.page_count -= o.page_count();
+        s.changed.insert(id);
         Ok(true)
     }
 }
@@ -404,12 +482,7 @@ impl Objects for OsdMem {
     }
 
     fn read(&self, id: ObjectId, off: u64, len: usize) -> Io<Bytes> {
-        let s = self.state.lock();
-        let data = s
-            .objects
-            .get(&id)
-            .map_or_else(Bytes::new, |o| o.read(off, len));
-        Io::ready(Ok(data))
+        Io::ready(Ok(self.read_now(id, off, len)))
     }
 
     fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Io<()> {
@@ -455,17 +528,12 @@ impl Objects for OsdMem {
     }
 
     fn sync_object(&self, id: ObjectId) -> Io<()> {
-        let mut s = self.state.lock();
-        match s.objects.get(&id).cloned() {
-            Some(o) => s.safe_objects.insert(id, o),
-            None => s.safe_objects.remove(&id),
-        };
+        self.keep_changes(self.changes_of(id));
         Io::ready(Ok(()))
     }
 
     fn sync_all(&self) -> Io<()> {
-        let mut s = self.state.lock();
-        s.safe_objects = s.objects.clone();
+        self.keep_changes(self.changes());
         Io::ready(Ok(()))
     }
 

@@ -1,14 +1,18 @@
 //! One object in memory: a sparse map of shared pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rand::Rng;
 
 use crate::{ObjAttr, SeekWhence, SetAttr, Time};
 
 /// Bytes in a page, the unit of allocation and of holes.
 pub(super) const PAGE_BYTES: u64 = 4096;
+
+/// Bytes that a disk writes whole or not at all.
+const SECTOR_BYTES: usize = 512;
 
 type Page = [u8; PAGE_BYTES as usize];
 
@@ -141,6 +145,36 @@ impl MemObject {
                 Some(off.max(n * PAGE_BYTES).min(self.size))
             }
         }
+    }
+
+    /// What is found of an object that was `safe` and is `now`, when power goes: any sector of either, and the size of one of
+    /// them. An object that was made or removed may be there or not.
+    pub(super) fn torn(
+        safe: Option<&MemObject>,
+        now: Option<&MemObject>,
+        rng: &mut impl Rng,
+    ) -> Option<MemObject> {
+        let (Some(was), Some(is)) = (safe, now) else {
+            return [safe, now][usize::from(rng.random::<bool>())].cloned();
+        };
+        let mut torn = if rng.random() { is } else { was }.clone();
+        let pages: BTreeSet<u64> = was.pages.keys().chain(is.pages.keys()).copied().collect();
+        for n in pages {
+            let (before, after) = (was.pages.get(&n), is.pages.get(&n));
+            if before.zip(after).is_some_and(|(b, a)| Arc::ptr_eq(b, a)) {
+                continue;
+            }
+            const ZEROS: Page = [0; PAGE_BYTES as usize];
+            let (before, after) = (before.map_or(&ZEROS, |p| p), after.map_or(&ZEROS, |p| p));
+            let page = torn.page(n);
+            for at in (0..PAGE_BYTES as usize).step_by(SECTOR_BYTES) {
+                let from = if rng.random() { after } else { before };
+                page[at..at + SECTOR_BYTES].copy_from_slice(&from[at..at + SECTOR_BYTES]);
+            }
+        }
+        torn.pages.split_off(&torn.size.div_ceil(PAGE_BYTES));
+        torn.zero(torn.size, torn.size.next_multiple_of(PAGE_BYTES));
+        Some(torn)
     }
 
     fn page(&mut self, n: u64) -> &mut Page {

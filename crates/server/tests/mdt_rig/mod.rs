@@ -120,7 +120,7 @@ impl Rig {
 
     fn ost(&self, index: u32) -> TargetSpec {
         let label = simulated_label(coral_osd::TargetKind::Ost, "test", index, &[]);
-        TargetSpec::memory(label, &self.real[index as usize])
+        TargetSpec::memory(label, &*self.real[index as usize])
     }
 
     /// Its process is gone at once.
