@@ -8,7 +8,7 @@
 mod common;
 
 use common::two::Two;
-use common::{in_network_namespace, pause, until};
+use common::{coral, in_network_namespace, ok, pause, until};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::SeekFrom;
@@ -197,6 +197,10 @@ fn lock_holder() {
     let f = open_rw(Path::new(&path));
     lock(&f, kind, true, true, 0, 0).unwrap();
     std::fs::write(format!("{path}.held"), "").unwrap();
+    if let Ok(go) = std::env::var("CORAL_HOLD_UNTIL") {
+        until("it is told to cut the file", || Path::new(&go).exists());
+        f.set_len(0).unwrap();
+    }
     pause(600_000);
 }
 
@@ -439,6 +443,57 @@ fn take_turns(two: &Two, kind: Kind, takers: u64, signals: bool, turns: u64) {
         .filter_map(|mut t| (!t.wait().unwrap().success()).then_some(()))
         .count();
     assert_eq!(failed, 0, "{kind:?}, signals: {signals}: processes failed");
+}
+
+/// A program that is killed while it cuts the file under its lock is gone, and its lock is free, when the file is cut: nobody who
+/// has the lock after it sees the file change.
+#[test]
+fn what_a_killed_program_did_under_its_lock_is_done_when_others_have_it() {
+    let name = "what_a_killed_program_did_under_its_lock_is_done_when_others_have_it";
+    in_network_namespace(name, || {
+        let two = Two::start();
+        for kind in Kind::ALL {
+            kill_while_cutting(&two, kind);
+        }
+        two.stop();
+    });
+}
+
+fn kill_while_cutting(two: &Two, kind: Kind) {
+    let [near, far] = two.mounts.each_ref().map(|m| m.join(format!("{kind:?}")));
+    std::fs::write(&near, "0123456789").unwrap();
+    let go = two.place.path(&format!("go-{kind:?}"));
+    let mut holder = Command::new(std::env::current_exe().unwrap());
+    holder
+        .args(["--exact", "lock_holder", "--nocapture"])
+        .env("CORAL_HOLD", &far)
+        .env("CORAL_HOLD_KIND", format!("{kind:?}"))
+        .env("CORAL_HOLD_UNTIL", &go)
+        .stdout(Stdio::null());
+    let mut holder = holder.spawn().unwrap();
+    let held = PathBuf::from(format!("{}.held", near.display()));
+    until("the other process holds the lock", || held.exists());
+    let lctl = |rule: &[&str]| {
+        let mut lctl = coral();
+        ok(lctl.arg("lctl").arg("--dir").arg(&two.mounts[1]).args(rule));
+    };
+    for portal in ["6", "28"] {
+        let late = ["-m", "PUT", "-p", portal, "-r", "1", "-l", "3"];
+        lctl(&[&["net_delay_add", "-s", "*", "-d", "*"], &late[..]].concat());
+    }
+    std::fs::write(&go, "").unwrap();
+    // long enough for the request to be on its way
+    pause(700);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let file = open_rw(&near);
+    lock(&file, kind, true, true, 0, 0).unwrap();
+    let size = file.metadata().unwrap().len();
+    assert_eq!(
+        size, 0,
+        "{kind:?}: it has the lock, and the file was not cut"
+    );
+    lctl(&["net_delay_del", "-a"]);
 }
 
 /// Programs that open a file, lock it, do something and close it, again and again, never hold the lock at once, and see no

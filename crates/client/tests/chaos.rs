@@ -9,13 +9,14 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use common::journal::Journal;
 use common::*;
 use coral_client::{Llite, LockKind};
 use coral_lnet::faults::{FaultAction, FaultRule, Side};
 use coral_lnet::{LinkModel, MemNet, Nid, Node, NodeConfig, PoolSizes};
+use coral_osd::DiskModel;
 use coral_wire::Errno;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -36,6 +37,10 @@ struct Plan {
     breaks: bool,
     /// Clients and servers are on two networks with two routers between them, one of which dies and comes back now and then.
     routers: bool,
+    /// The servers' disks.
+    disk: DiskModel,
+    /// The machines of the servers lose power now and then, and with it what their disks had not synced.
+    power: bool,
     /// Simulated time of work.
     length: Duration,
 }
@@ -50,34 +55,6 @@ struct Outcome {
     faults: u64,
     /// Simulated.
     micros: u64,
-}
-
-/// Every finished operation in order.
-struct Journal {
-    start: Instant,
-    digest: parking_lot::Mutex<u64>,
-    operations: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl Journal {
-    fn note(&self, worker: u64, what: &str, result: u64) {
-        let at = self.start.elapsed().as_micros() as u64;
-        let mut d = self.digest.lock();
-        for b in at
-            .to_le_bytes()
-            .into_iter()
-            .chain(worker.to_le_bytes())
-            .chain(what.bytes())
-            .chain(result.to_le_bytes())
-        {
-            *d = (*d ^ b as u64).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-        self.operations.fetch_add(1, Ordering::Relaxed);
-        if std::env::var_os("CORAL_CHAOS_TRACE").is_some() {
-            eprintln!("{at} {worker} {what} {result}");
-        }
-    }
 }
 
 /// One user with a directory of its own and a part in what all share.
@@ -190,9 +167,7 @@ impl Worker {
         want[at..at + data.len()].copy_from_slice(&data);
         assert_eq!(self.u.write(&fh, at as u64, &data).await?, data.len());
         self.u.close(&fh).await?;
-        self.journal
-            .bytes
-            .fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.journal.wrote(data.len() as u64);
         Ok(at as u64)
     }
 
@@ -411,6 +386,27 @@ async fn routers(net: Arc<MemNet>, seed: u64, until: Instant, loss: f64) -> [Arc
     }
 }
 
+/// Has the machines of the servers lose power now and then, or their processes killed. The cluster, and the nodes it has had
+/// since.
+async fn powers(mut c: Cluster, plan: Plan, until: Instant) -> (Cluster, Vec<Arc<Node>>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(plan.seed ^ 0x90e4);
+    let mut nodes = Vec::new();
+    while plan.power {
+        tokio::time::sleep(Duration::from_secs(rng.random_range(10..50))).await;
+        if Instant::now() >= until {
+            break;
+        }
+        c = match rng.random_range(0..3) {
+            0 => c.mdt_loses_power().await,
+            1 => c.osts_lose_power().await,
+            _ => c.kill_and_restart().await,
+        };
+        bad_network(c.node(), plan.loss);
+        nodes.push(c.node().clone());
+    }
+    (c, nodes)
+}
+
 /// Waits until the node knows that all its routers are there.
 async fn routes_up(node: &Node) {
     while !node.routes().iter().all(|r| r.up) {
@@ -426,28 +422,24 @@ async fn scenario(plan: Plan) -> Outcome {
         ),
         false => ("", ""),
     };
-    let c = Cluster::start_seeded(3, 2, 65536, plan.seed % 200, servers_routes).await;
+    let c =
+        Cluster::start_on_disks(3, (2, 65536), plan.seed % 200, servers_routes, plan.disk).await;
     let until = Instant::now() + plan.length;
     let routing = plan
         .routers
         .then(|| tokio::spawn(routers(c.net.clone(), plan.seed, until, plan.loss)));
     routes_up(c.node()).await;
-    let client = async |i: u64| match plan.routers {
+    let client = async |c: &Cluster, i: u64| match plan.routers {
         true => {
             c.client_at(&format!("10.1.1.{i}@tcp1"), clients_routes)
                 .await
         }
         false => c.client_at(&format!("10.0.1.{i}@tcp"), "").await,
     };
-    let journal = Arc::new(Journal {
-        start: Instant::now(),
-        digest: Default::default(),
-        operations: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-    });
+    let journal = Arc::new(Journal::begin());
     let mut clients = Vec::new();
     for i in 1..=CLIENTS {
-        clients.push(client(i).await);
+        clients.push(client(&c, i).await);
     }
     let u = User::root(&clients[0]);
     u.mkdir("shared").await.expect("shared");
@@ -486,6 +478,7 @@ async fn scenario(plan: Plan) -> Outcome {
     let breaking = plan
         .breaks
         .then(|| tokio::spawn(breaks(c.net.clone(), nids, neighbours, plan.seed, until)));
+    let powering = tokio::spawn(powers(c, plan, until));
     let jobs: Vec<_> = (0..CLIENTS * WORKERS)
         .map(|id| {
             tokio::spawn(
@@ -509,7 +502,9 @@ async fn scenario(plan: Plan) -> Outcome {
     if let Some(b) = breaking {
         b.await.expect("breaks");
     }
+    let (c, more) = powering.await.expect("losses of power");
     let mut nodes = nodes;
+    nodes.extend(more);
     if let Some(r) = routing {
         nodes.extend(r.await.expect("routers"));
     }
@@ -517,7 +512,7 @@ async fn scenario(plan: Plan) -> Outcome {
     nodes.iter().for_each(|n| n.faults().clear());
 
     routes_up(c.node()).await;
-    let last = client(CLIENTS + 1).await;
+    let last = client(&c, CLIENTS + 1).await;
     verify(&User::root(&last), &workers).await;
     let evictions: u64 = std::iter::once(&c.mdt().target)
         .chain(&c.osts())
@@ -536,11 +531,11 @@ async fn scenario(plan: Plan) -> Outcome {
         n.shutdown().await;
     }
     Outcome {
-        digest: *journal.digest.lock(),
-        operations: journal.operations.load(Ordering::Relaxed),
-        bytes_written: journal.bytes.load(Ordering::Relaxed),
+        digest: journal.digest(),
+        operations: journal.operations(),
+        bytes_written: journal.bytes_written(),
         faults,
-        micros: journal.start.elapsed().as_micros() as u64,
+        micros: journal.micros(),
     }
 }
 
@@ -661,6 +656,8 @@ fn a_lossy_network_is_not_noticed() {
         loss: 0.01,
         breaks: false,
         routers: false,
+        disk: DiskModel::NVME,
+        power: false,
         length: length(120),
     });
     eprintln!("{out:?}");
@@ -686,6 +683,8 @@ fn breaking_connections_are_not_noticed_and_the_seed_repeats_the_run() {
         loss: 0.01,
         breaks: true,
         routers: false,
+        disk: DiskModel::NVME,
+        power: false,
         length: length(120),
     });
 }
@@ -697,6 +696,21 @@ fn routers_that_die_and_come_back_are_not_noticed() {
         loss: 0.01,
         breaks: true,
         routers: true,
+        disk: DiskModel::NVME,
+        power: false,
+        length: length(120),
+    });
+}
+
+#[test]
+fn servers_that_lose_power_are_not_noticed() {
+    repeats(Plan {
+        seed: seed(5),
+        loss: 0.002,
+        breaks: false,
+        routers: false,
+        disk: DiskModel::HARD_DISK,
+        power: true,
         length: length(120),
     });
 }
@@ -714,6 +728,8 @@ fn in_real_time_on_several_threads() {
         loss: 0.01,
         breaks: true,
         routers: true,
+        disk: DiskModel::NVME,
+        power: false,
         length: Duration::from_secs(seconds),
     };
     let rt = tokio::runtime::Builder::new_multi_thread()

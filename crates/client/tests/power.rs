@@ -10,7 +10,7 @@ use bytes::Bytes;
 use common::*;
 use coral_client::{SetAttr, SetTime, Timespec};
 use coral_lnet::Payload;
-use coral_osd::Kv;
+use coral_osd::{DiskModel, Kv};
 use coral_server::mdt::table;
 use coral_wire::Errno;
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd};
@@ -294,7 +294,7 @@ async fn a_close_is_replayed_after_two_restarts() {
 /// Two clients change two files while the OSTs' machine loses power again and again: whatever was acknowledged is there.
 async fn nothing_is_lost_while_clients_live(seed: u64) {
     let mut rng = Rng(seed);
-    let mut c = Cluster::start_seeded(2, 2, 65536, seed, "").await;
+    let mut c = Cluster::start_on_disks(2, (2, 65536), seed, "", DiskModel::NVME).await;
     let fss = [c.remote_client().await, c.remote_client().await];
     let users = [User::root(&fss[0]), User::root(&fss[1])];
     let mut model = [Vec::<u8>::new(), Vec::new()];

@@ -1,7 +1,8 @@
 //! What the FUSE layer asks of a file system: llite's operations, as a trait.
 //!
 //! The trait exists so that this crate is tested with a small in-memory file system (examples/memfs.rs) before and apart
-//! from llite. Futures may be dropped at any time: that is how an interrupted system call ends.
+//! from llite. Futures may be dropped at any time: that is how a lock wait ends, and, while servers are away, any other call of
+//! a program that is being killed.
 
 use std::future::Future;
 
@@ -36,6 +37,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Whether fcntl and flock locks come here; else the kernel keeps them, for this mount alone.
     fn takes_locks(&self) -> bool {
         true
+    }
+
+    /// Whether requests may wait long because a server cannot be reached: a program that is being killed need not wait for them.
+    fn is_cut_off(&self) -> bool {
+        false
     }
 
     /// FID of the mounted directory.

@@ -6,7 +6,12 @@
 //! counts; a timer or a child's death does not make open(2) fail. So after an interrupt the caller's pending signals are
 //! looked at, and again every [`RECHECK`] until the answer is there.
 //!
-//! Invariant: an interrupt that overtakes its request's registration is kept ([`EARLY`] of them) and found by it.
+//! Invariants:
+//! * An interrupt that overtakes its request's registration is kept ([`EARLY`] of them) and found by it.
+//! * A program that is being killed is gone only when what it changes has been changed: else its locks would be given to others
+//!   first. A request that changes something ends early only when a server cannot be reached, as in Lustre, where a signal counts
+//!   after the request has timed out.
+//! * A request that was sent is heard to its end, also when nobody waits for it: it is dropped only when a server cannot be reached.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,6 +21,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::abi::op;
 use crate::nodes::IdMap;
 use crate::reply::Reply;
 
@@ -83,12 +89,49 @@ impl Waiting {
     }
 }
 
-/// Drives `fut` to its answer, or drops it and answers EINTR. `any_signal`: a lock wait. `pid`: who asked.
+/// When a signal ends a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// Any signal does: a lock wait.
+    AtAnySignal,
+    /// One that ends the program: it only looks.
+    WhenKilled,
+    /// One that ends the program, when a server cannot be reached: it changes something, opens or closes it, or brings the kernel
+    /// names to know.
+    WhenKilledAndCutOff,
+}
+
+impl Ends {
+    /// Of a request that is no lock wait.
+    pub(crate) fn of(opcode: u32) -> Ends {
+        match opcode {
+            op::GETATTR
+            | op::READLINK
+            | op::READ
+            | op::STATFS
+            | op::FSYNC
+            | op::GETXATTR
+            | op::LISTXATTR
+            | op::READDIR
+            | op::FSYNCDIR
+            | op::GETLK
+            | op::ACCESS
+            | op::LSEEK
+            | op::SYNCFS
+            | op::STATX => Ends::WhenKilled,
+            _ => Ends::WhenKilledAndCutOff,
+        }
+    }
+}
+
+/// Drives `fut` to its answer, or answers EINTR when a signal ends it. `pid`: who asked; `cut_off`: whether a server cannot be
+/// reached.
 pub(crate) async fn drive(
     mut fut: BoxFuture<'static, Reply>,
     interrupted: oneshot::Receiver<()>,
-    any_signal: bool,
+    ends: Ends,
     pid: u32,
+    cut_off: impl Fn() -> bool,
 ) -> Reply {
     tokio::select! {
         biased;
@@ -97,8 +140,16 @@ pub(crate) async fn drive(
         r = interrupted => if r.is_err() { return fut.await },
     }
     loop {
-        if any_signal || fatal_pending(pid) {
-            return Err(Errno(libc::EINTR));
+        let eintr = Err(Errno(libc::EINTR));
+        match ends {
+            Ends::AtAnySignal => return eintr,
+            Ends::WhenKilled | Ends::WhenKilledAndCutOff if !fatal_pending(pid) => {}
+            _ if cut_off() => return eintr,
+            Ends::WhenKilled => {
+                tokio::spawn(fut);
+                return eintr;
+            }
+            Ends::WhenKilledAndCutOff => {}
         }
         tokio::select! {
             biased;
@@ -159,8 +210,9 @@ mod tests {
         let r = drive(
             Box::pin(std::future::pending()),
             rx,
-            true,
+            Ends::AtAnySignal,
             std::process::id(),
+            || false,
         )
         .await;
         assert!(matches!(r, Err(Errno(libc::EINTR))));
@@ -175,11 +227,60 @@ mod tests {
             tokio::time::sleep(RECHECK * 5).await;
             Err(Errno(libc::ENOENT))
         });
-        let r = drive(slow, rx, false, std::process::id()).await;
+        let r = drive(slow, rx, Ends::WhenKilled, std::process::id(), || true).await;
         assert!(
             matches!(r, Err(Errno(libc::ENOENT))),
             "no fatal signal is pending for this test"
         );
+    }
+
+    /// Of a process that is no more: it counts as killed.
+    const GONE: u32 = u32::MAX;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_killed_program_is_gone_when_its_change_is_done() {
+        let w = Waiting::default();
+        let rx = w.register(2);
+        w.interrupt(2);
+        let (done, mut ended) = oneshot::channel();
+        let change = Box::pin(async {
+            tokio::time::sleep(RECHECK * 50).await;
+            let _ = done.send(());
+            Err(Errno(libc::ENOENT))
+        });
+        let ends = Ends::of(op::SETATTR);
+        let r = drive(change, rx, ends, GONE, || false).await;
+        assert!(matches!(r, Err(Errno(libc::ENOENT))));
+        assert!(ended.try_recv().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_killed_program_does_not_wait_for_servers_that_are_away() {
+        let w = Waiting::default();
+        let rx = w.register(2);
+        w.interrupt(2);
+        let begun = tokio::time::Instant::now();
+        // the servers go while it waits
+        let cut_off = || begun.elapsed() > RECHECK * 5;
+        let never = Box::pin(std::future::pending());
+        let r = drive(never, rx, Ends::of(op::RENAME2), GONE, cut_off).await;
+        assert!(matches!(r, Err(Errno(libc::EINTR))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_killed_program_looked_at_is_heard_to_its_end() {
+        let w = Waiting::default();
+        let rx = w.register(2);
+        w.interrupt(2);
+        let (done, ended) = oneshot::channel();
+        let look = Box::pin(async {
+            tokio::time::sleep(RECHECK * 5).await;
+            let _ = done.send(());
+            Err(Errno(libc::ENOENT))
+        });
+        let r = drive(look, rx, Ends::of(op::GETATTR), GONE, || false).await;
+        assert!(matches!(r, Err(Errno(libc::EINTR))));
+        ended.await.expect("it goes on");
     }
 
     #[test]

@@ -67,6 +67,10 @@ impl FileSystem for LliteFs {
     fn takes_locks(&self) -> bool {
         self.llite.takes_locks()
     }
+    fn is_cut_off(&self) -> bool {
+        self.llite.is_cut_off()
+    }
+
     fn root(&self) -> Fid {
         self.llite.root()
     }

@@ -23,7 +23,7 @@ use crate::fresh::Fresh;
 use crate::fs::FileSystem;
 use crate::handles::Handles;
 use crate::init;
-use crate::interrupt::{self, Waiting};
+use crate::interrupt::{self, Ends, Waiting};
 use crate::nodes::Nodes;
 use crate::notify::Notifier;
 use crate::ops::{self, OpenFile, Started};
@@ -138,7 +138,10 @@ fn request<F: FileSystem>(
         return;
     }
     let watch = shared.counters.begin(h.opcode);
-    let any_signal = ops::waits_for_lock(&h, body);
+    let ends = match ops::waits_for_lock(&h, body) {
+        true => Ends::AtAnySignal,
+        false => Ends::of(h.opcode),
+    };
     if h.opcode == op::INIT {
         let r = init::answer(body, shared.max_write, shared.locks).map(|(out, agreed)| {
             shared.minor.store(out.minor, Ordering::Relaxed);
@@ -158,7 +161,7 @@ fn request<F: FileSystem>(
                 send(dev, &h, &r);
                 shared.counters.end_inline(h.opcode, watch);
             }
-            Poll::Pending => spawn(shared, dev, &h, fut, any_signal),
+            Poll::Pending => spawn(shared, dev, &h, fut, ends),
         },
     }
 }
@@ -172,19 +175,20 @@ fn poll_once(
         .unwrap_or_else(|_| Poll::Ready(Err(coral_wire::Errno(libc::EIO))))
 }
 
-/// Lets a request that has to wait go on in the runtime. `any_signal`: any signal ends it.
+/// Lets a request that has to wait go on in the runtime.
 fn spawn<F: FileSystem>(
     shared: &Arc<Shared<F>>,
     dev: &Arc<OwnedFd>,
     h: &InHeader,
     fut: futures_util::future::BoxFuture<'static, reply::Reply>,
-    any_signal: bool,
+    ends: Ends,
 ) {
     shared.counters.spawned.fetch_add(1, Ordering::Relaxed);
     let (shared, dev, h) = (shared.clone(), dev.clone(), *h);
     let interrupted = shared.waiting.register(h.unique);
     tokio::spawn(async move {
-        let driven = interrupt::drive(fut, interrupted, any_signal, h.pid);
+        let cut_off = || shared.fs.is_cut_off();
+        let driven = interrupt::drive(fut, interrupted, ends, h.pid, cut_off);
         let r = std::panic::AssertUnwindSafe(driven).catch_unwind().await;
         shared.waiting.done(h.unique);
         send(&dev, &h, &r.unwrap_or(Err(coral_wire::Errno(libc::EIO))));

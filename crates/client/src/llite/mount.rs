@@ -150,6 +150,19 @@ impl Llite {
         self.mgc.disconnect().await;
     }
 
+    /// Whether a server that is in use cannot be reached now, or is not back in service: requests to it may wait long.
+    pub fn is_cut_off(&self) -> bool {
+        use ImportState as S;
+        let waits = |import: &Import| {
+            !matches!(
+                import.state(),
+                S::New | S::Full | S::Leaving | S::Idle | S::Closed
+            )
+        };
+        self.lmv.mdcs().iter().any(|m| waits(m.import()))
+            || self.lov.oscs().iter().any(|o| waits(o.import()))
+    }
+
     /// RPCs sent so far per opcode name, sorted by name, summed over all targets.
     pub fn statistics(&self) -> Vec<(String, u64)> {
         let mut sum = BTreeMap::new();

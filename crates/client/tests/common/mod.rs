@@ -1,6 +1,8 @@
 //! Short names for what tests of the client do all the time: a whole file system on memory, clients, operations of a user.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod journal;
+
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use bytes::Bytes;
 use coral_client::{Cred, DirEntry, FileHandle, Llite, MountOptions};
 use coral_lnet::{Nid, Node, Payload, RouteSpec};
 use coral_node::{Builder, Client, Servers};
-use coral_osd::OsdSim;
+use coral_osd::{DiskModel, OsdSim};
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
 use coral_wire::{Errno, Fid};
 
@@ -82,6 +84,19 @@ impl Cluster {
                 .routes(routes(to)),
         )
         .await
+    }
+
+    /// As [`Cluster::start_seeded`], on disks that take their time.
+    pub async fn start_on_disks(
+        osts: u32,
+        stripes: (u16, u32),
+        seed: u64,
+        to: &str,
+        disk: DiskModel,
+    ) -> Cluster {
+        let builder = coral_node::Cluster::builder().osts(osts).seed(seed);
+        let builder = builder.stripes(stripes.0, stripes.1).routes(routes(to));
+        Self::build(builder.disk_model(disk)).await
     }
 
     /// So many OSTs and an MDT, each with so many bytes of space; one stripe.
