@@ -27,6 +27,8 @@ pub enum Fault {
     FailWrite(u64),
     /// Every write from the n-th on fails with ENOSPC, until [`OsdMem::inject`] is called again.
     Full(u64),
+    /// Changes of objects fail with ENOSPC until [`Room::settle`] was called n times.
+    Lags(u64),
     /// No fault.
     #[default]
     None,
@@ -138,6 +140,9 @@ impl OsdMem {
     ) -> Result<(), OsdError> {
         let mut s = self.state.lock();
         s.write_gate()?;
+        if matches!(s.fault, Fault::Lags(_)) {
+            return Err(OsdError::NoSpace);
+        }
         let before = s.objects.get(&id).map_or(0, MemObject::page_count);
         let more = match s.objects.get(&id) {
             Some(o) => o.missing_pages(start, end),
@@ -158,7 +163,7 @@ impl State {
     /// Counts a write and fails it when its time has come.
     fn write_gate(&mut self) -> Result<(), OsdError> {
         match &mut self.fault {
-            Fault::None => Ok(()),
+            Fault::None | Fault::Lags(_) => Ok(()),
             Fault::FailWrite(n) => {
                 *n = n.saturating_sub(1);
                 if *n > 0 {
@@ -316,6 +321,18 @@ impl Room for OsdMem {
     fn unclaim(&self, bytes: u64) {
         let mut s = self.state.lock();
         s.claimed = s.claimed.saturating_sub(bytes);
+    }
+    fn settle(&self) -> bool {
+        let mut s = self.state.lock();
+        let Fault::Lags(n) = s.fault else {
+            return false;
+        };
+        s.fault = if n > 1 {
+            Fault::Lags(n - 1)
+        } else {
+            Fault::None
+        };
+        true
     }
 }
 

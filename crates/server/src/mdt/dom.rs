@@ -267,14 +267,18 @@ impl Ctx {
     }
 
     /// Times of the file were set: those of its data, if it has any, are the same.
-    pub fn set_data_times(&self, fid: &Fid, set: &attr::SetAttr) -> MdtResult<()> {
+    pub async fn set_data_times(&self, fid: &Fid, set: &attr::SetAttr) -> MdtResult<()> {
         let times = SetAttr {
             mtime: set.mtime,
             atime: set.atime,
             ctime: set.ctime,
             ..SetAttr::default()
         };
-        Ok(self.ops.data.set_times(&self.rq, object(fid), &times)?)
+        Ok(self
+            .ops
+            .data
+            .set_times(&self.rq, object(fid), &times)
+            .await?)
     }
 }
 

@@ -36,7 +36,7 @@ impl Ctx {
         let rec = Rec::decode(buf)?;
         if self.rq.replay_committed() {
             if let Rec::Setattr(r) = &rec {
-                self.data_times_again(r)?;
+                self.data_times_again(r).await?;
             }
             return Ok(self.empty_reint());
         }
@@ -53,10 +53,10 @@ impl Ctx {
     }
 
     /// Times that were set are on disk, but perhaps not those of the file's data here.
-    fn data_times_again(&self, r: &RecSetattr) -> MdtResult<()> {
+    async fn data_times_again(&self, r: &RecSetattr) -> MdtResult<()> {
         let set = self.setattr_of(r);
         match (set.mtime.is_some() || set.atime.is_some()) && self.has_data(&r.fid)? {
-            true => self.set_data_times(&r.fid, &set),
+            true => self.set_data_times(&r.fid, &set).await,
             false => Ok(()),
         }
     }
@@ -387,22 +387,23 @@ impl Ctx {
         let _locks = self
             .lock_attributes(&r.fid, bits, set.size.is_some())
             .await?;
-        let (a, laid_out) = self.put_attributes(r, &cred, &set, uncap, data)?;
+        let (a, laid_out) = self.put_attributes(r, &cred, &set, uncap)?;
+        if data {
+            self.set_data_times(&r.fid, &set).await?;
+        }
         if laid_out {
             self.layout_made().await?;
         }
         Ok(a)
     }
 
-    /// The transaction of a setattr; true: it gave the file its layout. `uncap`: file capabilities end; `data`: the times of
-    /// the data on the MDT change too.
+    /// The transaction of a setattr; true: it gave the file its layout. `uncap`: file capabilities end.
     fn put_attributes(
         &self,
         r: &RecSetattr,
         cred: &super::cred::Ucred,
         set: &SetAttr,
         uncap: bool,
-        data: bool,
     ) -> MdtResult<(Answer, bool)> {
         let mut core = self.core();
         if set.size.is_some() && !self.rq.is_replay() {
@@ -452,9 +453,6 @@ impl Ctx {
         drop(core);
         if chown_data {
             self.ops.data.owner_changed(dom::object(&r.fid));
-        }
-        if data {
-            self.set_data_times(&r.fid, set)?;
         }
         Ok((a, laid_out))
     }

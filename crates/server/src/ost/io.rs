@@ -112,8 +112,8 @@ impl Ost {
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
         self.may_change(rq, b.id)?;
         let booked = match self.book_write(rq, &b) {
-            // it waits for the disk: not with the grants locked, nor on a thread of the runtime
-            Err(Errno::ENOSPC) if self.blocking(|objects| Ok(objects.settle())).await? => {
+            // it waits for the disk: not with the grants locked
+            Err(Errno::ENOSPC) if self.settle().await? => {
                 self.may_change(rq, b.id)?;
                 self.book_write(rq, &b)
             }
@@ -121,7 +121,7 @@ impl Ost {
         };
         let (more, space) = booked?;
         oa.grant = more;
-        let stored = self.store(rq, &b, data);
+        let stored = self.settling(rq, b.id, || self.store(rq, &b, &data)).await;
         // It is on the disk now, and no promise is needed for it any more.
         drop(space);
         // also when only a part of it could be stored
@@ -179,7 +179,7 @@ impl Ost {
         }
     }
 
-    fn store(&self, rq: &TargetRequest, b: &Brw, data: Payload) -> Result<ObjAttr, Errno> {
+    fn store(&self, rq: &TargetRequest, b: &Brw, data: &Payload) -> Result<ObjAttr, Errno> {
         let mut set = Ost::asked_attr(rq, &b.oa);
         set.if_unowned = true;
         let overtaken = {

@@ -122,10 +122,7 @@ impl Ost {
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
         let set = Ost::asked_attr(rq, &n.oa);
-        let attr = self
-            .objects
-            .set_attr(n.id, &set)
-            .map_err(|e| storage_error(&e))?;
+        let attr = self.set_attr(rq, n.id, &set).await?;
         self.usage.changed(n.id);
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
             self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
@@ -164,7 +161,8 @@ impl Ost {
             OBJECT_EOF => self.objects.truncate(n.id, start),
             _ => self.objects.punch(n.id, start, end),
         };
-        let attr = self.after_change(rq, &n, done.map_err(|e| storage_error(&e)))?;
+        let done = done.map_err(|e| storage_error(&e));
+        let attr = self.after_change(rq, &n, done).await?;
         let mut oa = n.out(md::FLBLOCKS);
         oa.blocks = attr.blocks;
         let done = self.committed(rq, &oa);
@@ -190,7 +188,7 @@ impl Ost {
             move |objects: &dyn coral_osd::Objects| objects.fallocate(id, mode, start, end);
         // Allocating much takes the file system a while.
         let done = self.blocking(change).await;
-        let attr = self.after_change(rq, &n, done)?;
+        let attr = self.after_change(rq, &n, done).await?;
         let mut oa = n.out(0);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
         let done = self.committed(rq, &oa);
@@ -199,7 +197,7 @@ impl Ost {
     }
 
     /// Sets the times of an object whose change is `done`, or failed.
-    fn after_change(
+    async fn after_change(
         &self,
         rq: &TargetRequest,
         n: &Named,
@@ -209,12 +207,13 @@ impl Ost {
             if_unowned: true,
             ..Ost::asked_attr(rq, &n.oa)
         };
-        let attr = done.and_then(|()| {
-            self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
-            self.objects
-                .set_attr(n.id, &set)
-                .map_err(|e| storage_error(&e))
-        });
+        let attr = match done {
+            Ok(()) => {
+                self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
+                self.set_attr(rq, n.id, &set).await
+            }
+            Err(e) => Err(e),
+        };
         self.usage.changed(n.id);
         attr
     }
