@@ -870,7 +870,19 @@ async fn an_evicted_client_changes_nothing_more() {
             .op(portal::OST_REQUEST, opc::OST_PUNCH, &punch)
             .await;
     };
-    let changes = [tokio::spawn(write), tokio::spawn(punch)];
+    let setter = a.clone();
+    let times = Obdo {
+        mtime: 7,
+        ..locked(1, md::FLMTIME)
+    };
+    let set = async move {
+        let _ = setter
+            .op(portal::OST_REQUEST, opc::OST_SETATTR, &times)
+            .await;
+    };
+    let id = ObjectId { seq: 0, oid: 1 };
+    let was = cl.osd.attr(id).unwrap();
+    let changes = [tokio::spawn(write), tokio::spawn(punch), tokio::spawn(set)];
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(changes.iter().all(|c| !c.is_finished()), "they wait");
     let exports = target.exports();
@@ -879,6 +891,7 @@ async fn an_evicted_client_changes_nothing_more() {
     drop(held);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(b.read(1, 0, 100).await, b"before");
+    assert_eq!(cl.osd.attr(id).unwrap(), was);
     changes.iter().for_each(|c| c.abort());
     cl.stop(vec![b]).await;
 }

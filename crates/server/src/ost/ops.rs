@@ -121,6 +121,7 @@ impl Ost {
         }
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
+        self.may_change(rq, n.id)?;
         let set = Ost::asked_attr(rq, &n.oa);
         let attr = self.set_attr(rq, n.id, &set).await?;
         self.usage.changed(n.id);
