@@ -264,16 +264,25 @@ impl ClientNamespace {
             return self.cancel(lock).await;
         }
         let asked = pending.request.desc;
+        if asked.ty() == LdlmType::FLOCK {
+            // Not forgotten yet: a completion callback that finds it unknown ends it at the server, and others would get what its
+            // owner held before.
+            let remote = self.locks.lock().withdraw_flock(pending.cookie());
+            let status = match remote {
+                0 => None,
+                _ => self.send_cancel(&[remote]).await,
+            };
+            let merged = status == Some(Errno::ESTALE.status());
+            return self.restore_flocks(&asked, merged).await;
+        }
         let remote = match self.locks.lock().get(pending.cookie()) {
-            Some(h) if !h.dead && h.refused.is_none() => h.remote,
+            Some(h) if !h.dead => h.remote,
             _ => 0,
         };
         // Forgotten first: a completion callback that comes now is answered "unknown", and the server drops the lock.
         drop(pending);
-        let status = self.send_cancel(&[remote]).await.filter(|_| remote != 0);
-        if asked.ty() == LdlmType::FLOCK {
-            self.restore_flocks(&asked, status == Some(Errno::ESTALE.status()))
-                .await;
+        if remote != 0 {
+            self.send_cancel(&[remote]).await;
         }
     }
 
