@@ -54,6 +54,11 @@ impl ClientNamespace {
         }
     }
 
+    /// Whether another owner of this client holds what keeps the one in `policy` from a flock in `mode`.
+    pub fn flock_in_the_way(&self, res: ResId, mode: LdlmMode, policy: &Policy) -> bool {
+        self.locks.lock().flock_in_the_way(res, mode, policy)
+    }
+
     async fn set_flock(
         self: &Arc<Self>,
         res: ResId,

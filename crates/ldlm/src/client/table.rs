@@ -538,6 +538,22 @@ impl Locks {
         }
     }
 
+    /// Whether a granted flock of another owner than that in `policy` keeps it from a lock in `mode`.
+    pub fn flock_in_the_way(&self, res: ResId, mode: LdlmMode, policy: &Policy) -> bool {
+        let Policy::Flock {
+            start, end, owner, ..
+        } = *policy
+        else {
+            return false;
+        };
+        let list = self.by_res.get(&(res, LdlmType::FLOCK));
+        list.into_iter().flatten().any(|i| {
+            let h = self.slab.at(*i);
+            matches!(h.policy, Policy::Flock { start: s, end: e, owner: o, .. }
+                if o != owner && s <= end && start <= e && !h.mode.compatible(mode))
+        })
+    }
+
     /// Granted locks of an owner, with their ranges.
     fn flocks_of(
         &self,
