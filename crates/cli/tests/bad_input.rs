@@ -156,6 +156,11 @@ fn wrong_names_and_busy_ports_are_named() {
             &up_fails(&data, port, &[]),
             &["127.0.0.1", &port.to_string(), "another --port"],
         );
+        let new = place.path("new");
+        assert_says(&up_fails(&new, port, &[]), &["another --port"]);
+        let left = std::fs::read_dir(&new).unwrap().flatten();
+        let left: Vec<_> = left.map(|e| e.file_name()).collect();
+        assert!(left.is_empty(), "formatted all the same: {left:?}");
         drop(taken);
         let running = place.up(&[]);
         let other = place.make("other");
