@@ -182,6 +182,23 @@ fn wrong_names_and_busy_ports_are_named() {
     });
 }
 
+#[test]
+fn a_directory_that_is_not_there_is_named_with_what_to_give() {
+    let place = Place::new();
+    let (none, file) = (place.path("none"), place.path("file"));
+    std::fs::write(&file, "text").unwrap();
+    for (dir, is) in [(&none, "does not exist"), (&file, "is not a directory")] {
+        for command in ["down", "status"] {
+            let (_, said) = fails(coral().arg(command).arg(dir));
+            assert_clear(&said);
+            assert_says(
+                &said,
+                &[&dir.display().to_string(), is, "give the directory"],
+            );
+        }
+    }
+}
+
 /// A mount of a NID nobody has: an unreachable one, and one that swallows what it gets.
 #[test]
 fn a_nid_that_does_not_answer_is_given_up() {
