@@ -245,9 +245,8 @@ fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
             found.items = r.files + r.dirs;
             check_data(osd, r, &mut found);
             found.note = format!(
-                "files and directories; {} open without a name, {} objects to destroy",
-                r.open_orphans,
-                r.destroy_pending.len()
+                "files and directories; {} open without a name, {}",
+                r.open_orphans, r.destroy_pending
             );
         }
         (TargetKind::Ost, _) => check_objects(osd, label, mdt, &mut found),
@@ -281,7 +280,9 @@ fn check_objects(
     let mut visit = |id: coral_osd::ObjectId, _| {
         found.items += 1;
         let key = (label.index, id.oid);
-        if mdt.is_some_and(|r| !r.objects.contains_key(&key) && !r.destroy_pending.contains(&key)) {
+        if mdt.is_some_and(|r| {
+            !r.objects.contains_key(&key) && !r.destroy_pending.contains(key.0, key.1)
+        }) {
             found.problems.push(format!(
                 "orphan object {:#x}:{:#x}: no file has it",
                 id.seq, id.oid

@@ -4,6 +4,7 @@ use crate::args::{Down, Status};
 use crate::control::{self, Ask};
 use crate::lnetctl::find::alive;
 use serde_json::Value;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,9 +15,7 @@ const END_POLLS: u32 = 3000;
 
 /// Entry of `coral status`.
 pub(crate) fn status(s: Status) -> Result<(), String> {
-    if !s.dir.is_dir() {
-        return Err(format!("'{}' is no directory", s.dir.display()));
-    }
+    check_dir(&s.dir)?;
     let answer = control::ask(&s.dir, Ask::Status).map_err(|e| no_answer(&s.dir, &e))?;
     if s.json {
         println!("{answer:#}");
@@ -66,10 +65,24 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses what nothing can have been started with.
+fn check_dir(dir: &Path) -> Result<(), String> {
+    let is = match std::fs::metadata(dir) {
+        Ok(m) if m.is_dir() => return Ok(()),
+        Ok(_) => "is not a directory".to_owned(),
+        Err(e) if e.kind() == ErrorKind::NotFound => "does not exist".to_owned(),
+        Err(e) => format!("cannot be looked at ({e})"),
+    };
+    Err(format!(
+        "'{}' {is}; give the directory that `coral up`, `coral serve` or `coral router` was started with (`pgrep -a coral` shows what runs)",
+        dir.display()
+    ))
+}
+
 /// Says who may ask, or how it is started, as far as the directory tells.
 fn no_answer(dir: &Path, why: &std::io::Error) -> String {
     let shown = dir.display();
-    if why.kind() == std::io::ErrorKind::PermissionDenied {
+    if why.kind() == ErrorKind::PermissionDenied {
         return format!(
             "'{}': permission denied; ask as the user who started what runs there",
             control::path(dir).display()
@@ -89,9 +102,7 @@ fn no_answer(dir: &Path, why: &std::io::Error) -> String {
 
 /// Entry of `coral down`.
 pub(crate) fn down(d: Down) -> Result<(), String> {
-    if !d.dir.is_dir() {
-        return Err(format!("'{}' is no directory", d.dir.display()));
-    }
+    check_dir(&d.dir)?;
     let before = control::ask(&d.dir, Ask::Status).unwrap_or_default();
     let pid = before["pid"].as_u64();
     let ask = if d.force { Ask::DownForced } else { Ask::Down };

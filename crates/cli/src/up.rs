@@ -276,10 +276,18 @@ fn prepare_dir(dir: &Path) -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// Formats what is not formatted yet and returns the configuration.
-fn format_missing(up: &Up, dir: &Path) -> Result<UpConfig, String> {
+/// What is to be served from DIR.
+struct Plan {
+    /// As DIR has it, if it has.
+    kept: Option<UpConfig>,
+    /// With this command line's wishes.
+    config: UpConfig,
+}
+
+/// Says what is to be served, or why it cannot be. Nothing is written.
+fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
     let kept = read_config(dir)?;
-    let mut config = match &kept {
+    let config = match &kept {
         Some(c) => c.clone().with(up, dir)?,
         None => UpConfig::fresh(up),
     };
@@ -287,6 +295,11 @@ fn format_missing(up: &Up, dir: &Path) -> Result<UpConfig, String> {
     for target in config.target_dirs(dir) {
         check_known(&config, &target)?;
     }
+    Ok(Plan { kept, config })
+}
+
+/// Formats what is not formatted yet and returns the configuration.
+fn format_missing(Plan { kept, mut config }: Plan, dir: &Path) -> Result<UpConfig, String> {
     let mut stored = config.placed_as(kept.as_ref());
     if kept.as_ref() != Some(&stored) {
         // written before the targets: a crash in between leaves a directory that is ours and is completed by the next `up`
@@ -365,8 +378,7 @@ fn label_of(config: &UpConfig, target: &Path) -> Label {
     target_dir::label(kind, &config.fsname, index, &[])
 }
 
-async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
-    let config = format_missing(up, dir)?;
+fn net_of(up: &Up, config: &UpConfig) -> Result<NetConfig, String> {
     let nids = std::iter::once(&config.nid)
         .chain(&config.more_nids)
         .map(|n| n.parse::<Nid>().map_err(|e| e.to_string()))
@@ -375,13 +387,22 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         route: config.routes.clone(),
         ..up.net.clone()
     };
-    let net = NetConfig {
+    Ok(NetConfig {
         nids,
         port: config.port,
         routes: net::routes(&given)?,
         accept: config.accept()?,
         routing: None,
-    };
+    })
+}
+
+async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
+    let plan = plan(up, dir)?;
+    let net = net_of(up, &plan.config)?;
+    let mem = MemNet::new();
+    // before anything is formatted: an address that is taken leaves nothing behind
+    let node = net::start(&net, Some(mem.clone())).await?;
+    let config = format_missing(plan, dir)?;
     let defaults = Defaults {
         stripe_count: config.stripe_count,
         stripe_size: config.stripe_size,
@@ -392,8 +413,6 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         up.claim.claim_version,
         &up.recovery,
     );
-    let mem = MemNet::new();
-    let node = net::start(&net, Some(mem.clone())).await?;
     let servers = Servers::start(node, targets)
         .await
         .map_err(|e| e.to_string())?;
@@ -559,6 +578,10 @@ mod tests {
         }
     }
 
+    fn formatted(up: &Up, dir: &Path) -> Result<UpConfig, String> {
+        format_missing(plan(up, dir)?, dir)
+    }
+
     #[test]
     fn a_directory_that_is_not_ours_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
@@ -622,32 +645,32 @@ mod tests {
             stripe_count: Some(2),
             ..up(dir.path())
         };
-        let config = format_missing(&elsewhere, dir.path()).unwrap();
+        let config = formatted(&elsewhere, dir.path()).unwrap();
         assert_eq!((config.port, config.stripe_count), (5, 2));
-        let next = format_missing(&up(dir.path()), dir.path()).unwrap();
+        let next = formatted(&up(dir.path()), dir.path()).unwrap();
         assert_eq!(
             (next.port, next.stripe_count, next.targets.len()),
             (988, 1, 6)
         );
         write_config(dir.path(), &config).unwrap(); // as when the servers are up
-        assert_eq!(format_missing(&up(dir.path()), dir.path()).unwrap(), config);
+        assert_eq!(formatted(&up(dir.path()), dir.path()).unwrap(), config);
     }
 
     #[test]
     fn a_target_that_is_gone_is_not_replaced_by_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
-        format_missing(&up(dir.path()), dir.path()).unwrap();
-        format_missing(&up(dir.path()), dir.path()).unwrap();
+        formatted(&up(dir.path()), dir.path()).unwrap();
+        formatted(&up(dir.path()), dir.path()).unwrap();
         let (target, aside) = (dir.path().join("ost0001"), dir.path().join("aside"));
         std::fs::rename(&target, &aside).unwrap();
         assert!(
-            format_missing(&up(dir.path()), dir.path())
+            formatted(&up(dir.path()), dir.path())
                 .unwrap_err()
                 .contains("was formatted and")
         );
         std::fs::create_dir(&target).unwrap(); // as an empty mount point
         assert!(
-            format_missing(&up(dir.path()), dir.path())
+            formatted(&up(dir.path()), dir.path())
                 .unwrap_err()
                 .contains("lost its label")
         );
@@ -657,19 +680,19 @@ mod tests {
         )
         .unwrap();
         assert!(
-            format_missing(&up(dir.path()), dir.path())
+            formatted(&up(dir.path()), dir.path())
                 .unwrap_err()
                 .contains("another target")
         );
         std::fs::remove_dir_all(&target).unwrap();
         std::fs::rename(&aside, &target).unwrap();
-        format_missing(&up(dir.path()), dir.path()).unwrap();
+        formatted(&up(dir.path()), dir.path()).unwrap();
     }
 
     #[test]
     fn a_target_that_lost_its_label_is_not_formatted_again() {
         let dir = tempfile::tempdir().unwrap();
-        let config = format_missing(&up(dir.path()), dir.path()).unwrap();
+        let config = formatted(&up(dir.path()), dir.path()).unwrap();
         let target = dir.path().join("ost0001");
         // half formatted, never served: made anew
         std::fs::remove_file(target.join("CORAL")).unwrap();
@@ -677,7 +700,7 @@ mod tests {
         drop(OsdFs::open(&target).unwrap());
         std::fs::remove_file(target.join("CORAL")).unwrap();
         std::fs::write(target.join("objects/precious"), "data").unwrap();
-        let why = format_missing(&up(dir.path()), dir.path()).unwrap_err();
+        let why = formatted(&up(dir.path()), dir.path()).unwrap_err();
         assert!(
             why.contains("ost0001/CORAL") && why.contains("restore"),
             "{why}"

@@ -156,6 +156,11 @@ fn wrong_names_and_busy_ports_are_named() {
             &up_fails(&data, port, &[]),
             &["127.0.0.1", &port.to_string(), "another --port"],
         );
+        let new = place.path("new");
+        assert_says(&up_fails(&new, port, &[]), &["another --port"]);
+        let left = std::fs::read_dir(&new).unwrap().flatten();
+        let left: Vec<_> = left.map(|e| e.file_name()).collect();
+        assert!(left.is_empty(), "formatted all the same: {left:?}");
         drop(taken);
         let running = place.up(&[]);
         let other = place.make("other");
@@ -175,6 +180,23 @@ fn wrong_names_and_busy_ports_are_named() {
         );
         running.stop();
     });
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_named_with_what_to_give() {
+    let place = Place::new();
+    let (none, file) = (place.path("none"), place.path("file"));
+    std::fs::write(&file, "text").unwrap();
+    for (dir, is) in [(&none, "does not exist"), (&file, "is not a directory")] {
+        for command in ["down", "status"] {
+            let (_, said) = fails(coral().arg(command).arg(dir));
+            assert_clear(&said);
+            assert_says(
+                &said,
+                &[&dir.display().to_string(), is, "give the directory"],
+            );
+        }
+    }
 }
 
 /// A mount of a NID nobody has: an unreachable one, and one that swallows what it gets.

@@ -552,7 +552,7 @@ fn signals_between_take_no_turn() {
 }
 
 /// Who closes a file has given its lock back when the next one asks without waiting. The kernel tells of a close without waiting for
-/// the answer, so one in a hundred may be refused.
+/// the answer; for one that it tells too late, a lock in a hundred may be refused.
 #[test]
 fn what_was_closed_can_be_locked_at_once() {
     in_network_namespace("what_was_closed_can_be_locked_at_once", || {

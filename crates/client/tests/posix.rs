@@ -3,8 +3,10 @@
 mod common;
 
 use common::*;
-use coral_client::{Cred, LockKind, SeekWhence, SetAttr, SetTime, Timespec};
+use coral_client::{Cred, FileHandle, Llite, LockKind, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_wire::{Errno, Fid};
+use std::sync::Arc;
+use std::time::Duration;
 
 #[tokio::test]
 async fn write_read_and_names() {
@@ -1240,4 +1242,47 @@ async fn a_name_that_was_renamed_while_it_was_listed_is_not_remembered() {
     assert!(stale.is_empty(), "{stale:?}");
     fs.umount().await;
     c.stop().await;
+}
+
+/// The kernel tells of a close after close(2) has returned: who asks in between finds his own lock in the way.
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_not_refused_for_what_was_just_closed() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let (a, b) = (c.client().await, c.client().await);
+    let (ua, ub) = (User::root(&a), User::root(&b));
+    ua.put("f", b"x").await.unwrap();
+    let [old, new] = [
+        ua.open("f", libc::O_RDWR).await.unwrap(),
+        ua.open("f", libc::O_RDWR).await.unwrap(),
+    ];
+    let far = ub.open("f", libc::O_RDWR).await.unwrap();
+    let write = coral_client::FileLock {
+        start: 0,
+        end: 9,
+        kind: LockKind::Write,
+        pid: 77,
+    };
+    let moment = Duration::from_millis(3);
+    for fcntl in [false, true] {
+        let take = async |fs: &Arc<Llite>, fh: &FileHandle, owner| match fcntl {
+            true => fs.setlk(fh, owner, write, false).await,
+            false => fs.flock(fh, LockKind::Write, false).await,
+        };
+        take(&a, &old, 1).await.unwrap();
+        assert_eq!(take(&a, &new, 2).await, Err(Errno::EAGAIN), "it is held");
+        let mut asks = Box::pin(take(&a, &new, 2));
+        assert!(tokio::time::timeout(moment, &mut asks).await.is_err());
+        match fcntl {
+            true => a.flush(&old, 1).await.unwrap(),
+            false => a.flock(&old, LockKind::Unlock, false).await.unwrap(),
+        }
+        asks.await.unwrap();
+        let began = tokio::time::Instant::now();
+        assert_eq!(take(&b, &far, 3).await, Err(Errno::EAGAIN));
+        assert_eq!(began.elapsed(), Duration::ZERO, "another mount's is final");
+        match fcntl {
+            true => a.flush(&new, 2).await.unwrap(),
+            false => a.flock(&new, LockKind::Unlock, false).await.unwrap(),
+        }
+    }
 }

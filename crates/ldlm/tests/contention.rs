@@ -359,6 +359,35 @@ async fn an_interrupted_flock_beside_an_older_one_leaves_nothing_behind() {
     }
 }
 
+/// An upgrade is granted in the very moment its asker is interrupted, while another waits for the same bytes.
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_upgrade_keeps_what_was_held() {
+    for moment in moments() {
+        let bed = far(3).await;
+        let [a, b, c] = &bed.clients[..] else {
+            unreachable!()
+        };
+        a.setlk(PR, range(20, 79, 1), true).await.unwrap();
+        b.setlk(PR, range(0, 99, 1), true).await.unwrap();
+        let upgrade = timeout(moment, a.setlk(PW, range(0, 99, 1), true));
+        let other = c.setlk(PW, range(50, 50, 1), true);
+        let unlock = async {
+            sleep(Duration::from_millis(40)).await;
+            b.unlock(range(0, 99, 1)).await;
+        };
+        let other = timeout(Duration::from_secs(1), other);
+        let (upgrade, other, ()) = tokio::join!(upgrade, other, unlock);
+        let when = format!("interrupted after {moment:?}");
+        assert!(other.is_err(), "{when}: 50 was a's all the time");
+        bed.check_agreement();
+        let mode = if upgrade.is_ok() { PW } else { PR };
+        let is = c.ns.flock(FLOCK, PW, range(50, 50, 1), FlockOp::Test);
+        let held = if upgrade.is_ok() { (0, 99) } else { (20, 79) };
+        let held = (mode, range(held.0, held.1, 1));
+        assert_eq!(is.await.unwrap(), Some(held), "{when}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flock_taken_after_an_interrupted_unlock_is_held() {
     for moment in moments() {

@@ -169,7 +169,7 @@ pub trait Objects: Room {
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError>;
 
     /// Changes attributes, creating the object; all attributes as they are then.
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Io<ObjAttr>;
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError>;
 
     /// Removes an object and gives its space back; false when there was none.
     fn destroy(&self, id: ObjectId) -> Io<bool>;

@@ -24,7 +24,8 @@ pub trait Room: Send + Sync {
     /// That write is stored, or has failed.
     fn unclaim(&self, bytes: u64);
 
-    /// Where free space lags behind what is written: waits until it does not. False where there is nothing to wait for.
+    /// Where free space lags behind what is written: waits until it does not. False where there is nothing to wait for. A promised
+    /// write that found no room may find some then; storage waits so for none by itself.
     fn settle(&self) -> Io<bool> {
         Io::ready(Ok(false))
     }

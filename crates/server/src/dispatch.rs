@@ -6,6 +6,7 @@ use std::sync::Arc;
 use coral_ldlm::EnqueueError;
 use coral_lnet::Node;
 use coral_ptlrpc::{RequestHandler, ServerRequest, Service, ServiceConfig};
+use coral_wire::connect::ConnectFlags2;
 use coral_wire::ldlm::{LdlmFlags, LdlmRequest};
 use coral_wire::ptlrpc::{MSG_RESENT, Message, PtlrpcBody};
 use coral_wire::{Errno, opc, portal};
@@ -282,7 +283,11 @@ async fn cancel(rq: TargetRequest) {
     let Ok(dlm) = LdlmRequest::decode(rq.buf(1)) else {
         return rq.fail(Errno::EPROTO).await;
     };
-    let known = rq.target.ldlm().cancel(rq.exp.cookie, dlm.cancels());
+    let (ldlm, exp) = (rq.target.ldlm(), rq.exp.cookie);
+    let known = match rq.exp.connect().has2(ConnectFlags2::CORAL) {
+        true => ldlm.cancel_but_flocks(exp, dlm.cancels()),
+        false => ldlm.cancel(exp, dlm.cancels()),
+    };
     let status = if known == 0 {
         Errno::ESTALE.status()
     } else {

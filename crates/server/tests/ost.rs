@@ -6,7 +6,7 @@ use std::time::Duration;
 use coral_lnet::{MemNet, Node, NodeConfig, Passing, Payload};
 use coral_node::backend::simulated_label;
 use coral_node::{Backend, Servers, ServersConfig, TargetSpec};
-use coral_osd::{ObjectId, Objects, OsdMem, TargetKind};
+use coral_osd::{Fault, ObjectId, Objects, OsdMem, TargetKind};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Reply, Request};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2, ObdConnectData, release};
 use coral_wire::ldlm::{
@@ -682,6 +682,29 @@ async fn a_full_disk_is_the_writers_error_and_nobody_elses() {
     cl.stop(vec![c]).await;
 }
 
+/// Where free space lags, room is found by waiting for the disk, which the storage itself never does on the server's threads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_finds_no_room_finds_it_once_the_disk_has_settled() {
+    let cl = cluster(OsdMem::new()).await;
+    let c = cl.client(2, true).await;
+    cl.osd.inject(Fault::Lags(4));
+    c.write(1, 0, b"stored").await.unwrap();
+    cl.osd.inject(Fault::Lags(4));
+    let set = Obdo {
+        mtime: 7,
+        ..locked(1, md::FLMTIME)
+    };
+    c.op(portal::OST_REQUEST, opc::OST_SETATTR, &set)
+        .await
+        .unwrap();
+    assert_eq!(c.read(1, 0, 100).await, b"stored");
+    cl.osd.inject(Fault::Lags(5));
+    assert_eq!(c.write(1, 0, b"refuse").await, Err(Errno::ENOSPC));
+    cl.osd.inject(Fault::None);
+    assert_eq!(c.read(1, 0, 100).await, b"stored");
+    cl.stop(vec![c]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_changed_on_the_way_are_not_stored() {
     let cl = cluster(OsdMem::new()).await;
@@ -842,7 +865,19 @@ async fn an_evicted_client_changes_nothing_more() {
             .op(portal::OST_REQUEST, opc::OST_PUNCH, &punch)
             .await;
     };
-    let changes = [tokio::spawn(write), tokio::spawn(punch)];
+    let setter = a.clone();
+    let times = Obdo {
+        mtime: 7,
+        ..locked(1, md::FLMTIME)
+    };
+    let set = async move {
+        let _ = setter
+            .op(portal::OST_REQUEST, opc::OST_SETATTR, &times)
+            .await;
+    };
+    let id = ObjectId { seq: 0, oid: 1 };
+    let was = cl.osd.attr(id).unwrap();
+    let changes = [tokio::spawn(write), tokio::spawn(punch), tokio::spawn(set)];
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(changes.iter().all(|c| !c.is_finished()), "they wait");
     let exports = target.exports();
@@ -851,6 +886,7 @@ async fn an_evicted_client_changes_nothing_more() {
     drop(held);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(b.read(1, 0, 100).await, b"before");
+    assert_eq!(cl.osd.attr(id).unwrap(), was);
     changes.iter().for_each(|c| c.abort());
     cl.stop(vec![b]).await;
 }

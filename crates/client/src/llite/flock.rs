@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use coral_ldlm::FlockOp;
 use coral_wire::Errno;
@@ -17,6 +18,12 @@ use crate::error::lock_errno;
 
 /// End of a lock to the end of the file (`OFFSET_MAX`).
 const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// A lock that is refused because of another of this mount is asked for again when that is gone within this time: the kernel tells
+/// of a close without waiting for it (FUSE_RELEASE), so a program may ask for what it has closed before the close is known here.
+const CLOSE_LOOKS: u32 = 20;
+/// Pause between two looks.
+const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
 fn mode(kind: LockKind) -> LdlmMode {
     match kind {
@@ -63,6 +70,33 @@ impl Llite {
             .flock(res, m, p, op)
             .await
             .map_err(|e| lock_errno(&e))
+    }
+
+    /// Takes a lock; with `wait` when it is free, else EAGAIN when it is not.
+    async fn lock(&self, fh: &FileHandle, m: LdlmMode, p: Policy, wait: bool) -> Result<(), Errno> {
+        let res = fh.fid().flock_res_id();
+        let ns = fh.at_mdt.mdc.namespace();
+        let ours = || ns.flock_in_the_way(res, m, &p);
+        let mut looks = 0;
+        loop {
+            if !wait {
+                fh.inode.unlocked().await;
+            }
+            // asked before the server is: what is given back meanwhile may have been in the way
+            let of_ours = ours();
+            let taken = self.flock_rpc(fh, m, p, FlockOp::Lock { wait }).await;
+            if wait || !of_ours || taken != Err(Errno::EAGAIN) || looks == CLOSE_LOOKS {
+                return taken.map(drop);
+            }
+            looks += 1;
+            while ours() {
+                if looks == CLOSE_LOOKS {
+                    return Err(Errno::EAGAIN);
+                }
+                looks += 1;
+                tokio::time::sleep(CLOSE_PAUSE).await;
+            }
+        }
     }
 
     /// fcntl F_GETLK: the lock in the way, or `kind` Unlock.
@@ -123,15 +157,11 @@ impl Llite {
             };
             return self.unlock(fh, number, &lock).await;
         }
-        if !wait {
-            fh.inode.unlocked().await;
-        }
         // before it is granted: a close racing with the grant must release it
         let asking = self.lock_owners.ask(owner, (fh.fid(), fh.number));
         fh.lock_owners.lock().insert(owner);
         let policy = policy(asking.number, &lock);
-        self.flock_rpc(fh, mode(lock.kind), policy, FlockOp::Lock { wait })
-            .await?;
+        self.lock(fh, mode(lock.kind), policy, wait).await?;
         asking.granted();
         Ok(())
     }
@@ -147,14 +177,9 @@ impl Llite {
         if kind == LockKind::Unlock {
             return self.unlock(fh, fh.number, &whole).await;
         }
-        if !wait {
-            fh.inode.unlocked().await;
-        }
         fh.flocked.store(true, Ordering::Relaxed);
-        let policy = policy(fh.number, &whole);
-        self.flock_rpc(fh, mode(kind), policy, FlockOp::Lock { wait })
+        self.lock(fh, mode(kind), policy(fh.number, &whole), wait)
             .await
-            .map(drop)
     }
 
     async fn unlock(&self, fh: &FileHandle, number: u64, lock: &FileLock) -> Result<(), Errno> {

@@ -173,23 +173,20 @@ impl ClientNamespace {
         enq: &mut Enqueue,
         rep: &LdlmReply,
     ) -> Result<LockRef, LockError> {
-        let cookie = enq
-            .pending
-            .as_ref()
-            .map(PendingLock::cookie)
-            .expect("the lock is pending");
-        let rx = self.note_reply(cookie, rep)?;
+        let pending = enq.pending.as_ref().expect("the lock is pending");
+        let cookie = pending.cookie();
+        let gone: fn() -> LockError = match pending.request.desc.ty() {
+            // granted, and unlocked by its own owner before this task ran
+            LdlmType::FLOCK => || LockError::Refused(Errno::EINTR),
+            _ => || LockError::Evicted,
+        };
+        let rx = self.note_reply(cookie, rep, gone)?;
         if let Some(rx) = rx {
             enq.waiting = true;
             let _ = rx.await;
         }
         let refused = {
             let mut locks = self.locks.lock();
-            let gone = || match enq.pending.as_ref().map(|p| p.request.desc.ty()) {
-                // granted, and unlocked by its own owner before this task ran
-                Some(LdlmType::FLOCK) => LockError::Refused(Errno::EINTR),
-                _ => LockError::Evicted,
-            };
             let h = locks.get_mut(cookie).ok_or_else(gone)?;
             if h.dead {
                 Some(LockError::Evicted)
@@ -214,12 +211,13 @@ impl ClientNamespace {
         &self,
         cookie: u64,
         rep: &LdlmReply,
+        gone: fn() -> LockError,
     ) -> Result<Option<oneshot::Receiver<()>>, LockError> {
         let mut locks = self.locks.lock();
-        let h = locks
-            .get_mut(cookie)
-            .filter(|h| !h.dead)
-            .ok_or(LockError::Evicted)?;
+        let h = locks.get_mut(cookie).ok_or_else(gone)?;
+        if h.dead {
+            return Err(LockError::Evicted);
+        }
         if h.remote == 0 {
             h.remote = rep.handle;
         }
@@ -264,16 +262,25 @@ impl ClientNamespace {
             return self.cancel(lock).await;
         }
         let asked = pending.request.desc;
+        if asked.ty() == LdlmType::FLOCK {
+            // Not forgotten yet: a completion callback that finds it unknown ends it at the server, and others would get what its
+            // owner held before.
+            let remote = self.locks.lock().withdraw_flock(pending.cookie());
+            let status = match remote {
+                0 => None,
+                _ => self.send_cancel(&[remote]).await,
+            };
+            let merged = status == Some(Errno::ESTALE.status());
+            return self.restore_flocks(&asked, merged).await;
+        }
         let remote = match self.locks.lock().get(pending.cookie()) {
-            Some(h) if !h.dead && h.refused.is_none() => h.remote,
+            Some(h) if !h.dead => h.remote,
             _ => 0,
         };
         // Forgotten first: a completion callback that comes now is answered "unknown", and the server drops the lock.
         drop(pending);
-        let status = self.send_cancel(&[remote]).await.filter(|_| remote != 0);
-        if asked.ty() == LdlmType::FLOCK {
-            self.restore_flocks(&asked, status == Some(Errno::ESTALE.status()))
-                .await;
+        if remote != 0 {
+            self.send_cancel(&[remote]).await;
         }
     }
 

@@ -54,6 +54,11 @@ impl ClientNamespace {
         }
     }
 
+    /// Whether another owner of this client holds what keeps the one in `policy` from a flock in `mode`.
+    pub fn flock_in_the_way(&self, res: ResId, mode: LdlmMode, policy: &Policy) -> bool {
+        self.locks.lock().flock_in_the_way(res, mode, policy)
+    }
+
     async fn set_flock(
         self: &Arc<Self>,
         res: ResId,
@@ -81,8 +86,8 @@ impl ClientNamespace {
     }
 
     /// A flock that was asked for is withdrawn, but the server may have granted it first, with its effect on the owner's other
-    /// locks. `merged`: the cancel did not find it, so it became part of an older lock: what the owner did not hold before is
-    /// unlocked. What it held is locked again (at an intact server that changes nothing).
+    /// locks. `merged`: the cancel did not end it, so it is granted or became part of an older lock: what the owner did not
+    /// hold before is unlocked. What it held is locked again (where nothing was granted that changes nothing).
     pub(super) async fn restore_flocks(self: &Arc<Self>, asked: &LockDesc, merged: bool) {
         let Policy::Flock {
             start,
@@ -128,8 +133,15 @@ impl ClientNamespace {
                 LdlmFlags::BLOCK_NOWAIT
             };
             let pending = self.prepare(res, LdlmType::FLOCK, mode, policy, flags);
-            if let Err(e) = super::enqueue::ask(self, pending).await {
-                tracing::warn!(%res, error = %e, "an interrupted flock is not fully taken back");
+            match super::enqueue::ask(self, pending).await {
+                Ok(rep) if mode != LdlmMode::NL => {
+                    let mut locks = self.locks.lock();
+                    locks.flock_renamed(res, &policy, mode, rep.handle);
+                }
+                Ok(_) => {}
+                Err(e) => {
+                    tracing::warn!(%res, error = %e, "an interrupted flock is not fully taken back")
+                }
             }
         }
     }

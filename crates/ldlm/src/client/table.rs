@@ -161,10 +161,13 @@ impl Locks {
             return false;
         };
         let h = self.slab.at_mut(idx);
+        if h.dead || h.refused.is_some() {
+            return false;
+        }
         if h.remote == 0 {
             h.remote = remote;
         }
-        if h.granted || h.dead {
+        if h.granted {
             return false;
         }
         h.granted = true;
@@ -263,6 +266,20 @@ impl Locks {
             }
             _ => false,
         }
+    }
+
+    /// The asker of a flock goes away before it has it: a grant that comes, or has come, is none here, and a restarted server hears
+    /// nothing of it. Its server cookie, 0 when there is nothing to withdraw.
+    pub fn withdraw_flock(&mut self, cookie: u64) -> u64 {
+        let Some(idx) = self.slab.find(cookie) else {
+            return 0;
+        };
+        self.unlist(idx);
+        let h = self.slab.at_mut(idx);
+        let known = !h.dead && h.refused.is_none();
+        h.refused = Some(Errno::EINTR);
+        let remote = std::mem::take(&mut h.remote);
+        if known { remote } else { 0 }
     }
 
     /// The server wants the lock back. `Err`: we have no such lock. `Some`: nobody uses it, it is to be cancelled now.
@@ -499,25 +516,64 @@ impl Locks {
 
     /// What the owner holds in `mode`, in pieces of `(first byte, last byte)`.
     pub fn flock_pieces(&self, res: ResId, owner: u64, mode: LdlmMode) -> Vec<(u64, u64)> {
-        let list = self
-            .by_res
-            .get(&(res, LdlmType::FLOCK))
-            .into_iter()
-            .flatten();
-        let mine = list
-            .map(|i| self.slab.at(*i))
-            .filter_map(|h| match h.policy {
+        let mine = self.flocks_of(res, owner, mode);
+        let mut v: Vec<_> = mine.map(|(_, range)| range).collect();
+        v.sort_unstable();
+        v
+    }
+
+    /// The server holds an owner's lock on exactly this range under a new cookie, unless that is 0.
+    pub fn flock_renamed(&mut self, res: ResId, policy: &Policy, mode: LdlmMode, remote: u64) {
+        let Policy::Flock {
+            start, end, owner, ..
+        } = *policy
+        else {
+            return;
+        };
+        let same = self
+            .flocks_of(res, owner, mode)
+            .find(|(_, range)| *range == (start, end));
+        if let Some((idx, _)) = same.filter(|_| remote != 0) {
+            self.slab.at_mut(idx).remote = remote;
+        }
+    }
+
+    /// Whether a granted flock of another owner than that in `policy` keeps it from a lock in `mode`.
+    pub fn flock_in_the_way(&self, res: ResId, mode: LdlmMode, policy: &Policy) -> bool {
+        let Policy::Flock {
+            start, end, owner, ..
+        } = *policy
+        else {
+            return false;
+        };
+        let list = self.by_res.get(&(res, LdlmType::FLOCK));
+        list.into_iter().flatten().any(|i| {
+            let h = self.slab.at(*i);
+            matches!(h.policy, Policy::Flock { start: s, end: e, owner: o, .. }
+                if o != owner && s <= end && start <= e && !h.mode.compatible(mode))
+        })
+    }
+
+    /// Granted locks of an owner, with their ranges.
+    fn flocks_of(
+        &self,
+        res: ResId,
+        owner: u64,
+        mode: LdlmMode,
+    ) -> impl Iterator<Item = (u32, (u64, u64))> {
+        let list = self.by_res.get(&(res, LdlmType::FLOCK));
+        list.into_iter().flatten().filter_map(move |i| {
+            let h = self.slab.at(*i);
+            match h.policy {
                 Policy::Flock {
                     start,
                     end,
                     owner: o,
                     ..
-                } if o == owner && h.mode == mode => Some((start, end)),
+                } if o == owner && h.mode == mode => Some((*i, (start, end))),
                 _ => None,
-            });
-        let mut v: Vec<_> = mine.collect();
-        v.sort_unstable();
-        v
+            }
+        })
     }
 
     fn enter_lru(&mut self, idx: u32, now: Instant) {

@@ -58,43 +58,37 @@ impl LdlmServer {
         if st.gone.contains(&exp) {
             return Err(EnqueueError::NoExport);
         }
-        let outcome = st.ns.enqueue(want, true, &mut out);
-        let granted = match &outcome {
-            Ok(Outcome::Granted(cookie)) => st.ns.info(*cookie),
+        // A flock that waits asks nobody to go: its reply tells how it stands now. What becomes of it later, a grant or the end of
+        // its wait, is told by a completion callback.
+        let flock = want.ty == LdlmType::FLOCK;
+        let outcome = st.ns.enqueue(want, !flock, &mut out);
+        let now = match &outcome {
+            Ok(Outcome::Granted(cookie) | Outcome::Waiting(cookie)) => st.ns.info(*cookie),
             _ => None,
         };
         self.finish(st, out);
+        let now = || reply_of(&now.expect("the lock was there under the mutex"));
         let reply = match outcome? {
-            Outcome::Granted(_) => {
-                reply_of(&granted.expect("a granted lock was there under the mutex"))
-            }
-            Outcome::Waiting(cookie) => self.answer_waiting(exp, cookie, req)?,
+            Outcome::Granted(_) => now(),
+            Outcome::Waiting(_) if flock => waits(now()),
+            Outcome::Waiting(cookie) => self.answer_waiting(exp, cookie)?,
             Outcome::Absorbed => absorbed(req),
             Outcome::Tested(found) => tested(req, found),
         };
         Ok(mark_changes(reply, req, &asked))
     }
 
-    /// The reply for a lock that had to be queued: by now it may be granted.
+    /// The reply for a lock that had to be queued, no flock: by now it may be granted, or dropped with its export.
     fn answer_waiting(
         self: &Arc<Self>,
         exp: ExportId,
         cookie: u64,
-        req: &LdlmRequest,
     ) -> Result<LdlmReply, EnqueueError> {
         let mut st = self.state.lock();
-        let Some((info, asked_to_go)) = st.ns.reply_done(cookie) else {
-            // A flock that was granted meanwhile and merged; anything else was dropped with its export.
-            let gone = st.gone.contains(&exp) || req.desc.ty() != LdlmType::FLOCK;
-            return if gone {
-                Err(EnqueueError::NoExport)
-            } else {
-                Ok(absorbed(req))
-            };
-        };
+        let (info, asked_to_go) = st.ns.reply_done(cookie).ok_or(EnqueueError::NoExport)?;
         let mut reply = reply_of(&info);
         if info.granted_mode == LdlmMode::NONE {
-            reply.flags |= LdlmFlags::BLOCK_GRANTED | LdlmFlags::NO_TIMEOUT;
+            reply = waits(reply);
         } else if asked_to_go {
             reply.flags |= LdlmFlags::AST_SENT | (info.flags & LdlmFlags::DISCARD_DATA);
             if info.flags.contains(LdlmFlags::CANCEL_ON_BLOCK) {
@@ -120,11 +114,11 @@ impl LdlmServer {
     /// The enqueue was sent before (RESENT): the reply for the lock that the export already has under this client cookie.
     pub fn find_resent(&self, exp: ExportId, client_cookie: u64) -> Option<LdlmReply> {
         let info = self.state.lock().ns.find_remote(exp, client_cookie)?;
-        let mut reply = reply_of(&info);
-        if info.granted_mode == LdlmMode::NONE {
-            reply.flags |= LdlmFlags::BLOCK_GRANTED | LdlmFlags::NO_TIMEOUT;
-        }
-        Some(reply)
+        let reply = reply_of(&info);
+        Some(match info.granted_mode {
+            LdlmMode::NONE => waits(reply),
+            _ => reply,
+        })
     }
 
     /// [`Self::find_resent`] with the LVB that goes with the lock: the client has not seen it yet.
@@ -211,6 +205,12 @@ impl LdlmServer {
         st.ns.end_replay(&mut out);
         self.finish(st, out);
     }
+}
+
+/// The reply for a lock that waits.
+fn waits(mut reply: LdlmReply) -> LdlmReply {
+    reply.flags |= LdlmFlags::BLOCK_GRANTED | LdlmFlags::NO_TIMEOUT;
+    reply
 }
 
 /// The reply for a flock of which no lock of its own remains: as it was asked for.

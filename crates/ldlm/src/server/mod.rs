@@ -3,7 +3,7 @@
 //! Every operation takes the mutex, lets the [core](crate::core) decide, releases the mutex and then sends what came out.
 //! A callback to a client of the same process is answered, and often the lock cancelled, before the call returns: then the
 //! operation finishes without ever leaving its stack. A lock granted while its enqueue is still being answered is reported
-//! by the reply, not by a completion callback.
+//! by the reply, not by a completion callback; a flock, which asks nobody, by the callback.
 //!
 //! A client that does not answer a callback, or does not give a lock back within [`LdlmConfig::cancel_timeout`] of being
 //! asked, is evicted ([`AstSender::evict`]) and its locks are dropped.
@@ -230,11 +230,30 @@ impl LdlmServer {
     /// LDLM_CANCEL, or early cancels packed in any request. Returns how many cookies were known; unknown ones are
     /// ignored (`-ESTALE` to the caller when none of them is known).
     pub fn cancel(self: &Arc<Self>, exp: ExportId, cookies: &[u64]) -> usize {
+        self.cancel_if(exp, cookies, |_| true)
+    }
+
+    /// As [`Self::cancel`] for Coral's clients, to whom a granted flock is as unknown as one that was merged: they unlock such, and
+    /// mean one that waits. When it was granted first, others must not get what its owner held before, so the client itself takes
+    /// back what is too much. (A kernel client's CANCEL ends the flock, granted or not: `ldlm_request_cancel` in `ldlm_lockd.c`.)
+    pub fn cancel_but_flocks(self: &Arc<Self>, exp: ExportId, cookies: &[u64]) -> usize {
+        let is_held = |l: &LockInfo| l.ty == LdlmType::FLOCK && l.granted_mode != LdlmMode::NONE;
+        self.cancel_if(exp, cookies, |l| !is_held(l))
+    }
+
+    fn cancel_if(
+        self: &Arc<Self>,
+        exp: ExportId,
+        cookies: &[u64],
+        may: impl Fn(&LockInfo) -> bool,
+    ) -> usize {
         let mut out = Actions::new();
         let mut st = self.state.lock();
         let mut known = 0;
         for cookie in cookies {
-            if st.ns.cancel(*cookie, Some(exp), &mut out) {
+            if st.ns.info(*cookie).is_some_and(|l| may(&l))
+                && st.ns.cancel(*cookie, Some(exp), &mut out)
+            {
                 st.owed.remove(*cookie);
                 known += 1;
             }

@@ -219,7 +219,7 @@ impl RequestHandler for Server {
                 opc::LDLM_ENQUEUE => self.enqueue(exp, &rq).await,
                 opc::LDLM_CANCEL => {
                     let dlm = LdlmRequest::decode(rq.msg.buf(1)).unwrap();
-                    let known = self.ldlm.cancel(exp, dlm.cancels());
+                    let known = self.ldlm.cancel_but_flocks(exp, dlm.cancels());
                     (
                         if known == 0 {
                             Errno::ESTALE.status()

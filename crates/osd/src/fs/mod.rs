@@ -42,7 +42,7 @@ pub use self::fresh::Fresh;
 pub use self::inspect::Inspection;
 use self::lock::DirLock;
 use self::note::NoteFile;
-use self::objects::{FsObjects, Settling};
+use self::objects::FsObjects;
 pub use self::space::Disk;
 use self::space::SpaceGate;
 use self::tables::{Limits, Tables};
@@ -397,14 +397,7 @@ impl Objects for OsdFs {
         Io::ready(self.objects.write(id, off, bufs))
     }
     fn write_promised(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Io<()> {
-        match self.objects.write_promised(id, off, bufs, Settling::No) {
-            // There is room to be made, which takes the disk a while.
-            Err(OsdError::NoSpace) => {
-                let bufs = bufs.to_vec();
-                self.elsewhere(move |o| o.write_promised(id, off, &bufs, Settling::AsNeeded))
-            }
-            done => Io::ready(done),
-        }
+        Io::ready(self.objects.write_promised(id, off, bufs))
     }
     fn truncate(&self, id: ObjectId, size: u64) -> Io<()> {
         Io::ready(self.objects.truncate(id, size))
@@ -422,14 +415,8 @@ impl Objects for OsdFs {
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
         self.objects.attr(id)
     }
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Io<ObjAttr> {
-        match self.objects.set_attr(id, set, Settling::No) {
-            Err(OsdError::NoSpace) => {
-                let set = *set;
-                self.elsewhere(move |o| o.set_attr(id, &set, Settling::AsNeeded))
-            }
-            done => Io::ready(done),
-        }
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
+        self.objects.set_attr(id, set)
     }
     fn destroy(&self, id: ObjectId) -> Io<bool> {
         match self.objects.attr(id) {

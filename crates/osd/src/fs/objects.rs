@@ -48,15 +48,6 @@ const NO_TIMES: Timestamps = Timestamps {
     },
 };
 
-/// Whether a call that finds no room may wait for the disk to give some.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settling {
-    /// It fails with [`OsdError::NoSpace`] at once; it may be made again.
-    No,
-    /// It waits, as long as that promises anything.
-    AsNeeded,
-}
-
 /// The objects of one target.
 pub(super) struct FsObjects {
     root: OwnedFd,
@@ -383,16 +374,14 @@ impl FsObjects {
         done
     }
 
-    /// Stores what was promised room. Where that has to be made first, it waits for the disk if it may.
     pub(super) fn write_promised(
         &self,
         id: ObjectId,
         off: u64,
         bufs: &[Bytes],
-        settling: Settling,
     ) -> Result<(), OsdError> {
         let len = self.fits(off, bufs)?;
-        self.with_promised(len, settling, || {
+        self.with_promised(len, || {
             let h = self.make_in(id, None)?;
             let done = self.pwrite_all(&h, off, bufs);
             self.note_change(&h);
@@ -491,7 +480,6 @@ impl FsObjects {
         &self,
         id: ObjectId,
         set: &SetAttr,
-        settling: Settling,
     ) -> Result<ObjAttr, OsdError> {
         let h = self.make(id)?;
         let mut record = h.record.lock();
@@ -512,7 +500,7 @@ impl FsObjects {
         let new = record.after(&set, old_mtime, mtime(&st));
         if new != *record {
             // Behind a write it belongs to: the block it may need is part of what that was promised.
-            self.with_promised(RECORD_ROOM_BYTES, settling, || {
+            self.with_promised(RECORD_ROOM_BYTES, || {
                 self.store_record(id, &h.file, &new)
             })?;
             *record = new;

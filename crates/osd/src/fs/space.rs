@@ -64,6 +64,11 @@ const NOBODYS_MAX_BYTES: u64 = 16 << 20;
 /// Kept free beside the reserve where free space lags, bytes.
 const LAG_BYTES: u64 = 48 << 20;
 
+/// A promised write that finds no room has four times as much freed after each settle, so many times at most.
+const GROWTH_MAX: u32 = 4;
+/// No promised write lacks room.
+const NOT_SHORT: u64 = u64::MAX;
+
 /// Who is writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
@@ -79,8 +84,30 @@ pub(super) enum Class {
 #[derive(Debug, Default)]
 pub struct Disk {
     sums: Mutex<Sums>,
-    /// Held while the disk is settled.
-    settling: Mutex<()>,
+    /// Settles that have begun.
+    settles: AtomicU64,
+    /// The number of the last that succeeded; held while the disk is settled.
+    settled: Mutex<u64>,
+}
+
+impl Disk {
+    fn settles_begun(&self) -> u64 {
+        self.settles.load(Ordering::Acquire)
+    }
+
+    /// Runs `settle`, unless one has succeeded that began after `begun` were counted: those who wait for one share the next.
+    fn settle_after(&self, begun: u64, settle: impl FnOnce() -> bool) -> bool {
+        let mut settled = self.settled.lock();
+        if *settled > begun {
+            return true;
+        }
+        let number = self.settles.fetch_add(1, Ordering::AcqRel) + 1;
+        let done = settle();
+        if done {
+            *settled = number;
+        }
+        done
+    }
 }
 
 /// All in bytes.
@@ -126,6 +153,8 @@ pub(super) struct SpaceGate {
     unsorted: AtomicU64,
     /// Bytes we promised.
     promised: AtomicU64,
+    /// Where free space lags: settles that had begun when a promised write found no room, until one finds some.
+    short_since: AtomicU64,
 }
 
 impl SpaceGate {
@@ -149,6 +178,7 @@ impl SpaceGate {
             sharers: AtomicU64::new(1),
             unsorted: AtomicU64::new(0),
             promised: AtomicU64::new(0),
+            short_since: AtomicU64::new(NOT_SHORT),
         };
         if keeps {
             gate.begin();
@@ -332,8 +362,28 @@ impl SpaceGate {
         sums.stocked = sums.stocked + self.stock.promised() - before;
     }
 
-    /// A promised write finds no room: frees some of what was put by for it. False when there is none.
-    pub(super) fn yield_promised(&self, bytes: u64) -> bool {
+    /// A promised write of `bytes` finds no room: frees some of what was put by for it. True when it may find some now. Where free
+    /// space lags it may after [`SpaceGate::settle`] only, so more is freed after each.
+    pub(super) fn make_room(&self, bytes: u64) -> bool {
+        if !self.lags {
+            return self.yield_promised(bytes);
+        }
+        let now = self.disk.settles_begun();
+        let since = self.short_since.fetch_min(now, Ordering::Relaxed).min(now);
+        let growth = u32::try_from(now - since).map_or(GROWTH_MAX, |n| n.min(GROWTH_MAX));
+        self.yield_promised(bytes.saturating_mul(4_u64.pow(growth)));
+        false
+    }
+
+    /// A promised write found room.
+    pub(super) fn found_room(&self) {
+        if self.lags && self.short_since.load(Ordering::Relaxed) != NOT_SHORT {
+            self.short_since.store(NOT_SHORT, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees some of what was put by for promises. False when there is none.
+    fn yield_promised(&self, bytes: u64) -> bool {
         let mut sums = self.disk.sums.lock();
         let before = self.stock.promised();
         self.stock.spend(bytes);
@@ -366,14 +416,15 @@ impl SpaceGate {
         if !self.lags {
             return false;
         }
-        let _turn = self.disk.settling.lock();
-        let before = self.disk.sums.lock().lagging;
-        if rustix::fs::syncfs(&self.dir).is_err() {
-            return false;
-        }
-        let mut sums = self.disk.sums.lock();
-        sums.lagging = sums.lagging.saturating_sub(before);
-        true
+        self.disk.settle_after(self.disk.settles_begun(), || {
+            let before = self.disk.sums.lock().lagging;
+            if rustix::fs::syncfs(&self.dir).is_err() {
+                return false;
+            }
+            let mut sums = self.disk.sums.lock();
+            sums.lagging = sums.lagging.saturating_sub(before);
+            true
+        })
     }
 
     /// A write to the tables failed: nothing is taken for granted any more.
@@ -537,6 +588,53 @@ mod tests {
         ));
         gate.admit(Class::Object, 4096).unwrap();
         gate.admit(Class::Table, 4096).unwrap();
+    }
+
+    #[test]
+    fn those_who_wait_for_a_settle_share_the_next() {
+        let disk = Disk::default();
+        let mut runs = 0;
+        let (one, two) = (disk.settles_begun(), disk.settles_begun());
+        let mut meanwhile = 0;
+        assert!(disk.settle_after(one, || {
+            runs += 1;
+            meanwhile = disk.settles_begun();
+            true
+        }));
+        assert!(disk.settle_after(two, || unreachable!("it waited for the first")));
+        assert!(
+            !disk.settle_after(meanwhile, || {
+                runs += 1;
+                false
+            }),
+            "the first had begun"
+        );
+        assert!(disk.settle_after(meanwhile, || {
+            runs += 1;
+            true
+        }));
+        assert_eq!(runs, 3, "what failed is nobody's");
+    }
+
+    #[test]
+    fn a_promised_write_never_settles_and_has_more_freed_after_each_settle() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::<Disk>::default();
+        let mut gate = SpaceGate::open(dir.path(), disk.clone(), true).unwrap();
+        gate.lags = true;
+        assert!(gate.promise(64 << 20).unwrap() > 0);
+        let freed = |gate: &SpaceGate| {
+            let before = gate.stock.promised();
+            assert!(!gate.make_room(1 << 20), "nothing is free before a settle");
+            before - gate.stock.promised()
+        };
+        let (first, again) = (freed(&gate), freed(&gate));
+        assert_eq!(first, again);
+        assert_eq!(disk.settles_begun(), 0);
+        assert!(gate.settle());
+        assert!(freed(&gate) > first);
+        gate.found_room();
+        assert_eq!(freed(&gate), first);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub enum Fault {
     FailWrite(u64),
     /// Every write from the n-th on fails with ENOSPC, until [`OsdMem::inject`] is called again.
     Full(u64),
+    /// Changes of objects fail with ENOSPC until [`Room::settle`] was called n times.
+    Lags(u64),
     /// No fault.
     #[default]
     None,
@@ -196,6 +198,9 @@ impl OsdMem {
     ) -> Result<(), OsdError> {
         let mut s = self.state.lock();
         s.write_gate()?;
+        if matches!(s.fault, Fault::Lags(_)) {
+            return Err(OsdError::NoSpace);
+        }
         let before = s.objects.get(&id).map_or(0, MemObject::page_count);
         let more = match s.objects.get(&id) {
             Some(o) => o.missing_pages(start, end),
@@ -238,7 +243,7 @@ impl State {
     /// Counts a write and fails it when its time has come.
     fn write_gate(&mut self) -> Result<(), OsdError> {
         match &mut self.fault {
-            Fault::None => Ok(()),
+            Fault::None | Fault::Lags(_) => Ok(()),
             Fault::FailWrite(n) => {
                 *n = n.saturating_sub(1);
                 if *n > 0 {
@@ -386,6 +391,18 @@ impl Room for OsdMem {
         let mut s = self.state.lock();
         s.claimed = s.claimed.saturating_sub(bytes);
     }
+    fn settle(&self) -> Io<bool> {
+        let mut s = self.state.lock();
+        let Fault::Lags(n) = s.fault else {
+            return Io::ready(Ok(false));
+        };
+        s.fault = if n > 1 {
+            Fault::Lags(n - 1)
+        } else {
+            Fault::None
+        };
+        Io::ready(Ok(true))
+    }
 }
 
 impl OsdMem {
@@ -514,13 +531,13 @@ impl Objects for OsdMem {
         Ok(self.state.lock().objects.get(&id).map(MemObject::attr))
     }
 
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Io<ObjAttr> {
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
         let mut after = ObjAttr::default();
         let done = self.change(id, (0, 0), |o| {
             o.set_attr(set);
             after = o.attr();
         });
-        Io::ready(done.map(|()| after))
+        done.map(|()| after)
     }
 
     fn destroy(&self, id: ObjectId) -> Io<bool> {

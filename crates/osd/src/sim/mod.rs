@@ -256,6 +256,9 @@ impl Room for OsdSim {
     fn unclaim(&self, bytes: u64) {
         self.mem.unclaim(bytes);
     }
+    fn settle(&self) -> Io<bool> {
+        self.mem.settle()
+    }
 }
 
 impl Objects for OsdSim {
@@ -291,7 +294,7 @@ impl Objects for OsdSim {
     fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
         self.mem.attr(id)
     }
-    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Io<ObjAttr> {
+    fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
         self.mem.set_attr(id, set)
     }
     fn destroy(&self, id: ObjectId) -> Io<bool> {

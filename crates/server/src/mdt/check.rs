@@ -189,7 +189,7 @@ pub struct Report {
     /// OST objects in use: (OST index, object id) to their file.
     pub objects: BTreeMap<(u32, u64), Fid>,
     /// OST objects waiting to be destroyed.
-    pub destroy_pending: BTreeSet<(u32, u64)>,
+    pub destroy_pending: ToDestroy,
     /// Objects of this MDT that hold data of files, or of files that are gone and wait to be destroyed.
     pub data: BTreeSet<ObjectId>,
     /// Objects that were open without a name when the target stopped; they go at the next start.
@@ -198,6 +198,55 @@ pub struct Report {
     pub dirs: u64,
     /// Everything else with an inode.
     pub files: u64,
+}
+
+/// OST objects waiting to be destroyed, as they are recorded.
+#[derive(Clone, Debug, Default)]
+pub struct ToDestroy {
+    /// Those recorded one by one: OST index and object id.
+    pub objects: BTreeSet<(u32, u64)>,
+    /// Records of a range of ids: what exists of them is to be destroyed, which may be nothing.
+    pub ranges: u64,
+    /// What the ranges cover: OST index and first id, to the id after the last.
+    covered: BTreeMap<(u32, u64), u64>,
+}
+
+impl ToDestroy {
+    /// Whether the object is to be destroyed if it exists.
+    pub fn contains(&self, ost: u32, id: u64) -> bool {
+        let before = self.covered.range((ost, 0)..=(ost, id)).next_back();
+        before.is_some_and(|(_, end)| id < *end) || self.objects.contains(&(ost, id))
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.ranges == 0
+    }
+
+    /// Adds a record; they come in the order of their first ids.
+    fn add(&mut self, ost: u32, id: u64, count: u32) {
+        if count == 1 {
+            self.objects.insert((ost, id));
+            return;
+        }
+        self.ranges += 1;
+        let end = id.saturating_add(u64::from(count));
+        match self.covered.range_mut((ost, 0)..=(ost, id)).next_back() {
+            Some((_, covered)) if id <= *covered => *covered = end.max(*covered),
+            _ => drop(self.covered.insert((ost, id), end)),
+        }
+    }
+}
+
+impl fmt::Display for ToDestroy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} objects to destroy", self.objects.len())?;
+        match self.ranges {
+            0 => Ok(()),
+            1 => write!(f, " and what exists of a range of ids"),
+            n => write!(f, " and what exists of {n} ranges of ids"),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -497,11 +546,10 @@ fn read_destroys(kv: &dyn Kv, report: &mut Report) -> Result<(), OsdError> {
         let Some((ost, id)) = table::destroy_of_key(k) else {
             return;
         };
-        let many = id..id.saturating_add(u64::from(table::destroy_count_of(v)));
-        report
-            .destroy_pending
-            .extend(many.clone().map(|id| (ost, id)));
-        let used = report.objects.range((ost, many.start)..(ost, many.end));
+        let count = table::destroy_count_of(v);
+        report.destroy_pending.add(ost, id, count);
+        let end = id.saturating_add(u64::from(count));
+        let used = report.objects.range((ost, id)..(ost, end));
         report
             .problems
             .extend(used.map(|(&(ost, id), first)| Problem::SharedObject {
@@ -511,4 +559,36 @@ fn read_destroys(kv: &dyn Kv, report: &mut Report) -> Result<(), OsdError> {
                 second: None,
             }));
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coral_osd::{Batch, OsdMem};
+
+    #[test]
+    fn what_is_to_be_destroyed_is_told_as_it_is_recorded() {
+        let osd = OsdMem::new();
+        let mut b = Batch::new();
+        for (ost, id, count) in [
+            (0, 7, 1),
+            (1, 5, 3),
+            (1, 7, 8000),
+            (1, 9, 1),
+            (2, 1, u32::MAX),
+        ] {
+            let value = table::destroy_count(count);
+            b.put(table::DESTROY, table::destroy_key(ost, id), value);
+        }
+        osd.commit(b).unwrap();
+        let report = check(&(Arc::new(osd) as Arc<dyn Kv>)).unwrap();
+        let pending = report.destroy_pending;
+        assert_eq!(
+            pending.to_string(),
+            "2 objects to destroy and what exists of 3 ranges of ids"
+        );
+        let is = |ost, id| pending.contains(ost, id);
+        assert!(is(0, 7) && is(1, 5) && is(1, 9) && is(1, 8006) && is(2, 1 << 31));
+        assert!(!is(0, 8) && !is(1, 4) && !is(1, 8007) && !is(2, 0) && !is(3, 7));
+    }
 }

@@ -99,7 +99,7 @@ impl Ost {
         self.may_change(rq, b.id)?;
         let booked = match self.book_write(rq, &b) {
             // it waits for the disk: not with the grants locked
-            Err(Errno::ENOSPC) if stored(self.objects.settle().await)? => {
+            Err(Errno::ENOSPC) if self.settle().await? => {
                 self.may_change(rq, b.id)?;
                 self.book_write(rq, &b)
             }
@@ -107,7 +107,9 @@ impl Ost {
         };
         let (more, space) = booked?;
         oa.grant = more;
-        let attr = self.store(rq, &b, data).await;
+        let attr = self
+            .settling(rq, b.id, async || self.store(rq, &b, &data).await)
+            .await;
         // It is on the disk now, and no promise is needed for it any more.
         drop(space);
         // also when only a part of it could be stored
@@ -165,7 +167,7 @@ impl Ost {
         }
     }
 
-    async fn store(&self, rq: &TargetRequest, b: &Brw, data: Payload) -> Result<ObjAttr, Errno> {
+    async fn store(&self, rq: &TargetRequest, b: &Brw, data: &Payload) -> Result<ObjAttr, Errno> {
         let mut set = Ost::asked_attr(rq, &b.oa);
         set.if_unowned = true;
         let overtaken = {
@@ -186,7 +188,7 @@ impl Ost {
         for (off, bufs) in b.cut(data.iter().cloned()) {
             stored(self.objects.write_promised(b.id, off, &bufs).await)?;
         }
-        stored(self.objects.set_attr(b.id, &set).await)
+        stored(self.objects.set_attr(b.id, &set))
     }
 
     /// Books the space of a write: the grant the client gets in addition, and the space, held until the write is stored. A write

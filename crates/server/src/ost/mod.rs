@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use coral_lnet::Node;
-use coral_osd::{Device, Kv, ObjectId, Objects, OsdError, SetAttr, Visit};
+use coral_osd::{Device, Kv, ObjAttr, ObjectId, Objects, OsdError, SetAttr, Visit};
 use coral_wire::connect::{ConnectFlags2, ObdConnectData};
 use coral_wire::ldlm::{Ibits, LdlmType, Policy};
 use coral_wire::ost::Obdo;
@@ -51,6 +51,9 @@ use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetR
 
 /// Objects whose last change of times is remembered, for writes that were overtaken by it.
 const TIMES_MAX: usize = 8192;
+
+/// How often a change waits for the disk to settle before it is refused for want of room.
+const SETTLES_MAX: usize = 4;
 
 /// An object storage target.
 pub struct Ost {
@@ -164,13 +167,44 @@ impl Ost {
         &self,
         rq: &TargetRequest,
         id: ObjectId,
-        set: &coral_osd::SetAttr,
-    ) -> Result<(), OsdError> {
+        set: &SetAttr,
+    ) -> Result<(), Errno> {
         self.times_set.lock().note(rq.exp.cookie, id, rq.rq.xid);
-        match self.objects.attr(id)? {
-            Some(_) => self.objects.set_attr(id, set).await.map(drop),
+        match self.objects.attr(id).map_err(|e| storage_error(&e))? {
+            Some(_) => self.set_attr(rq, id, set).await.map(drop),
             None => Ok(()),
         }
+    }
+
+    async fn set_attr(
+        &self,
+        rq: &TargetRequest,
+        id: ObjectId,
+        set: &SetAttr,
+    ) -> Result<ObjAttr, Errno> {
+        self.settling(rq, id, async || stored(self.objects.set_attr(id, set)))
+            .await
+    }
+
+    /// Does what stores in an object, again after each of some settles while there is no room ([`coral_osd::Room::settle`]).
+    async fn settling<T>(
+        &self,
+        rq: &TargetRequest,
+        id: ObjectId,
+        store: impl AsyncFn() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        for _ in 0..SETTLES_MAX {
+            match store().await {
+                Err(Errno::ENOSPC) if self.settle().await? => self.may_change(rq, id)?,
+                done => return done,
+            }
+        }
+        store().await
+    }
+
+    /// Waits for the disk. False where there is nothing to wait for.
+    async fn settle(&self) -> Result<bool, Errno> {
+        stored(self.objects.settle().await)
     }
 
     /// Type and extent of a lock on bytes `start..=end` of an object.

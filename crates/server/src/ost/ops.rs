@@ -119,8 +119,9 @@ impl Ost {
         }
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
+        self.may_change(rq, n.id)?;
         let set = Ost::asked_attr(rq, &n.oa);
-        let attr = stored(self.objects.set_attr(n.id, &set).await)?;
+        let attr = self.set_attr(rq, n.id, &set).await?;
         self.usage.changed(n.id);
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
             self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
@@ -159,7 +160,8 @@ impl Ost {
             OBJECT_EOF => self.objects.truncate(n.id, start),
             _ => self.objects.punch(n.id, start, end),
         };
-        let attr = self.after_change(rq, &n, done.await).await?;
+        let done = stored(done.await);
+        let attr = self.after_change(rq, &n, done).await?;
         let mut oa = n.out(md::FLBLOCKS);
         oa.blocks = attr.blocks;
         let done = self.committed(rq, &oa);
@@ -180,7 +182,7 @@ impl Ost {
         let mode = falloc_mode(n.oa.nlink)?;
         let lock = n.lock(self, rq, LdlmMode::PW, start, end - 1).await;
         self.may_change(rq, n.id)?;
-        let done = self.objects.fallocate(n.id, mode, start, end).await;
+        let done = stored(self.objects.fallocate(n.id, mode, start, end).await);
         let attr = self.after_change(rq, &n, done).await?;
         let mut oa = n.out(0);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
@@ -203,7 +205,7 @@ impl Ost {
         let attr = match done {
             Ok(()) => {
                 self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
-                self.objects.set_attr(n.id, &set).await
+                self.set_attr(rq, n.id, &set).await
             }
             Err(e) => Err(e),
         };

@@ -8,13 +8,11 @@ use rustix::io::Errno;
 
 use super::super::handle::Handle;
 use super::super::space::Class;
-use super::{FsObjects, Settling, failed};
+use super::{FsObjects, failed};
 use crate::OsdError;
 
 /// Buffers in one `pwritev`.
 const IOV_MAX: usize = 1024;
-/// How often a write on btrfs waits for a commit before it is refused for want of room.
-const SETTLES: usize = 4;
 
 impl FsObjects {
     /// Room for `len` bytes at `off`. On a full disk, bytes that have their blocks already may
@@ -36,25 +34,21 @@ impl FsObjects {
         end.map(|_| len).ok_or(OsdError::TooLarge(off))
     }
 
-    /// Does what needs up to `bytes` of promised space; what was put by for it is freed when the disk says that it is full.
+    /// Does what needs up to `bytes` of promised space; what was put by for it is freed when the disk says that it is full. Where
+    /// free space lags, that is of use after [`Room::settle`](crate::Room::settle) only: it fails until then, as it never waits itself.
     pub(super) fn with_promised<T>(
         &self,
         bytes: u64,
-        settling: Settling,
         call: impl Fn() -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
-        let (mut settles, mut wanted) = (0, bytes);
         loop {
             match call() {
-                Err(OsdError::NoSpace) if settling == Settling::AsNeeded => {}
-                done => return done,
-            }
-            let yielded = self.space.yield_promised(wanted);
-            // what is freed there on btrfs is to be had after a commit only, so more is freed each time
-            if settles < SETTLES && self.space.settle() {
-                (settles, wanted) = (settles + 1, wanted.saturating_mul(4));
-            } else if !yielded {
-                return Err(OsdError::NoSpace);
+                Err(OsdError::NoSpace) if self.space.make_room(bytes) => {}
+                Err(OsdError::NoSpace) => return Err(OsdError::NoSpace),
+                done => {
+                    self.space.found_room();
+                    return done;
+                }
             }
         }
     }
