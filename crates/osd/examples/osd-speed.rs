@@ -150,7 +150,7 @@ fn streams(osd: &OsdFs, plain: &Path, mib: usize) -> Result<(), Any> {
                 uid: Some(1),
                 ..Default::default()
             };
-            osd.set_attr(id, &set).wait()?;
+            osd.set_attr(id, &set)?;
         }
         let osd_write = rate(t);
         osd.sync_object(id).wait()?;
@@ -222,7 +222,7 @@ fn small_objects(osd: &OsdFs) -> Result<(), Any> {
             gid: Some(1),
             ..Default::default()
         };
-        osd.set_attr(id, &set).wait()?;
+        osd.set_attr(id, &set)?;
     }
     println!(
         "create object of 4 KiB     {:8.1} us",

@@ -61,7 +61,7 @@ fn child() {
             mtime: Some(Time::from_secs(n as i64)),
             ..Default::default()
         };
-        osd.set_attr(object(n), &set).wait().unwrap();
+        osd.set_attr(object(n), &set).unwrap();
         writeln!(out, "{n}").unwrap();
         n += 1;
     }

@@ -148,14 +148,14 @@ fn run_op(osd: &dyn Osd, id: ObjectId, op: &ObjOp) {
                 ctime: Some(Time::from_secs(*c)),
                 ..Default::default()
             };
-            osd.set_attr(id, &set).wait().unwrap();
+            osd.set_attr(id, &set).unwrap();
         }
         ObjOp::Owner(uid) => {
             let set = SetAttr {
                 uid: Some(*uid),
                 ..Default::default()
             };
-            osd.set_attr(id, &set).wait().unwrap();
+            osd.set_attr(id, &set).unwrap();
         }
     }
 }
@@ -341,13 +341,13 @@ fn objects_survive_a_reopen_with_all_attributes() {
     fs.write(id, 5 * PAGE, &[Bytes::from_static(b"tail")])
         .wait()
         .unwrap();
-    fs.set_attr(id, &set).wait().unwrap();
+    fs.set_attr(id, &set).unwrap();
     let second = SetAttr {
         uid: Some(9),
         parent: Some((9, 9, 9)),
         ..set
     };
-    let before = fs.set_attr(id, &second).wait().unwrap();
+    let before = fs.set_attr(id, &second).unwrap();
     assert_eq!(fs.attr(id).unwrap(), Some(before), "the first owner stays");
     fs.sync_object(id).wait().unwrap();
     drop(fs);

@@ -137,7 +137,7 @@ fn what_nobody_wrote_has_no_mtime() {
         };
         for (oid, set) in [(1, owner), (2, times)] {
             let id = ObjectId { seq: 0, oid };
-            let told = osd.set_attr(id, &set).wait().unwrap();
+            let told = osd.set_attr(id, &set).unwrap();
             let now = osd.attr(id).unwrap().unwrap();
             assert_eq!(told, now, "{name}");
             assert_eq!(now.mtime, Time::default(), "{name}");

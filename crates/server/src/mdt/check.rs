@@ -580,8 +580,8 @@ mod tests {
             let value = table::destroy_count(count);
             b.put(table::DESTROY, table::destroy_key(ost, id), value);
         }
-        osd.commit(b).unwrap();
-        let report = check(&(Arc::new(osd) as Arc<dyn Kv>)).unwrap();
+        osd.commit(b).wait().unwrap();
+        let report = check(&osd).unwrap();
         let pending = report.destroy_pending;
         assert_eq!(
             pending.to_string(),

@@ -107,9 +107,15 @@ impl Ost {
         };
         let (more, space) = booked?;
         oa.grant = more;
-        let attr = self
-            .settling(rq, b.id, async || self.store(rq, &b, &data).await)
-            .await;
+        let mut settles = 0;
+        let attr = loop {
+            let done = self.store(rq, &b, &data).await;
+            match self.has_settled(rq, b.id, &done, &mut settles).await {
+                Ok(true) => {}
+                Ok(false) => break done,
+                Err(e) => break Err(e),
+            }
+        };
         // It is on the disk now, and no promise is needed for it any more.
         drop(space);
         // also when only a part of it could be stored

@@ -53,7 +53,7 @@ use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetR
 const TIMES_MAX: usize = 8192;
 
 /// How often a change waits for the disk to settle before it is refused for want of room.
-const SETTLES_MAX: usize = 4;
+const SETTLES_MAX: u32 = 4;
 
 /// An object storage target.
 pub struct Ost {
@@ -182,24 +182,32 @@ impl Ost {
         id: ObjectId,
         set: &SetAttr,
     ) -> Result<ObjAttr, Errno> {
-        self.settling(rq, id, async || stored(self.objects.set_attr(id, set)))
-            .await
+        let mut settles = 0;
+        loop {
+            let done = stored(self.objects.set_attr(id, set));
+            if !self.has_settled(rq, id, &done, &mut settles).await? {
+                return done;
+            }
+        }
     }
 
-    /// Does what stores in an object, again after each of some settles while there is no room ([`coral_osd::Room::settle`]).
-    async fn settling<T>(
+    /// Whether what stores in an object is to be done again: it found no room, and has been waited for the disk to settle, a few times
+    /// at most ([`coral_osd::Room::settle`]).
+    async fn has_settled<T>(
         &self,
         rq: &TargetRequest,
         id: ObjectId,
-        store: impl AsyncFn() -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        for _ in 0..SETTLES_MAX {
-            match store().await {
-                Err(Errno::ENOSPC) if self.settle().await? => self.may_change(rq, id)?,
-                done => return done,
-            }
+        done: &Result<T, Errno>,
+        settles: &mut u32,
+    ) -> Result<bool, Errno> {
+        if done.as_ref().err() != Some(&Errno::ENOSPC) || *settles == SETTLES_MAX {
+            return Ok(false);
         }
-        store().await
+        *settles += 1;
+        if !self.settle().await? {
+            return Ok(false);
+        }
+        self.may_change(rq, id).map(|()| true)
     }
 
     /// Waits for the disk. False where there is nothing to wait for.

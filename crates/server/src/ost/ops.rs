@@ -1,7 +1,7 @@
 //! Requests on one object other than bulk I/O (`lustre/ofd/ofd_dev.c`: `ofd_*_hdl`).
 
 use coral_ldlm::LocalLock;
-use coral_osd::{Batch, FallocMode, ObjectId, OsdError, SeekWhence, SetAttr};
+use coral_osd::{Batch, FallocMode, ObjectId, SeekWhence, SetAttr};
 use coral_wire::Errno;
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::ost::{ObdFlags, Obdo, md};
@@ -196,7 +196,7 @@ impl Ost {
         &self,
         rq: &TargetRequest,
         n: &Named,
-        done: Result<(), OsdError>,
+        done: Result<(), Errno>,
     ) -> Result<coral_osd::ObjAttr, Errno> {
         let set = SetAttr {
             if_unowned: true,
@@ -210,7 +210,7 @@ impl Ost {
             Err(e) => Err(e),
         };
         self.usage.changed(n.id);
-        stored(attr)
+        attr
     }
 
     pub(super) async fn seek(&self, rq: &TargetRequest) -> Result<Message, Errno> {
