@@ -271,6 +271,7 @@ impl Ost {
     }
 
     /// Runs a call that may wait for the disk off the runtime's threads.
+    #[expect(clippy::disallowed_methods, reason = "the call waits for the disk")]
     async fn blocking<T: Send + 'static>(
         &self,
         call: impl FnOnce(&dyn Objects) -> Result<T, OsdError> + Send + 'static,
