@@ -1,4 +1,4 @@
-//! What developers run: `cargo xtask demo | test | bench | chaos | power | storm | hostile | xfstests | conform | setup`.
+//! What developers run: `cargo xtask demo | test | tidy | bench | chaos | power | storm | hostile | xfstests | conform | setup`.
 //!
 //! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
 
@@ -13,6 +13,7 @@ mod setup;
 mod step;
 mod storm;
 mod test;
+mod tidy;
 mod xfstests;
 
 use clap::{Parser, Subcommand};
@@ -34,6 +35,12 @@ enum Command {
         /// Only the cargo tests: no mounts, no real programs.
         #[arg(long)]
         quick: bool,
+    },
+    /// Check the sizes of files and functions, and the words of comments and pages.
+    Tidy {
+        /// First lower the ceilings in tidy.toml to what files and functions have shrunk to.
+        #[arg(long)]
+        shrink: bool,
     },
     /// Set up, then measure the mount against the directory underneath and print ratios.
     Bench {
@@ -110,6 +117,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick } => test::run(quick),
+        Command::Tidy { shrink } => tidy::run(shrink),
         Command::Bench {
             what: Some(what),
             dir,

@@ -1,6 +1,6 @@
 //! All tests.
 
-use crate::{conform, setup, step};
+use crate::{conform, setup, step, tidy};
 use std::process::Command;
 
 /// Every test: first those of the crates, then the real programs on real mounts.
@@ -10,6 +10,7 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
         step::build_release()?;
     }
     step::run("cargo", &["fmt", "--all", "--check"])?;
+    tidy::run(false)?;
     step::run(
         "cargo",
         &[
