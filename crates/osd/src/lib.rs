@@ -27,6 +27,8 @@ mod room;
 
 pub use batch::{Batch, Op, Table};
 pub use error::{OpenError, OsdError};
+#[doc(hidden)]
+pub use fs::fuzzing;
 pub use fs::{Disk, Fresh, Inspection, OsdFs, OsdFsOptions};
 pub use label::{FORMAT_VERSION, Label, TargetKind};
 pub use mem::{Fault, OsdMem};

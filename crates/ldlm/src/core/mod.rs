@@ -531,13 +531,13 @@ impl Namespace {
         }
     }
 
-    /// Panics when two granted locks conflict, or a resource is empty.
-    #[cfg(test)]
+    /// Panics when two granted locks conflict, or a resource is empty. For tests and fuzz targets: it looks at everything.
+    #[doc(hidden)]
     #[expect(
         clippy::iter_over_hash_type,
         reason = "each resource is checked by itself"
     )]
-    pub(crate) fn check_invariants(&self) {
+    pub fn check_invariants(&self) {
         for (name, r) in &self.resources {
             assert!(!r.is_empty(), "{name:?} is empty and still there");
             for (n, a) in r.granted.iter().enumerate() {

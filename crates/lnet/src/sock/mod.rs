@@ -6,7 +6,7 @@ mod admission;
 mod conn;
 pub(crate) mod cork;
 mod dialer;
-mod frame;
+pub(crate) mod frame;
 mod hello;
 pub(crate) mod local;
 mod owner;
