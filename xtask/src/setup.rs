@@ -45,7 +45,7 @@ pub(crate) fn tools_of_developers() {
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"])
         .args(["--disable-pip-version-check", "--root-user-action=ignore"])
         .args(["--only-binary", ":all:", "--require-hashes", "--target"])
-        .arg(tools())
+        .arg(tools_of_pip())
         .arg("-r")
         .arg(list);
     if let Err(why) = step::run_in(&mut pip) {
@@ -53,9 +53,14 @@ pub(crate) fn tools_of_developers() {
     }
 }
 
+/// A place of its own: pip clears what it installs to.
+fn tools_of_pip() -> PathBuf {
+    tools().join("pip")
+}
+
 /// A developer tool: one of ours, or one that is on the PATH.
 pub(crate) fn tool(program: &str) -> Option<PathBuf> {
-    let ours = tools().join("bin").join(program);
+    let ours = tools_of_pip().join("bin").join(program);
     match ours.is_file() {
         true => Some(ours),
         false => step::on_path(program).then(|| program.into()),
