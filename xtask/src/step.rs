@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 /// The clock of this developer tool (the libraries' rule of tokio's clock does not reach here).
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "a developer tool that times whole commands"
 )]
@@ -14,7 +14,7 @@ pub(crate) fn now() -> Instant {
 }
 
 /// Lets a program that was just started get ready.
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "a developer tool without a runtime"
 )]

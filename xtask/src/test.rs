@@ -1,15 +1,18 @@
 //! All tests.
 
-use crate::{conform, setup, step};
+use crate::{conform, deny, setup, step, tidy};
+use std::path::Path;
 use std::process::Command;
 
-/// Every test: first those of the crates, then the real programs on real mounts.
-pub(crate) fn run(quick: bool) -> Result<(), String> {
+/// Every test: first the checks of the sources, then the tests of the crates, then the real programs on real mounts.
+pub(crate) fn run(quick: bool, nextest: bool) -> Result<(), String> {
     if !quick {
         setup::everything()?;
         step::build_release()?;
     }
     step::run("cargo", &["fmt", "--all", "--check"])?;
+    tidy::run(false)?;
+    deny::run()?;
     step::run(
         "cargo",
         &[
@@ -22,16 +25,15 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
             "warnings",
         ],
     )?;
-    let mut tests = Command::new("cargo");
-    tests
-        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
-        .current_dir(step::root());
     if quick {
-        tests.args(["--lib", "--bins"]);
-        return step::run_in(&mut tests);
+        return crates(&["--lib", "--bins"], nextest, None);
     }
     let coral = step::target_dir().join("release/coral");
-    let crates = step::run_in(tests.env("CORAL_BIN", &coral));
+    let crates = match nextest {
+        // it runs no examples in documentation
+        true => crates(&[], true, Some(&coral)).and(cargo_test(&["--doc"], None)),
+        false => crates(&[], false, Some(&coral)),
+    };
     let conform = conform::ours(&coral);
     let mut real = Command::new(step::root().join("tests/real/run.sh"));
     real.arg("--coral")
@@ -39,4 +41,32 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
         .arg("--tools")
         .arg(setup::tools());
     crates.and(conform).and(step::run_in(&mut real))
+}
+
+/// The tests of the crates, by the runner that is asked for and there.
+fn crates(which: &[&str], nextest: bool, coral: Option<&Path>) -> Result<(), String> {
+    if !nextest {
+        return cargo_test(which, coral);
+    }
+    setup::tools_of_developers();
+    let Some(runner) = setup::tool("cargo-nextest") else {
+        eprintln!("xtask: cargo-nextest is not there: cargo test runs the tests");
+        return cargo_test(which, coral);
+    };
+    let mut tests = Command::new(runner);
+    tests.args(["nextest", "run", "--workspace", "--locked"]);
+    step::run_in(with(&mut tests, which, coral))
+}
+
+fn cargo_test(which: &[&str], coral: Option<&Path>) -> Result<(), String> {
+    let mut tests = Command::new("cargo");
+    tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
+    step::run_in(with(&mut tests, which, coral))
+}
+
+fn with<'a>(tests: &'a mut Command, which: &[&str], coral: Option<&Path>) -> &'a mut Command {
+    tests
+        .args(which)
+        .envs(coral.map(|c| ("CORAL_BIN", c)))
+        .current_dir(step::root())
 }

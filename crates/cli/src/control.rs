@@ -196,6 +196,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test: the other end of the socket blocks"
+    )]
     async fn a_request_is_answered_and_nonsense_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let mut asked = serve(dir.path(), Arc::default()).unwrap();

@@ -146,7 +146,7 @@ fn still_mounted(status: &Value) -> String {
 }
 
 /// The answer comes when all is stopped; the locks on the targets go with the process, a moment later.
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "a command that waits for another process"
 )]

@@ -495,6 +495,10 @@ impl Model {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test whose threads make system calls on a mount"
+)]
 fn two_mounts_always_agree() {
     in_network_namespace("two_mounts_always_agree", || {
         let two = Two::start();
@@ -528,6 +532,10 @@ fn two_mounts_always_agree() {
 
 /// Both mounts write at the same time: to ranges of their own in shared pages, and by O_APPEND.
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test whose threads make system calls on a mount"
+)]
 fn simultaneous_writers_lose_nothing() {
     in_network_namespace("simultaneous_writers_lose_nothing", || {
         let two = Two::start();

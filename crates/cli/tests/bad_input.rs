@@ -540,6 +540,10 @@ fn junk(port: u16, rng: &mut Rng) {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test that reads what a program prints"
+)]
 fn random_bytes_to_the_port_disturb_nobody() {
     in_namespace("random_bytes_to_the_port_disturb_nobody", || {
         let place = Place::new();

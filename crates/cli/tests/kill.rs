@@ -61,6 +61,10 @@ fn verify(list: &[Acked]) {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test whose threads make system calls on a mount"
+)]
 fn fsynced_bytes_and_names_survive_kill_9() {
     in_namespace("fsynced_bytes_and_names_survive_kill_9", || {
         let place = Place::new();
@@ -149,6 +153,10 @@ const BLOCKS: u64 = 400;
 type LongWriter = (PathBuf, u64, std::thread::JoinHandle<u64>);
 
 /// A writer that must not see any error although the server dies under it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test whose threads make system calls on a mount"
+)]
 fn spawn_long_writer(mnt: &Path, id: u64) -> LongWriter {
     let (first, last) = (
         mnt.join(format!("long{id}.tmp")),

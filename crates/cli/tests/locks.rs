@@ -212,6 +212,10 @@ fn refused(file: &File, kind: Kind, start: i64, len: i64) {
     );
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test whose threads make system calls on a mount"
+)]
 fn exclude(near: &Path, far: &Path, kind: Kind) {
     let (a, b) = (open_rw(near), open_rw(far));
     lock(&a, kind, true, false, 0, 100).unwrap();

@@ -113,6 +113,10 @@ impl Team {
 }
 
 /// Lets the workers work, with another program that syncs now and then, until `meanwhile` is done; `why` when one does not end.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test that reads what other processes print"
+)]
 fn work(
     team: &mut Team,
     disk: &Path,

@@ -217,7 +217,7 @@ fn workload(rig: &Rig, used: &[usize], round: u64) {
     });
 }
 
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "a test that asks for what was since then"
 )]
@@ -237,7 +237,7 @@ fn watched(rig: &Rig, what: &str, plot: &str, work: impl FnOnce()) {
     let done = Arc::new(AtomicBool::new(false));
     let samples = std::thread::scope(|s| {
         let stop = done.clone();
-        #[allow(
+        #[expect(
             clippy::disallowed_methods,
             reason = "a test that measures another process"
         )]
@@ -495,7 +495,7 @@ fn a_bad_network_and_a_dying_router_for_minutes() {
             .unwrap_or(600.0);
         let mut rig = Rig::start();
         bad_network(&rig.router_dir);
-        #[allow(clippy::disallowed_methods, reason = "a test by the machine's clock")]
+        #[expect(clippy::disallowed_methods, reason = "a test by the machine's clock")]
         let begin = Instant::now();
         let (place, dir, mounts) = (&rig.place, rig.router_dir.clone(), &rig.mounts);
         let mut router = rig.router.take();

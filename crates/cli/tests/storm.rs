@@ -218,6 +218,10 @@ impl Rig {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test whose threads make system calls on a mount"
+)]
 fn kills_and_partitions_lose_nothing() {
     if !is_root() {
         eprintln!("SKIPPED: needs root: network namespaces joined by devices");
@@ -238,7 +242,7 @@ fn kills_and_partitions_lose_nothing() {
             workers.push(w);
             ok(lfs().arg("setstripe").args(*layout).arg(&dir));
         }
-        #[allow(clippy::disallowed_methods, reason = "a test by the machine's clock")]
+        #[expect(clippy::disallowed_methods, reason = "a test by the machine's clock")]
         let begin = std::time::Instant::now();
         let (mut done, mut bad, mut told, mut evicted) = (
             std::collections::BTreeMap::<&str, u64>::new(),

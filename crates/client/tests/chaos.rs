@@ -609,6 +609,10 @@ fn logs() -> Option<tracing::subscriber::DefaultGuard> {
 }
 
 /// Runs a plan on a thread and a paused clock of its own.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread by itself: its panic ends it, and nothing else"
+)]
 fn run(plan: Plan) -> Outcome {
     let on_thread = move || {
         let rt = tokio::runtime::Builder::new_current_thread()

@@ -720,7 +720,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Says the seed and ends the process when nothing happens any more: time is paused, a hang has no timeout.
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "time is paused, and a hang has to be seen all the same"
 )]

@@ -145,7 +145,7 @@ pub(crate) fn xattr_size(path: &Path, name: &str) -> io::Result<usize> {
 }
 
 /// Waits some milliseconds of real time.
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "the suite watches a file system from outside: its clock is the wall's"
 )]

@@ -299,6 +299,10 @@ fn detach(at: &Path, by_fusermount: bool, lazy: bool) -> io::Result<()> {
 }
 
 /// Starts the readers; the receiver turns true when the last has ended and all handles are closed.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the threads that read requests of the kernel, which blocks them"
+)]
 fn start_threads<F: FileSystem>(
     shared: &Arc<Shared<F>>,
     dev: &Arc<OwnedFd>,
@@ -347,6 +351,10 @@ impl Mount {
 
     /// Unmounts and waits until all files are closed. Busy mounts stay (an error), unless `lazy`: then the mount leaves
     /// the name space at once, and what programs still have open ends when this process does.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "an unmount waits for whoever uses the mount"
+    )]
     pub async fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
         if *self.ended.borrow() {
             return Ok(());

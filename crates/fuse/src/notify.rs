@@ -196,6 +196,10 @@ impl Notifier {
     }
 
     /// Works the queue off.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the kernel may wait for a page that one of our threads is to fill"
+    )]
     async fn work(self: Arc<Self>) {
         let mut pause = PAUSE_MIN;
         loop {

@@ -170,6 +170,10 @@ impl Sizes {
     }
 
     /// A question about an open file is about to be answered with `size`: sees to it that the kernel goes by no less.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the kernel may wait for a page that one of our threads is to fill"
+    )]
     pub async fn tell_open(self: &Arc<Self>, node: u64, size: u64) {
         if self.inner.lock().note(node, size, 0).least >= size {
             return;

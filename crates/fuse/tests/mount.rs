@@ -28,6 +28,10 @@ struct Fixture {
 }
 
 /// Runs `test` on a thread with its own mount namespace and a fresh mount there.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test whose thread makes system calls on a mount"
+)]
 fn mounted(slow: bool, ttl: Duration, test: impl FnOnce(&Fixture) + Send + 'static) {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("skipped: needs root and /dev/fuse");

@@ -7,14 +7,14 @@ use common::*;
 use coral_ldlm::*;
 use coral_wire::ldlm::*;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Who holds what right now: (resource, (client, task)) -> mode. Tasks of one client share locks, as the threads of a real
 /// client do: only different clients exclude each other.
 #[derive(Default)]
-struct Oracle(Mutex<HashMap<Holding, LdlmMode>>);
+struct Oracle(Mutex<BTreeMap<Holding, LdlmMode>>);
 
 type Holding = (ResId, (u64, u64));
 

@@ -117,6 +117,7 @@ fn plain_pair() -> (TcpStream, TcpStream) {
 }
 
 /// Two threads, blocking sockets: a stream of 1 MiB writes into one buffer of the reader's; MB/s.
+#[expect(clippy::disallowed_methods, reason = "plain sockets to compare with")]
 fn plain_bulk(secs: f64) -> f64 {
     let (mut a, mut b) = plain_pair();
     let stop = Arc::new(AtomicBool::new(false));
@@ -140,6 +141,7 @@ fn plain_bulk(secs: f64) -> f64 {
 }
 
 /// Two threads, blocking sockets, one small message to and fro; round trips a second.
+#[expect(clippy::disallowed_methods, reason = "plain sockets to compare with")]
 fn plain_echo(secs: f64) -> f64 {
     let (mut a, mut b) = plain_pair();
     let echo = std::thread::spawn(move || {
@@ -158,6 +160,7 @@ fn plain_echo(secs: f64) -> f64 {
     rate
 }
 
+#[expect(clippy::disallowed_methods, reason = "plain sockets to compare with")]
 async fn run(secs: f64) {
     let (na, nb) = (
         Nid::tcp(0, [127, 0, 1, 1].into()),

@@ -103,6 +103,7 @@ fn relay_splice(from: TcpStream, to: TcpStream) {
 }
 
 /// Accepts connections for ever and reads them dry.
+#[expect(clippy::disallowed_methods, reason = "plain sockets to compare with")]
 fn drain(listener: TcpListener) {
     for s in listener.incoming().flatten() {
         std::thread::spawn(move || {
@@ -113,6 +114,7 @@ fn drain(listener: TcpListener) {
 }
 
 /// A process of the benchmark: says `ready`, then its CPU seconds for every line it reads, until its input ends.
+#[expect(clippy::disallowed_methods, reason = "plain sockets to compare with")]
 fn child(role: &str) {
     let rt = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

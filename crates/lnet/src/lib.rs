@@ -26,6 +26,8 @@ pub mod exec;
 mod ext;
 pub mod faults;
 mod forward;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 pub mod history;
 mod limits;

@@ -200,7 +200,7 @@ impl std::fmt::Debug for Node {
 }
 
 /// The one place where a node looks at the machine's clock.
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "the real wall time, where no simulated one is given"
 )]

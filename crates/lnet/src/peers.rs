@@ -9,7 +9,7 @@
 //! says the same; a NID on a network of ours that has not said itself where it belongs speaks, and is sent to, for itself alone.
 //! (Lustre believes whoever spoke last, but for what the operator has given: `lnet_peer_add_nid`.)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -355,9 +355,11 @@ impl PeerTable {
     ) -> Vec<Arc<Ni>> {
         // Nobody reads it.
         info.tail = Bytes::new();
+        // each once: whoever names a NID twice has it once
+        let mut named = BTreeSet::new();
         let mut nids: Vec<Nid> = info
             .nids()
-            .filter(|n| !ours.contains(n))
+            .filter(|n| !ours.contains(n) && named.insert(*n))
             .take(MAX_NIS)
             .collect();
         let multi_rail = info.features & feat::MULTI_RAIL != 0;
@@ -538,12 +540,14 @@ impl PeerTable {
                 _ => {}
             }
         }
-        let fresh = all
-            .iter()
-            .filter(|n| !self.primary_of.contains_key(n))
-            .count();
-        self.make_room(fresh, primary, None);
-        if all.len() > MAX_NIS || self.primary_of.len() + fresh > self.max {
+        let fresh = |me: &PeerTable| {
+            all.iter()
+                .filter(|n| !me.primary_of.contains_key(n))
+                .count()
+        };
+        self.make_room(fresh(self), primary, None);
+        // some of them may have been what made room
+        if all.len() > MAX_NIS || self.primary_of.len() + fresh(self) > self.max {
             return Err(PeerError::Full);
         }
         let told = self.told(primary);
@@ -884,6 +888,26 @@ mod tests {
         t.del(nid(2), &[]).unwrap();
         assert_eq!(t.del(nid(2), &[]), Err(PeerError::Missing(nid(2))));
         assert!(t.primary_of.is_empty());
+    }
+
+    #[test]
+    fn a_nid_named_twice_is_there_once() {
+        let mut t = PeerTable::new(10);
+        t.ni(nid(1));
+        let said = info(feat::MULTI_RAIL, &[nid(1), nid(2), nid(2), nid(1)]);
+        t.learn(Word::Own, nid(1), said, &[]);
+        let nis: Vec<Nid> = t.views()[0].nis.iter().map(|n| n.nid).collect();
+        assert_eq!(nis, [nid(1), nid(2)]);
+    }
+
+    #[test]
+    fn room_is_not_made_by_those_it_is_for() {
+        let mut t = PeerTable::new(4);
+        for n in 1..=4 {
+            t.ni(nid(n));
+        }
+        let _ = t.add(nid(9), &[nid(1), nid(2), nid(3), nid(4)], &[]);
+        assert!(t.nis().count() <= 4);
     }
 
     #[test]

@@ -154,6 +154,10 @@ async fn none_listens_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a peer with a socket that blocks"
+)]
 async fn another_user_of_this_machine_is_refused_unless_all_are_taken() {
     if !is_root() {
         return;

@@ -515,7 +515,7 @@ impl PortalHandler for Slow {
             if self.0.load(std::sync::atomic::Ordering::SeqCst) {
                 return self.1.store(true, std::sync::atomic::Ordering::SeqCst);
             }
-            #[allow(
+            #[expect(
                 clippy::disallowed_methods,
                 reason = "a handler that blocks, on purpose"
             )]
@@ -525,6 +525,10 @@ impl PortalHandler for Slow {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a peer with a socket that blocks"
+)]
 async fn a_slow_handler_holds_no_answer_back() {
     let a = start(config(27, 1)).await;
     let (seen, in_time) = (Arc::default(), Arc::default());

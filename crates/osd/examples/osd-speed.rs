@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p coral-osd --example osd-speed -- DIR [MiB]`
 
-#![allow(
+#![expect(
     clippy::disallowed_methods,
     reason = "a measuring program at the edge: real time is its purpose"
 )]

@@ -118,12 +118,13 @@ impl Label {
     }
 }
 
-enum Bad {
+pub(crate) enum Bad {
     Newer(u32),
     Damaged(String),
 }
 
-fn decode(text: &str) -> Result<Label, Bad> {
+/// Reads and verifies the text of a label.
+pub(crate) fn decode(text: &str) -> Result<Label, Bad> {
     let damaged = |why: &str| Bad::Damaged(why.into());
     let envelope: Value =
         serde_json::from_str(text).map_err(|e| Bad::Damaged(format!("not JSON: {e}")))?;

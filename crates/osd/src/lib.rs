@@ -31,6 +31,8 @@ mod sim;
 pub use batch::{Batch, Op, Table};
 pub use device::{Device, SyncAhead};
 pub use error::{OpenError, OsdError};
+#[doc(hidden)]
+pub use fs::fuzzing;
 pub use fs::{Disk, Fresh, Inspection, OsdFs, OsdFsOptions};
 pub use io::Io;
 pub use label::{FORMAT_VERSION, Label, TargetKind};

@@ -17,7 +17,7 @@ const DAMAGES: u64 = 200;
 struct Rng(u64);
 
 impl Rng {
-    #[allow(clippy::disallowed_methods, reason = "the seed is printed")]
+    #[expect(clippy::disallowed_methods, reason = "the seed is printed")]
     fn from_env() -> Rng {
         let now = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)

@@ -29,7 +29,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 struct Rng(u64);
 
 impl Rng {
-    #[allow(clippy::disallowed_methods, reason = "the seed is printed")]
+    #[expect(clippy::disallowed_methods, reason = "the seed is printed")]
     fn from_env() -> Rng {
         let now = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)

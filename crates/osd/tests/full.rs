@@ -168,7 +168,7 @@ fn child_with_a_limit() {
         let _ = Kv::sync(&osd).wait();
         if round % 2 == 1 {
             // it goes on by itself as well
-            #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
+            #[expect(clippy::disallowed_methods, reason = "a test without a runtime")]
             std::thread::sleep(std::time::Duration::from_millis(300));
             put(&osd, rows, 1000).unwrap();
             rows += 1;

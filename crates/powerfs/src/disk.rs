@@ -59,7 +59,7 @@ pub(crate) struct Disk {
     durable: Tree,
     journal: VecDeque<Change>,
     committed: u64,
-    dirty: HashMap<Ino, BTreeMap<u64, Dirty>>,
+    dirty: BTreeMap<Ino, BTreeMap<u64, Dirty>>,
     /// Number of the last change that freed blocks of a file.
     freed: HashMap<Ino, u64>,
     rng: ChaCha8Rng,
@@ -67,14 +67,14 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    #[allow(clippy::disallowed_methods, reason = "a disk's timer is the machine's")]
+    #[expect(clippy::disallowed_methods, reason = "a disk's timer is the machine's")]
     pub fn new(tree: Tree, seed: u64) -> Disk {
         Disk {
             seen: tree.clone(),
             durable: tree,
             journal: VecDeque::new(),
             committed: 0,
-            dirty: HashMap::new(),
+            dirty: BTreeMap::new(),
             freed: HashMap::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
             last_commit: Instant::now(),
@@ -200,15 +200,14 @@ impl Disk {
     }
 
     /// Commits what is due by time, and writes some files back.
-    #[allow(clippy::disallowed_methods, reason = "a disk's timer is the machine's")]
+    #[expect(clippy::disallowed_methods, reason = "a disk's timer is the machine's")]
     fn tick(&mut self) {
         if self.last_commit.elapsed() < COMMIT_INTERVAL {
             return;
         }
         self.last_commit = Instant::now();
         self.commit_all();
-        let mut all: Vec<Ino> = self.dirty.keys().copied().collect();
-        all.sort_unstable();
+        let all: Vec<Ino> = self.dirty.keys().copied().collect();
         all.into_iter().for_each(|ino| {
             if self.rng.random_bool(0.3) {
                 self.flush(ino)

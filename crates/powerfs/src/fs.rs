@@ -53,7 +53,7 @@ fn err<T>(e: i32) -> R<T> {
     Err(Errno(e))
 }
 
-#[allow(clippy::disallowed_methods, reason = "wall time at the edge")]
+#[expect(clippy::disallowed_methods, reason = "wall time at the edge")]
 pub(crate) fn now() -> Timespec {
     let d = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -246,6 +246,7 @@ impl On<'_> {
         Ok(())
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a sum is the same in any order")]
     fn used(&self) -> u64 {
         self.disk
             .seen
@@ -281,6 +282,10 @@ impl On<'_> {
 }
 
 impl Fs {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a maximum is the same in any order"
+    )]
     pub fn new(disk: Disk) -> Fs {
         let next = disk.seen.nodes.keys().copied().max().unwrap_or(ROOT);
         let cookies = disk

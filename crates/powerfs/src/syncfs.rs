@@ -40,6 +40,10 @@ struct Answer {
 }
 
 /// Lets `command` ask `sync` at each syncfs(2). Returns what must be called when it has been started.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "answers system calls that wait for the answer"
+)]
 pub(crate) fn catch(
     command: &mut Command,
     sync: Box<dyn Fn() + Send>,

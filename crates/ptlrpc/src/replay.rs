@@ -172,6 +172,10 @@ impl ReplayList {
     }
 
     /// The server said that everything up to `transno` is committed.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whether a file stays depends on itself alone"
+    )]
     pub(crate) fn committed(&mut self, transno: u64) {
         if transno > self.last_committed {
             self.last_committed = transno;
@@ -213,6 +217,10 @@ impl ReplayList {
 
     /// Files with changes that a server which has committed up to `committed`, and lost the rest, cannot be brought again;
     /// once.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the files are sorted before they are told"
+    )]
     pub(crate) fn lost(&mut self, committed: u64) -> Lost {
         self.committed(committed);
         let mut files: Vec<Fid> = self
@@ -228,6 +236,10 @@ impl ReplayList {
     }
 
     /// The server knows nothing of us any more. Files and directories with changes that may be gone with it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the files are sorted before they are told"
+    )]
     pub(crate) fn clear(&mut self) -> Lost {
         let gone = std::mem::replace(
             self,

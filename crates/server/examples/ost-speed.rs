@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p coral-server --example ost-speed -- DIR [MiB] [RPC KiB]`
 
-#![allow(
+#![expect(
     clippy::disallowed_methods,
     reason = "a measuring program at the edge: real time is its purpose"
 )]

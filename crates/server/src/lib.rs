@@ -8,6 +8,8 @@
 #![warn(missing_docs)]
 
 pub mod dispatch;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod mdt;
 pub mod mgs;
 pub mod nidlist;

@@ -8,6 +8,7 @@ use coral_wire::lnet::PingInfo;
 use coral_wire::ptlrpc::{Message, opc};
 use std::collections::BTreeSet;
 use support::recode::{self, Recoded};
+use support::survive;
 use support::vectors::{Kind, Vector};
 use support::walk::Asked;
 
@@ -94,129 +95,6 @@ fn flipped_bits_never_panic() {
         }
         for len in (0..raw.len()).step_by((raw.len() / 40).max(1)) {
             survive(&v, raw[..len].to_vec().into());
-        }
-    }
-}
-
-fn survive(v: &Vector, raw: bytes::Bytes) {
-    match v.kind {
-        Kind::Message => {
-            let Ok(m) = Message::decode(raw) else { return };
-            let _ = m.body();
-            let asked = v.request.clone().map(|r| {
-                let request = Message::decode(r).expect("request");
-                Asked {
-                    format: formats::of_request(v.opcode, &request).expect("format"),
-                    opcode: v.opcode,
-                    request,
-                }
-            });
-            let format = asked
-                .as_ref()
-                .map(|a| a.format.reply)
-                .or(formats::of_request(v.opcode, &m).map(|f| f.request));
-            if let Some(fields) = format {
-                let _ = recode::message(fields, &m, asked.as_ref(), asked.is_none());
-            }
-        }
-        Kind::Bulk => {
-            let _ = (
-                recode::dir_pages(&raw),
-                recode::batch_bulk(&raw),
-                recode::nid_table(&raw),
-            );
-        }
-        Kind::Ping => {
-            let _ = PingInfo::decode(&raw);
-        }
-        Kind::Srpc => {
-            let _ = recode::srpc(&raw);
-        }
-    }
-}
-
-mod random {
-    use super::*;
-    use bytes::Bytes;
-    use coral_wire::cfg::LustreCfg;
-    use coral_wire::layout::{Layout, LmvMd, LmvUserMd};
-    use coral_wire::mgs::MgsNidtblEntry;
-    use proptest::prelude::*;
-
-    /// Words that decoders look for, so that random bytes get past the first check.
-    const MAGICS: [u32; 12] = [
-        0x0BD1_0BD0,
-        0x0BD3_0BD0,
-        0x0BD5_0BD0,
-        0x0BD6_0BD0,
-        0x0BD7_0BD0,
-        0x0CD2_0CD0,
-        0x0CD3_0CD0,
-        0x0CD4_0CD0,
-        0x1cf6_0001,
-        0x0BD0_0BD3,
-        0xBADE_0001,
-        2,
-    ];
-
-    fn buffer() -> impl Strategy<Value = Vec<u8>> {
-        let small = prop_oneof![Just(0u8), Just(1), Just(255), any::<u8>()];
-        (
-            proptest::collection::vec(small, 0..400),
-            0usize..MAGICS.len() * 2,
-        )
-            .prop_map(|(mut v, m)| {
-                if let (Some(magic), true) = (MAGICS.get(m), v.len() >= 4) {
-                    v[..4].copy_from_slice(&magic.to_le_bytes());
-                }
-                v
-            })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        /// Random buffers in every place of every format: values or errors.
-        #[test]
-        fn every_field_of_every_format(bufs in proptest::collection::vec(buffer(), 11)) {
-            for f in formats::ALL {
-                for (fields, is_request) in [(f.request, true), (f.reply, false)] {
-                    let mut m = Message::default();
-                    for b in bufs.iter().take(fields.len()) {
-                        m.push_bytes(Bytes::from(b.clone()));
-                    }
-                    let _ = recode::message(fields, &m, None, is_request);
-                    for op in opc::ALL {
-                        let _ = formats::of_request(*op, &m);
-                    }
-                }
-            }
-        }
-
-        /// Decoders of variable things give no more than they were given: nothing is multiplied.
-        #[test]
-        fn nothing_grows(raw in buffer()) {
-            let raw = Bytes::from(raw);
-            let bound = raw.len() + 64;
-            if let Ok(l) = Layout::decode(&raw) {
-                prop_assert!(l.encode().len() <= bound);
-            }
-            if let Ok(l) = LmvMd::decode(&raw) {
-                prop_assert!(l.stripe_fids.len() * 16 <= bound);
-            }
-            if let Ok(l) = LmvUserMd::decode(&raw) {
-                prop_assert!(l.objects.len() * 24 <= bound);
-            }
-            if let Ok(c) = LustreCfg::decode(&raw) {
-                prop_assert!(c.bufs.iter().map(|b| b.len()).sum::<usize>() <= 8 * bound);
-            }
-            if let Ok((e, rest)) = MgsNidtblEntry::decode(&raw) {
-                prop_assert!(rest.len() < raw.len() && e.nids.len() <= bound);
-            }
-            if let Ok(p) = PingInfo::decode(&raw) {
-                prop_assert!(p.nis.len() * 16 <= bound);
-            }
-            let _ = (recode::dir_pages(&raw), recode::batch_bulk(&raw), recode::nid_table(&raw), recode::srpc(&raw));
         }
     }
 }

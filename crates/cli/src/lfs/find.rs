@@ -69,7 +69,7 @@ struct Search {
 }
 
 pub(crate) fn find(mut p: lexopt::Parser) -> Result<(), Failure> {
-    #[allow(
+    #[expect(
         clippy::disallowed_methods,
         reason = "a command at the edge of the program: the user's clock"
     )]

@@ -167,7 +167,7 @@ impl Drop for Running<'_> {
     }
 }
 
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "a session's ID is the machine's time, and there is no node yet to ask"
 )]

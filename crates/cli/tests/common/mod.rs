@@ -122,7 +122,7 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "a test waits for another process"
 )]

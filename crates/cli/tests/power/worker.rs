@@ -121,7 +121,7 @@ impl Worker {
         assert_eq!(own, 0, "close_range: {}", std::io::Error::last_os_error());
         while !stop.load(Ordering::Relaxed) {
             self.touching = None;
-            #[allow(
+            #[expect(
                 clippy::disallowed_methods,
                 reason = "a test that measures other processes"
             )]

@@ -182,13 +182,17 @@ impl Llite {
             .and_then(std::sync::Weak::upgrade)
     }
 
-    /// All open files.
+    /// All open files, in the order of their FIDs: requests are sent in this order.
+    #[expect(clippy::disallowed_methods, reason = "the files are sorted")]
     pub(super) fn all_opened(&self) -> Vec<Arc<OpenInode>> {
-        self.open
-            .lock()
-            .values()
-            .filter_map(std::sync::Weak::upgrade)
-            .collect()
+        let open = self.open.lock();
+        let mut all: Vec<_> = open
+            .iter()
+            .filter_map(|(fid, inode)| Some((*fid, inode.upgrade()?)))
+            .collect();
+        drop(open);
+        all.sort_unstable_by_key(|(fid, _)| *fid);
+        all.into_iter().map(|(_, inode)| inode).collect()
     }
 
     pub(super) async fn handle(

@@ -7,7 +7,7 @@
 //!
 //! Lustre's own client has no such gap: its open carries the name (`ll_atomic_open` in `lustre/llite/namei.c`).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,13 +32,13 @@ struct Lost {
     flags: u32,
     until: Instant,
     /// What its lookups opened since.
-    opened: HashMap<Fid, Arc<FileHandle>>,
+    opened: BTreeMap<Fid, Arc<FileHandle>>,
 }
 
 /// Threads that lost an open, by id.
 #[derive(Default)]
 pub(super) struct Reopen {
-    lost: Mutex<HashMap<u32, Lost>>,
+    lost: Mutex<BTreeMap<u32, Lost>>,
 }
 
 impl Reopen {
@@ -52,7 +52,7 @@ impl Reopen {
                 Lost {
                     flags,
                     until: now + KEPT,
-                    opened: HashMap::new(),
+                    opened: BTreeMap::new(),
                 },
             );
         }
@@ -93,11 +93,10 @@ impl Reopen {
 
     fn drop_late(&self, pid: u32) {
         let now = Instant::now();
-        let gone: Vec<_> = self
-            .lost
-            .lock()
-            .extract_if(|p, l| *p == pid && l.until <= now)
-            .collect();
+        let mut lost = self.lost.lock();
+        let late = lost.get(&pid).is_some_and(|l| l.until <= now);
+        let gone = late.then(|| lost.remove(&pid));
+        drop(lost);
         drop(gone);
     }
 }

@@ -66,7 +66,7 @@ fn err<T>(e: i32) -> R<T> {
     Err(Errno(e))
 }
 
-#[allow(clippy::disallowed_methods, reason = "wall time at the edge")]
+#[expect(clippy::disallowed_methods, reason = "wall time at the edge")]
 fn now() -> Timespec {
     let d = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

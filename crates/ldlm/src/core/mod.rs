@@ -513,6 +513,10 @@ impl Namespace {
     }
 
     /// Lock replay is over: serves all queues.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the names are sorted before they are used"
+    )]
     pub fn end_replay(&mut self, out: &mut Actions) {
         self.replaying = false;
         let mut names: Vec<Key> = self
@@ -527,9 +531,13 @@ impl Namespace {
         }
     }
 
-    /// Panics when two granted locks conflict, or a resource is empty.
-    #[cfg(test)]
-    pub(crate) fn check_invariants(&self) {
+    /// Panics when two granted locks conflict, or a resource is empty. For tests and fuzz targets: it looks at everything.
+    #[doc(hidden)]
+    #[expect(
+        clippy::iter_over_hash_type,
+        reason = "each resource is checked by itself"
+    )]
+    pub fn check_invariants(&self) {
         for (name, r) in &self.resources {
             assert!(!r.is_empty(), "{name:?} is empty and still there");
             for (n, a) in r.granted.iter().enumerate() {

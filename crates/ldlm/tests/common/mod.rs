@@ -19,7 +19,7 @@ use coral_wire::ptlrpc::{
 use coral_wire::{DecodeError, Wire};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub fn range(start: u64, end: u64, owner: u64) -> Policy {
 /// Export table of the server.
 #[derive(Default)]
 pub struct Exports {
-    pub peers: Mutex<HashMap<ExportId, AstPeer>>,
+    pub peers: Mutex<BTreeMap<ExportId, AstPeer>>,
     pub evicted: Mutex<Vec<(ExportId, EvictReason)>>,
     /// Callbacks by opcode, as (export, request).
     pub log: Mutex<Vec<(ExportId, &'static str, LockInfo, LdlmFlags)>>,

@@ -6,7 +6,7 @@ mod admission;
 mod conn;
 pub(crate) mod cork;
 mod dialer;
-mod frame;
+pub(crate) mod frame;
 mod hello;
 pub(crate) mod local;
 mod owner;
@@ -225,6 +225,10 @@ impl SockNet {
     }
 
     /// The share of an address in the connects for others.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whether a share stays depends on itself alone"
+    )]
     pub(crate) fn origin(&self, address: Option<IpAddr>) -> Arc<Semaphore> {
         let mut origins = self.origins.lock();
         if let Some(share) = origins.get(&address).and_then(Weak::upgrade) {

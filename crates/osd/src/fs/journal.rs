@@ -30,7 +30,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// How a journal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// Every byte belongs to a whole batch.
     Whole,
     /// A batch was not written to its end.
@@ -41,10 +41,10 @@ enum End {
 
 /// What the walk over one journal found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Walk {
+pub(super) struct Walk {
     end: End,
     /// Bytes of whole batches.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Sequence number of the last whole batch.
     last_seqno: Option<u64>,
 }
@@ -303,7 +303,7 @@ fn walk(bytes: &[u8]) -> Walk {
 }
 
 /// Walks a journal; `tables` gets the numbers of those in it.
-fn walk_with(bytes: &[u8], tables: &mut BTreeSet<u64>) -> Walk {
+pub(super) fn walk_with(bytes: &[u8], tables: &mut BTreeSet<u64>) -> Walk {
     let mut at = 0;
     let mut last_seqno = None;
     let mut end = End::Whole;

@@ -16,6 +16,8 @@
 
 mod attr;
 mod fresh;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod inspect;
 mod journal;

@@ -77,7 +77,7 @@ fn encode(number: u64, boot: u64) -> [u8; RECORD_BYTES] {
     b
 }
 
-fn decode(b: &[u8; RECORD_BYTES], boot: u64) -> Option<u64> {
+pub(super) fn decode(b: &[u8; RECORD_BYTES], boot: u64) -> Option<u64> {
     let word = |i: usize| b[i..i + 8].iter().rev().fold(0, |n, b| n << 8 | *b as u64);
     let whole = word(16) == crc32c::crc32c(&b[..16]) as u64;
     (whole && boot != 0 && word(0) == boot).then(|| word(8))

@@ -539,10 +539,12 @@ impl FsObjects {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the objects are sorted")]
     pub(super) fn sync_all(&self) -> Result<(), OsdError> {
         let _turn = self.syncing_all.lock();
         self.refuse_after_failure()?;
-        let changed: Vec<_> = self.changed.lock().iter().copied().collect();
+        let mut changed: Vec<_> = self.changed.lock().iter().copied().collect();
+        changed.sort_unstable();
         if changed.len() + self.shrunk.lock().len() > SYNC_EACH_MAX {
             self.sync_file_system()?;
         } else {

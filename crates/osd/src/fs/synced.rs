@@ -89,7 +89,7 @@ impl Promise {
         b
     }
 
-    fn decode(b: &[u8; RECORD_BYTES]) -> Option<Promise> {
+    pub(super) fn decode(b: &[u8; RECORD_BYTES]) -> Option<Promise> {
         let word = |n: usize| {
             b[8 * n..8 * n + 8]
                 .iter()

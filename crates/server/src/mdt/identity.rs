@@ -175,6 +175,10 @@ impl Identities {
     }
 
     /// Asks the name service. When this returns the answer is there, or somebody is about to bring it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a question to the name service may never end"
+    )]
     fn ask(self: &Arc<Self>, uid: u32, tx: watch::Sender<()>) {
         let Some(names) = self.names.clone().filter(|n| n.waits()) else {
             let answer = self.names.as_ref().map_or(Ok(None), |n| n.groups(uid));

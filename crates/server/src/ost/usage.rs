@@ -84,6 +84,10 @@ impl Usage {
     }
 
     /// Counts every object there is, in the background.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it looks at every object there is"
+    )]
     pub(super) fn start(self: &Arc<Self>) {
         let (me, failed) = (Arc::downgrade(self), Arc::new(Mutex::new(None)));
         let fails = failed.clone();
@@ -167,15 +171,19 @@ impl Usage {
         Ok(())
     }
 
-    /// Objects that changed before `syncs` had begun.
+    /// Objects that changed before `syncs` had begun, in order: they are looked at in this order.
+    #[expect(clippy::disallowed_methods, reason = "the objects are sorted")]
     fn noted(&self, syncs: u64) -> Vec<ObjectId> {
-        self.counts
+        let mut noted: Vec<ObjectId> = self
+            .counts
             .lock()
             .changed
             .iter()
             .filter(|(_, at)| **at < syncs)
             .map(|(id, _)| *id)
-            .collect()
+            .collect();
+        noted.sort_unstable();
+        noted
     }
 
     /// A sync begins; what [`Usage::synced`] is to be told.

@@ -386,6 +386,10 @@ impl Exports {
     }
 
     /// In no order.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "callers sort, or make a set of them"
+    )]
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.by_cookie.values()
     }

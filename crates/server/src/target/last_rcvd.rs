@@ -92,6 +92,11 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     })
 }
 
+/// How many clients are known.
+pub(crate) fn client_count(kv: &dyn Kv) -> Result<usize, OsdError> {
+    Ok(load(kv)?.clients.len())
+}
+
 /// Number of the last transaction that is in the tables; `None` when there never was one.
 pub(crate) fn stored_transno(kv: &dyn Kv) -> Result<Option<u64>, OsdError> {
     Ok(kv.get(LAST_RCVD, TRANSNO)?.map(|v| number(&v)))

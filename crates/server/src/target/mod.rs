@@ -28,7 +28,7 @@ use tokio::time::Instant;
 pub(crate) use connect::wanted_uuid;
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
-pub(crate) use last_rcvd::stored_transno;
+pub(crate) use last_rcvd::{client_count, stored_transno};
 pub use members::Membership;
 pub(crate) use members::{check_writable, reads_only};
 pub(crate) use recovery::Gate;
@@ -475,6 +475,7 @@ impl Target {
         self.sync_with(true).await
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a sync waits for the disk")]
     async fn sync_with(self: &Arc<Self>, data: bool) -> Result<(), OsdError> {
         let mut group = self.syncs.enter(data).await;
         if group.covered() {

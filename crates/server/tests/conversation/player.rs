@@ -24,7 +24,7 @@ use coral_wire::ptlrpc::{
     portal,
 };
 use coral_wire::{Wire, raw};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -76,7 +76,7 @@ pub struct Player<'a> {
     /// Locks we gave: client's cookie to (our cookie, our handle of the connection).
     locks: HashMap<u64, (u64, u64)>,
     /// Our handle for each OST.
-    osts: HashMap<u32, u64>,
+    osts: BTreeMap<u32, u64>,
     operation: String,
     pub operations: Vec<String>,
     /// Of this operation.
@@ -98,7 +98,7 @@ impl<'a> Player<'a> {
             owed: Vec::new(),
             bulk: HashMap::new(),
             locks: HashMap::new(),
-            osts: HashMap::new(),
+            osts: BTreeMap::new(),
             operation: String::new(),
             operations: Vec::new(),
             recorded_callbacks: Vec::new(),
@@ -394,6 +394,7 @@ impl<'a> Player<'a> {
     }
 
     /// Our MDT may have put an object on the other OST: requests for it go there.
+    #[expect(clippy::disallowed_methods, reason = "one lock has the handle")]
     fn steer(&self, theirs: &Message, ours: &mut Message, opcode: u32) {
         let pair = |b: &Bytes, at: usize| {
             Some([

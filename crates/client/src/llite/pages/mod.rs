@@ -69,6 +69,10 @@ impl Pages {
     }
 
     /// The gate of a file.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whether a gate stays depends on itself alone"
+    )]
     pub fn gate(&self, fid: Fid) -> Arc<Gate> {
         let mut p = self.inner.lock();
         if let Some(g) = p.gates.get(&fid).and_then(Weak::upgrade) {
@@ -99,13 +103,18 @@ impl Pages {
         Some((fid, p.covered.get(&fid)?.clone()))
     }
 
+    /// The files that have a cover, in the order of their FIDs: locks are given back in this order.
+    #[expect(clippy::disallowed_methods, reason = "the files are sorted")]
     pub(super) fn all(&self) -> Vec<(Fid, Arc<Gate>)> {
-        self.inner
+        let mut all: Vec<_> = self
+            .inner
             .lock()
             .covered
             .iter()
             .map(|(f, g)| (*f, g.clone()))
-            .collect()
+            .collect();
+        all.sort_unstable_by_key(|(fid, _)| *fid);
+        all
     }
 
     /// Enters a cover that `install` gives to the gate, unless it does not.
@@ -425,6 +434,10 @@ impl Llite {
     }
 
     /// Drops a file's pages, or writes out what was kept back, and then drops its cover; the gate was told that it begins.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it waits for pages that are being filled or written back"
+    )]
     async fn drain(self: Arc<Self>, fid: Fid, gate: Arc<Gate>) {
         if let Some(cover) = gate.writes() {
             self.write_all_out(fid, &cover).await;
