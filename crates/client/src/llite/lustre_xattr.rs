@@ -62,6 +62,11 @@ impl LustreXattrs {
         }
     }
 
+    /// All names, each ended by a NUL.
+    pub async fn list(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        self.xattrs.list(cred, fid).await
+    }
+
     async fn own_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         let stored = |n: &'static [u8]| async move {
             self.servers

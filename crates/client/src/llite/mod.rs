@@ -470,7 +470,7 @@ impl Llite {
 
     /// All names of extended attributes, each ended by a NUL.
     pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
-        self.xattrs.xattrs.list(cred, fid).await
+        self.xattrs.list(cred, fid).await
     }
 
     /// Pages that reads through `fh` bring may stay in the kernel's cache. A file that one read brings whole is worth a lock
