@@ -314,7 +314,7 @@ impl Llite {
         self.io.read(fh, offset, len_bytes).await
     }
 
-    /// Fills pages of the kernel's cache, which holds them locked: [`FileIo::read`] under the file's cover.
+    /// Fills pages of the kernel's cache, which holds them locked: [`Llite::read`] under the file's cover.
     pub async fn read_pages(
         &self,
         fh: &FileHandle,
@@ -335,7 +335,7 @@ impl Llite {
         self.io.write(cred, fh, offset, data).await
     }
 
-    /// [`FileIo::write`] with `append` said by the caller: a FUSE mount writes mmapped pages back through any handle, and
+    /// [`Llite::write`] with `append` said by the caller: a FUSE mount writes mmapped pages back through any handle, and
     /// fcntl(F_SETFL) may change O_APPEND after the open.
     pub async fn write_at(
         &self,

@@ -1,12 +1,12 @@
 //! OSC: one OST as a client sees it. Turns object operations into RPCs.
 //!
-//! An MDT that holds data of files (data on MDT) is one too ([`Osc::of_mdt`]): the same requests on other portals, the object
+//! An MDT that holds data of files (data on MDT) is one too (`Osc::of_mdt`): the same requests on other portals, the object
 //! is the file's own FID, its lock the DOM inode bit, and size and times come from a glimpse (`lustre/mdc/mdc_dev.c`).
 //!
 //! Objects are asked under server-side locks (`SRVLOCK`) unless the caller holds an extent lock and says so.
-//! Data is never copied here: a write hands slices of the caller's [`Payload`] to the bulk, a read returns what came.
+//! Data is never copied here: a write hands slices of the caller's payload to the bulk, a read returns what came.
 //!
-//! Changes are kept until the OST has them on disk, and replayed should it have lost them ([`kept`]).
+//! Changes are kept until the OST has them on disk, and replayed should it have lost them (`kept.rs`).
 //!
 //! Lustre: `lustre/osc/osc_request.c`. Absent: T10 checksums.
 
