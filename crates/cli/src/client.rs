@@ -6,7 +6,7 @@ use crate::daemon::{self, Reporter};
 use crate::lnetctl::find::Found;
 use crate::mount_options::Options;
 use crate::{net, servers};
-use coral_client::{Llite, MountOptions};
+use coral_client::{Llite, MountOptions, Source, SourceError};
 use coral_fuse::FuseOptions;
 use coral_lnet::{MemNet, Node};
 use coral_node::net::{DEFAULT_PORT, Gateways};
@@ -235,38 +235,8 @@ pub(crate) fn check_mountpoint(mountpoint: &Path) -> Result<(), String> {
     }
 }
 
-/// `NID[:NID...]:/fsname[/subdir]`, with commas between NIDs of one node as Lustre writes them.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Source {
-    pub nids: Vec<Nid>,
-    pub fsname: String,
-    pub subdir: Option<String>,
-}
-
-pub(crate) fn parse_source(text: &str) -> Result<Source, String> {
-    let usage = || {
-        format!(
-            "'{text}' is no Lustre source: give NID[:NID...]:/fsname, as in 10.0.0.1@tcp:/coral"
-        )
-    };
-    let (nids, path) = text.split_once(":/").ok_or_else(usage)?;
-    let nids = nids
-        .split([':', ','])
-        .map(|n| {
-            n.parse::<Nid>()
-                .map_err(|_| format!("'{n}' in '{text}' is no NID; NIDs look like 10.0.0.1@tcp"))
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    let path = path.trim_end_matches('/');
-    let (fsname, subdir) = path
-        .split_once('/')
-        .map_or((path, None), |(f, s)| (f, Some(s.to_owned())));
-    crate::args::check_fsname(fsname)?;
-    Ok(Source {
-        nids,
-        fsname: fsname.to_owned(),
-        subdir,
-    })
+fn parse_source(text: &str) -> Result<Source, String> {
+    text.parse().map_err(|e: SourceError| e.to_string())
 }
 
 /// The command line of `coral mount` when this program is called as a helper of mount(8), with `SOURCE DIR [-sfnv] [-o OPTIONS]`. Such a
@@ -459,30 +429,6 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
-
-    #[test]
-    fn sources_are_read_as_lustre_writes_them() {
-        let s = parse_source("10.0.0.1@tcp,10.0.1.1@tcp1:10.0.0.2@tcp:/scratch/users/a").unwrap();
-        assert_eq!(
-            (s.nids.len(), s.fsname.as_str(), s.subdir.as_deref()),
-            (3, "scratch", Some("users/a"))
-        );
-        assert!(
-            parse_source("10.0.0.1@tcp")
-                .unwrap_err()
-                .contains("NID[:NID...]:/fsname")
-        );
-        assert!(
-            parse_source("nonsense:/fs")
-                .unwrap_err()
-                .contains("is no NID")
-        );
-        assert!(
-            parse_source("10.0.0.1@tcp:/waytoolongname")
-                .unwrap_err()
-                .contains("1 to 8")
-        );
-    }
 
     #[test]
     fn mount_helper_arguments_become_ours() {

@@ -2,10 +2,16 @@
 //!
 //! Layers, top down, as in Lustre: [`llite`] is a POSIX file system without a mount; it asks [`lmv`] which metadata
 //! server a name lives on, [`mdc`] speaks to one MDT, [`lov`] maps file offsets to objects, [`osc`] speaks to one OST,
-//! [`mgc`] reads the configuration. No call blocks a thread of the runtime (the
-//! kernel's pages are dropped on a thread for that), and nothing is global: a mount is a value.
+//! [`mgc`] reads the configuration. Programs that embed a file system use [`FileSystem`], by path, or [`blocking::FileSystem`] without
+//! a runtime of their own.
+//!
+//! Calls of the asynchronous parts wait without a thread. What would block one runs elsewhere: the kernel's pages are dropped on a
+//! thread of tokio's blocking pool. Only reading a caller's groups from `/proc` is done in place. Nothing is global: a mount is a
+//! value.
 
+mod api;
 mod error;
+pub mod grant;
 pub mod llite;
 pub mod lmv;
 pub mod lov;
@@ -15,6 +21,7 @@ pub mod osc;
 pub mod target;
 pub mod time;
 
+pub use api::{ConnectError, File, FileSystem, OpenOptions, Source, SourceError, blocking};
 pub use llite::types::{
     Attr, Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, MountError, MountOptions,
     SeekWhence, SetAttr, SetTime, StatFs, Timespec,

@@ -2,7 +2,7 @@
 //!
 //! With one MDT there is nothing to ask; with several the FID location database is asked once per sequence.
 //! Lustre: `lustre/lmv/lmv_obd.c`, `lustre/fld/fld_request.c`. Which shard of a striped directory
-//! holds a name: `llite/striped.rs`. Absent: choosing MDTs by free space.
+//! holds a name: `llite/shards.rs`. Absent: choosing MDTs by free space.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use coral_wire::ost::{CksumType, cksum_type};
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 
-use crate::osc::grant::{Grant, MAX_DIRTY_BYTES};
+use crate::grant::{Grant, MAX_DIRTY_BYTES};
 
 /// What kind of server a target is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

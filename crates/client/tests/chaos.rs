@@ -391,10 +391,13 @@ async fn routers(net: Arc<MemNet>, seed: u64, until: Instant, loss: f64) -> [Arc
 async fn powers(mut c: Cluster, plan: Plan, until: Instant) -> (Cluster, Vec<Arc<Node>>) {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed ^ 0x90e4);
     let mut nodes = Vec::new();
-    while plan.power {
-        tokio::time::sleep(Duration::from_secs(rng.random_range(10..50))).await;
+    if !plan.power {
+        return (c, nodes);
+    }
+    loop {
+        tokio::time::sleep(Duration::from_secs(rng.random_range(20..80))).await;
         if Instant::now() >= until {
-            break;
+            return (c, nodes);
         }
         c = match rng.random_range(0..3) {
             0 => c.mdt_loses_power().await,
@@ -404,7 +407,6 @@ async fn powers(mut c: Cluster, plan: Plan, until: Instant) -> (Cluster, Vec<Arc
         bad_network(c.node(), plan.loss);
         nodes.push(c.node().clone());
     }
-    (c, nodes)
 }
 
 /// Waits until the node knows that all its routers are there.

@@ -295,6 +295,10 @@ fn number(name: &str, otherwise: u64) -> u64 {
     given.unwrap_or(otherwise)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a run has a thread and a clock of its own"
+)]
 fn run(seed: u64, length: Duration) -> Outcome {
     let on_thread = move || {
         let rt = tokio::runtime::Builder::new_current_thread()
@@ -311,6 +315,10 @@ fn run(seed: u64, length: Duration) -> Outcome {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it tells how long the run takes, which nothing depends on"
+)]
 fn three_file_systems_and_200_clients_do_the_same_twice() {
     let (seed, length) = (number("CORAL_SEED", 1), number("CORAL_HOUR_S", SHORT_S));
     let length = Duration::from_secs(length);

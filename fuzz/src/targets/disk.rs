@@ -36,9 +36,9 @@ fn served() -> &'static Served {
             for k in 0..=i {
                 batch.put(Table("inode"), vec![i, k], vec![k; 20 * usize::from(i)]);
             }
-            osd.commit(batch).expect("committed");
+            osd.commit(batch).wait().expect("committed");
         }
-        osd.sync().expect("synced");
+        osd.sync().wait().expect("synced");
         let journal = std::fs::read_dir(dir.path().join("kv"))
             .expect("tables")
             .flatten()
@@ -162,7 +162,7 @@ pub(crate) fn last_rcvd(u: &mut Unstructured<'_>) -> Result<()> {
         };
         batch.put(LAST_RCVD, key, value);
     }
-    if osd.commit(batch).is_ok() {
+    if osd.commit(batch).wait().is_ok() {
         let _ = coral_server::fuzzing::last_rcvd(&osd);
     }
     Ok(())

@@ -10,17 +10,28 @@ use coral_wire::Errno;
 use coral_wire::ldlm::LdlmMode;
 use coral_wire::mds::layout_intent;
 
-use super::Llite;
-use super::file::{FileHandle, end_of};
+use super::attributes::Attributes;
+use super::covers::{OpenInode, Writing};
+use super::drains::Drains;
 use super::finish::finish;
-use super::open_inode::OpenInode;
-use super::pages::Writing;
-use super::writeback::Kept;
+use super::handle::{FileHandle, end_of};
+use super::layouts::Layouts;
+use super::servers::Servers;
+use super::writeback::{Kept, WriteBack};
 use crate::lov::{Form, Locks};
 use crate::osc::WriteAttr;
 
-impl Llite {
-    pub(super) async fn append(
+/// Appends.
+pub(super) struct Appends {
+    pub servers: Arc<Servers>,
+    pub layouts: Arc<Layouts>,
+    pub attributes: Arc<Attributes>,
+    pub drains: Arc<Drains>,
+    pub writeback: Arc<WriteBack>,
+}
+
+impl Appends {
+    pub async fn append(
         self: &Arc<Self>,
         fh: &FileHandle,
         data: Payload,
@@ -43,24 +54,28 @@ impl Llite {
         data: &Payload,
         attr: &WriteAttr,
     ) -> Result<bool, Errno> {
-        let layout = self.layout_now(inode).await?;
-        if !self.may_keep(&layout) {
+        let layout = self.layouts.now(inode).await?;
+        if !self.writeback.may_keep(&layout) {
             return Ok(false);
         }
         let _turn = inode.append.lock().await;
         // no write of this client moves the end meanwhile
         let _whole = inode.writes.lock(0..u64::MAX).await;
         loop {
-            let layout = self.layout_now(inode).await?;
+            let layout = self.layouts.now(inode).await?;
             layout.check()?;
-            if !self.may_keep(&layout) {
+            if !self.writeback.may_keep(&layout) {
                 return Ok(false);
             }
             match inode.gate.begin_write(true) {
                 Writing::Under(cover) => {
-                    let end = self.end_under(&cover, inode.fid).await?;
+                    let end = self.writeback.end_under(&cover, inode.fid).await?;
                     let after = end_of(end, data.len() as u64)?;
-                    match self.keep(cover, inode.fid, end, data, attr).await? {
+                    match self
+                        .writeback
+                        .keep(cover, inode.fid, end, data, attr)
+                        .await?
+                    {
                         Kept::All => {
                             inode.wrote(after);
                             return Ok(true);
@@ -73,7 +88,7 @@ impl Llite {
                         }
                     }
                 }
-                Writing::Acquire(turn) => self.acquire_turn(inode, turn).await,
+                Writing::Acquire(turn) => self.writeback.acquire_turn(inode, turn).await,
                 Writing::Wait => inode.gate.may_write().await,
                 Writing::Drain | Writing::Through(_) => return Ok(false),
             }
@@ -91,34 +106,40 @@ impl Llite {
         let fid = inode.fid;
         // the kernel does not know where this goes, so it cannot drop the pages there; none may come back before it is done
         let _alone = inode.gate.begin_append();
-        self.drop_cover(inode).await;
+        self.drains.drop_cover(inode).await;
         loop {
-            let layout = self.layout_now(inode).await?;
+            let layout = self.layouts.now(inode).await?;
             layout.check()?;
-            let locks = self.lock_objects(&layout, fid, LdlmMode::PW).await?;
-            if self.moved(inode, &layout, 0, u64::MAX).await? {
+            let locks = self
+                .servers
+                .lov
+                .lock_objects(&layout, fid, LdlmMode::PW)
+                .await?;
+            if self.layouts.moved(inode, &layout, 0, u64::MAX).await? {
                 continue;
             }
             let held = Locks::of_objects(locks);
             let size = match layout.form {
-                Form::None => self.md_inode(fid).await?.attr.size,
-                _ => self.lov.getattr_locked(&layout, fid).await?.size,
+                Form::None => self.attributes.md_inode(fid).await?.attr.size,
+                _ => self.servers.lov.getattr_locked(&layout, fid).await?.size,
             };
             let end = end_of(size, data.len() as u64)?;
             if layout.needs_intent(size, end) {
                 drop(held);
                 let layout = self
+                    .layouts
                     .instantiate(fid, layout_intent::WRITE, size, end)
                     .await?;
                 inode.set_layout(layout);
                 continue;
             }
             let done = self
+                .servers
                 .lov
                 .write(&layout, fid, size, data.clone(), attr, &held)
                 .await;
             drop(held);
-            if !self.moved(inode, &layout, size, end).await? {
+            if !self.layouts.moved(inode, &layout, size, end).await? {
                 inode.wrote(end);
                 return done;
             }

@@ -1,20 +1,11 @@
 //! Who asks: supplementary groups, and permission checks the client does itself.
-//!
-//! A request carries at most two supplementary groups. Which ones matter is known from the groups of the objects at hand
-//! (`ll_i2suppgid` in `lustre/llite/llite_lib.c`); a caller with no more than two just sends them.
 
 use std::sync::Arc;
 
 use coral_wire::Errno;
 use coral_wire::acl::{Acl, tag};
-use coral_wire::fid::Fid;
 
-use super::Llite;
 use super::types::{Attr, Cred};
-use crate::mdc::Ids;
-
-/// Most group hints kept; beyond that all are forgotten.
-const HINTS_MAX: usize = 1 << 16;
 
 impl Cred {
     /// Supplementary groups.
@@ -44,69 +35,6 @@ fn read_groups(pid: u32) -> Vec<u32> {
     line.split_ascii_whitespace()
         .filter_map(|g| g.parse().ok())
         .collect()
-}
-
-impl Llite {
-    /// The ids a request for `cred` about `fids` carries.
-    pub(super) async fn ids(&self, cred: &Cred, fids: &[Fid]) -> Ids {
-        let mut ids = Ids {
-            fsuid: cred.uid,
-            fsgid: cred.gid,
-            umask: cred.umask,
-            ..Ids::root()
-        };
-        if cred.uid == 0 {
-            return ids;
-        }
-        ids.cap = 0;
-        let groups = cred.supplementary();
-        if groups.len() <= 2 {
-            for (slot, g) in ids.suppgids.iter_mut().zip(groups.iter()) {
-                *slot = *g;
-            }
-            // some requests carry the first only
-            if let ([_, second], [fid, ..]) = (&groups[..], fids)
-                && self.gid_of(*fid).await == Some(*second)
-            {
-                ids.suppgids.reverse();
-            }
-            return ids;
-        }
-        for (slot, fid) in ids.suppgids.iter_mut().zip(fids) {
-            if let Some(gid) = self.gid_of(*fid).await
-                && groups.contains(&gid)
-            {
-                *slot = gid;
-            }
-        }
-        ids
-    }
-
-    /// Group of an object: remembered from the last reply about it (a hint: the MDT decides), else asked for.
-    async fn gid_of(&self, fid: Fid) -> Option<u32> {
-        if let Some(g) = self.gids.lock().get(&fid) {
-            return Some(*g);
-        }
-        let attrs = self
-            .lmv
-            .of(fid)
-            .await
-            .ok()?
-            .getattr(&Ids::root(), fid)
-            .await
-            .ok()?;
-        self.hint_gid(fid, attrs.body.gid);
-        Some(attrs.body.gid)
-    }
-
-    /// Remembers a group for [`Self::gid_of`].
-    pub(super) fn hint_gid(&self, fid: Fid, gid: u32) {
-        let mut g = self.gids.lock();
-        if g.len() >= HINTS_MAX {
-            g.clear();
-        }
-        g.insert(fid, gid);
-    }
 }
 
 /// access(2) against mode bits and ACL; `mask` of 4, 2, 1 (read, write, execute).
@@ -176,6 +104,7 @@ fn acl_grants(cred: &Cred, attr: &Attr, acl: &Acl, mask: u32) -> bool {
 mod tests {
     use super::*;
     use coral_wire::acl::AclEntry;
+    use coral_wire::fid::Fid;
 
     fn attr(mode: u32, uid: u32, gid: u32) -> Attr {
         Attr {

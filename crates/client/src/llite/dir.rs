@@ -18,10 +18,14 @@ use coral_wire::mds::DirEntry as WireEntry;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use super::Llite;
-use super::cache::Mark;
+use super::attributes::Attributes;
+use super::cache::{Cache, Mark};
 use super::cred::permitted;
-use super::striped::is_shard;
+use super::ghosts::Ghosts;
+use super::lost_dirs::LostDirs;
+use super::places::Places;
+use super::servers::Servers;
+use super::shards::is_shard;
 use super::types::{Attr, Cred, DirEntry, Entry};
 use crate::mdc::{DirChunk, Ids};
 
@@ -191,15 +195,25 @@ impl Stream {
     }
 }
 
-impl Llite {
+/// Lists directories.
+pub(super) struct Directories {
+    pub servers: Arc<Servers>,
+    pub cache: Arc<Cache>,
+    pub ghosts: Arc<Ghosts>,
+    pub lost: Arc<LostDirs>,
+    pub attributes: Arc<Attributes>,
+    pub places: Arc<Places>,
+}
+
+impl Directories {
     /// Opens a directory for reading.
-    pub async fn opendir(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
-        let md = self.md_inode(fid).await?;
+    pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
+        let md = self.attributes.md_inode(fid).await?;
         if !md.attr.is_dir() {
             return Err(Errno::ENOTDIR);
         }
         permitted(cred, &md.attr, &md.acl, 4)?;
-        let seen_lost = AtomicU64::new(self.lost_dirs.count());
+        let seen_lost = AtomicU64::new(self.lost.count());
         Ok(Arc::new(DirHandle {
             attr: self.ghosts.opened(&md.attr),
             stream: Default::default(),
@@ -210,7 +224,7 @@ impl Llite {
     /// Lists from `cookie` (0: the beginning) until `fill` says true (full: that entry was NOT taken) or the end.
     /// With `plus` each entry carries its attributes.
     pub async fn readdir(
-        self: &Arc<Self>,
+        &self,
         _cred: &Cred,
         dh: &DirHandle,
         cookie: u64,
@@ -228,7 +242,7 @@ impl Llite {
             }
             at = DOTDOT;
         }
-        let keep = self.cache.enabled() && self.in_one_piece(dh.fid()).await;
+        let keep = self.cache.enabled() && self.places.in_one_piece(dh.fid()).await;
         if cookie == 0 {
             // rewinddir: what changed since is to be seen
             *dh.stream.lock() = Stream::default();
@@ -242,7 +256,7 @@ impl Llite {
             }
             let attrs = match plus {
                 true => {
-                    let all_up = self.lov.oscs().iter().all(|o| o.is_connected());
+                    let all_up = self.servers.lov.oscs().iter().all(|o| o.is_connected());
                     join_all(batch.iter().map(|(e, _)| self.entry_of(e.fid, all_up))).await
                 }
                 false => vec![None; batch.len()],
@@ -291,15 +305,16 @@ impl Llite {
         }
     }
 
-    pub(super) async fn parent_of(&self, dir: Fid) -> Fid {
-        if dir == self.root {
+    pub async fn parent_of(&self, dir: Fid) -> Fid {
+        if dir == self.servers.root {
             return dir;
         }
         let mut at = dir;
         // the parent of what is in a striped directory is a shard, whose parent is the directory
         for _ in 0..2 {
             let found = async {
-                self.lmv
+                self.servers
+                    .lmv
                     .of(at)
                     .await?
                     .getattr_name(&Ids::root(), at, b"..")
@@ -316,11 +331,14 @@ impl Llite {
 
     /// Attributes for readdirplus. `all_up`: no OST is away; else names are listed without what the OSTs know.
     async fn entry_of(&self, fid: Fid, all_up: bool) -> Option<Entry> {
-        let md = self.md_inode(fid).await.ok()?;
+        let md = self.attributes.md_inode(fid).await.ok()?;
         if md.needs_osts() && !all_up {
             return None;
         }
-        Some(self.entry(self.full_attr(&md).await.ok()?, &md))
+        Some(
+            self.attributes
+                .entry(self.attributes.full(&md).await.ok()?, &md),
+        )
     }
 
     /// Up to `max` entries behind `cookie`; empty at the end. `keep`: for the cache to know the listing.
@@ -358,7 +376,7 @@ impl Llite {
                 }
             };
             let mark = self.cache.begin_read(dh.fid());
-            let chunk = self.read_chunk(dh.fid(), from.hash).await?;
+            let chunk = self.places.read_chunk(dh.fid(), from.hash).await?;
             let mut s = dh.stream.lock();
             (s.first, s.at) = (cookie, 0);
             s.read = Some(mark);
@@ -392,13 +410,13 @@ impl Llite {
     }
 
     /// Reads a whole directory so that its listing is known; true: it is. Gives up on big ones.
-    pub(super) async fn read_whole(&self, dir: Fid) -> bool {
+    pub async fn read_whole(&self, dir: Fid) -> bool {
         let mark = self.cache.begin_read(dir);
         let mut all = Vec::new();
         let mut at = Some(0);
         for _ in 0..WHOLE_CHUNKS {
             let Some(from) = at else { break };
-            let Ok(chunk) = self.read_chunk(dir, from).await else {
+            let Ok(chunk) = self.places.read_chunk(dir, from).await else {
                 return false;
             };
             // entries of the hash where the last chunk ended come again: the map they end up in takes them once
@@ -418,20 +436,20 @@ impl Llite {
     }
 
     /// Ends reading.
-    pub async fn releasedir(self: &Arc<Self>, dh: &DirHandle) -> Result<(), Errno> {
+    pub async fn releasedir(&self, dh: &DirHandle) -> Result<(), Errno> {
         self.ghosts.closed(&dh.attr);
         Ok(())
     }
 
     /// The directory's entries are on disk when this returns. EIO, once, when some were lost with a server's memory.
-    pub async fn fsyncdir(self: &Arc<Self>, dh: &DirHandle) -> Result<(), Errno> {
+    pub async fn fsyncdir(&self, dh: &DirHandle) -> Result<(), Errno> {
         let done = self.sync_dir(dh.fid()).await;
-        self.lost_dirs.take(dh.fid(), &dh.seen_lost).and(done)
+        self.lost.take(dh.fid(), &dh.seen_lost).and(done)
     }
 
     /// The entries of the directory `fid` are on disk when this returns.
     pub async fn sync_dir(&self, fid: Fid) -> Result<(), Errno> {
-        self.lmv.of(fid).await?.sync(fid).await
+        self.servers.lmv.of(fid).await?.sync(fid).await
     }
 }
 

@@ -14,9 +14,14 @@ use coral_wire::layout::{
 };
 use futures_util::future::join_all;
 
-use super::Llite;
+use super::attributes::Attributes;
+use super::cache::Cache;
+use super::changes::Changes;
 use super::finish::finish;
-use super::namei::check_name;
+use super::identities::Identities;
+use super::name::check_name;
+use super::places::Places;
+use super::servers::Servers;
 use super::types::Cred;
 use crate::mdc::{CreateArgs, Ids, Mdc, SetattrArgs};
 
@@ -62,18 +67,28 @@ impl MkdirRequest {
     }
 }
 
-impl Llite {
+/// Lays directories out over MDTs.
+pub(super) struct DirStripes {
+    pub servers: Arc<Servers>,
+    pub ids: Arc<Identities>,
+    pub cache: Arc<Cache>,
+    pub changes: Arc<Changes>,
+    pub attributes: Arc<Attributes>,
+    pub places: Arc<Places>,
+}
+
+impl DirStripes {
     /// Makes a directory as asked for: ENODEV when there is no such MDT, EEXIST when the name is taken.
-    pub(super) async fn mkdir_striped(
+    pub async fn mkdir(
         self: &Arc<Self>,
         cred: &Cred,
         parent: Fid,
         rq: MkdirRequest,
     ) -> Result<(), Errno> {
         check_name(&rq.name)?;
-        let mut ids = self.ids(cred, &[parent]).await;
+        let mut ids = self.ids.of(cred, &[parent]).await;
         ids.umask = 0;
-        let place = self.place_new(parent, &rq.name).await?;
+        let place = self.places.new_name(parent, &rq.name).await?;
         let mdc = self.mdt_for(place.dir, rq.lum.head.stripe_offset).await?;
         let args = CreateArgs {
             parent: place.dir,
@@ -82,12 +97,12 @@ impl Llite {
             mode: rq.mode & 0o7777 | libc::S_IFDIR,
             name: rq.name,
             eadata: rq.lum.encode(),
-            now: self.now(),
+            now: self.servers.now(),
             ..CreateArgs::default()
         };
         let me = self.clone();
         finish(async move {
-            let _change = me.change_entries(&[args.parent]);
+            let _change = me.changes.begin(&[args.parent]);
             let done = mdc.create(&ids, &args).await;
             me.cache.doubt(args.parent);
             done.map(drop)
@@ -97,12 +112,13 @@ impl Llite {
 
     /// What a new directory in `dir` inherits goes into its request; the MDT to send it to. The servers leave that to clients
     /// that know of it (`OBD_CONNECT2_DMV_IMP_INHERIT`). Absent: what ancestors further up hand down, and balancing by space.
-    pub(super) async fn inherit(&self, dir: Fid, args: &mut CreateArgs) -> Result<Arc<Mdc>, Errno> {
-        let home = self.lmv.of(args.parent).await?;
-        if !self.lmv.several() {
+    pub async fn inherit(&self, dir: Fid, args: &mut CreateArgs) -> Result<Arc<Mdc>, Errno> {
+        let home = self.servers.lmv.of(args.parent).await?;
+        if !self.servers.lmv.several() {
             return Ok(home);
         }
         let Ok(raw) = self
+            .servers
             .lmv
             .of(dir)
             .await?
@@ -121,6 +137,7 @@ impl Llite {
         let to = match head.stripe_offset {
             LMV_OFFSET_DEFAULT => home,
             index => self
+                .servers
                 .lmv
                 .mdcs()
                 .into_iter()
@@ -133,14 +150,14 @@ impl Llite {
 
     /// The MDT a directory is made on: the one asked for, or the one with most room.
     async fn mdt_for(&self, parent: Fid, index: u32) -> Result<Arc<Mdc>, Errno> {
-        let mdcs = self.lmv.mdcs();
+        let mdcs = self.servers.lmv.mdcs();
         if index != LMV_OFFSET_DEFAULT {
             return mdcs
                 .into_iter()
                 .find(|m| m.index == index)
                 .ok_or(Errno::ENODEV);
         }
-        let home = self.lmv.of(parent).await?;
+        let home = self.servers.lmv.of(parent).await?;
         let room = join_all(mdcs.iter().map(|m| m.statfs(false))).await;
         let best = mdcs.iter().zip(&room).filter_map(|(m, s)| {
             let s = s.as_ref().ok()?;
@@ -158,12 +175,12 @@ impl Llite {
 
     /// How a directory lies on MDTs, in the form `lfs getdirstripe` shows: the shards with their MDTs (none: it is in one
     /// piece on the MDT that `stripe_offset` says).
-    pub(super) async fn dirstripe(&self, dir: Fid) -> Result<Bytes, Errno> {
-        let md = self.md_inode(dir).await?;
+    pub async fn layout_of(&self, dir: Fid) -> Result<Bytes, Errno> {
+        let md = self.attributes.md_inode(dir).await?;
         if !md.attr.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        let mut out = LmvUserMd::request(0, self.lmv.of(dir).await?.index, 0);
+        let mut out = LmvUserMd::request(0, self.servers.lmv.of(dir).await?.index, 0);
         out.head.magic = LMV_MAGIC_STRIPE;
         if let Some(lmv) = md.striped {
             out.head.hash_type = lmv.head.hash_type;
@@ -172,7 +189,7 @@ impl Llite {
                 let mds = if fid.is_zero() {
                     LMV_OFFSET_DEFAULT
                 } else {
-                    self.lmv.of(*fid).await?.index
+                    self.servers.lmv.of(*fid).await?.index
                 };
                 out.objects.push(LmvUserMdsData {
                     fid: *fid,
@@ -186,7 +203,7 @@ impl Llite {
     }
 
     /// Sets what new directories in `dir` inherit; count 0 takes it away.
-    pub(super) async fn set_default_dirstripe(
+    pub async fn set_default_dirs(
         self: &Arc<Self>,
         cred: &Cred,
         dir: Fid,
@@ -197,7 +214,7 @@ impl Llite {
     }
 
     /// Sets the layout of new files in `dir`; `None` takes it away.
-    pub(super) async fn set_default_layout(
+    pub async fn set_default_layout(
         self: &Arc<Self>,
         cred: &Cred,
         dir: Fid,
@@ -208,14 +225,14 @@ impl Llite {
     }
 
     async fn set_default(self: &Arc<Self>, cred: &Cred, dir: Fid, lum: Bytes) -> Result<(), Errno> {
-        let ids = self.ids(cred, &[dir]).await;
-        let mdc = self.lmv.of(dir).await?;
+        let ids = self.ids.of(cred, &[dir]).await;
+        let mdc = self.servers.lmv.of(dir).await?;
         let me = self.clone();
         finish(async move {
             let done = mdc
                 .setattr_with(&ids, dir, &SetattrArgs::default(), lum)
                 .await;
-            me.forget_attrs(dir);
+            me.changes.forget_attrs(dir);
             done.map(drop)
         })
         .await

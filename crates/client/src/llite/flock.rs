@@ -11,8 +11,9 @@ use coral_ldlm::FlockOp;
 use coral_wire::Errno;
 use coral_wire::ldlm::{LdlmMode, Policy};
 
-use super::Llite;
-use super::file::FileHandle;
+use super::handle::FileHandle;
+use super::lock_owners::LockOwners;
+use super::servers::Servers;
 use super::types::{FileLock, LockKind};
 use crate::error::lock_errno;
 
@@ -52,7 +53,27 @@ fn policy(owner: u64, l: &FileLock) -> Policy {
     }
 }
 
-impl Llite {
+/// Takes and frees file locks.
+pub(super) struct FileLocks {
+    servers: Arc<Servers>,
+    /// Who holds them.
+    lock_owners: LockOwners,
+}
+
+impl FileLocks {
+    /// None is held.
+    pub fn new(servers: Arc<Servers>) -> Self {
+        Self {
+            servers,
+            lock_owners: LockOwners::default(),
+        }
+    }
+
+    /// A number that no owner and no handle has.
+    pub fn fresh_number(&self) -> u64 {
+        self.lock_owners.fresh()
+    }
+
     async fn flock_rpc(
         &self,
         fh: &FileHandle,
@@ -60,7 +81,7 @@ impl Llite {
         p: Policy,
         op: FlockOp,
     ) -> Result<Option<(LdlmMode, Policy)>, Errno> {
-        if !self.opts.flock {
+        if !self.servers.opts.flock {
             return Err(Errno::ENOSYS);
         }
         let res = fh.fid().flock_res_id();
@@ -101,7 +122,7 @@ impl Llite {
 
     /// fcntl F_GETLK: the lock in the way, or `kind` Unlock.
     pub async fn getlk(
-        self: &Arc<Self>,
+        &self,
         fh: &FileHandle,
         owner: u64,
         lock: FileLock,
@@ -139,7 +160,7 @@ impl Llite {
 
     /// fcntl F_SETLK, or F_SETLKW with `wait`; drop the future to interrupt. EAGAIN when taken, EDEADLK on a cycle.
     pub async fn setlk(
-        self: &Arc<Self>,
+        &self,
         fh: &FileHandle,
         owner: u64,
         lock: FileLock,
@@ -148,7 +169,7 @@ impl Llite {
         if lock.start > lock.end {
             return Err(Errno::EINVAL);
         }
-        if !self.opts.flock {
+        if !self.servers.opts.flock {
             return Err(Errno::ENOSYS);
         }
         if lock.kind == LockKind::Unlock {
@@ -167,12 +188,7 @@ impl Llite {
     }
 
     /// flock(2); EWOULDBLOCK when taken and not `wait`.
-    pub async fn flock(
-        self: &Arc<Self>,
-        fh: &FileHandle,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<(), Errno> {
+    pub async fn flock(&self, fh: &FileHandle, kind: LockKind, wait: bool) -> Result<(), Errno> {
         let whole = whole(kind);
         if kind == LockKind::Unlock {
             return self.unlock(fh, fh.number, &whole).await;
@@ -189,7 +205,7 @@ impl Llite {
     }
 
     /// Frees what `owner` holds on the file: it closed a descriptor of it.
-    pub(super) async fn unlock_closed(&self, fh: &FileHandle, owner: u64) -> Result<(), Errno> {
+    pub async fn unlock_closed(&self, fh: &FileHandle, owner: u64) -> Result<(), Errno> {
         if self.lock_owners.holder(owner, fh.fid()).is_none() {
             return Ok(());
         }
@@ -201,7 +217,7 @@ impl Llite {
     }
 
     /// Frees what the handle holds, which is gone: its flock, and the record locks of the open file itself.
-    pub(super) async fn unlock_released(&self, fh: &FileHandle) {
+    pub async fn unlock_released(&self, fh: &FileHandle) {
         let owners = std::mem::take(&mut *fh.lock_owners.lock());
         if owners.is_empty() && !fh.flocked.load(Ordering::Relaxed) {
             return;

@@ -100,7 +100,7 @@ impl MdInode {
             attr,
             layout: Arc::new(layout),
             acl: Bytes::copy_from_slice(&a.acl),
-            striped: super::striped::striped(&a.md)
+            striped: super::shards::striped(&a.md)
                 .filter(|_| attr.is_dir())
                 .map(Arc::new),
             version: if mdc.coral() { a.body.version } else { 0 },

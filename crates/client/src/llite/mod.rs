@@ -3,136 +3,533 @@
 //! Every operation is an `async fn` whose future may be dropped at any time (an interrupt): what was asked of a server
 //! may then still happen, as with a signal during a system call. Errors are positive errno values.
 //!
-//! Invariants: what [`Entry`] says may be cached is covered by an LDLM lock at that moment; no `parking_lot` lock of this
-//! crate is held across an await (locks of tokio order appends, unlocks and the like, and are).
+//! [`Llite`] is a facade: it owns the parts and hands each operation to one. A part owns its state and knows only the parts
+//! below it; `docs/architecture.md` draws them.
+//!
+//! Invariants: what [`Entry`] says may be cached is covered by an LDLM lock at that moment. No `parking_lot` lock of this crate
+//! is held across an await. Mutexes of tokio are, where operations of one kind go one after another and wait for servers
+//! meanwhile: appends to an open file, its open at the MDT, its file locks that are being given back, and OSTs that come and go.
 //!
 //! Lustre: `lustre/llite/{super25,namei,file,dir,xattr,statahead}.c`. Absent: mmap consistency with other clients
 //! where the kernel does not ask (a page that is there), statahead, encryption, PCC, HSM.
 
 mod append;
+mod attributes;
+mod budget;
 mod cache;
+mod changes;
+mod connections;
+mod covers;
 mod cred;
 mod dir;
 mod dirstripe;
-mod file;
+mod drains;
+mod file_io;
 mod finish;
 mod flock;
-mod getattr;
+mod flusher;
 mod ghosts;
+mod handle;
+mod identities;
 mod inode;
+mod layouts;
 mod lock_owners;
+mod locks;
 mod lost_dirs;
+mod lustre_xattr;
 mod mdt_open;
 mod mount;
+mod name;
 mod namei;
-mod open_inode;
+mod names;
+mod opens;
 mod pages;
 mod params;
+mod places;
 mod pools;
 mod privileges;
 mod quota;
 mod range;
 mod reopen;
+mod reports;
+mod servers;
 mod setattr;
-mod striped;
+mod shards;
 pub mod types;
+mod upcalls;
 mod writeback;
 mod xattr;
 
+pub use budget::Spent;
 pub use dir::DirHandle;
 pub use dirstripe::MkdirRequest;
-pub use file::FileHandle;
+pub use handle::FileHandle;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use coral_lnet::Node;
+use bytes::Bytes;
+use coral_lnet::{Node, Payload};
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
 
-use crate::lmv::Lmv;
-use crate::lov::Lov;
-use crate::mgc::{Config, Mgc};
-use crate::target::Dialer;
+use attributes::Attributes;
 use cache::Cache;
-pub use cache::Spent;
+use connections::Connections;
+use covers::Covers;
+use dir::Directories;
+use drains::Drains;
+use file_io::FileIo;
+use flock::FileLocks;
+use flusher::Flusher;
 use ghosts::Ghosts;
-use lock_owners::LockOwners;
-use open_inode::OpenInode;
-use pages::Pages;
-use reopen::Reopen;
-use types::{Invalidate, MountOptions};
+use identities::Identities;
+use lustre_xattr::LustreXattrs;
+use namei::Namespace;
+use names::Names;
+use opens::Opens;
+use pages::PageCache;
+use params::Tunables;
+use reports::Reports;
+use servers::Servers;
+use setattr::SetAttrs;
+use types::{Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, SeekWhence, SetAttr, StatFs};
+use upcalls::Upcalls;
 
 /// One mounted file system.
 pub struct Llite {
-    node: Arc<Node>,
-    opts: MountOptions,
-    dialer: Dialer,
-    mgc: Arc<Mgc>,
-    config: watch::Receiver<Config>,
-    lmv: Arc<Lmv>,
-    lov: Arc<Lov>,
-    root: Fid,
-    /// Inodes with open handles.
-    open: Mutex<HashMap<Fid, Weak<OpenInode>>>,
-    lost_dirs: lost_dirs::LostDirs,
-    /// Groups of objects seen, to choose supplementary groups by.
-    gids: Mutex<HashMap<Fid, u32>>,
-    /// Who holds file locks.
-    lock_owners: LockOwners,
-    inval: RwLock<Option<Arc<dyn Invalidate>>>,
+    servers: Arc<Servers>,
+    connections: Arc<Connections>,
+    ids: Arc<Identities>,
     cache: Arc<Cache>,
-    pages: Pages,
-    reopen: Reopen,
-    ghosts: Ghosts,
-    /// A task looks after data that is kept back.
-    flusher: AtomicBool,
-    /// What was set here of OSTs, by index: used or not.
-    activation: Mutex<BTreeMap<u32, bool>>,
-    /// Held while OSTs come and go.
-    following: tokio::sync::Mutex<()>,
-    /// Where drains of the kernel's pages run.
-    runtime: tokio::runtime::Handle,
+    upcalls: Arc<Upcalls>,
+    covers: Arc<Covers>,
+    ghosts: Arc<Ghosts>,
+    attributes: Arc<Attributes>,
+    setattrs: Arc<SetAttrs>,
+    xattrs: LustreXattrs,
+    flusher: Arc<Flusher>,
+    drains: Arc<Drains>,
+    pages: Arc<PageCache>,
+    io: FileIo,
+    file_locks: Arc<FileLocks>,
+    opens: Arc<Opens>,
+    dirs: Arc<Directories>,
+    names: Arc<Names>,
+    namespace: Arc<Namespace>,
+    reports: Arc<Reports>,
+    tunables: Tunables,
 }
 
 impl Llite {
     /// FID of the mounted directory.
     pub fn root(&self) -> Fid {
-        self.root
+        self.servers.root
     }
 
     /// The node this mount speaks through.
     pub fn node(&self) -> &Arc<Node> {
-        &self.node
+        &self.servers.node
     }
 
     /// Whether fcntl and flock locks go to the servers.
     pub fn takes_locks(&self) -> bool {
-        self.opts.flock
+        self.servers.opts.flock
     }
 
     /// File system name.
     pub fn fsname(&self) -> &str {
-        &self.opts.fsname
+        &self.servers.opts.fsname
     }
 
     /// Who to tell about lost locks; at most one.
     pub fn set_invalidate(&self, inval: Arc<dyn Invalidate>) {
-        *self.inval.write() = Some(inval);
+        self.upcalls.set(inval);
     }
 
     /// Files whose data may be in the kernel's page cache, under extent locks of ours.
     pub fn covered_files(&self) -> usize {
-        self.pages.covered()
+        self.covers.covered()
     }
 
     /// The caller no longer remembers `fid` (FUSE forget): caches about it may go first.
-    pub fn forget(self: &Arc<Self>, fid: Fid) {
-        self.gids.lock().remove(&fid);
+    pub fn forget(&self, fid: Fid) {
+        self.ids.forget(fid);
         self.ghosts.forget(fid);
         self.cache.unused(fid);
-        self.release_pages(fid);
+        self.drains.release(fid);
+    }
+
+    /// Attributes, and how long they may be remembered (`entry_ttl` has no meaning here).
+    pub async fn getattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        _fh: Option<&FileHandle>,
+    ) -> Result<Entry, Errno> {
+        self.attributes.getattr(cred, fid).await
+    }
+
+    /// Changes attributes; answers the new ones. With `fh` a truncate needs no write permission on the file.
+    pub async fn setattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: SetAttr,
+        fh: Option<&FileHandle>,
+    ) -> Result<Entry, Errno> {
+        self.setattrs.set(cred, fid, set, fh).await
+    }
+
+    /// Resolves one name; ".." works. ENOENT when there is none.
+    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+        self.names.lookup(cred, parent, name).await
+    }
+
+    /// Target of a symbolic link, no NUL.
+    pub async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        self.names.readlink(cred, fid).await
+    }
+
+    /// A path of the file, from the mounted directory, without leading slash. Others than root are told one by which they can
+    /// reach it: EACCES when a directory on the way may not be searched. (Lustre tells them none, `ll_fid2path` in
+    /// lustre/llite/file.c, or with its mount option `user_fid2path` any.)
+    pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        self.names.fid2path(cred, fid).await
+    }
+
+    /// FID of a path below the mounted root.
+    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Errno> {
+        self.names.path2fid(cred, path).await
+    }
+
+    /// Makes a device, fifo, socket or regular file; `mode` holds type bits, `cred.umask` applies.
+    pub async fn mknod(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Entry, Errno> {
+        self.namespace.mknod(cred, parent, name, mode, rdev).await
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Entry, Errno> {
+        self.namespace.mkdir(cred, parent, name, mode).await
+    }
+
+    /// Makes a symbolic link to `target`.
+    pub async fn symlink(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry, Errno> {
+        self.namespace.symlink(cred, parent, name, target).await
+    }
+
+    /// A further name for `fid`.
+    pub async fn link(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<Entry, Errno> {
+        self.namespace.link(cred, fid, parent, name).await
+    }
+
+    /// Removes a name that is not a directory.
+    pub async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.namespace.unlink(cred, parent, name).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.namespace.rmdir(cred, parent, name).await
+    }
+
+    /// Renames; `flags` as in renameat2: RENAME_NOREPLACE, and RENAME_EXCHANGE with servers that know it, else EINVAL.
+    pub async fn rename(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        new_parent: Fid,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<(), Errno> {
+        self.namespace
+            .rename(cred, parent, name, new_parent, new_name, flags)
+            .await
+    }
+
+    /// access(2): `mask` of R_OK 4, W_OK 2, X_OK 1, F_OK 0. ACLs count.
+    pub async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Errno> {
+        self.attributes.access(cred, fid, mask).await
+    }
+
+    /// Opens, creating when there is no such name (`O_EXCL` in `flags`: EEXIST when there is). `flags` are `O_*`.
+    pub async fn create(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, Arc<FileHandle>), Errno> {
+        self.opens.create(cred, parent, name, mode, flags).await
+    }
+
+    /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
+    pub async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Errno> {
+        self.opens.open(cred, fid, flags).await
+    }
+
+    /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
+    pub async fn flush(&self, fh: &FileHandle, lock_owner: u64) -> Result<(), Errno> {
+        self.opens.flush(fh, lock_owner).await
+    }
+
+    /// The last descriptor is gone: drops the locks of the open file, and closes it at the MDT.
+    pub async fn release(&self, fh: &FileHandle) -> Result<(), Errno> {
+        self.opens.release(fh).await
+    }
+
+    /// Reads up to `len_bytes`; short only at the end of the file.
+    pub async fn read(
+        &self,
+        fh: &FileHandle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Payload, Errno> {
+        self.io.read(fh, offset, len_bytes).await
+    }
+
+    /// Fills pages of the kernel's cache, which holds them locked: [`Llite::read`] under the file's cover.
+    pub async fn read_pages(
+        &self,
+        fh: &FileHandle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Payload, Errno> {
+        self.io.read_pages(fh, offset, len_bytes).await
+    }
+
+    /// Writes all of `data` at `offset` (at the end, whatever `offset` says, when opened with O_APPEND); bytes written.
+    pub async fn write(
+        &self,
+        cred: &Cred,
+        fh: &FileHandle,
+        offset: u64,
+        data: Payload,
+    ) -> Result<usize, Errno> {
+        self.io.write(cred, fh, offset, data).await
+    }
+
+    /// [`Llite::write`] with `append` said by the caller: a FUSE mount writes mmapped pages back through any handle, and
+    /// fcntl(F_SETFL) may change O_APPEND after the open.
+    pub async fn write_at(
+        &self,
+        cred: &Cred,
+        fh: &FileHandle,
+        offset: u64,
+        data: Payload,
+        append: bool,
+    ) -> Result<usize, Errno> {
+        self.io.write_at(cred, fh, offset, data, append).await
+    }
+
+    /// Everything written and every change of metadata is on disk when this returns.
+    pub async fn fsync(&self, fh: &FileHandle, datasync: bool) -> Result<(), Errno> {
+        self.io.fsync(fh, datasync).await
+    }
+
+    /// fallocate(2): mode 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE; others EOPNOTSUPP.
+    pub async fn fallocate(
+        &self,
+        cred: &Cred,
+        fh: &FileHandle,
+        mode: u32,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<(), Errno> {
+        self.io.fallocate(cred, fh, mode, offset, len_bytes).await
+    }
+
+    /// lseek(2) with SEEK_HOLE or SEEK_DATA; the offset found.
+    pub async fn lseek(
+        &self,
+        fh: &FileHandle,
+        offset: u64,
+        whence: SeekWhence,
+    ) -> Result<u64, Errno> {
+        self.io.lseek(fh, offset, whence).await
+    }
+
+    /// fcntl F_GETLK: the lock in the way, or `kind` Unlock.
+    pub async fn getlk(
+        &self,
+        fh: &FileHandle,
+        owner: u64,
+        lock: FileLock,
+    ) -> Result<FileLock, Errno> {
+        self.file_locks.getlk(fh, owner, lock).await
+    }
+
+    /// fcntl F_SETLK, or F_SETLKW with `wait`; drop the future to interrupt. EAGAIN when taken, EDEADLK on a cycle.
+    pub async fn setlk(
+        &self,
+        fh: &FileHandle,
+        owner: u64,
+        lock: FileLock,
+        wait: bool,
+    ) -> Result<(), Errno> {
+        self.file_locks.setlk(fh, owner, lock, wait).await
+    }
+
+    /// flock(2); EWOULDBLOCK when taken and not `wait`.
+    pub async fn flock(&self, fh: &FileHandle, kind: LockKind, wait: bool) -> Result<(), Errno> {
+        self.file_locks.flock(fh, kind, wait).await
+    }
+
+    /// Value of one xattr; ENODATA when there is none.
+    pub async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        self.xattrs.get(cred, fid, name).await
+    }
+
+    /// Sets one; `flags` XATTR_CREATE 1, XATTR_REPLACE 2.
+    pub async fn setxattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Bytes,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        self.xattrs.set(cred, fid, name, value, flags).await
+    }
+
+    /// Removes one; ENODATA when there is none.
+    pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.xattrs.remove(cred, fid, name).await
+    }
+
+    /// Sum over the targets: space of the OSTs, inodes of the MDTs.
+    pub async fn statfs(&self) -> Result<StatFs, Errno> {
+        self.reports.statfs().await
+    }
+
+    /// The LOV EA as stored on the MDT.
+    pub async fn layout(&self, fid: Fid) -> Result<Bytes, Errno> {
+        self.reports.layout(fid).await
+    }
+
+    /// Whether a server that is in use cannot be reached now, or is not back in service: requests to it may wait long.
+    pub fn is_cut_off(&self) -> bool {
+        self.reports.is_cut_off()
+    }
+
+    /// RPCs sent so far per opcode name, sorted by name, summed over all targets.
+    pub fn statistics(&self) -> Vec<(String, u64)> {
+        self.reports.statistics()
+    }
+
+    /// What the memory budget was spent on.
+    pub fn spent(&self) -> Spent {
+        self.tunables.spent()
+    }
+
+    /// All parameters: name and value; a value of several lines ends with a newline.
+    pub fn params(&self) -> Vec<(String, String)> {
+        self.tunables.params()
+    }
+
+    /// Changes a parameter: `osc.NAME.max_dirty_mb` to a number of MiB, 1 to 2000 (until a server joins or leaves);
+    /// `osc.NAME.active` to 0, so that the OST is left and what needs it fails, or 1;
+    /// `osc.NAME.idle_timeout` to seconds without use after which the OST is left, 0 (never) to 50;
+    /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
+    /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
+    /// of that name.
+    pub async fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
+        self.tunables.set_param(name, value).await
+    }
+
+    /// Files of which written data is kept back.
+    pub fn unwritten(&self) -> Vec<Fid> {
+        self.flusher.unwritten()
+    }
+
+    /// Writes out what is kept back of all files, however long the OSTs take.
+    pub async fn write_out_all(&self) {
+        self.flusher.write_out_all().await
+    }
+
+    /// All names of extended attributes, each ended by a NUL.
+    pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        self.xattrs.list(cred, fid).await
+    }
+
+    /// Pages that reads through `fh` bring may stay in the kernel's cache. A file that one read brings whole is worth a lock
+    /// when it is opened a second time: most are read once.
+    pub fn caches_pages(&self, fh: &FileHandle) -> bool {
+        self.pages.caches(fh)
+    }
+
+    /// True once when pages of this file may be in the kernel's cache that no lock covers: they must go before others are
+    /// relied on.
+    pub fn pages_uncovered(&self, fh: &FileHandle) -> bool {
+        fh.inode.gate.take_uncovered()
+    }
+
+    /// Writes dirty pages of the kernel's cache back, under the cover they were dirtied under. EIO when its locks are void.
+    pub async fn write_pages(
+        &self,
+        fh: &FileHandle,
+        offset: u64,
+        data: Payload,
+    ) -> Result<usize, Errno> {
+        self.pages.write(fh, offset, data).await
+    }
+
+    /// Opens a directory for reading.
+    pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
+        self.dirs.opendir(cred, fid).await
+    }
+
+    /// Lists from `cookie` (0: the beginning) until `fill` says true (full: that entry was NOT taken) or the end.
+    /// With `plus` each entry carries its attributes.
+    pub async fn readdir(
+        &self,
+        cred: &Cred,
+        dh: &DirHandle,
+        cookie: u64,
+        plus: bool,
+        fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
+    ) -> Result<(), Errno> {
+        self.dirs.readdir(cred, dh, cookie, plus, fill).await
+    }
+
+    /// Ends reading.
+    pub async fn releasedir(&self, dh: &DirHandle) -> Result<(), Errno> {
+        self.dirs.releasedir(dh).await
+    }
+
+    /// The directory's entries are on disk when this returns. EIO, once, when some were lost with a server's memory.
+    pub async fn fsyncdir(&self, dh: &DirHandle) -> Result<(), Errno> {
+        self.dirs.fsyncdir(dh).await
+    }
+
+    /// The entries of the directory `fid` are on disk when this returns.
+    pub async fn sync_dir(&self, fid: Fid) -> Result<(), Errno> {
+        self.dirs.sync_dir(fid).await
     }
 }

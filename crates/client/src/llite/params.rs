@@ -1,16 +1,19 @@
 //! Tunables and counters under Lustre's names (`lctl get_param`, `set_param`).
 //!
-//! Lustre: `lustre/llite/lproc_llite.c`, `lustre/ldlm/ldlm_resource.c`. Absent: everything not listed in [`Llite::params`].
+//! Lustre: `lustre/llite/lproc_llite.c`, `lustre/ldlm/ldlm_resource.c`. Absent: everything not listed in [`Tunables::params`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use coral_ldlm::ClientNamespace;
 use coral_wire::Errno;
-use futures_util::future::join_all;
 
-use super::Llite;
-use super::cache::{Spent, dirty_limit, kept_limits, lock_limits};
+use super::budget::{Spent, lock_limits};
+use super::cache::Cache;
+use super::connections::Connections;
+use super::covers::Covers;
+use super::drains::Drains;
+use super::servers::Servers;
 use crate::osc::Osc;
 
 const MIB: usize = 1 << 20;
@@ -19,11 +22,20 @@ const IDLE_TIMEOUT_MAX_S: u64 = 50;
 /// The kernel's page, bytes.
 const PAGE_BYTES: usize = 4096;
 
-impl Llite {
+/// Shows and sets parameters.
+pub(super) struct Tunables {
+    pub servers: Arc<Servers>,
+    pub cache: Arc<Cache>,
+    pub covers: Arc<Covers>,
+    pub drains: Arc<Drains>,
+    pub connections: Arc<Connections>,
+}
+
+impl Tunables {
     /// This mount's part in names, as `1234567890abcdef`.
     fn id(&self) -> String {
-        self.dialer
-            .client_uuid
+        self.connections
+            .client_uuid()
             .chars()
             .filter(char::is_ascii_hexdigit)
             .take(16)
@@ -40,11 +52,13 @@ impl Llite {
     fn namespaces(&self) -> Vec<(String, Arc<ClientNamespace>)> {
         let (mdc, osc) = (self.device_names("mdc"), self.device_names("osc"));
         let mdts = self
+            .servers
             .lmv
             .mdcs()
             .into_iter()
             .map(|m| (mdc(m.uuid()), m.namespace().clone()));
         let osts = self
+            .servers
             .lov
             .oscs()
             .into_iter()
@@ -55,7 +69,8 @@ impl Llite {
     /// OSTs with their names.
     fn osc_names(&self) -> Vec<(String, Arc<Osc>)> {
         let name = self.device_names("osc");
-        self.lov
+        self.servers
+            .lov
             .oscs()
             .into_iter()
             .map(|o| (name(o.uuid()), o))
@@ -65,7 +80,8 @@ impl Llite {
     /// OSTs of the configuration, deactivated ones too.
     fn ost_names(&self) -> Vec<(u32, String)> {
         let name = self.device_names("osc");
-        self.config
+        self.servers
+            .config
             .borrow()
             .osts
             .iter()
@@ -77,14 +93,22 @@ impl Llite {
     pub fn spent(&self) -> Spent {
         let locks = self.namespaces().iter().map(|(_, ns)| ns.counts().0).sum();
         let dirty_bytes = self
+            .servers
             .lov
             .oscs()
             .iter()
             .map(|o| o.grant().dirty() as usize)
             .sum();
-        let of_mdts: usize = self.lmv.mdcs().iter().map(|m| m.data().kept_bytes()).sum();
+        let of_mdts: usize = self
+            .servers
+            .lmv
+            .mdcs()
+            .iter()
+            .map(|m| m.data().kept_bytes())
+            .sum();
         let kept_bytes = of_mdts
             + self
+                .servers
                 .lov
                 .oscs()
                 .iter()
@@ -94,7 +118,7 @@ impl Llite {
             dirty_bytes,
             kept_bytes,
             locks,
-            covered: self.pages.covered(),
+            covered: self.covers.covered(),
             ..self.cache.spent()
         }
     }
@@ -131,11 +155,17 @@ impl Llite {
         for (index, name) in self.ost_names() {
             out.push((
                 format!("osc.{name}.active"),
-                u8::from(self.lov.osc(index).is_ok()).to_string(),
+                u8::from(self.servers.lov.osc(index).is_ok()).to_string(),
             ));
         }
-        let (spent, instance) = (self.spent(), format!("{}-{}", self.opts.fsname, self.id()));
-        let (max, used) = (self.opts.cache_mb as usize, spent.bytes().div_ceil(MIB));
+        let (spent, instance) = (
+            self.spent(),
+            format!("{}-{}", self.servers.opts.fsname, self.id()),
+        );
+        let (max, used) = (
+            self.servers.opts.cache_mb as usize,
+            spent.bytes().div_ceil(MIB),
+        );
         let lines = [
             ("max_cached_mb", max),
             ("used_mb", used),
@@ -161,7 +191,7 @@ impl Llite {
     /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
     /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
     /// of that name.
-    pub async fn set_param(self: &Arc<Self>, name: &str, value: &str) -> Result<(), Errno> {
+    pub async fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
         if let Some((_, osc)) = self
             .osc_names()
             .into_iter()
@@ -199,7 +229,7 @@ impl Llite {
                 .filter(|v| *v <= 1)
                 .ok_or(Errno::EINVAL)?
                 == 1;
-            self.set_active(index, active).await;
+            self.connections.set_active(index, active).await;
             return Ok(());
         }
         let all = self.namespaces();
@@ -217,14 +247,14 @@ impl Llite {
         };
         match (value, value.parse::<usize>()) {
             ("clear", _) => {
-                self.drop_all_covers().await;
+                self.drains.drop_all().await;
                 ns.cancel_unused().await;
             }
             (_, Ok(0)) => {
                 let (mdt, ost) = lock_limits(
-                    self.opts.cache_mb,
-                    self.lmv.mdcs().len(),
-                    self.lov.oscs().len(),
+                    self.servers.opts.cache_mb,
+                    self.servers.lmv.mdcs().len(),
+                    self.servers.lov.oscs().len(),
                 );
                 ns.set_lru_size(if found.contains("-mdc-") { mdt } else { ost });
             }
@@ -232,33 +262,5 @@ impl Llite {
             _ => return Err(Errno::EINVAL),
         }
         Ok(())
-    }
-
-    /// Lets all pages that are not being read go, with what covers them.
-    async fn drop_all_covers(self: &Arc<Self>) {
-        join_all(self.pages.all().into_iter().map(|(fid, gate)| async move {
-            self.release_pages(fid);
-            gate.drained().await;
-        }))
-        .await;
-    }
-
-    /// Shares the budget for locks and written data among the targets there are.
-    pub(super) fn share_locks(&self) {
-        if !self.opts.cache {
-            return;
-        }
-        let (mdcs, oscs) = (self.lmv.mdcs(), self.lov.oscs());
-        let (mdt, ost) = lock_limits(self.opts.cache_mb, mdcs.len(), oscs.len());
-        mdcs.iter().for_each(|m| m.namespace().set_lru_size(mdt));
-        let dirty = dirty_limit(self.opts.cache_mb, oscs.len());
-        let (kept_of_mdt, kept) = kept_limits(self.opts.cache_mb, mdcs.len(), oscs.len());
-        mdcs.iter()
-            .for_each(|m| m.data().set_kept_limit(kept_of_mdt));
-        for o in &oscs {
-            o.namespace().set_lru_size(ost);
-            o.grant().set_max_dirty(dirty);
-            o.set_kept_limit(kept);
-        }
     }
 }

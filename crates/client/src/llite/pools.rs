@@ -5,18 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-
-use super::Llite;
-
-impl Llite {
-    /// Answers the attribute `lustre.pools.json`: the name of each pool with the uuids of its OSTs.
-    pub(super) fn pools_json(&self) -> Bytes {
-        json(&self.config.borrow().pools).into()
-    }
-}
-
-fn json(pools: &BTreeMap<String, Vec<String>>) -> String {
+/// The name of each pool with the uuids of its OSTs.
+pub(super) fn json(pools: &BTreeMap<String, Vec<String>>) -> String {
     let quoted = |uuids: &[String]| {
         uuids
             .iter()

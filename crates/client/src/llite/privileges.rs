@@ -13,10 +13,15 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::attr;
 
-use super::Llite;
-use super::file::FileHandle;
+use super::attributes::Attributes;
+use super::cache::Cache;
+use super::changes::Changes;
+use super::handle::FileHandle;
+use super::identities::Identities;
+use super::servers::Servers;
 use super::types::Cred;
-use super::xattr::CAPABILITY;
+use super::upcalls::Upcalls;
+use super::xattr::{CAPABILITY, Xattrs};
 use crate::mdc::{Ids, Mdc, SetattrArgs};
 
 /// Whether a mode has setuid, or setgid where the group may execute (elsewhere it marks mandatory locking).
@@ -25,34 +30,41 @@ pub(super) fn has_setid(mode: u32) -> bool {
         || mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
 }
 
-impl Llite {
+/// Takes privileges from files.
+pub(super) struct Privileges {
+    pub servers: Arc<Servers>,
+    pub ids: Arc<Identities>,
+    pub cache: Arc<Cache>,
+    pub upcalls: Arc<Upcalls>,
+    pub changes: Arc<Changes>,
+    pub attributes: Arc<Attributes>,
+    pub xattrs: Arc<Xattrs>,
+}
+
+impl Privileges {
     /// A write through `fh` begins: capabilities go, and by anybody's hand but root's setuid and setgid.
-    pub(super) async fn drop_privileges(
-        self: &Arc<Self>,
-        cred: &Cred,
-        fh: &FileHandle,
-    ) -> Result<(), Errno> {
+    pub async fn drop_for_write(&self, cred: &Cred, fh: &FileHandle) -> Result<(), Errno> {
         let fid = fh.fid();
         let setid = cred.uid != 0 && has_setid(self.mode_now(fid).await?);
         let capable = self.may_have_capabilities(fh).await?;
         if !setid && !capable {
             return Ok(());
         }
-        let mdc = self.lmv.of(fid).await?;
-        let ids = self.ids(cred, &[fid]).await;
+        let mdc = self.servers.lmv.of(fid).await?;
+        let ids = self.ids.of(cred, &[fid]).await;
         // root's own write leaves setuid, so its capabilities go apart
         let with_bits = mdc.coral() && cred.uid != 0;
         if setid || with_bits {
-            self.still_open(fh).await?;
+            fh.still_open(self.servers.now()).await?;
             self.kill_setid(&ids, &mdc, fid, fh.at_mdt.cookie().await)
                 .await?;
         }
         if capable && !with_bits {
             self.drop_capabilities(&mdc, fid).await?;
         }
-        if let Some(inval) = self.inval.read().clone() {
+        if let Some(who) = self.upcalls.who() {
             // the change was this client's own, of which no lock tells
-            inval.inval_inode(fid, true);
+            who.inval_inode(fid, true);
         }
         Ok(())
     }
@@ -61,12 +73,12 @@ impl Llite {
     async fn mode_now(&self, fid: Fid) -> Result<u32, Errno> {
         match self.cache.mode(fid) {
             Some(mode) => Ok(mode),
-            None => Ok(self.md_inode(fid).await?.attr.mode),
+            None => Ok(self.attributes.md_inode(fid).await?.attr.mode),
         }
     }
 
     /// False when the file is known to have no capabilities. Asked once a handle where no lock covers the answer.
-    async fn may_have_capabilities(self: &Arc<Self>, fh: &FileHandle) -> Result<bool, Errno> {
+    async fn may_have_capabilities(&self, fh: &FileHandle) -> Result<bool, Errno> {
         let fid = fh.fid();
         if self.cache.is_uncapped(fid) {
             return Ok(false);
@@ -78,7 +90,7 @@ impl Llite {
         if self.cache.mode(fid).is_none() && fh.uncapped.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let found = self.getxattr(&Cred::root(), fid, CAPABILITY).await;
+        let found = self.xattrs.get(&Cred::root(), fid, CAPABILITY).await;
         let none = matches!(
             found,
             Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ENOENT | Errno::ESTALE)
@@ -91,14 +103,14 @@ impl Llite {
     }
 
     /// Has the MDT take setuid and setgid away; `handle` (0: none) is the caller's open for writing.
-    pub(super) async fn kill_setid(
+    pub async fn kill_setid(
         &self,
         ids: &Ids,
         mdc: &Mdc,
         fid: Fid,
         handle: u64,
     ) -> Result<(), Errno> {
-        let now = self.now();
+        let now = self.servers.now();
         let valid = attr::KILL_SUID | attr::KILL_SGID | attr::FORCE | attr::CTIME | attr::CTIME_SET;
         let args = SetattrArgs {
             valid,
@@ -107,17 +119,17 @@ impl Llite {
             ..Default::default()
         };
         let attrs = mdc.setattr(ids, fid, &args).await?;
-        self.object_changed(mdc, fid, &attrs.body, now);
+        self.changes.object(mdc, fid, &attrs.body, now);
         Ok(())
     }
 
     /// Removes the capabilities at an MDT that does not by itself.
-    pub(super) async fn drop_capabilities(&self, mdc: &Mdc, fid: Fid) -> Result<(), Errno> {
+    pub async fn drop_capabilities(&self, mdc: &Mdc, fid: Fid) -> Result<(), Errno> {
         if self.cache.is_uncapped(fid) {
             return Ok(());
         }
         match mdc
-            .setxattr(&Ids::root(), fid, CAPABILITY, None, 0, self.now())
+            .setxattr(&Ids::root(), fid, CAPABILITY, None, 0, self.servers.now())
             .await
         {
             Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),

@@ -11,19 +11,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::Llite;
-use super::file::{FileHandle, mds_flags};
-use super::finish::finish;
-use super::inode::MdInode;
-use super::types::{Cred, Entry};
+use super::handle::FileHandle;
 
 /// How long a thread that lost an open may take to come back, and what was opened for it is kept.
-const KEPT: Duration = Duration::from_secs(1);
+pub(super) const KEPT: Duration = Duration::from_secs(1);
 /// Threads remembered at once; more go without.
 const THREADS: usize = 256;
 
@@ -67,7 +62,7 @@ impl Reopen {
     }
 
     /// The flags a lookup of this thread opens along with.
-    fn wanted(&self, pid: u32) -> Option<u32> {
+    pub fn wanted(&self, pid: u32) -> Option<u32> {
         self.lost
             .lock()
             .get(&pid)
@@ -76,7 +71,7 @@ impl Reopen {
     }
 
     /// Keeps what was opened; `None`: nobody waits for it any more.
-    fn keep(&self, pid: u32, fh: &Arc<FileHandle>) -> Option<()> {
+    pub fn keep(&self, pid: u32, fh: &Arc<FileHandle>) -> Option<()> {
         self.lost
             .lock()
             .get_mut(&pid)?
@@ -91,69 +86,13 @@ impl Reopen {
         of_it.opened.remove(&fid).filter(|fh| fh.flags() == flags)
     }
 
-    fn drop_late(&self, pid: u32) {
+    /// The thread has not come back in time: what was opened for it is closed.
+    pub fn drop_late(&self, pid: u32) {
         let now = Instant::now();
         let mut lost = self.lost.lock();
         let late = lost.get(&pid).is_some_and(|l| l.until <= now);
         let gone = late.then(|| lost.remove(&pid));
         drop(lost);
         drop(gone);
-    }
-}
-
-impl Llite {
-    /// A lookup by a thread that lost an open: opens along. `None`: an ordinary lookup tells.
-    pub(super) async fn lookup_and_open(
-        self: &Arc<Self>,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-    ) -> Option<Entry> {
-        let flags = self.reopen.wanted(cred.pid)?;
-        let ids = self.ids(cred, &[parent]).await;
-        let dir = self.place(parent, name).await.ok()?.dir;
-        let mdc = self.lmv.of(dir).await.ok()?;
-        let fid = mdc.new_fid().await.ok()?;
-        let (me, name, pid) = (self.clone(), Bytes::copy_from_slice(name), cred.pid);
-        let md = finish(async move {
-            // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
-            let bits = mds_flags(flags);
-            let mut o = mdc
-                .open(
-                    &ids,
-                    dir,
-                    &name,
-                    fid,
-                    bits,
-                    0,
-                    me.now(),
-                    Bytes::new(),
-                    false,
-                )
-                .await
-                .ok()?;
-            mdc.drop_lock(o.lock.take());
-            let md = MdInode::read(&mdc, &o.attrs).ok()?;
-            let fh = me.handle(mdc, &o, &md, flags).await;
-            if !md.attr.is_file() {
-                return None;
-            }
-            me.reopen.keep(pid, &fh)?;
-            let me = Arc::downgrade(&me);
-            tokio::spawn(async move {
-                tokio::time::sleep(KEPT).await;
-                if let Some(me) = me.upgrade() {
-                    me.reopen.drop_late(pid);
-                }
-            });
-            Some(md)
-        })
-        .await?;
-        let entry = self.entry(self.full_attr(&md).await.ok()?, &md);
-        Some(Entry {
-            entry_ttl: Duration::ZERO,
-            attr_ttl: Duration::ZERO,
-            ..entry
-        })
     }
 }

@@ -9,36 +9,57 @@ use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 use coral_wire::mds::{attr, layout_intent};
 
-use super::Llite;
-use super::file::FileHandle;
+use super::attributes::Attributes;
+use super::changes::Changes;
+use super::covers::{Covers, OpenFiles};
+use super::drains::Drains;
 use super::finish::finish;
+use super::ghosts::Ghosts;
+use super::handle::FileHandle;
+use super::identities::Identities;
 use super::inode::MdInode;
-use super::privileges::has_setid;
+use super::layouts::Layouts;
+use super::privileges::{Privileges, has_setid};
+use super::servers::Servers;
 use super::types::{Cred, Entry, SetAttr, SetTime};
 use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, SetattrArgs};
 use crate::osc::{ObjectAttr, ObjectTimes, WriteAttr};
 use crate::time::Timespec;
 
-impl Llite {
+/// Changes attributes.
+pub(super) struct SetAttrs {
+    pub servers: Arc<Servers>,
+    pub ids: Arc<Identities>,
+    pub covers: Arc<Covers>,
+    pub open: Arc<OpenFiles>,
+    pub ghosts: Arc<Ghosts>,
+    pub changes: Arc<Changes>,
+    pub layouts: Arc<Layouts>,
+    pub attributes: Arc<Attributes>,
+    pub drains: Arc<Drains>,
+    pub privileges: Arc<Privileges>,
+}
+
+impl SetAttrs {
     /// Changes attributes; answers the new ones. With `fh` a truncate needs no write permission on the file.
-    pub async fn setattr(
+    pub async fn set(
         self: &Arc<Self>,
         cred: &Cred,
         fid: Fid,
         set: SetAttr,
         fh: Option<&FileHandle>,
     ) -> Result<Entry, Errno> {
-        let now = self.now();
+        let now = self.servers.now();
         if set.size.is_some_and(|s| s > i64::MAX as u64) {
             return Err(Errno::EFBIG);
         }
-        self.within_reach(fid).await?;
+        self.attributes.within_reach(fid).await?;
         let through = fh.filter(|fh| set.size.is_some() && fh.writable());
         let mut args = md_args(&set, now, through.is_some());
         if let Some(fh) = through {
             // what the open allowed stays allowed, whoever the caller is by now
-            self.still_open(fh).await?;
+            fh.still_open(self.servers.now()).await?;
             args.handle = fh.at_mdt.cookie().await;
         }
         let (me, caller) = (self.clone(), cred.clone());
@@ -65,10 +86,10 @@ impl Llite {
         mut args: SetattrArgs,
         now: Timespec,
     ) -> Result<Entry, Errno> {
-        let gate = self.pages.gate(fid);
+        let gate = self.covers.gate(fid);
         let mut truncating = set.size.map(|_| gate.begin_truncate());
         if set.size.is_some() || set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
-            self.settle(fid, &gate).await;
+            self.drains.settle(fid, &gate).await;
         }
         if set.size.is_some() {
             self.can_truncate(fid).await?;
@@ -78,7 +99,7 @@ impl Llite {
             .and_then(|t| t.cover.as_ref())
             .map(|c| c.held())
             .unwrap_or_default();
-        let mut ids = self.ids(cred, &[fid]).await;
+        let mut ids = self.ids.of(cred, &[fid]).await;
         if let Some(gid) = set.gid
             && cred.uid != 0
             && cred.supplementary().contains(&gid)
@@ -86,11 +107,11 @@ impl Llite {
             // the one group that a setattr carries is the one the file is given to (`mdc_setattr_pack_rec` in lustre/mdc/mdc_lib.c)
             ids.suppgids = [gid, Ids::NO_GROUP];
         }
-        let mdc = self.lmv.of(fid).await?;
+        let mdc = self.servers.lmv.of(fid).await?;
         let chosen = |t| matches!(t, Some(SetTime::At(_)));
         if !mdc.coral() && cred.uid != 0 && (chosen(set.atime) || chosen(set.mtime)) {
             // Lustre's MDT cannot tell chosen times from the present and leaves this to its clients
-            if self.md_inode(fid).await?.attr.uid != cred.uid {
+            if self.attributes.md_inode(fid).await?.attr.uid != cred.uid {
                 return Err(Errno::EPERM);
             }
         }
@@ -102,18 +123,20 @@ impl Llite {
             args.valid |= attr::CTIME | attr::CTIME_SET;
         }
         let attrs = mdc.setattr(&ids, fid, &args).await?;
-        self.object_changed(&mdc, fid, &attrs.body, args.ctime);
+        self.changes.object(&mdc, fid, &attrs.body, args.ctime);
         if set.kill_suidgid && has_setid(attrs.body.mode) {
-            self.kill_setid(&ids, &mdc, fid, args.handle).await?;
+            self.privileges
+                .kill_setid(&ids, &mdc, fid, args.handle)
+                .await?;
         }
         if !mdc.coral() && (set.size.is_some() || set.uid.is_some() || set.gid.is_some()) {
-            self.drop_capabilities(&mdc, fid).await?;
+            self.privileges.drop_capabilities(&mdc, fid).await?;
         }
-        let md = self.md_inode(fid).await?;
-        if let Some(open) = self.opened(fid) {
+        let md = self.attributes.md_inode(fid).await?;
+        if let Some(open) = self.open.of(fid) {
             open.set_owner(md.attr.owner());
         }
-        self.hint_gid(fid, md.attr.gid);
+        self.ids.hint(fid, md.attr.gid);
         let told = match md.attr.is_file() {
             true => self.set_on_osts(&md, &set, now, &held).await?,
             false => None,
@@ -125,16 +148,16 @@ impl Llite {
         drop(held);
         let attr = match told {
             Some(objects) => md.merged(&objects),
-            None => self.full_attr(&md).await?,
+            None => self.attributes.full(&md).await?,
         };
-        Ok(self.entry(attr, &md))
+        Ok(self.attributes.entry(attr, &md))
     }
 
     /// EOPNOTSUPP for a file whose objects are out of reach (released, foreign): before the MDT notes a size that nothing has.
     async fn can_truncate(&self, fid: Fid) -> Result<(), Errno> {
-        match self.opened(fid) {
-            Some(open) => self.layout_now(&open).await?.check(),
-            None => self.md_inode(fid).await?.layout.check(),
+        match self.open.of(fid) {
+            Some(open) => self.layouts.now(&open).await?.check(),
+            None => self.attributes.md_inode(fid).await?.layout.check(),
         }
     }
 
@@ -166,9 +189,13 @@ impl Llite {
         if (times.atime.is_some() || times.mtime.is_some() || set.ctime.is_some())
             && layout.form == Form::Objects
         {
-            let told = self.lov.set_times(&layout, fid, &times, held).await?;
+            let told = self
+                .servers
+                .lov
+                .set_times(&layout, fid, &times, held)
+                .await?;
             if layout.has_dom() {
-                self.data_times_set(fid);
+                self.changes.data_times_set(fid);
             }
             // components without objects may have got some elsewhere
             return Ok(told.filter(|_| !layout.needs_init(0, u64::MAX)));
@@ -184,7 +211,7 @@ impl Llite {
         attr: &WriteAttr,
         held: &Locks,
     ) -> Result<Arc<FileLayout>, Errno> {
-        let mut layout = self.settled_layout(fid, layout).await?;
+        let mut layout = self.layouts.settled(fid, layout).await?;
         layout.check()?;
         let from = size.saturating_sub(1);
         if layout.needs_intent(from, size) {
@@ -192,9 +219,10 @@ impl Llite {
                 return Ok(layout);
             }
             layout = self
+                .layouts
                 .instantiate(fid, layout_intent::TRUNC, from, size.max(1))
                 .await?;
-            if let Some(open) = self.opened(fid) {
+            if let Some(open) = self.open.of(fid) {
                 open.set_layout(layout.clone());
             }
         }
@@ -202,20 +230,28 @@ impl Llite {
         // cut yet. (`vvp_io_setattr_lock` in `lustre/llite/vvp_io.c`. The lock of data on an MDT is the MDT's to take.)
         let several = layout.stripes().filter(|s| s.part.end > from).count() > 1;
         let own = match several && held.held.is_empty() && !layout.has_dom() {
-            true => Locks::of_objects(self.lock_objects(&layout, fid, LdlmMode::PW).await?),
+            true => Locks::of_objects(
+                self.servers
+                    .lov
+                    .lock_objects(&layout, fid, LdlmMode::PW)
+                    .await?,
+            ),
             false => Locks::default(),
         };
         let held = if own.held.is_empty() { held } else { &own };
-        self.lov.truncate(&layout, fid, size, attr, held).await?;
+        self.servers
+            .lov
+            .truncate(&layout, fid, size, attr, held)
+            .await?;
         drop(own);
-        if let Some(open) = self.opened(fid) {
+        if let Some(open) = self.open.of(fid) {
             open.set_size(size);
         }
         Ok(layout)
     }
 
     /// O_TRUNC, after the open succeeded.
-    pub(super) async fn truncate_handle(
+    pub async fn truncate(
         self: &Arc<Self>,
         cred: &Cred,
         fh: &FileHandle,
@@ -226,7 +262,7 @@ impl Llite {
             kill_suidgid: cred.uid != 0,
             ..Default::default()
         };
-        self.setattr(cred, fh.fid(), set, Some(fh)).await
+        self.set(cred, fh.fid(), set, Some(fh)).await
     }
 }
 

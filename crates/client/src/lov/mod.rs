@@ -18,7 +18,7 @@ use coral_ldlm::LockRef;
 use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::ResId;
+use coral_wire::ldlm::{LdlmMode, ResId};
 use futures_util::future::try_join_all;
 use parking_lot::{Mutex, RwLock};
 
@@ -168,6 +168,23 @@ impl Lov {
             }
         }
         Ok((sum, locks))
+    }
+
+    /// Locks on the whole of every object, in stripe order (every client locks in that order, so none waits in a circle).
+    pub async fn lock_objects(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        mode: LdlmMode,
+    ) -> Result<Vec<(u32, ObjectRef, LockRef)>, Errno> {
+        let mut out = Vec::new();
+        for s in layout.stripes() {
+            let object = s.object(fid);
+            let store = self.store(&s, fid).await?;
+            let lock = store.lock_whole(&object, mode).await?;
+            out.push((s.ost(), object, lock));
+        }
+        Ok(out)
     }
 
     /// The object ranges that `offset..offset+len` touches in instantiated components, in order of first touch.

@@ -19,7 +19,8 @@ use coral_wire::ldlm::{
 use coral_wire::mds::{LayoutIntent, MdtBody, RecCreate, ReintOp, disp, open};
 use coral_wire::ptlrpc::{opc, portal};
 
-use super::{Attrs, EA_BYTES, Ids, KeptOpen, Mdc, Open, WANT, nul};
+use super::device::{Attrs, BIG_EA_BYTES, EA_BYTES, KeptOpen, Mdc, Open, WANT, nul};
+use super::ids::Ids;
 use crate::error::{proto, rpc_errno};
 use crate::time::Timespec;
 
@@ -143,7 +144,7 @@ impl Mdc {
         let attrs = Attrs::read(&out.reply, 2)?;
         if attrs.truncated() {
             let attrs = self
-                .getattr_sized(ids, attrs.body.fid1, super::BIG_EA_BYTES)
+                .getattr_sized(ids, attrs.body.fid1, BIG_EA_BYTES)
                 .await?;
             return Ok(Found {
                 attrs,
@@ -253,7 +254,7 @@ impl Mdc {
         self.keep_for_replay(transno, intent, dlm, rec, &body, name, &keep, &handle);
         if attrs.truncated() {
             attrs.md = self
-                .getattr_sized(&Ids::root(), body.fid1, super::BIG_EA_BYTES)
+                .getattr_sized(&Ids::root(), body.fid1, BIG_EA_BYTES)
                 .await?
                 .md;
         }

@@ -8,7 +8,8 @@ use coral_wire::fid::Fid;
 use coral_wire::mds::{DirEntry, MDS_DIR_END_OFF, MdtBody, luda, readpage_entries};
 use coral_wire::ptlrpc::{opc, portal};
 
-use super::{Ids, Mdc};
+use super::device::Mdc;
+use super::ids::Ids;
 use crate::error::proto;
 
 /// Bytes of directory pages asked for at once.

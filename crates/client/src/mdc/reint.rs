@@ -13,7 +13,8 @@ use coral_wire::mds::{
 };
 use coral_wire::ptlrpc::{opc, portal};
 
-use super::{Attrs, Changed, Ids, Mdc, nul};
+use super::device::{Attrs, Changed, Mdc, nul};
+use super::ids::Ids;
 use crate::time::Timespec;
 
 /// What to make.

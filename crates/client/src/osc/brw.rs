@@ -15,7 +15,8 @@ use coral_wire::ost::{
 use coral_wire::ptlrpc::{opc, portal};
 use futures_util::future::try_join_all;
 
-use super::{ObjectRef, Osc, WriteAttr};
+use super::device::Osc;
+use super::object::{BackedBy, IN_FLIGHT, IoLock, ObjectRef, WriteAttr};
 use crate::error::{ok, proto};
 
 /// Largest bulk descriptor, bytes (LNET_MTU).
@@ -26,29 +27,6 @@ const PAGE_BYTES: u64 = 4096;
 pub const SHORT_IO_BYTES: usize = 16 << 10;
 /// A write whose checksum does not match is sent again so often (Lustre: osc_resends 10).
 const CKSUM_RETRIES: u32 = 10;
-/// RPCs of one call in flight at once per object, and of written-back data per OST (Lustre: max_rpcs_in_flight 8).
-pub const IN_FLIGHT: usize = 8;
-
-/// Whose lock covers the I/O.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IoLock {
-    /// The server takes one for the duration.
-    Server,
-    /// An extent lock of ours: its server cookie (0 when not known).
-    Ours(u64),
-}
-
-/// Under what a write of data that was kept back goes out.
-#[derive(Debug, Clone, Copy)]
-pub struct BackedBy {
-    /// Server cookie of our extent lock.
-    pub cookie: u64,
-    /// [`coral_ptlrpc::Import::generation`] from before the lock was asked for: after an eviction the lock is void and the data
-    /// must not be sent any more.
-    pub generation: u64,
-    /// Its space was granted.
-    pub granted: bool,
-}
 
 impl Osc {
     /// The largest object the OST can hold, bytes (`ocd_maxbytes`).

@@ -8,8 +8,7 @@
 //!
 //! Lustre: unstable pages in `lustre/osc/osc_page.c`, where writers wait at the limit; telling of a loss is Coral's own.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use coral_lnet::Payload;
@@ -19,20 +18,12 @@ use coral_wire::mds::MdtBody;
 use coral_wire::ost::Obdo;
 use coral_wire::ptlrpc::{opc, portal};
 
-use super::{ObjectRef, Osc};
+use super::device::Osc;
+use super::object::ObjectRef;
 
 /// Less is copied to be kept: a piece pins the whole buffer of the request it came in, 1 MiB and 8 KiB. So what is kept takes at
 /// most 1.4 times the memory it is counted with, and whole buffers are not copied.
 pub const COPY_BELOW: usize = 768 << 10;
-
-/// Bound of what is kept for one target.
-#[derive(Default)]
-pub(super) struct Written {
-    /// Bytes.
-    limit: AtomicUsize,
-    /// The target was asked to sync.
-    syncing: Arc<AtomicBool>,
-}
 
 impl Osc {
     /// Bounds what is kept for replay, bytes.

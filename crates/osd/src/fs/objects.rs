@@ -476,11 +476,7 @@ impl FsObjects {
         Ok(Some(attr_of(&st, &h.record.lock())))
     }
 
-    pub(super) fn set_attr(
-        &self,
-        id: ObjectId,
-        set: &SetAttr,
-    ) -> Result<ObjAttr, OsdError> {
+    pub(super) fn set_attr(&self, id: ObjectId, set: &SetAttr) -> Result<ObjAttr, OsdError> {
         let h = self.make(id)?;
         let mut record = h.record.lock();
         let set = set.for_object(record.owned);
@@ -500,9 +496,7 @@ impl FsObjects {
         let new = record.after(&set, old_mtime, mtime(&st));
         if new != *record {
             // Behind a write it belongs to: the block it may need is part of what that was promised.
-            self.with_promised(RECORD_ROOM_BYTES, || {
-                self.store_record(id, &h.file, &new)
-            })?;
+            self.with_promised(RECORD_ROOM_BYTES, || self.store_record(id, &h.file, &new))?;
             *record = new;
         }
         self.note_change(&h);

@@ -254,7 +254,6 @@ impl Mgs {
 
     /// What was registered is on disk before the target is told: a client that read a configuration without it would take the
     /// target for one that is gone.
-    #[expect(clippy::disallowed_methods, reason = "a sync waits for the disk")]
     async fn target_reg(&self, rq: &TargetRequest) -> Result<Message, Errno> {
         self.check_registrar(rq.exp.nid())?;
         let info = MgsTargetInfo::decode(rq.buf(1)).map_err(|_| Errno::EPROTO)?;

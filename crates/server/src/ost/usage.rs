@@ -84,10 +84,6 @@ impl Usage {
     }
 
     /// Counts every object there is, in the background.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "it looks at every object there is"
-    )]
     pub(super) fn start(self: &Arc<Self>) {
         let (me, failed) = (Arc::downgrade(self), Arc::new(Mutex::new(None)));
         let fails = failed.clone();

@@ -475,7 +475,6 @@ impl Target {
         self.sync_with(true).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a sync waits for the disk")]
     async fn sync_with(self: &Arc<Self>, data: bool) -> Result<(), OsdError> {
         let mut group = self.syncs.enter(data).await;
         if group.covered() {

@@ -7,14 +7,14 @@ use coral_wire::fid::Fid;
 use coral_wire::ldlm::Ibits;
 use smallvec::SmallVec;
 
-use super::ATTR_BITS;
+use super::known::ATTR_BITS;
 use crate::llite::inode::MdInode;
 use crate::llite::types::Attr;
 use crate::osc::ObjectAttr;
 
 /// What a name is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::llite) struct Name {
+pub(super) struct Name {
     /// The object; `None`: there was one, an own change removed it, and a late reply must not bring it back.
     pub fid: Option<Fid>,
     /// Version of the directory as of which this holds, 0 when not known.
@@ -23,7 +23,7 @@ pub(in crate::llite) struct Name {
 
 /// One object.
 #[derive(Debug, Default)]
-pub(in crate::llite) struct Node {
+pub(super) struct Node {
     /// Locks held: cookie and inode bits.
     locks: SmallVec<[(u64, u64); 2]>,
     /// Grows each time UPDATE is gained; 0: never held.

@@ -1,5 +1,8 @@
+use super::core::NODE_BYTES;
+use super::known::ATTR_BITS;
 use super::*;
 use crate::lov::FileLayout;
+use coral_wire::ldlm::Ibits;
 
 const DIR: Fid = Fid::new(0x400, 1);
 const CHILD: Fid = Fid::new(0x400, 2);
@@ -267,7 +270,7 @@ fn memory_is_bounded() {
         let m = md(fid, libc::S_IFDIR, 1);
         c.learn(c.begin_read(fid), &m, Some((i as u64, FULL)), || true);
     }
-    let inner = c.inner.lock();
+    let inner = c.core.lock();
     assert!(inner.bytes <= 1 << 20 && inner.nodes.len() <= (1 << 20) / NODE_BYTES);
     assert!(inner.nodes.len() > 100);
 }
@@ -289,7 +292,7 @@ fn what_went_for_want_of_room_is_still_told_when_its_lock_goes() {
     learn(&c, &dir(1), 11);
     c.learn_name(c.begin_read(DIR), DIR, b"f", CHILD);
     for _ in 0..2 {
-        c.inner.lock().shrink(0);
+        c.core.lock().shrink(0);
     }
     assert!(c.known(CHILD).is_none());
     let told = c.lock_lost(CHILD, 10, FULL);
@@ -306,9 +309,9 @@ fn what_went_for_want_of_room_is_still_told_when_its_lock_goes() {
 #[test]
 fn an_object_that_is_gone_leaves_nothing() {
     let c = cache();
-    let before = c.inner.lock().bytes;
+    let before = c.core.lock().bytes;
     learn(&c, &file(3), 10);
     c.gone(CHILD);
     assert!(c.known(CHILD).is_none());
-    assert_eq!(c.inner.lock().bytes, before);
+    assert_eq!(c.core.lock().bytes, before);
 }

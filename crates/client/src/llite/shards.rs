@@ -13,26 +13,11 @@ use std::cmp::Ordering;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::layout::{LMV_MAGIC_STRIPE, LMV_MAGIC_V1, LmvMd, hash_flag};
-use coral_wire::mds::DirEntry;
-use futures_util::future::try_join_all;
-use smallvec::{SmallVec, smallvec};
+use coral_wire::mds::{DirEntry, md};
+use smallvec::SmallVec;
 
-use super::Llite;
-use super::inode::MdInode;
 use super::types::Attr;
-use crate::mdc::{Attrs, DirChunk, Ids};
-
-/// Version of the layout of a directory that is in one piece, as `lmv_create` says it.
-const PLAIN_VERSION: u32 = 1;
-
-/// Where names of a directory are, or are to be made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
-    /// The directory object: a shard, or the directory itself.
-    pub dir: Fid,
-    /// Version of the layout this was concluded from, for the MDT to check; 0: it need not.
-    pub version: u32,
-}
+use crate::mdc::{Attrs, DirChunk};
 
 /// The layout of a striped directory, if `md` is one.
 pub(super) fn striped(md: &bytes::Bytes) -> Option<LmvMd> {
@@ -46,8 +31,13 @@ pub(super) fn is_shard(a: &Attrs) -> bool {
     LmvMd::decode(&a.md).is_ok_and(|l| l.head.magic == LMV_MAGIC_STRIPE)
 }
 
+/// The object is on another MDT than the name: the reply says its FID and no more.
+pub(super) fn elsewhere(a: &Attrs) -> bool {
+    a.body.valid & md::MDS != 0
+}
+
 /// Shards that may have `name`, in the order to look; the last is where it is made, if it may be made at all.
-fn shards(lmv: &LmvMd, name: &[u8]) -> Result<SmallVec<[Fid; 2]>, Errno> {
+pub(super) fn shards(lmv: &LmvMd, name: &[u8]) -> Result<SmallVec<[Fid; 2]>, Errno> {
     let fid = |i: usize| {
         lmv.stripe_fids
             .get(i)
@@ -77,133 +67,12 @@ fn shards(lmv: &LmvMd, name: &[u8]) -> Result<SmallVec<[Fid; 2]>, Errno> {
 }
 
 /// The hash is known, so that names can be made.
-fn known_hash(lmv: &LmvMd) -> bool {
+pub(super) fn known_hash(lmv: &LmvMd) -> bool {
     lmv.head.hash_type & hash_flag::BAD_TYPE == 0 && lmv.shard_of(b"x").is_some()
 }
 
-impl Llite {
-    /// The directory objects that may have `name` of `dir`, in the order to look.
-    pub(super) async fn places(
-        &self,
-        dir: Fid,
-        name: &[u8],
-    ) -> Result<SmallVec<[Place; 2]>, Errno> {
-        if !self.lmv.several() {
-            return Ok(smallvec![Place { dir, version: 0 }]);
-        }
-        if name == b".." {
-            return Ok(smallvec![Place { dir, version: 0 }]);
-        }
-        match self.md_inode(dir).await?.striped {
-            None => Ok(smallvec![Place {
-                dir,
-                version: PLAIN_VERSION
-            }]),
-            Some(lmv) => {
-                let version = lmv.head.layout_version;
-                Ok(shards(&lmv, name)?
-                    .into_iter()
-                    .map(|dir| Place { dir, version })
-                    .collect())
-            }
-        }
-    }
-
-    /// The directory object that has `name` of `dir`; where it would be made when there is no such name.
-    pub(super) async fn place(&self, dir: Fid, name: &[u8]) -> Result<Place, Errno> {
-        let places = self.places(dir, name).await?;
-        let Some((last, others)) = places.split_last() else {
-            return Err(Errno::ENODEV);
-        };
-        for p in others {
-            match self
-                .lmv
-                .of(p.dir)
-                .await?
-                .getattr_name(&Ids::root(), p.dir, name)
-                .await
-            {
-                Ok(_) => return Ok(*p),
-                Err(Errno::ENOENT) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(*last)
-    }
-
-    /// Where a new `name` goes. EEXIST when an older layout has it already, EBADF when the hash is not known.
-    pub(super) async fn place_new(&self, dir: Fid, name: &[u8]) -> Result<Place, Errno> {
-        let places = self.places(dir, name).await?;
-        let Some((last, others)) = places.split_last() else {
-            return Err(Errno::ENODEV);
-        };
-        if others.is_empty() {
-            return Ok(*last);
-        }
-        if self
-            .md_inode(dir)
-            .await?
-            .striped
-            .is_some_and(|l| !known_hash(&l))
-        {
-            return Err(Errno::EBADF);
-        }
-        if self.place(dir, name).await? != *last {
-            Err(Errno::EEXIST)
-        } else {
-            Ok(*last)
-        }
-    }
-
-    /// Attributes of a striped directory, from its shards.
-    pub(super) async fn merged_shards(&self, md: &MdInode, lmv: &LmvMd) -> Result<Attr, Errno> {
-        let shards = lmv
-            .stripe_fids
-            .iter()
-            .filter(|f| !f.is_zero())
-            .map(|f| self.md_inode(*f));
-        Ok(merge_attrs(
-            &md.attr,
-            try_join_all(shards).await?.iter().map(|m| &m.attr),
-        ))
-    }
-
-    /// Entries of a directory from a hash on, those of all shards together.
-    pub(super) async fn read_chunk(&self, dir: Fid, from: u64) -> Result<DirChunk, Errno> {
-        let lmv = match self.lmv.several() {
-            true => self.md_inode(dir).await?.striped,
-            false => None,
-        };
-        let Some(lmv) = lmv else {
-            return self
-                .lmv
-                .of(dir)
-                .await?
-                .readpage(&Ids::root(), dir, from)
-                .await;
-        };
-        let shards = lmv
-            .stripe_fids
-            .iter()
-            .filter(|f| !f.is_zero())
-            .map(|f| async move {
-                self.lmv
-                    .of(*f)
-                    .await?
-                    .readpage(&Ids::root(), *f, from)
-                    .await
-            });
-        Ok(merge_chunks(try_join_all(shards).await?))
-    }
-
-    /// The listing of a directory object may be remembered: it is whole in itself and a lock on it covers it.
-    pub(super) async fn in_one_piece(&self, dir: Fid) -> bool {
-        !self.lmv.several() || self.md_inode(dir).await.is_ok_and(|m| m.striped.is_none())
-    }
-}
-
 /// Each shard counts "." and ".." for itself; the directory has them once.
-fn merge_attrs<'a>(master: &Attr, shards: impl Iterator<Item = &'a Attr>) -> Attr {
+pub(super) fn merge_attrs<'a>(master: &Attr, shards: impl Iterator<Item = &'a Attr>) -> Attr {
     let mut out = Attr {
         size: 0,
         blocks: 0,
@@ -230,7 +99,7 @@ fn merge_attrs<'a>(master: &Attr, shards: impl Iterator<Item = &'a Attr>) -> Att
 
 /// Chunks of the shards that began at one hash, in hash order. It ends where the shard ends that was read least far; where
 /// all entries have one hash, they are kept though more of it may follow, for there to be progress.
-fn merge_chunks(chunks: Vec<DirChunk>) -> DirChunk {
+pub(super) fn merge_chunks(chunks: Vec<DirChunk>) -> DirChunk {
     let next = chunks.iter().filter_map(|c| c.next).min();
     let mut entries: Vec<DirEntry> = chunks.into_iter().flat_map(|c| c.entries).collect();
     entries.sort_by(|a, b| a.hash.cmp(&b.hash).then(Ordering::Equal));

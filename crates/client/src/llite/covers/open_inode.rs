@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use coral_wire::fid::Fid;
 use parking_lot::{Mutex, RwLock};
 
-use super::inode::MdInode;
-use super::pages::Gate;
-use super::range::RangeLocks;
-use super::writeback::Lost;
+use super::gate::Gate;
+use super::lost::Lost;
+use crate::llite::inode::MdInode;
+use crate::llite::range::RangeLocks;
 use crate::lov::{FileLayout, Form};
 use crate::osc::Owner;
 
 /// What all handles of one inode share.
-pub(super) struct OpenInode {
+pub(in crate::llite) struct OpenInode {
     pub fid: Fid,
     layout: RwLock<Arc<FileLayout>>,
     /// The lock on the layout went: ask before the next I/O.

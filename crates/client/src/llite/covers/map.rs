@@ -13,8 +13,8 @@ use std::ops::Range;
 use bytes::BytesMut;
 use coral_lnet::Payload;
 
+use crate::grant::pages_bytes;
 use crate::osc::COPY_BELOW;
-use crate::osc::grant::pages_bytes;
 
 /// Copied pieces are joined in buffers of at most so many bytes.
 const CHUNK_BYTES: usize = 1 << 20;

@@ -1,0 +1,321 @@
+//! A mounted file system, by path.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_lnet::{Node, NodeConfig, StartError, local_nid_on};
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::nid::Nid;
+use rand::TryRngCore;
+
+use super::error::errno;
+use super::file::{File, OpenOptions};
+use super::mounted::Mounted;
+use super::source::{Source, SourceError};
+use super::walk::{End, parent, walk};
+use crate::llite::Llite;
+use crate::llite::types::{Attr, Cred, DirEntry, MountError, MountOptions, SetAttr, StatFs};
+
+/// Lustre's own acceptor port.
+const PORT: u16 = 988;
+
+/// Taken from the permissions of what is made.
+const UMASK: u32 = 0o022;
+
+/// Why a file system could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The source is none.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// No address of this machine leads to the servers.
+    #[error("no address of this machine leads to {nid}: {source}")]
+    Address {
+        /// The MGS.
+        nid: Nid,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The system gave no random bits.
+    #[error("no random bits: {0}")]
+    Random(#[from] rand::rand_core::OsError),
+    /// The threads of a blocking mount do not start.
+    #[error("cannot start threads: {0}")]
+    Threads(#[from] io::Error),
+    /// LNet does not start.
+    #[error(transparent)]
+    Node(#[from] StartError),
+    /// The servers could not be reached, or know no such file system.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+}
+
+/// A mounted file system, as one user sees it. Clones share the mount. When the last of them and the last [`File`] is dropped it is
+/// unmounted in the background; [`FileSystem::unmount`] waits for that.
+#[derive(Clone)]
+pub struct FileSystem {
+    mounted: Arc<Mounted>,
+    cred: Cred,
+}
+
+impl FileSystem {
+    /// Mounts `NID[:NID...]:/fsname[/subdir]` as this process: its effective user and group, no supplementary groups, and the
+    /// umask 022. The node is one of its own, without an acceptor, at the address of this machine that leads to the servers.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), coral_client::ConnectError> {
+    /// let fs = coral_client::FileSystem::mount("10.0.0.1@tcp:/coral").await?;
+    /// # fs.unmount().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn mount(source: &str) -> Result<Self, ConnectError> {
+        let source: Source = source.parse()?;
+        let mgs = source.nids[0];
+        let nid =
+            local_nid_on(mgs, PORT).map_err(|source| ConnectError::Address { nid: mgs, source })?;
+        let config = NodeConfig {
+            nids: vec![nid],
+            seed: rand::rngs::OsRng.try_next_u64()?,
+            ..NodeConfig::default()
+        };
+        let node = Node::start(config, None).await?;
+        let options = MountOptions {
+            subdir: source.subdir,
+            ..MountOptions::new(&source.fsname, source.nids)
+        };
+        Self::mount_on(node, options).await
+    }
+
+    /// Mounts on `node`, which ends with the mount, and at once when there is none: for nodes with NIDs, ports and routes of the
+    /// caller's choice, and options other than the defaults.
+    pub async fn mount_on(node: Arc<Node>, options: MountOptions) -> Result<Self, ConnectError> {
+        let llite = match Llite::mount(node.clone(), options).await {
+            Ok(llite) => llite,
+            Err(why) => {
+                node.shutdown().await;
+                return Err(why.into());
+            }
+        };
+        Ok(Self {
+            mounted: Arc::new(Mounted::new(llite)),
+            cred: own_cred(),
+        })
+    }
+
+    /// The same mount as another user. The servers trust what is said here, as they trust the kernel of a client; root squash and
+    /// nodemaps apply.
+    pub fn as_user(&self, cred: Cred) -> Self {
+        Self {
+            mounted: self.mounted.clone(),
+            cred,
+        }
+    }
+
+    /// The mount, for operations that are not here.
+    pub fn llite(&self) -> &Arc<Llite> {
+        &self.mounted.llite
+    }
+
+    /// Opens a file. EISDIR for a directory.
+    pub async fn open(&self, path: impl AsRef<[u8]>, how: &OpenOptions) -> io::Result<File> {
+        let handle = self.open_at(path.as_ref(), how).await.map_err(errno)?;
+        Ok(handle)
+    }
+
+    async fn open_at(&self, path: &[u8], how: &OpenOptions) -> Result<File, Errno> {
+        let (fs, flags) = (self.llite(), how.flags());
+        let handle = match walk(fs, &self.cred, path, !how.create_new).await? {
+            End::There(_) if how.create_new => return Err(Errno::EEXIST),
+            End::There(attr) if attr.is_dir() => return Err(Errno::EISDIR),
+            End::There(attr) => fs.open(&self.cred, attr.fid, flags).await?,
+            End::Missing(dir, name) if how.create || how.create_new => {
+                let made = fs.create(&self.cred, dir, &name, how.mode, flags);
+                made.await?.1
+            }
+            End::Missing(..) => return Err(Errno::ENOENT),
+        };
+        Ok(File::new(self.mounted.clone(), self.cred.clone(), handle))
+    }
+
+    /// Makes a file, or empties the one there is, for reading and writing.
+    pub async fn create(&self, path: impl AsRef<[u8]>) -> io::Result<File> {
+        let how = OpenOptions::new().read(true).write(true);
+        self.open(path, &how.create(true).truncate(true)).await
+    }
+
+    async fn find(&self, path: &[u8], follow: bool) -> Result<Attr, Errno> {
+        match walk(self.llite(), &self.cred, path, follow).await? {
+            End::There(attr) => Ok(attr),
+            End::Missing(..) => Err(Errno::ENOENT),
+        }
+    }
+
+    /// Attributes of what a path leads to.
+    pub async fn stat(&self, path: impl AsRef<[u8]>) -> io::Result<Attr> {
+        self.find(path.as_ref(), true).await.map_err(errno)
+    }
+
+    /// Attributes of what a path names, of a symbolic link itself.
+    pub async fn symlink_stat(&self, path: impl AsRef<[u8]>) -> io::Result<Attr> {
+        self.find(path.as_ref(), false).await.map_err(errno)
+    }
+
+    /// Changes attributes; answers the new ones.
+    pub async fn set_attr(&self, path: impl AsRef<[u8]>, set: SetAttr) -> io::Result<Attr> {
+        let change = async {
+            let fid = self.find(path.as_ref(), true).await?.fid;
+            let changed = self.llite().setattr(&self.cred, fid, set, None);
+            Ok(changed.await?.attr)
+        };
+        change.await.map_err(errno)
+    }
+
+    /// Cuts or extends a file to `size` bytes.
+    pub async fn truncate(&self, path: impl AsRef<[u8]>, size: u64) -> io::Result<()> {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        self.set_attr(path, set).await.map(drop)
+    }
+
+    /// The whole listing of a directory, without "." and "..", in the order of the directory.
+    pub async fn read_dir(&self, path: impl AsRef<[u8]>) -> io::Result<Vec<DirEntry>> {
+        self.list(path.as_ref()).await.map_err(errno)
+    }
+
+    async fn list(&self, path: &[u8]) -> Result<Vec<DirEntry>, Errno> {
+        let (fs, fid) = (self.llite(), self.find(path, true).await?.fid);
+        let dir = fs.opendir(&self.cred, fid).await?;
+        let mut out = Vec::new();
+        let mut take = |e: DirEntry| {
+            if e.name[..] != b"."[..] && e.name[..] != b".."[..] {
+                out.push(e);
+            }
+            false
+        };
+        let read = fs.readdir(&self.cred, &dir, 0, false, &mut take).await;
+        fs.releasedir(&dir).await?;
+        read.map(|()| out)
+    }
+
+    async fn parent<'a>(&self, path: &'a [u8]) -> Result<(Fid, &'a [u8]), Errno> {
+        parent(self.llite(), &self.cred, path).await
+    }
+
+    /// Makes a directory with these permission bits, less the umask.
+    pub async fn mkdir(&self, path: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
+        let make = async {
+            let (dir, name) = self.parent(path.as_ref()).await?;
+            self.llite().mkdir(&self.cred, dir, name, mode).await
+        };
+        make.await.map(drop).map_err(errno)
+    }
+
+    /// Makes a symbolic link at `path` that says `target`.
+    pub async fn symlink(
+        &self,
+        target: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> io::Result<()> {
+        let make = async {
+            let (dir, name) = self.parent(path.as_ref()).await?;
+            let made = self.llite().symlink(&self.cred, dir, name, target.as_ref());
+            made.await
+        };
+        make.await.map(drop).map_err(errno)
+    }
+
+    /// What a symbolic link says.
+    pub async fn read_link(&self, path: impl AsRef<[u8]>) -> io::Result<Bytes> {
+        let read = async {
+            let found = self.find(path.as_ref(), false).await?;
+            match found.is_symlink() {
+                true => self.llite().readlink(&self.cred, found.fid).await,
+                false => Err(Errno::EINVAL),
+            }
+        };
+        read.await.map_err(errno)
+    }
+
+    /// Gives a file a further name.
+    pub async fn hard_link(
+        &self,
+        path: impl AsRef<[u8]>,
+        new_path: impl AsRef<[u8]>,
+    ) -> io::Result<()> {
+        let link = async {
+            let fid = self.find(path.as_ref(), false).await?.fid;
+            let (dir, name) = self.parent(new_path.as_ref()).await?;
+            self.llite().link(&self.cred, fid, dir, name).await
+        };
+        link.await.map(drop).map_err(errno)
+    }
+
+    /// Removes a name that is not a directory.
+    pub async fn unlink(&self, path: impl AsRef<[u8]>) -> io::Result<()> {
+        let remove = async {
+            let (dir, name) = self.parent(path.as_ref()).await?;
+            self.llite().unlink(&self.cred, dir, name).await
+        };
+        remove.await.map_err(errno)
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, path: impl AsRef<[u8]>) -> io::Result<()> {
+        let remove = async {
+            let (dir, name) = self.parent(path.as_ref()).await?;
+            self.llite().rmdir(&self.cred, dir, name).await
+        };
+        remove.await.map_err(errno)
+    }
+
+    /// Gives what `path` names the name `new_path`, in the place of what had that.
+    pub async fn rename(
+        &self,
+        path: impl AsRef<[u8]>,
+        new_path: impl AsRef<[u8]>,
+    ) -> io::Result<()> {
+        let rename = async {
+            let (from, name) = self.parent(path.as_ref()).await?;
+            let (to, new_name) = self.parent(new_path.as_ref()).await?;
+            let done = self.llite().rename(&self.cred, from, name, to, new_name, 0);
+            done.await
+        };
+        rename.await.map_err(errno)
+    }
+
+    /// Space and inodes, sums over the targets.
+    pub async fn statfs(&self) -> io::Result<StatFs> {
+        self.llite().statfs().await.map_err(errno)
+    }
+
+    /// Writes out what is kept back of all files, however long the servers take, and has the changes of the namespace on disk. For
+    /// data to be on disk, and to hear of what was lost, there is [`File::sync`].
+    pub async fn sync(&self) -> io::Result<()> {
+        self.llite().write_out_all().await;
+        let root = self.llite().root();
+        self.llite().sync_dir(root).await.map_err(errno)
+    }
+
+    /// Writes out what is kept back, says goodbye to the servers and ends the node. Files that are still open are closed by the
+    /// servers, and fail from now on.
+    pub async fn unmount(self) {
+        self.mounted.end().await;
+    }
+}
+
+/// Who this process is.
+fn own_cred() -> Cred {
+    let (uid, gid) = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    Cred {
+        umask: UMASK,
+        ..Cred::user(uid, gid)
+    }
+}

@@ -1,0 +1,80 @@
+//! Paths: walked name by name from the mounted directory, symbolic links followed.
+
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+
+use crate::llite::Llite;
+use crate::llite::types::{Attr, Cred};
+
+/// Symbolic links followed in one path (Linux: `MAXSYMLINKS`).
+const LINKS_MAX: usize = 40;
+
+/// Where a path ends.
+pub(super) enum End {
+    /// At an object.
+    There(Attr),
+    /// There is no such name; it would be made in that directory.
+    Missing(Fid, Vec<u8>),
+}
+
+/// Walks `path`; what it ends at is followed if it is a symbolic link and `follow` says so. What is missing before the end is
+/// ENOENT. A link that begins with "/" leads on from the mounted directory.
+pub(super) async fn walk(fs: &Llite, cred: &Cred, path: &[u8], follow: bool) -> Result<End, Errno> {
+    let mut links = 0;
+    let mut at = fs.getattr(cred, fs.root(), None).await?.attr;
+    let mut left = names(path);
+    while let Some(name) = left.pop() {
+        if !at.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        let found = match fs.lookup(cred, at.fid, &name).await {
+            Ok(entry) => entry.attr,
+            Err(Errno::ENOENT) if left.is_empty() => return Ok(End::Missing(at.fid, name)),
+            Err(e) => return Err(e),
+        };
+        if !found.is_symlink() || left.is_empty() && !follow {
+            at = found;
+            continue;
+        }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(Errno::ELOOP);
+        }
+        let target = fs.readlink(cred, found.fid).await?;
+        if target.starts_with(b"/") {
+            at = fs.getattr(cred, fs.root(), None).await?.attr;
+        }
+        left.extend(names(&target));
+    }
+    Ok(End::There(at))
+}
+
+/// The directory and the name in it that a path ends with, which is to be made, removed or given another name. EINVAL for a path
+/// without a name, or one that ends with "." or "..".
+pub(super) async fn parent<'a>(
+    fs: &Llite,
+    cred: &Cred,
+    path: &'a [u8],
+) -> Result<(Fid, &'a [u8]), Errno> {
+    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
+    let path = &path[..end];
+    let at = path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
+    let (dir, name) = path.split_at(at);
+    if matches!(name, b"" | b"." | b"..") {
+        return Err(Errno::EINVAL);
+    }
+    match walk(fs, cred, dir, true).await? {
+        End::There(dir) if dir.is_dir() => Ok((dir.fid, name)),
+        End::There(_) => Err(Errno::ENOTDIR),
+        End::Missing(..) => Err(Errno::ENOENT),
+    }
+}
+
+/// The names of a path, the last one first.
+fn names(path: &[u8]) -> Vec<Vec<u8>> {
+    path.split(|b| *b == b'/')
+        .filter(|n| !n.is_empty())
+        .rev()
+        .map(<[u8]>::to_vec)
+        .collect()
+}

@@ -1,0 +1,486 @@
+//! The rules of the cache. A plain state machine: no await, no message, no mutex.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::{Ibits, ResId};
+
+use super::known::{ATTR_BITS, DirState, Forget, Known, Lookup, Mark};
+use super::node::{Name, Node};
+use crate::llite::budget::Spent;
+use crate::llite::inode::MdInode;
+use crate::llite::types::Attr;
+use crate::osc::ObjectAttr;
+
+/// Rough size of an object in here, names not counted, bytes: the unit of the budget.
+pub(super) const NODE_BYTES: usize = 920;
+/// Rough size of a name, bytes.
+const NAME_BYTES: usize = 150;
+/// What is remembered of the objects of one mount.
+pub(super) struct Core {
+    limit_bytes: usize,
+    pub(super) nodes: BTreeMap<Fid, Box<Node>>,
+    /// Objects whose extent locks cover cached sizes: {OST index, resource}.
+    objects: BTreeMap<(u32, ResId), Fid>,
+    /// Grows with every own change of any directory.
+    epoch: u64,
+    pub(super) bytes: usize,
+    sweep: Fid,
+}
+
+impl Core {
+    /// Nothing yet; at most so many bytes.
+    pub fn new(limit_bytes: usize) -> Self {
+        Self {
+            limit_bytes,
+            nodes: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            epoch: 0,
+            bytes: 0,
+            sweep: Fid::default(),
+        }
+    }
+
+    /// What is remembered, without locks.
+    pub fn spent(&self) -> Spent {
+        Spent {
+            inodes: self.nodes.len(),
+            inode_bytes: self.bytes,
+            ..Default::default()
+        }
+    }
+
+    /// The object a name was last known to be, covered or not: only to know what an own change may have touched.
+    pub fn name_of(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        self.nodes.get(&parent)?.names.get(name)?.fid
+    }
+
+    // ---- questions -----------------------------------------------------------------------------------------------
+
+    /// The object, if its attributes are covered.
+    pub fn known(&mut self, fid: Fid) -> Option<Known> {
+        let n = self.nodes.get_mut(&fid)?;
+        n.used = true;
+        let md = n.covered()?.clone();
+        Some(Known {
+            md,
+            objects: n.objects,
+            named: n.holds(Ibits::LOOKUP),
+        })
+    }
+
+    /// The object is opened for reading; true: it was before, as far as is remembered.
+    pub fn opened_again(&mut self, fid: Fid) -> bool {
+        self.nodes
+            .get_mut(&fid)
+            .is_some_and(|n| std::mem::replace(&mut n.opened, true))
+    }
+
+    /// What `name` in `parent` is.
+    pub fn lookup(&mut self, parent: Fid, name: &[u8]) -> Lookup {
+        let c = self;
+        let Some(dir) = c.nodes.get_mut(&parent) else {
+            return Lookup::Unknown;
+        };
+        dir.used = true;
+        let complete = dir.complete();
+        match dir.names.get(name).and_then(|n| n.fid) {
+            Some(fid)
+                if complete || c.nodes.get(&fid).is_some_and(|n| n.is_named(parent, name)) =>
+            {
+                c.hit(fid)
+            }
+            None if complete => Lookup::Absent,
+            _ => Lookup::Unknown,
+        }
+    }
+
+    /// How a directory stands.
+    pub fn dir_state(&self, dir: Fid) -> DirState {
+        let c = self;
+        let Some(n) = c.nodes.get(&dir) else {
+            return DirState::Unlocked(0);
+        };
+        match (n.complete(), n.holds(Ibits::UPDATE), n.tracked) {
+            (true, ..) => DirState::Complete,
+            (_, true, _) => DirState::Locked(n.misses),
+            (_, _, Some(_)) => DirState::Tracked,
+            _ => DirState::Unlocked(n.misses),
+        }
+    }
+
+    // ---- what reads brought --------------------------------------------------------------------------------------
+
+    /// Before a read about `fid` (a lookup in it, its listing, its attributes) is sent.
+    pub fn begin_read(&mut self, fid: Fid) -> Mark {
+        let c = self;
+        let at = c.epoch;
+        match c.nodes.get_mut(&fid) {
+            Some(n) => Mark {
+                at,
+                quiet: n.changing == 0,
+                locked: if n.holds(Ibits::UPDATE) {
+                    n.update_lock
+                } else {
+                    0
+                },
+            },
+            None => Mark {
+                at,
+                quiet: true,
+                locked: 0,
+            },
+        }
+    }
+
+    /// Attributes from the reply to a read that began at `mark`. `lock`: cookie and bits of the lock that came with them,
+    /// which the caller pins; `still`: it is not called back yet, asked under the cache's mutex.
+    pub fn learn(
+        &mut self,
+        mark: Mark,
+        md: &MdInode,
+        lock: Option<(u64, u64)>,
+        still: impl FnOnce() -> bool,
+    ) {
+        let c = self;
+        if let Some((cookie, bits)) = lock
+            && still()
+        {
+            c.node(md.attr.fid).add_lock(cookie, bits);
+        }
+        if let Some(n) = c.nodes.get_mut(&md.attr.fid) {
+            n.learn(md, mark.at);
+        }
+        c.shrink(c.limit_bytes);
+    }
+
+    /// A lookup that began at `mark` found that `name` is `child`, on whose LOOKUP lock it relies.
+    pub fn learn_name(&mut self, mark: Mark, parent: Fid, name: &[u8], child: Fid) {
+        let c = self;
+        if !c.undisturbed(parent, mark)
+            || !c.nodes.get(&child).is_some_and(|n| n.holds(Ibits::LOOKUP))
+        {
+            return;
+        }
+        let dir = c.node(parent);
+        let old = dir.names.insert(
+            Bytes::copy_from_slice(name),
+            Name {
+                fid: Some(child),
+                version: 0,
+            },
+        );
+        c.bytes += if old.is_none() { NAME_BYTES } else { 0 };
+        c.node(child).add_link(parent, name);
+        c.shrink(c.limit_bytes);
+    }
+
+    /// A lookup found nothing.
+    pub fn missed(&mut self, parent: Fid) {
+        self.node(parent).misses += 1;
+    }
+
+    /// What a listing that began at `mark` said of names in `dir` still holds: the directory was covered all the time, and no
+    /// own change touched it.
+    pub fn names_stand(&mut self, mark: Mark, dir: Fid) -> bool {
+        let c = self;
+        c.undisturbed(dir, mark) && c.covers_since(dir, mark)
+    }
+
+    /// A whole listing was read between `mark` and now. True: it is covered, and the directory complete.
+    pub fn learn_listing(&mut self, mark: Mark, dir: Fid, entries: Vec<(Bytes, Fid)>) -> bool {
+        let c = self;
+        if !c.undisturbed(dir, mark) || entries.len() * NAME_BYTES > c.limit_bytes / 2 {
+            return false;
+        }
+        if !c.covers_since(dir, mark) {
+            return false;
+        }
+        let n = c.node(dir);
+        let Some(version) = n.version() else {
+            return false;
+        };
+        let before = n.names.len();
+        n.listed(
+            entries
+                .into_iter()
+                .map(|(name, fid)| {
+                    (
+                        name,
+                        Name {
+                            fid: Some(fid),
+                            version,
+                        },
+                    )
+                })
+                .collect(),
+            version,
+        );
+        let after = n.names.len();
+        c.bytes = (c.bytes + after * NAME_BYTES).saturating_sub(before * NAME_BYTES);
+        c.shrink(c.limit_bytes);
+        true
+    }
+
+    /// Sizes and times of a file's objects, which extent locks on `objects` ({OST index, resource}) cover; `still`: none of
+    /// them is called back yet, asked under the cache's mutex. `layout`: generation of the layout they belong to.
+    pub fn learn_objects(
+        &mut self,
+        fid: Fid,
+        layout: u32,
+        objects: &[(u32, ResId)],
+        attr: ObjectAttr,
+        still: impl FnOnce() -> bool,
+    ) {
+        let c = self;
+        let Some(n) = c.nodes.get_mut(&fid) else {
+            return;
+        };
+        if still() && n.covered().is_some_and(|md| md.layout.generation == layout) {
+            n.objects = Some(attr);
+            c.objects.extend(objects.iter().map(|o| (*o, fid)));
+        }
+    }
+
+    /// A read that began at `mark` found no file capabilities (`security.capability`); `made`: it was no read, the file was
+    /// made, and the lock came with it.
+    pub fn learn_uncapped(&mut self, mark: Mark, fid: Fid, made: bool) {
+        if let Some(n) = self.nodes.get_mut(&fid) {
+            let same_lock = made || mark.locked != 0 && mark.locked == n.update_lock;
+            n.uncapped |= n.holds(Ibits::UPDATE) && same_lock && n.forgot_at <= mark.at;
+        }
+    }
+
+    /// Type and permissions of an object, under a lock.
+    pub fn mode(&mut self, fid: Fid) -> Option<u32> {
+        self.known(fid).map(|k| k.md.attr.mode)
+    }
+
+    /// The file is known to have no capabilities.
+    pub fn is_uncapped(&self, fid: Fid) -> bool {
+        self.nodes.get(&fid).is_some_and(|n| n.uncapped)
+    }
+
+    // ---- own changes ---------------------------------------------------------------------------------------------
+
+    /// An own change of the entries of `dirs` begins: lookups beside it add no names until it ends.
+    pub fn begin_change(&mut self, dirs: &[Fid]) {
+        for d in dirs {
+            self.node(*d).changing += 1;
+        }
+    }
+
+    /// The own change has ended.
+    pub fn end_change(&mut self, dirs: &[Fid]) {
+        self.epoch += 1;
+        let now = self.epoch;
+        for d in dirs {
+            let n = self.node(*d);
+            n.changing = n.changing.saturating_sub(1);
+            n.changed_at = now;
+            let gone = if n.changing == 0 { n.purge() } else { 0 };
+            self.bytes = self.bytes.saturating_sub(gone * NAME_BYTES);
+        }
+    }
+
+    /// The reply to an own change says how `dir` looks now (attributes and version), and that `name` in it is `fid` now
+    /// (`None`: gone).
+    pub fn changed_name(&mut self, dir: &Attr, version: u64, name: &[u8], fid: Option<Fid>) {
+        let c = self;
+        let n = c.node(dir.fid);
+        n.step(version, true);
+        n.update(dir, version);
+        let old = n.names.get(name).copied();
+        if !n.set_name(name, fid, version) {
+            return;
+        }
+        c.bytes += if old.is_none() { NAME_BYTES } else { 0 };
+        if let Some(old) = old.and_then(|o| o.fid).filter(|o| Some(*o) != fid)
+            && let Some(child) = c.nodes.get_mut(&old)
+        {
+            child.links.retain(|(p, n)| (*p, &n[..]) != (dir.fid, name));
+        }
+        if let Some(child) = fid.and_then(|f| c.nodes.get_mut(&f)) {
+            child.add_link(dir.fid, name);
+        }
+    }
+
+    /// A name in `dir` changed in a way the reply did not tell: ask about all of them.
+    pub fn doubt(&mut self, dir: Fid) {
+        let c = self;
+        let names = c.nodes.get_mut(&dir).map_or(0, |n| {
+            let names = n.names.len();
+            n.untrack();
+            names
+        });
+        c.bytes = c.bytes.saturating_sub(names * NAME_BYTES);
+        c.forget(dir);
+    }
+
+    /// A directory this client just made, with this version: empty until somebody changes it.
+    pub fn made_dir(&mut self, fid: Fid, version: u64) {
+        if version != 0 {
+            let c = self;
+            c.node(fid).tracked = Some(version);
+            c.shrink(c.limit_bytes);
+        }
+    }
+
+    /// The reply to an own change says how an object looks now (not its entries, if it is a directory). `ours`: the last
+    /// change of it was this one.
+    pub fn changed(&mut self, attr: &Attr, version: u64, ours: bool) {
+        let c = self;
+        let n = c.node(attr.fid);
+        n.step(version, ours);
+        n.update(attr, version);
+    }
+
+    /// An own change of the object's attributes whose outcome the reply did not tell.
+    pub fn forget_attrs(&mut self, fid: Fid) {
+        self.forget(fid);
+    }
+
+    /// An own change took the object's last name away.
+    pub fn gone(&mut self, fid: Fid) {
+        let c = self;
+        if c.nodes.get(&fid).is_some_and(|n| n.changing == 0) {
+            c.epoch += 1;
+            c.remove(fid);
+        }
+    }
+
+    // ---- locks go ------------------------------------------------------------------------------------------------
+
+    /// An inode-bit lock on `bits` is called back or given up.
+    pub fn lock_lost(&mut self, fid: Fid, cookie: u64, bits: u64) -> Forget {
+        let c = self;
+        let Some(n) = c.nodes.get_mut(&fid).filter(|n| n.has_lock(cookie)) else {
+            // what it covered went from here for want of room, or already; above us it may still be remembered
+            return match bits & ATTR_BITS {
+                0 => Forget::default(),
+                _ => Forget {
+                    inodes: vec![fid],
+                    entries: vec![(fid, Bytes::new())],
+                },
+            };
+        };
+        let (lost, links) = n.drop_lock(cookie);
+        let mut out = Forget::default();
+        if lost & ATTR_BITS != 0 {
+            out.inodes.push(fid);
+        }
+        out.entries = links.into_vec();
+        out
+    }
+
+    /// An extent lock goes: the size and times it covered are not known any more.
+    pub fn extent_lost(&mut self, ost: u32, res: ResId) -> Forget {
+        let c = self;
+        let fid = c.objects.remove(&(ost, res));
+        let known = fid.filter(|f| {
+            c.nodes
+                .get_mut(f)
+                .is_none_or(|n| n.objects.take().is_some())
+        });
+        Forget {
+            inodes: known.into_iter().collect(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// Everything is void (eviction).
+    pub fn clear(&mut self) -> Forget {
+        let c = self;
+        let mut out = Forget::default();
+        c.epoch += 1;
+        c.objects.clear();
+        let (now, nodes) = (c.epoch, std::mem::take(&mut c.nodes));
+        for (fid, n) in nodes {
+            out.entries.extend(n.links.iter().cloned());
+            out.inodes.push(fid);
+            if n.changing > 0 {
+                c.nodes.insert(fid, Box::new(Node::new(now, n.changing)));
+            }
+        }
+        c.bytes = c.nodes.len() * NODE_BYTES;
+        out
+    }
+
+    /// The caller no longer knows the object.
+    pub fn unused(&mut self, fid: Fid) {
+        if let Some(n) = self.nodes.get_mut(&fid) {
+            n.used = false;
+        }
+    }
+}
+
+impl Core {
+    fn node(&mut self, fid: Fid) -> &mut Node {
+        let (epoch, bytes) = (self.epoch, &mut self.bytes);
+        self.nodes.entry(fid).or_insert_with(|| {
+            *bytes += NODE_BYTES;
+            // whatever was known of it before is forgotten: reads under way began too early
+            Box::new(Node::new(epoch, 0))
+        })
+    }
+
+    fn forget(&mut self, fid: Fid) {
+        self.epoch += 1;
+        let now = self.epoch;
+        self.node(fid).forget(now);
+    }
+
+    fn hit(&mut self, fid: Fid) -> Lookup {
+        match self.known(fid) {
+            Some(k) => Lookup::Hit(Box::new(k)),
+            None => Lookup::Name(fid),
+        }
+    }
+
+    /// No own change touched the entries of `dir` since `mark`, and none is under way.
+    fn undisturbed(&mut self, dir: Fid, mark: Mark) -> bool {
+        let n = self.node(dir);
+        mark.quiet && n.changing == 0 && n.changed_at <= mark.at
+    }
+
+    /// The entries of `dir` are under the lock they were under at `mark`.
+    fn covers_since(&mut self, dir: Fid, mark: Mark) -> bool {
+        let n = self.node(dir);
+        mark.locked != 0 && n.update_lock == mark.locked && n.holds(Ibits::UPDATE)
+    }
+
+    /// Second chance over the objects in order: who was not used since the last round goes.
+    pub(super) fn shrink(&mut self, limit: usize) {
+        let mut rounds = 2 * self.nodes.len() + 1;
+        while self.bytes > limit && rounds > 0 {
+            rounds -= 1;
+            let next = self
+                .nodes
+                .range(self.sweep..)
+                .next()
+                .or_else(|| self.nodes.iter().next())
+                .map(|(f, _)| *f);
+            let Some(fid) = next else { return };
+            self.sweep = Fid {
+                ver: fid.ver.wrapping_add(1),
+                ..fid
+            };
+            let Some(n) = self.nodes.get_mut(&fid) else {
+                return;
+            };
+            if n.changing > 0 || std::mem::take(&mut n.used) {
+                continue;
+            }
+            self.remove(fid);
+        }
+    }
+
+    fn remove(&mut self, fid: Fid) {
+        if let Some(n) = self.nodes.remove(&fid) {
+            self.bytes = self
+                .bytes
+                .saturating_sub(NODE_BYTES + n.names.len() * NAME_BYTES);
+        }
+    }
+}

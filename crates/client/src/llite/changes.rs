@@ -1,0 +1,95 @@
+//! Changes that this client made, as the cache and the caller hear of them: no lost lock tells of those.
+
+use std::sync::Arc;
+
+use coral_wire::fid::Fid;
+use coral_wire::mds::MdtBody;
+use smallvec::SmallVec;
+
+use super::cache::{Cache, Change};
+use super::inode::read_attr;
+use super::upcalls::Upcalls;
+use crate::lov::DOM_OST;
+use crate::mdc::Mdc;
+use crate::time::Timespec;
+
+/// An own change of the entries of directories, under way.
+pub(super) struct ChangingEntries {
+    change: Option<Change>,
+    upcalls: Arc<Upcalls>,
+    dirs: SmallVec<[Fid; 2]>,
+}
+
+impl Drop for ChangingEntries {
+    fn drop(&mut self) {
+        self.change = None;
+        self.dirs.iter().for_each(|d| self.upcalls.tell_own(*d));
+    }
+}
+
+/// Takes own changes in.
+pub(super) struct Changes {
+    cache: Arc<Cache>,
+    upcalls: Arc<Upcalls>,
+}
+
+impl Changes {
+    /// For the objects of one mount.
+    pub fn new(cache: Arc<Cache>, upcalls: Arc<Upcalls>) -> Self {
+        Self { cache, upcalls }
+    }
+
+    /// Times of data on the MDT were set by way of the inode: what is cached of the data is older.
+    pub fn data_times_set(&self, fid: Fid) {
+        self.upcalls
+            .tell(self.cache.extent_lost(DOM_OST, fid.res_id()));
+    }
+
+    /// An own change of the entries of `dirs` begins; when what is returned is dropped it has ended, whatever came of it, and
+    /// the caller is told that attributes of theirs it asked for before are old.
+    pub fn begin(&self, dirs: &[Fid]) -> ChangingEntries {
+        ChangingEntries {
+            change: Some(self.cache.begin_change(dirs)),
+            upcalls: self.upcalls.clone(),
+            dirs: dirs.into(),
+        }
+    }
+
+    /// An own change of the object's attributes whose outcome the reply did not tell.
+    pub fn forget_attrs(&self, fid: Fid) {
+        self.cache.forget_attrs(fid);
+        self.upcalls.tell_own(fid);
+    }
+
+    /// An own change at `now` gave `name` in `dir` to `fid` (`None`: took it away); `body`: how the directory looks now.
+    /// A directory whose mtime is not that of the change was not changed by it (a rename to itself): then what the reply
+    /// says proves nothing about the name.
+    pub fn named(
+        &self,
+        mdc: &Mdc,
+        dir: Fid,
+        body: Option<&MdtBody>,
+        now: Timespec,
+        name: &[u8],
+        fid: Option<Fid>,
+    ) {
+        match body.filter(|b| b.fid1 == dir && mdc.untime(b.mtime) == now) {
+            Some(b) => self
+                .cache
+                .changed_name(&read_attr(mdc, b), b.version, name, fid),
+            None => self.cache.doubt(dir),
+        }
+    }
+
+    /// An own change at `now` left `fid` as `body` says, or in a way it does not say.
+    pub fn object(&self, mdc: &Mdc, fid: Fid, body: &MdtBody, now: Timespec) {
+        if mdc.coral() && body.fid1 == fid {
+            let ours = mdc.untime(body.ctime) == now;
+            self.cache
+                .changed(&read_attr(mdc, body), body.version, ours);
+            self.upcalls.tell_own(fid);
+        } else {
+            self.forget_attrs(fid);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! What is kept back of one file: the dirty data of each of its objects, under the locks of one cover.
+//!
+//! No message is sent here: what is to go out is handed out as flights, and their end is told ([`Dirty::landed`]).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use coral_lnet::Payload;
+use coral_wire::Errno;
+use coral_wire::ldlm::ResId;
+use coral_wire::ost::OstLvb;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::map::{DirtyMap, Flight};
+use crate::grant::{NoRoom, PAGE_BYTES, pages_bytes};
+use crate::lov::FileLayout;
+use crate::osc::{ObjectAttr, ObjectRef, Osc, WriteAttr};
+use crate::time::Timespec;
+
+const EVERYTHING: Range<u64> = 0..u64::MAX;
+
+/// An object by {OST index, resource}.
+pub(in crate::llite) type ObjectKey = (u32, ResId);
+
+/// One object of a cover for writes.
+pub(in crate::llite) struct Object {
+    /// Its OST.
+    pub osc: Arc<Osc>,
+    /// The object.
+    pub object: ObjectRef,
+    /// Of the import, from before the lock was asked for.
+    pub generation: u64,
+}
+
+impl Object {
+    /// Largest RPC, bytes, whole pages.
+    pub fn rpc_bytes(&self) -> u64 {
+        self.osc.rpc_bytes() as u64 / PAGE_BYTES * PAGE_BYTES
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    /// One for each object.
+    maps: Vec<DirtyMap>,
+    /// Owner and newest time.
+    attr: WriteAttr,
+    /// Where the file ends, once it was asked for (by an append).
+    file_end: Option<u64>,
+    /// Nothing is taken any more: it is being drained.
+    closed: bool,
+}
+
+/// What is kept back of one file.
+pub(in crate::llite) struct Dirty {
+    /// In the order of the layout's stripes.
+    objects: Vec<Object>,
+    inner: Mutex<Inner>,
+    /// Something landed.
+    landed: Notify,
+}
+
+impl std::fmt::Debug for Dirty {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dirty({} objects)", self.objects.len())
+    }
+}
+
+/// A part of a write: the object by its place in the cover, offset in it, data.
+pub(in crate::llite) type Piece = (usize, u64, Payload);
+
+/// Ranges of objects on their way out.
+#[derive(Default)]
+pub(in crate::llite) struct Taken {
+    /// To be sent now.
+    pub out: Vec<(usize, Flight)>,
+    /// All flights there, these among them: object by its place, id.
+    pub under_way: Vec<(usize, u64)>,
+    /// Something is left that waits for flights.
+    pub left: bool,
+}
+
+/// What became of a write that was to be kept back.
+pub(in crate::llite) enum Put {
+    /// It is; these may go out.
+    Kept(Vec<(usize, Flight)>),
+    /// The cover goes.
+    Closed,
+    /// This OST's limit is reached; bytes wanted.
+    Full(usize, u64),
+    /// Not enough is granted.
+    NoGrant,
+}
+
+/// What the OSTs do not know of yet.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::llite) struct Ahead {
+    /// The file is at least so long, bytes.
+    pub size: u64,
+    /// When it was written last.
+    mtime: Timespec,
+    /// Bytes kept back.
+    bytes: u64,
+}
+
+impl Ahead {
+    /// What the OSTs say, completed. Blocks are an estimate: what is kept back may overwrite.
+    pub fn complete(&self, mut a: ObjectAttr) -> ObjectAttr {
+        a.size = a.size.max(self.size);
+        a.mtime = a.mtime.max(self.mtime);
+        a.ctime = a.ctime.max(self.mtime);
+        let most = a.size.div_ceil(PAGE_BYTES) * (PAGE_BYTES / 512);
+        a.blocks = a.blocks.max((a.blocks + self.bytes / 512).min(most));
+        a
+    }
+}
+
+impl Dirty {
+    /// Nothing yet.
+    pub fn new(objects: Vec<Object>) -> Self {
+        let maps = objects.iter().map(|_| DirtyMap::default()).collect();
+        Self {
+            objects,
+            inner: Mutex::new(Inner {
+                maps,
+                ..Default::default()
+            }),
+            landed: Notify::new(),
+        }
+    }
+
+    /// Place of an object; EIO when it is none of these.
+    pub fn place(&self, object: &ObjectRef) -> Result<usize, Errno> {
+        self.objects
+            .iter()
+            .position(|o| o.object == *object)
+            .ok_or(Errno::EIO)
+    }
+
+    /// Keeps a write back, all of it or nothing.
+    pub fn put(&self, pieces: &[Piece], attr: &WriteAttr) -> Put {
+        let cost = |(_, at, data): &Piece| pages_bytes(*at, at + data.len() as u64);
+        let give_back = |these: &[Piece]| {
+            these
+                .iter()
+                .for_each(|p| self.objects[p.0].osc.grant().unreserve(cost(p)))
+        };
+        for (n, p) in pieces.iter().enumerate() {
+            let osc = &self.objects[p.0].osc;
+            if let Err(why) = osc.grant().reserve(cost(p)) {
+                give_back(&pieces[..n]);
+                // other objects of the write may be on the same OST
+                let there = |q: &&Piece| Arc::ptr_eq(&self.objects[q.0].osc, osc);
+                let wanted = pieces.iter().filter(there).map(cost).sum();
+                return match why {
+                    NoRoom::Full if wanted <= osc.grant().max_dirty() => Put::Full(p.0, wanted),
+                    _ => Put::NoGrant,
+                };
+            }
+        }
+        let mut inner = self.inner.lock();
+        if inner.closed {
+            drop(inner);
+            give_back(pieces);
+            return Put::Closed;
+        }
+        inner.attr = WriteAttr {
+            time: attr.time.max(inner.attr.time),
+            ..*attr
+        };
+        let mut out = Vec::new();
+        for p in pieces {
+            let (object, map) = (&self.objects[p.0], &mut inner.maps[p.0]);
+            let before = map.cost();
+            map.insert(p.1, p.2.clone());
+            object.osc.grant().unreserve(cost(p) + before - map.cost());
+            while let Some(f) = map.take(&EVERYTHING, object.rpc_bytes(), true) {
+                out.push((p.0, f));
+            }
+        }
+        Put::Kept(out)
+    }
+
+    /// What is to be done to write out the ranges that `within` names for each object.
+    pub fn take(&self, within: &[Range<u64>]) -> Taken {
+        let mut inner = self.inner.lock();
+        let Taken {
+            mut out,
+            mut under_way,
+            mut left,
+        } = Taken::default();
+        for (i, (map, range)) in inner.maps.iter_mut().zip(within).enumerate() {
+            while let Some(f) = map.take(range, self.objects[i].rpc_bytes(), false) {
+                out.push((i, f));
+            }
+            under_way.extend(map.flights(range).map(|id| (i, id)));
+            left |= map.has_dirty(range);
+        }
+        Taken {
+            out,
+            under_way,
+            left,
+        }
+    }
+
+    /// Resolves once all these have landed.
+    pub async fn have_landed(&self, flights: &[(usize, u64)]) {
+        loop {
+            let landed = self.landed.notified();
+            tokio::pin!(landed);
+            landed.as_mut().enable();
+            {
+                let inner = self.inner.lock();
+                if !flights.iter().any(|(i, id)| inner.maps[*i].flies(*id)) {
+                    return;
+                }
+            }
+            landed.await;
+        }
+    }
+
+    /// A write ends there.
+    pub fn grew(&self, end: u64) {
+        if let Some(known) = &mut self.inner.lock().file_end {
+            *known = end.max(*known);
+        }
+    }
+
+    /// Nothing is kept back, nor on its way.
+    pub fn is_clean(&self) -> bool {
+        self.inner.lock().maps.iter().all(DirtyMap::is_clean)
+    }
+
+    /// Everything, as [`Self::take`] wants it said.
+    pub fn whole(&self) -> Vec<Range<u64>> {
+        vec![EVERYTHING; self.objects.len()]
+    }
+
+    /// All of object `i`.
+    pub fn one(&self, i: usize) -> Vec<Range<u64>> {
+        let mut within = vec![0..0; self.objects.len()];
+        within[i] = EVERYTHING;
+        within
+    }
+
+    /// What the OSTs do not know of yet, if anything.
+    pub fn ahead(&self, layout: &FileLayout) -> Option<Ahead> {
+        let inner = self.inner.lock();
+        let ends = layout
+            .stripes()
+            .zip(&inner.maps)
+            .filter(|(_, m)| !m.is_clean())
+            .map(|(s, m)| s.file_size(m.end()));
+        let size = ends.max()?;
+        let bytes = inner.maps.iter().map(DirtyMap::bytes).sum();
+        Some(Ahead {
+            size,
+            mtime: inner.attr.time,
+            bytes,
+        })
+    }
+
+    /// The same of one object, as a glimpse asks for it.
+    pub fn lvb(&self, key: ObjectKey) -> Option<OstLvb> {
+        let i = self
+            .objects
+            .iter()
+            .position(|o| (o.osc.index, o.object.oi.res_id()) == key)?;
+        let inner = self.inner.lock();
+        let map = inner.maps.get(i).filter(|m| !m.is_clean())?;
+        let t = inner.attr.time;
+        Some(OstLvb {
+            size: map.end(),
+            blocks: map.bytes() / 512,
+            mtime: t.secs,
+            mtime_ns: t.nanos,
+            ctime: t.secs,
+            ctime_ns: t.nanos,
+            ..Default::default()
+        })
+    }
+
+    /// The objects, in the order of the layout's stripes.
+    pub fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// Owner and newest time of what is kept back.
+    pub fn attr(&self) -> WriteAttr {
+        self.inner.lock().attr
+    }
+
+    /// Where the file ends, if that is known.
+    pub fn file_end(&self) -> Option<u64> {
+        self.inner.lock().file_end
+    }
+
+    /// The file ends there; `None`: that is not known any more.
+    pub fn set_file_end(&self, end: Option<u64>) {
+        self.inner.lock().file_end = end;
+    }
+
+    /// Takes nothing any more.
+    pub fn close(&self) {
+        self.inner.lock().closed = true;
+    }
+
+    /// Nothing is kept back of object `i`, nor on its way.
+    pub fn is_clean_at(&self, i: usize) -> bool {
+        self.inner.lock().maps[i].is_clean()
+    }
+
+    /// The bytes in `range` of object `i`, if all of them are kept back.
+    pub fn read(&self, i: usize, range: &Range<u64>) -> Option<Payload> {
+        self.inner.lock().maps[i].read(range)
+    }
+
+    /// A flight of object `i` has ended.
+    pub fn landed(&self, i: usize, flight: u64) {
+        self.inner.lock().maps[i].landed(flight);
+        self.landed.notify_waiters();
+    }
+
+    /// Drops what is kept back of object `i` and not on its way: where that was, and what room it had.
+    pub fn discard(&self, i: usize) -> Option<(Range<u64>, u64)> {
+        let mut inner = self.inner.lock();
+        let map = &mut inner.maps[i];
+        map.has_dirty(&EVERYTHING)
+            .then(|| (0..map.end(), map.discard()))
+    }
+}

@@ -1,0 +1,516 @@
+//! The mutex around the rules of a gate, and the waiting.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use coral_wire::Errno;
+use coral_wire::ldlm::LdlmMode;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use super::core::{Core, Entered};
+use super::writes::Way;
+use crate::llite::covers::cover::Cover;
+
+/// What a waiting read gets: the cover it goes under; `None`: this file has none, the servers lock.
+pub(in crate::llite) type Admission = Result<Option<Arc<Cover>>, Errno>;
+
+/// Answer to a read that wants in.
+pub(in crate::llite) enum Enter {
+    /// Go on under this.
+    Under(Arc<Cover>),
+    /// Wait; with `acquire` true the asker is the one to get a cover.
+    Wait { waiting: Waiting, acquire: bool },
+}
+
+/// A place among those that wait; dropped, it is given up.
+pub(in crate::llite) struct Waiting {
+    gate: Arc<Gate>,
+    id: u64,
+    told: oneshot::Receiver<Admission>,
+}
+
+impl Waiting {
+    /// Resolves when the read is let in, or refused.
+    pub async fn admitted(mut self) -> Admission {
+        (&mut self.told).await.unwrap_or(Err(Errno::EIO))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.gate.core.lock().leave(self.id);
+    }
+}
+
+/// How a write(2) goes.
+pub(in crate::llite) enum Writing {
+    /// Its data is kept back under this.
+    Under(Arc<Cover>),
+    /// To the OSTs, which lock for it.
+    Through(Through),
+    /// The asker is the one to get a cover, and asks again.
+    Acquire(Acquiring),
+    /// Something must end first ([`Gate::may_write`]); ask again.
+    Wait,
+    /// The asker drains the cover for writes, and asks again.
+    Drain,
+}
+
+/// A write on its way to the OSTs, until dropped.
+pub(in crate::llite) struct Through {
+    gate: Arc<Gate>,
+}
+
+impl Drop for Through {
+    fn drop(&mut self) {
+        let last = self.gate.core.lock().end_through();
+        if last {
+            self.gate.changed.notify_waiters();
+        }
+    }
+}
+
+/// A cover for writes is being asked for, until dropped.
+pub(in crate::llite) struct Acquiring {
+    gate: Arc<Gate>,
+}
+
+impl Acquiring {
+    /// It was obtained. False: others were quicker, it is of no use.
+    pub fn install(&self, cover: &Arc<Cover>) -> bool {
+        self.gate.core.lock().install_writes(cover)
+    }
+}
+
+impl Drop for Acquiring {
+    fn drop(&mut self) {
+        self.gate.core.lock().end_acquire();
+        self.gate.changed.notify_waiters();
+    }
+}
+
+/// A truncate under way.
+pub(in crate::llite) struct Truncating {
+    gate: Arc<Gate>,
+    /// The write cover it goes under.
+    pub cover: Option<Arc<Cover>>,
+}
+
+impl Drop for Truncating {
+    fn drop(&mut self) {
+        self.gate.core.lock().end_truncate();
+        self.gate.changed.notify_waiters();
+    }
+}
+
+type Rules = Core<oneshot::Sender<Admission>>;
+
+/// The gate of one file; the module's head says what it is for.
+#[derive(Debug, Default)]
+pub(in crate::llite) struct Gate {
+    core: Mutex<Rules>,
+    /// Something ended that others wait for.
+    changed: Notify,
+}
+
+impl Gate {
+    /// A read of the pages in `range` wants in.
+    pub fn enter(self: &Arc<Self>, range: Range<u64>) -> Enter {
+        let mut ear = None;
+        let entered = self.core.lock().enter(range, || {
+            let (tell, told) = oneshot::channel();
+            ear = Some(told);
+            tell
+        });
+        match entered {
+            Entered::Under(cover) => Enter::Under(cover),
+            Entered::Wait { id, acquire } => Enter::Wait {
+                waiting: Waiting {
+                    gate: self.clone(),
+                    id,
+                    told: ear.expect("who waits is told"),
+                },
+                acquire,
+            },
+        }
+    }
+
+    /// The cover, whatever becomes of it.
+    pub fn cover(&self) -> Option<Arc<Cover>> {
+        self.core.lock().cover.clone()
+    }
+
+    /// The cover for writes, if that is what is there.
+    pub fn writes(&self) -> Option<Arc<Cover>> {
+        self.cover().filter(|c| c.writes.is_some())
+    }
+
+    /// Resolves once a cover may be asked for; the mode to ask for.
+    pub async fn may_acquire(&self) -> LdlmMode {
+        self.until(Rules::may_acquire).await
+    }
+
+    /// Resolves once no cover is being drained.
+    pub async fn drained(&self) {
+        self.until(|g| (!g.draining).then_some(())).await;
+    }
+
+    /// Resolves once no write goes through.
+    pub async fn none_through(&self) {
+        self.until(|g| (g.through == 0).then_some(())).await;
+    }
+
+    /// Resolves once [`Gate::begin_write`] may answer otherwise than [`Writing::Wait`].
+    pub async fn may_write(&self) {
+        self.until(|g| g.may_write().then_some(())).await;
+    }
+
+    /// Resolves once there is no cover for writes.
+    pub async fn no_writes(&self) {
+        self.until(|g| (!g.has_writes()).then_some(())).await;
+    }
+
+    async fn until<V>(&self, found: impl Fn(&Rules) -> Option<V>) -> V {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(v) = found(&self.core.lock()) {
+                return v;
+            }
+            changed.await;
+        }
+    }
+
+    /// A cover was obtained: lets everybody in who waits. False: it is of no use now, ask again.
+    pub fn install(&self, cover: &Arc<Cover>) -> bool {
+        let Some(waiting) = self.core.lock().install(cover) else {
+            return false;
+        };
+        for w in waiting {
+            let _ = w.tell.send(Ok(Some(cover.clone())));
+        }
+        true
+    }
+
+    /// There will be no cover: why, or that the file cannot have one.
+    pub fn refuse(&self, why: Result<(), Errno>) {
+        let waiting = self.core.lock().refuse(why.is_ok());
+        for w in waiting {
+            let _ = w.tell.send(why.map(|()| None));
+        }
+    }
+
+    /// The cover must go; of the lock `cookie`, if given. True: the caller drains it ([`Gate::round`]).
+    pub fn begin_drain(&self, cookie: Option<u64>) -> bool {
+        self.core.lock().begin_drain(cookie)
+    }
+
+    /// The cover for writes must go. True: the caller drains it.
+    pub fn begin_drain_writes(&self) -> bool {
+        self.core.lock().begin_drain_writes()
+    }
+
+    /// What to drop of `ranges` now: nothing that a waiting read has locked.
+    pub fn round(&self, ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        self.core.lock().round(ranges)
+    }
+
+    /// They are dropped. What must be dropped once more; with nothing left nobody is let in any more.
+    pub fn round_done(&self) -> Vec<Range<u64>> {
+        self.core.lock().round_done()
+    }
+
+    /// All is dropped: takes the cover out, a new one may come.
+    pub fn end_drain(&self) -> Option<Arc<Cover>> {
+        let gone = self.core.lock().end_drain();
+        self.changed.notify_waiters();
+        gone
+    }
+
+    /// A handle for writing is opened. True: a cover for reading stands in the way and the caller drains it.
+    pub fn writer_opened(&self) -> bool {
+        self.core.lock().writer_opened()
+    }
+
+    /// A handle for writing is closed.
+    pub fn writer_closed(&self) {
+        self.core.lock().writer_closed();
+    }
+
+    /// A truncate begins: it goes under the cover it gets, and no new one comes until it ends.
+    pub fn begin_truncate(self: &Arc<Self>) -> Truncating {
+        let cover = self.core.lock().begin_truncate();
+        Truncating {
+            gate: self.clone(),
+            cover,
+        }
+    }
+
+    /// An append begins: as a truncate, but it takes locks of its own, so it must not hold the cover's: they may be asked back.
+    pub fn begin_append(self: &Arc<Self>) -> Truncating {
+        let mut begun = self.begin_truncate();
+        begun.cover = None;
+        begun
+    }
+
+    /// How a write(2) goes. `may_keep`: its data may be kept back.
+    pub fn begin_write(self: &Arc<Self>, may_keep: bool) -> Writing {
+        let way = self.core.lock().begin_write(may_keep);
+        match way {
+            Way::Under(cover) => Writing::Under(cover),
+            Way::Through => Writing::Through(Through { gate: self.clone() }),
+            Way::Acquire => Writing::Acquire(Acquiring { gate: self.clone() }),
+            Way::Wait => Writing::Wait,
+            Way::Drain => Writing::Drain,
+        }
+    }
+
+    /// Others want the file, or it cannot be covered: writes go through for a while, longer each time unless the cover was
+    /// worth it.
+    pub fn contended(&self) {
+        self.core.lock().contended();
+    }
+
+    /// Asked for since it was last asked about (second chance of the LRU).
+    pub fn was_used(&self) -> bool {
+        self.core.lock().was_used()
+    }
+
+    /// Pages of no cover may be there; asked once.
+    pub fn take_uncovered(&self) -> bool {
+        self.core.lock().take_uncovered()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
+mod tests {
+    use super::super::writes::SKIP_MIN;
+    use super::*;
+    use crate::llite::covers::dirty::Dirty;
+    use crate::lov::FileLayout;
+    use futures_util::FutureExt;
+
+    fn cover(mode: LdlmMode) -> Arc<Cover> {
+        Cover::new(Arc::new(FileLayout::none()), mode, Vec::new())
+    }
+
+    fn wait(g: &Arc<Gate>, r: Range<u64>) -> (Waiting, bool) {
+        match g.enter(r) {
+            Enter::Wait { waiting, acquire } => (waiting, acquire),
+            Enter::Under(_) => panic!("let in"),
+        }
+    }
+
+    fn under(g: &Arc<Gate>, r: Range<u64>) -> bool {
+        matches!(g.enter(r), Enter::Under(_))
+    }
+
+    #[tokio::test]
+    async fn one_asks_and_all_that_wait_are_let_in() {
+        let g = Arc::<Gate>::default();
+        let (a, first) = wait(&g, 0..10);
+        let (b, second) = wait(&g, 5..20);
+        assert!(first && !second);
+        assert!(g.install(&cover(LdlmMode::PR)));
+        assert!(a.admitted().await.unwrap().is_some() && b.admitted().await.unwrap().is_some());
+        assert!(under(&g, 100..101));
+    }
+
+    #[tokio::test]
+    async fn a_drain_leaves_out_who_waits_and_repeats_what_it_let_in() {
+        let g = Arc::<Gate>::default();
+        let _first = wait(&g, 0..10);
+        assert!(g.install(&cover(LdlmMode::PR)));
+        assert!(g.begin_drain(None) && !g.begin_drain(None));
+        // no round yet: it waits, and its pages are left alone
+        let (early, acquire) = wait(&g, 40..50);
+        assert!(acquire);
+        assert_eq!(g.round(vec![0..100]), [0..40, 50..100]);
+        // beside the round: let in where pages are being dropped, not elsewhere
+        assert!(under(&g, 60..70));
+        let (late, _) = wait(&g, 200..210);
+        assert!(
+            g.may_acquire().now_or_never().is_none(),
+            "the old cover is still there"
+        );
+        assert_eq!(g.round_done(), [60..70]);
+        assert_eq!(g.round(vec![60..70]), [60..70]);
+        assert!(g.round_done().is_empty());
+        let (last, _) = wait(&g, 60..70);
+        drop(last);
+        assert!(g.end_drain().is_some());
+        assert!(g.cover().is_none());
+        assert_eq!(g.may_acquire().now_or_never(), Some(LdlmMode::PR));
+        assert!(g.install(&cover(LdlmMode::PR)));
+        assert!(
+            early.admitted().await.unwrap().is_some() && late.admitted().await.unwrap().is_some()
+        );
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_waiting_holds_nothing_up() {
+        let g = Arc::<Gate>::default();
+        drop(wait(&g, 0..10));
+        assert_eq!(g.round(vec![0..20]), [0..20]);
+    }
+
+    #[tokio::test]
+    async fn writers_need_a_write_cover() {
+        let g = Arc::<Gate>::default();
+        let (w, _) = wait(&g, 0..1);
+        assert!(!g.writer_opened());
+        assert!(
+            !g.install(&cover(LdlmMode::PR)),
+            "somebody may dirty pages now"
+        );
+        assert_eq!(g.may_acquire().now_or_never(), Some(LdlmMode::PW));
+        assert!(g.install(&cover(LdlmMode::PW)));
+        assert!(w.admitted().await.unwrap().is_some());
+        g.writer_closed();
+        assert!(!g.writer_opened(), "the write cover stays");
+
+        let g = Arc::<Gate>::default();
+        let _w = wait(&g, 0..1);
+        assert!(g.install(&cover(LdlmMode::PR)));
+        assert!(g.writer_opened(), "a read cover goes");
+        assert!(!g.begin_drain(None), "by whoever opened");
+    }
+
+    #[tokio::test]
+    async fn no_cover_comes_beside_a_truncate() {
+        let g = Arc::<Gate>::default();
+        let t = g.begin_truncate();
+        assert!(t.cover.is_none());
+        let (w, _) = wait(&g, 0..1);
+        assert!(!g.install(&cover(LdlmMode::PR)));
+        assert!(g.may_acquire().now_or_never().is_none());
+        drop(t);
+        assert!(g.may_acquire().now_or_never().is_some());
+        assert!(g.install(&cover(LdlmMode::PW)));
+        drop(w);
+        assert!(g.begin_drain(None));
+        assert!(
+            g.begin_truncate().cover.is_some(),
+            "also while it is being drained"
+        );
+    }
+
+    #[tokio::test]
+    async fn pages_of_no_cover_are_remembered() {
+        let g = Arc::<Gate>::default();
+        let (w, _) = wait(&g, 0..1);
+        g.refuse(Ok(()));
+        assert!(w.admitted().await.unwrap().is_none());
+        assert!(g.take_uncovered() && !g.take_uncovered());
+    }
+
+    fn for_writes() -> Arc<Cover> {
+        Cover::for_writes(
+            Arc::new(FileLayout::none()),
+            Vec::new(),
+            Dirty::new(Vec::new()),
+        )
+    }
+
+    fn acquire(g: &Arc<Gate>) -> Acquiring {
+        match g.begin_write(true) {
+            Writing::Acquire(turn) => turn,
+            _ => panic!("not the one to get a cover"),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_asks_for_a_cover_for_writes_while_none_goes_through() {
+        let g = Arc::<Gate>::default();
+        let Writing::Through(first) = g.begin_write(false) else {
+            panic!("nothing may be kept back of it")
+        };
+        let turn = acquire(&g);
+        assert!(g.none_through().now_or_never().is_none());
+        drop(first);
+        assert!(g.none_through().now_or_never().is_some());
+        assert!(
+            matches!(g.begin_write(true), Writing::Wait) && g.may_write().now_or_never().is_none()
+        );
+        assert!(turn.install(&for_writes()));
+        drop(turn);
+        assert!(g.may_write().now_or_never().is_some());
+        assert!(matches!(g.begin_write(true), Writing::Under(_)));
+        // who may not keep back lets the cover go
+        assert!(
+            matches!(g.begin_write(false), Writing::Drain)
+                && matches!(g.begin_write(true), Writing::Wait)
+        );
+        assert!(!g.begin_drain_writes() && g.no_writes().now_or_never().is_none());
+        assert!(g.end_drain().is_some());
+        assert!(g.no_writes().now_or_never().is_some());
+        // one who gives up leaves the turn to others
+        drop(acquire(&g));
+        drop(acquire(&g));
+    }
+
+    #[tokio::test]
+    async fn pages_and_writes_never_share_a_cover() {
+        let g = Arc::<Gate>::default();
+        let turn = acquire(&g);
+        let (reader, first) = wait(&g, 0..10);
+        assert!(
+            first && !turn.install(&for_writes()),
+            "a read of pages waits"
+        );
+        assert!(
+            g.may_acquire().now_or_never().is_none(),
+            "locks are being asked for"
+        );
+        drop(turn);
+        assert!(matches!(g.begin_write(true), Writing::Through(_)));
+        assert_eq!(g.may_acquire().now_or_never(), Some(LdlmMode::PR));
+        assert!(g.install(&cover(LdlmMode::PR)));
+        assert!(reader.admitted().await.unwrap().is_some());
+        assert!(
+            matches!(g.begin_write(true), Writing::Through(_))
+                && g.writes().is_none()
+                && !g.begin_drain_writes()
+        );
+        assert!(g.begin_drain(None) && g.end_drain().is_some());
+
+        let turn = acquire(&g);
+        assert!(turn.install(&for_writes()));
+        drop(turn);
+        let t = g.begin_truncate();
+        assert!(t.cover.is_none(), "it is not for truncates");
+        let (_late, acquire) = wait(&g, 0..1);
+        assert!(acquire && g.begin_drain_writes());
+        drop(t);
+        assert!(g.may_acquire().now_or_never().is_none());
+        assert!(g.end_drain().is_some() && g.may_acquire().now_or_never().is_some());
+    }
+
+    #[test]
+    fn contention_lets_writes_through_for_a_while() {
+        let g = Arc::<Gate>::default();
+        let through = |g: &Arc<Gate>| {
+            let mut n = 0;
+            while matches!(g.begin_write(true), Writing::Through(_)) {
+                n += 1;
+            }
+            n
+        };
+        g.contended();
+        assert_eq!(through(&g), SKIP_MIN);
+        g.contended();
+        assert_eq!(through(&g), 2 * SKIP_MIN);
+        let turn = acquire(&g);
+        assert!(turn.install(&for_writes()));
+        drop(turn);
+        for _ in 0..100 * SKIP_MIN {
+            assert!(matches!(g.begin_write(true), Writing::Under(_)));
+        }
+        assert!(g.begin_drain(None) && g.end_drain().is_some());
+        g.contended();
+        assert_eq!(through(&g), SKIP_MIN, "it was worth it");
+    }
+}

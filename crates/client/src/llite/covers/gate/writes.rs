@@ -1,0 +1,110 @@
+//! The rules of a gate for write(2): to the OSTs, or under a cover that keeps its data back.
+//!
+//! Invariant: a cover for writes is asked for while no write of this client goes through to the OSTs, whose lock for it would
+//! only call ours back. After others asked one back, writes go through for a while ([`Core::contended`]).
+
+use std::sync::Arc;
+
+use super::core::Core;
+use crate::llite::covers::cover::Cover;
+
+/// How a write(2) goes.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// Its data is kept back under this.
+    Under(Arc<Cover>),
+    /// To the OSTs, which lock for it; ends with [`Core::end_through`].
+    Through,
+    /// The asker is the one to get a cover; ends with [`Core::end_acquire`].
+    Acquire,
+    /// Something must end first ([`Core::may_write`]).
+    Wait,
+    /// The asker drains the cover for writes.
+    Drain,
+}
+
+/// Writes that go through after a cover was lost to others, at least and at most.
+pub(super) const SKIP_MIN: u32 = 16;
+const SKIP_MAX: u32 = 4096;
+
+impl<T> Core<T> {
+    /// A cover for writes may be had.
+    fn free_for_writes(&self) -> bool {
+        let readers = self.acquiring || !self.waiting.is_empty();
+        self.cover.is_none() && !self.draining && !readers && self.truncating == 0
+    }
+
+    /// How a write(2) goes. `may_keep`: its data may be kept back.
+    pub fn begin_write(&mut self, may_keep: bool) -> Way {
+        if let Some(cover) = self.cover.clone().filter(|c| c.writes.is_some()) {
+            return match may_keep {
+                _ if self.draining => Way::Wait,
+                true => {
+                    self.kept = self.kept.saturating_add(1);
+                    Way::Under(cover)
+                }
+                false => {
+                    self.draining = true;
+                    Way::Drain
+                }
+            };
+        }
+        if self.acquiring_writes {
+            return Way::Wait;
+        }
+        if may_keep && self.free_for_writes() && self.skip == 0 {
+            self.acquiring_writes = true;
+            return Way::Acquire;
+        }
+        self.skip = self.skip.saturating_sub(may_keep as u32);
+        self.through += 1;
+        Way::Through
+    }
+
+    /// A write that went through has ended. True: it was the last.
+    pub fn end_through(&mut self) -> bool {
+        self.through -= 1;
+        self.through == 0
+    }
+
+    /// A cover for writes was obtained. False: others were quicker, it is of no use.
+    pub fn install_writes(&mut self, cover: &Arc<Cover>) -> bool {
+        let free = self.free_for_writes();
+        if free {
+            self.cover = Some(cover.clone());
+            self.kept = 0;
+        }
+        free
+    }
+
+    /// Who was to get a cover for writes has one, or has given up.
+    pub fn end_acquire(&mut self) {
+        self.acquiring_writes = false;
+    }
+
+    /// [`Core::begin_write`] may answer otherwise than [`Way::Wait`].
+    pub fn may_write(&self) -> bool {
+        !(self.acquiring_writes || self.draining && self.has_writes())
+    }
+
+    /// There is a cover for writes.
+    pub fn has_writes(&self) -> bool {
+        self.cover.as_ref().is_some_and(|c| c.writes.is_some())
+    }
+
+    /// The cover for writes must go. True: the caller drains it.
+    pub fn begin_drain_writes(&mut self) -> bool {
+        self.has_writes() && !std::mem::replace(&mut self.draining, true)
+    }
+
+    /// Others want the file, or it cannot be covered: writes go through for a while, longer each time unless the cover was
+    /// worth it.
+    pub fn contended(&mut self) {
+        self.skipped = if self.kept > 8 * self.skipped {
+            SKIP_MIN
+        } else {
+            (2 * self.skipped).clamp(SKIP_MIN, SKIP_MAX)
+        };
+        (self.skip, self.kept) = (self.skipped, 0);
+    }
+}

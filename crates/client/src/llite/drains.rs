@@ -1,0 +1,167 @@
+//! Letting covers go: the kernel's pages are dropped, or what was kept back is written out, and then the locks go.
+//!
+//! Nobody waits for a drain with a lock in hand that others ask for, unless the lock is the cover's own.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::LdlmMode;
+use futures_util::future::join_all;
+
+use super::covers::{Covers, Gate, ObjectKey, OpenInode};
+use super::flusher::Flusher;
+use super::upcalls::Upcalls;
+
+/// Drains covers.
+pub(super) struct Drains {
+    covers: Arc<Covers>,
+    upcalls: Arc<Upcalls>,
+    flusher: Arc<Flusher>,
+    /// Where drains run.
+    runtime: tokio::runtime::Handle,
+}
+
+impl Drains {
+    /// For the files of one mount; drains are tasks of `runtime`.
+    pub fn new(
+        covers: Arc<Covers>,
+        upcalls: Arc<Upcalls>,
+        flusher: Arc<Flusher>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        Self {
+            covers,
+            upcalls,
+            flusher,
+            runtime,
+        }
+    }
+
+    /// The same, and there is no cover for writes any more.
+    pub async fn settle(self: &Arc<Self>, fid: Fid, gate: &Arc<Gate>) {
+        self.settle_later(fid, gate);
+        gate.no_writes().await;
+    }
+
+    /// The same without waiting.
+    pub fn settle_later(self: &Arc<Self>, fid: Fid, gate: &Arc<Gate>) {
+        if gate.begin_drain_writes() {
+            self.spawn(fid, gate.clone());
+        }
+    }
+
+    /// Settles every file.
+    pub async fn settle_all(self: &Arc<Self>) {
+        join_all(
+            self.covers
+                .all()
+                .into_iter()
+                .map(|(fid, gate)| async move { self.settle(fid, &gate).await }),
+        )
+        .await;
+    }
+
+    /// The lock `cookie` on an object goes or is asked back: what it covers must be dropped.
+    pub fn lock_lost(self: &Arc<Self>, key: ObjectKey, cookie: u64) {
+        if let Some((fid, gate)) = self.covers.by_object(key)
+            && gate.begin_drain(Some(cookie))
+        {
+            if gate.writes().is_some() {
+                gate.contended();
+            }
+            self.spawn(fid, gate);
+        }
+    }
+
+    /// A handle for writing was opened: pages may be dirtied from now on, so a cover for reading is not enough any more.
+    pub async fn writer_opened(self: &Arc<Self>, inode: &OpenInode) {
+        if inode.gate.writer_opened() {
+            self.spawn(inode.fid, inode.gate.clone());
+        }
+        if inode.gate.cover().is_some_and(|c| c.mode != LdlmMode::PW) {
+            inode.gate.drained().await;
+        }
+    }
+
+    /// Lets a file's pages and cover go.
+    pub fn release(self: &Arc<Self>, fid: Fid) {
+        let gate = self.covers.gate_of(fid);
+        if let Some(gate) = gate.filter(|g| g.begin_drain(None)) {
+            self.spawn(fid, gate);
+        }
+    }
+
+    /// The same, and waits for it.
+    pub async fn drop_cover(self: &Arc<Self>, inode: &OpenInode) {
+        self.release(inode.fid);
+        inode.gate.drained().await;
+    }
+
+    /// Keeps the number of covered files within its limit: one more came, one goes.
+    pub fn shrink(self: &Arc<Self>) {
+        if let Some((fid, gate)) = self.covers.surplus()
+            && gate.begin_drain(None)
+        {
+            self.spawn(fid, gate);
+        }
+    }
+
+    /// Lets all covers go without a word to anybody (umount: the kernel's cache is gone).
+    pub fn forget_all(&self) {
+        for (fid, gate) in self.covers.all() {
+            if gate.begin_drain(None) {
+                self.end(fid, &gate);
+            }
+        }
+    }
+
+    pub fn spawn(self: &Arc<Self>, fid: Fid, gate: Arc<Gate>) {
+        let me = self.clone();
+        self.runtime.spawn(async move { me.drain(fid, gate).await });
+    }
+
+    /// Drops a file's pages, or writes out what was kept back, and then drops its cover; the gate was told that it begins.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it waits for pages that are being filled or written back"
+    )]
+    async fn drain(self: Arc<Self>, fid: Fid, gate: Arc<Gate>) {
+        if let Some(cover) = gate.writes() {
+            self.flusher.write_all_out(fid, &cover).await;
+            drop(cover);
+            return self.end(fid, &gate);
+        }
+        let inval = self.upcalls.who();
+        let mut left: Vec<Range<u64>> = std::iter::once(0..u64::MAX).collect();
+        while !left.is_empty() {
+            let now = gate.round(left);
+            if let Some(inval) = inval.clone() {
+                let drop_all = move || {
+                    now.into_iter()
+                        .for_each(|r: Range<u64>| inval.drop_pages(fid, r))
+                };
+                // on a thread of its own: it waits for pages that are being filled or written back
+                let _ = tokio::task::spawn_blocking(drop_all).await;
+            }
+            left = gate.round_done();
+        }
+        self.end(fid, &gate);
+    }
+
+    /// The tables first: once the gate is told, a new cover may be entered in them.
+    fn end(&self, fid: Fid, gate: &Gate) {
+        if let Some(cover) = gate.cover() {
+            self.covers.strike(fid, &cover);
+        }
+        drop(gate.end_drain());
+    }
+    /// Lets all pages that are not being read go, with what covers them.
+    pub async fn drop_all(self: &Arc<Self>) {
+        join_all(self.covers.all().into_iter().map(|(fid, gate)| async move {
+            self.release(fid);
+            gate.drained().await;
+        }))
+        .await;
+    }
+}

@@ -1,0 +1,224 @@
+//! Writing out what is kept back: in large requests and several at once, at the latest after [`AGE`].
+//!
+//! Invariants:
+//! - writing out waits for no lock and for no request that may wait for one;
+//! - what could not be written out is lost, as in Lustre, and each open handle is told once. After an eviction by an OST nothing
+//!   is sent there any more ([`BackedBy::generation`]): others may have written there.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use futures_util::future::join_all;
+
+use super::covers::{Cover, Covers, Dirty, Flight, Gate, OpenFiles, OpenInode, Taken};
+use crate::osc::{BackedBy, IN_FLIGHT, ObjectRef, Osc};
+
+/// What was kept back is written out after this.
+const AGE: Duration = Duration::from_secs(1);
+
+/// Sends what is kept back to the OSTs.
+pub(super) struct Flusher {
+    covers: Arc<Covers>,
+    open: Arc<OpenFiles>,
+    /// Where flights are.
+    runtime: tokio::runtime::Handle,
+    /// A task looks after data that is kept back.
+    running: AtomicBool,
+}
+
+impl Flusher {
+    /// For the files of one mount; flights are tasks of `runtime`.
+    pub fn new(covers: Arc<Covers>, open: Arc<OpenFiles>, runtime: tokio::runtime::Handle) -> Self {
+        Self {
+            covers,
+            open,
+            runtime,
+            running: AtomicBool::new(false),
+        }
+    }
+
+    /// Sends these on their way.
+    pub fn fly(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, flights: Vec<(usize, Flight)>) {
+        for (i, f) in flights {
+            let (me, cover) = (self.clone(), cover.clone());
+            self.runtime
+                .spawn(async move { me.land(fid, &cover, i, f).await });
+        }
+    }
+
+    /// Carries one flight to its end.
+    async fn land(self: &Arc<Self>, fid: Fid, cover: &Cover, i: usize, f: Flight) {
+        let Some(w) = &cover.writes else { return };
+        let (o, range, cost) = (&w.objects()[i], f.range(), f.cost());
+        let done = {
+            let _place = o.osc.write_backs().acquire().await;
+            let attr = w.attr();
+            // held: its object is not clean while this flies
+            match cover.lock(i).filter(|l| !l.is_dead()) {
+                None => Err(Errno::EIO),
+                Some(l) => {
+                    let by = BackedBy {
+                        cookie: l.info().remote_cookie,
+                        generation: o.generation,
+                        granted: true,
+                    };
+                    o.osc
+                        .write_back(&o.object, f.start, f.data, &attr, by)
+                        .await
+                }
+            }
+        };
+        o.osc.grant().used(cost);
+        if let Err(e) = done {
+            w.set_file_end(None);
+            self.lost(fid, &o.object, &range, e);
+        }
+        w.landed(i, f.id);
+        // it was put off while much was on its way
+        if o.osc.grant().is_wanted() {
+            self.relieve(&o.osc);
+        }
+    }
+
+    fn lost(&self, fid: Fid, object: &ObjectRef, range: &Range<u64>, why: Errno) {
+        tracing::error!(%fid, object = ?object.oi, start = range.start, end = range.end, error = %why, "written data could not be stored and is lost");
+        if let Some(inode) = self.open.of(fid) {
+            inode.lost.note(why);
+        }
+    }
+
+    /// Writes out what is kept back in these ranges of the objects and waits until it has landed. What is written meanwhile is
+    /// not waited for.
+    pub async fn write_out(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, within: &[Range<u64>]) {
+        let Some(w) = &cover.writes else { return };
+        loop {
+            let Taken {
+                out,
+                under_way,
+                left,
+            } = w.take(within);
+            self.fly(fid, cover, out);
+            w.have_landed(&under_way).await;
+            if !left {
+                return;
+            }
+        }
+    }
+
+    /// The cover goes: of each object writes everything out, or drops it when its lock is void, and gives its lock back. None
+    /// waits for another: their OSTs may be dead.
+    pub async fn write_all_out(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>) {
+        let Some(w) = &cover.writes else { return };
+        w.close();
+        join_all((0..w.objects().len()).map(|i| async move {
+            while !w.is_clean_at(i) {
+                if cover.is_dead(i) {
+                    self.discard(fid, w, i);
+                }
+                self.write_out(fid, cover, &w.one(i)).await;
+            }
+            cover.give_back(i);
+        }))
+        .await;
+    }
+
+    fn discard(&self, fid: Fid, w: &Dirty, i: usize) {
+        if let Some((range, cost)) = w.discard(i) {
+            w.objects()[i].osc.grant().used(cost);
+            self.lost(fid, &w.objects()[i].object, &range, Errno::EIO);
+        }
+    }
+
+    /// What was written through any handle is at the OSTs, as far as it was not lost.
+    pub async fn flush(self: &Arc<Self>, inode: &OpenInode) {
+        if let Some(cover) = inode.gate.writes()
+            && let Some(w) = &cover.writes
+        {
+            self.write_out(inode.fid, &cover, &w.whole()).await;
+        }
+    }
+
+    /// Files of which written data is kept back.
+    pub fn unwritten(&self) -> Vec<Fid> {
+        let dirty = |gate: &Gate| {
+            gate.cover()
+                .is_some_and(|c| c.writes.as_ref().is_some_and(|w| !w.is_clean()))
+        };
+        self.covers
+            .all()
+            .into_iter()
+            .filter(|(_, gate)| dirty(gate))
+            .map(|(fid, _)| fid)
+            .collect()
+    }
+
+    /// Writes out what is kept back of all files, however long the OSTs take.
+    pub async fn write_out_all(self: &Arc<Self>) {
+        let covers = self
+            .covers
+            .all()
+            .into_iter()
+            .filter_map(|(fid, gate)| Some((fid, gate.cover()?)));
+        join_all(covers.map(|(fid, cover)| async move {
+            if let Some(w) = &cover.writes {
+                self.write_out(fid, &cover, &w.whole()).await;
+            }
+        }))
+        .await;
+    }
+
+    /// Files with a cover for writes.
+    fn writing(&self) -> Vec<(Fid, Arc<Cover>)> {
+        self.covers
+            .all()
+            .into_iter()
+            .filter_map(|(fid, gate)| Some((fid, gate.writes()?)))
+            .collect()
+    }
+
+    /// Makes room at an OST: all that is kept back goes out. While much is on its way already this is put off until some of
+    /// that has landed ([`Self::land`]).
+    pub fn relieve(self: &Arc<Self>, osc: &Osc) {
+        if osc.write_backs().available_permits() > IN_FLIGHT / 2 {
+            self.start_all();
+        }
+    }
+
+    /// Everything kept back goes out; false when there was nothing.
+    fn start_all(self: &Arc<Self>) -> bool {
+        let mut any = false;
+        for (fid, cover) in self.writing() {
+            let Some(w) = &cover.writes else { continue };
+            any |= !w.is_clean();
+            let Taken { out, .. } = w.take(&w.whole());
+            self.fly(fid, &cover, out);
+        }
+        any
+    }
+
+    /// Sees to it that what is kept back goes out in time.
+    pub fn look_after(self: &Arc<Self>) {
+        if self.running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let me = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(AGE).await;
+                let Some(me) = me.upgrade() else { return };
+                if me.start_all() {
+                    continue;
+                }
+                me.running.store(false, Ordering::Release);
+                // kept back just now by one who saw the flag still up
+                if !me.start_all() || me.running.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,231 @@
+//! Extended attributes: the user's, ACLs, and Lustre's own under names of their own.
+//!
+//! | name | get | set |
+//! | --- | --- | --- |
+//! | `lustre.lov` | layout of a file, default layout of a directory | layout of a file without one, default of a directory |
+//! | `lustre.lov/NAME` | layout of the file NAME in a directory | - |
+//! | `lustre.lma`, `lustre.link` | as stored on the MDT | - |
+//! | `lustre.lmv` | layout of a striped directory, with the MDT of each shard | - |
+//! | `lustre.dmv` | what new directories inherit | the same |
+//! | `lustre.mkdir` | - | makes a directory on chosen MDTs ([`super::MkdirRequest`]) |
+//! | `lustre.fid` | FID as text | - |
+//! | `lustre.path:FID` | a path of that FID, from the mounted directory | - |
+//! | `lustre.targets.json` | the targets and whether they answer, JSON; asks no server | - |
+//! | `lustre.statfs.json` | the same with space and inodes, or the errno of a target that does not say | - |
+//! | `lustre.pools.json` | OSTs of each pool, JSON | - |
+//!
+//! Lustre: `lustre/llite/xattr.c`; the text ones take the place of ioctls, which FUSE does not let through.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use coral_wire::mds::fl;
+
+use super::attributes::Attributes;
+use super::covers::OpenFiles;
+use super::dirstripe::{DirStripes, MkdirRequest};
+use super::identities::Identities;
+use super::layouts::Layouts;
+use super::names::Names;
+use super::reports::Reports;
+use super::servers::Servers;
+use super::setattr::SetAttrs;
+use super::types::{Cred, SetAttr};
+use super::xattr::{LOV, NAME_MAX, Xattrs};
+use crate::lov::Form;
+use crate::mdc::Ids;
+
+/// Longest value, bytes (XATTR_SIZE_MAX).
+const VALUE_MAX: usize = 65536;
+/// Extended attributes, Lustre's own among them.
+pub(super) struct LustreXattrs {
+    pub servers: Arc<Servers>,
+    pub ids: Arc<Identities>,
+    pub open: Arc<OpenFiles>,
+    pub layouts: Arc<Layouts>,
+    pub attributes: Arc<Attributes>,
+    pub xattrs: Arc<Xattrs>,
+    pub setattrs: Arc<SetAttrs>,
+    pub dir_stripes: Arc<DirStripes>,
+    pub names: Arc<Names>,
+    pub reports: Arc<Reports>,
+}
+
+impl LustreXattrs {
+    /// Value of one xattr; ENODATA when there is none.
+    pub async fn get(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        match name.strip_prefix(b"lustre.") {
+            Some(own) if name.len() <= NAME_MAX => self.own_xattr(cred, fid, own).await,
+            _ => self.xattrs.get(cred, fid, name).await,
+        }
+    }
+
+    /// All names, each ended by a NUL.
+    pub async fn list(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        self.xattrs.list(cred, fid).await
+    }
+
+    async fn own_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        let stored = |n: &'static [u8]| async move {
+            self.servers
+                .lmv
+                .of(fid)
+                .await?
+                .getxattr(&Ids::root(), fid, n)
+                .await
+        };
+        match name {
+            b"lov" => {
+                let ids = self.ids.of(cred, &[fid]).await;
+                let md = self.servers.lmv.of(fid).await?.getattr(&ids, fid).await?.md;
+                if md.is_empty() {
+                    stored(b"trusted.lov").await
+                } else {
+                    Ok(md)
+                }
+            }
+            b"lma" => stored(b"trusted.lma").await,
+            // Names in directories that the caller may not search: as `trusted.link`, root's.
+            b"link" if cred.uid != 0 => Err(Errno::ENODATA),
+            b"link" => stored(b"trusted.link").await,
+            b"lmv" => self.dir_stripes.layout_of(fid).await,
+            b"dmv" => stored(b"trusted.dmv").await,
+            b"fid" => Ok(Bytes::from(fid.to_string())),
+            b"project" => self.project(cred, fid).await,
+            b"mdt" => Ok(Bytes::from(
+                self.servers.lmv.of(fid).await?.index.to_string(),
+            )),
+            b"targets.json" => Ok(self.reports.targets()),
+            b"statfs.json" => Ok(self.reports.statfs_json().await),
+            b"pools.json" => Ok(self.reports.pools()),
+            // Asked of the file itself, the kernel wants its attributes first, and one whose OST is deactivated has no size.
+            n if n.starts_with(b"lov/") => {
+                let file = self
+                    .names
+                    .resolve(cred, fid, &n[b"lov/".len()..])
+                    .await?
+                    .0
+                    .attr
+                    .fid;
+                Box::pin(self.own_xattr(cred, file, b"lov")).await
+            }
+            n if n.starts_with(b"quota:") => self.reports.quota(cred, &n[b"quota:".len()..]).await,
+            n => match n.strip_prefix(b"path:") {
+                Some(text) => {
+                    let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+                    self.names
+                        .fid2path(cred, text.parse().map_err(|_| Errno::EINVAL)?)
+                        .await
+                }
+                None => Err(Errno::ENODATA),
+            },
+        }
+    }
+
+    /// Sets one; `flags` XATTR_CREATE 1, XATTR_REPLACE 2.
+    pub async fn set(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Bytes,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::ERANGE);
+        }
+        if value.len() > VALUE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        self.change(cred, fid, name, Some(value), flags).await
+    }
+
+    /// Removes one; ENODATA when there is none.
+    pub async fn remove(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        self.change(cred, fid, name, None, 0).await
+    }
+
+    async fn change(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Option<Bytes>,
+        flags: u32,
+    ) -> Result<(), Errno> {
+        self.xattrs.check(name)?;
+        match (name, &value) {
+            (b"lustre.mkdir", Some(v)) => {
+                return self
+                    .dir_stripes
+                    .mkdir(cred, fid, MkdirRequest::decode(v)?)
+                    .await;
+            }
+            (b"lustre.project", Some(v)) => return self.set_project(cred, fid, v).await,
+            (b"lustre.dmv", Some(v)) => {
+                return self
+                    .dir_stripes
+                    .set_default_dirs(cred, fid, v.clone())
+                    .await;
+            }
+            (b"lustre.lov", _) | (LOV, Some(_)) => {
+                let md = self.attributes.md_inode(fid).await?;
+                if name == b"lustre.lov" && md.attr.is_dir() {
+                    return self.dir_stripes.set_default_layout(cred, fid, value).await;
+                }
+                // a stock MDT trusts its clients in this, and panics
+                if value.is_some() && md.attr.is_file() && md.layout.form != Form::None {
+                    return Err(Errno::EEXIST);
+                }
+            }
+            _ => {}
+        }
+        self.xattrs.change(cred, fid, name, value, flags).await?;
+        if name == b"lustre.lov"
+            && let Some(open) = self.open.of(fid)
+        {
+            open.set_layout(
+                self.layouts
+                    .fetch(fid, coral_wire::mds::layout_intent::ACCESS, 0, 0)
+                    .await?,
+            );
+        }
+        Ok(())
+    }
+
+    /// Project id, and "P" where new files inherit it, "-" elsewhere.
+    async fn project(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        let a = self.attributes.getattr(cred, fid).await?.attr;
+        let mark = if a.flags & fl::PROJINHERIT != 0 {
+            'P'
+        } else {
+            '-'
+        };
+        Ok(Bytes::from(format!("{} {mark}", a.projid)))
+    }
+
+    /// Sets both from the same text.
+    async fn set_project(&self, cred: &Cred, fid: Fid, text: &[u8]) -> Result<(), Errno> {
+        let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+        let (id, mark) = text.split_once(' ').ok_or(Errno::EINVAL)?;
+        let id: u32 = id.parse().map_err(|_| Errno::EINVAL)?;
+        let a = self.attributes.getattr(cred, fid).await?.attr;
+        let flags = match mark {
+            "P" => a.flags | fl::PROJINHERIT,
+            "-" => a.flags & !fl::PROJINHERIT,
+            _ => return Err(Errno::EINVAL),
+        };
+        let set = SetAttr {
+            projid: Some(id),
+            flags: Some(flags),
+            ..Default::default()
+        }
+        .beside(&a);
+        if set != SetAttr::default() {
+            self.setattrs.set(cred, fid, set, None).await?;
+        }
+        Ok(())
+    }
+}

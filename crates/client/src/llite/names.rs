@@ -1,0 +1,257 @@
+//! Looking names up: from the cache, from a whole listing where that pays, or from the MDT.
+//!
+//! Lustre: `lustre/llite/namei.c`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+
+use super::attributes::Attributes;
+use super::cache::{Cache, DirState, Lookup, MISSES_BEFORE_READDIR};
+use super::covers::OpenFiles;
+use super::cred::permitted;
+use super::dir::Directories;
+use super::identities::Identities;
+use super::inode::MdInode;
+use super::name::check_name;
+use super::opens::Opens;
+use super::places::Places;
+use super::servers::Servers;
+use super::shards::elsewhere;
+use super::types::{Cred, Entry};
+use crate::mdc::Ids;
+
+/// Names of a file that are tried until one is found that the caller can reach.
+const PATHS_TRIED: usize = 64;
+/// Looks names up.
+pub(super) struct Names {
+    pub servers: Arc<Servers>,
+    pub ids: Arc<Identities>,
+    pub cache: Arc<Cache>,
+    pub open: Arc<OpenFiles>,
+    pub attributes: Arc<Attributes>,
+    pub places: Arc<Places>,
+    pub dirs: Arc<Directories>,
+    pub opens: Arc<Opens>,
+}
+
+impl Names {
+    /// Resolves one name; ".." works. ENOENT when there is none.
+    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+        check_name(name)?;
+        if name == b"." || name == b".." && parent == self.servers.root {
+            return self.attributes.getattr(cred, parent).await;
+        }
+        if name == b".." && self.servers.lmv.several() {
+            return self
+                .attributes
+                .getattr(cred, self.dirs.parent_of(parent).await)
+                .await;
+        }
+        if let Some(entry) = self.opens.lookup_and_open(cred, parent, name).await {
+            return Ok(entry);
+        }
+        let (md, whole) = self.resolve(cred, parent, name).await?;
+        let entry = match self.attributes.full(&md).await {
+            // No reason to keep the name from whoever wants to remove it. The MDT's size is not the file's, and must not reach
+            // the pages of one that is open.
+            Err(_) if self.servers.lov.lacks(&md.layout) && self.open.of(md.attr.fid).is_none() => {
+                Entry {
+                    attr_ttl: Duration::ZERO,
+                    ..self.attributes.entry(md.attr, &md)
+                }
+            }
+            attr => self.attributes.entry(attr?, &md),
+        };
+        // the caller is told of names lost by the directory object they are in, and knows no shards
+        Ok(if whole {
+            entry
+        } else {
+            Entry {
+                entry_ttl: Duration::ZERO,
+                ..entry
+            }
+        })
+    }
+
+    /// What a name is, as the MDT sees it; true: the directory is in one piece.
+    pub async fn resolve(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<(MdInode, bool), Errno> {
+        let mut found = Err(Errno::ENOENT);
+        for p in self.places.all_of(parent, name).await? {
+            found = self
+                .resolve_in(cred, parent, p.dir, name)
+                .await
+                .map(|md| (md, p.dir == parent));
+            if !matches!(found, Err(Errno::ENOENT)) {
+                break;
+            }
+        }
+        found
+    }
+
+    /// The same in `dir`, which is `parent` or a shard of it.
+    async fn resolve_in(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        dir: Fid,
+        name: &[u8],
+    ) -> Result<MdInode, Errno> {
+        match self.lookup_cached(cred, parent, dir, name).await? {
+            Some(md) => Ok(md),
+            None => self.lookup_rpc(cred, dir, name).await,
+        }
+    }
+
+    /// What the cache knows of a name, after making it know the directory where that pays.
+    async fn lookup_cached(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        dir: Fid,
+        name: &[u8],
+    ) -> Result<Option<MdInode>, Errno> {
+        if !self.cache.enabled() || name == b".." {
+            return Ok(None);
+        }
+        if let Some(found) = self.answer(cred, parent, dir, name).await? {
+            return found.map(Some);
+        }
+        if !self.make_complete(dir).await {
+            return Ok(None);
+        }
+        self.answer(cred, parent, dir, name).await?.transpose()
+    }
+
+    /// The cache's answer if it has one: `Some(Err(ENOENT))` when there is no such name.
+    async fn answer(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        at: Fid,
+        name: &[u8],
+    ) -> Result<Option<Result<MdInode, Errno>>, Errno> {
+        match self.cache.known(parent) {
+            Some(dir) if dir.md.attr.is_dir() => permitted(cred, &dir.md.attr, &dir.md.acl, 1)?,
+            Some(_) => return Err(Errno::ENOTDIR),
+            // the server must check
+            None if cred.uid != 0 => return Ok(None),
+            None => {}
+        }
+        Ok(match self.cache.lookup(at, name) {
+            Lookup::Hit(k) => Some(Ok(k.md)),
+            Lookup::Absent => Some(Err(Errno::ENOENT)),
+            Lookup::Unknown => None,
+            Lookup::Name(fid) => {
+                let mark = self.cache.begin_read(at);
+                match self.attributes.md_inode(fid).await {
+                    Ok(md) => {
+                        self.cache.learn_name(mark, at, name, fid);
+                        Some(Ok(md))
+                    }
+                    // gone meanwhile
+                    Err(Errno::ENOENT) => None,
+                    Err(e) => return Err(e),
+                }
+            }
+        })
+    }
+
+    /// Makes the whole listing of a directory known when that costs less than asking name by name. True: it is.
+    async fn make_complete(&self, dir: Fid) -> bool {
+        let worth = |misses: u32| misses >= MISSES_BEFORE_READDIR && misses.is_power_of_two();
+        match self.cache.dir_state(dir) {
+            DirState::Complete => return true,
+            DirState::Tracked => drop(self.attributes.md_inode(dir).await),
+            DirState::Unlocked(m) if worth(m) => drop(self.attributes.md_inode(dir).await),
+            DirState::Locked(m) if worth(m) => {}
+            _ => return false,
+        }
+        if self.cache.dir_state(dir) == DirState::Complete {
+            return true;
+        }
+        self.dirs.read_whole(dir).await
+    }
+
+    async fn lookup_rpc(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<MdInode, Errno> {
+        let ids = self.ids.of(cred, &[parent]).await;
+        let mdc = self.servers.lmv.of(parent).await?;
+        let mark = self.cache.begin_read(parent);
+        let (attrs, lock) = if self.cache.enabled() && name != b".." {
+            match mdc.lookup_lock(&ids, parent, name).await {
+                Ok(f) => (f.attrs, f.lock),
+                Err(e) => {
+                    if e == Errno::ENOENT {
+                        self.cache.missed(parent);
+                    }
+                    return Err(e);
+                }
+            }
+        } else {
+            (mdc.getattr_name(&ids, parent, name).await?, None)
+        };
+        if elsewhere(&attrs) {
+            // the lock covers the name, but no attributes: nothing is kept under it
+            mdc.drop_lock(lock);
+            return self.attributes.md_inode(attrs.body.fid1).await;
+        }
+        let md = MdInode::read(&mdc, &attrs)?;
+        self.attributes.learn(&mdc, mark, &md, lock);
+        self.cache.learn_name(mark, parent, name, md.attr.fid);
+        self.ids.hint(md.attr.fid, md.attr.gid);
+        Ok(md)
+    }
+
+    /// Target of a symbolic link, no NUL.
+    pub async fn readlink(&self, _cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        self.servers
+            .lmv
+            .of(fid)
+            .await?
+            .readlink(&Ids::root(), fid)
+            .await
+    }
+
+    /// A path of the file, from the mounted directory, without leading slash. Others than root are told one by which they can
+    /// reach it: EACCES when a directory on the way may not be searched. (Lustre tells them none, `ll_fid2path` in
+    /// lustre/llite/file.c, or with its mount option `user_fid2path` any.)
+    pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+        let mdc = self.servers.lmv.of(fid).await?;
+        let (mut refused, mut linkno) = (Errno::ENOENT, 0);
+        for _ in 0..PATHS_TRIED {
+            let (path, next) = mdc.fid2path(fid, self.servers.root, linkno).await?;
+            if cred.uid == 0 {
+                return Ok(path);
+            }
+            match self.path2fid(cred, &path).await {
+                Ok(there) if there == fid => return Ok(path),
+                // It was renamed meanwhile.
+                Ok(_) => {}
+                Err(e) => refused = e,
+            }
+            let Some(next) = next else { break };
+            linkno = next;
+        }
+        Err(refused)
+    }
+
+    /// FID of a path below the mounted root.
+    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Errno> {
+        let mut at = self.servers.root;
+        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+            check_name(name)?;
+            if name != b"." && (name != b".." || at != self.servers.root) {
+                at = self.resolve(cred, at, name).await?.0.attr.fid;
+            }
+        }
+        Ok(at)
+    }
+}

@@ -1,0 +1,321 @@
+//! Opening and closing files.
+//!
+//! Lustre: `lustre/llite/file.c`, `ll_atomic_open` in `lustre/llite/namei.c`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+
+use super::attributes::Attributes;
+use super::cache::Cache;
+use super::changes::Changes;
+use super::covers::{Covers, OpenFiles, OpenInode};
+use super::drains::Drains;
+use super::finish::finish;
+use super::flock::FileLocks;
+use super::handle::{FileHandle, mds_flags};
+use super::identities::Identities;
+use super::inode::MdInode;
+use super::name::check_name;
+use super::places::Places;
+use super::reopen::{KEPT, Reopen};
+use super::servers::Servers;
+use super::setattr::SetAttrs;
+use super::types::{Attr, Cred, Entry};
+use crate::mdc::{Mdc, Opened};
+
+/// Opens and closes files.
+pub(super) struct Opens {
+    pub servers: Arc<Servers>,
+    pub ids: Arc<Identities>,
+    pub cache: Arc<Cache>,
+    pub covers: Arc<Covers>,
+    pub open: Arc<OpenFiles>,
+    pub reopen: Arc<Reopen>,
+    pub changes: Arc<Changes>,
+    pub attributes: Arc<Attributes>,
+    pub places: Arc<Places>,
+    pub drains: Arc<Drains>,
+    pub setattrs: Arc<SetAttrs>,
+    pub locks: Arc<FileLocks>,
+}
+
+impl Opens {
+    /// What open handles on the object share.
+    fn open_inode(&self, md: &MdInode, created: bool) -> Arc<OpenInode> {
+        let fid = md.attr.fid;
+        let (inode, was_open) = self.open.of_or_make(fid, || {
+            let size = if created { Some(0) } else { md.rough_size };
+            OpenInode::new(md, size, self.covers.gate(fid))
+        });
+        if was_open {
+            inode.set_layout(md.layout.clone());
+            inode.set_owner(md.attr.owner());
+        }
+        inode
+    }
+
+    /// A handle on what was just opened at `mdc`.
+    pub async fn handle(
+        self: &Arc<Self>,
+        mdc: Arc<Mdc>,
+        o: &Opened,
+        md: &MdInode,
+        flags: u32,
+    ) -> Arc<FileHandle> {
+        let inode = self.open_inode(md, o.created);
+        if !mdc.coral() && self.cache.known(md.attr.fid).is_none() {
+            // no lock came along that would tell of a change
+            inode.layout_lost();
+        }
+        let writable = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32;
+        if writable {
+            inode.writers.fetch_add(1, Ordering::Relaxed);
+            self.drains.writer_opened(&inode).await;
+        }
+        Arc::new(FileHandle::new(
+            inode,
+            mdc,
+            o,
+            md,
+            flags,
+            self.locks.fresh_number(),
+        ))
+    }
+
+    /// Opens, creating when there is no such name (`O_EXCL` in `flags`: EEXIST when there is). `flags` are `O_*`.
+    pub async fn create(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, Arc<FileHandle>), Errno> {
+        check_name(name)?;
+        let ids = self.ids.of(cred, &[parent]).await;
+        let place = self.places.of(parent, name).await?;
+        let whole = place.dir == parent;
+        let parent = place.dir;
+        let mdc = self.servers.lmv.of(parent).await?;
+        let fid = mdc.new_fid().await?;
+        let mode = mode & 0o7777 | libc::S_IFREG;
+        let bits = mds_flags(flags | libc::O_CREAT as u32);
+        let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
+        let (fh, md, created) = finish(async move {
+            let want_lock = me.cache.enabled();
+            let (mark, _change) = (me.cache.begin_read(parent), me.changes.begin(&[parent]));
+            let now = me.servers.now();
+            let mut o = mdc
+                .open(
+                    &ids,
+                    parent,
+                    &name,
+                    fid,
+                    bits,
+                    mode,
+                    now,
+                    Bytes::new(),
+                    want_lock,
+                )
+                .await?;
+            let md = MdInode::read(&mdc, &o.attrs)?;
+            me.attributes.learn(&mdc, mark, &md, o.lock.take());
+            if o.created {
+                me.changes
+                    .named(&mdc, parent, o.dir.as_ref(), now, &name, Some(md.attr.fid));
+                me.cache.learn_uncapped(mark, md.attr.fid, true);
+            }
+            me.ids.hint(md.attr.fid, md.attr.gid);
+            Ok::<_, Errno>((me.handle(mdc, &o, &md, flags).await, md, o.created))
+        })
+        .await?;
+        match self.attr_after_open(cred, &fh, &md, created).await {
+            Ok(attr) => {
+                let entry = self.attributes.entry(attr, &md);
+                Ok((
+                    if whole {
+                        entry
+                    } else {
+                        Entry {
+                            entry_ttl: Duration::ZERO,
+                            ..entry
+                        }
+                    },
+                    fh,
+                ))
+            }
+            Err(e) => {
+                self.release(&fh).await.ok();
+                Err(e)
+            }
+        }
+    }
+
+    async fn attr_after_open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fh: &FileHandle,
+        md: &MdInode,
+        created: bool,
+    ) -> Result<Attr, Errno> {
+        if created {
+            return Ok(md.fresh());
+        }
+        if fh.flags() & libc::O_TRUNC as u32 != 0 && md.attr.is_file() {
+            return Ok(self.setattrs.truncate(cred, fh, 0).await?.attr);
+        }
+        self.attributes.full(md).await
+    }
+
+    /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
+    pub async fn open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        flags: u32,
+    ) -> Result<Arc<FileHandle>, Errno> {
+        let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
+        let fh = match self.reopen.take(cred.pid, fid, flags) {
+            Some(fh) => fh,
+            None => self.open_fid(cred, fid, flags).await.inspect_err(|e| {
+                if matches!(*e, Errno::ENOENT | Errno::ESTALE) {
+                    self.reopen.lost(cred.pid, flags);
+                }
+            })?,
+        };
+        if flags & libc::O_TRUNC as u32 != 0
+            && fh.at_mdt.mode & libc::S_IFMT == libc::S_IFREG
+            && let Err(e) = self.setattrs.truncate(cred, &fh, 0).await
+        {
+            self.release(&fh).await.ok();
+            return Err(e);
+        }
+        Ok(fh)
+    }
+
+    async fn open_fid(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        flags: u32,
+    ) -> Result<Arc<FileHandle>, Errno> {
+        let ids = self.ids.of(cred, &[fid]).await;
+        let mdc = self.servers.lmv.of(fid).await?;
+        let me = self.clone();
+        finish(async move {
+            // a lock that is held already need not be given again
+            let want_lock = me.cache.enabled() && me.cache.known(fid).is_none();
+            let mark = me.cache.begin_read(fid);
+            let mut o = mdc
+                .open(
+                    &ids,
+                    fid,
+                    b"",
+                    fid,
+                    mds_flags(flags),
+                    0,
+                    me.servers.now(),
+                    Bytes::new(),
+                    want_lock,
+                )
+                .await?;
+            let md = MdInode::read(&mdc, &o.attrs)?;
+            me.attributes.learn(&mdc, mark, &md, o.lock.take());
+            me.ids.hint(md.attr.fid, md.attr.gid);
+            Ok::<_, Errno>(me.handle(mdc, &o, &md, flags).await)
+        })
+        .await
+    }
+
+    /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
+    pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Errno> {
+        self.locks.unlock_closed(fh, lock_owner).await?;
+        fh.take_lost()
+    }
+
+    /// The last descriptor is gone: drops the locks of the open file, and closes it at the MDT.
+    pub async fn release(self: &Arc<Self>, fh: &FileHandle) -> Result<(), Errno> {
+        if !fh.begin_close() {
+            return Ok(());
+        }
+        if fh.writable() && !fh.inode.is_written() {
+            self.drains.settle_later(fh.fid(), &fh.inode.gate);
+        }
+        self.locks.unlock_released(fh).await;
+        let now = self.servers.now();
+        let read = self.servers.opts.atime && fh.moves_atime(now, self.servers.opts.strict_atime);
+        let size = if fh.writable() {
+            fh.inode.size_to_tell()
+        } else {
+            None
+        };
+        let result = fh.at_mdt.close(read.then_some(now), size).await;
+        if read {
+            self.changes.forget_attrs(fh.fid());
+        }
+        self.open.closed(fh.fid());
+        result
+    }
+
+    /// A lookup by a thread that lost an open: opens along. `None`: an ordinary lookup tells.
+    pub async fn lookup_and_open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+    ) -> Option<Entry> {
+        let flags = self.reopen.wanted(cred.pid)?;
+        let ids = self.ids.of(cred, &[parent]).await;
+        let dir = self.places.of(parent, name).await.ok()?.dir;
+        let mdc = self.servers.lmv.of(dir).await.ok()?;
+        let fid = mdc.new_fid().await.ok()?;
+        let (me, name, pid) = (self.clone(), Bytes::copy_from_slice(name), cred.pid);
+        let md = finish(async move {
+            // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
+            let bits = mds_flags(flags);
+            let mut o = mdc
+                .open(
+                    &ids,
+                    dir,
+                    &name,
+                    fid,
+                    bits,
+                    0,
+                    me.servers.now(),
+                    Bytes::new(),
+                    false,
+                )
+                .await
+                .ok()?;
+            mdc.drop_lock(o.lock.take());
+            let md = MdInode::read(&mdc, &o.attrs).ok()?;
+            let fh = me.handle(mdc, &o, &md, flags).await;
+            if !md.attr.is_file() {
+                return None;
+            }
+            me.reopen.keep(pid, &fh)?;
+            let me = Arc::downgrade(&me);
+            tokio::spawn(async move {
+                tokio::time::sleep(KEPT).await;
+                if let Some(me) = me.upgrade() {
+                    me.reopen.drop_late(pid);
+                }
+            });
+            Some(md)
+        })
+        .await?;
+        let entry = self
+            .attributes
+            .entry(self.attributes.full(&md).await.ok()?, &md);
+        Some(Entry {
+            entry_ttl: Duration::ZERO,
+            attr_ttl: Duration::ZERO,
+            ..entry
+        })
+    }
+}

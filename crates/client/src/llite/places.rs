@@ -1,0 +1,152 @@
+//! Which directory object has a name, and the listing of a directory over all its shards.
+
+use std::sync::Arc;
+
+use coral_wire::Errno;
+use coral_wire::fid::Fid;
+use futures_util::future::try_join_all;
+use smallvec::{SmallVec, smallvec};
+
+use super::attributes::Attributes;
+use super::servers::Servers;
+use super::shards::{known_hash, merge_chunks, shards};
+use crate::mdc::{DirChunk, Ids};
+
+/// Version of the layout of a directory that is in one piece, as `lmv_create` says it.
+const PLAIN_VERSION: u32 = 1;
+
+/// Where names of a directory are, or are to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The directory object: a shard, or the directory itself.
+    pub dir: Fid,
+    /// Version of the layout this was concluded from, for the MDT to check; 0: it need not.
+    pub version: u32,
+}
+
+/// Finds names' directory objects.
+pub(super) struct Places {
+    servers: Arc<Servers>,
+    attributes: Arc<Attributes>,
+}
+
+impl Places {
+    /// For the directories of one mount.
+    pub fn new(servers: Arc<Servers>, attributes: Arc<Attributes>) -> Self {
+        Self {
+            servers,
+            attributes,
+        }
+    }
+
+    /// The directory objects that may have `name` of `dir`, in the order to look.
+    pub async fn all_of(&self, dir: Fid, name: &[u8]) -> Result<SmallVec<[Place; 2]>, Errno> {
+        if !self.servers.lmv.several() {
+            return Ok(smallvec![Place { dir, version: 0 }]);
+        }
+        if name == b".." {
+            return Ok(smallvec![Place { dir, version: 0 }]);
+        }
+        match self.attributes.md_inode(dir).await?.striped {
+            None => Ok(smallvec![Place {
+                dir,
+                version: PLAIN_VERSION
+            }]),
+            Some(lmv) => {
+                let version = lmv.head.layout_version;
+                Ok(shards(&lmv, name)?
+                    .into_iter()
+                    .map(|dir| Place { dir, version })
+                    .collect())
+            }
+        }
+    }
+
+    /// The directory object that has `name` of `dir`; where it would be made when there is no such name.
+    pub async fn of(&self, dir: Fid, name: &[u8]) -> Result<Place, Errno> {
+        let places = self.all_of(dir, name).await?;
+        let Some((last, others)) = places.split_last() else {
+            return Err(Errno::ENODEV);
+        };
+        for p in others {
+            match self
+                .servers
+                .lmv
+                .of(p.dir)
+                .await?
+                .getattr_name(&Ids::root(), p.dir, name)
+                .await
+            {
+                Ok(_) => return Ok(*p),
+                Err(Errno::ENOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(*last)
+    }
+
+    /// Where a new `name` goes. EEXIST when an older layout has it already, EBADF when the hash is not known.
+    pub async fn new_name(&self, dir: Fid, name: &[u8]) -> Result<Place, Errno> {
+        let places = self.all_of(dir, name).await?;
+        let Some((last, others)) = places.split_last() else {
+            return Err(Errno::ENODEV);
+        };
+        if others.is_empty() {
+            return Ok(*last);
+        }
+        if self
+            .attributes
+            .md_inode(dir)
+            .await?
+            .striped
+            .is_some_and(|l| !known_hash(&l))
+        {
+            return Err(Errno::EBADF);
+        }
+        if self.of(dir, name).await? != *last {
+            Err(Errno::EEXIST)
+        } else {
+            Ok(*last)
+        }
+    }
+
+    /// Entries of a directory from a hash on, those of all shards together.
+    pub async fn read_chunk(&self, dir: Fid, from: u64) -> Result<DirChunk, Errno> {
+        let lmv = match self.servers.lmv.several() {
+            true => self.attributes.md_inode(dir).await?.striped,
+            false => None,
+        };
+        let Some(lmv) = lmv else {
+            return self
+                .servers
+                .lmv
+                .of(dir)
+                .await?
+                .readpage(&Ids::root(), dir, from)
+                .await;
+        };
+        let shards = lmv
+            .stripe_fids
+            .iter()
+            .filter(|f| !f.is_zero())
+            .map(|f| async move {
+                self.servers
+                    .lmv
+                    .of(*f)
+                    .await?
+                    .readpage(&Ids::root(), *f, from)
+                    .await
+            });
+        Ok(merge_chunks(try_join_all(shards).await?))
+    }
+
+    /// The listing of a directory object may be remembered: it is whole in itself and a lock on it covers it.
+    pub async fn in_one_piece(&self, dir: Fid) -> bool {
+        !self.servers.lmv.several()
+            || self
+                .attributes
+                .md_inode(dir)
+                .await
+                .is_ok_and(|m| m.striped.is_none())
+    }
+}

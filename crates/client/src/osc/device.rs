@@ -1,0 +1,405 @@
+//! The connection to one OST, and its small requests. Reads and writes are in `brw.rs`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_ldlm::{ClientNamespace, LockRef};
+use coral_ptlrpc::{Import, Request, RpcError};
+use coral_wire::Errno;
+use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, Policy};
+use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, OstLvb, md};
+use coral_wire::ptlrpc::{opc, portal};
+
+use super::object::{IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, ObjectTimes, Owner, WriteAttr};
+use crate::error::{lock_errno, ok, proto};
+use crate::grant::Grant;
+use crate::target::{Target, TargetHooks};
+use crate::time::Timespec;
+
+/// Longest wait for the space of a target.
+pub(crate) const STATFS_LIMIT: Duration = Duration::from_secs(10);
+
+/// "To the end of the object" in `o_blocks`.
+pub const OBJECT_EOF: u64 = u64::MAX;
+
+/// Bound of what is kept for one target.
+#[derive(Default)]
+pub(super) struct Written {
+    /// Bytes.
+    pub(super) limit: AtomicUsize,
+    /// The target was asked to sync.
+    pub(super) syncing: Arc<AtomicBool>,
+}
+
+/// A connection to one OST.
+pub struct Osc {
+    /// Index of the OST in the layout EA; of an MDT, its own.
+    pub index: u32,
+    pub(super) target: Arc<Target>,
+    /// It is an MDT.
+    pub(super) mdt: bool,
+    write_backs: tokio::sync::Semaphore,
+    pub(super) kept: Written,
+    hooks: parking_lot::Mutex<Option<Arc<dyn TargetHooks>>>,
+}
+
+impl Osc {
+    pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
+        Self::of(index, target, false)
+    }
+
+    /// The data an MDT holds.
+    pub(crate) fn of_mdt(index: u32, target: Arc<Target>) -> Arc<Self> {
+        Self::of(index, target, true)
+    }
+
+    fn of(index: u32, target: Arc<Target>, mdt: bool) -> Arc<Self> {
+        let write_backs = tokio::sync::Semaphore::new(IN_FLIGHT);
+        Arc::new(Self {
+            index,
+            target,
+            mdt,
+            write_backs,
+            kept: Default::default(),
+            hooks: Default::default(),
+        })
+    }
+
+    /// Who hears of losses; kept alive here.
+    pub(crate) fn set_hooks(&self, hooks: Arc<dyn TargetHooks>) {
+        self.target.set_hooks(Arc::downgrade(&hooks));
+        *self.hooks.lock() = Some(hooks);
+    }
+
+    /// Portal of I/O.
+    pub(super) fn io_portal(&self) -> u32 {
+        if self.mdt {
+            portal::MDS_IO
+        } else {
+            portal::OST_IO
+        }
+    }
+
+    /// Portal of everything else.
+    fn portal(&self) -> u32 {
+        if self.mdt {
+            portal::MDS_REQUEST
+        } else {
+            portal::OST_REQUEST
+        }
+    }
+
+    /// Type and extent of a lock on the whole object.
+    fn whole(&self) -> (LdlmType, Policy) {
+        match self.mdt {
+            true => (LdlmType::IBITS, Policy::ibits(Ibits::DOM)),
+            false => (LdlmType::EXTENT, Policy::extent(0, u64::MAX)),
+        }
+    }
+
+    /// A lock of just this mode on the whole object, one that is held already or a new one. A write lock would do for reading
+    /// too, but own appends go under it without asking anybody: what relies on a read lock must not rely on that.
+    pub async fn lock_whole(&self, obj: &ObjectRef, mode: LdlmMode) -> Result<LockRef, Errno> {
+        let ((ty, policy), res) = (self.whole(), obj.oi.res_id());
+        if let Some(lock) = self
+            .namespace()
+            .match_lock(&res, ty, mode, &policy)
+            .filter(|l| l.mode() == mode)
+        {
+            return Ok(lock);
+        }
+        let (flags, lvb) = (LdlmFlags::empty(), size_of::<OstLvb>());
+        let got = self
+            .namespace()
+            .enqueue(res, ty, mode, policy, flags, lvb)
+            .await;
+        got.map(|(lock, _)| lock).map_err(|e| lock_errno(&e))
+    }
+
+    /// An MDT gives a DOM lock with an open. While it is held, a lock of the server's own for our I/O would only call it back:
+    /// the I/O goes under it instead, and it stays pinned meanwhile.
+    pub(super) fn held(
+        &self,
+        obj: &ObjectRef,
+        mode: LdlmMode,
+        lock: IoLock,
+    ) -> (IoLock, Option<LockRef>) {
+        if !self.mdt || lock != IoLock::Server {
+            return (lock, None);
+        }
+        let (ty, policy) = self.whole();
+        match self
+            .namespace()
+            .match_lock(&obj.oi.res_id(), ty, mode, &policy)
+        {
+            Some(l) => (IoLock::Ours(l.info().remote_cookie), Some(l)),
+            None => (lock, None),
+        }
+    }
+
+    /// Both ends are Coral.
+    pub fn coral(&self) -> bool {
+        self.target.coral()
+    }
+
+    /// Target uuid.
+    pub fn uuid(&self) -> &str {
+        &self.target.uuid
+    }
+
+    /// The import.
+    pub fn import(&self) -> &Arc<Import> {
+        &self.target.import
+    }
+
+    /// Space the OST has promised.
+    pub fn grant(&self) -> &Grant {
+        &self.target.grant
+    }
+
+    /// Requests of written-back data to this OST at once.
+    pub fn write_backs(&self) -> &tokio::sync::Semaphore {
+        &self.write_backs
+    }
+
+    /// Extent locks held from this OST.
+    pub fn namespace(&self) -> &Arc<ClientNamespace> {
+        &self.target.namespace
+    }
+
+    /// Checksum algorithm agreed at connect, if checksums are wanted.
+    pub(super) fn cksum(&self) -> Option<CksumType> {
+        self.target.cksum()
+    }
+
+    fn obdo(obj: &ObjectRef) -> Obdo {
+        let mut o = Obdo {
+            oi: obj.oi,
+            valid: md::FLID | md::FLGROUP,
+            ..Default::default()
+        };
+        o.set_parent(obj.parent, obj.stripe_idx);
+        o
+    }
+
+    fn srvlocked(obj: &ObjectRef) -> Obdo {
+        let mut o = Self::obdo(obj);
+        o.valid |= md::FLFLAGS;
+        o.flags = ObdFlags::SRVLOCK;
+        o
+    }
+
+    /// Under a lock of ours, or one that the server takes.
+    pub(super) fn locked(obj: &ObjectRef, lock: IoLock) -> Obdo {
+        let IoLock::Ours(cookie) = lock else {
+            return Self::srvlocked(obj);
+        };
+        let mut o = Self::obdo(obj);
+        if cookie != 0 {
+            o.handle = cookie;
+            o.valid |= md::FLHANDLE;
+        }
+        o
+    }
+
+    /// Who waits for a lock of ours may have taken all places for requests: one under that lock does not wait for a place, or the
+    /// lock would never be given back.
+    pub(super) fn under(lock: IoLock, rq: Request) -> Request {
+        if lock == IoLock::Server {
+            rq
+        } else {
+            rq.urgent()
+        }
+    }
+
+    pub(super) async fn call(&self, rq: Request) -> Result<Obdo, Errno> {
+        let reply = ok(self.import().call(rq).await)?;
+        reply.msg.get::<Obdo>(1).map_err(proto)
+    }
+
+    /// Size, blocks and times, seen after every write acknowledged so far.
+    pub async fn getattr(&self, obj: &ObjectRef, lock: IoLock) -> Result<ObjectAttr, Errno> {
+        if self.mdt {
+            return self.glimpse(obj).await.map(|(attr, _)| attr);
+        }
+        let o = if lock == IoLock::Server {
+            Self::srvlocked(obj)
+        } else {
+            Self::obdo(obj)
+        };
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR)
+            .push(&o)
+            .push_bytes(Bytes::new());
+        self.call(Self::under(lock, rq))
+            .await
+            .map(|o| self.attr_of(&o))
+    }
+
+    fn attr_of(&self, o: &Obdo) -> ObjectAttr {
+        let time = |t| Timespec::from_wire(t, self.target.coral());
+        ObjectAttr {
+            size: o.size,
+            blocks: o.blocks,
+            mtime: time(o.mtime),
+            atime: time(o.atime),
+            ctime: time(o.ctime),
+        }
+    }
+
+    /// Size, blocks and times, with a lock that covers them if nobody is changing the object.
+    pub async fn glimpse(&self, obj: &ObjectRef) -> Result<(ObjectAttr, Option<LockRef>), Errno> {
+        let (ty, policy) = self.whole();
+        let (v, lock) = self
+            .namespace()
+            .glimpse_with(obj.oi.res_id(), ty, policy)
+            .await
+            .map_err(|e| lock_errno(&e))?;
+        let time = |secs, nanos| Timespec { secs, nanos };
+        let attr = ObjectAttr {
+            size: v.size,
+            blocks: v.blocks,
+            mtime: time(v.mtime, v.mtime_ns),
+            atime: time(v.atime, v.atime_ns),
+            ctime: time(v.ctime, v.ctime_ns),
+        };
+        Ok((attr, lock))
+    }
+
+    /// Sets times. A Coral server takes a lock for it, unless we hold one, so that nobody keeps the old ones under a lock of
+    /// his, and answers what the object's attributes are now.
+    pub async fn setattr(
+        &self,
+        obj: &ObjectRef,
+        t: &ObjectTimes,
+        lock: IoLock,
+    ) -> Result<Option<ObjectAttr>, Errno> {
+        if self.mdt {
+            return Ok(None); // the inode has them
+        }
+        let mut o = if self.target.coral() {
+            Self::locked(obj, lock)
+        } else {
+            Self::obdo(obj)
+        };
+        for (value, bit, field) in [
+            (t.atime, md::FLATIME, &mut o.atime),
+            (t.mtime, md::FLMTIME, &mut o.mtime),
+            (t.ctime, md::FLCTIME, &mut o.ctime),
+        ] {
+            if let Some(v) = value {
+                *field = v.to_wire(self.target.coral());
+                o.valid |= bit;
+            }
+        }
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_SETATTR)
+            .push(&o)
+            .push_bytes(Bytes::new());
+        let o = self.change(obj, Self::under(lock, rq)).await?;
+        Ok(self.target.coral().then(|| self.attr_of(&o)))
+    }
+
+    /// Cuts the object at `size` (or extends it to that).
+    pub async fn truncate(
+        &self,
+        obj: &ObjectRef,
+        size: u64,
+        w: &WriteAttr,
+        lock: IoLock,
+    ) -> Result<(), Errno> {
+        let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
+        let mut o = Self::locked(obj, lock);
+        o.size = size;
+        o.blocks = OBJECT_EOF;
+        o.valid |= md::FLSIZE | md::FLBLOCKS;
+        self.stamp(&mut o, w);
+        let rq = Request::new(self.io_portal(), opc::OST_PUNCH)
+            .push(&o)
+            .push_bytes(Bytes::new());
+        self.change(obj, Self::under(lock, rq)).await.map(drop)
+    }
+
+    /// fallocate(2) on the object's bytes `start..end`; `mode` of `FALLOC_FL_*`.
+    pub async fn fallocate(
+        &self,
+        obj: &ObjectRef,
+        mode: u32,
+        start: u64,
+        end: u64,
+        w: &WriteAttr,
+    ) -> Result<(), Errno> {
+        let (lock, _held) = self.held(obj, LdlmMode::PW, IoLock::Server);
+        let mut o = Self::locked(obj, lock);
+        o.size = start;
+        o.blocks = end;
+        o.nlink = mode; // o_falloc_mode shares the field
+        o.valid |= md::FLSIZE | md::FLBLOCKS;
+        self.stamp(&mut o, w);
+        let rq = Request::new(self.io_portal(), opc::OST_FALLOCATE)
+            .push(&o)
+            .push_bytes(Bytes::new());
+        self.change(obj, Self::under(lock, rq)).await.map(drop)
+    }
+
+    /// Next hole or data at or after `offset`; `None` when there is none (ENXIO of the OST).
+    pub async fn seek(
+        &self,
+        obj: &ObjectRef,
+        offset: u64,
+        hole: bool,
+    ) -> Result<Option<u64>, Errno> {
+        const SEEK_DATA: u32 = 3;
+        const SEEK_HOLE: u32 = 4;
+        let (lock, _held) = self.held(obj, LdlmMode::PR, IoLock::Server);
+        let mut o = Self::locked(obj, lock);
+        o.size = offset;
+        o.mode = if hole { SEEK_HOLE } else { SEEK_DATA };
+        let rq = Request::new(self.portal(), opc::OST_SEEK).push(&o);
+        match self.call(Self::under(lock, rq)).await {
+            Ok(o) if (o.size as i64) < 0 => Ok(None),
+            Ok(o) => Ok(Some(o.size)),
+            Err(Errno::ENXIO) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Everything written to the object is on disk when this returns.
+    pub async fn sync(&self, obj: &ObjectRef) -> Result<(), Errno> {
+        let mut o = Self::obdo(obj);
+        o.size = 0;
+        o.blocks = OBJECT_EOF;
+        o.valid |= md::FLSIZE | md::FLBLOCKS;
+        let rq = Request::new(self.portal(), opc::OST_SYNC)
+            .push(&o)
+            .push_bytes(Bytes::new());
+        self.call(rq).await.map(drop)
+    }
+
+    /// Owner and change times of a modification.
+    pub(super) fn stamp(&self, o: &mut Obdo, w: &WriteAttr) {
+        let t = w.time.to_wire(self.target.coral());
+        let Owner { uid, gid, projid } = w.owner;
+        (o.mtime, o.ctime, o.uid, o.gid, o.projid) = (t, t, uid, gid, projid);
+        o.valid |= md::FLMTIME | md::FLCTIME | md::FLUID | md::FLGID | md::FLPROJID;
+    }
+
+    /// Whether the OST answers, as far as is known: one that was left for want of use does.
+    pub fn is_connected(&self) -> bool {
+        self.target.is_connected()
+    }
+
+    /// Space. EAGAIN when the OST is not connected, as a lazy statfs of Lustre, whose default it is; also when it was left for
+    /// want of use and has not come back within [`STATFS_LIMIT`].
+    pub async fn statfs(&self) -> Result<ObdStatfs, Errno> {
+        if !self.is_connected() {
+            return Err(Errno::EAGAIN);
+        }
+        let rq = Request::new(portal::OST_CREATE, opc::OST_STATFS).limit(STATFS_LIMIT);
+        let reply = match self.import().call(rq).await {
+            Err(RpcError::Timeout) => return Err(Errno::EAGAIN),
+            answer => ok(answer)?,
+        };
+        reply.msg.get::<ObdStatfs>(1).map_err(proto)
+    }
+}
