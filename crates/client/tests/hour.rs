@@ -1,5 +1,6 @@
 //! An hour in the life of a machine hall: three file systems on disks that take their time, 200 clients, a loss of power every few
-//! minutes. Nobody may notice more than a pause.
+//! minutes. Nobody may notice more than a pause: no operation fails, and at the end everything is as it was told. (Whoever left
+//! an idle connection to a server that was just being restarted starts anew there, with nothing to lose.)
 //!
 //! Time is tokio's paused clock, and everything comes from one seed: a second run must do the same to the microsecond.
 //! `CORAL_SEED=n cargo test -p coral-client --test hour` repeats a run; `CORAL_HOUR_S` sets its length in seconds of the
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::journal::Journal;
+use common::logs::logs;
 use common::*;
 use coral_client::Llite;
 use coral_lnet::{LinkModel, MemNet, Nid, WallClock};
@@ -268,11 +270,6 @@ async fn scenario(seed: u64, length: Duration) -> Outcome {
             assert!(got == *want, "{} differs at the end", w.path(name));
         }
     }
-    for fs in &systems {
-        let targets = fs.osts().into_iter().chain([fs.mdt().target.clone()]);
-        let evicted: u64 = targets.map(|t| t.stats().evictions).sum();
-        assert_eq!(evicted, 0, "a client was evicted");
-    }
     drop(workers);
     for fs in &clients {
         fs.umount().await;
@@ -306,7 +303,10 @@ fn run(seed: u64, length: Duration) -> Outcome {
             .start_paused(true)
             .build()
             .expect("runtime");
-        rt.block_on(scenario(seed, length))
+        rt.block_on(async {
+            let _logs = logs();
+            scenario(seed, length).await
+        })
     };
     std::thread::spawn(on_thread).join().unwrap_or_else(|panic| {
         eprintln!("failed; run it again: CORAL_SEED={seed} CORAL_HOUR_S={} cargo test -p coral-client --test hour", length.as_secs());

@@ -1,11 +1,11 @@
 //! The tables as a target uses them: nobody waits for a disk while it holds a lock of the target.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
 use crate::{Batch, Io, Kv, OsdError};
 
@@ -36,7 +36,9 @@ impl SyncAhead {
 struct Late {
     /// Number of such calls.
     made: AtomicU64,
-    ended: watch::Sender<Ended>,
+    ended: Mutex<Ended>,
+    /// Some have ended. Who waits is woken in order: a simulated run repeats.
+    changed: Notify,
     /// To the task that awaits them; it ends with the device.
     queue: Mutex<Option<mpsc::UnboundedSender<Io<()>>>>,
 }
@@ -101,12 +103,11 @@ impl Device {
     /// Waits until everything that was committed before, and every sync begun before, has ended.
     pub async fn stored(&self) -> Result<(), OsdError> {
         let upto = self.late.made.load(Ordering::Acquire);
-        if upto > 0 {
-            let mut ended = self.late.ended.subscribe();
-            // The sender lives as long as this does.
-            let _ = ended
-                .wait_for(|e| e.count >= upto || e.failure.is_some())
-                .await;
+        while !self.late.has_ended(upto) {
+            let changed = self.late.changed.notified();
+            if !self.late.has_ended(upto) {
+                changed.await;
+            }
         }
         self.late.refuse_broken()
     }
@@ -115,7 +116,7 @@ impl Device {
         let mut queue = self.late.queue.lock();
         let sender = queue.get_or_insert_with(|| {
             let (sender, calls) = mpsc::unbounded_channel();
-            tokio::spawn(await_in_order(calls, self.late.ended.clone()));
+            tokio::spawn(await_in_order(calls, Arc::downgrade(&self.late)));
             sender
         });
         if sender.send(later).is_err() {
@@ -129,27 +130,99 @@ impl Device {
 }
 
 impl Late {
+    /// Whether the first `upto` calls have ended, or one has failed.
+    fn has_ended(&self, upto: u64) -> bool {
+        upto == 0 || {
+            let ended = self.ended.lock();
+            ended.count >= upto || ended.failure.is_some()
+        }
+    }
+
     fn refuse_broken(&self) -> Result<(), OsdError> {
         if self.made.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        match &self.ended.borrow().failure {
+        match &self.ended.lock().failure {
             Some(why) => Err(OsdError::Poisoned(why.clone())),
             None => Ok(()),
         }
     }
 }
 
-async fn await_in_order(mut calls: mpsc::UnboundedReceiver<Io<()>>, ended: watch::Sender<Ended>) {
+async fn await_in_order(mut calls: mpsc::UnboundedReceiver<Io<()>>, late: Weak<Late>) {
     while let Some(call) = calls.recv().await {
         let answer = call.await;
-        ended.send_modify(|e| {
-            e.count += 1;
-            if let (Err(error), None) = (&answer, &e.failure) {
+        let Some(late) = late.upgrade() else {
+            return;
+        };
+        {
+            let mut ended = late.ended.lock();
+            ended.count += 1;
+            if let (Err(error), None) = (&answer, &ended.failure) {
                 tracing::error!(%error, "a change of the tables did not reach the disk");
-                e.failure = Some(format!("a change did not reach the disk: {error}"));
+                ended.failure = Some(format!("a change did not reach the disk: {error}"));
             }
-        });
+        }
+        late.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{DiskModel, OsdMem, OsdSim, Table};
+
+    fn slow() -> (OsdSim, Device) {
+        let model = DiskModel {
+            write_latency: Duration::from_millis(10),
+            sync_latency: Duration::from_millis(100),
+            ..DiskModel::INSTANT
+        };
+        let disk = OsdSim::new(OsdMem::new(), model, 1);
+        (disk.clone(), Device::from(Arc::new(disk)))
+    }
+
+    fn batch() -> Batch {
+        let mut b = Batch::new();
+        b.put(Table("t"), "key", "value");
+        b
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_is_seen_at_once_and_stored_later() {
+        let (_, device) = slow();
+        let begun = tokio::time::Instant::now();
+        device.commit(batch()).unwrap();
+        assert!(device.get(Table("t"), b"key").unwrap().is_some());
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        device.stored().await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(10));
+        let begun = tokio::time::Instant::now();
+        device.stored().await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO, "nothing is under way");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_synced_ahead_keeps_nobody_waiting() {
+        let (_, device) = slow();
+        let ahead = device.sync_ahead().unwrap();
+        device.commit(batch()).unwrap();
+        device.stored().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(ahead.has_ended());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_failure_breaks_the_device() {
+        let (disk, device) = slow();
+        disk.fail_sync(1);
+        device.sync_soon().unwrap();
+        device.commit(batch()).unwrap();
+        assert!(device.stored().await.is_err());
+        assert!(device.commit(batch()).is_err());
+        assert!(device.stored().await.is_err(), "and stays so");
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod journal;
+pub mod logs;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

@@ -228,11 +228,16 @@ impl Target {
         Ok(exp)
     }
 
-    /// The client leaves.
+    /// The client leaves. It is forgotten on disk before it is told so: who has said goodbye is not waited for after a loss of power.
     pub(crate) async fn disconnect(self: &Arc<Self>, exp: Arc<Export>) {
-        if self.unlink(&exp) {
-            tracing::debug!(target = %self.cfg.name, client = %exp.uuid, "client disconnected");
-            self.clone().give_back(exp, false).await;
+        if !self.unlink(&exp) {
+            return;
+        }
+        tracing::debug!(target = %self.cfg.name, client = %exp.uuid, "client disconnected");
+        let kept = !exp.local && self.cfg.kind != TargetKind::Mgs;
+        self.clone().give_back(exp, false).await;
+        if kept && let Err(error) = self.sync_with(false).await {
+            tracing::error!(target = %self.cfg.name, %error, "forgetting a client");
         }
     }
 }
