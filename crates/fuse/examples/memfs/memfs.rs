@@ -381,6 +381,11 @@ impl FileSystem for MemFs {
     type File = MemFile;
     type Dir = MemFile;
 
+    /// As if the server of [`STUCK`] were away.
+    fn is_cut_off(&self) -> bool {
+        true
+    }
+
     fn root(&self) -> Fid {
         root()
     }

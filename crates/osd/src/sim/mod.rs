@@ -378,14 +378,14 @@ mod tests {
             .unwrap();
         let (tables, objects) = (Kv::sync(&osd), osd.sync_all());
         // written after the syncs began: not theirs
-        put(&osd, "b").await.unwrap();
-        osd.write(ID, 0, &[Bytes::from_static(b"two")])
-            .await
-            .unwrap();
+        let more = put(&osd, "b");
+        let over = osd.write(ID, 0, &[Bytes::from_static(b"two")]);
         let early = osd.mem.power_loss();
         assert_eq!(early.range(T, b"", None, 9).unwrap().len(), 0);
         tables.await.unwrap();
         objects.await.unwrap();
+        more.await.unwrap();
+        over.await.unwrap();
         let late = osd.mem.power_loss();
         assert_eq!(late.range(T, b"", None, 9).unwrap().len(), 1);
         assert_eq!(&late.read(ID, 0, 9).await.unwrap()[..], b"one");

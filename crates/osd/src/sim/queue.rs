@@ -53,7 +53,7 @@ impl Queue {
         let transferred = begins + transfer;
         self.transferred = Some(transferred);
         let last = self.under_way.back().copied().unwrap_or(now);
-        let at = (turn + latency).max(transferred).max(last);
+        let at = (transferred + latency).max(last);
         if at <= now {
             return None;
         }
