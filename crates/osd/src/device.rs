@@ -167,6 +167,26 @@ async fn await_in_order(mut calls: mpsc::UnboundedReceiver<Io<()>>, late: Weak<L
     }
 }
 
+impl Deref for Device {
+    type Target = dyn Kv;
+
+    fn deref(&self) -> &(dyn Kv + 'static) {
+        &*self.kv
+    }
+}
+
+impl<K: Kv + 'static> From<Arc<K>> for Device {
+    fn from(kv: Arc<K>) -> Device {
+        Device::new(kv)
+    }
+}
+
+impl From<Arc<dyn Kv>> for Device {
+    fn from(kv: Arc<dyn Kv>) -> Device {
+        Device::new(kv)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -223,25 +243,5 @@ mod tests {
         assert!(device.stored().await.is_err());
         assert!(device.commit(batch()).is_err());
         assert!(device.stored().await.is_err(), "and stays so");
-    }
-}
-
-impl Deref for Device {
-    type Target = dyn Kv;
-
-    fn deref(&self) -> &(dyn Kv + 'static) {
-        &*self.kv
-    }
-}
-
-impl<K: Kv + 'static> From<Arc<K>> for Device {
-    fn from(kv: Arc<K>) -> Device {
-        Device::new(kv)
-    }
-}
-
-impl From<Arc<dyn Kv>> for Device {
-    fn from(kv: Arc<dyn Kv>) -> Device {
-        Device::new(kv)
     }
 }
