@@ -7,12 +7,12 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::journal::Journal;
-use common::logs::logs;
+use common::own_files::OwnFiles;
+use common::simulated::{number, on_own_clock};
 use common::*;
 use coral_client::{Llite, LockKind};
 use coral_lnet::faults::{FaultAction, FaultRule, Side};
@@ -61,11 +61,8 @@ struct Outcome {
 /// One user with a directory of its own and a part in what all share.
 struct Worker {
     id: u64,
-    u: User,
-    rng: ChaCha8Rng,
+    own: OwnFiles,
     journal: Arc<Journal>,
-    dir: String,
-    files: BTreeMap<String, Vec<u8>>,
     appended: u64,
     counted: u64,
     claimed: Vec<u64>,
@@ -76,52 +73,34 @@ impl Worker {
         let rng = ChaCha8Rng::seed_from_u64(seed ^ (id << 32));
         Worker {
             id,
-            u: User::root(fs),
-            rng,
+            own: OwnFiles::new(User::root(fs), rng, format!("w{id}"), 8),
             journal,
-            dir: format!("w{id}"),
-            files: BTreeMap::new(),
             appended: 0,
             counted: 0,
             claimed: Vec::new(),
         }
     }
 
-    fn path(&self, name: &str) -> String {
-        format!("{}/{name}", self.dir)
-    }
-
-    fn some_name(&mut self) -> String {
-        format!("f{}", self.rng.random_range(0..8))
-    }
-
-    fn some_file(&mut self) -> Option<String> {
-        if self.files.is_empty() {
-            return None;
-        }
-        let i = self.rng.random_range(0..self.files.len());
-        self.files.keys().nth(i).cloned()
-    }
-
     fn some_bytes(&mut self) -> Vec<u8> {
-        let len = match self.rng.random_range(0..10) {
-            0..5 => self.rng.random_range(1..300),
-            5..9 => self.rng.random_range(300..80_000),
-            _ => self.rng.random_range(80_000..1_500_000),
+        let len = match self.own.rng.random_range(0..10) {
+            0..5 => self.own.rng.random_range(1..300),
+            5..9 => self.own.rng.random_range(300..80_000),
+            _ => self.own.rng.random_range(80_000..1_500_000),
         };
-        let first: u8 = self.rng.random();
+        let first: u8 = self.own.rng.random();
         (0..len)
             .map(|i: usize| first.wrapping_add((i / 7) as u8))
             .collect()
     }
 
     async fn work(mut self, until: Instant) -> Worker {
-        self.u
-            .mkdir(&self.dir.clone())
+        self.own
+            .u
+            .mkdir(&self.own.dir.clone())
             .await
             .expect("own directory");
         while Instant::now() < until {
-            let kind = self.rng.random_range(0..18);
+            let kind = self.own.rng.random_range(0..18);
             let (what, done) = {
                 let id = self.id;
                 let doing = self.one(kind);
@@ -132,7 +111,7 @@ impl Worker {
             };
             let result = done.unwrap_or_else(|e| panic!("worker {}: {what}: {e}", self.id));
             self.journal.note(self.id, what, result);
-            let pause = self.rng.random_range(0..200);
+            let pause = self.own.rng.random_range(0..200);
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         self
@@ -144,10 +123,10 @@ impl Worker {
             0..5 => ("write", self.write().await),
             5..8 => ("read", self.read().await),
             8 => ("truncate", self.truncate().await),
-            9 => ("rename", self.rename().await),
-            10 => ("unlink", self.unlink().await),
+            9 => ("rename", self.own.rename().await),
+            10 => ("unlink", self.own.unlink().await),
             11 => ("stat", self.stat().await),
-            12 => ("list", self.list().await),
+            12 => ("list", self.own.list().await),
             13 | 14 => ("append", self.append().await),
             15 => ("count", self.count().await),
             16 => ("claim", self.claim().await),
@@ -156,113 +135,101 @@ impl Worker {
     }
 
     async fn write(&mut self) -> Result<u64> {
-        let (name, data) = (self.some_name(), self.some_bytes());
-        let path = self.path(&name);
-        let fh = match self.files.contains_key(&name) {
-            true => self.u.open(&path, libc::O_RDWR).await?,
-            false => self.u.create(&path, libc::O_RDWR | libc::O_EXCL).await?,
+        let (name, data) = (self.own.some_name(), self.some_bytes());
+        let path = self.own.path(&name);
+        let fh = match self.own.files.contains_key(&name) {
+            true => self.own.u.open(&path, libc::O_RDWR).await?,
+            false => {
+                self.own
+                    .u
+                    .create(&path, libc::O_RDWR | libc::O_EXCL)
+                    .await?
+            }
         };
-        let want = self.files.entry(name).or_default();
-        let at = self.rng.random_range(0..=want.len());
+        let want = self.own.files.entry(name).or_default();
+        let at = self.own.rng.random_range(0..=want.len());
         want.resize(want.len().max(at + data.len()), 0);
         want[at..at + data.len()].copy_from_slice(&data);
-        assert_eq!(self.u.write(&fh, at as u64, &data).await?, data.len());
-        self.u.close(&fh).await?;
+        assert_eq!(self.own.u.write(&fh, at as u64, &data).await?, data.len());
+        self.own.u.close(&fh).await?;
         self.journal.wrote(data.len() as u64);
         Ok(at as u64)
     }
 
     async fn read(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else {
+        let Some(name) = self.own.some_file() else {
             return Ok(0);
         };
-        let want = &self.files[&name];
-        let at = self.rng.random_range(0..=want.len());
-        let len = self.rng.random_range(0..=want.len() - at + 10);
-        let fh = self.u.open(&self.path(&name), libc::O_RDONLY).await?;
-        let got = self.u.read(&fh, at as u64, len as u32).await?;
+        let want = &self.own.files[&name];
+        let at = self.own.rng.random_range(0..=want.len());
+        let len = self.own.rng.random_range(0..=want.len() - at + 10);
+        let fh = self
+            .own
+            .u
+            .open(&self.own.path(&name), libc::O_RDONLY)
+            .await?;
+        let got = self.own.u.read(&fh, at as u64, len as u32).await?;
         assert!(
             got == want[at..(at + len).min(want.len())],
             "worker {}: {name}: {} bytes at {at} differ",
             self.id,
             got.len()
         );
-        self.u.close(&fh).await?;
+        self.own.u.close(&fh).await?;
         Ok(got.len() as u64)
     }
 
     async fn truncate(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else {
+        let Some(name) = self.own.some_file() else {
             return Ok(0);
         };
-        let size = self.rng.random_range(0..200_000usize);
-        let fid = self.u.fid(&self.path(&name)).await?;
+        let size = self.own.rng.random_range(0..200_000usize);
+        let fid = self.own.u.fid(&self.own.path(&name)).await?;
         let set = coral_client::SetAttr {
             size: Some(size as u64),
             ..Default::default()
         };
-        self.u.fs.setattr(&self.u.cred, fid, set, None).await?;
-        self.files.get_mut(&name).expect("there").resize(size, 0);
+        self.own
+            .u
+            .fs
+            .setattr(&self.own.u.cred, fid, set, None)
+            .await?;
+        self.own
+            .files
+            .get_mut(&name)
+            .expect("there")
+            .resize(size, 0);
         Ok(size as u64)
     }
 
-    async fn rename(&mut self) -> Result<u64> {
-        let (Some(from), to) = (self.some_file(), self.some_name()) else {
-            return Ok(0);
-        };
-        self.u.rename(&self.path(&from), &self.path(&to), 0).await?;
-        let data = self.files.remove(&from).expect("there");
-        self.files.insert(to, data);
-        Ok(1)
-    }
-
-    async fn unlink(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else {
-            return Ok(0);
-        };
-        self.u.unlink(&self.path(&name)).await?;
-        self.files.remove(&name);
-        Ok(1)
-    }
-
     async fn stat(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else {
+        let Some(name) = self.own.some_file() else {
             return Ok(0);
         };
-        let size = self.u.stat(&self.path(&name)).await?.size;
+        let size = self.own.u.stat(&self.own.path(&name)).await?.size;
         assert_eq!(
             size,
-            self.files[&name].len() as u64,
+            self.own.files[&name].len() as u64,
             "worker {}: size of {name}",
             self.id
         );
         Ok(size)
     }
 
-    async fn list(&mut self) -> Result<u64> {
-        let names = self.u.names(&self.dir).await?;
-        assert_eq!(
-            names,
-            self.files.keys().cloned().collect::<Vec<_>>(),
-            "worker {}",
-            self.id
-        );
-        Ok(names.len() as u64)
-    }
-
     async fn fsync(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else {
+        let Some(name) = self.own.some_file() else {
             return Ok(0);
         };
-        let fh = self.u.open(&self.path(&name), libc::O_RDWR).await?;
-        self.u.fs.fsync(&fh, false).await?;
-        self.u.close(&fh).await?;
+        let fh = self.own.u.open(&self.own.path(&name), libc::O_RDWR).await?;
+        self.own.u.fs.fsync(&fh, false).await?;
+        self.own.u.close(&fh).await?;
         Ok(0)
     }
 
     /// A record at the end of a file that all append to: none may be lost or be there twice.
     async fn append(&mut self) -> Result<u64> {
         let fh = self
+            .own
             .u
             .open("shared/log", libc::O_WRONLY | libc::O_APPEND)
             .await?;
@@ -272,29 +239,29 @@ impl Worker {
             .into_iter()
             .chain(self.appended.to_le_bytes())
             .collect();
-        assert_eq!(self.u.write(&fh, 0, &record).await?, record.len());
-        self.u.close(&fh).await?;
+        assert_eq!(self.own.u.write(&fh, 0, &record).await?, record.len());
+        self.own.u.close(&fh).await?;
         self.appended += 1;
         Ok(self.appended)
     }
 
     /// A counter under flock.
     async fn count(&mut self) -> Result<u64> {
-        let fh = self.u.open("shared/counter", libc::O_RDWR).await?;
-        self.u.fs.flock(&fh, LockKind::Write, true).await?;
-        let old = self.u.read(&fh, 0, 8).await?;
+        let fh = self.own.u.open("shared/counter", libc::O_RDWR).await?;
+        self.own.u.fs.flock(&fh, LockKind::Write, true).await?;
+        let old = self.own.u.read(&fh, 0, 8).await?;
         let n = u64::from_le_bytes(old.try_into().expect("8 bytes")) + 1;
-        self.u.write(&fh, 0, &n.to_le_bytes()).await?;
-        self.u.fs.flock(&fh, LockKind::Unlock, true).await?;
-        self.u.close(&fh).await?;
+        self.own.u.write(&fh, 0, &n.to_le_bytes()).await?;
+        self.own.u.fs.flock(&fh, LockKind::Unlock, true).await?;
+        self.own.u.close(&fh).await?;
         self.counted += 1;
         Ok(n)
     }
 
     /// Directories that only one may make: whoever is told that it made one has made it.
     async fn claim(&mut self) -> Result<u64> {
-        let n = self.rng.random_range(0..10_000);
-        match self.u.mkdir(&format!("shared/claim/{n}")).await {
+        let n = self.own.rng.random_range(0..10_000);
+        match self.own.u.mkdir(&format!("shared/claim/{n}")).await {
             Ok(_) => {
                 self.claimed.push(n);
                 Ok(1)
@@ -545,15 +512,7 @@ async fn scenario(plan: Plan) -> Outcome {
 /// A client that took no part sees what the others were told.
 async fn verify(u: &User, workers: &[Worker]) {
     for w in workers {
-        let names = u.names(&w.dir).await.expect("listing");
-        assert_eq!(names, w.files.keys().cloned().collect::<Vec<_>>());
-        for (name, want) in &w.files {
-            assert!(
-                u.get(&w.path(name)).await.expect("content") == *want,
-                "{} differs at the end",
-                w.path(name)
-            );
-        }
+        w.own.verify(u).await;
     }
     let log = u.get("shared/log").await.expect("log");
     let mut seen: Vec<(u64, u64)> = log
@@ -590,49 +549,20 @@ async fn verify(u: &User, workers: &[Worker]) {
     );
 }
 
-/// Runs a plan on a thread and a paused clock of its own.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a thread by itself: its panic ends it, and nothing else"
-)]
 fn run(plan: Plan) -> Outcome {
-    let on_thread = move || {
-        let rt = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .expect("runtime");
-        rt.block_on(async {
-            let _logs = logs();
-            scenario(plan).await
-        })
-    };
-    match std::thread::spawn(on_thread).join() {
-        Ok(out) => out,
-        Err(panic) => {
-            eprintln!(
-                "failed with {plan:?}; run it again: CORAL_SEED={} cargo test -p coral-client --test chaos",
-                plan.seed
-            );
-            std::panic::resume_unwind(panic)
-        }
-    }
+    let again = format!(
+        "CORAL_SEED={} cargo test -p coral-client --test chaos # {plan:?}",
+        plan.seed
+    );
+    on_own_clock(move || scenario(plan), &again)
 }
 
 fn seed(otherwise: u64) -> u64 {
-    std::env::var("CORAL_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(otherwise)
+    number("CORAL_SEED", otherwise)
 }
 
 fn length(otherwise: u64) -> Duration {
-    Duration::from_secs(
-        std::env::var("CORAL_CHAOS_S")
-            .ok()
-            .and_then(|s| s.parse().ok())
-            .unwrap_or(otherwise),
-    )
+    Duration::from_secs(number("CORAL_CHAOS_S", otherwise))
 }
 
 #[test]
@@ -705,10 +635,6 @@ fn servers_that_lose_power_are_not_noticed() {
 /// here: the seed only says which faults there are.
 #[test]
 fn in_real_time_on_several_threads() {
-    let seconds = std::env::var("CORAL_CHAOS_REAL_S")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(10);
     let plan = Plan {
         seed: seed(4),
         loss: 0.01,
@@ -716,7 +642,7 @@ fn in_real_time_on_several_threads() {
         routers: true,
         disk: DiskModel::NVME,
         power: false,
-        length: Duration::from_secs(seconds),
+        length: Duration::from_secs(number("CORAL_CHAOS_REAL_S", 10)),
     };
     let rt = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)

@@ -1,5 +1,4 @@
-//! An hour in the life of a machine hall: three file systems on disks that take their time, 200 clients, a loss of power every few
-//! minutes. Nobody may notice more than a pause: no operation fails, and at the end everything is as it was told. (Whoever left
+//! An hour of three file systems on disks that take their time, with 200 clients, and a loss of power every few minutes. Nobody may notice more than a pause: no operation fails, and at the end everything is as it was told. (Whoever left
 //! an idle connection to a server that was just being restarted starts anew there, with nothing to lose.)
 //!
 //! Time is tokio's paused clock, and everything comes from one seed: a second run must do the same to the microsecond.
@@ -8,12 +7,12 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::journal::Journal;
-use common::logs::logs;
+use common::own_files::OwnFiles;
+use common::simulated::{number, on_own_clock};
 use common::*;
 use coral_client::Llite;
 use coral_lnet::{LinkModel, MemNet, Nid, WallClock};
@@ -44,37 +43,22 @@ struct Outcome {
 /// One client with a directory of its own.
 struct Worker {
     id: u64,
-    u: User,
-    rng: ChaCha8Rng,
+    own: OwnFiles,
     journal: Arc<Journal>,
-    files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Worker {
-    fn path(&self, name: &str) -> String {
-        format!("c{}/{name}", self.id)
-    }
-
-    fn some_name(&mut self) -> String {
-        format!("f{}", self.rng.random_range(0..20))
-    }
-
-    fn some_file(&mut self) -> Option<String> {
-        let i = self.rng.random_range(0..self.files.len().max(1));
-        self.files.keys().nth(i).cloned()
-    }
-
     async fn work(mut self, until: Instant) -> Worker {
-        let dir = format!("c{}", self.id);
-        self.u.mkdir(&dir).await.expect("own directory");
+        let dir = &self.own.dir;
+        self.own.u.mkdir(dir).await.expect("own directory");
         while Instant::now() < until {
-            let kind = self.rng.random_range(0..12);
+            let kind = self.own.rng.random_range(0..12);
             let id = self.id;
             let done = tokio::time::timeout(STUCK, self.one(kind)).await;
             let done = done.unwrap_or_else(|_| panic!("client {id}: operation {kind} is stuck"));
             let result = done.unwrap_or_else(|e| panic!("client {id}: operation {kind}: {e}"));
             self.journal.note(id, "op", result << 4 | u64::from(kind));
-            let pause = self.rng.random_range(1000..15_000);
+            let pause = self.own.rng.random_range(1000..15_000);
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         self
@@ -85,80 +69,60 @@ impl Worker {
         match kind {
             0..4 => self.write().await,
             4..7 => self.read().await,
-            7 => self.rename().await,
-            8 => self.unlink().await,
-            9 => self.list().await,
+            7 => self.own.rename().await,
+            8 => self.own.unlink().await,
+            9 => self.own.list().await,
             10 => self.beat().await,
             _ => self.look_around().await,
         }
     }
 
     async fn write(&mut self) -> Result<u64> {
-        let name = self.some_name();
-        let len = self.rng.random_range(1..60_000);
-        let data = vec![self.rng.random::<u8>(); len];
+        let name = self.own.some_name();
+        let len = self.own.rng.random_range(1..60_000);
+        let data = vec![self.own.rng.random::<u8>(); len];
         let fh = self
+            .own
             .u
-            .create(&self.path(&name), libc::O_WRONLY | libc::O_TRUNC)
+            .create(&self.own.path(&name), libc::O_WRONLY | libc::O_TRUNC)
             .await?;
-        self.u.write(&fh, 0, &data).await?;
-        if self.rng.random_bool(0.2) {
-            self.u.fs.fsync(&fh, false).await?;
+        self.own.u.write(&fh, 0, &data).await?;
+        if self.own.rng.random_bool(0.2) {
+            self.own.u.fs.fsync(&fh, false).await?;
         }
-        self.u.close(&fh).await?;
+        self.own.u.close(&fh).await?;
         self.journal.wrote(len as u64);
-        self.files.insert(name, data);
+        self.own.files.insert(name, data);
         Ok(len as u64)
     }
 
     async fn read(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else {
+        let Some(name) = self.own.some_file() else {
             return Ok(0);
         };
-        let data = self.u.get(&self.path(&name)).await?;
-        assert!(data == self.files[&name], "{} differs", self.path(&name));
+        let data = self.own.u.get(&self.own.path(&name)).await?;
+        assert!(
+            data == self.own.files[&name],
+            "{} differs",
+            self.own.path(&name)
+        );
         Ok(data.len() as u64)
-    }
-
-    async fn rename(&mut self) -> Result<u64> {
-        let (Some(from), to) = (self.some_file(), self.some_name()) else {
-            return Ok(0);
-        };
-        self.u.rename(&self.path(&from), &self.path(&to), 0).await?;
-        let data = self.files.remove(&from).unwrap_or_default();
-        self.files.insert(to, data);
-        Ok(1)
-    }
-
-    async fn unlink(&mut self) -> Result<u64> {
-        let Some(name) = self.some_file() else {
-            return Ok(0);
-        };
-        self.u.unlink(&self.path(&name)).await?;
-        self.files.remove(&name);
-        Ok(1)
-    }
-
-    async fn list(&mut self) -> Result<u64> {
-        let names = self.u.names(&format!("c{}", self.id)).await?;
-        assert_eq!(names, self.files.keys().cloned().collect::<Vec<_>>());
-        Ok(names.len() as u64)
     }
 
     /// Tells the others that it lives, in a directory of all.
     async fn beat(&mut self) -> Result<u64> {
         let at = self.journal.micros().to_le_bytes();
-        self.u.put(&format!("alive/{}", self.id), &at).await?;
+        self.own.u.put(&format!("alive/{}", self.id), &at).await?;
         Ok(0)
     }
 
     /// Looks whether somebody else lives.
     async fn look_around(&mut self) -> Result<u64> {
-        let names = self.u.names("alive").await?;
-        let Some(other) = names.get(self.rng.random_range(0..names.len().max(1))) else {
+        let names = self.own.u.names("alive").await?;
+        let Some(other) = names.get(self.own.rng.random_range(0..names.len().max(1))) else {
             return Ok(0);
         };
-        Ok(self.u.stat(&format!("alive/{other}")).await?.size)
+        Ok(self.own.u.stat(&format!("alive/{other}")).await?.size)
     }
 }
 
@@ -243,12 +207,12 @@ async fn scenario(seed: u64, length: Duration) -> Outcome {
         .collect();
     let jobs: Vec<_> = (0..CLIENTS)
         .map(|id| {
+            let rng = ChaCha8Rng::seed_from_u64(seed ^ (id << 32));
+            let u = User::root(&clients[id as usize]);
             let worker = Worker {
                 id,
-                u: User::root(&clients[id as usize]),
-                rng: ChaCha8Rng::seed_from_u64(seed ^ id << 32),
+                own: OwnFiles::new(u, rng, format!("c{id}"), 20),
                 journal: journal.clone(),
-                files: BTreeMap::new(),
             };
             tokio::spawn(worker.work(until))
         })
@@ -263,12 +227,8 @@ async fn scenario(seed: u64, length: Duration) -> Outcome {
         systems.push(fs);
         count += losses;
     }
-    for w in &mut workers {
-        w.list().await.expect("list");
-        for (name, want) in &w.files {
-            let got = w.u.get(&w.path(name)).await.expect("content");
-            assert!(got == *want, "{} differs at the end", w.path(name));
-        }
+    for w in &workers {
+        w.own.verify(&w.own.u).await;
     }
     drop(workers);
     for fs in &clients {
@@ -287,31 +247,12 @@ async fn scenario(seed: u64, length: Duration) -> Outcome {
     }
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    let given = std::env::var(name).ok().and_then(|s| s.parse().ok());
-    given.unwrap_or(otherwise)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a run has a thread and a clock of its own"
-)]
 fn run(seed: u64, length: Duration) -> Outcome {
-    let on_thread = move || {
-        let rt = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .expect("runtime");
-        rt.block_on(async {
-            let _logs = logs();
-            scenario(seed, length).await
-        })
-    };
-    std::thread::spawn(on_thread).join().unwrap_or_else(|panic| {
-        eprintln!("failed; run it again: CORAL_SEED={seed} CORAL_HOUR_S={} cargo test -p coral-client --test hour", length.as_secs());
-        std::panic::resume_unwind(panic)
-    })
+    let again = format!(
+        "CORAL_SEED={seed} CORAL_HOUR_S={} cargo test -p coral-client --test hour",
+        length.as_secs()
+    );
+    on_own_clock(move || scenario(seed, length), &again)
 }
 
 #[test]

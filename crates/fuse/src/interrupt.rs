@@ -11,7 +11,8 @@
 //! * A program that is being killed is gone only when what it changes has been changed: else its locks would be given to others
 //!   first. A request that changes something ends early only when a server cannot be reached, as in Lustre, where a signal counts
 //!   after the request has timed out.
-//! * A request that was sent is heard to its end, also when nobody waits for it: it is dropped only when a server cannot be reached.
+//! * Any other request than a lock wait is heard to its end, also when nobody waits for it: it is dropped only when a server cannot
+//!   be reached.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -103,13 +103,24 @@ impl Device {
     /// Waits until everything that was committed before, and every sync begun before, has ended.
     pub async fn stored(&self) -> Result<(), OsdError> {
         let upto = self.late.made.load(Ordering::Acquire);
-        while !self.late.has_ended(upto) {
-            let changed = self.late.changed.notified();
-            if !self.late.has_ended(upto) {
-                changed.await;
+        loop {
+            if let Some(ended) = self.late.ended(upto) {
+                return ended;
             }
+            // counts what is told from here on, so it is looked again before the wait
+            let changed = self.late.changed.notified();
+            if let Some(ended) = self.late.ended(upto) {
+                return ended;
+            }
+            changed.await;
         }
-        self.late.refuse_broken()
+    }
+
+    /// Commits a batch and waits until it survives power loss.
+    pub async fn commit_synced(&self, batch: Batch) -> Result<(), OsdError> {
+        self.commit(batch)?;
+        self.kv.sync().await?;
+        self.stored().await
     }
 
     fn push(&self, later: Io<()>) -> Result<(), OsdError> {
@@ -130,22 +141,20 @@ impl Device {
 }
 
 impl Late {
-    /// Whether the first `upto` calls have ended, or one has failed.
-    fn has_ended(&self, upto: u64) -> bool {
-        upto == 0 || {
-            let ended = self.ended.lock();
-            ended.count >= upto || ended.failure.is_some()
+    /// How the first `upto` calls ended, when they have, or one has failed.
+    fn ended(&self, upto: u64) -> Option<Result<(), OsdError>> {
+        if self.made.load(Ordering::Acquire) == 0 {
+            return Some(Ok(()));
+        }
+        let ended = self.ended.lock();
+        match &ended.failure {
+            Some(why) => Some(Err(OsdError::Poisoned(why.clone()))),
+            None => (ended.count >= upto).then_some(Ok(())),
         }
     }
 
     fn refuse_broken(&self) -> Result<(), OsdError> {
-        if self.made.load(Ordering::Acquire) == 0 {
-            return Ok(());
-        }
-        match &self.ended.lock().failure {
-            Some(why) => Err(OsdError::Poisoned(why.clone())),
-            None => Ok(()),
-        }
+        self.ended(0).unwrap_or(Ok(()))
     }
 }
 

@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod journal;
-pub mod logs;
+pub mod own_files;
+pub mod simulated;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -78,13 +79,8 @@ impl Cluster {
         seed: u64,
         to: &str,
     ) -> Cluster {
-        let builder = coral_node::Cluster::builder().osts(osts).seed(seed);
-        Self::build(
-            builder
-                .stripes(stripe_count, stripe_size)
-                .routes(routes(to)),
-        )
-        .await
+        let stripes = (stripe_count, stripe_size);
+        Self::start_on_disks(osts, stripes, seed, to, DiskModel::INSTANT).await
     }
 
     /// As [`Cluster::start_seeded`], on disks that take their time.

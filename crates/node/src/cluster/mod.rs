@@ -226,8 +226,25 @@ impl Cluster {
 
     /// The servers are gone at once and come back on what they had committed.
     pub async fn kill_and_restart(&mut self) -> Result<(), ClusterError> {
+        self.restart_after(|_| false).await
+    }
+
+    /// The machine of the OSTs loses power: what they had not synced is gone. All servers start again.
+    pub async fn osts_lose_power(&mut self) -> Result<(), ClusterError> {
+        self.restart_after(|kind| kind == TargetKind::Ost).await
+    }
+
+    /// The machine of the MDT loses power: what it had not synced is gone. All servers start again.
+    pub async fn mdt_loses_power(&mut self) -> Result<(), ClusterError> {
+        self.restart_after(|kind| kind == TargetKind::Mdt).await
+    }
+
+    async fn restart_after(
+        &mut self,
+        loses_power: impl Fn(TargetKind) -> bool,
+    ) -> Result<(), ClusterError> {
         for nid in self.server_nids() {
-            self.kill(nid).await?;
+            self.end(nid, &loses_power).await?;
         }
         self.next_seed.fetch_add(SEEDS_PER_LIFE, Ordering::Relaxed);
         self.start_targets(|_| true).await
@@ -235,52 +252,43 @@ impl Cluster {
 
     /// The servers at `nid` are gone at once.
     pub async fn kill(&mut self, nid: Nid) -> Result<(), ClusterError> {
-        if !self.end(nid).await {
+        self.end(nid, |_| false).await
+    }
+
+    /// Ends the servers at `nid` at once, if they run. The disks of a kind that loses power keep what was synced; of the others,
+    /// the objects are synced, as a target on a directory does when it is opened: what a killed process left in the page cache
+    /// counts as committed.
+    async fn end(
+        &mut self,
+        nid: Nid,
+        loses_power: impl Fn(TargetKind) -> bool,
+    ) -> Result<(), ClusterError> {
+        let Some(servers) = self.servers.remove(&nid) else {
             return Ok(());
-        }
-        // a target on a directory does so when it is opened: what a killed process left in the page cache counts as committed
-        for (i, disk) in self.disks.osts.iter().enumerate() {
-            if self.plan.place(TargetKind::Ost, i as u32) == nid {
+        };
+        servers.kill().await;
+        let osts = (0..).zip(&mut self.disks.osts);
+        let disks = osts.map(|(i, disk)| (TargetKind::Ost, i, disk)).chain([(
+            TargetKind::Mdt,
+            0,
+            &mut self.disks.mdt,
+        )]);
+        for (kind, index, disk) in disks {
+            if self.plan.place(kind, index) != nid {
+                continue;
+            }
+            if loses_power(kind) {
+                *disk = disk.power_loss();
+            } else {
                 disk.sync_all().await?;
             }
         }
-        if self.plan.place(TargetKind::Mdt, 0) == nid {
-            self.disks.mdt.sync_all().await?;
-        }
         Ok(())
-    }
-
-    /// Ends the servers at `nid` at once, if they run.
-    async fn end(&mut self, nid: Nid) -> bool {
-        let servers = self.servers.remove(&nid);
-        match servers {
-            Some(servers) => servers.kill().await,
-            None => return false,
-        }
-        true
     }
 
     /// Servers that were killed come back on what they had committed.
     pub async fn restart(&mut self, nid: Nid) -> Result<(), ClusterError> {
         self.start_targets(|at| at == nid).await
-    }
-
-    /// The machine of the OSTs loses power: what they had not synced is gone. All servers start again.
-    pub async fn osts_lose_power(&mut self) -> Result<(), ClusterError> {
-        for i in 0..self.disks.osts.len() {
-            self.end(self.plan.place(TargetKind::Ost, i as u32)).await;
-        }
-        for disk in &mut self.disks.osts {
-            *disk = disk.power_loss();
-        }
-        self.kill_and_restart().await
-    }
-
-    /// The machine of the MDT loses power: what it had not synced is gone. All servers start again.
-    pub async fn mdt_loses_power(&mut self) -> Result<(), ClusterError> {
-        self.end(self.plan.place(TargetKind::Mdt, 0)).await;
-        self.disks.mdt = self.disks.mdt.power_loss();
-        self.kill_and_restart().await
     }
 
     /// A client in the servers' process, as far as they know: it is not waited for after a restart.

@@ -142,9 +142,7 @@ pub(super) async fn stopped(ops: &MdtOps, target: &Target) -> Result<(), OsdErro
         KEY_STOPPED,
         target.last_transno().to_le_bytes().to_vec(),
     );
-    kv.commit(b)?;
-    kv.sync().await?;
-    kv.stored().await
+    kv.commit_synced(b).await
 }
 
 async fn run(ops: Weak<MdtOps>) {

@@ -74,7 +74,5 @@ async fn keep(kv: &Device, name: &str, value: &str) -> Result<(), OsdError> {
     let mut b = Batch::new();
     let key = [PREFIX, name.as_bytes()].concat();
     b.put(table::META, key, value.as_bytes().to_vec());
-    kv.commit(b)?;
-    kv.sync().await?;
-    kv.stored().await
+    kv.commit_synced(b).await
 }
