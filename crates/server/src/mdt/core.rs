@@ -8,7 +8,7 @@ use coral_osd::{Batch, Device, Kv, Time};
 use coral_wire::fid::{Fid, seq};
 use coral_wire::fld::LuSeqRange;
 
-use super::open::OpenTable;
+use super::open_handles::OpenTable;
 use super::record::{Inode, S_IFDIR};
 use super::store::{MdtResult, Store, torn};
 use super::stripe::{Allocator, ObjectIds, OstSpace, StripeDefaults};

@@ -34,7 +34,7 @@ use super::record::Inode;
 use super::store::{MdtError, MdtResult, Store, torn};
 use super::stripe::{self, RESERVE_IDS};
 use super::table::{self, fid_key};
-use crate::target::{Target, stored_transno};
+use crate::target::{LuTarget, stored_transno};
 
 /// Ids of one OST looked for in one pass over the files.
 const PASS_IDS: u64 = 65_536;
@@ -131,7 +131,7 @@ impl Search {
 }
 
 /// The target has stopped, and synced: the next start has nothing to look through, if this one is through.
-pub(super) async fn stopped(ops: &MdtOps, target: &Target) -> Result<(), OsdError> {
+pub(super) async fn stopped(ops: &MdtOps, target: &LuTarget) -> Result<(), OsdError> {
     if target.in_recovery() || !ops.search.is_done() {
         return Ok(());
     }

@@ -34,7 +34,7 @@ use super::stripe::{OstSpace, StripeDefaults};
 use super::waiting::{Waiting, low_space};
 use super::{table, usage};
 use crate::quota::Owner;
-use crate::target::Target;
+use crate::target::LuTarget;
 
 /// Seconds between statfs of all OSTs (`osp.*.maxage`).
 const STATFS_INTERVAL: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ impl Todo {
     }
 
     /// The next objects of `ost`.
-    fn take(&self, target: &Target, kv: &dyn Kv, ost: u32) -> Result<Vec<u64>, OsdError> {
+    fn take(&self, target: &LuTarget, kv: &dyn Kv, ost: u32) -> Result<Vec<u64>, OsdError> {
         let next = self.due.lock().take(ost, ROUND_OBJECTS);
         let begin = match next {
             Next::Nothing => return Ok(Vec::new()),
@@ -127,12 +127,12 @@ impl Todo {
 
 /// The owner of an object's file, as its OST was told; `None`: there is no such file any more.
 #[derive(Clone, Copy, PartialEq)]
-struct Told {
+struct ToldOwner {
     fid: Fid,
     owner: Option<Owner>,
 }
 
-struct Peer {
+struct OspPeer {
     target: OstTarget,
     import: Arc<Import>,
     space: Option<ObdStatfs>,
@@ -142,9 +142,9 @@ struct Peer {
     lost: bool,
 }
 
-impl Peer {
-    fn new(target: OstTarget, import: Arc<Import>) -> Peer {
-        Peer {
+impl OspPeer {
+    fn new(target: OstTarget, import: Arc<Import>) -> OspPeer {
+        OspPeer {
             target,
             import,
             space: None,
@@ -165,17 +165,17 @@ impl Peer {
 }
 
 #[derive(Default)]
-struct State {
-    peers: BTreeMap<u32, Peer>,
+struct OspState {
+    peers: BTreeMap<u32, OspPeer>,
     defaults: StripeDefaults,
-    target: Option<Arc<Target>>,
+    target: Option<Arc<LuTarget>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
 /// Tells of connections that come and go.
-struct Watch(Arc<Notify>);
+struct OspWatch(Arc<Notify>);
 
-impl ImportObserver for Watch {
+impl ImportObserver for OspWatch {
     fn on_recovered(&self) {
         self.0.notify_one();
     }
@@ -188,11 +188,11 @@ impl ImportObserver for Watch {
 pub struct Osp {
     node: Arc<Node>,
     client_uuid: String,
-    state: Mutex<State>,
+    state: Mutex<OspState>,
     destroys: Todo,
     owners: Todo,
     /// What was told of the objects that OSTs have yet to commit, by OST and object.
-    told: Mutex<BTreeMap<(u32, u64), Told>>,
+    told: Mutex<BTreeMap<(u32, u64), ToldOwner>>,
     wake: Notify,
     /// The allocator's view of the OSTs may be another now.
     changed: Arc<Notify>,
@@ -219,7 +219,7 @@ impl Osp {
     }
 
     /// Starts the background tasks.
-    pub fn start(self: &Arc<Self>, target: &Arc<Target>, ops: &Arc<MdtOps>) {
+    pub fn start(self: &Arc<Self>, target: &Arc<LuTarget>, ops: &Arc<MdtOps>) {
         let defaults = ops.core.lock().defaults;
         // Set before a task runs, which may be at once on another thread: a task that finds no target ends.
         let mut st = self.state.lock();
@@ -250,7 +250,7 @@ impl Osp {
         drop(self.end().await);
     }
 
-    async fn end(&self) -> BTreeMap<u32, Peer> {
+    async fn end(&self) -> BTreeMap<u32, OspPeer> {
         let (tasks, peers) = {
             let mut st = self.state.lock();
             st.target = None;
@@ -281,7 +281,7 @@ impl Osp {
     }
 
     /// Makes due what is on disk, and asks for a sync where much waits for one, or an OST has little space left.
-    fn ripen(&self, target: &Target) {
+    fn ripen(&self, target: &LuTarget) {
         let durable = *target.durable().borrow();
         [&self.owners, &self.destroys]
             .into_iter()
@@ -316,7 +316,7 @@ impl Osp {
     }
 
     /// `None` when it is stopping.
-    fn target(&self) -> Option<Arc<Target>> {
+    fn target(&self) -> Option<Arc<LuTarget>> {
         self.state.lock().target.clone()
     }
 
@@ -339,14 +339,14 @@ impl Osp {
     /// machine that is slow. With none connected all may be used: after a restart they are on their way, and I/O waits for them.
     pub fn spaces(&self) -> Vec<OstSpace> {
         let mut st = self.state.lock();
-        let connected: Vec<bool> = st.peers.values_mut().map(Peer::connected).collect();
+        let connected: Vec<bool> = st.peers.values_mut().map(OspPeer::connected).collect();
         let any = connected.contains(&true);
         let heard = st
             .peers
             .values()
             .zip(&connected)
             .any(|(p, c)| *c && !p.silent && p.target.active);
-        let space = |(p, connected): (&Peer, bool)| OstSpace {
+        let space = |(p, connected): (&OspPeer, bool)| OstSpace {
             index: p.target.index,
             avail_bytes: p.space.map(|s| s.bavail.saturating_mul(u64::from(s.bsize))),
             active: p.target.active && (connected || !any) && !(heard && p.silent),
@@ -406,13 +406,13 @@ impl Osp {
                         let import =
                             self.import(&o, st.target.as_ref().map_or(CLAIMED, |t| t.claimed()));
                         fresh.push(import.clone());
-                        gone.extend(st.peers.insert(o.index, Peer::new(o, import)));
+                        gone.extend(st.peers.insert(o.index, OspPeer::new(o, import)));
                     }
                 }
             }
         }
         for import in fresh {
-            import.set_observer(Arc::new(Watch(self.changed.clone())));
+            import.set_observer(Arc::new(OspWatch(self.changed.clone())));
             tokio::spawn(connect(Arc::downgrade(&import), self.changed.clone()));
         }
         for p in gone {
@@ -619,7 +619,7 @@ async fn tell_some(
     import: Arc<Import>,
     ost: u32,
     ids: Vec<u64>,
-) -> (u32, bool, Vec<(u64, Told, Answered)>) {
+) -> (u32, bool, Vec<(u64, ToldOwner, Answered)>) {
     let (mut all, mut done) = (true, Vec::with_capacity(ids.len()));
     for part in ids.chunks(IN_FLIGHT) {
         let instance = import.granted().instance;
@@ -658,7 +658,7 @@ async fn tell_some(
         });
         let answers = join_all(tell).await;
         let silent = answers.iter().any(|(_, _, answer)| answer.is_none());
-        let taken = |(id, told, answer): (u64, Told, Option<(i32, u64)>)| match answer {
+        let taken = |(id, told, answer): (u64, ToldOwner, Option<(i32, u64)>)| match answer {
             Some((0, transno)) => Some((id, told, Answered { instance, transno })),
             _ => None,
         };
@@ -673,13 +673,13 @@ async fn tell_some(
 }
 
 /// The owner to be told of an object; `None`: the table `owner` has none for it.
-fn owner_of(store: &Store, ost: u32, id: u64) -> MdtResult<Option<Told>> {
+fn owner_of(store: &Store, ost: u32, id: u64) -> MdtResult<Option<ToldOwner>> {
     let Some(row) = store.kv().get(table::OWNER, &table::destroy_key(ost, id))? else {
         return Ok(None);
     };
     let fid = table::fid_of_key(&row).unwrap_or(Fid::ZERO);
     let owner = store.find(&fid)?.map(|ino| usage::of_inode(&ino).0);
-    Ok(Some(Told { fid, owner }))
+    Ok(Some(ToldOwner { fid, owner }))
 }
 
 /// Destroys objects of one OST, until it fails to answer. Returns those that are gone.

@@ -13,7 +13,7 @@ use coral_wire::mds::{
 };
 use coral_wire::{Errno, Fid, coral};
 
-use super::attr::{self, SetAttr};
+use super::attr::{self, MdAttr};
 use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At, NewObject, RenameMode, Unlinked};
 use super::record::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
@@ -321,9 +321,9 @@ impl Ctx {
     }
 
     /// What a setattr record (of a setattr or a close) asks for.
-    pub fn setattr_of(&self, r: &RecSetattr) -> SetAttr {
+    pub fn setattr_of(&self, r: &RecSetattr) -> MdAttr {
         let has = |bit: u64| r.valid & bit != 0;
-        SetAttr {
+        MdAttr {
             // a kernel client that takes setuid away for a writer also says the mode it knows, which may be an old one
             mode: (has(sa::MODE) && !(has(sa::FORCE) && has(sa::KILL_SUID | sa::KILL_SGID)))
                 .then_some(r.mode),
@@ -402,7 +402,7 @@ impl Ctx {
         &self,
         r: &RecSetattr,
         cred: &super::cred::Ucred,
-        set: &SetAttr,
+        set: &MdAttr,
         uncap: bool,
     ) -> MdtResult<(Answer, bool)> {
         let mut core = self.core();
@@ -473,7 +473,7 @@ impl Ctx {
         fid: &Fid,
         bits: Ibits,
         sized: bool,
-    ) -> MdtResult<super::locks::Held> {
+    ) -> MdtResult<super::locks::HeldLocks> {
         let lacks = sized
             && self
                 .core()

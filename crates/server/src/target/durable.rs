@@ -1,7 +1,7 @@
 //! What is on disk: how others learn that a transaction survives power loss, and the task that sees to it from time to time.
 //!
 //! A transaction that frees something, such as the objects of a file, may be undone by the loss of power until it is on disk.
-//! Who acts on it takes a mark after its commit, and waits until [`Target::durable`] has reached that.
+//! Who acts on it takes a mark after its commit, and waits until [`LuTarget::durable`] has reached that.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use super::Target;
+use super::LuTarget;
 
-/// Least pause between two syncs that somebody asked for with [`Target::sync_soon`].
+/// Least pause between two syncs that somebody asked for with [`LuTarget::sync_soon`].
 const SOON_PAUSE: Duration = Duration::from_millis(100);
 
-impl Target {
-    /// Everything that was committed before this call is on disk when [`Target::durable`] is not less.
+impl LuTarget {
+    /// Everything that was committed before this call is on disk when [`LuTarget::durable`] is not less.
     pub fn mark(&self) -> u64 {
         // A batch is committed and counted under this lock.
         let _numbers = self.numbers.lock();
@@ -55,7 +55,7 @@ impl Target {
 /// Makes everything safe against power loss from time to time, data first and then tables, and moves last_committed to what
 /// was acknowledged when it began: a client drops what it keeps for replay only when it is on disk.
 pub(super) async fn sync_loop(
-    target: Weak<Target>,
+    target: Weak<LuTarget>,
     soon: Arc<Notify>,
     mut stopped: watch::Receiver<bool>,
 ) {

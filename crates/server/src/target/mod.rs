@@ -25,13 +25,15 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+pub use coral_osd::TargetKind;
+
 pub(crate) use connect::wanted_uuid;
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
 pub(crate) use last_rcvd::{client_count, stored_transno};
 pub use members::Membership;
 pub(crate) use members::{check_writable, reads_only};
-pub(crate) use recovery::Gate;
+pub(crate) use recovery::RecoveryGate;
 pub(crate) use request::Admitted;
 pub use request::TargetRequest;
 pub use waiting::{RecoveryStatus, WaitedFor, Windows};
@@ -39,17 +41,6 @@ pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 use export::Exports;
 use recovery::Recovery;
 use sync::SyncGroup;
-
-/// Kind of a target: decides the connect opcode it answers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TargetKind {
-    /// Management server: nothing is replayed.
-    Mgs,
-    /// Metadata target.
-    Mdt,
-    /// Object storage target.
-    Ost,
-}
 
 /// Configuration and limits of a target.
 #[derive(Clone, Debug)]
@@ -60,7 +51,7 @@ pub struct TargetConfig {
     pub uuid: String,
     /// Index within the file system.
     pub index: u32,
-    /// Kind.
+    /// Kind: decides the connect opcode it answers to.
     pub kind: TargetKind,
     /// After a restart, known clients have so long to come back; then they are evicted. Lustre: 3 x obd_timeout.
     pub recovery_soft: Duration,
@@ -130,7 +121,7 @@ pub trait TargetOps: Send + Sync + 'static {
         Box::pin(async {})
     }
 
-    /// Called by [`Target::sync`] before the tables are synced (OST: sync objects): `last_committed` never runs ahead of the data
+    /// Called by [`LuTarget::sync`] before the tables are synced (OST: sync objects): `last_committed` never runs ahead of the data
     /// it stands for.
     fn sync_data(&self) -> BoxFuture<'_, Result<(), OsdError>> {
         Box::pin(async { Ok(()) })
@@ -171,7 +162,7 @@ pub struct TargetStats {
 
 /// Counters behind [`TargetStats`].
 #[derive(Default)]
-struct Counts {
+struct TargetCounts {
     connects: AtomicU64,
     reconnects: AtomicU64,
     evictions: AtomicU64,
@@ -184,8 +175,8 @@ struct Counts {
     stale: AtomicU64,
 }
 
-/// A target: exports, transactions, recovery.
-pub struct Target {
+/// A target: exports, transactions, recovery (`struct lu_target`).
+pub struct LuTarget {
     cfg: TargetConfig,
     node: Arc<Node>,
     kv: Device,
@@ -193,11 +184,11 @@ pub struct Target {
     ops: OnceLock<Arc<dyn TargetOps>>,
     instance: u32,
     /// What was found on disk at the start.
-    recovered: Stored,
+    recovered: StoredTransnos,
     /// Held while a transaction gets its number and is committed: a crash leaves a prefix of the numbers.
     numbers: Mutex<Numbers>,
     /// What is in committed batches; lags behind when the last transactions stored nothing.
-    stored: Mutex<Stored>,
+    stored: Mutex<StoredTransnos>,
     last_committed: AtomicU64,
     /// Batches committed since the start; changed while `last_transno` is locked.
     commits: AtomicU64,
@@ -217,7 +208,7 @@ pub struct Target {
     started_at: Instant,
     /// Fast look at whether recovery is under way.
     recovering: AtomicBool,
-    counts: Counts,
+    counts: TargetCounts,
     claimed: AtomicU32,
     stopped: watch::Sender<bool>,
 }
@@ -235,7 +226,7 @@ struct Numbers {
 /// names which are on disk, may be there without the data that were written before. (The tables of an OST hold a number only
 /// when its data are on disk: there both are one.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTransnos {
     /// Changes of tables are on disk up to here.
     pub tables: u64,
     /// So are all others, those of data.
@@ -243,9 +234,9 @@ pub(crate) struct Stored {
 }
 
 /// The exports as the lock callbacks see them.
-struct Peers(Weak<Target>);
+struct AstExports(Weak<LuTarget>);
 
-impl AstPeers for Peers {
+impl AstPeers for AstExports {
     fn peer(&self, exp: u64) -> Option<AstPeer> {
         let e = self.0.upgrade()?.export(exp)?;
         Some(AstPeer {
@@ -262,18 +253,18 @@ impl AstPeers for Peers {
     }
 }
 
-impl Target {
+impl LuTarget {
     /// Opens a target on its tables: loads last_rcvd; enters recovery if it knows clients that must come back.
     pub fn new(
         node: Arc<Node>,
         cfg: TargetConfig,
         kv: impl Into<Device>,
-    ) -> Result<Arc<Target>, OsdError> {
+    ) -> Result<Arc<LuTarget>, OsdError> {
         let kv = kv.into();
         let known = last_rcvd::load(&*kv)?;
         // Nothing that was done is lost when only the process died.
         let noted = kv.noted();
-        let recovered = Stored {
+        let recovered = StoredTransnos {
             tables: known.stored.tables.max(noted),
             data: known.stored.data.max(noted),
         };
@@ -316,11 +307,11 @@ impl Target {
             tracing::info!(target = %cfg.name, clients = exports.len(), last_transno = recovered.tables, "recovery: waiting for clients");
         }
         let (stopped, _) = watch::channel(false);
-        let target = Arc::new_cyclic(|weak: &Weak<Target>| Target {
+        let target = Arc::new_cyclic(|weak: &Weak<LuTarget>| LuTarget {
             ldlm: LdlmServer::new(
                 &cfg.name,
                 node.clone(),
-                PtlrpcAsts::new(node.clone(), Peers(weak.clone())),
+                PtlrpcAsts::new(node.clone(), AstExports(weak.clone())),
             ),
             cfg,
             node,
@@ -349,7 +340,7 @@ impl Target {
             windows: watch::channel(windows).0,
             started_at: Instant::now(),
             recovering: AtomicBool::new(recovering),
-            counts: Counts::default(),
+            counts: TargetCounts::default(),
             claimed: AtomicU32::new(CLAIMED),
             stopped,
         });
@@ -592,7 +583,7 @@ impl Target {
         })
     }
 
-    /// A transaction of the target itself; returns its mark ([`Target::mark`]). It has no number: numbers are the clients', who
+    /// A transaction of the target itself; returns its mark ([`LuTarget::mark`]). It has no number: numbers are the clients', who
     /// during recovery have yet to replay the next ones, and drop what they are told to be committed.
     pub fn commit_local(&self, batch: Batch) -> Result<u64, OsdError> {
         let numbers = self.numbers.lock();
@@ -730,7 +721,7 @@ fn set_transno(reply: &mut Message, request: &PtlrpcBody, transno: u64) {
     reply.set_body(&body);
 }
 
-async fn evict_loop(target: Weak<Target>, silence: Duration, mut stopped: watch::Receiver<bool>) {
+async fn evict_loop(target: Weak<LuTarget>, silence: Duration, mut stopped: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             biased;
