@@ -2,7 +2,7 @@
 //!
 //! Layers, bottom up, each a file:
 //! * records and tables: [`record`], [`table`], [`acl`], [`cred`];
-//! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`], [`usage`];
+//! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`] and [`object_ids`], [`usage`];
 //! * [`open_handles`] and the whole state, [`core`]; [`check`], the offline verifier;
 //! * requests: [`ctx`], [`packed`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
 //! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
@@ -29,6 +29,7 @@ mod intent;
 pub mod locks;
 mod misc;
 pub mod namespace;
+pub mod object_ids;
 pub mod open_handles;
 mod opening;
 mod orphans;

@@ -29,8 +29,9 @@ use tokio::sync::{Notify, watch};
 
 use super::due::{Answered, Due, Next};
 use super::handler::MdtOps;
+use super::object_ids::OstSpace;
 use super::store::{MdtResult, Store};
-use super::stripe::{OstSpace, StripeDefaults};
+use super::stripe::StripeDefaults;
 use super::waiting::{Waiting, low_space};
 use super::{table, usage};
 use crate::quota::Owner;
