@@ -7,10 +7,11 @@ use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::future::BoxFuture;
+
+use crate::HandoverStats;
 
 /// Deepest nesting of inline polls on one stack; beyond it the future is spawned at once.
 pub const MAX_INLINE_DEPTH: u32 = 4;
@@ -18,37 +19,6 @@ pub const MAX_INLINE_DEPTH: u32 = 4;
 thread_local! {
     /// Inline polls on this thread's stack right now. A property of the stack, not of any node.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-}
-
-/// How often work stayed on the stack it arrived on, and how often it had to move. Counts since the node's start.
-#[derive(Debug, Default)]
-pub struct HandoverStats {
-    inline: AtomicU64,
-    spawned: AtomicU64,
-    too_deep: AtomicU64,
-    panicked: AtomicU64,
-}
-
-impl HandoverStats {
-    /// Futures that were finished by their first, inline poll.
-    pub fn inline(&self) -> u64 {
-        self.inline.load(Ordering::Relaxed)
-    }
-
-    /// Futures that had to be spawned, because they waited or because the stack was nested too deep.
-    pub fn spawned(&self) -> u64 {
-        self.spawned.load(Ordering::Relaxed)
-    }
-
-    /// Futures that panicked in their inline poll.
-    pub fn panicked(&self) -> u64 {
-        self.panicked.load(Ordering::Relaxed)
-    }
-
-    /// Those of [`Self::spawned`] that were never tried inline because of nesting.
-    pub fn too_deep(&self) -> u64 {
-        self.too_deep.load(Ordering::Relaxed)
-    }
 }
 
 /// One more inline poll on this stack, until dropped (also by a panic).
@@ -84,19 +54,19 @@ pub fn run_inline(stats: &HandoverStats, mut fut: BoxFuture<'static, ()>) {
         Some(_nested) => match catch_unwind(AssertUnwindSafe(|| poll_once(fut.as_mut()))) {
             Ok(Poll::Pending) => {}
             Ok(Poll::Ready(())) => {
-                stats.inline.fetch_add(1, Ordering::Relaxed);
+                stats.inline.inc();
                 return;
             }
             Err(_) => {
-                stats.panicked.fetch_add(1, Ordering::Relaxed);
+                stats.panicked.inc();
                 return;
             }
         },
         None => {
-            stats.too_deep.fetch_add(1, Ordering::Relaxed);
+            stats.too_deep.inc();
         }
     }
-    stats.spawned.fetch_add(1, Ordering::Relaxed);
+    stats.spawned.inc();
     tokio::spawn(fut);
 }
 
@@ -114,7 +84,7 @@ mod tests {
     fn ready_futures_need_no_runtime() {
         let stats = HandoverStats::default();
         run_inline(&stats, Box::pin(async {}));
-        assert_eq!((stats.inline(), stats.spawned()), (1, 0));
+        assert_eq!((stats.inline.value(), stats.spawned.value()), (1, 0));
     }
 
     #[tokio::test]
@@ -131,7 +101,7 @@ mod tests {
         );
         go.send(()).unwrap();
         assert_eq!(finished.await.unwrap(), 7);
-        assert_eq!((stats.inline(), stats.spawned()), (0, 1));
+        assert_eq!((stats.inline.value(), stats.spawned.value()), (0, 1));
     }
 
     #[test]
@@ -142,7 +112,7 @@ mod tests {
             Box::pin(async { panic!("expected: thrown by the test") }),
         );
         run_inline(&stats, Box::pin(async {}));
-        assert_eq!((stats.inline(), stats.panicked()), (1, 1));
+        assert_eq!((stats.inline.value(), stats.panicked.value()), (1, 1));
         assert_eq!(DEPTH.get(), 0);
     }
 
@@ -158,13 +128,13 @@ mod tests {
         let stats = Arc::new(HandoverStats::default());
         nest(stats.clone(), MAX_INLINE_DEPTH + 1);
         assert_eq!(
-            (stats.inline(), stats.too_deep()),
+            (stats.inline.value(), stats.too_deep.value()),
             (MAX_INLINE_DEPTH as u64, 1)
         );
         tokio::task::yield_now().await;
         nest(stats.clone(), 1);
         assert_eq!(
-            stats.inline(),
+            stats.inline.value(),
             MAX_INLINE_DEPTH as u64 + 1,
             "the depth goes back down"
         );

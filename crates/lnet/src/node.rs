@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use coral_metrics::Registry;
 use coral_wire::lnet::{LNET_NI_STATUS_DOWN, feat};
 use parking_lot::{Mutex, MutexGuard};
 use rand::{RngCore, SeedableRng};
@@ -182,7 +183,8 @@ pub struct Node {
     rng: Mutex<ChaCha8Rng>,
     cookies: cookie::Cookies,
     faults: Faults,
-    handovers: HandoverStats,
+    handovers: Arc<HandoverStats>,
+    metrics: Registry,
     stats: Arc<NodeStats>,
     runtime: tokio::runtime::Handle,
     down: AtomicBool,
@@ -273,7 +275,8 @@ impl Node {
             rng: Mutex::new(rng),
             cookies,
             faults,
-            handovers: HandoverStats::default(),
+            handovers: Arc::default(),
+            metrics: Registry::default(),
             stats,
             runtime: tokio::runtime::Handle::current(),
             down: AtomicBool::new(false),
@@ -285,6 +288,8 @@ impl Node {
             mem.register(&node.nids, &node)
                 .map_err(StartError::NidInUse)?;
         }
+        node.metrics.attach(&[], &node.stats);
+        node.metrics.attach(&[], &node.handovers);
         node.sock.listen(listeners);
         node.routes_changed();
         Ok(node)
@@ -344,6 +349,11 @@ impl Node {
     /// Counters.
     pub fn stats(&self) -> &NodeStats {
         &self.stats
+    }
+
+    /// All that is counted on this node, by whatever layer.
+    pub fn metrics(&self) -> &Registry {
+        &self.metrics
     }
 
     /// Bounds and timers.
