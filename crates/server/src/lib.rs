@@ -23,6 +23,6 @@ pub mod target;
 pub use dispatch::ServerNode;
 pub use stats::{METRICS, TargetStats};
 pub use target::{
-    Export, Membership, RecoveryStatus, Target, TargetConfig, TargetKind, TargetOps, TargetRequest,
-    WaitedFor, Windows,
+    Export, LuTarget, Membership, RecoveryStatus, TargetConfig, TargetKind, TargetOps,
+    TargetRequest, WaitedFor, Windows,
 };

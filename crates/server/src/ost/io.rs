@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::brw::Brw;
 use super::grant::Claim;
-use super::{Answer, Ost, done, obdo, reply, storage_error, stored};
+use super::{Ost, OstAnswer, done, obdo, reply, storage_error, stored};
 use crate::target::TargetRequest;
 
 impl Ost {
@@ -28,7 +28,7 @@ impl Ost {
         Some(ldlm.lock_local(b.res, ty, mode, policy, None).await)
     }
 
-    pub(super) async fn read(&self, rq: &TargetRequest) -> Result<Answer, Errno> {
+    pub(super) async fn read(&self, rq: &TargetRequest) -> Result<OstAnswer, Errno> {
         let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
         let cksum = b.cksum()?;
         let lock = self.brw_lock(rq, &b, LdlmMode::PR).await;
@@ -79,7 +79,7 @@ impl Ost {
         Ok(out)
     }
 
-    pub(super) async fn write(&self, rq: &TargetRequest) -> Result<Answer, Errno> {
+    pub(super) async fn write(&self, rq: &TargetRequest) -> Result<OstAnswer, Errno> {
         let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
         let cksum = b.cksum()?;
         let data = match self.write_data(rq, &b).await? {
