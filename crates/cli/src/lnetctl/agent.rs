@@ -231,6 +231,13 @@ impl Agent {
     }
 }
 
+/// The last seconds of a node.
+fn last(node: &Node, history: &History, seconds: usize) -> Value {
+    let nets = node.nets();
+    let nis: Vec<&String> = nets.iter().flat_map(|n| &n.nis).map(|n| &n.nid).collect();
+    json!({ "nid": node.nid().to_string(), "nis": nis, "seconds": history.last(seconds) })
+}
+
 /// What nodes count, each with its NID.
 fn metrics<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>, json: bool) -> Value {
     let mut all = Snapshot::default();
@@ -270,17 +277,7 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
             nid: text,
             limit_ms,
         } => return ping(node, nid(&text)?, limit_ms).await,
-        Act::History { seconds } => {
-            let names: Vec<String> = node
-                .nets()
-                .iter()
-                .flat_map(|n| &n.nis)
-                .map(|n| n.nid.clone())
-                .collect();
-            return Ok(
-                json!({ "nid": node.nid().to_string(), "nis": names, "seconds": history.last(seconds) }),
-            );
-        }
+        Act::History { seconds } => return Ok(last(node, history, seconds)),
         Act::Metrics { json } => return Ok(metrics(std::iter::once(node), json)),
         Act::RouteAdd {
             net: name,
