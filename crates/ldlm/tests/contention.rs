@@ -43,7 +43,7 @@ async fn uncontended_and_contended_work_stays_on_its_stack() {
         unreachable!()
     };
     drop(a.ibits(PR, 3).await.unwrap());
-    let before = bed.server.node.handovers().spawned();
+    let before = bed.server.node.handovers().spawned.value();
     drop(b.ibits(EX, 2).await.unwrap());
     let server_side = bed
         .server
@@ -51,7 +51,7 @@ async fn uncontended_and_contended_work_stays_on_its_stack() {
         .lock_local(FILE, LdlmType::IBITS, EX, bits(0x7f), None)
         .await;
     assert_eq!(
-        bed.server.node.handovers().spawned(),
+        bed.server.node.handovers().spawned.value(),
         before,
         "no hand-over at the server"
     );
@@ -577,7 +577,10 @@ async fn the_lru_gives_old_locks_back_in_batches() {
     let (granted, idle) = a.ns.counts();
     assert!(granted <= 18 && granted == idle, "{granted} {idle}");
     assert_eq!(bed.server.ldlm.counts().0, granted);
-    let cancels = a.import.stats().by_opcode[&coral_wire::ptlrpc::opc::LDLM_CANCEL];
+    let cancels = a
+        .import
+        .stats()
+        .answered_of(coral_wire::ptlrpc::opc::LDLM_CANCEL);
     assert!(cancels <= 8, "{cancels} cancels for 84 locks");
     a.ns.cancel_all().await;
     assert_eq!((a.ns.counts(), bed.server.ldlm.counts()), ((0, 0), (0, 0)));

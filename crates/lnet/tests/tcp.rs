@@ -79,7 +79,7 @@ async fn every_size_comes_back_whole() {
         "the server opens none of its own"
     );
     assert_eq!(
-        server.handovers().spawned() + server.handovers().inline(),
+        server.handovers().spawned.value() + server.handovers().inline.value(),
         50
     );
     stop(&[&client, &server]).await;

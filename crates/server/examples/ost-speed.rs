@@ -76,7 +76,8 @@ async fn run(
     server.add_target(Ost::start(server_node, "speed", 0, Arc::new(osd))?);
     let client = node(&mem, "2@lo").await?;
     let nodes = [server.node().clone(), client.clone()];
-    let handovers = || nodes.iter().map(|n| n.handovers().spawned()).sum::<u64>();
+    let spawned = |n: &Arc<Node>| n.handovers().spawned.value();
+    let handovers = || nodes.iter().map(spawned).sum::<u64>();
     let f = F::VERSION
         | F::AT
         | F::FULL20

@@ -62,7 +62,7 @@ async fn who_is_waited_for_is_told_and_recovery_can_be_aborted() -> TestResult {
     assert!(!target.in_recovery() && target.recovery_status().is_none());
     assert_eq!(target.abort_recovery(), 0, "nothing to abort");
     b.mkdir(Fid::ROOT, b"d").await?;
-    assert_eq!(b.import.stats().evictions, 0, "it was back in time");
+    assert_eq!(b.import.stats().evictions.value(), 0, "it was back in time");
     rig.stop().await;
     Ok(())
 }
@@ -114,7 +114,7 @@ async fn a_client_that_has_certainly_ended_is_not_waited_for() -> TestResult {
     assert_eq!(
         (
             b.lookup(Fid::ROOT, b"d").await?.body.fid1,
-            b.import.stats().evictions
+            b.import.stats().evictions.value()
         ),
         (dir, 0)
     );
@@ -226,7 +226,7 @@ async fn an_open_file_without_a_name_waits_for_all_who_had_it_open() -> TestResu
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(
-            target.stats().replayed_requests > 0 && target.in_recovery(),
+            target.stats().replayed_requests.value() > 0 && target.in_recovery(),
             "closed {closed}"
         );
         assert!(!waited_for(&rig).contains(&("10.0.0.9@tcp".to_owned(), true)));

@@ -10,7 +10,7 @@ use coral_lnet::Node;
 use super::Llite;
 use super::append::Appends;
 use super::attributes::Attributes;
-use super::budget::covered_limit;
+use super::budget::{Spent, covered_limit};
 use super::cache::Cache;
 use super::changes::Changes;
 use super::connections::{CANCEL_LIMIT, Connections, connect_mdts, connect_osts, disconnect};
@@ -132,8 +132,24 @@ impl Llite {
             lmv,
             lov,
             root,
+            stats: Arc::default(),
         };
-        Ok(Self::of_parts(Arc::new(servers), dialer, mgc))
+        let mount = Self::of_parts(Arc::new(servers), dialer, mgc);
+        mount.show();
+        Ok(mount)
+    }
+
+    /// Shows what it counts among the metrics of its node.
+    fn show(self: &Arc<Self>) {
+        let of = |value: fn(Spent) -> usize| {
+            let me = Arc::downgrade(self);
+            move || Some(value(me.upgrade()?.tunables.spent()) as u64)
+        };
+        let stats = &self.servers.stats;
+        stats.inodes.ask(of(|s| s.inodes));
+        stats.inode_bytes.ask(of(|s| s.inode_bytes));
+        stats.covered.ask(of(|s| s.covered));
+        self.node().metrics().attach(&[], stats);
     }
 
     /// The parts of a mount that is connected, from below.

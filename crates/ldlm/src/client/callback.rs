@@ -47,6 +47,7 @@ impl LdlmClient {
         };
         match rq.body.opc {
             opc::LDLM_BL_CALLBACK => {
+                ns.stats.blocking.inc();
                 let blocked = ns.on_blocking(&dlm);
                 let status = if blocked.is_ok() {
                     0
@@ -59,6 +60,7 @@ impl LdlmClient {
                 }
             }
             opc::LDLM_CP_CALLBACK => {
+                ns.stats.completion.inc();
                 let (status, doomed) = ns.on_completion(&dlm, rq.msg.buf(2).clone());
                 rq.reply(status, Message::default()).await;
                 if let Some(d) = doomed {
@@ -66,6 +68,7 @@ impl LdlmClient {
                 }
             }
             opc::LDLM_GL_CALLBACK => {
+                ns.stats.glimpse.inc();
                 let (status, msg) = ns.on_glimpse(&dlm);
                 rq.reply(status, msg).await;
             }

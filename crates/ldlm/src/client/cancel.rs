@@ -92,6 +92,7 @@ impl ClientNamespace {
         if cookies.is_empty() {
             return None;
         }
+        self.stats.cancelled.add(cookies.len() as u64);
         let rq = LdlmRequest::cancel(cookies);
         let rpc = Request::new(portal::LDLM_CANCEL_REQUEST, opc::LDLM_CANCEL)
             .push_bytes(rq.to_bytes())

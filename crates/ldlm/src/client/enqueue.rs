@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::flock::Aftermath;
 use super::{ClientNamespace, LockError, LockRef, PendingLock};
@@ -153,10 +154,12 @@ impl ClientNamespace {
         flags: LdlmFlags,
         lvb_len: usize,
     ) -> Result<(LockRef, Bytes), LockError> {
+        let begun = Instant::now();
         let mut enq = self.start(self.prepare(res, ty, mode, policy, flags));
         let reply = enq.reply().await?;
         let rep = checked(&reply)?;
         let lock = self.granted(&mut enq, &rep).await?;
+        self.stats.enqueue.record_time(begun.elapsed());
         let late = lock.take_lvb();
         let mut lvb = if late.is_empty() {
             reply.msg.buf(2).clone()
@@ -183,7 +186,9 @@ impl ClientNamespace {
         let rx = self.note_reply(cookie, rep, gone)?;
         if let Some(rx) = rx {
             enq.waiting = true;
+            let begun = Instant::now();
             let _ = rx.await;
+            self.stats.wait.record_time(begun.elapsed());
         }
         let refused = {
             let mut locks = self.locks.lock();

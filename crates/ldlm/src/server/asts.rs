@@ -120,7 +120,9 @@ impl LdlmServer {
 
     async fn blocking(self: Arc<Self>, lock: LockInfo, by: LockDesc, instant: bool) {
         let Some(exp) = lock.export else { return };
+        let begun = Instant::now();
         let done = self.asts.blocking(exp, &lock, &by).await;
+        self.stats.blocking.record_time(begun.elapsed());
         if !instant {
             self.answered(exp, lock.cookie, "blocking", done);
         }
@@ -133,7 +135,9 @@ impl LdlmServer {
         } else {
             Bytes::new()
         };
+        let begun = Instant::now();
         let done = self.asts.completion(exp, &lock, flags, lvb).await;
+        self.stats.completion.record_time(begun.elapsed());
         self.answered(exp, lock.cookie, "completion", done);
     }
 
@@ -168,6 +172,7 @@ impl LdlmServer {
     }
 
     fn evict(self: &Arc<Self>, exp: ExportId, why: EvictReason) {
+        self.stats.evictions.inc();
         self.asts.evict(exp, why);
         self.export_gone(exp);
     }

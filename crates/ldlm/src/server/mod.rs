@@ -36,6 +36,7 @@ use tokio::time::Instant;
 use crate::ExportId;
 use crate::ast::AstSender;
 use crate::core::{Actions, FoldMap, LockInfo, Namespace, Refused};
+use crate::stats::ServerLockStats;
 use asts::Owed;
 
 /// Limits and times of a server namespace.
@@ -145,6 +146,7 @@ pub struct LdlmServer {
     asts: Arc<dyn AstSender>,
     cfg: LdlmConfig,
     lvb: OnceLock<Arc<dyn LvbOps>>,
+    stats: Arc<ServerLockStats>,
     state: Mutex<State>,
 }
 
@@ -203,14 +205,30 @@ impl LdlmServer {
             owed: Owed::default(),
             gone: Gone::default(),
         };
-        Arc::new(Self {
+        let me = Arc::new(Self {
             name: name.to_owned(),
             node,
             asts,
             cfg,
             lvb: OnceLock::new(),
+            stats: Arc::default(),
             state: Mutex::new(state),
-        })
+        });
+        me.show();
+        me
+    }
+
+    /// Shows what it counts among the metrics of its node.
+    fn show(self: &Arc<Self>) {
+        let (locks, resources) = (Arc::downgrade(self), Arc::downgrade(self));
+        let count = |me: Arc<Self>| me.counts().0 as u64;
+        self.stats.locks.ask(move || locks.upgrade().map(count));
+        let count = |me: Arc<Self>| me.counts().1 as u64;
+        self.stats
+            .resources
+            .ask(move || resources.upgrade().map(count));
+        let labels = [("target", self.name.as_str())];
+        self.node.metrics().attach(&labels, &self.stats);
     }
 
     /// Sets the LVB methods (OSTs), once. Without them every LVB is empty.
@@ -259,6 +277,7 @@ impl LdlmServer {
             }
         }
         self.finish(st, out);
+        self.stats.cancelled.add(known as u64);
         known
     }
 

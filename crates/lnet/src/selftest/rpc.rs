@@ -12,7 +12,8 @@ use coral_wire::Errno;
 use coral_wire::srpc::{SrpcBody, SrpcMsg, SrpcType};
 
 use super::{FRAMEWORK_PORTAL, RDMA_PORTAL, Service, TEST_PORTAL};
-use crate::{Counter, Nid, Node, Payload, SendError};
+use crate::{Nid, Node, Payload, SendError};
+use coral_metrics::Counter;
 
 /// Longest life of an RPC (`rpc_timeout` 64 s).
 pub const RPC_TIMEOUT: Duration = Duration::from_secs(64);

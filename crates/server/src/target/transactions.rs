@@ -107,7 +107,7 @@ impl LuTarget {
         let numbers = self.numbers.lock();
         self.store(batch, 0)?;
         drop(numbers);
-        self.counts.transactions.fetch_add(1, Relaxed);
+        self.stats.transactions.inc();
         Ok(self.mark())
     }
 
@@ -146,7 +146,7 @@ impl LuTarget {
             rq.exp.note_replayed(transno);
         }
         numbers.last = transno.max(numbers.last);
-        self.counts.transactions.fetch_add(1, Relaxed);
+        self.stats.transactions.inc();
         Ok(transno)
     }
 
