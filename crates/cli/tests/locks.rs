@@ -759,7 +759,7 @@ fn killed_programs_keep_no_lock() {
         };
         let mut programs: Vec<_> = (0..PROGRAMS).map(|p| start(p, 1 + p as u64)).collect();
         let mut seen = vec![(Vec::new(), std::time::Instant::now()); PROGRAMS];
-        let mut dying = vec![false; PROGRAMS];
+        let mut dying = [false; PROGRAMS];
         let (mut killed, mut started) = (0, PROGRAMS as u64);
         while killed < kills || dying.contains(&true) {
             pause(rng.below(15));
