@@ -4,7 +4,6 @@ mod common;
 use common::*;
 
 use coral_ldlm::*;
-use coral_lnet::LinkModel;
 use coral_wire::errno::Errno;
 use coral_wire::ldlm::*;
 use std::sync::atomic::Ordering;
@@ -298,20 +297,6 @@ async fn an_interrupted_flock_leaves_nothing_behind() {
     bed.check_agreement();
 }
 
-/// A bed with 20 ms on the way from each client to the server, and back.
-async fn far(clients: usize) -> Bed {
-    let bed = Bed::new(clients).await;
-    let model = LinkModel {
-        delay: Duration::from_millis(20),
-        ..LinkModel::default()
-    };
-    for c in &bed.clients {
-        bed.net
-            .set_link(c.node.nid(), bed.server.node.nid(), model, 1);
-    }
-    bed
-}
-
 /// Moments at which a request over such a way is interrupted, milliseconds after it began.
 fn moments() -> impl Iterator<Item = Duration> {
     (0..100).step_by(5).map(Duration::from_millis)
@@ -584,21 +569,6 @@ async fn the_lru_gives_old_locks_back_in_batches() {
     assert!(cancels <= 8, "{cancels} cancels for 84 locks");
     a.ns.cancel_all().await;
     assert_eq!((a.ns.counts(), bed.server.ldlm.counts()), ((0, 0), (0, 0)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn early_cancel_rides_on_the_next_request() {
-    let bed = Bed::new(1).await;
-    let a = &bed.clients[0];
-    drop(a.ibits(PR, 2).await.unwrap());
-    let cookies = a.ns.early_cancel(&FILE, EX, &bits(2), 8).await;
-    assert_eq!((cookies.len(), a.hook.count(), a.ns.counts().0), (1, 1, 0));
-    let other = ResId([9, 9, 9, 0]);
-    let pending = a.ns.prepare(other, LdlmType::IBITS, PR, bits(1), NO_FLAGS);
-    let rq = pending.request_with(&cookies);
-    assert_eq!((rq.count, rq.early_cancels()), (2, &cookies[..]));
-    let exp = *bed.server.exports.peers.lock().keys().next().unwrap();
-    assert_eq!(bed.server.ldlm.cancel(exp, rq.early_cancels()), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -122,6 +122,37 @@ async fn a_client_that_has_certainly_ended_is_not_waited_for() -> TestResult {
     Ok(())
 }
 
+/// A client that has long done nothing leaves, by a handle of before a restart that it has not noticed, or while the server is
+/// away. Nobody has to wait for it.
+#[tokio::test(start_paused = true)]
+async fn an_idle_client_that_leaves_is_not_waited_for() -> TestResult {
+    for away in [0, 60] {
+        let mut rig = Rig::new(0).await;
+        let (a, b) = (
+            rig.client("10.0.0.8@tcp").await,
+            rig.client("10.0.0.9@tcp").await,
+        );
+        rig.kill().await;
+        a.import.set_idle_timeout(Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_secs(away)).await;
+        rig.restart().await;
+        let target = rig.mdt().target.clone();
+        target.set_windows(Windows {
+            soft: Duration::from_secs(3600),
+            hard: Duration::from_secs(3600),
+        });
+        comes_back(&b);
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(waited_for(&rig), [], "away for {away} s");
+        assert!(!target.in_recovery());
+        let evictions = (a.import.stats().evictions, b.import.stats().evictions);
+        assert_eq!((evictions, target.stats().evictions), ((0, 0), 0));
+        a.mkdir(Fid::ROOT, b"d").await?;
+        rig.stop().await;
+    }
+    Ok(())
+}
+
 #[tokio::test(start_paused = true)]
 async fn open_handles_of_one_client_have_a_bound() -> TestResult {
     let rig = Rig::new(2).await;

@@ -87,7 +87,7 @@ impl ClientNamespace {
         let cookie = dlm.handle(0);
         let (doomed, pinned) = {
             let mut locks = self.locks.lock();
-            let doomed = locks.block(cookie, discard)?;
+            let doomed = locks.block(cookie, dlm.handle(1), discard)?;
             (
                 doomed,
                 locks
@@ -123,7 +123,11 @@ impl ClientNamespace {
         let mut doomed = None;
         if dlm.flags.contains(LdlmFlags::AST_SENT) && !never {
             doomed = locks
-                .block(cookie, dlm.flags.contains(LdlmFlags::DISCARD_DATA))
+                .block(
+                    cookie,
+                    dlm.handle(1),
+                    dlm.flags.contains(LdlmFlags::DISCARD_DATA),
+                )
                 .ok()
                 .flatten();
         }

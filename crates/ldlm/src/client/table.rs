@@ -43,6 +43,8 @@ pub(super) struct Held {
     pub dead: bool,
     /// Why it will never be granted.
     pub refused: Option<Errno>,
+    /// The server's cookie by which it was asked back before it was granted here; the server waits for its cancel.
+    asked_back: u64,
     pub lvb: Bytes,
     pub waiter: Option<oneshot::Sender<()>>,
     idle_since: Option<Instant>,
@@ -145,6 +147,7 @@ impl Locks {
             cancelling: false,
             dead: false,
             refused: None,
+            asked_back: 0,
             lvb: Bytes::new(),
             waiter: None,
             idle_since: None,
@@ -164,7 +167,8 @@ impl Locks {
         if h.dead || h.refused.is_some() {
             return false;
         }
-        if h.remote == 0 {
+        // a request that was sent again may have been given another lock than at first
+        if remote != 0 {
             h.remote = remote;
         }
         if h.granted {
@@ -241,8 +245,8 @@ impl Locks {
         None
     }
 
-    /// Forgets a lock whose request failed or is withdrawn; its server cookie. A completion callback may have granted it
-    /// meanwhile and others may use it: then only this pin goes, and the lock with the last one.
+    /// Forgets a lock whose request failed or is withdrawn, unless others have it pinned. The server's cookie if the server may
+    /// wait for its cancel, else 0.
     pub fn forget(&mut self, cookie: u64) -> u64 {
         let Some(idx) = self.slab.find(cookie) else {
             return 0;
@@ -253,7 +257,12 @@ impl Locks {
             h.blocked = true;
             return 0;
         }
-        self.take(idx).remote
+        let h = self.take(idx);
+        match h.remote {
+            _ if h.dead || h.refused.is_some() => 0,
+            0 => h.asked_back,
+            remote => remote,
+        }
     }
 
     /// The asker of a lock goes away before it has it. True: the lock is granted already and is to be let go as any other, with
@@ -282,8 +291,9 @@ impl Locks {
         if known { remote } else { 0 }
     }
 
-    /// The server wants the lock back. `Err`: we have no such lock. `Some`: nobody uses it, it is to be cancelled now.
-    pub fn block(&mut self, cookie: u64, discard: bool) -> Result<Option<Doomed>, ()> {
+    /// The server wants the lock back, which it calls `remote`. `Err`: we have no such lock. `Some`: nobody uses it, it is to be
+    /// cancelled now.
+    pub fn block(&mut self, cookie: u64, remote: u64, discard: bool) -> Result<Option<Doomed>, ()> {
         let Some(idx) = self.slab.find(cookie) else {
             return Err(());
         };
@@ -293,6 +303,7 @@ impl Locks {
         }
         h.discard |= discard;
         h.blocked = true;
+        h.asked_back = remote;
         let now = h.granted && h.pins == 0 && !h.cancelling;
         Ok(now.then(|| self.doom(idx)))
     }
@@ -377,28 +388,16 @@ impl Locks {
         idx.into_iter().map(|i| self.doom(i)).collect()
     }
 
-    /// Idle locks of a resource that conflict with `mode` on `policy`; all of them without a policy.
-    pub fn doom_idle(
-        &mut self,
-        res: ResId,
-        ty: LdlmType,
-        conflict: Option<(LdlmMode, &Policy)>,
-        max: usize,
-    ) -> Vec<Doomed> {
+    /// The idle locks of a resource are to go.
+    pub fn doom_idle(&mut self, res: ResId, ty: LdlmType) -> Vec<Doomed> {
         let Some(list) = self.by_res.get(&(res, ty)) else {
             return Vec::new();
         };
-        let hit = |h: &Held| {
-            !h.cancelling
-                && h.pins == 0
-                && !h.dead
-                && conflict.is_none_or(|(m, p)| !h.mode.compatible(m) && meets(&h.policy, p))
-        };
+        let hit = |h: &Held| !h.cancelling && h.pins == 0 && !h.dead;
         let idx: Vec<u32> = list
             .iter()
             .copied()
             .filter(|i| hit(self.slab.at(*i)))
-            .take(max)
             .collect();
         idx.into_iter().map(|i| self.doom(i)).collect()
     }
@@ -618,20 +617,6 @@ fn set_range(h: &mut Held, from: u64, to: u64) {
     }
 }
 
-/// True when two policies have something in common.
-fn meets(a: &Policy, b: &Policy) -> bool {
-    match (a, b) {
-        (
-            Policy::Extent { start, end, .. },
-            Policy::Extent {
-                start: s, end: e, ..
-            },
-        ) => start <= e && s <= end,
-        (Policy::Ibits { bits, .. }, Policy::Ibits { bits: b, .. }) => bits.0 & b.0 != 0,
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -676,7 +661,7 @@ mod tests {
         let mut l = Locks::new(1);
         let c = add(&mut l, PR, LdlmType::IBITS, ibits(3));
         l.pin_again(c);
-        assert!(l.block(c, true).unwrap().is_none());
+        assert!(l.block(c, c + 1, true).unwrap().is_none());
         assert_eq!(
             l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)),
             None,
@@ -686,11 +671,11 @@ mod tests {
         let d = l.unpin(c, Instant::now()).unwrap();
         assert!(d.discard && d.info.cookie == c);
         assert!(
-            l.block(c, false).unwrap().is_none(),
+            l.block(c, c + 1, false).unwrap().is_none(),
             "asked again while being given back"
         );
         assert_eq!(l.cancelled(c), c + 1);
-        assert!(l.block(c, false).is_err());
+        assert!(l.block(c, c + 1, false).is_err());
         assert_eq!(l.counts(), (0, 0));
     }
 
@@ -763,6 +748,16 @@ mod tests {
             .prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0))
             .unwrap();
         assert!(!l.abandon(waiting));
+        assert_eq!(
+            l.forget(waiting),
+            0,
+            "the server keeps it or does not: it asks"
+        );
+        let asked_back = l
+            .prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0))
+            .unwrap();
+        assert!(l.block(asked_back, 70, false).unwrap().is_none());
+        assert_eq!(l.forget(asked_back), 70, "the server waits for its cancel");
         let flock = add(
             &mut l,
             PR,
@@ -778,12 +773,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn conflicting_idle_locks_can_be_cancelled_early() {
+    async fn idle_locks_of_a_resource_can_go() {
         let mut l = Locks::new(1);
         let a = idle(&mut l, PR, ibits(1));
-        let _b = idle(&mut l, PR, ibits(2));
         let _pinned = add(&mut l, PR, LdlmType::IBITS, ibits(1));
-        let d = l.doom_idle(RES, LdlmType::IBITS, Some((LdlmMode::EX, &ibits(1))), 8);
+        let d = l.doom_idle(RES, LdlmType::IBITS);
         assert_eq!(d.iter().map(|d| d.info.cookie).collect::<Vec<_>>(), [a]);
     }
 
