@@ -11,8 +11,8 @@ mod xattrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use coral_buffers::Payload;
 use coral_client::llite::types::{Cred, Entry, SeekWhence, SetAttr, SetTime, Timespec};
-use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;

@@ -383,7 +383,8 @@ impl Faults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Nid, Payload};
+    use crate::Nid;
+    use coral_buffers::Payload;
     use coral_wire::lnet::{LnetMsg, WireHandle};
 
     fn put(dest: u64, portal: u32) -> Msg {

@@ -1,9 +1,10 @@
 //! One LNet message in memory.
 
+use coral_buffers::Payload;
 use coral_wire::lnet::{LNET_MTU, LnetHdr, LnetMsg};
 use coral_wire::nid::LNET_PID;
 
-use crate::{KnownBy, Nid, Payload};
+use crate::{KnownBy, Nid};
 
 /// A message: where it goes, what it is, and its payload.
 #[derive(Clone, Debug)]

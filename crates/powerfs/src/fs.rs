@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_client::llite::types::*;
 use coral_fuse::FileSystem;
-use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 use parking_lot::Mutex;
 use tokio::sync::watch;

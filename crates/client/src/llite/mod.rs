@@ -68,7 +68,8 @@ pub use handle::FileHandle;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_lnet::{Node, Payload};
+use coral_buffers::Payload;
+use coral_lnet::Node;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 

@@ -14,8 +14,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_ldlm::LockRef;
-use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmMode, ResId};

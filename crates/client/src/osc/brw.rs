@@ -4,7 +4,7 @@
 //! Lustre: `osc_brw_prep_request`, `osc_brw_fini_request` in `lustre/osc/osc_request.c`.
 
 use bytes::Bytes;
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_ptlrpc::{Bulk, Reply, Request};
 use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags;

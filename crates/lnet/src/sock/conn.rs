@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr};
 use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -29,7 +30,7 @@ use super::tx::{Burst, Credits, Tx};
 use crate::forward::{self, Transit, Verdict};
 use crate::gateway::GwEvent;
 use crate::msg::Msg;
-use crate::{KnownBy, Node, Payload, SendError};
+use crate::{KnownBy, Node, SendError};
 
 /// Messages one burst takes from the queue.
 const BURST_TXS: usize = 32;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use coral_buffers::Payload;
 use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr, LnetMsg, WireHandle};
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -14,7 +15,7 @@ use crate::msg::Msg;
 use crate::path::{Load, Tried};
 use crate::pending::Pending;
 use crate::portals::GetSlot;
-use crate::{KnownBy, Nid, Node, NodeStats, Payload, SendError};
+use crate::{KnownBy, Nid, Node, NodeStats, SendError};
 
 /// Segments given to one system call.
 const MAX_IOV: usize = 64;
