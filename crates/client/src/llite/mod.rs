@@ -45,6 +45,7 @@ mod names;
 mod opens;
 mod pages;
 mod params;
+mod parts;
 mod places;
 mod pools;
 mod privileges;
