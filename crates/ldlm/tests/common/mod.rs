@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use coral_ldlm::*;
-use coral_lnet::{MemNet, Nid, Node, NodeConfig};
+use coral_lnet::{MemNet, Node, NodeConfig};
 use coral_ptlrpc::{
     Import, ImportConfig, ImportObserver, RequestHandler, RpcError, ServerRequest, Service,
     ServiceConfig,
@@ -366,11 +366,7 @@ pub struct Bed {
 }
 
 async fn node(net: &Arc<MemNet>, n: u32) -> Arc<Node> {
-    let cfg = NodeConfig {
-        nids: vec![format!("{n}@lo").parse::<Nid>().unwrap()],
-        seed: n as u64,
-        ..NodeConfig::default()
-    };
+    let cfg = NodeConfig::in_memory(format!("{n}@lo").parse().unwrap(), n as u64);
     Node::start(cfg, Some(net.clone())).await.unwrap()
 }
 
