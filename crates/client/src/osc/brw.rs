@@ -330,6 +330,11 @@ fn md_lens(offset: u64, len: usize, coral: bool) -> Vec<u32> {
 
 /// The data cut at descriptor boundaries, without copying.
 fn md_slices(data: &Payload, lens: &[u32]) -> Vec<Payload> {
+    assert_eq!(
+        lens.iter().map(|n| *n as usize).sum::<usize>(),
+        data.len(),
+        "descriptors hold all data"
+    );
     if let [_] = lens {
         return vec![data.clone()];
     }

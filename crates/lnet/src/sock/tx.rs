@@ -123,6 +123,10 @@ impl Tx {
         credits: Credits,
         origin: Arc<Semaphore>,
     ) -> Tx {
+        debug_assert!(
+            LnetHdr::decode(header).is_ok_and(|h| h.payload_length as usize == payload.len()),
+            "a message in transit goes on with the payload that its header announces"
+        );
         Tx {
             head: Head::Lnet(encode_lnet(header)),
             response: false,
