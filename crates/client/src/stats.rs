@@ -1,6 +1,6 @@
 //! What a mount counts. Lustre's words are those of `llite.*.stats` and `osc.*` (`lustre/llite/lproc_llite.c`).
 
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_metrics::{Counter, Desc, Histogram, Probe};
 
 /// The tables of this layer.

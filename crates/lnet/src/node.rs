@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use coral_buffers::Payload;
 use coral_metrics::Registry;
 use coral_wire::lnet::{LNET_NI_STATUS_DOWN, feat};
 use parking_lot::{Mutex, MutexGuard};
@@ -26,7 +27,7 @@ use crate::router::{PoolSizes, Router};
 use crate::routes::{RouteError, RouteSpec, RouteTable};
 use crate::sock::SockNet;
 use crate::{
-    Accept, Faults, GetOffer, Limits, MemNet, Nid, NodeStats, Payload, PingInfo, PortalHandler,
+    Accept, Faults, GetOffer, Limits, MemNet, Nid, NodeStats, PingInfo, PortalHandler,
     PutExpectation, ping,
 };
 

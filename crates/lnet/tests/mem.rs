@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_lnet::faults::{HealthError, Side};
 use coral_lnet::{
-    FaultAction, FaultRule, LinkModel, MemNet, MsgType, Nid, Node, NodeConfig, Payload,
-    PortalHandler, PutEvent, SendError, WallClock, exec,
+    FaultAction, FaultRule, LinkModel, MemNet, MsgType, Nid, Node, NodeConfig, PortalHandler,
+    PutEvent, SendError, WallClock, exec,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;

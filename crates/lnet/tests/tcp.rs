@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_lnet::{
-    LNET_MTU, Limits, Nid, Node, NodeConfig, Payload, PortalHandler, PutEvent, SendError, exec,
+    LNET_MTU, Limits, Nid, Node, NodeConfig, PortalHandler, PutEvent, SendError, exec,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -6,7 +6,8 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use coral_lnet::{GetOffer, Node, Payload, PutEvent, PutExpectation, SendError};
+use coral_buffers::Payload;
+use coral_lnet::{GetOffer, Node, PutEvent, PutExpectation, SendError};
 use coral_wire::ptlrpc::{BODY_ONLY_SIZE, MSG_PACK_UID_GID, Message, PtlrpcBody};
 use std::sync::Arc;
 use tokio::time::{Instant, Sleep};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use coral_lnet::{KnownBy, Nid, Node, Payload, PutEvent, SendError};
+use coral_buffers::Payload;
+use coral_lnet::{KnownBy, Nid, Node, PutEvent, SendError};
 use coral_wire::ptlrpc::{
     BODY_ONLY_SIZE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT,
     MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR, PtlrpcBody, portal,

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
-use coral_lnet::{MemNet, Node, Payload};
+use coral_buffers::Payload;
+use coral_lnet::{MemNet, Node};
 use coral_ptlrpc::*;
 use coral_wire::ost::{NiobufRemote, ObdIoobj, Obdo, brw, md};
 use coral_wire::ptlrpc::*;

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use coral_lnet::{MemNet, Node, NodeConfig, Payload};
+use coral_buffers::Payload;
+use coral_lnet::{MemNet, Node, NodeConfig};
 use coral_osd::{Label, OsdFs, TargetKind};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Request};
 use coral_server::ServerNode;

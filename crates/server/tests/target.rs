@@ -6,8 +6,8 @@ mod target_common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_ldlm::{ClientNamespace, LdlmClient};
-use coral_lnet::Payload;
 use coral_osd::OsdMem;
 use coral_ptlrpc::{ConnectError, Import, ImportObserver, ImportState, RpcError};
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmRequest, LdlmType, LockDesc, Policy, ResId};

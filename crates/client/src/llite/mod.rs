@@ -45,6 +45,7 @@ mod names;
 mod opens;
 mod pages;
 mod params;
+mod parts;
 mod places;
 mod pools;
 mod privileges;
@@ -68,7 +69,8 @@ pub use handle::FileHandle;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_lnet::{Node, Payload};
+use coral_buffers::Payload;
+use coral_lnet::Node;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;

@@ -16,7 +16,7 @@ use super::object::{IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, ObjectTimes, Owner
 use crate::error::{lock_errno, ok, proto};
 use crate::grant::Grant;
 use crate::stats::OscStats;
-use crate::target::{Target, TargetHooks};
+use crate::target::{ClientObd, TargetHooks};
 use crate::time::Timespec;
 
 /// Longest wait for the space of a target.
@@ -38,7 +38,7 @@ pub(super) struct Written {
 pub struct Osc {
     /// Index of the OST in the layout EA; of an MDT, its own.
     pub index: u32,
-    pub(super) target: Arc<Target>,
+    pub(super) target: Arc<ClientObd>,
     /// It is an MDT.
     pub(super) mdt: bool,
     write_backs: tokio::sync::Semaphore,
@@ -48,16 +48,16 @@ pub struct Osc {
 }
 
 impl Osc {
-    pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
+    pub(crate) fn new(index: u32, target: Arc<ClientObd>) -> Arc<Self> {
         Self::of(index, target, false)
     }
 
     /// The data an MDT holds.
-    pub(crate) fn of_mdt(index: u32, target: Arc<Target>) -> Arc<Self> {
+    pub(crate) fn of_mdt(index: u32, target: Arc<ClientObd>) -> Arc<Self> {
         Self::of(index, target, true)
     }
 
-    fn of(index: u32, target: Arc<Target>, mdt: bool) -> Arc<Self> {
+    fn of(index: u32, target: Arc<ClientObd>, mdt: bool) -> Arc<Self> {
         let write_backs = tokio::sync::Semaphore::new(IN_FLIGHT);
         let me = Arc::new(Self {
             index,

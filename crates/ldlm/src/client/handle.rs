@@ -103,7 +103,7 @@ impl LockRef {
         self.with(|h| h.dead)
     }
 
-    fn with<T>(&self, f: impl FnOnce(&super::table::Held) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&super::table::ClientLock) -> T) -> T {
         f(self
             .ns
             .locks

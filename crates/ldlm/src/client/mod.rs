@@ -34,7 +34,7 @@ use tokio::runtime::Handle;
 use crate::core::LockInfo;
 use crate::stats::ClientLockStats;
 use flock::Aftermaths;
-use table::Locks;
+use table::LockTable;
 
 pub use handle::{LockRef, PendingLock};
 
@@ -173,7 +173,7 @@ impl LdlmClient {
             lru_size: AtomicUsize::new(cfg.lru_size),
             lru_max_age: cfg.lru_max_age,
             hook: RwLock::new(None),
-            locks: Mutex::new(Locks::new(self.node.rng_u64())),
+            locks: Mutex::new(LockTable::new(self.node.rng_u64())),
             shrinking: AtomicBool::new(false),
             aftermaths: Default::default(),
             runtime: Handle::try_current().ok(),
@@ -227,7 +227,7 @@ pub struct ClientNamespace {
     lru_size: AtomicUsize,
     lru_max_age: Duration,
     hook: RwLock<Option<Arc<dyn LockHook>>>,
-    locks: Mutex<Locks>,
+    locks: Mutex<LockTable>,
     /// A task serves the LRU.
     shrinking: AtomicBool,
     /// Which owners of flocks have requests under way that nobody waits for.
@@ -323,7 +323,7 @@ impl ClientNamespace {
     pub async fn replay_locks(self: &Arc<Self>) -> Result<(), RpcError> {
         let all: Vec<(LockInfo, bool)> = {
             let locks = self.locks.lock();
-            let known = |h: &&table::Held| !h.dead && (h.granted || h.remote != 0);
+            let known = |h: &&table::ClientLock| !h.dead && (h.granted || h.remote != 0);
             locks
                 .iter()
                 .filter(known)

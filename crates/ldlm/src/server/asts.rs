@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{LdlmServer, State};
+use super::{LdlmServer, NamespaceState};
 use crate::ExportId;
 use crate::ast::{AstError, EvictReason};
 use crate::core::{Action, Actions, FoldMap, LockInfo};
@@ -60,7 +60,7 @@ impl Owed {
 impl LdlmServer {
     /// Ends an operation: notes what is owed from now on, releases the mutex, then sends. Nothing may hold another mutex
     /// here: clients of this process answer on this very stack.
-    pub(super) fn finish(self: &Arc<Self>, mut st: MutexGuard<'_, State>, out: Actions) {
+    pub(super) fn finish(self: &Arc<Self>, mut st: MutexGuard<'_, NamespaceState>, out: Actions) {
         if out.is_empty() {
             return;
         }
@@ -91,7 +91,7 @@ impl LdlmServer {
         }
     }
 
-    pub(super) fn owe(self: &Arc<Self>, st: &mut State, cookie: u64) {
+    pub(super) fn owe(self: &Arc<Self>, st: &mut NamespaceState, cookie: u64) {
         if st.ns.info(cookie).is_none() {
             return;
         }

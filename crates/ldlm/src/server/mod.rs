@@ -147,11 +147,11 @@ pub struct LdlmServer {
     cfg: LdlmConfig,
     lvb: OnceLock<Arc<dyn LvbOps>>,
     stats: Arc<ServerLockStats>,
-    state: Mutex<State>,
+    state: Mutex<NamespaceState>,
 }
 
 /// What the mutex guards.
-struct State {
+struct NamespaceState {
     ns: Namespace,
     /// Server-side locks that wait.
     waiters: FoldMap<u64, oneshot::Sender<()>>,
@@ -199,7 +199,7 @@ impl LdlmServer {
         cfg: LdlmConfig,
     ) -> Arc<Self> {
         let ns = Namespace::new(node.rng_u64());
-        let state = State {
+        let state = NamespaceState {
             ns,
             waiters: FoldMap::default(),
             owed: Owed::default(),
@@ -297,7 +297,7 @@ impl LdlmServer {
             return;
         }
         let until = Instant::now() + self.cfg.cancel_timeout;
-        let State { ns, owed, .. } = &mut *st;
+        let NamespaceState { ns, owed, .. } = &mut *st;
         for ty in [LdlmType::EXTENT, LdlmType::IBITS] {
             for l in ns.granted(res, ty).filter(|l| l.export == Some(exp)) {
                 owed.prolong(l.cookie, until);

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use coral_ldlm::*;
-use coral_lnet::{LinkModel, MemNet, Nid, Node, NodeConfig};
+use coral_lnet::{LinkModel, MemNet, Node, NodeConfig};
 use coral_ptlrpc::{
     Import, ImportConfig, ImportObserver, Request, RequestHandler, RpcError, ServerRequest,
     Service, ServiceConfig,
@@ -400,11 +400,7 @@ pub struct Bed {
 }
 
 async fn node(net: &Arc<MemNet>, n: u32) -> Arc<Node> {
-    let cfg = NodeConfig {
-        nids: vec![format!("{n}@lo").parse::<Nid>().unwrap()],
-        seed: n as u64,
-        ..NodeConfig::default()
-    };
+    let cfg = NodeConfig::in_memory(format!("{n}@lo").parse().unwrap(), n as u64);
     Node::start(cfg, Some(net.clone())).await.unwrap()
 }
 

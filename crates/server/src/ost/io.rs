@@ -1,8 +1,8 @@
 //! OST_READ and OST_WRITE (`tgt_brw_read`, `tgt_brw_write` in `lustre/target/tgt_handler.c`).
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_ldlm::LocalLock;
-use coral_lnet::Payload;
 use coral_osd::{Batch, ObjAttr, Objects, OsdError, SeekWhence};
 use coral_wire::Errno;
 use coral_wire::ldlm::LdlmMode;
