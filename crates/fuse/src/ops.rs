@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use coral_client::llite::types::{Cred, Entry, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_lnet::Payload;
-use coral_wire::{Errno, fid::Fid};
+use coral_wire::fid::Fid;
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{self, InHeader, fattr, fopen, op};
 use crate::buf::RequestBuf;
+use crate::error::OpError;
 use crate::fs::{FileSystem, PageCache};
 use crate::ioctl::{self, Asked};
 use crate::nodes::Nodes;
@@ -66,26 +67,24 @@ impl<F: FileSystem> OpenFile<F> {
 struct In<'a>(&'a [u8]);
 
 impl<'a> In<'a> {
-    fn get<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Errno> {
-        let (v, rest) = T::read_from_prefix(self.0).map_err(|_| EIO)?;
+    fn get<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, OpError> {
+        let (v, rest) = T::read_from_prefix(self.0).map_err(|_| OpError::Malformed)?;
         self.0 = rest;
         Ok(v)
     }
 
     /// A NUL-terminated string.
-    fn name(&mut self) -> Result<Name, Errno> {
-        let end = self.0.iter().position(|&b| b == 0).ok_or(EIO)?;
+    fn name(&mut self) -> Result<Name, OpError> {
+        let end = self
+            .0
+            .iter()
+            .position(|&b| b == 0)
+            .ok_or(OpError::Malformed)?;
         let name = Name::from_slice(&self.0[..end]);
         self.0 = &self.0[end + 1..];
         Ok(name)
     }
 }
-
-const EIO: Errno = Errno(libc::EIO);
-const ESTALE: Errno = Errno(libc::ESTALE);
-const EBADF: Errno = Errno(libc::EBADF);
-const ENOSYS: Errno = Errno(libc::ENOSYS);
-const EINVAL: Errno = Errno(libc::EINVAL);
 
 /// Who asks.
 fn cred(h: &InHeader, umask: u32) -> Cred {
@@ -116,7 +115,7 @@ fn try_start<F: FileSystem>(
     buf: &mut RequestBuf,
     len: usize,
     h: &InHeader,
-) -> Result<Started, Errno> {
+) -> Result<Started, OpError> {
     let body = &buf.request(len)[size_of::<InHeader>()..];
     let i = In(body);
     if let Some(check) = s.fresh.check(h, body, &s.notifier.told) {
@@ -165,7 +164,7 @@ fn try_start<F: FileSystem>(
         op::DESTROY => return Ok(Started::Done(Ok(Body::Empty))),
         op::IOCTL => inode_ioctl(s, h, i)?,
         // The kernel copies by itself, makes no O_TMPFILE, polls files as always ready, and asks no more.
-        _ => return Err(ENOSYS),
+        _ => return Err(OpError::NotHere),
     };
     Ok(Started::Future(fut))
 }
@@ -174,17 +173,17 @@ fn boxed(f: impl Future<Output = Reply> + Send + 'static) -> BoxFuture<'static, 
     Box::pin(f)
 }
 
-type Fut = Result<BoxFuture<'static, Reply>, Errno>;
+type Fut = Result<BoxFuture<'static, Reply>, OpError>;
 
 impl<F: FileSystem> Shared<F> {
     /// The file that a request names.
-    fn fid(&self, nodeid: u64) -> Result<Fid, Errno> {
+    fn fid(&self, nodeid: u64) -> Result<Fid, OpError> {
         self.nodes.confirm(nodeid);
-        self.nodes.fid(nodeid).ok_or(ESTALE)
+        self.nodes.fid(nodeid).ok_or(OpError::Forgotten)
     }
 
-    fn file(&self, fh: u64) -> Result<Arc<OpenFile<F>>, Errno> {
-        self.files.get(fh).ok_or(EBADF)
+    fn file(&self, fh: u64) -> Result<Arc<OpenFile<F>>, OpError> {
+        self.files.get(fh).ok_or(OpError::BadHandle)
     }
 
     /// Counts a lookup of a file by `count`, which the kernel is about to be told of with this mode and size; its id.
@@ -245,7 +244,7 @@ impl<F: FileSystem> Shared<F> {
     /// Clears setuid and setgid after a write or truncation by somebody without CAP_FSETID, as the kernel leaves it to us
     /// (HANDLE_KILLPRIV_V2), for a file system that does not do it by itself. Asked once per open file, and again after any
     /// chmod or ACL through this mount.
-    async fn kill_suidgid(&self, f: &OpenFile<F>) -> Result<(), Errno> {
+    async fn kill_suidgid(&self, f: &OpenFile<F>) -> Result<(), OpError> {
         let now = self.chmods.load(Ordering::Acquire);
         if f.clean.load(Ordering::Relaxed) == now {
             return Ok(());
@@ -277,7 +276,7 @@ fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     let (name, cred) = (i.name()?, cred(h, 0));
     // "." comes from open_by_handle_at: the kernel has the node id of the handle, and may have forgotten the file
     let parent = if &name[..] == b"." {
-        s.nodes.decode(h.nodeid).ok_or(ESTALE)?
+        s.nodes.decode(h.nodeid).ok_or(OpError::Forgotten)?
     } else {
         s.fid(h.nodeid)?
     };
@@ -292,7 +291,7 @@ fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     }))
 }
 
-fn forget<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Result<(), Errno> {
+fn forget<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Result<(), OpError> {
     if h.opcode == op::FORGET {
         s.forget(h.nodeid, i.get::<abi::ForgetIn>()?.nlookup);
         return Ok(());
@@ -394,12 +393,12 @@ async fn looked_at<F: FileSystem>(
     node: u64,
     fid: Fid,
     file: Option<Arc<OpenFile<F>>>,
-) -> Result<Entry, Errno> {
+) -> Result<Entry, OpError> {
     // asked for the check of an open, of a file that was replaced since its name was looked up
     let e =
         s.fs.getattr(cred, fid, file.as_ref().map(|f| &f.file))
             .await
-            .map_err(looked_up)?;
+            .map_err(OpError::looked_up)?;
     match file {
         Some(_) if e.attr.is_file() => s.sizes.tell_open(node, e.attr.size).await,
         _ => s.tell_size(node, (e.attr.mode, e.attr.size), false),
@@ -516,7 +515,7 @@ fn access<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
         s.fs.access(&cred, fid, mask)
             .await
             .map(|()| Body::Empty)
-            .map_err(looked_up)
+            .map_err(OpError::looked_up)
     }))
 }
 
@@ -563,18 +562,14 @@ fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     }))
 }
 
-/// For requests that the kernel makes of a file it found by a name. When the file is gone by now, by another client's rename or
-/// unlink, the kernel must look the name up again: ESTALE tells it that. A name that is gone as well is then ENOENT.
-fn looked_up(e: Errno) -> Errno {
-    if e == Errno::ENOENT { Errno::ESTALE } else { e }
-}
-
 fn open<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let o: abi::OpenIn = i.get()?;
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
         let file = OpenFile::new(
-            s.fs.open(&cred, fid, o.flags).await.map_err(looked_up)?,
+            s.fs.open(&cred, fid, o.flags)
+                .await
+                .map_err(OpError::looked_up)?,
             fid,
         );
         if !F::DROPS_SETID && o.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
@@ -598,7 +593,7 @@ fn read<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
         };
         // The kernel fails the connection on more than it asked for.
         if data.len() > r.size as usize {
-            return Err(EIO);
+            return Err(OpError::TooMuch);
         }
         if data.len() < r.size as usize {
             // the kernel takes the file to end there
@@ -613,11 +608,11 @@ fn write<F: FileSystem>(
     buf: &mut RequestBuf,
     len: usize,
     h: &InHeader,
-) -> Result<Started, Errno> {
+) -> Result<Started, OpError> {
     let w: abi::WriteIn = In(&buf.request(len)[size_of::<InHeader>()..]).get()?;
     let size = w.size as usize;
     if size > len - abi::WRITE_HEAD {
-        return Err(EIO);
+        return Err(OpError::Malformed);
     }
     let (s, node, file, cred) = (s.clone(), h.nodeid, s.file(w.fh)?, cred(h, 0));
     let data = Payload::from(buf.detach(abi::WRITE_HEAD..abi::WRITE_HEAD + size));
@@ -664,7 +659,7 @@ fn flush<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
 fn release<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let r: abi::ReleaseIn = i.get()?;
     s.nodes.confirm(h.nodeid);
-    let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(EBADF)?);
+    let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(OpError::BadHandle)?);
     Ok(boxed(async move {
         s.fs.release(&file.file).await.map(|()| Body::Empty)
     }))
@@ -694,7 +689,7 @@ fn lseek<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let whence = match l.whence as i32 {
         libc::SEEK_DATA => SeekWhence::Data,
         libc::SEEK_HOLE => SeekWhence::Hole,
-        _ => return Err(EINVAL),
+        _ => return Err(OpError::BadValue),
     };
     let (s, file) = (s.clone(), s.file(l.fh)?);
     Ok(boxed(async move {

@@ -173,7 +173,7 @@ impl Import {
         let outcome = attempt
             .run(Some(Watch::new(&self.phase, conn.conn_cnt)))
             .await;
-        let reply = self.outcome_of_single(outcome, conn)?;
+        let reply = self.outcome_of_single(outcome, conn, &k.request, k.xid)?;
         bump(&self.counters.replayed);
         if reply.status == Errno::EOVERFLOW.status() {
             self.inner.lock().versions_failed = true;
@@ -214,7 +214,7 @@ impl Import {
             .await?;
         match reply.status {
             0 => Ok(()),
-            _ => Err(RpcError::Unreachable(self.peer())),
+            _ => Err(RpcError::Unreachable(self.call_of(&rq, reply.xid))),
         }
     }
 }
