@@ -11,7 +11,7 @@
 mod errno;
 mod log;
 
-pub use log::{ErrorLog, Kind};
+pub use log::{ErrorLog, Kind, QUIET};
 
 use std::sync::Arc;
 

@@ -106,11 +106,7 @@ struct On<'a> {
 
 impl On<'_> {
     fn node(&self, f: Fid) -> R<&Node> {
-        self.disk
-            .seen
-            .nodes
-            .get(&f.oid)
-            .ok_or(Errno(libc::ESTALE).into())
+        self.disk.seen.nodes.get(&f.oid).ok_or(OpError::Forgotten)
     }
 
     fn dir(&self, f: Fid) -> R<&Node> {

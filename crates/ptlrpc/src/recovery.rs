@@ -105,7 +105,7 @@ impl Import {
                             tracing::info!(nid = %self.peer_nid(), "connected to the MGS anew; the configuration is read again")
                         }
                         target_uuid => {
-                            tracing::warn!(target_uuid, nid = %self.peer_nid(), "evicted by the server")
+                            tracing::warn!(target_uuid, nid = %self.peer_nid(), "evicted by the server: locks and open files there are void")
                         }
                     }
                     if let Some(o) = self.observer() {

@@ -28,7 +28,7 @@ pub enum Kind {
     BadReply,
     /// Data does not arrive as it was sent.
     Checksum,
-    /// Data or changes are lost.
+    /// Data or changes are lost. That had its line when it happened, so what tells a program of it has none.
     Lost,
     /// A server has failed at it, and says so.
     Server,
@@ -113,7 +113,7 @@ impl ErrorLog {
 
     /// The same for an error of another type.
     pub fn tell_of(&self, kind: Kind, op: &str, on: impl Display, errno: Errno, e: &dyn Display) {
-        if kind == Kind::Ordinary {
+        if matches!(kind, Kind::Ordinary | Kind::Lost) {
             tracing::trace!(op, %on, ?errno, error = %e, "operation failed");
         } else if let Some(hidden) = self.admit(kind, Instant::now()) {
             tracing::warn!(op, %on, ?errno, hidden, error = %e, "operation failed");
@@ -149,7 +149,7 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(log.admit(Kind::Unreachable, start + QUIET / 2), None);
         }
-        assert_eq!(log.admit(Kind::Lost, start + QUIET / 2), Some(0));
+        assert_eq!(log.admit(Kind::Evicted, start + QUIET / 2), Some(0));
         assert_eq!(log.admit(Kind::Unreachable, start + QUIET), Some(1000));
         assert_eq!(log.admit(Kind::Unreachable, start + QUIET * 3), Some(0));
     }

@@ -129,8 +129,7 @@ impl LockHook for MdtHooks {
 }
 
 impl TargetHooks for MdtHooks {
-    fn evicted(&self, target: &Target) {
-        tracing::warn!(target = %target.uuid, "open files of this MDT are stale");
+    fn evicted(&self, _target: &Target) {
         if let Some(mdc) = self.mdc.upgrade() {
             mdc.evicted();
         }

@@ -101,7 +101,6 @@ impl MdtOpen {
                 Ok(())
             }
             Err(e) if e.is(Errno::ENOENT) || e.is(Errno::ESTALE) => {
-                tracing::warn!(fid = %self.fid, "an open file without a name is gone with the eviction from its MDT");
                 now.gone = true;
                 Err(Error::OpenLost)
             }
