@@ -47,7 +47,7 @@ mod tests {
         assert!(!OstError::from(Errno::EIO).is_ours());
         assert!(!OstError::from(OsdError::NoSpace).is_ours());
         assert_eq!(OstError::from(OsdError::NoSpace).errno(), Errno::ENOSPC);
-        let failed = OstError::from(OsdError::from(std::io::Error::from_raw_os_error(5)));
+        let failed = OstError::from(OsdError::Injected);
         assert!(failed.is_ours());
         assert_eq!(failed.errno(), Errno::EIO);
     }

@@ -319,7 +319,7 @@ fn next_object(oi: coral_wire::OstId) -> Result<coral_wire::OstId, OstError> {
     Ok(next)
 }
 
-fn falloc_mode(bits: u32) -> Result<FallocMode, OstError> {
+fn falloc_mode(bits: u32) -> Result<FallocMode, Errno> {
     let keep = bits & FALLOC_KEEP_SIZE != 0;
     match bits & !FALLOC_KEEP_SIZE {
         0 if keep => Ok(FallocMode::AllocateKeepSize),
@@ -327,7 +327,7 @@ fn falloc_mode(bits: u32) -> Result<FallocMode, OstError> {
         FALLOC_PUNCH_HOLE => Ok(FallocMode::PunchHole),
         FALLOC_ZERO_RANGE if keep => Ok(FallocMode::ZeroRangeKeepSize),
         FALLOC_ZERO_RANGE => Ok(FallocMode::ZeroRange),
-        _ => Err(Errno::EOPNOTSUPP.into()),
+        _ => Err(Errno::EOPNOTSUPP),
     }
 }
 
