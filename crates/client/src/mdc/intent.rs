@@ -205,15 +205,10 @@ impl Mdc {
             ..Default::default()
         };
         rec.set_flags(flags);
-        let (lock_mode, bits) = if creat {
-            (LdlmMode::CW, Ibits::UPDATE)
+        let (lock_mode, bits, intent) = if creat {
+            (LdlmMode::CW, Ibits::UPDATE, it::OPEN | it::CREAT)
         } else {
-            (LdlmMode::CR, Ibits::LOOKUP)
-        };
-        let intent = if creat {
-            it::OPEN | it::CREAT
-        } else {
-            it::OPEN
+            (LdlmMode::CR, Ibits::LOOKUP, it::OPEN)
         };
         // An MDT whose OSTs are not back yet has no objects for a new file: it says so, and is asked again without end, as the
         // kernel client does (`mdc_enqueue_base`).
