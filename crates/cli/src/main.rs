@@ -1,6 +1,7 @@
 //! Coral's commands: one binary, many names.
 //!
-//! The name it is called by picks the command: `coral`, `lfs`, `lst`, `lnetctl`, `lctl`, `mount.coral` (the helper of mount(8)).
+//! The name it is called by picks the command: `coral`, `lfs`, `lst`, `lnetctl`, `lctl`, `mount.coral` (the helper of mount(8)),
+//! and the load generators `ior`, `mdtest`, `mib` and `mdsrate`.
 
 mod args;
 mod check;
@@ -29,6 +30,7 @@ use args::{Cli, Command};
 use clap::Parser;
 use client::MountedClient;
 use control::{Ask, Asked};
+use coral_lab::load;
 use coral_node::Servers;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -47,6 +49,10 @@ fn main() -> ExitCode {
     });
     if matches!(called.as_deref(), Some("lfs" | "lnetctl" | "lctl")) {
         daemon::end_with_closed_pipe();
+    }
+    if let Some(name) = called.as_deref().filter(|c| load::NAMES.contains(c)) {
+        daemon::end_with_closed_pipe();
+        return load::main(name, args);
     }
     match called.as_deref() {
         Some("lfs") => return lfs::main(args.split_off(1)),
@@ -105,6 +111,10 @@ fn main() -> ExitCode {
         Command::Lst { .. } => Ok(()),
         Command::Lnetctl { args } => return lnetctl::main(args, false),
         Command::Lctl { args } => return lnetctl::main(args, true),
+        Command::Ior { args } => return generate("ior", args),
+        Command::Mdtest { args } => return generate("mdtest", args),
+        Command::Mib { args } => return generate("mib", args),
+        Command::Mdsrate { args } => return generate("mdsrate", args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -113,6 +123,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A load generator as a subcommand.
+fn generate(name: &str, words: Vec<OsString>) -> ExitCode {
+    let args = std::iter::once(OsString::from(name)).chain(words);
+    load::main(name, args.collect())
 }
 
 /// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`).
