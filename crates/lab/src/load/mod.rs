@@ -17,6 +17,7 @@ pub mod failed;
 pub mod hub;
 mod ior;
 pub mod launch;
+mod mdtest;
 pub mod meet;
 pub mod meter;
 mod nearest;
@@ -37,6 +38,7 @@ pub use launch::{NAMES, main, run};
 fn tool(name: &str, args: &[String], out: &out::Out) -> Result<Box<dyn launch::Tool>, Failed> {
     match name {
         "ior" => ior::prepare(args, out),
+        "mdtest" => mdtest::prepare(args, out),
         _ => Err(Failed::Refused(format!(
             "there is no generator '{name}': {}",
             launch::NAMES.join(", ")

@@ -16,6 +16,7 @@ use super::options;
 use super::out::Out;
 use super::ranks::Rank;
 use params::{Params, SPECS};
+pub(crate) use report::space_lines;
 
 /// The version whose output this is.
 pub(crate) const VERSION: &str = "4.1.0+dev";

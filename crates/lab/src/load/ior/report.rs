@@ -96,21 +96,13 @@ impl Report {
                 "WARNING: Backend returned error during statfs: {e}"
             ));
         }
-        let space = space.ok().map(Shown::of);
         let now = ctime(wall_s());
         match self.format {
             Format::Csv => {}
             Format::Text => {
                 let mut text = pair("TestID", p.id) + &pair("StartTime", &now);
-                if let Some(s) = space {
-                    text += &pair("Path", path);
-                    text += &pair(
-                        "FS",
-                        format_args!(
-                            "{:.1} {}   Used FS: {:2.1}%   Inodes: {:.1} Mi   Used Inodes: {:2.1}%",
-                            s.size, s.unit, s.used, s.inodes, s.used_inodes
-                        ),
-                    );
+                if let Ok(s) = space {
+                    text += &space_lines(path, s);
                 }
                 if p.verbose >= 3 {
                     text += "\nParameters: \n";
@@ -121,6 +113,7 @@ impl Report {
                 self.results.print(text + &options_text(p));
             }
             Format::Json => {
+                let space = space.ok().map(Shown::of);
                 let head = json::test(nth, p, &now, path, space.as_ref(), &platform(p));
                 self.results
                     .print(head + &json::section("Options", &options(p)) + json::RESULTS);
@@ -345,6 +338,16 @@ fn directory(path: &str) -> &str {
         Some(at) => &path[..at],
         None => ".",
     }
+}
+
+/// Where a test runs, and how full that is.
+pub(crate) fn space_lines(path: &str, space: Space) -> String {
+    let s = Shown::of(space);
+    let used = format!(
+        "{:.1} {}   Used FS: {:2.1}%   Inodes: {:.1} Mi   Used Inodes: {:2.1}%",
+        s.size, s.unit, s.used, s.inodes, s.used_inodes
+    );
+    pair("Path", path) + &pair("FS", used)
 }
 
 /// Space as it is shown.
