@@ -14,12 +14,15 @@
 
 pub mod clock;
 pub mod failed;
+mod getopt;
 pub mod hub;
 mod ior;
 pub mod launch;
+mod mdsrate;
 mod mdtest;
 pub mod meet;
 pub mod meter;
+mod mib;
 mod nearest;
 mod options;
 pub mod out;
@@ -39,6 +42,8 @@ fn tool(name: &str, args: &[String], out: &out::Out) -> Result<Box<dyn launch::T
     match name {
         "ior" => ior::prepare(args, out),
         "mdtest" => mdtest::prepare(args, out),
+        "mib" => mib::prepare(args, out),
+        "mdsrate" => mdsrate::prepare(args, out),
         _ => Err(Failed::Refused(format!(
             "there is no generator '{name}': {}",
             launch::NAMES.join(", ")
