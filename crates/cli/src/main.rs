@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         daemon::end_with_closed_pipe();
     }
     if let Some(name) = called.as_deref().filter(|c| load::NAMES.contains(c)) {
-        daemon::end_with_closed_pipe();
+        // A process of the run that has ended is an error to report, not a signal to end by.
         return load::main(name, args);
     }
     match called.as_deref() {
@@ -77,7 +77,14 @@ fn main() -> ExitCode {
     }
     if !matches!(
         cli.command,
-        Command::Up(_) | Command::Serve(_) | Command::Mount(_) | Command::Router(_)
+        Command::Up(_)
+            | Command::Serve(_)
+            | Command::Mount(_)
+            | Command::Router(_)
+            | Command::Ior { .. }
+            | Command::Mdtest { .. }
+            | Command::Mib { .. }
+            | Command::Mdsrate { .. }
     ) {
         daemon::end_with_closed_pipe();
     }

@@ -29,10 +29,10 @@ impl Clock {
         }
     }
 
-    /// The same, moved to another clock's time.
+    /// The same, moved by an offset that is known to a bound.
     pub fn moved(self, offset_ns: i64, uncertainty_ns: u64) -> Clock {
         Clock {
-            offset_ns,
+            offset_ns: self.offset_ns + offset_ns,
             uncertainty_ns,
             ..self
         }

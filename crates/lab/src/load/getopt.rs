@@ -130,16 +130,15 @@ mod tests {
         ("new", 'n', Takes::Nothing),
     ];
 
-    fn read(line: &str) -> (Vec<Result<(char, Option<String>), String>>, Vec<String>) {
+    fn read(line: &str) -> Found {
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let found = parse(&args, &OPTS);
-        (found.options, found.words)
+        parse(&args, &OPTS)
     }
 
     #[test]
     fn names_may_be_cut_short_and_letters_grouped() {
         let some = |s: &str| Some(s.to_owned());
-        let (options, words) = read("--dir /x word -nb4 --nd=3 -D 2 --random_reads -v");
+        let Found { options, words } = read("--dir /x word -nb4 --nd=3 -D 2 --random_reads -v");
         let expected = [
             ('d', some("/x")),
             ('n', None),
@@ -161,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let wrong = |line| read(line).0.remove(0).expect_err(line);
+        let wrong = |line| read(line).options.remove(0).expect_err(line);
         assert!(wrong("--d x").contains("ambiguous"));
         assert!(wrong("--ndirx 3").contains("nearest is --ndirs"));
         assert!(wrong("--ndirs").contains("requires an argument"));

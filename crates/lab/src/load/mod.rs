@@ -35,7 +35,7 @@ pub mod storage;
 pub mod text;
 
 pub use failed::Failed;
-pub use launch::{NAMES, main, run};
+pub use launch::{Ended, Environment, NAMES, Run, main, run};
 
 /// Reads the command line of the program of this name.
 fn tool(name: &str, args: &[String], out: &out::Out) -> Result<Box<dyn launch::Tool>, Failed> {

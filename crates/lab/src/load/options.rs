@@ -57,12 +57,15 @@ pub(crate) const fn spec(
     }
 }
 
+/// What an option does with its value; or why it cannot.
+type Action<'p> = Box<dyn FnMut(&str) -> Result<(), String> + 'p>;
+
 /// Where an option's value goes.
 pub(crate) enum Slot<'p> {
     Number(&'p mut i64),
     Text(&'p mut String),
     /// It does something of its own; the text is the reason why it could not.
-    Act(Box<dyn FnMut(&str) -> Result<(), String> + 'p>),
+    Act(Action<'p>),
 }
 
 /// Parameters that options set.
@@ -203,9 +206,8 @@ fn token(
         };
         return apply(spec, long, glued, next, target, parsed);
     }
-    let mut letters = body.char_indices();
     let mut known = false;
-    while let Some((i, letter)) = letters.next() {
+    for (i, letter) in body.char_indices() {
         let Some(spec) = specs.iter().find(|s| s.short == Some(letter)) else {
             // Letters that mean nothing are passed over where another one of the token means something.
             continue;

@@ -10,6 +10,8 @@ pub struct Rand {
     at: usize,
 }
 
+/// The word that is replaced first: three beyond the one that is added to it.
+const START: usize = 3;
 /// Numbers that `srand` throws away.
 const DISCARDED: usize = 310;
 
@@ -27,7 +29,7 @@ impl Rand {
                 product
             }) as u32;
         }
-        let mut rand = Rand { words, at: 0 };
+        let mut rand = Rand { words, at: START };
         for _ in 0..DISCARDED {
             rand.next();
         }

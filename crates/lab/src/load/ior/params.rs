@@ -327,7 +327,9 @@ impl Params {
             if matches!(*key, "collective" | "dualMount") && value != 0 {
                 return Err(format!("{key}={value} is refused: see -h"));
             }
-            self.number_of(key).map(|n| *n = value);
+            if let Some(n) = self.number_of(key) {
+                *n = value;
+            }
             return Ok(());
         }
         match lower.as_str() {

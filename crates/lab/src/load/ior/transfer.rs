@@ -99,8 +99,10 @@ impl Transfer<'_> {
             }
             place = (0, 0);
         }
-        let mut moved = Moved::default();
-        moved.pairs = meter.operations();
+        let mut moved = Moved {
+            pairs: meter.operations(),
+            ..Moved::default()
+        };
         if self.p.wear_out != 0 {
             let spent = seconds(rank.clock.now() - start);
             moved.at_wall = Some((meter.bytes(), meter.operations(), spent));

@@ -9,7 +9,7 @@ mod place;
 mod start;
 
 pub use own::{HELP as OWN_HELP, Own, Ranks};
-pub use place::Place;
+pub use place::{Environment, Place};
 
 use super::clock::{Clock, wall_s};
 use super::failed::Failed;
@@ -61,11 +61,26 @@ pub struct Run {
     /// Where it prints.
     pub out: Out,
     /// The environment.
-    pub env: place::Environment,
+    pub env: Environment,
     /// Called with the board of this process's ranks before they start.
     pub watch: Option<Box<dyn Fn(Arc<Board>) + Send + Sync>>,
     /// A mount that is there, instead of one by `--coral-fs`.
     pub library: Option<Library>,
+}
+
+impl Run {
+    /// Of the program `tool` with these arguments, without an environment.
+    pub fn new(tool: &str, args: &[&str], out: Out) -> Run {
+        let words = std::iter::once(&tool).chain(args);
+        Run {
+            tool: tool.to_owned(),
+            args: words.map(|w| (*w).to_owned()).collect(),
+            out,
+            env: Environment::default(),
+            watch: None,
+            library: None,
+        }
+    }
 }
 
 /// How a run ended.
@@ -94,7 +109,7 @@ pub fn main(tool: &str, args: Vec<OsString>) -> ExitCode {
         tool: tool.to_owned(),
         args: texts,
         out: out.clone(),
-        env: place::Environment::of_process(),
+        env: Environment::of_process(),
         watch: None,
         library: None,
     };

@@ -243,8 +243,9 @@ impl Children {
         for (mut command, ranks, what) in starts {
             let started = command.stdin(Stdio::piped()).spawn().and_then(|mut child| {
                 // Kept open: the process ends when this one does.
+                // One that has ended already is noticed when it is waited for.
                 if let Some(stdin) = &mut child.stdin {
-                    writeln!(stdin, "{token}")?;
+                    let _ = writeln!(stdin, "{token}");
                 }
                 Ok(child)
             });

@@ -290,11 +290,11 @@ impl Work<'_> {
         last: &mut (u64, i64),
     ) {
         let nops = meter.operations();
-        if !self.s.verbose || nops == 0 || nops % CHECK_COUNT != 0 {
+        if !self.s.verbose || nops == 0 || !nops.is_multiple_of(CHECK_COUNT) {
             return;
         }
         let interval = seconds(now - last.1);
-        if interval > DISPLAY_S || nops % DISPLAY_COUNT == 0 {
+        if interval > DISPLAY_S || nops.is_multiple_of(DISPLAY_COUNT) {
             let name = self.s.name;
             rank.out.line(format!(
                 "Rank {}: {:.2} {name}s/sec {interval:.2} secs (total: {nops} {name}s {:.2} secs)",

@@ -1,9 +1,11 @@
 //! `mdtest`: the command line, output and rules of mdtest 4.1 (hpc/ior: `src/mdtest.c`).
 
+mod grow;
 mod options;
 mod report;
 mod run;
 mod tree;
+mod work;
 
 use super::failed::Failed;
 use super::launch::Tool;
