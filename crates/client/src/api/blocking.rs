@@ -171,6 +171,22 @@ impl FileSystem {
         self.engine.run(self.fs.mkdir(path, mode))
     }
 
+    /// Makes an empty regular file with these permission bits, less the umask, without opening it.
+    pub fn mknod(&self, path: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
+        self.engine.run(self.fs.mknod(path, mode))
+    }
+
+    /// Sets an extended attribute of what a path leads to; `flags` as setxattr(2) has them.
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        value: Bytes,
+        flags: u32,
+    ) -> io::Result<()> {
+        self.engine.run(self.fs.set_xattr(path, name, value, flags))
+    }
+
     /// Makes a symbolic link at `path` that says `target`.
     pub fn symlink(
         &self,
