@@ -3,3 +3,4 @@
 //! It runs beside real time and real systems, so the clock here is the machine's and ranks are threads and processes.
 
 pub mod load;
+pub mod stats;
