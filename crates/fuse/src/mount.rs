@@ -167,6 +167,7 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         minor,
         agreed: AtomicU64::new(0),
         waiting: Waiting::default(),
+        waits: Arc::default(),
         pool: Pool::new(opts.max_write),
         runtime,
         name_cache: opts.name_cache,

@@ -1,8 +1,8 @@
 //! The session: reader threads, one device descriptor each, and what they share.
 //!
 //! Each thread reads a request, builds its future and polls it once right there, inside the tokio runtime's context; when it
-//! is ready the answer goes out from the same stack (no thread hand-over), else the future is spawned and answers later on
-//! the descriptor its request came from (the kernel looks for it there).
+//! is ready the answer goes out from the same stack (no thread hand-over), else the future goes on in the runtime when it is
+//! woken, and answers on the descriptor its request came from (the kernel looks for it there).
 //! Invariants: every request is answered exactly once (except FORGET and INTERRUPT, which take no answer); no lock of this
 //! crate is held while the file system is polled.
 //! Bounds: requests under way are bounded by the kernel (max_background for asynchronous ones, one per thread otherwise).
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use coral_lnet::{HandoverStats, exec};
 use futures_util::FutureExt;
 use rustix::io::Errno as SysErrno;
 use zerocopy::FromBytes;
@@ -48,6 +49,8 @@ pub(crate) struct Shared<F: FileSystem> {
     pub minor: Arc<AtomicU32>,
     pub agreed: AtomicU64,
     pub waiting: Waiting,
+    /// Requests that wait and are no tasks of the runtime yet.
+    pub waits: Arc<HandoverStats>,
     pub pool: Arc<Pool>,
     pub runtime: tokio::runtime::Handle,
     /// Kernel caching of names wanted (still needs a kernel that can drop them all at once).
@@ -161,7 +164,7 @@ fn request<F: FileSystem>(
                 send(dev, &h, &r);
                 shared.counters.end_inline(h.opcode, watch);
             }
-            Poll::Pending => spawn(shared, dev, &h, fut, ends),
+            Poll::Pending => wait(shared, dev, &h, fut, ends),
         },
     }
 }
@@ -175,8 +178,8 @@ fn poll_once(
         .unwrap_or_else(|_| Poll::Ready(Err(coral_wire::Errno(libc::EIO))))
 }
 
-/// Lets a request that has to wait go on in the runtime.
-fn spawn<F: FileSystem>(
+/// Lets a request that has to wait go on in the runtime, when it is woken.
+fn wait<F: FileSystem>(
     shared: &Arc<Shared<F>>,
     dev: &Arc<OwnedFd>,
     h: &InHeader,
@@ -186,13 +189,15 @@ fn spawn<F: FileSystem>(
     shared.counters.spawned.fetch_add(1, Ordering::Relaxed);
     let (shared, dev, h) = (shared.clone(), dev.clone(), *h);
     let interrupted = shared.waiting.register(h.unique);
-    tokio::spawn(async move {
+    let waits = shared.waits.clone();
+    let request = async move {
         let cut_off = || shared.fs.is_cut_off();
         let driven = interrupt::drive(fut, interrupted, ends, h.pid, cut_off);
         let r = std::panic::AssertUnwindSafe(driven).catch_unwind().await;
         shared.waiting.done(h.unique);
         send(&dev, &h, &r.unwrap_or(Err(coral_wire::Errno(libc::EIO))));
-    });
+    };
+    exec::wait(&waits, Box::pin(request));
 }
 
 /// Answers, and logs what should not happen.

@@ -8,10 +8,11 @@ use coral_osd::{Batch, Device, Kv, Time};
 use coral_wire::fid::{Fid, seq};
 use coral_wire::fld::LuSeqRange;
 
-use super::open::OpenTable;
+use super::object_ids::{ObjectIds, OstSpace};
+use super::open_handles::OpenTable;
 use super::record::{Inode, S_IFDIR};
 use super::store::{MdtResult, Store, torn};
-use super::stripe::{Allocator, ObjectIds, OstSpace, StripeDefaults};
+use super::stripe::{Allocator, StripeDefaults};
 use super::table::{self, fid_key};
 
 /// Version of the tables' format; a newer one is refused. 2: inode records may be of the second format.
