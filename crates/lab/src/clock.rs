@@ -1,6 +1,6 @@
 //! The machine's clocks: a laboratory measures real systems in real time.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// A moment, to measure from.
 #[expect(
@@ -42,7 +42,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     clippy::disallowed_methods,
     reason = "the laboratory waits for other processes in real time"
 )]
-pub(crate) fn pause(time: Duration) {
+pub(crate) fn pause(time: std::time::Duration) {
     std::thread::sleep(time);
 }
 

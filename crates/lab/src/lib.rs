@@ -6,4 +6,6 @@ mod clock;
 pub mod collect;
 pub mod experiment;
 pub mod load;
+pub mod report;
 pub mod stats;
+pub mod study;

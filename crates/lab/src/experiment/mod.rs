@@ -15,6 +15,7 @@ mod process;
 mod rig;
 mod runner;
 mod spec;
+mod step;
 mod store;
 mod template;
 
@@ -24,6 +25,7 @@ pub(crate) use process::find_program;
 pub use process::{Ended, Role, run_together};
 pub use rig::{RigSpec, needs_namespace};
 pub use runner::{Ask, Outcome, Settings, loopback_up, resume, run};
+pub(crate) use spec::applies;
 pub use spec::{
     Cache, Command, Figure, FigureKind, Order, Profile, Published, Spec, SpecError, load,
     merge_profile,

@@ -12,7 +12,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// What to say of a name that is not known: the nearest, or all that are.
-pub(crate) fn unknown<'a>(what: &str, name: &str, known: &[&'a str]) -> String {
+pub(crate) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     match nearest(name, known.iter().copied()) {
         Some(near) => format!("unknown {what} '{name}'; did you mean '{near}'?"),
         None => format!("unknown {what} '{name}'; known: {}", known.join(", ")),

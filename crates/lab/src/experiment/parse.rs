@@ -112,7 +112,7 @@ fn mdsrate(text: &str) -> Vec<Measure> {
     out
 }
 
-/// The result line of mib: `DATE N tasks SIZE xfer N call-limit N time-limit RATE write RATE read`, or, below headers (-H), the same
+/// The result line of mib: `DATE N tasks SIZE xfer N call-limit N time-limit RATE write RATE read`, or the same
 /// numbers without the words. A rate that does not stand there or is 0 was not measured.
 fn mib(text: &str) -> Vec<Measure> {
     let rate = |op: &str, word: Option<&&str>| {
@@ -130,12 +130,18 @@ fn mib(text: &str) -> Vec<Measure> {
         return ["write", "read"].into_iter().filter_map(before).collect();
     }
     // The date has five words; then tasks, size, two limits and the two rates.
-    match rows().last() {
-        Some(w) if w.len() == 11 && text.contains("limit limit") => [("write", 9), ("read", 10)]
+    let day = |w: &[&str]| {
+        matches!(
+            w.first(),
+            Some(&("Mon" | "Tue" | "Wed" | "Thu" | "Fri" | "Sat" | "Sun"))
+        )
+    };
+    match rows().rfind(|w| w.len() == 11 && day(w)) {
+        Some(w) => [("write", 9), ("read", 10)]
             .into_iter()
             .filter_map(|(op, at)| rate(op, w.get(at)))
             .collect(),
-        _ => vec![],
+        None => vec![],
     }
 }
 

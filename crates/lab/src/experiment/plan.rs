@@ -120,7 +120,7 @@ impl Plan {
     }
 }
 
-/// Fills a text with a point's parameters (which may hold names of the rig themselves) and with what else is known.
+/// Fills a text with a point's parameters (whose values may hold names of the rig themselves) and with what else is known.
 pub(crate) fn fill_point(
     point: &Point,
     text: &str,
@@ -133,13 +133,10 @@ pub(crate) fn fill_point(
         .map(|(n, _)| n.as_str())
         .chain(known.iter().copied())
         .collect();
-    let once = fill(text, &names, &|n| {
-        point
-            .param(n)
-            .map(str::to_owned)
-            .or_else(|| other(n).map(|_| format!("{{{n}}}")))
-    })?;
-    fill(&once, &names, other)
+    fill(text, &names, &|name| match point.param(name) {
+        Some(v) => fill(v, known, &|inner| Ok(other(inner))).map(Some),
+        None => Ok(other(name)),
+    })
 }
 
 fn check_names(spec: &Spec, point: &Point, word: &str) -> Result<(), SpecError> {
@@ -149,7 +146,7 @@ fn check_names(spec: &Spec, point: &Point, word: &str) -> Result<(), SpecError> 
         .map(super::rig::system_names)
         .unwrap_or_default();
     let mut known: Vec<&str> = systems.iter().map(String::as_str).collect();
-    known.extend(["rep", "scratch"]);
+    known.extend(["rep", "scratch", "coral"]);
     // Without a rig the mounts come from the command line, and are checked there.
     let any = spec.rig.is_none();
     fill_point(point, word, &known, &|name| {

@@ -10,11 +10,14 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Ticks per second of the times in /proc: USER_HZ, which is 100 on every architecture that Coral is built for.
 const USER_HZ: f64 = 100.0;
+/// Between looks at whether time is up.
+const LOOK: Duration = Duration::from_millis(50);
 /// Waits for the start, then becomes the command.
 const HELD: &str = "read _; exec \"$@\" </dev/null";
 
@@ -76,10 +79,11 @@ fn kill_group(c: &Child) {
 }
 
 /// Runs `roles` from one instant on, and waits for all. `started` is called with the pids right before they are released. What
-/// takes longer than `timeout` is killed with all it started.
+/// takes longer than `timeout` is killed with all it started; so is everything once `stop` is set.
 pub fn run_together(
     roles: &[Role],
     timeout: Duration,
+    stop: &AtomicBool,
     started: impl FnOnce(&[u32]),
 ) -> io::Result<Vec<Ended>> {
     let (gate, release) = io::pipe()?;
@@ -101,25 +105,29 @@ pub fn run_together(
     }
     let mut ends: Vec<Option<(f64, f64)>> = vec![None; roles.len()];
     let mut timed_out = vec![false; roles.len()];
-    let mut deadline = Some(begin + timeout);
+    let deadline = begin + timeout;
+    let mut killed = false;
     while ends.iter().any(Option::is_none) {
-        let got = match deadline {
-            Some(d) => rx.recv_timeout(d.saturating_duration_since(clock::now())),
-            None => rx.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
-        };
-        match got {
+        match rx.recv_timeout(LOOK) {
             Ok((i, end)) => ends[i] = Some(end?),
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                deadline = None;
-                for (i, c) in held.0.iter().enumerate() {
-                    if ends[i].is_none() {
-                        timed_out[i] = true;
-                        kill_group(c);
-                    }
-                }
-            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 return Err(io::Error::other("a command's end was not seen"));
+            }
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
+        if !killed && clock::now() >= deadline {
+            killed = true;
+            for (i, c) in held
+                .0
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| ends[*i].is_none())
+            {
+                timed_out[i] = true;
+                kill_group(c);
             }
         }
     }
@@ -232,11 +240,16 @@ mod tests {
             .map(|i| role(tmp.path(), &format!("r{i}"), stamp))
             .collect();
         let released = std::cell::Cell::new(0);
-        let ends = run_together(&roles, Duration::from_secs(60), |pids| {
-            assert_eq!(pids.len(), 4);
-            clock::pause(Duration::from_millis(200));
-            released.set(clock::unix_ms());
-        })
+        let ends = run_together(
+            &roles,
+            Duration::from_secs(60),
+            &AtomicBool::new(false),
+            |pids| {
+                assert_eq!(pids.len(), 4);
+                clock::pause(Duration::from_millis(200));
+                released.set(clock::unix_ms());
+            },
+        )
         .unwrap();
         for (r, e) in roles.iter().zip(&ends) {
             let began: u64 = std::fs::read_to_string(&r.stdout)
@@ -257,9 +270,23 @@ mod tests {
             role(tmp.path(), "long", "echo $$; sleep 300; echo late"),
             role(tmp.path(), "short", "true"),
         ];
-        let ends = run_together(&roles, Duration::from_millis(500), |_| ()).unwrap();
+        let ends = run_together(
+            &roles,
+            Duration::from_millis(500),
+            &AtomicBool::new(false),
+            |_| (),
+        )
+        .unwrap();
         assert!(ends[0].timed_out && ends[0].status.code().is_none());
         assert!(!ends[1].timed_out && ends[1].status.success());
+        let other = [role(tmp.path(), "other", "sleep 300")];
+        let stopped = run_together(
+            &other,
+            Duration::from_secs(300),
+            &AtomicBool::new(true),
+            |_| (),
+        );
+        assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::Interrupted);
         let group: u32 = std::fs::read_to_string(&roles[0].stdout)
             .unwrap()
             .trim()
@@ -286,6 +313,7 @@ mod tests {
                 role(tmp.path(), "idle", "sleep 0.2"),
             ],
             Duration::from_secs(120),
+            &AtomicBool::new(false),
             |_| (),
         )
         .unwrap();

@@ -179,7 +179,7 @@ fn system(v: &Value) -> Result<System, SpecError> {
     }
     let texts: Vec<String> = match t.get("oss") {
         None => vec!["1".into()],
-        Some(Value::Array(a)) => a.iter().map(|v| text(v)).collect(),
+        Some(Value::Array(a)) => a.iter().map(text).collect(),
         Some(Value::String(s)) => s.split(',').map(|w| w.trim().to_owned()).collect(),
         Some(v) => vec![text(v)],
     };

@@ -8,7 +8,7 @@ use super::spec::SpecError;
 pub(crate) fn fill(
     text: &str,
     known: &[&str],
-    value: &dyn Fn(&str) -> Option<String>,
+    value: &dyn Fn(&str) -> Result<Option<String>, SpecError>,
 ) -> Result<String, SpecError> {
     let mut out = String::new();
     let mut rest = text;
@@ -29,7 +29,7 @@ pub(crate) fn fill(
                     "'{text}': a '{{' that is not closed; write '{{{{' for the brace itself"
                 )));
             };
-            let Some(v) = value(name) else {
+            let Some(v) = value(name)? else {
                 let hint = match nearest(name, known.iter().copied()) {
                     Some(near) => format!("did you mean '{near}'?"),
                     None => format!("known: {}", known.join(", ")),
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn names_are_filled_and_braces_kept() {
-        let v = |n: &str| (n == "size").then(|| "4k".to_owned());
+        let v = |n: &str| Ok((n == "size").then(|| "4k".to_owned()));
         let fill = |t| fill(t, &["size"], &v).map_err(|e| e.to_string());
         assert_eq!(fill("-b {size} -t{size}").unwrap(), "-b 4k -t4k");
         assert_eq!(fill("{{\"a\": 1}}").unwrap(), "{\"a\": 1}");

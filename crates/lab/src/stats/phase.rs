@@ -1,8 +1,9 @@
 //! Ramp, steady part and tail of a rate over time.
 //!
 //! The series is cut where its level changes: the cuts that minimise the squared distance from the level of each part, plus a price
-//! per cut that comes from the noise between neighbours (optimal partitioning). The longest part, with the neighbours close to its
-//! level, is steady; what is before is the ramp, what is after is the tail.
+//! per cut that comes from the noise between neighbours (optimal partitioning). The part in which most was done, level times length,
+//! is steady, with the neighbours close to its level; what is before is the ramp, what is after is the tail. A long wait before the
+//! work begins is ramp by that, however long it is.
 
 use super::{mad, median};
 use serde::{Deserialize, Serialize};
@@ -89,13 +90,14 @@ fn steady(series: &[f64], ends: &[usize]) -> Range<usize> {
         .zip(ends)
         .map(|(a, b)| *a..*b)
         .collect();
-    let longest = (0..parts.len())
-        .max_by_key(|i| parts[*i].len())
+    let work = |i: usize| series[parts[i].clone()].iter().sum::<f64>();
+    let most = (0..parts.len())
+        .max_by(|a, b| work(*a).total_cmp(&work(*b)))
         .unwrap_or(0);
-    let level = median(&series[parts[longest].clone()]);
+    let level = median(&series[parts[most].clone()]);
     let same =
         |i: usize| (median(&series[parts[i].clone()]) - level).abs() <= SAME_LEVEL * level.abs();
-    let (mut first, mut last) = (longest, longest);
+    let (mut first, mut last) = (most, most);
     while first > 0 && same(first - 1) {
         first -= 1;
     }
@@ -138,6 +140,12 @@ mod tests {
             (10..=13).contains(&p.ramp.end) && p.tail.is_empty(),
             "{p:?}"
         );
+    }
+
+    #[test]
+    fn a_wait_before_the_work_is_ramp() {
+        let p = phases(&noisy(&[(30, 0.0), (12, 100.0), (4, 0.0)], 0.0, 5)).unwrap();
+        assert_eq!((p.ramp, p.steady, p.tail), (0..30, 30..42, 42..46));
     }
 
     #[test]
