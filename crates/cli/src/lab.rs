@@ -150,6 +150,8 @@ fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
         "--propagation",
         "private",
     ])
+    // A shell is the first process there: it reaps what mounts and servers leave, and with its end everything ends.
+    .args(["sh", "-c", "\"$@\"; exit $?", "coral-lab"])
     .arg(&settings.coral)
     .args(std::env::args_os().skip(1))
     .env(INSIDE, "1");

@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use coral_lnet::{HandoverStats, exec};
+use coral_lnet::exec::{self, Inline};
 use futures_util::FutureExt;
 use rustix::io::Errno as SysErrno;
+use tokio::time::Instant;
 use zerocopy::FromBytes;
 
 use crate::abi::{self, InHeader, op};
@@ -30,7 +31,7 @@ use crate::notify::Notifier;
 use crate::ops::{self, OpenFile, Started};
 use crate::reply::{self, Body};
 use crate::sizes::Sizes;
-use crate::stats::Counters;
+use crate::stats::FuseStats;
 use crate::sys;
 
 /// What all threads and pending requests of one mount share.
@@ -40,7 +41,7 @@ pub(crate) struct Shared<F: FileSystem> {
     pub fresh: Fresh,
     pub files: Handles<OpenFile<F>>,
     pub dirs: Handles<F::Dir>,
-    pub counters: Arc<Counters>,
+    pub stats: Arc<FuseStats>,
     /// Largest payload of a WRITE, READ or READDIR, bytes.
     pub max_write: usize,
     /// Counts changes of mode and ACLs through this mount, from 1.
@@ -50,7 +51,7 @@ pub(crate) struct Shared<F: FileSystem> {
     pub agreed: AtomicU64,
     pub waiting: Waiting,
     /// Requests that wait and are no tasks of the runtime yet.
-    pub waits: Arc<HandoverStats>,
+    pub waits: Arc<Inline>,
     pub pool: Arc<Pool>,
     pub runtime: tokio::runtime::Handle,
     /// Kernel caching of names wanted (still needs a kernel that can drop them all at once).
@@ -135,12 +136,12 @@ fn request<F: FileSystem>(
     };
     if h.opcode == op::INTERRUPT {
         if let Ok((i, _)) = abi::InterruptIn::read_from_prefix(body) {
-            shared.counters.interrupts.fetch_add(1, Ordering::Relaxed);
+            shared.stats.interrupts.inc();
             shared.waiting.interrupt(i.unique);
         }
         return;
     }
-    let watch = shared.counters.begin(h.opcode);
+    let begun = shared.stats.begin(h.opcode);
     let ends = match ops::waits_for_lock(&h, body) {
         true => Ends::AtAnySignal,
         false => Ends::of(h.opcode),
@@ -152,19 +153,23 @@ fn request<F: FileSystem>(
             Body::of(&out)
         });
         send(dev, &h, &r);
+        shared.stats.done_inline(h.opcode, begun);
         // The kernel has lowered it to what it offered; from here on it stays.
         sys::set_read_ahead(&shared.mount_point, init::READ_AHEAD_KIB);
         return;
     }
     match ops::start(shared, buf, len, &h) {
         Started::Silent => {}
-        Started::Done(r) => send(dev, &h, &r),
+        Started::Done(r) => {
+            send(dev, &h, &r);
+            shared.stats.done_inline(h.opcode, begun);
+        }
         Started::Future(mut fut) => match poll_once(&mut fut) {
             Poll::Ready(r) => {
                 send(dev, &h, &r);
-                shared.counters.end_inline(h.opcode, watch);
+                shared.stats.done_inline(h.opcode, begun);
             }
-            Poll::Pending => wait(shared, dev, &h, fut, ends),
+            Poll::Pending => wait(shared, dev, &h, fut, (begun, ends)),
         },
     }
 }
@@ -184,9 +189,9 @@ fn wait<F: FileSystem>(
     dev: &Arc<OwnedFd>,
     h: &InHeader,
     fut: futures_util::future::BoxFuture<'static, reply::Reply>,
-    ends: Ends,
+    (begun, ends): (Instant, Ends),
 ) {
-    shared.counters.spawned.fetch_add(1, Ordering::Relaxed);
+    shared.stats.spawned.inc();
     let (shared, dev, h) = (shared.clone(), dev.clone(), *h);
     let interrupted = shared.waiting.register(h.unique);
     let waits = shared.waits.clone();
@@ -196,6 +201,7 @@ fn wait<F: FileSystem>(
         let r = std::panic::AssertUnwindSafe(driven).catch_unwind().await;
         shared.waiting.done(h.unique);
         send(&dev, &h, &r.unwrap_or(Err(coral_wire::Errno(libc::EIO))));
+        shared.stats.done(h.opcode, begun);
     };
     exec::wait(&waits, Box::pin(request));
 }

@@ -37,7 +37,6 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 /// Waits.
-#[cfg(test)]
 #[expect(
     clippy::disallowed_methods,
     reason = "the laboratory waits for other processes in real time"

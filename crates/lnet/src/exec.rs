@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -18,6 +17,8 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
+
+use crate::HandoverStats;
 
 /// Deepest nesting of inline polls on one stack; beyond it the future is spawned at once.
 pub const MAX_INLINE_DEPTH: u32 = 4;
@@ -27,41 +28,31 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// How often work stayed on the stack it arrived on, and how often it had to move. Counts since the node's start.
+/// Where futures are polled inline, with their counts, and where those that wait are kept.
 #[derive(Debug, Default)]
-pub struct HandoverStats {
-    inline: AtomicU64,
-    spawned: AtomicU64,
-    too_deep: AtomicU64,
-    panicked: AtomicU64,
+pub struct Inline {
+    counts: Arc<HandoverStats>,
     waiting: Arc<Deferred>,
 }
 
-impl Drop for HandoverStats {
-    fn drop(&mut self) {
-        self.waiting.end();
+impl Inline {
+    /// Its counts, for a registry.
+    pub fn counts(&self) -> &Arc<HandoverStats> {
+        &self.counts
     }
 }
 
-impl HandoverStats {
-    /// Futures that were finished by their first, inline poll.
-    pub fn inline(&self) -> u64 {
-        self.inline.load(Ordering::Relaxed)
-    }
+impl std::ops::Deref for Inline {
+    type Target = HandoverStats;
 
-    /// Futures that had to be spawned, because they waited or because the stack was nested too deep.
-    pub fn spawned(&self) -> u64 {
-        self.spawned.load(Ordering::Relaxed)
+    fn deref(&self) -> &HandoverStats {
+        &self.counts
     }
+}
 
-    /// Futures that panicked in their inline poll.
-    pub fn panicked(&self) -> u64 {
-        self.panicked.load(Ordering::Relaxed)
-    }
-
-    /// Those of [`Self::spawned`] that were never tried inline because of nesting.
-    pub fn too_deep(&self) -> u64 {
-        self.too_deep.load(Ordering::Relaxed)
+impl Drop for Inline {
+    fn drop(&mut self) {
+        self.waiting.end();
     }
 }
 
@@ -221,28 +212,28 @@ impl Drop for Ends {
 }
 
 /// Polls `fut` once on this stack; if it is not ready, it becomes a task of the current tokio runtime when it is woken.
-/// `stats` is usually [`crate::Node::handovers`].
+/// `on` is usually [`crate::Node::handovers`].
 ///
 /// A panic of the future ends the future, as in a spawned task, and not whoever's stack it was polled on.
-pub fn run_inline(stats: &HandoverStats, mut fut: BoxFuture<'static, ()>) {
+pub fn run_inline(on: &Inline, mut fut: BoxFuture<'static, ()>) {
     let Some(_nested) = Nested::enter() else {
-        stats.too_deep.fetch_add(1, Ordering::Relaxed);
-        stats.spawned.fetch_add(1, Ordering::Relaxed);
+        on.too_deep.inc();
+        on.spawned.inc();
         tokio::spawn(fut);
         return;
     };
     match catch_unwind(AssertUnwindSafe(|| poll_once(fut.as_mut()))) {
-        Ok(Poll::Pending) => wait(stats, fut),
-        Ok(Poll::Ready(())) => drop(stats.inline.fetch_add(1, Ordering::Relaxed)),
-        Err(_) => drop(stats.panicked.fetch_add(1, Ordering::Relaxed)),
+        Ok(Poll::Pending) => wait(on, fut),
+        Ok(Poll::Ready(())) => on.inline.inc(),
+        Err(_) => on.panicked.inc(),
     }
 }
 
 /// Lets a future that has to wait go on when it is woken, as a task of the current runtime. It is polled once more here.
-pub fn wait(stats: &HandoverStats, fut: BoxFuture<'static, ()>) {
-    stats.spawned.fetch_add(1, Ordering::Relaxed);
-    if !stats.waiting.add(fut) {
-        stats.panicked.fetch_add(1, Ordering::Relaxed);
+pub fn wait(on: &Inline, fut: BoxFuture<'static, ()>) {
+    on.spawned.inc();
+    if !on.waiting.add(fut) {
+        on.panicked.inc();
     }
 }
 
@@ -258,14 +249,14 @@ mod tests {
 
     #[test]
     fn ready_futures_need_no_runtime() {
-        let stats = HandoverStats::default();
+        let stats = Inline::default();
         run_inline(&stats, Box::pin(async {}));
-        assert_eq!((stats.inline(), stats.spawned()), (1, 0));
+        assert_eq!((stats.inline.value(), stats.spawned.value()), (1, 0));
     }
 
     #[tokio::test]
     async fn waiting_futures_move_and_finish() {
-        let stats = HandoverStats::default();
+        let stats = Inline::default();
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
         let (done, finished) = tokio::sync::oneshot::channel();
         run_inline(
@@ -277,13 +268,13 @@ mod tests {
         );
         go.send(()).unwrap();
         assert_eq!(finished.await.unwrap(), 7);
-        assert_eq!((stats.inline(), stats.spawned()), (0, 1));
+        assert_eq!((stats.inline.value(), stats.spawned.value()), (0, 1));
     }
 
     /// What waits is dropped with its runtime, though what wakes it lives on and it holds what wakes it.
     #[test]
     fn what_waits_ends_with_its_runtime() {
-        let stats = HandoverStats::default();
+        let stats = Inline::default();
         let held = Arc::new(tokio::sync::Notify::new());
         let rt = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -301,7 +292,7 @@ mod tests {
     /// Nobody is woken for what waits; who wakes it runs it, and only once.
     #[tokio::test]
     async fn what_is_woken_while_it_is_polled_goes_on() {
-        let stats = HandoverStats::default();
+        let stats = Inline::default();
         let (done, finished) = tokio::sync::oneshot::channel();
         run_inline(
             &stats,
@@ -318,17 +309,17 @@ mod tests {
 
     #[test]
     fn a_panic_stays_with_its_future() {
-        let stats = HandoverStats::default();
+        let stats = Inline::default();
         run_inline(
             &stats,
             Box::pin(async { panic!("expected: thrown by the test") }),
         );
         run_inline(&stats, Box::pin(async {}));
-        assert_eq!((stats.inline(), stats.panicked()), (1, 1));
+        assert_eq!((stats.inline.value(), stats.panicked.value()), (1, 1));
         assert_eq!(DEPTH.get(), 0);
     }
 
-    fn nest(stats: Arc<HandoverStats>, left: u32) {
+    fn nest(stats: Arc<Inline>, left: u32) {
         if left > 0 {
             let inner = stats.clone();
             run_inline(&stats, Box::pin(async move { nest(inner, left - 1) }));
@@ -337,16 +328,16 @@ mod tests {
 
     #[tokio::test]
     async fn nesting_is_bounded() {
-        let stats = Arc::new(HandoverStats::default());
+        let stats = Arc::new(Inline::default());
         nest(stats.clone(), MAX_INLINE_DEPTH + 1);
         assert_eq!(
-            (stats.inline(), stats.too_deep()),
+            (stats.inline.value(), stats.too_deep.value()),
             (MAX_INLINE_DEPTH as u64, 1)
         );
         tokio::task::yield_now().await;
         nest(stats.clone(), 1);
         assert_eq!(
-            stats.inline(),
+            stats.inline.value(),
             MAX_INLINE_DEPTH as u64 + 1,
             "the depth goes back down"
         );

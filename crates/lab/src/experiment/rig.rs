@@ -12,9 +12,11 @@
 use super::nearest::unknown;
 use super::process::output;
 use super::spec::{SpecError, known_keys, text};
+use crate::clock;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use toml::{Table, Value};
 
 /// Keys of `[rig]`.
@@ -34,6 +36,9 @@ const MAX_SYSTEMS: usize = 8;
 const MAX_OSS: usize = 64;
 const MAX_OSTS: u64 = 64;
 const MAX_CLIENTS: u64 = 200;
+/// How long the process of a client may go on after it was unmounted, and between looks.
+const CLIENT_END: Duration = Duration::from_secs(60);
+const END_POLL: Duration = Duration::from_millis(5);
 /// Longest path of a control socket (sun_path has 108 bytes) with its file name.
 const MAX_SOCKET_PATH: usize = 107;
 /// Length of the longest name below the rig's directory: `/fs234567-oss63/control.sock`.
@@ -203,6 +208,8 @@ fn system(v: &Value) -> Result<System, SpecError> {
 struct Mount {
     dir: PathBuf,
     args: Vec<String>,
+    /// The process that serves it.
+    pid: Option<u32>,
 }
 
 /// A running rig.
@@ -408,12 +415,17 @@ impl Rig {
             args.push(format!("127.0.{}.{}@{}", 100 + i, c + 1, self.client_net()));
             args.extend(["--cache-mb".into(), self.spec.cache_mb.to_string()]);
             args.extend(route.iter().cloned());
-            mounts.push(Mount { dir, args });
+            mounts.push(Mount {
+                dir,
+                args,
+                pid: None,
+            });
         }
         // Those that are mounted already are stopped also when one fails.
         self.mounts.insert(name.clone(), vec![]);
-        for m in mounts {
+        for mut m in mounts {
             self.mount(&m)?;
+            m.pid = pid_with(&m.dir.display().to_string());
             self.mounts.entry(name.clone()).or_default().push(m);
         }
         Ok(())
@@ -450,8 +462,35 @@ impl Rig {
         for m in self.mounts.values().flatten() {
             unmount(&m.dir)?;
         }
-        for m in self.mounts.values().flatten() {
+        self.clients_ended()?;
+        let mut mounts = std::mem::take(&mut self.mounts);
+        let mounted = mounts.values_mut().flatten().try_for_each(|m| {
             self.mount(m)?;
+            m.pid = pid_with(&m.dir.display().to_string());
+            Ok(())
+        });
+        self.mounts = mounts;
+        mounted
+    }
+
+    /// Waits until the processes of unmounted clients have ended: their NIDs are free then.
+    fn clients_ended(&self) -> Result<(), String> {
+        let begin = clock::now();
+        let alive = || {
+            self.mounts
+                .values()
+                .flatten()
+                .find(|m| m.pid.is_some_and(lives))
+        };
+        while let Some(m) = alive() {
+            if begin.elapsed() > CLIENT_END {
+                return Err(format!(
+                    "the process of '{}' goes on {} s after it was unmounted",
+                    m.dir.display(),
+                    CLIENT_END.as_secs()
+                ));
+            }
+            clock::pause(END_POLL);
         }
         Ok(())
     }
@@ -476,12 +515,9 @@ impl Rig {
             .iter()
             .filter_map(|(n, d)| Some((n.clone(), pid_with(&d.display().to_string())?)));
         let clients = self.mounts.iter().flat_map(|(name, list)| {
-            list.iter().enumerate().filter_map(move |(c, m)| {
-                Some((
-                    format!("{name}-client{c}"),
-                    pid_with(&m.dir.display().to_string())?,
-                ))
-            })
+            list.iter()
+                .enumerate()
+                .filter_map(move |(c, m)| Some((format!("{name}-client{c}"), m.pid?)))
         });
         servers.chain(clients).collect()
     }
@@ -497,6 +533,7 @@ impl Rig {
         for m in self.mounts.values().flatten() {
             note(unmount(&m.dir));
         }
+        note(self.clients_ended());
         self.mounts.clear();
         for (_, dir) in std::mem::take(&mut self.servers).into_iter().rev() {
             note(
@@ -527,6 +564,14 @@ impl Drop for Rig {
 fn unmount(dir: &Path) -> Result<(), String> {
     rustix::mount::unmount(dir, rustix::mount::UnmountFlags::empty())
         .map_err(|e| format!("cannot unmount '{}': {e}", dir.display()))
+}
+
+/// The process is there and has not ended.
+fn lives(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| {
+        s.rsplit_once(") ")
+            .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    })
 }
 
 /// The process of `coral` that has this argument: its foreground form, which stays.
