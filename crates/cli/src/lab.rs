@@ -8,15 +8,16 @@ use coral_lab::experiment::{
 use coral_lab::report;
 use coral_lab::study::{STUDIES, study};
 use std::collections::BTreeMap;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Set in the process that runs inside the namespaces of a rig.
 const INSIDE: &str = "CORAL_LAB_INSIDE";
+/// Between looks at the process inside.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// Entry of `coral lab`.
 pub(crate) fn run(lab: Lab) -> Result<(), String> {
@@ -129,37 +130,57 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
 /// Where file systems are started: this program again, in network, mount and process namespaces of its own, all of which end with
 /// it. Without root a user namespace gives the rights for that.
 fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
+    watch_signals(&settings.stop)?;
     if !needs_namespace(spec.rig.as_ref()) || !settings.mounts.is_empty() {
-        return watch_signals(&settings.stop);
+        return Ok(());
     }
     if std::env::var_os(INSIDE).is_some() {
-        loopback_up()?;
-        return watch_signals(&settings.stop);
+        stop_with_stdin(&settings.stop);
+        return loopback_up();
     }
     let mut c = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
         c.args(["--user", "--map-root-user"]);
     }
-    c.args([
-        "--mount",
-        "--net",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-        "--propagation",
-        "private",
-    ])
-    // A shell is the first process there: it reaps what mounts and servers leave, and with its end everything ends.
-    .args(["sh", "-c", "\"$@\"; exit $?", "coral-lab"])
-    .arg(&settings.coral)
-    .args(std::env::args_os().skip(1))
-    .env(INSIDE, "1");
-    // Returns only when it cannot be started.
-    let e = c.exec();
-    Err(format!(
-        "unshare(1), for namespaces of the file systems' own: {e}"
-    ))
+    c.args(["--mount", "--net", "--pid", "--fork", "--kill-child"])
+        .args(["--mount-proc", "--propagation", "private"])
+        // A shell is the first process there: it reaps what mounts and servers leave, and with its end everything ends.
+        .args(["sh", "-c", "\"$@\"; exit $?", "coral-lab"])
+        .arg(&settings.coral)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .stdin(Stdio::piped());
+    let failed = |e| format!("unshare(1), for namespaces of the file systems' own: {e}");
+    let mut inside = c.spawn().map_err(failed)?;
+    let mut hold = inside.stdin.take();
+    loop {
+        if let Some(status) = inside.try_wait().map_err(failed)? {
+            std::process::exit(status.code().unwrap_or(1));
+        }
+        if settings.stop.load(Ordering::Relaxed) {
+            hold = None;
+        }
+        pause();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "waits for another process")]
+fn pause() {
+    std::thread::sleep(LOOK);
+}
+
+/// The end of standard input ends the run in order: signals do not cross into the namespaces by themselves, and when the process
+/// outside is killed its end of the pipe closes too.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it waits for another process all its life"
+)]
+fn stop_with_stdin(stop: &Arc<AtomicBool>) {
+    let stop = stop.clone();
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 /// SIGINT and SIGTERM end the run in order: what runs is killed, and the run directory says that it is incomplete.

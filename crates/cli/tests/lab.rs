@@ -292,3 +292,46 @@ fn file_systems_behind_a_router_are_measured_and_gone() {
     let page = std::fs::read_to_string(run.join("report.html")).unwrap();
     assert!(page.contains("class=\"panel\"") && !page.contains("Incomplete"));
 }
+
+/// A signal outside reaches the run in its namespaces; it ends in order, and its file systems with it.
+#[test]
+fn a_signal_ends_what_runs_in_namespaces() {
+    let tmp = tempfile::tempdir().unwrap();
+    let spec = tmp.path().join("long.toml");
+    let text = "name = 'long'\n[rig]\nsystems = [{ name = 'fs1' }]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'touch {fs1}/f; echo there > NOTE; sleep 300']\n";
+    let note = tmp.path().join("note");
+    std::fs::write(&spec, text.replace("NOTE", &note.to_string_lossy())).unwrap();
+    let run = tmp.path().join("run");
+    for signal in ["-TERM", "-KILL"] {
+        let _ = std::fs::remove_dir_all(&run);
+        let _ = std::fs::remove_file(&note);
+        let mut lab = coral()
+            .args(["lab", "run"])
+            .arg(&spec)
+            .arg("--dir")
+            .arg(&run)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("the command runs", || note.exists());
+        ok(Command::new("kill").args([signal, &lab.id().to_string()]));
+        assert!(!lab.wait().unwrap().success());
+        until("the run says why it ended", || {
+            lines(&run.join("events.jsonl"))
+                .last()
+                .is_some_and(|l| l.contains("interrupted"))
+        });
+        until("its file systems are gone", || {
+            !run.join("rig").exists() && processes_with(&run.to_string_lossy()) == 0
+        });
+    }
+}
+
+/// Processes with this text in their command line.
+fn processes_with(text: &str) -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|e| std::fs::read(e.path().join("cmdline")).ok())
+        .filter(|line| String::from_utf8_lossy(line).contains(text))
+        .count()
+}

@@ -114,8 +114,9 @@ fn sample(
     loop {
         for s in &mut sources {
             let mut missing = vec![];
-            let readings = s.read(&mut missing);
+            // Before the reading: what is counted comes first in every source, and naming threads and asking others may take long.
             let at_us = begin.elapsed().as_micros() as u64;
+            let readings = s.read(&mut missing);
             let name = s.name();
             out.missing
                 .extend(missing.iter().map(|m| format!("{name}: {m}")));
@@ -160,8 +161,8 @@ fn finish(
     begin: std::time::Instant,
 ) {
     for s in sources {
-        let readings = s.read(&mut vec![]);
         let at_us = begin.elapsed().as_micros() as u64;
+        let readings = s.read(&mut vec![]);
         let name = s.name();
         for r in readings.into_iter().filter(|r| r.counter) {
             let key = format!("{name}/{}", r.name);
