@@ -158,7 +158,7 @@ fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
             std::process::exit(status.code().unwrap_or(1));
         }
         if settings.stop.load(Ordering::Relaxed) {
-            hold = None;
+            drop(hold.take());
         }
         pause();
     }
