@@ -49,6 +49,13 @@ pub struct Held {
     locks: smallvec::SmallVec<[LocalLock; 4]>,
 }
 
+impl Held {
+    /// Holds what `other` holds, too.
+    pub(super) fn add(&mut self, other: Held) {
+        self.locks.extend(other.locks);
+    }
+}
+
 /// One lock of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Need {
@@ -103,6 +110,26 @@ impl MdtOps {
     /// Locks the layout of `fid` for a change; nobody keeps a lock on it. The caller holds no lock.
     pub async fn lock_layout(&self, fid: &Fid) -> Held {
         self.lock(&[], &[(*fid, Ibits::LAYOUT)], None).await
+    }
+
+    /// Locks one object for a change by an operation over several MDTs, which has them all locked in the order of FIDs.
+    pub(super) async fn lock_next(&self, fid: &Fid, bits: Ibits) -> Held {
+        let mode = LdlmMode::EX;
+        let lock = self.lock_one(&Need { fid: *fid, mode, bits }, None).await;
+        let mut held = Held::default();
+        held.locks.push(lock);
+        held
+    }
+
+    /// The same before there are clients, so that nobody is waited for.
+    pub(super) fn lock_first(&self, fid: &Fid, bits: Ibits) -> Held {
+        let policy = Policy::ibits(bits);
+        let lock = self
+            .ldlm
+            .try_lock_local(fid.res_id(), LdlmType::IBITS, LdlmMode::EX, policy, None);
+        let mut held = Held::default();
+        held.locks.extend(lock);
+        held
     }
 
     async fn lock_one(&self, need: &Need, own: Option<ExportId>) -> LocalLock {

@@ -1,20 +1,17 @@
 //! The small services: sync, FID sequences and their location, paths by FID, HSM state
 //! (`lustre/fid/fid_handler.c`, `lustre/fld/fld_handler.c`, `lustre/mdt/mdt_handler.c`).
 
-use coral_wire::fid::{Fid, seq};
-use coral_wire::fld::{LuSeqRange, RANGE_MDT, SEQ_ALLOC_META};
+use coral_wire::fid::Fid;
+use coral_wire::fld::{FLD_LOOKUP, LuSeqRange, SEQ_ALLOC_META, SEQ_ALLOC_SUPER};
 use coral_wire::mds::{GetinfoFid2path, HsmUserState, MdtBody};
 use coral_wire::quota::ObdQuotactl;
 use coral_wire::{Errno, Wire};
 
 use super::ctx::{Answer, Ctx};
+use super::fld;
 use super::store::MdtResult;
 use crate::quota::{self, Question, Used};
 
-/// FLD_QUERY: where is a sequence?
-const FLD_LOOKUP: u32 = 2;
-/// Sequences of one MDT's super-sequence (`LUSTRE_METADATA_SEQ_MAX_WIDTH` sequences of them).
-const SUPER_SEQUENCE: u64 = 0x4000_0000;
 /// Key of a path request, padded to 8 bytes.
 const FID2PATH: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
 /// Key of a request that makes a mount read-only (`KEY_READ_ONLY`).
@@ -59,39 +56,55 @@ impl Ctx {
         Ok(a)
     }
 
-    /// SEQ_QUERY: a sequence to name new files with.
-    pub fn seq_query(&self) -> MdtResult<Answer> {
-        if self.rq.rq.msg.get::<u32>(1)? != SEQ_ALLOC_META {
-            return Err(Errno::EOPNOTSUPP.into());
-        }
-        let index = self.rq.target.index();
-        let range = self.core().take_sequence(index)?;
+    /// SEQ_QUERY: a sequence to name new files with, or a super-sequence for another MDT.
+    pub async fn seq_query(&self) -> MdtResult<Answer> {
+        let range = match self.rq.rq.msg.get::<u32>(1)? {
+            SEQ_ALLOC_META => self.sequence().await?,
+            SEQ_ALLOC_SUPER if self.ops.mdts.index() == 0 => {
+                self.is_peer()?;
+                let asked: LuSeqRange = self.rq.rq.msg.get(2)?;
+                if asked.index == 0 || asked.index > fld::INDEX_MAX {
+                    return Err(Errno::EINVAL.into());
+                }
+                self.core().give_super(asked.index)?
+            }
+            _ => return Err(Errno::EOPNOTSUPP.into()),
+        };
         let mut a = self.answer(0);
         a.msg.push(&range);
         Ok(a)
     }
 
-    /// FLD_QUERY: every sequence of files is here.
-    pub fn fld_query(&self) -> MdtResult<Answer> {
+    async fn sequence(&self) -> MdtResult<LuSeqRange> {
+        loop {
+            if let Some(range) = self.core().take_sequence()? {
+                return Ok(range);
+            }
+            if self.ops.mdts.index() == 0 {
+                let mut core = self.core();
+                let range = core.give_super(0)?;
+                core.own(&range)?;
+                continue;
+            }
+            // two that ask at once get one each: what is not used is not missed
+            let range = self.ops.mdts.super_sequence().await?;
+            let mut core = self.core();
+            match core.take_sequence()? {
+                Some(range) => return Ok(range),
+                None => core.own(&range)?,
+            }
+        }
+    }
+
+    /// FLD_QUERY: where a sequence is.
+    pub async fn fld_query(&self) -> MdtResult<Answer> {
         if self.rq.rq.msg.get::<u32>(1)? != FLD_LOOKUP {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let asked: LuSeqRange = self.rq.rq.msg.get(2)?;
-        let index = self.rq.target.index();
-        let (start, end) = match asked.start {
-            s if (seq::NORMAL..seq::NORMAL + SUPER_SEQUENCE).contains(&s) => {
-                (seq::NORMAL, seq::NORMAL + SUPER_SEQUENCE)
-            }
-            s if !(seq::DOT_LUSTRE..seq::NORMAL).contains(&s) => return Err(Errno::ENOENT.into()),
-            s => (s, s + 1),
-        };
+        let range = self.ops.range_of(asked.start).await?;
         let mut a = self.answer(0);
-        a.msg.push(&LuSeqRange {
-            start,
-            end,
-            index,
-            flags: RANGE_MDT,
-        });
+        a.msg.push(&range);
         Ok(a)
     }
 

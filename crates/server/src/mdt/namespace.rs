@@ -114,7 +114,7 @@ pub fn lookup(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>) -> MdtResult<Option<Fid
             t.ino(dir).links.first().map_or(Fid::ROOT, |l| l.parent),
         )),
         n if n.len() > NAME_MAX => Err(Errno::ENAMETOOLONG.into()),
-        n => t.store.lookup(&at.parent, n),
+        n => t.lookup(&at.parent, n),
     }
 }
 
@@ -206,7 +206,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     if !t.ino(parent).is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
-    if t.store.lookup(&at.parent, at.name)?.is_some() {
+    if t.lookup(&at.parent, at.name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
     if t.ino(parent).nlink == 0 {
@@ -214,7 +214,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     }
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
-    if !new.fid.is_norm() {
+    if !new.fid.is_norm() || !t.store.is_here(&new.fid) {
         return Err(Errno::EINVAL.into());
     }
     if t.find(&new.fid)?.is_some() {
@@ -261,7 +261,7 @@ pub fn link(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, at: At<'_>, time: Time) ->
     if !t.ino(parent).is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
-    if t.store.lookup(&at.parent, at.name)?.is_some() {
+    if t.lookup(&at.parent, at.name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
     if t.ino(parent).nlink == 0 {
@@ -362,13 +362,13 @@ pub fn unlink(
         _ => (),
     }
     let dir = directory(t, cred, &at.parent, MAY_EXEC)?;
-    let fid = t.store.lookup(&at.parent, at.name)?.ok_or(Errno::ENOENT)?;
+    let fid = t.lookup(&at.parent, at.name)?.ok_or(Errno::ENOENT)?;
     let victim = t.get(&fid)?;
     may_delete(t, cred, dir, victim)?;
     match (rmdir, t.ino(victim).is_dir()) {
         (true, false) => return Err(Errno::ENOTDIR.into()),
         (false, true) => return Err(Errno::EISDIR.into()),
-        (true, true) if !t.store.is_empty(&fid)? => return Err(Errno::ENOTEMPTY.into()),
+        (true, true) if !t.is_empty(&fid)? => return Err(Errno::ENOTEMPTY.into()),
         _ => (),
     }
     t.del_entry(&at.parent, at.name);
@@ -385,15 +385,20 @@ pub fn unlink(
     })
 }
 
-/// Whether directory `above` is `fid` or above it.
-fn is_above(t: &mut Txn<'_>, above: &Fid, fid: &Fid) -> MdtResult<bool> {
+/// Where a directory lies below directories of this MDT.
+struct Ancestors {
+    /// The directory itself and those above it, the nearest first.
+    fids: Vec<Fid>,
+    /// The last of them is the root.
+    whole: bool,
+}
+
+fn ancestors(t: &mut Txn<'_>, fid: &Fid) -> MdtResult<Ancestors> {
+    let mut fids = vec![*fid];
     let mut at = *fid;
-    for _ in 0..DEPTH_MAX {
-        if at == *above {
-            return Ok(true);
-        }
+    while fids.len() <= DEPTH_MAX {
         if at == Fid::ROOT {
-            return Ok(false);
+            return Ok(Ancestors { fids, whole: true });
         }
         let h = t.get(&at)?;
         at = t
@@ -402,8 +407,29 @@ fn is_above(t: &mut Txn<'_>, above: &Fid, fid: &Fid) -> MdtResult<bool> {
             .first()
             .map(|l| l.parent)
             .ok_or(Errno::ENOENT)?;
+        if !t.store.is_here(&at) {
+            return Ok(Ancestors { fids, whole: false });
+        }
+        fids.push(at);
     }
     Err(Errno::ELOOP.into())
+}
+
+/// Whether directory `above`, which lies in `beside`, is `fid` or above it. EXDEV where only other MDTs know. They need not be
+/// asked when a directory of this MDT is above both `fid` and `beside`: what lies in `beside` is not above that one.
+fn is_above(t: &mut Txn<'_>, above: &Fid, beside: &Fid, fid: &Fid) -> MdtResult<bool> {
+    let up = ancestors(t, fid)?;
+    if up.fids.contains(above) {
+        return Ok(true);
+    }
+    if up.whole {
+        return Ok(false);
+    }
+    let other = ancestors(t, beside)?;
+    match other.fids.iter().any(|f| up.fids.contains(f)) {
+        true => Ok(false),
+        false => Err(Errno::EXDEV.into()),
+    }
 }
 
 /// What a rename will do, after every check.
@@ -439,7 +465,7 @@ fn plan_rename(
         return Err(Errno::ENOENT.into());
     }
     let child_is_dir = t.ino(child).is_dir();
-    if child_is_dir && is_above(t, &child_fid, &dst.parent)? {
+    if child_is_dir && is_above(t, &child_fid, &src.parent, &dst.parent)? {
         return Err(Errno::EINVAL.into());
     }
     if target_fid == Some(child_fid) {
@@ -465,7 +491,7 @@ fn plan_rename(
             .store
             .permit(cred, &dst.parent, t.ino(dst_dir), MAY_WRITE | MAY_EXEC)?,
         Some(target) => {
-            if t.ino(target).is_dir() && is_above(t, &t.fid(target), &src.parent)? {
+            if t.ino(target).is_dir() && is_above(t, &t.fid(target), &dst.parent, &src.parent)? {
                 let e = if mode == RenameMode::Exchange {
                     Errno::EINVAL
                 } else {
@@ -500,7 +526,7 @@ fn check_replace(t: &Txn<'_>, child_is_dir: bool, target: Held) -> MdtResult<()>
     match (child_is_dir, t.ino(target).is_dir()) {
         (true, false) => Err(Errno::ENOTDIR.into()),
         (false, true) => Err(Errno::EISDIR.into()),
-        (true, true) if !t.store.is_empty(&t.fid(target))? => Err(Errno::ENOTEMPTY.into()),
+        (true, true) if !t.is_empty(&t.fid(target))? => Err(Errno::ENOTEMPTY.into()),
         _ => Ok(()),
     }
 }

@@ -29,6 +29,7 @@ use coral_wire::fid::seq;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use super::fld;
 use super::handler::{Follows, MdtOps};
 use super::record::Inode;
 use super::store::{MdtError, MdtResult, Store, torn};
@@ -72,10 +73,11 @@ pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
     };
     let mut b = Batch::new();
     b.del(table::META, KEY_STOPPED);
+    let first = stripe::first_id(fld::index(&**kv)?);
     for (ost, reserved) in stripe::all_reserved(&**kv)? {
         let seen = stripe::seen(&**kv, ost)?
             .unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS))
-            .max(1);
+            .max(first);
         if clean {
             stripe::put_seen(&mut b, ost, reserved);
         } else if seen < reserved {

@@ -105,6 +105,13 @@ impl Ctx {
             parent: r.fid1,
             name: self.name(3),
         };
+        if !self.is_here(&at.parent) {
+            return match kind {
+                S_IFDIR => self.create_away(head, r, new).await,
+                // only directories may lie on another MDT than their name
+                _ => Err(Errno::EREMOTE.into()),
+            };
+        }
         let _locks = self.ops.lock(&[at.parent], &[], self.own()).await;
         let core = self.core();
         let mut t = Txn::new(&core.store);
@@ -136,6 +143,7 @@ impl Ctx {
             parent: r.fid2,
             name: self.name(4),
         };
+        self.all_here([&at.parent, &r.fid1])?;
         let _locks = self
             .ops
             .lock(&[at.parent], &[(r.fid1, Ibits::UPDATE)], self.own())
@@ -174,6 +182,9 @@ impl Ctx {
             name: self.name(3),
         };
         let rmdir = r.mode & S_IFMT == S_IFDIR;
+        if !self.is_here(&at.parent) {
+            return self.unlink_away(head, r, rmdir).await;
+        }
         for _ in 0..RETRIES {
             let dots = matches!(at.name, b"." | b"..");
             let child = match dots {
@@ -188,6 +199,10 @@ impl Ctx {
             let mut t = Txn::new(&core.store);
             if t.store.lookup(&at.parent, at.name)? != child {
                 continue;
+            }
+            if let Some(away) = child.filter(|c| !core.store.is_here(c)) {
+                // whoever has its LOOKUP lock has lost it: the MDT where it lies is asked next
+                return Ok(self.child_elsewhere(away));
             }
             let mut pre = self.pre_versions();
             pre.object(0, &mut t, Some(&at.parent))?;
@@ -212,8 +227,19 @@ impl Ctx {
         Err(Errno::EAGAIN.into())
     }
 
+    /// The client is to send its removal to the MDT where the child lies.
+    fn child_elsewhere(&self, child: Fid) -> Answer {
+        let mut a = self.answer(Errno::EREMOTE.status());
+        a.msg
+            .push(&super::remote::elsewhere(child))
+            .push_empty()
+            .push_empty();
+        self.push_parents(&mut a, [None, None]);
+        a
+    }
+
     /// Body, MDT_MD and LOGCOOKIES of a reply about an object that lost a name.
-    fn push_unlinked(&self, a: &mut Answer, gone: Option<&Unlinked>) {
+    pub(super) fn push_unlinked(&self, a: &mut Answer, gone: Option<&Unlinked>) {
         let body = gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default();
         a.msg.push(&body).push_empty().push_empty();
     }
@@ -250,6 +276,7 @@ impl Ctx {
                 let core = self.core();
                 (look(&core.store, src)?, look(&core.store, dst)?)
             };
+            self.all_here([src.parent, dst.parent].iter().chain(&child).chain(&target))?;
             let objects: Vec<_> = child
                 .into_iter()
                 .chain(target.filter(|t| Some(*t) != child))

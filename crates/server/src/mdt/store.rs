@@ -6,16 +6,19 @@
 //!
 //! Lustre: `lustre/mdd/mdd_dir.c`, `mdd_object.c` over `lustre/osd-ldiskfs`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_osd::{Batch, Device, OsdError, Table};
 use coral_wire::Errno;
+use coral_wire::coral::updates::{Stamp, Update};
 use coral_wire::fid::Fid;
 
 use super::acl::{self, Acl};
+use super::fld::Fld;
 use super::record::{
-    Inode, LINKS_INLINE, Link, RecordError, XATTR_INLINE_BYTES, XATTR_INLINE_TOTAL_BYTES,
+    Inode, LINKS_INLINE, Link, RecordError, S_IFMT, XATTR_INLINE_BYTES, XATTR_INLINE_TOTAL_BYTES,
     XattrValue,
 };
 use super::stripe;
@@ -80,6 +83,7 @@ pub struct Entry {
 pub struct Store {
     kv: Device,
     usage: Arc<Usage>,
+    fld: Arc<Fld>,
 }
 
 impl Store {
@@ -87,12 +91,23 @@ impl Store {
     pub fn open(kv: impl Into<Device>) -> MdtResult<Store> {
         let kv = kv.into();
         let usage = Arc::new(Usage::open(&kv)?);
-        Ok(Store { kv, usage })
+        let fld = Arc::new(Fld::open(&*kv)?);
+        Ok(Store { kv, usage, fld })
     }
 
     /// What owners have in use.
     pub fn usage(&self) -> &Usage {
         &self.usage
+    }
+
+    /// Where sequences are.
+    pub fn fld(&self) -> &Fld {
+        &self.fld
+    }
+
+    /// Whether objects with that FID lie on this MDT.
+    pub fn is_here(&self, fid: &Fid) -> bool {
+        self.fld.is_here(fid)
     }
 
     /// The device.
@@ -251,12 +266,27 @@ struct Slot {
     /// The transaction makes its version ([`super::version`]).
     stamped: bool,
     gone: bool,
+    /// It lies on another MDT.
+    away: Option<Box<Away>>,
 }
 
 impl Slot {
     fn counts_for(&self) -> Option<(Owner, Used)> {
-        (!self.gone).then(|| usage::of_inode(&self.ino))
+        (!self.gone && self.away.is_none()).then(|| usage::of_inode(&self.ino))
     }
+}
+
+/// An object of another MDT, which keeps it locked for this transaction, as it was found to look.
+#[derive(Clone, Debug)]
+pub struct Away {
+    /// Index of that MDT.
+    pub mdt: u32,
+    /// Its record; ACLs lie in it.
+    pub ino: Inode,
+    /// It is a directory with entries.
+    pub has_entries: bool,
+    /// Names that were looked up in it.
+    pub names: Vec<(Bytes, Option<Fid>)>,
 }
 
 /// One operation in the making.
@@ -265,6 +295,8 @@ pub struct Txn<'s> {
     pub store: &'s Store,
     slots: Vec<Slot>,
     batch: Batch,
+    /// Changes of entries that lie on other MDTs.
+    away: Vec<(u32, Update)>,
 }
 
 impl<'s> Txn<'s> {
@@ -274,7 +306,68 @@ impl<'s> Txn<'s> {
             store,
             slots: Vec::with_capacity(4),
             batch: Batch::new(),
+            away: Vec::new(),
         }
+    }
+
+    /// Takes an object of another MDT in: what is done to it goes to [`Txn::updates`], not into the batch.
+    pub fn take_away(&mut self, fid: Fid, away: Away) {
+        let (ino, away) = (away.ino.clone(), Some(Box::new(away)));
+        self.hold(Slot {
+            fid,
+            ino,
+            was: None,
+            dirty: false,
+            stamped: false,
+            gone: false,
+            away,
+        });
+    }
+
+    fn away(&self, fid: &Fid) -> Option<&Away> {
+        let slot = self.slots.iter().find(|s| s.fid == *fid)?;
+        slot.away.as_deref()
+    }
+
+    /// What `name` in `parent` names, before this transaction.
+    pub fn lookup(&self, parent: &Fid, name: &[u8]) -> MdtResult<Option<Fid>> {
+        match self.away(parent) {
+            None => self.store.lookup(parent, name),
+            Some(a) => {
+                let found = a.names.iter().find(|(n, _)| n == name);
+                // a name that was not looked up when its directory was locked cannot be told now
+                Ok(found.ok_or(Errno::EAGAIN)?.1)
+            }
+        }
+    }
+
+    /// Whether directory `fid` has no entries, before this transaction.
+    pub fn is_empty(&self, fid: &Fid) -> MdtResult<bool> {
+        match self.away(fid) {
+            None => self.store.is_empty(fid),
+            Some(a) => Ok(!a.has_entries),
+        }
+    }
+
+    /// What this transaction changes on other MDTs, by their indices. A directory there changes its entries, its number of
+    /// subdirectories and its times; nothing else of it can be told.
+    pub fn updates(&self) -> BTreeMap<u32, Vec<Update>> {
+        let mut all: BTreeMap<u32, Vec<Update>> = BTreeMap::new();
+        for (mdt, update) in &self.away {
+            all.entry(*mdt).or_default().push(update.clone());
+        }
+        for s in self.slots.iter().filter(|s| s.dirty) {
+            let Some(away) = &s.away else { continue };
+            all.entry(away.mdt).or_default().push(Update::Touch {
+                dir: s.fid,
+                nlink: s.ino.nlink.wrapping_sub(away.ino.nlink) as i32,
+                time: Stamp {
+                    secs: s.ino.ctime.secs,
+                    nsecs: s.ino.ctime.nsecs,
+                },
+            });
+        }
+        all
     }
 
     /// Holds the inode of `fid`, if there is one (and this transaction has not removed it).
@@ -291,6 +384,7 @@ impl<'s> Txn<'s> {
                 dirty: false,
                 stamped: false,
                 gone: false,
+                away: None,
             })
         }))
     }
@@ -315,6 +409,7 @@ impl<'s> Txn<'s> {
             dirty: true,
             stamped: true,
             gone: false,
+            away: None,
         })
     }
 
@@ -360,6 +455,15 @@ impl<'s> Txn<'s> {
 
     /// Adds the entry `name` in `parent`; no check.
     pub fn add_entry(&mut self, parent: &Fid, name: &[u8], child: &Fid, mode: u32) {
+        if let Some(mdt) = self.away(parent).map(|a| a.mdt) {
+            let update = Update::AddEntry {
+                dir: *parent,
+                name: Bytes::copy_from_slice(name),
+                child: *child,
+                file_type: mode & S_IFMT,
+            };
+            return self.away.push((mdt, update));
+        }
         let key = table::dirent_key(parent, table::name_hash(name), name);
         self.batch
             .put(table::DIRENT, key, table::dirent_value(child, mode));
@@ -367,6 +471,10 @@ impl<'s> Txn<'s> {
 
     /// Removes the entry `name` from `parent`; no check.
     pub fn del_entry(&mut self, parent: &Fid, name: &[u8]) {
+        if let Some(mdt) = self.away(parent).map(|a| a.mdt) {
+            let (dir, name) = (*parent, Bytes::copy_from_slice(name));
+            return self.away.push((mdt, Update::DelEntry { dir, name }));
+        }
         self.batch.del(
             table::DIRENT,
             table::dirent_key(parent, table::name_hash(name), name),
@@ -462,7 +570,8 @@ impl<'s> Txn<'s> {
         let changes = self.slots.iter().map(|s| (s.was, s.counts_for()));
         self.store.usage.change(&mut self.batch, changes);
         let mut stamped = Vec::new();
-        for s in self.slots.into_iter().filter(|s| s.dirty && !s.gone) {
+        let here = |s: &Slot| s.dirty && !s.gone && s.away.is_none();
+        for s in self.slots.into_iter().filter(here) {
             match s.stamped {
                 true => stamped.push((s.fid, s.ino)),
                 false => put_inode(&mut self.batch, &s.fid, &s.ino),

@@ -261,7 +261,12 @@ pub fn reserved(store: &Store, ost: u32) -> MdtResult<u64> {
     let raw = store.kv().get(table::META, &ost_key(RESERVED, ost))?;
     Ok(raw
         .and_then(|v| v.as_ref().try_into().ok())
-        .map_or(1, u64::from_le_bytes))
+        .map_or(first_id(store.fld().index()), u64::from_le_bytes))
+}
+
+/// The first object id that the MDT `index` gives, on every OST. Each MDT has 2^40 ids of its own: ids of group 0 have 48 bits.
+pub(super) fn first_id(index: u32) -> u64 {
+    u64::from(index) << 40 | 1
 }
 
 /// The same of every OST that has any.
