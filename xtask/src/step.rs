@@ -22,9 +22,11 @@ pub(crate) fn settle() {
     std::thread::sleep(std::time::Duration::from_millis(300));
 }
 
-/// The workspace's root.
+/// The workspace's root: of the checkout that cargo was called in, also when its target directory came from another one.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    here.as_deref()
+        .unwrap_or(Path::new(env!("CARGO_MANIFEST_DIR")))
         .parent()
         .map(Path::to_owned)
         .unwrap_or_default()

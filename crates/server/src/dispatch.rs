@@ -15,7 +15,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::nodemap::text::{self, Member};
 use crate::target::{
-    Admitted, Export, Gate, Membership, Target, TargetRequest, check_writable, wanted_uuid,
+    Admitted, Export, LuTarget, Membership, RecoveryGate, TargetRequest, check_writable,
+    wanted_uuid,
 };
 
 /// Portals of requests, by service. Cancels have a service of their own: they must never wait behind what waits for them.
@@ -47,8 +48,8 @@ const NO_LOCK_DATA: i32 = 303;
 
 #[derive(Default)]
 struct Routes {
-    by_uuid: HashMap<String, Arc<Target>>,
-    by_cookie: HashMap<u64, (Arc<Target>, Arc<Export>)>,
+    by_uuid: HashMap<String, Arc<LuTarget>>,
+    by_cookie: HashMap<u64, (Arc<LuTarget>, Arc<Export>)>,
     /// With so many exports it is looked for those that are gone.
     sweep_at: usize,
 }
@@ -100,8 +101,8 @@ impl ServerNode {
         })
     }
 
-    /// Makes a target reachable; clients may connect from now on. Call [`Target::start`] first.
-    pub fn add_target(&self, t: Arc<Target>) {
+    /// Makes a target reachable; clients may connect from now on. Call [`LuTarget::start`] first.
+    pub fn add_target(&self, t: Arc<LuTarget>) {
         t.set_membership(self.membership.lock().clone());
         self.dispatcher
             .routes
@@ -167,7 +168,7 @@ impl ServerNode {
         clippy::disallowed_methods,
         reason = "the targets are sorted before they are told"
     )]
-    pub fn targets(&self) -> Vec<Arc<Target>> {
+    pub fn targets(&self) -> Vec<Arc<LuTarget>> {
         let mut all: Vec<_> = self
             .dispatcher
             .routes
@@ -242,9 +243,9 @@ impl Dispatcher {
         };
         match target.admit(rq, exp) {
             Admitted::New(rq) => match target.gate(rq) {
-                Gate::Pass(rq) => execute(rq).await,
-                Gate::Refuse(rq, e) => rq.fail(e).await,
-                Gate::Wait(rq, turn) => {
+                RecoveryGate::Pass(rq) => execute(rq).await,
+                RecoveryGate::Refuse(rq, e) => rq.fail(e).await,
+                RecoveryGate::Wait(rq, turn) => {
                     // What it waits for may be queued behind it.
                     rq.rq.leave_lane();
                     match turn.await {

@@ -21,6 +21,6 @@ pub mod target;
 
 pub use dispatch::ServerNode;
 pub use target::{
-    Export, Membership, RecoveryStatus, Target, TargetConfig, TargetKind, TargetOps, TargetRequest,
-    TargetStats, WaitedFor, Windows,
+    Export, LuTarget, Membership, RecoveryStatus, TargetConfig, TargetKind, TargetOps,
+    TargetRequest, TargetStats, WaitedFor, Windows,
 };

@@ -9,7 +9,7 @@ use coral_wire::mgs::{MgsTargetInfo, ldd};
 use coral_wire::raw::c_array;
 use coral_wire::{Errno, opc, portal};
 
-use crate::target::{Target, TargetKind};
+use crate::target::{LuTarget, TargetKind};
 
 /// What a target says of its formatting.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ pub async fn register(
     node: &Arc<Node>,
     mgs: &[Nid],
     fsname: &str,
-    target: &Target,
+    target: &LuTarget,
     nids: &[Nid],
     formatting: Formatting<'_>,
 ) -> Result<(), RegisterError> {
@@ -151,7 +151,7 @@ fn list(nids: &[Nid]) -> String {
         .join(",")
 }
 
-fn info(fsname: &str, target: &Target, nids: &[Nid]) -> MgsTargetInfo {
+fn info(fsname: &str, target: &LuTarget, nids: &[Nid]) -> MgsTargetInfo {
     let kind = match target.config().kind {
         TargetKind::Mgs => ldd::SV_TYPE_MGS,
         TargetKind::Mdt => ldd::SV_TYPE_MDT,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use coral_lnet::{Node, NodeConfig};
 use coral_osd::{Kv, OsdMem};
 use coral_ptlrpc::{Import, ImportConfig};
-use coral_server::{ServerNode, Target, TargetConfig, TargetKind};
+use coral_server::{LuTarget, ServerNode, TargetConfig, TargetKind};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use target_common::*;
 
@@ -30,7 +30,7 @@ async fn tcp_node(n: &str, listen: Option<u16>, port: u16, seed: u64) -> Arc<Nod
 async fn start(disk: &OsdMem, port: u16, seed: u64) -> Server {
     let node = tcp_node(SERVER_NID, Some(port), port, seed).await;
     let sn = ServerNode::start(node.clone());
-    let target = Target::new(
+    let target = LuTarget::new(
         node.clone(),
         TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0),
         Arc::new(disk.clone()) as Arc<dyn Kv>,

@@ -21,7 +21,7 @@ use coral_lnet::{MemNet, Nid, Node, NodeConfig, RouteSpec, StartError};
 use coral_osd::{Objects, OsdError, OsdSim, TargetKind};
 use coral_server::mdt::{Mdt, OstTarget};
 use coral_server::mgs::Mgs;
-use coral_server::{ServerNode, Target};
+use coral_server::{LuTarget, ServerNode};
 use coral_wire::nid::NET_LO;
 
 use crate::backend::{TargetSpec, simulated_label};
@@ -460,7 +460,7 @@ impl Cluster {
     }
 
     /// An OST by its index.
-    pub fn ost(&self, index: u32) -> &Arc<Target> {
+    pub fn ost(&self, index: u32) -> &Arc<LuTarget> {
         let nid = self.plan.place(TargetKind::Ost, index);
         let servers = self.servers.get(&nid).expect("the OST runs");
         let mut targets = servers.targets();
@@ -470,7 +470,7 @@ impl Cluster {
     }
 
     /// All OSTs, by index.
-    pub fn osts(&self) -> Vec<Arc<Target>> {
+    pub fn osts(&self) -> Vec<Arc<LuTarget>> {
         let indices = 0..self.disks.osts.len() as u32;
         indices.map(|i| self.ost(i).clone()).collect()
     }

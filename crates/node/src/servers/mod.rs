@@ -28,7 +28,7 @@ use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::mgs::Mgs;
 use coral_server::ost::Ost;
 use coral_server::register::{self, Formatting, RegisterError};
-use coral_server::{ServerNode, Target, TargetConfig, Windows};
+use coral_server::{LuTarget, ServerNode, TargetConfig, Windows};
 use coral_wire::connect::CLAIMED;
 use coral_wire::nid::Nid;
 use tokio::task::JoinHandle;
@@ -113,7 +113,7 @@ pub enum ServersError {
 /// A target that is served.
 struct Served {
     label: Label,
-    target: Arc<Target>,
+    target: Arc<LuTarget>,
     /// Its directory and what is on it, to tell of trouble there; the latter is gone once the target has stopped.
     dir: Option<(PathBuf, Weak<OsdFs>)>,
 }
@@ -197,7 +197,7 @@ impl Servers {
 
     /// Starts one more target of which no MGS is told: an MDT knows the OSTs it is told of ([`TargetSpec::osts`],
     /// [`Mdt::set_osts`]), and nodemaps are those of [`ServerNode::set_nodemaps`].
-    pub fn add_unregistered(&mut self, target: TargetSpec) -> Result<Arc<Target>, ServersError> {
+    pub fn add_unregistered(&mut self, target: TargetSpec) -> Result<Arc<LuTarget>, ServersError> {
         self.disks.expect(&target);
         let opened = self.disks.open(&target.backend)?;
         Ok(self.start_target(opened, target.osts)?.0)
@@ -248,7 +248,7 @@ impl Servers {
         &mut self,
         opened: Opened,
         osts: Vec<OstTarget>,
-    ) -> Result<(Arc<Target>, Option<Arc<Mdt>>), ServersError> {
+    ) -> Result<(Arc<LuTarget>, Option<Arc<Mdt>>), ServersError> {
         let (label, node) = (opened.label, self.node.clone());
         let place = || match &opened.dir {
             Some((dir, _)) => dir.display().to_string(),
@@ -364,7 +364,7 @@ impl Servers {
     }
 
     /// The targets in the order in which they were started.
-    pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<LuTarget>> {
         self.targets.iter().map(|t| &t.target)
     }
 

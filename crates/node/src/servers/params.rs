@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coral_server::{RecoveryStatus, Target, TargetKind, Windows};
+use coral_server::{LuTarget, RecoveryStatus, TargetKind, Windows};
 
 use super::Servers;
 
@@ -96,7 +96,7 @@ fn seconds(value: &str) -> Result<Duration, ParamError> {
 }
 
 /// Where the parameters of a target are, as Lustre has them; an MGS has none.
-fn params_of(t: &Target) -> Option<String> {
+fn params_of(t: &LuTarget) -> Option<String> {
     match t.config().kind {
         TargetKind::Mgs => None,
         TargetKind::Mdt => Some(format!("mdt.{}", t.name())),
@@ -105,7 +105,7 @@ fn params_of(t: &Target) -> Option<String> {
 }
 
 /// As Lustre prints it, as far as it is known, and whom it waits for.
-fn recovery_status(t: &Target) -> String {
+fn recovery_status(t: &LuTarget) -> String {
     let Some(r) = t.recovery_status() else {
         return "status: COMPLETE\n".into();
     };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Weak;
 
-use coral_server::{RecoveryStatus, Target, TargetKind, TargetStats};
+use coral_server::{LuTarget, RecoveryStatus, TargetKind, TargetStats};
 use coral_wire::nid::Nid;
 
 use super::{Served, Servers};
@@ -51,7 +51,7 @@ impl Servers {
     }
 
     /// NIDs of clients elsewhere, servers aside: whoever has the file system mounted.
-    fn mounts(&self, t: &Target) -> Vec<Nid> {
+    fn mounts(&self, t: &LuTarget) -> Vec<Nid> {
         // a server is a client of OSTs only
         if t.config().kind != TargetKind::Mdt {
             return Vec::new();

@@ -50,7 +50,7 @@ pub fn map_ids(raw: &Bytes, map: impl Fn(bool, u32) -> Option<u32>) -> Bytes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct AclEntry {
     tag: u16,
     perm: u16,
     id: u32,
@@ -59,7 +59,7 @@ struct Entry {
 /// A valid ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
-    entries: Vec<Entry>,
+    entries: Vec<AclEntry>,
 }
 
 /// Not an ACL.
@@ -74,9 +74,9 @@ impl Acl {
         if head != VERSION.to_le_bytes() || rest.len() % 8 != 0 || rest.len() / 8 > ENTRIES_MAX {
             return Err(AclError);
         }
-        let entries: Vec<Entry> = rest
+        let entries: Vec<AclEntry> = rest
             .chunks_exact(8)
-            .map(|e| Entry {
+            .map(|e| AclEntry {
                 tag: u16::from_le_bytes([e[0], e[1]]),
                 perm: u16::from_le_bytes([e[2], e[3]]),
                 id: u32::from_le_bytes([e[4], e[5], e[6], e[7]]),
@@ -97,7 +97,7 @@ impl Acl {
     fn valid(&self) -> bool {
         let count = |t| self.entries.iter().filter(|e| e.tag == t).count();
         let named = count(USER) + count(GROUP);
-        let rank = |e: &Entry| match e.tag {
+        let rank = |e: &AclEntry| match e.tag {
             USER_OBJ => Some(0),
             USER => Some(1),
             GROUP_OBJ => Some(2),

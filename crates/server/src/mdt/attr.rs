@@ -8,14 +8,14 @@ use coral_wire::fid::Fid;
 use super::acl;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_READ, MAY_WRITE, Ucred, cap};
 use super::record::Inode;
-use super::store::{Held, MdtResult, Txn};
+use super::store::{MdtResult, Txn, TxnObject};
 
 /// Flags a setattr may change (`LUSTRE_FL_USER_MODIFIABLE`, the ones Coral keeps).
 const FL_MODIFIABLE: u32 = 0x0000_00ff | 0x2000_0000;
 
-/// A change of attributes: what is `Some` is set.
+/// A change of attributes (`struct md_attr`): what is `Some` is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SetAttr {
+pub struct MdAttr {
     /// Permission bits (12).
     pub mode: Option<u32>,
     /// Owner.
@@ -48,7 +48,7 @@ pub struct SetAttr {
     pub owner_override: bool,
 }
 
-impl SetAttr {
+impl MdAttr {
     /// Whether file capabilities go with it: the file is written by who holds it open, cut, or given away.
     pub fn ends_capabilities(&self) -> bool {
         let written = self.opened && (self.kill_suid || self.kill_sgid);
@@ -70,7 +70,7 @@ impl SetAttr {
 }
 
 /// Applies `set` to `fid` for `cred`.
-pub fn setattr(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, set: &SetAttr) -> MdtResult<Held> {
+pub fn setattr(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, set: &MdAttr) -> MdtResult<TxnObject> {
     let h = t.get(fid)?;
     let old = t.ino(h).clone();
     check(t, cred, fid, &old, set)?;
@@ -106,7 +106,7 @@ pub fn setattr(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, set: &SetAttr) -> MdtRe
 }
 
 /// Gives the object permission bits `mode`, and its ACL the same.
-pub fn chmod(t: &mut Txn<'_>, h: Held, mode: u32) -> MdtResult<()> {
+pub fn chmod(t: &mut Txn<'_>, h: TxnObject, mode: u32) -> MdtResult<()> {
     let fid = t.fid(h);
     if let Some(mut acl) = t.store.acl(&fid, t.ino(h), acl::ACCESS)? {
         acl.chmod(mode);
@@ -116,7 +116,7 @@ pub fn chmod(t: &mut Txn<'_>, h: Held, mode: u32) -> MdtResult<()> {
     Ok(())
 }
 
-fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> MdtResult<()> {
+fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &MdAttr) -> MdtResult<()> {
     if let Some(flags) = set.flags {
         let changed = (old.flags ^ flags) & (FL_IMMUTABLE | FL_APPEND) != 0;
         if !cred.owns(old) || (changed && !cred.has(cap::LINUX_IMMUTABLE)) {
@@ -125,7 +125,7 @@ fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> Md
     }
     // the change time goes with the flags
     let ctime = set.ctime.filter(|_| set.flags.is_none());
-    let others = SetAttr {
+    let others = MdAttr {
         flags: None,
         ctime,
         opened: false,
@@ -135,18 +135,18 @@ fn check(t: &Txn<'_>, cred: &Ucred, fid: &Fid, old: &Inode, set: &SetAttr) -> Md
     };
     // who may append may also touch, and takes setuid away by it
     let appends = set.times_only() && !set.times_given
-        || SetAttr {
+        || MdAttr {
             kill_suid: false,
             kill_sgid: false,
             ctime: None,
             ..others.clone()
-        } == SetAttr::default();
+        } == MdAttr::default();
     let fixed = if appends {
         FL_IMMUTABLE
     } else {
         FL_IMMUTABLE | FL_APPEND
     };
-    if old.flags & fixed != 0 && others != SetAttr::default() {
+    if old.flags & fixed != 0 && others != MdAttr::default() {
         return Err(Errno::EPERM.into());
     }
     if set.projid.is_some_and(|p| p != old.projid) && !cred.has(cap::SYS_RESOURCE) {
@@ -190,7 +190,7 @@ fn check_truncate(
     cred: &Ucred,
     fid: &Fid,
     old: &Inode,
-    set: &SetAttr,
+    set: &MdAttr,
 ) -> MdtResult<()> {
     if old.is_dir() {
         return Err(Errno::EISDIR.into());
@@ -208,7 +208,7 @@ fn check_truncate(
 
 /// Permission bits after `set`: what was asked, less the setuid and setgid bits a change of owner,
 /// a kill flag or a caller outside the group costs.
-fn new_mode(cred: &Ucred, old: &Inode, set: &SetAttr) -> u32 {
+fn new_mode(cred: &Ucred, old: &Inode, set: &MdAttr) -> u32 {
     let mut mode = old.mode;
     if let Some(m) = set.mode.filter(|&m| m != u32::MAX) {
         mode = old.mode & !0o7777 | m & 0o7777;
@@ -231,7 +231,7 @@ fn new_mode(cred: &Ucred, old: &Inode, set: &SetAttr) -> u32 {
 
 /// Attributes a close brings: times move forward only, atime not more often than `atime_diff_s`
 /// seconds (`MDS_CLOSE_UPDATE_TIMES`, `mdd.*.atime_diff`). Returns whether anything changed.
-pub fn close_update(t: &mut Txn<'_>, h: Held, set: &SetAttr, atime_diff_s: i64) -> bool {
+pub fn close_update(t: &mut Txn<'_>, h: TxnObject, set: &MdAttr, atime_diff_s: i64) -> bool {
     let old = t.ino(h).clone();
     let mut ino = old.clone();
     if let Some(ctime) = set.ctime.filter(|&c| c > old.ctime) {
@@ -272,9 +272,9 @@ mod tests {
     fn setuid_and_setgid_are_lost_where_posix_says() {
         let owner = Ucred::new(10, 20, &[], 0);
         let file = old(0o106755);
-        let chown = SetAttr {
+        let chown = MdAttr {
             gid: Some(20),
-            ..SetAttr::default()
+            ..MdAttr::default()
         };
         assert_eq!(new_mode(&owner, &file, &chown), 0o100755);
         assert_eq!(
@@ -287,9 +287,9 @@ mod tests {
             0o042755,
             "directories keep theirs"
         );
-        let chmod = SetAttr {
+        let chmod = MdAttr {
             mode: Some(0o2755),
-            ..SetAttr::default()
+            ..MdAttr::default()
         };
         assert_eq!(new_mode(&owner, &file, &chmod), 0o102755);
         let stranger = Ucred::new(10, 99, &[], 0);
@@ -298,10 +298,10 @@ mod tests {
             0o100755,
             "not in the group"
         );
-        let kill = SetAttr {
+        let kill = MdAttr {
             kill_suid: true,
             kill_sgid: true,
-            ..SetAttr::default()
+            ..MdAttr::default()
         };
         assert_eq!(new_mode(&owner, &file, &kill), 0o100755);
         assert_eq!(
@@ -315,21 +315,21 @@ mod tests {
     fn times_alone_are_told_from_other_changes() {
         let t = Some(Time::from_secs(1));
         assert!(
-            SetAttr {
+            MdAttr {
                 atime: t,
                 ctime: t,
-                ..SetAttr::default()
+                ..MdAttr::default()
             }
             .times_only()
         );
         assert!(
-            !SetAttr {
+            !MdAttr {
                 mtime: t,
                 size: Some(0),
-                ..SetAttr::default()
+                ..MdAttr::default()
             }
             .times_only()
         );
-        assert!(!SetAttr::default().times_only());
+        assert!(!MdAttr::default().times_only());
     }
 }

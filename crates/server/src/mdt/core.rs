@@ -11,10 +11,11 @@ use coral_wire::fid::seq;
 use coral_wire::fld::LuSeqRange;
 
 use super::fld;
-use super::open::OpenTable;
+use super::object_ids::{ObjectIds, OstSpace};
+use super::open_handles::OpenTable;
 use super::record::{Inode, S_IFDIR};
 use super::store::{MdtResult, Store};
-use super::stripe::{Allocator, ObjectIds, OstSpace, StripeDefaults};
+use super::stripe::{Allocator, StripeDefaults};
 use super::table::{self, fid_key};
 
 /// Version of the tables' format; a newer one is refused. 2: inode records may be of the second format. 3: there are other MDTs,

@@ -30,7 +30,7 @@ use super::store::{MdtResult, Store};
 use super::waiting::Waiting;
 use super::{table, usage};
 use crate::ost::Ost;
-use crate::target::Target;
+use crate::target::LuTarget;
 
 /// Largest component on the MDT, bytes (`lod.*.dom_stripesize`).
 pub const STRIPE_BYTES: u32 = 1 << 20;
@@ -98,7 +98,7 @@ impl Remover {
     }
 
     /// Starts it for `ops`: what a crash left is removed first.
-    pub fn start(&self, ops: &Arc<MdtOps>, target: &Arc<Target>) {
+    pub fn start(&self, ops: &Arc<MdtOps>, target: &Arc<LuTarget>) {
         let task = run(
             Arc::downgrade(ops),
             Arc::downgrade(target),
@@ -144,7 +144,7 @@ pub fn removed_by(batch: &Batch) -> Vec<Fid> {
 
 async fn run(
     ops: Weak<MdtOps>,
-    target: Weak<Target>,
+    target: Weak<LuTarget>,
     wake: Arc<Notify>,
     mut durable: watch::Receiver<u64>,
 ) {
@@ -173,7 +173,7 @@ async fn run(
 
 impl MdtOps {
     /// Removes what is on disk. `read`: the table holds more than is known, and is read when this mark is on disk.
-    async fn remove_due(&self, target: &Target, read: &mut Option<u64>) -> Result<(), OsdError> {
+    async fn remove_due(&self, target: &LuTarget, read: &mut Option<u64>) -> Result<(), OsdError> {
         let ripe = self.remover.waiting.lock().ripe(*target.durable().borrow());
         if ripe.spilled {
             *read = read.or(Some(0));
@@ -267,7 +267,7 @@ impl Ctx {
     }
 
     /// Times of the file were set: those of its data, if it has any, are the same.
-    pub async fn set_data_times(&self, fid: &Fid, set: &attr::SetAttr) -> MdtResult<()> {
+    pub async fn set_data_times(&self, fid: &Fid, set: &attr::MdAttr) -> MdtResult<()> {
         let times = SetAttr {
             mtime: set.mtime,
             atime: set.atime,

@@ -8,10 +8,10 @@ use coral_wire::mds::{DirPageBuilder, LU_PAGE_SIZE, MdtBody, luda, md};
 use coral_wire::ost::ObdStatfs;
 use coral_wire::{Errno, Fid, portal};
 
-use super::attrs::Packed;
 use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At};
-use super::store::{Entry, MdtResult, Store, Txn};
+use super::packed::Packed;
+use super::store::{MdtResult, NameEntry, Store, Txn};
 use super::{table, xattr};
 
 /// Most bytes of directory pages in one reply: one bulk descriptor.
@@ -267,6 +267,6 @@ pub fn read_pages(
             }
             _ => return Ok(pages.finish()),
         };
-        chunk = next as Vec<Entry>;
+        chunk = next as Vec<NameEntry>;
     }
 }

@@ -16,8 +16,8 @@ use parking_lot::{Mutex, RwLock};
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
 use super::identity::{Identities, NameService};
-use super::open::Handle;
 use super::mdts::{MdtTarget, Mdts};
+use super::open_handles::OpenHandle;
 use super::osp::{Osp, OstTarget};
 use super::out::Out;
 use super::squash::RootSquash;
@@ -27,7 +27,7 @@ use super::trans::Trans;
 use super::{dom, due, namespace, orphans, table, usage};
 use crate::ost::Ost;
 use crate::quota::{Owner, Used};
-use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
+use crate::target::{Export, LuTarget, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
 /// Modifying requests a client may have in flight (`mdt.*.max_mod_rpcs_in_flight`).
 const MAX_MOD_RPCS: u16 = 8;
@@ -156,7 +156,7 @@ impl MdtConfig {
 /// A started MDT: the target for [`crate::ServerNode::add_target`], and the MDT itself.
 pub struct Mdt {
     /// The target.
-    pub target: Arc<Target>,
+    pub target: Arc<LuTarget>,
     /// What makes it an MDT.
     pub ops: Arc<MdtOps>,
 }
@@ -199,7 +199,7 @@ impl Mdt {
         let osp = Osp::new(node.clone(), &cfg.target.name);
         let mdts = Mdts::new(node.clone(), &cfg.target.name, cfg.target.index);
         let left = orphans::left(&kv)?;
-        let target = Target::new(node, cfg.target, kv)?;
+        let target = LuTarget::new(node, cfg.target, kv)?;
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         state.recovering = target.in_recovery();
         let ops = Arc::new(MdtOps {
@@ -480,7 +480,7 @@ impl TargetOps for MdtOps {
         if !is_open || body.open_handle == 0 {
             return;
         }
-        let handle = Handle {
+        let handle = OpenHandle {
             fid: body.fid1,
             flags: rec.flags(),
             export: exp.cookie,

@@ -70,7 +70,7 @@ pub struct NoIdentity;
 /// What is known of a user: his groups in order, or that he is unknown.
 type Groups = Option<Arc<[u32]>>;
 
-enum Entry {
+enum IdentityEntry {
     Known(Groups, Instant),
     /// Not to be had until then.
     Failed(Instant),
@@ -78,11 +78,11 @@ enum Entry {
     Asked(watch::Receiver<()>),
 }
 
-struct State {
+struct IdentityState {
     on: bool,
     expire: Duration,
     acquire_expire: Duration,
-    users: BTreeMap<u32, Entry>,
+    users: BTreeMap<u32, IdentityEntry>,
     pending: usize,
 }
 
@@ -93,20 +93,23 @@ enum Look {
     Ask(watch::Sender<()>),
 }
 
-impl State {
+impl IdentityState {
     fn look(&mut self, uid: u32, now: Instant) -> Look {
         match self.users.get(&uid) {
             _ if !self.on => Look::Done(Ok(None)),
-            Some(Entry::Known(groups, until)) if now < *until => Look::Done(Ok(groups.clone())),
-            Some(Entry::Failed(until)) if now < *until => Look::Done(Err(NoIdentity)),
-            Some(Entry::Asked(rx)) => Look::Wait(rx.clone(), self.acquire_expire),
+            Some(IdentityEntry::Known(groups, until)) if now < *until => {
+                Look::Done(Ok(groups.clone()))
+            }
+            Some(IdentityEntry::Failed(until)) if now < *until => Look::Done(Err(NoIdentity)),
+            Some(IdentityEntry::Asked(rx)) => Look::Wait(rx.clone(), self.acquire_expire),
             _ if self.pending >= PENDING_MAX => Look::Done(Err(NoIdentity)),
             _ => {
                 if self.users.len() >= USERS_MAX {
-                    self.users.retain(|_, e| matches!(e, Entry::Asked(_)));
+                    self.users
+                        .retain(|_, e| matches!(e, IdentityEntry::Asked(_)));
                 }
                 let (tx, rx) = watch::channel(());
-                self.users.insert(uid, Entry::Asked(rx));
+                self.users.insert(uid, IdentityEntry::Asked(rx));
                 self.pending += 1;
                 Look::Ask(tx)
             }
@@ -123,11 +126,11 @@ impl State {
                     g.dedup();
                     g.into()
                 });
-                Entry::Known(sorted, now + self.expire)
+                IdentityEntry::Known(sorted, now + self.expire)
             }
             Err(error) => {
                 tracing::warn!(uid, %error, "the name service does not say which groups a user is in; his requests are refused for now");
-                Entry::Failed(now + self.acquire_expire)
+                IdentityEntry::Failed(now + self.acquire_expire)
             }
         };
         self.users.insert(uid, entry);
@@ -137,14 +140,14 @@ impl State {
 /// The groups of users, as far as known.
 pub struct Identities {
     names: Option<Arc<dyn NameService>>,
-    state: Mutex<State>,
+    state: Mutex<IdentityState>,
     lookups: Arc<Semaphore>,
 }
 
 impl Identities {
     /// With a name service to ask; without one it is switched off.
     pub fn new(names: Option<Arc<dyn NameService>>) -> Arc<Identities> {
-        let state = State {
+        let state = IdentityState {
             on: names.is_some(),
             expire: Duration::from_secs(EXPIRE_S),
             acquire_expire: Duration::from_secs(ACQUIRE_EXPIRE_S),
@@ -213,7 +216,7 @@ impl Identities {
     /// The answer did not come in time.
     fn gave_up(&self, uid: u32, waited: watch::Receiver<()>) -> Result<Groups, NoIdentity> {
         let mut s = self.state.lock();
-        if let Some(Entry::Asked(rx)) = s.users.get(&uid)
+        if let Some(IdentityEntry::Asked(rx)) = s.users.get(&uid)
             && rx.same_channel(&waited)
         {
             tracing::warn!(
@@ -221,10 +224,10 @@ impl Identities {
                 "the name service does not answer; requests of this user are refused (mdt.*.identity_upcall=NONE asks nobody)"
             );
             let until = Instant::now() + s.acquire_expire;
-            s.users.insert(uid, Entry::Failed(until));
+            s.users.insert(uid, IdentityEntry::Failed(until));
         }
         match s.users.get(&uid) {
-            Some(Entry::Known(groups, _)) => Ok(groups.clone()),
+            Some(IdentityEntry::Known(groups, _)) => Ok(groups.clone()),
             _ => Err(NoIdentity),
         }
     }
@@ -232,8 +235,9 @@ impl Identities {
     /// Forgets a user, or all of them.
     pub fn flush(&self, uid: Option<u32>) {
         let mut s = self.state.lock();
-        s.users
-            .retain(|u, e| matches!(e, Entry::Asked(_)) || uid.is_some_and(|uid| uid != *u));
+        s.users.retain(|u, e| {
+            matches!(e, IdentityEntry::Asked(_)) || uid.is_some_and(|uid| uid != *u)
+        });
     }
 
     /// The parameters `mdt.*.identity_*` with their values.
@@ -301,13 +305,13 @@ impl Identities {
     }
 }
 
-impl State {
+impl IdentityState {
     /// Who is known, a line each.
     fn info(&self, now: Instant) -> String {
         let mut out = String::new();
         for (uid, e) in &self.users {
             let what = match e {
-                Entry::Known(Some(groups), until) if now < *until => {
+                IdentityEntry::Known(Some(groups), until) if now < *until => {
                     let list: Vec<String> = groups.iter().map(u32::to_string).collect();
                     format!(
                         "groups: [ {} ], expires_s: {}",
@@ -315,13 +319,13 @@ impl State {
                         (*until - now).as_secs()
                     )
                 }
-                Entry::Known(None, until) if now < *until => {
+                IdentityEntry::Known(None, until) if now < *until => {
                     format!("unknown, expires_s: {}", (*until - now).as_secs())
                 }
-                Entry::Failed(until) if now < *until => {
+                IdentityEntry::Failed(until) if now < *until => {
                     format!("no answer, expires_s: {}", (*until - now).as_secs())
                 }
-                Entry::Asked(_) => "asked".into(),
+                IdentityEntry::Asked(_) => "asked".into(),
                 _ => "expired".into(),
             };
             out += &format!("- {{ uid: {uid}, {what} }}\n");

@@ -15,17 +15,17 @@ use coral_wire::mds::{LayoutIntent, MdtBody, disp, layout_intent, md};
 use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT};
 use coral_wire::{Errno, Fid};
 
-use super::attrs::Packed;
 use super::core::MdtCore;
 use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At};
+use super::packed::Packed;
 use super::store::{MdtResult, Txn};
 use super::stripe;
 use super::xattr;
 
 /// What an intent came to, apart from attributes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub struct IntentOutcome {
     /// Disposition bits.
     pub disp: u64,
     /// Status of the operation.
@@ -133,7 +133,7 @@ impl Ctx {
     }
 
     /// An answer with DLM_REP filled in; status 0 with a lock, else 301.
-    pub fn intent_answer(&self, out: &Outcome) -> Answer {
+    pub fn intent_answer(&self, out: &IntentOutcome) -> Answer {
         let mut rep = out
             .lock
             .and_then(|l| self.ops.ldlm.reply_for(l))
@@ -153,7 +153,7 @@ impl Ctx {
     }
 
     /// The answer to a getattr or lookup intent.
-    fn getattr_answer(&self, out: &Outcome, p: Packed) -> Answer {
+    fn getattr_answer(&self, out: &IntentOutcome, p: Packed) -> Answer {
         let mut a = self.intent_answer(out);
         a.msg
             .push(&p.body)
@@ -171,9 +171,9 @@ impl Ctx {
         let b = self.body(3)?;
         let name = self.name(5);
         let cred = self.cred_of(&b);
-        let mut out = Outcome {
+        let mut out = IntentOutcome {
             disp: disp::IT_EXECD | disp::LOOKUP_EXECD,
-            ..Outcome::default()
+            ..IntentOutcome::default()
         };
         let core = self.core();
         let found = if name.is_empty() {
@@ -262,7 +262,7 @@ impl Ctx {
             None if done => Bytes::new(),
             None => return Err(Errno::ENOENT.into()),
         };
-        let out = Outcome {
+        let out = IntentOutcome {
             disp: disp::IT_EXECD,
             error: None,
             lock: self.layout_lock(req, &fid),
@@ -300,9 +300,9 @@ impl Ctx {
         let h = t.get(fid)?;
         t.change(h).lov = lov.clone();
         // what a resend gets: the layout without a lock
-        let mut a = self.intent_answer(&Outcome {
+        let mut a = self.intent_answer(&IntentOutcome {
             disp: disp::IT_EXECD,
-            ..Outcome::default()
+            ..IntentOutcome::default()
         });
         a.msg.push_bytes(lov);
         self.commit(t, &mut a)?;
@@ -379,7 +379,7 @@ impl Ctx {
             max_mdsize: count,
             ..MdtBody::default()
         };
-        let mut a = self.intent_answer(&Outcome {
+        let mut a = self.intent_answer(&IntentOutcome {
             disp: 0,
             error: None,
             lock,

@@ -25,7 +25,7 @@
 //!
 //! | where | what it holds while it waits | what it waits for |
 //! | --- | --- | --- |
-//! | create, link, unlink, rename, setattr, setxattr, set_layout (`reint.rs`) | locks on smaller FIDs, taken by the same [`MdtOps::lock`] | the next larger FID |
+//! | create, link, unlink, rename, setattr, setxattr, set_layout (`reint.rs`, `reint/`) | locks on smaller FIDs, taken by the same [`MdtOps::lock`] | the next larger FID |
 //! | rename between directories | the rename mutex, which is taken before any lock and by nobody who holds one | as above |
 //! | setattr that makes a layout, `set_layout` | as above: LAYOUT is one of the bits of the one lock | as above |
 //! | open that creates, open that makes a layout (`opening.rs`) | nothing: the lock of an earlier try is dropped first | the parent, or the layout |
@@ -45,38 +45,38 @@ use super::handler::MdtOps;
 
 /// Locks held during a change; released when dropped.
 #[derive(Default)]
-pub struct Held {
+pub struct HeldLocks {
     locks: smallvec::SmallVec<[LocalLock; 4]>,
 }
 
-impl Held {
+impl HeldLocks {
     /// Holds what `other` holds, too.
-    pub(super) fn add(&mut self, other: Held) {
+    pub(super) fn add(&mut self, other: HeldLocks) {
         self.locks.extend(other.locks);
     }
 }
 
 /// One lock of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Need {
+struct NeededLock {
     fid: Fid,
     mode: LdlmMode,
     bits: Ibits,
 }
 
 /// What an operation locks, in the order in which it does: by FID, one lock for each.
-fn in_order(dirs: &[Fid], objects: &[(Fid, Ibits)]) -> smallvec::SmallVec<[Need; 4]> {
-    let dirs = dirs.iter().map(|&fid| Need {
+fn in_order(dirs: &[Fid], objects: &[(Fid, Ibits)]) -> smallvec::SmallVec<[NeededLock; 4]> {
+    let dirs = dirs.iter().map(|&fid| NeededLock {
         fid,
         mode: LdlmMode::CW,
         bits: Ibits::UPDATE,
     });
-    let objects = objects.iter().map(|&(fid, bits)| Need {
+    let objects = objects.iter().map(|&(fid, bits)| NeededLock {
         fid,
         mode: LdlmMode::EX,
         bits,
     });
-    let mut needs: smallvec::SmallVec<[Need; 4]> = dirs.chain(objects).collect();
+    let mut needs: smallvec::SmallVec<[NeededLock; 4]> = dirs.chain(objects).collect();
     needs.sort_by_key(|n| n.fid);
     needs.dedup_by(|next, kept| {
         let same = next.fid == kept.fid;
@@ -99,8 +99,8 @@ impl MdtOps {
         dirs: &[Fid],
         objects: &[(Fid, Ibits)],
         own: Option<ExportId>,
-    ) -> Held {
-        let mut held = Held::default();
+    ) -> HeldLocks {
+        let mut held = HeldLocks::default();
         for need in in_order(dirs, objects) {
             held.locks.push(self.lock_one(&need, own).await);
         }
@@ -108,31 +108,31 @@ impl MdtOps {
     }
 
     /// Locks the layout of `fid` for a change; nobody keeps a lock on it. The caller holds no lock.
-    pub async fn lock_layout(&self, fid: &Fid) -> Held {
+    pub async fn lock_layout(&self, fid: &Fid) -> HeldLocks {
         self.lock(&[], &[(*fid, Ibits::LAYOUT)], None).await
     }
 
     /// Locks one object for a change by an operation over several MDTs, which has them all locked in the order of FIDs.
-    pub(super) async fn lock_next(&self, fid: &Fid, bits: Ibits) -> Held {
+    pub(super) async fn lock_next(&self, fid: &Fid, bits: Ibits) -> HeldLocks {
         let mode = LdlmMode::EX;
-        let lock = self.lock_one(&Need { fid: *fid, mode, bits }, None).await;
-        let mut held = Held::default();
+        let lock = self.lock_one(&NeededLock { fid: *fid, mode, bits }, None).await;
+        let mut held = HeldLocks::default();
         held.locks.push(lock);
         held
     }
 
     /// The same before there are clients, so that nobody is waited for.
-    pub(super) fn lock_first(&self, fid: &Fid, bits: Ibits) -> Held {
+    pub(super) fn lock_first(&self, fid: &Fid, bits: Ibits) -> HeldLocks {
         let policy = Policy::ibits(bits);
         let lock = self
             .ldlm
             .try_lock_local(fid.res_id(), LdlmType::IBITS, LdlmMode::EX, policy, None);
-        let mut held = Held::default();
+        let mut held = HeldLocks::default();
         held.locks.extend(lock);
         held
     }
 
-    async fn lock_one(&self, need: &Need, own: Option<ExportId>) -> LocalLock {
+    async fn lock_one(&self, need: &NeededLock, own: Option<ExportId>) -> LocalLock {
         let (res, policy) = (need.fid.res_id(), Policy::ibits(need.bits));
         match self
             .ldlm

@@ -2,9 +2,9 @@
 //!
 //! Layers, bottom up, each a file:
 //! * records and tables: [`record`], [`table`], [`acl`], [`cred`];
-//! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`], [`usage`];
-//! * [`open`] handles and the whole state, [`core`]; [`check`], the offline verifier;
-//! * requests: [`ctx`], [`attrs`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
+//! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`] and [`object_ids`], [`usage`];
+//! * [`open_handles`] and the whole state, [`core`]; [`check`], the offline verifier;
+//! * requests: [`ctx`], [`packed`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
 //! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target.
 //!
@@ -16,7 +16,6 @@
 
 pub mod acl;
 pub mod attr;
-pub mod attrs;
 pub mod check;
 pub mod core;
 pub mod cred;
@@ -32,11 +31,13 @@ pub mod locks;
 pub mod mdts;
 mod misc;
 pub mod namespace;
-pub mod open;
+pub mod object_ids;
+pub mod open_handles;
 mod opening;
 mod orphans;
 pub mod osp;
 pub mod out;
+pub mod packed;
 mod params;
 pub mod record;
 mod reint;

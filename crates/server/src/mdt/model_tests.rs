@@ -322,7 +322,7 @@ impl World {
                 let Some(fid) = self.model.lookup(&d, &name(n)) else {
                     return;
                 };
-                let set = attr::SetAttr {
+                let set = attr::MdAttr {
                     uid: Some(uid),
                     gid: Some(gid),
                     projid: Some(projid),

@@ -15,7 +15,7 @@ use coral_wire::fid::Fid;
 use super::acl;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, FL_PROJINHERIT, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::record::{Inode, S_IFDIR, S_IFMT, S_IFREG};
-use super::store::{Held, MdtResult, Txn};
+use super::store::{MdtResult, Txn, TxnObject};
 use super::stripe;
 use super::table::{self, fid_key};
 
@@ -96,7 +96,7 @@ type Acls = Vec<(&'static [u8], Bytes)>;
 pub type IsOpen<'a> = &'a dyn Fn(&Fid) -> bool;
 
 /// Holds `fid` as a live directory in which `cred` may do `want`.
-fn directory(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, want: u32) -> MdtResult<Held> {
+fn directory(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, want: u32) -> MdtResult<TxnObject> {
     let h = t.get(fid)?;
     if !t.ino(h).is_dir() {
         return Err(Errno::ENOTDIR.into());
@@ -119,21 +119,26 @@ pub fn lookup(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>) -> MdtResult<Option<Fid
 }
 
 /// A directory changed: its times follow.
-fn touch(t: &mut Txn<'_>, h: Held, time: Time) {
+fn touch(t: &mut Txn<'_>, h: TxnObject, time: Time) {
     let ino = t.change(h);
     ino.mtime = time;
     ino.ctime = time;
 }
 
 /// A directory lost a subdirectory.
-fn fewer(t: &mut Txn<'_>, h: Held) {
+fn fewer(t: &mut Txn<'_>, h: TxnObject) {
     let ino = t.change(h);
     ino.nlink = ino.nlink.saturating_sub(1);
 }
 
 /// The record of a new object in `parent`: owner, group, mode by setgid, umask and default ACL
 /// (`mdd_la_init`, `mdd_acl_init`).
-fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtResult<(Inode, Acls)> {
+fn new_inode(
+    t: &Txn<'_>,
+    cred: &Ucred,
+    parent: TxnObject,
+    new: &NewObject,
+) -> MdtResult<(Inode, Acls)> {
     let dir = t.ino(parent);
     let is_dir = new.mode & S_IFMT == S_IFDIR;
     let mut mode = new.mode & (S_IFMT | 0o7777);
@@ -200,7 +205,7 @@ fn new_inode(t: &Txn<'_>, cred: &Ucred, parent: Held, new: &NewObject) -> MdtRes
 }
 
 /// Makes `new` and gives it the name `at`. EEXIST if the name or the FID is taken.
-pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> MdtResult<Held> {
+pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> MdtResult<TxnObject> {
     check_name(at.name)?;
     let parent = t.get(&at.parent)?;
     if !t.ino(parent).is_dir() {
@@ -254,7 +259,13 @@ pub fn may_link(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid) -> MdtResult<()> {
 }
 
 /// Gives the object `fid` another name. EXDEV into a directory that hands down another project, whose quota it would evade.
-pub fn link(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, at: At<'_>, time: Time) -> MdtResult<Held> {
+pub fn link(
+    t: &mut Txn<'_>,
+    cred: &Ucred,
+    fid: &Fid,
+    at: At<'_>,
+    time: Time,
+) -> MdtResult<TxnObject> {
     check_name(at.name)?;
     let h = t.get(fid)?;
     let parent = t.get(&at.parent)?;
@@ -293,7 +304,7 @@ pub fn link(t: &mut Txn<'_>, cred: &Ucred, fid: &Fid, at: At<'_>, time: Time) ->
 }
 
 /// Who may take the name of `victim` out of `dir` (`mdd_may_delete`).
-fn may_delete(t: &Txn<'_>, cred: &Ucred, dir: Held, victim: Held) -> MdtResult<()> {
+fn may_delete(t: &Txn<'_>, cred: &Ucred, dir: TxnObject, victim: TxnObject) -> MdtResult<()> {
     let (d, v) = (t.ino(dir), t.ino(victim));
     t.store.permit(cred, &t.fid(dir), d, MAY_WRITE | MAY_EXEC)?;
     let bound = v.flags & (FL_IMMUTABLE | FL_APPEND) != 0 || d.flags & FL_APPEND != 0;
@@ -304,7 +315,7 @@ fn may_delete(t: &Txn<'_>, cred: &Ucred, dir: Held, victim: Held) -> MdtResult<(
 }
 
 /// Drops one name's worth of `h`; with the last, the object itself unless it is open.
-fn drop_name(t: &mut Txn<'_>, h: Held, is_open: IsOpen<'_>, time: Time) -> MdtResult<bool> {
+fn drop_name(t: &mut Txn<'_>, h: TxnObject, is_open: IsOpen<'_>, time: Time) -> MdtResult<bool> {
     let fid = t.fid(h);
     let ino = t.change(h);
     ino.nlink = if ino.is_dir() {
@@ -325,7 +336,7 @@ fn drop_name(t: &mut Txn<'_>, h: Held, is_open: IsOpen<'_>, time: Time) -> MdtRe
 }
 
 /// Forgets an object without names and hands its data over for destruction.
-pub fn destroy(t: &mut Txn<'_>, h: Held) -> MdtResult<()> {
+pub fn destroy(t: &mut Txn<'_>, h: TxnObject) -> MdtResult<()> {
     if t.ino(h).is_reg() {
         for (ost, id) in stripe::objects(&t.ino(h).lov.clone()) {
             t.put(table::DESTROY, table::destroy_key(ost, id), Bytes::new());
@@ -434,10 +445,10 @@ fn is_above(t: &mut Txn<'_>, above: &Fid, beside: &Fid, fid: &Fid) -> MdtResult<
 
 /// What a rename will do, after every check.
 struct RenamePlan {
-    src_dir: Held,
-    dst_dir: Held,
-    child: Held,
-    target: Option<Held>,
+    src_dir: TxnObject,
+    dst_dir: TxnObject,
+    child: TxnObject,
+    target: Option<TxnObject>,
 }
 
 fn plan_rename(
@@ -522,7 +533,7 @@ fn plan_rename(
     }))
 }
 
-fn check_replace(t: &Txn<'_>, child_is_dir: bool, target: Held) -> MdtResult<()> {
+fn check_replace(t: &Txn<'_>, child_is_dir: bool, target: TxnObject) -> MdtResult<()> {
     match (child_is_dir, t.ino(target).is_dir()) {
         (true, false) => Err(Errno::ENOTDIR.into()),
         (false, true) => Err(Errno::EISDIR.into()),
@@ -582,11 +593,11 @@ pub fn rename(
 /// Writes the entry `to` for `h` and moves its link and, of a directory, its parents' nlink.
 fn move_name(
     t: &mut Txn<'_>,
-    h: Held,
+    h: TxnObject,
     from: At<'_>,
     to: At<'_>,
-    from_dir: Held,
-    to_dir: Held,
+    from_dir: TxnObject,
+    to_dir: TxnObject,
     time: Time,
 ) {
     let (fid, mode) = (t.fid(h), t.ino(h).mode);

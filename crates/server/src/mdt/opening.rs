@@ -12,14 +12,14 @@ use coral_wire::mds::{
 use coral_wire::{ConnectFlags, Errno, Fid};
 
 use super::attr;
-use super::attrs::Packed;
 use super::core::MdtCore;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::ctx::{Answer, Ctx};
-use super::intent::Outcome;
-use super::locks::Held;
+use super::intent::IntentOutcome;
+use super::locks::HeldLocks;
 use super::namespace::{self, At, NewObject};
-use super::open::Handle;
+use super::open_handles::OpenHandle;
+use super::packed::Packed;
 use super::record::{Inode, S_IFREG};
 use super::store::{MdtResult, Store, Txn};
 use super::stripe;
@@ -65,7 +65,7 @@ impl Open<'_> {
 
 /// What must be locked before an open can go on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
+enum OpenNeed {
     /// The directory a file is created in.
     Parent,
     /// The layout of a file that gets one.
@@ -73,9 +73,9 @@ enum Need {
 }
 
 /// How far an open came.
-enum Step {
+enum OpenStep {
     Done(Box<Answer>),
-    Need(Need),
+    OpenNeed(OpenNeed),
 }
 
 impl Ctx {
@@ -101,13 +101,13 @@ impl Ctx {
         if o.has(flag::VOLATILE | flag::LEASE | flag::RELEASE) {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        let mut held: Option<(Need, Held)> = None;
+        let mut held: Option<(OpenNeed, HeldLocks)> = None;
         for _ in 0..RETRIES {
             let need = match self.try_open(req, &o, held.as_ref().map(|(need, _)| *need)) {
-                Ok(Step::Done(a)) => return Ok(*a),
-                Ok(Step::Need(need)) => need,
+                Ok(OpenStep::Done(a)) => return Ok(*a),
+                Ok(OpenStep::OpenNeed(need)) => need,
                 Err(e) => {
-                    let out = Outcome {
+                    let out = IntentOutcome {
                         disp: disp::IT_EXECD | disp::LOOKUP_EXECD,
                         error: Some(e.errno()),
                         lock: None,
@@ -118,15 +118,20 @@ impl Ctx {
             // nothing is held while it waits: what it locks next may come before in the order of locks
             drop(held.take());
             let lock = match &need {
-                Need::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
-                Need::Layout(fid) => self.ops.lock_layout(fid).await,
+                OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
+                OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
             };
             held = Some((need, lock));
         }
         Err(Errno::EAGAIN.into())
     }
 
-    fn try_open(&self, req: &LdlmRequest, o: &Open<'_>, locked: Option<Need>) -> MdtResult<Step> {
+    fn try_open(
+        &self,
+        req: &LdlmRequest,
+        o: &Open<'_>,
+        locked: Option<OpenNeed>,
+    ) -> MdtResult<OpenStep> {
         let mut guard = self.core();
         // it may have gone while this waited; whoever closes its handles takes the mutex after it is marked as gone
         if self.rq.exp.gone() {
@@ -146,7 +151,7 @@ impl Ctx {
                 disp::LOOKUP_NEG,
                 if o.by_fid() { Errno::ENOENT } else { Errno(0) },
             )),
-            None if locked != Some(Need::Parent) => Ok(Step::Need(Need::Parent)),
+            None if locked != Some(OpenNeed::Parent) => Ok(OpenStep::OpenNeed(OpenNeed::Parent)),
             None => self.create_open(req, o, core),
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
                 Ok(self.open_failed(disp::LOOKUP_POS, Errno::EEXIST))
@@ -187,17 +192,17 @@ impl Ctx {
     }
 
     /// An open that ends without a handle; `errno` 0: the disposition says it all.
-    fn open_failed(&self, d: u64, errno: Errno) -> Step {
+    fn open_failed(&self, d: u64, errno: Errno) -> OpenStep {
         let error = (errno.0 != 0).then_some(errno);
-        let out = Outcome {
+        let out = IntentOutcome {
             disp: disp::IT_EXECD | disp::LOOKUP_EXECD | d,
             error,
             lock: None,
         };
-        Step::Done(Box::new(self.open_answer(&out, Packed::default(), None)))
+        OpenStep::Done(Box::new(self.open_answer(&out, Packed::default(), None)))
     }
 
-    fn open_answer(&self, out: &Outcome, p: Packed, parent: Option<(Fid, &Inode)>) -> Answer {
+    fn open_answer(&self, out: &IntentOutcome, p: Packed, parent: Option<(Fid, &Inode)>) -> Answer {
         let mut a = self.intent_answer(out);
         a.msg.push(&p.body).push_bytes(p.md).push_bytes(p.acl);
         self.push_parents(&mut a, [parent, None]);
@@ -220,7 +225,12 @@ impl Ctx {
     }
 
     /// Creates the file and opens it.
-    fn create_open(&self, req: &LdlmRequest, o: &Open<'_>, core: &mut MdtCore) -> MdtResult<Step> {
+    fn create_open(
+        &self,
+        req: &LdlmRequest,
+        o: &Open<'_>,
+        core: &mut MdtCore,
+    ) -> MdtResult<OpenStep> {
         let created = disp::LOOKUP_NEG | disp::OPEN_CREATE;
         if o.has(flag::DIRECTORY) {
             return Ok(self.open_failed(created, Errno::EINVAL));
@@ -258,7 +268,7 @@ impl Ctx {
         }
         p.body.open_handle = self.rq.target.node().next_cookie();
         let striped = if p.md.is_empty() { self.striped() } else { 0 };
-        let out = Outcome {
+        let out = IntentOutcome {
             disp: disp::IT_EXECD | disp::LOOKUP_EXECD | created | disp::OPEN_OPEN | striped,
             error: None,
             lock,
@@ -272,12 +282,12 @@ impl Ctx {
         }
         core.opens
             .insert(p.body.open_handle, self.new_handle(o, fid));
-        Ok(Step::Done(Box::new(a)))
+        Ok(OpenStep::Done(Box::new(a)))
     }
 
-    fn new_handle(&self, o: &Open<'_>, fid: Fid) -> Handle {
+    fn new_handle(&self, o: &Open<'_>, fid: Fid) -> OpenHandle {
         let old = if o.replay { o.rec.open_handle_old } else { 0 };
-        Handle {
+        OpenHandle {
             fid,
             flags: o.flags,
             export: self.exp(),
@@ -336,8 +346,8 @@ impl Ctx {
         o: &Open<'_>,
         core: &mut MdtCore,
         fid: Fid,
-        locked: Option<Need>,
-    ) -> MdtResult<Step> {
+        locked: Option<OpenNeed>,
+    ) -> MdtResult<OpenStep> {
         let ino = core.store.inode(&fid)?;
         if ino.nlink == 0 && !o.replay && !core.opens.is_open(&fid) {
             return Ok(self.open_failed(disp::LOOKUP_NEG, Errno::ENOENT));
@@ -350,8 +360,8 @@ impl Ctx {
             // pipes, sockets, devices and links are opened by the client's kernel
             let lock = self.open_lock(req, &fid);
             let p = self.pack_all(&core.store, &fid, &ino, None)?;
-            return Ok(Step::Done(Box::new(self.open_answer(
-                &Outcome {
+            return Ok(OpenStep::Done(Box::new(self.open_answer(
+                &IntentOutcome {
                     disp: found,
                     error: None,
                     lock,
@@ -368,7 +378,9 @@ impl Ctx {
             return Ok(self.open_failed(disp::LOOKUP_POS, e));
         }
         let lov = match self.wants_layout(o, &ino) {
-            true if locked != Some(Need::Layout(fid)) => return Ok(Step::Need(Need::Layout(fid))),
+            true if locked != Some(OpenNeed::Layout(fid)) => {
+                return Ok(OpenStep::OpenNeed(OpenNeed::Layout(fid)));
+            }
             true => match self.late_layout(core, o, &fid) {
                 Ok(lov) => lov,
                 Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),
@@ -390,7 +402,7 @@ impl Ctx {
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         p.body.open_handle = self.rq.target.node().next_cookie();
         let striped = if changed { self.striped() } else { 0 };
-        let out = Outcome {
+        let out = IntentOutcome {
             disp: found | disp::OPEN_OPEN | striped,
             error: None,
             lock,
@@ -407,7 +419,7 @@ impl Ctx {
         }
         core.opens
             .insert(p.body.open_handle, self.new_handle(o, fid));
-        Ok(Step::Done(Box::new(a)))
+        Ok(OpenStep::Done(Box::new(a)))
     }
 
     /// Whether opening gives the file a layout: it has none and is to be written, or one is asked for.
@@ -491,7 +503,7 @@ impl Ctx {
         let done = self.rq.replay_committed();
         let idle = done || reads_only(&self.rq);
         let mut set = if idle {
-            attr::SetAttr::default()
+            attr::MdAttr::default()
         } else {
             self.setattr_of(&rec)
         };

@@ -31,11 +31,12 @@ use tokio::task::JoinHandle;
 
 use super::fld;
 use super::handler::{Follows, MdtOps};
+use super::object_ids::{self, RESERVE_IDS};
 use super::record::Inode;
 use super::store::{MdtError, MdtResult, Store, torn};
-use super::stripe::{self, RESERVE_IDS};
+use super::stripe;
 use super::table::{self, fid_key};
-use crate::target::{Target, stored_transno};
+use crate::target::{LuTarget, stored_transno};
 
 /// Ids of one OST looked for in one pass over the files.
 const PASS_IDS: u64 = 65_536;
@@ -73,13 +74,13 @@ pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
     };
     let mut b = Batch::new();
     b.del(table::META, KEY_STOPPED);
-    let first = stripe::first_id(fld::index(&**kv)?);
-    for (ost, reserved) in stripe::all_reserved(&**kv)? {
-        let seen = stripe::seen(&**kv, ost)?
+    let first = object_ids::first_id(fld::index(&**kv)?);
+    for (ost, reserved) in object_ids::all_reserved(&**kv)? {
+        let seen = object_ids::seen(&**kv, ost)?
             .unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS))
             .max(first);
         if clean {
-            stripe::put_seen(&mut b, ost, reserved);
+            object_ids::put_seen(&mut b, ost, reserved);
         } else if seen < reserved {
             left.ids.insert(ost, seen..reserved);
         }
@@ -133,7 +134,7 @@ impl Search {
 }
 
 /// The target has stopped, and synced: the next start has nothing to look through, if this one is through.
-pub(super) async fn stopped(ops: &MdtOps, target: &Target) -> Result<(), OsdError> {
+pub(super) async fn stopped(ops: &MdtOps, target: &LuTarget) -> Result<(), OsdError> {
     if target.in_recovery() || !ops.search.is_done() {
         return Ok(());
     }
@@ -258,7 +259,7 @@ impl MdtOps {
                 table::destroy_count(len as u32),
             );
         }
-        stripe::put_seen(&mut b, ost, upto);
+        object_ids::put_seen(&mut b, ost, upto);
         tracing::info!(
             ost,
             ids = ids.len(),
@@ -358,9 +359,9 @@ mod tests {
     fn after_a_clean_stop_nothing_is_left() {
         let kv = Device::from(Arc::new(coral_osd::OsdMem::new()));
         let mut b = Batch::new();
-        stripe::put_reserved(&mut b, 3, 10_000);
-        stripe::put_reserved(&mut b, 4, 4097);
-        stripe::put_seen(&mut b, 4, 4000);
+        object_ids::put_reserved(&mut b, 3, 10_000);
+        object_ids::put_reserved(&mut b, 4, 4097);
+        object_ids::put_seen(&mut b, 4, 4000);
         kv.commit(b).unwrap();
         let both = BTreeMap::from([(3, 10_000 - 2 * RESERVE_IDS..10_000), (4, 4000..4097)]);
         assert_eq!(
@@ -376,7 +377,7 @@ mod tests {
         assert_eq!(left(&kv).unwrap(), Left::default());
         // that start was killed, having reserved more
         let mut b = Batch::new();
-        stripe::put_reserved(&mut b, 3, 14_096);
+        object_ids::put_reserved(&mut b, 3, 14_096);
         kv.commit(b).unwrap();
         assert_eq!(
             left(&kv).unwrap(),

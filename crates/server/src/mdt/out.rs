@@ -33,12 +33,12 @@ use tokio::time::Instant;
 use super::core::MdtCore;
 use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
-use super::locks::Held;
+use super::locks::HeldLocks;
 use super::mdts::PEER_FLAGS;
 use super::record::{Inode, XattrValue};
 use super::store::{MdtResult, Store, Txn, torn};
 use super::{acl, table, xattr};
-use crate::target::Target;
+use crate::target::LuTarget;
 
 /// A part that is locked and not prepared is forgotten after so long: its coordinator is gone, or begins anew.
 const LOCKED_LIMIT: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ struct Part {
     /// Who coordinates it now; 0 after a restart.
     export: ExportId,
     since: Instant,
-    locks: Held,
+    locks: HeldLocks,
     /// What is in doubt, when it is prepared.
     doubt: Option<BTreeSet<Fid>>,
 }
@@ -176,11 +176,11 @@ impl Out {
 
 impl MdtOps {
     /// Takes up what was prepared before the start, and begins to ask about it. No client is here yet.
-    pub(super) fn start_out(self: &Arc<Self>, target: &Arc<Target>) -> MdtResult<()> {
+    pub(super) fn start_out(self: &Arc<Self>, target: &Arc<LuTarget>) -> MdtResult<()> {
         let store = self.core.lock().store.clone();
         for (id, raw) in stored(&**store.kv())? {
             let updates = Update::decode_all(&raw).map_err(|_| torn(&Fid::ZERO))?;
-            let mut locks = Held::default();
+            let mut locks = HeldLocks::default();
             let mut doubt = BTreeSet::new();
             for u in &updates {
                 if doubt.insert(u.fid()) {
@@ -206,7 +206,7 @@ impl MdtOps {
 }
 
 /// Asks the coordinators of parts that have been prepared for long, and forgets those that were only locked.
-async fn resolve(ops: Weak<MdtOps>, target: Weak<Target>) {
+async fn resolve(ops: Weak<MdtOps>, target: Weak<LuTarget>) {
     loop {
         let (Some(ops), Some(target)) = (ops.upgrade(), target.upgrade()) else {
             return;
@@ -242,7 +242,7 @@ async fn resolve(ops: Weak<MdtOps>, target: Weak<Target>) {
     }
 }
 
-fn not_resolved(target: &Target, id: &OpId, error: &super::store::MdtError) {
+fn not_resolved(target: &LuTarget, id: &OpId, error: &super::store::MdtError) {
     tracing::error!(target = %target.name(), ?id, %error, "ending an operation over several MDTs");
 }
 
@@ -310,7 +310,7 @@ impl Ctx {
         if self.rq.target.in_recovery() {
             return Err(Errno::EINPROGRESS.into());
         }
-        let mut locks = Held::default();
+        let mut locks = HeldLocks::default();
         for need in needs {
             locks.add(self.ops.lock_next(&need.fid, Ibits(need.bits)).await);
         }
@@ -330,7 +330,7 @@ impl Ctx {
         let part = parts.by_id.entry(id).or_insert_with(|| Part {
             export: self.exp(),
             since: Instant::now(),
-            locks: Held::default(),
+            locks: HeldLocks::default(),
             doubt: None,
         });
         part.locks.add(locks);

@@ -23,7 +23,7 @@ use super::record::{
 };
 use super::stripe;
 use super::table::{self, fid_key};
-use super::usage::{self, Usage};
+use super::usage::{self, MdtUsage};
 use crate::quota::{Owner, Used};
 
 /// Why an operation on the name space failed.
@@ -67,7 +67,7 @@ pub type MdtResult<T> = Result<T, MdtError>;
 
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct NameEntry {
     /// Position in readdir.
     pub hash: u64,
     /// Its name.
@@ -82,7 +82,7 @@ pub struct Entry {
 #[derive(Clone)]
 pub struct Store {
     kv: Device,
-    usage: Arc<Usage>,
+    usage: Arc<MdtUsage>,
     fld: Arc<Fld>,
 }
 
@@ -90,13 +90,13 @@ impl Store {
     /// The tables in `kv`.
     pub fn open(kv: impl Into<Device>) -> MdtResult<Store> {
         let kv = kv.into();
-        let usage = Arc::new(Usage::open(&kv)?);
+        let usage = Arc::new(MdtUsage::open(&kv)?);
         let fld = Arc::new(Fld::open(&*kv)?);
         Ok(Store { kv, usage, fld })
     }
 
     /// What owners have in use.
-    pub fn usage(&self) -> &Usage {
+    pub fn usage(&self) -> &MdtUsage {
         &self.usage
     }
 
@@ -145,26 +145,31 @@ impl Store {
     }
 
     /// At most `limit` entries of `parent` from hash `from` on, in hash order.
-    pub fn entries(&self, parent: &Fid, from: u64, limit: usize) -> MdtResult<Vec<Entry>> {
+    pub fn entries(&self, parent: &Fid, from: u64, limit: usize) -> MdtResult<Vec<NameEntry>> {
         let start = table::dirent_key(parent, from, b"");
         self.entries_from(parent, &start, limit)
     }
 
     /// At most `limit` entries of `parent` that follow `last`.
-    pub fn entries_after(&self, parent: &Fid, last: &Entry, limit: usize) -> MdtResult<Vec<Entry>> {
+    pub fn entries_after(
+        &self,
+        parent: &Fid,
+        last: &NameEntry,
+        limit: usize,
+    ) -> MdtResult<Vec<NameEntry>> {
         let mut start = table::dirent_key(parent, last.hash, &last.name).to_vec();
         start.push(0);
         self.entries_from(parent, &start, limit)
     }
 
-    fn entries_from(&self, parent: &Fid, start: &[u8], limit: usize) -> MdtResult<Vec<Entry>> {
+    fn entries_from(&self, parent: &Fid, start: &[u8], limit: usize) -> MdtResult<Vec<NameEntry>> {
         let end = table::prefix_end(&fid_key(parent));
         let rows = self.kv.range(table::DIRENT, start, end.as_deref(), limit)?;
         rows.iter()
             .map(|(k, v)| {
                 let (_, hash, name) = table::dirent_of_key(k).ok_or_else(|| torn(parent))?;
                 let (fid, file_type) = table::dirent_of_value(v).ok_or_else(|| torn(parent))?;
-                Ok(Entry {
+                Ok(NameEntry {
                     hash,
                     name,
                     fid,
@@ -255,7 +260,7 @@ pub(super) fn torn(fid: &Fid) -> MdtError {
 
 /// An inode held by a transaction; valid for that transaction only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held(usize);
+pub struct TxnObject(usize);
 
 struct Slot {
     fid: Fid,
@@ -371,9 +376,9 @@ impl<'s> Txn<'s> {
     }
 
     /// Holds the inode of `fid`, if there is one (and this transaction has not removed it).
-    pub fn find(&mut self, fid: &Fid) -> MdtResult<Option<Held>> {
+    pub fn find(&mut self, fid: &Fid) -> MdtResult<Option<TxnObject>> {
         if let Some(i) = self.slots.iter().position(|s| s.fid == *fid) {
-            return Ok((!self.slots[i].gone).then_some(Held(i)));
+            return Ok((!self.slots[i].gone).then_some(TxnObject(i)));
         }
         Ok(self.store.find(fid)?.map(|ino| {
             let was = Some(usage::of_inode(&ino));
@@ -390,17 +395,17 @@ impl<'s> Txn<'s> {
     }
 
     /// Holds the inode of `fid`; ENOENT if there is none.
-    pub fn get(&mut self, fid: &Fid) -> MdtResult<Held> {
+    pub fn get(&mut self, fid: &Fid) -> MdtResult<TxnObject> {
         self.find(fid)?.ok_or(Errno::ENOENT.into())
     }
 
-    fn hold(&mut self, slot: Slot) -> Held {
+    fn hold(&mut self, slot: Slot) -> TxnObject {
         self.slots.push(slot);
-        Held(self.slots.len() - 1)
+        TxnObject(self.slots.len() - 1)
     }
 
     /// A new object. The caller has made sure that there is none of that FID.
-    pub fn insert(&mut self, fid: Fid, mut ino: Inode) -> Held {
+    pub fn insert(&mut self, fid: Fid, mut ino: Inode) -> TxnObject {
         ino.version = 1;
         self.hold(Slot {
             fid,
@@ -414,17 +419,17 @@ impl<'s> Txn<'s> {
     }
 
     /// The inode.
-    pub fn ino(&self, h: Held) -> &Inode {
+    pub fn ino(&self, h: TxnObject) -> &Inode {
         &self.slots[h.0].ino
     }
 
     /// Its FID.
-    pub fn fid(&self, h: Held) -> Fid {
+    pub fn fid(&self, h: TxnObject) -> Fid {
         self.slots[h.0].fid
     }
 
     /// The inode, to be changed.
-    pub fn change(&mut self, h: Held) -> &mut Inode {
+    pub fn change(&mut self, h: TxnObject) -> &mut Inode {
         let slot = &mut self.slots[h.0];
         if !slot.dirty {
             slot.dirty = true;
@@ -434,12 +439,12 @@ impl<'s> Txn<'s> {
     }
 
     /// If this transaction changes the object, its number is the object's version from then on ([`super::version`]).
-    pub fn stamp(&mut self, h: Held) {
+    pub fn stamp(&mut self, h: TxnObject) {
         self.slots[h.0].stamped = true;
     }
 
     /// Forgets the object and what lies outside its record.
-    pub fn remove(&mut self, h: Held) -> MdtResult<()> {
+    pub fn remove(&mut self, h: TxnObject) -> MdtResult<()> {
         self.slots[h.0].gone = true;
         let slot = &self.slots[h.0];
         let key = fid_key(&slot.fid);
@@ -482,7 +487,7 @@ impl<'s> Txn<'s> {
     }
 
     /// Remembers that the object is named `name` in `parent`.
-    pub fn add_link(&mut self, h: Held, parent: Fid, name: &[u8]) {
+    pub fn add_link(&mut self, h: TxnObject, parent: Fid, name: &[u8]) {
         if self.ino(h).links.len() < LINKS_INLINE {
             let name = Bytes::copy_from_slice(name);
             self.change(h).links.push(Link { parent, name });
@@ -493,7 +498,7 @@ impl<'s> Txn<'s> {
     }
 
     /// Forgets that link.
-    pub fn del_link(&mut self, h: Held, parent: &Fid, name: &[u8]) {
+    pub fn del_link(&mut self, h: TxnObject, parent: &Fid, name: &[u8]) {
         let at = self
             .ino(h)
             .links
@@ -511,7 +516,7 @@ impl<'s> Txn<'s> {
     }
 
     /// Sets (`Some`) or removes (`None`) an extended attribute; no check.
-    pub fn put_xattr(&mut self, h: Held, name: &[u8], value: Option<Bytes>) {
+    pub fn put_xattr(&mut self, h: TxnObject, name: &[u8], value: Option<Bytes>) {
         let fid = self.fid(h);
         let old = self.ino(h).xattrs.iter().position(|(n, _)| n == name);
         if let Some(i) = old {
@@ -537,7 +542,7 @@ impl<'s> Txn<'s> {
     }
 
     /// The OSTs will be told whose the objects of a file are.
-    pub fn tell_owner(&mut self, h: Held) {
+    pub fn tell_owner(&mut self, h: TxnObject) {
         let fid = fid_key(&self.fid(h));
         for (ost, id) in stripe::objects(&self.ino(h).lov.clone()) {
             self.batch

@@ -1,17 +1,11 @@
-//! Layouts: what a new file gets, and which OST objects it is made of (`lustre/lod/lod_lov.c`,
-//! `lod_qos.c`).
+//! Layouts: what a new file gets, and which OST objects it is made of (`lustre/lod/lod_lov.c`).
 //!
 //! A file's layout comes from the request, else its directory's default, else the root's, else the
-//! file system's. Each stripe is an object {id, group 0} of an OST; this MDT gives the ids
-//! ([`ObjectIds`]), an OST makes the object at its first write. Composite layouts get objects for
-//! a component when it is first written ([`instantiate`]). A first component on the MDT has none ([`super::dom`]). Absent: mirrors,
-//! self-extending components, pools beyond keeping their name.
-
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+//! file system's. Each stripe is an object {id, group 0} of an OST, chosen in [`super::object_ids`]. Composite layouts get objects
+//! for a component when it is first written ([`Allocator::instantiate`]). A first component on the MDT has none ([`super::dom`]).
+//! Absent: mirrors, self-extending components, pools beyond keeping their name.
 
 use bytes::Bytes;
-use coral_osd::{Batch, Kv, OsdError, SyncAhead};
 use coral_wire::layout::{
     CompEntry, CompMd, LOV_ALL_STRIPES_WIDE, LOV_MAGIC_SPECIFIC, LOV_MAGIC_V1, LOV_MAGIC_V3,
     LOV_MAX_STRIPE_COUNT, LOV_MIN_STRIPE_SIZE, LOV_OFFSET_DEFAULT, Layout, LovMd, LovOstData,
@@ -20,13 +14,8 @@ use coral_wire::layout::{
 use coral_wire::{DecodeError, Errno, Fid, OstId};
 
 use super::dom::STRIPE_BYTES;
+use super::object_ids::{ObjectIds, OstSpace};
 use super::store::{MdtResult, Store};
-use super::table;
-
-/// Object ids reserved with one write: a crash skips at most so many per OST.
-pub(super) const RESERVE_IDS: u64 = 4096;
-/// Imbalance of free space, in percent, from which it weighs (`lod.*.qos_threshold_rr`).
-const QOS_THRESHOLD_PERCENT: u64 = 17;
 
 /// Layout of files nobody said anything about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,17 +33,6 @@ impl Default for StripeDefaults {
             stripe_count: 1,
         }
     }
-}
-
-/// An OST as allocation sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OstSpace {
-    /// Its index.
-    pub index: u32,
-    /// Bytes an ordinary writer may use; `None` while unknown.
-    pub avail_bytes: Option<u64>,
-    /// Whether new objects may go there: it is not switched off by the configuration, and it answers.
-    pub active: bool,
 }
 
 /// OST objects a layout attribute names, as (OST index, object id). Objects in other sequences than
@@ -85,223 +63,6 @@ pub fn try_objects(lov: &Bytes) -> Result<Vec<(u32, u64)>, DecodeError> {
             .collect(),
         Layout::Foreign(_) => Vec::new(),
     })
-}
-
-/// Object ids of each OST, and whose turn it is.
-#[derive(Debug, Default)]
-pub struct ObjectIds {
-    next: BTreeMap<u32, Window>,
-    credit: BTreeMap<u32, i128>,
-    turn: usize,
-    /// First id of each OST that the transaction under way was given.
-    begun: BTreeMap<u32, u64>,
-    /// What earlier starts left was looked through for objects that no file refers to ([`super::orphans`]).
-    pub(super) settled: bool,
-}
-
-/// Ids of one OST.
-#[derive(Debug)]
-struct Window {
-    /// The next to be given.
-    next: u64,
-    /// Those below are reserved on disk, or will be when what [`Device::sync_soon`] began has ended.
-    safe: u64,
-    /// Those below are reserved in a batch that was committed.
-    reserved: u64,
-    /// The sync of the last reservation, and what is safe with it.
-    ahead: Option<(u64, SyncAhead)>,
-}
-
-impl Window {
-    /// At the start: ids below `reserved` may have been given.
-    fn after(reserved: u64) -> Window {
-        Window {
-            next: reserved,
-            safe: reserved,
-            reserved,
-            ahead: None,
-        }
-    }
-}
-
-/// First part of the keys of [`reserved`].
-const RESERVED: &[u8] = b"oid/";
-/// First part of the keys of [`seen`].
-const SEEN: &[u8] = b"oid_seen/";
-
-fn ost_key(what: &[u8], ost: u32) -> Vec<u8> {
-    [what, &ost.to_be_bytes()].concat()
-}
-
-impl ObjectIds {
-    /// The next object id of `ost`. Reservations are written by themselves, and on disk before a client is told an id of them: an
-    /// id is never given twice, whatever becomes of the transaction it is for, also after power
-    /// loss (a client replays a create with the objects it was told). The next one is made when half of the last is used, so
-    /// that it is on disk before it is needed.
-    fn take(&mut self, store: &Store, ost: u32) -> MdtResult<u64> {
-        let window = match self.next.entry(ost) {
-            Entry::Occupied(window) => window.into_mut(),
-            Entry::Vacant(none) => none.insert(Window::after(reserved(store, ost)?)),
-        };
-        let next = window.next;
-        if next + RESERVE_IDS / 2 >= window.reserved {
-            let mut b = Batch::new();
-            put_reserved(&mut b, ost, window.reserved + RESERVE_IDS);
-            if self.settled {
-                // All transactions but the one under way are on disk with this, or failed.
-                put_seen(&mut b, ost, self.begun.get(&ost).copied().unwrap_or(next));
-            }
-            store.kv().commit(b)?;
-            window.reserved += RESERVE_IDS;
-            window.ahead = Some((window.reserved, store.kv().sync_ahead()?));
-        }
-        if next >= window.safe {
-            let (upto, synced) = window.ahead.take().expect("reserved, and not safe yet");
-            if !synced.has_ended() {
-                // Faster than the disk: the client is told when it is safe.
-                store.kv().sync_soon()?;
-            }
-            window.safe = upto;
-        }
-        window.next = next + 1;
-        self.begun.entry(ost).or_insert(next);
-        Ok(next)
-    }
-
-    /// A transaction begins; the one before is committed, or failed.
-    pub(super) fn begin(&mut self) {
-        self.begun.clear();
-    }
-
-    /// Picks OSTs for `count` stripes, the first being `first` if given: round robin, by free space
-    /// where that is out of balance. An OST that is not active is left out, also as `first`: the next one takes its
-    /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINVAL if `first` is no OST.
-    fn pick(
-        &mut self,
-        osts: &[OstSpace],
-        count: u16,
-        first: Option<u32>,
-        over: bool,
-    ) -> Result<Vec<u32>, Errno> {
-        if first.is_some_and(|first| !osts.is_empty() && osts.iter().all(|o| o.index != first)) {
-            return Err(Errno::EINVAL);
-        }
-        let usable: Vec<&OstSpace> = osts.iter().filter(|o| o.active).collect();
-        if usable.is_empty() {
-            return Err(Errno::ENOSPC);
-        }
-        let all = count >= LOV_ALL_STRIPES_WIDE;
-        let want = if all {
-            usable.len()
-        } else {
-            usize::from(count).max(1)
-        };
-        let distinct = want.min(usable.len());
-        let ring: Vec<u32> = match first {
-            Some(first) => {
-                let at = usable.iter().position(|o| o.index >= first).unwrap_or(0);
-                (0..distinct)
-                    .map(|i| usable[(at + i) % usable.len()].index)
-                    .collect()
-            }
-            None => self.weighted(&usable, distinct),
-        };
-        let stripes = if over {
-            want.min(LOV_MAX_STRIPE_COUNT)
-        } else {
-            distinct
-        };
-        Ok((0..stripes).map(|i| ring[i % ring.len()]).collect())
-    }
-
-    /// Smooth weighted round robin: each OST earns its weight, the richest are taken and pay.
-    fn weighted(&mut self, usable: &[&OstSpace], count: usize) -> Vec<u32> {
-        let weights = weights(usable);
-        let total: i128 = weights.iter().sum();
-        for (o, w) in usable.iter().zip(&weights) {
-            *self.credit.entry(o.index).or_default() += w * count as i128;
-        }
-        let mut order: Vec<usize> = (0..usable.len()).collect();
-        order.sort_by_key(|&i| (-self.credit[&usable[i].index], i));
-        let start = if count == usable.len() {
-            self.turn % count
-        } else {
-            order[0]
-        };
-        self.turn = self.turn.wrapping_add(1);
-        order.truncate(count);
-        // stripes follow each other in OST order from the first one
-        order.sort_by_key(|&i| (i + usable.len() - start) % usable.len());
-        for &i in &order {
-            *self.credit.entry(usable[i].index).or_default() -= total;
-        }
-        order.into_iter().map(|i| usable[i].index).collect()
-    }
-}
-
-/// Equal unless free space is out of balance, then free MiB; a full OST weighs nothing. While the
-/// space of one is unknown they are equal too.
-fn weights(usable: &[&OstSpace]) -> Vec<i128> {
-    let avail: Option<Vec<u64>> = usable
-        .iter()
-        .map(|o| o.avail_bytes.map(|b| b >> 20))
-        .collect();
-    let equal = vec![1; usable.len()];
-    let Some(avail) = avail else { return equal };
-    let most = avail.iter().copied().max().unwrap_or(0);
-    let least = avail.iter().copied().min().unwrap_or(0);
-    if most - least <= most / 100 * QOS_THRESHOLD_PERCENT {
-        return equal;
-    }
-    avail.into_iter().map(i128::from).collect()
-}
-
-/// First object id of `ost` not yet reserved.
-pub fn reserved(store: &Store, ost: u32) -> MdtResult<u64> {
-    let raw = store.kv().get(table::META, &ost_key(RESERVED, ost))?;
-    Ok(raw
-        .and_then(|v| v.as_ref().try_into().ok())
-        .map_or(first_id(store.fld().index()), u64::from_le_bytes))
-}
-
-/// The first object id that the MDT `index` gives, on every OST. Each MDT has 2^40 ids of its own: ids of group 0 have 48 bits.
-pub(super) fn first_id(index: u32) -> u64 {
-    u64::from(index) << 40 | 1
-}
-
-/// The same of every OST that has any.
-pub(super) fn all_reserved(kv: &dyn Kv) -> Result<Vec<(u32, u64)>, OsdError> {
-    let end = table::prefix_end(RESERVED);
-    let rows = kv.range(table::META, RESERVED, end.as_deref(), usize::MAX)?;
-    let row = |(k, v): &(Bytes, Bytes)| {
-        let ost = k
-            .strip_prefix(RESERVED)?
-            .try_into()
-            .map(u32::from_be_bytes)
-            .ok()?;
-        Some((ost, u64::from_le_bytes(v.as_ref().try_into().ok()?)))
-    };
-    Ok(rows.iter().filter_map(row).collect())
-}
-
-/// Every id of `ost` below this was looked through, or given to a file that is on disk.
-pub(super) fn seen(kv: &dyn Kv, ost: u32) -> Result<Option<u64>, OsdError> {
-    let raw = kv.get(table::META, &ost_key(SEEN, ost))?;
-    Ok(raw
-        .and_then(|v| v.as_ref().try_into().ok())
-        .map(u64::from_le_bytes))
-}
-
-pub(super) fn put_reserved(b: &mut Batch, ost: u32, upto: u64) {
-    b.put(
-        table::META,
-        ost_key(RESERVED, ost),
-        upto.to_le_bytes().to_vec(),
-    );
-}
-
-pub(super) fn put_seen(b: &mut Batch, ost: u32, upto: u64) {
-    b.put(table::META, ost_key(SEEN, ost), upto.to_le_bytes().to_vec());
 }
 
 /// What allocation needs to know.
@@ -644,65 +405,12 @@ pub fn has_objects(raw: &Bytes) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coral_wire::layout::LOV_ALL_STRIPES;
-
-    fn osts(avail: &[u64]) -> Vec<OstSpace> {
-        let ost = |(i, a): (usize, &u64)| OstSpace {
-            index: i as u32,
-            avail_bytes: Some(a << 30),
-            active: true,
-        };
-        avail.iter().enumerate().map(ost).collect()
-    }
+    use crate::mdt::object_ids::tests::osts;
 
     #[test]
-    fn round_robin_when_balanced() {
-        let mut ids = ObjectIds::default();
-        let o = osts(&[10, 10, 10, 10]);
-        let picks: Vec<_> = (0..4)
-            .map(|_| ids.pick(&o, 1, None, false).unwrap()[0])
-            .collect();
-        assert_eq!(picks, [0, 1, 2, 3]);
-        assert_eq!(ids.pick(&o, 2, None, false).unwrap(), [0, 1]);
-        assert_eq!(ids.pick(&o, 2, None, false).unwrap(), [2, 3]);
-        let starts: Vec<_> = (0..4)
-            .map(|_| ids.pick(&o, LOV_ALL_STRIPES, None, false).unwrap()[0])
-            .collect();
-        assert_eq!(
-            starts
-                .iter()
-                .collect::<std::collections::BTreeSet<_>>()
-                .len(),
-            4,
-            "starts rotate: {starts:?}"
-        );
-        assert_eq!(ids.pick(&o, 2, Some(3), false).unwrap(), [3, 0]);
-        assert_eq!(ids.pick(&o, 2, Some(9), false), Err(Errno::EINVAL));
-        assert_eq!(ids.pick(&o, 9, None, true).unwrap().len(), 9);
-        assert_eq!(ids.pick(&[], 1, None, false), Err(Errno::ENOSPC));
-    }
-
-    #[test]
-    fn an_ost_that_is_down_gets_nothing() {
-        let mut ids = ObjectIds::default();
+    fn a_listed_ost_that_is_down_is_an_error() {
         let mut o = osts(&[10, 10, 10, 10]);
         o[1].active = false;
-        let picks: Vec<_> = (0..6)
-            .map(|_| ids.pick(&o, 1, None, false).unwrap()[0])
-            .collect();
-        assert!(
-            !picks.contains(&1) && picks.contains(&0) && picks.contains(&2) && picks.contains(&3),
-            "{picks:?}"
-        );
-        assert_eq!(ids.pick(&o, LOV_ALL_STRIPES, None, false).unwrap().len(), 3);
-        assert_eq!(
-            ids.pick(&o, 2, Some(1), false).unwrap(),
-            [2, 3],
-            "the next takes the place of the first asked for"
-        );
-        o[3].active = false;
-        assert_eq!(ids.pick(&o, 2, Some(3), false).unwrap(), [0, 2]);
-        assert_eq!(ids.pick(&o, 1, Some(4), false), Err(Errno::EINVAL));
         let listed = |osts: &[OstSpace], list: &[u32]| {
             let mut wanted = LovMd::request(1 << 20, list.len() as u16, LOV_OFFSET_DEFAULT, None);
             wanted.objects = list
@@ -723,29 +431,6 @@ mod tests {
         assert_eq!(listed(&o, &[2, 0]), Ok(vec![2, 0]));
         assert_eq!(listed(&o, &[2, 1]), Err(Errno::EREMOTEIO));
         assert_eq!(listed(&o, &[2, 4]), Err(Errno::EINVAL));
-        o.iter_mut().for_each(|o| o.active = false);
-        assert_eq!(ids.pick(&o, 1, None, false), Err(Errno::ENOSPC));
-    }
-
-    #[test]
-    fn free_space_weighs_when_out_of_balance() {
-        let mut ids = ObjectIds::default();
-        let o = osts(&[30, 10, 0]);
-        let picks: Vec<_> = (0..40)
-            .map(|_| ids.pick(&o, 1, None, false).unwrap()[0])
-            .collect();
-        assert_eq!(picks.iter().filter(|&&p| p == 0).count(), 30);
-        assert_eq!(picks.iter().filter(|&&p| p == 2).count(), 0);
-        let mut o = osts(&[10, 10]);
-        o[1].avail_bytes = None;
-        let picks: Vec<_> = (0..10)
-            .map(|_| ids.pick(&o, 1, None, false).unwrap()[0])
-            .collect();
-        assert_eq!(
-            picks.iter().filter(|&&p| p == 0).count(),
-            5,
-            "an OST not heard of yet draws no more than its share"
-        );
     }
 
     /// A kernel client leaves room for objects behind a request; it still says where, and how often on one OST.

@@ -28,12 +28,12 @@ use tokio::task::JoinHandle;
 
 use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
-use super::locks::Held;
+use super::locks::HeldLocks;
 use super::mdts::Mdts;
 use super::record::Inode;
 use super::store::{Away, MdtError, MdtResult, Txn};
 use super::table;
-use crate::target::Target;
+use crate::target::LuTarget;
 
 /// Pause before an MDT that has not made its part is told again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ pub(super) fn stored(kv: &dyn Kv) -> Result<BTreeMap<OpId, BTreeSet<u32>>, OsdEr
 
 impl Trans {
     /// Takes up what was decided before the start, which is on disk.
-    pub(super) fn start(&self, ops: &Arc<MdtOps>, target: &Target) -> MdtResult<()> {
+    pub(super) fn start(&self, ops: &Arc<MdtOps>, target: &LuTarget) -> MdtResult<()> {
         let kv = ops.core.lock().store.kv().clone();
         let mut st = self.state.lock();
         st.instance = target.instance();
@@ -200,7 +200,7 @@ pub(super) struct Op {
     parts: BTreeSet<u32>,
     /// What is locked there.
     away: BTreeMap<Fid, Away>,
-    locks: Held,
+    locks: HeldLocks,
     decided: bool,
 }
 
@@ -222,7 +222,7 @@ impl Op {
             id,
             parts: BTreeSet::new(),
             away: BTreeMap::new(),
-            locks: Held::default(),
+            locks: HeldLocks::default(),
             decided: false,
         }
     }

@@ -38,13 +38,13 @@ pub fn of_inode(ino: &Inode) -> (Owner, Used) {
 
 /// The sums of an MDT.
 #[derive(Default)]
-pub struct Usage(Mutex<Sums>);
+pub struct MdtUsage(Mutex<Sums>);
 
-impl Usage {
+impl MdtUsage {
     /// Reads the table, or makes it, of a name space that was kept without.
-    pub fn open(kv: &Device) -> MdtResult<Usage> {
+    pub fn open(kv: &Device) -> MdtResult<MdtUsage> {
         if is_kept(&**kv)? {
-            return Ok(Usage(Mutex::new(read(&**kv)?)));
+            return Ok(MdtUsage(Mutex::new(read(&**kv)?)));
         }
         let sums = count(&**kv)?;
         let mut b = Batch::new();
@@ -53,7 +53,7 @@ impl Usage {
         }
         b.put(table::META, KEY_KEPT, Bytes::new());
         kv.commit(b)?;
-        Ok(Usage(Mutex::new(sums)))
+        Ok(MdtUsage(Mutex::new(sums)))
     }
 
     /// Adds to `batch` what an inode that was `was` and is `now` makes of the sums. Called for all inodes of a transaction.

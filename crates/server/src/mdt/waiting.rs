@@ -1,7 +1,7 @@
 //! What is to be done once the transaction that asks for it is on disk: the loss of power may undo it before that, and an object
 //! that is destroyed does not come back.
 //!
-//! Marks are those of [`crate::target::Target::mark`].
+//! Marks are those of [`crate::target::LuTarget::mark`].
 
 use std::collections::VecDeque;
 

@@ -12,7 +12,7 @@ use coral_wire::fid::Fid;
 use super::acl::{self, Acl};
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_READ, MAY_WRITE, Ucred, cap};
 use super::record::Inode;
-use super::store::{Held, MdtResult, Store, Txn};
+use super::store::{MdtResult, Store, Txn, TxnObject};
 
 /// Largest value, in bytes (`XATTR_SIZE_MAX`).
 pub const VALUE_MAX_BYTES: usize = 65536;
@@ -136,7 +136,7 @@ pub fn set(
     new: Option<Bytes>,
     mode: SetMode,
     time: Time,
-) -> MdtResult<Held> {
+) -> MdtResult<TxnObject> {
     let h = t.get(fid)?;
     check(t, cred, h, name, new.as_ref())?;
     let exists = t.ino(h).xattr(name).is_some();
@@ -156,7 +156,13 @@ pub fn set(
     Ok(h)
 }
 
-fn check(t: &Txn<'_>, cred: &Ucred, h: Held, name: &[u8], new: Option<&Bytes>) -> MdtResult<()> {
+fn check(
+    t: &Txn<'_>,
+    cred: &Ucred,
+    h: TxnObject,
+    name: &[u8],
+    new: Option<&Bytes>,
+) -> MdtResult<()> {
     let ino = t.ino(h);
     if name.len() > 255 {
         return Err(Errno::ERANGE.into());
@@ -207,7 +213,12 @@ fn gives_capabilities(cred: &Ucred) -> bool {
 
 /// An access ACL sets the mode, and is stored only when it says more than the mode. As with a chmod, setgid goes when the
 /// caller is outside the group (`posix_acl_update_mode` of Linux).
-fn set_access_acl(t: &mut Txn<'_>, cred: &Ucred, h: Held, new: Option<Bytes>) -> MdtResult<()> {
+fn set_access_acl(
+    t: &mut Txn<'_>,
+    cred: &Ucred,
+    h: TxnObject,
+    new: Option<Bytes>,
+) -> MdtResult<()> {
     let acl = match new {
         Some(raw) => Acl::parse(&raw).map_err(|_| Errno::EINVAL)?,
         None => None,
@@ -226,7 +237,7 @@ fn set_access_acl(t: &mut Txn<'_>, cred: &Ucred, h: Held, new: Option<Bytes>) ->
     Ok(())
 }
 
-fn set_default_acl(t: &mut Txn<'_>, h: Held, new: Option<Bytes>) -> MdtResult<()> {
+fn set_default_acl(t: &mut Txn<'_>, h: TxnObject, new: Option<Bytes>) -> MdtResult<()> {
     if !t.ino(h).is_dir() {
         return if new.is_some() {
             Err(Errno::EACCES.into())

@@ -16,7 +16,7 @@ use coral_wire::nid::Nid;
 use coral_wire::raw::c_array;
 
 use super::registry::target_name;
-use super::table::{Kind, Stored};
+use super::table::{StoredKind, StoredTarget};
 
 /// Release whose log format this is.
 const RELEASE: u32 = release(2, 17, 57, 0);
@@ -26,7 +26,7 @@ const STRIPE_SIZE: u64 = 4 << 20;
 const QOS_MAXAGE: u32 = 5;
 
 /// Makes the log of these targets, given in order of registration.
-pub fn client_log(fsname: &str, targets: &[&Stored]) -> Llog {
+pub fn client_log(fsname: &str, targets: &[&StoredTarget]) -> Llog {
     let time = targets.first().map_or(0, |t| t.registered);
     let mut w = Writer {
         log: ConfigLogWriter::new(time),
@@ -53,15 +53,15 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn write(&mut self, targets: &[&Stored]) -> Result<(), LlogFull> {
+    fn write(&mut self, targets: &[&StoredTarget]) -> Result<(), LlogFull> {
         self.lov(targets)?;
         self.lmv()?;
         self.mount_options()?;
         for t in targets {
             self.time = t.registered;
             match t.kind {
-                Kind::Mdt => self.mdc(t)?,
-                Kind::Ost => self.osc(t)?,
+                StoredKind::Mdt => self.mdc(t)?,
+                StoredKind::Ost => self.osc(t)?,
             }
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Writer<'_> {
         format!("{}-clilmv", self.fsname)
     }
 
-    fn lov(&mut self, targets: &[&Stored]) -> Result<(), LlogFull> {
+    fn lov(&mut self, targets: &[&StoredTarget]) -> Result<(), LlogFull> {
         let (name, uuid) = (self.lov_name(), format!("{}_UUID", self.lov_name()));
         // the last target formatted with such a parameter decides
         let param = |key: &str| {
@@ -147,7 +147,7 @@ impl Writer<'_> {
         self.action(&profile, "mount opts", &[r])
     }
 
-    fn mdc(&mut self, t: &Stored) -> Result<(), LlogFull> {
+    fn mdc(&mut self, t: &StoredTarget) -> Result<(), LlogFull> {
         let (name, lmv) = (target_name(self.fsname, t.kind, t.index), self.lmv_name());
         let dev = format!("{name}-mdc");
         let mut records = client_device(&dev, "mdc", &format!("{lmv}_UUID"), &name, t);
@@ -165,7 +165,7 @@ impl Writer<'_> {
         self.action(&name, "add mdc", &records)
     }
 
-    fn osc(&mut self, t: &Stored) -> Result<(), LlogFull> {
+    fn osc(&mut self, t: &StoredTarget) -> Result<(), LlogFull> {
         let (name, lov) = (target_name(self.fsname, t.kind, t.index), self.lov_name());
         let dev = format!("{name}-osc");
         let mut records = client_device(&dev, "osc", &format!("{lov}_UUID"), &name, t);
@@ -187,7 +187,13 @@ fn device(name: &str, ty: &str, uuid: &str, desc: bytes::Bytes) -> Vec<LustreCfg
 
 /// A device that connects to a target: NIDs of the node, which is named by its first NID, then the device; then each failover
 /// node, which is tried when the first does not answer (`mgs_write_log_failnids` in `lustre/mgs/mgs_llog.c`).
-fn client_device(dev: &str, ty: &str, above: &str, target: &str, t: &Stored) -> Vec<LustreCfg> {
+fn client_device(
+    dev: &str,
+    ty: &str,
+    above: &str,
+    target: &str,
+    t: &StoredTarget,
+) -> Vec<LustreCfg> {
     let nids = t.nids();
     let node = nids.first().map(Nid::to_string).unwrap_or_default();
     let add = |n: &Nid| LustreCfg {
@@ -234,12 +240,12 @@ mod tests {
     #[test]
     fn record_by_record_as_a_real_mgs() {
         let nid: Nid = "10.77.0.2@tcp".parse().unwrap();
-        let t = |kind, index, time| Stored::new(kind, index, &[nid], time, vec![]);
+        let t = |kind, index, time| StoredTarget::new(kind, index, &[nid], time, vec![]);
         let targets = [
-            t(Kind::Mdt, 0, 1795217611),
-            t(Kind::Mdt, 1, 1795217612),
-            t(Kind::Ost, 0, 1795217612),
-            t(Kind::Ost, 1, 1795217613),
+            t(StoredKind::Mdt, 0, 1795217611),
+            t(StoredKind::Mdt, 1, 1795217612),
+            t(StoredKind::Ost, 0, 1795217612),
+            t(StoredKind::Ost, 1, 1795217613),
         ];
         let log = client_log("lfs", &targets.iter().collect::<Vec<_>>());
         let real = parse_chunk(&bytes::Bytes::from_static(REAL)).unwrap();
@@ -261,10 +267,14 @@ mod tests {
     #[test]
     fn a_new_target_only_appends() {
         let nid: Nid = "10.0.0.1@tcp".parse().unwrap();
-        let all: Vec<Stored> = (0..200)
+        let all: Vec<StoredTarget> = (0..200)
             .map(|i| {
-                Stored::new(
-                    if i == 0 { Kind::Mdt } else { Kind::Ost },
+                StoredTarget::new(
+                    if i == 0 {
+                        StoredKind::Mdt
+                    } else {
+                        StoredKind::Ost
+                    },
                     i,
                     &[nid],
                     i as i64,
@@ -272,7 +282,7 @@ mod tests {
                 )
             })
             .collect();
-        let refs: Vec<&Stored> = all.iter().collect();
+        let refs: Vec<&StoredTarget> = all.iter().collect();
         let long = client_log("coral", &refs).records();
         for n in [1, 2, 50, 199] {
             let short = client_log("coral", &refs[..n]).records();
@@ -287,7 +297,7 @@ mod tests {
             "lov.stripesize=1048576".to_string(),
             "lov.stripecount=-1".to_string(),
         ];
-        let t = Stored::new(Kind::Mdt, 0, &[nid], 0, params);
+        let t = StoredTarget::new(StoredKind::Mdt, 0, &[nid], 0, params);
         let log = client_log("coral", &[&t]);
         let setup = LustreCfg::decode(&log.records()[2].0.payload).unwrap();
         let d = LovDesc::decode(&setup.bufs[1]).unwrap();

@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::nodemap::{Command, NODEMAP_LOG, Nodemaps, store};
-use crate::target::{Membership, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
+use crate::target::{LuTarget, Membership, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
 /// Name and uuid of the management target.
 pub const MGS_NAME: &str = "MGS";
@@ -109,17 +109,17 @@ impl Mgs {
     pub fn start(
         node: Arc<Node>,
         kv: impl Into<Device>,
-    ) -> Result<(Arc<Mgs>, Arc<Target>), OsdError> {
+    ) -> Result<(Arc<Mgs>, Arc<LuTarget>), OsdError> {
         let kv = kv.into();
         let mgs = Mgs::open(node.clone(), kv.clone())?;
-        let target = Target::new(node, TargetConfig::new(TargetKind::Mgs, MGS_NAME, 0), kv)?;
+        let target = LuTarget::new(node, TargetConfig::new(TargetKind::Mgs, MGS_NAME, 0), kv)?;
         mgs.attach(&target);
         target.start(mgs.clone());
         Ok((mgs, target))
     }
 
     /// Tells the MGS the lock namespace of its target, to call clients back with. Once, before the target starts.
-    pub fn attach(&self, target: &Arc<Target>) {
+    pub fn attach(&self, target: &Arc<LuTarget>) {
         let _ = self.ldlm.set(target.ldlm().clone());
     }
 

@@ -8,15 +8,15 @@ use coral_wire::mgs::{MgsConfigRes, MgsNidtblHead, ldd};
 use coral_wire::nid::Nid;
 use zerocopy::IntoBytes;
 
-use super::table::Kind;
+use super::table::StoredKind;
 
 /// First version of an empty table: Lustre's begin with 2, so that version 1 means "from the start".
 const FIRST_VERSION: u64 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
+struct NidEntry {
     version: u64,
-    kind: Kind,
+    kind: StoredKind,
     index: u32,
     instance: u32,
     nids: Vec<Nid>,
@@ -27,7 +27,7 @@ struct Entry {
 pub struct NidTable {
     version: u64,
     /// Ascending by version.
-    entries: Vec<Entry>,
+    entries: Vec<NidEntry>,
 }
 
 impl Default for NidTable {
@@ -41,7 +41,7 @@ impl Default for NidTable {
 
 impl NidTable {
     /// A target runs at `nids`, for the `instance`-th time. Says whether that is new.
-    pub fn set(&mut self, kind: Kind, index: u32, instance: u32, nids: &[Nid]) -> bool {
+    pub fn set(&mut self, kind: StoredKind, index: u32, instance: u32, nids: &[Nid]) -> bool {
         let old = self
             .entries
             .iter()
@@ -54,7 +54,7 @@ impl NidTable {
             self.entries.remove(i);
         }
         self.version += 1;
-        self.entries.push(Entry {
+        self.entries.push(NidEntry {
             version: self.version,
             kind,
             index,
@@ -65,7 +65,7 @@ impl NidTable {
     }
 
     /// Number of the target's start; 0 when it has not registered.
-    pub fn instance(&self, kind: Kind, index: u32) -> u32 {
+    pub fn instance(&self, kind: StoredKind, index: u32) -> u32 {
         self.entries
             .iter()
             .find(|e| e.kind == kind && e.index == index)
@@ -118,7 +118,7 @@ fn stretch(out: &mut Vec<u8>, last: Option<usize>, gap: usize) {
     out.resize(out.len() + gap, 0);
 }
 
-impl Entry {
+impl NidEntry {
     /// As many NIDs as fit into a unit.
     fn encode(&self, nid_size: u8, unit: usize) -> Vec<u8> {
         let large = nid_size == LARGE;
@@ -131,8 +131,8 @@ impl Entry {
             index: self.index,
             length: (size_of::<MgsNidtblHead>() + nids.len() * size as usize) as u32,
             r#type: match self.kind {
-                Kind::Mdt => ldd::SV_TYPE_MDT as u8,
-                Kind::Ost => ldd::SV_TYPE_OST as u8,
+                StoredKind::Mdt => ldd::SV_TYPE_MDT as u8,
+                StoredKind::Ost => ldd::SV_TYPE_OST as u8,
             },
             nid_type: large as u8,
             nid_size: size,
@@ -176,10 +176,10 @@ mod tests {
     fn as_a_real_mgs_answers() {
         let mut t = NidTable::default();
         for (kind, index) in [
-            (Kind::Mdt, 0),
-            (Kind::Mdt, 1),
-            (Kind::Ost, 0),
-            (Kind::Ost, 1),
+            (StoredKind::Mdt, 0),
+            (StoredKind::Mdt, 1),
+            (StoredKind::Ost, 0),
+            (StoredKind::Ost, 1),
         ] {
             assert!(t.set(kind, index, 1, &[nid(2)]));
         }
@@ -209,7 +209,7 @@ mod tests {
     fn entries_do_not_cross_units_and_the_rest_follows() {
         let mut t = NidTable::default();
         for i in 0..300 {
-            t.set(Kind::Ost, i, 1, &[nid(i), nid(i + 1)]);
+            t.set(StoredKind::Ost, i, 1, &[nid(i), nid(i + 1)]);
         }
         let (mut from, mut seen) = (1, Vec::new());
         loop {
@@ -236,16 +236,16 @@ mod tests {
     #[test]
     fn a_moved_target_is_the_newest() {
         let mut t = NidTable::default();
-        t.set(Kind::Mdt, 0, 1, &[nid(1)]);
-        t.set(Kind::Ost, 0, 1, &[nid(1)]);
-        assert!(!t.set(Kind::Mdt, 0, 1, &[nid(1)]));
-        assert!(t.set(Kind::Mdt, 0, 2, &[nid(9)]));
+        t.set(StoredKind::Mdt, 0, 1, &[nid(1)]);
+        t.set(StoredKind::Ost, 0, 1, &[nid(1)]);
+        assert!(!t.set(StoredKind::Mdt, 0, 1, &[nid(1)]));
+        assert!(t.set(StoredKind::Mdt, 0, 2, &[nid(9)]));
         let (raw, _) = t.read(5, 8, 4096, 4096).unwrap();
         let (e, rest) = MgsNidtblEntry::decode(&raw.into()).unwrap();
         assert_eq!(
             (e.head.instance, e.short_nids(), rest.len()),
             (2, vec![nid(9)], 0)
         );
-        assert_eq!(t.instance(Kind::Mdt, 0), 2);
+        assert_eq!(t.instance(StoredKind::Mdt, 0), 2);
     }
 }

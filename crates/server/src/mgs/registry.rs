@@ -12,7 +12,7 @@ use coral_wire::{Errno, Wire};
 
 use super::config;
 use super::nidtbl::NidTable;
-use super::table::{self, Kind, Stored};
+use super::table::{self, StoredKind, StoredTarget};
 
 /// Longest name of a file system (`LUSTRE_MAXFSNAME`).
 const FSNAME_MAX: usize = 8;
@@ -27,7 +27,7 @@ const NIDS_MAX: usize = 64;
 #[derive(Clone, Debug, Default)]
 struct Fs {
     /// In order of registration, with that order.
-    targets: Vec<(u32, Stored)>,
+    targets: Vec<(u32, StoredTarget)>,
     nids: NidTable,
     /// The `<fs>-client` log, made anew when a target changes.
     log: Option<Llog>,
@@ -66,7 +66,7 @@ pub struct TargetInfo {
 }
 
 /// `coral-MDT0000`.
-pub(super) fn target_name(fsname: &str, kind: Kind, index: u32) -> String {
+pub(super) fn target_name(fsname: &str, kind: StoredKind, index: u32) -> String {
     format!("{fsname}-{}{index:04x}", kind.text())
 }
 
@@ -83,13 +83,13 @@ fn check_fsname(name: &str) -> Result<(), Errno> {
     Ok(())
 }
 
-fn kind_of(info: &MgsTargetInfo) -> Result<Kind, Errno> {
+fn kind_of(info: &MgsTargetInfo) -> Result<StoredKind, Errno> {
     match (
         info.flags & ldd::SV_TYPE_MDT != 0,
         info.flags & ldd::SV_TYPE_OST != 0,
     ) {
-        (true, false) => Ok(Kind::Mdt),
-        (false, true) => Ok(Kind::Ost),
+        (true, false) => Ok(StoredKind::Mdt),
+        (false, true) => Ok(StoredKind::Ost),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -138,7 +138,7 @@ impl Registry {
         let Some(fs) = self.filesystems.get(fsname) else {
             return Vec::new();
         };
-        let info = |s: &Stored| TargetInfo {
+        let info = |s: &StoredTarget| TargetInfo {
             name: target_name(fsname, s.kind, s.index),
             nids: s.nids(),
             instance: fs.nids.instance(s.kind, s.index),
@@ -153,7 +153,7 @@ impl Registry {
             .filesystems
             .values()
             .flat_map(|fs| fs.stored())
-            .filter(|s| s.kind == Kind::Mdt);
+            .filter(|s| s.kind == StoredKind::Mdt);
         let mut nids: Vec<Nid> = mdts
             .flat_map(|s| s.nids().into_iter().chain(s.failover()))
             .collect();
@@ -232,11 +232,11 @@ impl Registry {
 }
 
 impl Fs {
-    fn stored(&self) -> Vec<&Stored> {
+    fn stored(&self) -> Vec<&StoredTarget> {
         self.targets.iter().map(|(_, s)| s).collect()
     }
 
-    fn position(&self, kind: Kind, index: u32) -> Option<usize> {
+    fn position(&self, kind: StoredKind, index: u32) -> Option<usize> {
         self.targets
             .iter()
             .position(|(_, s)| s.kind == kind && s.index == index)
@@ -245,7 +245,12 @@ impl Fs {
     /// The index asked for, or the lowest free one when the target has none yet. A newly formatted target must not take
     /// an index that is in use (-EADDRINUSE), unless it says that it replaces the old one (WRITECONF), or it is the very
     /// target that is registered: its registration was accepted, and the answer lost.
-    fn choose_index(&self, kind: Kind, info: &MgsTargetInfo, identity: &str) -> Result<u32, Errno> {
+    fn choose_index(
+        &self,
+        kind: StoredKind,
+        info: &MgsTargetInfo,
+        identity: &str,
+    ) -> Result<u32, Errno> {
         if info.flags & ldd::NEED_INDEX != 0 {
             return (0..=INDEX_MAX)
                 .find(|i| self.position(kind, *i).is_none())
@@ -269,7 +274,7 @@ impl Fs {
     fn store(
         &mut self,
         fsname: &str,
-        kind: Kind,
+        kind: StoredKind,
         index: u32,
         nids: &[Nid],
         params: Vec<String>,
@@ -280,7 +285,7 @@ impl Fs {
         let failed = |e: OsdError| Errno(e.errno());
         let Some(i) = self.position(kind, index) else {
             let order = self.targets.last().map_or(0, |(o, _)| o + 1);
-            let mut s = Stored::new(kind, index, nids, now, params);
+            let mut s = StoredTarget::new(kind, index, nids, now, params);
             s.identity = identity.to_owned();
             table::put(batch, fsname, order, &s).map_err(failed)?;
             self.targets.push((order, s));
@@ -305,7 +310,7 @@ impl Fs {
 }
 
 /// The answer to a registration: what was sent, with what the MGS decided.
-fn answer(info: &MgsTargetInfo, fsname: &str, kind: Kind, index: u32) -> MgsTargetInfo {
+fn answer(info: &MgsTargetInfo, fsname: &str, kind: StoredKind, index: u32) -> MgsTargetInfo {
     let name = target_name(fsname, kind, index);
     let mut reply = *info;
     reply.stripe_index = index;

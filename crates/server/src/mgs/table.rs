@@ -19,29 +19,29 @@ const TARGETS_MAX: usize = 65_536;
 /// Kind of a registered target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum StoredKind {
     /// Metadata.
     Mdt,
     /// Objects.
     Ost,
 }
 
-impl Kind {
+impl StoredKind {
     /// As Lustre writes it in names.
     pub fn text(self) -> &'static str {
         match self {
-            Kind::Mdt => "MDT",
-            Kind::Ost => "OST",
+            StoredKind::Mdt => "MDT",
+            StoredKind::Ost => "OST",
         }
     }
 }
 
 /// A registered target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stored {
+pub struct StoredTarget {
     format: u32,
     /// MDT or OST.
-    pub kind: Kind,
+    pub kind: StoredKind,
     /// Index within the file system.
     pub index: u32,
     /// NIDs of its node, primary first, as text.
@@ -55,16 +55,16 @@ pub struct Stored {
     pub identity: String,
 }
 
-impl Stored {
+impl StoredTarget {
     /// A new target.
     pub fn new(
-        kind: Kind,
+        kind: StoredKind,
         index: u32,
         nids: &[Nid],
         registered: i64,
         params: Vec<String>,
-    ) -> Stored {
-        let mut s = Stored {
+    ) -> StoredTarget {
+        let mut s = StoredTarget {
             format: FORMAT,
             kind,
             index,
@@ -116,7 +116,7 @@ fn key(fsname: &str, order: u32) -> Vec<u8> {
 }
 
 /// Adds the storing of a target to a batch.
-pub fn put(batch: &mut Batch, fsname: &str, order: u32, s: &Stored) -> Result<(), OsdError> {
+pub fn put(batch: &mut Batch, fsname: &str, order: u32, s: &StoredTarget) -> Result<(), OsdError> {
     let value = serde_json::to_vec(s)
         .map_err(|e| OsdError::Corrupt(format!("a target does not go into JSON: {e}")))?;
     batch.put(MGS_TARGETS, key(fsname, order), value);
@@ -124,7 +124,7 @@ pub fn put(batch: &mut Batch, fsname: &str, order: u32, s: &Stored) -> Result<()
 }
 
 /// Everything registered: (file system, order, target), by file system and order.
-pub fn load(kv: &dyn Kv) -> Result<Vec<(String, u32, Stored)>, OsdError> {
+pub fn load(kv: &dyn Kv) -> Result<Vec<(String, u32, StoredTarget)>, OsdError> {
     let mut out = Vec::new();
     for (k, v) in kv.range(MGS_TARGETS, &[], None, TARGETS_MAX)? {
         let bad = |what: &str| {
@@ -140,7 +140,7 @@ pub fn load(kv: &dyn Kv) -> Result<Vec<(String, u32, Stored)>, OsdError> {
             .ok_or_else(|| bad("key too short"))?;
         let name = std::str::from_utf8(name).map_err(|_| bad("name is not text"))?;
         let order = u32::from_be_bytes(order[1..5].try_into().map_err(|_| bad("no order"))?);
-        let s: Stored = serde_json::from_slice(&v).map_err(|e| bad(&e.to_string()))?;
+        let s: StoredTarget = serde_json::from_slice(&v).map_err(|e| bad(&e.to_string()))?;
         if s.format > FORMAT {
             return Err(bad(&format!(
                 "written by a newer Coral (format {}, this one knows {FORMAT})",

@@ -6,7 +6,7 @@
 //!
 //! The MGS has the nodemaps ([`crate::mgs::Mgs::nodemap_command`]) and hands them to the servers ([`crate::ServerNode::set_nodemaps`]),
 //! each of which gives every export its [`View`] at connect and again when they change. Requests are mapped where their identity is
-//! read (`mdt/who.rs`), attributes where they are packed (`mdt/attrs.rs`, `ost/obdo.rs`).
+//! read (`mdt/who.rs`), attributes where they are packed (`mdt/packed.rs`, `ost/obdo.rs`).
 
 pub mod core;
 pub mod idmap;

@@ -14,14 +14,14 @@ const KEY: &[u8] = b"nodemaps";
 const FORMAT: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredNodemaps {
     format: u32,
     nodemaps: Nodemaps,
 }
 
 /// As text.
 pub fn encode(maps: &Nodemaps) -> Result<Vec<u8>, OsdError> {
-    let stored = Stored {
+    let stored = StoredNodemaps {
         format: FORMAT,
         nodemaps: maps.clone(),
     };
@@ -43,7 +43,7 @@ pub fn decode(text: &[u8]) -> Result<Nodemaps, OsdError> {
             head.format
         )));
     }
-    let stored: Stored = serde_json::from_slice(text).map_err(|e| bad(e.to_string()))?;
+    let stored: StoredNodemaps = serde_json::from_slice(text).map_err(|e| bad(e.to_string()))?;
     match stored.nodemaps.named(super::core::DEFAULT) {
         Some(_) => Ok(stored.nodemaps),
         None => Err(bad("the default nodemap is missing".into())),

@@ -11,7 +11,7 @@ use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT, Message, portal};
 
 use super::brw::Brw;
 use super::grant::Claim;
-use super::{Answer, Ost, done, obdo, reply, storage_error, stored};
+use super::{Ost, OstAnswer, done, obdo, reply, storage_error, stored};
 use crate::target::TargetRequest;
 
 impl Ost {
@@ -27,7 +27,7 @@ impl Ost {
         Some(ldlm.lock_local(b.res, ty, mode, policy, None).await)
     }
 
-    pub(super) async fn read(&self, rq: &TargetRequest) -> Result<Answer, Errno> {
+    pub(super) async fn read(&self, rq: &TargetRequest) -> Result<OstAnswer, Errno> {
         let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
         let cksum = b.cksum()?;
         let lock = self.brw_lock(rq, &b, LdlmMode::PR).await;
@@ -74,7 +74,7 @@ impl Ost {
         Ok(out)
     }
 
-    pub(super) async fn write(&self, rq: &TargetRequest) -> Result<Answer, Errno> {
+    pub(super) async fn write(&self, rq: &TargetRequest) -> Result<OstAnswer, Errno> {
         let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
         let cksum = b.cksum()?;
         let data = match self.write_data(rq, &b).await? {

@@ -44,10 +44,10 @@ use parking_lot::Mutex;
 
 use self::grant::Grants;
 use self::obdo::Times;
-use self::usage::Usage;
+use self::usage::OstUsage;
 use crate::mdt::low_space;
 use crate::quota::{Owner, Used};
-use crate::target::{Export, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
+use crate::target::{Export, LuTarget, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
 /// Objects whose last change of times is remembered, for writes that were overtaken by it.
 const TIMES_MAX: usize = 8192;
@@ -64,14 +64,14 @@ pub struct Ost {
     times_set: Mutex<TimesSet>,
     /// Uncommitted changes.
     changes: Mutex<shared::Changes>,
-    usage: Arc<Usage>,
+    usage: Arc<OstUsage>,
 }
 
 /// Whose the file of an object is, if it exists and has data on the MDT.
 type FileThere = dyn Fn(ObjectId) -> Result<Owner, Errno> + Send + Sync;
 
 /// Result of a request: status and buffers, or no answer at all (the client sends it again).
-type Answer = Option<(i32, Message)>;
+type OstAnswer = Option<(i32, Message)>;
 
 impl Ost {
     /// The operations of an OST on its objects.
@@ -86,7 +86,7 @@ impl Ost {
 
     fn with_files(objects: Arc<dyn Objects>, files: Option<Arc<FileThere>>) -> Arc<Ost> {
         Arc::new(Ost {
-            usage: Arc::new(Usage::new(objects.clone(), files.clone())),
+            usage: Arc::new(OstUsage::new(objects.clone(), files.clone())),
             objects,
             files,
             grants: Mutex::default(),
@@ -241,7 +241,7 @@ impl Ost {
         fsname: &str,
         index: u32,
         osd: Arc<O>,
-    ) -> Result<Arc<Target>, OsdError>
+    ) -> Result<Arc<LuTarget>, OsdError>
     where
         O: Kv + Objects + 'static,
     {
@@ -255,8 +255,8 @@ impl Ost {
         cfg: TargetConfig,
         kv: impl Into<Device>,
         objects: Arc<dyn Objects>,
-    ) -> Result<Arc<Target>, OsdError> {
-        let target = Target::new(node, cfg, kv)?;
+    ) -> Result<Arc<LuTarget>, OsdError> {
+        let target = LuTarget::new(node, cfg, kv)?;
         target
             .ldlm()
             .set_lvb_ops(Arc::new(lvb::ObjectLvb(objects.clone())));
@@ -266,7 +266,7 @@ impl Ost {
         Ok(target)
     }
 
-    async fn answer(&self, rq: &TargetRequest) -> Result<Answer, Errno> {
+    async fn answer(&self, rq: &TargetRequest) -> Result<OstAnswer, Errno> {
         match rq.rq.body.opc {
             opc::OST_READ => self.read(rq).await,
             opc::OST_WRITE => self.write(rq).await,
@@ -362,7 +362,7 @@ impl TargetOps for Ost {
     }
 }
 
-fn done(msg: Message) -> Answer {
+fn done(msg: Message) -> OstAnswer {
     Some((0, msg))
 }
 

@@ -30,11 +30,11 @@ const BLOCK_BYTES: u64 = 512;
 const MEASURED_AT_ONCE: usize = 64;
 
 /// See the module's head.
-pub(super) struct Usage {
+pub(super) struct OstUsage {
     objects: Arc<dyn Objects>,
     /// Objects that are files of an MDT are theirs who own the files.
     files: Option<Arc<FileThere>>,
-    counts: Mutex<Counts>,
+    counts: Mutex<UsageCounts>,
     /// Every object has been counted; false: it failed.
     complete: OnceLock<bool>,
     stopping: AtomicBool,
@@ -42,7 +42,7 @@ pub(super) struct Usage {
 }
 
 #[derive(Default)]
-struct Counts {
+struct UsageCounts {
     /// As counted.
     objects: HashMap<ObjectId, (Owner, u64)>,
     sums: Sums,
@@ -51,7 +51,7 @@ struct Counts {
     syncs: u64,
 }
 
-impl Counts {
+impl UsageCounts {
     /// The object is `now`, or gone.
     fn count(&mut self, id: ObjectId, now: Option<(Owner, u64)>) {
         let was = match now {
@@ -71,9 +71,9 @@ impl Counts {
     }
 }
 
-impl Usage {
-    pub(super) fn new(objects: Arc<dyn Objects>, files: Option<Arc<FileThere>>) -> Usage {
-        Usage {
+impl OstUsage {
+    pub(super) fn new(objects: Arc<dyn Objects>, files: Option<Arc<FileThere>>) -> OstUsage {
+        OstUsage {
             objects,
             files,
             counts: Mutex::default(),
@@ -150,7 +150,7 @@ impl Usage {
         self.measure_in(&mut self.counts.lock(), id)
     }
 
-    fn measure_in(&self, counts: &mut Counts, id: ObjectId) -> Result<(), OsdError> {
+    fn measure_in(&self, counts: &mut UsageCounts, id: ObjectId) -> Result<(), OsdError> {
         let attr = self.objects.attr(id)?;
         let now = attr.and_then(|a| {
             let owner = match &self.files {
@@ -182,7 +182,7 @@ impl Usage {
         noted
     }
 
-    /// A sync begins; what [`Usage::synced`] is to be told.
+    /// A sync begins; what [`OstUsage::synced`] is to be told.
     pub(super) fn sync_begins(&self) -> u64 {
         let mut counts = self.counts.lock();
         counts.syncs += 1;
@@ -248,7 +248,7 @@ mod tests {
                 .wait()
                 .unwrap()
         };
-        let usage = Arc::new(Usage::new(osd.clone(), None));
+        let usage = Arc::new(OstUsage::new(osd.clone(), None));
         let root = async || {
             usage
                 .of_id(0, 0)
@@ -300,7 +300,7 @@ mod tests {
                 Err(coral_wire::Errno::ENOENT)
             }
         };
-        let usage = Arc::new(Usage::new(osd, Some(Arc::new(files))));
+        let usage = Arc::new(OstUsage::new(osd, Some(Arc::new(files))));
         usage.start();
         let used = async |kind, id| usage.of_id(kind, id).await.unwrap();
         let one = Some(Used {

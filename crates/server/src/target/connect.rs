@@ -14,7 +14,7 @@ use coral_wire::ptlrpc::{
 use coral_wire::{ConnectFlags, ConnectFlags2, Errno, ObdConnectData};
 
 use super::export::{Connection, Export};
-use super::{Target, TargetKind, last_rcvd};
+use super::{LuTarget, TargetKind, last_rcvd};
 
 /// Longest uuid, bytes.
 const UUID_MAX: usize = 40;
@@ -51,7 +51,7 @@ impl Asked {
     }
 }
 
-impl Target {
+impl LuTarget {
     /// Answers a connect; the export it led to, when there is one, is to be reachable by its cookie at once.
     /// A client that must be recovered is known on disk, safe from power loss, before it is told so.
     pub(crate) async fn connect(

@@ -32,7 +32,7 @@ pub(super) struct KeptReply {
 /// What becomes of a request that has arrived.
 #[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 #[derive(Debug, PartialEq)]
-pub(super) enum Admission {
+pub(super) enum ExportAdmission {
     /// Never seen: execute it.
     New,
     /// It belongs to an older connection, or is being executed already: drop it.
@@ -56,7 +56,7 @@ pub(super) enum Dropped {
 /// (`OBD_MAX_RIF_MAX`, lustre/include/obd.h), and one for a close. Each slot keeps a reply.
 const TAG_MAX: u16 = 513;
 
-struct State {
+struct ExportState {
     nid: Nid,
     known_by: KnownBy,
     connect: ObdConnectData,
@@ -87,7 +87,7 @@ pub struct Export {
     rep_mbits: AtomicBool,
     /// What its nodemap says.
     view: RwLock<View>,
-    state: Mutex<State>,
+    state: Mutex<ExportState>,
 }
 
 /// One connection of a client.
@@ -131,7 +131,7 @@ impl Export {
         c: Connection,
         replies: BTreeMap<u16, KeptReply>,
     ) -> Export {
-        let state = State {
+        let state = ExportState {
             nid: c.nid,
             known_by: c.known_by,
             connect: c.connect,
@@ -252,15 +252,15 @@ impl Export {
     }
 
     /// Decides what becomes of a request, and notes that it is in progress when it is new.
-    pub(super) fn admit(&self, body: &PtlrpcBody, xid: u64, now: Instant) -> Admission {
+    pub(super) fn admit(&self, body: &PtlrpcBody, xid: u64, now: Instant) -> ExportAdmission {
         let mut s = self.state.lock();
         s.last_seen = now;
         let replay = body.flags & MSG_REPLAY != 0;
         if body.conn_cnt < s.conn_cnt || (!replay && xid <= s.last_xid.max(body.last_xid)) {
-            return Admission::Drop(Dropped::Stale);
+            return ExportAdmission::Drop(Dropped::Stale);
         }
         if body.tag > TAG_MAX {
-            return Admission::Drop(Dropped::BadTag);
+            return ExportAdmission::Drop(Dropped::BadTag);
         }
         if !replay && body.last_xid > s.last_xid {
             s.last_xid = body.last_xid;
@@ -268,7 +268,7 @@ impl Export {
             s.replies.retain(|_, r| r.xid > seen);
         }
         if s.in_progress.contains_key(&xid) {
-            return Admission::Drop(Dropped::Duplicate);
+            return ExportAdmission::Drop(Dropped::Duplicate);
         }
         // What was executed before a restart and is replayed goes to the target: what it left in memory is to be made again.
         if let Some(kept) = s
@@ -276,10 +276,10 @@ impl Export {
             .values()
             .find(|r| r.xid == xid && !(replay && r.from_disk))
         {
-            return Admission::Again(kept.clone());
+            return ExportAdmission::Again(kept.clone());
         }
         s.in_progress.insert(xid, None);
-        Admission::New
+        ExportAdmission::New
     }
 
     /// A hold on a request that was admitted.
@@ -421,15 +421,15 @@ mod tests {
     #[test]
     fn a_request_sent_twice_is_executed_once() {
         let (e, now) = (export(), Instant::now());
-        assert_eq!(e.admit(&body(3, 0), 128, now), Admission::New);
+        assert_eq!(e.admit(&body(3, 0), 128, now), ExportAdmission::New);
         assert_eq!(
             e.admit(&body(3, 0), 128, now),
-            Admission::Drop(Dropped::Duplicate)
+            ExportAdmission::Drop(Dropped::Duplicate)
         );
         e.keep(1, 77, 128, &Message::new(&body(3, 0)));
         e.finished(128);
         assert!(
-            matches!(e.admit(&body(3, 0), 128, now), Admission::Again(k) if k.transno == 77 && !k.from_disk)
+            matches!(e.admit(&body(3, 0), 128, now), ExportAdmission::Again(k) if k.transno == 77 && !k.from_disk)
         );
         assert_eq!(
             e.admit(
@@ -440,14 +440,14 @@ mod tests {
                 384,
                 now
             ),
-            Admission::Drop(Dropped::BadTag)
+            ExportAdmission::Drop(Dropped::BadTag)
         );
         // the client has seen it: forgotten, and what comes late of it is dropped
-        assert_eq!(e.admit(&body(3, 128), 256, now), Admission::New);
+        assert_eq!(e.admit(&body(3, 128), 256, now), ExportAdmission::New);
         assert_eq!(e.state.lock().replies.len(), 0);
         assert_eq!(
             e.admit(&body(3, 0), 128, now),
-            Admission::Drop(Dropped::Stale)
+            ExportAdmission::Drop(Dropped::Stale)
         );
     }
 
@@ -458,7 +458,7 @@ mod tests {
             flags: MSG_REPLAY,
             ..body(3, 0)
         };
-        assert_eq!(e.admit(&body(3, 640), 768, now), Admission::New);
+        assert_eq!(e.admit(&body(3, 640), 768, now), ExportAdmission::New);
         let kept = KeptReply {
             transno: 5,
             xid: 128,
@@ -468,13 +468,13 @@ mod tests {
         e.state.lock().replies.insert(1, kept);
         assert_eq!(
             e.admit(&replay, 128, now),
-            Admission::New,
+            ExportAdmission::New,
             "an open that was committed is opened again"
         );
         e.finished(128);
         e.reconstructed(128, &Message::new(&body(3, 0)));
         assert!(
-            matches!(e.admit(&replay, 128, now), Admission::Again(_)),
+            matches!(e.admit(&replay, 128, now), ExportAdmission::Again(_)),
             "its reply was lost"
         );
     }
@@ -484,7 +484,7 @@ mod tests {
         let (e, now) = (export(), Instant::now());
         assert_eq!(
             e.admit(&body(2, 0), 128, now),
-            Admission::Drop(Dropped::Stale)
+            ExportAdmission::Drop(Dropped::Stale)
         );
         let again = Connection {
             nid: Nid(5),

@@ -13,7 +13,7 @@ use coral_osd::{Batch, Kv, OsdError, Table};
 use coral_ptlrpc::alive::{self, Life};
 use coral_wire::{Message, ObdConnectData, Wire};
 
-use super::Stored;
+use super::StoredTransnos;
 use super::export::KeptReply;
 
 /// Table of server and client records and reply data.
@@ -49,7 +49,7 @@ impl KnownClient {
 #[derive(Debug, Default)]
 pub(super) struct LastRcvd {
     pub instance: u32,
-    pub stored: Stored,
+    pub stored: StoredTransnos,
     /// The recovery before did not end, and a known client was given up in it.
     pub gap: bool,
     pub clients: Vec<KnownClient>,
@@ -86,7 +86,7 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     })?;
     Ok(LastRcvd {
         instance,
-        stored: Stored { tables, data },
+        stored: StoredTransnos { tables, data },
         gap,
         clients,
     })
@@ -279,7 +279,7 @@ mod tests {
             (got.instance, got.stored, got.clients.len()),
             (
                 3,
-                Stored {
+                StoredTransnos {
                     tables: 1 << 40,
                     data: 1 << 40
                 },

@@ -10,7 +10,7 @@ use coral_wire::mds::{LayoutIntent, RecCreate, layout_intent, open};
 use coral_wire::ptlrpc::MSG_REPLAY;
 use coral_wire::{ConnectFlags, Errno, ObdConnectData, opc};
 
-use super::{Export, Target, TargetKind, TargetRequest};
+use super::{Export, LuTarget, TargetKind, TargetRequest};
 use crate::nodemap::{Nodemaps, View};
 
 /// Nodemaps as the MGS has them, and whose ids are believed whatever they say.
@@ -22,7 +22,7 @@ pub struct Membership {
     pub mdts: Vec<Nid>,
 }
 
-impl Target {
+impl LuTarget {
     /// Nodemaps count from now on as in `now`; clients whose nodemap is another lose their locks, for what they cached has ids that
     /// were mapped otherwise.
     pub(crate) fn set_membership(self: &Arc<Self>, now: Arc<Membership>) {

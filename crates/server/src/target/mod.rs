@@ -8,6 +8,7 @@ mod members;
 mod recovery;
 mod request;
 mod sync;
+mod transactions;
 mod waiting;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -19,11 +20,13 @@ use coral_lnet::Node;
 use coral_osd::{Batch, Device, OsdError};
 use coral_wire::ObdConnectData;
 use coral_wire::connect::CLAIMED;
-use coral_wire::ptlrpc::{Message, PtlrpcBody};
+use coral_wire::ptlrpc::Message;
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+
+pub use coral_osd::TargetKind;
 
 pub(crate) use connect::wanted_uuid;
 pub use export::Export;
@@ -31,25 +34,16 @@ pub use last_rcvd::LAST_RCVD;
 pub(crate) use last_rcvd::{client_count, stored_transno};
 pub use members::Membership;
 pub(crate) use members::{check_writable, reads_only};
-pub(crate) use recovery::Gate;
+pub(crate) use recovery::RecoveryGate;
 pub(crate) use request::Admitted;
 pub use request::TargetRequest;
+pub(crate) use transactions::StoredTransnos;
 pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 
 use export::Exports;
 use recovery::Recovery;
 use sync::SyncGroup;
-
-/// Kind of a target: decides the connect opcode it answers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TargetKind {
-    /// Management server: nothing is replayed.
-    Mgs,
-    /// Metadata target.
-    Mdt,
-    /// Object storage target.
-    Ost,
-}
+use transactions::Numbers;
 
 /// Configuration and limits of a target.
 #[derive(Clone, Debug)]
@@ -60,7 +54,7 @@ pub struct TargetConfig {
     pub uuid: String,
     /// Index within the file system.
     pub index: u32,
-    /// Kind.
+    /// Kind: decides the connect opcode it answers to.
     pub kind: TargetKind,
     /// After a restart, known clients have so long to come back; then they are evicted. Lustre: 3 x obd_timeout.
     pub recovery_soft: Duration,
@@ -130,7 +124,7 @@ pub trait TargetOps: Send + Sync + 'static {
         Box::pin(async {})
     }
 
-    /// Called by [`Target::sync`] before the tables are synced (OST: sync objects): `last_committed` never runs ahead of the data
+    /// Called by [`LuTarget::sync`] before the tables are synced (OST: sync objects): `last_committed` never runs ahead of the data
     /// it stands for.
     fn sync_data(&self) -> BoxFuture<'_, Result<(), OsdError>> {
         Box::pin(async { Ok(()) })
@@ -171,7 +165,7 @@ pub struct TargetStats {
 
 /// Counters behind [`TargetStats`].
 #[derive(Default)]
-struct Counts {
+struct TargetCounts {
     connects: AtomicU64,
     reconnects: AtomicU64,
     evictions: AtomicU64,
@@ -184,8 +178,8 @@ struct Counts {
     stale: AtomicU64,
 }
 
-/// A target: exports, transactions, recovery.
-pub struct Target {
+/// A target: exports, transactions, recovery (`struct lu_target`).
+pub struct LuTarget {
     cfg: TargetConfig,
     node: Arc<Node>,
     kv: Device,
@@ -193,11 +187,11 @@ pub struct Target {
     ops: OnceLock<Arc<dyn TargetOps>>,
     instance: u32,
     /// What was found on disk at the start.
-    recovered: Stored,
+    recovered: StoredTransnos,
     /// Held while a transaction gets its number and is committed: a crash leaves a prefix of the numbers.
     numbers: Mutex<Numbers>,
     /// What is in committed batches; lags behind when the last transactions stored nothing.
-    stored: Mutex<Stored>,
+    stored: Mutex<StoredTransnos>,
     last_committed: AtomicU64,
     /// Batches committed since the start; changed while `last_transno` is locked.
     commits: AtomicU64,
@@ -217,35 +211,15 @@ pub struct Target {
     started_at: Instant,
     /// Fast look at whether recovery is under way.
     recovering: AtomicBool,
-    counts: Counts,
+    counts: TargetCounts,
     claimed: AtomicU32,
     stopped: watch::Sender<bool>,
 }
 
-/// Transaction numbers of a running target.
-#[derive(Clone, Copy, Debug)]
-struct Numbers {
-    /// Highest given.
-    last: u64,
-    /// All that was ever acknowledged up to here is done: behind `last` while data on an MDT are still to be replayed.
-    done: u64,
-}
-
-/// Transaction numbers in the tables. Data of objects are no part of these: an MDT's tables, which say of the transactions of
-/// names which are on disk, may be there without the data that were written before. (The tables of an OST hold a number only
-/// when its data are on disk: there both are one.)
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stored {
-    /// Changes of tables are on disk up to here.
-    pub tables: u64,
-    /// So are all others, those of data.
-    pub data: u64,
-}
-
 /// The exports as the lock callbacks see them.
-struct Peers(Weak<Target>);
+struct AstExports(Weak<LuTarget>);
 
-impl AstPeers for Peers {
+impl AstPeers for AstExports {
     fn peer(&self, exp: u64) -> Option<AstPeer> {
         let e = self.0.upgrade()?.export(exp)?;
         Some(AstPeer {
@@ -262,18 +236,18 @@ impl AstPeers for Peers {
     }
 }
 
-impl Target {
+impl LuTarget {
     /// Opens a target on its tables: loads last_rcvd; enters recovery if it knows clients that must come back.
     pub fn new(
         node: Arc<Node>,
         cfg: TargetConfig,
         kv: impl Into<Device>,
-    ) -> Result<Arc<Target>, OsdError> {
+    ) -> Result<Arc<LuTarget>, OsdError> {
         let kv = kv.into();
         let known = last_rcvd::load(&*kv)?;
         // Nothing that was done is lost when only the process died.
         let noted = kv.noted();
-        let recovered = Stored {
+        let recovered = StoredTransnos {
             tables: known.stored.tables.max(noted),
             data: known.stored.data.max(noted),
         };
@@ -316,11 +290,11 @@ impl Target {
             tracing::info!(target = %cfg.name, clients = exports.len(), last_transno = recovered.tables, "recovery: waiting for clients");
         }
         let (stopped, _) = watch::channel(false);
-        let target = Arc::new_cyclic(|weak: &Weak<Target>| Target {
+        let target = Arc::new_cyclic(|weak: &Weak<LuTarget>| LuTarget {
             ldlm: LdlmServer::new(
                 &cfg.name,
                 node.clone(),
-                PtlrpcAsts::new(node.clone(), Peers(weak.clone())),
+                PtlrpcAsts::new(node.clone(), AstExports(weak.clone())),
             ),
             cfg,
             node,
@@ -349,7 +323,7 @@ impl Target {
             windows: watch::channel(windows).0,
             started_at: Instant::now(),
             recovering: AtomicBool::new(recovering),
-            counts: Counts::default(),
+            counts: TargetCounts::default(),
             claimed: AtomicU32::new(CLAIMED),
             stopped,
         });
@@ -450,202 +424,9 @@ impl Target {
         self.instance
     }
 
-    /// Highest transno that, with all before it, survives power loss.
-    pub fn last_committed(&self) -> u64 {
-        self.last_committed.load(Relaxed)
-    }
-
-    /// Highest transno given.
-    pub fn last_transno(&self) -> u64 {
-        self.numbers.lock().last
-    }
-
-    /// Everything up to this transno is done, and nothing of it has yet to be replayed.
-    fn done_transno(&self) -> u64 {
-        self.numbers.lock().done
-    }
-
     /// Whether the target waits for known clients after a restart.
     pub fn in_recovery(&self) -> bool {
         self.recovering.load(Relaxed)
-    }
-
-    /// Makes everything acknowledged so far survive power loss and moves last_committed.
-    pub async fn sync(self: &Arc<Self>) -> Result<(), OsdError> {
-        self.sync_with(true).await
-    }
-
-    async fn sync_with(self: &Arc<Self>, data: bool) -> Result<(), OsdError> {
-        let mut group = self.syncs.enter(data).await;
-        if group.covered() {
-            return Ok(());
-        }
-        let covers = self.syncs.begin(&group);
-        self.sync_now(data).await?;
-        group.finished(covers);
-        Ok(())
-    }
-
-    /// One sync. Without the data nothing is committed: clients keep what they have written.
-    async fn sync_now(&self, data: bool) -> Result<(), OsdError> {
-        let upto = self.done_transno();
-        if data {
-            if let Some(ops) = self.ops.get() {
-                ops.sync_data().await?;
-            }
-            // After the data: the number may reach the disk at any time.
-            self.store_done(upto)?;
-        }
-        let mark = self.mark();
-        self.kv.sync().await?;
-        self.reached(mark);
-        if data {
-            self.last_committed.fetch_max(upto, Relaxed);
-        }
-        self.counts.syncs.fetch_add(1, Relaxed);
-        Ok(())
-    }
-
-    /// Stores that all is on disk up to `upto`, where the last transactions have not: a number clients were told to be committed
-    /// must never be given again.
-    fn store_done(&self, upto: u64) -> Result<(), OsdError> {
-        let _numbers = self.numbers.lock();
-        let mut batch = Batch::new();
-        self.put_transno(&mut batch, upto);
-        if self.cfg.kind == TargetKind::Mdt && upto > self.stored.lock().data {
-            last_rcvd::put_data_transno(&mut batch, upto);
-        }
-        if !batch.is_empty() {
-            self.store(batch, upto)?;
-            let mut stored = self.stored.lock();
-            stored.data = stored.data.max(upto);
-        }
-        Ok(())
-    }
-
-    /// One transaction for a client's request: gives the transno (a replay keeps its own), puts it, the reply's bytes and
-    /// `batch` into one atomic batch and commits it. `reply`'s body must have its status set; transno is filled in.
-    /// The caller holds its own mutex around read-modify-commit, so transnos follow the order of changes.
-    pub fn commit(
-        &self,
-        rq: &TargetRequest,
-        batch: Batch,
-        reply: &mut Message,
-    ) -> Result<u64, OsdError> {
-        self.commit_stamped(rq, batch, reply, |_, _| ())
-    }
-
-    /// The same of a batch to which `stamp` adds what holds the transaction's number.
-    pub fn commit_stamped(
-        &self,
-        rq: &TargetRequest,
-        mut batch: Batch,
-        reply: &mut Message,
-        stamp: impl FnOnce(&mut Batch, u64),
-    ) -> Result<u64, OsdError> {
-        let body = &rq.rq.body;
-        self.numbered(rq, |transno| {
-            stamp(&mut batch, transno);
-            set_transno(reply, body, transno);
-            self.put_transno(&mut batch, transno);
-            // Whoever forgets the export holds the same lock: no row of it stays behind.
-            if !rq.exp.local && !rq.exp.gone() && rq.exp.keeps(body.tag, rq.rq.xid) {
-                last_rcvd::put_reply(
-                    &mut batch,
-                    &rq.exp.uuid,
-                    body.tag,
-                    transno,
-                    rq.rq.xid,
-                    &reply.encode(),
-                );
-            }
-            self.store(batch, transno)?;
-            rq.exp.keep(body.tag, transno, rq.rq.xid, reply);
-            Ok(())
-        })
-    }
-
-    /// A transaction that changes nothing stored, such as an open: a transno so that it can be replayed, and the reply kept
-    /// in memory for a resend.
-    pub fn commit_empty(&self, rq: &TargetRequest, reply: &mut Message) -> Result<u64, OsdError> {
-        self.numbered(rq, |transno| {
-            set_transno(reply, &rq.rq.body, transno);
-            rq.exp.keep(rq.rq.body.tag, transno, rq.rq.xid, reply);
-            Ok(())
-        })
-    }
-
-    /// A transaction whose request may safely be executed twice (OST writes): no reply data is stored.
-    pub fn commit_idempotent(
-        &self,
-        rq: &TargetRequest,
-        mut batch: Batch,
-        reply: &mut Message,
-    ) -> Result<u64, OsdError> {
-        self.numbered(rq, |transno| {
-            set_transno(reply, &rq.rq.body, transno);
-            if batch.is_empty() {
-                return Ok(());
-            }
-            self.put_transno(&mut batch, transno);
-            self.store(batch, transno)
-        })
-    }
-
-    /// A transaction of the target itself; returns its mark ([`Target::mark`]). It has no number: numbers are the clients', who
-    /// during recovery have yet to replay the next ones, and drop what they are told to be committed.
-    pub fn commit_local(&self, batch: Batch) -> Result<u64, OsdError> {
-        let numbers = self.numbers.lock();
-        self.store(batch, 0)?;
-        drop(numbers);
-        self.counts.transactions.fetch_add(1, Relaxed);
-        Ok(self.mark())
-    }
-
-    /// Puts the number on disk, unless a greater one is there: one that is replayed though it was committed.
-    fn put_transno(&self, batch: &mut Batch, transno: u64) {
-        if transno > self.stored.lock().tables {
-            last_rcvd::put_transno(batch, transno);
-        }
-    }
-
-    /// Commits a batch that holds its number; the number's lock is held.
-    fn store(&self, batch: Batch, transno: u64) -> Result<(), OsdError> {
-        self.kv.commit(batch)?;
-        self.commits.fetch_add(1, Relaxed);
-        let mut stored = self.stored.lock();
-        stored.tables = stored.tables.max(transno);
-        Ok(())
-    }
-
-    /// Gives the next number (a replay's own) to `commit`; a number whose commit failed is given again.
-    fn numbered(
-        &self,
-        rq: &TargetRequest,
-        commit: impl FnOnce(u64) -> Result<(), OsdError>,
-    ) -> Result<u64, OsdError> {
-        let mut numbers = self.numbers.lock();
-        let replayed = Some(rq.rq.body.transno).filter(|t| rq.is_replay() && *t != 0);
-        let transno = replayed.unwrap_or(numbers.last + 1);
-        commit(transno)?;
-        // What was on disk is replayed in no order; all else in the order of the numbers.
-        if !rq.replay_committed() {
-            numbers.done = transno.max(numbers.done);
-            self.kv.note(numbers.done);
-        }
-        if let Some(transno) = replayed {
-            rq.exp.note_replayed(transno);
-        }
-        numbers.last = transno.max(numbers.last);
-        self.counts.transactions.fetch_add(1, Relaxed);
-        Ok(transno)
-    }
-
-    /// Nothing is replayed any more: what was not is gone.
-    fn all_is_done(&self) {
-        let mut numbers = self.numbers.lock();
-        numbers.done = numbers.last;
-        self.kv.note(numbers.done);
     }
 
     /// Evicts a client: its locks and handles are dropped, its next request gets -ENOTCONN.
@@ -721,16 +502,7 @@ impl Target {
     }
 }
 
-/// Puts the transno into the reply's body, which is made when there is none yet.
-fn set_transno(reply: &mut Message, request: &PtlrpcBody, transno: u64) {
-    let mut body = reply
-        .body()
-        .unwrap_or_else(|_| PtlrpcBody::reply(request, 0));
-    body.transno = transno;
-    reply.set_body(&body);
-}
-
-async fn evict_loop(target: Weak<Target>, silence: Duration, mut stopped: watch::Receiver<bool>) {
+async fn evict_loop(target: Weak<LuTarget>, silence: Duration, mut stopped: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             biased;

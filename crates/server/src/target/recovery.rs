@@ -3,7 +3,7 @@
 //! The clients known from before come back, replay what may be missing in the order of its transaction numbers, replay their
 //! locks, and send a last ping that is answered when all are done or the time is over. Meanwhile no other client gets in.
 //! What is replayed up to the last number found on disk needs no order: only what lived in memory is made again. For data on an
-//! MDT that is a number of its own ([`super::Stored`]).
+//! MDT that is a number of its own ([`super::StoredTransnos`]).
 //!
 //! A request that must wait is kept by its own handler, so that its client gets early replies; here is only its place in the
 //! order. It holds no place of its service meanwhile: what it waits for must get in. Locks come after all requests: a request that is executed again must not meet locks whose holders cannot answer.
@@ -20,7 +20,7 @@ use coral_wire::{ConnectFlags, Errno, opc};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
-use super::{Export, Target, TargetRequest, last_rcvd};
+use super::{Export, LuTarget, TargetRequest, last_rcvd};
 
 /// A replay with a greater transno is nonsense: the numbers after it must not run out.
 const TRANSNO_MAX: u64 = u64::MAX / 2;
@@ -48,13 +48,13 @@ enum Progress {
 }
 
 /// A client that is recovered.
-struct Client {
+struct RecoveringClient {
     progress: Progress,
     /// Transnos of its replays that wait.
     replays: BTreeSet<u64>,
 }
 
-impl Client {
+impl RecoveringClient {
     /// A replay of it may come that is before all others.
     fn may_replay(&self) -> bool {
         match self.progress {
@@ -66,18 +66,18 @@ impl Client {
 }
 
 /// A request that waits for its turn.
-struct Waiting {
+struct WaitingRequest {
     cookie: u64,
-    go: oneshot::Sender<Turn>,
+    go: oneshot::Sender<ReplayTurn>,
 }
 
 /// Leave to execute; dropped = executed.
-pub(crate) struct Turn {
+pub(crate) struct ReplayTurn {
     /// A replay: the next one follows when it is done.
-    replay: Option<Arc<Target>>,
+    replay: Option<Arc<LuTarget>>,
 }
 
-impl Drop for Turn {
+impl Drop for ReplayTurn {
     fn drop(&mut self) {
         if let Some(target) = self.replay.take() {
             target.recovery.lock().executing = false;
@@ -90,7 +90,7 @@ impl Drop for Turn {
 /// however many clients there are.
 #[derive(Default)]
 pub(super) struct Recovery {
-    clients: BTreeMap<u64, Client>,
+    clients: BTreeMap<u64, RecoveringClient>,
     /// How many of them may still send a replay that is before all others.
     may_replay: usize,
     /// How many are not done.
@@ -99,13 +99,13 @@ pub(super) struct Recovery {
     #[cfg(test)]
     looked: u64,
     /// Replays not on disk yet, by transno.
-    replays: BTreeMap<u64, Waiting>,
+    replays: BTreeMap<u64, WaitingRequest>,
     /// One of them is being executed.
     executing: bool,
     /// Lock replays, by client.
-    locks: BTreeMap<u64, VecDeque<Waiting>>,
+    locks: BTreeMap<u64, VecDeque<WaitingRequest>>,
     /// Last pings, answered at the end, by client.
-    pings: BTreeMap<u64, Waiting>,
+    pings: BTreeMap<u64, WaitingRequest>,
     /// Clients with a replay that did not find the versions it had found: evicted when all requests are replayed.
     failed: BTreeSet<u64>,
     /// A known client is gone, and with it perhaps changes that others' rest on.
@@ -119,13 +119,13 @@ impl Recovery {
         let client = |cookie| {
             (
                 cookie,
-                Client {
+                RecoveringClient {
                     progress: Progress::Missing,
                     replays: BTreeSet::new(),
                 },
             )
         };
-        let clients: BTreeMap<u64, Client> = cookies.map(client).collect();
+        let clients: BTreeMap<u64, RecoveringClient> = cookies.map(client).collect();
         Recovery {
             may_replay: clients.len(),
             unfinished: clients.len(),
@@ -136,7 +136,7 @@ impl Recovery {
     }
 
     /// Changes what is known of a client, and counts it anew.
-    fn change(&mut self, cookie: u64, change: impl FnOnce(&mut Client)) {
+    fn change(&mut self, cookie: u64, change: impl FnOnce(&mut RecoveringClient)) {
         #[cfg(test)]
         {
             self.looked += 1;
@@ -201,7 +201,7 @@ impl Recovery {
         self.pings.remove(&cookie);
     }
 
-    fn add_replay(&mut self, transno: u64, w: Waiting) {
+    fn add_replay(&mut self, transno: u64, w: WaitingRequest) {
         if !self.clients.contains_key(&w.cookie) {
             return; // evicted meanwhile
         }
@@ -226,7 +226,7 @@ impl Recovery {
         }
     }
 
-    fn add_lock(&mut self, w: Waiting) {
+    fn add_lock(&mut self, w: WaitingRequest) {
         let waiting = self.locks.entry(w.cookie).or_default();
         if waiting.len() >= WAITING_MAX {
             waiting.pop_front();
@@ -235,20 +235,20 @@ impl Recovery {
     }
 
     /// What may go on, given how far the clients are.
-    fn next(&mut self) -> Step {
+    fn next(&mut self) -> RecoveryStep {
         if self.executing || self.may_replay > 0 {
-            return Step::Wait;
+            return RecoveryStep::Wait;
         }
         if let Some((transno, w)) = self.replays.pop_first() {
             self.change(w.cookie, |c| _ = c.replays.remove(&transno));
             self.executing = true;
-            return Step::Replay(w);
+            return RecoveryStep::Replay(w);
         }
         if let Some(cookie) = self.failed.pop_first() {
-            return Step::Evict(cookie);
+            return RecoveryStep::Evict(cookie);
         }
         if !self.locks.is_empty() {
-            return Step::Locks(
+            return RecoveryStep::Locks(
                 std::mem::take(&mut self.locks)
                     .into_values()
                     .flatten()
@@ -256,41 +256,41 @@ impl Recovery {
             );
         }
         if self.unfinished == 0 {
-            Step::Finish
+            RecoveryStep::Finish
         } else {
-            Step::Wait
+            RecoveryStep::Wait
         }
     }
 }
 
 /// What recovery does next.
-enum Step {
+enum RecoveryStep {
     /// A client's move.
     Wait,
     /// This replay is executed.
-    Replay(Waiting),
+    Replay(WaitingRequest),
     /// This client is evicted: not all that it did could be done again.
     Evict(u64),
     /// These locks are.
-    Locks(Vec<Waiting>),
+    Locks(Vec<WaitingRequest>),
     /// Recovery is over.
     Finish,
 }
 
 /// What the gate decides about a request.
-pub(crate) enum Gate {
+pub(crate) enum RecoveryGate {
     /// Execute it now.
     Pass(TargetRequest),
     /// Not allowed before recovery is over.
     Refuse(TargetRequest, Errno),
     /// Execute it when its turn comes; when none comes, drop it.
-    Wait(TargetRequest, oneshot::Receiver<Turn>),
+    Wait(TargetRequest, oneshot::Receiver<ReplayTurn>),
 }
 
-impl Target {
+impl LuTarget {
     /// Whether a request may be executed now; outside of recovery every one may that is no replay: a replay is trusted in what
     /// was checked when it was first executed.
-    pub(crate) fn gate(self: &Arc<Self>, rq: TargetRequest) -> Gate {
+    pub(crate) fn gate(self: &Arc<Self>, rq: TargetRequest) -> RecoveryGate {
         let (flags, opcode) = (rq.rq.body.flags, rq.rq.body.opc);
         let highest = self
             .recovered
@@ -298,10 +298,10 @@ impl Target {
             .saturating_add(TRANSNO_AHEAD)
             .min(TRANSNO_MAX);
         if rq.is_replay() && (!self.in_recovery() || rq.rq.body.transno > highest) {
-            return Gate::Refuse(rq, Errno::EPROTO);
+            return RecoveryGate::Refuse(rq, Errno::EPROTO);
         }
         if !self.in_recovery() {
-            return Gate::Pass(rq);
+            return RecoveryGate::Pass(rq);
         }
         if opcode == opc::OBD_PING {
             return self.gate_ping(rq, flags);
@@ -316,26 +316,26 @@ impl Target {
         if flags & MSG_REPLAY != 0 {
             self.counts.replayed_requests.fetch_add(1, Relaxed);
             if rq.replay_committed() {
-                return Gate::Pass(rq);
+                return RecoveryGate::Pass(rq);
             }
             let transno = rq.rq.body.transno;
             return self.wait(rq, |r, w| r.add_replay(transno, w));
         }
         match opcode {
             opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT | opc::LDLM_CANCEL => {
-                Gate::Pass(rq)
+                RecoveryGate::Pass(rq)
             }
             // other MDTs, whose operations no replay depends on: what they may do now is for the MDT to say
             opc::OUT_UPDATE | opc::FLD_QUERY | opc::SEQ_QUERY
                 if rq.exp.connect().has(ConnectFlags::LIGHTWEIGHT) =>
             {
-                Gate::Pass(rq)
+                RecoveryGate::Pass(rq)
             }
-            _ => Gate::Refuse(rq, Errno::EAGAIN),
+            _ => RecoveryGate::Refuse(rq, Errno::EAGAIN),
         }
     }
 
-    fn gate_ping(self: &Arc<Self>, rq: TargetRequest, flags: u32) -> Gate {
+    fn gate_ping(self: &Arc<Self>, rq: TargetRequest, flags: u32) -> RecoveryGate {
         if flags & MSG_LOCK_REPLAY_DONE != 0 {
             return self.wait(rq, |r, w| {
                 r.reached(w.cookie, Progress::Done);
@@ -346,25 +346,25 @@ impl Target {
             self.recovery.lock().reached(rq.exp.cookie, Progress::Locks);
             self.advance_recovery();
         }
-        Gate::Pass(rq)
+        RecoveryGate::Pass(rq)
     }
 
     /// Puts a request in its place, and lets go on what may.
     fn wait(
         self: &Arc<Self>,
         rq: TargetRequest,
-        place: impl FnOnce(&mut Recovery, Waiting),
-    ) -> Gate {
+        place: impl FnOnce(&mut Recovery, WaitingRequest),
+    ) -> RecoveryGate {
         let (go, turn) = oneshot::channel();
         place(
             &mut self.recovery.lock(),
-            Waiting {
+            WaitingRequest {
                 cookie: rq.exp.cookie,
                 go,
             },
         );
         self.advance_recovery();
-        Gate::Wait(rq, turn)
+        RecoveryGate::Wait(rq, turn)
     }
 
     /// A replay of this client did not find the versions it had found. Its other replays are still tried, each for itself;
@@ -390,21 +390,21 @@ impl Target {
         while self.in_recovery() {
             let step = self.recovery.lock().next();
             match step {
-                Step::Wait => return,
+                RecoveryStep::Wait => return,
                 // A handler that is no more gives its turn back at once, by dropping it.
-                Step::Replay(w) => drop(w.go.send(Turn {
+                RecoveryStep::Replay(w) => drop(w.go.send(ReplayTurn {
                     replay: Some(self.clone()),
                 })),
-                Step::Evict(cookie) => self.evict(
+                RecoveryStep::Evict(cookie) => self.evict(
                     cookie,
                     "not all that it did could be done again: a client before it is missing",
                 ),
-                Step::Locks(all) => {
+                RecoveryStep::Locks(all) => {
                     for w in all {
-                        let _ = w.go.send(Turn { replay: None });
+                        let _ = w.go.send(ReplayTurn { replay: None });
                     }
                 }
-                Step::Finish => {
+                RecoveryStep::Finish => {
                     if self.recovering.swap(false, Relaxed) {
                         tokio::spawn(self.clone().finish_recovery());
                     }
@@ -429,7 +429,7 @@ impl Target {
         exports.iter().for_each(|e| e.recovery_finished());
         tracing::info!(target = %self.cfg.name, clients = exports.len(), "recovery is over");
         for ping in r.pings.into_values() {
-            let _ = ping.go.send(Turn { replay: None });
+            let _ = ping.go.send(ReplayTurn { replay: None });
         }
     }
 }
@@ -441,7 +441,7 @@ fn is_lock_replay(rq: &TargetRequest) -> bool {
 
 /// Ends recovery by the clock: first those that never came, then those that never finished, are evicted; and then, as long as it
 /// goes on all the same, those that have come back meanwhile and are not done.
-pub(super) async fn window(target: Weak<Target>, mut stopped: watch::Receiver<bool>) {
+pub(super) async fn window(target: Weak<LuTarget>, mut stopped: watch::Receiver<bool>) {
     let Some((start, mut windows)) = target
         .upgrade()
         .map(|t| (t.started_at, t.windows.subscribe()))
@@ -491,9 +491,9 @@ mod tests {
     use super::super::{TargetConfig, TargetKind, TargetOps, last_rcvd};
     use super::*;
 
-    fn waiting(cookie: u64) -> (Waiting, oneshot::Receiver<Turn>) {
+    fn waiting(cookie: u64) -> (WaitingRequest, oneshot::Receiver<ReplayTurn>) {
         let (go, turn) = oneshot::channel();
-        (Waiting { cookie, go }, turn)
+        (WaitingRequest { cookie, go }, turn)
     }
 
     #[test]
@@ -514,7 +514,7 @@ mod tests {
             replays.push(turn);
         }
         for kept in [&mut locks, &mut replays] {
-            let dropped = |t: &mut oneshot::Receiver<Turn>| {
+            let dropped = |t: &mut oneshot::Receiver<ReplayTurn>| {
                 t.try_recv()
                     .is_err_and(|e| e == oneshot::error::TryRecvError::Closed)
             };
@@ -551,12 +551,12 @@ mod tests {
             turns.push(turn);
         };
         for cookie in 1..=clients {
-            assert!(matches!(r.next(), Step::Wait), "not all are back");
+            assert!(matches!(r.next(), RecoveryStep::Wait), "not all are back");
             r.came(cookie);
             send(&mut r, cookie, cookie);
         }
-        while let Step::Replay(w) = r.next() {
-            assert!(matches!(r.next(), Step::Wait), "one at a time");
+        while let RecoveryStep::Replay(w) = r.next() {
+            assert!(matches!(r.next(), RecoveryStep::Wait), "one at a time");
             r.executing = false;
             done.push(done.len() as u64 + 1);
             match done.len() as u64 + clients {
@@ -565,10 +565,10 @@ mod tests {
             }
         }
         for cookie in 1..=clients {
-            assert!(matches!(r.next(), Step::Wait), "not all are done");
+            assert!(matches!(r.next(), RecoveryStep::Wait), "not all are done");
             r.reached(cookie, Progress::Done);
         }
-        assert!(matches!(r.next(), Step::Finish));
+        assert!(matches!(r.next(), RecoveryStep::Finish));
         (done, r.looked)
     }
 
@@ -598,7 +598,7 @@ mod tests {
     }
 
     /// A target on a device that knows two clients, started with another address each time.
-    async fn with_two_known(kv: &Arc<OsdMem>, start: u8) -> Arc<Target> {
+    async fn with_two_known(kv: &Arc<OsdMem>, start: u8) -> Arc<LuTarget> {
         let nid = format!("10.0.0.{start}@tcp").parse().expect("a NID");
         let node = Node::start(
             NodeConfig {
@@ -616,7 +616,7 @@ mod tests {
             }
             kv.commit(batch).wait().expect("commit");
         }
-        let target = Target::new(
+        let target = LuTarget::new(
             node,
             TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0),
             kv.clone(),
@@ -659,7 +659,7 @@ mod tests {
         tokio::time::sleep(target.windows().hard + LATE / 2).await;
         assert!(target.export(a).is_none() && target.export(b).is_some() && target.in_recovery());
         target.client_came(b);
-        drop(Turn {
+        drop(ReplayTurn {
             replay: Some(target.clone()),
         });
         assert!(target.in_recovery(), "it has some time");

@@ -7,8 +7,8 @@ use coral_ptlrpc::ServerRequest;
 use coral_wire::opc;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
 
-use super::export::{Admission, Dropped};
-use super::{Export, Target};
+use super::export::{Dropped, ExportAdmission};
+use super::{Export, LuTarget};
 
 /// The xid is in progress until this is dropped.
 pub(super) struct InProgress {
@@ -29,13 +29,13 @@ pub struct TargetRequest {
     /// The client.
     pub exp: Arc<Export>,
     /// The target.
-    pub target: Arc<Target>,
+    pub target: Arc<LuTarget>,
     _in_progress: InProgress,
 }
 
 impl TargetRequest {
     /// After [`Export::admit`] said it is new.
-    pub(super) fn new(rq: ServerRequest, exp: Arc<Export>, target: Arc<Target>) -> TargetRequest {
+    pub(super) fn new(rq: ServerRequest, exp: Arc<Export>, target: Arc<LuTarget>) -> TargetRequest {
         exp.hold(rq.xid, rq.control());
         let in_progress = InProgress {
             exp: exp.clone(),
@@ -117,24 +117,24 @@ pub(crate) enum Admitted {
     Dropped,
 }
 
-impl Target {
+impl LuTarget {
     /// Takes a request of `exp` in: duplicates are dropped, executed ones answered from what was kept.
     pub(crate) fn admit(self: &Arc<Self>, rq: ServerRequest, exp: Arc<Export>) -> Admitted {
         if exp.rep_mbits() {
             rq.use_reply_mbits();
         }
         match exp.admit(&rq.body, rq.xid, rq.arrived) {
-            Admission::New => Admitted::New(TargetRequest::new(rq, exp, self.clone())),
-            Admission::Drop(Dropped::Stale) => {
+            ExportAdmission::New => Admitted::New(TargetRequest::new(rq, exp, self.clone())),
+            ExportAdmission::Drop(Dropped::Stale) => {
                 self.counts.stale.fetch_add(1, Relaxed);
                 tracing::debug!(target = %self.cfg.name, xid = rq.xid, nid = %rq.from, opc = rq.body.opc, "stale request dropped");
                 Admitted::Dropped
             }
-            Admission::Drop(Dropped::BadTag) => {
+            ExportAdmission::Drop(Dropped::BadTag) => {
                 tracing::warn!(target = %self.cfg.name, nid = %rq.from, tag = rq.body.tag, "request with an impossible reply slot dropped");
                 Admitted::Dropped
             }
-            Admission::Drop(Dropped::Duplicate) => {
+            ExportAdmission::Drop(Dropped::Duplicate) => {
                 self.counts.duplicates.fetch_add(1, Relaxed);
                 // The client waits at new match bits: the first execution answers there.
                 if let Some(first) = exp.held(rq.xid) {
@@ -142,7 +142,7 @@ impl Target {
                 }
                 Admitted::Dropped
             }
-            Admission::Again(kept) => {
+            ExportAdmission::Again(kept) => {
                 self.counts.resent_replies.fetch_add(1, Relaxed);
                 let mut msg = kept.msg;
                 if kept.from_disk {

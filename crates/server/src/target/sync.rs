@@ -19,7 +19,7 @@ struct Done {
 }
 
 /// One caller's turn.
-pub(super) struct Turn<'a> {
+pub(super) struct SyncTurn<'a> {
     done: MutexGuard<'a, Done>,
     ticket: u64,
     data: bool,
@@ -27,9 +27,9 @@ pub(super) struct Turn<'a> {
 
 impl SyncGroup {
     /// Draws a ticket and waits for its turn. `data`: objects too, not only tables.
-    pub(super) async fn enter(&self, data: bool) -> Turn<'_> {
+    pub(super) async fn enter(&self, data: bool) -> SyncTurn<'_> {
         let ticket = self.drawn.fetch_add(1, Ordering::SeqCst) + 1;
-        Turn {
+        SyncTurn {
             done: self.done.lock().await,
             ticket,
             data,
@@ -37,12 +37,12 @@ impl SyncGroup {
     }
 
     /// A sync begins in this turn: every ticket drawn up to here will be covered.
-    pub(super) fn begin(&self, _turn: &Turn<'_>) -> u64 {
+    pub(super) fn begin(&self, _turn: &SyncTurn<'_>) -> u64 {
         self.drawn.load(Ordering::SeqCst)
     }
 }
 
-impl Turn<'_> {
+impl SyncTurn<'_> {
     /// Whether another caller's sync has done our work.
     pub(super) fn covered(&self) -> bool {
         self.ticket

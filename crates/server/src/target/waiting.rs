@@ -6,7 +6,7 @@ use std::time::Duration;
 use coral_lnet::Nid;
 use tokio::time::Instant;
 
-use super::Target;
+use super::LuTarget;
 
 /// How long a recovery waits, from the start of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct RecoveryStatus {
     pub left: Duration,
 }
 
-impl Target {
+impl LuTarget {
     /// How long a recovery waits.
     pub fn windows(&self) -> Windows {
         *self.windows.borrow()

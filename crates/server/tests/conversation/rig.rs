@@ -5,7 +5,7 @@ use coral_lnet::{MemNet, Node, NodeConfig, WallClock};
 use coral_node::backend::simulated_label;
 use coral_node::{Servers, ServersConfig, TargetSpec};
 use coral_osd::{OsdMem, TargetKind};
-use coral_server::Target;
+use coral_server::LuTarget;
 use coral_server::mdt::{Mdt, StripeDefaults};
 use coral_wire::ptlrpc::portal;
 use std::sync::Arc;
@@ -106,8 +106,8 @@ impl Rig {
     }
 
     /// The target a client of the recorded servers calls `uuid`, or the one that stands for it.
-    pub fn target(&self, uuid: &str) -> Option<&Arc<Target>> {
-        let of_files = |t: &&Arc<Target>| t.config().kind != coral_server::TargetKind::Mgs;
+    pub fn target(&self, uuid: &str) -> Option<&Arc<LuTarget>> {
+        let of_files = |t: &&Arc<LuTarget>| t.config().kind != coral_server::TargetKind::Mgs;
         self.up()
             .targets()
             .filter(of_files)

@@ -15,7 +15,7 @@ use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
 use coral_server::mdt::identity::NameService;
 use coral_server::mdt::{Mdt, OstTarget, StripeDefaults, table};
-use coral_server::{ServerNode, Target, TargetConfig, TargetKind, TargetOps, TargetRequest};
+use coral_server::{LuTarget, ServerNode, TargetConfig, TargetKind, TargetOps, TargetRequest};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmType, Policy, it};
 use coral_wire::mds::*;
@@ -359,9 +359,9 @@ impl TargetOps for Deaf {
     }
 }
 
-fn deaf_ost(node: &Arc<Node>, index: u32) -> Arc<Target> {
+fn deaf_ost(node: &Arc<Node>, index: u32) -> Arc<LuTarget> {
     let cfg = TargetConfig::new(TargetKind::Ost, &format!("test-OST{index:04x}"), index);
-    let target = Target::new(node.clone(), cfg, Arc::new(OsdMem::new())).expect("a target");
+    let target = LuTarget::new(node.clone(), cfg, Arc::new(OsdMem::new())).expect("a target");
     target.start(Arc::new(Deaf));
     target
 }

@@ -8,7 +8,7 @@ use coral_lnet::{FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig,
 use coral_osd::{Batch, Kv, OsdMem, Table};
 use coral_ptlrpc::{Import, ImportConfig, Request};
 use coral_server::{
-    Export, ServerNode, Target, TargetConfig, TargetKind, TargetOps, TargetRequest,
+    Export, LuTarget, ServerNode, TargetConfig, TargetKind, TargetOps, TargetRequest,
 };
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use coral_wire::errno::Errno;
@@ -38,7 +38,7 @@ pub fn nid(s: &str) -> Nid {
 
 #[derive(Default)]
 pub struct Log {
-    target: OnceLock<Weak<Target>>,
+    target: OnceLock<Weak<LuTarget>>,
     /// Serializes read-modify-commit.
     core: Mutex<()>,
     pub reconstructed: Mutex<Vec<u64>>,
@@ -127,7 +127,7 @@ impl TargetOps for Log {
 pub struct Server {
     pub node: Arc<Node>,
     pub sn: Arc<ServerNode>,
-    pub target: Arc<Target>,
+    pub target: Arc<LuTarget>,
     pub log: Arc<Log>,
 }
 
@@ -167,7 +167,8 @@ impl World {
         let node = node(&self.mem, SERVER, self.seed(), self.wall).await;
         let sn = ServerNode::start(node.clone());
         let cfg = TargetConfig::new(TargetKind::Mdt, "t-MDT0000", 0);
-        let target = Target::new(node.clone(), cfg, Arc::new(disk.clone()) as Arc<dyn Kv>).unwrap();
+        let target =
+            LuTarget::new(node.clone(), cfg, Arc::new(disk.clone()) as Arc<dyn Kv>).unwrap();
         let log = Arc::new(Log::default());
         let _ = log.target.set(Arc::downgrade(&target));
         target.start(log.clone());

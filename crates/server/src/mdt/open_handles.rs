@@ -11,7 +11,7 @@ use coral_wire::{Errno, Fid};
 
 /// An open file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handle {
+pub struct OpenHandle {
     /// What is open.
     pub fid: Fid,
     /// `MDS_OPEN_*` flags it was opened with.
@@ -22,7 +22,7 @@ pub struct Handle {
     pub old: u64,
 }
 
-impl Handle {
+impl OpenHandle {
     /// Opened for writing.
     pub fn writes(&self) -> bool {
         self.flags & flag::WRITE != 0
@@ -30,7 +30,7 @@ impl Handle {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct OpenCounts {
     handles: u32,
     writers: u32,
     executors: u32,
@@ -44,16 +44,16 @@ pub const ALL_MAX: usize = 1 << 22;
 
 /// How many handles there may be.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct OpenLimits {
     /// Of one client.
     pub client: usize,
     /// Of all.
     pub all: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for OpenLimits {
+    fn default() -> OpenLimits {
+        OpenLimits {
             client: CLIENT_MAX,
             all: ALL_MAX,
         }
@@ -64,9 +64,9 @@ impl Default for Limits {
 #[derive(Debug, Default)]
 pub struct OpenTable {
     /// How many there may be.
-    pub limits: Limits,
-    handles: HashMap<u64, Handle>,
-    counts: HashMap<Fid, Counts>,
+    pub limits: OpenLimits,
+    handles: HashMap<u64, OpenHandle>,
+    counts: HashMap<Fid, OpenCounts>,
     exports: BTreeMap<u64, BTreeSet<u64>>,
     /// Cookies of replayed opens, by {export, cookie before the restart}.
     replayed: HashMap<(u64, u64), u64>,
@@ -103,7 +103,7 @@ impl OpenTable {
     }
 
     /// Enters `handle` under `cookie`.
-    pub fn insert(&mut self, cookie: u64, handle: Handle) {
+    pub fn insert(&mut self, cookie: u64, handle: OpenHandle) {
         if self.handles.insert(cookie, handle).is_some() {
             return;
         }
@@ -123,7 +123,7 @@ impl OpenTable {
     }
 
     /// The handle `cookie` of client `export`.
-    pub fn get(&self, cookie: u64, export: u64) -> Option<&Handle> {
+    pub fn get(&self, cookie: u64, export: u64) -> Option<&OpenHandle> {
         self.handles.get(&cookie).filter(|h| h.export == export)
     }
 
@@ -134,7 +134,7 @@ impl OpenTable {
     }
 
     /// Forgets a handle; the second value says whether it was the last of its object.
-    pub fn remove(&mut self, cookie: u64, export: u64) -> Option<(Handle, bool)> {
+    pub fn remove(&mut self, cookie: u64, export: u64) -> Option<(OpenHandle, bool)> {
         let h = *self.get(cookie, export)?;
         self.handles.remove(&cookie);
         if self.replayed.get(&(export, h.old)) == Some(&cookie) {
@@ -186,7 +186,7 @@ mod tests {
         let fid = Fid::new(0x2_0000_0400, 1);
         t.insert(
             1,
-            Handle {
+            OpenHandle {
                 fid,
                 flags: flag::WRITE,
                 export: 7,
@@ -195,7 +195,7 @@ mod tests {
         );
         t.insert(
             2,
-            Handle {
+            OpenHandle {
                 fid,
                 flags: flag::READ,
                 export: 8,
@@ -224,7 +224,7 @@ mod tests {
         for cookie in [1, 2] {
             t.insert(
                 cookie,
-                Handle {
+                OpenHandle {
                     fid,
                     flags: flag::WRITE,
                     export: 7,

@@ -1,0 +1,184 @@
+//! Layouts that are set: of a file without one, and what a directory hands down
+//! (`mdt_reint_setattr` with MA_LOV or MA_LMV in `lustre/mdt/mdt_reint.c`).
+
+use bytes::Bytes;
+use coral_osd::Time;
+use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd};
+use coral_wire::ldlm::Ibits;
+use coral_wire::mds::{MdtBody, RecSetattr};
+use coral_wire::{Errno, Fid};
+
+use crate::mdt::core::MdtCore;
+use crate::mdt::cred::{MAY_WRITE, Ucred, cap};
+use crate::mdt::ctx::{Answer, Ctx};
+use crate::mdt::record::Inode;
+use crate::mdt::store::{MdtResult, Txn};
+use crate::mdt::{stripe, xattr};
+
+impl Ctx {
+    /// A layout for a regular file that has none, by its directory's default; `None` if it has one.
+    pub fn missing_layout(&self, core: &mut MdtCore, fid: &Fid) -> MdtResult<Option<Bytes>> {
+        let ino = match core.store.find(fid)? {
+            Some(i) if i.is_reg() && i.lov.is_empty() => i,
+            _ => return Ok(None),
+        };
+        let wanted = self.inherited_layout(core, ino.links.first().map(|l| l.parent).as_ref())?;
+        let (mut alloc, store) = core.allocator();
+        Ok(Some(alloc.layout(store, fid, wanted.as_ref())?))
+    }
+
+    /// The default layout of `parent`, else the root's.
+    pub fn inherited_layout(
+        &self,
+        core: &MdtCore,
+        parent: Option<&Fid>,
+    ) -> MdtResult<Option<Bytes>> {
+        for dir in parent.into_iter().chain([&Fid::ROOT]) {
+            if let Some(ino) = core.store.find(dir)?.filter(|i: &Inode| !i.lov.is_empty()) {
+                return Ok(Some(ino.lov));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A setattr that carries a layout: what a directory hands down (`mdt_reint_setattr` with MA_LOV or MA_LMV). With one MDT
+    /// new directories can inherit nothing but to be here.
+    pub(super) async fn set_directory_default(
+        &self,
+        cred: &Ucred,
+        r: &RecSetattr,
+        value: Bytes,
+    ) -> MdtResult<Answer> {
+        let fill = |a: &mut Answer, body: MdtBody| {
+            a.msg
+                .push(&body)
+                .push_empty()
+                .push_empty()
+                .push_empty()
+                .push_empty();
+        };
+        let ino = self.core().store.inode(&r.fid)?;
+        if !ino.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        match LmvUserMd::decode(&value) {
+            Err(_) => {
+                let (secs, nsecs) = self.rq.target.node().wall_time();
+                self.set_layout(cred, &r.fid, Time { secs, nsecs }, Some(value), fill)
+                    .await
+            }
+            Ok(l)
+                if l.head.stripe_count as i32 > 1
+                    || !matches!(l.head.stripe_offset, 0 | LMV_OFFSET_DEFAULT) =>
+            {
+                Err(Errno::EOPNOTSUPP.into())
+            }
+            Ok(l) => {
+                // a request that says nothing takes the default away
+                let says = l.head.stripe_count != 0
+                    || l.head.stripe_offset != LMV_OFFSET_DEFAULT
+                    || l.head.hash_type != 0;
+                self.set_default_lmv(cred, &r.fid, says.then_some(value), fill)
+                    .await
+            }
+        }
+    }
+
+    /// The default of new subdirectories is kept as it came.
+    async fn set_default_lmv(
+        &self,
+        cred: &Ucred,
+        fid: &Fid,
+        value: Option<Bytes>,
+        fill: impl FnOnce(&mut Answer, MdtBody) + Send,
+    ) -> MdtResult<Answer> {
+        let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
+        let _locks = self.ops.lock(&[], &[(*fid, bits)], self.own()).await;
+        let core = self.core();
+        let ino = core.store.inode(fid)?;
+        if !cred.owns(&ino) && !cred.has(cap::SYS_ADMIN) {
+            core.store.permit(cred, fid, &ino, MAY_WRITE)?;
+        }
+        let mut t = Txn::new(&core.store);
+        let mut pre = self.pre_versions();
+        pre.object(0, &mut t, Some(fid))?;
+        let h = t.get(fid)?;
+        t.put_xattr(h, xattr::TRUSTED_DMV, value);
+        t.stamp(h);
+        let (secs, nsecs) = self.rq.target.node().wall_time();
+        t.change(h).ctime = Time { secs, nsecs };
+        let mut a = self.answer(0);
+        pre.tell(&mut a);
+        fill(&mut a, self.pack(fid, t.ino(h)));
+        self.commit(t, &mut a)?;
+        Ok(a)
+    }
+
+    /// `lfs setstripe`: the default layout of a directory, or the layout of a file without one. `fill` puts how the object
+    /// looks then into the answer.
+    pub(super) async fn set_layout(
+        &self,
+        cred: &Ucred,
+        fid: &Fid,
+        time: Time,
+        value: Option<Bytes>,
+        fill: impl FnOnce(&mut Answer, MdtBody) + Send,
+    ) -> MdtResult<Answer> {
+        let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0);
+        let _locks = self.ops.lock(&[], &[(*fid, bits)], None).await;
+        let (a, file) = self.put_layout(cred, fid, time, value, fill)?;
+        if file {
+            self.layout_made().await?;
+        }
+        Ok(a)
+    }
+
+    /// A layout made by another request than an open is on disk before its client is told: the replay of such a request does
+    /// not say which objects the file got, and the client may have written to them by then.
+    pub(in crate::mdt) async fn layout_made(&self) -> MdtResult<()> {
+        Ok(self.rq.target.sync().await?)
+    }
+
+    /// The transaction of [`Ctx::set_layout`]; true: of a file.
+    fn put_layout(
+        &self,
+        cred: &Ucred,
+        fid: &Fid,
+        time: Time,
+        value: Option<Bytes>,
+        fill: impl FnOnce(&mut Answer, MdtBody),
+    ) -> MdtResult<(Answer, bool)> {
+        let mut core = self.core();
+        let ino = core.store.inode(fid)?;
+        let file = ino.is_reg();
+        if !cred.owns(&ino) && !cred.has(cap::SYS_ADMIN) {
+            core.store.permit(cred, fid, &ino, MAY_WRITE)?;
+        }
+        let lov = match (ino.is_dir(), value) {
+            (true, Some(v)) => stripe::directory_default(&v)?,
+            (true, None) => Bytes::new(),
+            (false, _) if !ino.is_reg() => return Err(Errno::EOPNOTSUPP.into()),
+            (false, None) => return Err(Errno::EOPNOTSUPP.into()),
+            // a copied attribute (cp -a, tar) of a file that has its layout already
+            (false, Some(_)) if !ino.lov.is_empty() => return Err(Errno::EEXIST.into()),
+            (false, Some(v)) => {
+                let wanted = stripe::request_of(&v)?;
+                let (mut alloc, store) = core.allocator();
+                alloc.layout(store, fid, Some(&wanted))?
+            }
+        };
+        let mut t = Txn::new(&core.store);
+        let mut pre = self.pre_versions();
+        pre.object(0, &mut t, Some(fid))?;
+        let h = t.get(fid)?;
+        t.stamp(h);
+        let ino = t.change(h);
+        ino.lov = lov;
+        ino.ctime = time;
+        let mut a = self.answer(0);
+        pre.tell(&mut a);
+        fill(&mut a, self.pack(fid, t.ino(h)));
+        self.commit(t, &mut a)?;
+        Ok((a, file))
+    }
+}
