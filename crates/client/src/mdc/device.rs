@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::ids::Ids;
 use super::seq::SeqClient;
-use crate::error::{ok, proto};
+use crate::error::{ok, proto, rpc_errno};
 use crate::osc::{Osc, STATFS_LIMIT};
 use crate::target::{Target, TargetHooks};
 use crate::time::Timespec;
@@ -378,13 +378,13 @@ impl Mdc {
     }
 
     /// Path number `linkno` of `fid` below `root` (or the file system's root), without leading slash, and the number of the next
-    /// when there are more.
+    /// when there are more. With a FID, the path is below that directory, and another MDT knows the rest.
     pub async fn fid2path(
         &self,
         fid: Fid,
         root: Fid,
         linkno: u32,
-    ) -> Result<(Bytes, Option<u32>), Errno> {
+    ) -> Result<(Bytes, Option<u32>, Option<Fid>), Errno> {
         const KEY: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
         const PATH_MAX: u32 = 4096;
         let head = GetinfoFid2path {
@@ -401,17 +401,23 @@ impl Mdc {
         let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_INFO)
             .push_bytes(key.freeze())
             .push_bytes(Bytes::copy_from_slice(&vallen.to_le_bytes()));
-        let reply = self.call(rq).await?;
+        let reply = self.import().call(rq).await.map_err(|e| rpc_errno(&e))?;
+        let elsewhere = reply.status == Errno::EREMOTE.status();
+        if !elsewhere {
+            Errno::check(reply.status)?;
+        }
         let value = reply.msg.buf(1);
         let text = value
             .get(size_of::<GetinfoFid2path>()..)
             .ok_or(Errno::EPROTO)?;
         let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        let next = GetinfoFid2path::decode(value)
-            .map_err(|_| Errno::EPROTO)?
-            .linkno;
+        let told = GetinfoFid2path::decode(value).map_err(|_| Errno::EPROTO)?;
         let path = value.slice(size_of::<GetinfoFid2path>()..size_of::<GetinfoFid2path>() + end);
-        Ok((path, (next > linkno).then_some(next)))
+        Ok((
+            path,
+            (told.linkno > linkno).then_some(told.linkno),
+            elsewhere.then_some(told.fid),
+        ))
     }
 }
 

@@ -19,6 +19,16 @@ const READ_ONLY: &[u8] = b"read-only";
 /// Deepest path.
 const DEPTH_MAX: usize = 4096;
 
+/// A path of an object.
+#[derive(Default)]
+struct Path {
+    path: Vec<u8>,
+    /// There are further ones.
+    more: bool,
+    /// What it begins at.
+    top: Fid,
+}
+
 impl Ctx {
     /// MDS_SYNC: everything acknowledged is safe against power loss afterwards.
     pub async fn sync(&self) -> MdtResult<Answer> {
@@ -133,18 +143,20 @@ impl Ctx {
         );
         let root = root.ok().filter(|f| !f.is_zero()).unwrap_or(Fid::ROOT);
         let root = self.confined(&gf.fid, root)?;
-        let (path, more) = self.path_of(&gf.fid, gf.linkno, &root)?;
+        let Path { path, more, top } = self.path_of(&gf.fid, gf.linkno, &root)?;
         if path.len() + 1 > gf.pathlen as usize {
             return Err(Errno::EOVERFLOW.into());
         }
         let room = self.rq.rq.msg.get::<u32>(2).unwrap_or(0) as usize;
-        gf.fid = root;
+        // the MDT of a directory that is elsewhere is asked for the rest (`lmv_fid2path`)
+        let status = if top == root { 0 } else { Errno::EREMOTE.status() };
+        gf.fid = top;
         gf.linkno += u32::from(more);
         let mut out = gf.to_bytes().to_vec();
         out.extend_from_slice(&path);
         out.push(0);
         out.resize(room.clamp(out.len(), 1 << 20), 0);
-        let mut a = self.answer(0);
+        let mut a = self.answer(status);
         a.msg.push_bytes(out.into());
         Ok(a)
     }
@@ -156,17 +168,24 @@ impl Ctx {
         };
         let top = self.directory(map.fileset.as_bytes())?;
         let root = if root == Fid::ROOT { top } else { root };
-        self.path_of(&root, 0, &top)?;
-        self.path_of(fid, 0, &top)?;
+        for inner in [&root, fid] {
+            // whether what is above lies on another MDT is within the fileset is not known here
+            if self.path_of(inner, 0, &top)?.top != top {
+                return Err(Errno::EACCES.into());
+            }
+        }
         Ok(root)
     }
 
-    /// Path number `linkno` of `fid` below `root`, and whether there are more.
-    fn path_of(&self, fid: &Fid, linkno: u32, root: &Fid) -> MdtResult<(Vec<u8>, bool)> {
+    /// Path number `linkno` of `fid` below `root`, or below the nearest directory above that lies on another MDT.
+    fn path_of(&self, fid: &Fid, linkno: u32, root: &Fid) -> MdtResult<Path> {
         let core = self.core();
         let ino = core.store.inode(fid)?;
         if fid == root {
-            return Ok((Vec::new(), false));
+            return Ok(Path {
+                top: *root,
+                ..Path::default()
+            });
         }
         let links = core.store.links(fid, &ino, linkno as usize + 2)?;
         let link = links
@@ -176,7 +195,7 @@ impl Ctx {
         let more = links.len() > linkno as usize + 1;
         let mut parts = vec![link.name.clone()];
         let mut at = link.parent;
-        while at != *root {
+        while at != *root && core.store.is_here(&at) {
             if parts.len() > DEPTH_MAX {
                 return Err(Errno::ELOOP.into());
             }
@@ -186,7 +205,11 @@ impl Ctx {
             at = up.parent;
         }
         parts.reverse();
-        Ok((parts.join(&b"/"[..]), more))
+        Ok(Path {
+            path: parts.join(&b"/"[..]),
+            more,
+            top: at,
+        })
     }
 
     /// MDS_HSM_STATE_GET: never archived.

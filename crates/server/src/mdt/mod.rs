@@ -56,7 +56,7 @@ pub mod xattr;
 #[cfg(test)]
 mod model_tests;
 
-pub use self::check::check;
+pub use self::check::{check, check_all};
 pub use handler::{Mdt, MdtConfig, MdtOps};
 pub use mdts::MdtTarget;
 pub use osp::OstTarget;

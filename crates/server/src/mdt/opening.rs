@@ -162,8 +162,8 @@ impl Ctx {
     }
 
     /// The client is to open it on the MDT where it lies (`mdt_reint_open`).
-    fn open_elsewhere(&self, req: &LdlmRequest, fid: Fid) -> Step {
-        let out = Outcome {
+    fn open_elsewhere(&self, req: &LdlmRequest, fid: Fid) -> OpenStep {
+        let out = IntentOutcome {
             disp: disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_POS,
             error: None,
             lock: self.give_lock(req, &fid, Ibits::LOOKUP, Ibits(0)),
@@ -173,7 +173,7 @@ impl Ctx {
             body,
             ..Packed::default()
         };
-        Step::Done(Box::new(self.open_answer(&out, p, None)))
+        OpenStep::Done(Box::new(self.open_answer(&out, p, None)))
     }
 
     /// What the open names, if it exists. A replay opens what it opened then, wherever it is now.

@@ -1,0 +1,191 @@
+//! Several MDTs: directories whose name lies on another MDT than they do.
+
+mod common;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_client::Llite;
+use coral_client::llite::MkdirRequest;
+use coral_osd::Kv;
+use coral_server::mdt::check_all;
+use coral_wire::layout::{LmvUserMd, hash_type};
+use coral_wire::{Errno, Fid};
+
+use common::{Cluster, Result, User};
+
+/// Makes a directory on an MDT.
+async fn mkdir_on(u: &User, path: &str, mdt: u32) -> Result<Fid> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let parent = u.fid(dir).await?;
+    let rq = MkdirRequest {
+        mode: 0o755,
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        lum: LmvUserMd::request(1, mdt, hash_type::FNV_1A_64),
+    };
+    u.fs.setxattr(&u.cred, parent, b"lustre.mkdir", rq.encode(), 0)
+        .await?;
+    u.fid(path).await
+}
+
+async fn path_of(u: &User, fid: Fid) -> String {
+    let path = u.fs.fid2path(&u.cred, fid).await.expect("a path");
+    String::from_utf8_lossy(&path).into_owned()
+}
+
+/// All MDTs together have nothing wrong.
+fn assert_clean(c: &Cluster) {
+    let disks: Vec<_> = (0..c.disks.mdt_count()).map(|i| c.disks.mdt_number(i)).collect();
+    let kvs: Vec<&dyn Kv> = disks.iter().map(|d| *d as &dyn Kv).collect();
+    let report = check_all(&kvs).expect("readable");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!((report.elsewhere, report.unfinished), (0, 0));
+}
+
+/// Waits until no operation over several MDTs is under way.
+async fn quiet(c: &Cluster) {
+    for _ in 0..600 {
+        let mdts = (0..c.disks.mdt_count()).map(|i| c.mdt_number(i).clone());
+        let busy = |m: &Arc<coral_server::mdt::Mdt>| {
+            m.ops.out.prepared() > 0 || m.ops.trans.unfinished() > 0
+        };
+        if !mdts.into_iter().any(|m| busy(&m)) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("operations over several MDTs do not end");
+}
+
+async fn end(c: &Cluster, clients: &[&Arc<Llite>]) {
+    quiet(c).await;
+    for fs in clients {
+        fs.umount().await;
+    }
+    c.stop().await;
+    assert_clean(c);
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_on_other_mdts_are_used_like_any() {
+    let c = Cluster::start_mdts(3, 2).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    assert_eq!(v.names("").await, Ok(vec![]));
+    let a = mkdir_on(&u, "a", 1).await.unwrap();
+    let b = mkdir_on(&u, "a/b", 2).await.unwrap();
+    assert!(a.seq != b.seq && a.seq != Fid::ROOT.seq);
+    // what was cached is not believed any more
+    assert_eq!(v.names("").await, Ok(vec!["a".to_owned()]));
+    assert_eq!(mkdir_on(&v, "a", 2).await, Err(Errno::EEXIST));
+    assert_eq!(u.mkdir("a").await, Err(Errno::EEXIST));
+    for dir in ["a", "a/b", "a/b/c"] {
+        if dir == "a/b/c" {
+            u.mkdir(dir).await.unwrap();
+        }
+        u.put(&format!("{dir}/f"), dir.as_bytes()).await.unwrap();
+        assert_eq!(v.get(&format!("{dir}/f")).await.unwrap(), dir.as_bytes());
+    }
+    assert_eq!(v.names("a/b").await, Ok(vec!["c".into(), "f".into()]));
+    for (dir, nlink) in [("", 3), ("a", 3), ("a/b", 3), ("a/b/c", 2)] {
+        for who in [&u, &v] {
+            assert_eq!(who.stat(dir).await.unwrap().nlink, nlink, "{dir:?}");
+        }
+    }
+    for (fid, path) in [(a, "a"), (b, "a/b"), (v.fid("a/b/c/f").await.unwrap(), "a/b/c/f")] {
+        assert_eq!(path_of(&u, fid).await, path);
+    }
+    let up = u.list("a/b").await.unwrap();
+    let up = up.iter().find(|e| &e.name[..] == b"..").map(|e| e.fid);
+    assert_eq!(up, Some(a));
+    // within an MDT, as on one; over them not yet
+    u.rename("a/b/c", "a/b/d", 0).await.unwrap();
+    u.mkdir("a/b/e").await.unwrap();
+    u.rename("a/b/d", "a/b/e/d", 0).await.unwrap();
+    assert_eq!(u.rename("a/b/e", "a/b/e/d/e", 0).await, Err(Errno::EINVAL));
+    u.rename("a/b/e/d", "a/b/c", 0).await.unwrap();
+    u.rmdir("a/b/e").await.unwrap();
+    for (from, to) in [("a/f", "g"), ("a", "z"), ("a/b/f", "a/g"), ("a/f", "a/b")] {
+        assert_eq!(u.rename(from, to, 0).await, Err(Errno::EXDEV), "{from} {to}");
+    }
+    assert_eq!(u.link("a/f", "g").await, Err(Errno::EXDEV));
+    assert_eq!(u.rmdir("a/b").await, Err(Errno::ENOTEMPTY));
+    assert_eq!(u.unlink("a/b").await, Err(Errno::EISDIR));
+    for name in ["a/b/c/f", "a/b/f", "a/f"] {
+        v.unlink(name).await.unwrap();
+    }
+    u.rmdir("a/b/c").await.unwrap();
+    v.rmdir("a/b").await.unwrap();
+    assert_eq!(u.fid("a/b").await, Err(Errno::ENOENT));
+    assert_eq!(u.stat("a").await.unwrap().nlink, 2);
+    u.rmdir("a").await.unwrap();
+    assert_eq!(v.fid("a").await, Err(Errno::ENOENT));
+    assert_eq!(v.stat("").await.unwrap().nlink, 2);
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_directory_hands_down_goes_to_other_mdts() {
+    let c = Cluster::start_mdts(2, 1).await;
+    let fs = c.remote_client().await;
+    let (root, joe) = (User::root(&fs), User::new(&fs, 100, 100));
+    root.mkdir("d").await.unwrap();
+    assert_eq!(mkdir_on(&joe, "d/no", 1).await, Err(Errno::EACCES));
+    let d = root.fid("d").await.unwrap();
+    let set = coral_client::SetAttr {
+        mode: Some(0o2777),
+        gid: Some(500),
+        ..Default::default()
+    };
+    fs.setattr(&root.cred, d, set, None).await.unwrap();
+    mkdir_on(&joe, "d/yes", 1).await.unwrap();
+    let there = joe.stat("d/yes").await.unwrap();
+    assert_eq!(
+        (there.uid, there.gid, there.mode & 0o7777),
+        (100, 500, 0o2755)
+    );
+    // nobody removes it who may not
+    let eve = User::new(&fs, 101, 101);
+    let set = coral_client::SetAttr {
+        mode: Some(0o1777),
+        ..Default::default()
+    };
+    fs.setattr(&root.cred, d, set, None).await.unwrap();
+    assert_eq!(eve.rmdir("d/yes").await, Err(Errno::EPERM));
+    joe.rmdir("d/yes").await.unwrap();
+    end(&c, &[&fs]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_mdt_that_comes_later_is_seen_by_who_is_there() {
+    let mut c = Cluster::start_mdts(1, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    u.put("before", b"1").await.unwrap();
+    assert_eq!(mkdir_on(&u, "a", 1).await, Err(Errno::ENODEV));
+    c.add_mdt().await.expect("MDT0001");
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    mkdir_on(&u, "a", 1).await.unwrap();
+    u.put("a/f", b"2").await.unwrap();
+    assert_eq!(v.get("a/f").await.unwrap(), b"2");
+    assert_eq!(v.get("before").await.unwrap(), b"1");
+    assert_eq!(fs.statfs().await.is_ok(), true);
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_survives_the_power_of_all() {
+    let mut c = Cluster::start_mdts(2, 1).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    mkdir_on(&u, "a", 1).await.unwrap();
+    mkdir_on(&u, "b", 1).await.unwrap();
+    u.rmdir("b").await.unwrap();
+    fs.node().shutdown().await;
+    c.mdts_lose_power().await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    assert_eq!(u.names("").await, Ok(vec!["a".to_owned()]));
+    assert_eq!(u.names("a").await, Ok(vec![]));
+    end(&c, &[&fs]).await;
+}
