@@ -67,6 +67,43 @@ async fn the_second_walk_of_a_path_opens_what_it_finds() {
     cluster.stop().await;
 }
 
+/// The kernel found the file gone when it asked for attributes, to check permissions, and has not said yet how it will open. Its
+/// flags have `O_LARGEFILE` in every 64-bit program.
+#[tokio::test]
+async fn a_check_that_came_too_late_opens_whatever_the_flags() {
+    const LARGEFILE: i32 = 0o100_000;
+    for flags in [
+        libc::O_RDONLY,
+        libc::O_RDWR,
+        libc::O_RDONLY | libc::O_NOATIME,
+    ] {
+        let cluster = Cluster::start(2, 1, 1 << 20).await;
+        let (mine, theirs) = (cluster.client().await, cluster.remote_client().await);
+        let (them, me) = (User::root(&theirs), thread(7));
+        replace(&them, "one").await;
+        let gone = find(&mine, &me).await;
+        replace(&them, "two").await;
+        assert_eq!(
+            mine.getattr(&me, gone, None).await.err(),
+            Some(Errno::ENOENT)
+        );
+        let found = find(&mine, &me).await;
+        replace(&them, "three").await;
+        let (fh, sent) = common::rpcs(&mine, async {
+            mine.open(&me, found, (flags | LARGEFILE) as u32)
+                .await
+                .unwrap()
+        })
+        .await;
+        // what its lookup opened is what it gets, unless it must be opened in another way
+        let again = sent.iter().any(|(name, _)| name == "LDLM_ENQUEUE");
+        assert_eq!(again, flags != libc::O_RDONLY, "{sent:?}");
+        assert_eq!(mine.read(&fh, 0, 100).await.unwrap().copy_to_bytes(), "two");
+        mine.release(&fh).await.unwrap();
+        cluster.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn what_nobody_comes_for_is_closed() {
     let (cluster, mine, _them, me) = lost(libc::O_RDONLY).await;

@@ -74,6 +74,11 @@ impl fmt::Display for Report {
             self.count(State::Ok),
             self.count(State::Differs),
             self.count(State::NotSupported)
-        )
+        )?;
+        // once more at the end, where a reader of a long log looks first
+        self.rows
+            .iter()
+            .filter(|r| r.state == State::Differs)
+            .try_for_each(|row| write!(f, "\n{row}"))
     }
 }

@@ -28,6 +28,9 @@ use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
 use crate::mdc::{Mdc, Opened};
 
+/// `O_LARGEFILE` of the kernel, which sets it for every 64-bit program; to `libc` it is 0 there. It says nothing of an open.
+const LARGEFILE: u32 = 0o100_000;
+
 /// Opens and closes files.
 pub(super) struct Opens {
     pub servers: Arc<Servers>,
@@ -180,14 +183,17 @@ impl Opens {
         flags: u32,
     ) -> Result<Arc<FileHandle>, Errno> {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
-        let fh = match self.reopen.take(cred.pid, fid, flags) {
-            Some(fh) => fh,
-            None => self.open_fid(cred, fid, flags).await.inspect_err(|e| {
+        // opened with other flags it is open once more: until then what was opened keeps the file from being destroyed
+        let opened = self.reopen.take(cred.pid, fid);
+        let fh = match &opened {
+            Some(fh) if (fh.flags() ^ flags) & !LARGEFILE == 0 => fh.clone(),
+            _ => self.open_fid(cred, fid, flags).await.inspect_err(|e| {
                 if matches!(*e, Errno::ENOENT | Errno::ESTALE) {
                     self.reopen.lost(cred.pid, flags);
                 }
             })?,
         };
+        drop(opened);
         if flags & libc::O_TRUNC as u32 != 0
             && fh.at_mdt.mode & libc::S_IFMT == libc::S_IFREG
             && let Err(e) = self.setattrs.truncate(cred, &fh, 0).await

@@ -80,10 +80,9 @@ impl Reopen {
         Some(())
     }
 
-    /// The OPEN is there: what was opened for it. Whatever else was is closed.
-    pub fn take(&self, pid: u32, fid: Fid, flags: u32) -> Option<Arc<FileHandle>> {
-        let mut of_it = self.lost.lock().remove(&pid)?;
-        of_it.opened.remove(&fid).filter(|fh| fh.flags() == flags)
+    /// The OPEN is there: what was opened of its file, perhaps with other flags. Whatever else was opened is closed.
+    pub fn take(&self, pid: u32, fid: Fid) -> Option<Arc<FileHandle>> {
+        self.lost.lock().remove(&pid)?.opened.remove(&fid)
     }
 
     /// The thread has not come back in time: what was opened for it is closed.

@@ -1,0 +1,5 @@
+//! Coral's laboratory: what puts load on a file system, measures it and says what was seen.
+//!
+//! It runs beside real time and real systems, so the clock here is the machine's and ranks are threads and processes.
+
+pub mod load;

@@ -1,0 +1,1 @@
+//! Load: one engine under the names `ior`, `mdtest`, `mib` and `mdsrate`.
