@@ -16,12 +16,17 @@ use common::{Cluster, Result, User};
 
 /// Makes a directory on an MDT.
 async fn mkdir_on(u: &User, path: &str, mdt: u32) -> Result<Fid> {
+    mkdir_over(u, path, 1, mdt).await
+}
+
+/// Makes a directory of so many stripes, the first on that MDT.
+async fn mkdir_over(u: &User, path: &str, count: u32, mdt: u32) -> Result<Fid> {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     let parent = u.fid(dir).await?;
     let rq = MkdirRequest {
         mode: 0o755,
         name: Bytes::copy_from_slice(name.as_bytes()),
-        lum: LmvUserMd::request(1, mdt, hash_type::FNV_1A_64),
+        lum: LmvUserMd::request(count, mdt, hash_type::FNV_1A_64),
     };
     u.fs.setxattr(&u.cred, parent, b"lustre.mkdir", rq.encode(), 0)
         .await?;
@@ -35,7 +40,9 @@ async fn path_of(u: &User, fid: Fid) -> String {
 
 /// All MDTs together have nothing wrong.
 fn assert_clean(c: &Cluster) {
-    let disks: Vec<_> = (0..c.disks.mdt_count()).map(|i| c.disks.mdt_number(i)).collect();
+    let disks: Vec<_> = (0..c.disks.mdt_count())
+        .map(|i| c.disks.mdt_number(i))
+        .collect();
     let kvs: Vec<&dyn Kv> = disks.iter().map(|d| *d as &dyn Kv).collect();
     let report = check_all(&kvs).expect("readable");
     assert!(report.problems.is_empty(), "{:?}", report.problems);
@@ -92,7 +99,11 @@ async fn directories_on_other_mdts_are_used_like_any() {
             assert_eq!(who.stat(dir).await.unwrap().nlink, nlink, "{dir:?}");
         }
     }
-    for (fid, path) in [(a, "a"), (b, "a/b"), (v.fid("a/b/c/f").await.unwrap(), "a/b/c/f")] {
+    for (fid, path) in [
+        (a, "a"),
+        (b, "a/b"),
+        (v.fid("a/b/c/f").await.unwrap(), "a/b/c/f"),
+    ] {
         assert_eq!(path_of(&u, fid).await, path);
     }
     let up = u.list("a/b").await.unwrap();
@@ -106,7 +117,11 @@ async fn directories_on_other_mdts_are_used_like_any() {
     u.rename("a/b/e/d", "a/b/c", 0).await.unwrap();
     u.rmdir("a/b/e").await.unwrap();
     for (from, to) in [("a/f", "g"), ("a", "z"), ("a/b/f", "a/g"), ("a/f", "a/b")] {
-        assert_eq!(u.rename(from, to, 0).await, Err(Errno::EXDEV), "{from} {to}");
+        assert_eq!(
+            u.rename(from, to, 0).await,
+            Err(Errno::EXDEV),
+            "{from} {to}"
+        );
     }
     assert_eq!(u.link("a/f", "g").await, Err(Errno::EXDEV));
     assert_eq!(u.rmdir("a/b").await, Err(Errno::ENOTEMPTY));
@@ -157,6 +172,31 @@ async fn what_a_directory_hands_down_goes_to_other_mdts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn new_directories_go_where_their_parent_says() {
+    let c = Cluster::start_mdts(2, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let d = u.mkdir("d").await.unwrap();
+    let default = |count, mdt| LmvUserMd::request(count, mdt, 0).encode();
+    let set = |value| fs.setxattr(&u.cred, d, b"lustre.dmv", value, 0);
+    set(default(1, 1)).await.unwrap();
+    let there = u.mkdir("d/there").await.unwrap();
+    assert_eq!(there.seq, mkdir_on(&u, "other", 1).await.unwrap().seq);
+    // what is not built is refused, and changes nothing
+    assert_eq!(set(default(2, 0)).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(set(default(1, 7)).await, Err(Errno::EOPNOTSUPP));
+    for (path, mdt) in [("d/wide", 0), ("d/wide", 1)] {
+        let done = mkdir_over(&u, path, 2, mdt).await;
+        assert_eq!(done.err(), Some(Errno::EOPNOTSUPP));
+    }
+    assert_eq!(u.names("d").await, Ok(vec!["there".to_owned()]));
+    for dir in ["d/there", "d", "other"] {
+        u.rmdir(dir).await.unwrap();
+    }
+    end(&c, &[&fs]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_mdt_that_comes_later_is_seen_by_who_is_there() {
     let mut c = Cluster::start_mdts(1, 1).await;
     let (fs, other) = (c.remote_client().await, c.remote_client().await);
@@ -169,7 +209,7 @@ async fn an_mdt_that_comes_later_is_seen_by_who_is_there() {
     u.put("a/f", b"2").await.unwrap();
     assert_eq!(v.get("a/f").await.unwrap(), b"2");
     assert_eq!(v.get("before").await.unwrap(), b"1");
-    assert_eq!(fs.statfs().await.is_ok(), true);
+    assert!(fs.statfs().await.is_ok());
     end(&c, &[&fs, &other]).await;
 }
 

@@ -71,11 +71,7 @@ impl Rig {
             .mdt_number_at(0, mdts[0])
             .mdt_number_at(1, mdts[1])
             .disk_model(disk);
-        for (a, z) in [
-            (mdts[0], mdts[1]),
-            (mdts[0], client),
-            (mdts[1], client),
-        ] {
+        for (a, z) in [(mdts[0], mdts[1]), (mdts[0], client), (mdts[1], client)] {
             b = b.link(a, z, link);
         }
         let c = b.start().await.expect("a cluster");
@@ -161,7 +157,11 @@ async fn is_there(u: &User, case: &Case) -> bool {
     let found = u.stat("d/x").await;
     match &names[..] {
         [] => {
-            assert_eq!((nlink, found.map(drop)), (2, Err(Errno::ENOENT)), "{case:?}");
+            assert_eq!(
+                (nlink, found.map(drop)),
+                (2, Err(Errno::ENOENT)),
+                "{case:?}"
+            );
             false
         }
         [x] if x == "x" => {
@@ -211,7 +211,11 @@ async fn explore(case: Case) -> bool {
     let told = tokio::time::timeout(Duration::from_secs(900), doing).await;
     let told = told.unwrap_or_else(|_| panic!("{case:?}: the client is not answered"));
     assert_eq!(told.expect("it ran"), Ok(()), "{case:?}");
-    assert_eq!(is_there(&u, &case).await, case.what == What::Mkdir, "{case:?}");
+    assert_eq!(
+        is_there(&u, &case).await,
+        case.what == What::Mkdir,
+        "{case:?}"
+    );
     finish(rig, case, fs).await;
     over
 }
@@ -226,7 +230,11 @@ async fn after_client(mut rig: Rig, case: Case, told: Option<Result<()>>, over: 
     let there = is_there(&u, &case).await;
     if let Some(told) = told {
         assert_eq!(told, Ok(()), "{case:?}");
-        assert_eq!(there, case.what == What::Mkdir, "{case:?}: what was told does not hold");
+        assert_eq!(
+            there,
+            case.what == What::Mkdir,
+            "{case:?}: what was told does not hold"
+        );
     }
     finish(rig, case, fs).await;
     over
@@ -247,7 +255,11 @@ async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
     let disks = &rig.c.disks;
     let kvs: [&dyn Kv; 2] = [disks.mdt_number(0), disks.mdt_number(1)];
     let report = check_all(&kvs).expect("readable");
-    assert!(report.problems.is_empty(), "{case:?}: {:?}", report.problems);
+    assert!(
+        report.problems.is_empty(),
+        "{case:?}: {:?}",
+        report.problems
+    );
     assert_eq!((report.unfinished, report.dirs), (0, 1), "{case:?}");
 }
 

@@ -375,13 +375,7 @@ fn read_fids(kv: &dyn Kv, t: Table) -> Result<BTreeSet<Fid>, OsdError> {
     Ok(fids)
 }
 
-fn check_counts(
-    parts: &[Part<'_>],
-    fid: &Fid,
-    s: &Seen,
-    orphan: bool,
-    report: &mut Report,
-) {
+fn check_counts(parts: &[Part<'_>], fid: &Fid, s: &Seen, orphan: bool, report: &mut Report) {
     if s.names == 0 && *fid != Fid::ROOT {
         if s.links.iter().any(|(parent, _)| !is_given(parts, parent)) {
             report.elsewhere += 1;

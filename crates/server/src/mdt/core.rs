@@ -55,11 +55,7 @@ pub fn format(
     };
     b.put(table::META, KEY_FORMAT, format.to_le_bytes().to_vec());
     b.put(table::META, KEY_STRIPE, encode_defaults(defaults));
-    b.put(
-        table::META,
-        fld::KEY_INDEX,
-        index.to_le_bytes().to_vec(),
-    );
+    b.put(table::META, fld::KEY_INDEX, index.to_le_bytes().to_vec());
     if index == 0 {
         b.put(
             table::META,

@@ -50,7 +50,9 @@ fn find(ranges: &BTreeMap<u64, (u64, u32)>, seq: u64) -> Option<(u64, u64, u32)>
 
 fn word(kv: &dyn Kv, key: &[u8]) -> Result<Option<u64>, OsdError> {
     let raw = kv.get(table::META, key)?;
-    Ok(raw.and_then(|v| v.as_ref().try_into().ok()).map(u64::from_le_bytes))
+    Ok(raw
+        .and_then(|v| v.as_ref().try_into().ok())
+        .map(u64::from_le_bytes))
 }
 
 /// Index of the MDT whose tables these are.
@@ -134,7 +136,13 @@ impl Fld {
 
     /// The next super-sequence, for the MDT `index`; of MDT0000. It is given when the batch is on disk.
     pub(super) fn next_super(&self, index: u32) -> (LuSeqRange, Batch) {
-        let start = self.known.read().values().map(|(end, _)| *end).max().unwrap_or(FIRST.1);
+        let start = self
+            .known
+            .read()
+            .values()
+            .map(|(end, _)| *end)
+            .max()
+            .unwrap_or(FIRST.1);
         let end = start + SUPER_SEQUENCE;
         let mut b = Batch::new();
         put_range(&mut b, start, end, index);
@@ -208,7 +216,10 @@ mod tests {
         fld1.add(&range);
         // the next is another's
         assert_eq!(fld0.next_super(2).0.start, range.end);
-        for (fld0, fld1) in [(fld0, fld1), (Fld::open(&kv0).unwrap(), Fld::open(&kv1).unwrap())] {
+        for (fld0, fld1) in [
+            (fld0, fld1),
+            (Fld::open(&kv0).unwrap(), Fld::open(&kv1).unwrap()),
+        ] {
             for (seq, home) in [
                 (seq::ROOT, 0),
                 (seq::NORMAL, 0),
@@ -218,7 +229,11 @@ mod tests {
                 (range.end, 0),
             ] {
                 let fid = Fid::new(seq, 1);
-                assert_eq!((fld0.is_here(&fid), fld1.is_here(&fid)), (home == 0, home == 1), "{fid}");
+                assert_eq!(
+                    (fld0.is_here(&fid), fld1.is_here(&fid)),
+                    (home == 0, home == 1),
+                    "{fid}"
+                );
             }
             assert_eq!(fld0.range_of(range.start + 5), Some(range));
             assert_eq!(fld1.range_of(range.start + 5), Some(range));

@@ -115,7 +115,16 @@ impl MdtOps {
     /// Locks one object for a change by an operation over several MDTs, which has them all locked in the order of FIDs.
     pub(super) async fn lock_next(&self, fid: &Fid, bits: Ibits) -> HeldLocks {
         let mode = LdlmMode::EX;
-        let lock = self.lock_one(&NeededLock { fid: *fid, mode, bits }, None).await;
+        let lock = self
+            .lock_one(
+                &NeededLock {
+                    fid: *fid,
+                    mode,
+                    bits,
+                },
+                None,
+            )
+            .await;
         let mut held = HeldLocks::default();
         held.locks.push(lock);
         held
@@ -124,9 +133,9 @@ impl MdtOps {
     /// The same before there are clients, so that nobody is waited for.
     pub(super) fn lock_first(&self, fid: &Fid, bits: Ibits) -> HeldLocks {
         let policy = Policy::ibits(bits);
-        let lock = self
-            .ldlm
-            .try_lock_local(fid.res_id(), LdlmType::IBITS, LdlmMode::EX, policy, None);
+        let lock =
+            self.ldlm
+                .try_lock_local(fid.res_id(), LdlmType::IBITS, LdlmMode::EX, policy, None);
         let mut held = HeldLocks::default();
         held.locks.extend(lock);
         held

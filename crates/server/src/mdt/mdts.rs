@@ -64,7 +64,10 @@ impl Mdts {
         let mut gone = Vec::new();
         let several = {
             let mut peers = self.peers.lock();
-            for m in mdts.into_iter().filter(|m| m.index != self.index && !m.nids.is_empty()) {
+            for m in mdts
+                .into_iter()
+                .filter(|m| m.index != self.index && !m.nids.is_empty())
+            {
                 match peers.get(&m.index) {
                     Some(p) if p.target.uuid == m.uuid && p.target.nids == m.nids => {}
                     _ => {
@@ -102,6 +105,16 @@ impl Mdts {
         Import::new(self.node.clone(), cfg)
     }
 
+    /// Whether there is such an MDT, as far as is known.
+    pub(super) fn has(&self, index: u32) -> bool {
+        index == self.index || self.peers.lock().contains_key(&index)
+    }
+
+    /// Whether there are others.
+    pub(super) fn several(&self) -> bool {
+        !self.peers.lock().is_empty()
+    }
+
     /// Index of this MDT.
     pub(super) fn index(&self) -> u32 {
         self.index
@@ -133,7 +146,10 @@ impl Mdts {
 
     fn import(&self, index: u32) -> Result<Arc<Import>, Errno> {
         let peers = self.peers.lock();
-        peers.get(&index).map(|p| p.import.clone()).ok_or(Errno::ENODEV)
+        peers
+            .get(&index)
+            .map(|p| p.import.clone())
+            .ok_or(Errno::ENODEV)
     }
 
     /// Asks the MDT `index`; EINPROGRESS when it does not answer in time, ENODEV when there is none.

@@ -149,7 +149,11 @@ impl Ctx {
         }
         let room = self.rq.rq.msg.get::<u32>(2).unwrap_or(0) as usize;
         // the MDT of a directory that is elsewhere is asked for the rest (`lmv_fid2path`)
-        let status = if top == root { 0 } else { Errno::EREMOTE.status() };
+        let status = if top == root {
+            0
+        } else {
+            Errno::EREMOTE.status()
+        };
         gf.fid = top;
         gf.linkno += u32::from(more);
         let mut out = gf.to_bytes().to_vec();

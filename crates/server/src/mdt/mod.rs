@@ -15,6 +15,7 @@
 //! changelogs, FLR writes.
 
 pub mod acl;
+mod ancestors;
 pub mod attr;
 pub mod check;
 pub mod core;

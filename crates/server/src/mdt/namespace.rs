@@ -13,6 +13,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::acl;
+use super::ancestors::is_above;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, FL_PROJINHERIT, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::record::{Inode, S_IFDIR, S_IFMT, S_IFREG};
 use super::store::{MdtResult, Txn, TxnObject};
@@ -26,8 +27,6 @@ pub const LINK_MAX: u32 = 65_000;
 /// What directories show as their size, in bytes, and the space of one, in 512-byte blocks.
 pub const DIR_SIZE_BYTES: u64 = 4096;
 const DIR_BLOCKS: u64 = 8;
-/// Deepest directory a rename check walks up from.
-const DEPTH_MAX: usize = 4096;
 
 /// ENAMETOOLONG, EINVAL or ENOENT unless `name` can be a name of an entry.
 pub fn check_name(name: &[u8]) -> Result<(), Errno> {
@@ -394,53 +393,6 @@ pub fn unlink(
         ino: t.ino(victim).clone(),
         last,
     })
-}
-
-/// Where a directory lies below directories of this MDT.
-struct Ancestors {
-    /// The directory itself and those above it, the nearest first.
-    fids: Vec<Fid>,
-    /// The last of them is the root.
-    whole: bool,
-}
-
-fn ancestors(t: &mut Txn<'_>, fid: &Fid) -> MdtResult<Ancestors> {
-    let mut fids = vec![*fid];
-    let mut at = *fid;
-    while fids.len() <= DEPTH_MAX {
-        if at == Fid::ROOT {
-            return Ok(Ancestors { fids, whole: true });
-        }
-        let h = t.get(&at)?;
-        at = t
-            .ino(h)
-            .links
-            .first()
-            .map(|l| l.parent)
-            .ok_or(Errno::ENOENT)?;
-        if !t.store.is_here(&at) {
-            return Ok(Ancestors { fids, whole: false });
-        }
-        fids.push(at);
-    }
-    Err(Errno::ELOOP.into())
-}
-
-/// Whether directory `above`, which lies in `beside`, is `fid` or above it. EXDEV where only other MDTs know. They need not be
-/// asked when a directory of this MDT is above both `fid` and `beside`: what lies in `beside` is not above that one.
-fn is_above(t: &mut Txn<'_>, above: &Fid, beside: &Fid, fid: &Fid) -> MdtResult<bool> {
-    let up = ancestors(t, fid)?;
-    if up.fids.contains(above) {
-        return Ok(true);
-    }
-    if up.whole {
-        return Ok(false);
-    }
-    let other = ancestors(t, beside)?;
-    match other.fids.iter().any(|f| up.fids.contains(f)) {
-        true => Ok(false),
-        false => Err(Errno::EXDEV.into()),
-    }
 }
 
 /// What a rename will do, after every check.

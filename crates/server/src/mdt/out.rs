@@ -91,9 +91,7 @@ impl Default for Out {
 fn lock_of(update: &Update) -> Ibits {
     match update {
         Update::AddEntry { .. } | Update::DelEntry { .. } | Update::Touch { .. } => Ibits::UPDATE,
-        Update::Insert { .. } | Update::Remove { .. } => {
-            Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0)
-        }
+        Update::Insert { .. } | Update::Remove { .. } => Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0),
     }
 }
 
@@ -154,7 +152,10 @@ impl Out {
             .filter(|(_, p)| of_it(p))
             .map(|(id, _)| *id)
             .collect();
-        let gone: Vec<Part> = gone.iter().filter_map(|id| parts.by_id.remove(id)).collect();
+        let gone: Vec<Part> = gone
+            .iter()
+            .filter_map(|id| parts.by_id.remove(id))
+            .collect();
         drop(parts);
         gone.iter().for_each(|p| self.part_ended(p));
     }
@@ -223,7 +224,8 @@ async fn resolve(ops: Weak<MdtOps>, target: Weak<LuTarget>) {
         }
         for id in forget {
             tracing::warn!(target = %target.name(), ?id, "an operation was locked here for another MDT, and nothing more was heard of it: it is given up");
-            ops.abort_part(&id).unwrap_or_else(|e| not_resolved(&target, &id, &e));
+            ops.abort_part(&id)
+                .unwrap_or_else(|e| not_resolved(&target, &id, &e));
         }
         let asked = ask.into_iter().map(|id| {
             let mdts = &ops.mdts;
@@ -487,7 +489,9 @@ fn apply(t: &mut Txn<'_>, update: &Update) -> MdtResult<()> {
 impl MdtCore {
     /// A FID for an object that a server makes here.
     fn new_fid(&mut self) -> MdtResult<Fid> {
-        let next = self.server_fid.filter(|f| u64::from(f.oid) < coral_wire::fid::seq::WIDTH);
+        let next = self
+            .server_fid
+            .filter(|f| u64::from(f.oid) < coral_wire::fid::seq::WIDTH);
         let fid = match next {
             Some(fid) => fid,
             None => {

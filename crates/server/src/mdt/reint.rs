@@ -8,6 +8,7 @@ mod layout;
 mod setattr;
 
 use bytes::Bytes;
+use coral_wire::layout::LmvUserMd;
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecUnlink};
 use coral_wire::{Errno, Fid, coral};
@@ -93,6 +94,9 @@ impl Ctx {
             parent: r.fid1,
             name: self.name(3),
         };
+        if kind == S_IFDIR {
+            self.refuse_stripes()?;
+        }
         if !self.is_here(&at.parent) {
             return match kind {
                 S_IFDIR => self.create_away(head, r, new).await,
@@ -122,6 +126,16 @@ impl Ctx {
         self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
         self.commit(t, &mut a)?;
         Ok(a)
+    }
+
+    /// EOPNOTSUPP for a directory that is to lie on several MDTs. Where there is one, it is made there, as in Lustre.
+    fn refuse_stripes(&self) -> MdtResult<()> {
+        let asked = LmvUserMd::decode(self.buf(4)).map_or(1, |l| l.head.stripe_count);
+        match asked {
+            0 | 1 => Ok(()),
+            _ if !self.ops.mdts.several() => Ok(()),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
     }
 
     async fn link(&self, head: &MdtRecReint, r: &RecLink) -> MdtResult<Answer> {

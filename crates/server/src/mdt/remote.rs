@@ -3,7 +3,6 @@
 //! A client sends what makes or removes such a directory to the MDT where the directory lies, which coordinates
 //! ([`super::trans`]): it knows whether it is empty, open, and whose it is. The name is the other MDT's part.
 
-
 use bytes::Bytes;
 use coral_wire::coral::updates::Look;
 use coral_wire::fld::LuSeqRange;

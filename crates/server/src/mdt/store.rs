@@ -6,15 +6,17 @@
 //!
 //! Lustre: `lustre/mdd/mdd_dir.c`, `mdd_object.c` over `lustre/osd-ldiskfs`.
 
-use std::collections::BTreeMap;
+mod away;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_osd::{Batch, Device, OsdError, Table};
 use coral_wire::Errno;
-use coral_wire::coral::updates::{Stamp, Update};
+use coral_wire::coral::updates::Update;
 use coral_wire::fid::Fid;
 
+pub use self::away::Away;
 use super::acl::{self, Acl};
 use super::fld::Fld;
 use super::record::{
@@ -281,19 +283,6 @@ impl Slot {
     }
 }
 
-/// An object of another MDT, which keeps it locked for this transaction, as it was found to look.
-#[derive(Clone, Debug)]
-pub struct Away {
-    /// Index of that MDT.
-    pub mdt: u32,
-    /// Its record; ACLs lie in it.
-    pub ino: Inode,
-    /// It is a directory with entries.
-    pub has_entries: bool,
-    /// Names that were looked up in it.
-    pub names: Vec<(Bytes, Option<Fid>)>,
-}
-
 /// One operation in the making.
 pub struct Txn<'s> {
     /// What is read through to.
@@ -313,66 +302,6 @@ impl<'s> Txn<'s> {
             batch: Batch::new(),
             away: Vec::new(),
         }
-    }
-
-    /// Takes an object of another MDT in: what is done to it goes to [`Txn::updates`], not into the batch.
-    pub fn take_away(&mut self, fid: Fid, away: Away) {
-        let (ino, away) = (away.ino.clone(), Some(Box::new(away)));
-        self.hold(Slot {
-            fid,
-            ino,
-            was: None,
-            dirty: false,
-            stamped: false,
-            gone: false,
-            away,
-        });
-    }
-
-    fn away(&self, fid: &Fid) -> Option<&Away> {
-        let slot = self.slots.iter().find(|s| s.fid == *fid)?;
-        slot.away.as_deref()
-    }
-
-    /// What `name` in `parent` names, before this transaction.
-    pub fn lookup(&self, parent: &Fid, name: &[u8]) -> MdtResult<Option<Fid>> {
-        match self.away(parent) {
-            None => self.store.lookup(parent, name),
-            Some(a) => {
-                let found = a.names.iter().find(|(n, _)| n == name);
-                // a name that was not looked up when its directory was locked cannot be told now
-                Ok(found.ok_or(Errno::EAGAIN)?.1)
-            }
-        }
-    }
-
-    /// Whether directory `fid` has no entries, before this transaction.
-    pub fn is_empty(&self, fid: &Fid) -> MdtResult<bool> {
-        match self.away(fid) {
-            None => self.store.is_empty(fid),
-            Some(a) => Ok(!a.has_entries),
-        }
-    }
-
-    /// What this transaction changes on other MDTs, by their indices. A directory there changes its entries, its number of
-    /// subdirectories and its times; nothing else of it can be told.
-    pub fn updates(&self) -> BTreeMap<u32, Vec<Update>> {
-        let mut all: BTreeMap<u32, Vec<Update>> = BTreeMap::new();
-        for (mdt, update) in &self.away {
-            all.entry(*mdt).or_default().push(update.clone());
-        }
-        for s in self.slots.iter().filter(|s| s.dirty) {
-            let Some(away) = &s.away else { continue };
-            all.entry(away.mdt).or_default().push(Update::Touch {
-                dir: s.fid,
-                nlink: s.ino.nlink.wrapping_sub(away.ino.nlink) as i32,
-                time: Stamp {
-                    secs: s.ino.ctime.secs,
-                    nsecs: s.ino.ctime.nsecs,
-                },
-            });
-        }
-        all
     }
 
     /// Holds the inode of `fid`, if there is one (and this transaction has not removed it).

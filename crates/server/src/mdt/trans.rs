@@ -89,7 +89,12 @@ impl Trans {
     fn ripen(&self, durable: u64) {
         let mut st = self.state.lock();
         let ripe = |(_, (mark, _)): &(&OpId, &(u64, BTreeSet<u32>))| *mark <= durable;
-        let ids: Vec<OpId> = st.committed.iter().filter(ripe).map(|(id, _)| *id).collect();
+        let ids: Vec<OpId> = st
+            .committed
+            .iter()
+            .filter(ripe)
+            .map(|(id, _)| *id)
+            .collect();
         for id in ids {
             if let Some((_, parts)) = st.committed.remove(&id) {
                 st.active.remove(&id);
@@ -134,7 +139,9 @@ async fn tell(ops: Weak<MdtOps>, mut durable: watch::Receiver<u64>) {
         let todo: Vec<(OpId, u32)> = {
             let st = strong.trans.state.lock();
             let orders = st.decided.iter();
-            orders.flat_map(|(id, mdts)| mdts.iter().map(|m| (*id, *m))).collect()
+            orders
+                .flat_map(|(id, mdts)| mdts.iter().map(|m| (*id, *m)))
+                .collect()
         };
         let told = todo.into_iter().map(|(id, mdt)| {
             let mdts = &strong.mdts;
@@ -236,7 +243,8 @@ impl Op {
             };
             if mdt == self.ops.mdts.index() {
                 for n in run {
-                    self.locks.add(self.ops.lock_next(&n.fid, Ibits(n.bits)).await);
+                    self.locks
+                        .add(self.ops.lock_next(&n.fid, Ibits(n.bits)).await);
                 }
                 continue;
             }
@@ -265,11 +273,12 @@ impl Op {
         }
         for (n, (record, has_entries)) in run.iter().zip(seen.objects) {
             let Some(record) = record else { continue };
-            let ino = Inode::decode(&record).map_err(|source| MdtError::Corrupt {
-                fid: n.fid,
-                source,
-            })?;
-            let of_it = looks.iter().zip(&seen.names).filter(|(l, _)| l.dir == n.fid);
+            let ino = Inode::decode(&record)
+                .map_err(|source| MdtError::Corrupt { fid: n.fid, source })?;
+            let of_it = looks
+                .iter()
+                .zip(&seen.names)
+                .filter(|(l, _)| l.dir == n.fid);
             let names = of_it.map(|(l, found)| (l.name.clone(), found.map(|(fid, _)| fid)));
             let away = Away {
                 mdt,

@@ -198,11 +198,17 @@ impl Reader<'_> {
     }
     fn u32(&mut self) -> Result<u32, DecodeError> {
         let raw = self.take(4)?;
-        raw.as_ref().try_into().map(u32::from_le_bytes).map_err(|_| bad())
+        raw.as_ref()
+            .try_into()
+            .map(u32::from_le_bytes)
+            .map_err(|_| bad())
     }
     fn u64(&mut self) -> Result<u64, DecodeError> {
         let raw = self.take(8)?;
-        raw.as_ref().try_into().map(u64::from_le_bytes).map_err(|_| bad())
+        raw.as_ref()
+            .try_into()
+            .map(u64::from_le_bytes)
+            .map_err(|_| bad())
     }
     fn fid(&mut self) -> Result<Fid, DecodeError> {
         Ok(Fid {
@@ -538,7 +544,10 @@ mod tests {
             let raw = rq.encode();
             assert_eq!(Request::decode(&raw), Ok(rq.clone()));
             for cut in 0..raw.len() {
-                assert!(Request::decode(&raw.slice(..cut)).is_err(), "{rq:?} cut at {cut}");
+                assert!(
+                    Request::decode(&raw.slice(..cut)).is_err(),
+                    "{rq:?} cut at {cut}"
+                );
             }
             assert!(Request::decode(&[&raw[..], &[0]].concat().into()).is_err());
         }

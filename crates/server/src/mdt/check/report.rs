@@ -184,7 +184,10 @@ impl fmt::Display for Problem {
                 o.uid, o.gid, o.projid, r.inodes, r.bytes, c.inodes, c.bytes
             ),
             Problem::WrongMdt { fid, mdt } => {
-                write!(f, "{fid} lies on MDT{mdt:04x}, which does not hold its sequence")
+                write!(
+                    f,
+                    "{fid} lies on MDT{mdt:04x}, which does not hold its sequence"
+                )
             }
             Problem::Doubled { fid } => write!(f, "{fid} lies on two MDTs"),
             Problem::Sequence { mdt, start } => write!(
@@ -273,4 +276,3 @@ impl fmt::Display for ToDestroy {
         }
     }
 }
-
