@@ -1,16 +1,19 @@
 //! `cargo xtask bench`: the mount against the directory underneath it, in one run.
 //!
-//! Each row runs the same work first on a plain directory, then on the mount, several times in turn, and prints the medians,
+//! Each row runs the same work first on a plain directory (or on the mount of another build), then on the mount, several times in
+//! turn, and prints the medians,
 //! their ratio, the CPU seconds of everything involved (worker processes and the Coral process), and the RPCs and thread
 //! hand-overs per operation that the Coral process counted. Times are only reported; nothing here passes or fails.
 
 mod profile;
+mod served;
 mod work;
 
 use crate::{setup, step};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use served::{Served, status};
 pub(crate) use work::worker;
 
 /// Size of the streamed files, MiB per job.
@@ -333,70 +336,77 @@ struct Side {
     /// Where things are that belong to neither side.
     scratch: PathBuf,
     /// The Coral process, when this side is the mount.
-    coral: Option<(PathBuf, PathBuf, u32)>,
+    coral: Option<Served>,
 }
 
-pub(crate) fn run(dir: &Path, profile: bool, rows: Option<&str>) -> Result<(), String> {
+/// What is to be measured, and beside what.
+pub(crate) struct Asked<'a> {
+    /// Where the file systems and the files to compare with are put.
+    pub dir: &'a Path,
+    /// A Coral binary of another build to compare with, instead of the local directory.
+    pub beside: Option<&'a Path>,
+    /// How often the whole table is measured.
+    pub times: usize,
+    /// Also say where the CPU time went.
+    pub profile: bool,
+    /// Only rows with one of these in their name.
+    pub rows: Option<&'a str>,
+}
+
+pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
     setup::fuse()?;
-    if profile {
+    if asked.profile {
         setup::profiler()?;
     }
     let coral = step::build_release()?;
+    let dir = asked.dir;
     std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let dir = dir
         .canonicalize()
         .map_err(|e| format!("{}: {e}", dir.display()))?;
-    let (data, mnt, plain) = (dir.join("data"), dir.join("mnt"), dir.join("plain"));
-    let _ = std::fs::remove_dir_all(&data);
-    let _ = std::fs::remove_dir_all(&plain);
-    for d in [&mnt, &plain] {
-        std::fs::create_dir_all(d).map_err(|e| format!("{}: {e}", d.display()))?;
-    }
-    step::run_in(
-        Command::new(&coral)
-            .arg("up")
-            .arg(&data)
-            .arg("--mount")
-            .arg(&mnt)
-            .args(["--port", "9987"]),
-    )?;
-    let streams = mnt.join("streams");
-    std::fs::create_dir_all(&streams).map_err(|e| format!("{}: {e}", streams.display()))?;
-    step::run_in(
-        Command::new(&coral)
-            .args(["lfs", "setstripe", "-c", "4", "-S", "1M"])
-            .arg(&streams),
-    )?;
-    let done = measure(&coral, &data, &dir, profile, rows);
-    let down = step::run_in(Command::new(&coral).arg("down").arg(&data));
-    let _ = std::fs::remove_dir_all(&data);
+    let (mnt, plain) = (dir.join("mnt"), dir.join("plain"));
+    let other = match asked.beside {
+        Some(other) => Some(Served::up(other, &dir.join("data0"), &plain, 9986)?),
+        None => {
+            let _ = std::fs::remove_dir_all(&plain);
+            std::fs::create_dir_all(&plain).map_err(|e| format!("{}: {e}", plain.display()))?;
+            None
+        }
+    };
+    let side = |at: &Path, coral: &Option<Served>| Side {
+        dir: at.to_owned(),
+        scratch: dir.clone(),
+        coral: coral.clone(),
+    };
+    let ours = Served::up(&coral, &dir.join("data"), &mnt, 9987).map(Some);
+    let done = match &ours {
+        Ok(ours) => {
+            let sides = [side(&plain, &other), side(&mnt, ours)];
+            (0..asked.times).try_for_each(|_| measure(&sides, asked))
+        }
+        Err(e) => Err(e.clone()),
+    };
+    let down = [other, ours.ok().flatten()]
+        .into_iter()
+        .flatten()
+        .map(Served::down)
+        .fold(Ok(()), Result::and);
     let _ = std::fs::remove_dir_all(&plain);
     let _ = std::fs::remove_file(work::tree(&dir));
     done.and(down)
 }
 
 /// Prints every row; with `profile` also where the time of each went.
-fn measure(
-    coral: &Path,
-    data: &Path,
-    scratch: &Path,
-    profile: bool,
-    rows: Option<&str>,
-) -> Result<(), String> {
-    let pid = status(coral, data)?.0;
-    let side = |dir: &str, coral| Side {
-        dir: scratch.join(dir),
-        scratch: scratch.to_owned(),
-        coral,
+fn measure(sides: &[Side; 2], asked: &Asked<'_>) -> Result<(), String> {
+    let (rows, profile) = (asked.rows, asked.profile);
+    let beside = match asked.beside {
+        Some(_) => "other build",
+        None => "directory",
     };
-    let sides = [
-        side("plain", None),
-        side("mnt", Some((coral.to_owned(), data.to_owned(), pid))),
-    ];
     let mut reads = 0.0;
     println!(
         "{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}",
-        "", "directory", "coral", "ratio", "CPU s dir", "CPU s coral", "RPC/op", "hand-o/op  floor"
+        "", beside, "coral", "ratio", "CPU s there", "CPU s coral", "RPC/op", "hand-o/op  floor"
     );
     let wanted =
         |r: &&Row| rows.is_none_or(|list| list.split(',').any(|part| r.name.contains(part)));
@@ -424,11 +434,11 @@ fn measure(
         if row.name == READS {
             reads = rate;
         }
-        if again {
+        if again && asked.beside.is_none() {
             small_pages(row, rate)?;
         }
         if profile {
-            profile_row(row, &sides[1], pid)?;
+            profile_row(row, &sides[1])?;
         }
     }
     println!(
@@ -461,7 +471,10 @@ fn small_pages(row: &Row, coral: f64) -> Result<(), String> {
 }
 
 /// Runs `row` on the mount once more, sampled. Creates and removes run in a directory that is made and emptied again.
-fn profile_row(row: &Row, mount: &Side, pid: u32) -> Result<(), String> {
+fn profile_row(row: &Row, mount: &Side) -> Result<(), String> {
+    let Some(served) = &mount.coral else {
+        return Ok(());
+    };
     let again = Side {
         dir: mount.dir.join("again"),
         scratch: mount.scratch.clone(),
@@ -489,7 +502,7 @@ fn profile_row(row: &Row, mount: &Side, pid: u32) -> Result<(), String> {
     if let Some(before) = before {
         run_row(&before, sampled)?;
     }
-    let recording = profile::Recording::start(pid, &mount.scratch)?;
+    let recording = profile::Recording::start(served.pid, &mount.scratch)?;
     let done = run_row(row, sampled);
     recording.finish(row.name)?;
     std::fs::remove_dir_all(&again.dir).map_err(|e| e.to_string())?;
@@ -543,55 +556,28 @@ fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {
 impl Side {
     /// Lets a mount forget all that its locks cover.
     fn drop_locks(&self) -> Result<(), String> {
-        let Some((coral, data, _)) = &self.coral else {
+        let Some(served) = &self.coral else {
             return Ok(());
         };
-        let mut lctl = Command::new(coral);
+        let mut lctl = Command::new(&served.coral);
         lctl.args(["lctl", "--dir"])
-            .arg(data)
+            .arg(&served.data)
             .args(["set_param", "ldlm.namespaces.*.lru_size=clear"])
             .stdout(Stdio::null());
         step::run_in(&mut lctl)
     }
 
     fn counts(&self) -> Result<Measured, String> {
-        let Some((coral, data, pid)) = &self.coral else {
+        let Some(served) = &self.coral else {
             return Ok(Measured::default());
         };
-        let (_, rpcs, handovers) = status(coral, data)?;
+        let (_, rpcs, handovers) = status(&served.coral, &served.data)?;
         Ok(Measured {
             seconds: 0.0,
-            cpu_seconds: process_cpu(*pid),
+            cpu_seconds: process_cpu(served.pid),
             rpcs,
             handovers,
         })
-    }
-}
-
-/// (pid, RPCs, hand-overs) of the running file system.
-fn status(coral: &Path, data: &Path) -> Result<(u32, u64, u64), String> {
-    let out = Command::new(coral)
-        .arg("status")
-        .arg(data)
-        .arg("--json")
-        .output()
-        .map_err(|e| e.to_string())?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let field = |name: &str| -> Option<u64> {
-        let rest = &text[text.find(&format!("\"{name}\":"))? + name.len() + 3..];
-        rest.trim_start()
-            .split(|c: char| !c.is_ascii_digit())
-            .next()?
-            .parse()
-            .ok()
-    };
-    match (field("pid"), field("rpcs"), field("handovers")) {
-        (Some(pid), Some(r), Some(h)) => Ok((pid as u32, r, h)),
-        _ => Err(format!(
-            "coral status {} --json printed: {text}{}",
-            data.display(),
-            String::from_utf8_lossy(&out.stderr)
-        )),
     }
 }
 

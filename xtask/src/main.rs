@@ -63,6 +63,12 @@ enum Command {
         /// Only rows with one of these in their name, separated by commas (rows that need what others made need those too).
         #[arg(long)]
         rows: Option<String>,
+        /// Another build of the program `coral`, to measure beside this one instead of the local directory.
+        #[arg(long, value_name = "FILE")]
+        beside: Option<std::path::PathBuf>,
+        /// How often the table is measured.
+        #[arg(long, default_value_t = 1)]
+        times: usize,
     },
     /// A file system over a network that loses, delays and resets, through a router that dies: by the machine's clock.
     Chaos {
@@ -143,7 +149,15 @@ fn main() -> ExitCode {
             dir,
             profile,
             rows,
-        } => bench::run(&dir, profile, rows.as_deref()),
+            beside,
+            times,
+        } => bench::run(&bench::Asked {
+            dir: &dir,
+            beside: beside.as_deref(),
+            times,
+            profile,
+            rows: rows.as_deref(),
+        }),
         Command::Conform(asked) => conform::run(&asked),
         Command::BenchWorker {
             work,
