@@ -6,7 +6,7 @@
 //! # Invariants
 //! - All nodes share one wall clock, which follows tokio's; seeds and NIDs are counted from the cluster's seed. With a paused
 //!   clock and one thread a cluster does the same each time.
-//! - An MDT knows the OSTs of the cluster before a client reaches it.
+//! - An MDT knows the OSTs and the other MDTs of the cluster before a client reaches it.
 //!
 //! Absent: directories (for those, [`Servers`] on a node).
 
@@ -151,7 +151,25 @@ impl Cluster {
                 self.start_target(kind, index, nid).await?;
             }
         }
+        self.tell_mdts();
         Ok(())
+    }
+
+    /// Tells all MDTs of each other.
+    fn tell_mdts(&self) {
+        let all: Vec<OstTarget> = (0..self.disks.mdt_count())
+            .map(|i| OstTarget {
+                index: i,
+                uuid: format!("{}-MDT{i:04x}_UUID", self.plan.fsname),
+                nids: vec![self.plan.place(TargetKind::Mdt, i)],
+                active: true,
+            })
+            .collect();
+        for mdt in self.servers.values().flat_map(|s| s.mdts()) {
+            if let Err(error) = mdt.set_mdts(all.clone()) {
+                tracing::error!(%error, "an MDT cannot use the others");
+            }
+        }
     }
 
     async fn start_target(

@@ -20,6 +20,7 @@
 //! evicted; its cancels and the writes before them are served in lanes of their own ([`coral_ptlrpc::Service`]).
 //! Whoever finds out late what it must lock lets go of all it holds and starts over; that it looked up before it locked is
 //! looked up again under the core's mutex.
+//! Over several MDTs the same holds with pairs of FID and MDT in the place of FIDs.
 //!
 //! Every place where a server waits for a lock:
 //!
@@ -34,6 +35,7 @@
 //! | data on the MDT, OST read, write, punch, fallocate (`ost/io.rs`, `ost/ops.rs`) | nothing: data of a write is fetched before | one object |
 //! | OST destroy (`ost/ops.rs`) | nothing: a range of objects is locked one after another | one object |
 //! | the MGS's configuration locks | nothing: dropped as soon as granted | one resource |
+//! | an operation over several MDTs, on the MDT that coordinates it and on the others (`trans.rs`, `out.rs`) | locks on smaller FIDs, and on the same FID on MDTs with smaller indices | the next larger FID |
 //! | locks given with intents | they never wait | |
 //! | a client's plain or flock enqueue | nothing of the server's: it is answered at once and queued | one resource; flocks are searched for circles |
 

@@ -17,6 +17,7 @@ use coral_wire::fld::{FLD_LOOKUP, LuSeqRange, RANGE_MDT, SEQ_ALLOC_SUPER};
 use coral_wire::ptlrpc::Message;
 use coral_wire::{Errno, ObdConnectData, opc, portal};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::osp::OstTarget;
 use super::store::MdtResult;
@@ -45,6 +46,8 @@ pub struct Mdts {
     index: u32,
     client_uuid: String,
     peers: Mutex<BTreeMap<u32, Peer>>,
+    /// There are others than before.
+    changed: watch::Sender<()>,
 }
 
 impl Mdts {
@@ -55,6 +58,7 @@ impl Mdts {
             index,
             client_uuid: format!("{mdt_name}-lwp_UUID"),
             peers: Mutex::default(),
+            changed: watch::Sender::new(()),
         })
     }
 
@@ -79,6 +83,7 @@ impl Mdts {
             }
             !peers.is_empty()
         };
+        self.changed.send_replace(());
         for p in gone {
             tokio::spawn(async move { p.import.disconnect().await });
         }
@@ -144,18 +149,23 @@ impl Mdts {
         peers.values().any(|p| p.target.nids.contains(&nid))
     }
 
-    fn import(&self, index: u32) -> Result<Arc<Import>, Errno> {
-        let peers = self.peers.lock();
-        peers
-            .get(&index)
-            .map(|p| p.import.clone())
-            .ok_or(Errno::ENODEV)
+    /// The connection to an MDT, which the configuration may not have named yet.
+    async fn import(&self, index: u32) -> Arc<Import> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(p) = self.peers.lock().get(&index) {
+                return p.import.clone();
+            }
+            if changed.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
-    /// Asks the MDT `index`; EINPROGRESS when it does not answer in time, ENODEV when there is none.
+    /// Asks the MDT `index`; EINPROGRESS when it does not answer in time.
     async fn call(&self, index: u32, rq: Rpc) -> Result<Message, Errno> {
-        let import = self.import(index)?;
         let asking = async {
+            let import = self.import(index).await;
             import.recovered().await;
             import.call(rq).await
         };

@@ -289,15 +289,17 @@ impl Ctx {
         Ok(a)
     }
 
-    /// EPERM for whoever is no MDT of this file system: nothing that an MDT says is checked against a user.
+    /// An error for whoever is no MDT of this file system: nothing that an MDT says is checked against a user. EINPROGRESS for one
+    /// that speaks as an MDT: the configuration may be about to name it.
     pub(super) fn is_peer(&self) -> MdtResult<()> {
         let c = self.rq.exp.connect();
-        let agreed = c.has(F(PEER_FLAGS)) && c.has2(F2::CORAL);
+        if !c.has(F(PEER_FLAGS)) || !c.has2(F2::CORAL) {
+            return Err(Errno::EPERM.into());
+        }
         let nid = self.rq.exp.nid();
-        let ours = self.rq.target.node().nids().contains(&nid);
-        match agreed && (ours || self.ops.mdts.is_mdt(nid)) {
+        match self.rq.target.node().nids().contains(&nid) || self.ops.mdts.is_mdt(nid) {
             true => Ok(()),
-            false => Err(Errno::EPERM.into()),
+            false => Err(Errno::EINPROGRESS.into()),
         }
     }
 

@@ -93,10 +93,8 @@ impl Ctx {
         let mut op = Op::begin(&self.ops);
         op.lock(vec![need], &[look]).await?;
         let parent = op.away(&at.parent).ok_or(Errno::ENOENT)?;
-        // it inherits its parent's default layout, unless that is the file system's
-        if at.parent != Fid::ROOT {
-            new.lov = parent.ino.lov.clone();
-        }
+        // It inherits its parent's default layout, also that of the root, which this MDT does not know later.
+        new.lov = parent.ino.lov.clone();
         let updates = {
             let core = self.core();
             let mut t = op.txn(&core.store);
