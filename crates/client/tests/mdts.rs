@@ -116,14 +116,14 @@ async fn directories_on_other_mdts_are_used_like_any() {
     assert_eq!(u.rename("a/b/e", "a/b/e/d/e", 0).await, Err(Errno::EINVAL));
     u.rename("a/b/e/d", "a/b/c", 0).await.unwrap();
     u.rmdir("a/b/e").await.unwrap();
-    for (from, to) in [("a/f", "g"), ("a", "z"), ("a/b/f", "a/g"), ("a/f", "a/b")] {
-        assert_eq!(
-            u.rename(from, to, 0).await,
-            Err(Errno::EXDEV),
-            "{from} {to}"
+    // a directory may not change its MDT with its parent
+    for (from, to) in [("a/b", "b"), ("a/b/c", "a/c"), ("a/f", "a/b")] {
+        let e = u.rename(from, to, 0).await.err();
+        assert!(
+            matches!(e, Some(Errno::EXDEV | Errno::EISDIR)),
+            "{from} {to}: {e:?}"
         );
     }
-    assert_eq!(u.link("a/f", "g").await, Err(Errno::EXDEV));
     assert_eq!(u.rmdir("a/b").await, Err(Errno::ENOTEMPTY));
     assert_eq!(u.unlink("a/b").await, Err(Errno::EISDIR));
     for name in ["a/b/c/f", "a/b/f", "a/f"] {
@@ -136,6 +136,59 @@ async fn directories_on_other_mdts_are_used_like_any() {
     u.rmdir("a").await.unwrap();
     assert_eq!(v.fid("a").await, Err(Errno::ENOENT));
     assert_eq!(v.stat("").await.unwrap().nlink, 2);
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_get_names_on_other_mdts() {
+    let c = Cluster::start_mdts(3, 2).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    for (dir, mdt) in [("a", 1), ("b", 2)] {
+        mkdir_on(&u, dir, mdt).await.unwrap();
+    }
+    let f = u.put("f", b"from MDT0000").await.unwrap();
+    // moved, and used where it is named now
+    u.rename("f", "a/f", 0).await.unwrap();
+    assert_eq!(v.fid("f").await, Err(Errno::ENOENT));
+    assert_eq!(v.fid("a/f").await, Ok(f));
+    assert_eq!(v.get("a/f").await.unwrap(), b"from MDT0000");
+    assert_eq!(path_of(&u, f).await, "a/f");
+    // named twice, on three MDTs in all
+    u.link("a/f", "b/l").await.unwrap();
+    assert_eq!(u.link("a/f", "b/l").await, Err(Errno::EEXIST));
+    assert_eq!(v.stat("b/l").await.unwrap().nlink, 2);
+    let fh = v.create("b/l", libc::O_RDWR).await.unwrap();
+    assert_eq!(fh.fid(), f);
+    assert_eq!(v.read(&fh, 0, 4).await.unwrap(), b"from");
+    v.close(&fh).await.unwrap();
+    let excl = v.create("b/l", libc::O_RDWR | libc::O_EXCL).await;
+    assert_eq!(excl.err(), Some(Errno::EEXIST));
+    // over what is there: a name of its own file, another file that is open
+    u.rename("a/f", "b/l", 0).await.unwrap();
+    assert_eq!(v.names("a").await, Ok(vec!["f".to_owned()]));
+    v.put("b/old", b"old").await.unwrap();
+    let open = v.open("b/old", libc::O_RDONLY).await.unwrap();
+    u.rename("a/f", "b/old", 0).await.unwrap();
+    assert_eq!(v.get("b/old").await.unwrap(), b"from MDT0000");
+    assert_eq!(v.read(&open, 0, 9).await.unwrap(), b"old");
+    v.close(&open).await.unwrap();
+    assert_eq!(v.names("a").await, Ok(vec![]));
+    assert_eq!(v.stat("b/old").await.unwrap().nlink, 2);
+    // a remote directory within its parent
+    u.rename("a", "c", 0).await.unwrap();
+    u.put("c/x", b"x").await.unwrap();
+    assert_eq!(v.names("").await, Ok(vec!["b".into(), "c".into()]));
+    assert_eq!(u.rename("b", "c", 0).await, Err(Errno::ENOTEMPTY));
+    u.unlink("c/x").await.unwrap();
+    assert_eq!(u.rename("b", "c", 0).await, Ok(()));
+    assert_eq!(v.names("c").await, Ok(vec!["l".into(), "old".into()]));
+    assert_eq!(v.stat("").await.unwrap().nlink, 3);
+    for name in ["c/l", "c/old"] {
+        v.unlink(name).await.unwrap();
+    }
+    assert_eq!(u.stat("c").await.unwrap().nlink, 2);
+    u.rmdir("c").await.unwrap();
     end(&c, &[&fs, &other]).await;
 }
 

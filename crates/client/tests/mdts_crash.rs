@@ -30,6 +30,10 @@ const STEPS_MAX: u32 = 400;
 enum What {
     Mkdir,
     Rmdir,
+    /// `f` of MDT0000 becomes `d/x` of a directory of MDT0001, which is there and goes.
+    Rename,
+    /// `f` is named `d/x` too.
+    Link,
 }
 
 /// How it ends.
@@ -143,30 +147,87 @@ async fn mkdir_on(u: &User, dir: Fid, name: &str, mdt: u32) -> Result<()> {
         .await
 }
 
+/// What is there before the operation; returns the directory of MDT0000 that it is about.
+async fn set_up(u: &User, what: What) -> Fid {
+    let dir = u.mkdir("d").await.expect("d");
+    match what {
+        What::Mkdir => {}
+        What::Rmdir => mkdir_on(u, dir, "x", 1).await.expect("d/x"),
+        What::Rename | What::Link => {
+            mkdir_on(u, u.fs.root(), "e", 1).await.expect("e");
+            u.put("d/x", b"new").await.expect("d/x");
+        }
+    }
+    if what == What::Rename {
+        u.put("e/x", b"old").await.expect("e/x");
+    }
+    dir
+}
+
 async fn run(u: &User, dir: Fid, what: What) -> Result<()> {
     match what {
         What::Mkdir => mkdir_on(u, dir, "x", 1).await,
         What::Rmdir => u.fs.rmdir(&u.cred, dir, b"x").await,
+        What::Rename => u.rename("d/x", "e/x", 0).await,
+        What::Link => u.link("d/x", "e/x").await,
     }
 }
 
-/// Whether `d/x` is there, and all about it says so.
-async fn is_there(u: &User, case: &Case) -> bool {
+/// Whether the operation was made, and all about it says so.
+async fn is_made(u: &User, case: &Case) -> bool {
     let names = u.names("d").await.expect("a listing");
     let nlink = u.stat("d").await.expect("the directory").nlink;
-    let found = u.stat("d/x").await;
-    match &names[..] {
-        [] => {
-            assert_eq!(
-                (nlink, found.map(drop)),
-                (2, Err(Errno::ENOENT)),
-                "{case:?}"
-            );
+    let found = u.stat("d/x").await.map(|a| a.nlink);
+    let there = match names.len() {
+        0 => false,
+        _ => {
+            assert_eq!(names, ["x"], "{case:?}");
+            true
+        }
+    };
+    let file = matches!(case.what, What::Rename | What::Link);
+    if !file {
+        let expected = if there {
+            (3, Ok(2))
+        } else {
+            (2, Err(Errno::ENOENT))
+        };
+        assert_eq!((nlink, found), expected, "{case:?}");
+        return there == (case.what == What::Mkdir);
+    }
+    let e = u.names("e").await.expect("a listing");
+    assert!(e.is_empty() || e == ["x"], "{case:?}: {e:?}");
+    let of = async |path: &str| match u.fid(path).await {
+        Ok(_) => Some(u.get(path).await.expect("its data")),
+        Err(e) => {
+            assert_eq!(e, Errno::ENOENT, "{case:?}");
+            None
+        }
+    };
+    let (here, other) = (of("d/x").await, of("e/x").await);
+    assert_eq!(
+        (here.is_some(), other.is_some()),
+        (there, !e.is_empty()),
+        "{case:?}"
+    );
+    let links = u.stat("e/x").await.map(|a| a.nlink);
+    let (new, old) = (Some(&b"new"[..]), Some(&b"old"[..]));
+    match (case.what, here.as_deref(), other.as_deref()) {
+        (What::Rename, None, o) if o == new => {
+            assert_eq!(links, Ok(1), "{case:?}");
+            true
+        }
+        (What::Rename, h, o) if h == new && o == old => {
+            assert_eq!((found, links), (Ok(1), Ok(1)), "{case:?}");
             false
         }
-        [x] if x == "x" => {
-            assert_eq!((nlink, found.map(|a| a.nlink)), (3, Ok(2)), "{case:?}");
+        (What::Link, h, o) if h == new && o == new => {
+            assert_eq!((found, links), (Ok(2), Ok(2)), "{case:?}");
             true
+        }
+        (What::Link, h, None) if h == new => {
+            assert_eq!(found, Ok(1), "{case:?}");
+            false
         }
         other => panic!("{case:?}: {other:?}"),
     }
@@ -177,10 +238,7 @@ async fn explore(case: Case) -> bool {
     let mut rig = Rig::start().await;
     let fs = rig.client().await;
     let u = User::root(&fs);
-    let dir = u.mkdir("d").await.expect("d");
-    if case.what == What::Rmdir {
-        mkdir_on(&u, dir, "x", 1).await.expect("d/x");
-    }
+    let dir = set_up(&u, case.what).await;
     rig.quiet(&case).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
 
@@ -211,10 +269,9 @@ async fn explore(case: Case) -> bool {
     let told = tokio::time::timeout(Duration::from_secs(900), doing).await;
     let told = told.unwrap_or_else(|_| panic!("{case:?}: the client is not answered"));
     assert_eq!(told.expect("it ran"), Ok(()), "{case:?}");
-    assert_eq!(
-        is_there(&u, &case).await,
-        case.what == What::Mkdir,
-        "{case:?}"
+    assert!(
+        is_made(&u, &case).await,
+        "{case:?}: what was told does not hold"
     );
     finish(rig, case, fs).await;
     over
@@ -227,14 +284,10 @@ async fn after_client(mut rig: Rig, case: Case, told: Option<Result<()>>, over: 
     tokio::time::sleep(Duration::from_secs(200)).await;
     let fs = rig.client().await;
     let u = User::root(&fs);
-    let there = is_there(&u, &case).await;
+    let made = is_made(&u, &case).await;
     if let Some(told) = told {
         assert_eq!(told, Ok(()), "{case:?}");
-        assert_eq!(
-            there,
-            case.what == What::Mkdir,
-            "{case:?}: what was told does not hold"
-        );
+        assert!(made, "{case:?}: what was told does not hold");
     }
     finish(rig, case, fs).await;
     over
@@ -243,7 +296,17 @@ async fn after_client(mut rig: Rig, case: Case, told: Option<Result<()>>, over: 
 /// Everything can be used and removed, and all MDTs together are clean.
 async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
     let u = User::root(&fs);
-    if is_there(&u, &case).await {
+    is_made(&u, &case).await;
+    if matches!(case.what, What::Rename | What::Link) {
+        for name in ["d/x", "e/x"] {
+            let gone = u.unlink(name).await;
+            assert!(
+                matches!(gone, Ok(()) | Err(Errno::ENOENT)),
+                "{case:?}: {gone:?}"
+            );
+        }
+        u.rmdir("e").await.expect("e");
+    } else if u.fid("d/x").await.is_ok() {
         u.mkdir("d/x/y").await.expect("d/x/y");
         u.rmdir("d/x/y").await.expect("d/x/y");
         u.rmdir("d/x").await.expect("d/x");
@@ -260,7 +323,11 @@ async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
         "{case:?}: {:?}",
         report.problems
     );
-    assert_eq!((report.unfinished, report.dirs), (0, 1), "{case:?}");
+    assert_eq!(
+        (report.unfinished, report.dirs, report.files),
+        (0, 1, 0),
+        "{case:?}"
+    );
 }
 
 /// Every step of an operation, with every end there is. Returns how many.
@@ -302,4 +369,14 @@ fn a_remote_directory_is_made_whole_or_not_at_all() {
 #[test]
 fn a_remote_directory_is_removed_whole_or_not_at_all() {
     println!("{} ends explored", every_end(What::Rmdir));
+}
+
+#[test]
+fn a_file_moves_to_another_mdt_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::Rename));
+}
+
+#[test]
+fn a_file_gets_a_name_on_another_mdt_or_does_not() {
+    println!("{} ends explored", every_end(What::Link));
 }

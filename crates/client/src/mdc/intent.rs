@@ -16,7 +16,7 @@ use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
     Policy, it,
 };
-use coral_wire::mds::{LayoutIntent, MdtBody, RecCreate, ReintOp, disp, open};
+use coral_wire::mds::{LayoutIntent, MdtBody, RecCreate, ReintOp, disp, md, open};
 use coral_wire::ptlrpc::{opc, portal};
 
 use super::device::{Attrs, BIG_EA_BYTES, EA_BYTES, KeptOpen, Mdc, Open, WANT, nul};
@@ -230,11 +230,13 @@ impl Mdc {
         };
         if !out.has(disp::OPEN_OPEN) {
             let negative = out.has(disp::LOOKUP_NEG);
+            // it is on another MDT than its name
+            let away = Attrs::read(&out.reply, 2).is_ok_and(|a| a.body.valid & md::MDS != 0);
             self.drop_lock(out.lock);
-            return Err(if negative {
-                Errno::ENOENT
-            } else {
-                Errno::EPROTO
+            return Err(match (negative, away) {
+                (true, _) => Errno::ENOENT,
+                (false, true) => Errno::EREMOTE,
+                (false, false) => Errno::EPROTO,
             });
         }
         let dir = self.bodies(&out.reply, 5).first().copied();

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coral_osd::{Kv, OsdError, Table};
-use coral_wire::coral::updates::Update;
+use coral_wire::coral::updates::{Look, Update};
 use coral_wire::fid::Fid;
 
 pub use self::report::{Problem, Report, ToDestroy};
@@ -287,6 +287,13 @@ impl Names<'_> {
                     s.ino.nlink = s.ino.nlink.wrapping_add_signed(nlink);
                 }
             }
+            Update::Object {
+                fid,
+                nlink,
+                dropped,
+                added,
+                ..
+            } => self.renamed(&fid, nlink, dropped, added),
             Update::Insert { fid, record } => {
                 if let Ok(ino) = Inode::decode(&record) {
                     let links = ino.links.iter().map(|l| (l.parent, l.name.clone()));
@@ -303,6 +310,21 @@ impl Names<'_> {
             Update::Remove { fid } => drop(self.seen.remove(&fid)),
         }
         None
+    }
+
+    /// An object gets and loses names, maybe the last.
+    fn renamed(&mut self, fid: &Fid, nlink: i32, dropped: Vec<Look>, added: Vec<Look>) {
+        let Some(s) = self.seen.get_mut(fid) else {
+            return;
+        };
+        s.ino.nlink = s.ino.nlink.wrapping_add_signed(nlink);
+        for l in dropped {
+            s.links.remove(&(l.dir, l.name));
+        }
+        s.links.extend(added.into_iter().map(|l| (l.dir, l.name)));
+        if s.ino.nlink == 0 {
+            self.seen.remove(fid);
+        }
     }
 
     fn read_entries(&mut self, kv: &dyn Kv) -> Result<(), OsdError> {

@@ -7,14 +7,14 @@
 //! * requests: [`ctx`], [`packed`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
 //! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target;
-//! * other MDTs: [`fld`] (whose a FID is), [`mdts`] (connections), `remote` (directories there), [`trans`] and [`out`] (operations
+//! * other MDTs: [`fld`] (whose a FID is), [`mdts`] (connections), `remote` (names and objects apart), [`trans`] and [`out`] (operations
 //!   over several of them).
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
 //! after the locks of clients that cache what it changes have been called back. No lock of the
 //! lock manager is released and no request sent while the core's mutex is held.
-//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: striped directories, renames and
-//! links over MDTs, HSM, limits of quotas, changelogs, FLR writes.
+//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: striped directories,
+//! directories moved over MDTs, HSM, limits of quotas, changelogs, FLR writes.
 
 pub mod acl;
 mod ancestors;

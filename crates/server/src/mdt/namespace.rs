@@ -240,7 +240,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
 }
 
 /// The project that `dir` hands down, if `ino` is of another one.
-fn other_project(dir: &Inode, ino: &Inode) -> Option<u32> {
+pub(super) fn other_project(dir: &Inode, ino: &Inode) -> Option<u32> {
     (dir.flags & FL_PROJINHERIT != 0 && dir.projid != ino.projid).then_some(dir.projid)
 }
 
@@ -315,7 +315,6 @@ fn may_delete(t: &Txn<'_>, cred: &Ucred, dir: TxnObject, victim: TxnObject) -> M
 
 /// Drops one name's worth of `h`; with the last, the object itself unless it is open.
 fn drop_name(t: &mut Txn<'_>, h: TxnObject, is_open: IsOpen<'_>, time: Time) -> MdtResult<bool> {
-    let fid = t.fid(h);
     let ino = t.change(h);
     ino.nlink = if ino.is_dir() {
         0
@@ -326,12 +325,22 @@ fn drop_name(t: &mut Txn<'_>, h: TxnObject, is_open: IsOpen<'_>, time: Time) -> 
     if ino.nlink > 0 {
         return Ok(false);
     }
+    // the MDT where it lies knows whether it is open
+    if t.is_away(h) {
+        return Ok(true);
+    }
+    let_go(t, h, is_open)?;
+    Ok(true)
+}
+
+/// An object has lost its last name: it goes, unless it is open.
+pub fn let_go(t: &mut Txn<'_>, h: TxnObject, is_open: IsOpen<'_>) -> MdtResult<()> {
+    let fid = t.fid(h);
     if is_open(&fid) {
         t.put(table::ORPHAN, fid_key(&fid).to_vec(), Bytes::new());
-    } else {
-        destroy(t, h)?;
+        return Ok(());
     }
-    Ok(true)
+    destroy(t, h)
 }
 
 /// Forgets an object without names and hands its data over for destruction.
@@ -415,12 +424,9 @@ fn plan_rename(
     }
     let src_dir = directory(t, cred, &src.parent, MAY_EXEC)?;
     let dst_dir = directory(t, cred, &dst.parent, MAY_EXEC)?;
-    let child_fid = t
-        .store
-        .lookup(&src.parent, src.name)?
-        .ok_or(Errno::ENOENT)?;
+    let child_fid = t.lookup(&src.parent, src.name)?.ok_or(Errno::ENOENT)?;
     let child = t.get(&child_fid)?;
-    let target_fid = t.store.lookup(&dst.parent, dst.name)?;
+    let target_fid = t.lookup(&dst.parent, dst.name)?;
     if mode == RenameMode::NoReplace && target_fid.is_some() {
         return Err(Errno::EEXIST.into());
     }
@@ -428,7 +434,9 @@ fn plan_rename(
         return Err(Errno::ENOENT.into());
     }
     let child_is_dir = t.ino(child).is_dir();
-    if child_is_dir && is_above(t, &child_fid, &src.parent, &dst.parent)? {
+    // what is in a directory is not above it
+    let moves = src.parent != dst.parent;
+    if child_is_dir && moves && is_above(t, &child_fid, &src.parent, &dst.parent)? {
         return Err(Errno::EINVAL.into());
     }
     if target_fid == Some(child_fid) {
@@ -454,7 +462,10 @@ fn plan_rename(
             .store
             .permit(cred, &dst.parent, t.ino(dst_dir), MAY_WRITE | MAY_EXEC)?,
         Some(target) => {
-            if t.ino(target).is_dir() && is_above(t, &t.fid(target), &dst.parent, &src.parent)? {
+            if t.ino(target).is_dir()
+                && moves
+                && is_above(t, &t.fid(target), &dst.parent, &src.parent)?
+            {
                 let e = if mode == RenameMode::Exchange {
                     Errno::EINVAL
                 } else {

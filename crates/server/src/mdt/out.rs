@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_ldlm::ExportId;
 use coral_osd::{Kv, OsdError, Time};
-use coral_wire::coral::updates::{LockNeed, Look, OpId, Request, Seen, Update};
+use coral_wire::coral::updates::{LockNeed, Look, OpId, Request, Seen, Stamp, Update};
 use coral_wire::ldlm::Ibits;
 use coral_wire::{ConnectFlags as F, ConnectFlags2 as F2, Errno, Fid};
 use futures_util::future::join_all;
@@ -35,6 +35,7 @@ use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
 use super::locks::HeldLocks;
 use super::mdts::PEER_FLAGS;
+use super::namespace::{self, IsOpen};
 use super::record::{Inode, XattrValue};
 use super::store::{MdtResult, Store, Txn, torn};
 use super::{acl, table, xattr};
@@ -91,7 +92,9 @@ impl Default for Out {
 fn lock_of(update: &Update) -> Ibits {
     match update {
         Update::AddEntry { .. } | Update::DelEntry { .. } | Update::Touch { .. } => Ibits::UPDATE,
-        Update::Insert { .. } | Update::Remove { .. } => Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0),
+        Update::Object { .. } | Update::Insert { .. } | Update::Remove { .. } => {
+            Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0)
+        }
     }
 }
 
@@ -408,8 +411,9 @@ impl MdtOps {
             if let Some(raw) = core.store.kv().get(table::PREPARED, &id.key())? {
                 let updates = Update::decode_all(&raw).map_err(|_| torn(&Fid::ZERO))?;
                 let mut t = Txn::new(&core.store);
+                let is_open = |f: &Fid| core.opens.is_open(f);
                 for u in &updates {
-                    apply(&mut t, u)?;
+                    apply(&mut t, u, &is_open)?;
                 }
                 t.del(table::PREPARED, id.key().to_vec());
                 self.commit_own(&core.store, t.finish())?;
@@ -451,7 +455,7 @@ impl MdtOps {
 }
 
 /// One change of a part that was prepared; what it rests on was locked since.
-fn apply(t: &mut Txn<'_>, update: &Update) -> MdtResult<()> {
+fn apply(t: &mut Txn<'_>, update: &Update, is_open: IsOpen<'_>) -> MdtResult<()> {
     match update {
         Update::AddEntry {
             dir,
@@ -461,15 +465,31 @@ fn apply(t: &mut Txn<'_>, update: &Update) -> MdtResult<()> {
         } => t.add_entry(dir, name, child, *file_type),
         Update::DelEntry { dir, name } => t.del_entry(dir, name),
         Update::Touch { dir, nlink, time } => {
-            let time = Time {
-                secs: time.secs,
-                nsecs: time.nsecs,
-            };
+            let time = time_of(time);
             if let Some(h) = t.find(dir)? {
                 let ino = t.change(h);
                 ino.nlink = ino.nlink.wrapping_add_signed(*nlink);
                 ino.mtime = time;
                 ino.ctime = time;
+            }
+        }
+        Update::Object {
+            fid,
+            nlink,
+            time,
+            dropped,
+            added,
+        } => {
+            let Some(h) = t.find(fid)? else {
+                return Ok(());
+            };
+            dropped.iter().for_each(|l| t.del_link(h, &l.dir, &l.name));
+            added.iter().for_each(|l| t.add_link(h, l.dir, &l.name));
+            let ino = t.change(h);
+            ino.nlink = ino.nlink.wrapping_add_signed(*nlink);
+            ino.ctime = time_of(time);
+            if ino.nlink == 0 {
+                namespace::let_go(t, h, is_open)?;
             }
         }
         Update::Insert { fid, record } => {
@@ -486,6 +506,13 @@ fn apply(t: &mut Txn<'_>, update: &Update) -> MdtResult<()> {
         }
     }
     Ok(())
+}
+
+fn time_of(time: &Stamp) -> Time {
+    Time {
+        secs: time.secs,
+        nsecs: time.nsecs,
+    }
 }
 
 impl MdtCore {

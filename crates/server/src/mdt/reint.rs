@@ -145,7 +145,10 @@ impl Ctx {
             parent: r.fid2,
             name: self.name(4),
         };
-        self.all_here([&at.parent, &r.fid1])?;
+        if !self.all_here([&at.parent, &r.fid1]) {
+            let (name, time) = (Bytes::copy_from_slice(at.name), self.time(r.time));
+            return self.link_away(&cred, r.fid1, at.parent, name, time).await;
+        }
         let _locks = self
             .ops
             .lock(&[at.parent], &[(r.fid1, Ibits::UPDATE)], self.own())
@@ -268,7 +271,7 @@ impl Ctx {
             store.lookup(&at.parent, at.name)
         };
         // two renames of directories could make a loop that neither sees alone
-        let _serial = if src.parent != dst.parent {
+        let serial = if src.parent != dst.parent {
             Some(self.ops.rename_lock.lock().await)
         } else {
             None
@@ -278,7 +281,13 @@ impl Ctx {
                 let core = self.core();
                 (look(&core.store, src)?, look(&core.store, dst)?)
             };
-            self.all_here([src.parent, dst.parent].iter().chain(&child).chain(&target))?;
+            let all = [src.parent, dst.parent];
+            if !self.all_here(all.iter().chain(&child).chain(&target)) {
+                drop(serial);
+                let named = |at: At<'_>| (at.parent, Bytes::copy_from_slice(at.name));
+                let (src, dst, time) = (named(src), named(dst), self.time(r.time));
+                return self.rename_away(&cred, src, dst, mode, time).await;
+            }
             let objects: Vec<_> = child
                 .into_iter()
                 .chain(target.filter(|t| Some(*t) != child))

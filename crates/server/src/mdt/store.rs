@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_osd::{Batch, Device, OsdError, Table};
 use coral_wire::Errno;
-use coral_wire::coral::updates::Update;
+use coral_wire::coral::updates::{Look, Update};
 use coral_wire::fid::Fid;
 
 pub use self::away::Away;
@@ -417,6 +417,10 @@ impl<'s> Txn<'s> {
 
     /// Remembers that the object is named `name` in `parent`.
     pub fn add_link(&mut self, h: TxnObject, parent: Fid, name: &[u8]) {
+        if let Some(away) = &mut self.slots[h.0].away {
+            let name = Bytes::copy_from_slice(name);
+            return away.added.push(Look { dir: parent, name });
+        }
         if self.ino(h).links.len() < LINKS_INLINE {
             let name = Bytes::copy_from_slice(name);
             self.change(h).links.push(Link { parent, name });
@@ -428,6 +432,10 @@ impl<'s> Txn<'s> {
 
     /// Forgets that link.
     pub fn del_link(&mut self, h: TxnObject, parent: &Fid, name: &[u8]) {
+        if let Some(away) = &mut self.slots[h.0].away {
+            let (dir, name) = (*parent, Bytes::copy_from_slice(name));
+            return away.dropped.push(Look { dir, name });
+        }
         let at = self
             .ino(h)
             .links

@@ -253,6 +253,35 @@ impl Op {
         Ok(())
     }
 
+    /// What a name stands for, without a lock: to know what to lock.
+    pub async fn look(&mut self, dir: Fid, name: &Bytes) -> MdtResult<Option<Fid>> {
+        let mdt = self.ops.home(&dir).await?;
+        if mdt == self.ops.mdts.index() {
+            return self.ops.core.lock().store.lookup(&dir, name);
+        }
+        let looks = vec![Look {
+            dir,
+            name: name.clone(),
+        }];
+        let rq = Request::Lock {
+            id: self.id,
+            needs: Vec::new(),
+            looks,
+            fids: 0,
+        };
+        self.parts.insert(mdt);
+        let seen = self.mdts.send(mdt, &rq).await?;
+        Ok(seen.names.first().copied().flatten().map(|(fid, _)| fid))
+    }
+
+    /// Whether a locked object is a directory; ENOENT when it is not there.
+    pub fn is_dir(&self, fid: &Fid) -> MdtResult<bool> {
+        match self.away.get(fid) {
+            Some(away) => Ok(away.ino.is_dir()),
+            None => Ok(self.ops.core.lock().store.inode(fid)?.is_dir()),
+        }
+    }
+
     async fn lock_there(&mut self, mdt: u32, run: &[Need], looks: &[Look]) -> MdtResult<()> {
         let here = |dir: &Fid| run.iter().any(|n| n.fid == *dir);
         let looks: Vec<Look> = looks.iter().filter(|l| here(&l.dir)).cloned().collect();
@@ -285,6 +314,8 @@ impl Op {
                 ino,
                 has_entries,
                 names: names.collect(),
+                dropped: Vec::new(),
+                added: Vec::new(),
             };
             self.away.insert(n.fid, away);
         }
@@ -323,6 +354,10 @@ impl Op {
     /// Commits this MDT's part with the decision. The core is locked; [`Op::finish`] follows.
     pub fn decide(&mut self, cx: &Ctx, mut t: Txn<'_>, a: &mut Answer) -> MdtResult<()> {
         let parts: BTreeSet<u32> = t.updates().into_keys().collect();
+        if parts.is_empty() {
+            // nothing changes elsewhere: who is locked is let go as by an operation that is not made
+            return cx.commit(t, a);
+        }
         t.put(table::DECIDED, self.id.key().to_vec(), encode(&parts));
         cx.commit(t, a)?;
         self.decided = true;

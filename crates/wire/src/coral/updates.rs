@@ -111,6 +111,19 @@ pub enum Update {
         /// When.
         time: Stamp,
     },
+    /// An object got or lost names; with the last it goes.
+    Object {
+        /// The object.
+        fid: Fid,
+        /// So many more names.
+        nlink: i32,
+        /// When.
+        time: Stamp,
+        /// Names it lost: directory and name.
+        dropped: Vec<Look>,
+        /// Names it got.
+        added: Vec<Look>,
+    },
     /// A new object, as an MDT stores it.
     Insert {
         /// Its FID.
@@ -268,6 +281,15 @@ impl OpId {
     }
 }
 
+impl Look {
+    fn get(r: &mut Reader<'_>) -> Result<Look, DecodeError> {
+        Ok(Look {
+            dir: r.fid()?,
+            name: r.bytes()?,
+        })
+    }
+}
+
 impl Update {
     fn put(&self, w: &mut Writer) {
         match self {
@@ -294,6 +316,25 @@ impl Update {
                 w.u32(*nlink as u32);
                 w.u64(time.secs as u64);
                 w.u32(time.nsecs);
+            }
+            Update::Object {
+                fid,
+                nlink,
+                time,
+                dropped,
+                added,
+            } => {
+                w.u8(6);
+                w.fid(fid);
+                w.u32(*nlink as u32);
+                w.u64(time.secs as u64);
+                w.u32(time.nsecs);
+                for names in [dropped, added] {
+                    w.list(names, |w, l| {
+                        w.fid(&l.dir);
+                        w.bytes(&l.name);
+                    });
+                }
             }
             Update::Insert { fid, record } => {
                 w.u8(4);
@@ -332,6 +373,16 @@ impl Update {
                 record: r.bytes()?,
             },
             5 => Update::Remove { fid: r.fid()? },
+            6 => Update::Object {
+                fid: r.fid()?,
+                nlink: r.u32()? as i32,
+                time: Stamp {
+                    secs: r.u64()? as i64,
+                    nsecs: r.u32()?,
+                },
+                dropped: r.list(Look::get)?,
+                added: r.list(Look::get)?,
+            },
             _ => return Err(bad()),
         })
     }
@@ -342,7 +393,9 @@ impl Update {
             Update::AddEntry { dir, .. }
             | Update::DelEntry { dir, .. }
             | Update::Touch { dir, .. } => *dir,
-            Update::Insert { fid, .. } | Update::Remove { fid } => *fid,
+            Update::Object { fid, .. } | Update::Insert { fid, .. } | Update::Remove { fid } => {
+                *fid
+            }
         }
     }
 
@@ -417,12 +470,7 @@ impl Request {
                         bits: r.u64()?,
                     })
                 })?,
-                looks: r.list(|r| {
-                    Ok(Look {
-                        dir: r.fid()?,
-                        name: r.bytes()?,
-                    })
-                })?,
+                looks: r.list(Look::get)?,
                 fids: r.u32()?,
             },
             2 => Request::Prepare {
@@ -509,6 +557,16 @@ mod tests {
                 record: Bytes::from_static(&[2, 0, 1]),
             },
             Update::Remove { fid },
+            Update::Object {
+                fid,
+                nlink: -1,
+                time,
+                dropped: vec![Look {
+                    dir,
+                    name: Bytes::from_static(b"old"),
+                }],
+                added: Vec::new(),
+            },
         ]
     }
 

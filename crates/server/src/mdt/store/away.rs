@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coral_wire::Errno;
-use coral_wire::coral::updates::{Stamp, Update};
+use coral_wire::coral::updates::{Look, Stamp, Update};
 use coral_wire::fid::Fid;
 
-use super::{MdtResult, Slot, Txn};
+use super::{MdtResult, Slot, Txn, TxnObject};
 use crate::mdt::record::Inode;
 
 /// An object of another MDT, which keeps it locked for this transaction, as it was found to look.
@@ -21,6 +21,10 @@ pub struct Away {
     pub has_entries: bool,
     /// Names that were looked up in it.
     pub names: Vec<(Bytes, Option<Fid>)>,
+    /// Names that the transaction takes from it.
+    pub dropped: Vec<Look>,
+    /// Names that the transaction gives it.
+    pub added: Vec<Look>,
 }
 
 impl Txn<'_> {
@@ -36,6 +40,11 @@ impl Txn<'_> {
             gone: false,
             away,
         });
+    }
+
+    /// Whether the object lies on another MDT.
+    pub fn is_away(&self, h: TxnObject) -> bool {
+        self.slots[h.0].away.is_some()
     }
 
     pub(super) fn away(&self, fid: &Fid) -> Option<&Away> {
@@ -72,12 +81,24 @@ impl Txn<'_> {
         }
         for s in self.slots.iter().filter(|s| s.dirty) {
             let Some(away) = &s.away else { continue };
-            all.entry(away.mdt).or_default().push(Update::Touch {
-                dir: s.fid,
-                nlink: s.ino.nlink.wrapping_sub(away.ino.nlink) as i32,
-                time: Stamp {
-                    secs: s.ino.ctime.secs,
-                    nsecs: s.ino.ctime.nsecs,
+            let nlink = s.ino.nlink.wrapping_sub(away.ino.nlink) as i32;
+            let time = Stamp {
+                secs: s.ino.ctime.secs,
+                nsecs: s.ino.ctime.nsecs,
+            };
+            let renamed = !(away.dropped.is_empty() && away.added.is_empty());
+            all.entry(away.mdt).or_default().push(match renamed {
+                false => Update::Touch {
+                    dir: s.fid,
+                    nlink,
+                    time,
+                },
+                true => Update::Object {
+                    fid: s.fid,
+                    nlink,
+                    time,
+                    dropped: away.dropped.clone(),
+                    added: away.added.clone(),
                 },
             });
         }
