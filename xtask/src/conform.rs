@@ -4,7 +4,7 @@
 //! own; both in a mount namespace of this process's own, so that nothing of it is seen elsewhere or left behind.
 
 use crate::step;
-use coral_conform::{GROUPS, Place, Report, State};
+use coral_conform::{CheckState, GROUPS, Place, Report};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -72,7 +72,7 @@ pub(crate) fn run(asked: &Conform) -> Result<(), String> {
         std::fs::write(file, report.to_json() + "\n")
             .map_err(|e| format!("{}: {e}", file.display()))?;
     }
-    match report.count(State::Differs) {
+    match report.count(CheckState::Differs) {
         0 => Ok(()),
         n => Err(format!("{n} checks differ")),
     }

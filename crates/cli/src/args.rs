@@ -44,6 +44,8 @@ pub(crate) enum Command {
     },
     /// What a node sent, received, forwarded and lost in each second of the last hour.
     History(History),
+    /// What the nodes of a running process have counted, as text for Prometheus.
+    Metrics(Metrics),
     /// The lfs command (also as a program of its own name).
     #[command(disable_help_flag = true)]
     Lfs {
@@ -80,6 +82,18 @@ pub(crate) struct History {
     /// Write a plot of the bytes per second.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Metrics {
+    /// Directory (`coral up`, `serve`, `router`), mount point or pid of the running process; default: the only one of this user.
+    pub dir: Option<PathBuf>,
+    /// NID of the node, when the process has several; default: all.
+    #[arg(long, value_name = "NID")]
+    pub node: Option<String>,
+    /// Print JSON, with quantiles of histograms.
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn seconds(text: &str) -> Result<usize, String> {

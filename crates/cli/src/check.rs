@@ -30,7 +30,7 @@ struct Found {
 }
 
 /// A target to check.
-struct Target {
+struct CheckedTarget {
     dir: PathBuf,
     /// Its label's name, or its directory's when the label cannot be read.
     name: String,
@@ -39,8 +39,8 @@ struct Target {
     opened: Result<(Arc<Inspection>, Label), String>,
 }
 
-impl Target {
-    fn open(dir: PathBuf, expected: Option<String>) -> Target {
+impl CheckedTarget {
+    fn open(dir: PathBuf, expected: Option<String>) -> CheckedTarget {
         let name = match OsdFs::label(&dir) {
             Ok(label) => label.target_name(),
             Err(_) => dir
@@ -53,7 +53,7 @@ impl Target {
             .map(|osd| (osd.label().clone(), osd))
             .map(|(label, osd)| (Arc::new(osd), label))
             .map_err(|e| e.to_string());
-        Target {
+        CheckedTarget {
             dir,
             name,
             expected,
@@ -103,9 +103,9 @@ pub(crate) fn run(c: Check) -> Result<(), String> {
             }
         }
     }
-    let targets: Vec<Target> = targets
+    let targets: Vec<CheckedTarget> = targets
         .into_iter()
-        .map(|(expected, dir)| Target::open(dir, expected))
+        .map(|(expected, dir)| CheckedTarget::open(dir, expected))
         .collect();
     found.extend(check(&targets));
     if c.json {
@@ -160,8 +160,8 @@ fn print(f: &Found) {
     }
 }
 
-fn check(targets: &[Target]) -> Vec<Found> {
-    let mut mdts: BTreeMap<&str, Vec<&Target>> = BTreeMap::new();
+fn check(targets: &[CheckedTarget]) -> Vec<Found> {
+    let mut mdts: BTreeMap<&str, Vec<&CheckedTarget>> = BTreeMap::new();
     for t in targets {
         if let Some(label) = t.label().filter(|l| l.kind == TargetKind::Mdt) {
             mdts.entry(&label.fsname).or_default().push(t);
@@ -179,7 +179,7 @@ fn check(targets: &[Target]) -> Vec<Found> {
             }
         }
     }
-    let one = |t: &Target| {
+    let one = |t: &CheckedTarget| {
         let report = t.label().and_then(|l| reports.get(&*l.fsname));
         let mut found = check_one(t, report);
         found.problems.extend(broken.get(&t.dir).cloned());
@@ -190,7 +190,7 @@ fn check(targets: &[Target]) -> Vec<Found> {
 }
 
 /// What is wrong with where a target is: another was formatted there, or it is there twice.
-fn misplaced(t: &Target, all: &[Target]) -> Vec<String> {
+fn misplaced(t: &CheckedTarget, all: &[CheckedTarget]) -> Vec<String> {
     let Some(label) = t.label() else {
         return Vec::new();
     };
@@ -201,7 +201,7 @@ fn misplaced(t: &Target, all: &[Target]) -> Vec<String> {
             t.dir.display()
         ));
     }
-    let same = |o: &&Target| {
+    let same = |o: &&CheckedTarget| {
         o.dir != t.dir
             && o.label().is_some_and(|l| {
                 (l.kind, &l.fsname, l.index) == (label.kind, &label.fsname, label.index)
@@ -212,7 +212,7 @@ fn misplaced(t: &Target, all: &[Target]) -> Vec<String> {
     problems
 }
 
-fn check_one(t: &Target, mdt: Option<&mdt::check::Report>) -> Found {
+fn check_one(t: &CheckedTarget, mdt: Option<&mdt::check::Report>) -> Found {
     let mut found = Found {
         target: t.name.clone(),
         dir: t.dir.clone(),

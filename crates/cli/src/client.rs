@@ -109,12 +109,15 @@ impl MountedClient {
         let client = connected.map_err(|e| e.to_string())?;
         let signals = tokio::sync::Mutex::default();
         match coral_fuse::mount(client.llite().clone(), mountpoint, &fuse) {
-            Ok(mount) => Ok(MountedClient {
-                client,
-                mount,
-                mountpoint: mountpoint.to_owned(),
-                signals,
-            }),
+            Ok(mount) => {
+                client.node().metrics().attach(&[], mount.stats());
+                Ok(MountedClient {
+                    client,
+                    mount,
+                    mountpoint: mountpoint.to_owned(),
+                    signals,
+                })
+            }
             Err(e) => {
                 client.umount().await;
                 Err(format!("cannot mount on '{}': {e}", mountpoint.display()))
@@ -209,7 +212,8 @@ impl MountedClient {
             sum.rpcs += count;
             *sum.by_opcode.entry(name).or_default() += count;
         }
-        sum.handovers += self.node().handovers().spawned() + self.mount.stats().spawned;
+        sum.handovers +=
+            self.node().handovers().spawned.value() + self.mount.stats().spawned.value();
     }
 }
 

@@ -15,6 +15,7 @@ mod lfs;
 mod lnetctl;
 mod log;
 mod lst;
+mod metrics;
 mod mount_options;
 mod net;
 mod params;
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         Command::Mount(a) => client::run(a),
         Command::Router(a) => router::run(a),
         Command::History(a) => history::run(a),
+        Command::Metrics(a) => metrics::run(a),
         Command::Lfs { args } => return lfs::main(args),
         Command::Lst { .. } => Ok(()),
         Command::Lnetctl { args } => return lnetctl::main(args, false),
@@ -238,7 +240,7 @@ pub(crate) struct Counters {
 pub(crate) fn counters(servers: Option<&Servers>, client: Option<&MountedClient>) -> Counters {
     let mut sum = Counters::default();
     if let Some(s) = servers {
-        sum.handovers += s.node().handovers().spawned();
+        sum.handovers += s.node().handovers().spawned.value();
     }
     if let Some(c) = client {
         c.add_counters(&mut sum);

@@ -112,7 +112,7 @@ async fn serve(
     let status = || {
         serde_json::json!({
             "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers::nids(&servers), "port": port, "accept": servers.node().accept().name(), "mount": null,
-            "targets": servers::status(&servers), "rpcs": 0, "handovers": servers.node().handovers().spawned(),
+            "targets": servers::status(&servers), "rpcs": 0, "handovers": servers.node().handovers().spawned.value(),
         })
     };
     let reply = crate::run_until_stopped(&ready, &mut asked, None, Some(&servers), status).await;

@@ -54,14 +54,14 @@ fn target(t: &TargetStatus) -> Value {
         "state": if t.recovery.is_some() { "RECOVERING" } else { "UP" },
         "waits": t.recovery.as_ref().map(waits),
         "trouble": t.trouble,
-        "exports": t.stats.exports,
+        "exports": t.exports,
         "mounts": mounts,
-        "transactions": t.stats.transactions,
+        "transactions": t.stats.transactions.value(),
         "last_transno": t.last_transno,
         "last_committed": t.last_committed,
-        "evictions": t.stats.evictions,
-        "resent_replies": t.stats.resent_replies,
-        "replayed_requests": t.stats.replayed_requests,
+        "evictions": t.stats.evictions.value(),
+        "resent_replies": t.stats.resent_replies.value(),
+        "replayed_requests": t.stats.replayed_requests.value(),
     })
 }
 

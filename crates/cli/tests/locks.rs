@@ -8,7 +8,7 @@
 mod common;
 
 use common::two::Two;
-use common::{coral, in_network_namespace, ok, pause, until};
+use common::{Rng, coral, in_network_namespace, ok, pause, until};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::SeekFrom;
@@ -574,4 +574,251 @@ fn what_was_closed_can_be_locked_at_once() {
         }
         two.stop();
     });
+}
+
+/// How long a program may wait for anything; the servers evict who keeps a lock for 100 s.
+const STUCK_S: u64 = 30;
+/// Programs at a time in [`killed_programs_keep_no_lock`].
+const PROGRAMS: usize = 9;
+/// Bytes of their records.
+const RECORD: u64 = 32;
+
+/// What a process of [`killed_programs_keep_no_lock`] is told by its environment, in words.
+struct Killed {
+    mounts: [PathBuf; 2],
+    /// A directory outside of the mounts: a seat for each kind of lock, and how far each program is.
+    seats: PathBuf,
+    place: usize,
+    seed: u64,
+}
+
+/// The holder's process, and how many records are in the file.
+type Seat = [u64; 2];
+
+impl Killed {
+    fn read() -> Option<Killed> {
+        let all = std::env::var("CORAL_KILLED").ok()?;
+        let words: Vec<&str> = all.split(' ').collect();
+        let [near, far, seats, place, seed] = words[..] else {
+            panic!("five words, not {all}")
+        };
+        Some(Killed {
+            mounts: [near.into(), far.into()],
+            seats: seats.into(),
+            place: place.parse().unwrap(),
+            seed: seed.parse().unwrap(),
+        })
+    }
+
+    fn start(&self) -> std::process::Child {
+        let Killed {
+            mounts: [near, far],
+            seats,
+            place,
+            seed,
+        } = self;
+        let said = File::create(seats.join(format!("said-{place}"))).unwrap();
+        let words = [near.display(), far.display(), seats.display()];
+        let words = format!("{} {} {} {place} {seed}", words[0], words[1], words[2]);
+        let mut c = Command::new(std::env::current_exe().unwrap());
+        c.args(["--exact", "killed_program", "--nocapture"])
+            .env("CORAL_KILLED", words)
+            .stdout(said.try_clone().unwrap())
+            .stderr(said);
+        c.spawn().unwrap()
+    }
+
+    /// Takes locks of all kinds through both mounts, until it is killed.
+    fn run(&self) {
+        let mut rng = Rng::seeded(self.seed);
+        if rng.below(2) == 0 {
+            every_millisecond();
+        }
+        let progress = open_rw(&self.seats.join("progress"));
+        for step in 1.. {
+            let at = self.place as u64 * 8;
+            let now = (self.seed << 32 | step).to_ne_bytes();
+            progress.write_all_at(&now, at).unwrap();
+            let mount = &self.mounts[rng.below(2) as usize];
+            match rng.below(8) {
+                0 => {
+                    let name = format!("comes-and-goes-{}", self.place);
+                    let file = open_rw(&mount.join(&name));
+                    if let Err(e) = std::fs::remove_file(mount.join(&name)) {
+                        let has = self.mounts.each_ref().map(|m| m.join(&name).exists());
+                        panic!("{e}: {:?}, step {step}, is there: {has:?}", file.metadata());
+                    }
+                }
+                1 => {
+                    let names = std::fs::read_dir(mount).unwrap();
+                    let names = names.map(|e| e.unwrap().file_name().into_string().unwrap());
+                    let names: Vec<String> = names.collect();
+                    let all = Kind::ALL.iter().all(|k| names.contains(&format!("{k:?}")));
+                    assert!(all, "{names:?}");
+                }
+                _ => self.under_lock(mount, &mut rng),
+            }
+        }
+    }
+
+    fn under_lock(&self, mount: &Path, rng: &mut Rng) {
+        let kind = Kind::ALL[rng.below(3) as usize];
+        let (wait, name) = (rng.below(4) > 0, format!("{kind:?}"));
+        let file = open_rw(&mount.join(&name));
+        let locked = loop {
+            match lock(&file, kind, true, wait, 0, 0) {
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                done => break done,
+            }
+        };
+        match locked {
+            Ok(()) => {}
+            Err(e) if !wait && e.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(e) => panic!("{name}: {e}"),
+        }
+        let seat = open_rw(&self.seats.join(&name));
+        let me = u64::from(std::process::id());
+        let (size, [holder, mut records]) = (file.metadata().unwrap().len(), seat_of(&seat));
+        if holder != 0 {
+            assert!(is_ending(holder), "{name}: {me} and {holder} hold the lock");
+            // what it wrote last may not be counted
+            records += u64::from(size == (records + 1) * RECORD);
+        }
+        assert_eq!(size, records * RECORD, "{name}: bytes under the lock");
+        sit(&seat, [me, records]);
+        let record = line(records, RECORD as usize);
+        file.write_all_at(&record, size).unwrap();
+        sit(&seat, [0, records + 1]);
+        if rng.below(2) == 0 {
+            lock(&file, kind, false, true, 0, 0).unwrap();
+        }
+    }
+}
+
+fn seat_of(seat: &File) -> Seat {
+    let mut all = [0; 16];
+    seat.read_exact_at(&mut all, 0).unwrap();
+    let (holder, records) = all.split_at(8);
+    [holder, records].map(|n| u64::from_ne_bytes(n.try_into().unwrap()))
+}
+
+fn sit(seat: &File, now: Seat) {
+    let all: Vec<u8> = now.into_iter().flat_map(u64::to_ne_bytes).collect();
+    seat.write_all_at(&all, 0).unwrap();
+}
+
+/// The process is being ended, or has ended: its files may be closed already (`PF_EXITING`).
+fn is_ending(pid: u64) -> bool {
+    const EXITING: u64 = 4;
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return true;
+    };
+    // the flags are the seventh word behind the name, which is in brackets
+    let words = stat.rsplit_once(')').map(|(_, rest)| rest.split(' '));
+    let flags = words.and_then(|mut w| w.nth(7)?.parse::<u64>().ok());
+    flags.is_none_or(|f| f & EXITING != 0)
+}
+
+/// Locks and writes until it is killed, when the environment asks for it (the test below starts itself so).
+#[test]
+fn killed_program() {
+    if let Some(killed) = Killed::read() {
+        killed.run();
+    }
+}
+
+/// Programs on both mounts take locks of all kinds, with and without signals and waiting, write records under them, and are
+/// killed at any moment: no two hold a lock, no record is lost, nobody waits for long, and no mount is evicted.
+///
+/// `CORAL_KILLS=n` sets how many are killed, `CORAL_SEED=n` the order.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it watches processes on a machine's clock"
+)]
+fn killed_programs_keep_no_lock() {
+    in_network_namespace("killed_programs_keep_no_lock", || {
+        let kills = std::env::var("CORAL_KILLS").map_or(300, |n| n.parse().expect("a number"));
+        let (two, mut rng) = (Two::start(), Rng::from_env());
+        let seats = two.place.make("seats");
+        for kind in Kind::ALL {
+            let name = format!("{kind:?}");
+            std::fs::write(seats.join(&name), [0; 16]).unwrap();
+            drop(open_rw(&two.mounts[0].join(&name)));
+        }
+        let progress = seats.join("progress");
+        std::fs::write(&progress, [0; 8 * PROGRAMS]).unwrap();
+        let start = |place, n: u64| {
+            let killed = Killed {
+                mounts: two.mounts.clone(),
+                seats: seats.clone(),
+                place,
+                seed: n,
+            };
+            killed.start()
+        };
+        let mut programs: Vec<_> = (0..PROGRAMS).map(|p| start(p, 1 + p as u64)).collect();
+        let mut seen = vec![(Vec::new(), std::time::Instant::now()); PROGRAMS];
+        let mut dying = [false; PROGRAMS];
+        let (mut killed, mut started) = (0, PROGRAMS as u64);
+        while killed < kills || dying.contains(&true) {
+            pause(rng.below(15));
+            let now = std::fs::read(&progress).unwrap();
+            for (p, (at, since)) in seen.iter_mut().enumerate() {
+                let here = now[8 * p..8 * p + 8].to_vec();
+                if let Some(status) = programs[p].try_wait().unwrap() {
+                    let said = seats.join(format!("said-{p}"));
+                    let said = std::fs::read_to_string(said).unwrap_or_default();
+                    assert!(dying[p], "program {p} ended with {status}: {said}");
+                    started += 1;
+                    programs[p] = start(p, started);
+                    (dying[p], *since) = (false, std::time::Instant::now());
+                } else if here != *at {
+                    (*at, *since) = (here, std::time::Instant::now());
+                }
+                let waits = since.elapsed().as_secs();
+                let is = std::fs::read_to_string(format!("/proc/{}/stack", programs[p].id()));
+                assert!(waits < STUCK_S, "program {p}, killed: {}: {is:?}", dying[p]);
+            }
+            let p = rng.below(PROGRAMS as u64) as usize;
+            if killed < kills && !dying[p] && !seen[p].0.iter().all(|b| *b == 0) {
+                programs[p].kill().unwrap();
+                (dying[p], killed) = (true, killed + 1);
+            }
+        }
+        for mut p in programs {
+            p.kill().unwrap();
+            p.wait().unwrap();
+        }
+        check_records(&two, &seats);
+        for log in ["data.log", "far-client.log"] {
+            let log = std::fs::read_to_string(two.place.path(log)).unwrap();
+            assert!(!log.contains("evict"), "{log}");
+        }
+        two.stop();
+    });
+}
+
+/// Each file has its records one behind the other, through both mounts.
+fn check_records(two: &Two, seats: &Path) {
+    for kind in Kind::ALL {
+        let name = format!("{kind:?}");
+        let counted = seat_of(&open_rw(&seats.join(&name)))[1];
+        for m in &two.mounts {
+            let got = std::fs::read(m.join(&name)).unwrap();
+            let records = got.len() as u64 / RECORD;
+            let all: Vec<u8> = (0..records)
+                .flat_map(|n| line(n, RECORD as usize))
+                .collect();
+            assert!(
+                got == all,
+                "{name}: a record is torn, missing or there twice"
+            );
+            assert!(
+                [counted, counted + 1].contains(&records),
+                "{name}: {records} of {counted}"
+            );
+        }
+        println!("{name}: {counted} records");
+    }
 }

@@ -18,6 +18,7 @@ pub mod lov;
 pub mod mdc;
 pub mod mgc;
 pub mod osc;
+mod stats;
 pub mod target;
 pub mod time;
 
@@ -27,3 +28,4 @@ pub use llite::types::{
     SeekWhence, SetAttr, SetTime, StatFs, Timespec,
 };
 pub use llite::{DirHandle, FileHandle, Llite};
+pub use stats::METRICS;

@@ -36,7 +36,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Told what recovery did.
 pub trait TargetHooks: Send + Sync {
     /// The server threw us out: locks are gone, open handles are stale.
-    fn evicted(&self, target: &Target) {
+    fn evicted(&self, target: &ClientObd) {
         let _ = target;
     }
     /// An open was replayed to a restarted MDT.
@@ -47,8 +47,8 @@ pub trait TargetHooks: Send + Sync {
     fn changes_lost(&self, lost: Lost);
 }
 
-/// A target and the locks held from it.
-pub struct Target {
+/// A target and the locks held from it (`struct client_obd`).
+pub struct ClientObd {
     /// Target uuid, `coral-MDT0000_UUID`.
     pub uuid: String,
     /// What it is.
@@ -108,7 +108,7 @@ impl Dialer {
     }
 
     /// A target, not yet connected.
-    pub fn target(&self, kind: Kind, uuid: &str, nids: &[Nid]) -> Arc<Target> {
+    pub fn target(&self, kind: Kind, uuid: &str, nids: &[Nid]) -> Arc<ClientObd> {
         // a node without a network only reaches nodes of its own process
         let local = self.node.nids().iter().all(|n| n.is_lo());
         let want_cksum = self.checksums && !local && kind != Kind::Mgs;
@@ -132,7 +132,7 @@ impl Dialer {
         };
         let import = Import::new(self.node.clone(), cfg);
         let namespace = self.ldlm.namespace(import.clone());
-        let t = Arc::new(Target {
+        let t = Arc::new(ClientObd {
             uuid: uuid.to_owned(),
             kind,
             import: import.clone(),
@@ -151,7 +151,7 @@ impl Dialer {
     }
 }
 
-impl Target {
+impl ClientObd {
     /// Connects; `limit` bounds the wait.
     pub async fn connect(&self, limit: Duration) -> Result<(), String> {
         match tokio::time::timeout(limit, self.import.connect()).await {
@@ -204,7 +204,7 @@ impl Target {
 }
 
 struct Observer {
-    target: Weak<Target>,
+    target: Weak<ClientObd>,
 }
 
 impl Observer {

@@ -486,7 +486,7 @@ async fn scenario(plan: Plan) -> Outcome {
     verify(&User::root(&last), &workers).await;
     let evictions: u64 = std::iter::once(&c.mdt().target)
         .chain(&c.osts())
-        .map(|t| t.stats().evictions)
+        .map(|t| t.stats().evictions.value())
         .sum();
     assert_eq!(
         evictions, 0,

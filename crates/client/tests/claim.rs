@@ -26,11 +26,7 @@ impl RequestHandler for Claims {
 async fn a_connect_claims_the_release_it_is_told() {
     let mem = MemNet::new();
     let node = async |nid: &str, seed: u64| {
-        let config = NodeConfig {
-            nids: vec![nid.parse().unwrap()],
-            seed,
-            ..NodeConfig::default()
-        };
+        let config = NodeConfig::in_memory(nid.parse().unwrap(), seed);
         Node::start(config, Some(mem.clone())).await.unwrap()
     };
     let server = node("10.0.0.1@tcp", 1).await;

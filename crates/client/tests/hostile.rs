@@ -16,11 +16,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
+use coral_buffers::Payload;
 use coral_client::{
     Cred, DirEntry, FileHandle, FileLock, Llite, LockKind, MountOptions, SeekWhence, SetAttr,
     SetTime,
 };
-use coral_lnet::{LNET_MTU, Nid, Passing, Payload};
+use coral_lnet::{LNET_MTU, Nid, Passing};
 use coral_node::Disks;
 use coral_osd::{Objects, OsdSim};
 use coral_server::nodemap::Command;

@@ -456,7 +456,7 @@ async fn who_is_cut_off_is_evicted_and_comes_back() {
         "the writer waited {:?}",
         began.elapsed()
     );
-    assert_eq!(c.ost(0).stats().evictions, 1);
+    assert_eq!(c.ost(0).stats().evictions.value(), 1);
     assert_eq!(k.lost.load(Ordering::Relaxed), 0, "it cannot know yet");
     c.net.cut(there, server, false);
     let noticed = async {

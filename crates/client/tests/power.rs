@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
+use coral_buffers::Payload;
 use coral_client::{SetAttr, SetTime, Timespec};
-use coral_lnet::Payload;
 use coral_osd::{DiskModel, Kv};
 use coral_server::mdt::table;
 use coral_wire::Errno;

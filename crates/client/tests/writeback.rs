@@ -842,7 +842,7 @@ async fn a_dead_ost_keeps_no_lock_of_another() {
         Ok(10)
     );
     assert_eq!(
-        (c.ost(0).stats().evictions, dirty(&a)),
+        (c.ost(0).stats().evictions.value(), dirty(&a)),
         (0, STRIPE as u64),
         "what is for the dead one waits for it"
     );
@@ -926,14 +926,14 @@ async fn grants_outlive_connections_and_restarts() {
     write(16).await;
     let held = param(&fs, ".cur_grant_bytes");
     assert!(held > first, "a writer is given more: {first}, {held}");
-    let evictions = |c: &Cluster| c.ost(0).stats().evictions;
+    let evictions = |c: &Cluster| c.ost(0).stats().evictions.value();
 
     let (there, server) = (CUT_OFF.parse().unwrap(), SERVER.parse().unwrap());
     c.net.cut(there, server, true);
     tokio::time::sleep(Duration::from_secs(60)).await;
     c.net.cut(there, server, false);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(c.ost(0).stats().reconnects > 0 && evictions(&c) == 0);
+    assert!(c.ost(0).stats().reconnects.value() > 0 && evictions(&c) == 0);
     assert_eq!(
         param(&fs, ".cur_grant_bytes"),
         held,

@@ -1,6 +1,6 @@
 //! A check, the directory it works in, and the words in which it says what it saw.
 
-use crate::report::{Row, State};
+use crate::report::{CheckState, Row};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -126,9 +126,9 @@ impl Check {
             ),
         };
         let state = match self.expected.split(" or ").any(|x| x == seen) {
-            true => State::Ok,
-            false if no_right || self.may_lack && lack => State::NotSupported,
-            false => State::Differs,
+            true => CheckState::Ok,
+            false if no_right || self.may_lack && lack => CheckState::NotSupported,
+            false => CheckState::Differs,
         };
         Row {
             group,

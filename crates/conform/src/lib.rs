@@ -21,7 +21,7 @@ mod sys;
 mod xattrs;
 
 pub use check::Place;
-pub use report::{Report, Row, State};
+pub use report::{CheckState, Report, Row};
 
 use check::{Check, Env};
 use std::path::Path;
@@ -140,7 +140,7 @@ pub fn run(place: &Place, only: &[String], mut told: impl FnMut(&Row)) -> std::i
             let row = Row {
                 group: group.name,
                 check: "the whole group",
-                state: State::NotSupported,
+                state: CheckState::NotSupported,
                 expected: "",
                 seen: why.into(),
             };
@@ -180,7 +180,7 @@ mod tests {
         let wrong: Vec<&Row> = report
             .rows
             .iter()
-            .filter(|r| r.state == State::Differs)
+            .filter(|r| r.state == CheckState::Differs)
             .collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
         assert!(report.rows.len() > 100);

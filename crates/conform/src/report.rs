@@ -6,7 +6,7 @@ use std::fmt;
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum CheckState {
     /// As expected.
     Ok,
     /// Not as expected.
@@ -23,7 +23,7 @@ pub struct Row {
     /// Its name.
     pub check: &'static str,
     /// How it ended.
-    pub state: State,
+    pub state: CheckState,
     /// What had to be seen.
     pub expected: &'static str,
     /// What was seen.
@@ -39,7 +39,7 @@ pub struct Report {
 
 impl Report {
     /// How many rows ended so.
-    pub fn count(&self, state: State) -> usize {
+    pub fn count(&self, state: CheckState) -> usize {
         self.rows.iter().filter(|r| r.state == state).count()
     }
 
@@ -52,9 +52,9 @@ impl Report {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Ok => "ok",
-            State::Differs => "DIFFERS",
-            State::NotSupported => "not supported",
+            CheckState::Ok => "ok",
+            CheckState::Differs => "DIFFERS",
+            CheckState::NotSupported => "not supported",
         };
         write!(
             f,
@@ -71,14 +71,14 @@ impl fmt::Display for Report {
             f,
             "{} checks: {} ok, {} differ, {} not supported",
             self.rows.len(),
-            self.count(State::Ok),
-            self.count(State::Differs),
-            self.count(State::NotSupported)
+            self.count(CheckState::Ok),
+            self.count(CheckState::Differs),
+            self.count(CheckState::NotSupported)
         )?;
         // once more at the end, where a reader of a long log looks first
         self.rows
             .iter()
-            .filter(|r| r.state == State::Differs)
+            .filter(|r| r.state == CheckState::Differs)
             .try_for_each(|row| write!(f, "\n{row}"))
     }
 }

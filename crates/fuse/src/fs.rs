@@ -7,10 +7,10 @@
 use std::future::Future;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_client::llite::types::{
     Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
 };
-use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 
 /// How reads through an open file use the kernel's page cache.

@@ -45,4 +45,4 @@ pub use llite::mount;
 pub use mount::{
     FuseOptions, Mount, MountError, UnmountError, is_dead, is_mounted, mount_fs, remount,
 };
-pub use stats::{FuseStats, OpStats};
+pub use stats::{FuseStats, METRICS};

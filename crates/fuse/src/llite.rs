@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_client::llite::types::{
     Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
 };
 use coral_client::llite::{DirHandle, FileHandle, Llite};
-use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 
 use crate::fs::{FileSystem, PageCache};

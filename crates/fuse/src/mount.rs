@@ -26,7 +26,7 @@ use crate::nodes::Nodes;
 use crate::notify::{Invalidator, Notifier};
 use crate::session::{self, Shared};
 use crate::sizes::Sizes;
-use crate::stats::{Counters, FuseStats};
+use crate::stats::FuseStats;
 use crate::sys::{self, MountSpec};
 
 /// How to mount.
@@ -130,7 +130,7 @@ pub struct Mount {
     connection: Option<u32>,
     ended: watch::Receiver<bool>,
     closing: Box<dyn Fn() + Send + Sync>,
-    counters: Arc<Counters>,
+    stats: Arc<FuseStats>,
     nodes: Arc<Nodes>,
     notifier: Arc<Notifier>,
     gone: AtomicBool,
@@ -153,7 +153,7 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
     let dev = Arc::new(dev);
     let runtime = tokio::runtime::Handle::current();
     let (nodes, minor) = (Arc::new(Nodes::new(fs.root())), Arc::new(AtomicU32::new(0)));
-    let counters = Arc::new(Counters::default());
+    let stats = Arc::<FuseStats>::default();
     let notifier = Notifier::new(dev.clone(), nodes.clone(), minor.clone(), runtime.clone());
     let shared = Arc::new(Shared {
         fs,
@@ -161,12 +161,13 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         fresh: Default::default(),
         files: Handles::new(),
         dirs: Handles::new(),
-        counters: counters.clone(),
+        stats: stats.clone(),
         max_write: opts.max_write,
         chmods: AtomicU64::new(1),
         minor,
         agreed: AtomicU64::new(0),
         waiting: Waiting::default(),
+        waits: Arc::default(),
         pool: Pool::new(opts.max_write),
         runtime,
         name_cache: opts.name_cache,
@@ -197,7 +198,7 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
         connection,
         ended,
         closing,
-        counters,
+        stats,
         nodes,
         notifier,
         gone: AtomicBool::new(false),
@@ -329,7 +330,7 @@ fn start_threads<F: FileSystem>(
                     shared.notifier.ended();
                     runtime.spawn(async move {
                         shared.finish().await;
-                        tracing::debug!("served: {}", shared.counters.snapshot());
+                        tracing::debug!("served: {}", shared.stats);
                         let _ = tx.send(true);
                     });
                 }
@@ -400,8 +401,8 @@ impl Mount {
     }
 
     /// What the mount has done so far.
-    pub fn stats(&self) -> FuseStats {
-        self.counters.snapshot()
+    pub fn stats(&self) -> &Arc<FuseStats> {
+        &self.stats
     }
 
     /// Files the kernel knows at this moment.

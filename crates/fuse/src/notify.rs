@@ -2,7 +2,9 @@
 //!
 //! Invariants, each against a deadlock:
 //! - Attributes: INVAL_INODE with offset -1 takes no inode or page lock, so it is sent from the lock callback itself.
-//! - Names: INVAL_ENTRY would take the parent's inode lock, which a request of our own may hold while it waits for this very
+//! - Names of listings (READDIRPLUS) get no validity: the kernel would count them from when it takes the answer in, not from when it
+//!   asked, so INC_EPOCH would not concern those on their way.
+//! - Other names: INVAL_ENTRY would take the parent's inode lock, which a request of our own may hold while it waits for this very
 //!   lock to be cancelled. So it is never sent. INC_EPOCH (7.44) makes every name of the mount be looked up again and takes
 //!   no lock at all; on older kernels names get no validity in the first place (`Shared::entry_ttl`).
 //! - Pages: INVAL_INODE with a range waits for page locks, held by reads that wait for us, and for the write-back of dirty

@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_client::llite::types::{Attr as FileAttr, Entry, Timespec};
-use coral_lnet::Payload;
 use coral_wire::Errno;
 use smallvec::SmallVec;
 use zerocopy::{Immutable, IntoBytes};

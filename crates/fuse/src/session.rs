@@ -1,8 +1,8 @@
 //! The session: reader threads, one device descriptor each, and what they share.
 //!
 //! Each thread reads a request, builds its future and polls it once right there, inside the tokio runtime's context; when it
-//! is ready the answer goes out from the same stack (no thread hand-over), else the future is spawned and answers later on
-//! the descriptor its request came from (the kernel looks for it there).
+//! is ready the answer goes out from the same stack (no thread hand-over), else the future goes on in the runtime when it is
+//! woken, and answers on the descriptor its request came from (the kernel looks for it there).
 //! Invariants: every request is answered exactly once (except FORGET and INTERRUPT, which take no answer); no lock of this
 //! crate is held while the file system is polled.
 //! Bounds: requests under way are bounded by the kernel (max_background for asynchronous ones, one per thread otherwise).
@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use coral_lnet::exec::{self, Inline};
 use futures_util::FutureExt;
 use rustix::io::Errno as SysErrno;
+use tokio::time::Instant;
 use zerocopy::FromBytes;
 
 use crate::abi::{self, InHeader, op};
@@ -29,7 +31,7 @@ use crate::notify::Notifier;
 use crate::ops::{self, OpenFile, Started};
 use crate::reply::{self, Body};
 use crate::sizes::Sizes;
-use crate::stats::Counters;
+use crate::stats::FuseStats;
 use crate::sys;
 
 /// What all threads and pending requests of one mount share.
@@ -39,7 +41,7 @@ pub(crate) struct Shared<F: FileSystem> {
     pub fresh: Fresh,
     pub files: Handles<OpenFile<F>>,
     pub dirs: Handles<F::Dir>,
-    pub counters: Arc<Counters>,
+    pub stats: Arc<FuseStats>,
     /// Largest payload of a WRITE, READ or READDIR, bytes.
     pub max_write: usize,
     /// Counts changes of mode and ACLs through this mount, from 1.
@@ -48,6 +50,8 @@ pub(crate) struct Shared<F: FileSystem> {
     pub minor: Arc<AtomicU32>,
     pub agreed: AtomicU64,
     pub waiting: Waiting,
+    /// Requests that wait and are no tasks of the runtime yet.
+    pub waits: Arc<Inline>,
     pub pool: Arc<Pool>,
     pub runtime: tokio::runtime::Handle,
     /// Kernel caching of names wanted (still needs a kernel that can drop them all at once).
@@ -132,12 +136,12 @@ fn request<F: FileSystem>(
     };
     if h.opcode == op::INTERRUPT {
         if let Ok((i, _)) = abi::InterruptIn::read_from_prefix(body) {
-            shared.counters.interrupts.fetch_add(1, Ordering::Relaxed);
+            shared.stats.interrupts.inc();
             shared.waiting.interrupt(i.unique);
         }
         return;
     }
-    let watch = shared.counters.begin(h.opcode);
+    let begun = shared.stats.begin(h.opcode);
     let ends = match ops::waits_for_lock(&h, body) {
         true => Ends::AtAnySignal,
         false => Ends::of(h.opcode),
@@ -149,19 +153,23 @@ fn request<F: FileSystem>(
             Body::of(&out)
         });
         send(dev, &h, &r);
+        shared.stats.done_inline(h.opcode, begun);
         // The kernel has lowered it to what it offered; from here on it stays.
         sys::set_read_ahead(&shared.mount_point, init::READ_AHEAD_KIB);
         return;
     }
     match ops::start(shared, buf, len, &h) {
         Started::Silent => {}
-        Started::Done(r) => send(dev, &h, &r),
+        Started::Done(r) => {
+            send(dev, &h, &r);
+            shared.stats.done_inline(h.opcode, begun);
+        }
         Started::Future(mut fut) => match poll_once(&mut fut) {
             Poll::Ready(r) => {
                 send(dev, &h, &r);
-                shared.counters.end_inline(h.opcode, watch);
+                shared.stats.done_inline(h.opcode, begun);
             }
-            Poll::Pending => spawn(shared, dev, &h, fut, ends),
+            Poll::Pending => wait(shared, dev, &h, fut, (begun, ends)),
         },
     }
 }
@@ -175,24 +183,27 @@ fn poll_once(
         .unwrap_or_else(|_| Poll::Ready(Err(coral_wire::Errno(libc::EIO))))
 }
 
-/// Lets a request that has to wait go on in the runtime.
-fn spawn<F: FileSystem>(
+/// Lets a request that has to wait go on in the runtime, when it is woken.
+fn wait<F: FileSystem>(
     shared: &Arc<Shared<F>>,
     dev: &Arc<OwnedFd>,
     h: &InHeader,
     fut: futures_util::future::BoxFuture<'static, reply::Reply>,
-    ends: Ends,
+    (begun, ends): (Instant, Ends),
 ) {
-    shared.counters.spawned.fetch_add(1, Ordering::Relaxed);
+    shared.stats.spawned.inc();
     let (shared, dev, h) = (shared.clone(), dev.clone(), *h);
     let interrupted = shared.waiting.register(h.unique);
-    tokio::spawn(async move {
+    let waits = shared.waits.clone();
+    let request = async move {
         let cut_off = || shared.fs.is_cut_off();
         let driven = interrupt::drive(fut, interrupted, ends, h.pid, cut_off);
         let r = std::panic::AssertUnwindSafe(driven).catch_unwind().await;
         shared.waiting.done(h.unique);
         send(&dev, &h, &r.unwrap_or(Err(coral_wire::Errno(libc::EIO))));
-    });
+        shared.stats.done(h.opcode, begun);
+    };
+    exec::wait(&waits, Box::pin(request));
 }
 
 /// Answers, and logs what should not happen.

@@ -1,122 +1,87 @@
-//! What the mount has done: requests per opcode, the time they took inline, hand-overs.
+//! What a mount counts: requests by opcode, the time they took, hand-overs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use coral_metrics::{Counter, Desc, Family, Histogram, LabelSet};
 use tokio::time::Instant;
 
 use crate::abi::op;
 
-/// Counters of one mount.
-pub(crate) struct Counters {
-    requests: [AtomicU64; op::COUNT],
-    inline: [AtomicU64; op::COUNT],
-    inline_ns: [AtomicU64; op::COUNT],
-    pub spawned: AtomicU64,
-    pub interrupts: AtomicU64,
-}
+/// The tables of this layer.
+pub const METRICS: &[&[Desc]] = &[FuseStats::TABLE];
 
-impl Default for Counters {
-    fn default() -> Self {
-        let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
-        Self {
-            requests: zeros(),
-            inline: zeros(),
-            inline_ns: zeros(),
-            spawned: AtomicU64::new(0),
-            interrupts: AtomicU64::new(0),
+/// The kernel's opcodes by their numbers; the last value is for all that are greater.
+const OPCODES: LabelSet = LabelSet {
+    label: "opcode",
+    count: op::COUNT + 1,
+    name: |i| {
+        if i < op::COUNT {
+            op::name(i as u32)
+        } else {
+            "other"
         }
-    }
-}
+    },
+};
 
-impl Counters {
-    /// A request begins.
-    pub fn begin(&self, opcode: u32) -> Instant {
-        if let Some(n) = self.requests.get(opcode as usize) {
-            n.fetch_add(1, Ordering::Relaxed);
-        }
-        Instant::now()
-    }
-
-    /// It was answered on the stack that read it.
-    pub fn end_inline(&self, opcode: u32, begun: Instant) {
-        if let (Some(n), Some(ns)) = (
-            self.inline.get(opcode as usize),
-            self.inline_ns.get(opcode as usize),
-        ) {
-            n.fetch_add(1, Ordering::Relaxed);
-            ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        }
-    }
-
-    /// What was counted so far.
-    pub fn snapshot(&self) -> FuseStats {
-        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let ops = (0..op::COUNT)
-            .filter(|&i| load(&self.requests[i]) > 0)
-            .map(|i| OpStats {
-                name: op::name(i as u32),
-                requests: load(&self.requests[i]),
-                inline: load(&self.inline[i]),
-                inline_ns: load(&self.inline_ns[i]),
-            })
-            .collect();
-        FuseStats {
-            ops,
-            spawned: load(&self.spawned),
-            interrupts: load(&self.interrupts),
-        }
-    }
-}
-
-/// Counts of one kind of request.
-#[derive(Debug, Clone, Copy)]
-pub struct OpStats {
-    /// The kernel's name of the opcode.
-    pub name: &'static str,
-    /// Requests read.
-    pub requests: u64,
-    /// Those answered by the thread that read them.
-    pub inline: u64,
-    /// Time from reading to answered for those, nanoseconds in all.
-    pub inline_ns: u64,
-}
-
-/// What a mount has done since it began.
-#[derive(Debug, Clone, Default)]
-pub struct FuseStats {
-    /// Per opcode, those that occurred, in order of their numbers.
-    pub ops: Vec<OpStats>,
-    /// Requests that had to wait and moved to the runtime (thread hand-overs).
-    pub spawned: u64,
-    /// FUSE_INTERRUPTs read.
-    pub interrupts: u64,
-}
-
-impl std::fmt::Display for FuseStats {
-    /// One line: requests, hand-overs, then per opcode its count and mean inline time.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} requests, {} spawned, {} interrupts;",
-            self.requests(),
-            self.spawned,
-            self.interrupts
-        )?;
-        for o in &self.ops {
-            let mean_us = o.inline_ns.checked_div(o.inline).unwrap_or(0) as f64 / 1000.0;
-            write!(
-                f,
-                " {} {} ({} inline, {mean_us:.1} us)",
-                o.name, o.requests, o.inline
-            )?;
-        }
-        Ok(())
+coral_metrics::group! {
+    /// What a mount has done since it began.
+    pub struct FuseStats {
+        /// Requests read, by opcode.
+        pub requests: Family<Counter> = "coral_fuse_requests_total", Requests, Stable, by OPCODES;
+        /// Time from reading a request to its answer, by opcode; FORGET and what the kernel takes back have none.
+        pub answered: Family<Histogram> = "coral_fuse_request_seconds", Seconds, Stable, by OPCODES;
+        /// Requests answered by the thread that read them, by opcode.
+        pub inline: Family<Counter> = "coral_fuse_inline_total", Requests, Experimental, by OPCODES;
+        /// Requests that had to wait and moved to the runtime.
+        pub spawned: Counter = "coral_fuse_handovers_total", Requests, Experimental;
+        /// FUSE_INTERRUPTs read.
+        pub interrupts: Counter = "coral_fuse_interrupts_total", Requests, Stable;
     }
 }
 
 impl FuseStats {
+    /// A request was read.
+    pub(crate) fn begin(&self, opcode: u32) -> Instant {
+        self.requests.at(opcode as usize).inc();
+        Instant::now()
+    }
+
+    /// It was answered.
+    pub(crate) fn done(&self, opcode: u32, begun: Instant) {
+        let took = begun.elapsed();
+        self.answered.at(opcode as usize).record_time(took);
+    }
+
+    /// It was answered on the stack that read it.
+    pub(crate) fn done_inline(&self, opcode: u32, begun: Instant) {
+        self.inline.at(opcode as usize).inc();
+        self.done(opcode, begun);
+    }
+
     /// Requests of all kinds.
-    pub fn requests(&self) -> u64 {
-        self.ops.iter().map(|o| o.requests).sum()
+    pub fn total(&self) -> u64 {
+        self.requests.used().map(|(_, n)| n.value()).sum()
+    }
+}
+
+impl std::fmt::Display for FuseStats {
+    /// One line: requests, hand-overs, then by opcode how many, how many of them inline, and the mean time to the answer.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} requests, {} spawned, {} interrupts;",
+            self.total(),
+            self.spawned.value(),
+            self.interrupts.value()
+        )?;
+        for (i, n) in self.requests.used() {
+            let (took, inline) = (self.answered.at(i).recorded(), self.inline.at(i).value());
+            let mean_us = took.sum.checked_div(took.count()).unwrap_or(0) as f64 / 1000.0;
+            write!(
+                f,
+                " {} {} ({inline} inline, {mean_us:.1} us)",
+                (OPCODES.name)(i),
+                n.value()
+            )?;
+        }
+        Ok(())
     }
 }

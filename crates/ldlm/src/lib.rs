@@ -20,6 +20,7 @@ pub mod core;
 mod cover;
 pub mod server;
 mod slab;
+mod stats;
 
 pub use ast::{AstError, AstPeer, AstPeers, AstSender, EvictReason, PtlrpcAsts};
 pub use client::{
@@ -29,6 +30,7 @@ pub use core::LockInfo;
 pub use server::{
     EnqueueError, EnqueueReply, GlimpseReply, LdlmConfig, LdlmServer, LocalLock, LvbOps,
 };
+pub use stats::METRICS;
 
 /// Names an export (a client known to a target): the cookie the server gave at connect.
 pub type ExportId = u64;

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{LNET_MTU, MemNet, Nid, Node, NodeConfig, Payload, PortalHandler, PutEvent, exec};
+use coral_buffers::Payload;
+use coral_lnet::{LNET_MTU, MemNet, Nid, Node, NodeConfig, PortalHandler, PutEvent, exec};
 use tokio::time::Instant;
 
 const PORT: u16 = 21988;

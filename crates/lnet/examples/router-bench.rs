@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_lnet::{
-    LNET_MTU, Nid, Node, NodeConfig, Payload, PoolSizes, PortalHandler, PutEvent, parse_routes,
+    LNET_MTU, Nid, Node, NodeConfig, PoolSizes, PortalHandler, PutEvent, parse_routes,
 };
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
 use tokio::time::Instant;

@@ -1,16 +1,24 @@
 //! Running a handler's future on the stack that received its message.
 //!
-//! A thread hand-over costs 5-50 us; most handlers finish without waiting. So a boxed future is polled once right here and only
-//! spawned when it has to wait. Nesting is bounded: with memlnd a handler may send, which runs the next handler on top of it.
+//! A thread hand-over costs 5-50 us; most handlers finish without waiting. So a boxed future is polled once right here. One that
+//! has to wait stays where it is until it is woken, and becomes a task of the runtime then: whoever wakes it is usually a thread
+//! of the runtime, which runs it next, and nobody is woken for it before. Nesting is bounded: with memlnd a handler may send,
+//! which runs the next handler on top of it.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use crate::HandoverStats;
 
 /// Deepest nesting of inline polls on one stack; beyond it the future is spawned at once.
 pub const MAX_INLINE_DEPTH: u32 = 4;
@@ -20,34 +28,31 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// How often work stayed on the stack it arrived on, and how often it had to move. Counts since the node's start.
+/// Where futures are polled inline, with their counts, and where those that wait are kept.
 #[derive(Debug, Default)]
-pub struct HandoverStats {
-    inline: AtomicU64,
-    spawned: AtomicU64,
-    too_deep: AtomicU64,
-    panicked: AtomicU64,
+pub struct Inline {
+    counts: Arc<HandoverStats>,
+    waiting: Arc<Deferred>,
 }
 
-impl HandoverStats {
-    /// Futures that were finished by their first, inline poll.
-    pub fn inline(&self) -> u64 {
-        self.inline.load(Ordering::Relaxed)
+impl Inline {
+    /// Its counts, for a registry.
+    pub fn counts(&self) -> &Arc<HandoverStats> {
+        &self.counts
     }
+}
 
-    /// Futures that had to be spawned, because they waited or because the stack was nested too deep.
-    pub fn spawned(&self) -> u64 {
-        self.spawned.load(Ordering::Relaxed)
+impl std::ops::Deref for Inline {
+    type Target = HandoverStats;
+
+    fn deref(&self) -> &HandoverStats {
+        &self.counts
     }
+}
 
-    /// Futures that panicked in their inline poll.
-    pub fn panicked(&self) -> u64 {
-        self.panicked.load(Ordering::Relaxed)
-    }
-
-    /// Those of [`Self::spawned`] that were never tried inline because of nesting.
-    pub fn too_deep(&self) -> u64 {
-        self.too_deep.load(Ordering::Relaxed)
+impl Drop for Inline {
+    fn drop(&mut self) {
+        self.waiting.end();
     }
 }
 
@@ -72,35 +77,167 @@ impl Drop for Nested {
     }
 }
 
-/// Polls `fut` once on this stack; if it is not ready, spawns it on the current tokio runtime.
-/// `stats` is usually [`crate::Node::handovers`].
-///
-/// The first poll has a waker that does nothing: an event between it and the spawned task's own first poll is not lost,
-/// because that poll looks again. A future must therefore not rely on being woken by a waker of its first poll alone.
-///
-/// A panic of the future ends the future, as in a spawned task, and not whoever's stack it was polled on.
-pub fn run_inline(stats: &HandoverStats, mut fut: BoxFuture<'static, ()>) {
-    match Nested::enter() {
-        Some(_nested) => match catch_unwind(AssertUnwindSafe(|| poll_once(fut.as_mut()))) {
-            Ok(Poll::Pending) => {}
-            Ok(Poll::Ready(())) => {
-                stats.inline.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-            Err(_) => {
-                stats.panicked.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-        },
-        None => {
-            stats.too_deep.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-    stats.spawned.fetch_add(1, Ordering::Relaxed);
-    tokio::spawn(fut);
+/// Futures that wait and are no tasks yet, by number. They belong to this list, not to their wakers: what a runtime's end drops
+/// of its tasks, it drops of these too.
+#[derive(Debug, Default)]
+struct Deferred {
+    inner: Mutex<Waiting>,
 }
 
-/// One poll with a waker that does nothing.
+#[derive(Debug, Default)]
+struct Waiting {
+    last: u64,
+    futures: BTreeMap<u64, Arc<Later>>,
+    /// A task that does nothing but be dropped with its runtime.
+    end: Option<AbortHandle>,
+}
+
+/// A future that becomes a task when it is woken.
+struct Later {
+    number: u64,
+    list: Weak<Deferred>,
+    runtime: Handle,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Its poll is under way; whether it was woken meanwhile.
+    Polled {
+        woken: bool,
+    },
+    Waits(BoxFuture<'static, ()>),
+    Gone,
+}
+
+impl std::fmt::Debug for Later {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Later").field(&self.number).finish()
+    }
+}
+
+impl Wake for Later {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let fut = {
+            let mut state = self.state.lock();
+            match &mut *state {
+                State::Polled { woken } => {
+                    *woken = true;
+                    return;
+                }
+                State::Gone => return,
+                State::Waits(_) => match std::mem::replace(&mut *state, State::Gone) {
+                    State::Waits(fut) => fut,
+                    _ => return,
+                },
+            }
+        };
+        if let Some(list) = self.list.upgrade() {
+            list.inner.lock().futures.remove(&self.number);
+        }
+        self.runtime.spawn(fut);
+    }
+}
+
+impl Deferred {
+    /// Lets `fut` wait: it has been polled once, and is polled once more here, by a waker that counts. False: it panicked.
+    fn add(self: &Arc<Self>, mut fut: BoxFuture<'static, ()>) -> bool {
+        let later = {
+            let mut inner = self.inner.lock();
+            inner.last += 1;
+            let later = Arc::new(Later {
+                number: inner.last,
+                list: Arc::downgrade(self),
+                runtime: Handle::current(),
+                state: Mutex::new(State::Polled { woken: false }),
+            });
+            inner.futures.insert(later.number, later.clone());
+            if inner.end.is_none() {
+                let end = Ends(self.clone());
+                let task = tokio::spawn(async move {
+                    let _end = end;
+                    std::future::pending::<()>().await;
+                });
+                inner.end = Some(task.abort_handle());
+            }
+            later
+        };
+        let waker = Waker::from(later.clone());
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            fut.as_mut().poll(&mut Context::from_waker(&waker))
+        }));
+        let mut state = later.state.lock();
+        match (&*state, &polled) {
+            (State::Polled { woken: false }, Ok(Poll::Pending)) => {
+                *state = State::Waits(fut);
+                return true;
+            }
+            (State::Polled { woken: true }, Ok(Poll::Pending)) => {
+                later.runtime.spawn(fut);
+            }
+            _ => drop(fut),
+        }
+        *state = State::Gone;
+        drop(state);
+        self.inner.lock().futures.remove(&later.number);
+        polled.is_ok()
+    }
+
+    /// Nobody waits any more.
+    fn end(&self) {
+        let (all, end) = {
+            let mut inner = self.inner.lock();
+            (std::mem::take(&mut inner.futures), inner.end.take())
+        };
+        for later in all.into_values() {
+            let state = std::mem::replace(&mut *later.state.lock(), State::Gone);
+            drop(state);
+        }
+        if let Some(end) = end {
+            end.abort();
+        }
+    }
+}
+
+/// Drops what waits, with the runtime.
+struct Ends(Arc<Deferred>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Polls `fut` once on this stack; if it is not ready, it becomes a task of the current tokio runtime when it is woken.
+/// `on` is usually [`crate::Node::handovers`].
+///
+/// A panic of the future ends the future, as in a spawned task, and not whoever's stack it was polled on.
+pub fn run_inline(on: &Inline, mut fut: BoxFuture<'static, ()>) {
+    let Some(_nested) = Nested::enter() else {
+        on.too_deep.inc();
+        on.spawned.inc();
+        tokio::spawn(fut);
+        return;
+    };
+    match catch_unwind(AssertUnwindSafe(|| poll_once(fut.as_mut()))) {
+        Ok(Poll::Pending) => wait(on, fut),
+        Ok(Poll::Ready(())) => on.inline.inc(),
+        Err(_) => on.panicked.inc(),
+    }
+}
+
+/// Lets a future that has to wait go on when it is woken, as a task of the current runtime. It is polled once more here.
+pub fn wait(on: &Inline, fut: BoxFuture<'static, ()>) {
+    on.spawned.inc();
+    if !on.waiting.add(fut) {
+        on.panicked.inc();
+    }
+}
+
+/// One poll with a waker that does nothing: most futures are ready, and need none.
 fn poll_once(fut: Pin<&mut (dyn Future<Output = ()> + Send)>) -> Poll<()> {
     fut.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -112,14 +249,14 @@ mod tests {
 
     #[test]
     fn ready_futures_need_no_runtime() {
-        let stats = HandoverStats::default();
+        let stats = Inline::default();
         run_inline(&stats, Box::pin(async {}));
-        assert_eq!((stats.inline(), stats.spawned()), (1, 0));
+        assert_eq!((stats.inline.value(), stats.spawned.value()), (1, 0));
     }
 
     #[tokio::test]
     async fn waiting_futures_move_and_finish() {
-        let stats = HandoverStats::default();
+        let stats = Inline::default();
         let (go, gone) = tokio::sync::oneshot::channel::<()>();
         let (done, finished) = tokio::sync::oneshot::channel();
         run_inline(
@@ -131,22 +268,58 @@ mod tests {
         );
         go.send(()).unwrap();
         assert_eq!(finished.await.unwrap(), 7);
-        assert_eq!((stats.inline(), stats.spawned()), (0, 1));
+        assert_eq!((stats.inline.value(), stats.spawned.value()), (0, 1));
+    }
+
+    /// What waits is dropped with its runtime, though what wakes it lives on and it holds what wakes it.
+    #[test]
+    fn what_waits_ends_with_its_runtime() {
+        let stats = Inline::default();
+        let held = Arc::new(tokio::sync::Notify::new());
+        let rt = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        rt.block_on(async {
+            let held = held.clone();
+            run_inline(&stats, Box::pin(async move { held.notified().await }));
+        });
+        assert_eq!(Arc::strong_count(&held), 2);
+        drop(rt);
+        assert_eq!(Arc::strong_count(&held), 1);
+        held.notify_waiters();
+    }
+
+    /// Nobody is woken for what waits; who wakes it runs it, and only once.
+    #[tokio::test]
+    async fn what_is_woken_while_it_is_polled_goes_on() {
+        let stats = Inline::default();
+        let (done, finished) = tokio::sync::oneshot::channel();
+        run_inline(
+            &stats,
+            Box::pin(async move {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                done.send(7).unwrap();
+            }),
+        );
+        assert_eq!(finished.await.unwrap(), 7);
+        assert!(stats.waiting.inner.lock().futures.is_empty());
     }
 
     #[test]
     fn a_panic_stays_with_its_future() {
-        let stats = HandoverStats::default();
+        let stats = Inline::default();
         run_inline(
             &stats,
             Box::pin(async { panic!("expected: thrown by the test") }),
         );
         run_inline(&stats, Box::pin(async {}));
-        assert_eq!((stats.inline(), stats.panicked()), (1, 1));
+        assert_eq!((stats.inline.value(), stats.panicked.value()), (1, 1));
         assert_eq!(DEPTH.get(), 0);
     }
 
-    fn nest(stats: Arc<HandoverStats>, left: u32) {
+    fn nest(stats: Arc<Inline>, left: u32) {
         if left > 0 {
             let inner = stats.clone();
             run_inline(&stats, Box::pin(async move { nest(inner, left - 1) }));
@@ -155,16 +328,16 @@ mod tests {
 
     #[tokio::test]
     async fn nesting_is_bounded() {
-        let stats = Arc::new(HandoverStats::default());
+        let stats = Arc::new(Inline::default());
         nest(stats.clone(), MAX_INLINE_DEPTH + 1);
         assert_eq!(
-            (stats.inline(), stats.too_deep()),
+            (stats.inline.value(), stats.too_deep.value()),
             (MAX_INLINE_DEPTH as u64, 1)
         );
         tokio::task::yield_now().await;
         nest(stats.clone(), 1);
         assert_eq!(
-            stats.inline(),
+            stats.inline.value(),
             MAX_INLINE_DEPTH as u64 + 1,
             "the depth goes back down"
         );

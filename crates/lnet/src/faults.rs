@@ -150,7 +150,7 @@ fn within(interval: Duration, rng: &mut ChaCha8Rng) -> Duration {
     interval.mul_f64(rng.random::<f64>())
 }
 
-struct State {
+struct FaultsState {
     /// Newest first.
     rules: Vec<Live>,
     rng: ChaCha8Rng,
@@ -161,7 +161,7 @@ pub struct Faults {
     active: AtomicBool,
     hits: AtomicU64,
     held: Mutex<HeldBack>,
-    state: Mutex<State>,
+    state: Mutex<FaultsState>,
 }
 
 /// What delay rules hold back at this moment.
@@ -243,7 +243,7 @@ impl fmt::Debug for Faults {
 
 impl Faults {
     pub(crate) fn new(seed: u64) -> Faults {
-        let state = State {
+        let state = FaultsState {
             rules: Vec::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
@@ -284,7 +284,7 @@ impl Faults {
         if rule.portals != 0 && rule.kinds != 0 && rule.kinds & portals_only == 0 {
             return Err(RuleError::Senseless("ACK and REPLY have no portal"));
         }
-        let State { rules, rng } = &mut *self.state.lock();
+        let FaultsState { rules, rng } = &mut *self.state.lock();
         if rules.len() >= MAX_RULES {
             return Err(RuleError::TooMany);
         }
@@ -322,7 +322,7 @@ impl Faults {
 
     /// Statistics of the rules `which` picks begin at zero again.
     pub fn reset(&self, which: impl Fn(&FaultRule) -> bool) {
-        let State { rules, rng } = &mut *self.state.lock();
+        let FaultsState { rules, rng } = &mut *self.state.lock();
         for live in rules.iter_mut().filter(|l| which(&l.rule)) {
             live.restart(rng);
         }
@@ -344,7 +344,7 @@ impl Faults {
             return None;
         }
         let kind = MsgType::of(&msg.kind);
-        let State { rules, rng } = &mut *self.state.lock();
+        let FaultsState { rules, rng } = &mut *self.state.lock();
         let hit = rules.iter_mut().find_map(|l| {
             (l.rule.matches(msg, kind, side, local) && l.strikes(rng)).then_some(l)
         })?;
@@ -383,7 +383,8 @@ impl Faults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Nid, Payload};
+    use crate::Nid;
+    use coral_buffers::Payload;
     use coral_wire::lnet::{LnetMsg, WireHandle};
 
     fn put(dest: u64, portal: u32) -> Msg {

@@ -86,7 +86,7 @@ pub struct Sample {
     pub nis: Vec<(u64, u64)>,
 }
 
-struct State {
+struct HistoryState {
     last: Counts,
     last_nis: Vec<(u64, u64)>,
     ring: VecDeque<Sample>,
@@ -94,13 +94,13 @@ struct State {
 
 /// The last hour of a node.
 pub struct History {
-    st: Mutex<State>,
+    st: Mutex<HistoryState>,
 }
 
 impl History {
     /// Begins to follow a node; ends with it.
     pub fn follow(node: &Arc<Node>) -> Arc<History> {
-        let st = State {
+        let st = HistoryState {
             last: Counts::of(node.stats()),
             last_nis: nis(node),
             ring: VecDeque::new(),
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn an_hour_is_kept_as_differences() {
-        let st = State {
+        let st = HistoryState {
             last: Counts::default(),
             last_nis: Vec::new(),
             ring: VecDeque::new(),

@@ -53,7 +53,7 @@ pub struct LinkStat {
 /// From which NID to which node, and by which of its NIDs it comes in.
 type Way = (Nid, Weak<Node>, Nid);
 
-struct State {
+struct LinkState {
     model: LinkModel,
     rng: ChaCha8Rng,
     /// When the last message has left.
@@ -66,10 +66,10 @@ struct State {
 
 /// One way of a pair of nodes.
 pub(crate) struct Link {
-    st: Mutex<State>,
+    st: Mutex<LinkState>,
 }
 
-impl State {
+impl LinkState {
     /// When a message of so many bytes arrives that is sent now; None: never.
     fn arrival(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
         let m = self.model;
@@ -105,7 +105,7 @@ impl State {
 impl Link {
     pub(crate) fn new(model: LinkModel, seed: u64) -> Link {
         let rng = ChaCha8Rng::seed_from_u64(seed);
-        let st = State {
+        let st = LinkState {
             model,
             rng,
             free_at: None,
@@ -199,7 +199,7 @@ impl Link {
 mod tests {
     use super::*;
 
-    fn state(model: LinkModel) -> State {
+    fn state(model: LinkModel) -> LinkState {
         let link = Link::new(model, 7);
         link.st.into_inner()
     }

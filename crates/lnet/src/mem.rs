@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use coral_buffers::Payload;
 use parking_lot::{Mutex, RwLock};
 
 use crate::link::{Link, LinkModel, LinkStat};
 use crate::msg::Msg;
-use crate::{Nid, Node, Payload, SendError};
+use crate::{Nid, Node, SendError};
 use coral_wire::lnet::LnetMsg;
 
 /// A PUT or a REPLY on its way, as a [`Tamper`] sees it.

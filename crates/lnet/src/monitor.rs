@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use coral_buffers::Payload;
 use coral_wire::lnet::{PingInfo, feat};
 
 use crate::gateway::{GwEvent, GwTimers};
 use crate::ni::{MAX_HEALTH, Ni};
 use crate::peers::Word;
-use crate::{Nid, Node, Payload, SendError, ping};
+use crate::{Nid, Node, SendError, ping};
 
 /// Longest wait for a peer that is asked about itself while nobody waits for it.
 const DISCOVERY_LIMIT: std::time::Duration = std::time::Duration::from_secs(20);

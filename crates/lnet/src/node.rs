@@ -9,11 +9,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use coral_buffers::Payload;
+use coral_metrics::Registry;
 use coral_wire::lnet::{LNET_NI_STATUS_DOWN, feat};
 use parking_lot::{Mutex, MutexGuard};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::exec::Inline;
 use crate::gateway::GwEvent;
 use crate::ni::Ni;
 use crate::path::NoWay;
@@ -24,8 +27,8 @@ use crate::router::{PoolSizes, Router};
 use crate::routes::{RouteError, RouteSpec, RouteTable};
 use crate::sock::SockNet;
 use crate::{
-    Accept, Faults, GetOffer, HandoverStats, Limits, MemNet, Nid, NodeStats, Payload, PingInfo,
-    PortalHandler, PutExpectation, ping,
+    Accept, Faults, GetOffer, Limits, MemNet, Nid, NodeStats, PingInfo, PortalHandler,
+    PutExpectation, ping,
 };
 
 /// What a node is told at its start.
@@ -182,7 +185,8 @@ pub struct Node {
     rng: Mutex<ChaCha8Rng>,
     cookies: cookie::Cookies,
     faults: Faults,
-    handovers: HandoverStats,
+    handovers: Inline,
+    metrics: Registry,
     stats: Arc<NodeStats>,
     runtime: tokio::runtime::Handle,
     down: AtomicBool,
@@ -273,7 +277,8 @@ impl Node {
             rng: Mutex::new(rng),
             cookies,
             faults,
-            handovers: HandoverStats::default(),
+            handovers: Inline::default(),
+            metrics: Registry::default(),
             stats,
             runtime: tokio::runtime::Handle::current(),
             down: AtomicBool::new(false),
@@ -285,6 +290,8 @@ impl Node {
             mem.register(&node.nids, &node)
                 .map_err(StartError::NidInUse)?;
         }
+        node.metrics.attach(&[], &node.stats);
+        node.metrics.attach(&[], node.handovers.counts());
         node.sock.listen(listeners);
         node.routes_changed();
         Ok(node)
@@ -337,13 +344,18 @@ impl Node {
     }
 
     /// How often handlers stayed on the receiving stack; give it to [`crate::exec::run_inline`].
-    pub fn handovers(&self) -> &HandoverStats {
+    pub fn handovers(&self) -> &Inline {
         &self.handovers
     }
 
     /// Counters.
     pub fn stats(&self) -> &NodeStats {
         &self.stats
+    }
+
+    /// All that is counted on this node, by whatever layer.
+    pub fn metrics(&self) -> &Registry {
+        &self.metrics
     }
 
     /// Bounds and timers.

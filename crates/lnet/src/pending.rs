@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_wire::lnet::WireHandle;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::{Nid, Payload, SendError};
+use crate::{Nid, SendError};
 
 type Answer = Result<Payload, SendError>;
 

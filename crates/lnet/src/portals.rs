@@ -11,10 +11,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use coral_buffers::Payload;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
-use crate::{KnownBy, Nid, Node, Payload, SendError};
+use crate::{KnownBy, Nid, Node, SendError};
 
 /// Number of portals (`MAX_PORTALS`).
 pub(crate) const MAX_PORTALS: usize = 64;

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_lnet::faults::NidMatch;
 use coral_lnet::selftest::{FRAMEWORK_PORTAL, RDMA_PORTAL, Selftest, TEST_PORTAL, nids};
-use coral_lnet::{
-    LNET_MTU, MemNet, Nid, Node, NodeConfig, Payload, PingInfo, parse_net, parse_routes,
-};
+use coral_lnet::{LNET_MTU, MemNet, Nid, Node, NodeConfig, PingInfo, parse_net, parse_routes};
 use coral_wire::lnet::{LNET_PROTO_PING_MATCHBITS, feat};
 use coral_wire::srpc::{SRPC_MSG_LEN, SrpcMsg};
 use panics::panics;

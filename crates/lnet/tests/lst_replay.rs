@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_lnet::selftest::{RDMA_PORTAL, Selftest};
-use coral_lnet::{MemNet, Node, NodeConfig, Payload};
+use coral_lnet::{MemNet, Node, NodeConfig};
 use coral_wire::srpc::{SRPC_MSG_LEN, SrpcBody, SrpcMsg, SrpcType, StatReply};
 
 const VECTORS: &[u8] = include_bytes!("data/lst.bin");

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_lnet::faults::{HealthError, Side};
 use coral_lnet::{
-    FaultAction, FaultRule, LinkModel, MemNet, MsgType, Nid, Node, NodeConfig, Payload,
-    PortalHandler, PutEvent, SendError, WallClock, exec,
+    FaultAction, FaultRule, LinkModel, MemNet, MsgType, Nid, Node, NodeConfig, PortalHandler,
+    PutEvent, SendError, WallClock, exec,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -68,7 +69,10 @@ async fn a_round_trip_is_inline_and_copies_nothing() {
         "the very same memory came back"
     );
     assert_eq!(
-        (server.handovers().inline(), server.handovers().spawned()),
+        (
+            server.handovers().inline.value(),
+            server.handovers().spawned.value()
+        ),
         (1, 0)
     );
     for n in [&client, &server] {
@@ -357,7 +361,7 @@ async fn a_slow_handler_does_not_hold_the_sender() {
     assert_eq!(begin.elapsed(), Duration::ZERO);
     reply.recv().await;
     assert_eq!(begin.elapsed(), Duration::from_secs(3));
-    assert_eq!(b.handovers().spawned(), 1);
+    assert_eq!(b.handovers().spawned.value(), 1);
 }
 
 /// Bounces a message with a countdown in its match bits between two nodes.
@@ -393,7 +397,7 @@ async fn endless_bouncing_does_not_eat_the_stack() {
         tokio::task::yield_now().await;
     }
     assert_eq!(seen.lock().len(), 10_001);
-    assert!(a.handovers().too_deep() + b.handovers().too_deep() > 0);
+    assert!(a.handovers().too_deep.value() + b.handovers().too_deep.value() > 0);
 }
 
 struct Count(AtomicUsize);

@@ -6,9 +6,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_lnet::{
-    FaultAction, FaultRule, LNET_MTU, Limits, MemNet, Nid, Node, NodeConfig, Payload, PoolSizes,
-    SendError, StartError, parse_routes,
+    FaultAction, FaultRule, LNET_MTU, Limits, MemNet, Nid, Node, NodeConfig, PoolSizes, SendError,
+    StartError, parse_routes,
 };
 use coral_wire::Wire;
 use coral_wire::lnet::{

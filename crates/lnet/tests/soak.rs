@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{LNET_MTU, Nid, Node, NodeConfig, Payload};
+use coral_buffers::Payload;
+use coral_lnet::{LNET_MTU, Nid, Node, NodeConfig};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tokio::time::{Instant, sleep, timeout};

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_lnet::{
-    LNET_MTU, Limits, Nid, Node, NodeConfig, Payload, PortalHandler, PutEvent, SendError, exec,
+    LNET_MTU, Limits, Nid, Node, NodeConfig, PortalHandler, PutEvent, SendError, exec,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -79,7 +80,7 @@ async fn every_size_comes_back_whole() {
         "the server opens none of its own"
     );
     assert_eq!(
-        server.handovers().spawned() + server.handovers().inline(),
+        server.handovers().spawned.value() + server.handovers().inline.value(),
         50
     );
     stop(&[&client, &server]).await;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
-use crate::{Batch, Io, Kv, OsdError};
+use crate::{Batch, DeviceStats, Io, Kv, OsdError};
 
 /// Tables whose late answers are awaited in order. Clones are one device.
 ///
@@ -18,6 +19,7 @@ use crate::{Batch, Io, Kv, OsdError};
 pub struct Device {
     kv: Arc<dyn Kv>,
     late: Arc<Late>,
+    stats: Arc<DeviceStats>,
 }
 
 /// A sync begun with [`Device::sync_ahead`].
@@ -31,6 +33,9 @@ impl SyncAhead {
     }
 }
 
+/// A call that is answered later, and when it was made.
+type LateCall = (Io<()>, Instant);
+
 /// Calls that are answered later, in the order in which they were made.
 #[derive(Default)]
 struct Late {
@@ -40,7 +45,7 @@ struct Late {
     /// Some have ended. Who waits is woken in order: a simulated run repeats.
     changed: Notify,
     /// To the task that awaits them; it ends with the device.
-    queue: Mutex<Option<mpsc::UnboundedSender<Io<()>>>>,
+    queue: Mutex<Option<mpsc::UnboundedSender<LateCall>>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -56,24 +61,28 @@ impl Device {
         Device {
             kv,
             late: Arc::default(),
+            stats: Arc::default(),
         }
     }
 
     /// Commits a batch. It is visible when this returns, and survives the end of the process when [`Device::stored`] says so.
     pub fn commit(&self, batch: Batch) -> Result<(), OsdError> {
         self.late.refuse_broken()?;
-        match self.kv.commit(batch).now() {
+        let begun = Instant::now();
+        let answer = self.kv.commit(batch).now();
+        self.stats.commit.record_time(begun.elapsed());
+        match answer {
             Ok(answer) => answer,
-            Err(later) => self.push(later),
+            Err(later) => self.push(later, begun),
         }
     }
 
     /// Begins to make what was committed survive power loss; [`Device::stored`] waits for it too.
     pub fn sync_soon(&self) -> Result<(), OsdError> {
         self.late.refuse_broken()?;
-        match self.kv.sync().now() {
+        match self.sync().now() {
             Ok(answer) => answer,
-            Err(later) => self.push(later),
+            Err(later) => self.push(later, Instant::now()),
         }
     }
 
@@ -82,7 +91,7 @@ impl Device {
     pub fn sync_ahead(&self) -> Result<SyncAhead, OsdError> {
         self.late.refuse_broken()?;
         let ended = Arc::new(AtomicBool::new(false));
-        match self.kv.sync().now() {
+        match self.sync().now() {
             Ok(answer) => {
                 answer?;
                 ended.store(true, Ordering::Release);
@@ -119,22 +128,45 @@ impl Device {
     /// Commits a batch and waits until it survives power loss.
     pub async fn commit_synced(&self, batch: Batch) -> Result<(), OsdError> {
         self.commit(batch)?;
-        self.kv.sync().await?;
+        self.sync().await?;
         self.stored().await
     }
 
-    fn push(&self, later: Io<()>) -> Result<(), OsdError> {
+    /// Makes everything that was committed survive power loss. It does not wait for what is answered later.
+    pub fn sync(&self) -> Io<()> {
+        let (begun, stats) = (Instant::now(), self.stats.clone());
+        match self.kv.sync().now() {
+            Ok(answer) => {
+                stats.sync.record_time(begun.elapsed());
+                Io::ready(answer)
+            }
+            Err(later) => Io::later(async move {
+                let answer = later.await;
+                stats.sync.record_time(begun.elapsed());
+                answer
+            }),
+        }
+    }
+
+    /// Counters; clones share them.
+    pub fn stats(&self) -> &Arc<DeviceStats> {
+        &self.stats
+    }
+
+    fn push(&self, later: Io<()>, begun: Instant) -> Result<(), OsdError> {
         let mut queue = self.late.queue.lock();
         let sender = queue.get_or_insert_with(|| {
             let (sender, calls) = mpsc::unbounded_channel();
-            tokio::spawn(await_in_order(calls, Arc::downgrade(&self.late)));
+            let (late, stats) = (Arc::downgrade(&self.late), self.stats.clone());
+            tokio::spawn(await_in_order(calls, late, stats));
             sender
         });
-        if sender.send(later).is_err() {
+        if sender.send((later, begun)).is_err() {
             return Err(OsdError::Poisoned(
                 "the server stopped before its disk had answered".into(),
             ));
         }
+        self.stats.late_active.inc();
         self.late.made.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -158,9 +190,15 @@ impl Late {
     }
 }
 
-async fn await_in_order(mut calls: mpsc::UnboundedReceiver<Io<()>>, late: Weak<Late>) {
-    while let Some(call) = calls.recv().await {
+async fn await_in_order(
+    mut calls: mpsc::UnboundedReceiver<LateCall>,
+    late: Weak<Late>,
+    stats: Arc<DeviceStats>,
+) {
+    while let Some((call, begun)) = calls.recv().await {
         let answer = call.await;
+        stats.late.record_time(begun.elapsed());
+        stats.late_active.dec();
         let Some(late) = late.upgrade() else {
             return;
         };
@@ -231,6 +269,11 @@ mod tests {
         let begun = tokio::time::Instant::now();
         device.stored().await.unwrap();
         assert_eq!(begun.elapsed(), Duration::ZERO, "nothing is under way");
+        let stats = device.stats();
+        assert_eq!((stats.commit.count(), stats.commit.recorded().sum), (1, 0));
+        let late = stats.late.recorded();
+        assert_eq!((late.count(), stats.late_active.value()), (1, 0));
+        assert!(Duration::from_nanos(late.sum) >= Duration::from_millis(10));
     }
 
     #[tokio::test(start_paused = true)]

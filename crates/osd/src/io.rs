@@ -12,9 +12,9 @@ use crate::OsdError;
 /// What needs no waiting, such as a read of what is in memory, is answered at once: awaiting it costs nothing and crosses no
 /// thread.
 #[must_use = "a storage call may have failed"]
-pub struct Io<T>(State<T>);
+pub struct Io<T>(IoState<T>);
 
-enum State<T> {
+enum IoState<T> {
     Ready(Option<Result<T, OsdError>>),
     Later(Pin<Box<dyn Future<Output = Result<T, OsdError>> + Send>>),
 }
@@ -22,18 +22,18 @@ enum State<T> {
 impl<T> Io<T> {
     /// An answer that is there.
     pub fn ready(answer: Result<T, OsdError>) -> Io<T> {
-        Io(State::Ready(Some(answer)))
+        Io(IoState::Ready(Some(answer)))
     }
 
     /// An answer to come.
     pub fn later(answer: impl Future<Output = Result<T, OsdError>> + Send + 'static) -> Io<T> {
-        Io(State::Later(Box::pin(answer)))
+        Io(IoState::Later(Box::pin(answer)))
     }
 
     /// The answer, where it is there; else the call, to be awaited.
     pub fn now(self) -> Result<Result<T, OsdError>, Io<T>> {
         match self.0 {
-            State::Ready(Some(answer)) => Ok(answer),
+            IoState::Ready(Some(answer)) => Ok(answer),
             later => Err(Io(later)),
         }
     }
@@ -73,8 +73,8 @@ impl<T> Future for Io<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Ready(answer) => Poll::Ready(answer.take().expect("an answer is taken once")),
-            State::Later(answer) => answer.as_mut().poll(cx),
+            IoState::Ready(answer) => Poll::Ready(answer.take().expect("an answer is taken once")),
+            IoState::Later(answer) => answer.as_mut().poll(cx),
         }
     }
 }

@@ -27,6 +27,7 @@ mod mem;
 mod objects;
 mod room;
 mod sim;
+mod stats;
 
 pub use batch::{Batch, Op, Table};
 pub use device::{Device, SyncAhead};
@@ -40,6 +41,7 @@ pub use mem::{Fault, OsdMem};
 pub use objects::{FallocMode, ObjAttr, ObjectId, Objects, SeekWhence, SetAttr, Time, Visit};
 pub use room::Room;
 pub use sim::{DiskModel, OsdSim};
+pub use stats::{DeviceStats, METRICS};
 
 use bytes::Bytes;
 

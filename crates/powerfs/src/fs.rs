@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_client::llite::types::*;
 use coral_fuse::FileSystem;
-use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -23,7 +23,7 @@ const FILE_BYTES_MAX: u64 = 1 << 40;
 /// Nobody else changes what the kernel remembers.
 const TTL: Duration = Duration::from_secs(3600);
 
-pub(crate) struct State {
+pub(crate) struct PowerFsState {
     /// None: the power is off.
     pub disk: Option<Disk>,
     next: Ino,
@@ -32,7 +32,7 @@ pub(crate) struct State {
 }
 
 pub(crate) struct Inner {
-    pub state: Mutex<State>,
+    pub state: Mutex<PowerFsState>,
     /// True: what waits since the cut may fail.
     pub released: watch::Sender<bool>,
     pub operations: AtomicU64,
@@ -294,7 +294,7 @@ impl Fs {
             .values()
             .flat_map(|n| n.names.values().map(|(c, _)| *c));
         let cookie = cookies.max().unwrap_or(0).max(2);
-        let state = State {
+        let state = PowerFsState {
             disk: Some(disk),
             next,
             cookie,
@@ -318,7 +318,7 @@ impl Fs {
 
     fn try_on<T>(&self, f: impl FnOnce(&mut On<'_>) -> R<T>) -> Option<R<T>> {
         self.0.operations.fetch_add(1, Ordering::Relaxed);
-        let State {
+        let PowerFsState {
             disk,
             next,
             cookie,

@@ -45,7 +45,7 @@ pub async fn send_ast(
         timeout_s: timeout.as_secs().clamp(1, u32::MAX as u64) as u32,
         op_flags: 0,
         at: false,
-        counters: None,
+        stats: None,
     };
     match attempt.run(None).await {
         Outcome::Done(r) => Ok(*r),

@@ -6,16 +6,16 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use coral_lnet::{GetOffer, Node, Payload, PutEvent, PutExpectation, SendError};
+use coral_buffers::Payload;
+use coral_lnet::{GetOffer, Node, PutEvent, PutExpectation, SendError};
 use coral_wire::ptlrpc::{BODY_ONLY_SIZE, MSG_PACK_UID_GID, Message, PtlrpcBody};
 use std::sync::Arc;
 use tokio::time::{Instant, Sleep};
 
 use crate::import::{Conn, Phase};
 use crate::request::Bulk;
-use crate::stats::{Counters, bump};
 use crate::watched::Watched;
-use crate::{Reply, Request};
+use crate::{Reply, Request, RpcStats};
 
 /// What a request is sent as.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) op_flags: u32,
     /// Early replies may come: `lm_flags` says so.
     pub(crate) at: bool,
-    pub(crate) counters: Option<&'a Counters>,
+    pub(crate) stats: Option<&'a RpcStats>,
 }
 
 /// Posted bulk descriptors; dropped = unlinked.
@@ -224,8 +224,8 @@ impl Attempt<'_> {
         if self.at && ev.offset == 0 && msg.encoded_len() <= BODY_ONLY_SIZE {
             // pb_timeout counts from the arrival of the request, which we do not know: the time of sending is the safe side.
             wait.extend(Duration::from_secs(body.timeout.max(1) as u64));
-            if let Some(c) = self.counters {
-                bump(&c.early);
+            if let Some(c) = self.stats {
+                c.early.inc();
             }
             return Ok(None);
         }

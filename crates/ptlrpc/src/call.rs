@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::attempt::{Attempt, Ids, Outcome, Watch};
 use crate::import::{Conn, Phase};
 use crate::slots::{Slot, Slots};
-use crate::stats::bump;
+use crate::stats::place;
 use crate::{Bulk, Import, ImportState, Replay, Reply, Request, RpcError};
 
 /// Pause before a request is sent again that was answered with EINPROGRESS; grows to [`INPROGRESS_PAUSE_MAX`].
@@ -63,6 +63,7 @@ impl Import {
 
     /// The call proper. Sets `sent` before the first message leaves.
     async fn run(self: &Arc<Self>, rq: Request, sent: &AtomicBool) -> Result<Reply, RpcError> {
+        let begun = Instant::now();
         let born = rq.generation.unwrap_or_else(|| self.phase.now().generation);
         // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
         let slot = match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
@@ -71,7 +72,10 @@ impl Import {
         };
         let _in_flight = match rq.urgent {
             true => None,
-            false => Some(self.take(&self.in_flight).await),
+            false => Some((
+                self.take(&self.in_flight).await,
+                self.stats.in_flight.hold(),
+            )),
         };
         let mut own = self.new_xid();
         let mut mbits = own.xid;
@@ -109,13 +113,14 @@ impl Import {
                     continue;
                 }
                 Outcome::Done(r) => {
-                    self.keep(&rq, &attempt.body(), &r);
-                    bump_answered(self, rq.opc);
+                    let now = Instant::now();
+                    self.keep(&rq, &attempt.body(), &r, now);
+                    self.answered(&rq, &r, now - begun);
                     return Ok(*r);
                 }
                 Outcome::Garbage(what) => return Err(RpcError::Proto(what)),
                 Outcome::TimedOut => {
-                    bump(&self.counters.timeouts);
+                    self.stats.timeouts.inc();
                     tracing::debug!(xid = own.xid, opc = rq.opc, nid = %conn.nid, target_uuid = %self.cfg.target_uuid, "request timed out");
                     self.connection_lost(conn.conn_cnt);
                 }
@@ -128,7 +133,7 @@ impl Import {
             if rq.no_resend {
                 return Err(RpcError::Unreachable(self.peer()));
             }
-            bump(&self.counters.resent);
+            self.stats.resent.inc();
             flags = MSG_RESENT;
             mbits = self.xids.next();
         }
@@ -145,6 +150,7 @@ impl Import {
         rq: &Request,
         flags: u32,
     ) -> Result<Reply, RpcError> {
+        let begun = Instant::now();
         let conn = self.conn();
         let own = self.new_xid();
         let last_xid = self.inner.lock().last_xid(own.xid);
@@ -163,7 +169,7 @@ impl Import {
             .await;
         match self.outcome_of_single(outcome, conn) {
             Ok(r) => {
-                bump_answered(self, rq.opc);
+                self.answered(rq, &r, begun.elapsed());
                 Ok(r)
             }
             Err(e) => Err(e),
@@ -183,7 +189,7 @@ impl Import {
                 return Ok(*r);
             }
             Outcome::Garbage(what) => return Err(RpcError::Proto(what)),
-            Outcome::TimedOut => bump(&self.counters.timeouts),
+            Outcome::TimedOut => self.stats.timeouts.inc(),
             Outcome::Unsent(_) | Outcome::Superseded => {}
         }
         self.connection_lost(conn.conn_cnt);
@@ -206,7 +212,7 @@ impl Import {
             timeout_s: self.timeout_s(request.portal),
             op_flags: 0,
             at: conn.at,
-            counters: Some(&self.counters),
+            stats: Some(&self.stats),
         }
     }
 
@@ -225,13 +231,15 @@ impl Import {
         (slot, tag)
     }
 
-    /// A slot; counts when it has to be waited for.
+    /// A slot; the wait for it is recorded.
     async fn take(&self, slots: &Arc<Slots>) -> Slot {
         match slots.try_acquire() {
             Some(s) => s,
             None => {
-                self.note_waited();
-                slots.acquire().await
+                let begun = Instant::now();
+                let slot = slots.acquire().await;
+                self.stats.slot_wait.record_time(begun.elapsed());
+                slot
             }
         }
     }
@@ -279,9 +287,21 @@ impl Import {
         inner.replay.seen(r.transno);
     }
 
+    /// Counts a request that was answered.
+    fn answered(&self, rq: &Request, r: &Reply, took: Duration) {
+        self.stats.answered.at(place(rq.opc)).record_time(took);
+        if let Some(Bulk::Source { data, .. }) = &rq.bulk {
+            let bytes = data.iter().map(|d| d.len() as u64).sum();
+            self.stats.bulk_write.add(bytes);
+        }
+        if !r.bulk.is_empty() {
+            let bytes = r.bulk.iter().map(|d| d.len() as u64).sum();
+            self.stats.bulk_read.add(bytes);
+        }
+    }
+
     /// The final reply is here: keeps the request for replay, learns from the reply.
-    fn keep(&self, rq: &Request, sent: &PtlrpcBody, r: &Reply) {
-        let now = Instant::now();
+    fn keep(&self, rq: &Request, sent: &PtlrpcBody, r: &Reply, now: Instant) {
         self.note_used(now);
         let mut inner = self.inner.lock();
         inner
@@ -318,10 +338,6 @@ impl Import {
         }
         inner.replay.committed(r.body.last_committed);
     }
-}
-
-fn bump_answered(import: &Import, opc: u32) {
-    import.counters.answered(opc);
 }
 
 /// The server does not know us (any more).

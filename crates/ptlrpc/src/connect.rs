@@ -18,7 +18,6 @@ use crate::attempt::{Attempt, Ids, Outcome};
 use crate::import::Conn;
 use crate::replay::Lost;
 use crate::state::{Event, Granted};
-use crate::stats::bump;
 use crate::timeouts::CONNECT_TIMEOUT_S;
 use crate::{ConnectError, Import, ImportState, Reply, Request};
 
@@ -310,7 +309,7 @@ impl Import {
             self.publish(&inner);
             state
         };
-        bump(&self.counters.connects);
+        self.stats.connects.inc();
         tracing::debug!(target_uuid = %self.cfg.target_uuid, nid = %conn.nid, state = state.name(), "connected");
         Ok(Accepted {
             state,

@@ -5,12 +5,15 @@
 //! - It leaves only when no request is without reply, nothing is kept for replay and the owner needs nothing
 //!   ([`ImportObserver::is_unused`]); a request that comes later waits until the server has been told, then connects anew.
 //! - The server forgets this client by it: the next connect is an initial one, and no eviction.
+//! - A server that does not take the goodbye was restarted or is away, and waits for this client at its start: it comes back as
+//!   after any lost connection, and leaves again later. (Lustre's clients count as left, and are waited for.)
 //!
 //! [`ImportObserver::is_unused`]: crate::ImportObserver::is_unused
 
 use std::sync::Arc;
 
-use crate::attempt::Ids;
+use crate::attempt::{Ids, Outcome};
+use crate::call::is_not_connected;
 use crate::state::Event;
 use crate::{Import, ImportState, Request};
 
@@ -47,9 +50,14 @@ impl Import {
             transno: 0,
             pre_versions: [0; 4],
         };
-        // Answered or not, it counts as left, as with Lustre (`ptlrpc_disconnect_idle_interpret`): a server that was killed
-        // before it heard of this waits for us at its next start.
-        let _ = self.attempt(&rq, conn, ids).run(None).await;
+        let heard = match self.attempt(&rq, conn, ids).run(None).await {
+            Outcome::Done(r) => !is_not_connected(&r),
+            _ => false,
+        };
+        if !heard {
+            self.connection_lost(conn.conn_cnt);
+            return true;
+        }
         if let Some(o) = &observer {
             o.on_idle();
         }

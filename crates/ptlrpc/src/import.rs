@@ -22,7 +22,6 @@ use tokio::time::Instant;
 use crate::replay::{Lost, ReplayList};
 use crate::slots::Slots;
 use crate::state::{BadEvent, Event};
-use crate::stats::{Counters, bump};
 use crate::timeouts::Estimate;
 use crate::watched::Watched;
 use crate::xid::XidSource;
@@ -80,7 +79,7 @@ pub struct Import {
     pub(crate) modify: Arc<Slots>,
     /// The spare slot of closes.
     pub(crate) close: Arc<Slots>,
-    pub(crate) counters: Counters,
+    pub(crate) stats: Arc<RpcStats>,
     observer: Mutex<Option<Arc<dyn ImportObserver>>>,
     born: Instant,
     /// Milliseconds after `born` when a request was sent or answered last.
@@ -167,6 +166,9 @@ impl Import {
             lost: Lost::default(),
             estimates: BTreeMap::new(),
         };
+        let stats = Arc::<RpcStats>::default();
+        let target = cfg.target_uuid.trim_end_matches("_UUID");
+        node.metrics().attach(&[("target", target)], &stats);
         Arc::new(Import {
             cookie: node.next_cookie(),
             xids: XidSource::of(&node),
@@ -175,7 +177,7 @@ impl Import {
             in_flight: Slots::new(cfg.max_in_flight.clamp(1, u16::MAX as usize) as u16),
             modify: Slots::new(1),
             close: Slots::new(1),
-            counters: Counters::new(),
+            stats,
             observer: Mutex::new(None),
             born: Instant::now(),
             last_used_ms: AtomicU64::new(0),
@@ -201,8 +203,8 @@ impl Import {
     }
 
     /// Counters.
-    pub fn stats(&self) -> RpcStats {
-        self.counters.snapshot()
+    pub fn stats(&self) -> &RpcStats {
+        &self.stats
     }
 
     /// NID of the server we are connected to, or tried last.
@@ -355,11 +357,6 @@ impl Import {
         if timeout.is_zero() {
             self.wake();
         }
-    }
-
-    /// Counts a wait for a slot.
-    pub(crate) fn note_waited(&self) {
-        bump(&self.counters.waited);
     }
 }
 

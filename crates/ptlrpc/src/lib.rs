@@ -41,6 +41,6 @@ pub use import::{Import, ImportObserver};
 pub use replay::Lost;
 pub use request::{Bulk, ConnectError, Replay, Reply, Request, RpcError};
 pub use server_request::{BulkError, Control, ServerRequest};
-pub use service::{RequestHandler, Service, ServiceConfig, ServiceStats};
+pub use service::{RequestHandler, Service, ServiceConfig};
 pub use state::ImportState;
-pub use stats::RpcStats;
+pub use stats::{METRICS, OPCODES, RpcStats, ServiceStats};

@@ -11,7 +11,6 @@ use crate::config::MGS;
 use crate::connect::Accepted;
 use crate::replay::Kept;
 use crate::state::Event;
-use crate::stats::bump;
 use crate::timeouts::CONNECT_TIMEOUT_S;
 use crate::{ConnectError, Import, ImportState, Replay, Request, RpcError};
 
@@ -98,7 +97,7 @@ impl Import {
                     Err(_) => Event::ConnectionLost,
                 },
                 ImportState::Evicted => {
-                    bump(&self.counters.evictions);
+                    self.stats.evictions.inc();
                     match self.cfg.target_uuid.as_str() {
                         // it keeps no clients over a restart, and nothing of theirs
                         MGS => {
@@ -174,7 +173,7 @@ impl Import {
             .run(Some(Watch::new(&self.phase, conn.conn_cnt)))
             .await;
         let reply = self.outcome_of_single(outcome, conn)?;
-        bump(&self.counters.replayed);
+        self.stats.replayed.inc();
         if reply.status == Errno::EOVERFLOW.status() {
             self.inner.lock().versions_failed = true;
             tracing::warn!(

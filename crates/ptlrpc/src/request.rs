@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{Nid, Payload};
+use coral_buffers::Payload;
+use coral_lnet::Nid;
 use coral_wire::Wire;
 use coral_wire::fid::Fid;
 use coral_wire::ptlrpc::{Message, PtlrpcBody, portal};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use coral_lnet::{KnownBy, Nid, Node, Payload, PutEvent, SendError};
+use coral_buffers::Payload;
+use coral_lnet::{KnownBy, Nid, Node, PutEvent, SendError};
 use coral_wire::ptlrpc::{
     BODY_ONLY_SIZE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT,
     MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR, PtlrpcBody, portal,
@@ -17,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::service::{Active, Service};
-use crate::stats::bump;
+use crate::stats::place;
 use crate::timeouts::{EARLY_MARGIN_S, EXTRA_S};
 use crate::xid::XID_STEP;
 
@@ -80,6 +81,8 @@ pub struct ServerRequest {
     pub portal: u32,
     /// When it came.
     pub arrived: Instant,
+    /// How long it waited in the queue of its service.
+    pub(crate) waited: Duration,
     service: Arc<Service>,
     control: Control,
 }
@@ -144,6 +147,7 @@ impl ServerRequest {
             xid: ev.mbits,
             portal: ev.portal,
             arrived,
+            waited: Duration::ZERO,
             service,
             control,
         }
@@ -211,7 +215,10 @@ impl ServerRequest {
                 }),
             }
         });
-        self.control.limited(try_join_all(gets)).await
+        let data = self.control.limited(try_join_all(gets)).await?;
+        let bytes = data.iter().map(|d| d.len() as u64).sum();
+        self.service.stats().bulk_write.add(bytes);
+        Ok(data)
     }
 
     /// Sends bulk data to the client (a client's read): one PUT with ACK per descriptor; descriptors the client posted beyond
@@ -224,6 +231,7 @@ impl ServerRequest {
         self.check_mds(data.len())?;
         let (node, base) = (self.node(), self.bulk_base());
         let rest = self.bulk_md_count() - data.len();
+        let bytes = data.iter().map(|d| d.len() as u64).sum();
         let all = data
             .into_iter()
             .chain(std::iter::repeat_n(Payload::new(), rest));
@@ -232,7 +240,9 @@ impl ServerRequest {
                 .await
                 .map_err(BulkError::from)
         });
-        self.control.limited(try_join_all(puts)).await.map(drop)
+        self.control.limited(try_join_all(puts)).await?;
+        self.service.stats().bulk_read.add(bytes);
+        Ok(())
     }
 
     fn check_mds(&self, need: usize) -> Result<(), BulkError> {
@@ -262,6 +272,9 @@ impl ServerRequest {
         let given = msg.body().unwrap_or_default();
         let now = Instant::now();
         let took = now - self.arrived;
+        let served = took.saturating_sub(self.waited);
+        let stats = self.service.stats();
+        stats.served.at(place(self.body.opc)).record_time(served);
         // What waits for other clients' recovery, or was sent again, says nothing of how long requests take here.
         if !error
             && self.body.flags
@@ -288,7 +301,7 @@ impl ServerRequest {
         }
         msg.flags = 0;
         msg.set_body(&body);
-        bump(&self.service.counts.replies);
+        self.service.stats.replies.inc();
         let offset = if shared.at { BODY_ONLY_SIZE as u32 } else { 0 };
         let mbits = shared.reply_mbits.load(Ordering::Relaxed);
         let wire = Payload::from(msg.encode());
@@ -419,7 +432,7 @@ impl Control {
         let s = &self.0;
         let now = Instant::now();
         let estimate = s.service.upgrade().map_or(0, |svc| {
-            bump(&svc.counts.early_replies);
+            svc.stats.early_replies.inc();
             svc.estimate_s()
         });
         let deadline = now + Duration::from_secs(estimate.max(EXTRA_S) as u64);

@@ -13,7 +13,7 @@
 //! - A handler runs to its end or, at [`Service::stop`], is dropped at an await point.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::ServiceStats;
 use crate::server_request::{Control, ServerRequest};
-use crate::stats::bump;
 use crate::timeouts::Estimate;
 
 /// How long [`Service::stop`] waits for handlers before it drops them.
@@ -68,34 +68,6 @@ impl ServiceConfig {
     }
 }
 
-/// Counts since the start of a service.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServiceStats {
-    /// Requests taken.
-    pub requests: u64,
-    /// Messages that are no PTLRPC requests.
-    pub malformed: u64,
-    /// Requests dropped because the queue was full.
-    pub dropped_full: u64,
-    /// Requests that had to be queued.
-    pub queued: u64,
-    /// Early replies sent.
-    pub early_replies: u64,
-    /// Replies sent.
-    pub replies: u64,
-}
-
-/// The live counters behind [`ServiceStats`].
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    requests: AtomicU64,
-    malformed: AtomicU64,
-    dropped_full: AtomicU64,
-    queued: AtomicU64,
-    pub(crate) early_replies: AtomicU64,
-    pub(crate) replies: AtomicU64,
-}
-
 /// A running service. Dropped = its portals are not served any more.
 pub struct Service {
     node: Arc<Node>,
@@ -109,7 +81,7 @@ pub struct Service {
     /// False: run; true: handlers are dropped.
     abort: watch::Sender<bool>,
     idle: tokio::sync::Notify,
-    pub(crate) counts: Counts,
+    pub(crate) stats: Arc<ServiceStats>,
     estimate: Mutex<Estimate>,
 }
 
@@ -172,10 +144,11 @@ impl Service {
             stopping: AtomicBool::new(false),
             abort: watch::Sender::new(false),
             idle: tokio::sync::Notify::new(),
-            counts: Counts::default(),
+            stats: Arc::default(),
             estimate: Mutex::default(),
             cfg,
         });
+        svc.show();
         for p in &svc.cfg.portals {
             node.serve_portal(*p, Arc::new(Front(Arc::downgrade(&svc))));
         }
@@ -208,17 +181,22 @@ impl Service {
     }
 
     /// Counters.
-    pub fn stats(&self) -> ServiceStats {
-        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        let c = &self.counts;
-        ServiceStats {
-            requests: get(&c.requests),
-            malformed: get(&c.malformed),
-            dropped_full: get(&c.dropped_full),
-            queued: get(&c.queued),
-            early_replies: get(&c.early_replies),
-            replies: get(&c.replies),
-        }
+    pub fn stats(&self) -> &ServiceStats {
+        &self.stats
+    }
+
+    /// Shows what it counts among the metrics of its node.
+    fn show(self: &Arc<Self>) {
+        let (running, waiting) = (Arc::downgrade(self), Arc::downgrade(self));
+        let count = |svc: Arc<Service>| svc.running.load(Ordering::Relaxed) as u64;
+        self.stats.active.ask(move || running.upgrade().map(count));
+        let count = |svc: Arc<Service>| {
+            let lanes = svc.lanes.iter();
+            lanes.map(|l| l.queue.lock().waiting.len() as u64).sum()
+        };
+        self.stats.depth.ask(move || waiting.upgrade().map(count));
+        let labels = [("service", self.cfg.name.as_str())];
+        self.node.metrics().attach(&labels, &self.stats);
     }
 
     /// Our estimate of a request's time in seconds, as replies tell it.
@@ -238,16 +216,20 @@ impl Service {
 
     fn arrived(self: &Arc<Self>, node: &Arc<Node>, ev: PutEvent) {
         let Some(rq) = self.parse(node, ev) else {
-            bump(&self.counts.malformed);
+            self.stats.malformed.inc();
             return;
         };
-        bump(&self.counts.requests);
+        self.stats.requests.inc();
         if is_urgent(rq.body.opc) {
+            self.stats.wait.record(0);
             return self.run(rq, None);
         }
         let lane = if holds_a_lock(&rq) { HOLDERS } else { ORDINARY };
         match self.admit(rq, lane) {
-            Some(rq) => self.run(rq, Some(Active(self.clone(), lane))),
+            Some(rq) => {
+                self.stats.wait.record(0);
+                self.run(rq, Some(Active(self.clone(), lane)));
+            }
             None => tracing::trace!(service = %self.cfg.name, "request queued or dropped"),
         }
     }
@@ -271,11 +253,11 @@ impl Service {
             || queue.bytes + message_bytes(&rq) > self.cfg.max_queued_bytes
         {
             drop(queue);
-            bump(&self.counts.dropped_full);
+            self.stats.dropped_full.inc();
             tracing::warn!(service = %self.cfg.name, xid = rq.xid, nid = %rq.from, "queue full, request dropped");
             return None;
         }
-        bump(&self.counts.queued);
+        self.stats.queued.inc();
         queue.push(rq);
         None
     }
@@ -305,7 +287,9 @@ impl Service {
             }
             next
         };
-        if let Some(rq) = next {
+        if let Some(mut rq) = next {
+            rq.waited = rq.arrived.elapsed();
+            self.stats.wait.record_time(rq.waited);
             self.run(rq, Some(Active(self.clone(), lane)));
         }
     }

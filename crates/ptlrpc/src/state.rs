@@ -70,7 +70,7 @@ pub enum Event {
     ConnectionLost,
     /// Nothing needs the connection.
     Unused,
-    /// The server knows, or cannot be told.
+    /// The server knows.
     Left,
     /// A request wants the connection back.
     Wanted,
@@ -115,7 +115,8 @@ impl ImportState {
                 | S::ReplayWait
                 | S::Recover
                 | S::Discon
-                | S::Evicted,
+                | S::Evicted
+                | S::Leaving,
                 Event::ConnectionLost,
             ) => S::Discon,
             (state, event) => return Err(BadEvent { state, event }),
@@ -291,7 +292,7 @@ mod tests {
                 Event::Invalidated,
                 [e, e, e, e, e, e, e, e, Some(S::Recover), e, e, e],
             ),
-            (Event::ConnectionLost, [e, d, d, d, d, d, d, d, d, e, e, c]),
+            (Event::ConnectionLost, [e, d, d, d, d, d, d, d, d, d, e, c]),
             (
                 Event::Unused,
                 [e, e, e, e, e, e, Some(S::Leaving), e, e, e, e, e],

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
-use coral_lnet::{MemNet, Node, Payload};
+use coral_buffers::Payload;
+use coral_lnet::{MemNet, Node};
 use coral_ptlrpc::*;
 use coral_wire::ost::{NiobufRemote, ObdIoobj, Obdo, brw, md};
 use coral_wire::ptlrpc::*;
@@ -88,7 +89,14 @@ async fn the_queue_is_bounded_and_pings_pass_it() {
         .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let st = w.svc.stats();
-    assert_eq!((st.requests, st.queued, st.dropped_full), (8, 3, 3));
+    assert_eq!(
+        (
+            st.requests.value(),
+            st.queued.value(),
+            st.dropped_full.value()
+        ),
+        (8, 3, 3)
+    );
     ask(w.client.clone(), opc::OBD_PING, 1)
         .await
         .expect("a ping waits for nobody");
@@ -99,7 +107,7 @@ async fn the_queue_is_bounded_and_pings_pass_it() {
     }
     assert_eq!(ok, 5, "those that were dropped time out");
     assert_eq!(w.gate.most.load(Ordering::SeqCst), 2);
-    assert_eq!(w.svc.stats().replies, 6);
+    assert_eq!(w.svc.stats().replies.value(), 6);
 }
 
 /// Whoever holds a lock is not kept waiting by those that wait for it.
@@ -140,14 +148,14 @@ async fn io_under_a_lock_of_the_client_has_a_lane_of_its_own() {
     calls.push(write(md::FLHANDLE, brw::WRITE | brw::SRVLOCK));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(
-        (running(), w.svc.stats().queued),
+        (running(), w.svc.stats().queued.value()),
         (2, 2),
         "one that names no lock waits, and one that wants another"
     );
     calls.extend((0..3).map(|_| write(md::FLHANDLE, brw::WRITE)));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(
-        (running(), w.svc.stats().queued),
+        (running(), w.svc.stats().queued.value()),
         (4, 3),
         "the lane is as wide as the other"
     );
@@ -183,7 +191,7 @@ async fn the_queue_is_bounded_in_bytes_too() {
         .collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let st = w.svc.stats();
-    assert_eq!((st.queued, st.dropped_full), (1, 2));
+    assert_eq!((st.queued.value(), st.dropped_full.value()), (1, 2));
     w.gate.permits.add_permits(100);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let again = tokio::spawn(big(w.client.clone()));
@@ -226,7 +234,7 @@ async fn nonsense_is_counted_and_does_no_harm() {
             .await
             .unwrap();
     }
-    assert_eq!(w.svc.stats().malformed, 5);
+    assert_eq!(w.svc.stats().malformed.value(), 5);
     ask(w.client.clone(), opc::OBD_PING, 1).await.unwrap();
 }
 

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use coral_lnet::{MemNet, Node, NodeConfig, Payload};
+use coral_buffers::Payload;
+use coral_lnet::{MemNet, Node, NodeConfig};
 use coral_osd::{Label, OsdFs, TargetKind};
 use coral_ptlrpc::{Bulk, Import, ImportConfig, Request};
 use coral_server::ServerNode;
@@ -76,7 +77,8 @@ async fn run(
     server.add_target(Ost::start(server_node, "speed", 0, Arc::new(osd))?);
     let client = node(&mem, "2@lo").await?;
     let nodes = [server.node().clone(), client.clone()];
-    let handovers = || nodes.iter().map(|n| n.handovers().spawned()).sum::<u64>();
+    let spawned = |n: &Arc<Node>| n.handovers().spawned.value();
+    let handovers = || nodes.iter().map(spawned).sum::<u64>();
     let f = F::VERSION
         | F::AT
         | F::FULL20

@@ -210,6 +210,15 @@ impl RequestHandler for Dispatcher {
 }
 
 impl Dispatcher {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whether there is one depends on no order"
+    )]
+    fn any_in_recovery(&self) -> bool {
+        let routes = self.routes.read();
+        routes.by_uuid.values().any(|t| t.in_recovery())
+    }
+
     async fn connect(&self, rq: ServerRequest) {
         let target = self.routes.read().by_uuid.get(&wanted_uuid(&rq)).cloned();
         let Some(target) = target else {
@@ -231,12 +240,13 @@ impl Dispatcher {
     async fn request(&self, rq: ServerRequest) {
         let found = self.routes.read().by_cookie.get(&rq.body.handle).cloned();
         let Some((target, exp)) = found.filter(|(_, exp)| !exp.gone()) else {
-            // a client that leaves an export that is gone has what it wants
+            // A client that leaves an export that is gone has what it wants, unless a target waits for it: the handle may be of
+            // before a restart. Lustre always says that it is not connected (`tgt_request_handle`).
             let leaving = matches!(
                 rq.body.opc,
                 opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT
             );
-            return match leaving {
+            return match leaving && !self.any_in_recovery() {
                 true => rq.reply(0, Message::default()).await,
                 false => rq.reply_error(Errno::ENOTCONN.status()).await,
             };

@@ -17,10 +17,12 @@ pub mod nodemap;
 pub mod ost;
 pub mod quota;
 pub mod register;
+mod stats;
 pub mod target;
 
 pub use dispatch::ServerNode;
+pub use stats::{METRICS, TargetStats};
 pub use target::{
     Export, LuTarget, Membership, RecoveryStatus, TargetConfig, TargetKind, TargetOps,
-    TargetRequest, TargetStats, WaitedFor, Windows,
+    TargetRequest, WaitedFor, Windows,
 };

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coral_lnet::{MemNet, Node, NodeConfig, Passing, Payload};
+use coral_buffers::Payload;
+use coral_lnet::{MemNet, Node, NodeConfig, Passing};
 use coral_node::backend::simulated_label;
 use coral_node::{Backend, Servers, ServersConfig, TargetSpec};
 use coral_osd::{Fault, ObjectId, Objects, OsdMem, TargetKind};

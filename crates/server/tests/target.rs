@@ -6,8 +6,8 @@ mod target_common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_ldlm::{ClientNamespace, LdlmClient};
-use coral_lnet::Payload;
 use coral_osd::OsdMem;
 use coral_ptlrpc::{ConnectError, Import, ImportObserver, ImportState, RpcError};
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmRequest, LdlmType, LockDesc, Policy, ResId};
@@ -53,7 +53,7 @@ async fn connect_work_disconnect() {
         *s.log.gone.lock(),
         [("client-10.0.0.1@tcp".to_owned(), false)]
     );
-    assert_eq!(s.target.stats().exports, 0);
+    assert_eq!(s.target.exports().len(), 0);
     s.stop().await;
     assert!(
         !w.server(&disk).await.target.in_recovery(),
@@ -86,7 +86,10 @@ async fn a_lost_reply_is_sent_again_from_what_was_kept() {
     assert_eq!(c.call(add(1)).await.unwrap().transno, 1);
     assert_eq!(log_of(&disk), [1]);
     assert_eq!(
-        (s.target.stats().resent_replies, s.target.stats().reconnects),
+        (
+            s.target.stats().resent_replies.value(),
+            s.target.stats().reconnects.value()
+        ),
         (1, 1)
     );
 }
@@ -107,7 +110,10 @@ async fn a_resend_of_a_request_in_progress_gets_its_reply() {
         "the first execution answers the second sending"
     );
     assert_eq!(
-        (*s.log.executed_slow.lock(), s.target.stats().duplicates),
+        (
+            *s.log.executed_slow.lock(),
+            s.target.stats().duplicates.value()
+        ),
         (1, 1)
     );
 }
@@ -147,7 +153,10 @@ async fn a_killed_server_comes_back_with_everything_acknowledged() {
         [7],
         "the open is replayed although nothing of it was on disk"
     );
-    assert_eq!((a.stats().evictions, b.stats().evictions), (0, 0));
+    assert_eq!(
+        (a.stats().evictions.value(), b.stats().evictions.value()),
+        (0, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,7 +184,7 @@ async fn after_power_loss_replay_restores_the_order_of_all_clients() {
     let log = log_of(&disk);
     assert_eq!(log[..9], [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(log.len(), 11);
-    assert_eq!(s.target.stats().replayed_requests, 8);
+    assert_eq!(s.target.stats().replayed_requests.value(), 8);
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,7 +202,7 @@ async fn a_lost_reply_to_a_replay_does_not_execute_it_twice() {
     let s = w.server(&disk).await;
     // The connect reply passes, then two replies are lost.
     let pending = background(&a, add(5));
-    while s.target.stats().replayed_requests == 0 {
+    while s.target.stats().replayed_requests.value() == 0 {
         sleep(Duration::from_millis(1)).await;
         if a.state() == ImportState::Replay && s.node.faults().hits() == 0 {
             lose(&s.node, portal::MDC_REPLY, 1.0, Some(2));
@@ -286,11 +295,11 @@ async fn silence_is_evicted_and_noticed() {
         *s.log.gone.lock(),
         [("client-10.0.0.2@tcp".to_owned(), true)]
     );
-    assert_eq!(s.target.stats().evictions, 1);
+    assert_eq!(s.target.stats().evictions.value(), 1);
     a.call(add(1)).await.unwrap();
     b.node().faults().clear();
     sleep(secs(30)).await;
-    assert_eq!(b.stats().evictions, 1);
+    assert_eq!(b.stats().evictions.value(), 1);
     b.call(add(2)).await.unwrap();
     assert_eq!(log_of(&disk), [1, 2]);
 }
@@ -419,8 +428,11 @@ async fn locks_survive_a_kill_and_still_exclude() {
     let (ra, rb) = (background(&a, add(1)), background(&b, add(2)));
     ra.await.unwrap().unwrap();
     rb.await.unwrap().unwrap();
-    assert_eq!(s.target.stats().replayed_locks, 4);
-    assert_eq!((a.stats().evictions, b.stats().evictions), (0, 0));
+    assert_eq!(s.target.stats().replayed_locks.value(), 4);
+    assert_eq!(
+        (a.stats().evictions.value(), b.stats().evictions.value()),
+        (0, 0)
+    );
     assert!(!held.is_dead() && !shared.0.is_dead() && !waits.is_finished());
     let modes: Vec<_> = s
         .target
@@ -440,7 +452,7 @@ async fn locks_survive_a_kill_and_still_exclude() {
     drop(shared);
     let excl = lock(&na, 2, LdlmMode::EX).await;
     assert!(!excl.is_dead());
-    assert_eq!(s.target.stats().evictions, 0);
+    assert_eq!(s.target.stats().evictions.value(), 0);
 }
 
 /// Replays so many locks at once, as a kernel client does.
@@ -495,7 +507,7 @@ async fn what_waits_in_recovery_keeps_nobody_out() {
         .collect();
     sleep(secs(20)).await;
     assert_eq!(
-        s.target.stats().replayed_locks,
+        s.target.stats().replayed_locks.value(),
         65 * 8,
         "all got in, and wait for the last client"
     );
@@ -505,7 +517,7 @@ async fn what_waits_in_recovery_keeps_nobody_out() {
     }
     let st = s.target.stats();
     assert_eq!(
-        (st.evictions, st.reconnects),
+        (st.evictions.value(), st.reconnects.value()),
         (0, 66),
         "early replies kept everybody waiting"
     );
@@ -529,7 +541,7 @@ async fn who_does_not_answer_a_callback_is_evicted_and_its_lock_goes() {
     );
     sleep(secs(60)).await;
     assert!(held.is_dead(), "its next ping told the client");
-    assert_eq!(a.stats().evictions, 1);
+    assert_eq!(a.stats().evictions.value(), 1);
 }
 
 /// Messages that parse and mean nothing: any opcode, flags and buffers, with and without a known handle, in and out of recovery.
@@ -723,7 +735,7 @@ async fn a_replay_far_above_what_was_found_is_refused() {
     let bad = node(&w.mem, "10.0.0.9@tcp", 5, w.wall).await;
     let cookie = s.target.exports()[0].cookie;
     let next = background(&c, add(2));
-    while s.target.stats().reconnects == 0 {
+    while s.target.stats().reconnects.value() == 0 {
         sleep(Duration::from_millis(1)).await;
     }
     for (xid, transno) in [
@@ -770,5 +782,5 @@ async fn a_replay_far_above_what_was_found_is_refused() {
     ];
     numbers.sort();
     assert_eq!(numbers, [2, 3], "the numbers go on where they were");
-    assert_eq!(s.target.stats().evictions, 0);
+    assert_eq!(s.target.stats().evictions.value(), 0);
 }

@@ -93,10 +93,10 @@ async fn run(seed: u64, seen: &mut Seen) {
     let mut acked = Vec::new();
     for (imp, t) in workers {
         acked.extend(t.await.unwrap());
-        seen.resent += imp.stats().resent;
-        seen.replayed += imp.stats().replayed;
+        seen.resent += imp.stats().resent.value();
+        seen.replayed += imp.stats().replayed.value();
         assert_eq!(
-            imp.stats().evictions,
+            imp.stats().evictions.value(),
             0,
             "seed {seed}: {} was evicted",
             imp.node().nid()

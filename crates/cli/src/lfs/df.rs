@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// What the mount says of its targets: the attributes [`STATE`] and [`SPACE`].
 #[derive(Debug, Deserialize)]
 pub(crate) struct Targets {
-    pub mdts: Vec<Target>,
-    pub osts: Vec<Target>,
+    pub mdts: Vec<TargetSpace>,
+    pub osts: Vec<TargetSpace>,
     /// The MGS answers.
     #[serde(default)]
     pub mgs_active: bool,
@@ -24,7 +24,7 @@ const SPACE: &str = "lustre.statfs.json";
 /// One target and its space, as `obd_statfs` has it; none of that when only its state was asked for, or it did not say.
 #[derive(Debug, Default, Deserialize, Clone)]
 #[serde(default)]
-pub(crate) struct Target {
+pub(crate) struct TargetSpace {
     pub uuid: String,
     pub index: u32,
     pub active: bool,
@@ -159,7 +159,7 @@ fn silent(errno: u8) -> String {
 }
 
 /// (total, used, available) in bytes or inodes.
-fn values(t: &Target, inodes: bool) -> [u64; 3] {
+fn values(t: &TargetSpace, inodes: bool) -> [u64; 3] {
     if inodes {
         [t.files, t.files.saturating_sub(t.ffree), t.ffree]
     } else {
@@ -173,7 +173,7 @@ fn values(t: &Target, inodes: bool) -> [u64; 3] {
 
 /// Space is the sum over the OSTs; inodes are the MDTs', unless the OSTs have fewer free objects.
 fn summary(t: &Targets, inodes: bool) -> [u64; 3] {
-    let sum = |list: &[Target]| {
+    let sum = |list: &[TargetSpace]| {
         list.iter()
             .filter(|t| t.active)
             .map(|t| values(t, inodes))
@@ -229,7 +229,7 @@ fn human(n: u64) -> String {
 fn list(
     mut p: lexopt::Parser,
     title: &str,
-    pick: fn(Targets) -> Vec<Target>,
+    pick: fn(Targets) -> Vec<TargetSpace>,
 ) -> Result<(), Failure> {
     let mut path = None;
     while let Some(arg) = p.next()? {
@@ -278,7 +278,7 @@ pub(crate) fn check(mut p: lexopt::Parser) -> Result<(), Failure> {
     }
     for mount in chosen(path)? {
         let t = targets(&mount)?;
-        let say = |list: &[Target], kind: &str| {
+        let say = |list: &[TargetSpace], kind: &str| {
             for t in list {
                 println!(
                     "{}-{kind}-{} {}",
@@ -314,8 +314,8 @@ fn mgc(source: &str) -> String {
 mod tests {
     use super::*;
 
-    fn target(uuid: &str, index: u32, kib: [u64; 3], files: [u64; 2]) -> Target {
-        Target {
+    fn target(uuid: &str, index: u32, kib: [u64; 3], files: [u64; 2]) -> TargetSpace {
+        TargetSpace {
             uuid: uuid.into(),
             index,
             active: true,

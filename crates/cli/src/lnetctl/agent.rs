@@ -3,6 +3,7 @@
 use coral_lnet::faults::{FaultAction, FaultRule, FaultStat, HealthError, NidMatch, Side, Strike};
 use coral_lnet::history::History;
 use coral_lnet::{Nid, Node, PoolSizes, RouteSpec};
+use coral_metrics::Snapshot;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub(crate) enum Act {
     Ping { nid: String, limit_ms: u64 },
     /// The last seconds.
     History { seconds: usize },
+    /// What is counted, of all nodes unless one is named: as JSON, or else Prometheus's text.
+    Metrics { json: bool },
     /// Adds a route.
     RouteAdd {
         net: String,
@@ -208,6 +211,9 @@ impl Agent {
     /// Does what is asked; a failure is `{"error": text, "errno": n}`.
     pub(crate) async fn answer(&self, ask: LnetAsk) -> Value {
         let nodes = self.nodes.lock().clone();
+        if let (Act::Metrics { json }, None) = (&ask.act, &ask.node) {
+            return metrics(nodes.iter().map(|(node, _)| node), *json);
+        }
         let found = match &ask.node {
             None => nodes.first(),
             Some(name) => nodes
@@ -222,6 +228,25 @@ impl Agent {
             Ok(v) => v,
             Err((errno, why)) => json!({ "error": why, "errno": errno }),
         }
+    }
+}
+
+/// The last seconds of a node.
+fn last(node: &Node, history: &History, seconds: usize) -> Value {
+    let nets = node.nets();
+    let nis: Vec<&String> = nets.iter().flat_map(|n| &n.nis).map(|n| &n.nid).collect();
+    json!({ "nid": node.nid().to_string(), "nis": nis, "seconds": history.last(seconds) })
+}
+
+/// What nodes count, each with its NID.
+fn metrics<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>, json: bool) -> Value {
+    let mut all = Snapshot::default();
+    for node in nodes {
+        all.add(node.metrics(), &[("node", &node.nid().to_string())]);
+    }
+    match json {
+        true => json!({ "metrics": all }),
+        false => json!({ "text": all.prometheus() }),
     }
 }
 
@@ -252,17 +277,8 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
             nid: text,
             limit_ms,
         } => return ping(node, nid(&text)?, limit_ms).await,
-        Act::History { seconds } => {
-            let names: Vec<String> = node
-                .nets()
-                .iter()
-                .flat_map(|n| &n.nis)
-                .map(|n| n.nid.clone())
-                .collect();
-            return Ok(
-                json!({ "nid": node.nid().to_string(), "nis": names, "seconds": history.last(seconds) }),
-            );
-        }
+        Act::History { seconds } => return Ok(last(node, history, seconds)),
+        Act::Metrics { json } => return Ok(metrics(std::iter::once(node), json)),
         Act::RouteAdd {
             net: name,
             gateway,

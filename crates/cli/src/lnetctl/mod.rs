@@ -10,18 +10,26 @@ mod fault;
 pub(crate) mod find;
 #[cfg(test)]
 mod golden_tests;
+mod lctl;
 mod nodemap;
+mod options;
 mod show;
 mod yaml;
 
-use crate::control::Ask;
-use agent::{Act, LnetAsk};
-use fault::Verb;
-use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+use agent::{Act, LnetAsk};
+use fault::Verb;
+use serde_json::{Value, json};
 use yaml::{Style, Yaml, map};
+
+use self::lctl::{LCTL_USAGE, run_lctl};
+use self::options::{
+    GATEWAY, HEALTH, HOP, Known, NET, NID, Options, PRIMARY, PRIORITY, TIMEOUT, VERBOSE,
+};
+use crate::control::Ask;
 
 const USAGE: &str = "usage: lnetctl [--dir DIR|MNT|PID | --socket PATH] [--node NID] COMMAND
   net show [--net NET] [--verbose|-v [LEVEL]]
@@ -32,23 +40,6 @@ const USAGE: &str = "usage: lnetctl [--dir DIR|MNT|PID | --socket PATH] [--node 
   ping NID[,NID...] [--timeout SECONDS]      discover NID[,NID...]
   stats show      global show      export
   fault {drop | delay} {add -s NID -d NID {-r RATE | -i SECONDS} [-l SECONDS] [-p PORTAL] [-m PUT|ACK|GET|REPLY] [-e HEALTH_ERROR] | del {-a | -s NID -d NID} | show | reset}";
-
-const LCTL_USAGE: &str = "usage: lctl [--dir DIR|MNT|PID | --socket PATH] [--node NID] COMMAND
-  list_nids                                     NIDs of the node
-  ping NID [SECONDS]                            asks a node for its NIDs
-  disconnect NID                                breaks the connections with a peer
-  get_param [-n | -N] NAME...                   values (-n: without names, -N: names alone); stats, peers, nis, routes, buffers of LNet
-  list_param [-R] NAME...                       names of parameters (-R: and of those below)
-  set_param [-n] NAME=VALUE...                  sets parameters of a mount until it is unmounted, of a server until it stops
-  abort_recovery [TARGET]                       servers wait no longer for clients of before a restart; these lose what they have not replayed
-  nodemap_activate, nodemap_add, nodemap_del, nodemap_add_range, nodemap_del_range, nodemap_add_idmap, nodemap_del_idmap,
-  nodemap_modify, nodemap_set_fileset, nodemap_fileset_add, nodemap_fileset_del, nodemap_test_nid, nodemap_test_id, nodemap_info
-                                                whose ids the servers believe; changed where the MGS runs
-  net_drop_add, net_drop_del, net_drop_list, net_drop_reset      messages to lose
-  net_delay_add, net_delay_del, net_delay_list, net_delay_reset  messages to delay
-  help                                          this
-Parameters have components between dots; * stands for any text within one. DIR is that of coral up, serve or router, MNT a
-mount point; needed when several Coral processes of this user run.";
 
 /// How a command failed: what to print where, and the exit code.
 #[derive(Debug)]
@@ -69,13 +60,14 @@ pub(crate) fn main(args: Vec<OsString>, lctl: bool) -> ExitCode {
         .into_iter()
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
-    let done = Target::parse(args, if lctl { LCTL_USAGE } else { USAGE }).and_then(|(t, rest)| {
-        if lctl {
-            run_lctl(&t, &rest)
-        } else {
-            run(&t, &rest)
-        }
-    });
+    let done =
+        AskedNode::parse(args, if lctl { LCTL_USAGE } else { USAGE }).and_then(|(t, rest)| {
+            if lctl {
+                run_lctl(&t, &rest)
+            } else {
+                run(&t, &rest)
+            }
+        });
     match done {
         Ok(text) => {
             print!("{text}");
@@ -94,16 +86,16 @@ pub(crate) fn main(args: Vec<OsString>, lctl: bool) -> ExitCode {
 
 /// Whom to ask.
 #[derive(Debug, Default)]
-struct Target {
+struct AskedNode {
     dir: Option<PathBuf>,
     socket: Option<PathBuf>,
     node: Option<String>,
 }
 
-impl Target {
+impl AskedNode {
     /// Takes the options before the command.
-    fn parse(args: Vec<String>, usage: &str) -> Result<(Target, Vec<String>), Failed> {
-        let mut t = Target::default();
+    fn parse(args: Vec<String>, usage: &str) -> Result<(AskedNode, Vec<String>), Failed> {
+        let mut t = AskedNode::default();
         let mut rest = args.into_iter().peekable();
         while let Some(option) = rest.next_if(|a| a.starts_with("--")) {
             let (name, inline) = option
@@ -179,108 +171,6 @@ fn refusal(verb: &str, noun: &str, errno: i64, why: &str) -> Failed {
     }
 }
 
-/// Options of one command: `--name value`, `--name=value`, with single-letter names. The value of `-v` may be missing.
-#[derive(Debug)]
-struct Options(Vec<(&'static str, Option<String>)>, Vec<String>);
-
-/// An option a command takes: its names, the first of which it goes by here.
-type Known = &'static [&'static str];
-
-const NET: Known = &["net", "-n"];
-const NID: Known = &["nid"];
-const PRIMARY: Known = &["prim_nid"];
-const HEALTH: Known = &["health"];
-const GATEWAY: Known = &["gateway", "-g"];
-const HOP: Known = &["hop", "hop-count", "-c"];
-const PRIORITY: Known = &["priority", "-p"];
-const VERBOSE: Known = &["verbose", "-v"];
-const TIMEOUT: Known = &["timeout", "-t"];
-
-impl Options {
-    /// Sorts the words after `command`, which takes the options `known` and so many other words.
-    fn parse(
-        command: &str,
-        args: &[String],
-        known: &[Known],
-        words: usize,
-    ) -> Result<Options, Failed> {
-        let (mut named, mut free) = (Vec::new(), Vec::new());
-        let mut it = args.iter().peekable();
-        while let Some(a) = it.next() {
-            if !a.starts_with('-') || a == "-" {
-                free.push(a.clone());
-                continue;
-            }
-            let (name, inline) = a
-                .split_once('=')
-                .map_or((a.as_str(), None), |(n, v)| (n, Some(v.to_owned())));
-            let is = |k: &&Known| {
-                k.iter()
-                    .any(|n| *n == name || name.strip_prefix("--") == Some(n))
-            };
-            let Some(option) = known.iter().find(is) else {
-                return Err(format!("{command}: there is no option {name}\n{USAGE}").into());
-            };
-            let negative = |v: &str| {
-                v.strip_prefix('-')
-                    .is_some_and(|d| d.starts_with(|c: char| c.is_ascii_digit()))
-            };
-            let value =
-                inline.or_else(|| it.next_if(|v| !v.starts_with('-') || negative(v)).cloned());
-            if value.is_none() && *option != VERBOSE {
-                return Err(format!("{command}: {name} needs a value").into());
-            }
-            if named.iter().any(|(n, _)| *n == option[0]) {
-                return Err(format!("{command}: {name} is given twice").into());
-            }
-            named.push((option[0], value));
-        }
-        match free.get(words) {
-            Some(w) => Err(format!("{command}: '{w}' is too much\n{USAGE}").into()),
-            None => Ok(Options(named, free)),
-        }
-    }
-
-    fn text(&self, option: Known) -> Option<&str> {
-        self.0
-            .iter()
-            .find(|(n, _)| *n == option[0])
-            .and_then(|(_, v)| v.as_deref())
-    }
-
-    fn must(&self, option: Known, what: &str) -> Result<String, Failed> {
-        self.text(option).map(str::to_owned).ok_or_else(|| {
-            format!("missing mandatory parameters in {what}: '--{}'", option[0]).into()
-        })
-    }
-
-    /// A number of `least` to `most`.
-    fn number(&self, option: Known, least: u64, most: u64) -> Result<Option<u64>, Failed> {
-        let wrong = |t: &str| {
-            Failed::from(format!(
-                "invalid value '{t}' of --{}: give {least} to {most}",
-                option[0]
-            ))
-        };
-        self.text(option)
-            .map(|t| {
-                t.parse()
-                    .ok()
-                    .filter(|n| (least..=most).contains(n))
-                    .ok_or_else(|| wrong(t))
-            })
-            .transpose()
-    }
-
-    /// 0 without `-v`, 1 with it, else the number given; Lustre's own goes to 4, more is as much as there is.
-    fn verbose(&self) -> Result<u32, Failed> {
-        let given = self.0.iter().any(|(n, _)| *n == VERBOSE[0]);
-        Ok(self
-            .number(VERBOSE, 0, u8::MAX.into())?
-            .map_or(u32::from(given), |n| n as u32))
-    }
-}
-
 fn split(list: &str) -> Vec<String> {
     list.split(',')
         .filter(|s| !s.is_empty())
@@ -288,7 +178,7 @@ fn split(list: &str) -> Vec<String> {
         .collect()
 }
 
-fn run(t: &Target, args: &[String]) -> Result<String, Failed> {
+fn run(t: &AskedNode, args: &[String]) -> Result<String, Failed> {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let command = words.iter().take(2).copied().collect::<Vec<_>>().join(" ");
     let options = |from: usize, known: &[Known], free: usize| {
@@ -346,7 +236,7 @@ fn run(t: &Target, args: &[String]) -> Result<String, Failed> {
     }
 }
 
-fn peer(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
+fn peer(t: &AskedNode, verb: &str, o: &Options) -> Result<String, Failed> {
     let nids = || o.text(NID).map(split).unwrap_or_default();
     let missing =
         || Failed::from("missing mandatory parameters in peer set: '--health'".to_owned());
@@ -367,7 +257,7 @@ fn peer(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
     t.change(verb, "peer_ni", act).map(|_| String::new())
 }
 
-fn route(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
+fn route(t: &AskedNode, verb: &str, o: &Options) -> Result<String, Failed> {
     let (net, gateway) = (o.must(NET, "route")?, o.must(GATEWAY, "route")?);
     let act = match verb {
         "add" => Act::RouteAdd {
@@ -381,7 +271,7 @@ fn route(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
     t.change(verb, "route", act).map(|_| String::new())
 }
 
-fn set(t: &Target, what: &str, value: &str) -> Result<String, Failed> {
+fn set(t: &AskedNode, what: &str, value: &str) -> Result<String, Failed> {
     let n: usize = value
         .parse()
         .map_err(|_| format!("invalid value '{value}'"))?;
@@ -397,7 +287,7 @@ fn set(t: &Target, what: &str, value: &str) -> Result<String, Failed> {
     t.change("set", what, act).map(|_| String::new())
 }
 
-fn export(t: &Target, o: &Options) -> Result<String, Failed> {
+fn export(t: &AskedNode, o: &Options) -> Result<String, Failed> {
     let picture = t.picture()?;
     let kernel = |y: Option<Yaml>| y.map_or_else(String::new, |y| y.print(Style::Netlink(6)));
     let mut out = kernel(show::nets_backup(&picture));
@@ -420,7 +310,7 @@ fn export(t: &Target, o: &Options) -> Result<String, Failed> {
 const PING_LIMIT_S: u64 = 60;
 
 /// `ping` and `discover`: answers as YAML; the exit code is 255 when one did not answer.
-fn ping(t: &Target, verb: &str, o: &Options) -> Result<String, Failed> {
+fn ping(t: &AskedNode, verb: &str, o: &Options) -> Result<String, Failed> {
     let nids: Vec<String> = o.1.iter().flat_map(|a| split(a)).collect();
     if nids.is_empty() {
         return Err(format!("missing nid argument: {verb} nid[,nid,...]").into());
@@ -483,178 +373,9 @@ fn answered(verb: &str, a: &Value, nid: &str) -> String {
     map([(verb, Yaml::List(vec![found(a, nid)]))]).print(Style::Netlink(2))
 }
 
-/// The LNet commands of `lctl`.
-fn run_lctl(t: &Target, args: &[String]) -> Result<String, Failed> {
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (command, rest) = match words.as_slice() {
-        [first @ ("net_drop" | "net_delay" | "nodemap"), verb, ..] => {
-            (format!("{first}_{verb}"), &args[2..])
-        }
-        [first, ..] => ((*first).to_owned(), &args[1..]),
-        [] => return Err(LCTL_USAGE.to_owned().into()),
-    };
-    if let Some(verb) = nodemap::verb(&command) {
-        return nodemap::run(t, verb, rest);
-    }
-    if let Some((delay, verb)) = lctl_fault(&command) {
-        let c = fault::parse(delay, verb, rest)?;
-        let answer = t.change("fault", "rule", c.act.clone())?;
-        return Ok(c.text(&answer));
-    }
-    match (command.as_str(), rest) {
-        ("list_nids", []) => {
-            let picture = t.picture()?;
-            let nids = picture["nets"].as_array().into_iter().flatten().flat_map(|n| n["nis"].as_array().into_iter().flatten()).filter_map(|n| n["nid"].as_str());
-            Ok(nids.filter(|n| *n != "0@lo").map(|n| format!("{n}\n")).collect())
-        }
-        ("ping", [nid, limit @ ..]) => {
-            if let Some(more) = limit.get(1) {
-                return Err(format!("ping: '{more}' is too much; usage: lctl ping NID [SECONDS]").into());
-            }
-            let seconds = limit.first().map(|l| l.parse::<u64>().ok().filter(|n| (1..=PING_LIMIT_S).contains(n)).ok_or(l)).transpose();
-            let limit_ms = 1000 * seconds.map_err(|l| format!("ping: '{l}' is no time: give 1 to {PING_LIMIT_S} seconds"))?.unwrap_or(1);
-            let a = t.ask(Act::Ping { nid: nid.clone(), limit_ms })?;
-            if a["error"].is_string() {
-                let why = std::io::Error::from_raw_os_error(a["errno"].as_i64().unwrap_or(1) as i32).to_string();
-                return Err(format!("failed to ping {nid}: {}", why.split(" (os error").next().unwrap_or("")).into());
-            }
-            let nids = a["nids"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            Ok(std::iter::once("12345-0@lo").chain(nids).map(|n| format!("{n}\n")).collect())
-        }
-        ("ping" | "disconnect", []) => Err(format!("{command}: which NID? usage: lctl {command} NID").into()),
-        ("list_nids" | "disconnect", [_, more @ ..]) if command == "list_nids" || !more.is_empty() => {
-            Err(format!("{command}: '{}' is too much", more.first().unwrap_or(&rest[0])).into())
-        }
-        ("disconnect", [nid]) => t.change("disconnect", "peer", Act::Disconnect { nid: nid.clone() }).map(|_| String::new()),
-        ("get_param", words) => {
-            let (flags, names) = flags("get_param", words, &["-n", "-N"])?;
-            if flags.contains(&"-N") {
-                return names.iter().map(|n| list_params(t, n, false)).collect();
-            }
-            let (picture, bare) = (t.picture()?, flags.contains(&"-n"));
-            let table = |n: &str| show::proc_table(&picture, n).map(|text| if bare { text } else { format!("{n}={text}") });
-            names.iter().map(|n| table(n).map_or_else(|| get_params(t, n, bare), Ok)).collect()
-        }
-        ("list_param", words) => {
-            let (flags, names) = flags("list_param", words, &["-R"])?;
-            names.iter().map(|n| list_params(t, n, flags.contains(&"-R"))).collect()
-        }
-        ("set_param", words) if words.iter().any(|w| w == "-P" || w == "-d") => {
-            Err("set_param: settings that last (-P, and -d to undo them) are not there: without it a setting holds until the mount is unmounted".to_owned().into())
-        }
-        ("set_param", words) => {
-            let (flags, settings) = flags("set_param", words, &["-n"])?;
-            settings.iter().map(|s| set_params(t, s).map(|done| if flags.is_empty() { done } else { String::new() })).collect()
-        }
-        ("abort_recovery", [_, more, ..]) => Err(format!("abort_recovery: '{more}' is too much; usage: lctl abort_recovery [TARGET]").into()),
-        ("abort_recovery", target) => {
-            let pattern = target.first().map_or("*", String::as_str);
-            let answer = t.ask_client(&Ask::AbortRecovery(pattern.to_owned()))?;
-            let aborted: Vec<String> = serde_json::from_value(answer["aborted"].clone()).unwrap_or_default();
-            match aborted.is_empty() {
-                true => Err(format!("abort_recovery: no target '{pattern}' of this process is in recovery; see coral status").into()),
-                false => Ok(aborted.iter().map(|line| format!("{line}\n")).collect()),
-            }
-        }
-        ("help" | "--help" | "-h", _) => Ok(format!("{LCTL_USAGE}\n")),
-        _ => Err(format!("No such command '{command}', type help").into()),
-    }
-}
-
-/// The flags among the words of a command, and the others, of which there must be some.
-fn flags<'a>(
-    command: &str,
-    words: &'a [String],
-    known: &[&str],
-) -> Result<(Vec<&'a str>, Vec<&'a str>), Failed> {
-    let (flags, names): (Vec<&str>, Vec<&str>) = words
-        .iter()
-        .map(String::as_str)
-        .partition(|w| w.starts_with('-'));
-    if let Some(f) = flags.iter().find(|f| !known.contains(f)) {
-        return Err(format!(
-            "{command}: there is no option {f}; there are: {}",
-            known.join(", ")
-        )
-        .into());
-    }
-    match names.is_empty() {
-        true => Err(format!("{command}: which parameter?\n{LCTL_USAGE}").into()),
-        false => Ok((flags, names)),
-    }
-}
-
-/// Names of parameters of the mount of the process.
-fn list_params(t: &Target, pattern: &str, below: bool) -> Result<String, Failed> {
-    let answer = t.ask_client(&Ask::ListParam(pattern.to_owned(), below))?;
-    let names: Vec<String> = serde_json::from_value(answer["names"].clone()).unwrap_or_default();
-    if names.is_empty() {
-        return Err(no_param("list_param", pattern));
-    }
-    Ok(names.iter().map(|n| format!("{n}\n")).collect())
-}
-
-/// Parameters of the mount of the process.
-fn get_params(t: &Target, pattern: &str, bare: bool) -> Result<String, Failed> {
-    let answer = t.ask_client(&Ask::GetParam(pattern.to_owned()))?;
-    let rows: Vec<(String, String)> =
-        serde_json::from_value(answer["params"].clone()).unwrap_or_default();
-    if rows.is_empty() {
-        return Err(no_param("get_param", pattern));
-    }
-    let line = |(name, value): &(String, String)| match (bare, value.ends_with('\n')) {
-        (true, true) => value.clone(),
-        (true, false) => format!("{value}\n"),
-        (false, true) => format!("{name}=\n{value}"),
-        (false, false) => format!("{name}={value}\n"),
-    };
-    Ok(rows.iter().map(line).collect())
-}
-
-/// `NAME=VALUE`.
-fn set_params(t: &Target, setting: &str) -> Result<String, Failed> {
-    let Some((pattern, value)) = setting.split_once('=') else {
-        return Err(format!("usage: lctl set_param NAME=VALUE; '{setting}' has no value").into());
-    };
-    let answer = t.ask_client(&Ask::SetParam(pattern.to_owned(), value.to_owned()))?;
-    if let Some(why) = answer["error"].as_str() {
-        return Err(format!("error: set_param: setting {setting}: {why}").into());
-    }
-    let done: Vec<String> = serde_json::from_value(answer["set"].clone()).unwrap_or_default();
-    if done.is_empty() {
-        return Err(no_param("set_param", pattern));
-    }
-    Ok(done.iter().map(|n| format!("{n}={value}\n")).collect())
-}
-
-fn no_param(verb: &str, pattern: &str) -> Failed {
-    Failed {
-        text: format!("error: {verb}: param_path '{pattern}': No such file or directory"),
-        code: libc::ENOENT as u8,
-    }
-}
-
-fn lctl_fault(command: &str) -> Option<(bool, Verb)> {
-    let (kind, verb) = command.rsplit_once('_')?;
-    let delay = match kind {
-        "net_drop" => false,
-        "net_delay" => true,
-        _ => return None,
-    };
-    let verbs = [
-        ("add", Verb::Add),
-        ("del", Verb::Del),
-        ("list", Verb::Show),
-        ("reset", Verb::Reset),
-    ];
-    verbs
-        .iter()
-        .find(|(n, _)| *n == verb)
-        .map(|(_, v)| (delay, *v))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::lctl::lctl_fault;
     use super::*;
 
     fn args(line: &str) -> Vec<String> {
@@ -663,9 +384,10 @@ mod tests {
 
     #[test]
     fn options_before_and_after_the_command() {
-        let (t, rest) = Target::parse(args("--dir /d --node=1@lo net show --net tcp1 -v 2"), USAGE)
-            .ok()
-            .unwrap();
+        let (t, rest) =
+            AskedNode::parse(args("--dir /d --node=1@lo net show --net tcp1 -v 2"), USAGE)
+                .ok()
+                .unwrap();
         assert_eq!(
             (t.dir, t.node.as_deref(), rest.len()),
             (Some("/d".into()), Some("1@lo"), 6)
@@ -686,16 +408,16 @@ mod tests {
             );
         }
         assert!(
-            Target::parse(args("--dir"), USAGE).is_err()
-                && Target::parse(args("--what x"), USAGE).is_err()
+            AskedNode::parse(args("--dir"), USAGE).is_err()
+                && AskedNode::parse(args("--what x"), USAGE).is_err()
         );
     }
 
     #[test]
     fn what_a_command_does_not_know_is_refused_by_name() {
-        let t = Target {
+        let t = AskedNode {
             socket: Some("/nonexistent/coral.sock".into()),
-            ..Target::default()
+            ..AskedNode::default()
         };
         for (line, says) in [
             (

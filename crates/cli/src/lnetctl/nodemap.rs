@@ -3,7 +3,8 @@
 //! Left out: offsets, lists of banned NIDs, alternate filesets, capabilities, SELinux policies, dynamic nodemaps, and the properties
 //! `audit_mode`, `forbid_encryption`, `child_raise_privileges`, `rbac` and `gssonly_identification`.
 
-use super::{Failed, Target, get_params, list_params};
+use super::lctl::{get_params, list_params};
+use super::{AskedNode, Failed};
 use crate::control::{Ask, NodemapAsk};
 use coral_server::nodemap::{Command, IdType};
 
@@ -220,7 +221,7 @@ fn already(verb: &str, why: &str, errno: i32, says: &str) -> String {
 }
 
 /// Asks the servers; a refusal as `failed` makes a line of it, with the reason when it is not one of Lustre's.
-fn ask(t: &Target, what: NodemapAsk, failed: impl Fn(&str) -> String) -> Result<String, Failed> {
+fn ask(t: &AskedNode, what: NodemapAsk, failed: impl Fn(&str) -> String) -> Result<String, Failed> {
     let answer = t.ask_client(&Ask::Nodemap(what))?;
     match (answer["error"].as_str(), answer["errno"].as_i64()) {
         (Some(why), Some(errno)) if errno == libc::ENODEV as i64 => Err(failed(why).into()),
@@ -233,7 +234,7 @@ fn ask(t: &Target, what: NodemapAsk, failed: impl Fn(&str) -> String) -> Result<
 }
 
 /// Does one of the commands.
-pub(super) fn run(t: &Target, verb: &'static str, words: &[String]) -> Result<String, Failed> {
+pub(super) fn run(t: &AskedNode, verb: &'static str, words: &[String]) -> Result<String, Failed> {
     let w = Words::parse(verb, words)?;
     let name = || w.must("--name", "nodemap name");
     let change = |c: Command| {
@@ -351,7 +352,7 @@ pub(super) fn run(t: &Target, verb: &'static str, words: &[String]) -> Result<St
     }
 }
 
-fn modify(t: &Target, w: &Words) -> Result<String, Failed> {
+fn modify(t: &AskedNode, w: &Words) -> Result<String, Failed> {
     let (name, given) = (
         w.must("--name", "nodemap name")?,
         w.must("--property", "property name")?,
@@ -378,7 +379,7 @@ fn modify(t: &Target, w: &Words) -> Result<String, Failed> {
     ask(t, NodemapAsk::Change(command), failed)
 }
 
-fn info(t: &Target, w: &Words) -> Result<String, Failed> {
+fn info(t: &AskedNode, w: &Words) -> Result<String, Failed> {
     let (name, property) = (w.given("--name"), w.given("--property"));
     let pattern = |n: &str, p: &str| format!("nodemap.{n}.{p}");
     if w.given("--list").is_some() {

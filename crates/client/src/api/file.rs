@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 
 use super::error::errno;
 use super::mounted::Mounted;

@@ -44,8 +44,10 @@ impl Attributes {
     /// The MDT's view of an object, by FID: remembered, or asked for together with a lock.
     pub async fn md_inode(&self, fid: Fid) -> Result<MdInode, Errno> {
         if let Some(k) = self.cache.known(fid) {
+            self.servers.stats.attr_hits.inc();
             return Ok(k.md);
         }
+        self.servers.stats.attr_misses.inc();
         let mdc = self.servers.lmv.of(fid).await?;
         let (attrs, lock, mark) = if self.cache.enabled() {
             let mark = self.cache.begin_read(fid);

@@ -19,7 +19,7 @@ use crate::lov::Lov;
 use crate::mdc::Mdc;
 use crate::mgc::{Config, Mgc, TargetConf, list};
 use crate::osc::Osc;
-use crate::target::{Dialer, Kind, Target};
+use crate::target::{ClientObd, Dialer, Kind};
 
 /// An OST that becomes known or active is waited for so long; after that its connection is made in the background.
 const CONNECT_GLANCE: Duration = Duration::from_secs(1);
@@ -202,7 +202,7 @@ pub(super) async fn connect_osts(
 }
 
 /// Connects, however often it takes, while anybody wants the target.
-async fn connect_until(target: Weak<Target>, limit: Duration) {
+async fn connect_until(target: Weak<ClientObd>, limit: Duration) {
     while let Some(t) = target.upgrade() {
         if t.connect(limit).await.is_ok() {
             return;

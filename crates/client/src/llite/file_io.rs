@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::layout_intent;

@@ -18,7 +18,7 @@ use super::upcalls::Upcalls;
 use crate::lov::DOM_OST;
 use crate::mdc::Mdc;
 use crate::osc::Osc;
-use crate::target::{Target, TargetHooks};
+use crate::target::{ClientObd, TargetHooks};
 
 /// What the locks of a mount's targets protect.
 pub(super) struct Locks {
@@ -129,7 +129,7 @@ impl LockHook for MdtHooks {
 }
 
 impl TargetHooks for MdtHooks {
-    fn evicted(&self, target: &Target) {
+    fn evicted(&self, target: &ClientObd) {
         tracing::warn!(target = %target.uuid, "open files of this MDT are stale");
         if let Some(mdc) = self.mdc.upgrade() {
             mdc.evicted();

@@ -45,6 +45,7 @@ mod names;
 mod opens;
 mod pages;
 mod params;
+mod parts;
 mod places;
 mod pools;
 mod privileges;
@@ -68,7 +69,8 @@ pub use handle::FileHandle;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_lnet::{Node, Payload};
+use coral_buffers::Payload;
+use coral_lnet::Node;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
@@ -311,7 +313,9 @@ impl Llite {
         offset: u64,
         len_bytes: u32,
     ) -> Result<Payload, Errno> {
-        self.io.read(fh, offset, len_bytes).await
+        self.servers
+            .stats
+            .reading(self.io.read(fh, offset, len_bytes).await)
     }
 
     /// Fills pages of the kernel's cache, which holds them locked: [`Llite::read`] under the file's cover.
@@ -321,7 +325,9 @@ impl Llite {
         offset: u64,
         len_bytes: u32,
     ) -> Result<Payload, Errno> {
-        self.io.read_pages(fh, offset, len_bytes).await
+        self.servers
+            .stats
+            .reading(self.io.read_pages(fh, offset, len_bytes).await)
     }
 
     /// Writes all of `data` at `offset` (at the end, whatever `offset` says, when opened with O_APPEND); bytes written.
@@ -332,7 +338,9 @@ impl Llite {
         offset: u64,
         data: Payload,
     ) -> Result<usize, Errno> {
-        self.io.write(cred, fh, offset, data).await
+        self.servers
+            .stats
+            .writing(self.io.write(cred, fh, offset, data).await)
     }
 
     /// [`Llite::write`] with `append` said by the caller: a FUSE mount writes mmapped pages back through any handle, and
@@ -345,7 +353,8 @@ impl Llite {
         data: Payload,
         append: bool,
     ) -> Result<usize, Errno> {
-        self.io.write_at(cred, fh, offset, data, append).await
+        let done = self.io.write_at(cred, fh, offset, data, append).await;
+        self.servers.stats.writing(done)
     }
 
     /// Everything written and every change of metadata is on disk when this returns.
@@ -497,7 +506,9 @@ impl Llite {
         offset: u64,
         data: Payload,
     ) -> Result<usize, Errno> {
-        self.pages.write(fh, offset, data).await
+        self.servers
+            .stats
+            .writing(self.pages.write(fh, offset, data).await)
     }
 
     /// Opens a directory for reading.

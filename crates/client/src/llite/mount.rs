@@ -8,40 +8,13 @@ use coral_ldlm::LdlmClient;
 use coral_lnet::Node;
 
 use super::Llite;
-use super::append::Appends;
-use super::attributes::Attributes;
-use super::budget::covered_limit;
-use super::cache::Cache;
-use super::changes::Changes;
+use super::budget::Spent;
 use super::connections::{CANCEL_LIMIT, Connections, connect_mdts, connect_osts, disconnect};
-use super::covers::{Covers, OpenFiles};
-use super::dir::Directories;
-use super::dirstripe::DirStripes;
-use super::drains::Drains;
-use super::file_io::FileIo;
 use super::flock::FileLocks;
-use super::flusher::Flusher;
-use super::ghosts::Ghosts;
-use super::identities::Identities;
-use super::layouts::Layouts;
-use super::locks::Locks;
-use super::lost_dirs::LostDirs;
-use super::lustre_xattr::LustreXattrs;
-use super::namei::Namespace;
-use super::names::Names;
-use super::opens::Opens;
-use super::pages::PageCache;
-use super::params::Tunables;
-use super::places::Places;
-use super::privileges::Privileges;
-use super::reopen::Reopen;
+use super::parts::Below;
 use super::reports::Reports;
 use super::servers::Servers;
-use super::setattr::SetAttrs;
 use super::types::{MountError, MountOptions};
-use super::upcalls::Upcalls;
-use super::writeback::WriteBack;
-use super::xattr::Xattrs;
 use crate::lmv::Lmv;
 use crate::lov::Lov;
 use crate::mgc::{Mgc, MgcError, list};
@@ -132,207 +105,66 @@ impl Llite {
             lmv,
             lov,
             root,
+            stats: Arc::default(),
         };
-        Ok(Self::of_parts(Arc::new(servers), dialer, mgc))
+        let mount = Self::of_parts(Arc::new(servers), dialer, mgc);
+        mount.show();
+        Ok(mount)
+    }
+
+    /// Shows what it counts among the metrics of its node.
+    fn show(self: &Arc<Self>) {
+        let of = |value: fn(Spent) -> usize| {
+            let me = Arc::downgrade(self);
+            move || Some(value(me.upgrade()?.tunables.spent()) as u64)
+        };
+        let stats = &self.servers.stats;
+        stats.inodes.ask(of(|s| s.inodes));
+        stats.inode_bytes.ask(of(|s| s.inode_bytes));
+        stats.covered.ask(of(|s| s.covered));
+        self.node().metrics().attach(&[], stats);
     }
 
     /// The parts of a mount that is connected, from below.
     fn of_parts(servers: Arc<Servers>, dialer: Dialer, mgc: Arc<Mgc>) -> Arc<Self> {
-        let runtime = tokio::runtime::Handle::current();
-        let cache_mb = servers.opts.cache_mb;
-        let cache = Arc::new(Cache::new(servers.opts.cache, cache_mb));
-        let covers = Arc::new(Covers::new(covered_limit(cache_mb)));
-        let open = Arc::<OpenFiles>::default();
-        let upcalls = Arc::<Upcalls>::default();
-        let ghosts = Arc::<Ghosts>::default();
-        let reopen = Arc::<Reopen>::default();
-        let lost_dirs = Arc::<LostDirs>::default();
-
-        let ids = Arc::new(Identities::new(servers.clone()));
-        let changes = Arc::new(Changes::new(cache.clone(), upcalls.clone()));
-        let layouts = Arc::new(Layouts::new(servers.clone(), open.clone()));
-        let attributes = Arc::new(Attributes {
-            servers: servers.clone(),
-            ids: ids.clone(),
-            cache: cache.clone(),
-            upcalls: upcalls.clone(),
-            covers: covers.clone(),
-            open: open.clone(),
-            layouts: layouts.clone(),
-            ghosts: ghosts.clone(),
-            reopen: reopen.clone(),
-        });
-        let places = Arc::new(Places::new(servers.clone(), attributes.clone()));
-        let flusher = Arc::new(Flusher::new(covers.clone(), open.clone(), runtime.clone()));
-        let drains = Arc::new(Drains::new(
-            covers.clone(),
-            upcalls.clone(),
-            flusher.clone(),
-            runtime,
-        ));
-        let locks = Arc::new(Locks {
-            cache: cache.clone(),
-            upcalls: upcalls.clone(),
-            covers: covers.clone(),
-            open: open.clone(),
-            lost_dirs: lost_dirs.clone(),
-            drains: drains.clone(),
-        });
-        let writeback = Arc::new(WriteBack {
-            servers: servers.clone(),
-            cache: cache.clone(),
-            covers: covers.clone(),
-            layouts: layouts.clone(),
-            flusher: flusher.clone(),
-            drains: drains.clone(),
-        });
-        let appends = Arc::new(Appends {
-            servers: servers.clone(),
-            layouts: layouts.clone(),
-            attributes: attributes.clone(),
-            drains: drains.clone(),
-            writeback: writeback.clone(),
-        });
-        let pages = Arc::new(PageCache {
-            servers: servers.clone(),
-            cache: cache.clone(),
-            upcalls: upcalls.clone(),
-            covers: covers.clone(),
-            layouts: layouts.clone(),
-            drains: drains.clone(),
-        });
-        let xattrs = Arc::new(Xattrs::new(
-            servers.clone(),
-            ids.clone(),
-            cache.clone(),
-            changes.clone(),
-        ));
-        let privileges = Arc::new(Privileges {
-            servers: servers.clone(),
-            ids: ids.clone(),
-            cache: cache.clone(),
-            upcalls: upcalls.clone(),
-            changes: changes.clone(),
-            attributes: attributes.clone(),
-            xattrs: xattrs.clone(),
-        });
-        let setattrs = Arc::new(SetAttrs {
-            servers: servers.clone(),
-            ids: ids.clone(),
-            covers: covers.clone(),
-            open: open.clone(),
-            ghosts: ghosts.clone(),
-            changes: changes.clone(),
-            layouts: layouts.clone(),
-            attributes: attributes.clone(),
-            drains: drains.clone(),
-            privileges: privileges.clone(),
-        });
-        let io = FileIo {
-            servers: servers.clone(),
-            layouts: layouts.clone(),
-            attributes: attributes.clone(),
-            flusher: flusher.clone(),
-            drains: drains.clone(),
-            writeback,
-            appends,
-            pages: pages.clone(),
-            privileges,
-        };
-        let file_locks = Arc::new(FileLocks::new(servers.clone()));
-        let opens = Arc::new(Opens {
-            servers: servers.clone(),
-            ids: ids.clone(),
-            cache: cache.clone(),
-            covers: covers.clone(),
-            open: open.clone(),
-            reopen,
-            changes: changes.clone(),
-            attributes: attributes.clone(),
-            places: places.clone(),
-            drains: drains.clone(),
-            setattrs: setattrs.clone(),
-            locks: file_locks.clone(),
-        });
-        let dirs = Arc::new(Directories {
-            servers: servers.clone(),
-            cache: cache.clone(),
-            ghosts: ghosts.clone(),
-            lost: lost_dirs,
-            attributes: attributes.clone(),
-            places: places.clone(),
-        });
-        let names = Arc::new(Names {
-            servers: servers.clone(),
-            ids: ids.clone(),
-            cache: cache.clone(),
-            open: open.clone(),
-            attributes: attributes.clone(),
-            places: places.clone(),
-            dirs: dirs.clone(),
-            opens: opens.clone(),
-        });
-        let dir_stripes = Arc::new(DirStripes {
-            servers: servers.clone(),
-            ids: ids.clone(),
-            cache: cache.clone(),
-            changes: changes.clone(),
-            attributes: attributes.clone(),
-            places: places.clone(),
-        });
-        let namespace = Arc::new(Namespace {
-            servers: servers.clone(),
-            ids: ids.clone(),
-            cache: cache.clone(),
-            ghosts: ghosts.clone(),
-            changes,
-            attributes: attributes.clone(),
-            places,
-            dir_stripes: dir_stripes.clone(),
-        });
-        let reports = Arc::new(Reports::new(servers.clone(), mgc.clone()));
-        let xattrs = LustreXattrs {
-            servers: servers.clone(),
-            ids: ids.clone(),
-            open,
-            layouts,
-            attributes: attributes.clone(),
-            xattrs,
-            setattrs: setattrs.clone(),
-            dir_stripes,
-            names: names.clone(),
-            reports: reports.clone(),
-        };
-        let connections = Connections::follow(servers.clone(), dialer, mgc, locks, flusher.clone());
-        let tunables = Tunables {
-            servers: servers.clone(),
-            cache: cache.clone(),
-            covers: covers.clone(),
-            drains: drains.clone(),
-            connections: connections.clone(),
-        };
+        let below = Below::new(servers);
+        let (pages, settings) = (below.pages(), below.settings());
+        let io = below.file_io(pages.clone(), &settings);
+        let file_locks = Arc::new(FileLocks::new(below.servers.clone()));
+        let opens = below.opens(&settings, file_locks.clone());
+        let naming = below.naming(opens.clone());
+        let reports = Arc::new(Reports::new(below.servers.clone(), mgc.clone()));
+        let xattrs = below.lustre_xattrs(&settings, &naming, reports.clone());
+        let connections = Connections::follow(
+            below.servers.clone(),
+            dialer,
+            mgc,
+            below.locks(),
+            below.flusher.clone(),
+        );
+        let tunables = below.tunables(connections.clone());
         Arc::new(Self {
-            servers,
             connections,
-            ids,
-            cache,
-            upcalls,
-            covers,
-            ghosts,
-            attributes,
-            setattrs,
-            xattrs,
-            flusher,
-            drains,
             pages,
             io,
             file_locks,
             opens,
-            dirs,
-            names,
-            namespace,
             reports,
+            xattrs,
             tunables,
+            setattrs: settings.setattrs,
+            dirs: naming.dirs,
+            names: naming.names,
+            namespace: naming.namespace,
+            servers: below.servers,
+            ids: below.ids,
+            cache: below.cache,
+            upcalls: below.upcalls,
+            covers: below.covers,
+            ghosts: below.ghosts,
+            attributes: below.attributes,
+            flusher: below.flusher,
+            drains: below.drains,
         })
     }
 

@@ -125,8 +125,10 @@ impl Names {
             return Ok(None);
         }
         if let Some(found) = self.answer(cred, parent, dir, name).await? {
+            self.servers.stats.name_hits.inc();
             return found.map(Some);
         }
+        self.servers.stats.name_misses.inc();
         if !self.make_complete(dir).await {
             return Ok(None);
         }

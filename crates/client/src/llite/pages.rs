@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
@@ -65,8 +65,12 @@ impl PageCache {
         let range = offset / PAGE_BYTES * PAGE_BYTES
             ..end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         match inode.gate.enter(range) {
-            Enter::Under(cover) => Ok(Some(cover)),
+            Enter::Under(cover) => {
+                self.servers.stats.page_hits.inc();
+                Ok(Some(cover))
+            }
             Enter::Wait { waiting, acquire } => {
+                self.servers.stats.page_misses.inc();
                 if acquire {
                     let (me, inode) = (self.clone(), inode.clone());
                     finish(async move { me.acquire(inode).await }).await;

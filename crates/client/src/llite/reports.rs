@@ -7,7 +7,6 @@ use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ost::ObdStatfs;
-use coral_wire::ptlrpc::opc;
 use futures_util::future::{join, join_all};
 
 use super::servers::Servers;
@@ -139,10 +138,8 @@ impl Reports {
                     .map(|o| o.import().clone()),
             );
         for import in imports {
-            for (opcode, n) in import.stats().by_opcode {
-                let name =
-                    opc::name(opcode).map_or_else(|| format!("opcode {opcode}"), str::to_owned);
-                *sum.entry(name).or_insert(0) += n;
+            for (name, n) in import.stats().by_opcode() {
+                *sum.entry(name.to_owned()).or_insert(0) += n;
             }
         }
         sum.into_iter().collect()

@@ -10,6 +10,7 @@ use super::types::MountOptions;
 use crate::lmv::Lmv;
 use crate::lov::Lov;
 use crate::mgc::Config;
+use crate::stats::LliteStats;
 use crate::time::Timespec;
 
 /// Fixed for the life of a mount, but for the targets inside.
@@ -26,6 +27,8 @@ pub(super) struct Servers {
     pub lov: Arc<Lov>,
     /// The mounted directory.
     pub root: Fid,
+    /// What the mount counts.
+    pub stats: Arc<LliteStats>,
 }
 
 impl Servers {

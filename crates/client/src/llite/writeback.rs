@@ -20,8 +20,8 @@
 
 use std::sync::Arc;
 
+use coral_buffers::Payload;
 use coral_ldlm::LockRef;
-use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;

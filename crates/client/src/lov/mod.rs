@@ -6,29 +6,31 @@
 //! Lustre: `lustre/lov/lov_io.c`, `lov_merge.c`.
 
 mod layout;
+mod locks;
+mod pieces;
 
 pub use layout::{DOM_OST, FileLayout, Form, Part, Stripe};
+pub use locks::{HeldLock, Locks};
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_ldlm::LockRef;
-use coral_lnet::Payload;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmMode, ResId};
 use futures_util::future::try_join_all;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
+pub(crate) use self::pieces::pad;
+use self::pieces::{assemble, before_gap, merge, sum};
 use crate::lmv::Lmv;
 use crate::osc::{IoLock, ObjectAttr, ObjectRef, ObjectTimes, Osc, WriteAttr};
 
 /// From so many bytes per stripe on, stripes are worked on by tasks of their own.
 const SPAWN_BYTES: u64 = 256 << 10;
-
-static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The OSTs of a file system.
 #[derive(Default)]
@@ -557,127 +559,6 @@ impl Lov {
     }
 }
 
-/// A lock of ours on one object, until it is given back.
-#[derive(Debug, Clone)]
-pub struct HeldLock(Arc<Mutex<Option<LockRef>>>);
-
-impl HeldLock {
-    /// A lock that is held.
-    pub fn new(lock: LockRef) -> Self {
-        Self(Arc::new(Mutex::new(Some(lock))))
-    }
-
-    /// The lock, pinned; `None`: it was given back.
-    pub fn pin(&self) -> Option<LockRef> {
-        self.0.lock().clone()
-    }
-
-    /// What `ask` says of it, without a pin, whose end could cancel it; `None`: it was given back.
-    pub fn ask(&self, ask: impl FnOnce(&LockRef) -> bool) -> Option<bool> {
-        self.0.lock().as_ref().map(ask)
-    }
-
-    /// Gives it back, once nobody has it pinned.
-    pub fn give_back(&self) {
-        let lock = self.0.lock().take();
-        // not under the mutex: it may be cancelled here
-        drop(lock);
-    }
-}
-
-/// Which extent locks of ours cover an I/O; none: the servers lock.
-#[derive(Debug, Clone, Default)]
-pub struct Locks {
-    /// Objects and our locks on them.
-    pub held: Vec<(ObjectRef, HeldLock)>,
-}
-
-impl Locks {
-    /// Locks on whole objects, each with the index of its OST.
-    pub fn of_objects(locks: Vec<(u32, ObjectRef, LockRef)>) -> Locks {
-        let held = |(_, object, lock)| (object, HeldLock::new(lock));
-        Locks {
-            held: locks.into_iter().map(held).collect(),
-        }
-    }
-
-    /// For a question about all objects: whether locks of ours cover all of them.
-    fn whole(&self) -> IoLock {
-        let all = !self.held.is_empty() && self.held.iter().all(|(_, l)| l.ask(|_| true).is_some());
-        if all { IoLock::Ours(0) } else { IoLock::Server }
-    }
-
-    /// How I/O on this object goes, and the lock to be kept until it is done: of this object only, others may be asked back.
-    fn of(&self, obj: &ObjectRef) -> (IoLock, Option<LockRef>) {
-        let pin = self
-            .held
-            .iter()
-            .find(|(o, _)| o == obj)
-            .and_then(|(_, l)| l.pin());
-        (
-            pin.as_ref()
-                .map_or(IoLock::Server, |l| IoLock::Ours(l.info().remote_cookie)),
-            pin,
-        )
-    }
-}
-
-/// Bytes up to the first piece that came short.
-fn before_gap(pieces: &[(u64, u64, Payload)]) -> usize {
-    let mut there = 0;
-    for (at, want, data) in pieces {
-        there = *at as usize + data.len();
-        if (data.len() as u64) < *want {
-            break;
-        }
-    }
-    there
-}
-
-/// Puts sorted pieces of `total` bytes together, with zeros where one came short.
-fn assemble(pieces: Vec<(u64, u64, Payload)>, total: usize) -> Payload {
-    let mut out = Payload::new();
-    for (at, _, data) in pieces {
-        let at = at as usize;
-        if at >= total {
-            break;
-        }
-        out = pad(out, at);
-        let n = data.len().min(total - at);
-        out.append(if n == data.len() {
-            data
-        } else {
-            data.slice(0..n)
-        });
-    }
-    pad(out, total)
-}
-
-/// Of objects with the size each gives the file.
-fn sum(all: &[(u64, ObjectAttr)]) -> ObjectAttr {
-    let mut sum = ObjectAttr::default();
-    all.iter().for_each(|(size, a)| merge(&mut sum, *size, a));
-    sum
-}
-
-/// Adds an object that makes the file `size` bytes long.
-fn merge(sum: &mut ObjectAttr, size: u64, a: &ObjectAttr) {
-    sum.size = sum.size.max(size);
-    sum.blocks += a.blocks;
-    sum.mtime = sum.mtime.max(a.mtime);
-    sum.atime = sum.atime.max(a.atime);
-    sum.ctime = sum.ctime.max(a.ctime);
-}
-
-/// Fills with zeroes up to `len` bytes.
-pub(crate) fn pad(mut p: Payload, len: usize) -> Payload {
-    while p.len() < len {
-        let n = (len - p.len()).min(ZEROES.len());
-        p.push(Bytes::from_static(&ZEROES[..n]));
-    }
-    p
-}
-
 /// Runs all to the end on tasks of their own; the first error wins. Dropping it stops them.
 async fn spawn_all<T, F>(jobs: impl Iterator<Item = F>) -> Result<Vec<T>, Errno>
 where
@@ -707,19 +588,5 @@ fn fit(ranges: &[ObjectRange]) -> Result<(), Errno> {
     }) {
         true => Ok(()),
         false => Err(Errno::EFBIG),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn padding_is_zeroes() {
-        let p = pad(Payload::from(Bytes::from_static(b"abc")), 200_000);
-        assert_eq!(p.len(), 200_000);
-        let all = p.copy_to_bytes();
-        assert_eq!(&all[..3], b"abc");
-        assert!(all[3..].iter().all(|b| *b == 0));
     }
 }

@@ -19,7 +19,7 @@ use super::ids::Ids;
 use super::seq::SeqClient;
 use crate::error::{ok, proto, rpc_errno};
 use crate::osc::{Osc, STATFS_LIMIT};
-use crate::target::{Target, TargetHooks};
+use crate::target::{ClientObd, TargetHooks};
 use crate::time::Timespec;
 
 /// Room asked for a layout in a reply, bytes: 160 stripes. A bigger one is fetched again with [`BIG_EA_BYTES`].
@@ -94,7 +94,7 @@ impl KeptOpen {
 pub struct Mdc {
     /// Index of the MDT.
     pub index: u32,
-    target: Arc<Target>,
+    target: Arc<ClientObd>,
     /// The data of files it holds.
     data: Arc<Osc>,
     seq: SeqClient,
@@ -106,7 +106,7 @@ pub struct Mdc {
 }
 
 impl Mdc {
-    pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
+    pub(crate) fn new(index: u32, target: Arc<ClientObd>) -> Arc<Self> {
         let data = Osc::of_mdt(index, target.clone());
         let (opens, hooks, cancels) = Default::default();
         Arc::new(Self {

@@ -69,10 +69,8 @@ impl Outcome {
 impl Mdc {
     /// Sends an intent RPC under `pending`; an error of the operation (policy_res2) becomes `Err` after the lock, if any, is given up.
     async fn intent(&self, rq: Request, pending: PendingLock) -> Result<Outcome, Errno> {
-        let reply = match self.import().call(rq).await {
-            Ok(r) => r,
-            Err(e) => return Err(rpc_errno(&e)),
-        };
+        let sent = self.namespace().intent(rq, pending).await;
+        let (reply, pending) = sent.map_err(|e| rpc_errno(&e))?;
         let rep = match reply.msg.get::<LdlmReply>(1) {
             Ok(r) => r,
             Err(e) => return Err(Errno::from_status(reply.status).unwrap_or_else(|| proto(e))),

@@ -39,7 +39,7 @@ impl Mdc {
                 lens: vec![body.nlink],
             });
         let reply = self.call(rq).await?;
-        let mut pages = coral_lnet::Payload::new();
+        let mut pages = coral_buffers::Payload::new();
         for part in reply.bulk {
             pages.append(part);
         }

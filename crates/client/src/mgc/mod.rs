@@ -28,7 +28,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::error::rpc_errno;
 use crate::mdc::nul;
-use crate::target::{Dialer, Kind, Target};
+use crate::target::{ClientObd, Dialer, Kind};
 
 /// Why the configuration could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ pub enum MgcError {
 
 /// A connection to the MGS.
 pub struct Mgc {
-    target: Arc<Target>,
+    target: Arc<ClientObd>,
     changed: Arc<Notify>,
     /// Disconnecting: the config lock is given back for good.
     closing: AtomicBool,

@@ -4,7 +4,7 @@
 //! Lustre: `osc_brw_prep_request`, `osc_brw_fini_request` in `lustre/osc/osc_request.c`.
 
 use bytes::Bytes;
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_ptlrpc::{Bulk, Reply, Request};
 use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags;
@@ -330,6 +330,11 @@ fn md_lens(offset: u64, len: usize, coral: bool) -> Vec<u32> {
 
 /// The data cut at descriptor boundaries, without copying.
 fn md_slices(data: &Payload, lens: &[u32]) -> Vec<Payload> {
+    assert_eq!(
+        lens.iter().map(|n| *n as usize).sum::<usize>(),
+        data.len(),
+        "descriptors hold all data"
+    );
     if let [_] = lens {
         return vec![data.clone()];
     }

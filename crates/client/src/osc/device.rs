@@ -15,7 +15,8 @@ use coral_wire::ptlrpc::{opc, portal};
 use super::object::{IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, ObjectTimes, Owner, WriteAttr};
 use crate::error::{lock_errno, ok, proto};
 use crate::grant::Grant;
-use crate::target::{Target, TargetHooks};
+use crate::stats::OscStats;
+use crate::target::{ClientObd, TargetHooks};
 use crate::time::Timespec;
 
 /// Longest wait for the space of a target.
@@ -37,34 +38,51 @@ pub(super) struct Written {
 pub struct Osc {
     /// Index of the OST in the layout EA; of an MDT, its own.
     pub index: u32,
-    pub(super) target: Arc<Target>,
+    pub(super) target: Arc<ClientObd>,
     /// It is an MDT.
     pub(super) mdt: bool,
     write_backs: tokio::sync::Semaphore,
     pub(super) kept: Written,
     hooks: parking_lot::Mutex<Option<Arc<dyn TargetHooks>>>,
+    stats: Arc<OscStats>,
 }
 
 impl Osc {
-    pub(crate) fn new(index: u32, target: Arc<Target>) -> Arc<Self> {
+    pub(crate) fn new(index: u32, target: Arc<ClientObd>) -> Arc<Self> {
         Self::of(index, target, false)
     }
 
     /// The data an MDT holds.
-    pub(crate) fn of_mdt(index: u32, target: Arc<Target>) -> Arc<Self> {
+    pub(crate) fn of_mdt(index: u32, target: Arc<ClientObd>) -> Arc<Self> {
         Self::of(index, target, true)
     }
 
-    fn of(index: u32, target: Arc<Target>, mdt: bool) -> Arc<Self> {
+    fn of(index: u32, target: Arc<ClientObd>, mdt: bool) -> Arc<Self> {
         let write_backs = tokio::sync::Semaphore::new(IN_FLIGHT);
-        Arc::new(Self {
+        let me = Arc::new(Self {
             index,
             target,
             mdt,
             write_backs,
             kept: Default::default(),
             hooks: Default::default(),
-        })
+            stats: Arc::default(),
+        });
+        me.show();
+        me
+    }
+
+    /// Shows what is on its way among the metrics of its node.
+    fn show(self: &Arc<Self>) {
+        let of = |value: fn(&Osc) -> u64| {
+            let me = Arc::downgrade(self);
+            move || me.upgrade().map(|osc| value(&osc))
+        };
+        self.stats.dirty.ask(of(|osc| osc.grant().dirty()));
+        self.stats.grant.ask(of(|osc| osc.grant().held()));
+        self.stats.unstable.ask(of(|osc| osc.kept_bytes() as u64));
+        let labels = [("target", self.uuid().trim_end_matches("_UUID"))];
+        self.import().node().metrics().attach(&labels, &self.stats);
     }
 
     /// Who hears of losses; kept alive here.

@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_ptlrpc::{Replay, Request};
 use coral_wire::Errno;
 use coral_wire::mds::MdtBody;

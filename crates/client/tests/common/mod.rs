@@ -9,8 +9,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_client::{Cred, DirEntry, FileHandle, Llite, MountOptions};
-use coral_lnet::{Nid, Node, Payload, RouteSpec};
+use coral_lnet::{Nid, Node, RouteSpec};
 use coral_node::{Builder, Client, Servers};
 use coral_osd::{DiskModel, OsdSim};
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};

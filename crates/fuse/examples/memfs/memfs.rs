@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_client::llite::types::*;
 use coral_fuse::FileSystem;
-use coral_lnet::Payload;
 use coral_wire::{Errno, fid::Fid};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -33,7 +33,7 @@ struct Inode {
     flocks: LockTable,
 }
 
-struct State {
+struct MemFsState {
     inodes: HashMap<Fid, Inode>,
     next: u32,
     cookie: u64,
@@ -44,7 +44,7 @@ struct State {
 /// The file system; clones are the same one.
 #[derive(Clone)]
 pub struct MemFs {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemFsState>>,
     changed: Arc<Notify>,
     slow: bool,
     ttl: Duration,
@@ -145,7 +145,7 @@ impl Inode {
     }
 }
 
-impl State {
+impl MemFsState {
     fn inode(&mut self, fid: Fid) -> R<&mut Inode> {
         self.inodes.get_mut(&fid).ok_or(Errno(libc::ESTALE))
     }
@@ -321,7 +321,7 @@ impl MemFs {
     pub fn new(slow: bool, ttl: Duration) -> Self {
         let mut inodes = HashMap::new();
         inodes.insert(root(), fresh(root(), libc::S_IFDIR | 0o755, 0, 0, root()));
-        let state = State {
+        let state = MemFsState {
             inodes,
             next: 0,
             cookie: 2,
@@ -368,7 +368,7 @@ impl MemFs {
         }
     }
 
-    fn entry(&self, st: &mut State, fid: Fid) -> R<Entry> {
+    fn entry(&self, st: &mut MemFsState, fid: Fid) -> R<Entry> {
         Ok(Entry {
             attr: st.inode(fid)?.attr,
             attr_ttl: self.ttl,

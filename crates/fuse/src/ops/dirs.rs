@@ -32,7 +32,6 @@ struct Listing {
     out: Vec<u8>,
     room: usize,
     plus: bool,
-    entry_ttl: bool,
     /// Records still without a node id: where they belong, and of which file.
     pending: Vec<(usize, abi::EntryOut, Fid)>,
 }
@@ -56,7 +55,9 @@ impl Listing {
             let dots = matches!(&e.name[..], b"." | b"..");
             let record = match &e.entry {
                 Some(x) if !dots => {
-                    let record = reply::entry(x, 0, self.entry_ttl);
+                    // The kernel counts these names from when it takes the answer in (`fuse_direntplus_link`), not from when it
+                    // asked: one whose lock is lost between the two would stay. So they get no validity.
+                    let record = reply::entry(x, 0, false);
                     self.pending.push((at, record, x.attr.fid));
                     record
                 }
@@ -115,7 +116,6 @@ pub(super) fn readdir<F: FileSystem>(
         out: Vec::new(),
         room,
         plus,
-        entry_ttl: s.entry_ttl(),
         pending: Vec::new(),
     };
     Ok(boxed(async move {
@@ -154,7 +154,6 @@ mod tests {
             out: Vec::new(),
             room: 70,
             plus: false,
-            entry_ttl: false,
             pending: Vec::new(),
         };
         let e = |name: &'static [u8]| DirEntry {

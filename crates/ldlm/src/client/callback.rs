@@ -47,6 +47,7 @@ impl LdlmClient {
         };
         match rq.body.opc {
             opc::LDLM_BL_CALLBACK => {
+                ns.stats.blocking.inc();
                 let blocked = ns.on_blocking(&dlm);
                 let status = if blocked.is_ok() {
                     0
@@ -59,6 +60,7 @@ impl LdlmClient {
                 }
             }
             opc::LDLM_CP_CALLBACK => {
+                ns.stats.completion.inc();
                 let (status, doomed) = ns.on_completion(&dlm, rq.msg.buf(2).clone());
                 rq.reply(status, Message::default()).await;
                 if let Some(d) = doomed {
@@ -66,6 +68,7 @@ impl LdlmClient {
                 }
             }
             opc::LDLM_GL_CALLBACK => {
+                ns.stats.glimpse.inc();
                 let (status, msg) = ns.on_glimpse(&dlm);
                 rq.reply(status, msg).await;
             }
@@ -84,7 +87,7 @@ impl ClientNamespace {
         let cookie = dlm.handle(0);
         let (doomed, pinned) = {
             let mut locks = self.locks.lock();
-            let doomed = locks.block(cookie, discard)?;
+            let doomed = locks.block(cookie, dlm.handle(1), discard)?;
             (
                 doomed,
                 locks
@@ -120,7 +123,11 @@ impl ClientNamespace {
         let mut doomed = None;
         if dlm.flags.contains(LdlmFlags::AST_SENT) && !never {
             doomed = locks
-                .block(cookie, dlm.flags.contains(LdlmFlags::DISCARD_DATA))
+                .block(
+                    cookie,
+                    dlm.handle(1),
+                    dlm.flags.contains(LdlmFlags::DISCARD_DATA),
+                )
                 .ok()
                 .flatten();
         }

@@ -1,8 +1,9 @@
 //! Giving locks back: because the server asks, because they are too many, because the owner is done.
 
 use coral_ptlrpc::Request;
-use coral_wire::ldlm::{LdlmMode, LdlmRequest, LdlmType, Policy, ResId};
+use coral_wire::ldlm::{LdlmRequest, LdlmType, ResId};
 use coral_wire::ptlrpc::{opc, portal};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::time::Instant;
@@ -12,6 +13,52 @@ use super::{ClientNamespace, LockRef};
 
 /// Locks given back in one CANCEL, and at once when the LRU is over its size.
 pub const CANCEL_BATCH: usize = 128;
+
+/// Locks on their way out. Nobody else gives them back, so it goes on by itself when whoever waits for it goes.
+struct GivingBack {
+    ns: Arc<ClientNamespace>,
+    /// Those whose hooks are to be called.
+    doomed: VecDeque<Doomed>,
+    /// Server cookies of those that are forgotten here, to be cancelled.
+    cookies: Vec<u64>,
+}
+
+impl GivingBack {
+    async fn run(&mut self) {
+        let hook = self.ns.hook();
+        while !self.doomed.is_empty() || !self.cookies.is_empty() {
+            while let Some(d) = self.doomed.front()
+                && self.cookies.len() < CANCEL_BATCH
+            {
+                if let Some(h) = &hook {
+                    h.cancelling(&d.info, d.discard, false).await;
+                }
+                let remote = self.ns.locks.lock().cancelled(d.info.cookie);
+                self.doomed.pop_front();
+                if remote != 0 {
+                    self.cookies.push(remote);
+                }
+            }
+            self.ns.send_cancel(&self.cookies).await;
+            self.cookies.clear();
+        }
+    }
+}
+
+impl Drop for GivingBack {
+    fn drop(&mut self) {
+        if self.doomed.is_empty() && self.cookies.is_empty() {
+            return;
+        }
+        let (doomed, cookies) = (
+            std::mem::take(&mut self.doomed),
+            std::mem::take(&mut self.cookies),
+        );
+        // The rest is a guard again from its first poll on: a runtime that ends does not begin it.
+        let ns = self.ns.clone();
+        self.ns.spawn(Box::pin(ns.go_on(doomed.into(), cookies)));
+    }
+}
 
 impl ClientNamespace {
     /// Gives one pin up; what follows from it is never done inline: the caller may hold mutexes of its own.
@@ -61,28 +108,19 @@ impl ClientNamespace {
         }
     }
 
-    /// Calls the hooks, then tells the server, in as few messages as possible.
+    /// Calls the hooks, then tells the server, in as few messages as possible. It is done even when the future is dropped.
     pub(super) async fn give_back(self: Arc<Self>, doomed: Vec<Doomed>) {
-        for batch in doomed.chunks(CANCEL_BATCH) {
-            let cookies = self.let_go(batch).await;
-            self.send_cancel(&cookies).await;
-        }
+        self.go_on(doomed, Vec::new()).await;
     }
 
-    /// Calls the hooks and forgets the locks; their server cookies.
-    async fn let_go(&self, doomed: &[Doomed]) -> Vec<u64> {
-        let mut cookies = Vec::with_capacity(doomed.len());
-        let hook = self.hook();
-        for d in doomed {
-            if let Some(h) = &hook {
-                h.cancelling(&d.info, d.discard, false).await;
-            }
-            let remote = self.locks.lock().cancelled(d.info.cookie);
-            if remote != 0 {
-                cookies.push(remote);
-            }
-        }
-        cookies
+    /// The same with server cookies of locks that are forgotten already.
+    async fn go_on(self: Arc<Self>, doomed: Vec<Doomed>, cookies: Vec<u64>) {
+        let mut work = GivingBack {
+            ns: self,
+            doomed: doomed.into(),
+            cookies,
+        };
+        work.run().await;
     }
 
     /// CANCEL by server cookies. What goes wrong is of no use to anybody: a server that cannot be reached or knows nothing of
@@ -92,6 +130,7 @@ impl ClientNamespace {
         if cookies.is_empty() {
             return None;
         }
+        self.stats.cancelled.add(cookies.len() as u64);
         let rq = LdlmRequest::cancel(cookies);
         let rpc = Request::new(portal::LDLM_CANCEL_REQUEST, opc::LDLM_CANCEL)
             .push_bytes(rq.to_bytes())
@@ -121,14 +160,6 @@ impl ClientNamespace {
         }
     }
 
-    /// Gives all unused locks of a resource back.
-    pub async fn cancel_resource(self: &Arc<Self>, res: &ResId) {
-        for ty in [LdlmType::PLAIN, LdlmType::EXTENT, LdlmType::IBITS] {
-            let doomed = self.locks.lock().doom_idle(*res, ty, None, usize::MAX);
-            self.clone().give_back(doomed).await;
-        }
-    }
-
     /// Gives all locks back (umount): unused ones now, others with their last pin.
     pub async fn cancel_all(self: &Arc<Self>) {
         let doomed = self.locks.lock().doom_all();
@@ -140,36 +171,11 @@ impl ClientNamespace {
     /// then unknown here, which ends them there as well.
     pub fn forget_unused(&self, res: &ResId, ty: LdlmType) -> Vec<u64> {
         let mut locks = self.locks.lock();
-        let doomed = locks.doom_idle(*res, ty, None, usize::MAX);
+        let doomed = locks.doom_idle(*res, ty);
         doomed
             .iter()
             .map(|d| locks.cancelled(d.info.cookie))
             .filter(|remote| *remote != 0)
             .collect()
-    }
-
-    /// Early lock cancel: unused locks that conflict with what the next request will do, flushed and forgotten here;
-    /// their server cookies (at most `max`) go into that request (`ldlm_cancel_resource_local`).
-    pub async fn early_cancel(
-        self: &Arc<Self>,
-        res: &ResId,
-        mode: LdlmMode,
-        policy: &Policy,
-        max: usize,
-    ) -> Vec<u64> {
-        let ty = match policy {
-            Policy::Plain => LdlmType::PLAIN,
-            Policy::Extent { .. } => LdlmType::EXTENT,
-            Policy::Ibits { .. } => LdlmType::IBITS,
-            Policy::Flock { .. } => return Vec::new(),
-        };
-        let doomed = self
-            .locks
-            .lock()
-            .doom_idle(*res, ty, Some((mode, policy)), max);
-        if doomed.is_empty() {
-            return Vec::new();
-        }
-        self.let_go(&doomed).await
     }
 }

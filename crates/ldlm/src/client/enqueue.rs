@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::flock::Aftermath;
 use super::{ClientNamespace, LockError, LockRef, PendingLock};
@@ -106,25 +107,36 @@ impl ClientNamespace {
         let waits = rep.flags.intersects(LdlmFlags::BLOCKED)
             && locks.get(cookie).is_some_and(|h| !h.granted);
         if none || waits || locks.get(cookie).is_none_or(|h| h.dead) {
-            drop(locks);
-            if waits && !none {
-                // An intent's lock is granted in its reply or not at all; one that waits is of no use.
-                let me = self.clone();
-                let remote = rep.handle;
-                self.spawn(Box::pin(async move {
-                    let _ = me.send_cancel(&[remote]).await;
-                }));
+            // An intent's lock is granted in its reply or not at all; one that waits is of no use.
+            if let Some(h) = locks.get_mut(cookie).filter(|_| !none) {
+                h.remote = rep.handle;
             }
             return None;
         }
         locks.grant(cookie, &rep.desc, rep.handle);
         if rep.flags.contains(LdlmFlags::AST_SENT) {
             // Pinned by the caller: given back with the last pin.
-            let _ = locks.block(cookie, rep.flags.contains(LdlmFlags::DISCARD_DATA));
+            let _ = locks.block(
+                cookie,
+                rep.handle,
+                rep.flags.contains(LdlmFlags::DISCARD_DATA),
+            );
         }
         drop(locks);
         pending.live = false;
         Some(LockRef::new(self.clone(), cookie))
+    }
+
+    /// Sends an intent RPC that carries [`PendingLock::request`]; its reply is for [`ClientNamespace::finish`]. Dropped while it is
+    /// under way, it is finished in the background and the lock it brought is given back.
+    pub async fn intent(
+        self: &Arc<Self>,
+        rpc: Request,
+        pending: PendingLock,
+    ) -> Result<(Reply, PendingLock), RpcError> {
+        let mut enq = self.start_with(rpc, pending);
+        let reply = enq.reply().await?;
+        Ok((reply, enq.pending.take().expect("the lock is pending")))
     }
 
     fn start(&self, pending: PendingLock) -> Enqueue {
@@ -132,6 +144,10 @@ impl ClientNamespace {
         let rpc = Request::new(self.portal, opc::LDLM_ENQUEUE)
             .push_bytes(pending.request.to_bytes())
             .urgent();
+        self.start_with(rpc, pending)
+    }
+
+    fn start_with(&self, rpc: Request, pending: PendingLock) -> Enqueue {
         let import = self.import.clone();
         let call: Call = Box::pin(async move { import.call(rpc).await });
         Enqueue {
@@ -153,10 +169,12 @@ impl ClientNamespace {
         flags: LdlmFlags,
         lvb_len: usize,
     ) -> Result<(LockRef, Bytes), LockError> {
+        let begun = Instant::now();
         let mut enq = self.start(self.prepare(res, ty, mode, policy, flags));
         let reply = enq.reply().await?;
         let rep = checked(&reply)?;
         let lock = self.granted(&mut enq, &rep).await?;
+        self.stats.enqueue.record_time(begun.elapsed());
         let late = lock.take_lvb();
         let mut lvb = if late.is_empty() {
             reply.msg.buf(2).clone()
@@ -183,7 +201,9 @@ impl ClientNamespace {
         let rx = self.note_reply(cookie, rep, gone)?;
         if let Some(rx) = rx {
             enq.waiting = true;
+            let begun = Instant::now();
             let _ = rx.await;
+            self.stats.wait.record_time(begun.elapsed());
         }
         let refused = {
             let mut locks = self.locks.lock();
@@ -231,7 +251,11 @@ impl ClientNamespace {
         }
         locks.grant(cookie, &rep.desc, rep.handle);
         if rep.flags.contains(LdlmFlags::AST_SENT) {
-            let _ = locks.block(cookie, rep.flags.contains(LdlmFlags::DISCARD_DATA));
+            let _ = locks.block(
+                cookie,
+                rep.handle,
+                rep.flags.contains(LdlmFlags::DISCARD_DATA),
+            );
         }
         Ok(None)
     }
@@ -254,13 +278,7 @@ impl ClientNamespace {
     }
 
     /// Gives a lock back that its asker does not want any more, granted meanwhile or not.
-    async fn withdraw(self: Arc<Self>, mut pending: PendingLock) {
-        // Granted by a completion callback: another task may have matched it, so it goes with its last pin.
-        if self.locks.lock().abandon(pending.cookie()) {
-            pending.live = false;
-            let lock = LockRef::new(self.clone(), pending.cookie());
-            return self.cancel(lock).await;
-        }
+    async fn withdraw(self: Arc<Self>, pending: PendingLock) {
         let asked = pending.request.desc;
         if asked.ty() == LdlmType::FLOCK {
             // Not forgotten yet: a completion callback that finds it unknown ends it at the server, and others would get what its
@@ -273,15 +291,8 @@ impl ClientNamespace {
             let merged = status == Some(Errno::ESTALE.status());
             return self.restore_flocks(&asked, merged).await;
         }
-        let remote = match self.locks.lock().get(pending.cookie()) {
-            Some(h) if !h.dead => h.remote,
-            _ => 0,
-        };
         // Forgotten first: a completion callback that comes now is answered "unknown", and the server drops the lock.
         drop(pending);
-        if remote != 0 {
-            self.send_cancel(&[remote]).await;
-        }
     }
 
     /// Glimpse enqueue: size and times of an OST object; with the lock when the server gave it.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::ClientNamespace;
 use crate::core::LockInfo;
 
-/// A lock whose request is being sent. Dropped without [`ClientNamespace::finish`], the lock is forgotten; a callback for it is
-/// then answered "unknown", which makes the server drop it too.
+/// A lock whose request is being sent. Dropped without [`ClientNamespace::finish`], the lock is forgotten; a callback that comes
+/// then is answered "unknown", which makes the server drop it too. For one that came before, the lock is cancelled.
 pub struct PendingLock {
     pub(super) ns: Arc<ClientNamespace>,
     pub(super) request: LdlmRequest,
@@ -20,18 +20,6 @@ impl PendingLock {
         self.request.clone()
     }
 
-    /// The DLM_REQ buffer with server cookies of locks that the request cancels on its way (see
-    /// [`ClientNamespace::early_cancel`]).
-    pub fn request_with(&self, cancels: &[u64]) -> LdlmRequest {
-        let mut rq = self.request.clone();
-        if !cancels.is_empty() {
-            rq.handles.truncate(1);
-            rq.handles.extend_from_slice(cancels);
-            rq.count = rq.handles.len() as u32;
-        }
-        rq
-    }
-
     /// Our cookie.
     pub fn cookie(&self) -> u64 {
         self.request.handle(0)
@@ -40,8 +28,24 @@ impl PendingLock {
 
 impl Drop for PendingLock {
     fn drop(&mut self) {
-        if self.live {
-            self.ns.locks.lock().forget(self.cookie());
+        if !self.live {
+            return;
+        }
+        let cookie = self.cookie();
+        let remote = {
+            let mut locks = self.ns.locks.lock();
+            if locks.abandon(cookie) {
+                drop(locks);
+                // Granted by a completion callback: another task may have matched it, so it goes with its last pin.
+                return drop(LockRef::new(self.ns.clone(), cookie));
+            }
+            locks.forget(cookie)
+        };
+        if remote != 0 {
+            let ns = self.ns.clone();
+            self.ns.spawn(Box::pin(async move {
+                ns.send_cancel(&[remote]).await;
+            }));
         }
     }
 }
@@ -99,7 +103,7 @@ impl LockRef {
         self.with(|h| h.dead)
     }
 
-    fn with<T>(&self, f: impl FnOnce(&super::table::Held) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&super::table::ClientLock) -> T) -> T {
         f(self
             .ns
             .locks

@@ -32,8 +32,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::core::LockInfo;
+use crate::stats::ClientLockStats;
 use flock::Aftermaths;
-use table::Locks;
+use table::LockTable;
 
 pub use handle::{LockRef, PendingLock};
 
@@ -168,14 +169,16 @@ impl LdlmClient {
         let ns = Arc::new(ClientNamespace {
             portal: enqueue_portal(import.target_uuid()),
             import,
+            stats: Arc::default(),
             lru_size: AtomicUsize::new(cfg.lru_size),
             lru_max_age: cfg.lru_max_age,
             hook: RwLock::new(None),
-            locks: Mutex::new(Locks::new(self.node.rng_u64())),
+            locks: Mutex::new(LockTable::new(self.node.rng_u64())),
             shrinking: AtomicBool::new(false),
             aftermaths: Default::default(),
             runtime: Handle::try_current().ok(),
         });
+        ns.show(&self.node);
         let mut all = self.namespaces.lock();
         all.retain(|w| w.strong_count() > 0);
         all.push(Arc::downgrade(&ns));
@@ -220,10 +223,11 @@ pub struct ClientNamespace {
     import: Arc<Import>,
     /// Where enqueues go.
     portal: u32,
+    stats: Arc<ClientLockStats>,
     lru_size: AtomicUsize,
     lru_max_age: Duration,
     hook: RwLock<Option<Arc<dyn LockHook>>>,
-    locks: Mutex<Locks>,
+    locks: Mutex<LockTable>,
     /// A task serves the LRU.
     shrinking: AtomicBool,
     /// Which owners of flocks have requests under way that nobody waits for.
@@ -254,7 +258,19 @@ impl ClientNamespace {
             .locks
             .lock()
             .pin_match(*res, ty, mode_min, policy_need)?;
+        self.stats.matched.inc();
         Some(LockRef::new(self.clone(), cookie))
+    }
+
+    /// Shows what it counts among the metrics of its node.
+    fn show(self: &Arc<Self>, node: &Arc<Node>) {
+        let (locks, unused) = (Arc::downgrade(self), Arc::downgrade(self));
+        let count = |ns: Arc<Self>| ns.counts().0 as u64;
+        self.stats.locks.ask(move || locks.upgrade().map(count));
+        let count = |ns: Arc<Self>| ns.counts().1 as u64;
+        self.stats.unused.ask(move || unused.upgrade().map(count));
+        let target = self.import.target_uuid().trim_end_matches("_UUID");
+        node.metrics().attach(&[("target", target)], &self.stats);
     }
 
     /// Number of granted locks and of unused ones among them.
@@ -307,7 +323,7 @@ impl ClientNamespace {
     pub async fn replay_locks(self: &Arc<Self>) -> Result<(), RpcError> {
         let all: Vec<(LockInfo, bool)> = {
             let locks = self.locks.lock();
-            let known = |h: &&table::Held| !h.dead && (h.granted || h.remote != 0);
+            let known = |h: &&table::ClientLock| !h.dead && (h.granted || h.remote != 0);
             locks
                 .iter()
                 .filter(known)

@@ -7,6 +7,8 @@
 //! Lustre: `struct ldlm_lock` on the client, `ldlm_lock_decref_internal`, `ldlm_lock_match` in `ldlm_lock.c`;
 //! `ldlm_prepare_lru_list` in `ldlm_request.c`.
 
+mod flocks;
+
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
@@ -14,7 +16,6 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::core::flock::{Edit, OwnLock, plan};
 use crate::core::{FoldMap, LockInfo};
 use crate::cover::covers;
 use crate::slab::Slab;
@@ -23,7 +24,7 @@ const NONE: u32 = u32::MAX;
 
 /// A lock of ours.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ClientLock {
     pub cookie: u64,
     pub remote: u64,
     pub res: ResId,
@@ -43,6 +44,8 @@ pub(super) struct Held {
     pub dead: bool,
     /// Why it will never be granted.
     pub refused: Option<Errno>,
+    /// The server's cookie by which it was asked back before it was granted here; the server waits for its cancel.
+    asked_back: u64,
     pub lvb: Bytes,
     pub waiter: Option<oneshot::Sender<()>>,
     idle_since: Option<Instant>,
@@ -50,7 +53,7 @@ pub(super) struct Held {
     next: u32,
 }
 
-impl Held {
+impl ClientLock {
     pub fn info(&self) -> LockInfo {
         LockInfo {
             cookie: self.cookie,
@@ -82,8 +85,8 @@ pub(super) struct Doomed {
 }
 
 #[derive(Debug)]
-pub(super) struct Locks {
-    slab: Slab<Held>,
+pub(super) struct LockTable {
+    slab: Slab<ClientLock>,
     /// Granted locks by resource.
     by_res: FoldMap<(ResId, LdlmType), SmallVec<[u32; 2]>>,
     head: u32,
@@ -92,9 +95,9 @@ pub(super) struct Locks {
     granted: usize,
 }
 
-impl Locks {
-    pub fn new(base: u64) -> Locks {
-        Locks {
+impl LockTable {
+    pub fn new(base: u64) -> LockTable {
+        LockTable {
             slab: Slab::new(base),
             by_res: FoldMap::default(),
             head: NONE,
@@ -109,15 +112,15 @@ impl Locks {
         (self.granted, self.idle)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Held> {
+    pub fn iter(&self) -> impl Iterator<Item = &ClientLock> {
         self.slab.iter()
     }
 
-    pub fn get(&self, cookie: u64) -> Option<&Held> {
+    pub fn get(&self, cookie: u64) -> Option<&ClientLock> {
         self.slab.find(cookie).map(|i| self.slab.at(i))
     }
 
-    pub fn get_mut(&mut self, cookie: u64) -> Option<&mut Held> {
+    pub fn get_mut(&mut self, cookie: u64) -> Option<&mut ClientLock> {
         self.slab.find(cookie).map(|i| self.slab.at_mut(i))
     }
 
@@ -130,7 +133,7 @@ impl Locks {
         policy: Policy,
         flags: LdlmFlags,
     ) -> Option<u64> {
-        let idx = self.slab.insert_with(|cookie| Held {
+        let idx = self.slab.insert_with(|cookie| ClientLock {
             cookie,
             remote: 0,
             res,
@@ -145,6 +148,7 @@ impl Locks {
             cancelling: false,
             dead: false,
             refused: None,
+            asked_back: 0,
             lvb: Bytes::new(),
             waiter: None,
             idle_since: None,
@@ -164,7 +168,8 @@ impl Locks {
         if h.dead || h.refused.is_some() {
             return false;
         }
-        if h.remote == 0 {
+        // a request that was sent again may have been given another lock than at first
+        if remote != 0 {
             h.remote = remote;
         }
         if h.granted {
@@ -198,7 +203,7 @@ impl Locks {
         need: &Policy,
     ) -> Option<u64> {
         let list = self.by_res.get(&(res, ty))?;
-        let fits = |h: &Held| {
+        let fits = |h: &ClientLock| {
             h.usable()
                 && (h.mode == mode || h.mode.covers(mode) && mode != LdlmMode::GROUP)
                 && covers(&h.policy, need)
@@ -241,8 +246,8 @@ impl Locks {
         None
     }
 
-    /// Forgets a lock whose request failed or is withdrawn; its server cookie. A completion callback may have granted it
-    /// meanwhile and others may use it: then only this pin goes, and the lock with the last one.
+    /// Forgets a lock whose request failed or is withdrawn, unless others have it pinned. The server's cookie if the server may
+    /// wait for its cancel, else 0.
     pub fn forget(&mut self, cookie: u64) -> u64 {
         let Some(idx) = self.slab.find(cookie) else {
             return 0;
@@ -253,7 +258,12 @@ impl Locks {
             h.blocked = true;
             return 0;
         }
-        self.take(idx).remote
+        let h = self.take(idx);
+        match h.remote {
+            _ if h.dead || h.refused.is_some() => 0,
+            0 => h.asked_back,
+            remote => remote,
+        }
     }
 
     /// The asker of a lock goes away before it has it. True: the lock is granted already and is to be let go as any other, with
@@ -268,22 +278,9 @@ impl Locks {
         }
     }
 
-    /// The asker of a flock goes away before it has it: a grant that comes, or has come, is none here, and a restarted server hears
-    /// nothing of it. Its server cookie, 0 when there is nothing to withdraw.
-    pub fn withdraw_flock(&mut self, cookie: u64) -> u64 {
-        let Some(idx) = self.slab.find(cookie) else {
-            return 0;
-        };
-        self.unlist(idx);
-        let h = self.slab.at_mut(idx);
-        let known = !h.dead && h.refused.is_none();
-        h.refused = Some(Errno::EINTR);
-        let remote = std::mem::take(&mut h.remote);
-        if known { remote } else { 0 }
-    }
-
-    /// The server wants the lock back. `Err`: we have no such lock. `Some`: nobody uses it, it is to be cancelled now.
-    pub fn block(&mut self, cookie: u64, discard: bool) -> Result<Option<Doomed>, ()> {
+    /// The server wants the lock back, which it calls `remote`. `Err`: we have no such lock. `Some`: nobody uses it, it is to be
+    /// cancelled now.
+    pub fn block(&mut self, cookie: u64, remote: u64, discard: bool) -> Result<Option<Doomed>, ()> {
         let Some(idx) = self.slab.find(cookie) else {
             return Err(());
         };
@@ -293,6 +290,7 @@ impl Locks {
         }
         h.discard |= discard;
         h.blocked = true;
+        h.asked_back = remote;
         let now = h.granted && h.pins == 0 && !h.cancelling;
         Ok(now.then(|| self.doom(idx)))
     }
@@ -321,7 +319,7 @@ impl Locks {
         }
     }
 
-    fn take(&mut self, idx: u32) -> Held {
+    fn take(&mut self, idx: u32) -> ClientLock {
         self.leave_lru(idx);
         self.unlist(idx);
         self.slab.remove(idx)
@@ -377,28 +375,16 @@ impl Locks {
         idx.into_iter().map(|i| self.doom(i)).collect()
     }
 
-    /// Idle locks of a resource that conflict with `mode` on `policy`; all of them without a policy.
-    pub fn doom_idle(
-        &mut self,
-        res: ResId,
-        ty: LdlmType,
-        conflict: Option<(LdlmMode, &Policy)>,
-        max: usize,
-    ) -> Vec<Doomed> {
+    /// The idle locks of a resource are to go.
+    pub fn doom_idle(&mut self, res: ResId, ty: LdlmType) -> Vec<Doomed> {
         let Some(list) = self.by_res.get(&(res, ty)) else {
             return Vec::new();
         };
-        let hit = |h: &Held| {
-            !h.cancelling
-                && h.pins == 0
-                && !h.dead
-                && conflict.is_none_or(|(m, p)| !h.mode.compatible(m) && meets(&h.policy, p))
-        };
+        let hit = |h: &ClientLock| !h.cancelling && h.pins == 0 && !h.dead;
         let idx: Vec<u32> = list
             .iter()
             .copied()
             .filter(|i| hit(self.slab.at(*i)))
-            .take(max)
             .collect();
         idx.into_iter().map(|i| self.doom(i)).collect()
     }
@@ -444,138 +430,6 @@ impl Locks {
         (infos, waiters)
     }
 
-    /// A flock is granted: cuts and merges the older locks of its owner, as the server did. It may be gone afterwards.
-    pub fn apply_flock(&mut self, cookie: u64, mode: LdlmMode) {
-        let Some(idx) = self.slab.find(cookie) else {
-            return;
-        };
-        let h = self.slab.at(idx);
-        let Policy::Flock {
-            start, end, owner, ..
-        } = h.policy
-        else {
-            return;
-        };
-        let key = (h.res, h.ty);
-        let mut own: Vec<OwnLock<u32>> = Vec::new();
-        for i in self
-            .by_res
-            .get(&key)
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(|i| *i != idx)
-        {
-            let l = self.slab.at(i);
-            if let Policy::Flock {
-                start,
-                end,
-                owner: o,
-                ..
-            } = l.policy
-                && o == owner
-            {
-                own.push(OwnLock {
-                    key: i,
-                    mode: l.mode,
-                    start,
-                    end,
-                });
-            }
-        }
-        let p = plan(&own, mode, start, end);
-        for e in &p.edits {
-            match *e {
-                Edit::Resize { key, start, end } => set_range(self.slab.at_mut(key), start, end),
-                Edit::Remove(key) => {
-                    self.take(key);
-                }
-                Edit::Lower { of, start, end } => self.split_off(of, start, end),
-            }
-        }
-        if mode == LdlmMode::NL || p.merged_into.is_some() {
-            self.unlist(idx);
-        }
-    }
-
-    fn split_off(&mut self, of: u32, start: u64, end: u64) {
-        let h = self.slab.at(of);
-        let desc = LockDesc {
-            granted_mode: h.mode,
-            ..LockDesc::new(h.res, h.ty, h.mode, &h.policy)
-        };
-        let Some(cookie) = self.prepare(h.res, h.ty, h.mode, h.policy, h.flags) else {
-            return;
-        };
-        self.grant(cookie, &desc, 0);
-        if let Some(l) = self.get_mut(cookie) {
-            l.pins = 0;
-            set_range(l, start, end);
-        }
-    }
-
-    /// What the owner holds in `mode`, in pieces of `(first byte, last byte)`.
-    pub fn flock_pieces(&self, res: ResId, owner: u64, mode: LdlmMode) -> Vec<(u64, u64)> {
-        let mine = self.flocks_of(res, owner, mode);
-        let mut v: Vec<_> = mine.map(|(_, range)| range).collect();
-        v.sort_unstable();
-        v
-    }
-
-    /// The server holds an owner's lock on exactly this range under a new cookie, unless that is 0.
-    pub fn flock_renamed(&mut self, res: ResId, policy: &Policy, mode: LdlmMode, remote: u64) {
-        let Policy::Flock {
-            start, end, owner, ..
-        } = *policy
-        else {
-            return;
-        };
-        let same = self
-            .flocks_of(res, owner, mode)
-            .find(|(_, range)| *range == (start, end));
-        if let Some((idx, _)) = same.filter(|_| remote != 0) {
-            self.slab.at_mut(idx).remote = remote;
-        }
-    }
-
-    /// Whether a granted flock of another owner than that in `policy` keeps it from a lock in `mode`.
-    pub fn flock_in_the_way(&self, res: ResId, mode: LdlmMode, policy: &Policy) -> bool {
-        let Policy::Flock {
-            start, end, owner, ..
-        } = *policy
-        else {
-            return false;
-        };
-        let list = self.by_res.get(&(res, LdlmType::FLOCK));
-        list.into_iter().flatten().any(|i| {
-            let h = self.slab.at(*i);
-            matches!(h.policy, Policy::Flock { start: s, end: e, owner: o, .. }
-                if o != owner && s <= end && start <= e && !h.mode.compatible(mode))
-        })
-    }
-
-    /// Granted locks of an owner, with their ranges.
-    fn flocks_of(
-        &self,
-        res: ResId,
-        owner: u64,
-        mode: LdlmMode,
-    ) -> impl Iterator<Item = (u32, (u64, u64))> {
-        let list = self.by_res.get(&(res, LdlmType::FLOCK));
-        list.into_iter().flatten().filter_map(move |i| {
-            let h = self.slab.at(*i);
-            match h.policy {
-                Policy::Flock {
-                    start,
-                    end,
-                    owner: o,
-                    ..
-                } if o == owner && h.mode == mode => Some((*i, (start, end))),
-                _ => None,
-            }
-        })
-    }
-
     fn enter_lru(&mut self, idx: u32, now: Instant) {
         let tail = self.tail;
         let h = self.slab.at_mut(idx);
@@ -612,26 +466,6 @@ impl Locks {
     }
 }
 
-fn set_range(h: &mut Held, from: u64, to: u64) {
-    if let Policy::Flock { start, end, .. } = &mut h.policy {
-        (*start, *end) = (from, to);
-    }
-}
-
-/// True when two policies have something in common.
-fn meets(a: &Policy, b: &Policy) -> bool {
-    match (a, b) {
-        (
-            Policy::Extent { start, end, .. },
-            Policy::Extent {
-                start: s, end: e, ..
-            },
-        ) => start <= e && s <= end,
-        (Policy::Ibits { bits, .. }, Policy::Ibits { bits: b, .. }) => bits.0 & b.0 != 0,
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -645,13 +479,13 @@ mod tests {
         Policy::ibits(Ibits(bits))
     }
 
-    fn add(l: &mut Locks, mode: LdlmMode, ty: LdlmType, policy: Policy) -> u64 {
+    fn add(l: &mut LockTable, mode: LdlmMode, ty: LdlmType, policy: Policy) -> u64 {
         let c = l.prepare(RES, ty, mode, policy, LdlmFlags(0)).unwrap();
         assert!(l.grant(c, &LockDesc::new(RES, ty, mode, &policy), c + 1));
         c
     }
 
-    fn idle(l: &mut Locks, mode: LdlmMode, policy: Policy) -> u64 {
+    fn idle(l: &mut LockTable, mode: LdlmMode, policy: Policy) -> u64 {
         let c = add(l, mode, LdlmType::IBITS, policy);
         assert!(l.unpin(c, Instant::now()).is_none());
         c
@@ -659,7 +493,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lock_is_matched_by_what_it_covers() {
-        let mut l = Locks::new(1);
+        let mut l = LockTable::new(1);
         let c = idle(&mut l, PR, ibits(3));
         assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)), Some(c));
         assert_eq!(
@@ -673,10 +507,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_blocked_lock_goes_with_its_last_pin() {
-        let mut l = Locks::new(1);
+        let mut l = LockTable::new(1);
         let c = add(&mut l, PR, LdlmType::IBITS, ibits(3));
         l.pin_again(c);
-        assert!(l.block(c, true).unwrap().is_none());
+        assert!(l.block(c, c + 1, true).unwrap().is_none());
         assert_eq!(
             l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)),
             None,
@@ -686,17 +520,17 @@ mod tests {
         let d = l.unpin(c, Instant::now()).unwrap();
         assert!(d.discard && d.info.cookie == c);
         assert!(
-            l.block(c, false).unwrap().is_none(),
+            l.block(c, c + 1, false).unwrap().is_none(),
             "asked again while being given back"
         );
         assert_eq!(l.cancelled(c), c + 1);
-        assert!(l.block(c, false).is_err());
+        assert!(l.block(c, c + 1, false).is_err());
         assert_eq!(l.counts(), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn lru_gives_the_oldest_back() {
-        let mut l = Locks::new(1);
+        let mut l = LockTable::new(1);
         let c: Vec<u64> = (0..4).map(|i| idle(&mut l, PR, ibits(1 << i))).collect();
         assert!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)).is_some());
         assert!(l.unpin(c[0], Instant::now()).is_none());
@@ -722,7 +556,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_grant_may_come_twice_in_any_order() {
-        let mut l = Locks::new(1);
+        let mut l = LockTable::new(1);
         let c = l
             .prepare(RES, LdlmType::IBITS, PR, ibits(1), LdlmFlags(0))
             .unwrap();
@@ -743,7 +577,7 @@ mod tests {
     /// The completion callback was quicker than the asker's patience, and another task than both.
     #[tokio::test]
     async fn a_lock_in_use_outlives_its_asker() {
-        let mut l = Locks::new(1);
+        let mut l = LockTable::new(1);
         let c = add(&mut l, PR, LdlmType::IBITS, ibits(1));
         assert_eq!(l.pin_match(RES, LdlmType::IBITS, PR, &ibits(1)), Some(c));
         assert!(l.abandon(c));
@@ -763,6 +597,16 @@ mod tests {
             .prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0))
             .unwrap();
         assert!(!l.abandon(waiting));
+        assert_eq!(
+            l.forget(waiting),
+            0,
+            "the server keeps it or does not: it asks"
+        );
+        let asked_back = l
+            .prepare(RES, LdlmType::IBITS, PR, ibits(4), LdlmFlags(0))
+            .unwrap();
+        assert!(l.block(asked_back, 70, false).unwrap().is_none());
+        assert_eq!(l.forget(asked_back), 70, "the server waits for its cancel");
         let flock = add(
             &mut l,
             PR,
@@ -778,18 +622,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn conflicting_idle_locks_can_be_cancelled_early() {
-        let mut l = Locks::new(1);
+    async fn idle_locks_of_a_resource_can_go() {
+        let mut l = LockTable::new(1);
         let a = idle(&mut l, PR, ibits(1));
-        let _b = idle(&mut l, PR, ibits(2));
         let _pinned = add(&mut l, PR, LdlmType::IBITS, ibits(1));
-        let d = l.doom_idle(RES, LdlmType::IBITS, Some((LdlmMode::EX, &ibits(1))), 8);
+        let d = l.doom_idle(RES, LdlmType::IBITS);
         assert_eq!(d.iter().map(|d| d.info.cookie).collect::<Vec<_>>(), [a]);
     }
 
     #[tokio::test]
     async fn eviction_kills_all_and_pins_keep_the_shell() {
-        let mut l = Locks::new(1);
+        let mut l = LockTable::new(1);
         let a = idle(&mut l, PR, ibits(1));
         let b = add(&mut l, PR, LdlmType::IBITS, ibits(2));
         let w = l
@@ -809,14 +652,14 @@ mod tests {
 
     #[tokio::test]
     async fn flocks_merge_as_on_the_server() {
-        let mut l = Locks::new(1);
+        let mut l = LockTable::new(1);
         let lock = |start, end| Policy::Flock {
             start,
             end,
             owner: 5,
             pid: 1,
         };
-        let take = |l: &mut Locks, mode, start, end| {
+        let take = |l: &mut LockTable, mode, start, end| {
             let c = add(l, mode, LdlmType::FLOCK, lock(start, end));
             l.apply_flock(c, mode);
             l.unpin(c, Instant::now());

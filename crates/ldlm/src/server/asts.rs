@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{LdlmServer, State};
+use super::{LdlmServer, NamespaceState};
 use crate::ExportId;
 use crate::ast::{AstError, EvictReason};
 use crate::core::{Action, Actions, FoldMap, LockInfo};
@@ -60,7 +60,7 @@ impl Owed {
 impl LdlmServer {
     /// Ends an operation: notes what is owed from now on, releases the mutex, then sends. Nothing may hold another mutex
     /// here: clients of this process answer on this very stack.
-    pub(super) fn finish(self: &Arc<Self>, mut st: MutexGuard<'_, State>, out: Actions) {
+    pub(super) fn finish(self: &Arc<Self>, mut st: MutexGuard<'_, NamespaceState>, out: Actions) {
         if out.is_empty() {
             return;
         }
@@ -91,7 +91,7 @@ impl LdlmServer {
         }
     }
 
-    pub(super) fn owe(self: &Arc<Self>, st: &mut State, cookie: u64) {
+    pub(super) fn owe(self: &Arc<Self>, st: &mut NamespaceState, cookie: u64) {
         if st.ns.info(cookie).is_none() {
             return;
         }
@@ -120,7 +120,9 @@ impl LdlmServer {
 
     async fn blocking(self: Arc<Self>, lock: LockInfo, by: LockDesc, instant: bool) {
         let Some(exp) = lock.export else { return };
+        let begun = Instant::now();
         let done = self.asts.blocking(exp, &lock, &by).await;
+        self.stats.blocking.record_time(begun.elapsed());
         if !instant {
             self.answered(exp, lock.cookie, "blocking", done);
         }
@@ -133,7 +135,9 @@ impl LdlmServer {
         } else {
             Bytes::new()
         };
+        let begun = Instant::now();
         let done = self.asts.completion(exp, &lock, flags, lvb).await;
+        self.stats.completion.record_time(begun.elapsed());
         self.answered(exp, lock.cookie, "completion", done);
     }
 
@@ -168,6 +172,7 @@ impl LdlmServer {
     }
 
     fn evict(self: &Arc<Self>, exp: ExportId, why: EvictReason) {
+        self.stats.evictions.inc();
         self.asts.evict(exp, why);
         self.export_gone(exp);
     }

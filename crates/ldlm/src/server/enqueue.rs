@@ -52,6 +52,7 @@ impl LdlmServer {
         req: &LdlmRequest,
     ) -> Result<LdlmReply, EnqueueError> {
         let want = want_of(exp, req)?;
+        self.stats.enqueues.inc();
         let asked = want.policy;
         let mut out = Actions::new();
         let mut st = self.state.lock();
@@ -67,6 +68,9 @@ impl LdlmServer {
             _ => None,
         };
         self.finish(st, out);
+        if let Ok(Outcome::Waiting(_)) = &outcome {
+            self.stats.queued.inc();
+        }
         let now = || reply_of(&now.expect("the lock was there under the mutex"));
         let reply = match outcome? {
             Outcome::Granted(_) => now(),

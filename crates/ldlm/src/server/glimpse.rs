@@ -7,6 +7,7 @@ use coral_wire::ldlm::{
 };
 use coral_wire::ost::OstLvb;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 use super::{EnqueueError, GlimpseReply, LdlmServer, intent_reply_of};
 use crate::ExportId;
@@ -25,6 +26,7 @@ impl LdlmServer {
         if !super::has_lvb(want.ty, &want.policy) {
             return Err(EnqueueError::Malformed);
         }
+        self.stats.enqueues.inc();
         let (res, ty) = (want.res, want.ty);
         let granted = {
             let mut st = self.state.lock();
@@ -106,7 +108,10 @@ impl LdlmServer {
 
     async fn ask_size(self: &Arc<Self>, lock: LockInfo) -> Option<OstLvb> {
         let exp = lock.export?;
-        match self.asts.glimpse(exp, &lock).await {
+        let begun = Instant::now();
+        let answer = self.asts.glimpse(exp, &lock).await;
+        self.stats.glimpse.record_time(begun.elapsed());
+        match answer {
             Ok(lvb) => OstLvb::decode_any(&lvb).ok(),
             // It has the lock but nothing under it, or is just giving it back.
             Err(AstError::NoLock) => None,

@@ -4,6 +4,7 @@ use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::{EnqueueError, LdlmServer};
 use crate::ExportId;
@@ -113,7 +114,9 @@ impl LdlmServer {
                 Ok((lock, None)) => return lock,
                 Ok((lock, Some(granted))) => {
                     // The sender lives in the server's table as long as the lock waits.
+                    let begun = Instant::now();
                     let _ = granted.await;
+                    self.stats.wait.record_time(begun.elapsed());
                     return lock;
                 }
                 Err(Refused::TooMany) => tokio::time::sleep(FULL_RETRY).await,
@@ -126,6 +129,7 @@ impl LdlmServer {
         self: &Arc<Self>,
         want: &Want,
     ) -> Result<(LocalLock, Option<oneshot::Receiver<()>>), Refused> {
+        self.stats.enqueues.inc();
         let mut out = Actions::new();
         let mut st = self.state.lock();
         let (cookie, rx) = match st.ns.enqueue(want.clone(), false, &mut out)? {
@@ -164,6 +168,7 @@ impl LdlmServer {
             remote: 0,
             ignore: ignore_export,
         };
+        self.stats.enqueues.inc();
         let cookie = self.state.lock().ns.try_enqueue(want).ok()?;
         Some(LocalLock {
             server: self.clone(),
@@ -192,6 +197,7 @@ impl LdlmServer {
             remote: client_cookie,
             ignore: None,
         };
+        self.stats.enqueues.inc();
         let mut st = self.state.lock();
         if st.gone.contains(&exp) {
             return None;

@@ -36,6 +36,7 @@ use tokio::time::Instant;
 use crate::ExportId;
 use crate::ast::AstSender;
 use crate::core::{Actions, FoldMap, LockInfo, Namespace, Refused};
+use crate::stats::ServerLockStats;
 use asts::Owed;
 
 /// Limits and times of a server namespace.
@@ -145,11 +146,12 @@ pub struct LdlmServer {
     asts: Arc<dyn AstSender>,
     cfg: LdlmConfig,
     lvb: OnceLock<Arc<dyn LvbOps>>,
-    state: Mutex<State>,
+    stats: Arc<ServerLockStats>,
+    state: Mutex<NamespaceState>,
 }
 
 /// What the mutex guards.
-struct State {
+struct NamespaceState {
     ns: Namespace,
     /// Server-side locks that wait.
     waiters: FoldMap<u64, oneshot::Sender<()>>,
@@ -197,20 +199,36 @@ impl LdlmServer {
         cfg: LdlmConfig,
     ) -> Arc<Self> {
         let ns = Namespace::new(node.rng_u64());
-        let state = State {
+        let state = NamespaceState {
             ns,
             waiters: FoldMap::default(),
             owed: Owed::default(),
             gone: Gone::default(),
         };
-        Arc::new(Self {
+        let me = Arc::new(Self {
             name: name.to_owned(),
             node,
             asts,
             cfg,
             lvb: OnceLock::new(),
+            stats: Arc::default(),
             state: Mutex::new(state),
-        })
+        });
+        me.show();
+        me
+    }
+
+    /// Shows what it counts among the metrics of its node.
+    fn show(self: &Arc<Self>) {
+        let (locks, resources) = (Arc::downgrade(self), Arc::downgrade(self));
+        let count = |me: Arc<Self>| me.counts().0 as u64;
+        self.stats.locks.ask(move || locks.upgrade().map(count));
+        let count = |me: Arc<Self>| me.counts().1 as u64;
+        self.stats
+            .resources
+            .ask(move || resources.upgrade().map(count));
+        let labels = [("target", self.name.as_str())];
+        self.node.metrics().attach(&labels, &self.stats);
     }
 
     /// Sets the LVB methods (OSTs), once. Without them every LVB is empty.
@@ -259,6 +277,7 @@ impl LdlmServer {
             }
         }
         self.finish(st, out);
+        self.stats.cancelled.add(known as u64);
         known
     }
 
@@ -278,7 +297,7 @@ impl LdlmServer {
             return;
         }
         let until = Instant::now() + self.cfg.cancel_timeout;
-        let State { ns, owed, .. } = &mut *st;
+        let NamespaceState { ns, owed, .. } = &mut *st;
         for ty in [LdlmType::EXTENT, LdlmType::IBITS] {
             for l in ns.granted(res, ty).filter(|l| l.export == Some(exp)) {
                 owed.prolong(l.cookie, until);

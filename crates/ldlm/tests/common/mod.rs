@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 use coral_ldlm::*;
-use coral_lnet::{MemNet, Nid, Node, NodeConfig};
+use coral_lnet::{LinkModel, MemNet, Node, NodeConfig};
 use coral_ptlrpc::{
-    Import, ImportConfig, ImportObserver, RequestHandler, RpcError, ServerRequest, Service,
-    ServiceConfig,
+    Import, ImportConfig, ImportObserver, Request, RequestHandler, RpcError, ServerRequest,
+    Service, ServiceConfig,
 };
 use coral_wire::connect::{ConnectFlags, ObdConnectData};
 use coral_wire::errno::Errno;
@@ -31,6 +31,8 @@ pub const FILE: ResId = ResId([0x200000402, 5, 0, 0]);
 pub const OBJECT: ResId = ResId([77, 0, 0, 0]);
 pub const FLOCK: ResId = ResId([0x200000402, 5, 0, 12]);
 pub const NO_FLAGS: LdlmFlags = LdlmFlags(0);
+/// Between an intent's lock and its reply.
+pub const INTENT: Duration = Duration::from_millis(5);
 
 pub fn bits(b: u64) -> Policy {
     Policy::ibits(Ibits(b))
@@ -185,6 +187,8 @@ impl Server {
         self.ldlm.cancel(exp, dlm.early_cancels());
         let done = if dlm.flags.contains(LdlmFlags::REPLAY) {
             self.ldlm.replay(exp, &dlm).map(|r| (0, r, Bytes::new()))
+        } else if !rq.msg.buf(2).is_empty() {
+            self.intent(exp, &dlm).await
         } else if dlm.flags.contains(LdlmFlags::HAS_INTENT) {
             self.ldlm
                 .glimpse(exp, &dlm)
@@ -203,6 +207,20 @@ impl Server {
             }
             Err(e) => (e.status(), m),
         }
+    }
+
+    /// The lock is granted, others may ask for it, and some time later the reply goes.
+    async fn intent(
+        self: &Server,
+        exp: ExportId,
+        dlm: &LdlmRequest,
+    ) -> Result<(i32, LdlmReply, Bytes), EnqueueError> {
+        let (desc, cookie) = (&dlm.desc, dlm.handle(0));
+        let (res, ty, mode, policy) = (desc.res(), desc.ty(), desc.req_mode, desc.policy());
+        let given = self.ldlm.grant(exp, cookie, res, ty, mode, policy).await?;
+        tokio::time::sleep(INTENT).await;
+        let reply = self.ldlm.reply_for(given.0);
+        Ok((0, reply.ok_or(EnqueueError::Aborted)?, Bytes::new()))
     }
 }
 
@@ -326,6 +344,22 @@ impl Client {
             .await
             .map(|(l, _)| l)
     }
+    /// As an MDT's client asks, with an operation that the lock is for.
+    pub fn intent_rq(&self, mode: LdlmMode, b: u64) -> (PendingLock, Request) {
+        let pending = self
+            .ns
+            .prepare(FILE, LdlmType::IBITS, mode, bits(b), LdlmFlags::HAS_INTENT);
+        let rq = Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE)
+            .push_bytes(pending.request().to_bytes())
+            .push(&LdlmIntent { opc: it::GETATTR });
+        (pending, rq)
+    }
+    pub async fn intent(&self, mode: LdlmMode, b: u64) -> Option<LockRef> {
+        let (pending, rq) = self.intent_rq(mode, b);
+        let (reply, pending) = self.ns.intent(rq, pending).await.ok()?;
+        let rep = reply.msg.get::<LdlmReply>(1).ok()?;
+        self.ns.finish(pending, &rep, reply.status)
+    }
     pub async fn extent(
         &self,
         mode: LdlmMode,
@@ -366,11 +400,7 @@ pub struct Bed {
 }
 
 async fn node(net: &Arc<MemNet>, n: u32) -> Arc<Node> {
-    let cfg = NodeConfig {
-        nids: vec![format!("{n}@lo").parse::<Nid>().unwrap()],
-        seed: n as u64,
-        ..NodeConfig::default()
-    };
+    let cfg = NodeConfig::in_memory(format!("{n}@lo").parse().unwrap(), n as u64);
     Node::start(cfg, Some(net.clone())).await.unwrap()
 }
 
@@ -442,6 +472,20 @@ impl Bed {
             }
         }
     }
+}
+
+/// Clients that are 20 ms away from the server.
+pub async fn far(clients: usize) -> Bed {
+    let bed = Bed::new(clients).await;
+    let model = LinkModel {
+        delay: Duration::from_millis(20),
+        ..LinkModel::default()
+    };
+    for c in &bed.clients {
+        bed.net
+            .set_link(c.node.nid(), bed.server.node.nid(), model, 1);
+    }
+    bed
 }
 
 impl Bed {

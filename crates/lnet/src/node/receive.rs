@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use coral_buffers::Payload;
 use coral_wire::lnet::{LnetMsg, WireHandle};
 
 use super::Node;
@@ -12,7 +13,7 @@ use crate::path::Load;
 use crate::peers::Word;
 use crate::portals::PutMatch;
 use crate::sock::{Credits, Done, cork};
-use crate::{Nid, Payload, PingInfo, PutEvent, ping};
+use crate::{Nid, PingInfo, PutEvent, ping};
 
 impl Node {
     /// A message has arrived from the hop `from` by our NID `local`, by whatever LND: for us, or to be sent on. Runs handlers and

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use coral_buffers::Payload;
 use coral_wire::lnet::{LnetMsg, WireHandle};
 use tokio::sync::oneshot;
 
@@ -13,7 +14,7 @@ use crate::path::{Load, Path, Route, Tried};
 use crate::peers::Word;
 use crate::pending::Wait;
 use crate::sock::{Again, Credits, Done, Tx};
-use crate::{KnownBy, LNET_MTU, Nid, Payload, PingInfo, ping};
+use crate::{KnownBy, LNET_MTU, Nid, PingInfo, ping};
 
 /// The error a sender gets that a rule makes fail.
 fn as_if(e: HealthError, nid: Nid) -> SendError {

@@ -6,9 +6,10 @@
 //! Left out: features 0 (lengths in pages, of nodes before 2.3) beyond what is needed to read them; big-endian peers.
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_wire::Wire;
 
-use crate::{LNET_MTU, Payload};
+use crate::LNET_MTU;
 
 /// What every eight bytes of checked data hold (`BRW_MAGIC`).
 pub(crate) const MAGIC: u64 = 0xeeb0_eeb1_eeb2_eeb3;

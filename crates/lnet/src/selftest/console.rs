@@ -59,14 +59,14 @@ struct Batch {
 }
 
 #[derive(Default)]
-struct State {
+struct ConsoleState {
     nodes: BTreeMap<Nid, Peer>,
     groups: Vec<Group>,
     batches: Vec<Batch>,
     next_batch: u64,
 }
 
-impl State {
+impl ConsoleState {
     fn group(&mut self, name: &str) -> Result<&mut Group, ConsoleError> {
         self.groups
             .iter_mut()
@@ -136,7 +136,7 @@ pub struct Console {
     /// Milliseconds since 1970 when the session began: with the NID its ID.
     stamp: u64,
     voice: OnceLock<Voice>,
-    st: Mutex<State>,
+    st: Mutex<ConsoleState>,
 }
 
 impl Console {
@@ -339,7 +339,7 @@ impl Console {
         } else {
             self.end_on(&active).await.unwrap_or_default()
         };
-        *self.st.lock() = State::default();
+        *self.st.lock() = ConsoleState::default();
         done
     }
 }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_wire::Errno;
 use coral_wire::srpc::{SrpcBody, SrpcMsg, SrpcType};
 
 use super::{FRAMEWORK_PORTAL, RDMA_PORTAL, Service, TEST_PORTAL};
-use crate::{Counter, Nid, Node, Payload, SendError};
+use crate::{Nid, Node, SendError};
+use coral_metrics::Counter;
 
 /// Longest life of an RPC (`rpc_timeout` 64 s).
 pub const RPC_TIMEOUT: Duration = Duration::from_secs(64);

@@ -5,31 +5,27 @@
 //! and answers to messages that came in one read are written together ([`super::cork`]).
 //! Reading: one task; it delivers on its own stack.
 
+mod reader;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
-use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr};
 use parking_lot::Mutex;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
 
 use super::admission::{Open, Place};
 use super::cork;
-use super::frame::{Frame, FrameError, Framer, KEEPALIVE};
 use super::hello::ConnType;
 use super::peer::Peer;
 use super::stage::{Stage, StageAct, StageEvent};
-use super::tx::{Burst, Credits, Tx};
-use crate::forward::{self, Transit, Verdict};
-use crate::gateway::GwEvent;
-use crate::msg::Msg;
-use crate::{KnownBy, Node, Payload, SendError};
+use super::tx::{Burst, Tx};
+use crate::{KnownBy, Node, SendError};
 
 /// Messages one burst takes from the queue.
 const BURST_TXS: usize = 32;
@@ -102,9 +98,6 @@ pub(crate) struct Conn {
     last_used: AtomicU64,
     rx_partial: AtomicBool,
 }
-
-/// The header of a message for somebody else, and its bytes.
-type InTransit = (LnetHdr, Box<[u8; LNET_HDR_SIZE]>);
 
 /// How a write call is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -371,215 +364,6 @@ impl Conn {
         }
     }
 
-    /// The reader task.
-    async fn read_all(&self, node: &Arc<Node>) {
-        // A handler that panics ends this task: the connection must not stay open with nobody reading.
-        let _guard = CloseOnDrop(self);
-        let reason = match self.read_frames(node).await {
-            Ok(()) => CloseReason::Reset,
-            Err(e) => {
-                self.peer.net.stats.bad_bytes.inc();
-                tracing::warn!(node = %node.nid(), peer = %self.peer.nid, ctype = ?self.ctype, error = %e, "connection closed: bad bytes");
-                CloseReason::BadBytes
-            }
-        };
-        self.close(reason);
-    }
-
-    /// Reads until the connection ends.
-    async fn read_frames(&self, node: &Arc<Node>) -> Result<(), BadBytes> {
-        let mut framer = Framer::new(self.peer.net.pool.clone(), Some(self.peer.local));
-        let mut copied = 0;
-        let mut transit = None;
-        loop {
-            if self.stream.readable().await.is_err() {
-                return Ok(());
-            }
-            match self.read(&mut framer) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                    ) =>
-                {
-                    continue;
-                }
-                Err(e) => {
-                    tracing::debug!(peer = %self.peer.nid, ctype = ?self.ctype, error = %e, "read failed");
-                    return Ok(());
-                }
-            }
-            self.last_rx
-                .store(self.peer.net.now_ms(), Ordering::Relaxed);
-            while let Some((hdr, raw)) =
-                cork::together(|| self.take_frames(node, &mut framer, &mut transit))?
-            {
-                match self.admit(node, &hdr, raw).await? {
-                    Some(t) => transit = Some(t),
-                    None => return Ok(()),
-                }
-                if let Some(whole) = framer.begin() {
-                    self.on_frame(node, whole, &mut transit)?;
-                }
-            }
-            self.rx_partial
-                .store(framer.is_partial(), Ordering::Relaxed);
-            node.stats().copied_bytes.add(framer.copied() - copied);
-            copied = framer.copied();
-        }
-    }
-
-    /// Takes the complete frames there are, up to one in transit whose header has come.
-    fn take_frames(
-        &self,
-        node: &Arc<Node>,
-        framer: &mut Framer,
-        transit: &mut Option<Transit>,
-    ) -> Result<Option<InTransit>, BadBytes> {
-        while let Some(frame) = framer.next_frame()? {
-            match frame {
-                Frame::Transit { hdr, raw } => return Ok(Some((hdr, raw))),
-                frame => self.on_frame(node, frame, transit)?,
-            }
-        }
-        Ok(None)
-    }
-
-    /// One read. When it got less than it had room for, the socket is empty: tokio is told so and saves the read that would
-    /// find that out. (With edge triggering, bytes that come later wake us again.)
-    fn read(&self, framer: &mut Framer) -> io::Result<usize> {
-        let (mut spaces, room) = framer.spaces();
-        let mut got = None;
-        let result = self.stream.try_io(Interest::READABLE, || {
-            let n = rustix::net::recvmsg(
-                &self.stream,
-                &mut spaces,
-                &mut RecvAncillaryBuffer::default(),
-                RecvFlags::DONTWAIT,
-            )?
-            .bytes;
-            got = Some(n);
-            if n > 0 && n < room {
-                Err(io::ErrorKind::WouldBlock.into())
-            } else {
-                Ok(())
-            }
-        });
-        match (got, result) {
-            (Some(n), _) => {
-                framer.filled(n);
-                Ok(n)
-            }
-            (None, Err(e)) => Err(e),
-            (None, Ok(())) => Ok(0),
-        }
-    }
-
-    /// Judges a message for somebody else by its header, and waits for the buffer it needs: the connection is not read meanwhile.
-    /// None: the node goes down.
-    async fn admit(
-        &self,
-        node: &Arc<Node>,
-        hdr: &LnetHdr,
-        raw: Box<[u8; LNET_HDR_SIZE]>,
-    ) -> Result<Option<Transit>, BadBytes> {
-        match forward::judge(
-            self.peer.local,
-            hdr.dest_nid,
-            node.nids(),
-            node.is_routing(),
-        ) {
-            // A router passes on what others wrote: for that its connection must not end.
-            Verdict::Refuse if hdr.src_nid == self.peer.nid => {
-                Err(BadBytes::NotForUs(hdr.dest_nid))
-            }
-            Verdict::Drop | Verdict::Refuse => Ok(Some(Transit {
-                raw: *raw,
-                credits: Credits::new(),
-                forward: false,
-                origin: self.origin.clone(),
-            })),
-            Verdict::Forward => {
-                let mut admitted = std::pin::pin!(node.admit_transit(&self.peer, hdr));
-                let credits = match futures_util::poll!(&mut admitted) {
-                    Poll::Ready(credits) => credits,
-                    Poll::Pending => {
-                        node.stats().route_waits.inc();
-                        // It is we who do not read: that is no reason to call the peer stuck.
-                        self.rx_partial.store(false, Ordering::Relaxed);
-                        admitted.await
-                    }
-                };
-                self.last_rx
-                    .store(self.peer.net.now_ms(), Ordering::Relaxed);
-                Ok(credits.ok().map(|credits| Transit {
-                    raw: *raw,
-                    credits,
-                    forward: true,
-                    origin: self.origin.clone(),
-                }))
-            }
-        }
-    }
-
-    fn on_frame(
-        &self,
-        node: &Arc<Node>,
-        frame: Frame,
-        transit: &mut Option<Transit>,
-    ) -> Result<(), BadBytes> {
-        match frame {
-            Frame::Noop {
-                cookies: [0, 0 | KEEPALIVE],
-            } => Ok(()),
-            // We ask for no zero-copy acknowledgement, so none can be right.
-            Frame::Noop { cookies } => Err(BadBytes::Cookie(cookies)),
-            Frame::Lnet {
-                cookies: [_, ack], ..
-            } if ack > KEEPALIVE => Err(BadBytes::Cookie([0, ack])),
-            Frame::Lnet {
-                cookies: [wants, _],
-                hdr,
-                payload,
-            } => {
-                if wants != 0 {
-                    self.peer.send_noop([0, wants]);
-                }
-                self.last_used
-                    .store(self.last_rx.load(Ordering::Relaxed), Ordering::Relaxed);
-                self.peer.count_received(&hdr.msg);
-                let transit = transit.take();
-                if node.is_ours(hdr.src_nid) || hdr.src_nid.is_lo() {
-                    // Whoever wrote that may be far behind the peer. Nodes of this process (N@lo) do not come by TCP.
-                    node.stats().unmatched.inc();
-                    return Ok(());
-                }
-                // A node with several NIDs may send with any of them by any connection: the source is not judged (`lnet_parse`).
-                let from_afar = hdr.src_nid.net() != self.peer.nid.net();
-                if transit.as_ref().is_some_and(|t| !t.forward) {
-                    node.stats().not_routing.inc();
-                    return Ok(());
-                }
-                let msg = Msg {
-                    dest: hdr.dest_nid,
-                    src: hdr.src_nid,
-                    kind: hdr.msg,
-                    payload: Payload::from(payload),
-                    known_by: self.known_by,
-                };
-                if from_afar && transit.is_none() {
-                    node.gateway_event(self.peer.nid, GwEvent::Forwarded);
-                }
-                node.arrive(self.peer.nid, self.peer.local, msg, transit);
-                Ok(())
-            }
-            // Taken before.
-            Frame::Transit { .. } => Ok(()),
-        }
-    }
-
     /// Closes the connection, once: senders with something on it are told, the peer's state forgets it.
     pub(crate) fn close(&self, reason: CloseReason) {
         let (burst, queue) = {
@@ -646,15 +430,4 @@ impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         self.0.close(CloseReason::Reset);
     }
-}
-
-/// What a peer must not send.
-#[derive(Debug, thiserror::Error)]
-enum BadBytes {
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    #[error("acknowledges zero-copy messages {0:?} that were never sent")]
-    Cookie([u64; 2]),
-    #[error("message for {0}")]
-    NotForUs(crate::Nid),
 }

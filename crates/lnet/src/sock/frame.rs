@@ -240,10 +240,16 @@ impl Framer {
             if s.body.filled < s.body.len {
                 return Ok(None);
             }
-            return Ok(self.started.take().map(|s| Frame::Lnet {
-                cookies: s.cookies,
-                hdr: s.hdr,
-                payload: s.body.freeze(),
+            return Ok(self.started.take().map(|s| {
+                assert_eq!(
+                    s.body.len, s.hdr.payload_length as usize,
+                    "the payload that the header announced"
+                );
+                Frame::Lnet {
+                    cookies: s.cookies,
+                    hdr: s.hdr,
+                    payload: s.body.freeze(),
+                }
             }));
         }
         let frame = self.parse_head();

@@ -289,29 +289,25 @@ impl SockNet {
 
     /// Waits for a credit of the peer and one of the network interface.
     pub(crate) async fn credits(&self, peer: &Peer) -> Result<Credits, SendError> {
-        let of_peer = match peer.credits.clone().try_acquire_owned() {
-            Ok(credit) => credit,
-            Err(_) => {
-                // Perhaps they are with what this stack holds back.
-                cork::flush();
-                peer.credits
-                    .clone()
-                    .acquire_owned()
-                    .await
-                    .map_err(|_| SendError::Shutdown)?
-            }
-        };
-        let of_ni = self
-            .credits
-            .clone()
-            .acquire_owned()
-            .await
-            .map_err(|_| SendError::Shutdown)?;
+        let of_peer = self.credit(&peer.credits).await?;
+        let of_ni = self.credit(&self.credits).await?;
         peer.min_credits
             .fetch_min(peer.credits.available_permits(), Ordering::Relaxed);
         self.min_credits
             .fetch_min(self.credits.available_permits(), Ordering::Relaxed);
         Ok(Credits::from_iter([of_peer, of_ni]))
+    }
+
+    async fn credit(&self, of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, SendError> {
+        if let Ok(credit) = of.clone().try_acquire_owned() {
+            return Ok(credit);
+        }
+        // Perhaps they are with what this stack holds back.
+        cork::flush();
+        let begun = Instant::now();
+        let credit = of.clone().acquire_owned().await;
+        self.stats.credit_wait.record_time(begun.elapsed());
+        credit.map_err(|_| SendError::Shutdown)
     }
 
     /// Begins to accept.

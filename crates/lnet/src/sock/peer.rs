@@ -1,89 +1,39 @@
 //! A peer over TCP: its connections, what waits for one, and who opens them.
 //!
-//! The decisions (which connection for a message, which to open next, whom to let in) are plain functions below, as
-//! `ksocknal_match_tx_v3`, `ksocknal_connect` and `ksocknal_create_conn` decide them in the kernel.
+//! The decisions (which connection for a message, which to open next, whom to let in) are in [`choice`].
 //!
 //! Invariants: at most one connector task per peer; a message waits only while one is running, and that one for a permit no
 //! longer than for a handshake; `st` is never held while a message is sent or finished.
+
+mod choice;
+mod connector;
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use coral_wire::lnet::LnetMsg;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+pub(super) use self::choice::Admission;
+use self::choice::{admit, choose, missing, types_for};
+use self::connector::Ticket;
+use super::SockNet;
 use super::conn::{CloseReason, Conn};
 use super::dialer::{DialAct, DialEvent, Dialer};
-use super::frame::{HEAD_LEN, KEEPALIVE};
-use super::hello::{ConnType, Dial, HandshakeError};
+use super::frame::KEEPALIVE;
+use super::hello::ConnType;
 use super::tx::Tx;
-use super::{For, SockNet};
 use crate::gateway::GwEvent;
 use crate::ni::Ni;
 use crate::show::PeerNiShow;
 use crate::{Limits, Nid, SendError};
 
-/// Messages below this many bytes on the wire, headers included, are small (`min_bulk`).
-const MIN_BULK: usize = 1024;
-/// Pause after a lost connection race; the winner needs a few round trips.
-const RACE_PAUSE: Duration = Duration::from_millis(20);
-
-/// The connection types a message may take, best first. Never the one for incoming bulk.
-fn types_for(len: usize) -> [ConnType; 2] {
-    if len < MIN_BULK {
-        [ConnType::Control, ConnType::BulkOut]
-    } else {
-        [ConnType::BulkOut, ConnType::Control]
-    }
-}
-
-/// Index of the connection to send on, out of (type, bytes queued): of several the emptiest, and of those the newest.
-fn choose(
-    conns: impl Iterator<Item = (ConnType, u64)> + Clone,
-    wanted: &[ConnType],
-) -> Option<usize> {
-    wanted.iter().find_map(|t| {
-        let of_type = conns
-            .clone()
-            .enumerate()
-            .filter(|(_, (ctype, _))| ctype == t);
-        of_type
-            .min_by_key(|(i, (_, queued))| (*queued, usize::MAX - i))
-            .map(|(i, _)| i)
-    })
-}
-
-/// The next type to open.
-fn missing(conns: impl Iterator<Item = ConnType> + Clone) -> Option<ConnType> {
-    ConnType::ALL
-        .into_iter()
-        .find(|t| !conns.clone().any(|c| c == *t))
-}
-
-/// What to do with a peer that wants to open a connection.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    Welcome,
-    /// It shall try again later: we are connecting to it and have the higher NID, or it has enough connections.
-    Later,
-}
-
-fn admit(us: Nid, peer: Nid, connecting: bool, same_type: usize, limits: &Limits) -> Admission {
-    if connecting && peer < us || same_type >= limits.conns_per_type {
-        Admission::Later
-    } else {
-        Admission::Welcome
-    }
-}
-
 #[derive(Default)]
-struct State {
+struct PeerState {
     conns: Vec<Arc<Conn>>,
     /// Messages without a connection, while a connector runs.
     waiting: VecDeque<Tx>,
@@ -95,7 +45,7 @@ struct State {
     error: Option<(io::ErrorKind, String)>,
 }
 
-impl State {
+impl PeerState {
     fn choose(&self, wanted: &[ConnType]) -> Option<Arc<Conn>> {
         let i = choose(
             self.conns.iter().map(|c| (c.ctype, c.queued_bytes())),
@@ -140,25 +90,8 @@ pub(crate) struct Peer {
     /// A message of our own wanted a connection with it: from then on connects to it are for us. Told to a connector that waits.
     ours: AtomicBool,
     became_ours: Notify,
-    st: Mutex<State>,
+    st: Mutex<PeerState>,
 }
-
-/// What kind of failure it is: who has no descriptor or memory left is itself at fault.
-fn kind_of(e: &io::Error) -> io::ErrorKind {
-    use rustix::io::Errno;
-    let ours = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    if ours
-        .iter()
-        .any(|n| e.raw_os_error() == Some(n.raw_os_error()))
-    {
-        io::ErrorKind::Other
-    } else {
-        e.kind()
-    }
-}
-
-/// What a connector holds while it runs.
-type Held = SmallVec<[OwnedSemaphorePermit; 2]>;
 
 /// Where a message went in [`Peer::send`].
 enum Way {
@@ -167,27 +100,6 @@ enum Way {
     Failed(SendError, Tx),
     /// An answer too many.
     Dropped(Tx),
-}
-
-/// By what right a connector connects.
-#[derive(Default)]
-struct Ticket {
-    /// Taken already, for an answer.
-    permit: Option<OwnedSemaphorePermit>,
-    /// Where it takes a share first, for the sake of a message in transit.
-    origin: Option<Arc<Semaphore>>,
-}
-
-impl Ticket {
-    /// What `dial` needs for the sake of `tx`.
-    fn to(dial: &DialAct, tx: &Tx, permit: Option<OwnedSemaphorePermit>) -> Ticket {
-        let origin = if matches!(dial, DialAct::Connect(_)) {
-            tx.origin.clone()
-        } else {
-            None
-        };
-        Ticket { permit, origin }
-    }
 }
 
 impl Peer {
@@ -373,36 +285,6 @@ impl Peer {
         }
     }
 
-    /// Waits for what a connector holds, no longer than for a handshake. None: the node goes down.
-    async fn connector(&self, origin: Option<Arc<Semaphore>>) -> Result<Option<Held>, io::Error> {
-        let for_others = async {
-            let mut held = Held::new();
-            if let Some(origin) = origin {
-                held.push(origin.acquire_owned().await.ok()?);
-            }
-            held.push(self.net.connector(For::Others).await?);
-            Some(held)
-        };
-        let permit = async {
-            if !self.is_ours() {
-                tokio::select! {
-                    biased;
-                    held = for_others => return held,
-                    () = self.became_ours.notified() => {}
-                }
-            }
-            self.net
-                .connector(For::Us)
-                .await
-                .map(|permit| Held::from_iter([permit]))
-        };
-        // Our own side's fault, as its kind says.
-        let late = |_| io::Error::other("too many connects are under way");
-        tokio::time::timeout(self.net.limits.handshake_timeout, permit)
-            .await
-            .map_err(late)
-    }
-
     /// Sends a NOOP on the connection for acknowledgements (incoming bulk), else on any.
     pub(crate) fn send_noop(&self, cookies: [u64; 2]) {
         let conn = self
@@ -412,105 +294,6 @@ impl Peer {
         if let Some(conn) = conn {
             let _ = conn.send(Tx::noop(cookies));
         }
-    }
-
-    /// Opens connections until none is missing. The dialer has said so.
-    fn spawn_connector(self: &Arc<Self>, after: Duration, ticket: Ticket) {
-        let me = self.clone();
-        self.net.spawn(async move {
-            tokio::time::sleep(after).await;
-            let held = match ticket.permit {
-                Some(permit) => Ok(Some(Held::from_iter([permit]))),
-                None => me.connector(ticket.origin).await,
-            };
-            let (done, _held) = match held {
-                Ok(Some(held)) => {
-                    me.st.lock().dialing = true;
-                    let done = me.open_in_time().await.map_err(HandshakeError::into_io);
-                    me.st.lock().dialing = false;
-                    (done, Some(held))
-                }
-                Ok(None) => return,
-                Err(e) => (Err(e), None),
-            };
-            if let Err(e) = done {
-                tracing::info!(us = %me.local, peer = %me.nid, error = %e, "cannot connect");
-                me.connect_failed(e);
-            }
-        });
-    }
-
-    /// For the sake of others not for ever: who answers "later" again and again keeps what the connector holds.
-    async fn open_in_time(self: &Arc<Self>) -> Result<(), HandshakeError> {
-        if self.is_ours() {
-            return self.open_missing().await;
-        }
-        let limit = self.net.limits.handshake_timeout * ConnType::ALL.len() as u32;
-        let opened = tokio::time::timeout(limit, self.open_missing()).await;
-        opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
-    }
-
-    async fn open_missing(self: &Arc<Self>) -> Result<(), HandshakeError> {
-        let mut races = 0;
-        while let Some(ctype) = self.next_missing() {
-            let limit = self.net.limits.handshake_timeout;
-            let opened = tokio::time::timeout(limit, self.dial().connect(ctype)).await;
-            match opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into())) {
-                Ok((stream, incarnation)) => {
-                    races = 0;
-                    let known_by = self.net.known_of_dialed(&stream)?;
-                    self.add_conn(
-                        Conn::new(self.clone(), ctype, None, known_by, stream),
-                        incarnation,
-                    );
-                }
-                Err(HandshakeError::Race) if races < self.net.limits.race_retries => {
-                    races += 1;
-                    tokio::time::sleep(RACE_PAUSE * races.min(10)).await;
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
-    fn dial(&self) -> Dial {
-        let net = &self.net;
-        Dial {
-            local: self.local,
-            peer: self.nid,
-            port: net.connect_port,
-            secure: net.secure_ports,
-            incarnation: net.incarnation,
-        }
-    }
-
-    /// The type to open next; None ends the connector.
-    fn next_missing(&self) -> Option<ConnType> {
-        let mut st = self.st.lock();
-        let next = if st.dialer.is_down() {
-            None
-        } else {
-            st.missing()
-        };
-        if next.is_none() {
-            st.dial(DialEvent::Complete, &self.net.limits);
-        }
-        next
-    }
-
-    fn connect_failed(self: &Arc<Self>, e: io::Error) {
-        let (waiting, dial) = {
-            let mut st = self.st.lock();
-            st.error = Some((kind_of(&e), e.to_string()));
-            let dial = st.dial(DialEvent::Failed, &self.net.limits);
-            (std::mem::take(&mut st.waiting), dial)
-        };
-        for tx in waiting {
-            let err = self.st.lock().unreachable(self.nid);
-            tx.finish(Err(err), self);
-        }
-        self.follow(dial, Ticket::default());
     }
 
     /// Whether the peer may open one more connection of a type (as we see it).
@@ -651,75 +434,5 @@ impl Peer {
             self.send_noop([0, KEEPALIVE]);
         }
         true
-    }
-}
-
-const _: () = assert!(HEAD_LEN < MIN_BULK, "an ACK has to be a small message");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ConnType::*;
-
-    #[test]
-    fn small_on_control_large_on_bulk_and_either_before_none() {
-        let pick = |conns: &[(ConnType, u64)], len| {
-            choose(conns.iter().copied(), &types_for(len)).map(|i| conns[i].0)
-        };
-        let all = [(Control, 0), (BulkIn, 0), (BulkOut, 0)];
-        assert_eq!(pick(&all, 1023), Some(Control));
-        assert_eq!(pick(&all, 1024), Some(BulkOut));
-        assert_eq!(pick(&all[..2], 5000), Some(Control));
-        assert_eq!(pick(&all[1..], 100), Some(BulkOut));
-        assert_eq!(
-            pick(&all[1..2], 100),
-            None,
-            "never on the connection for incoming bulk"
-        );
-    }
-
-    #[test]
-    fn several_of_a_type_share_the_load() {
-        let pick = |conns: &[(ConnType, u64)]| choose(conns.iter().copied(), &types_for(1 << 20));
-        assert_eq!(pick(&[(BulkOut, 10), (BulkOut, 5), (BulkOut, 7)]), Some(1));
-        assert_eq!(
-            pick(&[(BulkOut, 5), (BulkOut, 5)]),
-            Some(1),
-            "the newer one: the older may be dead"
-        );
-    }
-
-    #[test]
-    fn a_lack_of_descriptors_is_our_own() {
-        let of = |n: rustix::io::Errno| kind_of(&io::Error::from_raw_os_error(n.raw_os_error()));
-        assert_eq!(of(rustix::io::Errno::MFILE), io::ErrorKind::Other);
-        assert_eq!(
-            of(rustix::io::Errno::CONNREFUSED),
-            io::ErrorKind::ConnectionRefused
-        );
-    }
-
-    #[test]
-    fn opening_order() {
-        assert_eq!(missing([].into_iter()), Some(Control));
-        assert_eq!(missing([Control].into_iter()), Some(BulkIn));
-        assert_eq!(missing([BulkIn, Control].into_iter()), Some(BulkOut));
-        assert_eq!(missing([BulkOut, BulkIn, Control].into_iter()), None);
-    }
-
-    #[test]
-    fn race_goes_to_the_higher_nid() {
-        let (low, high): (Nid, Nid) = (
-            "10.0.0.1@tcp".parse().unwrap(),
-            "10.0.0.2@tcp".parse().unwrap(),
-        );
-        let limits = Limits::default();
-        assert_eq!(admit(high, low, true, 0, &limits), Admission::Later);
-        assert_eq!(admit(low, high, true, 0, &limits), Admission::Welcome);
-        assert_eq!(admit(high, low, false, 0, &limits), Admission::Welcome);
-        assert_eq!(
-            admit(low, high, false, limits.conns_per_type, &limits),
-            Admission::Later
-        );
     }
 }

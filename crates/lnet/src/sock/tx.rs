@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use coral_buffers::Payload;
 use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr, LnetMsg, WireHandle};
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -14,7 +15,7 @@ use crate::msg::Msg;
 use crate::path::{Load, Tried};
 use crate::pending::Pending;
 use crate::portals::GetSlot;
-use crate::{KnownBy, Nid, Node, NodeStats, Payload, SendError};
+use crate::{KnownBy, Nid, Node, NodeStats, SendError};
 
 /// Segments given to one system call.
 const MAX_IOV: usize = 64;
@@ -122,6 +123,10 @@ impl Tx {
         credits: Credits,
         origin: Arc<Semaphore>,
     ) -> Tx {
+        debug_assert!(
+            LnetHdr::decode(header).is_ok_and(|h| h.payload_length as usize == payload.len()),
+            "a message in transit goes on with the payload that its header announces"
+        );
         Tx {
             head: Head::Lnet(encode_lnet(header)),
             response: false,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{Nid, Node, NodeConfig, Payload, PoolSizes, parse_routes};
+use coral_buffers::Payload;
+use coral_lnet::{Nid, Node, NodeConfig, PoolSizes, parse_routes};
 use coral_wire::lnet::{KsockMsgHdr, LNET_PROTO_PING_MATCHBITS, LnetHdr, LnetMsg, WireHandle};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,7 +1,7 @@
 //! How the targets of a node stand, and how their recovery is cut short.
 
 use std::path::PathBuf;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use coral_server::{LuTarget, RecoveryStatus, TargetKind, TargetStats};
 use coral_wire::nid::Nid;
@@ -25,8 +25,10 @@ pub struct TargetStatus {
     pub last_transno: u64,
     /// Transactions up to here survive power loss.
     pub last_committed: u64,
+    /// Its exports.
+    pub exports: u64,
     /// Counts since its start.
-    pub stats: TargetStats,
+    pub stats: Arc<TargetStats>,
 }
 
 impl Servers {
@@ -46,7 +48,8 @@ impl Servers {
             mounts: self.mounts(t),
             last_transno: t.last_transno(),
             last_committed: t.last_committed(),
-            stats: t.stats(),
+            exports: t.exports().len() as u64,
+            stats: t.stats().clone(),
         }
     }
 

@@ -93,6 +93,7 @@ impl Record {
         put(&mut w, &at.nsecs.to_le_bytes());
         let sum = crc32c::crc32c(&b[..RECORD_BYTES - 4]);
         b[RECORD_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
+        debug_assert_eq!(Record::decode(&b), Some(*self));
         b
     }
 

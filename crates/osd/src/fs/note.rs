@@ -74,6 +74,7 @@ fn encode(number: u64, boot: u64) -> [u8; RECORD_BYTES] {
     b[8..16].copy_from_slice(&number.to_le_bytes());
     let sum = crc32c::crc32c(&b[..16]) as u64;
     b[16..].copy_from_slice(&sum.to_le_bytes());
+    debug_assert!(boot == 0 || decode(&b, boot) == Some(number));
     b
 }
 

@@ -29,7 +29,7 @@ const STEP_BYTES: u64 = 4 << 20;
 pub(super) const PIECE_BYTES: u64 = 512 << 10;
 
 #[derive(Debug, Default)]
-struct State {
+struct StockState {
     /// `None` while it could not be made.
     file: Option<File>,
     /// The file system allocates nothing without writing.
@@ -46,7 +46,7 @@ pub(super) struct Stock {
     dir: Option<PathBuf>,
     /// Blocks are allocated in pieces of so many bytes.
     piece: u64,
-    state: Mutex<State>,
+    state: Mutex<StockState>,
 }
 
 impl Stock {
@@ -159,7 +159,7 @@ impl Stock {
         Ok(())
     }
 
-    fn resize_promised(&self, s: &mut State, promised: u64) -> std::io::Result<()> {
+    fn resize_promised(&self, s: &mut StockState, promised: u64) -> std::io::Result<()> {
         let ballast = s.ballast;
         self.resize(s, ballast, Some(promised))
     }
@@ -189,7 +189,12 @@ impl Stock {
     }
 
     /// Makes the file one of `ballast` bytes and those for promises.
-    fn resize(&self, s: &mut State, ballast: u64, promised: Option<u64>) -> std::io::Result<()> {
+    fn resize(
+        &self,
+        s: &mut StockState,
+        ballast: u64,
+        promised: Option<u64>,
+    ) -> std::io::Result<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let file = match s.file.take() {
             Some(file) => file,
@@ -212,7 +217,7 @@ impl Stock {
         done.map_err(Into::into)
     }
 
-    fn make_inodes(&self, s: &mut State) {
+    fn make_inodes(&self, s: &mut StockState) {
         let Some(dir) = &self.dir else { return };
         let spare = dir.join(SPARE_DIR);
         let make = || -> std::io::Result<()> {

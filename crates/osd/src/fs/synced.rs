@@ -86,6 +86,10 @@ impl Promise {
         }
         let sum = crc32c::crc32c(&b[..RECORD_BYTES - 8]) as u64;
         b[RECORD_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
+        debug_assert!(
+            Promise::decode(&b).is_some_and(|p| p.seqno == self.seqno && p.journals == journals),
+            "a promise that nobody could read back"
+        );
         b
     }
 

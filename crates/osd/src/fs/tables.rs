@@ -11,7 +11,8 @@
 //! ([`super::synced`]) and that the lists of files are whole ([`super::manifest`]). The files
 //! themselves have a checksum for each block, which fjall verifies when it reads one.
 
-use std::io;
+mod syncs;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,8 +23,9 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::IFlags;
 
+use self::syncs::Syncs;
 use super::space::{Class, SpaceGate};
-use super::synced::{Acked, JournalLen, Promise, SyncedFile};
+use super::synced::{Acked, Promise, SyncedFile};
 use super::{journal, manifest};
 use crate::{Batch, Op, OsdError, Table};
 
@@ -424,98 +426,6 @@ fn look_at(dir: &Path, promise: Option<&Promise>) -> Result<journal::Found, Stri
             "a journal has rows of that table",
         )),
         None => Ok(found),
-    }
-}
-
-/// Syncs the journals and keeps the promise of it.
-struct Syncs {
-    /// Tables that are there, a bit each ([`manifest::present`]).
-    tables: Arc<AtomicU64>,
-    /// Of the store.
-    dir: PathBuf,
-    acked: Acked,
-    synced: SyncedFile,
-    /// As of the last sync. Held during a sync: promises are written in order.
-    journals: Mutex<Vec<JournalLen>>,
-    inherits_unsynced: bool,
-    objects_synced: AtomicBool,
-    /// A sync failed: what the kernel dropped then, no later sync would bring back.
-    failed: AtomicBool,
-    /// The store takes no writes since one failed. A journal may end with a part of a batch then, which is never promised.
-    stuck: AtomicBool,
-}
-
-impl Syncs {
-    fn refuse_after_failure(&self) -> Result<(), OsdError> {
-        match self.failed.load(Ordering::Relaxed) {
-            true => Err(OsdError::Poisoned(
-                "a sync failed; restart the server".into(),
-            )),
-            false => Ok(()),
-        }
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        let mut journals = self.journals.lock();
-        let seqno = self.acked.get();
-        let (now, newest_began) = journal::sync(&self.dir, &journals)
-            .inspect_err(|_| self.failed.store(true, Ordering::Relaxed))?;
-        if self.stuck.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        journals.clone_from(&now);
-        self.promise(Promise {
-            seqno,
-            newest_began,
-            tables: self.tables.load(Ordering::Relaxed),
-            journals: now,
-            ..Default::default()
-        });
-        Ok(())
-    }
-
-    /// A promise that cannot be written leaves the one before, which promises less.
-    fn promise(&self, promise: Promise) {
-        if let Err(error) = self.synced.write(promise) {
-            tracing::warn!(dir = %self.dir.display(), %error, "note what was synced");
-        }
-    }
-
-    /// The last promise: every byte of the journals.
-    fn close(&self) -> io::Result<()> {
-        self.sync()?;
-        if self.stuck.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let seqno = self.acked.get();
-        let mut journals = self.journals.lock();
-        let newest = journal::newest_len(&self.dir)?;
-        if let (Some(last), Some(newest)) = (journals.last_mut(), newest) {
-            *last = newest;
-        }
-        let newest_began = newest.is_some_and(|j| j.bytes > 0);
-        let closed = self.objects_synced.load(Ordering::Relaxed);
-        let tables = self.tables.load(Ordering::Relaxed);
-        self.promise(Promise {
-            seqno,
-            newest_began,
-            closed,
-            tables,
-            journals: journals.clone(),
-            ..Default::default()
-        });
-        self.synced.sync()
-    }
-}
-
-impl Drop for Syncs {
-    fn drop(&mut self) {
-        if self.failed.load(Ordering::Relaxed) {
-            return;
-        }
-        if let Err(error) = self.close() {
-            tracing::warn!(dir = %self.dir.display(), %error, "last sync of the tables");
-        }
     }
 }
 

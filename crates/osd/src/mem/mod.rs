@@ -41,13 +41,13 @@ pub(crate) struct ObjectChanges(Vec<(ObjectId, Option<MemObject>)>);
 /// A device in memory. Clones share the same contents.
 #[derive(Clone)]
 pub struct OsdMem {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MemState>>,
 }
 
 type Rows = BTreeMap<Table, BTreeMap<Bytes, Bytes>>;
 
 #[derive(Default)]
-struct State {
+struct MemState {
     capacity: u64,
     fault: Fault,
     tables: Rows,
@@ -86,7 +86,7 @@ impl OsdMem {
 
     /// An empty device with room for so many bytes of objects.
     pub fn with_capacity(bytes: u64) -> Self {
-        let state = State {
+        let state = MemState {
             capacity: bytes,
             ..Default::default()
         };
@@ -218,14 +218,14 @@ impl OsdMem {
     }
 }
 
-impl State {
+impl MemState {
     /// A device with what is safe, `batches` more, and these objects.
     fn found_with(&self, batches: usize, objects: BTreeMap<ObjectId, MemObject>) -> OsdMem {
         let mut tables = self.safe_tables.clone();
         for b in self.unsafe_batches.iter().take(batches) {
             apply(&mut tables, b.clone());
         }
-        let state = State {
+        let state = MemState {
             capacity: self.capacity,
             max_bytes: self.max_bytes,
             safe_tables: tables.clone(),
@@ -358,7 +358,7 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(after)
 }
 
-impl State {
+impl MemState {
     fn left(&self) -> u64 {
         self.capacity
             .saturating_sub(self.page_count * PAGE_BYTES + self.promised + self.claimed)

@@ -84,10 +84,10 @@ impl Default for DiskModel {
 #[derive(Clone)]
 pub struct OsdSim {
     mem: OsdMem,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimState>>,
 }
 
-struct State {
+struct SimState {
     model: DiskModel,
     queue: Queue,
     rng: ChaCha8Rng,
@@ -102,7 +102,7 @@ impl OsdSim {
     pub fn new(mem: OsdMem, model: DiskModel, seed: u64) -> OsdSim {
         OsdSim {
             mem,
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(SimState {
                 model,
                 queue: Queue::default(),
                 rng: ChaCha8Rng::seed_from_u64(seed),
@@ -139,7 +139,7 @@ impl OsdSim {
         bytes: u64,
     ) -> Io<T> {
         let mut state = self.state.lock();
-        let State {
+        let SimState {
             model, queue, rng, ..
         } = &mut *state;
         match queue.admit(model, latency(model), bytes, rng) {
@@ -163,7 +163,7 @@ impl OsdSim {
             let lost = Err(OsdError::Poisoned("a sync failed".into()));
             return self.answer(lost, |m| m.sync_latency, 0);
         }
-        let State {
+        let SimState {
             model, queue, rng, ..
         } = &mut *state;
         let Some(at) = queue.admit(model, model.sync_latency, bytes, rng) else {

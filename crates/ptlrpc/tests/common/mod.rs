@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_lnet::{FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig, Payload};
+use coral_buffers::Payload;
+use coral_lnet::{FaultAction, FaultRule, MemNet, MsgType, Nid, Node, NodeConfig};
 use coral_ptlrpc::{Import, ImportConfig, RequestHandler, ServerRequest, Service, ServiceConfig};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use coral_wire::errno::Errno;

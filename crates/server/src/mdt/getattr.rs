@@ -2,7 +2,7 @@
 //! (`lustre/mdt/mdt_handler.c`, `mdt_xattr.c`).
 
 use bytes::Bytes;
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_wire::connect::ConnectFlags;
 use coral_wire::mds::{DirPageBuilder, LU_PAGE_SIZE, MdtBody, luda, md};
 use coral_wire::ost::ObdStatfs;

@@ -108,6 +108,10 @@ impl ObjectIds {
             }
             window.safe = upto;
         }
+        assert!(
+            next < window.safe && next < window.reserved,
+            "object id {next} of OST {ost} is not reserved"
+        );
         window.next = next + 1;
         self.begun.entry(ost).or_insert(next);
         Ok(next)

@@ -175,7 +175,9 @@ impl Inode {
                 }
             }
         }
-        w.into()
+        let raw = Bytes::from(w);
+        debug_assert_eq!(Inode::decode(&raw).as_ref(), Ok(self));
+        raw
     }
 
     /// A record read back; parts share `raw`'s memory.

@@ -98,7 +98,11 @@ pub fn dirent_key(parent: &Fid, hash: u64, name: &[u8]) -> Bytes {
     k.extend_from_slice(&fid_key(parent));
     k.extend_from_slice(&hash.to_be_bytes());
     k.extend_from_slice(name);
-    k.into()
+    let k = Bytes::from(k);
+    debug_assert!(
+        dirent_of_key(&k).is_some_and(|(p, h, n)| p == *parent && h == hash && n == name)
+    );
+    k
 }
 
 /// Parent, hash and name of an entry's key.
@@ -144,6 +148,7 @@ pub fn destroy_key(ost: u32, id: u64) -> Bytes {
     let mut k = Vec::with_capacity(12);
     k.extend_from_slice(&ost.to_be_bytes());
     k.extend_from_slice(&id.to_be_bytes());
+    debug_assert_eq!(destroy_of_key(&k), Some((ost, id)));
     k.into()
 }
 

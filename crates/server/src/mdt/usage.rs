@@ -149,11 +149,11 @@ fn put(batch: &mut Batch, owner: &Owner, used: Used) {
         .collect();
     match used == Used::default() {
         true => batch.del(table::USAGE, key),
-        false => batch.put(
-            table::USAGE,
-            key,
-            [used.inodes.to_le_bytes(), used.bytes.to_le_bytes()].concat(),
-        ),
+        false => {
+            let value = [used.inodes.to_le_bytes(), used.bytes.to_le_bytes()].concat();
+            debug_assert_eq!(row_of(&key, &value), Some((*owner, used)));
+            batch.put(table::USAGE, key, value)
+        }
     };
 }
 

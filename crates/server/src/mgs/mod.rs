@@ -27,8 +27,9 @@ pub use table::MGS_TARGETS;
 
 use std::sync::Arc;
 
+use coral_buffers::Payload;
 use coral_ldlm::LdlmServer;
-use coral_lnet::{Nid, Node, Payload};
+use coral_lnet::{Nid, Node};
 use coral_osd::{Device, OsdError};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2};
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};

@@ -1,13 +1,14 @@
 //! OST_READ and OST_WRITE (`tgt_brw_read`, `tgt_brw_write` in `lustre/target/tgt_handler.c`).
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_ldlm::LocalLock;
-use coral_lnet::Payload;
 use coral_osd::{Batch, ObjAttr, Objects, OsdError, SeekWhence};
 use coral_wire::Errno;
 use coral_wire::ldlm::LdlmMode;
 use coral_wire::ost::{OBD_FL_CKSUM_MASK, ObdFlags, Obdo, md};
 use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT, Message, portal};
+use tokio::time::Instant;
 
 use super::brw::Brw;
 use super::grant::Claim;
@@ -31,9 +32,13 @@ impl Ost {
         let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
         let cksum = b.cksum()?;
         let lock = self.brw_lock(rq, &b, LdlmMode::PR).await;
+        let begun = Instant::now();
         let data = self.read_pieces(&b).await?;
+        let stats = rq.target.stats();
+        stats.read_io.record_time(begun.elapsed());
         drop(lock);
         let nob: usize = data.iter().map(Payload::len).sum();
+        stats.read.record(nob as u64);
 
         let mut oa = b.oa;
         oa.valid = 0;
@@ -191,9 +196,13 @@ impl Ost {
             (set.mtime, set.ctime) = (now.map(|a| a.mtime), now.map(|a| a.ctime));
             set.atime = None;
         }
+        let begun = Instant::now();
         for (off, bufs) in b.cut(data.iter().cloned()) {
             stored(self.objects.write_promised(b.id, off, &bufs).await)?;
         }
+        let stats = rq.target.stats();
+        stats.write_io.record_time(begun.elapsed());
+        stats.written.record(data.len() as u64);
         stored(self.objects.set_attr(b.id, &set))
     }
 

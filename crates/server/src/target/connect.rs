@@ -1,7 +1,6 @@
 //! Connect, reconnect and disconnect (`target_handle_connect` in `lustre/ldlm/ldlm_lib.c`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use coral_lnet::Nid;
 use coral_osd::Batch;
@@ -58,12 +57,9 @@ impl LuTarget {
         self: &Arc<Self>,
         rq: &ServerRequest,
     ) -> Result<(Arc<Export>, Message), Errno> {
-        let before = self.counts.connects.load(Relaxed);
+        let before = self.stats.connects.value();
         let (exp, msg) = self.connect_now(rq)?;
-        if self.counts.connects.load(Relaxed) != before
-            && !exp.local
-            && self.cfg.kind != TargetKind::Mgs
-        {
+        if self.stats.connects.value() != before && !exp.local && self.cfg.kind != TargetKind::Mgs {
             self.sync_with(false).await.map_err(|e| Errno(e.errno()))?;
         }
         // What it is told to be committed is.
@@ -179,7 +175,7 @@ impl LuTarget {
             return Err(Errno::EALREADY);
         }
         exp.abort_bulk();
-        self.counts.reconnects.fetch_add(1, Relaxed);
+        self.stats.reconnects.inc();
         tracing::info!(target = %self.cfg.name, client = %exp.uuid, nid = %asked.connection.nid, recovering, "client reconnected");
         if recovering {
             self.client_came(exp.cookie);
@@ -225,7 +221,7 @@ impl LuTarget {
             self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
         }
         self.exports.lock().insert(exp.clone());
-        self.counts.connects.fetch_add(1, Relaxed);
+        self.stats.connects.inc();
         tracing::debug!(target = %self.cfg.name, client = %exp.uuid, %nid, "client connected");
         Ok(exp)
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use coral_osd::{Batch, OsdError};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use super::{LuTarget, TargetKind, last_rcvd};
 
@@ -62,6 +63,7 @@ impl LuTarget {
 
     /// One sync. Without the data nothing is committed: clients keep what they have written.
     async fn sync_now(&self, data: bool) -> Result<(), OsdError> {
+        let begun = Instant::now();
         let upto = self.done_transno();
         if data {
             if let Some(ops) = self.ops.get() {
@@ -76,7 +78,7 @@ impl LuTarget {
         if data {
             self.last_committed.fetch_max(upto, Relaxed);
         }
-        self.counts.syncs.fetch_add(1, Relaxed);
+        self.stats.syncs.record_time(begun.elapsed());
         Ok(())
     }
 

@@ -208,8 +208,15 @@ pub(super) fn put_reply(
     xid: u64,
     reply: &[u8],
 ) {
-    let value = [&transno.to_le_bytes()[..], &xid.to_le_bytes(), reply].concat();
-    batch.put(LAST_RCVD, reply_key(uuid, tag), value);
+    let key = reply_key(uuid, tag);
+    let value: Bytes = [&transno.to_le_bytes()[..], &xid.to_le_bytes(), reply]
+        .concat()
+        .into();
+    debug_assert!(
+        reply_from(&key, &value).is_some_and(|(t, r)| (t, r.transno, r.xid) == (tag, transno, xid)),
+        "a reply that nobody could read back"
+    );
+    batch.put(LAST_RCVD, key, value);
 }
 
 /// Forgets a client and its replies.
@@ -267,7 +274,7 @@ mod tests {
         });
         put_reply(&mut b, "one", 5, 99, 128, &reply.encode());
         put_reply(&mut b, "one-more", 1, 98, 64, &reply.encode());
-        put_reply(&mut b, "one-more", 2, 97, 32, b"torn");
+        b.put(LAST_RCVD, reply_key("one-more", 2), &b"torn"[..]);
         kv.commit(b).wait().unwrap();
         let got = load(&kv).unwrap();
         assert!(!got.gap);

@@ -40,6 +40,7 @@ pub use request::TargetRequest;
 pub(crate) use transactions::StoredTransnos;
 pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 
+use crate::TargetStats;
 use export::Exports;
 use recovery::Recovery;
 use sync::SyncGroup;
@@ -136,48 +137,6 @@ pub trait TargetOps: Send + Sync + 'static {
     }
 }
 
-/// Counts of a target since its start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TargetStats {
-    /// Exports now.
-    pub exports: u64,
-    /// Connects of new clients.
-    pub connects: u64,
-    /// Reconnects.
-    pub reconnects: u64,
-    /// Evictions.
-    pub evictions: u64,
-    /// Transactions.
-    pub transactions: u64,
-    /// Syncs to stable storage.
-    pub syncs: u64,
-    /// Requests replayed by clients.
-    pub replayed_requests: u64,
-    /// Locks replayed by clients.
-    pub replayed_locks: u64,
-    /// Stored replies sent again.
-    pub resent_replies: u64,
-    /// Duplicates of requests in progress that were dropped.
-    pub duplicates: u64,
-    /// Requests dropped because of an old connection count or a released xid.
-    pub stale: u64,
-}
-
-/// Counters behind [`TargetStats`].
-#[derive(Default)]
-struct TargetCounts {
-    connects: AtomicU64,
-    reconnects: AtomicU64,
-    evictions: AtomicU64,
-    transactions: AtomicU64,
-    syncs: AtomicU64,
-    replayed_requests: AtomicU64,
-    replayed_locks: AtomicU64,
-    resent_replies: AtomicU64,
-    duplicates: AtomicU64,
-    stale: AtomicU64,
-}
-
 /// A target: exports, transactions, recovery (`struct lu_target`).
 pub struct LuTarget {
     cfg: TargetConfig,
@@ -211,7 +170,7 @@ pub struct LuTarget {
     started_at: Instant,
     /// Fast look at whether recovery is under way.
     recovering: AtomicBool,
-    counts: TargetCounts,
+    stats: Arc<TargetStats>,
     claimed: AtomicU32,
     stopped: watch::Sender<bool>,
 }
@@ -323,10 +282,11 @@ impl LuTarget {
             windows: watch::channel(windows).0,
             started_at: Instant::now(),
             recovering: AtomicBool::new(recovering),
-            counts: TargetCounts::default(),
+            stats: Arc::default(),
             claimed: AtomicU32::new(CLAIMED),
             stopped,
         });
+        target.show();
         if recovering {
             target.ldlm.begin_replay();
         }
@@ -435,7 +395,7 @@ impl LuTarget {
             return;
         };
         tracing::warn!(target = %self.cfg.name, client = %exp.uuid, nid = %exp.nid(), why, "client evicted");
-        self.counts.evictions.fetch_add(1, Relaxed);
+        self.stats.evictions.inc();
         tokio::spawn(self.clone().give_back(exp, true));
     }
 
@@ -484,21 +444,18 @@ impl LuTarget {
     }
 
     /// Counters.
-    pub fn stats(&self) -> TargetStats {
-        let c = &self.counts;
-        TargetStats {
-            exports: self.exports.lock().len() as u64,
-            connects: c.connects.load(Relaxed),
-            reconnects: c.reconnects.load(Relaxed),
-            evictions: c.evictions.load(Relaxed),
-            transactions: c.transactions.load(Relaxed),
-            syncs: c.syncs.load(Relaxed),
-            replayed_requests: c.replayed_requests.load(Relaxed),
-            replayed_locks: c.replayed_locks.load(Relaxed),
-            resent_replies: c.resent_replies.load(Relaxed),
-            duplicates: c.duplicates.load(Relaxed),
-            stale: c.stale.load(Relaxed),
-        }
+    pub fn stats(&self) -> &Arc<TargetStats> {
+        &self.stats
+    }
+
+    /// Shows what it counts among the metrics of its node.
+    fn show(self: &Arc<Self>) {
+        let me = Arc::downgrade(self);
+        let count = |t: Arc<LuTarget>| t.exports.lock().len() as u64;
+        self.stats.exports.ask(move || me.upgrade().map(count));
+        let labels = [("target", self.cfg.name.as_str())];
+        self.node.metrics().attach(&labels, &self.stats);
+        self.node.metrics().attach(&labels, self.kv.stats());
     }
 }
 

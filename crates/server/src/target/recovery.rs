@@ -307,14 +307,14 @@ impl LuTarget {
             return self.gate_ping(rq, flags);
         }
         if is_lock_replay(&rq) {
-            self.counts.replayed_locks.fetch_add(1, Relaxed);
+            self.stats.replayed_locks.inc();
             return self.wait(rq, |r, w| {
                 r.reached(w.cookie, Progress::Locks);
                 r.add_lock(w);
             });
         }
         if flags & MSG_REPLAY != 0 {
-            self.counts.replayed_requests.fetch_add(1, Relaxed);
+            self.stats.replayed_requests.inc();
             if rq.replay_committed() {
                 return RecoveryGate::Pass(rq);
             }

@@ -1,7 +1,6 @@
 //! A request that has found its target and its client.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use coral_ptlrpc::ServerRequest;
 use coral_wire::opc;
@@ -126,7 +125,7 @@ impl LuTarget {
         match exp.admit(&rq.body, rq.xid, rq.arrived) {
             ExportAdmission::New => Admitted::New(TargetRequest::new(rq, exp, self.clone())),
             ExportAdmission::Drop(Dropped::Stale) => {
-                self.counts.stale.fetch_add(1, Relaxed);
+                self.stats.stale.inc();
                 tracing::debug!(target = %self.cfg.name, xid = rq.xid, nid = %rq.from, opc = rq.body.opc, "stale request dropped");
                 Admitted::Dropped
             }
@@ -135,7 +134,7 @@ impl LuTarget {
                 Admitted::Dropped
             }
             ExportAdmission::Drop(Dropped::Duplicate) => {
-                self.counts.duplicates.fetch_add(1, Relaxed);
+                self.stats.duplicates.inc();
                 // The client waits at new match bits: the first execution answers there.
                 if let Some(first) = exp.held(rq.xid) {
                     first.adopt(&rq);
@@ -143,7 +142,7 @@ impl LuTarget {
                 Admitted::Dropped
             }
             ExportAdmission::Again(kept) => {
-                self.counts.resent_replies.fetch_add(1, Relaxed);
+                self.stats.resent_replies.inc();
                 let mut msg = kept.msg;
                 if kept.from_disk {
                     self.ops().reconstruct(&exp, &rq.msg, &mut msg);

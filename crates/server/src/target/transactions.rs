@@ -56,6 +56,10 @@ impl LuTarget {
         self.numbered(rq, |transno| {
             stamp(&mut batch, transno);
             set_transno(reply, body, transno);
+            debug_assert!(
+                reply.body().is_ok_and(|b| b.transno == transno),
+                "the reply that is stored says its transaction's number"
+            );
             self.put_transno(&mut batch, transno);
             // Whoever forgets the export holds the same lock: no row of it stays behind.
             if !rq.exp.local && !rq.exp.gone() && rq.exp.keeps(body.tag, rq.rq.xid) {
@@ -107,7 +111,7 @@ impl LuTarget {
         let numbers = self.numbers.lock();
         self.store(batch, 0)?;
         drop(numbers);
-        self.counts.transactions.fetch_add(1, Relaxed);
+        self.stats.transactions.inc();
         Ok(self.mark())
     }
 
@@ -146,7 +150,7 @@ impl LuTarget {
             rq.exp.note_replayed(transno);
         }
         numbers.last = transno.max(numbers.last);
-        self.counts.transactions.fetch_add(1, Relaxed);
+        self.stats.transactions.inc();
         Ok(transno)
     }
 

@@ -16,7 +16,8 @@ use super::second::Second;
 use super::table::Table;
 use super::values::Values;
 use bytes::Bytes;
-use coral_lnet::{GetOffer, Payload, PutExpectation};
+use coral_buffers::Payload;
+use coral_lnet::{GetOffer, PutExpectation};
 use coral_wire::formats::{self, Field, Format};
 use coral_wire::ldlm::{LdlmReply, LdlmRequest};
 use coral_wire::ptlrpc::{

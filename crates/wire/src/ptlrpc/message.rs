@@ -151,8 +151,13 @@ impl Message {
         pad8(HEAD + 4 * self.bufs.len()) + self.bufs.iter().map(|b| pad8(b.len())).sum::<usize>()
     }
 
-    /// The bytes to send.
+    /// The bytes to send. Panics on more than [`MAX_BUFFERS`] buffers, which every peer refuses.
     pub fn encode(&self) -> Bytes {
+        assert!(
+            self.bufs.len() <= MAX_BUFFERS,
+            "a message of {} buffers",
+            self.bufs.len()
+        );
         let mut out = Vec::with_capacity(self.encoded_len());
         for w in [
             self.bufs.len() as u32,
@@ -174,6 +179,7 @@ impl Message {
             out.extend_from_slice(b);
             out.resize(pad8(out.len()), 0);
         }
+        assert_eq!(out.len(), self.encoded_len(), "length of a message");
         self.restore_residue(&mut out);
         out.into()
     }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 use coral_wire::Errno;
 use coral_wire::ldlm::ResId;
 use coral_wire::ost::OstLvb;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::BytesMut;
-use coral_lnet::Payload;
+use coral_buffers::Payload;
 
 use crate::grant::pages_bytes;
 use crate::osc::COPY_BELOW;

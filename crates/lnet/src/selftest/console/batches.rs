@@ -5,8 +5,8 @@ use std::time::Duration;
 use coral_wire::srpc::*;
 
 use super::{
-    Batch, BatchInfo, Console, ConsoleError, LOOPS, NodeResult, NodeState, ROUND_TIMEOUT, State,
-    Test, TestInfo, TestSpec, check_name,
+    Batch, BatchInfo, Console, ConsoleError, ConsoleState, LOOPS, NodeResult, NodeState,
+    ROUND_TIMEOUT, Test, TestInfo, TestSpec, check_name,
 };
 use crate::Nid;
 use crate::selftest::framework::{QUERY, RUN, STOP, encode_dests};
@@ -50,7 +50,7 @@ impl Console {
         let b = st.batch(name)?;
         let (running, clients, servers) = (b.running, b.clients.clone(), b.servers.clone());
         let specs: Vec<TestSpec> = b.tests.iter().map(|t| t.spec.clone()).collect();
-        let members = |st: &mut State, g: &str| {
+        let members = |st: &mut ConsoleState, g: &str| {
             let nids = st.group(g).map(|g| g.nids.clone()).unwrap_or_default();
             st.with_states(&nids)
         };
