@@ -64,6 +64,16 @@ impl Outcome {
     fn has(&self, bit: u64) -> bool {
         self.disposition & bit != 0
     }
+
+    /// Why an open that was answered has opened nothing; EREMOTE: the object is on another MDT than its name.
+    fn not_opened(&self) -> Errno {
+        let away = Attrs::read(&self.reply, 2).is_ok_and(|a| a.body.valid & md::MDS != 0);
+        match (self.has(disp::LOOKUP_NEG), away) {
+            (true, _) => Errno::ENOENT,
+            (false, true) => Errno::EREMOTE,
+            (false, false) => Errno::EPROTO,
+        }
+    }
 }
 
 impl Mdc {
@@ -227,15 +237,8 @@ impl Mdc {
             }
         };
         if !out.has(disp::OPEN_OPEN) {
-            let negative = out.has(disp::LOOKUP_NEG);
-            // it is on another MDT than its name
-            let away = Attrs::read(&out.reply, 2).is_ok_and(|a| a.body.valid & md::MDS != 0);
             self.drop_lock(out.lock);
-            return Err(match (negative, away) {
-                (true, _) => Errno::ENOENT,
-                (false, true) => Errno::EREMOTE,
-                (false, false) => Errno::EPROTO,
-            });
+            return Err(out.not_opened());
         }
         let dir = self.bodies(&out.reply, 5).first().copied();
         let mut attrs = Attrs::read(&out.reply, 2)?;
