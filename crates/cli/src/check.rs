@@ -8,7 +8,7 @@
 use crate::args::Check;
 use crate::up;
 use coral_node::target_dir;
-use coral_osd::{Inspection, Label, OsdFs, TargetKind};
+use coral_osd::{Inspection, Kv, Label, OsdFs, TargetKind};
 use coral_server::mdt;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -161,23 +161,27 @@ fn print(f: &Found) {
 }
 
 fn check(targets: &[CheckedTarget]) -> Vec<Found> {
-    let mut report = None;
-    let mut broken = BTreeMap::new();
+    let mut mdts: BTreeMap<&str, Vec<&CheckedTarget>> = BTreeMap::new();
     for t in targets {
-        let Ok((osd, label)) = &t.opened else {
-            continue;
-        };
-        if label.kind == TargetKind::Mdt {
-            match mdt::check(&**osd) {
-                Ok(r) => report = Some(r),
-                Err(e) => {
-                    drop(broken.insert(&t.dir, format!("the name space cannot be read: {e}")))
-                }
+        if let Some(label) = t.label().filter(|l| l.kind == TargetKind::Mdt) {
+            mdts.entry(&label.fsname).or_default().push(t);
+        }
+    }
+    let (mut reports, mut broken) = (BTreeMap::new(), BTreeMap::new());
+    for (fsname, mdts) in mdts {
+        let opened = mdts.iter().filter_map(|t| t.opened.as_ref().ok());
+        let kvs: Vec<&dyn Kv> = opened.map(|(osd, _)| &**osd as &dyn Kv).collect();
+        match mdt::check_all(&kvs) {
+            Ok(r) => drop(reports.insert(fsname, r)),
+            Err(e) => {
+                let why = format!("the name space cannot be read: {e}");
+                broken.extend(mdts.iter().map(|t| (&t.dir, why.clone())));
             }
         }
     }
     let one = |t: &CheckedTarget| {
-        let mut found = check_one(t, report.as_ref());
+        let report = t.label().and_then(|l| reports.get(&*l.fsname));
+        let mut found = check_one(t, report);
         found.problems.extend(broken.get(&t.dir).cloned());
         found.problems.extend(misplaced(t, targets));
         found
@@ -239,20 +243,43 @@ fn check_one(t: &CheckedTarget, mdt: Option<&mdt::check::Report>) -> Found {
             found.note = "formatted, never served: no root directory yet".into();
         }
         (TargetKind::Mdt, Some(r)) => {
-            found
-                .problems
-                .extend(r.problems.iter().map(ToString::to_string));
-            found.items = r.files + r.dirs;
+            found.items = r.items.get(&label.index).copied().unwrap_or(0);
             check_data(osd, r, &mut found);
-            found.note = format!(
-                "files and directories; {} open without a name, {}",
-                r.open_orphans, r.destroy_pending
-            );
+            // what is told of the whole name space is told once
+            if r.items.keys().next() == Some(&label.index) {
+                found
+                    .problems
+                    .extend(r.problems.iter().map(ToString::to_string));
+                found.note = note_of(r);
+            } else {
+                found.note = "files and directories".into();
+            }
         }
         (TargetKind::Ost, _) => check_objects(osd, label, mdt, &mut found),
         _ => found.note = "label and tables".into(),
     }
     found
+}
+
+/// What is told of a name space beside its problems.
+fn note_of(r: &mdt::check::Report) -> String {
+    let mut note = format!(
+        "files and directories; {} open without a name, {}",
+        r.open_orphans, r.destroy_pending
+    );
+    if r.unfinished > 0 {
+        note.push_str(&format!(
+            ", {} operations over several MDTs that the next start ends",
+            r.unfinished
+        ));
+    }
+    if r.elsewhere > 0 {
+        note.push_str(&format!(
+            ", {} names lead to MDTs whose directories were not given",
+            r.elsewhere
+        ));
+    }
+    note
 }
 
 /// Data on the MDT of files that are not there.
@@ -281,7 +308,9 @@ fn check_objects(
         found.items += 1;
         let key = (label.index, id.oid);
         if mdt.is_some_and(|r| {
-            !r.objects.contains_key(&key) && !r.destroy_pending.contains(key.0, key.1)
+            r.items.contains_key(&mdt::object_ids::mdt_of(id.oid))
+                && !r.objects.contains_key(&key)
+                && !r.destroy_pending.contains(key.0, key.1)
         }) {
             found.problems.push(format!(
                 "orphan object {:#x}:{:#x}: no file has it",

@@ -3,6 +3,7 @@
 use crate::args::{Format, check_fsname, check_stripes};
 use coral_node::target_dir::{Defaults, label, write_defaults, write_failover};
 use coral_osd::{OsdFs, TargetKind};
+use coral_server::mdt::fld::INDEX_MAX;
 use std::path::Path;
 
 /// Entry of `coral format`.
@@ -26,8 +27,8 @@ pub(crate) fn run(f: Format) -> Result<(), String> {
     {
         return Err("say where the MGS is: --mgsnode NID".into());
     }
-    if kind == TargetKind::Mdt && index != 0 {
-        return Err(format!("--mdt {index}: only MDT 0 is supported so far"));
+    if kind == TargetKind::Mdt && index > INDEX_MAX {
+        return Err(format!("--mdt {index}: give 0 to {INDEX_MAX}"));
     }
     check_stripes(f.stripe_count, f.stripe_size)?;
     let defaults = Defaults {

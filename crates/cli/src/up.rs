@@ -26,6 +26,9 @@ const CONFIG_VERSION: u32 = 1;
 /// Most OSTs `coral up` makes: one process serves them all.
 const OSTS_MAX: u32 = 256;
 
+/// Most MDTs `coral up` makes.
+const MDTS_MAX: u32 = 64;
+
 /// What `coral up` keeps between runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct UpConfig {
@@ -93,8 +96,15 @@ impl UpConfig {
         if up.fsname.as_ref().is_some_and(|n| *n != self.fsname) {
             return differs("the file system name", &self.fsname);
         }
-        if up.mdts.is_some_and(|n| n != self.mdts) {
-            return differs("--mdts", &self.mdts);
+        if up.mdts.is_some_and(|n| n < self.mdts) {
+            return Err(format!(
+                "'{}' has {} MDTs: more can be added, none taken away",
+                dir.display(),
+                self.mdts
+            ));
+        }
+        if let Some(n) = up.mdts {
+            self.mdts = n;
         }
         if up.osts.is_some_and(|n| n < self.osts) {
             return Err(format!(
@@ -151,11 +161,8 @@ impl UpConfig {
             coral_lnet::parse_routes(route).map_err(|e| e.to_string())?;
         }
         self.accept()?;
-        if self.mdts != 1 {
-            return Err(format!(
-                "--mdts {}: only 1 MDT is supported so far",
-                self.mdts
-            ));
+        if !(1..=MDTS_MAX).contains(&self.mdts) {
+            return Err(format!("--mdts {}: give 1 to {MDTS_MAX}", self.mdts));
         }
         if !(1..=OSTS_MAX).contains(&self.osts) {
             return Err(format!("--osts {}: give 1 to {OSTS_MAX}", self.osts));
@@ -514,9 +521,12 @@ fn summary(config: &UpConfig, dir: &Path, accept: Accept, mount: Option<&Path>) 
         format!(" --port {}", config.port)
     };
     let mut text = format!(
-        "coral: file system '{}' is up: MGS, {} MDT, {} OSTs in {}, listening on {} port {}\n",
+        "coral: file system '{}' is up: MGS, {}, {} OSTs in {}, listening on {} port {}\n",
         config.fsname,
-        config.mdts,
+        match config.mdts {
+            1 => "1 MDT".to_owned(),
+            n => format!("{n} MDTs"),
+        },
         config.osts,
         dir.display(),
         config.nid,

@@ -22,6 +22,11 @@
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
+//!
+//! Between two MDTs (`MDS_MDS` and `LIGHTWEIGHT` beside the bit) OUT_UPDATE holds an [`updates::Request`] in its first buffer
+//! and the reply to it an [`updates::Seen`], or nothing.
+
+pub mod updates;
 
 /// The rename fails with EEXIST when the target exists.
 pub const RENAME_NOREPLACE: u32 = 1;

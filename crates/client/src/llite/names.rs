@@ -27,6 +27,8 @@ use crate::mdc::Ids;
 
 /// Names of a file that are tried until one is found that the caller can reach.
 const PATHS_TRIED: usize = 64;
+/// Parts of one path that lie on different MDTs.
+const PATH_PARTS_MAX: usize = 1024;
 /// Looks names up.
 pub(super) struct Names {
     pub servers: Arc<Servers>,
@@ -226,10 +228,9 @@ impl Names {
     /// reach it: EACCES when a directory on the way may not be searched. (Lustre tells them none, `ll_fid2path` in
     /// lustre/llite/file.c, or with its mount option `user_fid2path` any.)
     pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
-        let mdc = self.servers.lmv.of(fid).await?;
         let (mut refused, mut linkno) = (Error::from(Refusal::NoName), 0);
         for _ in 0..PATHS_TRIED {
-            let (path, next) = mdc.fid2path(fid, self.servers.root, linkno).await?;
+            let (path, next) = self.one_path(fid, linkno).await?;
             if cred.uid == 0 {
                 return Ok(path);
             }
@@ -243,6 +244,29 @@ impl Names {
             linkno = next;
         }
         Err(refused)
+    }
+
+    /// Path number `linkno` of the file, and the number of the next. Each MDT knows the part of it that lies there (`lmv_fid2path`).
+    async fn one_path(&self, fid: Fid, linkno: u32) -> Result<(Bytes, Option<u32>), Error> {
+        let root = self.servers.root;
+        let (mut path, next, mut above) = {
+            let mdc = self.servers.lmv.of(fid).await?;
+            mdc.fid2path(fid, root, linkno).await?
+        };
+        for _ in 0..PATH_PARTS_MAX {
+            let Some(at) = above else {
+                return Ok((path, next));
+            };
+            let (upper, _, further) = {
+                let mdc = self.servers.lmv.of(at).await?;
+                mdc.fid2path(at, root, 0).await?
+            };
+            if !upper.is_empty() {
+                path = [&upper[..], b"/", &path[..]].concat().into();
+            }
+            above = further;
+        }
+        Err(Refusal::TooManyLinks.into())
     }
 
     /// FID of a path below the mounted root.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::attributes::Attributes;
@@ -25,7 +26,7 @@ use super::reopen::{KEPT, Reopen};
 use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::mdc::{Mdc, Opened};
 
 /// `O_LARGEFILE` of the kernel, which sets it for every 64-bit program; to `libc` it is 0 there. It says nothing of an open.
@@ -109,11 +110,11 @@ impl Opens {
         let mode = mode & 0o7777 | libc::S_IFREG;
         let bits = mds_flags(flags | libc::O_CREAT as u32);
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
-        let (fh, md, created) = finish(async move {
+        let done = finish(async move {
             let want_lock = me.cache.enabled();
             let (mark, _change) = (me.cache.begin_read(parent), me.changes.begin(&[parent]));
             let now = me.servers.now();
-            let mut o = mdc
+            let opened = mdc
                 .open(
                     &ids,
                     parent,
@@ -125,7 +126,14 @@ impl Opens {
                     Bytes::new(),
                     want_lock,
                 )
-                .await?;
+                .await;
+            let mut o = match opened {
+                Err(e) if e.is(Errno::EREMOTE) => {
+                    let named = mdc.getattr_name(&ids, parent, &name).await?;
+                    return Ok(Err(named.body.fid1));
+                }
+                opened => opened?,
+            };
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.attributes.learn(&mdc, mark, &md, o.lock.take());
             if o.created {
@@ -134,9 +142,13 @@ impl Opens {
                 me.cache.learn_uncapped(mark, md.attr.fid, true);
             }
             me.ids.hint(md.attr.fid, md.attr.gid);
-            Ok::<_, Error>((me.handle(mdc, &o, &md, flags).await, md, o.created))
+            Ok::<_, Error>(Ok((me.handle(mdc, &o, &md, flags).await, md, o.created)))
         })
         .await?;
+        let (fh, md, created) = match done {
+            Ok(opened) => opened,
+            Err(fid) => return self.open_elsewhere(cred, fid, flags).await,
+        };
         match self.attr_after_open(cred, &fh, &md, created).await {
             Ok(attr) => {
                 let entry = self.attributes.entry(attr, &md);
@@ -152,6 +164,31 @@ impl Opens {
                     fh,
                 ))
             }
+            Err(e) => {
+                self.release(&fh).await.ok();
+                Err(e)
+            }
+        }
+    }
+
+    /// What has the name lies on another MDT than the name: it is there, and opened by its FID.
+    async fn open_elsewhere(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        flags: u32,
+    ) -> Result<(Entry, Arc<FileHandle>), Error> {
+        if flags & libc::O_EXCL as u32 != 0 {
+            return Err(Refusal::NameTaken.into());
+        }
+        let fh = self.open(cred, fid, flags).await?;
+        let found = async {
+            let md = self.attributes.md_inode(fid).await?;
+            let attr = self.attributes.full(&md).await?;
+            Ok(self.attributes.entry(attr, &md))
+        };
+        match found.await {
+            Ok(entry) => Ok((entry, fh)),
             Err(e) => {
                 self.release(&fh).await.ok();
                 Err(e)

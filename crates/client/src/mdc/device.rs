@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 
 use super::ids::Ids;
 use super::seq::SeqClient;
-use crate::ask::{Answer, ask};
+use crate::ask::{Answer, answer, ask};
 use crate::error::TargetError;
 use crate::osc::{Osc, STATFS_LIMIT};
 use crate::target::{ClientObd, TargetHooks};
@@ -391,13 +391,13 @@ impl Mdc {
     }
 
     /// Path number `linkno` of `fid` below `root` (or the file system's root), without leading slash, and the number of the next
-    /// when there are more.
+    /// when there are more. With a FID, the path is below that directory, and another MDT knows the rest.
     pub async fn fid2path(
         &self,
         fid: Fid,
         root: Fid,
         linkno: u32,
-    ) -> Result<(Bytes, Option<u32>), TargetError> {
+    ) -> Result<(Bytes, Option<u32>, Option<Fid>), TargetError> {
         const KEY: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
         const PATH_MAX: u32 = 4096;
         let head = GetinfoFid2path {
@@ -415,17 +415,23 @@ impl Mdc {
             .push_bytes(key.freeze())
             .push_bytes(Bytes::copy_from_slice(&vallen.to_le_bytes()))
             .concerning(fid);
-        let reply = self.call(rq).await?;
+        let reply = answer(self.import(), rq).await?;
+        let elsewhere = reply.status == Errno::EREMOTE.status();
+        if let Some(errno) = Errno::from_status(reply.status).filter(|_| !elsewhere) {
+            return Err(reply.refused(errno));
+        }
         let value = reply.msg.buf(1);
         let text = value
             .get(size_of::<GetinfoFid2path>()..)
             .ok_or_else(|| reply.bad("a path without its header"))?;
         let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        let next = GetinfoFid2path::decode(value)
-            .map_err(|e| reply.bad(e))?
-            .linkno;
+        let told = GetinfoFid2path::decode(value).map_err(|e| reply.bad(e))?;
         let path = value.slice(size_of::<GetinfoFid2path>()..size_of::<GetinfoFid2path>() + end);
-        Ok((path, (next > linkno).then_some(next)))
+        Ok((
+            path,
+            (told.linkno > linkno).then_some(told.linkno),
+            elsewhere.then_some(told.fid),
+        ))
     }
 }
 

@@ -16,7 +16,7 @@ use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
     Policy, it,
 };
-use coral_wire::mds::{LayoutIntent, MdtBody, RecCreate, ReintOp, disp, open};
+use coral_wire::mds::{LayoutIntent, MdtBody, RecCreate, ReintOp, disp, md, open};
 use coral_wire::ptlrpc::{opc, portal};
 
 use super::device::{Attrs, BIG_EA_BYTES, EA_BYTES, KeptOpen, Mdc, Open, WANT, nul};
@@ -64,6 +64,16 @@ struct Outcome<'a> {
 impl Outcome<'_> {
     fn has(&self, bit: u64) -> bool {
         self.disposition & bit != 0
+    }
+
+    /// Why an open that was answered has opened nothing; EREMOTE: the object is on another MDT than its name.
+    fn not_opened(&self) -> TargetError {
+        let away = Attrs::read(&self.reply, 2).is_ok_and(|a| a.body.valid & md::MDS != 0);
+        match (self.has(disp::LOOKUP_NEG), away) {
+            (true, _) => self.reply.refused(Errno::ENOENT),
+            (false, true) => self.reply.refused(Errno::EREMOTE),
+            (false, false) => self.reply.bad("an open that neither opened nor failed"),
+        }
     }
 }
 
@@ -233,13 +243,9 @@ impl Mdc {
             }
         };
         if !out.has(disp::OPEN_OPEN) {
-            let negative = out.has(disp::LOOKUP_NEG);
+            let why = out.not_opened();
             self.drop_lock(out.lock);
-            return Err(if negative {
-                out.reply.refused(Errno::ENOENT)
-            } else {
-                out.reply.bad("an open that neither opened nor failed")
-            });
+            return Err(why);
         }
         let dir = self.bodies(&out.reply, 5).first().copied();
         let mut attrs = Attrs::read(&out.reply, 2)?;

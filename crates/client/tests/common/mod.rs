@@ -72,6 +72,16 @@ impl Cluster {
         Self::start_seeded(osts, stripe_count, stripe_size, 1, "").await
     }
 
+    /// So many MDTs and OSTs; files get one stripe.
+    pub async fn start_mdts(mdts: u32, osts: u32) -> Cluster {
+        Self::build(coral_node::Cluster::builder().mdts(mdts).osts(osts)).await
+    }
+
+    /// The machine of the MDTs loses power; all servers start again.
+    pub async fn mdts_lose_power(&mut self) {
+        self.0.mdt_loses_power().await.expect("a restart");
+    }
+
     /// The same, with the nodes' generators counted from `seed`, and the servers' routes.
     pub async fn start_seeded(
         osts: u32,

@@ -10,6 +10,9 @@ use coral_server::mdt::StripeDefaults;
 
 use super::{Cluster, ClusterError, Disks};
 
+/// Number of the device of MDT0001; those of OSTs are less.
+const MORE_MDTS: u64 = 1 << 20;
+
 /// A node that forwards.
 #[derive(Clone)]
 pub(super) struct RouterPlan {
@@ -32,7 +35,7 @@ pub(super) struct Plan {
     /// Where targets are of which nothing else is said.
     server: Nid,
     mgs: Option<Nid>,
-    mdt: Option<Nid>,
+    mdts: BTreeMap<u32, Nid>,
     osts: BTreeMap<u32, Nid>,
 }
 
@@ -41,10 +44,15 @@ impl Plan {
     pub(super) fn place(&self, kind: TargetKind, index: u32) -> Nid {
         let own = match kind {
             TargetKind::Mgs => self.mgs,
-            TargetKind::Mdt => self.mdt,
+            TargetKind::Mdt => self.mdts.get(&index).copied(),
             TargetKind::Ost => self.osts.get(&index).copied(),
         };
         own.unwrap_or(self.server)
+    }
+
+    /// An empty device for an MDT that is not the first.
+    pub(super) fn new_mdt_device(&self, index: u32) -> OsdSim {
+        self.new_device(MORE_MDTS + u64::from(index) - 1)
     }
 
     /// An empty device for target `number`.
@@ -84,7 +92,7 @@ impl Default for Builder {
                 routers: Vec::new(),
                 server: Nid::tcp(0, Ipv4Addr::new(10, 0, 0, 1)),
                 mgs: None,
-                mdt: None,
+                mdts: BTreeMap::new(),
                 osts: BTreeMap::new(),
             },
             mdts: 1,
@@ -102,7 +110,7 @@ impl Builder {
         self
     }
 
-    /// Number of MDTs; only 1 is supported so far.
+    /// Number of MDTs; 1 unless it is said.
     pub fn mdts(mut self, count: u32) -> Builder {
         self.mdts = count;
         self
@@ -123,7 +131,7 @@ impl Builder {
         self
     }
 
-    /// Room of each OST and of the MDT, in bytes of objects; that of [`OsdMem::new`] unless it is said.
+    /// Room of each OST and MDT, in bytes of objects; that of [`OsdMem::new`] unless it is said.
     pub fn disk_capacity(mut self, bytes: u64) -> Builder {
         self.plan.capacity = Some(bytes);
         self
@@ -135,7 +143,7 @@ impl Builder {
         self
     }
 
-    /// Devices of another cluster, which does not run any more; they say how many OSTs there are.
+    /// Devices of another cluster, which does not run any more; they say how many MDTs and OSTs there are.
     pub fn disks(mut self, disks: Disks) -> Builder {
         self.disks = Some(disks);
         self
@@ -172,9 +180,14 @@ impl Builder {
         self
     }
 
-    /// NID of the node of the MDT.
-    pub fn mdt_at(mut self, nid: Nid) -> Builder {
-        self.plan.mdt = Some(nid);
+    /// NID of the node of MDT0000.
+    pub fn mdt_at(self, nid: Nid) -> Builder {
+        self.mdt_number_at(0, nid)
+    }
+
+    /// NID of the node of an MDT.
+    pub fn mdt_number_at(mut self, index: u32, nid: Nid) -> Builder {
+        self.plan.mdts.insert(index, nid);
         self
     }
 
@@ -207,12 +220,14 @@ impl Builder {
 
     /// Starts it all.
     pub async fn start(self) -> Result<Cluster, ClusterError> {
-        if self.mdts != 1 {
-            return Err(ClusterError::Mdts(self.mdts));
+        if self.mdts == 0 {
+            return Err(ClusterError::NoMdt);
         }
+        let more = 1..self.mdts;
         let new_disks = || Disks {
             mgs: self.plan.new_device(0),
             mdt: self.plan.new_device(1),
+            more_mdts: more.map(|i| self.plan.new_mdt_device(i)).collect(),
             osts: (0..u64::from(self.osts))
                 .map(|i| self.plan.new_device(2 + i))
                 .collect(),

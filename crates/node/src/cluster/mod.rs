@@ -6,9 +6,9 @@
 //! # Invariants
 //! - All nodes share one wall clock, which follows tokio's; seeds and NIDs are counted from the cluster's seed. With a paused
 //!   clock and one thread a cluster does the same each time.
-//! - An MDT knows the OSTs of the cluster before a client reaches it.
+//! - An MDT knows the OSTs and the other MDTs of the cluster before a client reaches it.
 //!
-//! Absent: more than one MDT, directories (for those, [`Servers`] on a node).
+//! Absent: directories (for those, [`Servers`] on a node).
 
 mod builder;
 
@@ -37,9 +37,9 @@ const SEEDS_PER_LIFE: u64 = 1000;
 /// Why a cluster, or a part of it, could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// Only one MDT is supported.
-    #[error("{0} MDTs: only 1 MDT is supported so far")]
-    Mdts(u32),
+    /// A file system has an MDT.
+    #[error("0 MDTs: give at least 1")]
+    NoMdt,
     /// A node does not start.
     #[error(transparent)]
     Node(#[from] StartError),
@@ -60,10 +60,30 @@ pub enum ClusterError {
 pub struct Disks {
     /// Of the MGS.
     pub mgs: OsdSim,
-    /// Of the MDT.
+    /// Of MDT0000.
     pub mdt: OsdSim,
+    /// Of the other MDTs, MDT0001 first.
+    pub more_mdts: Vec<OsdSim>,
     /// Of the OSTs, by index.
     pub osts: Vec<OsdSim>,
+}
+
+impl Disks {
+    /// The device of an MDT.
+    ///
+    /// # Panics
+    /// There is no such MDT.
+    pub fn mdt_number(&self, index: u32) -> &OsdSim {
+        match index {
+            0 => &self.mdt,
+            i => &self.more_mdts[i as usize - 1],
+        }
+    }
+
+    /// How many MDTs there are.
+    pub fn mdt_count(&self) -> u32 {
+        1 + self.more_mdts.len() as u32
+    }
 }
 
 /// A file system with all its servers.
@@ -118,19 +138,38 @@ impl Cluster {
         self.start_targets(|_| true).await
     }
 
-    /// Starts the targets whose nodes match, each on its device: the MGS first, the MDT last, when its OSTs are there.
+    /// Starts the targets whose nodes match, each on its device: the MGS first, the MDTs last, when their OSTs are there.
     async fn start_targets(&mut self, at: impl Fn(Nid) -> bool) -> Result<(), ClusterError> {
         let osts = (0..self.disks.osts.len() as u32).map(|i| (TargetKind::Ost, i));
+        let mdts = (0..self.disks.mdt_count()).map(|i| (TargetKind::Mdt, i));
         let order = std::iter::once((TargetKind::Mgs, 0))
             .chain(osts)
-            .chain([(TargetKind::Mdt, 0)]);
+            .chain(mdts);
         for (kind, index) in order.collect::<Vec<_>>() {
             let nid = self.plan.place(kind, index);
             if at(nid) {
                 self.start_target(kind, index, nid).await?;
             }
         }
+        self.tell_mdts();
         Ok(())
+    }
+
+    /// Tells all MDTs of each other.
+    fn tell_mdts(&self) {
+        let all: Vec<OstTarget> = (0..self.disks.mdt_count())
+            .map(|i| OstTarget {
+                index: i,
+                uuid: format!("{}-MDT{i:04x}_UUID", self.plan.fsname),
+                nids: vec![self.plan.place(TargetKind::Mdt, i)],
+                active: true,
+            })
+            .collect();
+        for mdt in self.servers.values().flat_map(|s| s.mdts()) {
+            if let Err(error) = mdt.set_mdts(all.clone()) {
+                tracing::error!(%error, "an MDT cannot use the others");
+            }
+        }
     }
 
     async fn start_target(
@@ -145,7 +184,7 @@ impl Cluster {
         }
         let device = match kind {
             TargetKind::Mgs => &self.disks.mgs,
-            TargetKind::Mdt => &self.disks.mdt,
+            TargetKind::Mdt => self.disks.mdt_number(index),
             TargetKind::Ost => &self.disks.osts[index as usize],
         };
         let mut spec = self.spec(kind, index, device);
@@ -199,6 +238,15 @@ impl Cluster {
         }
     }
 
+    /// A further MDT on the node of the others, of which the MGS alone is told.
+    pub async fn add_mdt(&mut self) -> Result<(), ClusterError> {
+        let index = self.disks.mdt_count();
+        let device = self.plan.new_mdt_device(index);
+        self.disks.more_mdts.push(device);
+        let nid = self.plan.place(TargetKind::Mdt, index);
+        self.start_target(TargetKind::Mdt, index, nid).await
+    }
+
     /// A further OST on the node of the others, of which the MGS alone is told.
     pub async fn add_ost(&mut self) -> Result<(), ClusterError> {
         let index = self.disks.osts.len() as u32;
@@ -234,7 +282,7 @@ impl Cluster {
         self.restart_after(|kind| kind == TargetKind::Ost).await
     }
 
-    /// The machine of the MDT loses power: what it had not synced is gone. All servers start again.
+    /// The machine of the MDTs loses power: what it had not synced is gone. All servers start again.
     pub async fn mdt_loses_power(&mut self) -> Result<(), ClusterError> {
         self.restart_after(|kind| kind == TargetKind::Mdt).await
     }
@@ -248,6 +296,11 @@ impl Cluster {
         }
         self.next_seed.fetch_add(SEEDS_PER_LIFE, Ordering::Relaxed);
         self.start_targets(|_| true).await
+    }
+
+    /// The machine at `nid` loses power: what its targets had not synced is gone.
+    pub async fn lose_power(&mut self, nid: Nid) -> Result<(), ClusterError> {
+        self.end(nid, |_| true).await
     }
 
     /// The servers at `nid` are gone at once.
@@ -268,11 +321,11 @@ impl Cluster {
         };
         servers.kill().await;
         let osts = (0..).zip(&mut self.disks.osts);
-        let disks = osts.map(|(i, disk)| (TargetKind::Ost, i, disk)).chain([(
-            TargetKind::Mdt,
-            0,
-            &mut self.disks.mdt,
-        )]);
+        let mdts = std::iter::once(&mut self.disks.mdt).chain(&mut self.disks.more_mdts);
+        let mdts = (0..).zip(mdts);
+        let disks = osts
+            .map(|(i, disk)| (TargetKind::Ost, i, disk))
+            .chain(mdts.map(|(i, disk)| (TargetKind::Mdt, i, disk)));
         for (kind, index, disk) in disks {
             if self.plan.place(kind, index) != nid {
                 continue;
@@ -382,7 +435,7 @@ impl Cluster {
         &self.routers
     }
 
-    /// What runs where the MDT is.
+    /// What runs where MDT0000 is.
     ///
     /// # Panics
     /// It was killed and not started again.
@@ -404,9 +457,18 @@ impl Cluster {
         self.at_mdt().server()
     }
 
-    /// The MDT.
+    /// MDT0000.
     pub fn mdt(&self) -> &Arc<Mdt> {
-        self.at_mdt().mdts().first().expect("the MDT runs")
+        self.mdt_number(0)
+    }
+
+    /// An MDT by its index.
+    pub fn mdt_number(&self, index: u32) -> &Arc<Mdt> {
+        let nid = self.plan.place(TargetKind::Mdt, index);
+        let servers = self.servers.get(&nid).expect("the MDT runs");
+        let mut mdts = servers.mdts().iter();
+        mdts.find(|m| m.target.index() == index)
+            .expect("the MDT runs")
     }
 
     /// The MGS.
@@ -433,10 +495,12 @@ impl Cluster {
 
     /// Stops all servers and routers; clients should have unmounted.
     pub async fn stop(&self) {
-        // the MDT first: it is a client of the others
-        let mdt = self.plan.place(TargetKind::Mdt, 0);
+        // the MDTs first: they are clients of the others
+        let mdts: Vec<Nid> = (0..self.disks.mdt_count())
+            .map(|i| self.plan.place(TargetKind::Mdt, i))
+            .collect();
         let mgs = self.mgs_nid();
-        let late = |nid: &Nid| (*nid != mdt, *nid == mgs);
+        let late = |nid: &Nid| (!mdts.contains(nid), *nid == mgs);
         let mut order = self.server_nids();
         order.sort_by_key(late);
         for nid in order {

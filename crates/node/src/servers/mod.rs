@@ -1,7 +1,7 @@
 //! The running servers of one node: what `coral up` and `coral serve` run, and what a [`crate::Cluster`] is made of.
 //!
 //! A target is opened, started, made reachable, and registered with its MGS, which may run here. An MDT follows the
-//! configuration for its OSTs, the node follows the nodemaps of the MGS. Lustre does the same in
+//! configuration for its OSTs and the other MDTs, the node follows the nodemaps of the MGS. Lustre does the same in
 //! `lustre/obdclass/obd_mount_server.c` (`server_start_targets`) and `lustre/mgc/mgc_request.c`.
 //!
 //! - `nodemaps`: following and changing them; `params`: what `lctl get_param` shows of servers; `status`: how targets stand.
@@ -312,14 +312,14 @@ impl Servers {
     async fn follow_config(&mut self, mdt: Arc<Mdt>, label: &Label) -> Result<(), ServersError> {
         let mgc = self.connect_mgs(&self.mgs_nids(label)?).await?;
         let mut config = mgc.watch_config(&label.fsname).await?;
-        mdt.set_osts(osts(&config.borrow_and_update()));
+        set_targets(&mdt, &config.borrow_and_update());
         let mdt = Arc::downgrade(&mdt);
         self.followers.push(tokio::spawn(async move {
             while config.changed().await.is_ok() {
                 let Some(mdt) = mdt.upgrade() else {
                     return;
                 };
-                mdt.set_osts(osts(&config.borrow_and_update()));
+                set_targets(&mdt, &config.borrow_and_update());
             }
         }));
         self.configs.push(mgc);
@@ -423,12 +423,16 @@ impl Drop for Servers {
     }
 }
 
-fn osts(config: &Config) -> Vec<OstTarget> {
+/// Tells an MDT which other targets the configuration has.
+fn set_targets(mdt: &Mdt, config: &Config) {
     let one = |(index, t): (&u32, &TargetConf)| OstTarget {
         index: *index,
         uuid: t.uuid.clone(),
         nids: t.nids.clone(),
         active: !t.inactive,
     };
-    config.osts.iter().map(one).collect()
+    mdt.set_osts(config.osts.iter().map(one).collect());
+    if let Err(error) = mdt.set_mdts(config.mdts.iter().map(one).collect()) {
+        tracing::error!(target = %mdt.target.name(), %error, "the other MDTs cannot be used");
+    }
 }

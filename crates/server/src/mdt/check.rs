@@ -1,256 +1,38 @@
-//! Offline verification of an MDT: `coral check` (Lustre's is `lustre/lfsck`).
+//! Offline verification of MDTs: `coral check` (Lustre's is `lustre/lfsck`).
 //!
 //! Reads every table once and reports what contradicts the invariants of [`super::namespace`];
-//! it changes nothing. The target must not be running.
+//! it changes nothing. The targets must not be running. All MDTs of a file system are looked at together: a name on one may stand
+//! for an object on another. Parts of operations that their coordinator has decided count as made, and the others as not.
+
+mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use bytes::Bytes;
-use coral_osd::{Kv, ObjectId, OsdError, Table};
+use coral_osd::{Kv, OsdError, Table};
+use coral_wire::coral::updates::{Look, Update};
 use coral_wire::fid::Fid;
 
+pub use self::report::{Problem, Report, ToDestroy};
+
+use super::fld::{self, Fld};
 use super::record::{Inode, XattrValue};
-use super::{stripe, table, usage};
-use crate::quota::{Owner, Sums, Used};
+use super::{out, stripe, table, trans, usage};
+use crate::quota::{Owner, Sums};
 
 /// Rows read at a time.
 const CHUNK: usize = 4096;
 
-/// Something that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
-    /// A row that does not parse.
-    BadRow {
-        /// The table.
-        table: &'static str,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// There is no root directory.
-    NoRoot,
-    /// An entry names an object that is not there.
-    Dangling {
-        /// The directory.
-        parent: Fid,
-        /// The name.
-        name: Bytes,
-        /// What it names.
-        child: Fid,
-    },
-    /// Entries in something that is no directory, or is not there.
-    NotInDirectory {
-        /// What they are in.
-        parent: Fid,
-        /// One of the names.
-        name: Bytes,
-    },
-    /// An entry whose type or position is not its object's.
-    WrongEntry {
-        /// The directory.
-        parent: Fid,
-        /// The name.
-        name: Bytes,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// An object without a name that nobody has open.
-    OrphanInode {
-        /// The object.
-        fid: Fid,
-    },
-    /// A link count that is not the number of names.
-    LinkCount {
-        /// The object.
-        fid: Fid,
-        /// As recorded.
-        recorded: u32,
-        /// As counted.
-        counted: u32,
-    },
-    /// The names an object remembers are not those it has.
-    Links {
-        /// The object.
-        fid: Fid,
-    },
-    /// An OST object that belongs to two files, or to a file and the list of the dead.
-    SharedObject {
-        /// The OST's index.
-        ost: u32,
-        /// The object.
-        id: u64,
-        /// One file.
-        first: Fid,
-        /// The other, or none if the object is to be destroyed.
-        second: Option<Fid>,
-    },
-    /// What an owner is said to have in use is not what the inodes say.
-    Usage {
-        /// The owner.
-        owner: Owner,
-        /// As recorded.
-        recorded: Used,
-        /// As counted.
-        counted: Used,
-    },
-    /// An extended attribute's value is missing, or one without an object is there.
-    Xattr {
-        /// The object.
-        fid: Fid,
-        /// The attribute.
-        name: Bytes,
-    },
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |n: &Bytes| String::from_utf8_lossy(n).into_owned();
-        match self {
-            Problem::BadRow { table, what } => write!(f, "table {table}: {what}"),
-            Problem::NoRoot => write!(f, "there is no root directory"),
-            Problem::Dangling {
-                parent,
-                name,
-                child,
-            } => {
-                write!(
-                    f,
-                    "dangling entry {:?} in {parent}: {child} does not exist",
-                    text(name)
-                )
-            }
-            Problem::NotInDirectory { parent, name } => {
-                write!(
-                    f,
-                    "entry {:?} in {parent}, which is no directory",
-                    text(name)
-                )
-            }
-            Problem::WrongEntry { parent, name, what } => {
-                write!(f, "entry {:?} in {parent}: wrong {what}", text(name))
-            }
-            Problem::OrphanInode { fid } => write!(f, "orphan inode {fid}: no name leads to it"),
-            Problem::LinkCount {
-                fid,
-                recorded,
-                counted,
-            } => {
-                write!(
-                    f,
-                    "wrong link count of {fid}: {recorded} recorded, {counted} found"
-                )
-            }
-            Problem::Links { fid } => write!(f, "{fid} remembers other names than it has"),
-            Problem::SharedObject {
-                ost,
-                id,
-                first,
-                second: Some(second),
-            } => {
-                write!(
-                    f,
-                    "object {id} of OST {ost} belongs to {first} and {second}"
-                )
-            }
-            Problem::SharedObject {
-                ost,
-                id,
-                first,
-                second: None,
-            } => {
-                write!(
-                    f,
-                    "object {id} of OST {ost} belongs to {first} and is to be destroyed"
-                )
-            }
-            Problem::Usage {
-                owner: o,
-                recorded: r,
-                counted: c,
-            } => write!(
-                f,
-                "wrong usage of user {}, group {}, project {}: {} inodes and {} bytes recorded, {} and {} found",
-                o.uid, o.gid, o.projid, r.inodes, r.bytes, c.inodes, c.bytes
-            ),
-            Problem::Xattr { fid, name } => {
-                write!(f, "extended attribute {:?} of {fid} is torn", text(name))
-            }
-        }
-    }
-}
-
-/// What a check found.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Everything that is wrong.
-    pub problems: Vec<Problem>,
-    /// Formatted, but never served: there is nothing yet, not even the root directory.
-    pub never_served: bool,
-    /// OST objects in use: (OST index, object id) to their file.
-    pub objects: BTreeMap<(u32, u64), Fid>,
-    /// OST objects waiting to be destroyed.
-    pub destroy_pending: ToDestroy,
-    /// Objects of this MDT that hold data of files, or of files that are gone and wait to be destroyed.
-    pub data: BTreeSet<ObjectId>,
-    /// Objects that were open without a name when the target stopped; they go at the next start.
-    pub open_orphans: u64,
-    /// Directories.
-    pub dirs: u64,
-    /// Everything else with an inode.
-    pub files: u64,
-}
-
-/// OST objects waiting to be destroyed, as they are recorded.
-#[derive(Clone, Debug, Default)]
-pub struct ToDestroy {
-    /// Those recorded one by one: OST index and object id.
-    pub objects: BTreeSet<(u32, u64)>,
-    /// Records of a range of ids: what exists of them is to be destroyed, which may be nothing.
-    pub ranges: u64,
-    /// What the ranges cover: OST index and first id, to the id after the last.
-    covered: BTreeMap<(u32, u64), u64>,
-}
-
-impl ToDestroy {
-    /// Whether the object is to be destroyed if it exists.
-    pub fn contains(&self, ost: u32, id: u64) -> bool {
-        let before = self.covered.range((ost, 0)..=(ost, id)).next_back();
-        before.is_some_and(|(_, end)| id < *end) || self.objects.contains(&(ost, id))
-    }
-
-    /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.ranges == 0
-    }
-
-    /// Adds a record; they come in the order of their first ids.
-    fn add(&mut self, ost: u32, id: u64, count: u32) {
-        if count == 1 {
-            self.objects.insert((ost, id));
-            return;
-        }
-        self.ranges += 1;
-        let end = id.saturating_add(u64::from(count));
-        match self.covered.range_mut((ost, 0)..=(ost, id)).next_back() {
-            Some((_, covered)) if id <= *covered => *covered = end.max(*covered),
-            _ => drop(self.covered.insert((ost, id), end)),
-        }
-    }
-}
-
-impl fmt::Display for ToDestroy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} objects to destroy", self.objects.len())?;
-        match self.ranges {
-            0 => Ok(()),
-            1 => write!(f, " and what exists of a range of ids"),
-            n => write!(f, " and what exists of {n} ranges of ids"),
-        }
-    }
+/// One MDT that is looked at.
+struct Part<'a> {
+    kv: &'a dyn Kv,
+    fld: Fld,
 }
 
 #[derive(Default)]
 struct Seen {
+    /// Which of the MDTs it lies on.
+    part: usize,
     ino: Inode,
     names: u32,
     subdirs: u32,
@@ -276,24 +58,82 @@ fn each(kv: &dyn Kv, t: Table, mut f: impl FnMut(&Bytes, &Bytes)) -> Result<(), 
     }
 }
 
-/// Verifies the MDT kept in `kv`.
+/// Verifies the MDT kept in `kv`, as far as it can be without others.
 pub fn check(kv: &dyn Kv) -> Result<Report, OsdError> {
+    check_all(&[kv])
+}
+
+/// Verifies these MDTs of one file system together.
+pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     let mut report = Report::default();
-    let mut seen = read_inodes(kv, &mut report)?;
-    read_links(kv, &mut seen, &mut report)?;
-    read_entries(kv, &mut seen, &mut report)?;
-    let orphans = read_fids(kv, table::ORPHAN)?;
-    for (fid, s) in &seen {
-        check_counts(fid, s, orphans.contains(fid), &mut report);
+    let mut parts = Vec::new();
+    for kv in kvs {
+        let fld = Fld::open(*kv)?;
+        parts.push(Part { kv: *kv, fld });
     }
-    report.never_served = is_never_served(kv)?;
-    if !seen.contains_key(&Fid::ROOT) && !report.never_served {
+    check_sequences(&parts, &mut report)?;
+    let mut seen = BTreeMap::new();
+    for part in 0..parts.len() {
+        read_inodes(&parts, part, &mut seen, &mut report)?;
+    }
+    for p in &parts {
+        read_links(p.kv, &mut seen, &mut report)?;
+    }
+    let mut names = Names {
+        parts: &parts,
+        seen: &mut seen,
+        gone: BTreeSet::new(),
+        report: &mut report,
+    };
+    let added = names.read_parts()?;
+    for p in &parts {
+        names.read_entries(p.kv)?;
+    }
+    for (parent, name, child, ty) in added {
+        names.entry(parent, name, child, ty);
+    }
+    let mut orphans = BTreeSet::new();
+    for p in &parts {
+        orphans.extend(read_fids(p.kv, table::ORPHAN)?);
+    }
+    for (fid, s) in &seen {
+        check_counts(&parts, fid, s, orphans.contains(fid), &mut report);
+    }
+    report.never_served = true;
+    for p in &parts {
+        report.never_served &= is_never_served(p.kv)?;
+    }
+    if !seen.contains_key(&Fid::ROOT) && !report.never_served && is_given(&parts, &Fid::ROOT) {
         report.problems.push(Problem::NoRoot);
     }
-    read_xattrs(kv, &seen, &mut report)?;
-    read_usage(kv, &seen, &mut report)?;
-    read_destroys(kv, &mut report)?;
+    for (i, p) in parts.iter().enumerate() {
+        read_xattrs(p.kv, i, &seen, &mut report)?;
+        read_usage(p.kv, i, &seen, &mut report)?;
+        read_destroys(p.kv, &mut report)?;
+    }
     Ok(report)
+}
+
+/// Whether one of the MDTs that are looked at holds the object.
+fn is_given(parts: &[Part<'_>], fid: &Fid) -> bool {
+    parts.iter().any(|p| p.fld.is_here(fid))
+}
+
+/// What MDTs hold must be what MDT0000 says, if that is here.
+fn check_sequences(parts: &[Part<'_>], report: &mut Report) -> Result<(), OsdError> {
+    let Some(first) = parts.iter().find(|p| p.fld.index() == 0) else {
+        return Ok(());
+    };
+    let all = fld::stored(first.kv)?;
+    for p in parts.iter().filter(|p| p.fld.index() != 0) {
+        for (start, range) in fld::stored(p.kv)? {
+            if all.get(&start) != Some(&range) || range.1 != p.fld.index() {
+                let mdt = p.fld.index();
+                report.problems.push(Problem::Sequence { mdt, start });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The root directory is made by the first start.
@@ -306,9 +146,15 @@ fn is_never_served(kv: &dyn Kv) -> Result<bool, OsdError> {
     Ok(crate::target::stored_transno(kv)?.is_none())
 }
 
-fn read_inodes(kv: &dyn Kv, report: &mut Report) -> Result<BTreeMap<Fid, Seen>, OsdError> {
-    let mut seen = BTreeMap::new();
-    each(kv, table::INODE, |k, v| {
+fn read_inodes(
+    parts: &[Part<'_>],
+    part: usize,
+    seen: &mut BTreeMap<Fid, Seen>,
+    report: &mut Report,
+) -> Result<(), OsdError> {
+    let Part { kv, fld } = &parts[part];
+    report.items.insert(fld.index(), 0);
+    each(*kv, table::INODE, |k, v| {
         let Some(fid) = table::fid_of_key(k) else {
             let what = "inode key is too short".to_string();
             return report.problems.push(Problem::BadRow {
@@ -325,6 +171,11 @@ fn read_inodes(kv: &dyn Kv, report: &mut Report) -> Result<BTreeMap<Fid, Seen>, 
                 });
             }
         };
+        if !fld.is_here(&fid) {
+            let mdt = fld.index();
+            report.problems.push(Problem::WrongMdt { fid, mdt });
+        }
+        *report.items.entry(fld.index()).or_default() += 1;
         if ino.is_dir() {
             report.dirs += 1;
         } else {
@@ -350,16 +201,16 @@ fn read_inodes(kv: &dyn Kv, report: &mut Report) -> Result<BTreeMap<Fid, Seen>, 
             .iter()
             .map(|l| (l.parent, l.name.clone()))
             .collect();
-        seen.insert(
-            fid,
-            Seen {
-                ino,
-                links,
-                ..Seen::default()
-            },
-        );
-    })?;
-    Ok(seen)
+        let found = Seen {
+            part,
+            ino,
+            links,
+            ..Seen::default()
+        };
+        if seen.insert(fid, found).is_some() {
+            report.problems.push(Problem::Doubled { fid });
+        }
+    })
 }
 
 fn read_links(
@@ -383,56 +234,161 @@ fn read_links(
     })
 }
 
-fn read_entries(
-    kv: &dyn Kv,
-    seen: &mut BTreeMap<Fid, Seen>,
-    report: &mut Report,
-) -> Result<(), OsdError> {
-    each(kv, table::DIRENT, |k, v| {
-        let (Some((parent, hash, name)), Some((child, ty))) =
-            (table::dirent_of_key(k), table::dirent_of_value(v))
-        else {
-            let what = "entry does not parse".to_string();
-            return report.problems.push(Problem::BadRow {
-                table: table::DIRENT.0,
-                what,
-            });
-        };
-        if !seen.get(&parent).is_some_and(|s| s.ino.is_dir()) {
-            report.problems.push(Problem::NotInDirectory {
-                parent,
-                name: name.clone(),
-            });
+/// Entries, and the objects they name.
+struct Names<'a> {
+    parts: &'a [Part<'a>],
+    seen: &'a mut BTreeMap<Fid, Seen>,
+    /// Entries that a decided operation takes away.
+    gone: BTreeSet<(Fid, Bytes)>,
+    report: &'a mut Report,
+}
+
+/// An entry: its directory, name, what it names, and the type.
+type Entry = (Fid, Bytes, Fid, u32);
+
+impl Names<'_> {
+    /// Makes what other MDTs have decided; returns the entries that come with it.
+    fn read_parts(&mut self) -> Result<Vec<Entry>, OsdError> {
+        let mut added = Vec::new();
+        for (i, p) in self.parts.iter().enumerate() {
+            for (id, raw) in out::stored(p.kv)? {
+                self.report.unfinished += 1;
+                let coordinator = self.parts.iter().find(|c| c.fld.index() == id.coordinator);
+                let decided = match coordinator {
+                    Some(c) => trans::stored(c.kv)?.contains_key(&id),
+                    None => false,
+                };
+                let Ok(updates) = Update::decode_all(&raw) else {
+                    let what = format!("{id:?} does not parse");
+                    let table = table::PREPARED.0;
+                    self.report.problems.push(Problem::BadRow { table, what });
+                    continue;
+                };
+                if decided {
+                    added.extend(updates.into_iter().filter_map(|u| self.made(i, u)));
+                }
+            }
         }
-        if hash != table::name_hash(&name) {
-            report.problems.push(Problem::WrongEntry {
-                parent,
-                name: name.clone(),
-                what: "hash",
-            });
-        }
-        let Some(c) = seen.get_mut(&child) else {
-            return report.problems.push(Problem::Dangling {
-                parent,
+        Ok(added)
+    }
+
+    /// One change that is decided; returns the entry that comes with it.
+    fn made(&mut self, part: usize, update: Update) -> Option<Entry> {
+        match update {
+            Update::AddEntry {
+                dir,
                 name,
                 child,
-            });
+                file_type,
+            } => return Some((dir, name, child, file_type)),
+            Update::DelEntry { dir, name } => drop(self.gone.insert((dir, name))),
+            Update::Touch { dir, nlink, .. } => {
+                if let Some(s) = self.seen.get_mut(&dir) {
+                    s.ino.nlink = s.ino.nlink.wrapping_add_signed(nlink);
+                }
+            }
+            Update::Object {
+                fid,
+                nlink,
+                dropped,
+                added,
+                ..
+            } => self.renamed(&fid, nlink, dropped, added),
+            Update::Insert { fid, record } => {
+                if let Ok(ino) = Inode::decode(&record) {
+                    let links = ino.links.iter().map(|l| (l.parent, l.name.clone()));
+                    let links = links.collect();
+                    let found = Seen {
+                        part,
+                        ino,
+                        links,
+                        ..Seen::default()
+                    };
+                    self.seen.insert(fid, found);
+                }
+            }
+            Update::Remove { fid } => drop(self.seen.remove(&fid)),
+        }
+        None
+    }
+
+    /// An object gets and loses names, maybe the last.
+    fn renamed(&mut self, fid: &Fid, nlink: i32, dropped: Vec<Look>, added: Vec<Look>) {
+        let Some(s) = self.seen.get_mut(fid) else {
+            return;
         };
-        if c.ino.mode & super::record::S_IFMT != ty {
-            report.problems.push(Problem::WrongEntry {
+        s.ino.nlink = s.ino.nlink.wrapping_add_signed(nlink);
+        for l in dropped {
+            s.links.remove(&(l.dir, l.name));
+        }
+        s.links.extend(added.into_iter().map(|l| (l.dir, l.name)));
+        if s.ino.nlink == 0 {
+            self.seen.remove(fid);
+        }
+    }
+
+    fn read_entries(&mut self, kv: &dyn Kv) -> Result<(), OsdError> {
+        each(kv, table::DIRENT, |k, v| {
+            let (Some((parent, hash, name)), Some((child, ty))) =
+                (table::dirent_of_key(k), table::dirent_of_value(v))
+            else {
+                let what = "entry does not parse".to_string();
+                return self.report.problems.push(Problem::BadRow {
+                    table: table::DIRENT.0,
+                    what,
+                });
+            };
+            if self.gone.contains(&(parent, name.clone())) {
+                return;
+            }
+            if hash != table::name_hash(&name) {
+                self.report.problems.push(Problem::WrongEntry {
+                    parent,
+                    name: name.clone(),
+                    what: "hash",
+                });
+            }
+            self.entry(parent, name, child, ty);
+        })
+    }
+
+    fn entry(&mut self, parent: Fid, name: Bytes, child: Fid, ty: u32) {
+        let problems = &mut self.report.problems;
+        if !self.seen.get(&parent).is_some_and(|s| s.ino.is_dir()) {
+            problems.push(Problem::NotInDirectory {
                 parent,
                 name: name.clone(),
-                what: "type",
             });
         }
-        c.names += 1;
-        c.named.insert((parent, name));
-        if c.ino.is_dir()
-            && let Some(p) = seen.get_mut(&parent)
-        {
+        let is_dir = match self.seen.get_mut(&child) {
+            None if is_given(self.parts, &child) => {
+                return problems.push(Problem::Dangling {
+                    parent,
+                    name,
+                    child,
+                });
+            }
+            None => {
+                self.report.elsewhere += 1;
+                ty == super::record::S_IFDIR
+            }
+            Some(c) => {
+                if c.ino.mode & super::record::S_IFMT != ty {
+                    problems.push(Problem::WrongEntry {
+                        parent,
+                        name: name.clone(),
+                        what: "type",
+                    });
+                }
+                c.names += 1;
+                c.named.insert((parent, name));
+                c.ino.is_dir()
+            }
+        };
+        if is_dir && let Some(p) = self.seen.get_mut(&parent) {
             p.subdirs += 1;
         }
-    })
+    }
 }
 
 fn read_fids(kv: &dyn Kv, t: Table) -> Result<BTreeSet<Fid>, OsdError> {
@@ -441,9 +397,11 @@ fn read_fids(kv: &dyn Kv, t: Table) -> Result<BTreeSet<Fid>, OsdError> {
     Ok(fids)
 }
 
-fn check_counts(fid: &Fid, s: &Seen, orphan: bool, report: &mut Report) {
+fn check_counts(parts: &[Part<'_>], fid: &Fid, s: &Seen, orphan: bool, report: &mut Report) {
     if s.names == 0 && *fid != Fid::ROOT {
-        if orphan && s.ino.nlink == 0 {
+        if s.links.iter().any(|(parent, _)| !is_given(parts, parent)) {
+            report.elsewhere += 1;
+        } else if orphan && s.ino.nlink == 0 {
             report.open_orphans += 1;
         } else {
             report.problems.push(Problem::OrphanInode { fid: *fid });
@@ -469,6 +427,7 @@ fn check_counts(fid: &Fid, s: &Seen, orphan: bool, report: &mut Report) {
 
 fn read_xattrs(
     kv: &dyn Kv,
+    part: usize,
     seen: &BTreeMap<Fid, Seen>,
     report: &mut Report,
 ) -> Result<(), OsdError> {
@@ -478,7 +437,7 @@ fn read_xattrs(
             stored.insert((fid, k.slice(16..)), v.len() as u32);
         }
     })?;
-    for (fid, s) in seen {
+    for (fid, s) in seen.iter().filter(|(_, s)| s.part == part) {
         for (name, value) in &s.ino.xattrs {
             if let XattrValue::External(len) = value
                 && stored.remove(&(*fid, name.clone())) != Some(*len)
@@ -500,6 +459,7 @@ fn read_xattrs(
 
 fn read_usage(
     kv: &dyn Kv,
+    part: usize,
     seen: &BTreeMap<Fid, Seen>,
     report: &mut Report,
 ) -> Result<(), OsdError> {
@@ -508,7 +468,7 @@ fn read_usage(
         return Ok(());
     }
     let mut counted = Sums::default();
-    for s in seen.values() {
+    for s in seen.values().filter(|s| s.part == part) {
         let (owner, used) = usage::of_inode(&s.ino);
         counted.add(owner, used);
     }

@@ -5,25 +5,32 @@
 
 use bytes::Bytes;
 use coral_osd::{Batch, Device, Kv, Time};
-use coral_wire::fid::{Fid, seq};
+use coral_wire::fid::Fid;
+#[cfg(doc)]
+use coral_wire::fid::seq;
 use coral_wire::fld::LuSeqRange;
 
+use super::fld;
 use super::object_ids::{ObjectIds, OstSpace};
 use super::open_handles::OpenTable;
 use super::record::{Inode, S_IFDIR};
-use super::store::{MdtResult, Store, torn};
+use super::store::{MdtResult, Store};
 use super::stripe::{Allocator, StripeDefaults};
 use super::table::{self, fid_key};
 
-/// Version of the tables' format; a newer one is refused. 2: inode records may be of the second format.
-pub const FORMAT: u32 = 2;
+/// Version of the tables' format; a newer one is refused. 2: inode records may be of the second format. 3: there are other MDTs,
+/// on which objects may lie that are named here.
+pub const FORMAT: u32 = 3;
+/// The format of an MDT without others.
+const FORMAT_ALONE: u32 = 2;
 const KEY_FORMAT: &[u8] = b"format";
-const KEY_SEQ: &[u8] = b"seq";
 const KEY_STRIPE: &[u8] = b"stripe";
 
-/// Writes an empty name space into `kv`: the root directory, of `owner` (uid, gid), and the defaults.
+/// Writes an empty name space into `kv`, that of the MDT `index`: the root directory, of `owner` (uid, gid), which MDT0000 has,
+/// and the defaults.
 pub fn format(
     kv: &Device,
+    index: u32,
     now: Time,
     defaults: &StripeDefaults,
     owner: (u32, u32),
@@ -42,10 +49,21 @@ pub fn format(
         ..Inode::default()
     };
     let mut b = Batch::new();
-    b.put(table::META, KEY_FORMAT, FORMAT.to_le_bytes().to_vec());
-    b.put(table::META, KEY_SEQ, seq::NORMAL.to_le_bytes().to_vec());
+    let format = match index {
+        0 => FORMAT_ALONE,
+        _ => FORMAT,
+    };
+    b.put(table::META, KEY_FORMAT, format.to_le_bytes().to_vec());
     b.put(table::META, KEY_STRIPE, encode_defaults(defaults));
-    b.put(table::INODE, fid_key(&Fid::ROOT).to_vec(), root.encode());
+    b.put(table::META, fld::KEY_INDEX, index.to_le_bytes().to_vec());
+    if index == 0 {
+        b.put(
+            table::META,
+            fld::KEY_SEQ,
+            fld::FIRST.0.to_le_bytes().to_vec(),
+        );
+        b.put(table::INODE, fid_key(&Fid::ROOT).to_vec(), root.encode());
+    }
     kv.commit(b)?;
     // counts the root directory
     Store::open(kv.clone()).map(drop)
@@ -56,14 +74,18 @@ pub fn is_formatted(kv: &dyn Kv) -> Result<bool, coral_osd::OsdError> {
     Ok(kv.get(table::META, KEY_FORMAT)?.is_some())
 }
 
-/// Tables of an older format become this program's: what it writes from here on only it and later ones read.
-pub fn raise_format(kv: &Device) -> MdtResult<()> {
-    if kv
-        .get(table::META, KEY_FORMAT)?
-        .is_some_and(|raw| raw.as_ref() != FORMAT.to_le_bytes())
+/// Tables of an older format become this program's: what it writes from here on only it and later ones read. `alone`: no other
+/// MDT is known.
+pub fn raise_format(kv: &Device, alone: bool) -> MdtResult<()> {
+    let wanted = if alone { FORMAT_ALONE } else { FORMAT };
+    let raw = kv.get(table::META, KEY_FORMAT)?;
+    let found = raw.and_then(|raw| raw.as_ref().try_into().ok());
+    if found
+        .map(u32::from_le_bytes)
+        .is_some_and(|found| found < wanted)
     {
         let mut b = Batch::new();
-        b.put(table::META, KEY_FORMAT, FORMAT.to_le_bytes().to_vec());
+        b.put(table::META, KEY_FORMAT, wanted.to_le_bytes().to_vec());
         kv.commit(b)?;
         kv.sync_soon()?;
     }
@@ -129,6 +151,8 @@ pub struct MdtCore {
     pub defaults: StripeDefaults,
     /// Clients that had files open before the restart may yet come back to them.
     pub recovering: bool,
+    /// The next FID for an object that a server makes here, out of a sequence of this start's own.
+    pub(super) server_fid: Option<Fid>,
 }
 
 impl MdtCore {
@@ -157,6 +181,7 @@ impl MdtCore {
             osts: Vec::new(),
             defaults,
             recovering: false,
+            server_fid: None,
         })
     }
 
@@ -184,25 +209,40 @@ impl MdtCore {
         )
     }
 
-    /// Gives a client a sequence of [`seq::WIDTH`] object ids to name new files with. On disk before
-    /// the client is told: a sequence is never given twice, also after power loss.
-    pub fn take_sequence(&mut self, index: u32) -> MdtResult<LuSeqRange> {
-        let raw = self.store.kv().get(table::META, KEY_SEQ)?;
-        let raw = raw
-            .as_deref()
-            .and_then(|v| v.try_into().ok())
-            .ok_or_else(|| torn(&Fid::ZERO))?;
-        let start = u64::from_le_bytes(raw);
-        let mut b = Batch::new();
-        b.put(table::META, KEY_SEQ, (start + 1).to_le_bytes().to_vec());
-        self.store.kv().commit(b)?;
-        self.store.kv().sync_soon()?;
-        Ok(LuSeqRange {
+    /// Gives a client a sequence of [`seq::WIDTH`] object ids to name new files with; `None`: this MDT needs a super-sequence
+    /// first. On disk before the client is told: a sequence is never given twice, also after power loss.
+    pub fn take_sequence(&mut self) -> MdtResult<Option<LuSeqRange>> {
+        let kv = self.store.kv();
+        let Some((start, b)) = fld::next_sequence(&**kv)? else {
+            return Ok(None);
+        };
+        kv.commit(b)?;
+        kv.sync_soon()?;
+        Ok(Some(LuSeqRange {
             start,
             end: start + 1,
-            index,
+            index: self.store.fld().index(),
             flags: 0,
-        })
+        }))
+    }
+
+    /// Gives the MDT `index` a super-sequence; of MDT0000. On disk before it is told.
+    pub fn give_super(&mut self, index: u32) -> MdtResult<LuSeqRange> {
+        let (kv, fld) = (self.store.kv(), self.store.fld());
+        let (range, b) = fld.next_super(index);
+        kv.commit(b)?;
+        kv.sync_soon()?;
+        fld.add(&range);
+        Ok(range)
+    }
+
+    /// This MDT was given a super-sequence.
+    pub fn own(&mut self, range: &LuSeqRange) -> MdtResult<()> {
+        let (kv, fld) = (self.store.kv(), self.store.fld());
+        kv.commit(fld.own(range))?;
+        kv.sync_soon()?;
+        fld.add(range);
+        Ok(())
     }
 
     /// At most `limit` FIDs of objects without a name that were open when the target stopped, behind `last`.

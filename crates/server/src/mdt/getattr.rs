@@ -110,8 +110,16 @@ impl Ctx {
                 b"" => b.fid1,
                 _ => namespace::lookup(&mut t, &self.cred_of(&b), at)?.ok_or(Errno::ENOENT)?,
             };
-            let ino = core.store.inode(&fid)?;
-            self.pack_all(&core.store, &fid, &ino, Some(b.valid))?
+            match core.store.is_here(&fid) {
+                true => {
+                    let ino = core.store.inode(&fid)?;
+                    self.pack_all(&core.store, &fid, &ino, Some(b.valid))?
+                }
+                false => Packed {
+                    body: super::remote::elsewhere(fid),
+                    ..Packed::default()
+                },
+            }
         };
         Ok(self.attributes(p))
     }

@@ -7,7 +7,7 @@ use coral_ldlm::LdlmServer;
 use coral_lnet::Node;
 use coral_osd::{Batch, Device, Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
-use coral_wire::ldlm::{Ibits, LdlmReply};
+use coral_wire::ldlm::{Ibits, LdlmIntent, LdlmReply, it};
 use coral_wire::mds::{MdtBody, MdtIoepoch, RecCreate};
 use coral_wire::{Errno, Fid, Message, ObdConnectData, opc};
 use futures_util::future::BoxFuture;
@@ -16,11 +16,14 @@ use parking_lot::{Mutex, RwLock};
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
 use super::identity::{Identities, NameService};
+use super::mdts::{MdtTarget, Mdts};
 use super::open_handles::OpenHandle;
 use super::osp::{Osp, OstTarget};
+use super::out::Out;
 use super::squash::RootSquash;
 use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
+use super::trans::Trans;
 use super::{dom, due, namespace, orphans, table, usage};
 use crate::ost::Ost;
 use crate::quota::{Owner, Used};
@@ -64,6 +67,8 @@ const FLAGS: u64 = F::VERSION.0
     | F::BULK_MBITS.0
     | F::SRVLOCK.0
     | F::VBR.0
+    | F::MDS_MDS.0
+    | F::LIGHTWEIGHT.0
     | F::FLAGS2.0;
 
 /// The same of the second word.
@@ -109,6 +114,12 @@ pub struct MdtOps {
     pub squash: RwLock<RootSquash>,
     /// Held by renames between directories.
     pub rename_lock: tokio::sync::Mutex<()>,
+    /// Its connections to other MDTs.
+    pub mdts: Arc<Mdts>,
+    /// Its parts of operations that other MDTs coordinate.
+    pub out: Out,
+    /// The operations over several MDTs that it coordinates.
+    pub trans: Trans,
 }
 
 /// How to start an MDT.
@@ -173,18 +184,20 @@ impl Mdt {
             let (secs, nsecs) = node.wall_time();
             core::format(
                 &kv,
+                cfg.target.index,
                 Time { secs, nsecs },
                 &cfg.defaults.unwrap_or_default(),
                 cfg.root_owner,
             )?;
         }
         let mut state = MdtCore::open(kv.clone())?;
-        core::raise_format(&kv)?;
+        core::raise_format(&kv, true)?;
         if let Some(d) = cfg.defaults {
             state.set_defaults(d)?;
         }
         let store = state.store.clone();
         let osp = Osp::new(node.clone(), &cfg.target.name);
+        let mdts = Mdts::new(node.clone(), &cfg.target.name, cfg.target.index);
         let left = orphans::left(&kv)?;
         let target = LuTarget::new(node, cfg.target, kv)?;
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
@@ -199,11 +212,16 @@ impl Mdt {
             identities: Identities::new(cfg.names),
             squash: RwLock::default(),
             rename_lock: tokio::sync::Mutex::new(()),
+            mdts,
+            out: Out::default(),
+            trans: Trans::default(),
         });
         ops.load_params(&*ops.core.lock().store.kv().clone())?;
         ops.data.start_counting();
         target.start(ops.clone());
         osp.start(&target, &ops);
+        ops.trans.start(&ops, &target)?;
+        ops.start_out(&target)?;
         ops.remover.start(&ops, &target);
         if !target.in_recovery() {
             // nobody will come back to what was open
@@ -216,6 +234,14 @@ impl Mdt {
     /// The OSTs of the file system as the configuration has them now.
     pub fn set_osts(&self, osts: Vec<OstTarget>) {
         self.ops.set_osts(osts);
+    }
+
+    /// The MDTs of the file system as the configuration has them now, this one among them.
+    pub fn set_mdts(&self, mdts: Vec<MdtTarget>) -> MdtResult<()> {
+        if self.ops.mdts.set(mdts, self.target.claimed()) {
+            core::raise_format(self.target.kv(), false)?;
+        }
+        Ok(())
     }
 
     /// Its parameters `mdt.<name>.*` with their values.
@@ -238,8 +264,11 @@ impl Mdt {
 
     /// Disconnects from the OSTs and stops the target.
     pub async fn stop(&self) {
+        self.ops.out.stop().await;
+        self.ops.trans.stop().await;
         self.ops.search.stop().await;
         self.ops.remover.stop().await;
+        self.ops.mdts.stop().await;
         self.ops.osp.stop().await;
         self.target.stop().await;
         if let Err(error) = orphans::stopped(&self.ops, &self.target).await {
@@ -250,8 +279,11 @@ impl Mdt {
     /// Ends what it does in the background and nothing else: what a killed process leaves behind. Nothing is synced, nobody is
     /// told, and its device is let go with it.
     pub async fn abandon(&self) {
+        self.ops.out.stop().await;
+        self.ops.trans.stop().await;
         self.ops.search.stop().await;
         self.ops.remover.stop().await;
+        self.ops.mdts.abandon();
         self.ops.osp.abandon().await;
     }
 }
@@ -298,7 +330,35 @@ impl Ctx {
         }
     }
 
+    /// What the request reads of directories whose entries an operation over several MDTs may change.
+    fn reads(&self) -> smallvec::SmallVec<[Fid; 2]> {
+        let body = |i| self.body(i).map(|b| [b.fid1, b.fid2]);
+        let fids = match self.rq.rq.body.opc {
+            opc::MDS_GETATTR
+            | opc::MDS_GETATTR_NAME
+            | opc::MDS_READPAGE
+            | opc::MDS_GETXATTR
+            | opc::MDS_SYNC => body(1),
+            // an open's record has its FIDs where an `mdt_body` has none
+            opc::LDLM_ENQUEUE => match self.rq.rq.msg.get::<RecCreate>(3) {
+                Ok(r) if self.opens() => Ok([r.fid1, r.fid2]),
+                _ => body(3),
+            },
+            _ => return smallvec::SmallVec::new(),
+        };
+        fids.map(smallvec::SmallVec::from).unwrap_or_default()
+    }
+
+    /// Whether it is an enqueue that opens.
+    fn opens(&self) -> bool {
+        let intent = self.rq.rq.msg.get::<LdlmIntent>(2);
+        intent.is_ok_and(|i| i.opc & it::OPEN != 0)
+    }
+
     async fn dispatch(&self) -> MdtResult<Answer> {
+        if self.ops.out.prepared() > 0 {
+            self.ops.out.settled(&self.reads()).await?;
+        }
         match self.rq.rq.body.opc {
             opc::LDLM_ENQUEUE => self.enqueue().await,
             opc::MDS_REINT => self.reint().await,
@@ -314,8 +374,9 @@ impl Ctx {
             opc::MDS_SET_INFO => self.set_info(),
             opc::MDS_HSM_STATE_GET => self.hsm_state(),
             opc::MDS_QUOTACTL => self.quotactl().await,
-            opc::SEQ_QUERY => self.seq_query(),
-            opc::FLD_QUERY => self.fld_query(),
+            opc::SEQ_QUERY => self.seq_query().await,
+            opc::FLD_QUERY => self.fld_query().await,
+            opc::OUT_UPDATE => self.out_update().await,
             opc::LLOG_ORIGIN_HANDLE_CREATE => Err(Errno::ENOENT.into()),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
@@ -392,6 +453,7 @@ impl TargetOps for MdtOps {
     fn export_gone(self: Arc<Self>, exp: Arc<Export>, _evicted: bool) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.data.forget(exp.cookie);
+            self.out.export_gone(exp.cookie);
             let cookies = self.core.lock().opens.of_export(exp.cookie);
             for cookie in cookies {
                 if let Err(e) = self.abandon(cookie, exp.cookie) {

@@ -199,6 +199,17 @@ impl Ctx {
                 return Ok(self.getattr_answer(&out, Packed::default()));
             }
         };
+        if !core.store.is_here(&fid) {
+            out.disp |= disp::LOOKUP_POS;
+            out.lock = self.give_lock(req, &fid, Ibits::LOOKUP, Ibits(0));
+            let body = super::remote::elsewhere(fid);
+            let p = Packed {
+                body,
+                ..Packed::default()
+            };
+            drop(core);
+            return Ok(self.getattr_answer(&out, p));
+        }
         let Some(ino) = core
             .store
             .find(&fid)?

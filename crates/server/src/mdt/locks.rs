@@ -20,6 +20,7 @@
 //! evicted; its cancels and the writes before them are served in lanes of their own ([`coral_ptlrpc::Service`]).
 //! Whoever finds out late what it must lock lets go of all it holds and starts over; that it looked up before it locked is
 //! looked up again under the core's mutex.
+//! Over several MDTs the same holds with pairs of FID and MDT in the place of FIDs.
 //!
 //! Every place where a server waits for a lock:
 //!
@@ -34,6 +35,7 @@
 //! | data on the MDT, OST read, write, punch, fallocate (`ost/io.rs`, `ost/ops.rs`) | nothing: data of a write is fetched before | one object |
 //! | OST destroy (`ost/ops.rs`) | nothing: a range of objects is locked one after another | one object |
 //! | the MGS's configuration locks | nothing: dropped as soon as granted | one resource |
+//! | an operation over several MDTs, on the MDT that coordinates it and on the others (`trans.rs`, `out.rs`) | locks on smaller FIDs, and on the same FID on MDTs with smaller indices | the next larger FID |
 //! | locks given with intents | they never wait | |
 //! | a client's plain or flock enqueue | nothing of the server's: it is answered at once and queued | one resource; flocks are searched for circles |
 
@@ -47,6 +49,13 @@ use super::handler::MdtOps;
 #[derive(Default)]
 pub struct HeldLocks {
     locks: smallvec::SmallVec<[LocalLock; 4]>,
+}
+
+impl HeldLocks {
+    /// Holds what `other` holds, too.
+    pub(super) fn add(&mut self, other: HeldLocks) {
+        self.locks.extend(other.locks);
+    }
 }
 
 /// One lock of an operation.
@@ -103,6 +112,35 @@ impl MdtOps {
     /// Locks the layout of `fid` for a change; nobody keeps a lock on it. The caller holds no lock.
     pub async fn lock_layout(&self, fid: &Fid) -> HeldLocks {
         self.lock(&[], &[(*fid, Ibits::LAYOUT)], None).await
+    }
+
+    /// Locks one object for a change by an operation over several MDTs, which has them all locked in the order of FIDs.
+    pub(super) async fn lock_next(&self, fid: &Fid, bits: Ibits) -> HeldLocks {
+        let mode = LdlmMode::EX;
+        let lock = self
+            .lock_one(
+                &NeededLock {
+                    fid: *fid,
+                    mode,
+                    bits,
+                },
+                None,
+            )
+            .await;
+        let mut held = HeldLocks::default();
+        held.locks.push(lock);
+        held
+    }
+
+    /// The same before there are clients, so that nobody is waited for.
+    pub(super) fn lock_first(&self, fid: &Fid, bits: Ibits) -> HeldLocks {
+        let policy = Policy::ibits(bits);
+        let lock =
+            self.ldlm
+                .try_lock_local(fid.res_id(), LdlmType::IBITS, LdlmMode::EX, policy, None);
+        let mut held = HeldLocks::default();
+        held.locks.extend(lock);
+        held
     }
 
     async fn lock_one(&self, need: &NeededLock, own: Option<ExportId>) -> LocalLock {

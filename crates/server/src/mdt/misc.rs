@@ -1,26 +1,33 @@
 //! The small services: sync, FID sequences and their location, paths by FID, HSM state
 //! (`lustre/fid/fid_handler.c`, `lustre/fld/fld_handler.c`, `lustre/mdt/mdt_handler.c`).
 
-use coral_wire::fid::{Fid, seq};
-use coral_wire::fld::{LuSeqRange, RANGE_MDT, SEQ_ALLOC_META};
+use coral_wire::fid::Fid;
+use coral_wire::fld::{FLD_LOOKUP, LuSeqRange, SEQ_ALLOC_META, SEQ_ALLOC_SUPER};
 use coral_wire::mds::{GetinfoFid2path, HsmUserState, MdtBody};
 use coral_wire::quota::ObdQuotactl;
 use coral_wire::{Errno, Wire};
 
 use super::ctx::{Answer, Ctx};
+use super::fld;
 use super::store::MdtResult;
 use crate::quota::{self, Question, Used};
 
-/// FLD_QUERY: where is a sequence?
-const FLD_LOOKUP: u32 = 2;
-/// Sequences of one MDT's super-sequence (`LUSTRE_METADATA_SEQ_MAX_WIDTH` sequences of them).
-const SUPER_SEQUENCE: u64 = 0x4000_0000;
 /// Key of a path request, padded to 8 bytes.
 const FID2PATH: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
 /// Key of a request that makes a mount read-only (`KEY_READ_ONLY`).
 const READ_ONLY: &[u8] = b"read-only";
 /// Deepest path.
 const DEPTH_MAX: usize = 4096;
+
+/// A path of an object.
+#[derive(Default)]
+struct Path {
+    path: Vec<u8>,
+    /// There are further ones.
+    more: bool,
+    /// What it begins at.
+    top: Fid,
+}
 
 impl Ctx {
     /// MDS_SYNC: everything acknowledged is safe against power loss afterwards.
@@ -59,39 +66,55 @@ impl Ctx {
         Ok(a)
     }
 
-    /// SEQ_QUERY: a sequence to name new files with.
-    pub fn seq_query(&self) -> MdtResult<Answer> {
-        if self.rq.rq.msg.get::<u32>(1)? != SEQ_ALLOC_META {
-            return Err(Errno::EOPNOTSUPP.into());
-        }
-        let index = self.rq.target.index();
-        let range = self.core().take_sequence(index)?;
+    /// SEQ_QUERY: a sequence to name new files with, or a super-sequence for another MDT.
+    pub async fn seq_query(&self) -> MdtResult<Answer> {
+        let range = match self.rq.rq.msg.get::<u32>(1)? {
+            SEQ_ALLOC_META => self.sequence().await?,
+            SEQ_ALLOC_SUPER if self.ops.mdts.index() == 0 => {
+                self.is_peer()?;
+                let asked: LuSeqRange = self.rq.rq.msg.get(2)?;
+                if asked.index == 0 || asked.index > fld::INDEX_MAX {
+                    return Err(Errno::EINVAL.into());
+                }
+                self.core().give_super(asked.index)?
+            }
+            _ => return Err(Errno::EOPNOTSUPP.into()),
+        };
         let mut a = self.answer(0);
         a.msg.push(&range);
         Ok(a)
     }
 
-    /// FLD_QUERY: every sequence of files is here.
-    pub fn fld_query(&self) -> MdtResult<Answer> {
+    async fn sequence(&self) -> MdtResult<LuSeqRange> {
+        loop {
+            if let Some(range) = self.core().take_sequence()? {
+                return Ok(range);
+            }
+            if self.ops.mdts.index() == 0 {
+                let mut core = self.core();
+                let range = core.give_super(0)?;
+                core.own(&range)?;
+                continue;
+            }
+            // two that ask at once get one each: what is not used is not missed
+            let range = self.ops.mdts.super_sequence().await?;
+            let mut core = self.core();
+            match core.take_sequence()? {
+                Some(range) => return Ok(range),
+                None => core.own(&range)?,
+            }
+        }
+    }
+
+    /// FLD_QUERY: where a sequence is.
+    pub async fn fld_query(&self) -> MdtResult<Answer> {
         if self.rq.rq.msg.get::<u32>(1)? != FLD_LOOKUP {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let asked: LuSeqRange = self.rq.rq.msg.get(2)?;
-        let index = self.rq.target.index();
-        let (start, end) = match asked.start {
-            s if (seq::NORMAL..seq::NORMAL + SUPER_SEQUENCE).contains(&s) => {
-                (seq::NORMAL, seq::NORMAL + SUPER_SEQUENCE)
-            }
-            s if !(seq::DOT_LUSTRE..seq::NORMAL).contains(&s) => return Err(Errno::ENOENT.into()),
-            s => (s, s + 1),
-        };
+        let range = self.ops.range_of(asked.start).await?;
         let mut a = self.answer(0);
-        a.msg.push(&LuSeqRange {
-            start,
-            end,
-            index,
-            flags: RANGE_MDT,
-        });
+        a.msg.push(&range);
         Ok(a)
     }
 
@@ -120,18 +143,24 @@ impl Ctx {
         );
         let root = root.ok().filter(|f| !f.is_zero()).unwrap_or(Fid::ROOT);
         let root = self.confined(&gf.fid, root)?;
-        let (path, more) = self.path_of(&gf.fid, gf.linkno, &root)?;
+        let Path { path, more, top } = self.path_of(&gf.fid, gf.linkno, &root)?;
         if path.len() + 1 > gf.pathlen as usize {
             return Err(Errno::EOVERFLOW.into());
         }
         let room = self.rq.rq.msg.get::<u32>(2).unwrap_or(0) as usize;
-        gf.fid = root;
+        // the MDT of a directory that is elsewhere is asked for the rest (`lmv_fid2path`)
+        let status = if top == root {
+            0
+        } else {
+            Errno::EREMOTE.status()
+        };
+        gf.fid = top;
         gf.linkno += u32::from(more);
         let mut out = gf.to_bytes().to_vec();
         out.extend_from_slice(&path);
         out.push(0);
         out.resize(room.clamp(out.len(), 1 << 20), 0);
-        let mut a = self.answer(0);
+        let mut a = self.answer(status);
         a.msg.push_bytes(out.into());
         Ok(a)
     }
@@ -143,17 +172,24 @@ impl Ctx {
         };
         let top = self.directory(map.fileset.as_bytes())?;
         let root = if root == Fid::ROOT { top } else { root };
-        self.path_of(&root, 0, &top)?;
-        self.path_of(fid, 0, &top)?;
+        for inner in [&root, fid] {
+            // whether what is above lies on another MDT is within the fileset is not known here
+            if self.path_of(inner, 0, &top)?.top != top {
+                return Err(Errno::EACCES.into());
+            }
+        }
         Ok(root)
     }
 
-    /// Path number `linkno` of `fid` below `root`, and whether there are more.
-    fn path_of(&self, fid: &Fid, linkno: u32, root: &Fid) -> MdtResult<(Vec<u8>, bool)> {
+    /// Path number `linkno` of `fid` below `root`, or below the nearest directory above that lies on another MDT.
+    fn path_of(&self, fid: &Fid, linkno: u32, root: &Fid) -> MdtResult<Path> {
         let core = self.core();
         let ino = core.store.inode(fid)?;
         if fid == root {
-            return Ok((Vec::new(), false));
+            return Ok(Path {
+                top: *root,
+                ..Path::default()
+            });
         }
         let links = core.store.links(fid, &ino, linkno as usize + 2)?;
         let link = links
@@ -163,7 +199,7 @@ impl Ctx {
         let more = links.len() > linkno as usize + 1;
         let mut parts = vec![link.name.clone()];
         let mut at = link.parent;
-        while at != *root {
+        while at != *root && core.store.is_here(&at) {
             if parts.len() > DEPTH_MAX {
                 return Err(Errno::ELOOP.into());
             }
@@ -173,7 +209,11 @@ impl Ctx {
             at = up.parent;
         }
         parts.reverse();
-        Ok((parts.join(&b"/"[..]), more))
+        Ok(Path {
+            path: parts.join(&b"/"[..]),
+            more,
+            top: at,
+        })
     }
 
     /// MDS_HSM_STATE_GET: never archived.

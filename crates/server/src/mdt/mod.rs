@@ -6,15 +6,18 @@
 //! * [`open_handles`] and the whole state, [`core`]; [`check`], the offline verifier;
 //! * requests: [`ctx`], [`packed`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
 //! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
-//! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target.
+//! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target;
+//! * other MDTs: [`fld`] (whose a FID is), [`mdts`] (connections), `remote` (names and objects apart), [`trans`] and [`out`] (operations
+//!   over several of them).
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
 //! after the locks of clients that cache what it changes have been called back. No lock of the
 //! lock manager is released and no request sent while the core's mutex is held.
-//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: other MDTs (DNE), HSM, limits of quotas,
-//! changelogs, FLR writes.
+//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: striped directories,
+//! directories moved over MDTs, HSM, limits of quotas, changelogs, FLR writes.
 
 pub mod acl;
+mod ancestors;
 pub mod attr;
 pub mod check;
 pub mod core;
@@ -22,11 +25,13 @@ pub mod cred;
 pub mod ctx;
 pub mod dom;
 mod due;
+pub mod fld;
 mod getattr;
 pub mod handler;
 pub mod identity;
 mod intent;
 pub mod locks;
+pub mod mdts;
 mod misc;
 pub mod namespace;
 pub mod object_ids;
@@ -34,14 +39,17 @@ pub mod open_handles;
 mod opening;
 mod orphans;
 pub mod osp;
+pub mod out;
 pub mod packed;
 mod params;
 pub mod record;
 mod reint;
+mod remote;
 pub mod squash;
 pub mod store;
 pub mod stripe;
 pub mod table;
+pub mod trans;
 pub mod usage;
 mod version;
 mod waiting;
@@ -51,8 +59,9 @@ pub mod xattr;
 #[cfg(test)]
 mod model_tests;
 
-pub use self::check::check;
+pub use self::check::{check, check_all};
 pub use handler::{Mdt, MdtConfig, MdtOps};
+pub use mdts::MdtTarget;
 pub use osp::OstTarget;
 pub use stripe::StripeDefaults;
 pub(crate) use waiting::low_space;

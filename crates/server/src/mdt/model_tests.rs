@@ -170,7 +170,7 @@ impl World {
     fn new() -> World {
         let mem = OsdMem::new();
         let kv = Device::from(Arc::new(mem.clone()));
-        format(&kv, Time::default(), &StripeDefaults::default(), (0, 0)).expect("format");
+        format(&kv, 0, Time::default(), &StripeDefaults::default(), (0, 0)).expect("format");
         kv.sync().wait().expect("sync");
         let mut model = Model::default();
         model.dirs.insert(Fid::ROOT, BTreeMap::new());

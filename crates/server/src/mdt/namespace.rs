@@ -13,6 +13,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::acl;
+use super::ancestors::is_above;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, FL_PROJINHERIT, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::record::{Inode, S_IFDIR, S_IFMT, S_IFREG};
 use super::store::{MdtResult, Txn, TxnObject};
@@ -26,8 +27,6 @@ pub const LINK_MAX: u32 = 65_000;
 /// What directories show as their size, in bytes, and the space of one, in 512-byte blocks.
 pub const DIR_SIZE_BYTES: u64 = 4096;
 const DIR_BLOCKS: u64 = 8;
-/// Deepest directory a rename check walks up from.
-const DEPTH_MAX: usize = 4096;
 
 /// ENAMETOOLONG, EINVAL or ENOENT unless `name` can be a name of an entry.
 pub fn check_name(name: &[u8]) -> Result<(), Errno> {
@@ -114,7 +113,7 @@ pub fn lookup(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>) -> MdtResult<Option<Fid
             t.ino(dir).links.first().map_or(Fid::ROOT, |l| l.parent),
         )),
         n if n.len() > NAME_MAX => Err(Errno::ENAMETOOLONG.into()),
-        n => t.store.lookup(&at.parent, n),
+        n => t.lookup(&at.parent, n),
     }
 }
 
@@ -211,7 +210,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     if !t.ino(parent).is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
-    if t.store.lookup(&at.parent, at.name)?.is_some() {
+    if t.lookup(&at.parent, at.name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
     if t.ino(parent).nlink == 0 {
@@ -219,7 +218,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     }
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
-    if !new.fid.is_norm() {
+    if !new.fid.is_norm() || !t.store.is_here(&new.fid) {
         return Err(Errno::EINVAL.into());
     }
     if t.find(&new.fid)?.is_some() {
@@ -241,7 +240,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
 }
 
 /// The project that `dir` hands down, if `ino` is of another one.
-fn other_project(dir: &Inode, ino: &Inode) -> Option<u32> {
+pub(super) fn other_project(dir: &Inode, ino: &Inode) -> Option<u32> {
     (dir.flags & FL_PROJINHERIT != 0 && dir.projid != ino.projid).then_some(dir.projid)
 }
 
@@ -272,7 +271,7 @@ pub fn link(
     if !t.ino(parent).is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
-    if t.store.lookup(&at.parent, at.name)?.is_some() {
+    if t.lookup(&at.parent, at.name)?.is_some() {
         return Err(Errno::EEXIST.into());
     }
     if t.ino(parent).nlink == 0 {
@@ -316,7 +315,6 @@ fn may_delete(t: &Txn<'_>, cred: &Ucred, dir: TxnObject, victim: TxnObject) -> M
 
 /// Drops one name's worth of `h`; with the last, the object itself unless it is open.
 fn drop_name(t: &mut Txn<'_>, h: TxnObject, is_open: IsOpen<'_>, time: Time) -> MdtResult<bool> {
-    let fid = t.fid(h);
     let ino = t.change(h);
     ino.nlink = if ino.is_dir() {
         0
@@ -327,12 +325,22 @@ fn drop_name(t: &mut Txn<'_>, h: TxnObject, is_open: IsOpen<'_>, time: Time) -> 
     if ino.nlink > 0 {
         return Ok(false);
     }
+    // the MDT where it lies knows whether it is open
+    if t.is_away(h) {
+        return Ok(true);
+    }
+    let_go(t, h, is_open)?;
+    Ok(true)
+}
+
+/// An object has lost its last name: it goes, unless it is open.
+pub fn let_go(t: &mut Txn<'_>, h: TxnObject, is_open: IsOpen<'_>) -> MdtResult<()> {
+    let fid = t.fid(h);
     if is_open(&fid) {
         t.put(table::ORPHAN, fid_key(&fid).to_vec(), Bytes::new());
-    } else {
-        destroy(t, h)?;
+        return Ok(());
     }
-    Ok(true)
+    destroy(t, h)
 }
 
 /// Forgets an object without names and hands its data over for destruction.
@@ -373,13 +381,13 @@ pub fn unlink(
         _ => (),
     }
     let dir = directory(t, cred, &at.parent, MAY_EXEC)?;
-    let fid = t.store.lookup(&at.parent, at.name)?.ok_or(Errno::ENOENT)?;
+    let fid = t.lookup(&at.parent, at.name)?.ok_or(Errno::ENOENT)?;
     let victim = t.get(&fid)?;
     may_delete(t, cred, dir, victim)?;
     match (rmdir, t.ino(victim).is_dir()) {
         (true, false) => return Err(Errno::ENOTDIR.into()),
         (false, true) => return Err(Errno::EISDIR.into()),
-        (true, true) if !t.store.is_empty(&fid)? => return Err(Errno::ENOTEMPTY.into()),
+        (true, true) if !t.is_empty(&fid)? => return Err(Errno::ENOTEMPTY.into()),
         _ => (),
     }
     t.del_entry(&at.parent, at.name);
@@ -394,27 +402,6 @@ pub fn unlink(
         ino: t.ino(victim).clone(),
         last,
     })
-}
-
-/// Whether directory `above` is `fid` or above it.
-fn is_above(t: &mut Txn<'_>, above: &Fid, fid: &Fid) -> MdtResult<bool> {
-    let mut at = *fid;
-    for _ in 0..DEPTH_MAX {
-        if at == *above {
-            return Ok(true);
-        }
-        if at == Fid::ROOT {
-            return Ok(false);
-        }
-        let h = t.get(&at)?;
-        at = t
-            .ino(h)
-            .links
-            .first()
-            .map(|l| l.parent)
-            .ok_or(Errno::ENOENT)?;
-    }
-    Err(Errno::ELOOP.into())
 }
 
 /// What a rename will do, after every check.
@@ -437,12 +424,9 @@ fn plan_rename(
     }
     let src_dir = directory(t, cred, &src.parent, MAY_EXEC)?;
     let dst_dir = directory(t, cred, &dst.parent, MAY_EXEC)?;
-    let child_fid = t
-        .store
-        .lookup(&src.parent, src.name)?
-        .ok_or(Errno::ENOENT)?;
+    let child_fid = t.lookup(&src.parent, src.name)?.ok_or(Errno::ENOENT)?;
     let child = t.get(&child_fid)?;
-    let target_fid = t.store.lookup(&dst.parent, dst.name)?;
+    let target_fid = t.lookup(&dst.parent, dst.name)?;
     if mode == RenameMode::NoReplace && target_fid.is_some() {
         return Err(Errno::EEXIST.into());
     }
@@ -450,7 +434,9 @@ fn plan_rename(
         return Err(Errno::ENOENT.into());
     }
     let child_is_dir = t.ino(child).is_dir();
-    if child_is_dir && is_above(t, &child_fid, &dst.parent)? {
+    // what is in a directory is not above it
+    let moves = src.parent != dst.parent;
+    if child_is_dir && moves && is_above(t, &child_fid, &src.parent, &dst.parent)? {
         return Err(Errno::EINVAL.into());
     }
     if target_fid == Some(child_fid) {
@@ -476,7 +462,10 @@ fn plan_rename(
             .store
             .permit(cred, &dst.parent, t.ino(dst_dir), MAY_WRITE | MAY_EXEC)?,
         Some(target) => {
-            if t.ino(target).is_dir() && is_above(t, &t.fid(target), &src.parent)? {
+            if t.ino(target).is_dir()
+                && moves
+                && is_above(t, &t.fid(target), &dst.parent, &src.parent)?
+            {
                 let e = if mode == RenameMode::Exchange {
                     Errno::EINVAL
                 } else {
@@ -511,7 +500,7 @@ fn check_replace(t: &Txn<'_>, child_is_dir: bool, target: TxnObject) -> MdtResul
     match (child_is_dir, t.ino(target).is_dir()) {
         (true, false) => Err(Errno::ENOTDIR.into()),
         (false, true) => Err(Errno::EISDIR.into()),
-        (true, true) if !t.store.is_empty(&t.fid(target))? => Err(Errno::ENOTEMPTY.into()),
+        (true, true) if !t.is_empty(&t.fid(target))? => Err(Errno::ENOTEMPTY.into()),
         _ => Ok(()),
     }
 }

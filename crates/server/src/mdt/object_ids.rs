@@ -210,8 +210,21 @@ pub fn reserved(store: &Store, ost: u32) -> MdtResult<u64> {
     let raw = store.kv().get(table::META, &ost_key(RESERVED, ost))?;
     Ok(raw
         .and_then(|v| v.as_ref().try_into().ok())
-        .map_or(1, u64::from_le_bytes))
+        .map_or(first_id(store.fld().index()), u64::from_le_bytes))
 }
+
+/// The first object id that the MDT `index` gives, on every OST. Each MDT has 2^40 ids of its own: ids of group 0 have 48 bits.
+pub(super) fn first_id(index: u32) -> u64 {
+    u64::from(index) << MDT_SHIFT | 1
+}
+
+/// The MDT that gave an object id.
+pub fn mdt_of(id: u64) -> u32 {
+    u32::try_from(id >> MDT_SHIFT).unwrap_or(u32::MAX)
+}
+
+/// Position of an MDT's index in the object ids that it gives.
+const MDT_SHIFT: u32 = 40;
 
 /// The same of every OST that has any.
 pub(super) fn all_reserved(kv: &dyn Kv) -> Result<Vec<(u32, u64)>, OsdError> {

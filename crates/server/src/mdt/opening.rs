@@ -156,8 +156,24 @@ impl Ctx {
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
                 Ok(self.open_failed(disp::LOOKUP_POS, Errno::EEXIST))
             }
+            Some(fid) if !core.store.is_here(&fid) => Ok(self.open_elsewhere(req, fid)),
             Some(fid) => self.open_existing(req, o, core, fid, locked),
         }
+    }
+
+    /// The client is to open it on the MDT where it lies (`mdt_reint_open`).
+    fn open_elsewhere(&self, req: &LdlmRequest, fid: Fid) -> OpenStep {
+        let out = IntentOutcome {
+            disp: disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_POS,
+            error: None,
+            lock: self.give_lock(req, &fid, Ibits::LOOKUP, Ibits(0)),
+        };
+        let body = super::remote::elsewhere(fid);
+        let p = Packed {
+            body,
+            ..Packed::default()
+        };
+        OpenStep::Done(Box::new(self.open_answer(&out, p, None)))
     }
 
     /// What the open names, if it exists. A replay opens what it opened then, wherever it is now.

@@ -29,6 +29,7 @@ use coral_wire::fid::seq;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use super::fld;
 use super::handler::{Follows, MdtOps};
 use super::object_ids::{self, RESERVE_IDS};
 use super::record::Inode;
@@ -73,10 +74,11 @@ pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
     };
     let mut b = Batch::new();
     b.del(table::META, KEY_STOPPED);
+    let first = object_ids::first_id(fld::index(&**kv)?);
     for (ost, reserved) in object_ids::all_reserved(&**kv)? {
         let seen = object_ids::seen(&**kv, ost)?
             .unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS))
-            .max(1);
+            .max(first);
         if clean {
             object_ids::put_seen(&mut b, ost, reserved);
         } else if seen < reserved {

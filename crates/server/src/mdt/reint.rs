@@ -8,6 +8,7 @@ mod layout;
 mod setattr;
 
 use bytes::Bytes;
+use coral_wire::layout::LmvUserMd;
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecUnlink};
 use coral_wire::{Errno, Fid, coral};
@@ -93,6 +94,16 @@ impl Ctx {
             parent: r.fid1,
             name: self.name(3),
         };
+        if kind == S_IFDIR {
+            self.refuse_stripes()?;
+        }
+        if !self.is_here(&at.parent) {
+            return match kind {
+                S_IFDIR => self.create_away(head, r, new).await,
+                // only directories may lie on another MDT than their name
+                _ => Err(Errno::EREMOTE.into()),
+            };
+        }
         let _locks = self.ops.lock(&[at.parent], &[], self.own()).await;
         let core = self.core();
         let mut t = Txn::new(&core.store);
@@ -117,6 +128,16 @@ impl Ctx {
         Ok(a)
     }
 
+    /// EOPNOTSUPP for a directory that is to lie on several MDTs. Where there is one, it is made there, as in Lustre.
+    fn refuse_stripes(&self) -> MdtResult<()> {
+        let asked = LmvUserMd::decode(self.buf(4)).map_or(1, |l| l.head.stripe_count);
+        match asked {
+            0 | 1 => Ok(()),
+            _ if !self.ops.mdts.several() => Ok(()),
+            _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
     async fn link(&self, head: &MdtRecReint, r: &RecLink) -> MdtResult<Answer> {
         self.cancel_early(5);
         let cred = self.cred(head);
@@ -124,6 +145,10 @@ impl Ctx {
             parent: r.fid2,
             name: self.name(4),
         };
+        if !self.all_here([&at.parent, &r.fid1]) {
+            let (name, time) = (Bytes::copy_from_slice(at.name), self.time(r.time));
+            return self.link_away(&cred, r.fid1, at.parent, name, time).await;
+        }
         let _locks = self
             .ops
             .lock(&[at.parent], &[(r.fid1, Ibits::UPDATE)], self.own())
@@ -162,6 +187,9 @@ impl Ctx {
             name: self.name(3),
         };
         let rmdir = r.mode & S_IFMT == S_IFDIR;
+        if !self.is_here(&at.parent) {
+            return self.unlink_away(head, r, rmdir).await;
+        }
         for _ in 0..RETRIES {
             let dots = matches!(at.name, b"." | b"..");
             let child = match dots {
@@ -176,6 +204,10 @@ impl Ctx {
             let mut t = Txn::new(&core.store);
             if t.store.lookup(&at.parent, at.name)? != child {
                 continue;
+            }
+            if let Some(away) = child.filter(|c| !core.store.is_here(c)) {
+                // whoever has its LOOKUP lock has lost it: the MDT where it lies is asked next
+                return Ok(self.child_elsewhere(away));
             }
             let mut pre = self.pre_versions();
             pre.object(0, &mut t, Some(&at.parent))?;
@@ -200,8 +232,19 @@ impl Ctx {
         Err(Errno::EAGAIN.into())
     }
 
+    /// The client is to send its removal to the MDT where the child lies.
+    fn child_elsewhere(&self, child: Fid) -> Answer {
+        let mut a = self.answer(Errno::EREMOTE.status());
+        a.msg
+            .push(&super::remote::elsewhere(child))
+            .push_empty()
+            .push_empty();
+        self.push_parents(&mut a, [None, None]);
+        a
+    }
+
     /// Body, MDT_MD and LOGCOOKIES of a reply about an object that lost a name.
-    fn push_unlinked(&self, a: &mut Answer, gone: Option<&Unlinked>) {
+    pub(super) fn push_unlinked(&self, a: &mut Answer, gone: Option<&Unlinked>) {
         let body = gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default();
         a.msg.push(&body).push_empty().push_empty();
     }
@@ -228,7 +271,7 @@ impl Ctx {
             store.lookup(&at.parent, at.name)
         };
         // two renames of directories could make a loop that neither sees alone
-        let _serial = if src.parent != dst.parent {
+        let serial = if src.parent != dst.parent {
             Some(self.ops.rename_lock.lock().await)
         } else {
             None
@@ -238,6 +281,13 @@ impl Ctx {
                 let core = self.core();
                 (look(&core.store, src)?, look(&core.store, dst)?)
             };
+            let all = [src.parent, dst.parent];
+            if !self.all_here(all.iter().chain(&child).chain(&target)) {
+                drop(serial);
+                let named = |at: At<'_>| (at.parent, Bytes::copy_from_slice(at.name));
+                let (src, dst, time) = (named(src), named(dst), self.time(r.time));
+                return self.rename_away(&cred, src, dst, mode, time).await;
+            }
             let objects: Vec<_> = child
                 .into_iter()
                 .chain(target.filter(|t| Some(*t) != child))

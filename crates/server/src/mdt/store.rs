@@ -6,16 +6,21 @@
 //!
 //! Lustre: `lustre/mdd/mdd_dir.c`, `mdd_object.c` over `lustre/osd-ldiskfs`.
 
+mod away;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_osd::{Batch, Device, OsdError, Table};
 use coral_wire::Errno;
+use coral_wire::coral::updates::{Look, Update};
 use coral_wire::fid::Fid;
 
+pub use self::away::Away;
 use super::acl::{self, Acl};
+use super::fld::Fld;
 use super::record::{
-    Inode, LINKS_INLINE, Link, RecordError, XATTR_INLINE_BYTES, XATTR_INLINE_TOTAL_BYTES,
+    Inode, LINKS_INLINE, Link, RecordError, S_IFMT, XATTR_INLINE_BYTES, XATTR_INLINE_TOTAL_BYTES,
     XattrValue,
 };
 use super::stripe;
@@ -90,6 +95,7 @@ pub struct NameEntry {
 pub struct Store {
     kv: Device,
     usage: Arc<MdtUsage>,
+    fld: Arc<Fld>,
 }
 
 impl Store {
@@ -97,12 +103,23 @@ impl Store {
     pub fn open(kv: impl Into<Device>) -> MdtResult<Store> {
         let kv = kv.into();
         let usage = Arc::new(MdtUsage::open(&kv)?);
-        Ok(Store { kv, usage })
+        let fld = Arc::new(Fld::open(&*kv)?);
+        Ok(Store { kv, usage, fld })
     }
 
     /// What owners have in use.
     pub fn usage(&self) -> &MdtUsage {
         &self.usage
+    }
+
+    /// Where sequences are.
+    pub fn fld(&self) -> &Fld {
+        &self.fld
+    }
+
+    /// Whether objects with that FID lie on this MDT.
+    pub fn is_here(&self, fid: &Fid) -> bool {
+        self.fld.is_here(fid)
     }
 
     /// The device.
@@ -266,11 +283,13 @@ struct Slot {
     /// The transaction makes its version ([`super::version`]).
     stamped: bool,
     gone: bool,
+    /// It lies on another MDT.
+    away: Option<Box<Away>>,
 }
 
 impl Slot {
     fn counts_for(&self) -> Option<(Owner, Used)> {
-        (!self.gone).then(|| usage::of_inode(&self.ino))
+        (!self.gone && self.away.is_none()).then(|| usage::of_inode(&self.ino))
     }
 }
 
@@ -280,6 +299,8 @@ pub struct Txn<'s> {
     pub store: &'s Store,
     slots: Vec<Slot>,
     batch: Batch,
+    /// Changes of entries that lie on other MDTs.
+    away: Vec<(u32, Update)>,
 }
 
 impl<'s> Txn<'s> {
@@ -289,6 +310,7 @@ impl<'s> Txn<'s> {
             store,
             slots: Vec::with_capacity(4),
             batch: Batch::new(),
+            away: Vec::new(),
         }
     }
 
@@ -306,6 +328,7 @@ impl<'s> Txn<'s> {
                 dirty: false,
                 stamped: false,
                 gone: false,
+                away: None,
             })
         }))
     }
@@ -330,6 +353,7 @@ impl<'s> Txn<'s> {
             dirty: true,
             stamped: true,
             gone: false,
+            away: None,
         })
     }
 
@@ -375,6 +399,15 @@ impl<'s> Txn<'s> {
 
     /// Adds the entry `name` in `parent`; no check.
     pub fn add_entry(&mut self, parent: &Fid, name: &[u8], child: &Fid, mode: u32) {
+        if let Some(mdt) = self.away(parent).map(|a| a.mdt) {
+            let update = Update::AddEntry {
+                dir: *parent,
+                name: Bytes::copy_from_slice(name),
+                child: *child,
+                file_type: mode & S_IFMT,
+            };
+            return self.away.push((mdt, update));
+        }
         let key = table::dirent_key(parent, table::name_hash(name), name);
         self.batch
             .put(table::DIRENT, key, table::dirent_value(child, mode));
@@ -382,6 +415,10 @@ impl<'s> Txn<'s> {
 
     /// Removes the entry `name` from `parent`; no check.
     pub fn del_entry(&mut self, parent: &Fid, name: &[u8]) {
+        if let Some(mdt) = self.away(parent).map(|a| a.mdt) {
+            let (dir, name) = (*parent, Bytes::copy_from_slice(name));
+            return self.away.push((mdt, Update::DelEntry { dir, name }));
+        }
         self.batch.del(
             table::DIRENT,
             table::dirent_key(parent, table::name_hash(name), name),
@@ -390,6 +427,10 @@ impl<'s> Txn<'s> {
 
     /// Remembers that the object is named `name` in `parent`.
     pub fn add_link(&mut self, h: TxnObject, parent: Fid, name: &[u8]) {
+        if let Some(away) = &mut self.slots[h.0].away {
+            let name = Bytes::copy_from_slice(name);
+            return away.added.push(Look { dir: parent, name });
+        }
         if self.ino(h).links.len() < LINKS_INLINE {
             let name = Bytes::copy_from_slice(name);
             self.change(h).links.push(Link { parent, name });
@@ -401,6 +442,10 @@ impl<'s> Txn<'s> {
 
     /// Forgets that link.
     pub fn del_link(&mut self, h: TxnObject, parent: &Fid, name: &[u8]) {
+        if let Some(away) = &mut self.slots[h.0].away {
+            let (dir, name) = (*parent, Bytes::copy_from_slice(name));
+            return away.dropped.push(Look { dir, name });
+        }
         let at = self
             .ino(h)
             .links
@@ -477,7 +522,8 @@ impl<'s> Txn<'s> {
         let changes = self.slots.iter().map(|s| (s.was, s.counts_for()));
         self.store.usage.change(&mut self.batch, changes);
         let mut stamped = Vec::new();
-        for s in self.slots.into_iter().filter(|s| s.dirty && !s.gone) {
+        let here = |s: &Slot| s.dirty && !s.gone && s.away.is_none();
+        for s in self.slots.into_iter().filter(here) {
             match s.stamped {
                 true => stamped.push((s.fid, s.ino)),
                 false => put_inode(&mut self.batch, &s.fid, &s.ino),

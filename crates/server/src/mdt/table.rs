@@ -11,6 +11,9 @@
 //! | `owner` | OST index, object id | FID: objects whose OST is to be told the owner of their file |
 //! | `usage` | uid, gid, project (4 B each) | inodes and bytes of that owner (8 B each) |
 //! | `meta` | name | allocators, defaults, format version |
+//! | `fld` | first sequence (8 B) | the one after the last (8 B little-endian), index of the MDT (4 B) |
+//! | `prepared` | operation over several MDTs ([`OpId`](coral_wire::coral::updates::OpId)) | changes made here when its coordinator has decided |
+//! | `decided` | operation that this MDT coordinates | indices of MDTs that have not made their part yet (4 B each) |
 //!
 //! Invariant: keys are big-endian, so that the order of keys is the order of numbers: a directory
 //! in hash order is one range. Lustre keeps the same things in an ldiskfs directory, the object
@@ -38,10 +41,16 @@ pub const OWNER: Table = Table("mdt_owner");
 pub const USAGE: Table = Table("mdt_usage");
 /// Allocators and defaults.
 pub const META: Table = Table("mdt_meta");
+/// Where sequences are.
+pub const FLD: Table = Table("mdt_fld");
+/// Parts of operations that other MDTs coordinate.
+pub const PREPARED: Table = Table("mdt_prepared");
+/// Operations that were decided here.
+pub const DECIDED: Table = Table("mdt_decided");
 
 /// Every table of an MDT, for who must create them beforehand.
-pub const ALL: [Table; 9] = [
-    INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META,
+pub const ALL: [Table; 12] = [
+    INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META, FLD, PREPARED, DECIDED,
 ];
 
 /// First hash an entry may have: 0 to 2 stand for the start, `.` and `..`.

@@ -192,7 +192,8 @@ impl LuTarget {
 
     /// A client not seen before; refused while others are being recovered.
     fn connected(self: &Arc<Self>, asked: &Asked) -> Result<Arc<Export>, Errno> {
-        if self.in_recovery() {
+        let light = asked.connection.connect.has(ConnectFlags::LIGHTWEIGHT);
+        if self.in_recovery() && !light {
             return Err(Errno::EBUSY);
         }
         if self.exports.lock().len() >= EXPORTS_MAX {
@@ -200,7 +201,8 @@ impl LuTarget {
             return Err(Errno::EBUSY);
         }
         let nid = asked.connection.nid;
-        let local = nid.is_lo() || self.node.nids().contains(&nid);
+        // a light client is waited for no more than one of this process (`OBD_CONNECT_LIGHTWEIGHT`)
+        let local = light || nid.is_lo() || self.node.nids().contains(&nid);
         let exp = Arc::new(Export::new(
             asked.uuid.clone(),
             self.node.next_cookie(),

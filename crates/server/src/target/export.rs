@@ -79,7 +79,7 @@ pub struct Export {
     pub uuid: String,
     /// Our cookie: `pb_handle` of its requests, and its `ExportId` in coral-ldlm.
     pub cookie: u64,
-    /// In-process client (`N@lo`): not persisted, never recovered.
+    /// In-process client (`N@lo`), or a light one: not persisted, never recovered.
     pub local: bool,
     /// What the target keeps per client (MDT: open handles).
     pub ext: OnceLock<Box<dyn Any + Send + Sync>>,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use coral_osd::Batch;
 use coral_wire::ldlm::{LdlmFlags, LdlmRequest};
 use coral_wire::ptlrpc::{MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE};
-use coral_wire::{Errno, opc};
+use coral_wire::{ConnectFlags, Errno, opc};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -323,6 +323,12 @@ impl LuTarget {
         }
         match opcode {
             opc::MDS_DISCONNECT | opc::OST_DISCONNECT | opc::MGS_DISCONNECT | opc::LDLM_CANCEL => {
+                RecoveryGate::Pass(rq)
+            }
+            // other MDTs, whose operations no replay depends on: what they may do now is for the MDT to say
+            opc::OUT_UPDATE | opc::FLD_QUERY | opc::SEQ_QUERY
+                if rq.exp.connect().has(ConnectFlags::LIGHTWEIGHT) =>
+            {
                 RecoveryGate::Pass(rq)
             }
             _ => RecoveryGate::Refuse(rq, Errno::EAGAIN),

@@ -41,8 +41,8 @@ impl Ctx {
         Ok(None)
     }
 
-    /// A setattr that carries a layout: what a directory hands down (`mdt_reint_setattr` with MA_LOV or MA_LMV). With one MDT
-    /// new directories can inherit nothing but to be here.
+    /// A setattr that carries a layout: what a directory hands down (`mdt_reint_setattr` with MA_LOV or MA_LMV). New directories
+    /// can inherit on which MDT they are, and not to be striped.
     pub(super) async fn set_directory_default(
         &self,
         cred: &Ucred,
@@ -69,7 +69,9 @@ impl Ctx {
             }
             Ok(l)
                 if l.head.stripe_count as i32 > 1
-                    || !matches!(l.head.stripe_offset, 0 | LMV_OFFSET_DEFAULT) =>
+                    || (l.head.stripe_count as i32) < 0 && self.ops.mdts.several()
+                    || l.head.stripe_offset != LMV_OFFSET_DEFAULT
+                        && !self.ops.mdts.has(l.head.stripe_offset) =>
             {
                 Err(Errno::EOPNOTSUPP.into())
             }

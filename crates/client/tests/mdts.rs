@@ -1,0 +1,290 @@
+//! Several MDTs: directories whose name lies on another MDT than they do.
+
+mod common;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use coral_client::Llite;
+use coral_client::llite::MkdirRequest;
+use coral_osd::Kv;
+use coral_server::mdt::check_all;
+use coral_wire::layout::{LmvUserMd, hash_type};
+use coral_wire::{Errno, Fid};
+
+use common::{Cluster, Result, User};
+
+/// Makes a directory on an MDT.
+async fn mkdir_on(u: &User, path: &str, mdt: u32) -> Result<Fid> {
+    mkdir_over(u, path, 1, mdt).await
+}
+
+/// Makes a directory of so many stripes, the first on that MDT.
+async fn mkdir_over(u: &User, path: &str, count: u32, mdt: u32) -> Result<Fid> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let parent = u.fid(dir).await?;
+    let rq = MkdirRequest {
+        mode: 0o755,
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        lum: LmvUserMd::request(count, mdt, hash_type::FNV_1A_64),
+    };
+    u.fs.setxattr(&u.cred, parent, b"lustre.mkdir", rq.encode(), 0)
+        .await?;
+    u.fid(path).await
+}
+
+async fn path_of(u: &User, fid: Fid) -> String {
+    let path = u.fs.fid2path(&u.cred, fid).await.expect("a path");
+    String::from_utf8_lossy(&path).into_owned()
+}
+
+/// All MDTs together have nothing wrong.
+fn assert_clean(c: &Cluster) {
+    let disks: Vec<_> = (0..c.disks.mdt_count())
+        .map(|i| c.disks.mdt_number(i))
+        .collect();
+    let kvs: Vec<&dyn Kv> = disks.iter().map(|d| *d as &dyn Kv).collect();
+    let report = check_all(&kvs).expect("readable");
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!((report.elsewhere, report.unfinished), (0, 0));
+}
+
+/// Waits until no operation over several MDTs is under way.
+async fn quiet(c: &Cluster) {
+    for _ in 0..600 {
+        let mdts = (0..c.disks.mdt_count()).map(|i| c.mdt_number(i).clone());
+        let busy = |m: &Arc<coral_server::mdt::Mdt>| {
+            m.ops.out.prepared() > 0 || m.ops.trans.unfinished() > 0
+        };
+        if !mdts.into_iter().any(|m| busy(&m)) {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("operations over several MDTs do not end");
+}
+
+async fn end(c: &Cluster, clients: &[&Arc<Llite>]) {
+    quiet(c).await;
+    for fs in clients {
+        fs.umount().await;
+    }
+    c.stop().await;
+    assert_clean(c);
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_on_other_mdts_are_used_like_any() {
+    let c = Cluster::start_mdts(3, 2).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    assert_eq!(v.names("").await, Ok(vec![]));
+    let a = mkdir_on(&u, "a", 1).await.unwrap();
+    let b = mkdir_on(&u, "a/b", 2).await.unwrap();
+    assert!(a.seq != b.seq && a.seq != Fid::ROOT.seq);
+    // what was cached is not believed any more
+    assert_eq!(v.names("").await, Ok(vec!["a".to_owned()]));
+    assert_eq!(mkdir_on(&v, "a", 2).await, Err(Errno::EEXIST));
+    assert_eq!(u.mkdir("a").await, Err(Errno::EEXIST));
+    for dir in ["a", "a/b", "a/b/c"] {
+        if dir == "a/b/c" {
+            u.mkdir(dir).await.unwrap();
+        }
+        u.put(&format!("{dir}/f"), dir.as_bytes()).await.unwrap();
+        assert_eq!(v.get(&format!("{dir}/f")).await.unwrap(), dir.as_bytes());
+    }
+    assert_eq!(v.names("a/b").await, Ok(vec!["c".into(), "f".into()]));
+    for (dir, nlink) in [("", 3), ("a", 3), ("a/b", 3), ("a/b/c", 2)] {
+        for who in [&u, &v] {
+            assert_eq!(who.stat(dir).await.unwrap().nlink, nlink, "{dir:?}");
+        }
+    }
+    for (fid, path) in [
+        (a, "a"),
+        (b, "a/b"),
+        (v.fid("a/b/c/f").await.unwrap(), "a/b/c/f"),
+    ] {
+        assert_eq!(path_of(&u, fid).await, path);
+    }
+    let up = u.list("a/b").await.unwrap();
+    let up = up.iter().find(|e| &e.name[..] == b"..").map(|e| e.fid);
+    assert_eq!(up, Some(a));
+    // within an MDT, as on one; over them not yet
+    u.rename("a/b/c", "a/b/d", 0).await.unwrap();
+    u.mkdir("a/b/e").await.unwrap();
+    u.rename("a/b/d", "a/b/e/d", 0).await.unwrap();
+    assert_eq!(u.rename("a/b/e", "a/b/e/d/e", 0).await, Err(Errno::EINVAL));
+    u.rename("a/b/e/d", "a/b/c", 0).await.unwrap();
+    u.rmdir("a/b/e").await.unwrap();
+    // a directory may not change its MDT with its parent
+    for (from, to) in [("a/b", "b"), ("a/b/c", "a/c"), ("a/f", "a/b")] {
+        let e = u.rename(from, to, 0).await.err();
+        assert!(
+            matches!(e, Some(Errno::EXDEV | Errno::EISDIR)),
+            "{from} {to}: {e:?}"
+        );
+    }
+    assert_eq!(u.rmdir("a/b").await, Err(Errno::ENOTEMPTY));
+    assert_eq!(u.unlink("a/b").await, Err(Errno::EISDIR));
+    for name in ["a/b/c/f", "a/b/f", "a/f"] {
+        v.unlink(name).await.unwrap();
+    }
+    u.rmdir("a/b/c").await.unwrap();
+    v.rmdir("a/b").await.unwrap();
+    assert_eq!(u.fid("a/b").await, Err(Errno::ENOENT));
+    assert_eq!(u.stat("a").await.unwrap().nlink, 2);
+    u.rmdir("a").await.unwrap();
+    assert_eq!(v.fid("a").await, Err(Errno::ENOENT));
+    assert_eq!(v.stat("").await.unwrap().nlink, 2);
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_get_names_on_other_mdts() {
+    let c = Cluster::start_mdts(3, 2).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    for (dir, mdt) in [("a", 1), ("b", 2)] {
+        mkdir_on(&u, dir, mdt).await.unwrap();
+    }
+    let f = u.put("f", b"from MDT0000").await.unwrap();
+    // moved, and used where it is named now
+    u.rename("f", "a/f", 0).await.unwrap();
+    assert_eq!(v.fid("f").await, Err(Errno::ENOENT));
+    assert_eq!(v.fid("a/f").await, Ok(f));
+    assert_eq!(v.get("a/f").await.unwrap(), b"from MDT0000");
+    assert_eq!(path_of(&u, f).await, "a/f");
+    // named twice, on three MDTs in all
+    u.link("a/f", "b/l").await.unwrap();
+    assert_eq!(u.link("a/f", "b/l").await, Err(Errno::EEXIST));
+    assert_eq!(v.stat("b/l").await.unwrap().nlink, 2);
+    let fh = v.create("b/l", libc::O_RDWR).await.unwrap();
+    assert_eq!(fh.fid(), f);
+    assert_eq!(v.read(&fh, 0, 4).await.unwrap(), b"from");
+    v.close(&fh).await.unwrap();
+    let excl = v.create("b/l", libc::O_RDWR | libc::O_EXCL).await;
+    assert_eq!(excl.err(), Some(Errno::EEXIST));
+    // over what is there: a name of its own file, another file that is open
+    u.rename("a/f", "b/l", 0).await.unwrap();
+    assert_eq!(v.names("a").await, Ok(vec!["f".to_owned()]));
+    v.put("b/old", b"old").await.unwrap();
+    let open = v.open("b/old", libc::O_RDONLY).await.unwrap();
+    u.rename("a/f", "b/old", 0).await.unwrap();
+    assert_eq!(v.get("b/old").await.unwrap(), b"from MDT0000");
+    assert_eq!(v.read(&open, 0, 9).await.unwrap(), b"old");
+    v.close(&open).await.unwrap();
+    assert_eq!(v.names("a").await, Ok(vec![]));
+    assert_eq!(v.stat("b/old").await.unwrap().nlink, 2);
+    // a remote directory within its parent
+    u.rename("a", "c", 0).await.unwrap();
+    u.put("c/x", b"x").await.unwrap();
+    assert_eq!(v.names("").await, Ok(vec!["b".into(), "c".into()]));
+    assert_eq!(u.rename("b", "c", 0).await, Err(Errno::ENOTEMPTY));
+    u.unlink("c/x").await.unwrap();
+    assert_eq!(u.rename("b", "c", 0).await, Ok(()));
+    assert_eq!(v.names("c").await, Ok(vec!["l".into(), "old".into()]));
+    assert_eq!(v.stat("").await.unwrap().nlink, 3);
+    for name in ["c/l", "c/old"] {
+        v.unlink(name).await.unwrap();
+    }
+    assert_eq!(u.stat("c").await.unwrap().nlink, 2);
+    u.rmdir("c").await.unwrap();
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_directory_hands_down_goes_to_other_mdts() {
+    let c = Cluster::start_mdts(2, 1).await;
+    let fs = c.remote_client().await;
+    let (root, joe) = (User::root(&fs), User::new(&fs, 100, 100));
+    root.mkdir("d").await.unwrap();
+    assert_eq!(mkdir_on(&joe, "d/no", 1).await, Err(Errno::EACCES));
+    let d = root.fid("d").await.unwrap();
+    let set = coral_client::SetAttr {
+        mode: Some(0o2777),
+        gid: Some(500),
+        ..Default::default()
+    };
+    fs.setattr(&root.cred, d, set, None).await.unwrap();
+    mkdir_on(&joe, "d/yes", 1).await.unwrap();
+    let there = joe.stat("d/yes").await.unwrap();
+    assert_eq!(
+        (there.uid, there.gid, there.mode & 0o7777),
+        (100, 500, 0o2755)
+    );
+    // nobody removes it who may not
+    let eve = User::new(&fs, 101, 101);
+    let set = coral_client::SetAttr {
+        mode: Some(0o1777),
+        ..Default::default()
+    };
+    fs.setattr(&root.cred, d, set, None).await.unwrap();
+    assert_eq!(eve.rmdir("d/yes").await, Err(Errno::EPERM));
+    joe.rmdir("d/yes").await.unwrap();
+    end(&c, &[&fs]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_directories_go_where_their_parent_says() {
+    let c = Cluster::start_mdts(2, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let d = u.mkdir("d").await.unwrap();
+    let default = |count, mdt| LmvUserMd::request(count, mdt, 0).encode();
+    let set = |value| fs.setxattr(&u.cred, d, b"lustre.dmv", value, 0);
+    set(default(1, 1)).await.unwrap();
+    let there = u.mkdir("d/there").await.unwrap();
+    assert_eq!(there.seq, mkdir_on(&u, "other", 1).await.unwrap().seq);
+    // what is not built is refused, and changes nothing
+    assert_eq!(
+        set(default(2, 0)).await.map_err(Errno::from),
+        Err(Errno::EOPNOTSUPP)
+    );
+    assert_eq!(
+        set(default(1, 7)).await.map_err(Errno::from),
+        Err(Errno::EOPNOTSUPP)
+    );
+    for (path, mdt) in [("d/wide", 0), ("d/wide", 1)] {
+        let done = mkdir_over(&u, path, 2, mdt).await;
+        assert_eq!(done.err(), Some(Errno::EOPNOTSUPP));
+    }
+    assert_eq!(u.names("d").await, Ok(vec!["there".to_owned()]));
+    for dir in ["d/there", "d", "other"] {
+        u.rmdir(dir).await.unwrap();
+    }
+    end(&c, &[&fs]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_mdt_that_comes_later_is_seen_by_who_is_there() {
+    let mut c = Cluster::start_mdts(1, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    u.put("before", b"1").await.unwrap();
+    assert_eq!(mkdir_on(&u, "a", 1).await, Err(Errno::ENODEV));
+    c.add_mdt().await.expect("MDT0001");
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    mkdir_on(&u, "a", 1).await.unwrap();
+    u.put("a/f", b"2").await.unwrap();
+    assert_eq!(v.get("a/f").await.unwrap(), b"2");
+    assert_eq!(v.get("before").await.unwrap(), b"1");
+    assert!(fs.statfs().await.is_ok());
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_survives_the_power_of_all() {
+    let mut c = Cluster::start_mdts(2, 1).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    mkdir_on(&u, "a", 1).await.unwrap();
+    mkdir_on(&u, "b", 1).await.unwrap();
+    u.rmdir("b").await.unwrap();
+    fs.node().shutdown().await;
+    c.mdts_lose_power().await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    assert_eq!(u.names("").await, Ok(vec!["a".to_owned()]));
+    assert_eq!(u.names("a").await, Ok(vec![]));
+    end(&c, &[&fs]).await;
+}

@@ -1,0 +1,383 @@
+//! Operations over two MDTs, and one of the MDTs, or both, killed or without power at every step of them: after a restart, in
+//! whatever order, the operation is whole or absent, what a client was told holds, and nothing is left over.
+//!
+//! Every message takes 1 ms and every sync 3 ms, and the end comes each time half a millisecond later: so it comes once between any
+//! two messages or syncs that follow each other.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_client::Llite;
+use coral_client::llite::MkdirRequest;
+use coral_lnet::{LinkModel, Nid};
+use coral_node::Cluster;
+use coral_osd::{DiskModel, Kv};
+use coral_server::mdt::{Mdt, check_all};
+use coral_wire::layout::{LmvUserMd, hash_type};
+use coral_wire::{Errno, Fid};
+
+use common::simulated::on_own_clock;
+use common::{FSNAME, Result, User, nid};
+
+const STEP: Duration = Duration::from_micros(500);
+/// Longer than any of the operations takes.
+const STEPS_MAX: u32 = 400;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Mkdir,
+    Rmdir,
+    /// `f` of MDT0000 becomes `d/x` of a directory of MDT0001, which is there and goes.
+    Rename,
+    /// `f` is named `d/x` too.
+    Link,
+}
+
+/// How it ends.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    what: What,
+    /// So many steps after the client has begun.
+    step: u32,
+    /// MDT0000, which has the name; MDT0001, which coordinates.
+    victims: [bool; 2],
+    power: bool,
+    client_too: bool,
+    /// The MDT that is started first when both have ended.
+    first: usize,
+}
+
+struct Rig {
+    c: Cluster,
+    mdts: [Nid; 2],
+}
+
+impl Rig {
+    async fn start() -> Rig {
+        let (mgs, client) = (nid("10.0.0.1@tcp"), nid("10.0.5.1@tcp"));
+        let mdts = [nid("10.0.0.2@tcp"), nid("10.0.0.3@tcp")];
+        let disk = DiskModel {
+            sync_latency: Duration::from_millis(3),
+            ..DiskModel::INSTANT
+        };
+        let link = LinkModel {
+            delay: Duration::from_millis(1),
+            ..LinkModel::default()
+        };
+        let mut b = Cluster::builder()
+            .fsname(FSNAME)
+            .mdts(2)
+            .mgs_at(mgs)
+            .ost_at(0, mgs)
+            .mdt_number_at(0, mdts[0])
+            .mdt_number_at(1, mdts[1])
+            .disk_model(disk);
+        for (a, z) in [(mdts[0], mdts[1]), (mdts[0], client), (mdts[1], client)] {
+            b = b.link(a, z, link);
+        }
+        let c = b.start().await.expect("a cluster");
+        Rig { c, mdts }
+    }
+
+    async fn client(&self) -> Arc<Llite> {
+        let client = self.c.client_at(nid("10.0.5.1@tcp"), &[]).await;
+        client.expect("mount").llite().clone()
+    }
+
+    fn mdts(&self) -> Vec<Arc<Mdt>> {
+        (0..2).map(|i| self.c.mdt_number(i).clone()).collect()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.mdts()
+            .iter()
+            .all(|m| m.ops.out.prepared() == 0 && m.ops.trans.unfinished() == 0)
+    }
+
+    async fn quiet(&self, case: &Case) {
+        for _ in 0..1200 {
+            if self.is_quiet() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{case:?}: an operation does not end");
+    }
+
+    async fn end_victims(&mut self, case: &Case) {
+        for at in 0..2 {
+            if !case.victims[at] {
+                continue;
+            }
+            let done = match case.power {
+                true => self.c.lose_power(self.mdts[at]).await,
+                false => self.c.kill(self.mdts[at]).await,
+            };
+            done.expect("an end");
+        }
+    }
+
+    async fn restart(&mut self, case: &Case) {
+        for at in [case.first, 1 - case.first] {
+            if case.victims[at] {
+                self.c.restart(self.mdts[at]).await.expect("a restart");
+                tokio::time::sleep(Duration::from_secs(3)).await;
+            }
+        }
+        if case.client_too {
+            for at in self.mdts {
+                if let Some(s) = self.c.servers_at(at) {
+                    s.abort_recovery(|_| true);
+                }
+            }
+        }
+    }
+}
+
+async fn mkdir_on(u: &User, dir: Fid, name: &str, mdt: u32) -> Result<()> {
+    let rq = MkdirRequest {
+        mode: 0o755,
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        lum: LmvUserMd::request(1, mdt, hash_type::FNV_1A_64),
+    };
+    u.fs.setxattr(&u.cred, dir, b"lustre.mkdir", rq.encode(), 0)
+        .await
+        .map_err(Errno::from)
+}
+
+/// What is there before the operation; returns the directory of MDT0000 that it is about.
+async fn set_up(u: &User, what: What) -> Fid {
+    let dir = u.mkdir("d").await.expect("d");
+    match what {
+        What::Mkdir => {}
+        What::Rmdir => mkdir_on(u, dir, "x", 1).await.expect("d/x"),
+        What::Rename | What::Link => {
+            mkdir_on(u, u.fs.root(), "e", 1).await.expect("e");
+            u.put("d/x", b"new").await.expect("d/x");
+        }
+    }
+    if what == What::Rename {
+        u.put("e/x", b"old").await.expect("e/x");
+    }
+    dir
+}
+
+async fn run(u: &User, dir: Fid, what: What) -> Result<()> {
+    match what {
+        What::Mkdir => mkdir_on(u, dir, "x", 1).await,
+        What::Rmdir => u.fs.rmdir(&u.cred, dir, b"x").await.map_err(Errno::from),
+        What::Rename => u.rename("d/x", "e/x", 0).await,
+        What::Link => u.link("d/x", "e/x").await,
+    }
+}
+
+/// Whether the operation was made, and all about it says so.
+async fn is_made(u: &User, case: &Case) -> bool {
+    let names = u.names("d").await.expect("a listing");
+    let nlink = u.stat("d").await.expect("the directory").nlink;
+    let found = u.stat("d/x").await.map(|a| a.nlink);
+    let there = match names.len() {
+        0 => false,
+        _ => {
+            assert_eq!(names, ["x"], "{case:?}");
+            true
+        }
+    };
+    let file = matches!(case.what, What::Rename | What::Link);
+    if !file {
+        let expected = if there {
+            (3, Ok(2))
+        } else {
+            (2, Err(Errno::ENOENT))
+        };
+        assert_eq!((nlink, found), expected, "{case:?}");
+        return there == (case.what == What::Mkdir);
+    }
+    let e = u.names("e").await.expect("a listing");
+    assert!(e.is_empty() || e == ["x"], "{case:?}: {e:?}");
+    let of = async |path: &str| match u.fid(path).await {
+        Ok(_) => Some(u.get(path).await.expect("its data")),
+        Err(e) => {
+            assert_eq!(e, Errno::ENOENT, "{case:?}");
+            None
+        }
+    };
+    let (here, other) = (of("d/x").await, of("e/x").await);
+    assert_eq!(
+        (here.is_some(), other.is_some()),
+        (there, !e.is_empty()),
+        "{case:?}"
+    );
+    let links = u.stat("e/x").await.map(|a| a.nlink);
+    let (new, old) = (Some(&b"new"[..]), Some(&b"old"[..]));
+    match (case.what, here.as_deref(), other.as_deref()) {
+        (What::Rename, None, o) if o == new => {
+            assert_eq!(links, Ok(1), "{case:?}");
+            true
+        }
+        (What::Rename, h, o) if h == new && o == old => {
+            assert_eq!((found, links), (Ok(1), Ok(1)), "{case:?}");
+            false
+        }
+        (What::Link, h, o) if h == new && o == new => {
+            assert_eq!((found, links), (Ok(2), Ok(2)), "{case:?}");
+            true
+        }
+        (What::Link, h, None) if h == new => {
+            assert_eq!(found, Ok(1), "{case:?}");
+            false
+        }
+        other => panic!("{case:?}: {other:?}"),
+    }
+}
+
+/// Runs one case. Returns whether the operation was over before the end came.
+async fn explore(case: Case) -> bool {
+    let mut rig = Rig::start().await;
+    let fs = rig.client().await;
+    let u = User::root(&fs);
+    let dir = set_up(&u, case.what).await;
+    rig.quiet(&case).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+
+    let doing = tokio::spawn({
+        let u = User::root(&fs);
+        async move { run(&u, dir, case.what).await }
+    });
+    tokio::time::sleep(STEP * case.step).await;
+    let over = doing.is_finished() && rig.is_quiet();
+    rig.end_victims(&case).await;
+    let told = match case.client_too {
+        false => None,
+        true => {
+            let told = match doing.is_finished() {
+                true => Some(doing.await.expect("it ran")),
+                false => {
+                    doing.abort();
+                    None
+                }
+            };
+            fs.node().shutdown().await;
+            return after_client(rig, case, told, over).await;
+        }
+    };
+    debug_assert_eq!(told, None::<Result<()>>);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    rig.restart(&case).await;
+    let told = tokio::time::timeout(Duration::from_secs(900), doing).await;
+    let told = told.unwrap_or_else(|_| panic!("{case:?}: the client is not answered"));
+    assert_eq!(told.expect("it ran"), Ok(()), "{case:?}");
+    assert!(
+        is_made(&u, &case).await,
+        "{case:?}: what was told does not hold"
+    );
+    finish(rig, case, fs).await;
+    over
+}
+
+async fn after_client(mut rig: Rig, case: Case, told: Option<Result<()>>, over: bool) -> bool {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    rig.restart(&case).await;
+    // servers that live on know the client yet, and another may use its address
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    let fs = rig.client().await;
+    let u = User::root(&fs);
+    let made = is_made(&u, &case).await;
+    if let Some(told) = told {
+        assert_eq!(told, Ok(()), "{case:?}");
+        assert!(made, "{case:?}: what was told does not hold");
+    }
+    finish(rig, case, fs).await;
+    over
+}
+
+/// Everything can be used and removed, and all MDTs together are clean.
+async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
+    let u = User::root(&fs);
+    is_made(&u, &case).await;
+    if matches!(case.what, What::Rename | What::Link) {
+        for name in ["d/x", "e/x"] {
+            let gone = u.unlink(name).await;
+            assert!(
+                matches!(gone, Ok(()) | Err(Errno::ENOENT)),
+                "{case:?}: {gone:?}"
+            );
+        }
+        u.rmdir("e").await.expect("e");
+    } else if u.fid("d/x").await.is_ok() {
+        u.mkdir("d/x/y").await.expect("d/x/y");
+        u.rmdir("d/x/y").await.expect("d/x/y");
+        u.rmdir("d/x").await.expect("d/x");
+    }
+    u.rmdir("d").await.expect("d");
+    rig.quiet(&case).await;
+    fs.umount().await;
+    rig.c.stop().await;
+    let disks = &rig.c.disks;
+    let kvs: [&dyn Kv; 2] = [disks.mdt_number(0), disks.mdt_number(1)];
+    let report = check_all(&kvs).expect("readable");
+    assert!(
+        report.problems.is_empty(),
+        "{case:?}: {:?}",
+        report.problems
+    );
+    assert_eq!(
+        (report.unfinished, report.dirs, report.files),
+        (0, 1, 0),
+        "{case:?}"
+    );
+}
+
+/// Every step of an operation, with every end there is. Returns how many.
+fn every_end(what: What) -> u32 {
+    let mut explored = 0;
+    let ends = [[true, false], [false, true], [true, true]];
+    for victims in ends {
+        for power in [false, true] {
+            for client_too in [false, true] {
+                let orders = if victims == [true, true] { 0..2 } else { 0..1 };
+                for first in orders {
+                    for step in 0..=STEPS_MAX {
+                        assert!(step < STEPS_MAX, "{what:?} takes longer than thought");
+                        let case = Case {
+                            what,
+                            step,
+                            victims,
+                            power,
+                            client_too,
+                            first,
+                        };
+                        explored += 1;
+                        if on_own_clock(move || explore(case), &format!("{case:?}")) {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    explored
+}
+
+#[test]
+fn a_remote_directory_is_made_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::Mkdir));
+}
+
+#[test]
+fn a_remote_directory_is_removed_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::Rmdir));
+}
+
+#[test]
+fn a_file_moves_to_another_mdt_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::Rename));
+}
+
+#[test]
+fn a_file_gets_a_name_on_another_mdt_or_does_not() {
+    println!("{} ends explored", every_end(What::Link));
+}

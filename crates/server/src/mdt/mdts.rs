@@ -1,0 +1,239 @@
+//! The MDT's connections to the other MDTs (`lustre/osp/lwp_dev.c`, `osp_dev.c`).
+//!
+//! They are light: the other end does not keep them on disk and waits for none of them after its restart, and lets them in while
+//! it waits for clients. What must survive a restart of either end is in its own tables, not in requests to be replayed.
+//! Who may speak as an MDT is whoever has a NID that the configuration gives for one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_lnet::{Nid, Node};
+use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportState, Reply, Request as Rpc};
+use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
+use coral_wire::coral::updates::{Request, Seen};
+use coral_wire::fld::{FLD_LOOKUP, LuSeqRange, RANGE_MDT, SEQ_ALLOC_SUPER};
+use coral_wire::ptlrpc::Message;
+use coral_wire::{Errno, ObdConnectData, opc, portal};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::osp::OstTarget;
+use super::store::MdtResult;
+
+/// Another MDT is waited for so long; then whoever asked is told to come back (EINPROGRESS).
+pub(super) const PEER_LIMIT: Duration = Duration::from_secs(20);
+/// Pause between attempts to connect to an MDT that was never there.
+const CONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// Requests to one MDT at a time.
+const IN_FLIGHT: usize = 64;
+
+/// An MDT as the configuration names it.
+pub type MdtTarget = OstTarget;
+
+/// What a connection between MDTs asks for.
+pub(super) const PEER_FLAGS: u64 = F::MDS_MDS.0 | F::LIGHTWEIGHT.0;
+
+struct Peer {
+    target: MdtTarget,
+    import: Arc<Import>,
+}
+
+/// Connections to the other MDTs of the file system.
+pub struct Mdts {
+    node: Arc<Node>,
+    index: u32,
+    client_uuid: String,
+    peers: Mutex<BTreeMap<u32, Peer>>,
+    /// There are others than before.
+    changed: watch::Sender<()>,
+}
+
+impl Mdts {
+    /// Of the MDT `index`, called `mdt_name`; it has none yet.
+    pub(super) fn new(node: Arc<Node>, mdt_name: &str, index: u32) -> Arc<Mdts> {
+        Arc::new(Mdts {
+            node,
+            index,
+            client_uuid: format!("{mdt_name}-lwp_UUID"),
+            peers: Mutex::default(),
+            changed: watch::Sender::new(()),
+        })
+    }
+
+    /// The MDTs of the file system now, this one among them; others are connected to in the background. Returns whether there
+    /// are any.
+    pub(super) fn set(&self, mdts: Vec<MdtTarget>, version: u32) -> bool {
+        let mut gone = Vec::new();
+        let several = {
+            let mut peers = self.peers.lock();
+            for m in mdts
+                .into_iter()
+                .filter(|m| m.index != self.index && !m.nids.is_empty())
+            {
+                match peers.get(&m.index) {
+                    Some(p) if p.target.uuid == m.uuid && p.target.nids == m.nids => {}
+                    _ => {
+                        let import = self.import_to(&m, version);
+                        tokio::spawn(connect(Arc::downgrade(&import)));
+                        gone.extend(peers.insert(m.index, Peer { target: m, import }));
+                    }
+                }
+            }
+            !peers.is_empty()
+        };
+        self.changed.send_replace(());
+        for p in gone {
+            tokio::spawn(async move { p.import.disconnect().await });
+        }
+        several
+    }
+
+    fn import_to(&self, m: &MdtTarget, version: u32) -> Arc<Import> {
+        let flags = PEER_FLAGS
+            | F::VERSION.0
+            | F::FULL20.0
+            | F::FID.0
+            | F::AT.0
+            | F::BULK_MBITS.0
+            | F::FLAGS2.0;
+        let data = ObdConnectData {
+            connect_flags: F(flags),
+            connect_flags2: F2(F2::REP_MBITS.0 | F2::CORAL.0),
+            version,
+            ..ObdConnectData::default()
+        };
+        let mut cfg = ImportConfig::mdt(&m.uuid, m.nids.clone(), &self.client_uuid, data);
+        cfg.part = 1;
+        cfg.max_in_flight = IN_FLIGHT;
+        Import::new(self.node.clone(), cfg)
+    }
+
+    /// Whether there is such an MDT, as far as is known.
+    pub(super) fn has(&self, index: u32) -> bool {
+        index == self.index || self.peers.lock().contains_key(&index)
+    }
+
+    /// Whether there are others.
+    pub(super) fn several(&self) -> bool {
+        !self.peers.lock().is_empty()
+    }
+
+    /// Index of this MDT.
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Disconnects from all.
+    pub(super) async fn stop(&self) {
+        for p in self.end().into_values() {
+            if p.import.state() == ImportState::Full {
+                let _ = tokio::time::timeout(CONNECT_PAUSE, p.import.disconnect()).await;
+            }
+        }
+    }
+
+    /// Lets go of all, who are told nothing.
+    pub(super) fn abandon(&self) {
+        drop(self.end());
+    }
+
+    fn end(&self) -> BTreeMap<u32, Peer> {
+        std::mem::take(&mut self.peers.lock())
+    }
+
+    /// Whether the configuration gives this NID for another MDT.
+    pub(super) fn is_mdt(&self, nid: Nid) -> bool {
+        let peers = self.peers.lock();
+        peers.values().any(|p| p.target.nids.contains(&nid))
+    }
+
+    /// The connection to an MDT, which the configuration may not have named yet.
+    async fn import(&self, index: u32) -> Arc<Import> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(p) = self.peers.lock().get(&index) {
+                return p.import.clone();
+            }
+            if changed.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Asks the MDT `index`; EINPROGRESS when it does not answer in time.
+    async fn call(&self, index: u32, rq: Rpc) -> Result<Message, Errno> {
+        let asking = async {
+            let import = self.import(index).await;
+            import.recovered().await;
+            import.call(rq).await
+        };
+        match tokio::time::timeout(PEER_LIMIT, asking).await {
+            Ok(Ok(reply)) => done(reply),
+            Ok(Err(_)) | Err(_) => Err(Errno::EINPROGRESS),
+        }
+    }
+
+    /// Sends an order about an operation over several MDTs.
+    pub(super) async fn send(&self, index: u32, rq: &Request) -> Result<Seen, Errno> {
+        let rpc = Rpc::new(portal::OUT, opc::OUT_UPDATE).push_bytes(rq.encode());
+        let reply = self.call(index, rpc).await?;
+        match reply.buf(1) {
+            b if b.is_empty() => Ok(Seen::default()),
+            b => Seen::decode(b).map_err(|_| Errno::EPROTO),
+        }
+    }
+
+    /// Asks MDT0000 for a super-sequence.
+    pub(super) async fn super_sequence(&self) -> MdtResult<LuSeqRange> {
+        let asked = LuSeqRange {
+            index: self.index,
+            flags: RANGE_MDT,
+            ..LuSeqRange::default()
+        };
+        let rpc = Rpc::new(portal::SEQ_CONTROLLER, opc::SEQ_QUERY)
+            .push_bytes(Bytes::copy_from_slice(&SEQ_ALLOC_SUPER.to_le_bytes()))
+            .push(&asked);
+        Ok(range_of(&self.call(0, rpc).await?)?)
+    }
+
+    /// Asks MDT0000 where a sequence is.
+    pub(super) async fn locate(&self, seq: u64) -> MdtResult<LuSeqRange> {
+        let asked = LuSeqRange {
+            start: seq,
+            ..LuSeqRange::default()
+        };
+        let rpc = Rpc::new(portal::FLD_REQUEST, opc::FLD_QUERY)
+            .push_bytes(Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes()))
+            .push(&asked);
+        Ok(range_of(&self.call(0, rpc).await?)?)
+    }
+}
+
+fn range_of(reply: &Message) -> Result<LuSeqRange, Errno> {
+    let r: LuSeqRange = reply.get(1).map_err(|_| Errno::EPROTO)?;
+    match r.start < r.end {
+        true => Ok(r),
+        false => Err(Errno::EPROTO),
+    }
+}
+
+fn done(reply: Reply) -> Result<Message, Errno> {
+    match Errno::from_status(reply.status) {
+        Some(e) => Err(e),
+        None => Ok(reply.msg),
+    }
+}
+
+/// Connects, however often it takes, while anybody wants the MDT.
+async fn connect(import: Weak<Import>) {
+    while let Some(i) = import.upgrade() {
+        match i.connect().await {
+            Ok(_) | Err(ConnectError::Closed) => return,
+            Err(_) => {}
+        }
+        drop(i);
+        tokio::time::sleep(CONNECT_PAUSE).await;
+    }
+}

@@ -1,0 +1,107 @@
+//! A transaction's view of objects that lie on other MDTs, and what it changes there ([`crate::mdt::trans`]).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coral_wire::Errno;
+use coral_wire::coral::updates::{Look, Stamp, Update};
+use coral_wire::fid::Fid;
+
+use super::{MdtResult, Slot, Txn, TxnObject};
+use crate::mdt::record::Inode;
+
+/// An object of another MDT, which keeps it locked for this transaction, as it was found to look.
+#[derive(Clone, Debug)]
+pub struct Away {
+    /// Index of that MDT.
+    pub mdt: u32,
+    /// Its record; ACLs lie in it.
+    pub ino: Inode,
+    /// It is a directory with entries.
+    pub has_entries: bool,
+    /// Names that were looked up in it.
+    pub names: Vec<(Bytes, Option<Fid>)>,
+    /// Names that the transaction takes from it.
+    pub dropped: Vec<Look>,
+    /// Names that the transaction gives it.
+    pub added: Vec<Look>,
+}
+
+impl Txn<'_> {
+    /// Takes an object of another MDT in: what is done to it goes to [`Txn::updates`], not into the batch.
+    pub fn take_away(&mut self, fid: Fid, away: Away) {
+        let (ino, away) = (away.ino.clone(), Some(Box::new(away)));
+        self.hold(Slot {
+            fid,
+            ino,
+            was: None,
+            dirty: false,
+            stamped: false,
+            gone: false,
+            away,
+        });
+    }
+
+    /// Whether the object lies on another MDT.
+    pub fn is_away(&self, h: TxnObject) -> bool {
+        self.slots[h.0].away.is_some()
+    }
+
+    pub(super) fn away(&self, fid: &Fid) -> Option<&Away> {
+        let slot = self.slots.iter().find(|s| s.fid == *fid)?;
+        slot.away.as_deref()
+    }
+
+    /// What `name` in `parent` names, before this transaction.
+    pub fn lookup(&self, parent: &Fid, name: &[u8]) -> MdtResult<Option<Fid>> {
+        match self.away(parent) {
+            None => self.store.lookup(parent, name),
+            Some(a) => {
+                let found = a.names.iter().find(|(n, _)| n == name);
+                // a name that was not looked up when its directory was locked cannot be told now
+                Ok(found.ok_or(Errno::EAGAIN)?.1)
+            }
+        }
+    }
+
+    /// Whether directory `fid` has no entries, before this transaction.
+    pub fn is_empty(&self, fid: &Fid) -> MdtResult<bool> {
+        match self.away(fid) {
+            None => self.store.is_empty(fid),
+            Some(a) => Ok(!a.has_entries),
+        }
+    }
+
+    /// What this transaction changes on other MDTs, by their indices. A directory there changes its entries, its number of
+    /// subdirectories and its times; nothing else of it can be told.
+    pub fn updates(&self) -> BTreeMap<u32, Vec<Update>> {
+        let mut all: BTreeMap<u32, Vec<Update>> = BTreeMap::new();
+        for (mdt, update) in &self.away {
+            all.entry(*mdt).or_default().push(update.clone());
+        }
+        for s in self.slots.iter().filter(|s| s.dirty) {
+            let Some(away) = &s.away else { continue };
+            let nlink = s.ino.nlink.wrapping_sub(away.ino.nlink) as i32;
+            let time = Stamp {
+                secs: s.ino.ctime.secs,
+                nsecs: s.ino.ctime.nsecs,
+            };
+            let renamed = !(away.dropped.is_empty() && away.added.is_empty());
+            all.entry(away.mdt).or_default().push(match renamed {
+                false => Update::Touch {
+                    dir: s.fid,
+                    nlink,
+                    time,
+                },
+                true => Update::Object {
+                    fid: s.fid,
+                    nlink,
+                    time,
+                    dropped: away.dropped.clone(),
+                    added: away.added.clone(),
+                },
+            });
+        }
+        all
+    }
+}

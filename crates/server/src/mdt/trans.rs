@@ -1,0 +1,401 @@
+//! Operations over several MDTs that this MDT coordinates (`lustre/target/update_trans.c`).
+//!
+//! The MDT that a client asks coordinates: it locks everything, in one order, looks, has the other MDTs prepare their parts, and
+//! decides by the transaction that makes its own part and leaves a row in the table `decided`. The client hears of it when that is
+//! on disk. The others are told to make their parts until all have them on disk; then the row goes.
+//!
+//! Invariants:
+//! * An operation is decided when its row is on disk, and undone when its coordinator has ended before that: an operation of
+//!   which nothing is known was not decided.
+//! * Nobody is told that it is decided before the row is on disk, nor that it is not before the operation has ended.
+//! * Numbers are never given twice: each start of the target has an instance of its own.
+//! * Locks are taken in the order of FIDs, those on one FID in the order of MDTs. With the rules of `locks` no two operations
+//!   wait for each other, wherever they are coordinated.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_osd::{Kv, OsdError};
+use coral_wire::coral::updates::{LockNeed, Look, OpId, Request, Update};
+use coral_wire::ldlm::Ibits;
+use coral_wire::{Errno, Fid};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::ctx::{Answer, Ctx};
+use super::handler::MdtOps;
+use super::locks::HeldLocks;
+use super::mdts::Mdts;
+use super::record::Inode;
+use super::store::{Away, MdtError, MdtResult, Txn};
+use super::table;
+use crate::target::LuTarget;
+
+/// Pause before an MDT that has not made its part is told again.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct State {
+    /// Which start of the target this is.
+    instance: u32,
+    next: u32,
+    /// Under way, and not known to be decided on disk.
+    active: BTreeSet<OpId>,
+    /// Decided and committed before that mark was taken: those MDTs are to make their parts when it is on disk.
+    committed: BTreeMap<OpId, (u64, BTreeSet<u32>)>,
+    /// Decided, on disk: MDTs that have not made their part yet.
+    decided: BTreeMap<OpId, BTreeSet<u32>>,
+    task: Option<JoinHandle<()>>,
+}
+
+/// The operations that one MDT coordinates.
+#[derive(Default)]
+pub struct Trans {
+    state: Mutex<State>,
+}
+
+fn encode(mdts: &BTreeSet<u32>) -> Bytes {
+    let words: Vec<u8> = mdts.iter().flat_map(|m| m.to_le_bytes()).collect();
+    words.into()
+}
+
+/// The operations in the table `decided`, with the MDTs that may not have made their parts.
+pub(super) fn stored(kv: &dyn Kv) -> Result<BTreeMap<OpId, BTreeSet<u32>>, OsdError> {
+    let rows = kv.range(table::DECIDED, &[], None, usize::MAX)?;
+    let word = |w: &[u8]| w.try_into().map(u32::from_le_bytes).ok();
+    let row = |(k, v): &(Bytes, Bytes)| {
+        let mdts = v.chunks(4).filter_map(word).collect();
+        Some((OpId::of_key(k)?, mdts))
+    };
+    Ok(rows.iter().filter_map(row).collect())
+}
+
+impl Trans {
+    /// Takes up what was decided before the start, which is on disk.
+    pub(super) fn start(&self, ops: &Arc<MdtOps>, target: &LuTarget) -> MdtResult<()> {
+        let kv = ops.core.lock().store.kv().clone();
+        let mut st = self.state.lock();
+        st.instance = target.instance();
+        st.decided = stored(&*kv)?;
+        st.task = Some(tokio::spawn(tell(Arc::downgrade(ops), target.durable())));
+        Ok(())
+    }
+
+    /// Takes over what is on disk.
+    fn ripen(&self, durable: u64) {
+        let mut st = self.state.lock();
+        let ripe = |(_, (mark, _)): &(&OpId, &(u64, BTreeSet<u32>))| *mark <= durable;
+        let ids: Vec<OpId> = st
+            .committed
+            .iter()
+            .filter(ripe)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            if let Some((_, parts)) = st.committed.remove(&id) {
+                st.active.remove(&id);
+                st.decided.insert(id, parts);
+            }
+        }
+    }
+
+    /// Ends the background task.
+    pub(super) async fn stop(&self) {
+        let task = self.state.lock().task.take();
+        if let Some(task) = task {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+
+    /// To a participant: whether an operation was decided. ENOENT: it was not, and will not be; EAGAIN: that is not known yet.
+    pub(super) fn answer(&self, ops: &MdtOps, id: &OpId) -> MdtResult<()> {
+        if self.state.lock().active.contains(id) {
+            return Err(Errno::EAGAIN.into());
+        }
+        let kv = ops.core.lock().store.kv().clone();
+        match kv.get(table::DECIDED, &id.key())? {
+            Some(_) => Ok(()),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    /// How many operations are decided and not made everywhere.
+    pub fn unfinished(&self) -> usize {
+        let st = self.state.lock();
+        st.committed.len() + st.decided.len()
+    }
+}
+
+/// Tells MDTs to make their parts of what is decided.
+async fn tell(ops: Weak<MdtOps>, mut durable: watch::Receiver<u64>) {
+    loop {
+        let Some(strong) = ops.upgrade() else { return };
+        strong.trans.ripen(*durable.borrow_and_update());
+        let todo: Vec<(OpId, u32)> = {
+            let st = strong.trans.state.lock();
+            let orders = st.decided.iter();
+            orders
+                .flat_map(|(id, mdts)| mdts.iter().map(|m| (*id, *m)))
+                .collect()
+        };
+        let told = todo.into_iter().map(|(id, mdt)| {
+            let mdts = &strong.mdts;
+            async move { (id, mdt, mdts.send(mdt, &Request::Commit(id)).await) }
+        });
+        let mut failed = false;
+        for (id, mdt, answer) in join_all(told).await {
+            match answer {
+                Ok(_) => strong.trans.made(&strong, id, mdt),
+                Err(error) => {
+                    tracing::debug!(?id, mdt, %error, "another MDT has not made its part yet");
+                    failed = true;
+                }
+            }
+        }
+        drop(strong);
+        if failed {
+            tokio::time::sleep(RETRY).await;
+        } else if durable.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Trans {
+    /// An MDT has its part on disk.
+    fn made(&self, ops: &MdtOps, id: OpId, mdt: u32) {
+        {
+            let mut st = self.state.lock();
+            let Some(left) = st.decided.get_mut(&id) else {
+                return;
+            };
+            left.remove(&mdt);
+            if !left.is_empty() {
+                return;
+            }
+            st.decided.remove(&id);
+        }
+        let core = ops.core.lock();
+        let mut t = Txn::new(&core.store);
+        t.del(table::DECIDED, id.key().to_vec());
+        if let Err(error) = ops.commit_own(&core.store, t.finish()) {
+            // the row stays: whoever is told again has made its part
+            tracing::error!(?id, %error, "forgetting an operation over several MDTs");
+        }
+    }
+}
+
+/// One lock of an operation: of that object, on that MDT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Need {
+    pub fid: Fid,
+    pub mdt: u32,
+    pub bits: u64,
+}
+
+/// An operation under way. Dropped before it is decided, it will not be.
+pub(super) struct Op {
+    ops: Arc<MdtOps>,
+    mdts: Arc<Mdts>,
+    id: OpId,
+    /// Other MDTs that hold locks for it.
+    parts: BTreeSet<u32>,
+    /// What is locked there.
+    away: BTreeMap<Fid, Away>,
+    locks: HeldLocks,
+    decided: bool,
+}
+
+impl Op {
+    /// Begins one; nothing is locked yet.
+    pub fn begin(ops: &Arc<MdtOps>) -> Op {
+        let mut st = ops.trans.state.lock();
+        st.next += 1;
+        let id = OpId {
+            coordinator: ops.mdts.index(),
+            instance: st.instance,
+            number: st.next,
+        };
+        st.active.insert(id);
+        drop(st);
+        Op {
+            ops: ops.clone(),
+            mdts: ops.mdts.clone(),
+            id,
+            parts: BTreeSet::new(),
+            away: BTreeMap::new(),
+            locks: HeldLocks::default(),
+            decided: false,
+        }
+    }
+
+    /// Locks everything, here and there, and looks names up in directories of other MDTs. Called once.
+    pub async fn lock(&mut self, mut needs: Vec<Need>, looks: &[Look]) -> MdtResult<()> {
+        needs.sort();
+        for run in needs.chunk_by(|a, b| a.mdt == b.mdt) {
+            let Some(mdt) = run.first().map(|n| n.mdt) else {
+                continue;
+            };
+            if mdt == self.ops.mdts.index() {
+                for n in run {
+                    self.locks
+                        .add(self.ops.lock_next(&n.fid, Ibits(n.bits)).await);
+                }
+                continue;
+            }
+            self.lock_there(mdt, run, looks).await?;
+        }
+        Ok(())
+    }
+
+    /// What a name stands for, without a lock: to know what to lock.
+    pub async fn look(&mut self, dir: Fid, name: &Bytes) -> MdtResult<Option<Fid>> {
+        let mdt = self.ops.home(&dir).await?;
+        if mdt == self.ops.mdts.index() {
+            return self.ops.core.lock().store.lookup(&dir, name);
+        }
+        let looks = vec![Look {
+            dir,
+            name: name.clone(),
+        }];
+        let rq = Request::Lock {
+            id: self.id,
+            needs: Vec::new(),
+            looks,
+            fids: 0,
+        };
+        self.parts.insert(mdt);
+        let seen = self.mdts.send(mdt, &rq).await?;
+        Ok(seen.names.first().copied().flatten().map(|(fid, _)| fid))
+    }
+
+    /// Whether a locked object is a directory; ENOENT when it is not there.
+    pub fn is_dir(&self, fid: &Fid) -> MdtResult<bool> {
+        match self.away.get(fid) {
+            Some(away) => Ok(away.ino.is_dir()),
+            None => Ok(self.ops.core.lock().store.inode(fid)?.is_dir()),
+        }
+    }
+
+    async fn lock_there(&mut self, mdt: u32, run: &[Need], looks: &[Look]) -> MdtResult<()> {
+        let here = |dir: &Fid| run.iter().any(|n| n.fid == *dir);
+        let looks: Vec<Look> = looks.iter().filter(|l| here(&l.dir)).cloned().collect();
+        let need = |n: &Need| LockNeed {
+            fid: n.fid,
+            bits: n.bits,
+        };
+        let rq = Request::Lock {
+            id: self.id,
+            needs: run.iter().map(need).collect(),
+            looks: looks.clone(),
+            fids: 0,
+        };
+        self.parts.insert(mdt);
+        let seen = self.mdts.send(mdt, &rq).await?;
+        if seen.objects.len() != run.len() || seen.names.len() != looks.len() {
+            return Err(Errno::EPROTO.into());
+        }
+        for (n, (record, has_entries)) in run.iter().zip(seen.objects) {
+            let Some(record) = record else { continue };
+            let ino = Inode::decode(&record)
+                .map_err(|source| MdtError::Corrupt { fid: n.fid, source })?;
+            let of_it = looks
+                .iter()
+                .zip(&seen.names)
+                .filter(|(l, _)| l.dir == n.fid);
+            let names = of_it.map(|(l, found)| (l.name.clone(), found.map(|(fid, _)| fid)));
+            let away = Away {
+                mdt,
+                ino,
+                has_entries,
+                names: names.collect(),
+                dropped: Vec::new(),
+                added: Vec::new(),
+            };
+            self.away.insert(n.fid, away);
+        }
+        Ok(())
+    }
+
+    /// How an object of another MDT looked when it was locked.
+    pub fn away(&self, fid: &Fid) -> Option<&Away> {
+        self.away.get(fid)
+    }
+
+    /// A transaction that sees what is locked elsewhere.
+    pub fn txn<'s>(&self, store: &'s super::store::Store) -> Txn<'s> {
+        let mut t = Txn::new(store);
+        for (fid, away) in &self.away {
+            t.take_away(*fid, away.clone());
+        }
+        t
+    }
+
+    /// Has the other MDTs keep their parts on disk.
+    pub async fn prepare(&self, updates: &BTreeMap<u32, Vec<Update>>) -> MdtResult<()> {
+        let orders = updates.iter().map(|(mdt, updates)| {
+            let rq = Request::Prepare {
+                id: self.id,
+                updates: updates.clone(),
+            };
+            async move { self.mdts.send(*mdt, &rq).await }
+        });
+        for answer in join_all(orders).await {
+            answer?;
+        }
+        Ok(())
+    }
+
+    /// Commits this MDT's part with the decision. The core is locked; [`Op::finish`] follows.
+    pub fn decide(&mut self, cx: &Ctx, mut t: Txn<'_>, a: &mut Answer) -> MdtResult<()> {
+        let parts: BTreeSet<u32> = t.updates().into_keys().collect();
+        if parts.is_empty() {
+            // nothing changes elsewhere: who is locked is let go as by an operation that is not made
+            return cx.commit(t, a);
+        }
+        t.put(table::DECIDED, self.id.key().to_vec(), encode(&parts));
+        cx.commit(t, a)?;
+        self.decided = true;
+        let mark = cx.rq.target.mark();
+        let mut st = self.ops.trans.state.lock();
+        st.committed.insert(self.id, (mark, parts.clone()));
+        drop(st);
+        // who was locked only is let go
+        self.let_go(self.parts.difference(&parts).copied().collect());
+        self.parts = parts;
+        Ok(())
+    }
+
+    /// Waits until the decision is on disk. The others make their parts from then on, also when nobody waits.
+    pub async fn finish(self, cx: &Ctx) -> MdtResult<()> {
+        Ok(cx.rq.target.sync().await?)
+    }
+
+    /// Tells these MDTs that nothing comes of it for them.
+    fn let_go(&self, parts: Vec<u32>) {
+        if parts.is_empty() {
+            return;
+        }
+        let (mdts, id) = (self.mdts.clone(), self.id);
+        tokio::spawn(async move {
+            let rq = Request::Abort(id);
+            join_all(parts.iter().map(|m| mdts.send(*m, &rq))).await;
+        });
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        if self.decided {
+            return;
+        }
+        self.ops.trans.state.lock().active.remove(&self.id);
+        let parts = std::mem::take(&mut self.parts);
+        self.let_go(parts.into_iter().collect());
+    }
+}

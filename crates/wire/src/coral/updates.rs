@@ -1,0 +1,646 @@
+//! What MDTs of Coral say to each other to change something on several of them at once: OUT_UPDATE between two Coral ends.
+//!
+//! One MDT coordinates an operation. It locks what the operation needs ([`Request::Lock`]) and sees how that looks, has each
+//! other MDT keep its part on disk ([`Request::Prepare`]), decides by a transaction of its own, and tells the others to apply
+//! their parts ([`Request::Commit`]). What was not decided when its coordinator ended is undone.
+//!
+//! Lustre sends other updates under this opcode (`lustre/include/lustre_update.h`). All numbers are little-endian.
+
+use bytes::Bytes;
+
+use crate::DecodeError;
+use crate::fid::Fid;
+
+/// Most items of one list in a message.
+const ITEMS_MAX: usize = 65_536;
+
+/// An operation over several MDTs. Never given twice by its coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId {
+    /// Index of the MDT that coordinates it.
+    pub coordinator: u32,
+    /// Which start of that MDT.
+    pub instance: u32,
+    /// Number within that start.
+    pub number: u32,
+}
+
+/// Bits of an object that are locked, for nobody else to hold or change them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockNeed {
+    /// The object.
+    pub fid: Fid,
+    /// Bits of an inode lock ([`crate::ldlm::Ibits`]).
+    pub bits: u64,
+}
+
+/// A name to be looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The directory.
+    pub dir: Fid,
+    /// The name.
+    pub name: Bytes,
+}
+
+/// A question or an order to another MDT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Locks objects until the operation ends, and says how they look then ([`Seen`]).
+    Lock {
+        /// The operation.
+        id: OpId,
+        /// What is locked, in this order.
+        needs: Vec<LockNeed>,
+        /// Looked up when all is locked.
+        looks: Vec<Look>,
+        /// So many FIDs for new objects there are wanted.
+        fids: u32,
+    },
+    /// Keeps these changes on disk until it is known whether they are to be made.
+    Prepare {
+        /// The operation.
+        id: OpId,
+        /// The changes.
+        updates: Vec<Update>,
+    },
+    /// It is decided: the changes are made, and are on disk when this is answered.
+    Commit(OpId),
+    /// The operation will not be.
+    Abort(OpId),
+    /// To the coordinator: 0 when it is decided, ENOENT when it will not be, EAGAIN while neither is known.
+    Ask(OpId),
+}
+
+/// A time as stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Seconds since 1970.
+    pub secs: i64,
+    /// Nanoseconds.
+    pub nsecs: u32,
+}
+
+/// One change of an MDT's part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// Gives `child` the name `name` in `dir`.
+    AddEntry {
+        /// The directory.
+        dir: Fid,
+        /// The name.
+        name: Bytes,
+        /// What it names.
+        child: Fid,
+        /// Type bits of its mode.
+        file_type: u32,
+    },
+    /// Takes the name away.
+    DelEntry {
+        /// The directory.
+        dir: Fid,
+        /// The name.
+        name: Bytes,
+    },
+    /// A directory got or lost subdirectories; its mtime and ctime follow.
+    Touch {
+        /// The directory.
+        dir: Fid,
+        /// So many more subdirectories.
+        nlink: i32,
+        /// When.
+        time: Stamp,
+    },
+    /// An object got or lost names; with the last it goes.
+    Object {
+        /// The object.
+        fid: Fid,
+        /// So many more names.
+        nlink: i32,
+        /// When.
+        time: Stamp,
+        /// Names it lost: directory and name.
+        dropped: Vec<Look>,
+        /// Names it got.
+        added: Vec<Look>,
+    },
+    /// A new object, as an MDT stores it.
+    Insert {
+        /// Its FID.
+        fid: Fid,
+        /// Its record.
+        record: Bytes,
+    },
+    /// The object goes.
+    Remove {
+        /// Its FID.
+        fid: Fid,
+    },
+}
+
+/// How locked objects look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Of each need: its record as stored, with its ACLs and defaults in it, if it is there; and whether it has entries.
+    pub objects: Vec<(Option<Bytes>, bool)>,
+    /// Of each look: what has the name, and its type bits.
+    pub names: Vec<Option<(Fid, u32)>>,
+    /// New FIDs.
+    pub fids: Vec<Fid>,
+}
+
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u8(&mut self, v: u8) {
+        self.0.push(v);
+    }
+    fn u32(&mut self, v: u32) {
+        self.0.extend_from_slice(&v.to_le_bytes());
+    }
+    fn u64(&mut self, v: u64) {
+        self.0.extend_from_slice(&v.to_le_bytes());
+    }
+    fn fid(&mut self, f: &Fid) {
+        self.u64(f.seq);
+        self.u32(f.oid);
+        self.u32(f.ver);
+    }
+    fn bytes(&mut self, b: &[u8]) {
+        self.u32(b.len() as u32);
+        self.0.extend_from_slice(b);
+    }
+    fn id(&mut self, id: &OpId) {
+        self.u32(id.coordinator);
+        self.u32(id.instance);
+        self.u32(id.number);
+    }
+    fn list<T>(&mut self, items: &[T], mut put: impl FnMut(&mut Writer, &T)) {
+        self.u32(items.len() as u32);
+        items.iter().for_each(|i| put(self, i));
+    }
+}
+
+struct Reader<'a> {
+    raw: &'a Bytes,
+    at: usize,
+}
+
+/// What does not parse.
+fn bad() -> DecodeError {
+    DecodeError::Length {
+        what: "update",
+        field: "length",
+        got: 0,
+    }
+}
+
+impl Reader<'_> {
+    fn take(&mut self, len: usize) -> Result<Bytes, DecodeError> {
+        let end = self.at.checked_add(len).ok_or_else(bad)?;
+        if end > self.raw.len() {
+            return Err(bad());
+        }
+        let part = self.raw.slice(self.at..end);
+        self.at = end;
+        Ok(part)
+    }
+    fn u8(&mut self) -> Result<u8, DecodeError> {
+        Ok(self.take(1)?[0])
+    }
+    fn u32(&mut self) -> Result<u32, DecodeError> {
+        let raw = self.take(4)?;
+        raw.as_ref()
+            .try_into()
+            .map(u32::from_le_bytes)
+            .map_err(|_| bad())
+    }
+    fn u64(&mut self) -> Result<u64, DecodeError> {
+        let raw = self.take(8)?;
+        raw.as_ref()
+            .try_into()
+            .map(u64::from_le_bytes)
+            .map_err(|_| bad())
+    }
+    fn fid(&mut self) -> Result<Fid, DecodeError> {
+        Ok(Fid {
+            seq: self.u64()?,
+            oid: self.u32()?,
+            ver: self.u32()?,
+        })
+    }
+    fn bytes(&mut self) -> Result<Bytes, DecodeError> {
+        let len = self.u32()? as usize;
+        self.take(len)
+    }
+    fn id(&mut self) -> Result<OpId, DecodeError> {
+        Ok(OpId {
+            coordinator: self.u32()?,
+            instance: self.u32()?,
+            number: self.u32()?,
+        })
+    }
+    fn list<T>(
+        &mut self,
+        mut get: impl FnMut(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, DecodeError> {
+        let count = self.u32()? as usize;
+        // every item has at least one byte
+        if count > ITEMS_MAX || count > self.raw.len() - self.at {
+            return Err(bad());
+        }
+        (0..count).map(|_| get(self)).collect()
+    }
+    fn end<T>(self, value: T) -> Result<T, DecodeError> {
+        match self.at == self.raw.len() {
+            true => Ok(value),
+            false => Err(bad()),
+        }
+    }
+}
+
+impl OpId {
+    /// As 12 big-endian bytes: the key of a table, in the order of the numbers.
+    pub fn key(&self) -> [u8; 12] {
+        let mut k = [0; 12];
+        k[..4].copy_from_slice(&self.coordinator.to_be_bytes());
+        k[4..8].copy_from_slice(&self.instance.to_be_bytes());
+        k[8..].copy_from_slice(&self.number.to_be_bytes());
+        k
+    }
+
+    /// The operation of such a key.
+    pub fn of_key(key: &[u8]) -> Option<OpId> {
+        let word = |at: usize| Some(u32::from_be_bytes(key.get(at..at + 4)?.try_into().ok()?));
+        (key.len() == 12).then_some(OpId {
+            coordinator: word(0)?,
+            instance: word(4)?,
+            number: word(8)?,
+        })
+    }
+}
+
+impl Look {
+    fn get(r: &mut Reader<'_>) -> Result<Look, DecodeError> {
+        Ok(Look {
+            dir: r.fid()?,
+            name: r.bytes()?,
+        })
+    }
+}
+
+impl Update {
+    fn put(&self, w: &mut Writer) {
+        match self {
+            Update::AddEntry {
+                dir,
+                name,
+                child,
+                file_type,
+            } => {
+                w.u8(1);
+                w.fid(dir);
+                w.bytes(name);
+                w.fid(child);
+                w.u32(*file_type);
+            }
+            Update::DelEntry { dir, name } => {
+                w.u8(2);
+                w.fid(dir);
+                w.bytes(name);
+            }
+            Update::Touch { dir, nlink, time } => {
+                w.u8(3);
+                w.fid(dir);
+                w.u32(*nlink as u32);
+                w.u64(time.secs as u64);
+                w.u32(time.nsecs);
+            }
+            Update::Object {
+                fid,
+                nlink,
+                time,
+                dropped,
+                added,
+            } => {
+                w.u8(6);
+                w.fid(fid);
+                w.u32(*nlink as u32);
+                w.u64(time.secs as u64);
+                w.u32(time.nsecs);
+                for names in [dropped, added] {
+                    w.list(names, |w, l| {
+                        w.fid(&l.dir);
+                        w.bytes(&l.name);
+                    });
+                }
+            }
+            Update::Insert { fid, record } => {
+                w.u8(4);
+                w.fid(fid);
+                w.bytes(record);
+            }
+            Update::Remove { fid } => {
+                w.u8(5);
+                w.fid(fid);
+            }
+        }
+    }
+
+    fn get(r: &mut Reader<'_>) -> Result<Update, DecodeError> {
+        Ok(match r.u8()? {
+            1 => Update::AddEntry {
+                dir: r.fid()?,
+                name: r.bytes()?,
+                child: r.fid()?,
+                file_type: r.u32()?,
+            },
+            2 => Update::DelEntry {
+                dir: r.fid()?,
+                name: r.bytes()?,
+            },
+            3 => Update::Touch {
+                dir: r.fid()?,
+                nlink: r.u32()? as i32,
+                time: Stamp {
+                    secs: r.u64()? as i64,
+                    nsecs: r.u32()?,
+                },
+            },
+            4 => Update::Insert {
+                fid: r.fid()?,
+                record: r.bytes()?,
+            },
+            5 => Update::Remove { fid: r.fid()? },
+            6 => Update::Object {
+                fid: r.fid()?,
+                nlink: r.u32()? as i32,
+                time: Stamp {
+                    secs: r.u64()? as i64,
+                    nsecs: r.u32()?,
+                },
+                dropped: r.list(Look::get)?,
+                added: r.list(Look::get)?,
+            },
+            _ => return Err(bad()),
+        })
+    }
+
+    /// The objects it changes.
+    pub fn fid(&self) -> Fid {
+        match self {
+            Update::AddEntry { dir, .. }
+            | Update::DelEntry { dir, .. }
+            | Update::Touch { dir, .. } => *dir,
+            Update::Object { fid, .. } | Update::Insert { fid, .. } | Update::Remove { fid } => {
+                *fid
+            }
+        }
+    }
+
+    /// A list of changes as it is stored.
+    pub fn encode_all(updates: &[Update]) -> Bytes {
+        let mut w = Writer::default();
+        w.list(updates, |w, u| u.put(w));
+        w.0.into()
+    }
+
+    /// That list.
+    pub fn decode_all(raw: &Bytes) -> Result<Vec<Update>, DecodeError> {
+        let mut r = Reader { raw, at: 0 };
+        let updates = r.list(Update::get)?;
+        r.end(updates)
+    }
+}
+
+impl Request {
+    /// As bytes.
+    pub fn encode(&self) -> Bytes {
+        let mut w = Writer::default();
+        match self {
+            Request::Lock {
+                id,
+                needs,
+                looks,
+                fids,
+            } => {
+                w.u8(1);
+                w.id(id);
+                w.list(needs, |w, n| {
+                    w.fid(&n.fid);
+                    w.u64(n.bits);
+                });
+                w.list(looks, |w, l| {
+                    w.fid(&l.dir);
+                    w.bytes(&l.name);
+                });
+                w.u32(*fids);
+            }
+            Request::Prepare { id, updates } => {
+                w.u8(2);
+                w.id(id);
+                w.list(updates, |w, u| u.put(w));
+            }
+            Request::Commit(id) => {
+                w.u8(3);
+                w.id(id);
+            }
+            Request::Abort(id) => {
+                w.u8(4);
+                w.id(id);
+            }
+            Request::Ask(id) => {
+                w.u8(5);
+                w.id(id);
+            }
+        }
+        w.0.into()
+    }
+
+    /// From bytes.
+    pub fn decode(raw: &Bytes) -> Result<Request, DecodeError> {
+        let mut r = Reader { raw, at: 0 };
+        let request = match r.u8()? {
+            1 => Request::Lock {
+                id: r.id()?,
+                needs: r.list(|r| {
+                    Ok(LockNeed {
+                        fid: r.fid()?,
+                        bits: r.u64()?,
+                    })
+                })?,
+                looks: r.list(Look::get)?,
+                fids: r.u32()?,
+            },
+            2 => Request::Prepare {
+                id: r.id()?,
+                updates: r.list(Update::get)?,
+            },
+            3 => Request::Commit(r.id()?),
+            4 => Request::Abort(r.id()?),
+            5 => Request::Ask(r.id()?),
+            _ => return Err(bad()),
+        };
+        r.end(request)
+    }
+}
+
+impl Seen {
+    /// As bytes.
+    pub fn encode(&self) -> Bytes {
+        let mut w = Writer::default();
+        w.list(&self.objects, |w, (record, empty)| {
+            w.u8(u8::from(record.is_some()) | u8::from(*empty) << 1);
+            w.bytes(record.as_deref().unwrap_or(&[]));
+        });
+        w.list(&self.names, |w, found| {
+            let (fid, ty) = found.unwrap_or_default();
+            w.u8(u8::from(found.is_some()));
+            w.fid(&fid);
+            w.u32(ty);
+        });
+        w.list(&self.fids, |w, f| w.fid(f));
+        w.0.into()
+    }
+
+    /// From bytes.
+    pub fn decode(raw: &Bytes) -> Result<Seen, DecodeError> {
+        let mut r = Reader { raw, at: 0 };
+        let seen = Seen {
+            objects: r.list(|r| {
+                let (flags, record) = (r.u8()?, r.bytes()?);
+                Ok(((flags & 1 != 0).then_some(record), flags & 2 != 0))
+            })?,
+            names: r.list(|r| {
+                let (there, fid, ty) = (r.u8()?, r.fid()?, r.u32()?);
+                Ok((there != 0).then_some((fid, ty)))
+            })?,
+            fids: r.list(Reader::fid)?,
+        };
+        r.end(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: OpId = OpId {
+        coordinator: 1,
+        instance: 7,
+        number: 0x1_0002,
+    };
+
+    fn updates() -> Vec<Update> {
+        let (dir, fid) = (Fid::ROOT, Fid::new(0x2_4000_0400, 3));
+        let name = Bytes::from_static(b"a name");
+        let time = Stamp {
+            secs: -5,
+            nsecs: 999_999_999,
+        };
+        vec![
+            Update::AddEntry {
+                dir,
+                name: name.clone(),
+                child: fid,
+                file_type: 0o040000,
+            },
+            Update::DelEntry { dir, name },
+            Update::Touch {
+                dir,
+                nlink: -1,
+                time,
+            },
+            Update::Insert {
+                fid,
+                record: Bytes::from_static(&[2, 0, 1]),
+            },
+            Update::Remove { fid },
+            Update::Object {
+                fid,
+                nlink: -1,
+                time,
+                dropped: vec![Look {
+                    dir,
+                    name: Bytes::from_static(b"old"),
+                }],
+                added: Vec::new(),
+            },
+        ]
+    }
+
+    fn requests() -> Vec<Request> {
+        let needs = vec![LockNeed {
+            fid: Fid::ROOT,
+            bits: 3,
+        }];
+        let looks = vec![Look {
+            dir: Fid::ROOT,
+            name: Bytes::from_static(b"x"),
+        }];
+        vec![
+            Request::Lock {
+                id: ID,
+                needs,
+                looks,
+                fids: 2,
+            },
+            Request::Prepare {
+                id: ID,
+                updates: updates(),
+            },
+            Request::Commit(ID),
+            Request::Abort(ID),
+            Request::Ask(ID),
+        ]
+    }
+
+    #[test]
+    fn messages_survive_the_way_and_cut_ones_are_refused() {
+        for rq in requests() {
+            let raw = rq.encode();
+            assert_eq!(Request::decode(&raw), Ok(rq.clone()));
+            for cut in 0..raw.len() {
+                assert!(
+                    Request::decode(&raw.slice(..cut)).is_err(),
+                    "{rq:?} cut at {cut}"
+                );
+            }
+            assert!(Request::decode(&[&raw[..], &[0]].concat().into()).is_err());
+        }
+        let seen = Seen {
+            objects: vec![(Some(Bytes::from_static(b"record")), true), (None, false)],
+            names: vec![None, Some((Fid::ROOT, 0o040000))],
+            fids: vec![Fid::new(9, 9)],
+        };
+        let raw = seen.encode();
+        assert_eq!(Seen::decode(&raw), Ok(seen));
+        assert!((0..raw.len()).all(|cut| Seen::decode(&raw.slice(..cut)).is_err()));
+        let all = Update::encode_all(&updates());
+        assert_eq!(Update::decode_all(&all), Ok(updates()));
+    }
+
+    #[test]
+    fn a_list_that_claims_to_be_long_takes_no_memory() {
+        let mut raw = Request::Prepare {
+            id: ID,
+            updates: Vec::new(),
+        }
+        .encode()
+        .to_vec();
+        raw[13..17].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(Request::decode(&raw.into()).is_err());
+    }
+
+    #[test]
+    fn keys_are_in_the_order_of_the_numbers() {
+        assert_eq!(OpId::of_key(&ID.key()), Some(ID));
+        let next = OpId {
+            number: ID.number + 1,
+            ..ID
+        };
+        assert!(ID.key() < next.key());
+        assert_eq!(OpId::of_key(&ID.key()[1..]), None);
+    }
+}
