@@ -64,6 +64,30 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
+    /// IOR's command line and output: bandwidth of files (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Ior {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// mdtest's command line and output: rates of creates, stats, reads and removals (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Mdtest {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// mib's command line and output: bandwidth against the clock (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Mib {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// mdsrate's command line and output: rates of an MDT (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Mdsrate {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
     /// Experiments: load, repeats, what the machine did meanwhile, and a report; the studies in one command each.
     Lab(Lab),
 }
