@@ -172,7 +172,7 @@ impl FileSystem {
     }
 
     /// Makes an empty regular file with these permission bits, less the umask, without opening it.
-    pub fn mknod(&self, path: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
+    pub fn mknod(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<(), PathError> {
         self.engine.run(self.fs.mknod(path, mode))
     }
 
@@ -183,7 +183,7 @@ impl FileSystem {
         name: impl AsRef<[u8]>,
         value: Bytes,
         flags: u32,
-    ) -> io::Result<()> {
+    ) -> Result<(), PathError> {
         self.engine.run(self.fs.set_xattr(path, name, value, flags))
     }
 

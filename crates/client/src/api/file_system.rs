@@ -233,13 +233,13 @@ impl FileSystem {
     }
 
     /// Makes an empty regular file with these permission bits, less the umask, without opening it.
-    pub async fn mknod(&self, path: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
+    pub async fn mknod(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<(), PathError> {
         let make = async {
             let (dir, name) = self.parent(path.as_ref()).await?;
             let mode = libc::S_IFREG | mode & 0o7777;
             self.llite().mknod(&self.cred, dir, name, mode, 0).await
         };
-        make.await.map(drop).map_err(errno)
+        self.told("mknod", &path, make.await.map(drop))
     }
 
     /// Sets an extended attribute of what a path leads to; `flags` as setxattr(2) has them.
@@ -249,13 +249,13 @@ impl FileSystem {
         name: impl AsRef<[u8]>,
         value: Bytes,
         flags: u32,
-    ) -> io::Result<()> {
+    ) -> Result<(), PathError> {
         let set = async {
             let fid = self.find(path.as_ref(), true).await?.fid;
             let (name, fs) = (name.as_ref(), self.llite());
             fs.setxattr(&self.cred, fid, name, value, flags).await
         };
-        set.await.map_err(errno)
+        self.told("set_xattr", &path, set.await)
     }
 
     /// Makes a symbolic link at `path` that says `target`.
