@@ -241,13 +241,13 @@ impl Children {
             failed: Mutex::new(None),
         };
         for (mut command, ranks, what) in starts {
-            let started = command.stdin(Stdio::piped()).spawn().and_then(|mut child| {
+            let started = command.stdin(Stdio::piped()).spawn().map(|mut child| {
                 // Kept open: the process ends when this one does.
                 // One that has ended already is noticed when it is waited for.
                 if let Some(stdin) = &mut child.stdin {
                     let _ = writeln!(stdin, "{token}");
                 }
-                Ok(child)
+                child
             });
             match started {
                 Ok(child) => children.running.push(Running {
