@@ -12,6 +12,7 @@ mod descriptors;
 mod format;
 mod history;
 mod holder;
+mod lab;
 mod lfs;
 mod lnetctl;
 mod log;
@@ -115,6 +116,7 @@ fn main() -> ExitCode {
         Command::Mount(a) => client::run(a),
         Command::Router(a) => router::run(a),
         Command::History(a) => history::run(a),
+        Command::Lab(a) => lab::run(a),
         Command::Metrics(a) => metrics::run(a),
         Command::Lfs { args } => return lfs::main(args),
         Command::Lst { .. } => Ok(()),

@@ -58,29 +58,29 @@ impl Storage for Library {
     }
 
     fn mknod(&self, path: &str, mode: u32) -> io::Result<()> {
-        self.0.mknod(path, mode)
+        Ok(self.0.mknod(path, mode)?)
     }
 
     fn unlink(&self, path: &str) -> io::Result<()> {
-        self.0.unlink(path)
+        Ok(self.0.unlink(path)?)
     }
 
     fn mkdir(&self, path: &str, mode: u32) -> io::Result<()> {
-        self.0.mkdir(path, mode)
+        Ok(self.0.mkdir(path, mode)?)
     }
 
     fn rmdir(&self, path: &str) -> io::Result<()> {
-        self.0.rmdir(path)
+        Ok(self.0.rmdir(path)?)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
+        Ok(self.0.rename(from, to)?)
     }
 
     fn create_xattr(&self, path: &str, name: &str, value: &[u8]) -> io::Result<()> {
         let flags = libc::XATTR_CREATE as u32;
-        self.0
-            .set_xattr(path, name, Bytes::copy_from_slice(value), flags)
+        let value = Bytes::copy_from_slice(value);
+        Ok(self.0.set_xattr(path, name, value, flags)?)
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
@@ -104,7 +104,7 @@ impl Storage for Library {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync()
+        Ok(self.0.sync()?)
     }
 }
 
@@ -112,11 +112,11 @@ struct LibraryFile(File);
 
 impl OpenFile for LibraryFile {
     fn read_at(&mut self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(into, offset)
+        Ok(self.0.read_at(into, offset)?)
     }
 
     fn write_at(&mut self, from: &[u8], offset: u64) -> io::Result<usize> {
-        self.0.write_at(from, offset)
+        Ok(self.0.write_at(from, offset)?)
     }
 
     fn size(&mut self) -> io::Result<u64> {
@@ -124,10 +124,10 @@ impl OpenFile for LibraryFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.0.sync()
+        Ok(self.0.sync()?)
     }
 
     fn close(self: Box<Self>) -> io::Result<()> {
-        self.0.close()
+        Ok(self.0.close()?)
     }
 }
