@@ -145,7 +145,7 @@ impl Wake for Later {
 impl Deferred {
     /// Lets `fut` wait: it has been polled once, and is polled once more here, by a waker that counts. False: it panicked.
     fn add(self: &Arc<Self>, mut fut: BoxFuture<'static, ()>) -> bool {
-        let later = {
+        let (later, ends) = {
             let mut inner = self.inner.lock();
             inner.last += 1;
             let later = Arc::new(Later {
@@ -155,35 +155,43 @@ impl Deferred {
                 state: Mutex::new(State::Polled { woken: false }),
             });
             inner.futures.insert(later.number, later.clone());
-            if inner.end.is_none() {
-                let end = Ends(self.clone());
-                let task = tokio::spawn(async move {
-                    let _end = end;
-                    std::future::pending::<()>().await;
-                });
-                inner.end = Some(task.abort_handle());
-            }
-            later
+            let ends = inner.end.as_ref().is_some_and(|e| !e.is_finished());
+            (later, ends)
         };
+        if !ends {
+            self.end_with_runtime();
+        }
         let waker = Waker::from(later.clone());
         let polled = catch_unwind(AssertUnwindSafe(|| {
             fut.as_mut().poll(&mut Context::from_waker(&waker))
         }));
-        let mut state = later.state.lock();
-        match (&*state, &polled) {
-            (State::Polled { woken: false }, Ok(Poll::Pending)) => {
+        let pending = matches!(polled, Ok(Poll::Pending));
+        let woken = {
+            let mut state = later.state.lock();
+            if pending && matches!(*state, State::Polled { woken: false }) {
                 *state = State::Waits(fut);
                 return true;
             }
-            (State::Polled { woken: true }, Ok(Poll::Pending)) => {
-                later.runtime.spawn(fut);
-            }
-            _ => drop(fut),
-        }
-        *state = State::Gone;
-        drop(state);
+            let was = std::mem::replace(&mut *state, State::Gone);
+            pending && matches!(was, State::Polled { woken: true })
+        };
         self.inner.lock().futures.remove(&later.number);
+        // with no mutex held: it may be dropped here
+        match woken {
+            true => drop(later.runtime.spawn(fut)),
+            false => drop(fut),
+        }
         polled.is_ok()
+    }
+
+    /// Has what waits dropped with the current runtime. No mutex is held: a runtime that is closing drops the task at once.
+    fn end_with_runtime(self: &Arc<Self>) {
+        let end = Ends(self.clone());
+        let task = tokio::spawn(async move {
+            let _end = end;
+            std::future::pending::<()>().await;
+        });
+        self.inner.lock().end = Some(task.abort_handle());
     }
 
     /// Nobody waits any more.
@@ -287,6 +295,46 @@ mod tests {
         drop(rt);
         assert_eq!(Arc::strong_count(&held), 1);
         held.notify_waiters();
+    }
+
+    /// Waits for ever, and begins another such future when it is dropped, as a request does that makes room for the next.
+    struct Follows(Arc<Inline>, u32);
+
+    impl Drop for Follows {
+        fn drop(&mut self) {
+            if self.1 > 0 {
+                let next = Follows(self.0.clone(), self.1 - 1);
+                let on = self.0.clone();
+                run_inline(
+                    &on,
+                    Box::pin(async move {
+                        let _next = next;
+                        std::future::pending::<()>().await;
+                    }),
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_begins_while_a_runtime_ends_ends_with_it() {
+        let stats = Arc::new(Inline::default());
+        let rt = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
+        rt.block_on(async {
+            let first = Follows(stats.clone(), 3);
+            run_inline(
+                &stats,
+                Box::pin(async move {
+                    let _first = first;
+                    std::future::pending::<()>().await;
+                }),
+            );
+        });
+        drop(rt);
+        assert_eq!(stats.spawned.value(), 4);
     }
 
     /// Nobody is woken for what waits; who wakes it runs it, and only once.

@@ -47,6 +47,13 @@ impl GivingBack {
 
 impl Drop for GivingBack {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // the hook of the first one panicked: it is given back without, and not asked again
+            if let Some(d) = self.doomed.pop_front() {
+                let remote = self.ns.locks.lock().cancelled(d.info.cookie);
+                self.cookies.extend((remote != 0).then_some(remote));
+            }
+        }
         if self.doomed.is_empty() && self.cookies.is_empty() {
             return;
         }

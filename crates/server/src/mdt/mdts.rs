@@ -178,6 +178,11 @@ impl Mdts {
     /// Sends an order about an operation over several MDTs.
     pub(super) async fn send(&self, index: u32, rq: &Request) -> Result<Seen, Errno> {
         let rpc = Rpc::new(portal::OUT, opc::OUT_UPDATE).push_bytes(rq.encode());
+        // what ends an operation passes those that wait for its locks
+        let rpc = match rq {
+            Request::Lock { .. } => rpc,
+            _ => rpc.urgent(),
+        };
         let reply = self.call(index, rpc).await?;
         match reply.buf(1) {
             b if b.is_empty() => Ok(Seen::default()),

@@ -51,6 +51,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const DOUBT_LIMIT: Duration = Duration::from_secs(5);
 /// Operations known to be aborted whose locks may yet be granted.
 const ABORTED_MAX: usize = 4096;
+/// FIDs that one Lock may ask for; a coordinator of this version asks for none.
+const FIDS_MAX: u32 = 16;
 
 struct Part {
     /// Who coordinates it now; 0 after a restart.
@@ -227,8 +229,7 @@ async fn resolve(ops: Weak<MdtOps>, target: Weak<LuTarget>) {
         }
         for id in forget {
             tracing::warn!(target = %target.name(), ?id, "an operation was locked here for another MDT, and nothing more was heard of it: it is given up");
-            ops.abort_part(&id)
-                .unwrap_or_else(|e| not_resolved(&target, &id, &e));
+            ops.give_up_part(&id);
         }
         let asked = ask.into_iter().map(|id| {
             let mdts = &ops.mdts;
@@ -316,6 +317,11 @@ impl Ctx {
         // a client that comes back may yet replay a change of what would be locked
         if self.rq.target.in_recovery() {
             return Err(Errno::EINPROGRESS.into());
+        }
+        // a lock twice would wait for itself, and what is asked for is bounded
+        let ordered = needs.windows(2).all(|w| w[0].fid < w[1].fid);
+        if !ordered || fids > FIDS_MAX {
+            return Err(Errno::EINVAL.into());
         }
         let mut locks = HeldLocks::default();
         for need in needs {
@@ -411,7 +417,8 @@ impl MdtOps {
             if let Some(raw) = core.store.kv().get(table::PREPARED, &id.key())? {
                 let updates = Update::decode_all(&raw).map_err(|_| torn(&Fid::ZERO))?;
                 let mut t = Txn::new(&core.store);
-                let is_open = |f: &Fid| core.opens.is_open(f);
+                // who had it open before a restart may yet come back to it
+                let is_open = |f: &Fid| core.recovering || core.opens.is_open(f);
                 for u in &updates {
                     apply(&mut t, u, &is_open)?;
                 }
@@ -421,6 +428,22 @@ impl MdtOps {
         }
         self.forget_part(id);
         Ok(())
+    }
+
+    /// Nothing more is heard of the operation. One that was prepared since is another's to decide.
+    fn give_up_part(&self, id: &OpId) {
+        let part = {
+            // prepare takes the same mutex
+            let _core = self.core.lock();
+            let mut parts = self.out.parts.lock();
+            match parts.by_id.get(id).is_some_and(|p| p.doubt.is_none()) {
+                true => parts.by_id.remove(id),
+                false => None,
+            }
+        };
+        if let Some(part) = part {
+            self.out.part_ended(&part);
+        }
     }
 
     /// The operation will not be.

@@ -23,7 +23,7 @@ use coral_wire::ldlm::Ibits;
 use coral_wire::{Errno, Fid};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::ctx::{Answer, Ctx};
@@ -56,6 +56,8 @@ struct State {
 #[derive(Default)]
 pub struct Trans {
     state: Mutex<State>,
+    /// A decision is on disk that may have been listed too late for the sync that brought it there.
+    listed: Arc<Notify>,
 }
 
 fn encode(mdts: &BTreeSet<u32>) -> Bytes {
@@ -81,7 +83,11 @@ impl Trans {
         let mut st = self.state.lock();
         st.instance = target.instance();
         st.decided = stored(&*kv)?;
-        st.task = Some(tokio::spawn(tell(Arc::downgrade(ops), target.durable())));
+        st.task = Some(tokio::spawn(tell(
+            Arc::downgrade(ops),
+            target.durable(),
+            self.listed.clone(),
+        )));
         Ok(())
     }
 
@@ -132,7 +138,7 @@ impl Trans {
 }
 
 /// Tells MDTs to make their parts of what is decided.
-async fn tell(ops: Weak<MdtOps>, mut durable: watch::Receiver<u64>) {
+async fn tell(ops: Weak<MdtOps>, mut durable: watch::Receiver<u64>, listed: Arc<Notify>) {
     loop {
         let Some(strong) = ops.upgrade() else { return };
         strong.trans.ripen(*durable.borrow_and_update());
@@ -160,8 +166,11 @@ async fn tell(ops: Weak<MdtOps>, mut durable: watch::Receiver<u64>) {
         drop(strong);
         if failed {
             tokio::time::sleep(RETRY).await;
-        } else if durable.changed().await.is_err() {
-            return;
+            continue;
+        }
+        tokio::select! {
+            changed = durable.changed() => if changed.is_err() { return },
+            () = listed.notified() => {}
         }
     }
 }
@@ -373,7 +382,10 @@ impl Op {
 
     /// Waits until the decision is on disk. The others make their parts from then on, also when nobody waits.
     pub async fn finish(self, cx: &Ctx) -> MdtResult<()> {
-        Ok(cx.rq.target.sync().await?)
+        cx.rq.target.sync().await?;
+        // a sync of somebody else may have passed the commit before it was listed
+        self.ops.trans.listed.notify_one();
+        Ok(())
     }
 
     /// Tells these MDTs that nothing comes of it for them.
