@@ -237,8 +237,9 @@ impl Mdc {
             }
         };
         if !out.has(disp::OPEN_OPEN) {
+            let why = out.not_opened();
             self.drop_lock(out.lock);
-            return Err(out.not_opened());
+            return Err(why);
         }
         let dir = self.bodies(&out.reply, 5).first().copied();
         let mut attrs = Attrs::read(&out.reply, 2)?;
